@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstdint>
+
+#include "device_context.hpp"
+#include "dtype.hpp"
+#include "layout.hpp"
+
+namespace gpuhash {
+
+/// Keys as the caller has them: `count` of `bytes` each, dense, in the table's memory space. `bytes` is 1 to
+/// sizeof(Key); shorter keys are stored with zero bytes above.
+struct KeyBatch {
+  const void* data;
+  std::int64_t count;
+  std::uint32_t bytes;
+};
+
+/// Values likewise: one per key, or one for all keys. data null: the caller gives none (sets).
+struct ValueBatch {
+  const void* data;
+  std::int64_t bytes;  // per value: element size times elements
+  bool broadcast;
+};
+
+/// What find writes; each pointer may be null.
+struct FindOutput {
+  void* values;            // [n, bytes]
+  std::int64_t bytes;      // per value
+  const void* fallback;    // [bytes], in the table's memory space: the value of absent keys; null: zeros
+  bool* found;             // [n]
+  std::int64_t* rows;      // [n], row numbers, -1 for absent keys
+  bool count_missing;      // set control->missing
+};
+
+enum class InsertMode : std::uint8_t { kKeep, kAssign };
+
+/// Arithmetic of insert_or_apply. Integers wrap, float minima and maxima pass NaN on (as numpy.minimum does), booleans add
+/// as "or" and multiply as "and".
+enum class ApplyOp : std::uint8_t { kAdd, kMultiply, kMin, kMax, kBitAnd, kBitOr, kBitXor };
+
+struct InsertBatch {
+  KeyBatch keys;
+  ValueBatch values;
+  InsertMode mode;
+  bool deterministic;  // of a key's values in the batch: the last when assigning, the first when keeping
+  bool* inserted;      // [n] or null: was the key new; true for exactly one of a new key's duplicates
+};
+
+struct ApplyBatch {
+  KeyBatch keys;
+  ValueBatch values;
+  ApplyOp op;
+  DType dtype;
+  std::int64_t elements;  // per value
+  bool* inserted;         // [n] or null, as above
+};
+
+/// The algorithms over one slot type, for one platform. Work is enqueued on the stream; pointers are of the device's
+/// memory space. Insertions need room for all new keys (and their rows): the caller has made sure of it, and the caller
+/// checks arguments. Scratch memory is allocated before anything is changed.
+template <class Key, class Value>
+class Executor {
+ public:
+  using View = TableView<Key, Value>;
+  virtual ~Executor() = default;
+
+  /// Makes slots, filters and control those of an empty table.
+  virtual void clear(DeviceContext&, const View&, Stream) const = 0;
+  virtual void find(DeviceContext&, const View&, const KeyBatch&, const FindOutput&, Stream) const = 0;
+  virtual void insert(DeviceContext&, const View&, const InsertBatch&, Stream) const = 0;
+  virtual void apply(DeviceContext&, const View&, const ApplyBatch&, Stream) const = 0;
+  /// erased: [n] or null; true for exactly one of an erased key's duplicates.
+  virtual void erase(DeviceContext&, const View&, const KeyBatch&, bool* erased, Stream) const = 0;
+  /// Appends the keys that are not in the table, duplicates and all, in any order, to out [n]; their number goes to
+  /// control->absent.
+  virtual void list_absent(DeviceContext&, const View&, const KeyBatch&, Key* out, Stream) const = 0;
+  /// Inserts all of `from` into `to`, which is empty and has room. Row numbers stay; with compact_rows they are dealt out
+  /// anew from 0 and the rows copied to to.rows.
+  virtual void rehash(DeviceContext&, const View& from, const View& to, bool compact_rows, Stream) const = 0;
+  /// Writes keys [size], values [size, value_bytes] and row numbers [size], each in the order of the slots; each may be
+  /// null.
+  virtual void export_items(DeviceContext&, const View&, void* keys, std::uint32_t key_bytes, void* values,
+                            std::int64_t value_bytes, std::int64_t* rows, Stream) const = 0;
+};
+
+/// One executor per slot type. Narrow keys and values are widened to one of these.
+struct Executors {
+  const Executor<std::uint32_t, NoValue>* k4 = nullptr;
+  const Executor<std::uint32_t, std::uint32_t>* k4v4 = nullptr;
+  const Executor<std::uint64_t, NoValue>* k8 = nullptr;
+  const Executor<std::uint64_t, std::uint64_t>* k8v8 = nullptr;
+  const Executor<Uint128, NoValue>* k16 = nullptr;
+  const Executor<Uint128, std::uint64_t>* k16v8 = nullptr;
+
+  template <class Key, class Value>
+  const Executor<Key, Value>& get() const;
+};
+
+// clang-format off
+template <> inline const Executor<std::uint32_t, NoValue>& Executors::get() const { return *k4; }
+template <> inline const Executor<std::uint32_t, std::uint32_t>& Executors::get() const { return *k4v4; }
+template <> inline const Executor<std::uint64_t, NoValue>& Executors::get() const { return *k8; }
+template <> inline const Executor<std::uint64_t, std::uint64_t>& Executors::get() const { return *k8v8; }
+template <> inline const Executor<Uint128, NoValue>& Executors::get() const { return *k16; }
+template <> inline const Executor<Uint128, std::uint64_t>& Executors::get() const { return *k16v8; }
+// clang-format on
+
+}  // namespace gpuhash

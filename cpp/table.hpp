@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "device_context.hpp"
+#include "dtype.hpp"
+#include "executor.hpp"
+
+namespace gpuhash {
+
+/// What a table is made for; fixed for its life, but for the load factors.
+struct TableOptions {
+  DType key_dtype = DType::kInt64;
+  std::int64_t key_elements = 1;     // integers per key; at most 16 bytes in all
+  std::optional<DType> value_dtype;  // nullopt: a set
+  std::vector<std::int64_t> value_shape;
+  std::int64_t capacity = 0;                  // slots to begin with
+  std::optional<std::int64_t> max_capacity;   // slots; a table at its maximum fills to the last slot
+  double max_load_factor = 0.8;               // in (0, 1]: the table grows before size passes this part of its slots
+  bool deterministic = false;
+
+  std::int64_t value_elements() const;
+  std::uint32_t key_bytes() const;   // of the caller's keys
+  std::int64_t value_bytes() const;  // of the caller's values; 0 for a set
+  /// Values that are not scalars of up to 8 bytes lie in row storage.
+  bool has_rows() const;
+};
+
+/// The zero-copy view of a table's rows: [row_count, *value_shape]; stays valid memory while held, also when the table
+/// grows into another one.
+struct RowStorage {
+  std::shared_ptr<Allocation> memory;
+  std::int64_t row_count = 0;  // rows handed out so far, erased ones among them
+};
+
+/// A hash table with its dtypes erased. Keys and values are dense arrays in the table's memory space. Every call is
+/// ordered after the calls before it, whatever their streams and threads. A call that throws has changed nothing.
+///
+/// "Waits": the call returns only when the device has done all work before it. All calls wait when the table has to
+/// grow.
+class GPUHASH_API Table {
+ public:
+  static std::shared_ptr<Table> make(const TableOptions& options, std::shared_ptr<DeviceContext> context);
+  virtual ~Table() = default;
+
+  virtual const TableOptions& options() const = 0;
+  virtual DeviceContext& context() const = 0;
+
+  /// Waits. Live keys.
+  virtual std::int64_t size(Stream stream) = 0;
+  virtual std::int64_t capacity() const = 0;
+  virtual std::int64_t nbytes() const = 0;
+  virtual double max_load_factor() const = 0;
+  virtual void set_max_load_factor(double factor) = 0;
+
+  /// Does not wait, unless count_missing: then it returns the number of absent keys, otherwise 0.
+  virtual std::int64_t find(const KeyBatch& keys, const FindOutput& out, Stream stream) = 0;
+  /// Does not wait while there is room for all keys as if they were new.
+  virtual void insert(const InsertBatch& batch, Stream stream) = 0;
+  virtual void apply(const ApplyBatch& batch, Stream stream) = 0;
+  virtual void erase(const KeyBatch& keys, bool* erased, Stream stream) = 0;
+  virtual void clear(Stream stream) = 0;
+
+  /// Waits. Makes room for `keys` keys in all, so that no insertion up to there grows the table.
+  virtual void reserve(std::int64_t keys, Stream stream) = 0;
+  /// Waits. At least `slots` slots, and as many as the keys need; row numbers stay unless compact_rows.
+  virtual void rehash(std::int64_t slots, bool compact_rows, Stream stream) = 0;
+  /// Keys, values and row numbers in slot order, `size(stream)` of each; does not wait.
+  virtual void export_items(void* keys, void* values, std::int64_t* rows, Stream stream) = 0;
+  virtual RowStorage row_storage(Stream stream) = 0;
+  /// Waits. The same table, slot for slot, in another context.
+  virtual std::shared_ptr<Table> clone(std::shared_ptr<DeviceContext> context, Stream stream) = 0;
+};
+
+}  // namespace gpuhash
