@@ -1,0 +1,172 @@
+"""The C++ extension: borrowed arrays, device contexts and tables with their dtypes erased.
+
+The Python face (table.py) checks shapes, dtypes and devices and chooses streams; nothing here does it again, except what
+would otherwise read or write beyond an array. Every method releases the GIL while it works. `stream` is the address of a
+cudaStream_t as an integer (0: the legacy default stream; ignored on the host).
+"""
+
+from collections.abc import Sequence
+from typing import Literal, final
+
+class TableFullError(RuntimeError): ...
+class CudaError(RuntimeError): ...
+class PlatformError(RuntimeError): ...
+
+@final
+class Array:
+    """A tensor of any framework, borrowed without a copy; keeps the tensor alive."""
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def platform(self) -> str:
+        """ "cpu" or "cuda"; memory that both can reach counts as the platform that allocated it."""
+    @property
+    def device_index(self) -> int: ...
+    @property
+    def data(self) -> int:
+        """Address of the first element."""
+    @property
+    def contiguous(self) -> bool:
+        """C-contiguous and aligned to its element size."""
+    @property
+    def readonly(self) -> bool: ...
+
+def borrow(tensor: object, stream: int | None = None) -> Array:
+    """Borrow through DLPack's exchange API, NumPy's array interface or ``__dlpack__``, whichever is fastest.
+
+    ``stream`` is the consumer's stream, for producers that have to make it wait. TypeError for objects that are no
+    tensors, for tensors that require grad, are conjugated or negated views, or fake, and for dtypes that tables do not
+    take.
+    """
+
+def current_stream(tensor: object) -> int | None:
+    """The framework's current stream for the tensor's device by the exchange API; None where it has none."""
+
+@final
+class Context:
+    """A device with a memory resource; tables and buffers are made in one."""
+
+    def __init__(self, platform: str, index: int = 0, memory: object | None = None) -> None:
+        """``memory``: None for the platform's own pool, or an object with ``allocate(nbytes, stream) -> int`` and
+        ``deallocate(ptr, nbytes, stream) -> None``."""
+    @property
+    def platform(self) -> str: ...
+    @property
+    def device_index(self) -> int: ...
+    @property
+    def device(self) -> str:
+        """ "cpu", "cuda:0", ..."""
+    def synchronize(self, stream: int) -> None: ...
+    def copy(self, target: Array, source: Array, stream: int) -> None:
+        """Copy all bytes, between any two of host and this device. Waits if the host is one of them."""
+
+@final
+class Buffer:
+    """An array in a context's memory, aligned to 64 bytes or more, that exports itself by DLPack and ``__array__``."""
+
+    def __init__(self, context: Context, dtype: str, shape: Sequence[int], stream: int) -> None: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def data(self) -> int: ...
+    def array(self) -> Array: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+type_of_op = Literal["add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor"]
+
+@final
+class Table:
+    def __init__(
+        self,
+        context: Context,
+        key_dtype: str,
+        key_elements: int,
+        value_dtype: str | None,
+        value_shape: Sequence[int],
+        capacity: int,
+        max_capacity: int | None,
+        max_load_factor: float,
+        deterministic: bool,
+    ) -> None: ...
+    @property
+    def context(self) -> Context: ...
+    @property
+    def key_dtype(self) -> str: ...
+    @property
+    def key_elements(self) -> int: ...
+    @property
+    def value_dtype(self) -> str | None: ...
+    @property
+    def value_shape(self) -> tuple[int, ...]: ...
+    @property
+    def has_rows(self) -> bool: ...
+    @property
+    def deterministic(self) -> bool: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def max_capacity(self) -> int | None: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def max_load_factor(self) -> float: ...
+    @max_load_factor.setter
+    def max_load_factor(self, factor: float) -> None: ...
+    def size(self, stream: int) -> int: ...
+    def find(
+        self,
+        keys: Array,
+        values: Array | None,
+        found: Array | None,
+        fallback: Array | None,
+        count_missing: bool,
+        stream: int,
+    ) -> int: ...
+    def rows(self, keys: Array, rows: Array, stream: int) -> None: ...
+    def insert(
+        self,
+        keys: Array,
+        values: Array | None,
+        broadcast: bool,
+        mode: Literal["keep", "assign"],
+        inserted: Array | None,
+        stream: int,
+    ) -> None: ...
+    def apply(
+        self, keys: Array, values: Array, broadcast: bool, op: type_of_op, inserted: Array | None, stream: int
+    ) -> None: ...
+    def erase(self, keys: Array, erased: Array | None, stream: int) -> None: ...
+    def clear(self, stream: int) -> None: ...
+    def reserve(self, keys: int, stream: int) -> None: ...
+    def rehash(self, slots: int, compact_rows: bool, stream: int) -> None: ...
+    def export_items(self, keys: Array | None, values: Array | None, rows: Array | None, stream: int) -> None:
+        """Fill arrays of ``size(stream)`` items, all in the same order."""
+    def row_storage(self, stream: int) -> Buffer:
+        """A zero-copy view of the rows, ``[rows handed out, *value_shape]``."""
+    def clone(self, context: Context, stream: int) -> Table: ...
+
+def register_table(name: str, table: Table) -> None: ...
+def find_table(name: str) -> Table | None: ...
+def unregister_table(name: str) -> bool: ...
+def table_names() -> list[str]: ...
+def platform_names() -> list[str]: ...
+def platform_devices(name: str) -> list[str]: ...
+def platform_unavailable_reason(name: str) -> str: ...
+def build_info() -> dict[str, str]:
+    """Version, compiler, CUDA version and architectures of this build."""
+
+def stray_keys(bytes_per_key: int) -> list[bytes]:
+    """The key patterns that mark slots inside; for tests, which store them like any other key."""
