@@ -1,0 +1,434 @@
+#include "hash_table.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "error.hpp"
+
+namespace gpuhash {
+namespace {
+
+/// Batches are cut to this many keys, so that a key's position in its batch fits the 32-bit tags that elect writers.
+constexpr std::int64_t kMaxBatch = std::int64_t{1} << 31;
+
+/// Distinct keys are counted in chunks of at least this many, so that the count costs few waits.
+constexpr std::int64_t kCountChunk = std::int64_t{1} << 20;
+
+/// A batch of absent keys this much smaller than the table is taken to be distinct: growing early by an eighth costs less
+/// than counting.
+constexpr std::int64_t kSmallPart = 8;
+
+template <class View>
+Geometry make_geometry(std::int64_t slots) {
+  const std::uint64_t wanted = std::max<std::uint64_t>(1, (static_cast<std::uint64_t>(slots) + View::kSlots - 1) / View::kSlots);
+  if (wanted > kMaxBuckets)
+    throw ShapeError("a table of " + std::to_string(slots) + " slots was asked for; at most " +
+                     std::to_string(kMaxBuckets * View::kSlots) + " are possible");
+  std::uint32_t bits = 0;
+  while (bits < kMaxRegionBits && (wanted >> (bits + 1)) >= kMinRegionBuckets) ++bits;
+  const std::uint64_t buckets = ((wanted + (1u << bits) - 1) >> bits) << bits;
+  return {static_cast<std::uint32_t>(buckets), bits, static_cast<std::uint32_t>(buckets >> bits)};
+}
+
+KeyBatch slice(const KeyBatch& keys, std::int64_t from, std::int64_t count) {
+  return {static_cast<const char*>(keys.data) + from * keys.bytes, count, keys.bytes};
+}
+
+ValueBatch slice(const ValueBatch& values, std::int64_t from) {
+  if (values.data == nullptr || values.broadcast) return values;
+  return {static_cast<const char*>(values.data) + from * values.bytes, values.bytes, false};
+}
+
+/// Calls run(part) for parts of the batch of at most kMaxBatch keys, in order.
+template <class Batch, class Run>
+void for_each_part(const Batch& batch, Run run) {
+  for (std::int64_t from = 0; from < batch.keys.count; from += kMaxBatch) {
+    Batch part = batch;
+    part.keys = slice(batch.keys, from, std::min(kMaxBatch, batch.keys.count - from));
+    part.values = slice(batch.values, from);
+    if (batch.inserted != nullptr) part.inserted = batch.inserted + from;
+    run(part);
+  }
+}
+
+}  // namespace
+
+/// One call's turn at the table: holds the lock, makes the stream wait for the call before, and leaves a fence for the
+/// call after.
+template <class Key, class Value>
+class HashTable<Key, Value>::Turn {
+ public:
+  Turn(HashTable& table, Stream stream)
+      : table_(table), lock_(table.mutex_), stream_(stream), capturing_(table.context_->is_capturing(stream)) {
+    // A capturing stream cannot wait for work outside its graph; whoever captures synchronizes before (torch does).
+    if (stream != table.last_stream_ && !capturing_) {
+      table.fence_->wait(stream);
+      table.last_stream_ = stream;
+    }
+  }
+  ~Turn() {
+    if (capturing_) return;
+    try {
+      table_.fence_->record(stream_);
+    } catch (const CudaError&) {
+      // A stream that no longer takes work fails every later call in the open, too; a destructor cannot.
+      table_.last_stream_ = nullptr;
+    }
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  bool capturing() const { return capturing_; }
+
+ private:
+  HashTable& table_;
+  std::unique_lock<std::mutex> lock_;
+  Stream stream_;
+  bool capturing_;
+};
+
+template <class Key, class Value>
+HashTable<Key, Value>::HashTable(const TableOptions& options, std::shared_ptr<DeviceContext> context)
+    : options_(options), context_(std::move(context)), fence_(context_->make_fence()) {
+  const Geometry geometry = make_geometry<View>(options.capacity);
+  if (options_.max_capacity) {
+    const Geometry largest = make_geometry<View>(std::max(*options_.max_capacity, options.capacity));
+    options_.max_capacity = std::int64_t{largest.bucket_count} * View::kSlots;
+  }
+  storage_ = allocate(geometry, key_limit(std::int64_t{geometry.bucket_count} * View::kSlots), nullptr);
+  executor().clear(*context_, storage_.view, nullptr);
+  fence_->record(nullptr);
+}
+
+template <class Key, class Value>
+HashTable<Key, Value>::~HashTable() {
+  for (Allocation* memory : {&storage_.slots, &storage_.filters, &storage_.control, &storage_.free_rows, &storage_.row_tags})
+    memory->set_stream(last_stream_);
+  if (storage_.rows) storage_.rows->set_stream(last_stream_);
+}
+
+template <class Key, class Value>
+const Executor<Key, Value>& HashTable<Key, Value>::executor() const {
+  return context_->executors().template get<Key, Value>();
+}
+
+template <class Key, class Value>
+auto HashTable<Key, Value>::allocate(const Geometry& geometry, std::int64_t row_capacity, Stream stream) -> Storage {
+  Storage storage;
+  storage.slots = Allocation(*context_, View::slot_bytes(geometry.bucket_count), stream);
+  storage.filters = Allocation(*context_, View::filter_bytes(geometry.bucket_count), stream);
+  storage.control = Allocation(*context_, sizeof(Control), stream);
+  storage.view.slots = storage.slots.template as<typename View::SlotType>();
+  storage.view.filters = storage.filters.template as<std::uint8_t>();
+  storage.view.control = storage.control.template as<Control>();
+  storage.view.geometry = geometry;
+  if (options_.has_rows()) allocate_rows(storage, row_capacity, stream);
+  return storage;
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::allocate_rows(Storage& storage, std::int64_t row_capacity, Stream stream) {
+  const std::size_t rows = static_cast<std::size_t>(row_capacity);
+  const std::size_t row_bytes = static_cast<std::size_t>(options_.value_bytes());
+  storage.rows = std::make_shared<Allocation>(*context_, rows * row_bytes, stream);
+  storage.free_rows = Allocation(*context_, rows * sizeof(std::int64_t), stream);
+  storage.row_tags = Allocation(*context_, rows * sizeof(std::uint32_t), stream);
+  storage.view.rows = {storage.rows->template as<std::byte>(), storage.free_rows.template as<std::int64_t>(),
+                       storage.row_tags.template as<std::uint32_t>(), row_capacity, options_.value_bytes()};
+}
+
+template <class Key, class Value>
+bool HashTable<Key, Value>::may_grow_beyond(std::int64_t slots) const {
+  return !options_.max_capacity || slots < *options_.max_capacity;
+}
+
+/// Keys that a table of `slots` slots takes before it has to grow; all slots where it may not.
+template <class Key, class Value>
+std::int64_t HashTable<Key, Value>::key_limit(std::int64_t slots) const {
+  if (!may_grow_beyond(slots)) return slots;
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(slots) * options_.max_load_factor));
+}
+
+template <class Key, class Value>
+std::int64_t HashTable<Key, Value>::current_limit() const {
+  const std::int64_t limit = key_limit(std::int64_t{storage_.view.geometry.bucket_count} * View::kSlots);
+  return options_.has_rows() ? std::min(limit, storage_.view.rows.capacity) : limit;
+}
+
+/// Slots of a table whose limit is at least `keys`.
+template <class Key, class Value>
+std::int64_t HashTable<Key, Value>::slots_for(std::int64_t keys) const {
+  std::int64_t slots = static_cast<std::int64_t>(std::ceil(static_cast<double>(keys) / options_.max_load_factor));
+  while (key_limit(slots) < keys) ++slots;  // rounding
+  if (options_.max_capacity && slots > *options_.max_capacity) {
+    if (keys > *options_.max_capacity)
+      throw TableFullError("room for " + std::to_string(keys) + " keys was asked of a table that may have at most " +
+                           std::to_string(*options_.max_capacity) +
+                           " slots; erase keys, or make the table with a larger max_capacity or growth=True");
+    slots = *options_.max_capacity;
+  }
+  return slots;
+}
+
+/// The next size: doubling, so that growing costs a constant per key.
+template <class Key, class Value>
+std::int64_t HashTable<Key, Value>::grown(std::int64_t slots) const {
+  return options_.max_capacity ? std::min(2 * slots, *options_.max_capacity) : 2 * slots;
+}
+
+/// Waits. The counters as they are now; settles size_bound_.
+template <class Key, class Value>
+Control HashTable<Key, Value>::refresh(Stream stream) {
+  Control control;
+  context_->copy_to_host(&control, storage_.view.control, sizeof control, stream);
+  if (control.dropped != 0)
+    throw TableFullError("a replayed CUDA graph inserted more keys than the table had room for; " +
+                         std::to_string(control.dropped) + " are lost: reserve more before capturing");
+  size_bound_ = static_cast<std::int64_t>(control.size);
+  return control;
+}
+
+/// Makes sure that all keys of the batch fit, before anything is changed; TableFullError or OutOfMemoryError otherwise.
+template <class Key, class Value>
+void HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream) {
+  const std::int64_t n = keys.count;
+  if (!captured_ && size_bound_ + n <= current_limit()) {
+    size_bound_ += n;
+    return;
+  }
+  const Control control = refresh(stream);
+  maintain(control, stream);
+  const std::int64_t size = size_bound_;
+  std::int64_t added = n;
+  if (size + added > current_limit()) {
+    const Allocation absent(*context_, static_cast<std::size_t>(n) * sizeof(Key), stream);
+    executor().list_absent(*context_, storage_.view, keys, absent.as<Key>(), stream);
+    added = static_cast<std::int64_t>(refresh(stream).absent);
+    if (size + added > current_limit() && (added > current_limit() / kSmallPart || !may_grow_beyond(capacity_slots())))
+      added = count_distinct(absent.as<Key>(), added, stream);
+  }
+  const std::int64_t slots = capacity_slots();
+  if (size + added > current_limit()) rebuild(std::max(slots_for(size + added), grown(slots)), false, control, stream);
+  size_bound_ = size + added;
+}
+
+template <class Key, class Value>
+std::int64_t HashTable<Key, Value>::count_distinct(const Key* keys, std::int64_t count, Stream stream) {
+  TableOptions options;
+  options.key_dtype = DType::kUInt32;
+  options.key_elements = sizeof(Key) / sizeof(std::uint32_t);
+  HashTable<Key, NoValue> seen(options, context_);
+  std::int64_t distinct = 0;
+  for (std::int64_t from = 0; from < count;) {
+    const std::int64_t part = std::min(count - from, std::max(kCountChunk, distinct));
+    seen.reserve(distinct + part, stream);
+    seen.insert({{keys + from, part, sizeof(Key)}, {}, InsertMode::kKeep, false, nullptr}, stream);
+    distinct = seen.size(stream);
+    from += part;
+  }
+  return distinct;
+}
+
+/// After long churn, filter bits of keys that are gone make searches go on in vain, and erased marks keep buckets full.
+/// A rebuild of the same size clears both; it comes due after as many erasures as half the slots, so its cost is spread.
+template <class Key, class Value>
+void HashTable<Key, Value>::maintain(const Control& control, Stream stream) {
+  const std::uint64_t buckets = storage_.view.geometry.bucket_count;
+  if (control.erased < buckets * View::kSlots / 2 || control.filter_bits < 2 * fresh_filter_bits_ + buckets / 2) return;
+  try {
+    rebuild(capacity_slots(), false, control, stream);
+  } catch (const OutOfMemoryError&) {
+    // The table is whole as it is, only slower; the next wait for its counters tries again.
+  }
+}
+
+/// Builds the table anew with `slots` slots and swaps; all memory is allocated before any work.
+template <class Key, class Value>
+void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream) {
+  const Geometry geometry = make_geometry<View>(slots);
+  const std::int64_t new_slots = std::int64_t{geometry.bucket_count} * View::kSlots;
+  const std::int64_t used_rows = static_cast<std::int64_t>(compact_rows ? control.size : control.next_row);
+  const std::int64_t row_capacity = options_.has_rows() ? std::max(key_limit(new_slots), used_rows) : 0;
+
+  Storage next = allocate(geometry, row_capacity, stream);
+  executor().clear(*context_, next.view, stream);
+  if (options_.has_rows() && !compact_rows && used_rows > 0)
+    context_->copy(next.view.rows.data, storage_.view.rows.data,
+                   static_cast<std::size_t>(used_rows * options_.value_bytes()), stream);
+  executor().rehash(*context_, storage_.view, next.view, compact_rows, stream);
+
+  for (Allocation* memory : {&storage_.slots, &storage_.filters, &storage_.control, &storage_.free_rows, &storage_.row_tags})
+    memory->set_stream(stream);
+  if (storage_.rows) storage_.rows->set_stream(stream);
+  storage_ = std::move(next);
+  fresh_filter_bits_ = refresh(stream).filter_bits;
+}
+
+template <class Key, class Value>
+std::int64_t HashTable<Key, Value>::size(Stream stream) {
+  const Turn turn(*this, stream);
+  return static_cast<std::int64_t>(refresh(stream).size);
+}
+
+template <class Key, class Value>
+std::int64_t HashTable<Key, Value>::capacity() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return capacity_slots();
+}
+
+template <class Key, class Value>
+std::int64_t HashTable<Key, Value>::nbytes() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::size_t bytes = storage_.rows ? storage_.rows->bytes() : 0;
+  for (const Allocation* memory :
+       {&storage_.slots, &storage_.filters, &storage_.control, &storage_.free_rows, &storage_.row_tags})
+    bytes += memory->bytes();
+  return static_cast<std::int64_t>(bytes);
+}
+
+template <class Key, class Value>
+double HashTable<Key, Value>::max_load_factor() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return options_.max_load_factor;
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::set_max_load_factor(double factor) {
+  if (!(factor > 0 && factor <= 1))
+    throw ShapeError("max_load_factor must lie in (0, 1], not " + std::to_string(factor));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  options_.max_load_factor = factor;
+}
+
+template <class Key, class Value>
+std::int64_t HashTable<Key, Value>::find(const KeyBatch& keys, const FindOutput& out, Stream stream) {
+  if (keys.count == 0) return 0;
+  const Turn turn(*this, stream);
+  executor().find(*context_, storage_.view, keys, out, stream);
+  return out.count_missing ? static_cast<std::int64_t>(refresh(stream).missing) : 0;
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::insert(const InsertBatch& batch, Stream stream) {
+  if (batch.keys.count == 0) return;
+  const Turn turn(*this, stream);
+  prepare(batch.keys, turn.capturing(), stream);
+  for_each_part(batch, [&](InsertBatch& part) {
+    part.deterministic = options_.deterministic;
+    executor().insert(*context_, storage_.view, part, stream);
+  });
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::apply(const ApplyBatch& batch, Stream stream) {
+  if (batch.keys.count == 0) return;
+  const Turn turn(*this, stream);
+  prepare(batch.keys, turn.capturing(), stream);
+  for_each_part(batch, [&](const ApplyBatch& part) { executor().apply(*context_, storage_.view, part, stream); });
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::prepare(const KeyBatch& keys, bool capturing, Stream stream) {
+  if (!capturing) return prepare_room(keys, stream);
+  if (size_bound_ + keys.count > current_limit())
+    throw ShapeError("a batch of " + std::to_string(keys.count) + " keys may not fit, and a table cannot grow while a " +
+                     "CUDA graph is captured; call reserve() and len() before the capture");
+  size_bound_ += keys.count;
+  captured_ = true;
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::erase(const KeyBatch& keys, bool* erased, Stream stream) {
+  if (keys.count == 0) return;
+  const Turn turn(*this, stream);
+  executor().erase(*context_, storage_.view, keys, erased, stream);
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::clear(Stream stream) {
+  const Turn turn(*this, stream);
+  executor().clear(*context_, storage_.view, stream);
+  size_bound_ = 0;
+  fresh_filter_bits_ = 0;
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::reserve(std::int64_t keys, Stream stream) {
+  if (keys < 0) throw ShapeError("reserve takes a number of keys, not " + std::to_string(keys));
+  const Turn turn(*this, stream);
+  const Control control = refresh(stream);
+  if (keys > current_limit()) rebuild(std::max(slots_for(keys), capacity_slots()), false, control, stream);
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::rehash(std::int64_t slots, bool compact_rows, Stream stream) {
+  if (slots < 0) throw ShapeError("rehash takes a number of slots, not " + std::to_string(slots));
+  const Turn turn(*this, stream);
+  const Control control = refresh(stream);
+  const std::int64_t needed = slots_for(static_cast<std::int64_t>(control.size));
+  if (options_.max_capacity && slots > *options_.max_capacity)
+    throw ShapeError("rehash to " + std::to_string(slots) + " slots was asked of a table whose max_capacity is " +
+                     std::to_string(*options_.max_capacity));
+  rebuild(std::max(slots, needed), compact_rows, control, stream);
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::export_items(void* keys, void* values, std::int64_t* rows, Stream stream) {
+  const Turn turn(*this, stream);
+  executor().export_items(*context_, storage_.view, keys, options_.key_bytes(), values, options_.value_bytes(), rows,
+                          stream);
+}
+
+template <class Key, class Value>
+RowStorage HashTable<Key, Value>::row_storage(Stream stream) {
+  if (!options_.has_rows())
+    throw ShapeError("this table keeps its values beside their keys and has no row storage; give it a value_shape");
+  const Turn turn(*this, stream);
+  const Control control = refresh(stream);
+  return {storage_.rows, static_cast<std::int64_t>(control.next_row)};
+}
+
+template <class Key, class Value>
+std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContext> context, Stream stream) {
+  const Turn turn(*this, stream);
+  const Control control = refresh(stream);
+  TableOptions options = options_;
+  options.capacity = capacity_slots();
+  auto twin = std::make_shared<HashTable>(options, std::move(context));
+  if (options_.has_rows() && twin->storage_.view.rows.capacity < storage_.view.rows.capacity)
+    twin->allocate_rows(twin->storage_, storage_.view.rows.capacity, nullptr);
+
+  context_->synchronize(stream);
+  DeviceContext& target = *twin->context_;
+  const auto copy = [&](void* to, const void* from, std::size_t bytes) {
+    if (bytes == 0) return;
+    if (context_->device().platform == "cpu") return target.copy_from_host(to, from, bytes, nullptr);
+    if (target.device().platform == "cpu") return context_->copy_to_host(to, from, bytes, stream);
+    target.copy(to, from, bytes, nullptr);
+  };
+  const View& from = storage_.view;
+  const View& to = twin->storage_.view;
+  copy(to.slots, from.slots, View::slot_bytes(from.geometry.bucket_count));
+  copy(to.filters, from.filters, View::filter_bytes(from.geometry.bucket_count));
+  copy(to.control, from.control, sizeof(Control));
+  if (options_.has_rows()) {
+    copy(to.rows.data, from.rows.data, static_cast<std::size_t>(control.next_row) * static_cast<std::size_t>(from.rows.bytes));
+    copy(to.rows.free, from.rows.free, control.free_rows * sizeof(std::int64_t));
+  }
+  target.synchronize(nullptr);
+  twin->fence_->record(nullptr);
+  twin->size_bound_ = static_cast<std::int64_t>(control.size);
+  twin->fresh_filter_bits_ = fresh_filter_bits_;
+  return twin;
+}
+
+template class HashTable<std::uint32_t, NoValue>;
+template class HashTable<std::uint32_t, std::uint32_t>;
+template class HashTable<std::uint64_t, NoValue>;
+template class HashTable<std::uint64_t, std::uint64_t>;
+template class HashTable<Uint128, NoValue>;
+template class HashTable<Uint128, std::uint64_t>;
+
+}  // namespace gpuhash

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "table.hpp"
+
+namespace gpuhash {
+
+/// One table: its memory, the context it lives in, and the rules of growth. What touches slots is the executor's work.
+template <class Key, class Value>
+class HashTable final : public Table {
+ public:
+  using View = TableView<Key, Value>;
+
+  HashTable(const TableOptions& options, std::shared_ptr<DeviceContext> context);
+  ~HashTable() override;
+
+  const TableOptions& options() const override { return options_; }
+  DeviceContext& context() const override { return *context_; }
+
+  std::int64_t size(Stream stream) override;
+  std::int64_t capacity() const override;
+  std::int64_t nbytes() const override;
+  double max_load_factor() const override;
+  void set_max_load_factor(double factor) override;
+
+  std::int64_t find(const KeyBatch& keys, const FindOutput& out, Stream stream) override;
+  void insert(const InsertBatch& batch, Stream stream) override;
+  void apply(const ApplyBatch& batch, Stream stream) override;
+  void erase(const KeyBatch& keys, bool* erased, Stream stream) override;
+  void clear(Stream stream) override;
+  void reserve(std::int64_t keys, Stream stream) override;
+  void rehash(std::int64_t slots, bool compact_rows, Stream stream) override;
+  void export_items(void* keys, void* values, std::int64_t* rows, Stream stream) override;
+  RowStorage row_storage(Stream stream) override;
+  std::shared_ptr<Table> clone(std::shared_ptr<DeviceContext> context, Stream stream) override;
+
+ private:
+  template <class, class>
+  friend class HashTable;  // twins and temporary sets
+
+  /// The memory of one generation of the table; growth builds the next one and swaps.
+  struct Storage {
+    Allocation slots;
+    Allocation filters;
+    Allocation control;
+    std::shared_ptr<Allocation> rows;
+    Allocation free_rows;
+    Allocation row_tags;
+    View view{};
+  };
+
+  class Turn;
+
+  const Executor<Key, Value>& executor() const;
+  Storage allocate(const Geometry& geometry, std::int64_t row_capacity, Stream stream);
+  void allocate_rows(Storage& storage, std::int64_t row_capacity, Stream stream);
+
+  std::int64_t capacity_slots() const { return std::int64_t{storage_.view.geometry.bucket_count} * View::kSlots; }
+  bool may_grow_beyond(std::int64_t slots) const;
+  std::int64_t key_limit(std::int64_t slots) const;
+  std::int64_t current_limit() const;
+  std::int64_t slots_for(std::int64_t keys) const;
+  std::int64_t grown(std::int64_t slots) const;
+
+  Control refresh(Stream stream);
+  void prepare(const KeyBatch& keys, bool capturing, Stream stream);
+  void prepare_room(const KeyBatch& keys, Stream stream);
+  std::int64_t count_distinct(const Key* keys, std::int64_t count, Stream stream);
+  void maintain(const Control& control, Stream stream);
+  void rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream);
+
+  TableOptions options_;
+  std::shared_ptr<DeviceContext> context_;
+  std::unique_ptr<Fence> fence_;  // recorded after the last call's work
+  Storage storage_;
+  mutable std::mutex mutex_;
+
+  Stream last_stream_ = nullptr;
+  std::int64_t size_bound_ = 0;          // size is at most this, known without asking the device
+  std::uint64_t fresh_filter_bits_ = 0;  // filter bits that the last rebuild left
+  bool captured_ = false;                // a CUDA graph that inserts may be replayed: size_bound_ is no bound
+};
+
+}  // namespace gpuhash
