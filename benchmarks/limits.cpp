@@ -1,0 +1,98 @@
+// What the host's memory allows to anything that looks up random places. Built by limits.py; not part of gpuhash.
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr int kTimedRuns = 7;
+
+struct alignas(64) Line {
+  std::uint64_t words[8];
+};
+
+/// Zeroed lines on huge pages where the system gives them, as a table would have.
+class Lines {
+ public:
+  explicit Lines(std::uint64_t count) : bytes_(count * sizeof(Line)) {
+    void* data = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) return;
+#ifdef MADV_HUGEPAGE
+    madvise(data, bytes_, MADV_HUGEPAGE);
+#endif
+    data_ = static_cast<Line*>(data);
+    for (std::uint64_t i = 0; i < count; ++i)
+      for (std::uint64_t& word : data_[i].words) word = i;
+  }
+  Lines(const Lines&) = delete;
+  Lines& operator=(const Lines&) = delete;
+  ~Lines() {
+    if (data_ != nullptr) munmap(data_, bytes_);
+  }
+  const Line* get() const { return data_; }
+
+ private:
+  std::uint64_t bytes_;
+  Line* data_ = nullptr;
+};
+
+std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+std::uint64_t place_of(std::uint64_t key, std::uint64_t count) {
+  return static_cast<std::uint64_t>((static_cast<unsigned __int128>(key) * count) >> 64);
+}
+
+/// Reads every key's line, prefetched `ahead` keys before, and writes 8 bytes per key.
+void load_range(const std::vector<std::uint64_t>& keys, const Line* lines, std::uint64_t count,
+                std::vector<std::uint64_t>& out, std::size_t from, std::size_t to, std::size_t ahead) {
+  for (std::size_t i = from; i < std::min(to, from + ahead); ++i)
+    __builtin_prefetch(lines + place_of(keys[i], count));
+  for (std::size_t i = from; i < to; ++i) {
+    if (i + ahead < to) __builtin_prefetch(lines + place_of(keys[i + ahead], count));
+    const Line& line = lines[place_of(keys[i], count)];
+    std::uint64_t sum = 0;
+    for (const std::uint64_t word : line.words) sum += word;
+    out[i] = sum;
+  }
+}
+
+}  // namespace
+
+/// Independent random loads of 64 bytes per second over an array of array_bytes; 0 where there is no memory.
+extern "C" double measure_random_loads(std::uint64_t array_bytes, std::int64_t key_count, int thread_count) {
+  const std::uint64_t count = array_bytes / sizeof(Line);
+  const Lines lines(count);
+  if (lines.get() == nullptr) return 0;
+  const auto n = static_cast<std::size_t>(key_count);
+  std::vector<std::uint64_t> keys(n), out(n);
+  for (std::size_t i = 0; i < n; ++i) keys[i] = mix(i + 1);
+
+  double best = 0;
+  for (const std::size_t ahead : {8, 16, 32, 64}) {
+    std::vector<double> rates;
+    for (int run = 0; run <= kTimedRuns; ++run) {
+      const auto start = std::chrono::steady_clock::now();
+      std::vector<std::thread> threads;
+      for (int t = 0; t < thread_count; ++t) {
+        const std::size_t from = n * static_cast<std::size_t>(t) / static_cast<std::size_t>(thread_count);
+        const std::size_t to = n * static_cast<std::size_t>(t + 1) / static_cast<std::size_t>(thread_count);
+        threads.emplace_back([&, from, to] { load_range(keys, lines.get(), count, out, from, to, ahead); });
+      }
+      for (std::thread& thread : threads) thread.join();
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+      if (run > 0) rates.push_back(static_cast<double>(n) / seconds.count());
+    }
+    std::sort(rates.begin(), rates.end());
+    best = std::max(best, rates[rates.size() / 2]);
+  }
+  return best;
+}
