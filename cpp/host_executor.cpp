@@ -1,0 +1,259 @@
+#include "host_executor.hpp"
+
+#include <cstring>
+
+#include "host_combine.hpp"
+#include "host_parallel.hpp"
+#include "host_rehash.hpp"
+#include "host_rows.hpp"
+
+namespace gpuhash {
+
+using host::for_each_part;
+using host::for_each_probe;
+using host::load_word;
+using host::Purpose;
+using host::Reach;
+using host::store_word;
+using host::Tally;
+
+namespace {
+
+template <class View>
+bool has_rows(const View& view) {
+  return View::kHasValue && view.rows.bytes != 0;
+}
+
+const std::byte* value_at(const ValueBatch& values, std::int64_t i) {
+  return static_cast<const std::byte*>(values.data) + (values.broadcast ? 0 : i * values.bytes);
+}
+
+/// Puts the key where the walk found room, and its value with it. False where there was none.
+template <class View>
+bool store_new(const View& view, const typename View::Key& stored, const host::Place<View>& place,
+               [[maybe_unused]] const ValueBatch& values, [[maybe_unused]] std::int64_t i,
+               [[maybe_unused]] host::RowSource& row_source, Tally& tally) {
+  if (place.vacant == nullptr) {
+    ++tally.dropped;
+    return false;
+  }
+  ++tally.size;
+  place.vacant->key = stored;
+  if constexpr (View::kHasValue) {
+    using Value = typename View::Value;
+    if (has_rows(view)) {
+      const std::uint64_t row = row_source.take();
+      place.vacant->value = static_cast<Value>(row);
+      std::memcpy(host::row_data(view, row), value_at(values, i), static_cast<std::size_t>(values.bytes));
+    } else {
+      place.vacant->value = load_word<Value>(value_at(values, i), 0, values.bytes);
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+template <class Key, class Value>
+void HostExecutor<Key, Value>::clear(DeviceContext&, const View& view, Stream) const {
+  const std::int64_t bucket_count = std::int64_t{view.geometry.bucket_count} + 1;
+  // Several threads also because the first touch of a page is slow.
+  for_each_part(bucket_count, host::reader_parts(bucket_count), [&](int, std::int64_t begin, std::int64_t end) {
+    std::memset(static_cast<void*>(host::bucket_at(view, static_cast<std::uint64_t>(begin))), kEmptyByte,
+                static_cast<std::size_t>(end - begin) * View::kBucketBytes);
+  });
+  std::memset(view.filters, 0, View::filter_bytes(view.geometry.bucket_count));
+  *view.control = Control{};
+}
+
+template <class Key, class Value>
+void HostExecutor<Key, Value>::find(DeviceContext&, const View& view, const KeyBatch& keys, const FindOutput& out,
+                                    Stream) const {
+  const auto value_bytes = static_cast<std::size_t>(out.bytes);
+  const auto write = [&](std::int64_t i, const typename View::SlotType* slot) {
+    if (out.found != nullptr) out.found[i] = slot != nullptr;
+    if constexpr (View::kHasValue) {
+      if (out.rows != nullptr) out.rows[i] = slot != nullptr ? static_cast<std::int64_t>(slot->value) : -1;
+      if (out.values == nullptr) return;
+      std::byte* const to = static_cast<std::byte*>(out.values) + i * out.bytes;
+      if (slot == nullptr) {
+        if (out.fallback != nullptr)
+          std::memcpy(to, out.fallback, value_bytes);
+        else
+          std::memset(to, 0, value_bytes);
+      } else if (has_rows(view)) {
+        std::memcpy(to, host::row_data(view, slot->value), value_bytes);
+      } else {
+        store_word(to, 0, out.bytes, slot->value);
+      }
+    }
+  };
+  std::atomic<std::uint64_t> missing{0};
+  for_each_part(keys.count, host::reader_parts(keys.count), [&](int, std::int64_t begin, std::int64_t end) {
+    std::uint64_t missing_here = 0;
+    for_each_probe(view, keys, begin, end, [&](std::int64_t i, const Probe<Key>& probe) {
+      const auto place = host::walk<Purpose::kLookup, Reach::kTable>(view, probe);
+      missing_here += place.match == nullptr ? 1 : 0;
+      write(i, place.match);
+    });
+    missing.fetch_add(missing_here, std::memory_order_relaxed);
+  });
+  if (out.count_missing) view.control->missing = missing.load(std::memory_order_relaxed);
+}
+
+template <class Key, class Value>
+void HostExecutor<Key, Value>::insert(DeviceContext&, const View& view, const InsertBatch& batch, Stream) const {
+  host::RowSource row_source(view.rows, *view.control);
+  host::write_each<Purpose::kInsertion>(
+      view, batch.keys, [&](std::int64_t i, const Key& stored, const host::Place<View>& place, Tally& tally) {
+        bool inserted = false;
+        if (place.match == nullptr) {
+          inserted = store_new(view, stored, place, batch.values, i, row_source, tally);
+        } else if constexpr (View::kHasValue) {
+          const std::byte* const value = value_at(batch.values, i);
+          if (batch.mode == InsertMode::kKeep) {
+          } else if (has_rows(view)) {
+            std::memcpy(host::row_data(view, place.match->value), value, static_cast<std::size_t>(batch.values.bytes));
+          } else {
+            place.match->value = load_word<Value>(value, 0, batch.values.bytes);
+          }
+        }
+        if (batch.inserted != nullptr) batch.inserted[i] = inserted;
+      });
+  row_source.settle();
+}
+
+template <class Key, class Value>
+void HostExecutor<Key, Value>::apply(DeviceContext&, const View& view, const ApplyBatch& batch, Stream) const {
+  [[maybe_unused]] const host::CombineFn combine = host::combine_function(batch.dtype, batch.op);
+  host::RowSource row_source(view.rows, *view.control);
+  host::write_each<Purpose::kInsertion>(
+      view, batch.keys, [&](std::int64_t i, const Key& stored, const host::Place<View>& place, Tally& tally) {
+        bool inserted = false;
+        if (place.match == nullptr) {
+          inserted = store_new(view, stored, place, batch.values, i, row_source, tally);
+        } else if constexpr (View::kHasValue) {
+          void* const value = has_rows(view) ? static_cast<void*>(host::row_data(view, place.match->value))
+                                             : static_cast<void*>(&place.match->value);
+          combine(value, value_at(batch.values, i), batch.elements);
+        }
+        if (batch.inserted != nullptr) batch.inserted[i] = inserted;
+      });
+  row_source.settle();
+}
+
+template <class Key, class Value>
+void HostExecutor<Key, Value>::erase(DeviceContext&, const View& view, const KeyBatch& keys, bool* erased,
+                                     Stream) const {
+  host::RowSink row_sink(view.rows, *view.control);
+  host::write_each<Purpose::kLookup>(
+      view, keys, [&](std::int64_t i, const Key&, const host::Place<View>& place, Tally& tally) {
+        if (erased != nullptr) erased[i] = place.match != nullptr;
+        if (place.match == nullptr) return;
+        --tally.size;
+        ++tally.erased;
+        if constexpr (View::kHasValue) {
+          if (has_rows(view)) row_sink.give_back(place.match->value);
+          place.match->value = empty_value<Value>();
+        }
+        // Where a key may have passed, an empty slot would hide it.
+        const bool never_passed = host::slots_with<View>(host::bucket_of(view, place.match), empty_key<Key>()) != 0;
+        place.match->key = never_passed ? empty_key<Key>() : erased_key<Key>();
+      });
+  row_sink.settle();
+}
+
+template <class Key, class Value>
+void HostExecutor<Key, Value>::list_absent(DeviceContext&, const View& view, const KeyBatch& keys, Key* out,
+                                           Stream) const {
+  const int parts = host::reader_parts(keys.count);
+  const auto list = [&](std::int64_t begin, std::int64_t end) {
+    Key* to = out + begin;
+    for_each_probe(view, keys, begin, end, [&](std::int64_t i, const Probe<Key>& probe) {
+      if (host::walk<Purpose::kLookup, Reach::kTable>(view, probe).match == nullptr)
+        *to++ = load_word<Key>(keys.data, i, keys.bytes);
+    });
+    return to - (out + begin);
+  };
+  if (parts == 1) {
+    view.control->absent = static_cast<std::uint64_t>(list(0, keys.count));
+    return;
+  }
+  // Every thread lists at the beginning of its own part; the lists are then moved together.
+  auto counts = host::scratch<std::int64_t>(parts);
+  for_each_part(keys.count, parts, [&](int part, std::int64_t begin, std::int64_t end) {
+    counts[static_cast<std::size_t>(part)] = list(begin, end);
+  });
+  std::int64_t total = 0;
+  for (int part = 0; part < parts; ++part) {
+    const std::int64_t count = counts[static_cast<std::size_t>(part)];
+    std::memmove(out + total, out + host::part_begin(keys.count, part, parts),
+                 static_cast<std::size_t>(count) * sizeof(Key));
+    total += count;
+  }
+  view.control->absent = static_cast<std::uint64_t>(total);
+}
+
+template <class Key, class Value>
+void HostExecutor<Key, Value>::rehash(DeviceContext&, const View& from, const View& to, bool compact_rows,
+                                      Stream) const {
+  host::Rehash<View>(from, to, compact_rows).run();
+}
+
+template <class Key, class Value>
+void HostExecutor<Key, Value>::export_items(DeviceContext&, const View& view, void* keys, std::uint32_t key_bytes,
+                                            [[maybe_unused]] void* values, [[maybe_unused]] std::int64_t value_bytes,
+                                            [[maybe_unused]] std::int64_t* rows, Stream) const {
+  const auto write = [&](std::int64_t first_bucket, std::int64_t last_bucket, std::int64_t at) {
+    host::for_each_live(view, static_cast<std::uint64_t>(first_bucket), static_cast<std::uint64_t>(last_bucket),
+                        [&](const typename View::SlotType* slot, bool stray) {
+                          if (keys != nullptr) store_word(keys, at, key_bytes, key_of_slot(slot->key, stray));
+                          if constexpr (View::kHasValue) {
+                            if (rows != nullptr) rows[at] = static_cast<std::int64_t>(slot->value);
+                            if (values == nullptr) {
+                            } else if (has_rows(view)) {
+                              std::memcpy(static_cast<std::byte*>(values) + at * value_bytes,
+                                          host::row_data(view, slot->value), static_cast<std::size_t>(value_bytes));
+                            } else {
+                              store_word(values, at, value_bytes, slot->value);
+                            }
+                          }
+                          ++at;
+                        });
+  };
+  const std::int64_t bucket_count = std::int64_t{view.geometry.bucket_count} + 1;
+  const int parts = host::reader_parts(bucket_count);
+  if (parts == 1) return write(0, bucket_count, 0);
+  auto counts = host::scratch<std::int64_t>(parts);
+  for_each_part(bucket_count, parts, [&](int part, std::int64_t begin, std::int64_t end) {
+    std::int64_t count = 0;
+    host::for_each_live(view, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end),
+                        [&](const auto*, bool) { ++count; });
+    counts[static_cast<std::size_t>(part)] = count;
+  });
+  for_each_part(bucket_count, parts, [&](int part, std::int64_t begin, std::int64_t end) {
+    std::int64_t before = 0;
+    for (int p = 0; p < part; ++p) before += counts[static_cast<std::size_t>(p)];
+    write(begin, end, before);
+  });
+}
+
+template class HostExecutor<std::uint32_t, NoValue>;
+template class HostExecutor<std::uint32_t, std::uint32_t>;
+template class HostExecutor<std::uint64_t, NoValue>;
+template class HostExecutor<std::uint64_t, std::uint64_t>;
+template class HostExecutor<Uint128, NoValue>;
+template class HostExecutor<Uint128, std::uint64_t>;
+
+const Executors& host_executors() {
+  static const HostExecutor<std::uint32_t, NoValue> k4;
+  static const HostExecutor<std::uint32_t, std::uint32_t> k4v4;
+  static const HostExecutor<std::uint64_t, NoValue> k8;
+  static const HostExecutor<std::uint64_t, std::uint64_t> k8v8;
+  static const HostExecutor<Uint128, NoValue> k16;
+  static const HostExecutor<Uint128, std::uint64_t> k16v8;
+  static const Executors executors{&k4, &k4v4, &k8, &k8v8, &k16, &k16v8};
+  return executors;
+}
+
+}  // namespace gpuhash

@@ -1,0 +1,82 @@
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "error.hpp"
+#include "host_executor.hpp"
+#include "platform.hpp"
+#include "thread_pool.hpp"
+
+namespace gpuhash {
+namespace {
+
+/// A cache line: a bucket. Also what TensorFlow and JAX ask of buffers that they take over without a copy.
+constexpr std::size_t kAlignment = 64;
+/// A table is read at random: with 4 KiB pages every access would miss the TLB as well.
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+class HostMemory final : public MemoryResource {
+ public:
+  void* allocate(std::size_t bytes, Stream) override {
+    const bool huge = bytes >= kHugePage;
+    void* data = nullptr;
+    if (posix_memalign(&data, huge ? kHugePage : kAlignment, bytes) != 0)
+      throw OutOfMemoryError("could not allocate " + std::to_string(bytes) + " bytes of host memory");
+    if (huge) madvise(data, bytes, MADV_HUGEPAGE);  // a wish: it may fail
+    return data;
+  }
+  void deallocate(void* data, std::size_t, Stream) noexcept override { std::free(data); }
+};
+
+/// Nothing to wait for: work is done when its call returns.
+class HostFence final : public Fence {
+ public:
+  void record(Stream) override {}
+  void wait(Stream) override {}
+};
+
+class HostContext final : public DeviceContext {
+ public:
+  explicit HostContext(std::shared_ptr<MemoryResource> memory) : DeviceContext({"cpu", 0}, std::move(memory)) {}
+
+  void copy(void* to, const void* from, std::size_t bytes, Stream) override {
+    if (bytes != 0) std::memmove(to, from, bytes);
+  }
+  void copy_from_host(void* to, const void* from, std::size_t bytes, Stream stream) override {
+    copy(to, from, bytes, stream);
+  }
+  void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) override {
+    copy(to, from, bytes, stream);
+  }
+  void fill(void* to, std::uint8_t byte, std::size_t bytes, Stream) override {
+    if (bytes != 0) std::memset(to, byte, bytes);
+  }
+  void synchronize(Stream) override {}
+  std::unique_ptr<Fence> make_fence() override { return std::make_unique<HostFence>(); }
+  bool is_capturing(Stream) override { return false; }
+  const Executors& executors() const override { return host_executors(); }
+};
+
+class HostPlatform final : public Platform {
+ public:
+  std::string name() const override { return "cpu"; }
+  std::vector<std::string> devices() const override {
+    const int threads = thread_count();
+    return {"host memory, " + std::to_string(threads) + (threads == 1 ? " thread" : " threads")};
+  }
+  std::string unavailable_reason() const override { return {}; }
+  std::shared_ptr<DeviceContext> make_context(int index, std::shared_ptr<MemoryResource> memory) override {
+    if (index != 0)
+      throw PlatformError("there is no device cpu:" + std::to_string(index) + "; the host is one device, \"cpu\"");
+    if (memory == nullptr) memory = std::make_shared<HostMemory>();
+    return std::make_shared<HostContext>(std::move(memory));
+  }
+};
+
+[[maybe_unused]] const bool registered = (register_platform(std::make_unique<HostPlatform>()), true);
+
+}  // namespace
+}  // namespace gpuhash
