@@ -74,7 +74,7 @@ struct Geometry {
   std::uint32_t region_buckets;  // bucket_count >> region_bits
 };
 
-inline constexpr int kRandomHops = 16;
+inline constexpr std::uint32_t kRandomHops = 16;
 inline constexpr std::uint32_t kMaxRegionBits = 6;
 inline constexpr std::uint32_t kMinRegionBuckets = 1024;
 inline constexpr std::uint64_t kMaxBuckets = std::numeric_limits<std::uint32_t>::max() - (1u << kMaxRegionBits);
@@ -161,7 +161,7 @@ class Probe {
   GPUHASH_HD const Key& stored() const { return stored_; }
   GPUHASH_HD std::uint32_t bucket() const { return bucket_; }
   GPUHASH_HD std::uint8_t filter_bit() const { return static_cast<std::uint8_t>(1u << ((hash_ >> 29) & 7)); }
-  GPUHASH_HD std::uint64_t hop() const { return hop_; }
+  GPUHASH_HD std::uint32_t hop() const { return hop_; }
 
   /// The region that holds all of the sequence before the last resort. Stray keys are of region 0.
   GPUHASH_HD static std::uint32_t region(std::uint64_t hash, const Geometry& geometry) {
@@ -177,12 +177,18 @@ class Probe {
   /// True once every bucket has been seen.
   GPUHASH_HD bool exhausted(const Geometry& geometry) const { return hop_ > kRandomHops + geometry.bucket_count; }
 
+  /// Back to a place where this probe has been.
+  GPUHASH_HD void rewind(std::uint32_t bucket, std::uint32_t hop) {
+    bucket_ = bucket;
+    hop_ = hop;
+  }
+
   /// Not for stray keys: their bucket is never passed.
   GPUHASH_HD void next(const Geometry& geometry) {
     if (hop_ < kRandomHops) {
       // An odd multiplier per hop. Double hashing would be cheaper, but can cycle over a bucket count that is not prime.
       const std::uint32_t mixed = static_cast<std::uint32_t>(hash_) *
-                                  (0x9e3779b9u + static_cast<std::uint32_t>(hop_) * 2u * 0x85ebca6bu);
+                                  (0x9e3779b9u + hop_ * 2u * 0x85ebca6bu);
       bucket_ = region(hash_, geometry) * geometry.region_buckets + multiply_high(mixed, geometry.region_buckets);
     } else {
       bucket_ = bucket_ + 1 == geometry.bucket_count ? 0 : bucket_ + 1;
@@ -193,7 +199,7 @@ class Probe {
  private:
   Key stored_;
   std::uint64_t hash_;
-  std::uint64_t hop_;
+  std::uint32_t hop_;
   std::uint32_t bucket_;
 };
 
@@ -204,36 +210,65 @@ GPUHASH_HD Key key_of_slot(const Key& stored, bool in_stray_bucket) {
   return stored == key_from_word<Key>(0) ? empty_key<Key>() : erased_key<Key>();
 }
 
-/// Reads `bytes` (1 to sizeof(Word)) as the low bytes of a word; the others are zero. Little-endian, like all our targets.
+namespace detail {
+
+/// Shifts, not copies byte by byte: on a GPU an addressed local word would live in memory.
+template <class Part, class Word>
+GPUHASH_HD void put_part(Word& word, std::uint32_t part, Part bits) {
+  const std::uint32_t shift = part * 8 * static_cast<std::uint32_t>(sizeof(Part));
+  if constexpr (sizeof(Word) == 16) {
+    (shift < 64 ? word.low : word.high) |= static_cast<std::uint64_t>(bits) << (shift % 64);
+  } else {
+    word |= static_cast<Word>(static_cast<std::uint64_t>(bits) << shift);
+  }
+}
+
+template <class Part, class Word>
+GPUHASH_HD Part part_of(const Word& word, std::uint32_t part) {
+  const std::uint32_t shift = part * 8 * static_cast<std::uint32_t>(sizeof(Part));
+  if constexpr (sizeof(Word) == 16) {
+    return static_cast<Part>((shift < 64 ? word.low : word.high) >> (shift % 64));
+  } else {
+    return static_cast<Part>(static_cast<std::uint64_t>(word) >> shift);
+  }
+}
+
+template <class Part, class Word>
+GPUHASH_HD Word load_parts(const void* from, std::uint32_t parts) {
+  Word word{};
+  for (std::uint32_t p = 0; p < parts; ++p) put_part(word, p, static_cast<const Part*>(from)[p]);
+  return word;
+}
+
+template <class Part, class Word>
+GPUHASH_HD void store_parts(void* to, std::uint32_t parts, const Word& word) {
+  for (std::uint32_t p = 0; p < parts; ++p) static_cast<Part*>(to)[p] = part_of<Part>(word, p);
+}
+
+}  // namespace detail
+
+/// Reads `bytes` (1 to sizeof(Word)) as the low bytes of a word; the others are zero. Little-endian, like all our
+/// targets. Arrays are aligned to their elements only: two int8 or
+/// four int32 make a key that no wider load may read.
 template <class Word>
 GPUHASH_HD Word load_bytes(const void* data, std::int64_t index, std::uint32_t bytes) {
-  Word word{};
   const char* from = static_cast<const char*>(data) + index * static_cast<std::int64_t>(bytes);
-  if (bytes == sizeof(Word)) return *reinterpret_cast<const Word*>(from);
-  char* to = reinterpret_cast<char*>(&word);
-  if (bytes % 4 == 0) {
-    for (std::uint32_t b = 0; b < bytes; b += 4)
-      *reinterpret_cast<std::uint32_t*>(to + b) = *reinterpret_cast<const std::uint32_t*>(from + b);
-  } else {
-    for (std::uint32_t b = 0; b < bytes; ++b) to[b] = from[b];
-  }
-  return word;
+  if (bytes == sizeof(Word) && reinterpret_cast<std::uintptr_t>(from) % alignof(Word) == 0)
+    return *reinterpret_cast<const Word*>(from);
+  if (bytes % 4 == 0 && reinterpret_cast<std::uintptr_t>(from) % 4 == 0)
+    return detail::load_parts<std::uint32_t, Word>(from, bytes / 4);
+  return detail::load_parts<std::uint8_t, Word>(from, bytes);
 }
 
 template <class Word>
 GPUHASH_HD void store_bytes(void* data, std::int64_t index, std::uint32_t bytes, const Word& word) {
   char* to = static_cast<char*>(data) + index * static_cast<std::int64_t>(bytes);
-  if (bytes == sizeof(Word)) {
+  if (bytes == sizeof(Word) && reinterpret_cast<std::uintptr_t>(to) % alignof(Word) == 0)
     *reinterpret_cast<Word*>(to) = word;
-    return;
-  }
-  const char* from = reinterpret_cast<const char*>(&word);
-  if (bytes % 4 == 0) {
-    for (std::uint32_t b = 0; b < bytes; b += 4)
-      *reinterpret_cast<std::uint32_t*>(to + b) = *reinterpret_cast<const std::uint32_t*>(from + b);
-  } else {
-    for (std::uint32_t b = 0; b < bytes; ++b) to[b] = from[b];
-  }
+  else if (bytes % 4 == 0 && reinterpret_cast<std::uintptr_t>(to) % 4 == 0)
+    detail::store_parts<std::uint32_t>(to, bytes / 4, word);
+  else
+    detail::store_parts<std::uint8_t>(to, bytes, word);
 }
 
 }  // namespace gpuhash

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstdint>
+
+#include "layout.hpp"
+
+/// Loads and compare-and-swaps of whole slots. Memory order is relaxed throughout: a slot is one word that is read and
+/// swapped whole, and kernels follow each other in stream order.
+namespace gpuhash::cuda {
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+inline constexpr bool kHasCas128 = true;
+#else
+inline constexpr bool kHasCas128 = false;
+#endif
+
+struct Words {
+  std::uint64_t low, high;
+};
+
+/// 16 bytes that no one writes while the kernel runs; not worth a place in L1.
+__device__ __forceinline__ Words load_unchanging(const void* from) {
+  Words words;
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u64 {%0, %1}, [%2];" : "=l"(words.low), "=l"(words.high) : "l"(from));
+  return words;
+}
+
+/// 16 bytes that other threads may be swapping: each half is read whole, and on sm_90 both together.
+__device__ __forceinline__ Words load_contended(const void* from) {
+  Words words;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n .reg .b128 word;\n ld.relaxed.gpu.global.b128 word, [%2];\n mov.b128 {%0, %1}, word;\n}"
+      : "=l"(words.low), "=l"(words.high)
+      : "l"(from)
+      : "memory");
+#else
+  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(words.low), "=l"(words.high)
+               : "l"(from)
+               : "memory");
+#endif
+  return words;
+}
+
+/// What was there; the swap happened iff that equals `expected`. sm_90 and later.
+__device__ __forceinline__ Words cas128(void* at, Words expected, Words desired) {
+  Words was{~expected.low, 0};
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n .reg .b128 e, d, o;\n mov.b128 e, {%3, %4};\n mov.b128 d, {%5, %6};\n"
+      " atom.relaxed.gpu.global.cas.b128 o, [%2], e, d;\n mov.b128 {%0, %1}, o;\n}"
+      : "=l"(was.low), "=l"(was.high)
+      : "l"(at), "l"(expected.low), "l"(expected.high), "l"(desired.low), "l"(desired.high)
+      : "memory");
+#else
+  (void)at;
+  (void)desired;
+#endif
+  return was;
+}
+
+__device__ __forceinline__ std::uint64_t cas64(void* at, std::uint64_t expected, std::uint64_t desired) {
+  return atomicCAS(static_cast<unsigned long long*>(at), expected, desired);
+}
+
+__device__ __forceinline__ std::uint64_t join(std::uint32_t low, std::uint32_t high) {
+  return static_cast<std::uint64_t>(high) << 32 | low;
+}
+
+/// Swaps the key of a slot that still holds `mark` for `key`; returns the key that was there. Writes the value, too:
+/// together with the key where one compare-and-swap is wide enough, else right after it.
+template <class Key, class Value>
+__device__ __forceinline__ Key claim(Slot<Key, Value>* slot, const Key& mark, const Key& key, const Value& value) {
+  if constexpr (sizeof(Key) == 16) {
+    const Words was = cas128(slot, {mark.low, mark.high}, {key.low, key.high});
+    if constexpr (sizeof(*slot) > sizeof(Key))
+      if (was.low == mark.low && was.high == mark.high) slot->value = value;
+    return {was.low, was.high};
+  } else if constexpr (sizeof(*slot) == sizeof(Key)) {
+    if constexpr (sizeof(Key) == 4)
+      return atomicCAS(&slot->key, mark, key);
+    else
+      return cas64(slot, mark, key);
+  } else if constexpr (sizeof(Key) == 4) {
+    return static_cast<Key>(cas64(slot, join(mark, empty_value<Value>()), join(key, value)));
+  } else if constexpr (kHasCas128) {
+    return cas128(slot, {mark, empty_value<Value>()}, {key, value}).low;
+  } else {
+    const Key was = cas64(slot, mark, key);
+    if (was == mark) slot->value = value;
+    return was;
+  }
+}
+
+/// Swaps `key` for `mark`, leaving the value alone; true for the one thread that did it.
+template <class Key, class Value>
+__device__ __forceinline__ bool release(Slot<Key, Value>* slot, const Key& key, const Key& mark) {
+  if constexpr (sizeof(Key) == 16) {
+    const Words was = cas128(slot, {key.low, key.high}, {mark.low, mark.high});
+    return was.low == key.low && was.high == key.high;
+  } else if constexpr (sizeof(Key) == 4) {
+    return atomicCAS(&slot->key, key, mark) == key;
+  } else {
+    return cas64(slot, key, mark) == key;
+  }
+}
+
+}  // namespace gpuhash::cuda

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "error.hpp"
+
+namespace gpuhash::cuda {
+
+/// Throws CudaError naming the action, OutOfMemoryError where memory ran out.
+inline void check(cudaError_t status, const char* action) {
+  if (status == cudaSuccess) return;
+  (void)cudaGetLastError();  // an error that is reported here must not surface again in an unrelated call
+  const std::string text = std::string(action) + " failed: " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")";
+  if (status == cudaErrorMemoryAllocation) throw OutOfMemoryError(text);
+  throw CudaError(text);
+}
+
+/// Makes a device current for a scope.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device) {
+    check(cudaGetDevice(&before_), "reading the current CUDA device");
+    if (before_ == device) {
+      before_ = -1;
+    } else {
+      check(cudaSetDevice(device), "choosing the CUDA device");
+    }
+  }
+  ~DeviceGuard() {
+    if (before_ >= 0) (void)cudaSetDevice(before_);
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int before_ = -1;
+};
+
+}  // namespace gpuhash::cuda

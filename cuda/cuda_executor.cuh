@@ -1,0 +1,336 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <numeric>
+#include <string>
+
+#include "cuda_check.hpp"
+#include "cuda_executor.hpp"
+#include "erase.cuh"
+#include "export.cuh"
+#include "find.cuh"
+#include "insert.cuh"
+#include "rows.cuh"
+
+/// Sequences of kernels that make up the operations; nothing here waits for the device, except where it says so.
+namespace gpuhash::cuda {
+
+inline cudaStream_t handle(Stream stream) { return static_cast<cudaStream_t>(stream); }
+
+inline unsigned blocks(std::int64_t threads, unsigned block) {
+  return static_cast<unsigned>((threads + block - 1) / block);
+}
+
+/// Launches `kernel` with one thread per item, if there are items.
+template <class... Parameters, class... Arguments>
+void launch(const char* action, void (*kernel)(Parameters...), std::int64_t threads, unsigned block, Stream stream,
+            Arguments&&... arguments) {
+  if (threads == 0) return;
+  kernel<<<blocks(threads, block), block, 0, handle(stream)>>>(std::forward<Arguments>(arguments)...);
+  check(cudaGetLastError(), action);
+}
+
+/// The widest word that divides every row and its address.
+template <class Run>
+void with_row_words(std::int64_t row_bytes, std::initializer_list<const void*> arrays, Run run) {
+  std::uint64_t bits = static_cast<std::uint64_t>(row_bytes);
+  for (const void* array : arrays) bits |= reinterpret_cast<std::uintptr_t>(array);
+  const auto shape = [&](std::int64_t word) {
+    RowShape rows{row_bytes / word, 1};
+    while (rows.lanes < 32 && rows.lanes < rows.words) rows.lanes *= 2;
+    return rows;
+  };
+  if (bits % 16 == 0) return run(uint4{}, shape(16));
+  if (bits % 4 == 0) return run(std::uint32_t{}, shape(4));
+  return run(std::uint8_t{}, shape(1));
+}
+
+inline void gather_rows(const RowView& rows, const std::int64_t* numbers, std::int64_t count, void* out,
+                        const void* fallback, Stream stream) {
+  with_row_words(rows.bytes, {rows.data, out, fallback}, [&](auto word, RowShape shape) {
+    using Word = decltype(word);
+    launch("gathering rows", gather_rows_kernel<Word>, count * shape.lanes, kRowBlock, stream, static_cast<Word*>(out),
+           reinterpret_cast<const Word*>(rows.data), numbers, static_cast<const Word*>(fallback), count, shape);
+  });
+}
+
+inline void scatter_rows(const RowView& rows, const std::int64_t* numbers, std::int64_t count, const ValueBatch& values,
+                         Stream stream) {
+  with_row_words(rows.bytes, {rows.data, values.data}, [&](auto word, RowShape shape) {
+    using Word = decltype(word);
+    launch("scattering rows", scatter_rows_kernel<Word>, count * shape.lanes, kRowBlock, stream,
+           reinterpret_cast<Word*>(rows.data), numbers, static_cast<const Word*>(values.data), values.broadcast, count,
+           shape);
+  });
+}
+
+template <class Key, class Value>
+class CudaExecutor final : public Executor<Key, Value> {
+ public:
+  using View = TableView<Key, Value>;
+
+  void clear(DeviceContext& context, const View& view, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    if constexpr (sizeof(Key) == 16) require_cas128(context.device());
+    const std::uint64_t buckets = view.geometry.bucket_count;
+    context.fill(view.slots, kEmptyByte, View::slot_bytes(buckets), stream);
+    context.fill(view.filters, 0, View::filter_bytes(buckets), stream);
+    context.fill(view.control, 0, sizeof(Control), stream);
+  }
+
+  void find(DeviceContext& context, const View& view, const KeyBatch& keys, const FindOutput& out,
+            Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    FindOutput direct = out;
+    Allocation numbers;
+    if (view.rows.bytes != 0 && out.values != nullptr) {
+      direct.values = nullptr;
+      if (direct.rows == nullptr) {
+        numbers = scratch<std::int64_t>(context, keys.count, stream);
+        direct.rows = numbers.as<std::int64_t>();
+      }
+    }
+    if (out.count_missing) context.fill(&view.control->missing, 0, sizeof view.control->missing, stream);
+    launch("finding keys", find_kernel<View>, keys.count, kBlock, stream, view, keys, direct, AbsentList<Key>{nullptr});
+    if (view.rows.bytes != 0 && out.values != nullptr)
+      gather_rows(view.rows, direct.rows, keys.count, out.values, out.fallback, stream);
+  }
+
+  void insert(DeviceContext& context, const View& view, const InsertBatch& batch, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    if (view.rows.bytes == 0 && !batch.deterministic) {
+      const bool assign = batch.mode == InsertMode::kAssign;
+      launch("inserting keys", insert_kernel<View>, batch.keys.count, kBlock, stream, view, batch.keys, batch.values,
+             InsertTarget{assign, false, batch.inserted, nullptr, 0});
+      return;
+    }
+    if (batch.deterministic)
+      insert_in_order(context, view, batch, stream);
+    else if constexpr (View::kHasValue)
+      insert_rows(context, view, batch, stream);
+  }
+
+  void apply(DeviceContext& context, const View& view, const ApplyBatch& batch, Stream stream) const override {
+    if constexpr (View::kHasValue) {
+      const DeviceGuard guard(context.device().index);
+      const std::int64_t n = batch.keys.count;
+      const Uint128 initial = identity_bits(batch.op, batch.dtype);
+      const Allocation places = scratch<std::int64_t>(context, n, stream);
+      if (view.rows.bytes == 0) {
+        launch("inserting keys", insert_kernel<View>, n, kBlock, stream, view, batch.keys, ValueBatch{},
+               InsertTarget{false, false, batch.inserted, places.as<std::int64_t>(), initial.low});
+        const Cells cells{value_bytes(view), sizeof(typename View::SlotType), places.as<std::int64_t>(), batch.elements};
+        apply_to_cells(cells, batch.values, n, batch.op, batch.dtype, stream);
+        return;
+      }
+      const Allocation fresh = scratch<std::int64_t>(context, n, stream);
+      const Allocation mask = scratch<bool>(context, batch.inserted == nullptr ? n : 0, stream);
+      bool* const inserted = batch.inserted != nullptr ? batch.inserted : mask.as<bool>();
+      insert_keys(view, batch.keys, inserted, places.as<std::int64_t>(), stream);
+      context.copy(fresh.get(), places.get(), places.bytes(), stream);
+      launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view,
+             fresh.as<std::int64_t>(), static_cast<const bool*>(inserted), n);
+      fill_rows(view, fresh.as<std::int64_t>(), n, initial, batch, stream);
+      launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view,
+             places.as<std::int64_t>(), nullptr, n);
+      const Cells cells{view.rows.data, view.rows.bytes, places.as<std::int64_t>(), batch.elements};
+      apply_to_cells(cells, batch.values, n, batch.op, batch.dtype, stream);
+    }
+  }
+
+  void erase(DeviceContext& context, const View& view, const KeyBatch& keys, bool* erased,
+             Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    launch("erasing keys", erase_kernel<View>, keys.count, kBlock, stream, view, keys, erased);
+  }
+
+  void list_absent(DeviceContext& context, const View& view, const KeyBatch& keys, Key* out,
+                   Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    context.fill(&view.control->absent, 0, sizeof view.control->absent, stream);
+    launch("listing absent keys", find_kernel<View>, keys.count, kBlock, stream, view, keys, FindOutput{},
+           AbsentList<Key>{out});
+  }
+
+  void rehash(DeviceContext& context, const View& from, const View& to, bool compact_rows,
+              Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    Allocation source;
+    if (compact_rows && to.rows.bytes != 0) source = scratch<std::int64_t>(context, to.rows.capacity, stream);
+    const auto slots = static_cast<std::int64_t>(from.slot_count());
+    launch("rehashing", rehash_kernel<View>, slots, kBlock, stream, from, to);
+    if constexpr (View::kHasValue) {
+      if (to.rows.bytes == 0) return;
+      if (!compact_rows) {
+        launch("copying row counters", copy_row_counters_kernel<View>, 1, 1, stream, from, to);
+        context.copy(to.rows.free, from.rows.free,
+                     static_cast<std::size_t>(std::min(from.rows.capacity, to.rows.capacity)) * sizeof(std::int64_t),
+                     stream);
+        return;
+      }
+      launch("renumbering rows", renumber_rows_kernel<View>, static_cast<std::int64_t>(to.slot_count()), kBlock, stream,
+             to, source.as<std::int64_t>());
+      gather_rows(from.rows, source.as<std::int64_t>(), read_size(context, to, stream), to.rows.data, nullptr, stream);
+    }
+  }
+
+  void export_items(DeviceContext& context, const View& view, void* keys, std::uint32_t key_bytes, void* values,
+                    std::int64_t value_bytes, std::int64_t* rows, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    const Allocation counts = scratch<std::int64_t>(context, kExportBlocks, stream);
+    const bool gather = view.rows.bytes != 0 && values != nullptr;
+    Allocation numbers;
+    std::int64_t size = 0;
+    if (gather) {
+      size = read_size(context, view, stream);
+      if (rows == nullptr) {
+        numbers = scratch<std::int64_t>(context, size, stream);
+        rows = numbers.as<std::int64_t>();
+      }
+    }
+    constexpr std::int64_t kThreads = std::int64_t{kExportBlocks} * kExportThreads;
+    launch("counting items", count_live_kernel<View>, kThreads, kExportThreads, stream, view,
+           counts.as<std::int64_t>());
+    launch("summing counts", sum_counts_kernel, kExportBlocks, kExportBlocks, stream, counts.as<std::int64_t>());
+    launch("exporting items", export_kernel<View>, kThreads, kExportThreads, stream, view,
+           static_cast<const std::int64_t*>(counts.as<std::int64_t>()),
+           ExportTarget{keys, key_bytes, gather ? nullptr : values, static_cast<std::uint32_t>(value_bytes), rows});
+    if (gather) gather_rows(view.rows, rows, size, values, nullptr, stream);
+  }
+
+ private:
+  template <class T>
+  static Allocation scratch(DeviceContext& context, std::int64_t count, Stream stream) {
+    return Allocation(context, static_cast<std::size_t>(count) * sizeof(T), stream);
+  }
+
+  static void require_cas128(const Device& device) {
+    int major = 0;
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index), "reading a GPU's properties");
+    if (major < 9)
+      throw PlatformError("keys of more than 8 bytes were asked for on " + device.to_string() + ", whose compute " +
+                          "capability is " + std::to_string(major) +
+                          ".x; they need 9.0 or later (128-bit compare-and-swap): use keys of up to 8 bytes, or the host");
+  }
+
+  /// Waits.
+  static std::int64_t read_size(DeviceContext& context, const View& view, Stream stream) {
+    std::uint64_t size = 0;
+    context.copy_to_host(&size, &view.control->size, sizeof size, stream);
+    return static_cast<std::int64_t>(size);
+  }
+
+  static std::byte* value_bytes(const View& view) {
+    if constexpr (View::kHasValue)
+      return reinterpret_cast<std::byte*>(&view.slots->value);
+    else
+      return nullptr;
+  }
+
+  /// Keys only; with row storage, new keys get their rows.
+  static void insert_keys(const View& view, const KeyBatch& keys, bool* inserted, std::int64_t* locations,
+                          Stream stream) {
+    const bool rows = view.rows.bytes != 0;
+    launch("inserting keys", insert_kernel<View>, keys.count, kBlock, stream, view, keys, ValueBatch{},
+           InsertTarget{false, rows, inserted, locations, 0});
+    if (rows) launch("settling rows", settle_rows_kernel<View>, 1, 1, stream, view);
+  }
+
+  static void elect(const Tags& tags, std::int64_t* places, std::int64_t count, Elect elect, bool* won, Stream stream) {
+    if (elect != Elect::kAny)
+      launch("electing writers", reset_tags_kernel, count, kRowBlock, stream, tags, places, count, elect);
+    launch("electing writers", vote_kernel, count, kRowBlock, stream, tags, places, count, elect);
+    launch("electing writers", count_votes_kernel, count, kRowBlock, stream, tags, places, count, won);
+  }
+
+  static void insert_rows(DeviceContext& context, const View& view, const InsertBatch& batch, Stream stream) {
+    const std::int64_t n = batch.keys.count;
+    const bool keep = batch.mode == InsertMode::kKeep;
+    const Allocation places = scratch<std::int64_t>(context, n, stream);
+    const Allocation mask = scratch<bool>(context, keep && batch.inserted == nullptr ? n : 0, stream);
+    bool* const inserted = batch.inserted != nullptr ? batch.inserted : mask.as<bool>();
+    insert_keys(view, batch.keys, inserted, places.as<std::int64_t>(), stream);
+    launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view,
+           places.as<std::int64_t>(), static_cast<const bool*>(keep ? inserted : nullptr), n);
+    if (!keep) elect(row_tags(view), places.as<std::int64_t>(), n, Elect::kAny, nullptr, stream);
+    scatter_rows(view.rows, places.as<std::int64_t>(), n, batch.values, stream);
+  }
+
+  static Tags row_tags(const View& view) {
+    return {reinterpret_cast<std::byte*>(view.rows.tags), sizeof(std::uint32_t)};
+  }
+
+  /// As a loop over the batch would: the first of a new key's duplicates is the one that inserts, the last assigns.
+  static void insert_in_order(DeviceContext& context, const View& view, const InsertBatch& batch, Stream stream) {
+    const std::int64_t n = batch.keys.count;
+    const bool rows = view.rows.bytes != 0;
+    const bool keep = batch.mode == InsertMode::kKeep;
+    const bool first_wanted = keep || batch.inserted != nullptr;
+    const Allocation locations = scratch<std::int64_t>(context, n, stream);
+    const Allocation firsts = scratch<std::int64_t>(context, first_wanted ? n : 0, stream);
+    const Allocation found = scratch<bool>(context, first_wanted ? n : 0, stream);
+    // A set has no value in which to vote.
+    const Allocation set_tags =
+        scratch<std::uint32_t>(context, View::kHasValue ? 0 : static_cast<std::int64_t>(view.slot_count()), stream);
+
+    if (first_wanted) {
+      FindOutput out{};
+      out.found = found.as<bool>();
+      launch("finding keys", find_kernel<View>, n, kBlock, stream, view, batch.keys, out, AbsentList<Key>{nullptr});
+    }
+    insert_keys(view, batch.keys, nullptr, locations.as<std::int64_t>(), stream);
+    if constexpr (View::kHasValue) {
+      if (rows)
+        launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view,
+               locations.as<std::int64_t>(), nullptr, n);
+    }
+    const Tags tags = rows               ? row_tags(view)
+                      : View::kHasValue ? Tags{value_bytes(view), sizeof(typename View::SlotType)}
+                                        : Tags{set_tags.as<std::byte>(), sizeof(std::uint32_t)};
+    if (first_wanted) {
+      launch("electing writers", places_of_absent_kernel, n, kRowBlock, stream,
+             static_cast<const std::int64_t*>(locations.as<std::int64_t>()), static_cast<const bool*>(found.as<bool>()),
+             firsts.as<std::int64_t>(), n);
+      elect(tags, firsts.as<std::int64_t>(), n, Elect::kFirst, batch.inserted, stream);
+    }
+    if (!keep) elect(tags, locations.as<std::int64_t>(), n, Elect::kLast, nullptr, stream);
+    store(view, keep ? firsts.as<std::int64_t>() : locations.as<std::int64_t>(), n, batch.values, stream);
+  }
+
+  static void store(const View& view, const std::int64_t* places, std::int64_t count, const ValueBatch& values,
+                    Stream stream) {
+    if constexpr (View::kHasValue) {
+      if (view.rows.bytes != 0)
+        scatter_rows(view.rows, places, count, values, stream);
+      else
+        launch("storing values", store_values_kernel<View>, count, kRowBlock, stream, view, places, values, count);
+    }
+  }
+
+  static void fill_rows(const View& view, const std::int64_t* rows, std::int64_t count, const Uint128& element,
+                        const ApplyBatch& batch, Stream stream) {
+    const auto fill = [&](auto word) {
+      using Word = decltype(word);
+      RowShape shape{view.rows.bytes / static_cast<std::int64_t>(sizeof(Word)), 1};
+      while (shape.lanes < 32 && shape.lanes < shape.words) shape.lanes *= 2;
+      memcpy(&word, &element, sizeof word);
+      launch("filling rows", fill_rows_kernel<Word>, count * shape.lanes, kRowBlock, stream,
+             reinterpret_cast<Word*>(view.rows.data), rows, word, count, shape);
+    };
+    switch (itemsize(batch.dtype)) {
+      case 1:
+        return fill(std::uint8_t{});
+      case 2:
+        return fill(std::uint16_t{});
+      case 4:
+        return fill(std::uint32_t{});
+      case 8:
+        return fill(std::uint64_t{});
+      default:
+        return fill(Uint128{});
+    }
+  }
+};
+
+}  // namespace gpuhash::cuda

@@ -1,0 +1,61 @@
+#pragma once
+
+#include "executor.hpp"
+#include "probe.cuh"
+
+namespace gpuhash::cuda {
+
+/// Erases 32 keys per warp. Of duplicates in the batch one thread erases; a slot of a bucket that still has an empty slot
+/// becomes empty, others keep a mark (layout.hpp says why).
+template <class View>
+__global__ void __launch_bounds__(kBlock) erase_kernel(View view, KeyBatch keys, bool* erased) {
+  using Key = typename View::Key;
+  __shared__ Workspace work;
+  std::uint8_t* owners = work.owners[threadIdx.x / 32];
+  const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  const bool valid = i < keys.count;
+  const Key key = valid ? load_bytes<Key>(keys.data, i, keys.bytes) : Key{};
+  Probe<Key> probe(key, view.geometry);
+  const auto ignore = [](const typename View::SlotType&, int) {};
+
+  bool open = valid;
+  bool gone = false;
+  std::int64_t row = -1;
+  bool first = true;
+  unsigned active = __ballot_sync(kAllLanes, open);
+  while (active != 0) {
+    const Seen seen = first ? look<View, false, true>(view, kAllLanes, probe.stored(), probe.bucket(), owners, ignore)
+                            : look<View, false, false>(view, active, probe.stored(), probe.bucket(), owners, ignore);
+    first = false;
+    if (open) {
+      if (seen.hit != 0) {
+        typename View::SlotType* const slot =
+            view.slots + std::uint64_t{probe.bucket()} * View::kSlots + slot_of_bit<View>(__ffs(seen.hit) - 1);
+        typename View::Value value{};
+        if constexpr (View::kHasValue) value = slot->value;
+        gone = release(slot, probe.stored(), seen.empty != 0 ? empty_key<Key>() : erased_key<Key>());
+        if constexpr (View::kHasValue) {
+          if (gone) slot->value = empty_value<typename View::Value>();
+          row = static_cast<std::int64_t>(value);
+        }
+        open = false;
+      } else if (seen.empty != 0 || !filter_has(view.filters, probe.bucket(), probe.filter_bit()) ||
+                 probe.exhausted(view.geometry)) {
+        open = false;
+      } else {
+        probe.next(view.geometry);
+      }
+    }
+    active = __ballot_sync(kAllLanes, open);
+  }
+
+  if (view.rows.bytes != 0) {
+    const std::uint64_t place = take_ticket(&view.control->free_rows, gone);
+    if (gone) view.rows.free[place] = row;
+  }
+  if (valid && erased != nullptr) erased[i] = gone;
+  std::uint64_t* const counters[3] = {&view.control->size, &view.control->erased, nullptr};
+  add_to_control(work, counters, {-static_cast<int>(gone), gone, 0});
+}
+
+}  // namespace gpuhash::cuda

@@ -1,0 +1,16 @@
+#include "cuda_executor.hpp"
+
+namespace gpuhash::cuda {
+
+const Executors& cuda_executors() {
+  static const Executors executors = [] {
+    Executors all;
+    add_executors_4(all);
+    add_executors_8(all);
+    add_executors_16(all);
+    return all;
+  }();
+  return executors;
+}
+
+}  // namespace gpuhash::cuda

@@ -1,0 +1,211 @@
+#pragma once
+
+#include "executor.hpp"
+#include "probe.cuh"
+
+namespace gpuhash::cuda {
+
+/// What insertions count, per thread.
+struct Counts {
+  int inserted = 0;
+  int filter_bits = 0;
+  int dropped = 0;
+
+  template <class View>
+  __device__ __forceinline__ void add_to(const View& view, Workspace& work) const {
+    std::uint64_t* const counters[3] = {&view.control->size, &view.control->filter_bits, &view.control->dropped};
+    add_to_control(work, counters, {inserted, filter_bits, dropped});
+  }
+};
+
+/// Finds or inserts one key per lane: on_hit(slot) where it is there, on_new(slot) where this lane has put it there with
+/// `value`.
+///
+/// Within one kernel, slots only go from free to taken. All lanes with one key try the free slots of its sequence in one
+/// order, and each takes the first that it sees free: where two try, the first slot they both could take decides, and the
+/// loser finds its key there. So a key is stored once, also where a lane remembers an erased slot and first looks
+/// whether the key lies behind it.
+template <class View, class OnHit, class OnNew>
+__device__ __forceinline__ void find_or_insert(const View& view, std::uint8_t* owners, const typename View::Key& key,
+                                               const typename View::Value& value, bool open, Counts& counts,
+                                               OnHit on_hit, OnNew on_new) {
+  using Key = typename View::Key;
+  Probe<Key> probe(key, view.geometry);
+  // The first bucket of the sequence with a free slot; the key goes there once it is known to lie nowhere behind.
+  bool remembered = false;
+  bool returned = false;  // it is known, and this is that bucket
+  std::uint32_t remembered_bucket = 0;
+  std::uint32_t remembered_hop = 0;
+
+  bool first = true;
+  unsigned active = __ballot_sync(kAllLanes, open);
+  while (active != 0) {
+    const auto ignore = [](const typename View::SlotType&, int) {};
+    const Seen seen = first ? look<View, false, true>(view, kAllLanes, probe.stored(), probe.bucket(), owners, ignore)
+                            : look<View, false, false>(view, active, probe.stored(), probe.bucket(), owners, ignore);
+    first = false;
+    if (open) {
+      typename View::SlotType* const bucket = view.slots + std::uint64_t{probe.bucket()} * View::kSlots;
+      if (seen.hit != 0) {
+        on_hit(bucket + slot_of_bit<View>(__ffs(seen.hit) - 1));
+        open = false;
+      } else {
+        std::uint32_t free = seen.empty | seen.erased;
+        if (free != 0 && !remembered) {
+          remembered = true;
+          remembered_bucket = probe.bucket();
+          remembered_hop = probe.hop();
+        }
+        const bool may_lie_behind = !returned && seen.empty == 0 &&
+                                    filter_has(view.filters, probe.bucket(), probe.filter_bit()) &&
+                                    !probe.exhausted(view.geometry);
+        if (may_lie_behind) {
+          probe.next(view.geometry);
+        } else if (remembered && remembered_bucket == probe.bucket() && remembered_hop == probe.hop()) {
+          while (free != 0 && open) {
+            const std::uint32_t bit = __ffs(free) - 1;
+            typename View::SlotType* const slot = bucket + slot_of_bit<View>(bit);
+            const Key mark = seen.empty >> bit & 1 ? empty_key<Key>() : erased_key<Key>();
+            const Key was = claim(slot, mark, probe.stored(), value);
+            if (was == mark) {
+              ++counts.inserted;
+              on_new(slot);
+              open = false;
+            } else if (was == probe.stored()) {
+              on_hit(slot);
+              open = false;
+            }
+            free &= free - 1;
+          }
+          // Others took all of them: the bucket is full now, and the walk goes on from here.
+          remembered = false;
+          returned = false;
+        } else if (remembered) {
+          probe.rewind(remembered_bucket, remembered_hop);
+          returned = true;
+        } else if (probe.exhausted(view.geometry)) {
+          ++counts.dropped;
+          open = false;
+        } else {
+          counts.filter_bits += set_filter(view.filters, probe.bucket(), probe.filter_bit());
+          probe.next(view.geometry);
+        }
+      }
+    }
+    active = __ballot_sync(kAllLanes, open);
+  }
+}
+
+/// What insert_kernel does with the keys' slots.
+struct InsertTarget {
+  bool assign;               // overwrite values that are there
+  bool rows;                 // the value of a new key is the number of a new row
+  bool* inserted;            // [n] or null
+  std::int64_t* locations;   // [n] or null: the index of each key's slot
+  std::uint64_t initial;     // the value of new keys where the batch has none
+};
+
+template <class View>
+__global__ void __launch_bounds__(kBlock)
+    insert_kernel(View view, KeyBatch keys, ValueBatch values, InsertTarget target) {
+  using Key = typename View::Key;
+  using Value = typename View::Value;
+  __shared__ Workspace work;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  const bool valid = i < keys.count;
+  const Key key = valid ? load_bytes<Key>(keys.data, i, keys.bytes) : Key{};
+  Value value{};
+  if constexpr (View::kHasValue) {
+    value = static_cast<Value>(target.initial);
+    if (valid && values.data != nullptr)
+      value = load_bytes<Value>(values.data, values.broadcast ? 0 : i, static_cast<std::uint32_t>(values.bytes));
+  }
+
+  Counts counts;
+  typename View::SlotType* mine = nullptr;
+  bool is_new = false;
+  find_or_insert(
+      view, work.owners[threadIdx.x / 32], key, value, valid, counts,
+      [&](typename View::SlotType* slot) {
+        if constexpr (View::kHasValue) {
+          if (target.assign) slot->value = value;
+        }
+        mine = slot;
+      },
+      [&](typename View::SlotType* slot) {
+        mine = slot;
+        is_new = true;
+      });
+
+  if constexpr (View::kHasValue && sizeof(Value) == sizeof(std::uint64_t)) {
+    if (target.rows) {
+      const std::uint64_t ticket = take_ticket(&view.control->row_tickets, is_new);
+      if (is_new) {
+        const std::uint64_t free = view.control->free_rows;
+        mine->value = ticket < free ? static_cast<std::uint64_t>(view.rows.free[free - 1 - ticket])
+                                    : view.control->next_row + (ticket - free);
+      }
+    }
+  }
+  if (valid) {
+    if (target.inserted != nullptr) target.inserted[i] = is_new;
+    if (target.locations != nullptr) target.locations[i] = mine == nullptr ? -1 : mine - view.slots;
+  }
+  counts.add_to(view, work);
+}
+
+/// After the insertion: the rows that its tickets stand for are taken. One thread.
+template <class View>
+__global__ void settle_rows_kernel(View view) {
+  Control& control = *view.control;
+  if (control.row_tickets <= control.free_rows) {
+    control.free_rows -= control.row_tickets;
+  } else {
+    control.next_row += control.row_tickets - control.free_rows;
+    control.free_rows = 0;
+  }
+  control.row_tickets = 0;
+}
+
+/// Inserts the slots of `from` into `to`. The order of the buckets follows the order of the hashes in both, so that
+/// neighbours stay neighbours and memory is nearly streamed.
+template <class View>
+__global__ void __launch_bounds__(kBlock) rehash_kernel(View from, View to) {
+  using Key = typename View::Key;
+  using Value = typename View::Value;
+  __shared__ Workspace work;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  const auto slots = static_cast<std::int64_t>(from.slot_count());
+  typename View::SlotType slot{};
+  slot.key = empty_key<Key>();
+  if (i < slots) slot = from.slots[i];
+  const bool live = is_live(slot.key);
+  Value value{};
+  if constexpr (View::kHasValue) value = slot.value;
+  const Key key = key_of_slot(slot.key, i >= slots - static_cast<std::int64_t>(View::kSlots));
+  Counts counts;
+  const auto ignore = [](typename View::SlotType*) {};
+  find_or_insert(to, work.owners[threadIdx.x / 32], key, value, live, counts, ignore, ignore);
+  counts.add_to(to, work);
+}
+
+/// Row counters of `to` continue those of `from`.
+template <class View>
+__global__ void copy_row_counters_kernel(View from, View to) {
+  to.control->next_row = from.control->next_row;
+  to.control->free_rows = from.control->free_rows;
+}
+
+/// Deals out row numbers anew, from 0: source[new row] = old row.
+template <class View>
+__global__ void __launch_bounds__(kBlock) renumber_rows_kernel(View view, std::int64_t* source) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  const bool live = i < static_cast<std::int64_t>(view.slot_count()) && is_live(view.slots[i].key);
+  const std::uint64_t row = take_ticket(&view.control->next_row, live);
+  if (live) {
+    source[row] = static_cast<std::int64_t>(view.slots[i].value);
+    view.slots[i].value = row;
+  }
+}
+
+}  // namespace gpuhash::cuda
