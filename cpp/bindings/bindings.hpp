@@ -1,0 +1,13 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+/// The parts of the extension module, one per concept; module.cpp puts them together.
+namespace gpuhash::bindings {
+
+void bind_array(pybind11::module_& module);
+void bind_context(pybind11::module_& module);
+void bind_buffer(pybind11::module_& module);
+void bind_table(pybind11::module_& module);
+
+}  // namespace gpuhash::bindings

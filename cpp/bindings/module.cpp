@@ -1,0 +1,102 @@
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bindings.hpp"
+#include "build_info.hpp"
+#include "error.hpp"
+#include "layout.hpp"
+#include "platform.hpp"
+#include "registry.hpp"
+
+namespace py = pybind11;
+
+namespace gpuhash::bindings {
+
+namespace {
+
+/// The exceptions of _core are shown as gpuhash's own, from where users import them.
+template <class Exception>
+void bind_exception(py::module_& module, const char* name) {
+  py::register_local_exception<Exception>(module, name, PyExc_RuntimeError).attr("__module__") = "gpuhash";
+}
+
+void bind_exceptions(py::module_& module) {
+  bind_exception<TableFullError>(module, "TableFullError");
+  bind_exception<CudaError>(module, "CudaError");
+  bind_exception<PlatformError>(module, "PlatformError");
+  // ShapeError is a std::invalid_argument, which pybind11 makes a ValueError.
+  py::register_local_exception_translator([](std::exception_ptr error) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (const DTypeError& dtype_error) {
+      py::set_error(PyExc_TypeError, dtype_error.what());
+    } catch (const OutOfMemoryError& memory_error) {
+      py::set_error(PyExc_MemoryError, memory_error.what());
+    }
+  });
+}
+
+std::map<std::string, std::string> build_information() {
+  return {{"version", build_info::version},
+          {"compiler", build_info::compiler},
+          {"build_type", build_info::build_type},
+          {"cuda_version", build_info::cuda_version},
+          {"cuda_architectures", build_info::cuda_architectures}};
+}
+
+template <class Key>
+std::vector<py::bytes> marks() {
+  std::vector<py::bytes> patterns;
+  for (const Key& key : {empty_key<Key>(), erased_key<Key>()}) {
+    char bytes[sizeof(Key)];
+    std::memcpy(bytes, &key, sizeof(Key));
+    patterns.emplace_back(bytes, sizeof(Key));
+  }
+  return patterns;
+}
+
+/// Keys narrower than their slots are stored with zero bytes above and never meet a mark.
+std::vector<py::bytes> stray_keys(std::size_t bytes_per_key) {
+  if (bytes_per_key == 4) return marks<std::uint32_t>();
+  if (bytes_per_key == 8) return marks<std::uint64_t>();
+  if (bytes_per_key == 16) return marks<Uint128>();
+  return {};
+}
+
+/// Without the GIL throughout: a table that the registry drops may give memory back to a Python object.
+void bind_registries(py::module_& module) {
+  using unlocked = py::call_guard<py::gil_scoped_release>;
+  module.def("register_table", &registry::add, py::arg("name"), py::arg("table"), unlocked());
+  module.def("find_table", &registry::find, py::arg("name"), unlocked());
+  module.def("unregister_table", &registry::remove, py::arg("name"), unlocked());
+  module.def("table_names", &registry::names, unlocked());
+  module.def("platform_names", &platform_names, unlocked());
+  module.def(
+      "platform_devices", [](const std::string& name) { return platform(name).devices(); }, py::arg("name"),
+      unlocked());
+  module.def(
+      "platform_unavailable_reason", [](const std::string& name) { return platform(name).unavailable_reason(); },
+      py::arg("name"), unlocked());
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_core, module, py::mod_gil_not_used()) {
+  module.doc() = "Borrowed arrays, device contexts and tables with their dtypes erased.";
+  bind_exceptions(module);
+  bind_array(module);
+  bind_context(module);
+  bind_buffer(module);
+  bind_table(module);
+  bind_registries(module);
+  module.def("build_info", &build_information);
+  module.def("stray_keys", &stray_keys, py::arg("bytes_per_key"));
+}
+
+}  // namespace gpuhash::bindings

@@ -1,0 +1,330 @@
+#include "table.hpp"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <array>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "array.hpp"
+#include "bindings.hpp"
+#include "buffer.hpp"
+#include "context.hpp"
+
+/// Methods take what they need from Python, check what would otherwise read or write beyond an array, and drop the GIL
+/// before they call the table: a table waits for its mutex, and its memory resource may want the GIL.
+namespace gpuhash::bindings {
+
+namespace {
+
+using TablePointer = std::shared_ptr<Table>;
+
+/// Deleter of a shared table: keeps the context's owner, which the table's interface does not hand out, findable.
+struct TableOwner {
+  ContextPointer context;
+  TablePointer table;
+  void operator()(Table*) const noexcept {}
+};
+
+TablePointer with_context(TablePointer table, ContextPointer context) {
+  Table* const address = table.get();
+  return {address, TableOwner{std::move(context), std::move(table)}};
+}
+
+/// A table that another extension made keeps its context alive itself.
+ContextPointer context_of(const TablePointer& table) {
+  if (const TableOwner* owner = std::get_deleter<TableOwner>(table)) return owner->context;
+  return {table, &table->context()};
+}
+
+TablePointer make_table(const ContextPointer& context, const std::string& key_dtype, std::int64_t key_elements,
+                        const std::optional<std::string>& value_dtype, std::vector<std::int64_t> value_shape,
+                        std::int64_t capacity, std::optional<std::int64_t> max_capacity, double max_load_factor,
+                        bool deterministic) {
+  TableOptions options;
+  options.key_dtype = dtype_from_name(key_dtype);
+  options.key_elements = key_elements;
+  if (value_dtype) options.value_dtype = dtype_from_name(*value_dtype);
+  options.value_shape = std::move(value_shape);
+  options.capacity = capacity;
+  options.max_capacity = max_capacity;
+  options.max_load_factor = max_load_factor;
+  options.deterministic = deterministic;
+  const py::gil_scoped_release unlocked;
+  return with_context(Table::make(options, context), context);
+}
+
+// Arguments -----------------------------------------------------------------------------------------------------------
+
+[[noreturn]] void refuse_size(const char* role, std::int64_t given, std::int64_t expected, const char* unit) {
+  throw std::invalid_argument(std::string(role) + " has " + std::to_string(given) + " " + unit + ", expected " +
+                              std::to_string(expected));
+}
+
+void check_bytes(const Table& table, const Array& array, const char* role, std::size_t item_bytes, std::int64_t bytes) {
+  check_dense(table.context(), array, role);
+  if (itemsize(array.dtype) != item_bytes)
+    refuse_size(role, static_cast<std::int64_t>(itemsize(array.dtype)), static_cast<std::int64_t>(item_bytes),
+                "bytes per element");
+  if (array.bytes() != bytes) refuse_size(role, array.bytes(), bytes, "bytes");
+}
+
+/// The memory of an optional output.
+template <class T>
+T* output(const Table& table, const Array* array, const char* role, std::int64_t count) {
+  if (array == nullptr) return nullptr;
+  check_bytes(table, *array, role, sizeof(T), count * static_cast<std::int64_t>(sizeof(T)));
+  if (array->readonly) throw std::invalid_argument(std::string(role) + " is read-only");
+  return static_cast<T*>(array->data);
+}
+
+void* value_output(const Table& table, const Array* array, const char* role, std::int64_t count) {
+  if (array == nullptr) return nullptr;
+  const TableOptions& options = table.options();
+  if (!options.value_dtype) throw std::invalid_argument(std::string(role) + " were given, but the table has no values");
+  check_bytes(table, *array, role, itemsize(*options.value_dtype), count * options.value_bytes());
+  if (array->readonly) throw std::invalid_argument(std::string(role) + " is read-only");
+  return array->data;
+}
+
+const void* value_input(const Table& table, const Array& array, const char* role, std::int64_t count) {
+  const TableOptions& options = table.options();
+  if (!options.value_dtype) throw std::invalid_argument(std::string(role) + " were given, but the table has no values");
+  check_bytes(table, array, role, itemsize(*options.value_dtype), count * options.value_bytes());
+  return array.data;
+}
+
+/// Keys of 4, 8 and 16 bytes are loaded at once, so a vector key must lie on a multiple of its whole size.
+bool is_aligned(const void* data, std::uint32_t key_bytes) {
+  const bool loaded_at_once = key_bytes == 4 || key_bytes == 8 || key_bytes == 16;
+  return !loaded_at_once || reinterpret_cast<std::uintptr_t>(data) % key_bytes == 0;
+}
+
+std::int64_t count_keys(const Table& table, const Array& keys, const char* role) {
+  const TableOptions& options = table.options();
+  check_bytes(table, keys, role, itemsize(options.key_dtype), keys.bytes());
+  if (keys.elements() % options.key_elements != 0)
+    throw std::invalid_argument(std::string(role) + " has " + std::to_string(keys.elements()) +
+                                " elements, expected a multiple of " + std::to_string(options.key_elements));
+  return keys.elements() / options.key_elements;
+}
+
+/// Keys of one call, copied to aligned memory where the caller's is not. Made and destroyed without the GIL.
+class Keys {
+ public:
+  Keys(const Table& table, const void* data, std::int64_t count, Stream stream)
+      : batch_{data, count, table.options().key_bytes()} {
+    if (count == 0 || is_aligned(data, batch_.bytes)) return;
+    const std::size_t bytes = static_cast<std::size_t>(count) * batch_.bytes;
+    aligned_ = Allocation(table.context(), bytes, stream);
+    table.context().copy(aligned_.get(), data, bytes, stream);
+    batch_.data = aligned_.get();
+  }
+
+  const KeyBatch& batch() const { return batch_; }
+
+ private:
+  KeyBatch batch_;
+  Allocation aligned_;
+};
+
+ValueBatch to_values(const Table& table, const Array* values, bool broadcast, std::int64_t count) {
+  const TableOptions& options = table.options();
+  if (values == nullptr) {
+    if (options.value_dtype) throw std::invalid_argument("values are missing, and the table has values");
+    return {nullptr, 0, false};
+  }
+  return {value_input(table, *values, "values", broadcast ? 1 : count), options.value_bytes(), broadcast};
+}
+
+template <class Choice, std::size_t kCount>
+Choice choose(const std::array<std::pair<const char*, Choice>, kCount>& choices, const std::string& given) {
+  std::string names;
+  for (const auto& [name, choice] : choices) {
+    if (given == name) return choice;
+    names += std::string(names.empty() ? "" : ", ") + name;
+  }
+  throw std::invalid_argument("\"" + given + "\" was given, expected one of " + names);
+}
+
+constexpr std::array<std::pair<const char*, InsertMode>, 2> kInsertModes = {
+    {{"keep", InsertMode::kKeep}, {"assign", InsertMode::kAssign}}};
+
+constexpr std::array<std::pair<const char*, ApplyOp>, 7> kApplyOps = {{{"add", ApplyOp::kAdd},
+                                                                       {"multiply", ApplyOp::kMultiply},
+                                                                       {"min", ApplyOp::kMin},
+                                                                       {"max", ApplyOp::kMax},
+                                                                       {"bit_and", ApplyOp::kBitAnd},
+                                                                       {"bit_or", ApplyOp::kBitOr},
+                                                                       {"bit_xor", ApplyOp::kBitXor}}};
+
+// Operations ----------------------------------------------------------------------------------------------------------
+
+std::int64_t find(Table& table, const Array& keys, const Array* values, const Array* found, const Array* fallback,
+                  bool count_missing, std::uintptr_t stream_address) {
+  const std::int64_t count = count_keys(table, keys, "keys");
+  FindOutput out{};
+  out.values = value_output(table, values, "values", count);
+  out.bytes = table.options().value_bytes();
+  out.fallback = fallback == nullptr ? nullptr : value_input(table, *fallback, "fallback", 1);
+  out.found = output<bool>(table, found, "found", count);
+  out.count_missing = count_missing;
+  const Stream stream = to_stream(table.context(), stream_address);
+  const py::gil_scoped_release unlocked;
+  return table.find(Keys(table, keys.data, count, stream).batch(), out, stream);
+}
+
+void rows(Table& table, const Array& keys, const Array& rows, std::uintptr_t stream_address) {
+  const std::int64_t count = count_keys(table, keys, "keys");
+  if (!table.options().has_rows()) throw std::invalid_argument("the table has no row storage");
+  FindOutput out{};
+  out.bytes = table.options().value_bytes();
+  out.rows = output<std::int64_t>(table, &rows, "rows", count);
+  const Stream stream = to_stream(table.context(), stream_address);
+  const py::gil_scoped_release unlocked;
+  table.find(Keys(table, keys.data, count, stream).batch(), out, stream);
+}
+
+void insert(Table& table, const Array& keys, const Array* values, bool broadcast, const std::string& mode,
+            const Array* inserted, std::uintptr_t stream_address) {
+  const std::int64_t count = count_keys(table, keys, "keys");
+  const ValueBatch value_batch = to_values(table, values, broadcast, count);
+  const InsertMode insert_mode = choose(kInsertModes, mode);
+  bool* const mask = output<bool>(table, inserted, "inserted", count);
+  const Stream stream = to_stream(table.context(), stream_address);
+  const py::gil_scoped_release unlocked;
+  const Keys key_batch(table, keys.data, count, stream);
+  table.insert({key_batch.batch(), value_batch, insert_mode, table.options().deterministic, mask}, stream);
+}
+
+void apply(Table& table, const Array& keys, const Array& values, bool broadcast, const std::string& op,
+           const Array* inserted, std::uintptr_t stream_address) {
+  const std::int64_t count = count_keys(table, keys, "keys");
+  const ValueBatch value_batch = to_values(table, &values, broadcast, count);
+  const ApplyOp apply_op = choose(kApplyOps, op);
+  bool* const mask = output<bool>(table, inserted, "inserted", count);
+  const Stream stream = to_stream(table.context(), stream_address);
+  const TableOptions& options = table.options();
+  const py::gil_scoped_release unlocked;
+  const Keys key_batch(table, keys.data, count, stream);
+  table.apply({key_batch.batch(), value_batch, apply_op, *options.value_dtype, options.value_elements(), mask}, stream);
+}
+
+void erase(Table& table, const Array& keys, const Array* erased, std::uintptr_t stream_address) {
+  const std::int64_t count = count_keys(table, keys, "keys");
+  bool* const mask = output<bool>(table, erased, "erased", count);
+  const Stream stream = to_stream(table.context(), stream_address);
+  const py::gil_scoped_release unlocked;
+  table.erase(Keys(table, keys.data, count, stream).batch(), mask, stream);
+}
+
+void export_items(Table& table, const Array* keys, const Array* values, const Array* rows,
+                  std::uintptr_t stream_address) {
+  const Stream stream = to_stream(table.context(), stream_address);
+  const std::int64_t size = [&] {
+    const py::gil_scoped_release unlocked;
+    return table.size(stream);
+  }();
+  void* key_data = nullptr;
+  if (keys != nullptr) {
+    if (const std::int64_t count = count_keys(table, *keys, "keys"); count != size)
+      refuse_size("keys", count, size, "keys");
+    if (keys->readonly) throw std::invalid_argument("keys is read-only");
+    if (!is_aligned(keys->data, table.options().key_bytes()))
+      throw std::invalid_argument("keys do not lie on a multiple of a whole key's bytes");
+    key_data = keys->data;
+  }
+  void* const value_data = value_output(table, values, "values", size);
+  if (rows != nullptr && !table.options().has_rows()) throw std::invalid_argument("the table has no row storage");
+  auto* const row_data = output<std::int64_t>(table, rows, "rows", size);
+  const py::gil_scoped_release unlocked;
+  table.export_items(key_data, value_data, row_data, stream);
+}
+
+Buffer row_storage(const TablePointer& table, std::uintptr_t stream_address) {
+  const TableOptions& options = table->options();
+  if (!options.has_rows())
+    throw std::invalid_argument("the table has no row storage: scalars of up to 8 bytes lie beside their keys");
+  const ContextPointer context = context_of(table);
+  const Stream stream = to_stream(*context, stream_address);
+  const py::gil_scoped_release unlocked;
+  RowStorage storage = table->row_storage(stream);
+  std::vector<std::int64_t> shape = {storage.row_count};
+  shape.insert(shape.end(), options.value_shape.begin(), options.value_shape.end());
+  return {context, std::move(storage.memory), *options.value_dtype, std::move(shape), stream};
+}
+
+TablePointer clone(Table& table, const ContextPointer& context, std::uintptr_t stream_address) {
+  // The stream is one of the CUDA device that is part of it, if any.
+  const bool on_cpu = table.context().device().platform == "cpu" && context->device().platform == "cpu";
+  const Stream stream = on_cpu ? nullptr : reinterpret_cast<Stream>(stream_address);
+  const py::gil_scoped_release unlocked;
+  return with_context(table.clone(context, stream), context);
+}
+
+}  // namespace
+
+void bind_table(py::module_& module) {
+  using unlocked = py::call_guard<py::gil_scoped_release>;
+  const auto keys = py::arg("keys");
+  const auto stream = py::arg("stream");
+  py::class_<Table, TablePointer>(module, "Table", py::is_final(), "A hash table with its dtypes erased.")
+      .def(py::init(&make_table), py::arg("context"), py::arg("key_dtype"), py::arg("key_elements"),
+           py::arg("value_dtype"), py::arg("value_shape"), py::arg("capacity"), py::arg("max_capacity"),
+           py::arg("max_load_factor"), py::arg("deterministic"))
+      .def_property_readonly("context", &context_of)
+      .def_property_readonly("key_dtype", [](const Table& table) { return name(table.options().key_dtype); })
+      .def_property_readonly("key_elements", [](const Table& table) { return table.options().key_elements; })
+      .def_property_readonly("value_dtype",
+                             [](const Table& table) -> std::optional<std::string> {
+                               const std::optional<DType>& dtype = table.options().value_dtype;
+                               return dtype ? std::optional<std::string>(name(*dtype)) : std::nullopt;
+                             })
+      .def_property_readonly("value_shape", [](const Table& table) { return to_tuple(table.options().value_shape); })
+      .def_property_readonly("has_rows", [](const Table& table) { return table.options().has_rows(); })
+      .def_property_readonly("deterministic", [](const Table& table) { return table.options().deterministic; })
+      .def_property_readonly("max_capacity", [](const Table& table) { return table.options().max_capacity; })
+      .def_property_readonly("capacity", py::cpp_function(&Table::capacity, unlocked()))
+      .def_property_readonly("nbytes", py::cpp_function(&Table::nbytes, unlocked()))
+      .def_property("max_load_factor", py::cpp_function(&Table::max_load_factor, unlocked()),
+                    py::cpp_function(&Table::set_max_load_factor, unlocked()))
+      .def(
+          "size",
+          [](Table& table, std::uintptr_t stream_address) {
+            return table.size(to_stream(table.context(), stream_address));
+          },
+          stream, unlocked())
+      .def("find", &find, keys, py::arg("values"), py::arg("found"), py::arg("fallback"), py::arg("count_missing"),
+           stream)
+      .def("rows", &rows, keys, py::arg("rows"), stream)
+      .def("insert", &insert, keys, py::arg("values"), py::arg("broadcast"), py::arg("mode"), py::arg("inserted"),
+           stream)
+      .def("apply", &apply, keys, py::arg("values"), py::arg("broadcast"), py::arg("op"), py::arg("inserted"), stream)
+      .def("erase", &erase, keys, py::arg("erased"), stream)
+      .def(
+          "clear",
+          [](Table& table, std::uintptr_t stream_address) {
+            return table.clear(to_stream(table.context(), stream_address));
+          },
+          stream, unlocked())
+      .def(
+          "reserve",
+          [](Table& table, std::int64_t count, std::uintptr_t stream_address) {
+            return table.reserve(count, to_stream(table.context(), stream_address));
+          },
+          keys, stream, unlocked())
+      .def(
+          "rehash",
+          [](Table& table, std::int64_t slots, bool compact_rows, std::uintptr_t stream_address) {
+            return table.rehash(slots, compact_rows, to_stream(table.context(), stream_address));
+          },
+          py::arg("slots"), py::arg("compact_rows"), stream, unlocked())
+      .def("export_items", &export_items, keys, py::arg("values"), py::arg("rows"), stream)
+      .def("row_storage", &row_storage, stream)
+      .def("clone", &clone, py::arg("context"), stream);
+}
+
+}  // namespace gpuhash::bindings
