@@ -12,7 +12,7 @@
 namespace gpuhash {
 
 /// What a table is made for; fixed for its life, but for the load factors.
-struct TableOptions {
+struct GPUHASH_API TableOptions {
   DType key_dtype = DType::kInt64;
   std::int64_t key_elements = 1;     // integers per key; at most 16 bytes in all
   std::optional<DType> value_dtype;  // nullopt: a set
