@@ -30,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     os.environ["GPUHASH_NUM_THREADS"] = str(options.threads)  # before gpuhash starts its threads
     settings: dict[str, object] = {"device": options.device, "quick": options.quick}
+    known: tuple[str, ...]
 
     if options.device == "cuda":
         try:

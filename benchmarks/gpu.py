@@ -71,7 +71,7 @@ def timed(action: Action, *, before: Action = _nothing, runs: int, warm_up: int 
         end.synchronize()
         if run >= warm_up:
             seconds.append(start.elapsed_time(end) * 1e-3)
-    return statistics.median(seconds)
+    return float(statistics.median(seconds))
 
 
 @dataclass
