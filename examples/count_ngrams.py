@@ -111,7 +111,7 @@ def take_ngrams(texts: Sequence[bytes], limit: int) -> list[bytes]:
 
 
 def choose_device() -> str:
-    """ "cuda" if gpuhash and PyTorch both reach a GPU, else "cpu"."""
+    """Name the device: "cuda" if gpuhash and PyTorch both reach a GPU, else "cpu"."""
     try:
         import torch
     except ImportError:
