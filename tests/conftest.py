@@ -1,0 +1,95 @@
+"""Devices and frameworks that the tests run on, and the record of a run on a GPU machine."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+import pytest
+from frameworks import PLACES, Framework, module, place_name, sees_gpu
+from gpu_record import write_record
+from hypothesis import settings
+
+import gpuhash
+
+settings.register_profile("gpuhash", derandomize=True, deadline=None, database=None)
+settings.load_profile("gpuhash")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--gpu-record", action="store_true", help="write tests/gpu_record.json when the run ends")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.getoption("--gpu-record"):
+        count = {outcome: len(terminalreporter.stats.get(outcome, [])) for outcome in ("passed", "failed", "skipped")}
+        count["failed"] += len(terminalreporter.stats.get("error", []))
+        write_record(count)
+        terminalreporter.write_line("wrote tests/gpu_record.json")
+
+
+def need_cuda() -> None:
+    """Skip where there is no GPU, unless one is required."""
+    if gpuhash._core.platform_devices("cuda"):
+        return
+    reason = gpuhash._core.platform_unavailable_reason("cuda")
+    if os.environ.get("GPUHASH_REQUIRE_CUDA") == "1":
+        pytest.fail(f"GPUHASH_REQUIRE_CUDA=1, but: {reason}")
+    pytest.skip(reason or "no GPU")
+
+
+def need_place(place: Framework) -> Framework:
+    if place.table_device == "cuda":
+        need_cuda()
+    if module(place.name) is None:
+        pytest.skip(f"{place.name} is not installed")
+    if place.device == "cuda" and not sees_gpu(place.name):
+        pytest.skip(f"{place.name} sees no GPU")
+    return place
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> str:
+    """Where the table is."""
+    if request.param == "cuda":
+        need_cuda()
+    return str(request.param)
+
+
+@pytest.fixture
+def cuda() -> str:
+    """For tests of what only a GPU has."""
+    need_cuda()
+    return "cuda"
+
+
+@pytest.fixture
+def torch_cuda(cuda: str) -> Any:
+    """PyTorch, where it computes on the GPU."""
+    if not sees_gpu("torch"):
+        pytest.skip("torch sees no GPU")
+    return module("torch")
+
+
+@pytest.fixture(params=PLACES, ids=place_name)
+def place(request: pytest.FixtureRequest) -> Framework:
+    """A framework and where its arrays and the table are."""
+    return need_place(request.param)
+
+
+NATIVE = [place for place in PLACES if place_name(place) in ("numpy-cpu", "torch-cpu", "torch-cuda")]
+
+
+@pytest.fixture(params=NATIVE, ids=place_name)
+def native(request: pytest.FixtureRequest) -> Framework:
+    """NumPy and PyTorch only, for tests with many other parameters."""
+    return need_place(request.param)
+
+
+@pytest.fixture
+def on_device(device: str) -> Framework:
+    """The nearest framework for a device: NumPy on the host, PyTorch on the GPU."""
+    return need_place(Framework("numpy", "cpu", "cpu") if device == "cpu" else Framework("torch", "cuda", "cuda"))

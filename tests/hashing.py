@@ -1,0 +1,46 @@
+"""The hash function of cpp/hash.hpp in NumPy, to make keys that meet."""
+
+from __future__ import annotations
+
+import numpy as np
+
+WHITEN = np.uint64(0x9E3779B97F4A7C15)
+FOLD = np.uint64(0xD1342543DE82EF95)
+FINISH = np.uint64(0xBF58476D1CE4E5B9)
+HALF = np.uint64(32)
+LOW = np.uint64(0xFFFFFFFF)
+
+
+def multiply_high(a: np.ndarray, b: np.uint64) -> np.ndarray:
+    """The high 64 bits of the 128-bit products."""
+    a_low, a_high, b_low, b_high = a & LOW, a >> HALF, b & LOW, b >> HALF
+    middle = a_high * b_low + (a_low * b_low >> HALF)
+    carry = (middle & LOW) + a_low * b_high
+    return a_high * b_high + (middle >> HALF) + (carry >> HALF)
+
+
+def fold(a: np.ndarray, b: np.uint64) -> np.ndarray:
+    return multiply_high(a, b) ^ (a * b)
+
+
+def hash_key(keys: np.ndarray) -> np.ndarray:
+    """Hashes of 8-byte keys, uint64 [n]."""
+    with np.errstate(over="ignore"):
+        h = fold(keys ^ WHITEN, FOLD)
+        return (h ^ (h >> HALF)) * FINISH
+
+
+def keys_of_first_bucket(count: int, candidates: int = 1 << 21) -> np.ndarray:
+    """int64 keys whose first bucket is bucket 0 in every table of up to `candidates / count` buckets."""
+    keys = np.arange(candidates, dtype=np.uint64)
+    high = hash_key(keys) >> HALF
+    return np.sort(keys[np.argpartition(high, count)[:count]]).astype(np.int64)
+
+
+def keys_of_one_hash(count: int) -> np.ndarray:
+    """16-byte keys, int64 [count, 2], whose 64-bit hashes are all equal: one probe sequence for all."""
+    low = np.arange(1, count + 1, dtype=np.uint64)
+    inverse = np.uint64(pow(int(WHITEN), -1, 1 << 64))
+    with np.errstate(over="ignore"):
+        high = (np.uint64(0x0123456789ABCDEF) - fold(low ^ FINISH, FOLD)) * inverse
+    return np.stack([low, high], axis=1).view(np.int64)

@@ -1,0 +1,72 @@
+"""Memory resources written in Python, with the protocol of rmm and cuda.core; they count and they can fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from frameworks import module
+
+
+class CountingMemory:
+    """Keeps book of every block; raises MemoryError at allocation number `fail_at`, from 1."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, tuple[int, Any]] = {}
+        self.calls = 0
+        self.fail_at: int | None = None
+        self.mistakes: list[str] = []
+
+    @property
+    def nbytes(self) -> int:
+        return sum(nbytes for nbytes, _ in self.blocks.values())
+
+    def fail_after(self, allocations: int | None) -> None:
+        """Let the next `allocations` succeed and the one after them fail; None: never fail."""
+        self.fail_at = None if allocations is None else self.calls + allocations + 1
+
+    def allocate(self, nbytes: int, stream: Any = None) -> int:
+        self.calls += 1
+        if self.calls == self.fail_at:
+            raise MemoryError(f"no {nbytes} bytes in this test")
+        address, owner = self.take(nbytes, stream)
+        if address in self.blocks:
+            self.mistakes.append(f"{address:#x} was given twice")
+        self.blocks[address] = (nbytes, owner)
+        return address
+
+    def deallocate(self, ptr: int, nbytes: int, stream: Any = None) -> None:
+        if ptr not in self.blocks or self.blocks[ptr][0] != nbytes:
+            self.mistakes.append(f"deallocate({ptr:#x}, {nbytes}) of a block that was never given")
+            return
+        _, owner = self.blocks.pop(ptr)
+        self.give(ptr, owner)
+
+    def take(self, nbytes: int, stream: Any) -> tuple[int, Any]:
+        raise NotImplementedError
+
+    def give(self, ptr: int, owner: Any) -> None:
+        raise NotImplementedError
+
+
+class NumPyMemory(CountingMemory):
+    def take(self, nbytes: int, stream: Any) -> tuple[int, Any]:
+        block = np.full(nbytes + 128, 0xA5, np.uint8)  # whoever reads before writing shall not find zeros
+        return (block.ctypes.data + 127) // 128 * 128, block
+
+    def give(self, ptr: int, owner: Any) -> None:
+        owner[:] = 0x5A  # nor find the old bytes after giving them back
+
+
+class TorchCudaMemory(CountingMemory):
+    def take(self, nbytes: int, stream: Any) -> tuple[int, Any]:
+        torch = module("torch")
+        # Blocks go back in the order of the stream that they were taken on, as the protocol has it.
+        return torch.cuda.caching_allocator_alloc(nbytes, torch.cuda.current_device(), int(stream or 0)), None
+
+    def give(self, ptr: int, owner: Any) -> None:
+        module("torch").cuda.caching_allocator_delete(ptr)
+
+
+def counting_memory(device: str) -> CountingMemory:
+    return NumPyMemory() if device == "cpu" else TorchCudaMemory()

@@ -1,0 +1,261 @@
+"""What callers may hand in, and what they hear when it does not fit; the table is then as before."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from frameworks import Framework, module
+from samples import as_dict, items_of, random_keys, random_values, same_bytes
+
+from gpuhash import HashSet, HashTable
+
+
+def views_of(keys: np.ndarray):
+    """The same keys in memory of every kind: name -> array."""
+    count = len(keys)
+    wide = np.empty((count, 3, *keys.shape[1:]), keys.dtype)
+    wide[:, 1] = keys
+    unaligned = np.empty(keys.nbytes + 1, np.uint8)[1:].view(keys.dtype).reshape(keys.shape)
+    unaligned[...] = keys
+    read_only = keys.copy()
+    read_only.flags.writeable = False
+    views = {
+        "strided": wide[:, 1],
+        "reversed": keys[::-1].copy()[::-1],
+        "unaligned": unaligned,
+        "read-only": read_only,
+        "fortran": np.asfortranarray(keys),
+    }
+    if keys.ndim == 2:
+        views["transposed"] = np.ascontiguousarray(keys.T).T
+    return views
+
+
+@pytest.mark.parametrize("kind", ["strided", "reversed", "unaligned", "read-only", "fortran", "transposed"])
+@pytest.mark.parametrize("key_shape", [(), (3,)], ids=["scalar", "vector"])
+def test_numpy_views(device, kind, key_shape):
+    keys = random_keys("int32", key_shape, 1000)
+    values = random_values("float32", (1000, 3))
+    view = views_of(keys).get(kind)
+    if view is None:
+        pytest.skip("scalar keys are not transposed")
+    table = HashTable("int32", "float32", key_shape=key_shape, value_shape=(3,), device=device)
+    value_view = views_of(values)[kind]
+    table[view] = value_view
+    assert items_of(table) == as_dict(keys, values)
+    same_bytes(table[view], values)
+    assert table.contains(view).all()
+    assert table.erase(view[:500]).all()
+    assert items_of(table) == as_dict(keys[500:], values[500:])
+
+
+def test_broadcast_view_with_zero_stride(device):
+    table = HashTable("int64", "int64", device=device)
+    assert table.insert(np.broadcast_to(np.int64(7), (100,)), np.arange(100)).sum() == 1
+    assert list(table) == [7]
+
+
+def test_torch_views(native):
+    if native.name != "torch":
+        pytest.skip("of PyTorch")
+    keys = random_keys("int64", (2,), 1000)
+    table = HashTable("int64", "float32", key_shape=(2,), device=native.table_device)
+    tensor = native.array(keys)
+    table[tensor.T.contiguous().T] = 1
+    assert table.contains(tensor[::3]).all()
+    assert table.contains(tensor.flip(0)).all()
+    assert table.contains(tensor.reshape(10, 100, 2).transpose(0, 1)).shape == (100, 10)
+    assert len(table) == len(keys)
+
+
+def test_unsigned_negated_and_big_endian_numpy(device):
+    table = HashTable("int64", "int64", device=device)
+    with pytest.raises(TypeError):
+        table[np.arange(3).astype(">i8")] = 1
+    assert len(table) == 0
+
+
+@pytest.mark.parametrize("what", ["requires_grad", "conj", "neg", "sparse", "meta"])
+def test_torch_tensors_that_are_no_plain_memory(native, what):
+    if native.name != "torch":
+        pytest.skip("of PyTorch")
+    torch = module("torch")
+    dtype = "complex64" if what in ("conj", "neg") else "float32"
+    table = HashTable("int64", dtype, device=native.table_device)
+    keys = native.array(np.arange(3))
+    table[keys] = 1
+    before = items_of(table)
+    plain = native.array(random_values(dtype, (3,)))
+    if what == "requires_grad":
+        values, hint = plain.requires_grad_(), "detach|grad"
+    elif what == "conj":
+        values, hint = plain.conj(), "(?i)conj|resolve"
+    elif what == "neg":
+        table = HashTable("int64", "float32", device=native.table_device)
+        table[keys] = 1
+        before = items_of(table)
+        values, hint = plain.conj().imag, "(?i)neg|resolve"
+    elif what == "sparse":
+        values, hint = plain.to_sparse(), ""
+    else:
+        values, hint = torch.empty(3, device="meta"), ""
+    with pytest.raises((TypeError, ValueError) if what in ("sparse", "meta") else TypeError, match=hint):
+        table[keys] = values
+    assert items_of(table) == before
+
+
+BAD_KEYS = {
+    "int32-keys": (lambda: np.arange(3, dtype=np.int32), TypeError, "int64"),
+    "uint64-keys": (lambda: np.arange(3, dtype=np.uint64), TypeError, "int64"),
+    "float64-keys": (lambda: np.arange(3.0), TypeError, "view"),
+    "bool-keys": (lambda: np.ones(3, bool), TypeError, "int64"),
+    "object-keys": (lambda: np.array([1, 2, 3], object), TypeError, ""),
+    "text-keys": (lambda: "abc", TypeError, ""),
+    "none": (lambda: None, TypeError, ""),
+    "float-list": (lambda: [1.5, 2.5], TypeError, ""),
+    "ragged-list": (lambda: [[1, 2], [3]], (TypeError, ValueError), ""),
+    "slice": (lambda: slice(0, 3), TypeError, ""),
+}
+
+
+@pytest.mark.parametrize("operation", ["getitem", "setitem", "delitem", "find", "contains", "erase", "apply", "pop"])
+@pytest.mark.parametrize("kind", BAD_KEYS)
+def test_bad_keys(device, kind, operation):
+    make, error, text = BAD_KEYS[kind]
+    table = HashTable("int64", "float32", device=device)
+    table[[0, 1, 2]] = [1, 2, 3]
+    before = items_of(table)
+    keys = make()
+    call = {
+        "getitem": lambda: table[keys],
+        "setitem": lambda: table.__setitem__(keys, 1),
+        "delitem": lambda: table.__delitem__(keys),
+        "find": lambda: table.find(keys),
+        "contains": lambda: table.contains(keys),
+        "erase": lambda: table.erase(keys),
+        "apply": lambda: table.insert_or_apply(keys, 1, "add"),
+        "pop": lambda: table.pop(keys),
+    }[operation]
+    with pytest.raises(error, match=text):
+        call()
+    assert items_of(table) == before
+
+
+BAD_VALUES = {
+    "float64": (lambda: np.zeros((3, 2)), TypeError),
+    "int32": (lambda: np.zeros((3, 2), np.int32), TypeError),
+    "too-few": (lambda: np.zeros((2, 2), np.float32), ValueError),
+    "too-many": (lambda: np.zeros((4, 2), np.float32), ValueError),
+    "wide-row": (lambda: np.zeros((3, 3), np.float32), ValueError),
+    "flat": (lambda: np.zeros(3, np.float32), ValueError),
+    "deep": (lambda: np.zeros((3, 2, 1), np.float32), ValueError),
+    "text": (lambda: "abc", TypeError),
+    "none": (lambda: None, TypeError),
+    "complex": (lambda: 1j, TypeError),
+}
+
+
+@pytest.mark.parametrize("operation", ["setitem", "insert", "insert_or_assign", "apply", "setdefault"])
+@pytest.mark.parametrize("kind", BAD_VALUES)
+def test_bad_values(device, kind, operation):
+    make, error = BAD_VALUES[kind]
+    table = HashTable("int64", "float32", value_shape=(2,), device=device)
+    table[[0, 1]] = np.ones((2, 2), np.float32)
+    before = items_of(table)
+    keys, values = np.arange(3), make()
+    call = {
+        "setitem": lambda: table.__setitem__(keys, values),
+        "insert": lambda: table.insert(keys, values),
+        "insert_or_assign": lambda: table.insert_or_assign(keys, values),
+        "apply": lambda: table.insert_or_apply(keys, values, "add"),
+        "setdefault": lambda: table.setdefault(keys, values),
+    }[operation]
+    if operation == "setdefault" and kind == "none":
+        error = (TypeError, ValueError)  # no default at all
+    with pytest.raises(error):
+        call()
+    assert items_of(table) == before
+
+
+def test_wrong_key_shape_says_both(device):
+    table = HashTable("int32", "int64", key_shape=(3,), device=device)
+    table[[[1, 2, 3]]] = 1
+    for shape in [(5,), (5, 2), (5, 4), (3, 1)]:
+        with pytest.raises(ValueError, match=r"3"):
+            table.find(np.zeros(shape, np.int32))
+    with pytest.raises((TypeError, ValueError)):
+        table[5]
+    with pytest.raises((TypeError, ValueError)):
+        table[(1, 2)]
+    assert len(table) == 1
+
+
+def test_a_device_array_for_a_host_table_says_what_to_call(torch_cuda):
+    table = HashTable("int64", "float32")
+    keys = torch_cuda.arange(3, device="cuda")
+    with pytest.raises(ValueError, match=r"cpu\(\)|to\("):
+        table[keys] = 1
+    assert len(table) == 0
+
+
+@pytest.mark.parametrize("name", ["jax", "tensorflow", "torch"])
+def test_inputs_are_never_written(name):
+    if module(name) is None:
+        pytest.skip(f"{name} is not installed")
+    place = Framework(name, "cpu", "cpu")
+    host = random_keys("int64", (), 1000)
+    keys, values = place.array(host), place.array(host.astype(np.float32))
+    table = HashTable("int64", "float32")
+    table[keys] = values
+    table.insert_or_apply(keys, values, "add")
+    table.erase(keys)
+    same_bytes(keys, host)
+    same_bytes(values, host.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"capacity": -1}, ValueError),
+        ({"max_load_factor": 0.0}, ValueError),
+        ({"max_load_factor": 1.5}, ValueError),
+        ({"max_load_factor": float("nan")}, ValueError),
+        ({"value_shape": (-1,)}, ValueError),
+        ({"value_shape": (0,)}, ValueError),
+        ({"device": "tpu"}, (ValueError, RuntimeError)),
+        ({"device": "cuda:99"}, (ValueError, RuntimeError)),
+        ({"max_capacity": -5}, ValueError),
+        ({"capacity": 1000, "max_capacity": 10}, ValueError),
+        ({"memory": "nonsense"}, (TypeError, ValueError)),
+        ({"memory": object()}, (TypeError, ValueError)),
+        ({"capacity": 1 << 62}, (MemoryError, ValueError, OverflowError)),
+        ({"default": "text"}, TypeError),
+    ],
+    ids=lambda p: (
+        next(iter(p)) + "=" + str(next(iter(p.values()))).replace(" ", "")[:20] if isinstance(p, dict) else ""
+    ),
+)
+def test_bad_options(options, error):
+    with pytest.raises(error):
+        HashTable("int64", "float32", **options)
+
+
+def test_sets_refuse_bad_keys_too(device):
+    made = HashSet("int64", device=device)
+    made.add([1, 2])
+    with pytest.raises(TypeError, match="view"):
+        made.add(np.arange(3.0))
+    with pytest.raises(TypeError):
+        made.contains(np.arange(3, dtype=np.int8))
+    with pytest.raises(OverflowError):
+        made.add(1 << 63)
+    assert sorted(made) == [1, 2]
+
+
+def test_a_cpu_only_machine_says_why_there_is_no_cuda():
+    from gpuhash import _core
+
+    if _core.platform_devices("cuda"):
+        pytest.skip("there is a GPU")
+    with pytest.raises(RuntimeError, match=r"(?i)cuda"):
+        HashTable("int64", "float32", device="cuda")

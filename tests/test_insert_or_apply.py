@@ -1,0 +1,169 @@
+"""insert_or_apply: against NumPy's ufunc.at."""
+
+from __future__ import annotations
+
+import time
+
+import ml_dtypes
+import numpy as np
+import pytest
+from frameworks import to_numpy
+from samples import COMPLEX, FLOATS, INTEGERS, VALUE_DTYPES, as_dict, check_new_mask, items_of, numpy_dtype, same_bytes
+
+from gpuhash import HashTable
+
+UFUNCS = {
+    "add": np.add,
+    "multiply": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "bit_and": np.bitwise_and,
+    "bit_or": np.bitwise_or,
+    "bit_xor": np.bitwise_xor,
+}
+OPS = [*UFUNCS, "keep", "replace"]
+NOT_DEFINED = {(op, dtype) for op in ("bit_and", "bit_or", "bit_xor") for dtype in FLOATS + COMPLEX} | {
+    (op, dtype) for op in ("min", "max") for dtype in COMPLEX
+}
+DEFINED = [(op, dtype) for op in OPS for dtype in VALUE_DTYPES if (op, dtype) not in NOT_DEFINED]
+
+
+def operands(op: str, dtype: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Values whose results are exact in any order: integers wrap, float sums stay small, float products are +-1."""
+    rng = np.random.default_rng(seed)
+    if dtype == "bool":
+        return rng.random(shape) < 0.5
+    if dtype in INTEGERS:
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, shape, dtype, endpoint=True)
+    units = np.array([-1, 1]) if op == "multiply" else np.arange(-2, 3)
+    numbers = rng.choice(units, shape)
+    if dtype in COMPLEX:
+        return (numbers * rng.choice([1, 1j], shape)).astype(dtype)
+    return numbers.astype(numpy_dtype(dtype))
+
+
+def reduced(keys: np.ndarray, values: np.ndarray, op: str) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct keys, and the values of each reduced one after the other."""
+    distinct, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    wide = values.astype(np.float32) if values.dtype == ml_dtypes.bfloat16 else values
+    result = wide[first].copy()
+    if op in UFUNCS:
+        rest = np.ones(len(keys), bool)
+        rest[first] = False
+        UFUNCS[op].at(result, inverse[rest], wide[rest])
+    elif op == "replace":
+        result[inverse] = wide  # the last write wins
+    return distinct, result.astype(values.dtype)
+
+
+@pytest.mark.parametrize("value_shape", [(), (3,), (2, 3)], ids=["scalar", "row3", "row2x3"])
+@pytest.mark.parametrize(("op", "dtype"), DEFINED, ids=lambda p: p)
+def test_against_ufunc_at(native, op, dtype, value_shape):
+    rng = np.random.default_rng(3)
+    known = np.arange(-30, 0)
+    keys = rng.integers(-30, 30, 1500)
+    before = operands(op, dtype, (30, *value_shape), 1)
+    values = operands(op, dtype, (1500, *value_shape), 2)
+    table = HashTable(
+        "int64", dtype, value_shape=value_shape, device=native.table_device, deterministic=op in ("keep", "replace")
+    )
+    table[native.array(known)] = native.array(before)
+    mask = table.insert_or_apply(native.array(keys), native.array(values), op)
+    assert native.owns(mask)
+    check_new_mask(mask, keys, as_dict(known, before), in_order=native.table_device == "cpu")
+    expected_keys, expected = reduced(np.concatenate([known, keys]), np.concatenate([before, values]), op)
+    if dtype in FLOATS + COMPLEX:
+        got = to_numpy(table[native.array(expected_keys)])
+        np.testing.assert_array_equal(got, expected)  # 0 and -0 are one
+    else:
+        same_bytes(table[native.array(expected_keys)], expected)
+    assert len(table) == len(expected_keys)
+
+
+@pytest.mark.parametrize(("op", "dtype"), sorted(NOT_DEFINED), ids=lambda p: p)
+def test_undefined_operations_are_type_errors(device, op, dtype):
+    table = HashTable("int64", dtype, device=device)
+    table[[1, 2]] = [1, 0]
+    before = items_of(table)
+    with pytest.raises(TypeError, match=op):
+        table.insert_or_apply([1, 2, 3], [1, 1, 1], op)
+    assert items_of(table) == before
+
+
+def test_unknown_operation_names_the_known_ones(device):
+    table = HashTable("int64", "int64", device=device)
+    with pytest.raises(ValueError, match="replace"):
+        table.insert_or_apply([1], [1], "divide")
+    assert len(table) == 0
+
+
+def test_other_frameworks_add(place):
+    keys = np.random.default_rng(4).integers(0, 100, 10_000)
+    values = np.random.default_rng(5).integers(-9, 9, 10_000).astype(np.float32)
+    table = HashTable("int64", "float32", device=place.table_device)
+    assert place.owns(table.insert_or_apply(place.array(keys), place.array(values), "add"))
+    expected_keys, expected = reduced(keys, values, "add")
+    same_bytes(table[place.array(expected_keys)], expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_minimum_and_maximum_pass_nan_on(native, op, dtype):
+    values = np.array([1, np.nan, 2, np.nan, 3, 5, 4, -np.inf, np.inf], numpy_dtype(dtype))
+    keys = np.array([0, 0, 0, 1, 1, 2, 2, 3, 3])
+    table = HashTable("int64", dtype, device=native.table_device)
+    table.insert_or_apply(native.array(keys), native.array(values), op)
+    got = to_numpy(table[native.array(np.arange(4))]).astype(np.float64)
+    np.testing.assert_array_equal(got, [np.nan, np.nan, *((4, -np.inf) if op == "min" else (5, np.inf))])
+
+
+def test_scalar_operand_counts(place):
+    keys = np.random.default_rng(0).integers(0, 50, 20_000)
+    table = HashTable("int64", "int64", device=place.table_device)
+    table.insert_or_apply(place.array(keys), 1, "add")
+    expected_keys, expected = np.unique(keys, return_counts=True)
+    same_bytes(table[place.array(expected_keys)], expected)
+
+
+def test_counts_are_those_of_torch_unique(native):
+    import torch
+
+    keys = np.random.default_rng(0).zipf(1.3, 200_000) % (1 << 40)
+    table = HashTable("int64", "int64", device=native.table_device)
+    table.insert_or_apply(native.array(keys), 1, "add")
+    expected_keys, expected = torch.unique(torch.from_numpy(keys), return_counts=True)
+    same_bytes(table[native.array(expected_keys.numpy())], expected.numpy())
+    assert len(table) == len(expected_keys)
+
+
+@pytest.mark.parametrize("value_shape", [(), (4,)], ids=["scalar", "rows"])
+def test_histogram_of_few_keys(on_device, value_shape):
+    """Very many draws of ten keys are right and do not crawl."""
+    on_gpu = on_device.table_device == "cuda"
+    draws = (100_000_000 if on_gpu else 1_000_000) // (8 if value_shape else 1)
+    rng = np.random.default_rng(0)
+    keys = rng.integers(0, 10, draws, np.int64)
+    table = HashTable("int64", "int64", value_shape=value_shape, device=on_device.table_device)
+    batch = on_device.array(keys)
+    ones = 1 if not value_shape else on_device.array(np.ones(value_shape, np.int64))
+    on_device.synchronize()
+    start = time.perf_counter()
+    table.insert_or_apply(batch, ones, "add")
+    got = to_numpy(table[on_device.array(np.arange(10))])
+    seconds = time.perf_counter() - start
+    counts = np.bincount(keys, minlength=10).reshape(10, *(1,) * len(value_shape))
+    same_bytes(got, np.broadcast_to(counts, got.shape).astype(np.int64))
+    assert len(table) == 10
+    assert seconds < 5
+
+
+def test_new_vector_rows_start_from_the_first_value(native):
+    table = HashTable("int64", "float32", value_shape=(8,), device=native.table_device)
+    keys = np.repeat(np.arange(1000), 3)
+    values = np.repeat(np.arange(3000, dtype=np.float32)[:, None], 8, axis=1)
+    table.insert_or_apply(native.array(keys), native.array(values), "add")
+    expected = values.reshape(1000, 3, 8).sum(axis=1)
+    same_bytes(table[native.array(np.arange(1000))], expected)
+    table.insert_or_apply(native.array(np.arange(1000)), native.array(expected), "max")
+    same_bytes(table[native.array(np.arange(1000))], expected)

@@ -1,0 +1,207 @@
+"""Memory resources: every byte from them, every byte back to them, and what happens when they give none."""
+
+from __future__ import annotations
+
+import copy
+import gc
+
+import numpy as np
+import pytest
+from frameworks import Framework, sees_gpu
+from memory_resources import counting_memory
+from samples import as_dict, items_of, random_keys, random_values
+
+from gpuhash import HashSet, HashTable
+
+
+@pytest.fixture
+def memory(on_device):
+    """A resource that must balance in the end."""
+    made = counting_memory(on_device.table_device)
+    yield made
+    gc.collect()
+    assert not made.mistakes
+    assert not made.blocks
+
+
+def test_every_byte_comes_from_the_resource(on_device, memory):
+    table = HashTable("int64", "float32", value_shape=(3,), device=on_device.table_device, memory=memory)
+    keys = random_keys("int64", (), 10_000)
+    table[on_device.array(keys)] = 1
+    assert memory.calls > 0
+    assert memory.nbytes >= table.nbytes >= 10_000 * (8 + 8 + 12)
+    assert memory.nbytes <= 2 * table.nbytes
+    table.shrink_to_fit()
+    table.clear()
+    table.update({1: [1, 2, 3]})
+    twin = table.copy()
+    assert twin == table
+    del table, twin
+
+
+def test_default_tables_do_not_touch_it(on_device, memory):
+    table = HashTable("int64", "float32", device=on_device.table_device)
+    table[[1, 2]] = 1
+    assert memory.calls == 0
+
+
+def test_to_moves_into_another_resource(on_device, memory):
+    table = HashTable("int64", "float32", value_shape=(3,), device=on_device.table_device)
+    table[on_device.array(np.arange(1000))] = 1
+    moved = table.to(on_device.table_device, memory=memory)
+    assert memory.nbytes >= moved.nbytes > 0
+    assert items_of(moved) == items_of(table)
+
+
+def test_row_storage_keeps_its_memory(on_device, memory):
+    table = HashTable("int64", "float32", value_shape=(3,), device=on_device.table_device, memory=memory)
+    table[on_device.array(np.arange(100))] = 2
+    rows = table.row_storage
+    del table
+    gc.collect()
+    assert memory.blocks, "the view keeps its memory"
+    assert float(rows[0][0]) == 2
+    del rows
+
+
+OPERATIONS = {
+    "setitem": lambda t, k, v: t.__setitem__(k, v),
+    "insert": lambda t, k, v: t.insert(k, v),
+    "insert_or_assign": lambda t, k, v: t.insert_or_assign(k, v),
+    "insert_or_apply": lambda t, k, v: t.insert_or_apply(k, v, "add"),
+    "setdefault": lambda t, k, v: t.setdefault(k, v),
+    "find": lambda t, k, v: t.find(k),
+    "contains": lambda t, k, v: t.contains(k),
+    "erase": lambda t, k, v: t.erase(k),
+    "pop": lambda t, k, v: t.pop(k, 0),
+    "reserve": lambda t, k, v: t.reserve(100_000),
+    "rehash": lambda t, k, v: t.rehash(50_000),
+    "shrink_to_fit": lambda t, k, v: t.shrink_to_fit(),
+    "clear": lambda t, k, v: t.clear(),
+    "items": lambda t, k, v: t.items(),
+    "copy": lambda t, k, v: t.copy(),
+    "deepcopy": lambda t, k, v: copy.deepcopy(t),
+    "equal": lambda t, k, v: t == t.copy(),
+    "update": lambda t, k, v: t.update(k, v),
+}
+
+
+@pytest.mark.parametrize("kind", ["scalar", "rows", "vector-keys", "deterministic"])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_each_allocation_fails_once(on_device, memory, operation, kind):
+    """Fail allocation 1, 2, 3, ... of the call until it succeeds; a failure leaves the table as it was."""
+    value_shape = (5,) if kind == "rows" else ()
+    key_shape = (2,) if kind == "vector-keys" else ()
+    keys = random_keys("int64", key_shape, 6000)
+    values = random_values("float32", (6000, *value_shape))
+    batch, batch_values = on_device.array(keys[500:]), on_device.array(values[500:])
+    expected = None
+    for allowed in range(60):
+        table = HashTable(
+            "int64",
+            "float32",
+            key_shape=key_shape,
+            value_shape=value_shape,
+            device=on_device.table_device,
+            memory=memory,
+            deterministic=kind == "deterministic",
+        )
+        table[on_device.array(keys[:1000])] = on_device.array(values[:1000])
+        expected = as_dict(keys[:1000], values[:1000])
+        memory.fail_after(allowed)
+        try:
+            OPERATIONS[operation](table, batch, batch_values)
+        except MemoryError:
+            memory.fail_after(None)
+            assert items_of(table) == expected
+            table[on_device.array(keys)] = on_device.array(values)  # and it still works
+            assert items_of(table) == as_dict(keys, values)
+        else:
+            memory.fail_after(None)
+            items_of(table)
+            break
+    else:
+        pytest.fail("60 allocations were not enough")
+
+
+def test_allocation_fails_while_a_table_is_made(on_device, memory):
+    for allowed in range(20):
+        memory.fail_after(allowed)
+        try:
+            table = HashTable(
+                "int64", "float32", value_shape=(5,), capacity=1000, device=on_device.table_device, memory=memory
+            )
+            table[on_device.array(np.arange(10))] = 1
+        except MemoryError:
+            continue
+        assert allowed > 0
+        break
+    else:
+        pytest.fail("20 allocations were not enough")
+    memory.fail_after(None)
+    del table
+
+
+def test_other_errors_of_the_resource_are_told(on_device):
+    class Broken:
+        def allocate(self, nbytes, stream=None):
+            raise RuntimeError("the resource is broken")
+
+        def deallocate(self, ptr, nbytes, stream=None):
+            raise AssertionError
+
+    with pytest.raises((RuntimeError, MemoryError), match="broken"):
+        HashTable("int64", "float32", capacity=1000, device=on_device.table_device, memory=Broken())
+
+
+def test_too_large_a_table_is_a_memory_error(device):
+    table = HashTable("int64", "int64", device=device)
+    table[[1, 2]] = [3, 4]
+    with pytest.raises(MemoryError):
+        table.reserve(1 << 42)
+    assert dict(zip(*(column.tolist() for column in table.items(like="numpy")), strict=True)) == {1: 3, 2: 4}
+
+
+def test_sets_use_the_resource(on_device, memory):
+    made = HashSet("int64", device=on_device.table_device, memory=memory)
+    made.add(on_device.array(np.arange(10_000)))
+    assert memory.nbytes >= made.nbytes > 80_000
+    del made
+
+
+def test_memory_torch(device):
+    place = Framework("torch", device, device)
+    if device == "cuda" and not sees_gpu("torch"):
+        pytest.skip("torch sees no GPU")
+    if device == "cpu":
+        with pytest.raises(ValueError, match="cuda"):  # PyTorch has no caching allocator for the host
+            HashTable("int64", "float32", memory="torch")
+        return
+    import torch
+
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    table = HashTable("int64", "float32", device=device, memory="torch")
+    table.reserve(1_000_000)
+    assert torch.cuda.memory_allocated() - before >= table.nbytes
+    keys = random_keys("int64", (), 10_000)
+    table[place.array(keys)] = place.array(np.arange(10_000, dtype=np.float32))
+    assert items_of(table) == as_dict(keys, np.arange(10_000, dtype=np.float32))
+    del table
+    gc.collect()
+    assert torch.cuda.memory_allocated() - before < 1_000_000
+
+
+def test_tables_do_not_leak_objects(on_device):
+    """Handed-in arrays are let go."""
+    import sys
+
+    keys, values = np.arange(1000), np.arange(1000, dtype=np.float32)
+    table = HashTable("int64", "float32", device=on_device.table_device)
+    counts = sys.getrefcount(keys), sys.getrefcount(values)
+    for _ in range(50):
+        table[keys] = values
+        table.find(keys)
+        table.erase(keys)
+    gc.collect()
+    assert (sys.getrefcount(keys), sys.getrefcount(values)) == counts

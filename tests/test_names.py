@@ -1,0 +1,85 @@
+"""Named tables: one table for all who know its name."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import gpuhash
+from gpuhash import HashSet, HashTable
+
+
+@pytest.fixture
+def name(request):
+    return request.node.name
+
+
+def test_open_finds_the_same_table(device, name):
+    table = HashTable("int32", "float32", key_shape=(3,), value_shape=(2,), device=device, name=name)
+    table[[[1, 2, 3]]] = 5
+    again = gpuhash.open(name)
+    assert isinstance(again, HashTable)
+    assert again.name == table.name == name
+    assert (again.key_dtype, again.key_shape, again.value_dtype, again.value_shape) == ("int32", (3,), "float32", (2,))
+    assert again.device == table.device
+    again[[[4, 5, 6]]] = 7
+    assert len(table) == 2
+    assert (4, 5, 6) in table
+    assert (table.row_storage_as("buffer").data) == again.row_storage_as("buffer").data
+    table.close()
+
+
+def test_names_are_unique(device, name):
+    table = HashTable("int64", "float32", device=device, name=name)
+    with pytest.raises(ValueError, match=name[:20].replace("[", r"\[")):
+        HashTable("int64", "float32", device=device, name=name)
+    table.close()
+    HashTable("int64", "float32", device=device, name=name).close()
+
+
+def test_close_unregisters_and_the_table_lives_on(device, name):
+    table = HashTable("int64", "float32", device=device, name=name)
+    table[1] = 2.0
+    table.close()
+    with pytest.raises(KeyError):
+        gpuhash.open(name)
+    assert table[1] == 2.0
+    table.close()  # twice is no error
+
+
+def test_open_of_an_unknown_name():
+    with pytest.raises(KeyError, match="nobody"):
+        gpuhash.open("nobody")
+
+
+def test_names_keep_tables_alive(device, name):
+    table = HashTable("int64", "float32", device=device, name=name)
+    table[np.arange(10)] = 1
+    del table
+    gc.collect()
+    again = gpuhash.open(name)
+    assert len(again) == 10
+    again.close()
+
+
+def test_named_sets(device, name):
+    made = HashSet("int64", device=device, name=name)
+    made.add([1, 2])
+    again = gpuhash.open(name)
+    assert isinstance(again, HashSet)
+    assert sorted(again) == [1, 2]
+    made.close()
+
+
+def test_copies_have_no_name(device, name):
+    table = HashTable("int64", "float32", device=device, name=name)
+    assert table.copy().name is None
+    table.close()
+
+
+def test_a_table_that_fails_to_be_made_leaves_no_name(name):
+    with pytest.raises((TypeError, ValueError)):
+        HashTable("int64", "float32", max_load_factor=7, name=name)
+    HashTable("int64", "float32", name=name).close()

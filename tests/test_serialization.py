@@ -1,0 +1,296 @@
+"""save and load: safetensors that anyone reads; damaged and hostile files are ValueErrors, never a crash."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import numpy as np
+import pytest
+from frameworks import to_numpy
+from samples import (
+    KEY_TYPES,
+    VALUE_DTYPES,
+    as_bytes,
+    as_dict,
+    items_of,
+    random_keys,
+    random_values,
+    same_bytes,
+    type_name,
+)
+
+import gpuhash
+from gpuhash import HashSet, HashTable
+
+
+def sample(device="cpu", count=50, value_shape=(2,)):
+    keys, values = random_keys("int64", (), count), random_values("float32", (count, *value_shape))
+    table = HashTable("int64", "float32", value_shape=value_shape, device=device)
+    table[keys] = values
+    return table, keys, values
+
+
+@pytest.mark.parametrize("key_type", KEY_TYPES, ids=type_name)
+@pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
+def test_round_trip_of_keys(device, tmp_path, key_type, value_shape):
+    dtype, shape = key_type
+    keys = random_keys(dtype, shape, 1000)
+    values = random_values("float32", (len(keys), *value_shape))
+    table = HashTable(dtype, "float32", key_shape=shape, value_shape=value_shape, device=device, max_load_factor=0.7)
+    table[keys] = values
+    table.save(tmp_path / "table.safetensors")
+    back = HashTable.load(tmp_path / "table.safetensors", device=device)
+    assert items_of(back) == as_dict(keys, values)
+    assert back == table
+    assert back.device == table.device
+    assert (back.key_shape, back.value_shape) == (shape, value_shape)
+    assert back.max_load_factor == 0.7
+
+
+@pytest.mark.parametrize("dtype", VALUE_DTYPES)
+@pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
+def test_round_trip_of_values(device, tmp_path, dtype, value_shape):
+    keys, values = random_keys("int64", (), 300), random_values(dtype, (300, *value_shape))
+    table = HashTable("int64", dtype, value_shape=value_shape, device=device)
+    table[keys] = values
+    table.save(tmp_path / "table.safetensors")
+    back = HashTable.load(str(tmp_path / "table.safetensors"), device=device)
+    assert back.value_dtype == dtype
+    assert items_of(back) == as_dict(keys, values)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int64", "float16", "bfloat16", "float32", "float64"])
+def test_the_safetensors_package_reads_it(tmp_path, dtype):
+    load_file = pytest.importorskip("safetensors.torch").load_file
+    keys, values = random_keys("int32", (3,), 300), random_values(dtype, (300, 2))
+    table = HashTable("int32", dtype, key_shape=(3,), value_shape=(2,))
+    table[keys] = values
+    table.save(tmp_path / "table.safetensors")
+    tensors = load_file(tmp_path / "table.safetensors")
+    assert as_dict(to_numpy(tensors["keys"]), to_numpy(tensors["values"])) == as_dict(keys, values)
+
+
+def test_options_are_saved(tmp_path):
+    table = HashTable("int64", "float32", capacity=100, growth=False, deterministic=True, default=2.5)
+    table[1] = 4.0
+    table.save(tmp_path / "table.safetensors")
+    back = HashTable.load(tmp_path / "table.safetensors")
+    assert back.deterministic
+    assert back.max_capacity == table.max_capacity
+    assert back.default == 2.5
+
+
+def test_empty_tables_and_sets(device, tmp_path):
+    HashTable("int64", "float32", value_shape=(3,), device=device).save(tmp_path / "empty.safetensors")
+    back = gpuhash.load(tmp_path / "empty.safetensors", device=device)
+    assert isinstance(back, HashTable)
+    assert len(back) == 0
+    assert back.value_shape == (3,)
+    made = HashSet("int32", key_shape=(2,), device=device)
+    made.add([[1, 2], [3, 4]])
+    made.save(tmp_path / "set.safetensors")
+    back = gpuhash.load(tmp_path / "set.safetensors", device=device)
+    assert isinstance(back, HashSet)
+    assert back == made
+    with pytest.raises(ValueError, match=r"(?i)set"):
+        HashTable.load(tmp_path / "set.safetensors")
+    with pytest.raises(ValueError, match=r"(?i)table"):
+        HashSet.load(tmp_path / "empty.safetensors")
+
+
+def test_saved_on_one_device_loads_on_the_other(cuda, tmp_path):
+    table, keys, values = sample(cuda, 5000)
+    table.save(tmp_path / "table.safetensors")
+    assert items_of(HashTable.load(tmp_path / "table.safetensors")) == as_dict(keys, values)
+    HashTable.load(tmp_path / "table.safetensors").save(tmp_path / "again.safetensors")
+    assert items_of(HashTable.load(tmp_path / "again.safetensors", device="cuda")) == as_dict(keys, values)
+
+
+def test_loading_with_a_name(tmp_path):
+    table, _, _ = sample()
+    table.save(tmp_path / "table.safetensors")
+    named = HashTable.load(tmp_path / "table.safetensors", name="loaded")
+    assert gpuhash.open("loaded") == table
+    named.close()
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        HashTable.load(tmp_path / "nothing.safetensors")
+
+
+def test_a_failed_save_keeps_the_old_file(tmp_path):
+    table, _, _ = sample()
+    table.save(tmp_path / "table.safetensors")
+    with pytest.raises(OSError):
+        table.save(tmp_path / "no folder" / "table.safetensors")
+    assert HashTable.load(tmp_path / "table.safetensors") == table
+
+
+def split(path):
+    """Header as a dict, and the data bytes."""
+    blob = path.read_bytes()
+    (length,) = struct.unpack("<Q", blob[:8])
+    return json.loads(blob[8 : 8 + length]), blob[8 + length :]
+
+
+def join(header, data):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+@pytest.fixture
+def saved(tmp_path):
+    table, _, _ = sample()
+    path = tmp_path / "table.safetensors"
+    table.save(path)
+    return path
+
+
+def test_truncated_anywhere(saved):
+    blob = saved.read_bytes()
+    for length in {*range(0, len(blob) - 1, 3), *range(20), len(blob) - 1}:
+        saved.write_bytes(blob[:length])
+        with pytest.raises(ValueError):
+            HashTable.load(saved)
+
+
+def test_bytes_after_the_end(saved):
+    saved.write_bytes(saved.read_bytes() + b"more")
+    with pytest.raises(ValueError):
+        HashTable.load(saved)
+
+
+def test_bit_flips_in_the_header(saved):
+    blob = saved.read_bytes()
+    (length,) = struct.unpack("<Q", blob[:8])
+    refused = 0
+    for position in range(8 + length):
+        for bit in (0, 3, 6):
+            damaged = bytearray(blob)
+            damaged[position] ^= 1 << bit
+            saved.write_bytes(damaged)
+            try:
+                loaded = HashTable.load(saved)
+            except ValueError:
+                refused += 1
+            else:  # the flip hit what has another legal meaning, such as the load factor
+                assert len(items_of(loaded)) == len(loaded)
+    assert refused > 8 + length
+
+
+@pytest.mark.parametrize("length", [0, 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1, 100_000_001])
+def test_hostile_header_lengths(saved, length):
+    saved.write_bytes(struct.pack("<Q", length) + saved.read_bytes()[8:])
+    with pytest.raises(ValueError):
+        HashTable.load(saved)
+
+
+HEADERS = {
+    "not-json": b"{{{{",
+    "not-utf8": b"\xff\xfe{}",
+    "a-list": b"[]",
+    "a-number": b"17",
+    "null": b"null",
+    "empty": b"{}",
+    "deeply-nested": b"[" * 50_000 + b"]" * 50_000,
+    "nan": b'{"keys": NaN}',
+}
+
+
+@pytest.mark.parametrize("kind", HEADERS)
+def test_headers_that_are_none(saved, kind):
+    saved.write_bytes(join(HEADERS[kind], b"\0" * 64))
+    with pytest.raises(ValueError):
+        HashTable.load(saved)
+
+
+def edit(header, tensor, field, value):
+    header[tensor][field] = value
+
+
+EDITS = {
+    "keys-missing": lambda h: h.pop("keys"),
+    "values-missing": lambda h: h.pop("values"),
+    "metadata-missing": lambda h: h.pop("__metadata__"),
+    "overlapping": lambda h: edit(h, "values", "data_offsets", h["keys"]["data_offsets"]),
+    "swapped-offsets": lambda h: edit(h, "keys", "data_offsets", h["keys"]["data_offsets"][::-1]),
+    "negative-offset": lambda h: edit(h, "keys", "data_offsets", [-8, 392]),
+    "huge-offset": lambda h: edit(h, "keys", "data_offsets", [0, 1 << 62]),
+    "offset-of-64-bits": lambda h: edit(h, "keys", "data_offsets", [0, 1 << 64]),
+    "float-offset": lambda h: edit(h, "keys", "data_offsets", [0.5, 400]),
+    "text-offset": lambda h: edit(h, "keys", "data_offsets", ["0", "400"]),
+    "one-offset": lambda h: edit(h, "keys", "data_offsets", [0]),
+    "no-offset": lambda h: h["keys"].pop("data_offsets"),
+    "wrong-shape": lambda h: edit(h, "keys", "shape", [49]),
+    "negative-shape": lambda h: edit(h, "keys", "shape", [-50]),
+    "huge-shape": lambda h: edit(h, "keys", "shape", [1 << 62]),
+    "overflowing-shape": lambda h: edit(h, "keys", "shape", [50, 1 << 32, 1 << 32]),
+    "text-shape": lambda h: edit(h, "keys", "shape", "50"),
+    "bool-shape": lambda h: edit(h, "keys", "shape", [True]),
+    "no-shape": lambda h: h["keys"].pop("shape"),
+    "scalar-keys": lambda h: edit(h, "keys", "shape", []),
+    "float-keys": lambda h: edit(h, "keys", "dtype", "F64"),
+    "narrow-keys": lambda h: edit(h, "keys", "dtype", "I32"),
+    "unknown-dtype": lambda h: edit(h, "keys", "dtype", "I128"),
+    "dtype-number": lambda h: edit(h, "keys", "dtype", 5),
+    "fewer-values": lambda h: edit(h, "values", "shape", [49, 2]),
+    "values-a-list": lambda h: h.__setitem__("values", []),
+    "metadata-a-list": lambda h: h.__setitem__("__metadata__", []),
+    "metadata-number": lambda h: h.__setitem__("__metadata__", 5),
+}
+
+
+@pytest.mark.parametrize("kind", EDITS)
+def test_damaged_headers(saved, kind):
+    header, data = split(saved)
+    EDITS[kind](header)
+    saved.write_bytes(join(header, data))
+    with pytest.raises(ValueError):
+        HashTable.load(saved)
+
+
+@pytest.mark.parametrize("junk", ["", "nonsense", "-1", "1e999", "nan", "[" * 2000, "99999999999999999999999999"])
+def test_damaged_metadata(saved, junk):
+    """Each entry of the metadata replaced by junk: an error, or an entry that the table can live with."""
+    header, data = split(saved)
+    for entry in header.get("__metadata__", {}):
+        metadata = {**header["__metadata__"], entry: junk}
+        saved.write_bytes(join({**header, "__metadata__": metadata}, data))
+        try:
+            loaded = HashTable.load(saved)
+        except ValueError:
+            continue
+        assert len(items_of(loaded)) == len(loaded)
+
+
+def test_a_file_with_the_same_key_twice(saved):
+    header, data = split(saved)
+    start, end = header["keys"]["data_offsets"]
+    data = data[:start] + data[start : start + 8] * ((end - start) // 8) + data[end:]
+    saved.write_bytes(join(header, data))
+    with pytest.raises(ValueError, match=r"(?i)twice|duplicate|distinct"):
+        HashTable.load(saved)
+
+
+def test_a_foreign_safetensors_file(tmp_path):
+    save_file = pytest.importorskip("safetensors.numpy").save_file
+    save_file({"weight": np.zeros((3, 3), np.float32)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"(?i)gpuhash|keys"):
+        HashTable.load(tmp_path / "model.safetensors")
+
+
+def test_other_files(tmp_path):
+    for contents in (b"", b"PK\x03\x04" * 50, b"\x80\x04" * 100, np.random.default_rng(0).bytes(1000)):
+        (tmp_path / "file").write_bytes(contents)
+        with pytest.raises(ValueError):
+            gpuhash.load(tmp_path / "file")
+
+
+def test_loaded_tables_work_on(saved):
+    table = HashTable.load(saved)
+    keys = np.setdiff1d(np.arange(10_000, 15_000), to_numpy(table.keys()))
+    table[keys] = 1
+    same_bytes(table[keys], np.ones((len(keys), 2), np.float32))
+    assert len(as_bytes(to_numpy(table.keys()))) == 50 + len(keys)

@@ -1,0 +1,231 @@
+"""All operations in any order, against a dict."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from frameworks import Framework, to_numpy
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from samples import type_name
+
+from gpuhash import HashTable
+
+FEW_KEYS = {  # few, so that keys return after they were erased; special ones among them
+    ("int64", ()): [0, 1, -1, 2**63 - 1, -(2**63), *range(2, 60), -0x4848484848484849, -0x484848484848484A],
+    ("uint8", ()): list(range(256)),
+    ("int32", (3,)): [(0, 0, 0), (-1, -1, -1), (2**31 - 1, 0, -(2**31)), *((i, -i, i % 3) for i in range(60))],
+}
+FOLDS = {"add": lambda a, b: a + b, "min": min, "max": max, "keep": lambda a, b: a, "replace": lambda a, b: b}
+
+
+class TableAgainstDict(RuleBasedStateMachine):
+    """Send every batch to a table and to a dict; both must tell the same story."""
+
+    place: Framework
+    key_type: tuple[str, tuple[int, ...]]
+    value_type: tuple[str, tuple[int, ...]]
+
+    @initialize(data=st.data())
+    def start(self, data):
+        self.pool = FEW_KEYS[self.key_type]
+        self.model = {}
+        self.table = HashTable(
+            self.key_type[0],
+            self.value_type[0],
+            key_shape=self.key_type[1],
+            value_shape=self.value_type[1],
+            device=self.place.table_device,
+            deterministic=True,
+            capacity=data.draw(st.sampled_from([0, 1, 64, 1000])),
+            max_load_factor=data.draw(st.sampled_from([0.3, 0.8, 1.0])),
+        )
+
+    batches = st.lists(st.tuples(st.integers(0, 10**6), st.integers(-9, 9)), max_size=70)
+
+    def keys_of(self, batch):
+        """Keys as the dict has them, and as an array."""
+        keys = [self.pool[number % len(self.pool)] for number, _ in batch]
+        return keys, self.place.array(np.array(keys, self.key_type[0]).reshape(len(batch), *self.key_type[1]))
+
+    def values_of(self, batch):
+        numbers = [number for _, number in batch]
+        array = np.empty((len(batch), *self.value_type[1]), self.value_type[0])
+        array[:] = np.array(numbers).reshape(-1, *(1,) * len(self.value_type[1]))
+        return numbers, self.place.array(array)
+
+    def numbers(self, array):
+        """Values as the dict has them; all elements of a row are the same."""
+        array = to_numpy(array)
+        flat = array.reshape(len(array), -1)
+        assert (flat == flat[:, :1]).all()
+        return flat[:, 0].tolist()
+
+    def is_new(self, keys):
+        seen = set(self.model)
+        return [not (key in seen or seen.add(key)) for key in keys]
+
+    @rule(batch=batches)
+    def setitem(self, batch):
+        (keys, array), (numbers, values) = self.keys_of(batch), self.values_of(batch)
+        self.table[array] = values
+        self.model.update(zip(keys, numbers, strict=True))
+
+    @rule(batch=batches)
+    def insert_or_assign(self, batch):
+        (keys, array), (numbers, values) = self.keys_of(batch), self.values_of(batch)
+        assert to_numpy(self.table.insert_or_assign(array, values)).tolist() == self.is_new(keys)
+        self.model.update(zip(keys, numbers, strict=True))
+
+    @rule(batch=batches)
+    def insert(self, batch):
+        (keys, array), (numbers, values) = self.keys_of(batch), self.values_of(batch)
+        assert to_numpy(self.table.insert(array, values)).tolist() == self.is_new(keys)
+        for key, number in zip(keys, numbers, strict=True):
+            self.model.setdefault(key, number)
+
+    @rule(batch=batches, op=st.sampled_from(sorted(FOLDS)))
+    def insert_or_apply(self, batch, op):
+        (keys, array), (numbers, values) = self.keys_of(batch), self.values_of(batch)
+        assert to_numpy(self.table.insert_or_apply(array, values, op)).tolist() == self.is_new(keys)
+        for key, number in zip(keys, numbers, strict=True):
+            self.model[key] = FOLDS[op](self.model[key], number) if key in self.model else number
+
+    @rule(batch=batches)
+    def setdefault(self, batch):
+        (keys, array), (numbers, values) = self.keys_of(batch), self.values_of(batch)
+        got = self.numbers(self.table.setdefault(array, values))
+        assert got == [self.model.setdefault(key, number) for key, number in zip(keys, numbers, strict=True)]
+
+    @rule(batch=batches)
+    def erase(self, batch):
+        keys, array = self.keys_of(batch)
+        expected = [self.model.pop(key, None) is not None for key in keys]
+        assert to_numpy(self.table.erase(array)).tolist() == expected
+
+    @rule(batch=batches)
+    def delete(self, batch):
+        keys, array = self.keys_of(batch)
+        if all(key in self.model for key in keys):
+            del self.table[array]
+            for key in set(keys):
+                del self.model[key]
+        else:
+            with pytest.raises(KeyError):
+                del self.table[array]
+
+    @rule(batch=batches)
+    def pop(self, batch):
+        keys, array = self.keys_of(batch)
+        got = self.numbers(self.table.pop(array, -99))
+        assert got == [self.model.get(key, -99) for key in keys]
+        for key in keys:
+            self.model.pop(key, None)
+
+    @rule(batch=batches)
+    def find(self, batch):
+        keys, array = self.keys_of(batch)
+        values, found = self.table.find(array, default=-77)
+        assert self.numbers(values) == [self.model.get(key, -77) for key in keys]
+        assert to_numpy(found).tolist() == [key in self.model for key in keys]
+        assert to_numpy(self.table.contains(array)).tolist() == [key in self.model for key in keys]
+
+    @rule(batch=batches)
+    def getitem(self, batch):
+        keys, array = self.keys_of(batch)
+        if all(key in self.model for key in keys):
+            assert self.numbers(self.table[array]) == [self.model[key] for key in keys]
+        else:
+            with pytest.raises(KeyError):
+                self.table[array]
+
+    @rule(number=st.integers(0, 10**6))
+    def one_key(self, number):
+        key = self.pool[number % len(self.pool)]
+        assert (key in self.table) == (key in self.model)
+
+    @precondition(lambda self: self.model)
+    @rule()
+    def popitem(self):
+        key, value = self.table.popitem()
+        assert self.numbers(np.asarray(value)[None]) == [self.model.pop(key)]
+
+    @rule(batch=batches)
+    def union_with_another_table(self, batch):
+        other = HashTable(
+            self.key_type[0], self.value_type[0], key_shape=self.key_type[1], value_shape=self.value_type[1]
+        )
+        if batch:
+            keys, numbers = self.keys_of(batch)[0], self.values_of(batch)[0]
+            other.update(to_numpy(self.keys_of(batch)[1]), to_numpy(self.values_of(batch)[1]))
+            self.model.update(zip(keys, numbers, strict=True))
+        self.table |= other
+
+    @rule()
+    def clear(self):
+        self.table.clear()
+        self.model.clear()
+
+    @rule(slots=st.sampled_from([0, 1, 100, 3000]))
+    def rehash(self, slots):
+        self.table.rehash(slots)
+        assert self.table.capacity >= slots
+
+    @rule(size=st.sampled_from([0, 10, 2000]))
+    def reserve(self, size):
+        self.table.reserve(size)
+
+    @rule()
+    def shrink_to_fit(self):
+        self.table.shrink_to_fit()
+
+    @rule(factor=st.sampled_from([0.3, 0.8, 1.0]))
+    def max_load_factor(self, factor):
+        self.table.max_load_factor = factor
+
+    @rule(way=st.sampled_from(["copy", "deepcopy", "pickle", "to"]))
+    def duplicate(self, way):
+        old = self.table
+        if way == "copy":
+            self.table = old.copy()
+        elif way == "deepcopy":
+            self.table = copy.deepcopy(old)
+        elif way == "pickle":
+            self.table = pickle.loads(pickle.dumps(old))
+        else:
+            self.table = old.to("cpu").to(self.place.table_device)
+        assert self.table == old
+
+    @invariant()
+    def same_items(self):
+        if not hasattr(self, "table"):
+            return
+        keys, values = self.table.items()
+        keys = to_numpy(keys).tolist()
+        keys = list(map(tuple, keys)) if self.key_type[1] else keys
+        assert len(keys) == len(self.model) == len(self.table)
+        assert dict(zip(keys, self.numbers(values), strict=True)) == self.model
+        assert len(self.table) <= self.table.capacity
+
+
+@pytest.mark.parametrize("value_type", [("int64", ()), ("float32", (2,))], ids=type_name)
+@pytest.mark.parametrize("key_type", FEW_KEYS, ids=type_name)
+def test_any_order_of_operations(on_device, key_type, value_type):
+    class Machine(TableAgainstDict):
+        pass
+
+    Machine.place, Machine.key_type, Machine.value_type = on_device, key_type, value_type
+    run_state_machine_as_test(
+        Machine, settings=settings(max_examples=30, stateful_step_count=40, derandomize=True, deadline=None)
+    )

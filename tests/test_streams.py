@@ -1,0 +1,219 @@
+"""Threads on one table; streams and CUDA graphs on the GPU."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from frameworks import to_numpy
+from samples import random_keys, same_bytes
+
+from gpuhash import HashTable
+
+THREADS = 6
+
+
+def in_threads(work) -> list:
+    """work(i) in threads that start together; their results, their first error."""
+    start = threading.Barrier(THREADS)
+
+    def run(number):
+        start.wait()
+        return work(number)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(run, range(THREADS)))
+
+
+@pytest.mark.parametrize("value_shape", [(), (4,)], ids=["scalar", "rows"])
+def test_threads_with_disjoint_keys(on_device, value_shape):
+    table = HashTable("int64", "int64", value_shape=value_shape, device=on_device.table_device)
+    keys = np.arange(THREADS * 30_000).reshape(THREADS, 30, 1000)
+
+    def work(number):
+        for batch in keys[number]:
+            values = np.empty((1000, *value_shape), np.int64)
+            values[:] = batch.reshape(-1, *(1,) * len(value_shape))
+            assert to_numpy(table.insert(on_device.array(batch), on_device.array(values))).all()
+            same_bytes(table[on_device.array(batch)], values)
+            assert to_numpy(table.erase(on_device.array(batch[::2]))).all()
+
+    in_threads(work)
+    assert sorted(to_numpy(table.keys()).tolist()) == keys.reshape(-1)[1::2].tolist()
+
+
+def test_threads_with_the_same_keys(on_device):
+    table = HashTable("int64", "int64", device=on_device.table_device)
+    rng = np.random.default_rng(0)
+    batches = rng.integers(0, 5000, (THREADS, 40, 1000))
+
+    def work(number):
+        new = 0
+        for batch in batches[number]:
+            new += int(to_numpy(table.insert_or_apply(on_device.array(batch), 1, "add")).sum())
+            assert to_numpy(table.contains(on_device.array(batch))).all()
+        return new
+
+    new = in_threads(work)
+    expected = np.bincount(batches.reshape(-1), minlength=5000)
+    assert sum(new) == len(table) == (expected > 0).sum()
+    same_bytes(table.get(on_device.array(np.arange(5000)), 0), expected)
+
+
+def test_threads_read_while_one_writes(on_device):
+    """A reader sees a batch whole or not at all."""
+    table = HashTable("int64", "int64", device=on_device.table_device)
+    keys = on_device.array(np.arange(2000))
+    table[keys] = 0
+
+    def work(number):
+        for round_number in range(100):
+            if number == 0:
+                table[keys] = round_number
+            else:
+                got = to_numpy(table[keys])
+                assert (got == got[0]).all()
+
+    in_threads(work)
+    same_bytes(table[keys], np.full(2000, 99))
+
+
+def test_threads_while_it_grows_is_copied_and_cleared(on_device):
+    table = HashTable("int64", "int64", device=on_device.table_device)
+
+    def work(number):
+        for round_number in range(20):
+            base = (number * 20 + round_number) * 1000
+            table[on_device.array(np.arange(base, base + 1000))] = number
+            if number == 1:
+                table.rehash()
+            if number == 2:
+                copied = table.copy()
+                assert len(copied) % 1000 == 0
+            if number == 3:
+                assert len(table) % 1000 == 0
+            if number == 4:
+                table.reserve(len(table) + 2000)
+
+    in_threads(work)
+    assert len(table) == THREADS * 20_000
+
+
+def test_two_streams_wait_for_each_other(torch_cuda):
+    torch = torch_cuda
+    first, second = torch.cuda.Stream(), torch.cuda.Stream()
+    table = HashTable("int64", "int64", device="cuda")
+    table.reserve(2_000_000)
+    keys = torch.randperm(1_000_000, device="cuda")
+    busy = torch.randn(4096, 4096, device="cuda")
+    torch.cuda.synchronize()
+    for round_number in range(10):
+        with torch.cuda.stream(first):
+            for _ in range(5):
+                busy = busy @ busy * 1e-4  # the insertion starts late
+            mine = keys + round_number * 1_000_000 % 2_000_000
+            table[mine] = mine + round_number
+        with torch.cuda.stream(second):
+            values, found = table.find(keys + round_number * 1_000_000 % 2_000_000)
+            right = (found & (values == keys + round_number * 1_000_000 % 2_000_000 + round_number)).all()
+            mask = table.erase(keys + round_number * 1_000_000 % 2_000_000)
+            assert bool(right)
+            assert bool(mask.all())
+    assert len(table) == 0
+
+
+def test_streams_on_threads(torch_cuda):
+    torch = torch_cuda
+    table = HashTable("int64", "int64", device="cuda")
+
+    def work(number):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for round_number in range(20):
+                keys = torch.arange(10_000, device="cuda") + (number * 20 + round_number) * 10_000
+                table[keys] = keys
+                assert torch.equal(table[keys], keys)
+
+    in_threads(work)
+    assert len(table) == THREADS * 200_000
+
+
+def test_work_is_not_awaited(torch_cuda):
+    """An insertion into reserved room returns while the device is still busy with what came before."""
+    torch = torch_cuda
+    table = HashTable("int64", "int64", device="cuda")
+    table.reserve(100_000)
+    keys = torch.arange(1000, device="cuda")
+    table[keys] = keys
+    table.find(keys)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(2_000_000_000)  # about a second
+    done = torch.cuda.Event()
+    table.insert_or_assign(keys, keys)
+    table.find(keys)
+    table.contains(keys)
+    table.erase(keys[:10])
+    done.record()
+    assert not done.query(), "a call waited for the device"
+    torch.cuda.synchronize()
+    assert len(table) == 990
+
+
+@pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
+def test_cuda_graph(torch_cuda, value_shape):
+    """Capture find, contains and insert_or_assign once; replay with other contents."""
+    torch = torch_cuda
+    table = HashTable("int64", "float32", value_shape=value_shape, device="cuda")
+    table.reserve(100_000)
+    keys = torch.zeros(1000, dtype=torch.int64, device="cuda")
+    values = torch.zeros(1000, *value_shape, device="cuda")
+    new = torch.zeros(1000, dtype=torch.bool, device="cuda")
+    got, found, there = torch.empty_like(values), torch.empty_like(new), torch.empty_like(new)
+
+    def step():
+        table.contains(keys, out=there)
+        table.insert_or_assign(keys, values, out=new)
+        table.find(keys, out=(got, found))
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    table.clear()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    assert len(table) == 0, "capturing must not run"
+    model = set()
+    for seed in range(20):
+        batch = random_keys("int64", (), 1000, seed=seed % 7)
+        batch = batch[np.random.default_rng(seed).permutation(1000)]
+        numbers = np.random.default_rng(seed).integers(0, 99, (1000, *value_shape)).astype(np.float32)
+        keys.copy_(torch.from_numpy(batch))
+        values.copy_(torch.from_numpy(numbers))
+        graph.replay()
+        known = np.array([key in model for key in batch.tolist()])
+        same_bytes(there, known)
+        same_bytes(new, ~known)
+        assert bool(found.all())
+        same_bytes(got, numbers)
+        model |= set(batch.tolist())
+    assert len(table) == len(model)
+    table[keys] = 5  # and outside the graph it goes on
+    same_bytes(table[keys], np.full((1000, *value_shape), 5, np.float32))
+
+
+def test_cuda_graph_that_would_have_to_grow_is_refused(torch_cuda):
+    torch = torch_cuda
+    table = HashTable("int64", "float32", device="cuda")
+    keys = torch.arange(100_000, device="cuda")
+    values = torch.zeros(100_000, device="cuda")
+    new = torch.zeros(100_000, dtype=torch.bool, device="cuda")
+    table[keys[:10]] = values[:10]
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(Exception, match=r"(?i)reserve|captur"), torch.cuda.graph(graph):
+        table.insert_or_assign(keys, values, out=new)
+    torch.cuda.synchronize()
+    assert len(table) == 10
