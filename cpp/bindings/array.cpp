@@ -1,6 +1,7 @@
 #include "array.hpp"
 
 #include <pybind11/numpy.h>
+#include <pybind11/stl.h>
 
 #include <mutex>
 #include <optional>
@@ -26,6 +27,7 @@ struct TypeInfo {
   const DLPackExchangeAPI* exchange = nullptr;
   bool has_autograd = false;      // tensors of the type have requires_grad, is_conj() and is_neg()
   bool immutable = false;         // the framework counts on nobody writing, whatever its capsules say
+  bool aborts = false;            // TensorFlow ends the process when asked to lend strings and the like
   const char* refusal = nullptr;  // why tensors of the type cannot be borrowed
 };
 
@@ -62,6 +64,7 @@ TypeInfo examine_type(py::handle type) {
   const std::string module = module_of(type);
   info.has_autograd = py::hasattr(type, "requires_grad") && py::hasattr(type, "is_conj") && py::hasattr(type, "is_neg");
   info.immutable = starts_with(module, "jax") || starts_with(module, "tensorflow");
+  info.aborts = starts_with(module, "tensorflow");
   if (is_subtype(type, "torch._subclasses.fake_tensor", "FakeTensor")) {
     info.refusal = "a fake tensor, which has no data: call gpuhash outside torch.compile and FakeTensorMode";
   } else if (is_subtype(type, "jax.core", "Tracer")) {
@@ -148,7 +151,13 @@ std::optional<DType> dtype_of(char kind, std::size_t bytes) {
   }
 }
 
-DType from_dlpack(const DLDataType& type) {
+bool knows_dtype(const std::string& dtype_name) {
+  for (int number = 0; number < kDTypeCount; ++number)
+    if (name(static_cast<DType>(number)) == dtype_name) return true;
+  return false;
+}
+
+DType from_dlpack(const DLDataType& type, py::handle owner) {
   const auto kind = [&]() -> char {
     switch (type.code) {
       case kDLBool:
@@ -170,8 +179,10 @@ DType from_dlpack(const DLDataType& type) {
   const std::optional<DType> dtype =
       type.lanes == 1 && type.bits % 8 == 0 ? dtype_of(kind, type.bits / 8) : std::nullopt;
   if (!dtype) {
-    refuse_dtype("DLPack code " + std::to_string(type.code) + " with " + std::to_string(type.bits) + " bits and " +
-                 std::to_string(type.lanes) + " lanes");
+    const py::object name = py::getattr(owner, "dtype", py::none());
+    refuse_dtype(name.is_none() ? "DLPack code " + std::to_string(type.code) + " with " + std::to_string(type.bits) +
+                                      " bits and " + std::to_string(type.lanes) + " lanes"
+                                : py::str(name).cast<std::string>());
   }
   return *dtype;
 }
@@ -180,27 +191,9 @@ bool is_aligned(const void* data, DType dtype) { return reinterpret_cast<std::ui
 
 // The three sources ---------------------------------------------------------------------------------------------------
 
-/// What torch's exchange functions leave unchecked.
-void check_autograd(py::handle tensor) {
-  static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
-  static PyObject* const is_conj = PyUnicode_InternFromString("is_conj");
-  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
-  if (py::getattr(tensor, requires_grad).ptr() == Py_True)
-    throw py::type_error("the tensor requires grad, and a table does not pass gradients on: call .detach()");
-  const auto ask = [&](PyObject* method) {
-    const auto answer = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(tensor.ptr(), method));
-    if (!answer) throw py::error_already_set();
-    return answer.ptr() == Py_True;
-  };
-  if (ask(is_conj))
-    throw py::type_error("the tensor is a conjugated view, whose memory holds other numbers: call .resolve_conj()");
-  if (ask(is_neg))
-    throw py::type_error("the tensor is a negated view, whose memory holds other numbers: call .resolve_neg()");
-}
-
 Array from_dltensor(const DLTensor& tensor, py::handle owner) {
   Array array;
-  array.dtype = from_dlpack(tensor.dtype);
+  array.dtype = from_dlpack(tensor.dtype, owner);
   array.shape.assign(tensor.shape, tensor.shape + tensor.ndim);
   switch (tensor.device.device_type) {
     case kDLCPU:
@@ -254,20 +247,40 @@ Array from_managed(DLManagedTensor* managed, py::handle owner) {
   return array;
 }
 
+/// What torch's exchange functions leave unchecked.
+void check_autograd(py::handle tensor, DType dtype) {
+  static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
+  static PyObject* const is_conj = PyUnicode_InternFromString("is_conj");
+  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+  if (py::getattr(tensor, requires_grad).ptr() == Py_True)
+    throw py::type_error("the tensor requires grad, and a table does not pass gradients on: call .detach()");
+  const auto ask = [&](PyObject* method) {
+    const auto answer = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(tensor.ptr(), method));
+    if (!answer) throw py::error_already_set();
+    return answer.ptr() == Py_True;
+  };
+  if (is_complex(dtype) && ask(is_conj))
+    throw py::type_error("the tensor is a conjugated view, whose memory holds other numbers: call .resolve_conj()");
+  if (ask(is_neg))
+    throw py::type_error("the tensor is a negated view, whose memory holds other numbers: call .resolve_neg()");
+}
+
 Array from_exchange(const TypeInfo& info, const py::object& tensor) {
-  if (info.has_autograd) check_autograd(tensor);
   try {
     if (info.exchange->dltensor_from_py_object_no_sync != nullptr) {
       DLTensor lent{};
       if (info.exchange->dltensor_from_py_object_no_sync(tensor.ptr(), &lent) != 0) throw py::error_already_set();
       Array array = from_dltensor(lent, tensor);
+      if (info.has_autograd) check_autograd(tensor, array.dtype);
       array.tensor = tensor;
       return array;
     }
     DLManagedTensorVersioned* managed = nullptr;
     if (info.exchange->managed_tensor_from_py_object_no_sync(tensor.ptr(), &managed) != 0)
       throw py::error_already_set();
-    return from_managed(managed, tensor);
+    Array array = from_managed(managed, tensor);
+    if (info.has_autograd) check_autograd(tensor, array.dtype);
+    return array;
   } catch (py::error_already_set& error) {
     refuse(error, tensor);
   }
@@ -314,8 +327,12 @@ py::object call_dlpack(const py::object& tensor, bool on_device, const py::objec
   return method(**arguments);
 }
 
-Array from_capsule(const py::object& tensor, const py::object& stream) {
+Array from_capsule(const TypeInfo& info, const py::object& tensor, const py::object& stream) {
   try {
+    if (info.aborts) {
+      const auto dtype_name = tensor.attr("dtype").attr("name").cast<std::string>();
+      if (!knows_dtype(dtype_name)) refuse_dtype(dtype_name);
+    }
     const auto device_type = tensor.attr("__dlpack_device__")().cast<py::tuple>()[0].cast<int>();
     const bool on_device = device_type == kDLCUDA || device_type == kDLCUDAManaged;
     const py::object capsule = call_dlpack(tensor, on_device, stream);
@@ -382,7 +399,7 @@ Array borrow(const py::object& tensor, const py::object& stream) {
       case Source::kNumpy:
         return from_numpy(tensor);
       case Source::kDlpack:
-        return from_capsule(tensor, stream);
+        return from_capsule(info, tensor, stream);
       case Source::kNone:
         break;
     }

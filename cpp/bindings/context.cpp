@@ -13,11 +13,12 @@ namespace gpuhash::bindings {
 
 namespace {
 
-bool is_finalizing() {
+/// No Python code can run any more: the interpreter is being torn down, or is gone before the statics of libgpuhash.
+bool is_python_gone() {
 #if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsFinalizing() != 0;
+  return Py_IsInitialized() == 0 || Py_IsFinalizing() != 0;
 #else
-  return _Py_IsFinalizing() != 0;
+  return Py_IsInitialized() == 0 || _Py_IsFinalizing() != 0;
 #endif
 }
 
@@ -35,7 +36,7 @@ class PyMemoryResource final : public MemoryResource {
       : allocate_(resource.attr("allocate")), deallocate_(resource.attr("deallocate")), alignment_(alignment) {}
 
   ~PyMemoryResource() override {
-    if (is_finalizing()) {  // nobody is left to give them back to
+    if (is_python_gone()) {  // nobody is left to give them back to
       allocate_.release();
       deallocate_.release();
       return;
@@ -60,7 +61,7 @@ class PyMemoryResource final : public MemoryResource {
   }
 
   void deallocate(void* data, std::size_t bytes, Stream stream) noexcept override {
-    if (is_finalizing()) return;
+    if (is_python_gone()) return;
     const py::gil_scoped_acquire locked;
     const py::error_scope preserved;  // an exception may be under way in the caller
     try {
@@ -98,7 +99,7 @@ ContextPointer make_context(const std::string& name, int index, const py::object
     for (const char* method : {"allocate", "deallocate"}) {
       if (PyCallable_Check(py::getattr(memory, method, py::none()).ptr()) == 0)
         throw py::type_error(
-            "memory is a " + std::string(Py_TYPE(memory.ptr())->tp_name) + " without " + method +
+            "memory is of type " + std::string(Py_TYPE(memory.ptr())->tp_name) + ", without " + method +
             "(); expected an object with allocate(nbytes, stream) and deallocate(ptr, nbytes, stream)");
     }
     resource = std::make_shared<PyMemoryResource>(memory, name == "cpu" ? 64 : 128);
