@@ -9,11 +9,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import pytest
-from frameworks import PLACES, Framework, module, place_name, sees_gpu
+from frameworks import PLACES, Framework, module, need_cuda, need_place, place_name, sees_gpu
 from gpu_record import write_record
 from hypothesis import settings
-
-import gpuhash
 
 settings.register_profile("gpuhash", derandomize=True, deadline=None, database=None)
 settings.load_profile("gpuhash")
@@ -29,26 +27,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         count["failed"] += len(terminalreporter.stats.get("error", []))
         write_record(count)
         terminalreporter.write_line("wrote tests/gpu_record.json")
-
-
-def need_cuda() -> None:
-    """Skip where there is no GPU, unless one is required."""
-    if gpuhash._core.platform_devices("cuda"):
-        return
-    reason = gpuhash._core.platform_unavailable_reason("cuda")
-    if os.environ.get("GPUHASH_REQUIRE_CUDA") == "1":
-        pytest.fail(f"GPUHASH_REQUIRE_CUDA=1, but: {reason}")
-    pytest.skip(reason or "no GPU")
-
-
-def need_place(place: Framework) -> Framework:
-    if place.table_device == "cuda":
-        need_cuda()
-    if module(place.name) is None:
-        pytest.skip(f"{place.name} is not installed")
-    if place.device == "cuda" and not sees_gpu(place.name):
-        pytest.skip(f"{place.name} sees no GPU")
-    return place
 
 
 @pytest.fixture(params=["cpu", "cuda"])

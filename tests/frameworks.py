@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
+
+import gpuhash
 
 
 @functools.cache
@@ -134,3 +138,23 @@ PLACES = [
 
 def place_name(place: Framework) -> str:
     return f"{place.name}-{place.table_device}"
+
+
+def need_cuda() -> None:
+    """Skip where there is no GPU, unless one is required."""
+    if gpuhash._core.platform_devices("cuda"):
+        return
+    reason = gpuhash._core.platform_unavailable_reason("cuda")
+    if os.environ.get("GPUHASH_REQUIRE_CUDA") == "1":
+        pytest.fail(f"GPUHASH_REQUIRE_CUDA=1, but: {reason}")
+    pytest.skip(reason or "no GPU")
+
+
+def need_place(place: Framework) -> Framework:
+    if place.table_device == "cuda":
+        need_cuda()
+    if module(place.name) is None:
+        pytest.skip(f"{place.name} is not installed")
+    if place.device == "cuda" and not sees_gpu(place.name):
+        pytest.skip(f"{place.name} sees no GPU")
+    return place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frameworks import PLACES, module, place_name, to_numpy
+from frameworks import PLACES, module, need_place, place_name, to_numpy
 from samples import random_keys, random_values, same_bytes
 
 from gpuhash import HashTable
@@ -59,8 +59,6 @@ def test_every_framework_reads_the_table(place):
 
 @pytest.mark.parametrize("reader", READERS, ids=place_name)
 def test_row_storage_is_one_memory_for_all(reader):
-    from conftest import need_place
-
     need_place(reader)
     table, keys, values = filled_through_torch(reader.table_device)
     mine = table.row_storage_as("torch")
@@ -73,8 +71,6 @@ def test_row_storage_is_one_memory_for_all(reader):
 
 @pytest.mark.parametrize("reader", [p for p in READERS if p.name in ("jax", "tensorflow")], ids=place_name)
 def test_immutable_frameworks_are_told_that_rows_change(reader):
-    from conftest import need_place
-
     need_place(reader)
     table, _, _ = filled_through_torch(reader.table_device)
     with pytest.raises(ValueError, match="never change"):
