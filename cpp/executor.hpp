@@ -25,18 +25,18 @@ struct ValueBatch {
 
 /// What find writes; each pointer may be null.
 struct FindOutput {
-  void* values;            // [n, bytes]
-  std::int64_t bytes;      // per value
-  const void* fallback;    // [bytes], in the table's memory space: the value of absent keys; null: zeros
-  bool* found;             // [n]
-  std::int64_t* rows;      // [n], row numbers, -1 for absent keys
-  bool count_missing;      // set control->missing
+  void* values;          // [n, bytes]
+  std::int64_t bytes;    // per value
+  const void* fallback;  // [bytes], in the table's memory space: the value of absent keys; null: zeros
+  bool* found;           // [n]
+  std::int64_t* rows;    // [n], row numbers, -1 for absent keys
+  bool count_missing;    // set control->missing
 };
 
 enum class InsertMode : std::uint8_t { kKeep, kAssign };
 
-/// Arithmetic of insert_or_apply. Integers wrap, float minima and maxima pass NaN on (as numpy.minimum does), booleans add
-/// as "or" and multiply as "and".
+/// Arithmetic of insert_or_apply. Integers wrap, float minima and maxima pass NaN on (as numpy.minimum does), booleans
+/// add as "or" and multiply as "and".
 enum class ApplyOp : std::uint8_t { kAdd, kMultiply, kMin, kMax, kBitAnd, kBitOr, kBitXor };
 
 struct InsertBatch {
@@ -75,8 +75,8 @@ class Executor {
   /// Appends the keys that are not in the table, duplicates and all, in any order, to out [n]; their number goes to
   /// control->absent.
   virtual void list_absent(DeviceContext&, const View&, const KeyBatch&, Key* out, Stream) const = 0;
-  /// Inserts all of `from` into `to`, which is empty and has room. Row numbers stay; with compact_rows they are dealt out
-  /// anew from 0 and the rows copied to to.rows.
+  /// Inserts all of `from` into `to`, which is empty and has room. Row numbers stay; with compact_rows they are dealt
+  /// out anew from 0 and the rows copied to to.rows.
   virtual void rehash(DeviceContext&, const View& from, const View& to, bool compact_rows, Stream) const = 0;
   /// Writes keys [size], values [size, value_bytes] and row numbers [size], each in the order of the slots; each may be
   /// null.

@@ -31,8 +31,8 @@ GPUHASH_HD std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
 
 namespace detail {
 
-/// Both halves of a 64 x 64-bit product, folded: every input bit reaches every output bit but for the few near the ends.
-/// The folded multiplication is that of wyhash (https://github.com/wangyi-fudan/wyhash).
+/// Both halves of a 64 x 64-bit product, folded: every input bit reaches every output bit but for the few near the
+/// ends. The folded multiplication is that of wyhash (https://github.com/wangyi-fudan/wyhash).
 GPUHASH_HD std::uint64_t fold(std::uint64_t a, std::uint64_t b) { return multiply_high(a, b) ^ (a * b); }
 
 inline constexpr std::uint64_t kHashWhiten = 0x9e3779b97f4a7c15ull;

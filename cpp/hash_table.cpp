@@ -16,13 +16,14 @@ constexpr std::int64_t kMaxBatch = std::int64_t{1} << 31;
 /// Distinct keys are counted in chunks of at least this many, so that the count costs few waits.
 constexpr std::int64_t kCountChunk = std::int64_t{1} << 20;
 
-/// A batch of absent keys this much smaller than the table is taken to be distinct: growing early by an eighth costs less
-/// than counting.
+/// A batch of absent keys this much smaller than the table is taken to be distinct: growing early by an eighth costs
+/// less than counting.
 constexpr std::int64_t kSmallPart = 8;
 
 template <class View>
 Geometry make_geometry(std::int64_t slots) {
-  const std::uint64_t wanted = std::max<std::uint64_t>(1, (static_cast<std::uint64_t>(slots) + View::kSlots - 1) / View::kSlots);
+  const std::uint64_t wanted =
+      std::max<std::uint64_t>(1, (static_cast<std::uint64_t>(slots) + View::kSlots - 1) / View::kSlots);
   if (wanted > kMaxBuckets)
     throw ShapeError("a table of " + std::to_string(slots) + " slots was asked for; at most " +
                      std::to_string(kMaxBuckets * View::kSlots) + " are possible");
@@ -104,7 +105,8 @@ HashTable<Key, Value>::HashTable(const TableOptions& options, std::shared_ptr<De
 
 template <class Key, class Value>
 HashTable<Key, Value>::~HashTable() {
-  for (Allocation* memory : {&storage_.slots, &storage_.filters, &storage_.control, &storage_.free_rows, &storage_.row_tags})
+  for (Allocation* memory :
+       {&storage_.slots, &storage_.filters, &storage_.control, &storage_.free_rows, &storage_.row_tags})
     memory->set_stream(last_stream_);
   if (storage_.rows) storage_.rows->set_stream(last_stream_);
 }
@@ -232,7 +234,8 @@ std::int64_t HashTable<Key, Value>::count_distinct(const Key* keys, std::int64_t
 }
 
 /// After long churn, filter bits of keys that are gone make searches go on in vain, and erased marks keep buckets full.
-/// A rebuild of the same size clears both; it comes due after as many erasures as half the slots, so its cost is spread.
+/// A rebuild of the same size clears both; it comes due after as many erasures as half the slots, so its cost is
+/// spread.
 template <class Key, class Value>
 void HashTable<Key, Value>::maintain(const Control& control, Stream stream) {
   const std::uint64_t buckets = storage_.view.geometry.bucket_count;
@@ -259,7 +262,8 @@ void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const
                    static_cast<std::size_t>(used_rows * options_.value_bytes()), stream);
   executor().rehash(*context_, storage_.view, next.view, compact_rows, stream);
 
-  for (Allocation* memory : {&storage_.slots, &storage_.filters, &storage_.control, &storage_.free_rows, &storage_.row_tags})
+  for (Allocation* memory :
+       {&storage_.slots, &storage_.filters, &storage_.control, &storage_.free_rows, &storage_.row_tags})
     memory->set_stream(stream);
   if (storage_.rows) storage_.rows->set_stream(stream);
   storage_ = std::move(next);
@@ -333,7 +337,8 @@ template <class Key, class Value>
 void HashTable<Key, Value>::prepare(const KeyBatch& keys, bool capturing, Stream stream) {
   if (!capturing) return prepare_room(keys, stream);
   if (size_bound_ + keys.count > current_limit())
-    throw ShapeError("a batch of " + std::to_string(keys.count) + " keys may not fit, and a table cannot grow while a " +
+    throw ShapeError("a batch of " + std::to_string(keys.count) +
+                     " keys may not fit, and a table cannot grow while a " +
                      "CUDA graph is captured; call reserve() and len() before the capture");
   size_bound_ += keys.count;
   captured_ = true;
@@ -414,7 +419,8 @@ std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContex
   copy(to.filters, from.filters, View::filter_bytes(from.geometry.bucket_count));
   copy(to.control, from.control, sizeof(Control));
   if (options_.has_rows()) {
-    copy(to.rows.data, from.rows.data, static_cast<std::size_t>(control.next_row) * static_cast<std::size_t>(from.rows.bytes));
+    copy(to.rows.data, from.rows.data,
+         static_cast<std::size_t>(control.next_row) * static_cast<std::size_t>(from.rows.bytes));
     copy(to.rows.free, from.rows.free, control.free_rows * sizeof(std::int64_t));
   }
   target.synchronize(nullptr);

@@ -14,8 +14,8 @@
 /// many *slots* as fit, key and value side by side. Apart from them lies one *filter* byte per bucket.
 ///
 /// A key's probe sequence is: the bucket that the high half of its hash picks; then kRandomHops buckets of the same
-/// region, each picked by another hash; then all buckets, one after the other. A key that is stored behind a full bucket
-/// of its sequence has left its bit in that bucket's filter. So there are two invariants:
+/// region, each picked by another hash; then all buckets, one after the other. A key that is stored behind a full
+/// bucket of its sequence has left its bit in that bucket's filter. So there are two invariants:
 ///
 ///   1. A key lies in its sequence before the first bucket whose filter lacks the key's bit, or in that bucket.
 ///   2. A bucket with an empty slot has never been passed by a key: its filter need not be read.
@@ -60,11 +60,11 @@ struct Control {
 
 /// Row storage of values that do not fit beside their key; the slot holds the row number.
 struct RowView {
-  std::byte* data;         // [capacity, bytes]
-  std::int64_t* free;      // [capacity], numbers of erased rows, a stack
-  std::uint32_t* tags;     // [capacity], scratch that elects one writer per row
-  std::int64_t capacity;   // rows
-  std::int64_t bytes;      // bytes per row; 0: the table has no row storage
+  std::byte* data;        // [capacity, bytes]
+  std::int64_t* free;     // [capacity], numbers of erased rows, a stack
+  std::uint32_t* tags;    // [capacity], scratch that elects one writer per row
+  std::int64_t capacity;  // rows
+  std::int64_t bytes;     // bytes per row; 0: the table has no row storage
 };
 
 /// Bucket counts and what follows from them.
@@ -186,9 +186,9 @@ class Probe {
   /// Not for stray keys: their bucket is never passed.
   GPUHASH_HD void next(const Geometry& geometry) {
     if (hop_ < kRandomHops) {
-      // An odd multiplier per hop. Double hashing would be cheaper, but can cycle over a bucket count that is not prime.
-      const std::uint32_t mixed = static_cast<std::uint32_t>(hash_) *
-                                  (0x9e3779b9u + hop_ * 2u * 0x85ebca6bu);
+      // An odd multiplier per hop. Double hashing would be cheaper, but can cycle over a bucket count that is not
+      // prime.
+      const std::uint32_t mixed = static_cast<std::uint32_t>(hash_) * (0x9e3779b9u + hop_ * 2u * 0x85ebca6bu);
       bucket_ = region(hash_, geometry) * geometry.region_buckets + multiply_high(mixed, geometry.region_buckets);
     } else {
       bucket_ = bucket_ + 1 == geometry.bucket_count ? 0 : bucket_ + 1;

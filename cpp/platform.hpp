@@ -8,7 +8,8 @@
 
 namespace gpuhash {
 
-/// A kind of device ("cpu", "cuda"), registered by name when libgpuhash is loaded. Nothing above it asks which one it got.
+/// A kind of device ("cpu", "cuda"), registered by name when libgpuhash is loaded. Nothing above it asks which one it
+/// got.
 class GPUHASH_API Platform {
  public:
   virtual ~Platform() = default;

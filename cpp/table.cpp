@@ -21,8 +21,10 @@ void check(const TableOptions& options) {
     throw ShapeError("keys of " + std::to_string(options.key_elements) + " x " + std::string(name(options.key_dtype)) +
                      " were asked for; a key has 1 to " + std::to_string(kMaxKeyBytes) + " bytes");
   for (const std::int64_t extent : options.value_shape)
-    if (extent < 1) throw ShapeError("value_shape has an extent of " + std::to_string(extent) + "; extents are 1 or more");
-  if (options.capacity < 0) throw ShapeError("capacity is " + std::to_string(options.capacity) + "; slots are 0 or more");
+    if (extent < 1)
+      throw ShapeError("value_shape has an extent of " + std::to_string(extent) + "; extents are 1 or more");
+  if (options.capacity < 0)
+    throw ShapeError("capacity is " + std::to_string(options.capacity) + "; slots are 0 or more");
   if (options.max_capacity && *options.max_capacity < 1)
     throw ShapeError("max_capacity is " + std::to_string(*options.max_capacity) + "; slots are 1 or more");
   if (options.max_capacity && options.capacity > *options.max_capacity)

@@ -17,9 +17,9 @@ struct GPUHASH_API TableOptions {
   std::int64_t key_elements = 1;     // integers per key; at most 16 bytes in all
   std::optional<DType> value_dtype;  // nullopt: a set
   std::vector<std::int64_t> value_shape;
-  std::int64_t capacity = 0;                  // slots to begin with
-  std::optional<std::int64_t> max_capacity;   // slots; a table at its maximum fills to the last slot
-  double max_load_factor = 0.8;               // in (0, 1]: the table grows before size passes this part of its slots
+  std::int64_t capacity = 0;                 // slots to begin with
+  std::optional<std::int64_t> max_capacity;  // slots; a table at its maximum fills to the last slot
+  double max_load_factor = 0.8;              // in (0, 1]: the table grows before size passes this part of its slots
   bool deterministic = false;
 
   std::int64_t value_elements() const;

@@ -15,8 +15,8 @@ namespace gpuhash::cuda {
 namespace {
 
 constexpr unsigned kApplyBlock = 256;
-constexpr unsigned kRounds = 16;       // per warp: values of a hot key met within them are combined before they go out
-constexpr unsigned kCacheEntries = 32; // per warp
+constexpr unsigned kRounds = 16;        // per warp: values of a hot key met within them are combined before they go out
+constexpr unsigned kCacheEntries = 32;  // per warp
 
 /// cell = combine(cell, value) by compare-and-swap of the word that holds the cell.
 template <class T>
@@ -115,8 +115,8 @@ __device__ __forceinline__ T shuffle_element(const T& value, int lane) {
   return out;
 }
 
-/// Combines the values of lanes with equal places into the lowest of them, in a logarithmic number of steps; true in that
-/// lane. place < 0: the lane has no value.
+/// Combines the values of lanes with equal places into the lowest of them, in a logarithmic number of steps; true in
+/// that lane. place < 0: the lane has no value.
 template <class T>
 __device__ __forceinline__ bool combine_peers(std::int64_t place, ApplyOp op, T& value) {
   const int lane = threadIdx.x % 32;
@@ -194,9 +194,7 @@ __global__ void __launch_bounds__(kApplyBlock)
   for (std::int64_t e = t % lanes; e < cells.elements; e += lanes) update(cell + e, op, from[e]);
 }
 
-unsigned blocks_for(std::int64_t threads) {
-  return static_cast<unsigned>((threads + kApplyBlock - 1) / kApplyBlock);
-}
+unsigned blocks_for(std::int64_t threads) { return static_cast<unsigned>((threads + kApplyBlock - 1) / kApplyBlock); }
 
 }  // namespace
 
@@ -209,11 +207,13 @@ void apply_to_cells(const Cells& cells, const ValueBatch& values, std::int64_t c
     const T* const from = static_cast<const T*>(values.data);
     if (cells.elements == 1) {
       const std::int64_t warps = (count + 32 * kRounds - 1) / (32 * kRounds);
-      apply_scalars_kernel<T><<<blocks_for(warps * 32), kApplyBlock, 0, queue>>>(cells, from, values.broadcast, count, op);
+      apply_scalars_kernel<T>
+          <<<blocks_for(warps * 32), kApplyBlock, 0, queue>>>(cells, from, values.broadcast, count, op);
     } else {
       int lanes = 1;
       while (lanes < 32 && lanes < cells.elements) lanes *= 2;
-      apply_rows_kernel<T><<<blocks_for(count * lanes), kApplyBlock, 0, queue>>>(cells, from, values.broadcast, count, op, lanes);
+      apply_rows_kernel<T>
+          <<<blocks_for(count * lanes), kApplyBlock, 0, queue>>>(cells, from, values.broadcast, count, op, lanes);
     }
   });
   check(cudaGetLastError(), "applying values");

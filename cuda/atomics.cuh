@@ -29,11 +29,10 @@ __device__ __forceinline__ Words load_unchanging(const void* from) {
 __device__ __forceinline__ Words load_contended(const void* from) {
   Words words;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n .reg .b128 word;\n ld.relaxed.gpu.global.b128 word, [%2];\n mov.b128 {%0, %1}, word;\n}"
-      : "=l"(words.low), "=l"(words.high)
-      : "l"(from)
-      : "memory");
+  asm volatile("{\n .reg .b128 word;\n ld.relaxed.gpu.global.b128 word, [%2];\n mov.b128 {%0, %1}, word;\n}"
+               : "=l"(words.low), "=l"(words.high)
+               : "l"(from)
+               : "memory");
 #else
   asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
                : "=l"(words.low), "=l"(words.high)

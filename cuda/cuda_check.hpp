@@ -12,7 +12,8 @@ namespace gpuhash::cuda {
 inline void check(cudaError_t status, const char* action) {
   if (status == cudaSuccess) return;
   (void)cudaGetLastError();  // an error that is reported here must not surface again in an unrelated call
-  const std::string text = std::string(action) + " failed: " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")";
+  const std::string text =
+      std::string(action) + " failed: " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")";
   if (status == cudaErrorMemoryAllocation) throw OutOfMemoryError(text);
   throw CudaError(text);
 }

@@ -120,7 +120,8 @@ class CudaExecutor final : public Executor<Key, Value> {
       if (view.rows.bytes == 0) {
         launch("inserting keys", insert_kernel<View>, n, kBlock, stream, view, batch.keys, ValueBatch{},
                InsertTarget{false, false, batch.inserted, places.as<std::int64_t>(), initial.low});
-        const Cells cells{value_bytes(view), sizeof(typename View::SlotType), places.as<std::int64_t>(), batch.elements};
+        const Cells cells{value_bytes(view), sizeof(typename View::SlotType), places.as<std::int64_t>(),
+                          batch.elements};
         apply_to_cells(cells, batch.values, n, batch.op, batch.dtype, stream);
         return;
       }
@@ -207,11 +208,13 @@ class CudaExecutor final : public Executor<Key, Value> {
 
   static void require_cas128(const Device& device) {
     int major = 0;
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index), "reading a GPU's properties");
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index),
+          "reading a GPU's properties");
     if (major < 9)
-      throw PlatformError("keys of more than 8 bytes were asked for on " + device.to_string() + ", whose compute " +
-                          "capability is " + std::to_string(major) +
-                          ".x; they need 9.0 or later (128-bit compare-and-swap): use keys of up to 8 bytes, or the host");
+      throw PlatformError(
+          "keys of more than 8 bytes were asked for on " + device.to_string() + ", whose compute " + "capability is " +
+          std::to_string(major) +
+          ".x; they need 9.0 or later (128-bit compare-and-swap): use keys of up to 8 bytes, or the host");
   }
 
   /// Waits.
@@ -251,8 +254,8 @@ class CudaExecutor final : public Executor<Key, Value> {
     const Allocation mask = scratch<bool>(context, keep && batch.inserted == nullptr ? n : 0, stream);
     bool* const inserted = batch.inserted != nullptr ? batch.inserted : mask.as<bool>();
     insert_keys(view, batch.keys, inserted, places.as<std::int64_t>(), stream);
-    launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view,
-           places.as<std::int64_t>(), static_cast<const bool*>(keep ? inserted : nullptr), n);
+    launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view, places.as<std::int64_t>(),
+           static_cast<const bool*>(keep ? inserted : nullptr), n);
     if (!keep) elect(row_tags(view), places.as<std::int64_t>(), n, Elect::kAny, nullptr, stream);
     scatter_rows(view.rows, places.as<std::int64_t>(), n, batch.values, stream);
   }
@@ -285,7 +288,7 @@ class CudaExecutor final : public Executor<Key, Value> {
         launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view,
                locations.as<std::int64_t>(), nullptr, n);
     }
-    const Tags tags = rows               ? row_tags(view)
+    const Tags tags = rows              ? row_tags(view)
                       : View::kHasValue ? Tags{value_bytes(view), sizeof(typename View::SlotType)}
                                         : Tags{set_tags.as<std::byte>(), sizeof(std::uint32_t)};
     if (first_wanted) {

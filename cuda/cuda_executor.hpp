@@ -16,8 +16,8 @@ void add_executors_16(Executors& executors);
 /// base + index[i] * stride, `elements` elements of `dtype` long.
 struct Cells {
   std::byte* base;
-  std::int64_t stride;          // bytes
-  const std::int64_t* index;    // [n]
+  std::int64_t stride;        // bytes
+  const std::int64_t* index;  // [n]
   std::int64_t elements;
 };
 

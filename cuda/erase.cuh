@@ -5,8 +5,8 @@
 
 namespace gpuhash::cuda {
 
-/// Erases 32 keys per warp. Of duplicates in the batch one thread erases; a slot of a bucket that still has an empty slot
-/// becomes empty, others keep a mark (layout.hpp says why).
+/// Erases 32 keys per warp. Of duplicates in the batch one thread erases; a slot of a bucket that still has an empty
+/// slot becomes empty, others keep a mark (layout.hpp says why).
 template <class View>
 __global__ void __launch_bounds__(kBlock) erase_kernel(View view, KeyBatch keys, bool* erased) {
   using Key = typename View::Key;

@@ -18,13 +18,13 @@ struct Counts {
   }
 };
 
-/// Finds or inserts one key per lane: on_hit(slot) where it is there, on_new(slot) where this lane has put it there with
-/// `value`.
+/// Finds or inserts one key per lane: on_hit(slot) where it is there, on_new(slot) where this lane has put it there
+/// with `value`.
 ///
-/// Within one kernel, slots only go from free to taken. All lanes with one key try the free slots of its sequence in one
-/// order, and each takes the first that it sees free: where two try, the first slot they both could take decides, and the
-/// loser finds its key there. So a key is stored once, also where a lane remembers an erased slot and first looks
-/// whether the key lies behind it.
+/// Within one kernel, slots only go from free to taken. All lanes with one key try the free slots of its sequence in
+/// one order, and each takes the first that it sees free: where two try, the first slot they both could take decides,
+/// and the loser finds its key there. So a key is stored once, also where a lane remembers an erased slot and first
+/// looks whether the key lies behind it.
 template <class View, class OnHit, class OnNew>
 __device__ __forceinline__ void find_or_insert(const View& view, std::uint8_t* owners, const typename View::Key& key,
                                                const typename View::Value& value, bool open, Counts& counts,
@@ -98,11 +98,11 @@ __device__ __forceinline__ void find_or_insert(const View& view, std::uint8_t* o
 
 /// What insert_kernel does with the keys' slots.
 struct InsertTarget {
-  bool assign;               // overwrite values that are there
-  bool rows;                 // the value of a new key is the number of a new row
-  bool* inserted;            // [n] or null
-  std::int64_t* locations;   // [n] or null: the index of each key's slot
-  std::uint64_t initial;     // the value of new keys where the batch has none
+  bool assign;              // overwrite values that are there
+  bool rows;                // the value of a new key is the number of a new row
+  bool* inserted;           // [n] or null
+  std::int64_t* locations;  // [n] or null: the index of each key's slot
+  std::uint64_t initial;    // the value of new keys where the batch has none
 };
 
 template <class View>

@@ -19,8 +19,8 @@ struct RowShape {
 /// out[i] = storage[rows[i]], or the fallback (null: zeros) where rows[i] < 0.
 template <class Word>
 __global__ void __launch_bounds__(kRowBlock)
-    gather_rows_kernel(Word* out, const Word* storage, const std::int64_t* rows, const Word* fallback, std::int64_t count,
-                       RowShape shape) {
+    gather_rows_kernel(Word* out, const Word* storage, const std::int64_t* rows, const Word* fallback,
+                       std::int64_t count, RowShape shape) {
   const std::int64_t t = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
   const std::int64_t i = t / shape.lanes;
   if (i >= count) return;
@@ -117,13 +117,14 @@ __global__ void __launch_bounds__(kRowBlock)
     store_values_kernel(View view, const std::int64_t* places, ValueBatch values, std::int64_t count) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
   if (i >= count || places[i] < 0) return;
-  view.slots[places[i]].value = load_bytes<typename View::Value>(values.data, values.broadcast ? 0 : i,
-                                                                 static_cast<std::uint32_t>(values.bytes));
+  view.slots[places[i]].value =
+      load_bytes<typename View::Value>(values.data, values.broadcast ? 0 : i, static_cast<std::uint32_t>(values.bytes));
 }
 
 /// places[i] = locations[i] where absent[i]; else -1. `found` is the complement of absent.
 static __global__ void __launch_bounds__(kRowBlock)
-    places_of_absent_kernel(const std::int64_t* locations, const bool* found, std::int64_t* places, std::int64_t count) {
+    places_of_absent_kernel(const std::int64_t* locations, const bool* found, std::int64_t* places,
+                            std::int64_t count) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
   if (i < count) places[i] = found[i] ? -1 : locations[i];
 }
