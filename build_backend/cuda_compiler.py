@@ -1,7 +1,7 @@
 """Where the CUDA compiler is: one answer for the build backend and for CMake, which runs this file.
 
-Environment: ``GPUHASH_CUDA`` (AUTO, ON, OFF); ``GPUHASH_NVCC_WHEELS=1`` passes over every installed toolkit and takes the
-compiler from NVIDIA's wheels.
+Environment: ``GPUHASH_CUDA`` (AUTO, ON, OFF); ``GPUHASH_NVCC_WHEELS=1`` passes over every installed toolkit and takes
+the compiler from NVIDIA's wheels.
 """
 
 import importlib.util
