@@ -1,0 +1,12 @@
+"""A hash table for batches, in GPU or host memory, used like a dict whose keys and values are whole tensors."""
+
+from importlib.metadata import version
+
+from ._core import CudaError, PlatformError, TableFullError
+from .hash_set import HashSet
+from .table import HashTable
+from .tables import load, open
+
+__all__ = ["CudaError", "HashSet", "HashTable", "PlatformError", "TableFullError", "__version__", "load", "open"]
+
+__version__ = version("gpuhash")

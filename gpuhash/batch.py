@@ -1,0 +1,128 @@
+"""One call's arrays: its keys and values in the table's memory, and the outputs for its caller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from .arrays import Framework, Shape, framework_of
+from .dtypes import storage_dtype, to_python
+from .memory import make_context
+
+
+class Batch:
+    """The keys of one call, in the table's memory, and what its outputs have to be."""
+
+    __slots__ = ("array", "context", "framework", "scalar", "settle", "shape", "staged", "stream", "tensor")
+
+    array: _core.Array  # [*shape, *key_shape], on the table's device
+    context: _core.Context
+    framework: Framework
+    scalar: bool  # a Python number (or a tuple for a vector key): so are the answers
+    settle: bool  # the host waits for the work before it gives the arrays back
+    shape: Shape
+    staged: bool  # the keys are on the host and the table is not: so are the answers
+    stream: int
+    tensor: Any
+
+
+def place(
+    array: _core.Array, context: _core.Context, stream: int, what: str, tensor: object
+) -> tuple[_core.Array, bool]:
+    """The array in the context's memory, copied there from the host if need be, and whether it was."""
+    platform = array.platform
+    if platform == context.platform and (platform == "cpu" or array.device_index == context.device_index):
+        return array, False
+    if platform == "cpu":
+        buffer = _core.Buffer(context, array.dtype, array.shape, stream)
+        target = buffer.array()
+        context.copy(target, array, stream)
+        return target, True
+    given = f"{platform}:{array.device_index}"
+    if context.platform == "cpu":
+        raise ValueError(
+            f"the {what} are on {given} and the table is on the host: move them, as with .cpu() in PyTorch, or move "
+            f"the table, with table.to('{given}')"
+        )
+    raise ValueError(f"the {what} are on {given} and the table is on {context.device}: move one to the other")
+
+
+class Output:
+    """An array that a call fills: new, of the keys' framework, or the caller's own."""
+
+    __slots__ = ("array", "dtype", "framework", "given", "host", "native")
+
+    def __init__(self, batch: Batch, dtype: str, shape: Shape, out: Any = None, what: str = "out") -> None:
+        self.dtype = dtype
+        self.host: _core.Array | None = None
+        self.given = out is not None
+        if out is not None:
+            self._take(batch, out, shape, what)
+            return
+        self.framework = batch.framework
+        if batch.scalar and not shape:  # answered as a Python number, of which NumPy need not know the dtype
+            self.native = np.empty((), storage_dtype(dtype))
+            self.array = _core.borrow(self.native)
+        elif batch.staged:
+            context = make_context("cpu")
+            self.native, self.array = self.framework.empty(batch.tensor, dtype, shape, context, 0)
+        else:
+            self.native, self.array = self.framework.empty(batch.tensor, dtype, shape, batch.context, batch.stream)
+        if batch.staged:
+            self._stage(batch, shape)
+
+    def _stage(self, batch: Batch, shape: Shape) -> None:
+        self.host = self.array
+        self.array = _core.Buffer(batch.context, self.array.dtype, shape, batch.stream).array()
+
+    def _take(self, batch: Batch, out: Any, shape: Shape, what: str) -> None:
+        framework = self.framework = framework_of(out)
+        if not framework.writable:
+            raise TypeError(
+                f"{what} is a {type(out).__name__}, and tables write only into arrays of NumPy, PyTorch and CuPy and "
+                "into gpuhash buffers"
+            )
+        self.native = out
+        array = out.array() if framework.name == "buffer" else _core.borrow(out, batch.stream)
+        if not array.contiguous:
+            raise ValueError(f"{what} is not C-contiguous: give a dense array")
+        if array.readonly:
+            raise ValueError(f"{what} is read-only: give a writable array")
+        if array.dtype != self.dtype:
+            raise TypeError(f"{what} has dtype {array.dtype}, expected {self.dtype}")
+        if array.shape != shape:
+            raise ValueError(f"{what} has shape {array.shape}, expected {shape}")
+        context = batch.context
+        self.array = array
+        if array.platform != context.platform and array.platform == "cpu":
+            self._stage(batch, shape)
+        elif array.platform != context.platform or array.device_index != context.device_index:
+            raise ValueError(f"{what} is on {array.platform}:{array.device_index} and the table on {context.device}")
+        elif framework is not batch.framework:
+            join(batch, framework, out)
+
+    def result(self, batch: Batch) -> Any:
+        """The filled array as the caller gets it. Waits if it lies on the host and the table does not."""
+        if self.host is not None:
+            batch.context.copy(self.host, self.array, batch.stream)
+        if self.given:
+            return self.native
+        if batch.scalar and self.native.ndim == 0:
+            return to_python(self.native, self.dtype)
+        return self.framework.hand_over(self.native, self.dtype)
+
+
+def join(batch: Batch, framework: Framework, tensor: Any) -> None:
+    """Makes another framework's array ready for the batch's stream, by waiting, where that works on its own stream."""
+    if batch.context.platform == "cpu":
+        return
+    if framework.private_streams:
+        framework.settle(tensor)
+        batch.settle = True
+        return
+    stream = framework.stream(tensor, batch.context.device_index)
+    if stream != batch.stream:
+        batch.context.synchronize(stream)
+        batch.settle = True

@@ -1,0 +1,331 @@
+"""HashSet: keys without values, in batches, used like a set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Self
+
+import numpy as np
+
+from . import _core, serialization
+from .arrays import framework_of
+from .base import KeyedTable, as_keys, shape_of
+from .inference import infer_keys
+
+
+class HashSet(KeyedTable):
+    """A set of keys in GPU or host memory, used like a Python set, with whole arrays of keys.
+
+    Parameters
+    ----------
+    key_dtype, key_shape, device, capacity, max_load_factor, growth, max_capacity, deterministic, memory, name
+        As for ``HashTable``.
+
+    Keys have the shape ``[*batch, *key_shape]`` and masks ``[*batch]``; both as for ``HashTable``. The operators take
+    other HashSets of the same key dtype and shape, on any device, and Python sets; they wait.
+    """
+
+    def __init__(
+        self,
+        key_dtype: object,
+        *,
+        key_shape: int | Sequence[int] = (),
+        device: object = "cpu",
+        capacity: int = 0,
+        max_load_factor: float = 0.8,
+        growth: bool = True,
+        max_capacity: int | None = None,
+        deterministic: bool = False,
+        memory: object = None,
+        name: str | None = None,
+    ) -> None:
+        self._make(
+            key_dtype,
+            shape_of(key_shape, "key_shape"),
+            device,
+            capacity,
+            max_load_factor,
+            growth,
+            max_capacity,
+            deterministic,
+            memory,
+            name,
+        )
+
+    @classmethod
+    def _open(cls, core: _core.Table, name: str) -> Self:
+        made = object.__new__(cls)
+        made._attach(core, (core.key_elements,) if core.key_elements > 1 else ())
+        made._name = name
+        return made
+
+    @classmethod
+    def from_keys(cls, keys: Any, **options: Any) -> Self:
+        """A set of these keys, an array, a list or a Python set; dtype and device are the array's.
+
+        Vector keys need ``key_shape=``. Other options are as for the constructor, with ``key_dtype``.
+        """
+        if isinstance(keys, AbstractSet):
+            keys = list(keys)
+        made = cls(**infer_keys(keys, options)[0])
+        made._put(keys)
+        return made
+
+    # Keys ------------------------------------------------------------------------------------------------------------
+
+    def add(self, keys: Any, out: Any = None) -> Any:
+        """Adds keys.
+
+        Parameters
+        ----------
+        keys
+            Keys of shape ``[*batch, *key_shape]``: an array of any framework, a list, or a single key.
+        out
+            A bool array of shape ``batch`` to write into.
+
+        Returns
+        -------
+        bool array of shape ``batch``: was the key new; true for exactly one of a new key's duplicates. Does not wait
+        for the GPU while the set has room for all keys as if they were new.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For arrays of other dtypes, or of shapes or devices that do not fit.
+        TableFullError, MemoryError
+            Where there is no room; the set is as it was.
+        """
+        batch = self._take(keys)
+        inserted = self._mask(batch, out)
+        self._changes += 1
+        self._core.insert(batch.array, None, False, "keep", inserted.array, batch.stream)
+        self._finish(batch)
+        return inserted.result(batch)
+
+    insert = add
+
+    def _put(self, keys: Any) -> None:
+        """Adds keys, without a mask."""
+        batch = self._take(keys)
+        self._changes += 1
+        self._core.insert(batch.array, None, False, "keep", None, batch.stream)
+        self._finish(batch)
+
+    def discard(self, keys: Any) -> None:
+        """Removes keys; absent ones are passed over. Does not wait for the GPU."""
+        batch = self._take(keys)
+        self._changes += 1
+        self._core.erase(batch.array, None, batch.stream)
+        self._finish(batch)
+
+    def remove(self, keys: Any) -> None:
+        """Removes keys. Waits. KeyError if any is absent: then nothing is removed."""
+        batch = self._take(keys)
+        self._check_present(batch, keys)
+        self._changes += 1
+        self._core.erase(batch.array, None, batch.stream)
+        self._finish(batch)
+
+    def pop(self) -> Any:
+        """Removes and returns some key. Waits, and reads all keys: take ``keys()`` to empty a set."""
+        keys = self._host_items(values=False)[0]
+        if not len(keys):
+            raise KeyError("pop(): the set is empty")
+        key = as_keys(keys[:1], self._key_shape)[0]
+        self.remove(key)
+        return key
+
+    # Like a set ------------------------------------------------------------------------------------------------------
+
+    def update(self, *others: Any) -> None:
+        """Adds the keys of others: HashSets on any device, arrays, lists or Python sets."""
+        for other in others:
+            if isinstance(other, HashSet):
+                self._merge(other)
+            else:
+                self._put(self._batch_of(other))
+
+    def union(self, *others: Any) -> Self:
+        """A new set of the keys of this one and of the others."""
+        made = self.copy()
+        made.update(*others)
+        return made
+
+    def intersection(self, *others: Any) -> Self:
+        """A new set of the keys that are in this one and in all others."""
+        made = self.copy()
+        made.intersection_update(*others)
+        return made
+
+    def intersection_update(self, *others: Any) -> None:
+        """Removes the keys that are not in all others."""
+        for other in others:
+            keys = self._host_keys()
+            self._drop(keys[~self._like_self(other)._holds(keys)])
+
+    def difference(self, *others: Any) -> Self:
+        """A new set of the keys of this one that are in none of the others."""
+        made = self.copy()
+        made.difference_update(*others)
+        return made
+
+    def difference_update(self, *others: Any) -> None:
+        """Removes the keys of the others."""
+        for other in others:
+            if other is self:
+                self.clear()
+            else:
+                self._drop(self._like_self(other)._host_keys())
+
+    def symmetric_difference(self, other: Any) -> Self:
+        """A new set of the keys that are in one of both, not in both."""
+        made = self.copy()
+        made.symmetric_difference_update(other)
+        return made
+
+    def symmetric_difference_update(self, other: Any) -> None:
+        """Removes the keys that are in both, and adds those that are in the other alone."""
+        theirs = self._like_self(other)._host_keys()
+        both = self._holds(theirs)
+        self._drop(theirs[both])
+        self._put(theirs[~both])
+
+    def isdisjoint(self, other: Any) -> bool:
+        """Have both no key in common? Waits."""
+        return not self._holds(self._like_self(other)._host_keys()).any()
+
+    def issubset(self, other: Any) -> bool:
+        """Are all keys of this set in the other? Waits."""
+        return bool(self._like_self(other)._holds(self._host_keys()).all())
+
+    def issuperset(self, other: Any) -> bool:
+        """Are all keys of the other in this set? Waits."""
+        return bool(self._holds(self._like_self(other)._host_keys()).all())
+
+    def _host_keys(self) -> np.ndarray[Any, Any]:
+        return self._host_items(values=False)[0]
+
+    def _holds(self, keys: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        mask: np.ndarray[Any, Any] = self.contains(keys)
+        return mask
+
+    def _drop(self, keys: np.ndarray[Any, Any]) -> None:
+        self.discard(keys)
+
+    def _batch_of(self, keys: Any) -> Any:
+        """A batch of keys, where they come as a Python set or another iterable."""
+        if not isinstance(keys, (AbstractSet, Iterable)) or isinstance(keys, (Sequence, str, bytes)):
+            return list(keys) if isinstance(keys, tuple) else keys
+        try:
+            return list(keys) if framework_of(keys).python else keys
+        except TypeError:
+            return list(keys)
+
+    def _like_self(self, other: Any) -> HashSet:
+        """The other as a HashSet with keys like these."""
+        if not isinstance(other, HashSet):
+            made = HashSet(self._key_dtype, key_shape=self._key_shape)
+            made.update(other)
+            return made
+        if not self._same_keys(other):
+            raise TypeError(
+                f"a set of {self._key_dtype} keys of shape {self._key_shape} cannot be combined with one of "
+                f"{other._key_dtype} keys of shape {other._key_shape}"
+            )
+        return other
+
+    def _same_keys(self, other: HashSet) -> bool:
+        return (self._key_dtype, self._key_shape) == (other._key_dtype, other._key_shape)
+
+    def __or__(self, other: object) -> Self:
+        return self.union(other) if isinstance(other, (HashSet, AbstractSet)) else NotImplemented
+
+    def __and__(self, other: object) -> Self:
+        return self.intersection(other) if isinstance(other, (HashSet, AbstractSet)) else NotImplemented
+
+    def __sub__(self, other: object) -> Self:
+        return self.difference(other) if isinstance(other, (HashSet, AbstractSet)) else NotImplemented
+
+    def __xor__(self, other: object) -> Self:
+        return self.symmetric_difference(other) if isinstance(other, (HashSet, AbstractSet)) else NotImplemented
+
+    def __ior__(self, other: object) -> Self:
+        if not isinstance(other, (HashSet, AbstractSet)):
+            return NotImplemented
+        self.update(other)
+        return self
+
+    def __iand__(self, other: object) -> Self:
+        if not isinstance(other, (HashSet, AbstractSet)):
+            return NotImplemented
+        self.intersection_update(other)
+        return self
+
+    def __isub__(self, other: object) -> Self:
+        if not isinstance(other, (HashSet, AbstractSet)):
+            return NotImplemented
+        self.difference_update(other)
+        return self
+
+    def __ixor__(self, other: object) -> Self:
+        if not isinstance(other, (HashSet, AbstractSet)):
+            return NotImplemented
+        self.symmetric_difference_update(other)
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        """Has the other, a HashSet on any device or a Python set, the same keys? Waits.
+
+        HashSets of different key dtypes or shapes are different.
+        """
+        if isinstance(other, HashSet):
+            if not self._same_keys(other):
+                return False
+            return self is other or (len(self) == len(other) and self.issubset(other))
+        if isinstance(other, AbstractSet):
+            return len(self) == len(other) and set(self) == other
+        return NotImplemented
+
+    def __le__(self, other: object) -> bool:
+        return self.issubset(other) if isinstance(other, (HashSet, AbstractSet)) else NotImplemented
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, (HashSet, AbstractSet)):
+            return NotImplemented
+        return len(self) < len(other) and self.issubset(other)
+
+    def __ge__(self, other: object) -> bool:
+        return self.issuperset(other) if isinstance(other, (HashSet, AbstractSet)) else NotImplemented
+
+    def __gt__(self, other: object) -> bool:
+        if not isinstance(other, (HashSet, AbstractSet)):
+            return NotImplemented
+        return len(self) > len(other) and self.issuperset(other)
+
+    def __repr__(self) -> str:
+        size = len(self)
+        load = size / self.capacity if self.capacity else 0.0
+        shape = f", key_shape={self._key_shape}" if self._key_shape else ""
+        name = f", name={self._name!r}" if self._name is not None else ""
+        return (
+            f"<{type(self).__name__} {self._key_dtype}{shape}, size={size}, capacity={self.capacity}, load={load:.3f}, "
+            f"device={self.device}{name}>"
+        )
+
+    @classmethod
+    def _restore(cls, contents: serialization.Contents, device: object, memory: object, name: str | None) -> Self:
+        if contents.value_dtype is not None:
+            raise ValueError("the file holds a table, not a set: load it with gpuhash.HashTable.load")
+        made = cls(
+            contents.key_dtype,
+            key_shape=contents.key_shape,
+            device=device,
+            max_load_factor=contents.max_load_factor,
+            max_capacity=contents.max_capacity,
+            deterministic=contents.deterministic,
+            memory=memory,
+        )
+        made._fill(contents)
+        made._register(name)
+        return made

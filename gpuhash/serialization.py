@@ -1,0 +1,335 @@
+"""Tables as files in safetensors format: own reader and writer, and what of a file is checked.
+
+The format (https://github.com/huggingface/safetensors#format): 8 bytes of header length, little-endian; the header, a
+JSON object of tensor names to dtype, shape and data_offsets, and "__metadata__" of strings; the tensors' bytes, without
+gaps. A reader must expect any bytes at all: every number is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from .arrays import Shape
+from .dtypes import ITEMSIZES, MAX_KEY_BYTES, is_integer, storage_dtype
+
+FORMAT_VERSION = "1"
+MAX_HEADER_BYTES = 100_000_000  # as in the safetensors package
+_MAX_DIMENSIONS = 64
+_LENGTH_BYTES = 8
+_ALIGNMENT = 8
+
+# complex128 is none of the format's dtypes: a trailing axis of two F64 stands for it.
+_FILE_DTYPES = {
+    "bool": "BOOL",
+    "int8": "I8",
+    "int16": "I16",
+    "int32": "I32",
+    "int64": "I64",
+    "uint8": "U8",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+    "complex128": "F64",
+}
+
+
+@dataclass
+class Contents:
+    """What a file holds of a table; the arrays are of their dtypes' storage, on the host."""
+
+    key_dtype: str
+    key_shape: Shape
+    value_dtype: str | None
+    value_shape: Shape
+    max_load_factor: float
+    max_capacity: int | None
+    deterministic: bool
+    default: bytes | None  # one value
+    keys: np.ndarray[Any, Any]  # [n, *key_shape]
+    values: np.ndarray[Any, Any] | None  # [n, *value_shape]
+
+
+def write_file(path: str | os.PathLike[str], contents: Contents) -> None:
+    """Writes the whole file or none: a temporary one beside it takes its place at the end."""
+    target = Path(path).absolute()
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            _write(file, contents)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_file(path: str | os.PathLike[str]) -> Contents:
+    """The contents of a file. ValueError where it is damaged or none of gpuhash's."""
+    with Path(path).open("rb") as file:
+        try:
+            return _read(file, os.fstat(file.fileno()).st_size)
+        except ValueError as error:
+            raise ValueError(f"{os.fspath(path)!r}: {error}") from None
+
+
+def to_bytes(contents: Contents) -> bytes:
+    file = io.BytesIO()
+    _write(file, contents)
+    return file.getvalue()
+
+
+def from_bytes(data: bytes) -> Contents:
+    return _read(io.BytesIO(data), len(data))
+
+
+def _file_shape(dtype: str, shape: Shape) -> Shape:
+    return (*shape, 2) if dtype == "complex128" else shape
+
+
+def _write(file: BinaryIO, contents: Contents) -> None:
+    metadata = {
+        "format": "gpuhash",
+        "format_version": FORMAT_VERSION,
+        "kind": "set" if contents.value_dtype is None else "table",
+        "key_dtype": contents.key_dtype,
+        "key_shape": json.dumps(contents.key_shape),
+        "max_load_factor": repr(contents.max_load_factor),
+        "max_capacity": "" if contents.max_capacity is None else str(contents.max_capacity),
+        "deterministic": json.dumps(contents.deterministic),
+    }
+    tensors = [("keys", contents.key_dtype, contents.keys)]
+    if contents.value_dtype is not None and contents.values is not None:
+        metadata["value_dtype"] = contents.value_dtype
+        metadata["value_shape"] = json.dumps(contents.value_shape)
+        metadata["default"] = "" if contents.default is None else contents.default.hex()
+        tensors.append(("values", contents.value_dtype, contents.values))
+    # The safetensors package wants the wider dtypes first, so that each tensor is aligned.
+    tensors.sort(key=lambda tensor: -ITEMSIZES[tensor[1]])
+    header: dict[str, Any] = {"__metadata__": metadata}
+    begin = 0
+    for name, dtype, array in tensors:
+        end = begin + array.nbytes
+        header[name] = {
+            "dtype": _FILE_DTYPES[dtype],
+            "shape": _file_shape(dtype, array.shape),
+            "data_offsets": [begin, end],
+        }
+        begin = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    file.write(len(text).to_bytes(_LENGTH_BYTES, "little"))
+    file.write(text)
+    for _, _, array in tensors:
+        # As bytes: not every dtype has a memoryview, nor has an empty array.
+        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def _read(file: BinaryIO, file_bytes: int) -> Contents:
+    if file_bytes < _LENGTH_BYTES:
+        raise ValueError(f"no safetensors file: it has {file_bytes} bytes, and the header's length alone takes 8")
+    header_bytes = int.from_bytes(_read_exactly(file, _LENGTH_BYTES), "little")
+    if header_bytes > min(MAX_HEADER_BYTES, file_bytes - _LENGTH_BYTES):
+        raise ValueError(f"no safetensors file, or a truncated one: a header of {header_bytes} bytes in {file_bytes}")
+    header = _parse_header(_read_exactly(file, header_bytes))
+    metadata = _metadata(header.pop("__metadata__", None))
+    contents = _describe(metadata)
+    data_bytes = file_bytes - _LENGTH_BYTES - header_bytes
+    places = _check_tensors(header, contents, data_bytes)
+    start = _LENGTH_BYTES + header_bytes
+    contents.keys = _read_tensor(file, start + places["keys"][0], contents.key_dtype, places["keys"][1])
+    if contents.value_dtype is not None:
+        begin, shape = places["values"]
+        contents.values = _read_tensor(file, start + begin, contents.value_dtype, shape)
+    return contents
+
+
+def _read_exactly(file: BinaryIO, count: int) -> bytes:
+    data = file.read(count)
+    if len(data) != count:
+        raise ValueError("the file ends too early")
+    return data
+
+
+def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise ValueError("a name appears twice in the header")
+    return dict(pairs)
+
+
+def _parse_header(text: bytes) -> dict[str, Any]:
+    if not text.startswith(b"{"):
+        raise ValueError("no safetensors file: its header does not begin with '{'")
+    try:
+        header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique_pairs)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the header is no valid JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise ValueError("the header is no JSON object")
+    return header
+
+
+def _metadata(metadata: Any) -> dict[str, str]:
+    if not isinstance(metadata, dict) or metadata.get("format") != "gpuhash":
+        raise ValueError("the file was not written by gpuhash: its metadata do not say so")
+    for name, text in metadata.items():
+        if not isinstance(text, str):
+            raise ValueError(f"the metadata {name!r} is no string")
+    if metadata.get("format_version") != FORMAT_VERSION:
+        raise ValueError(
+            f"the file has format version {metadata.get('format_version')!r}, and this gpuhash reads {FORMAT_VERSION!r}"
+        )
+    return metadata
+
+
+def _describe(metadata: dict[str, str]) -> Contents:
+    """What the metadata say of the table, checked; the arrays are still to come."""
+    kind = metadata.get("kind")
+    if kind not in ("table", "set"):
+        raise ValueError(f"the file's kind is {kind!r}, expected 'table' or 'set'")
+    key_dtype = metadata.get("key_dtype", "")
+    if key_dtype not in ITEMSIZES or not is_integer(key_dtype):
+        raise ValueError(f"the key dtype {key_dtype!r} is none that tables take")
+    key_shape = _shape(metadata.get("key_shape"), "key_shape")
+    if len(key_shape) > 1 or not 1 <= math.prod(key_shape) * ITEMSIZES[key_dtype] <= MAX_KEY_BYTES:
+        raise ValueError(f"keys of {key_dtype} and shape {key_shape} are none that tables take")
+    value_dtype: str | None = None
+    value_shape: Shape = ()
+    default: bytes | None = None
+    if kind == "table":
+        value_dtype = metadata.get("value_dtype", "")
+        if value_dtype not in ITEMSIZES:
+            raise ValueError(f"the value dtype {value_dtype!r} is none that tables take")
+        value_shape = _shape(metadata.get("value_shape"), "value_shape")
+        default = _default(metadata.get("default", ""), value_dtype, value_shape)
+    empty = np.empty(0, np.uint8)
+    return Contents(
+        key_dtype=key_dtype,
+        key_shape=key_shape,
+        value_dtype=value_dtype,
+        value_shape=value_shape,
+        max_load_factor=_load_factor(metadata.get("max_load_factor", "")),
+        max_capacity=_max_capacity(metadata.get("max_capacity", "")),
+        deterministic=metadata.get("deterministic") == "true",
+        default=default,
+        keys=empty,
+        values=None,
+    )
+
+
+def _shape(value: Any, name: str) -> Shape:
+    """A shape from a list of integers, or from a text that is one in JSON."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            raise ValueError(f"{name} is no list of integers") from None
+    if not isinstance(value, list) or len(value) > _MAX_DIMENSIONS:
+        raise ValueError(f"{name} is no list of up to {_MAX_DIMENSIONS} integers")
+    if any(type(length) is not int or not 0 <= length < 1 << 62 for length in value):
+        raise ValueError(f"{name} has a length that is no integer from 0 to 2^62")
+    return tuple(value)
+
+
+def _load_factor(text: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = math.nan
+    if not 0 < factor <= 1:
+        raise ValueError(f"max_load_factor is {text!r}, expected a number in (0, 1]")
+    return factor
+
+
+def _max_capacity(text: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise ValueError(f"max_capacity is {text[:40]!r}, expected a number of slots")
+    return int(text)
+
+
+def _default(text: str, dtype: str, shape: Shape) -> bytes | None:
+    if not text:
+        return None
+    try:
+        default = bytes.fromhex(text)
+    except ValueError:
+        raise ValueError("the default is not given as hexadecimal digits") from None
+    if len(default) != math.prod(shape) * ITEMSIZES[dtype] or (dtype == "bool" and max(default) > 1):
+        raise ValueError("the default is no value of the table's dtype and shape")
+    return default
+
+
+def _check_tensors(header: dict[str, Any], contents: Contents, data_bytes: int) -> dict[str, tuple[int, Shape]]:
+    """Where each tensor begins, and its shape, once all of it is known to fit together and into the file."""
+    expected = {"keys": (contents.key_dtype, contents.key_shape)}
+    if contents.value_dtype is not None:
+        expected["values"] = (contents.value_dtype, contents.value_shape)
+    if header.keys() != expected.keys():
+        raise ValueError(f"the file has the tensors {sorted(header)[:10]}, expected {sorted(expected)}")
+    places = {}
+    ranges = []
+    for name, (dtype, item_shape) in expected.items():
+        begin, end, shape = _check_entry(name, header[name], dtype, data_bytes)
+        if shape[1:] != _file_shape(dtype, item_shape) or not shape:
+            raise ValueError(f"the tensor {name!r} has shape {shape}, expected [n, *{_file_shape(dtype, item_shape)}]")
+        places[name] = (begin, (shape[0], *item_shape))
+        ranges.append((begin, end, name))
+    position = 0
+    for begin, end, name in sorted(ranges):
+        if begin != position:
+            raise ValueError(f"the tensor {name!r} begins at byte {begin}, expected {position}: a gap or an overlap")
+        position = end
+    if position != data_bytes:
+        raise ValueError(f"the tensors end at byte {position} of {data_bytes}: the file is truncated or too long")
+    if len({shape[0] for _, shape in places.values()}) != 1:
+        raise ValueError("the tensors 'keys' and 'values' have different lengths")
+    return places
+
+
+def _check_entry(name: str, entry: Any, dtype: str, data_bytes: int) -> tuple[int, int, Shape]:
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"the entry of {name!r} has not just dtype, shape and data_offsets")
+    if entry["dtype"] != _FILE_DTYPES[dtype]:
+        raise ValueError(f"the tensor {name!r} has dtype {entry['dtype']!r}, expected {_FILE_DTYPES[dtype]!r}")
+    shape = _shape(entry["shape"], f"the shape of {name!r}")
+    offsets = entry["data_offsets"]
+    if not isinstance(offsets, list) or len(offsets) != 2 or any(type(offset) is not int for offset in offsets):
+        raise ValueError(f"the data_offsets of {name!r} are no pair of integers")
+    begin, end = offsets
+    if not 0 <= begin <= end <= data_bytes:
+        raise ValueError(f"the tensor {name!r} lies at bytes {begin} to {end}, of {data_bytes} in the file")
+    file_itemsize = 8 if dtype == "complex128" else ITEMSIZES[dtype]
+    if end - begin != math.prod(shape) * file_itemsize:
+        raise ValueError(f"the tensor {name!r} of shape {shape} has {end - begin} bytes, which does not fit")
+    return begin, end, shape
+
+
+def _read_tensor(file: BinaryIO, begin: int, dtype: str, shape: Shape) -> np.ndarray[Any, Any]:
+    array = np.empty(shape, storage_dtype(dtype))
+    file.seek(begin)
+    target = array.reshape(-1).view(np.uint8)
+    position = 0
+    while position < target.size:
+        count = file.readinto(target[position:].data)  # type: ignore[attr-defined]
+        if not count:
+            raise ValueError("the file ends too early")
+        position += count
+    if dtype == "bool" and target.size and target.max() > 1:
+        raise ValueError("a value of dtype bool is neither 0 nor 1")
+    return array
