@@ -69,6 +69,23 @@ std::vector<py::bytes> stray_keys(std::size_t bytes_per_key) {
   return {};
 }
 
+/// A platform that this build lacks has no devices either, and its absence is the reason.
+std::vector<std::string> platform_devices(const std::string& name) {
+  try {
+    return platform(name).devices();
+  } catch (const PlatformError&) {
+    return {};
+  }
+}
+
+std::string platform_unavailable_reason(const std::string& name) {
+  try {
+    return platform(name).unavailable_reason();
+  } catch (const PlatformError& error) {
+    return error.what();
+  }
+}
+
 /// Without the GIL throughout: a table that the registry drops may give memory back to a Python object.
 void bind_registries(py::module_& module) {
   using unlocked = py::call_guard<py::gil_scoped_release>;
@@ -77,12 +94,8 @@ void bind_registries(py::module_& module) {
   module.def("unregister_table", &registry::remove, py::arg("name"), unlocked());
   module.def("table_names", &registry::names, unlocked());
   module.def("platform_names", &platform_names, unlocked());
-  module.def(
-      "platform_devices", [](const std::string& name) { return platform(name).devices(); }, py::arg("name"),
-      unlocked());
-  module.def(
-      "platform_unavailable_reason", [](const std::string& name) { return platform(name).unavailable_reason(); },
-      py::arg("name"), unlocked());
+  module.def("platform_devices", &platform_devices, py::arg("name"), unlocked());
+  module.def("platform_unavailable_reason", &platform_unavailable_reason, py::arg("name"), unlocked());
 }
 
 }  // namespace
