@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -12,9 +11,8 @@ import torch
 import gpuhash
 
 from .limits import LimitsUnavailableError, cuda
-from .report import Progress, Report
+from .report import PAIR_BYTES, Progress, Report, slots_at
 
-PAIR_BYTES = 16
 LOADS = (0.5, 0.8)
 OPERATIONS = ("find present", "find absent", "insert", "insert with mask", "insert_or_assign", "erase")
 LIMIT_ARRAY_BYTES = 4 << 30
@@ -113,7 +111,7 @@ class Bench:
         self.data = data
         self.pairs = len(data.keys)
         self.runs = runs
-        slots = math.ceil(self.pairs / load)
+        slots = slots_at(load, self.pairs)
         self.table = gpuhash.HashTable("int64", "int64", device="cuda", capacity=slots, max_load_factor=1.0)
         nbytes = self.table.nbytes
         self.fill()

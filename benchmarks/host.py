@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Collection
@@ -13,14 +12,13 @@ import numpy.typing as npt
 import gpuhash
 
 from .limits import LimitsUnavailableError, host_random_loads
-from .report import Progress, Report
+from .report import PAIR_BYTES, Progress, Report, slots_at
 
 try:
     import pandas as pd
 except ImportError:
     pd = None
 
-PAIR_BYTES = 16
 LOADS = (0.5, 0.8)
 OPERATIONS = ("find present", "find absent", "insert", "insert with mask", "insert_or_assign", "erase", "count")
 LIMIT = "L64"
@@ -59,7 +57,7 @@ def _expect(holds: bool | np.bool, what: str) -> None:
 
 
 class Data:
-    """Keys, their values, the keys in another order, keys never inserted, and keys that each come some REPEATS times."""
+    """Keys, their values, the keys in another order, keys never inserted, and keys that come REPEATS times each."""
 
     def __init__(self, pairs: int) -> None:
         rng = np.random.default_rng(1)
@@ -73,7 +71,7 @@ class Data:
 
 def gpuhash_seconds(data: Data, load: float, operations: Collection[str], runs: int) -> tuple[float, dict[str, float]]:
     """The load that the table's memory really has, and seconds per operation."""
-    slots = math.ceil(data.pairs / load)
+    slots = slots_at(load, data.pairs)
     table = gpuhash.HashTable("int64", "int64", capacity=slots, max_load_factor=1.0)
     real_load = data.pairs * PAIR_BYTES / table.nbytes
     values = np.empty(data.pairs, np.int64)

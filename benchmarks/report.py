@@ -6,6 +6,7 @@ import csv
 import datetime
 import importlib.metadata
 import json
+import math
 import platform
 import re
 import subprocess
@@ -15,6 +16,14 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TextIO
+
+PAIR_BYTES = 16  # of the pairs measured: 8-byte keys and values
+_TABLE_BYTES_PER_SLOT = PAIR_BYTES * 65 / 64  # with the filter byte of a bucket of four
+
+
+def slots_at(load: float, pairs: int) -> int:
+    """Slots of a table whose memory, filters and all, has room for ``pairs / load`` pairs."""
+    return max(pairs, math.floor(pairs * PAIR_BYTES / load / _TABLE_BYTES_PER_SLOT))
 
 
 @dataclass(frozen=True)
