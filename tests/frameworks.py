@@ -142,12 +142,15 @@ def place_name(place: Framework) -> str:
 
 def need_cuda() -> None:
     """Skip where there is no GPU, unless one is required."""
-    if gpuhash._core.platform_devices("cuda"):
+    if "cuda" not in gpuhash._core.platform_names():
+        reason = "gpuhash was built without CUDA"
+    elif gpuhash._core.platform_devices("cuda"):
         return
-    reason = gpuhash._core.platform_unavailable_reason("cuda")
+    else:
+        reason = gpuhash._core.platform_unavailable_reason("cuda")
     if os.environ.get("GPUHASH_REQUIRE_CUDA") == "1":
         pytest.fail(f"GPUHASH_REQUIRE_CUDA=1, but: {reason}")
-    pytest.skip(reason or "no GPU")
+    pytest.skip(reason)
 
 
 def need_place(place: Framework) -> Framework:

@@ -61,7 +61,10 @@ def special_keys(dtype: str, shape: Sequence[int] = ()) -> np.ndarray:
 
 def distinct(keys: np.ndarray) -> np.ndarray:
     """The keys without duplicates, in the order of their first appearance."""
-    _, first = np.unique(as_bytes(keys), return_index=True)
+    opaque = as_bytes(keys)
+    if opaque.dtype.itemsize in (1, 2, 4, 8):
+        opaque = opaque.view(f"u{opaque.dtype.itemsize}")  # sorts much faster
+    _, first = np.unique(opaque, return_index=True)
     return keys[np.sort(first)]
 
 
@@ -90,10 +93,9 @@ def random_values(dtype: str, shape: Sequence[int], seed: int = 0) -> np.ndarray
 
 def as_bytes(array: np.ndarray) -> np.ndarray:
     """One opaque item per row: [n], bytes."""
-    array = np.ascontiguousarray(array)
-    flat = array.reshape(len(array), -1)
-    if flat.size == 0:
+    if array.size == 0:
         return np.empty(0, "V1")
+    flat = np.ascontiguousarray(array).reshape(len(array), -1)
     return flat.view(np.uint8).reshape(len(array), -1).view(f"V{flat.dtype.itemsize * flat.shape[1]}").reshape(-1)
 
 

@@ -55,8 +55,8 @@ def test_find_with_many_duplicates(native):
 @pytest.mark.parametrize("key_shape", [(), (2,)], ids=["scalar-keys", "vector-keys"])
 def test_results_have_the_batch_shape(place, shape, key_shape, value_shape):
     count = int(np.prod(shape))
-    keys = random_keys("int32", key_shape, max(count, 1))[:count].reshape(*shape, *key_shape)
-    values = np.arange(count * int(np.prod(value_shape)), dtype=np.float64).reshape(*shape, *value_shape)
+    keys = random_keys("int32", key_shape, max(count, 1))[:count].reshape((*shape, *key_shape))
+    values = np.arange(count * int(np.prod(value_shape)), dtype=np.float64).reshape((*shape, *value_shape))
     table = HashTable("int32", "float64", key_shape=key_shape, value_shape=value_shape, device=place.table_device)
     table[place.array(keys)] = place.array(values)
     got, found = table.find(place.array(keys))

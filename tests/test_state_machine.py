@@ -68,7 +68,7 @@ class TableAgainstDict(RuleBasedStateMachine):
     def numbers(self, array):
         """Values as the dict has them; all elements of a row are the same."""
         array = to_numpy(array)
-        flat = array.reshape(len(array), -1)
+        flat = array.reshape(len(array), int(np.prod(array.shape[1:])))
         assert (flat == flat[:, :1]).all()
         return flat[:, 0].tolist()
 
