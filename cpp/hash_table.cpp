@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "apply.hpp"
 #include "error.hpp"
 
 namespace gpuhash {
@@ -327,6 +328,10 @@ void HashTable<Key, Value>::insert(const InsertBatch& batch, Stream stream) {
 
 template <class Key, class Value>
 void HashTable<Key, Value>::apply(const ApplyBatch& batch, Stream stream) {
+  if (!options_.value_dtype || !has_op(*options_.value_dtype, batch.op))
+    throw DTypeError(
+        "values of dtype " + std::string(options_.value_dtype ? name(*options_.value_dtype) : "none") +
+        " have no such operation; bit operations are of integers and bool, and complex numbers have no order");
   if (batch.keys.count == 0) return;
   const Turn turn(*this, stream);
   prepare(batch.keys, turn.capturing(), stream);
@@ -380,8 +385,12 @@ void HashTable<Key, Value>::rehash(std::int64_t slots, bool compact_rows, Stream
 }
 
 template <class Key, class Value>
-void HashTable<Key, Value>::export_items(void* keys, void* values, std::int64_t* rows, Stream stream) {
+void HashTable<Key, Value>::export_items(void* keys, void* values, std::int64_t* rows, std::int64_t count,
+                                         Stream stream) {
   const Turn turn(*this, stream);
+  if (const std::uint64_t size = refresh(stream).size; size != static_cast<std::uint64_t>(count))
+    throw ShapeError("room for " + std::to_string(count) + " items was given, and the table has " +
+                     std::to_string(size) + ": another thread has changed it in between; ask again");
   executor().export_items(*context_, storage_.view, keys, options_.key_bytes(), values, options_.value_bytes(), rows,
                           stream);
 }

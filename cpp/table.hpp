@@ -68,8 +68,9 @@ class GPUHASH_API Table {
   virtual void reserve(std::int64_t keys, Stream stream) = 0;
   /// Waits. At least `slots` slots, and as many as the keys need; row numbers stay unless compact_rows.
   virtual void rehash(std::int64_t slots, bool compact_rows, Stream stream) = 0;
-  /// Keys, values and row numbers in slot order, `size(stream)` of each; does not wait.
-  virtual void export_items(void* keys, void* values, std::int64_t* rows, Stream stream) = 0;
+  /// Waits. Keys, values and row numbers in slot order, `count` of each; each may be null. std::invalid_argument where
+  /// the table has another number of keys: another thread has changed it since the caller asked.
+  virtual void export_items(void* keys, void* values, std::int64_t* rows, std::int64_t count, Stream stream) = 0;
   virtual RowStorage row_storage(Stream stream) = 0;
   /// Waits. The same table, slot for slot, in another context.
   virtual std::shared_ptr<Table> clone(std::shared_ptr<DeviceContext> context, Stream stream) = 0;

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
@@ -97,12 +98,6 @@ const void* value_input(const Table& table, const Array& array, const char* role
   return array.data;
 }
 
-/// Keys of 4, 8 and 16 bytes are loaded at once, so a vector key must lie on a multiple of its whole size.
-bool is_aligned(const void* data, std::uint32_t key_bytes) {
-  const bool loaded_at_once = key_bytes == 4 || key_bytes == 8 || key_bytes == 16;
-  return !loaded_at_once || reinterpret_cast<std::uintptr_t>(data) % key_bytes == 0;
-}
-
 std::int64_t count_keys(const Table& table, const Array& keys, const char* role) {
   const TableOptions& options = table.options();
   check_bytes(table, keys, role, itemsize(options.key_dtype), keys.bytes());
@@ -111,25 +106,6 @@ std::int64_t count_keys(const Table& table, const Array& keys, const char* role)
                                 " elements, expected a multiple of " + std::to_string(options.key_elements));
   return keys.elements() / options.key_elements;
 }
-
-/// Keys of one call, copied to aligned memory where the caller's is not. Made and destroyed without the GIL.
-class Keys {
- public:
-  Keys(const Table& table, const void* data, std::int64_t count, Stream stream)
-      : batch_{data, count, table.options().key_bytes()} {
-    if (count == 0 || is_aligned(data, batch_.bytes)) return;
-    const std::size_t bytes = static_cast<std::size_t>(count) * batch_.bytes;
-    aligned_ = Allocation(table.context(), bytes, stream);
-    table.context().copy(aligned_.get(), data, bytes, stream);
-    batch_.data = aligned_.get();
-  }
-
-  const KeyBatch& batch() const { return batch_; }
-
- private:
-  KeyBatch batch_;
-  Allocation aligned_;
-};
 
 ValueBatch to_values(const Table& table, const Array* values, bool broadcast, std::int64_t count) {
   const TableOptions& options = table.options();
@@ -174,7 +150,7 @@ std::int64_t find(Table& table, const Array& keys, const Array* values, const Ar
   out.count_missing = count_missing;
   const Stream stream = to_stream(table.context(), stream_address);
   const py::gil_scoped_release unlocked;
-  return table.find(Keys(table, keys.data, count, stream).batch(), out, stream);
+  return table.find({keys.data, count, table.options().key_bytes()}, out, stream);
 }
 
 void rows(Table& table, const Array& keys, const Array& rows, std::uintptr_t stream_address) {
@@ -185,7 +161,7 @@ void rows(Table& table, const Array& keys, const Array& rows, std::uintptr_t str
   out.rows = output<std::int64_t>(table, &rows, "rows", count);
   const Stream stream = to_stream(table.context(), stream_address);
   const py::gil_scoped_release unlocked;
-  table.find(Keys(table, keys.data, count, stream).batch(), out, stream);
+  table.find({keys.data, count, table.options().key_bytes()}, out, stream);
 }
 
 void insert(Table& table, const Array& keys, const Array* values, bool broadcast, const std::string& mode,
@@ -196,8 +172,8 @@ void insert(Table& table, const Array& keys, const Array* values, bool broadcast
   bool* const mask = output<bool>(table, inserted, "inserted", count);
   const Stream stream = to_stream(table.context(), stream_address);
   const py::gil_scoped_release unlocked;
-  const Keys key_batch(table, keys.data, count, stream);
-  table.insert({key_batch.batch(), value_batch, insert_mode, table.options().deterministic, mask}, stream);
+  const KeyBatch key_batch{keys.data, count, table.options().key_bytes()};
+  table.insert({key_batch, value_batch, insert_mode, table.options().deterministic, mask}, stream);
 }
 
 void apply(Table& table, const Array& keys, const Array& values, bool broadcast, const std::string& op,
@@ -209,8 +185,8 @@ void apply(Table& table, const Array& keys, const Array& values, bool broadcast,
   const Stream stream = to_stream(table.context(), stream_address);
   const TableOptions& options = table.options();
   const py::gil_scoped_release unlocked;
-  const Keys key_batch(table, keys.data, count, stream);
-  table.apply({key_batch.batch(), value_batch, apply_op, *options.value_dtype, options.value_elements(), mask}, stream);
+  const KeyBatch key_batch{keys.data, count, table.options().key_bytes()};
+  table.apply({key_batch, value_batch, apply_op, *options.value_dtype, options.value_elements(), mask}, stream);
 }
 
 void erase(Table& table, const Array& keys, const Array* erased, std::uintptr_t stream_address) {
@@ -218,30 +194,27 @@ void erase(Table& table, const Array& keys, const Array* erased, std::uintptr_t 
   bool* const mask = output<bool>(table, erased, "erased", count);
   const Stream stream = to_stream(table.context(), stream_address);
   const py::gil_scoped_release unlocked;
-  table.erase(Keys(table, keys.data, count, stream).batch(), mask, stream);
+  table.erase({keys.data, count, table.options().key_bytes()}, mask, stream);
 }
 
 void export_items(Table& table, const Array* keys, const Array* values, const Array* rows,
                   std::uintptr_t stream_address) {
-  const Stream stream = to_stream(table.context(), stream_address);
-  const std::int64_t size = [&] {
-    const py::gil_scoped_release unlocked;
-    return table.size(stream);
-  }();
-  void* key_data = nullptr;
+  const TableOptions& options = table.options();
+  std::int64_t count = 0;
   if (keys != nullptr) {
-    if (const std::int64_t count = count_keys(table, *keys, "keys"); count != size)
-      refuse_size("keys", count, size, "keys");
+    count = count_keys(table, *keys, "keys");
     if (keys->readonly) throw std::invalid_argument("keys is read-only");
-    if (!is_aligned(keys->data, table.options().key_bytes()))
-      throw std::invalid_argument("keys do not lie on a multiple of a whole key's bytes");
-    key_data = keys->data;
+  } else if (values != nullptr) {
+    count = values->bytes() / std::max<std::int64_t>(1, options.value_bytes());
+  } else if (rows != nullptr) {
+    count = rows->elements();
   }
-  void* const value_data = value_output(table, values, "values", size);
-  if (rows != nullptr && !table.options().has_rows()) throw std::invalid_argument("the table has no row storage");
-  auto* const row_data = output<std::int64_t>(table, rows, "rows", size);
+  void* const value_data = value_output(table, values, "values", count);
+  if (rows != nullptr && !options.has_rows()) throw std::invalid_argument("the table has no row storage");
+  auto* const row_data = output<std::int64_t>(table, rows, "rows", count);
+  const Stream stream = to_stream(table.context(), stream_address);
   const py::gil_scoped_release unlocked;
-  table.export_items(key_data, value_data, row_data, stream);
+  table.export_items(keys == nullptr ? nullptr : keys->data, value_data, row_data, count, stream);
 }
 
 Buffer row_storage(const TablePointer& table, std::uintptr_t stream_address) {
