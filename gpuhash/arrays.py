@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from .dtypes import numpy_dtype
+from .dtypes import ITEMSIZES, numpy_dtype
 
 Shape = tuple[int, ...]
 
@@ -128,16 +128,21 @@ class TorchFramework(Framework):
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
-        self.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self._raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self._initialized = False
+        self._empty = torch.empty
+        self._dtypes = {name: getattr(torch, name) for name in ITEMSIZES if hasattr(torch, name)}
 
     def borrow(self, tensor: Any, stream: int | None) -> _core.Array:
         array = _core.borrow(tensor, stream)
         return array if array.contiguous else _core.borrow(tensor.contiguous(), stream)
 
     def stream(self, tensor: Any, index: int) -> int:
-        if self.raw_stream is None or not self.torch.cuda.is_initialized():
-            return default_stream(index)
-        stream: int = self.raw_stream(index)
+        if not self._initialized:
+            if self._raw_stream is None or not self.torch.cuda.is_initialized():
+                return 0
+            self._initialized = True
+        stream: int = self._raw_stream(index)
         return stream
 
     def broadcast(self, tensor: Any, shape: Shape) -> Any:
@@ -147,7 +152,7 @@ class TorchFramework(Framework):
         self, like: Any, dtype: str, shape: Shape, context: _core.Context, stream: int
     ) -> tuple[Any, _core.Array]:
         device = context.device if like is None else like.device
-        native = self.torch.empty(shape, dtype=getattr(self.torch, dtype), device=device)
+        native = self._empty(shape, dtype=self._dtypes[dtype], device=device)
         return native, _core.borrow(native, stream)
 
     def wrap(self, buffer: _core.Buffer) -> Any:

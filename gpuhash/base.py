@@ -120,8 +120,12 @@ class KeyedTable:
                     f"the keys have shape {batch.shape}, expected one that ends with the key shape {self._key_shape}"
                 )
             batch.shape = batch.shape[:-1]
+        if self._host and array.platform == "cpu":
+            batch.array = array
+            batch.staged = batch.settle = False
+            return batch
         batch.array, batch.staged = place(array, self._context, stream, "keys", keys)
-        batch.settle = framework.private_streams and not self._host and not batch.staged
+        batch.settle = framework.private_streams and not batch.staged
         return batch
 
     def _encode_keys(self, keys: Any) -> tuple[np.ndarray[Any, Any], bool]:
@@ -388,10 +392,12 @@ class KeyedTable:
 
     @property
     def key_dtype(self) -> str:
+        """The name of the keys' dtype."""
         return self._key_dtype
 
     @property
     def key_shape(self) -> Shape:
+        """The shape of one key: ``()``, or ``(k,)`` for vectors."""
         return self._key_shape
 
     @property

@@ -61,15 +61,15 @@ class Output:
         if out is not None:
             self._take(batch, out, shape, what)
             return
-        self.framework = batch.framework
+        framework = self.framework = batch.framework
         if batch.scalar and not shape:  # answered as a Python number, of which NumPy need not know the dtype
             self.native = np.empty((), storage_dtype(dtype))
             self.array = _core.borrow(self.native)
         elif batch.staged:
             context = make_context("cpu")
-            self.native, self.array = self.framework.empty(batch.tensor, dtype, shape, context, 0)
+            self.native, self.array = framework.empty(batch.tensor, dtype, shape, context, 0)
         else:
-            self.native, self.array = self.framework.empty(batch.tensor, dtype, shape, batch.context, batch.stream)
+            self.native, self.array = framework.empty(batch.tensor, dtype, shape, batch.context, batch.stream)
         if batch.staged:
             self._stage(batch, shape)
 

@@ -11,7 +11,7 @@ import numpy as np
 from . import _core, serialization
 from .arrays import framework_of
 from .base import KeyedTable, as_keys, shape_of
-from .inference import infer_keys
+from .inference import infer_set
 
 
 class HashSet(KeyedTable):
@@ -62,13 +62,14 @@ class HashSet(KeyedTable):
 
     @classmethod
     def from_keys(cls, keys: Any, **options: Any) -> Self:
-        """A set of these keys, an array, a list or a Python set; dtype and device are the array's.
+        """A set of these keys, an array, a list or a Python set; dtype, key shape and device are the array's.
 
-        Vector keys need ``key_shape=``. Other options are as for the constructor, with ``key_dtype``.
+        Two-dimensional keys ``[n, k]`` are n vector keys, unless ``key_shape=`` says otherwise. Options are as for the
+        constructor, with ``key_dtype``; those given are not inferred.
         """
         if isinstance(keys, AbstractSet):
             keys = list(keys)
-        made = cls(**infer_keys(keys, options)[0])
+        made = cls(**infer_set(keys, options))
         made._put(keys)
         return made
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from .arrays import Shape, framework_of
 from .base import shape_of
-from .dtypes import ITEMSIZES, MAX_KEY_BYTES
+from .dtypes import ITEMSIZES, MAX_KEY_BYTES, key_dtype_name
 
 
 def describe(data: Any) -> tuple[str, Shape, str]:
@@ -23,32 +22,42 @@ def describe(data: Any) -> tuple[str, Shape, str]:
     return borrowed.dtype, borrowed.shape, device
 
 
-def infer_keys(keys: Any, options: dict[str, Any]) -> tuple[dict[str, Any], Shape]:
-    """The options with key_dtype and device, and the keys' shape."""
+def infer_set(keys: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The constructor's arguments for a set of these keys; those in options stay."""
     dtype, shape, device = describe(keys)
-    return {"key_dtype": dtype, "device": device, **options}, shape
+    made = {"key_dtype": dtype, "device": device, **options}
+    if "key_shape" not in options:
+        made["key_shape"] = _key_shape(shape, made["key_dtype"]) if len(shape) == 2 else ()
+    return made
 
 
 def infer(keys: Any, values: Any, options: dict[str, Any]) -> dict[str, Any]:
     """The constructor's arguments for a table of these keys and values; those in options stay."""
-    made, keys_shape = infer_keys(keys, options)
+    key_dtype, keys_shape, device = describe(keys)
     value_dtype, values_shape, value_device = describe(values)
-    made.setdefault("value_dtype", value_dtype)
-    if "device" not in options and made["device"] == "cpu":
-        made["device"] = value_device
+    made = {
+        "key_dtype": key_dtype,
+        "value_dtype": value_dtype,
+        "device": value_device if device == "cpu" else device,
+        **options,
+    }
     if "key_shape" not in options:
         vectors = len(keys_shape) == 2 and values_shape[:1] == keys_shape[:1]
-        made["key_shape"] = keys_shape[1:] if vectors else ()
-        itemsize = ITEMSIZES.get(str(made["key_dtype"]), 1)
-        if vectors and math.prod(made["key_shape"]) * itemsize > MAX_KEY_BYTES:
-            raise ValueError(
-                f"keys of shape {keys_shape} with as many values look like vectors of {made['key_shape'][0]} x "
-                f"{made['key_dtype']}, which are more than {MAX_KEY_BYTES} bytes: give key_shape=() if each number is "
-                "a key, or a narrower key_dtype"
-            )
+        made["key_shape"] = _key_shape(keys_shape, made["key_dtype"]) if vectors else ()
     if "value_shape" not in options:
         key_shape = shape_of(made["key_shape"], "key_shape")
         batch = keys_shape[: len(keys_shape) - len(key_shape)]
         fits = values_shape[: len(batch)] == batch
         made["value_shape"] = values_shape[len(batch) :] if fits else values_shape
     return made
+
+
+def _key_shape(shape: Shape, key_dtype: object) -> Shape:
+    """The key shape of [n, k] integers."""
+    name = key_dtype_name(key_dtype)
+    if shape[1] * ITEMSIZES[name] > MAX_KEY_BYTES:
+        raise ValueError(
+            f"keys of shape {shape} are taken for vectors of {shape[1]} x {name}, which are more than {MAX_KEY_BYTES} "
+            "bytes: give key_shape=() if each number is a key, or a narrower key_dtype"
+        )
+    return shape[1:]

@@ -611,10 +611,12 @@ class HashTable(KeyedTable):
 
     @property
     def value_dtype(self) -> str:
+        """The name of the values' dtype."""
         return self._value_dtype
 
     @property
     def value_shape(self) -> Shape:
+        """The shape of one value."""
         return self._value_shape
 
     @property
