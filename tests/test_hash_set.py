@@ -133,6 +133,9 @@ def test_from_keys_infers(place):
     assert (made.key_dtype, made.key_shape) == ("int16", (3,))
     assert made.device.startswith(place.device)
     assert len(made) == 500
+    numbers = HashSet.from_keys(place.array(keys), key_shape=())
+    assert numbers.key_shape == ()
+    assert sorted(numbers) == np.unique(keys).tolist()
 
 
 def test_repr(device):

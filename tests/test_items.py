@@ -201,3 +201,12 @@ def test_tables_of_the_gpu_are_read_on_the_host(cuda):
     got = table[np.array([3, 1])]
     assert numpy.owns(got)
     same_bytes(got, np.array([3, 1], np.float32))
+
+
+def test_tables_have_no_order_to_reverse(device):
+    with pytest.raises(TypeError):
+        reversed(table_of(MODEL, device))
+
+
+def test_dict_of_a_table():
+    assert dict(table_of(MODEL)) == MODEL
