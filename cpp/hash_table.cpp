@@ -135,7 +135,8 @@ template <class Key, class Value>
 void HashTable<Key, Value>::allocate_rows(Storage& storage, std::int64_t row_capacity, Stream stream) {
   const std::size_t rows = static_cast<std::size_t>(row_capacity);
   const std::size_t row_bytes = static_cast<std::size_t>(options_.value_bytes());
-  storage.rows = std::make_shared<Allocation>(*context_, rows * row_bytes, stream);
+  // Whole words: the GPU swaps a single byte by way of the word around it.
+  storage.rows = std::make_shared<Allocation>(*context_, (rows * row_bytes + 3) / 4 * 4, stream);
   storage.free_rows = Allocation(*context_, rows * sizeof(std::int64_t), stream);
   storage.row_tags = Allocation(*context_, rows * sizeof(std::uint32_t), stream);
   storage.view.rows = {storage.rows->template as<std::byte>(), storage.free_rows.template as<std::int64_t>(),

@@ -82,19 +82,8 @@ class CudaExecutor final : public Executor<Key, Value> {
   void find(DeviceContext& context, const View& view, const KeyBatch& keys, const FindOutput& out,
             Stream stream) const override {
     const DeviceGuard guard(context.device().index);
-    FindOutput direct = out;
-    Allocation numbers;
-    if (view.rows.bytes != 0 && out.values != nullptr) {
-      direct.values = nullptr;
-      if (direct.rows == nullptr) {
-        numbers = scratch<std::int64_t>(context, keys.count, stream);
-        direct.rows = numbers.as<std::int64_t>();
-      }
-    }
     if (out.count_missing) context.fill(&view.control->missing, 0, sizeof view.control->missing, stream);
-    launch("finding keys", find_kernel<View>, keys.count, kBlock, stream, view, keys, direct, AbsentList<Key>{nullptr});
-    if (view.rows.bytes != 0 && out.values != nullptr)
-      gather_rows(view.rows, direct.rows, keys.count, out.values, out.fallback, stream);
+    search(view, keys, out, nullptr, stream);
   }
 
   void insert(DeviceContext& context, const View& view, const InsertBatch& batch, Stream stream) const override {
@@ -150,8 +139,7 @@ class CudaExecutor final : public Executor<Key, Value> {
                    Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     context.fill(&view.control->absent, 0, sizeof view.control->absent, stream);
-    launch("listing absent keys", find_kernel<View>, keys.count, kBlock, stream, view, keys, FindOutput{},
-           AbsentList<Key>{out});
+    search(view, keys, FindOutput{}, out, stream);
   }
 
   void rehash(DeviceContext& context, const View& from, const View& to, bool compact_rows,
@@ -217,6 +205,21 @@ class CudaExecutor final : public Executor<Key, Value> {
           ".x; they need 9.0 or later (128-bit compare-and-swap): use keys of up to 8 bytes, or the host");
   }
 
+  /// `absent` as in list_absent, or null.
+  static void search(const View& view, const KeyBatch& keys, const FindOutput& out, Key* absent, Stream stream) {
+    const AbsentList<Key> list{absent};
+    if constexpr (View::kHasValue) {
+      if (view.rows.bytes != 0 && out.values != nullptr) {
+        with_row_words(view.rows.bytes, {view.rows.data, out.values, out.fallback}, [&](auto word, RowShape shape) {
+          launch("finding keys", find_kernel<View, decltype(word)>, keys.count, kBlock, stream, view, keys, out, list,
+                 shape);
+        });
+        return;
+      }
+    }
+    launch("finding keys", find_kernel<View, void>, keys.count, kBlock, stream, view, keys, out, list, RowShape{});
+  }
+
   /// Waits.
   static std::int64_t read_size(DeviceContext& context, const View& view, Stream stream) {
     std::uint64_t size = 0;
@@ -280,7 +283,7 @@ class CudaExecutor final : public Executor<Key, Value> {
     if (first_wanted) {
       FindOutput out{};
       out.found = found.as<bool>();
-      launch("finding keys", find_kernel<View>, n, kBlock, stream, view, batch.keys, out, AbsentList<Key>{nullptr});
+      search(view, batch.keys, out, nullptr, stream);
     }
     insert_keys(view, batch.keys, nullptr, locations.as<std::int64_t>(), stream);
     if constexpr (View::kHasValue) {

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <type_traits>
+
 #include "executor.hpp"
 #include "probe.cuh"
+#include "rows.cuh"
 
 namespace gpuhash::cuda {
 
@@ -11,12 +14,39 @@ struct AbsentList {
   Key* keys;  // null: nothing
 };
 
+/// Copies the rows of a warp's 32 keys: `rows` [32] in shared memory, -1 for absent keys.
+template <class Word>
+__device__ __forceinline__ void gather_warp_rows(const FindOutput& out, const std::byte* storage, RowShape shape,
+                                                 const std::int64_t* rows, std::int64_t first, std::int64_t count) {
+  const int lane = threadIdx.x % 32;
+  const int rows_per_step = 32 / shape.lanes;
+  for (int base = 0; base < 32; base += rows_per_step) {
+    const int key = base + lane / shape.lanes;
+    if (first + key >= count) return;
+    const std::int64_t row = rows[key];
+    const Word* from =
+        row >= 0 ? reinterpret_cast<const Word*>(storage) + row * shape.words : static_cast<const Word*>(out.fallback);
+    Word* const to = static_cast<Word*>(out.values) + (first + key) * shape.words;
+    for (std::int64_t w = lane % shape.lanes; w < shape.words; w += shape.lanes)
+      to[w] = from != nullptr ? from[w] : Word{};
+  }
+}
+
 /// Searches 32 keys per warp and writes values, row numbers and masks, each where its pointer is not null.
-template <class View>
+///
+/// RowWord: void for values that lie beside their keys; else the word by which the rows of storage are copied.
+template <class View, class RowWord>
 __global__ void __launch_bounds__(kBlock)
-    find_kernel(View view, KeyBatch keys, FindOutput out, AbsentList<typename View::Key> absent) {
+    find_kernel(View view, KeyBatch keys, FindOutput out, AbsentList<typename View::Key> absent, RowShape shape) {
   using Key = typename View::Key;
+  constexpr bool kCopiesRows = !std::is_void_v<RowWord>;
   __shared__ Workspace work;
+  __shared__ std::int64_t found_rows[kCopiesRows ? kBlock : 1];
+  [[maybe_unused]] std::int64_t* const warp_rows = found_rows + (kCopiesRows ? threadIdx.x / 32 * 32 : 0);
+  if constexpr (kCopiesRows) {
+    warp_rows[threadIdx.x % 32] = -1;
+    __syncwarp();
+  }
   std::uint8_t* owners = work.owners[threadIdx.x / 32];
   const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
   const std::int64_t first = i - threadIdx.x % 32;
@@ -27,8 +57,10 @@ __global__ void __launch_bounds__(kBlock)
   const auto on_hit = [&](const typename View::SlotType& slot, int lane) {
     const std::int64_t at = first + lane;
     if (at >= keys.count) return;
+    if constexpr (kCopiesRows) warp_rows[lane] = static_cast<std::int64_t>(slot.value);
     if constexpr (View::kHasValue) {
-      if (out.values != nullptr) store_bytes(out.values, at, static_cast<std::uint32_t>(out.bytes), slot.value);
+      if (!kCopiesRows && out.values != nullptr)
+        store_bytes(out.values, at, static_cast<std::uint32_t>(out.bytes), slot.value);
       if (out.rows != nullptr) out.rows[at] = static_cast<std::int64_t>(slot.value);
     }
   };
@@ -53,7 +85,7 @@ __global__ void __launch_bounds__(kBlock)
     if (out.found != nullptr) out.found[i] = found;
     if constexpr (View::kHasValue) {
       if (!found) {
-        if (out.values != nullptr) {
+        if (!kCopiesRows && out.values != nullptr) {
           const auto bytes = static_cast<std::uint32_t>(out.bytes);
           using Value = typename View::Value;
           store_bytes(out.values, i, bytes,
@@ -62,6 +94,10 @@ __global__ void __launch_bounds__(kBlock)
         if (out.rows != nullptr) out.rows[i] = -1;
       }
     }
+  }
+  if constexpr (kCopiesRows) {
+    __syncwarp();
+    gather_warp_rows<RowWord>(out, view.rows.data, shape, warp_rows, first, keys.count);
   }
   const bool missing = valid && !found;
   if (absent.keys != nullptr) {
