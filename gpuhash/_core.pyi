@@ -1,8 +1,8 @@
 """The C++ extension: borrowed arrays, device contexts and tables with their dtypes erased.
 
-The Python face (table.py) checks shapes, dtypes and devices and chooses streams; nothing here does it again, except what
-would otherwise read or write beyond an array. Every method releases the GIL while it works. `stream` is the address of a
-cudaStream_t as an integer (0: the legacy default stream; ignored on the host).
+The Python face (table.py) checks shapes, dtypes and devices and chooses streams; nothing here does it again, except
+what would otherwise read or write beyond an array. Every method releases the GIL while it works. `stream` is the address
+of a cudaStream_t as an integer (0: the legacy default stream; ignored on the host).
 """
 
 from collections.abc import Sequence
@@ -50,8 +50,11 @@ class Context:
     """A device with a memory resource; tables and buffers are made in one."""
 
     def __init__(self, platform: str, index: int = 0, memory: object | None = None) -> None:
-        """``memory``: None for the platform's own pool, or an object with ``allocate(nbytes, stream) -> int`` and
-        ``deallocate(ptr, nbytes, stream) -> None``."""
+        """Choose a device; tables and buffers made here live on it.
+
+        ``memory``: None for the platform's own pool, or an object with ``allocate(nbytes, stream) -> int`` and
+        ``deallocate(ptr, nbytes, stream) -> None``.
+        """
     @property
     def platform(self) -> str: ...
     @property
@@ -153,7 +156,7 @@ class Table:
     def reserve(self, keys: int, stream: int) -> None: ...
     def rehash(self, slots: int, compact_rows: bool, stream: int) -> None: ...
     def export_items(self, keys: Array | None, values: Array | None, rows: Array | None, stream: int) -> None:
-        """Fill arrays of ``size(stream)`` items, all in the same order. ValueError if the size is another one by then."""
+        """Fill arrays of ``size(stream)`` items, all in the same order; ValueError if that is no longer the size."""
     def row_storage(self, stream: int) -> Buffer:
         """A zero-copy view of the rows, ``[rows handed out, *value_shape]``."""
     def clone(self, context: Context, stream: int) -> Table: ...
