@@ -1,8 +1,8 @@
 """The C++ extension: borrowed arrays, device contexts and tables with their dtypes erased.
 
 The Python face (table.py) checks shapes, dtypes and devices and chooses streams; nothing here does it again, except
-what would otherwise read or write beyond an array. Every method releases the GIL while it works. `stream` is the address
-of a cudaStream_t as an integer (0: the legacy default stream; ignored on the host).
+what would otherwise read or write beyond an array. Every method releases the GIL while it works. `stream` is the
+address of a cudaStream_t as an integer (0: the legacy default stream; ignored on the host).
 """
 
 from collections.abc import Sequence

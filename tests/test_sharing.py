@@ -108,7 +108,7 @@ def test_jax_without_64_bit_types_is_not_narrowed():
     jax = module("jax")
     if jax is None:
         pytest.skip("jax is not installed")
-    keys = jax.numpy.arange(3, dtype="int32")
+    keys = jax.device_put(np.arange(3, dtype=np.int32), jax.devices("cpu")[0])
     table = HashTable("int32", "int64")
     table[np.arange(3, dtype=np.int32)] = np.arange(3) + (1 << 40)
     jax.config.update("jax_enable_x64", False)
