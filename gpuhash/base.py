@@ -7,26 +7,22 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-import numpy as np
-
 from . import _core, serialization
-from .arrays import NUMPY, Framework, Shape, default_stream, framework_like, framework_of
-from .batch import Batch, Output, join, place
-from .dtypes import ITEMSIZES, MAX_KEY_BYTES, encode, key_dtype_name, storage_dtype
+from .arguments import as_keys, count_of, shape_of
+from .arrays import Shape, default_stream
+from .batch import place
+from .calls import Calls
+from .dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, key_dtype_name
 from .memory import make_context
 
 _ITERATION_CHUNK = 4096
-_SHOWN_KEYS = 5
 
 
-class KeyedTable:
+class KeyedTable(Calls):
     """A core table and its keys; HashTable and HashSet derive from it."""
 
-    _name: str | None = None
-    _value_dtype: str | None = None
-    _value_shape: Shape = ()
-
     __hash__ = None  # type: ignore[assignment]  # equal tables may change
+    __reversed__ = None  # no order; without this Python would try table[len - 1]
 
     def _make(
         self,
@@ -43,6 +39,18 @@ class KeyedTable:
     ) -> None:
         dtype = key_dtype_name(key_dtype)
         shape = shape_of(key_shape, "key_shape")
+        capacity = count_of(capacity, "capacity")
+        max_capacity = None if max_capacity is None else count_of(max_capacity, "max_capacity")
+        if not isinstance(max_load_factor, (int, float)):
+            raise TypeError(f"max_load_factor={max_load_factor!r} was given, expected a number in (0, 1]")
+        if (
+            self._value_dtype is not None
+            and math.prod(self._value_shape) * ITEMSIZES[self._value_dtype] > MAX_VALUE_BYTES
+        ):
+            raise ValueError(
+                f"value_shape={self._value_shape} of {self._value_dtype} was given; a value has up to "
+                f"{MAX_VALUE_BYTES} bytes"
+            )
         if len(shape) > 1 or math.prod(shape) * ITEMSIZES[dtype] > MAX_KEY_BYTES or 0 in shape:
             raise ValueError(
                 f"key_shape={shape} of {dtype} was given; a key is one integer, (), or a vector, (k,), of up to "
@@ -72,148 +80,6 @@ class KeyedTable:
         if name is not None:
             _core.register_table(name, self._core)
         self._name = name
-
-    def _attach(self, core: _core.Table, key_shape: Shape) -> None:
-        """Makes this object the face of a core table."""
-        self._core = core
-        self._context = core.context
-        self._host = self._context.platform == "cpu"
-        self._index = self._context.device_index
-        self._key_dtype = core.key_dtype
-        self._key_shape = key_shape
-        bounds = np.iinfo(self._key_dtype)
-        self._key_bounds = int(bounds.min), int(bounds.max)
-        self._name = None
-        self._changes = 0  # counts the calls that may change which keys there are, for iterators to look out for
-
-    # Arguments and answers -------------------------------------------------------------------------------------------
-
-    def _stream(self) -> int:
-        return 0 if self._host else default_stream(self._index)
-
-    def _take(self, keys: Any) -> Batch:
-        """The keys of a call, checked, in the table's memory."""
-        batch = Batch()
-        batch.context = self._context
-        framework = framework_of(keys)
-        if framework.python:
-            keys, batch.scalar = self._encode_keys(keys)
-            framework = NUMPY
-        else:
-            batch.scalar = False
-        batch.framework = framework
-        batch.tensor = keys
-        if self._host:
-            stream = batch.stream = 0
-            array = framework.borrow(keys, None)
-        else:
-            stream = batch.stream = framework.stream(keys, self._index)
-            if framework.private_streams:
-                framework.settle(keys)
-            array = framework.borrow(keys, stream)
-        if array.dtype != self._key_dtype:
-            raise wrong_dtype("keys", framework, array.dtype, self._key_dtype)
-        batch.shape = array.shape
-        if self._key_shape:
-            if batch.shape[-1:] != self._key_shape:
-                raise ValueError(
-                    f"the keys have shape {batch.shape}, expected one that ends with the key shape {self._key_shape}"
-                )
-            batch.shape = batch.shape[:-1]
-        if self._host and array.platform == "cpu":
-            batch.array = array
-            batch.staged = batch.settle = False
-            return batch
-        batch.array, batch.staged = place(array, self._context, stream, "keys", keys)
-        batch.settle = framework.private_streams and not batch.staged
-        return batch
-
-    def _encode_keys(self, keys: Any) -> tuple[np.ndarray[Any, Any], bool]:
-        """Python numbers as an array, and whether they are a single key."""
-        if type(keys) is int and not self._key_shape:
-            low, high = self._key_bounds
-            if low <= keys <= high:
-                return np.array(keys, self._key_dtype), True
-        array = encode(keys, self._key_dtype, "keys")
-        if not self._key_shape:
-            return array, array.ndim == 0
-        if array.shape == (0,):
-            array = array.reshape(0, *self._key_shape)
-        return array, array.ndim == 1 and isinstance(keys, tuple)
-
-    def _finish(self, batch: Batch) -> None:
-        if batch.settle:
-            self._context.synchronize(batch.stream)
-
-    def _mask(self, batch: Batch, out: Any) -> Output:
-        return Output(batch, "bool", batch.shape, out)
-
-    def _to_host(self, array: _core.Array, stream: int) -> np.ndarray[Any, Any]:
-        """A copy of the array on the host, as its dtype's storage. Waits."""
-        host = np.empty(array.shape, storage_dtype(array.dtype))
-        self._context.copy(_core.borrow(host), array, stream)
-        return host
-
-    def _check_present(self, batch: Batch, keys: Any) -> None:
-        """Waits. KeyError if any of the keys is absent."""
-        missing = self._core.find(batch.array, None, None, None, True, batch.stream)
-        if missing:
-            raise self._absent(batch, keys, missing)
-
-    def _absent(self, batch: Batch, keys: Any, missing: int) -> KeyError:
-        if batch.scalar:
-            return KeyError(keys)
-        found = _core.Buffer(self._context, "bool", batch.shape, batch.stream).array()
-        self._core.find(batch.array, None, found, None, False, batch.stream)
-        absent = self._to_host(batch.array, batch.stream)[~self._to_host(found, batch.stream)]
-        some: list[Any] = as_keys(absent[:_SHOWN_KEYS], self._key_shape)
-        shown = ", ".join(map(str, some)) + (", ..." if missing > len(some) else "")
-        return KeyError(f"{missing} of {math.prod(batch.shape)} keys are absent: {shown}")
-
-    def _export(self, like: Any, keys: bool, values: bool) -> list[Any]:
-        """Arrays of all keys, or values, or both. Waits."""
-        framework = framework_like(like, self._host)
-        arrays = [(self._key_dtype, self._key_shape)] if keys else []
-        if values and self._value_dtype is not None:
-            arrays.append((self._value_dtype, self._value_shape))
-        stream = 0 if self._host else framework.stream(None, self._index)
-        staged = framework is NUMPY and not self._host
-        while True:
-            size = self._core.size(stream)
-            made = [
-                Framework.empty(framework, None, dtype, (size, *shape), self._context, stream)
-                if staged
-                else framework.empty(None, dtype, (size, *shape), self._context, stream)
-                for dtype, shape in arrays
-            ]
-            borrowed = [array for _, array in made]
-            try:
-                self._core.export_items(
-                    borrowed[0] if keys else None, borrowed[-1] if len(arrays) > keys else None, None, stream
-                )
-                break
-            except ValueError:
-                if self._core.size(stream) == size:
-                    raise
-        if staged:
-            results = []
-            for (dtype, shape), source in zip(arrays, borrowed, strict=True):
-                native, target = NUMPY.empty(None, dtype, (size, *shape), self._context, stream)
-                self._context.copy(target, source, stream)
-                results.append(native)
-            return results
-        if framework.private_streams and not self._host:
-            self._context.synchronize(stream)
-        return [framework.hand_over(native, dtype) for (native, _), (dtype, _) in zip(made, arrays, strict=True)]
-
-    def _raw_items(self, *, values: bool = True) -> list[_core.Array]:
-        """All keys, and values if there are any, in the table's memory."""
-        return [buffer.array() for buffer in self._export("buffer", True, values)]
-
-    def _host_items(self, *, values: bool = True) -> list[np.ndarray[Any, Any]]:
-        """All keys, and values if there are any, on the host, as their dtypes' storage. Waits."""
-        stream = self._stream()
-        return [self._to_host(array, stream) for array in self._raw_items(values=values)]
 
     def _merge(self, other: KeyedTable) -> None:
         """Takes over all items of a table of the same dtypes and shapes, on any device. Waits."""
@@ -342,15 +208,11 @@ class KeyedTable:
 
     def reserve(self, size: int) -> None:
         """Makes room for ``size`` keys in all, so that no insertion up to there grows the table. Waits."""
-        if size < 0:
-            raise ValueError(f"reserve({size}): give the number of keys, 0 or more")
-        self._core.reserve(size, self._stream())
+        self._core.reserve(count_of(size, "size"), self._stream())
 
     def rehash(self, capacity: int = 0) -> None:
         """Rebuilds the table with ``capacity`` slots or as many as its keys need; row numbers stay. Waits."""
-        if capacity < 0:
-            raise ValueError(f"rehash({capacity}): give the number of slots, 0 or more")
-        self._core.rehash(capacity, False, self._stream())
+        self._core.rehash(count_of(capacity, "capacity"), False, self._stream())
 
     def shrink_to_fit(self) -> None:
         """Rebuilds the table with as few slots as its keys need, and numbers the rows anew from 0. Waits."""
@@ -511,72 +373,3 @@ class KeyedTable:
 
 def _unpickle(cls: type[KeyedTable], device: str, data: bytes) -> KeyedTable:
     return cls._restore(serialization.from_bytes(data), device, None, None)
-
-
-def as_keys(keys: np.ndarray[Any, Any], key_shape: Shape) -> list[Any]:
-    """The keys as Python objects: integers, or tuples of them."""
-    return [tuple(key) for key in keys.tolist()] if key_shape else keys.tolist()
-
-
-def shape_of(shape: int | Sequence[int], what: str) -> Shape:
-    """A shape given as integers."""
-    try:
-        lengths = tuple(int(length.__index__()) for length in ((shape,) if isinstance(shape, int) else shape))
-    except (TypeError, AttributeError):
-        raise TypeError(f"{what}={shape!r} was given; a shape is a tuple of integers") from None
-    if any(length < 0 for length in lengths):
-        raise ValueError(f"{what}={lengths} was given; lengths are not negative")
-    return lengths
-
-
-def wrong_dtype(what: str, framework: Framework, given: str, expected: str) -> TypeError:
-    """The error for an array of another dtype than the table's."""
-    call = {
-        "torch": f".to(torch.{expected})",
-        "tensorflow": f"tf.cast(..., tf.{expected})",
-    }.get(framework.name, f".astype('{expected}')")
-    text = f"the {what} are {given}, and the table has {what} of {expected}: convert them with {call}"
-    if framework.name == "jax" and ITEMSIZES[given] < ITEMSIZES[expected]:
-        text += "; JAX has 64-bit types only after jax.config.update('jax_enable_x64', True)"
-    if what == "keys" and "int" not in given:
-        text += "; or view them as integers of the same width, and make the table for these"
-    return TypeError(text)
-
-
-def take_values(table: KeyedTable, values: Any, batch: Batch, what: str = "values") -> tuple[_core.Array, bool]:
-    """The values of a call, checked, in the table's memory, and whether they are one for all keys."""
-    dtype, shape = table._value_dtype, table._value_shape
-    assert dtype is not None
-    framework = framework_of(values)
-    stream = None if table._host else batch.stream
-    if framework.python:
-        values = encode(values, dtype, what)
-        if values.ndim == 0 and shape:
-            values = np.full(shape, values)
-        if values.size == 0 and values.shape == (0,):
-            values = values.reshape(0, *shape)
-        array = _core.borrow(values)
-    else:
-        if framework.private_streams and not table._host:
-            framework.settle(values)
-        array = framework.borrow(values, stream)
-        if array.dtype != dtype:
-            raise wrong_dtype(what, framework, array.dtype, dtype)
-        if shape and array.shape == ():
-            array = framework.borrow(framework.broadcast(values, shape), stream)
-    given = array.shape
-    if given == batch.shape + shape:
-        broadcast = False
-    elif given == shape:
-        broadcast = True
-    else:
-        raise ValueError(
-            f"the {what} have shape {given}, expected {batch.shape + shape}, or {shape} for all keys alike"
-        )
-    if not table._host:
-        array, staged = place(array, table._context, batch.stream, what, values)
-        if not staged and framework is not batch.framework:
-            join(batch, framework, values)
-    elif array.platform != "cpu":
-        place(array, table._context, 0, what, values)
-    return array, broadcast

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from . import _core
+from .arguments import wrong_dtype
 from .arrays import Framework, Shape, framework_of
-from .dtypes import storage_dtype, to_python
+from .dtypes import encode, storage_dtype, to_python
 from .memory import make_context
 
 
@@ -126,3 +127,41 @@ def join(batch: Batch, framework: Framework, tensor: Any) -> None:
     if stream != batch.stream:
         batch.context.synchronize(stream)
         batch.settle = True
+
+
+def take_values(values: Any, batch: Batch, dtype: str, shape: Shape, what: str = "values") -> tuple[_core.Array, bool]:
+    """The values of a call, checked, in the table's memory, and whether they are one for all keys."""
+    host = batch.context.platform == "cpu"
+    framework = framework_of(values)
+    stream = None if host else batch.stream
+    if framework.python:
+        values = encode(values, dtype, what)
+        if values.ndim == 0 and shape:
+            values = np.full(shape, values)
+        if values.size == 0 and values.shape == (0,):
+            values = values.reshape(0, *shape)
+        array = _core.borrow(values)
+    else:
+        if framework.private_streams and not host:
+            framework.settle(values)
+        array = framework.borrow(values, stream)
+        if array.dtype != dtype:
+            raise wrong_dtype(what, framework, array.dtype, dtype)
+        if shape and array.shape == ():
+            array = framework.borrow(framework.broadcast(values, shape), stream)
+    given = array.shape
+    if given == batch.shape + shape:
+        broadcast = False
+    elif given == shape:
+        broadcast = True
+    else:
+        raise ValueError(
+            f"the {what} have shape {given}, expected {batch.shape + shape}, or {shape} for all keys alike"
+        )
+    if not host:
+        array, staged = place(array, batch.context, batch.stream, what, values)
+        if not staged and framework is not batch.framework:
+            join(batch, framework, values)
+    elif array.platform != "cpu":
+        place(array, batch.context, 0, what, values)
+    return array, broadcast

@@ -24,6 +24,7 @@ ITEMSIZES = {
     "complex128": 16,
 }
 MAX_KEY_BYTES = 16
+MAX_VALUE_BYTES = 1 << 28  # times the largest number of slots, 2^34, this still fits an int64
 
 _PYTHON_TYPES: dict[object, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 _known: dict[object, str] = {}

@@ -9,8 +9,9 @@ from typing import Any, Self
 import numpy as np
 
 from . import _core, serialization
+from .arguments import as_keys, shape_of
 from .arrays import framework_of
-from .base import KeyedTable, as_keys, shape_of
+from .base import KeyedTable
 from .inference import infer_set
 
 

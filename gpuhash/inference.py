@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from .arguments import shape_of
 from .arrays import Shape, framework_of
-from .base import shape_of
 from .dtypes import ITEMSIZES, MAX_KEY_BYTES, key_dtype_name
 
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .arrays import Shape
-from .dtypes import ITEMSIZES, MAX_KEY_BYTES, is_integer, storage_dtype
+from .dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, is_integer, storage_dtype
 
 FORMAT_VERSION = "1"
 MAX_HEADER_BYTES = 100_000_000  # as in the safetensors package
@@ -215,6 +215,8 @@ def _describe(metadata: dict[str, str]) -> Contents:
         if value_dtype not in ITEMSIZES:
             raise ValueError(f"the value dtype {value_dtype!r} is none that tables take")
         value_shape = _shape(metadata.get("value_shape"), "value_shape")
+        if not 1 <= math.prod(value_shape) * ITEMSIZES[value_dtype] <= MAX_VALUE_BYTES:
+            raise ValueError(f"values of {value_dtype} and shape {value_shape} are none that tables take")
         default = _default(metadata.get("default", ""), value_dtype, value_shape)
     empty = np.empty(0, np.uint8)
     return Contents(

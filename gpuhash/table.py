@@ -8,14 +8,13 @@ from typing import Any, Self, cast
 import numpy as np
 
 from . import _core, serialization
-from .arrays import NUMPY, Shape, framework_like, framework_of
-from .base import KeyedTable, as_keys, shape_of, take_values, wrong_dtype
-from .batch import Batch, Output
-from .dtypes import comparable, dtype_name, encode, is_integer, numpy_dtype, storage_dtype, to_python
+from .arguments import as_keys, shape_of
+from .arrays import framework_of
+from .base import KeyedTable
+from .batch import take_values
+from .dtypes import comparable, dtype_name, storage_dtype
 from .inference import infer
-
-_OPS = ("add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor")
-_MAX_FALLBACKS = 16
+from .operations import Operations
 
 
 class _NoDefault:
@@ -26,7 +25,7 @@ class _NoDefault:
 _NO_DEFAULT = _NoDefault()
 
 
-class HashTable(KeyedTable):
+class HashTable(Operations):
     """A hash table in GPU or host memory, used like a dict whose keys and values are whole arrays.
 
     Parameters
@@ -78,8 +77,6 @@ class HashTable(KeyedTable):
         Where there is no memory, or no such device.
     """
 
-    _value_dtype: str
-
     def __init__(
         self,
         key_dtype: object,
@@ -114,15 +111,6 @@ class HashTable(KeyedTable):
         )
         self._set_default(storage)
 
-    def _attach(self, core: _core.Table, key_shape: Shape) -> None:
-        super()._attach(core, key_shape)
-        self._fallbacks: dict[bytes, _core.Array] = {}
-        self._set_default(getattr(self, "_default", None))
-
-    def _set_default(self, storage: np.ndarray[Any, Any] | None) -> None:
-        self._default = storage
-        self._fallback = None if storage is None else self._fallback_array(storage)
-
     @classmethod
     def _open(cls, core: _core.Table, name: str) -> Self:
         table = object.__new__(cls)
@@ -154,57 +142,6 @@ class HashTable(KeyedTable):
         table._assign(keys, values)
         return table
 
-    # Values ----------------------------------------------------------------------------------------------------------
-
-    def _value_storage(self, value: Any, what: str) -> np.ndarray[Any, Any]:
-        """One value on the host, of shape ``value_shape``, as its dtype's storage."""
-        framework = framework_of(value)
-        if framework.python:
-            host = encode(value, self._value_dtype, what)
-        else:
-            array = framework.borrow(value, 0)
-            if array.dtype != self._value_dtype:
-                raise wrong_dtype(what, framework, array.dtype, self._value_dtype)
-            host = np.empty(array.shape, storage_dtype(array.dtype))
-            _core.Context(array.platform, array.device_index).copy(_core.borrow(host), array, 0)
-        if host.shape not in ((), self._value_shape):
-            raise ValueError(f"the {what} has shape {host.shape}, expected () or {self._value_shape}")
-        return np.array(np.broadcast_to(host, self._value_shape), order="C")
-
-    def _fallback_array(self, storage: np.ndarray[Any, Any]) -> _core.Array:
-        """The value for absent keys in the table's memory."""
-        array = _core.borrow(storage)
-        if self._host:
-            return array
-        data = storage.tobytes()
-        known = self._fallbacks.get(data)
-        if known is None:
-            if len(self._fallbacks) >= _MAX_FALLBACKS:
-                self._fallbacks.clear()
-            stream = self._stream()
-            known = _core.Buffer(self._context, array.dtype, array.shape, stream).array()
-            self._context.copy(known, array, stream)
-            self._fallbacks[data] = known
-        return known
-
-    def _fallback_for(self, default: Any) -> _core.Array | None:
-        if default is None:
-            return self._fallback
-        framework = framework_of(default)
-        if not framework.python and not self._host:
-            array = framework.borrow(default, self._stream())
-            same_place = array.platform == self._context.platform and array.device_index == self._index
-            if same_place and array.dtype == self._value_dtype and array.shape == self._value_shape:
-                return (
-                    array
-                    if not framework.private_streams
-                    else self._fallback_array(self._value_storage(default, "default"))
-                )
-        return self._fallback_array(self._value_storage(default, "default"))
-
-    def _values(self, batch: Batch, out: Any = None, what: str = "out") -> Output:
-        return Output(batch, self._value_dtype, batch.shape + self._value_shape, out, what)
-
     # Like a dict -----------------------------------------------------------------------------------------------------
 
     def __setitem__(self, keys: Any, values: Any) -> None:
@@ -222,13 +159,6 @@ class HashTable(KeyedTable):
             Where there is no room; the table is as it was.
         """
         self._assign(keys, values)
-
-    def _assign(self, keys: Any, values: Any) -> None:
-        batch = self._take(keys)
-        array, broadcast = take_values(self, values, batch)
-        self._changes += 1
-        self._core.insert(batch.array, array, broadcast, "assign", None, batch.stream)
-        self._finish(batch)
 
     def __getitem__(self, keys: Any) -> Any:
         """The values of keys, ``[*batch, *value_shape]``. Waits, unless the table has a ``default=``.
@@ -302,7 +232,7 @@ class HashTable(KeyedTable):
             )
         batch = self._take(keys)
         values = self._values(batch)
-        array, broadcast = take_values(self, default, batch, "default")
+        array, broadcast = take_values(default, batch, self._value_dtype, self._value_shape, "default")
         self._changes += 1
         self._core.insert(batch.array, array, broadcast, "keep", None, batch.stream)
         self._core.find(batch.array, values.array, None, None, False, batch.stream)
@@ -429,204 +359,7 @@ class HashTable(KeyedTable):
             f"capacity={self.capacity}, load={load:.3f}, device={self.device}{name}>"
         )
 
-    # In the field's words --------------------------------------------------------------------------------------------
-
-    def insert(self, keys: Any, values: Any, out: Any = None) -> Any:
-        """Inserts the keys that are not there, and keeps the values of those that are.
-
-        Parameters
-        ----------
-        keys, values, out
-            As for ``insert_or_assign``.
-
-        Returns
-        -------
-        bool array of shape ``batch``: was the key new; true for exactly one of a new key's duplicates. With
-        ``deterministic=True`` the first of a new key's values stays.
-        """
-        return self._insert(keys, values, "keep", out)
-
-    def insert_or_assign(self, keys: Any, values: Any, out: Any = None) -> Any:
-        """Assigns values to keys, new or not, and tells which were new.
-
-        Parameters
-        ----------
-        keys
-            Keys of shape ``[*batch, *key_shape]``.
-        values
-            Values of shape ``[*batch, *value_shape]``; a scalar, or an array of shape ``value_shape``, goes to all.
-        out
-            A bool array of shape ``batch`` to write into.
-
-        Returns
-        -------
-        bool array of shape ``batch``: was the key new; true for exactly one of a new key's duplicates. Does not wait
-        for the GPU while the table has room for all keys as if they were new. ``table[keys] = values`` does without the
-        mask, and is faster.
-
-        Raises
-        ------
-        TypeError, ValueError
-            For arrays of other dtypes, or of shapes or devices that do not fit.
-        TableFullError, MemoryError
-            Where there is no room; the table is as it was.
-        """
-        return self._insert(keys, values, "assign", out)
-
-    def _insert(self, keys: Any, values: Any, mode: Any, out: Any) -> Any:
-        batch = self._take(keys)
-        array, broadcast = take_values(self, values, batch)
-        inserted = self._mask(batch, out)
-        self._changes += 1
-        self._core.insert(batch.array, array, broadcast, mode, inserted.array, batch.stream)
-        self._finish(batch)
-        return inserted.result(batch)
-
-    def insert_or_apply(self, keys: Any, values: Any, op: str, out: Any = None) -> Any:
-        """Inserts the keys that are not there, and combines the values of those that are with the new ones.
-
-        All of a key's duplicates in a batch count; sums and products of floats depend on their order, which is not
-        fixed. Integers wrap. Minima and maxima of floats pass NaN on.
-
-        Parameters
-        ----------
-        keys, values, out
-            As for ``insert_or_assign``.
-        op
-            "add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor" (with hyphens as well), "keep" (the old
-            value) or "replace" (by the new one).
-
-        Returns
-        -------
-        bool array of shape ``batch``: was the key new; true for exactly one of a new key's duplicates.
-
-        Raises
-        ------
-        TypeError
-            For operations that the value dtype does not have: bits of floats, minima of complex numbers.
-        ValueError
-            For an unknown operation.
-        """
-        name = op.replace("-", "_") if isinstance(op, str) else op
-        if name == "keep":
-            return self._insert(keys, values, "keep", out)
-        if name == "replace":
-            return self._insert(keys, values, "assign", out)
-        if name not in _OPS:
-            raise ValueError(f"op={op!r} is not known: give one of {', '.join(_OPS)}, keep, replace")
-        dtype = self._value_dtype
-        if name.startswith("bit_") and not (is_integer(dtype) or dtype == "bool"):
-            raise TypeError(f"{op} combines bits of integers, and the table has values of {dtype}")
-        if name in ("min", "max") and dtype.startswith("complex"):
-            raise TypeError(f"{op} needs an order, and complex numbers have none: the table has values of {dtype}")
-        batch = self._take(keys)
-        array, broadcast = take_values(self, values, batch)
-        inserted = self._mask(batch, out)
-        self._changes += 1
-        self._core.apply(batch.array, array, broadcast, cast(Any, name), inserted.array, batch.stream)
-        self._finish(batch)
-        return inserted.result(batch)
-
-    def find(self, keys: Any, default: Any = None, out: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
-        """The values of keys, and which of them were found.
-
-        Parameters
-        ----------
-        keys
-            Keys of shape ``[*batch, *key_shape]``.
-        default
-            The value of absent keys, a scalar or of shape ``value_shape``; None takes the table's, or else zero.
-        out
-            Arrays ``(values, found)`` to write into.
-
-        Returns
-        -------
-        values, found
-            ``[*batch, *value_shape]`` of the value dtype, and bool ``[*batch]``. Does not wait for the GPU, unless the
-            answers are on the host.
-        """
-        fallback = self._fallback if default is None else self._fallback_for(default)
-        out_values, out_found = out_pair(out)
-        batch = self._take(keys)
-        values = self._values(batch, out_values, "out[0]")
-        found = Output(batch, "bool", batch.shape, out_found, "out[1]")
-        self._core.find(batch.array, values.array, found.array, fallback, False, batch.stream)
-        self._finish(batch)
-        return values.result(batch), found.result(batch)
-
-    def rows(self, keys: Any, out: Any = None) -> Any:
-        """The numbers of the keys' rows in ``row_storage``.
-
-        A row keeps its number until its key is erased or the table shrunk to fit.
-
-        Parameters
-        ----------
-        keys
-            Keys of shape ``[*batch, *key_shape]``.
-        out
-            An int64 array of shape ``batch`` to write into.
-
-        Returns
-        -------
-        int64 array of shape ``batch``, -1 for absent keys. Does not wait for the GPU, unless the answer is on the host.
-
-        Raises
-        ------
-        ValueError
-            Where the table has no row storage: its values are scalars of up to 8 bytes.
-        """
-        self._need_rows()
-        batch = self._take(keys)
-        rows = Output(batch, "int64", batch.shape, out)
-        self._core.rows(batch.array, rows.array, batch.stream)
-        self._finish(batch)
-        return rows.result(batch)
-
-    @property
-    def row_storage(self) -> Any:
-        """All rows, without a copy: ``[rows handed out, *value_shape]``, erased ones among them.
-
-        A NumPy array for host tables; of PyTorch or CuPy, whichever is imported, for GPU tables (see
-        ``row_storage_as``). What is written there is the table's from then on, in the order of the stream. When the
-        table grows its rows move: the view then is the memory of before, so take it anew after insertions.
-        """
-        return self.row_storage_as()
-
-    def row_storage_as(self, like: Any = None) -> Any:
-        """``row_storage`` as an array of a framework that can write: "torch", "cupy", "numpy" or "buffer"."""
-        self._need_rows()
-        framework = framework_like(like, self._host)
-        if framework is NUMPY and not self._host:
-            raise ValueError(f"the rows are on {self.device}, which NumPy cannot see: ask for PyTorch or CuPy")
-        return framework.wrap(self._core.row_storage(0 if self._host else framework.stream(None, self._index)))
-
-    def _need_rows(self) -> None:
-        if not self._core.has_rows:
-            raise ValueError(
-                f"the table has no row storage: its values, scalars of {self._value_dtype}, lie beside their keys; "
-                "only values of a value_shape, or of more than 8 bytes, have rows"
-            )
-
-    # Properties and files --------------------------------------------------------------------------------------------
-
-    @property
-    def value_dtype(self) -> str:
-        """The name of the values' dtype."""
-        return self._value_dtype
-
-    @property
-    def value_shape(self) -> Shape:
-        """The shape of one value."""
-        return self._value_shape
-
-    @property
-    def default(self) -> Any:
-        """The value of absent keys: a number, a NumPy array where values have a shape, or None."""
-        if self._default is None:
-            return None
-        if not self._value_shape:
-            return to_python(self._default, self._value_dtype)
-        return self._default.view(numpy_dtype(self._value_dtype)).copy()
+    # Files --------------------------------------------------------------------------------------------
 
     def _contents(self) -> serialization.Contents:
         contents = super()._contents()
@@ -671,11 +404,3 @@ def _columns(other: Any) -> tuple[list[Any], list[Any]]:
     except TypeError:  # keys that are arrays or lists
         items = {tuple(key): value for key, value in pairs}
     return list(items.keys()), list(items.values())
-
-
-def out_pair(out: Any) -> tuple[Any, Any]:
-    if out is None:
-        return None, None
-    if not isinstance(out, tuple) or len(out) != 2:
-        raise TypeError("out takes a tuple of two arrays, (values, found)")
-    return out
