@@ -83,7 +83,7 @@ class CudaCoreResource(PlainResource):
 
     def __init__(self, resource: Any) -> None:
         super().__init__(resource)
-        experimental = type(resource).__module__.startswith("cuda.core.experimental")
+        experimental = any(base.__module__.startswith("cuda.core.experimental") for base in type(resource).__mro__)
         self._make_stream = importlib.import_module("cuda.core.experimental" if experimental else "cuda.core").Stream
         self._streams: dict[int, Any] = {}
 
@@ -165,9 +165,9 @@ def _adapt(memory: Any, platform: str, index: int) -> MemoryResource:
         raise TypeError(
             f"memory is a {type(memory).__name__} without allocate(nbytes, stream) and deallocate(ptr, nbytes, stream)"
         )
-    root = type(memory).__module__
-    if root.partition(".")[0] == "rmm":
+    modules = [base.__module__ for base in type(memory).__mro__]
+    if any(module.partition(".")[0] == "rmm" for module in modules):
         return RmmResource(memory)
-    if root.startswith("cuda.core"):
+    if any(module.startswith("cuda.core") for module in modules):
         return CudaCoreResource(memory)
     return PlainResource(memory)
