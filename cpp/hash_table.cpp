@@ -14,6 +14,9 @@ namespace {
 /// Batches are cut to this many keys, so that a key's position in its batch fits the 32-bit tags that elect writers.
 constexpr std::int64_t kMaxBatch = std::int64_t{1} << 31;
 
+/// No allocation is larger; sums of sizes do not overflow.
+constexpr std::size_t kMaxBytes = std::size_t{1} << 60;
+
 /// Distinct keys are counted in chunks of at least this many, so that the count costs few waits.
 constexpr std::int64_t kCountChunk = std::int64_t{1} << 20;
 
@@ -135,8 +138,12 @@ template <class Key, class Value>
 void HashTable<Key, Value>::allocate_rows(Storage& storage, std::int64_t row_capacity, Stream stream) {
   const std::size_t rows = static_cast<std::size_t>(row_capacity);
   const std::size_t row_bytes = static_cast<std::size_t>(options_.value_bytes());
+  std::size_t row_data_bytes = 0;
+  if (__builtin_mul_overflow(rows, row_bytes, &row_data_bytes) || row_data_bytes > kMaxBytes)
+    throw OutOfMemoryError(std::to_string(rows) + " rows of " + std::to_string(row_bytes) +
+                           " bytes were asked for; no memory holds that many");
   // Whole words: the GPU swaps a single byte by way of the word around it.
-  storage.rows = std::make_shared<Allocation>(*context_, (rows * row_bytes + 3) / 4 * 4, stream);
+  storage.rows = std::make_shared<Allocation>(*context_, (row_data_bytes + 3) / 4 * 4, stream);
   storage.free_rows = Allocation(*context_, rows * sizeof(std::int64_t), stream);
   storage.row_tags = Allocation(*context_, rows * sizeof(std::uint32_t), stream);
   storage.view.rows = {storage.rows->template as<std::byte>(), storage.free_rows.template as<std::int64_t>(),

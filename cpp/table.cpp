@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kMaxKeyBytes = sizeof(Uint128);
 constexpr std::int64_t kMaxInlineBytes = 8;
+constexpr std::int64_t kMaxValueBytes = std::int64_t{1} << 28;
 
 void check(const TableOptions& options) {
   if (!is_integer(options.key_dtype))
@@ -20,9 +21,14 @@ void check(const TableOptions& options) {
   if (options.key_elements < 1 || bytes > kMaxKeyBytes)
     throw ShapeError("keys of " + std::to_string(options.key_elements) + " x " + std::string(name(options.key_dtype)) +
                      " were asked for; a key has 1 to " + std::to_string(kMaxKeyBytes) + " bytes");
-  for (const std::int64_t extent : options.value_shape)
+  std::int64_t value_bytes = options.value_dtype ? static_cast<std::int64_t>(itemsize(*options.value_dtype)) : 0;
+  for (const std::int64_t extent : options.value_shape) {
     if (extent < 1)
       throw ShapeError("value_shape has an extent of " + std::to_string(extent) + "; extents are 1 or more");
+    if (__builtin_mul_overflow(value_bytes, extent, &value_bytes) || value_bytes > kMaxValueBytes)
+      throw ShapeError("value_shape asks for more than " + std::to_string(kMaxValueBytes) +
+                       " bytes per value, the most that is possible");
+  }
   if (options.capacity < 0)
     throw ShapeError("capacity is " + std::to_string(options.capacity) + "; slots are 0 or more");
   if (options.max_capacity && *options.max_capacity < 1)

@@ -152,10 +152,8 @@ class CudaExecutor final : public Executor<Key, Value> {
     if constexpr (View::kHasValue) {
       if (to.rows.bytes == 0) return;
       if (!compact_rows) {
-        launch("copying row counters", copy_row_counters_kernel<View>, 1, 1, stream, from, to);
-        context.copy(to.rows.free, from.rows.free,
-                     static_cast<std::size_t>(std::min(from.rows.capacity, to.rows.capacity)) * sizeof(std::int64_t),
-                     stream);
+        launch("copying free rows", copy_free_rows_kernel<View>, std::min<std::int64_t>(from.rows.capacity, 1 << 18),
+               kBlock, stream, from, to);
         return;
       }
       launch("renumbering rows", renumber_rows_kernel<View>, static_cast<std::int64_t>(to.slot_count()), kBlock, stream,

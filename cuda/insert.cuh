@@ -189,11 +189,17 @@ __global__ void __launch_bounds__(kBlock) rehash_kernel(View from, View to) {
   counts.add_to(to, work);
 }
 
-/// Row counters of `to` continue those of `from`.
+/// Row counters of `to` continue those of `from`, and so does the stack of free rows.
 template <class View>
-__global__ void copy_row_counters_kernel(View from, View to) {
-  to.control->next_row = from.control->next_row;
-  to.control->free_rows = from.control->free_rows;
+__global__ void __launch_bounds__(kBlock) copy_free_rows_kernel(View from, View to) {
+  const std::uint64_t free = from.control->free_rows;
+  const std::uint64_t stride = std::uint64_t{gridDim.x} * kBlock;
+  for (std::uint64_t i = std::uint64_t{blockIdx.x} * kBlock + threadIdx.x; i < free; i += stride)
+    to.rows.free[i] = from.rows.free[i];
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    to.control->next_row = from.control->next_row;
+    to.control->free_rows = free;
+  }
 }
 
 /// Deals out row numbers anew, from 0: source[new row] = old row.
