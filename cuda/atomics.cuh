@@ -42,10 +42,16 @@ __device__ __forceinline__ Words load_contended(const void* from) {
   return words;
 }
 
-/// What was there; the swap happened iff that equals `expected`. sm_90 and later.
+/// Before sm_90 there is no 128-bit compare-and-swap: one of these locks, chosen by the address, stands in for it.
+/// Slots are then written by 16-byte stores only while their lock is held, and read by 16-byte loads, each one
+/// transaction.
+inline constexpr unsigned kLockBits = 16;
+static __device__ unsigned locks[1u << kLockBits];
+
+/// What was there; the swap happened iff that equals `expected`.
 __device__ __forceinline__ Words cas128(void* at, Words expected, Words desired) {
-  Words was{~expected.low, 0};
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  Words was{};
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n .reg .b128 e, d, o;\n mov.b128 e, {%3, %4};\n mov.b128 d, {%5, %6};\n"
       " atom.relaxed.gpu.global.cas.b128 o, [%2], e, d;\n mov.b128 {%0, %1}, o;\n}"
@@ -53,8 +59,22 @@ __device__ __forceinline__ Words cas128(void* at, Words expected, Words desired)
       : "l"(at), "l"(expected.low), "l"(expected.high), "l"(desired.low), "l"(desired.high)
       : "memory");
 #else
-  (void)at;
-  (void)desired;
+  const std::uint64_t place = reinterpret_cast<std::uintptr_t>(at) / sizeof(Words);
+  unsigned* const lock = locks + ((place * detail::kHashWhiten) >> (64 - kLockBits));
+  for (bool done = false; !done;) {  // a lane that waits must not keep the holder in its warp from going on
+    if (atomicCAS(lock, 0u, 1u) == 0u) {
+      __threadfence();
+      was = load_contended(at);
+      if (was.low == expected.low && was.high == expected.high)
+        asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};"
+                     :
+                     : "l"(at), "l"(desired.low), "l"(desired.high)
+                     : "memory");
+      __threadfence();
+      atomicExch(lock, 0u);
+      done = true;
+    }
+  }
 #endif
   return was;
 }

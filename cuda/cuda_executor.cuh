@@ -72,7 +72,6 @@ class CudaExecutor final : public Executor<Key, Value> {
 
   void clear(DeviceContext& context, const View& view, Stream stream) const override {
     const DeviceGuard guard(context.device().index);
-    if constexpr (sizeof(Key) == 16) require_cas128(context.device());
     const std::uint64_t buckets = view.geometry.bucket_count;
     context.fill(view.slots, kEmptyByte, View::slot_bytes(buckets), stream);
     context.fill(view.filters, 0, View::filter_bytes(buckets), stream);
@@ -190,17 +189,6 @@ class CudaExecutor final : public Executor<Key, Value> {
   template <class T>
   static Allocation scratch(DeviceContext& context, std::int64_t count, Stream stream) {
     return Allocation(context, static_cast<std::size_t>(count) * sizeof(T), stream);
-  }
-
-  static void require_cas128(const Device& device) {
-    int major = 0;
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index),
-          "reading a GPU's properties");
-    if (major < 9)
-      throw PlatformError(
-          "keys of more than 8 bytes were asked for on " + device.to_string() + ", whose compute " + "capability is " +
-          std::to_string(major) +
-          ".x; they need 9.0 or later (128-bit compare-and-swap): use keys of up to 8 bytes, or the host");
   }
 
   /// `absent` as in list_absent, or null.

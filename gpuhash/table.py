@@ -194,11 +194,12 @@ class HashTable(Operations):
         keys, values = self._export(like, True, True)
         return keys, values
 
-    def get(self, keys: Any, default: Any = None) -> Any:
+    def get(self, keys: Any, default: Any = None, out: Any = None) -> Any:
         """The values of keys, and a default for absent ones.
 
         A single key gives its value or ``default`` (else the table's, else None), and waits. A batch gives an array, of
         which absent keys get ``default``, a scalar or of shape ``value_shape``, or else the table's; it does not wait.
+        ``out`` is an array of shape ``[*batch, *value_shape]`` to write into.
 
         Raises
         ------
@@ -206,7 +207,7 @@ class HashTable(Operations):
             For a batch, where neither is given.
         """
         batch = self._take(keys)
-        values = self._values(batch)
+        values = self._values(batch, out)
         if batch.scalar:
             missing = self._core.find(batch.array, values.array, None, None, True, batch.stream)
             if missing:
@@ -219,10 +220,11 @@ class HashTable(Operations):
         self._finish(batch)
         return values.result(batch)
 
-    def setdefault(self, keys: Any, default: Any = None) -> Any:
+    def setdefault(self, keys: Any, default: Any = None, out: Any = None) -> Any:
         """Inserts ``default`` for the keys that are absent, and gives the values of all.
 
         ``default`` is as the values of an insertion: one for each key or one for all; None takes the table's default.
+        ``out`` as for ``get``.
         """
         if default is None:
             if self._default is None:
@@ -231,7 +233,7 @@ class HashTable(Operations):
                 self._default if self._value_dtype != "bfloat16" else comparable(self._default, "bfloat16").tolist()
             )
         batch = self._take(keys)
-        values = self._values(batch)
+        values = self._values(batch, out)
         array, broadcast = take_values(default, batch, self._value_dtype, self._value_shape, "default")
         self._changes += 1
         self._core.insert(batch.array, array, broadcast, "keep", None, batch.stream)
@@ -239,14 +241,14 @@ class HashTable(Operations):
         self._finish(batch)
         return values.result(batch)
 
-    def pop(self, keys: Any, default: Any = _NO_DEFAULT) -> Any:
+    def pop(self, keys: Any, default: Any = _NO_DEFAULT, out: Any = None) -> Any:
         """Erases keys, and gives their values. Waits, unless there is a default.
 
         Absent keys get ``default``, as for ``get``; without it they are a KeyError, also where the table has a default,
-        and nothing is erased.
+        and nothing is erased. All of a key's duplicates get its value. ``out`` as for ``get``.
         """
         batch = self._take(keys)
-        values = self._values(batch)
+        values = self._values(batch, out)
         needed = default is _NO_DEFAULT
         if needed or batch.scalar:
             missing = self._core.find(batch.array, values.array, None, None, True, batch.stream)

@@ -245,3 +245,19 @@ def test_out_of_immutable_frameworks_is_refused(framework):
     with pytest.raises((TypeError, ValueError)):
         table.contains(place.array(np.array([1, 2])), out=mask)
     assert not to_numpy(mask).any()
+
+
+def test_out_of_get_setdefault_and_pop(native):
+    table = HashTable("int64", "float32", value_shape=(2,), device=native.table_device)
+    keys = native.array(np.array([1, 2, 3]))
+    table[keys] = native.array(np.arange(6, dtype=np.float32).reshape(3, 2))
+    asked = native.array(np.array([3, 9, 1]))
+    for answer in (
+        lambda out: table.get(asked, default=7, out=out),
+        lambda out: table.setdefault(asked, 7, out=out),
+        lambda out: table.pop(asked, 0, out=out),
+    ):
+        out = native.array(np.full((3, 2), -1, dtype=np.float32))
+        assert answer(out) is out
+        same_bytes(out, np.array([[4, 5], [7, 7], [0, 1]], dtype=np.float32))
+    assert list(table) == [2]

@@ -207,3 +207,20 @@ def test_tables_do_not_leak_objects(on_device):
         table.erase(keys)
     gc.collect()
     assert (sys.getrefcount(keys), sys.getrefcount(values)) == counts
+
+
+def test_memory_of_cuda_core(torch_cuda):
+    """A resource of cuda.core, whose own counter tells that it was used."""
+    core = pytest.importorskip("cuda.core")
+    core.Device(0).set_current()
+    resource = core.DeviceMemoryResource(core.Device(0))
+    table = HashTable("int64", "float32", value_shape=(3,), device="cuda:0", memory=resource)
+    keys = torch_cuda.arange(10_000, device="cuda")
+    values = torch_cuda.rand(10_000, 3, device="cuda")
+    table[keys] = values
+    assert resource.attributes.used_mem_current >= table.nbytes
+    assert bool((table[keys] == values).all())
+    del table
+    gc.collect()
+    torch_cuda.cuda.synchronize()
+    assert resource.attributes.used_mem_current == 0
