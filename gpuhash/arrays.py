@@ -241,7 +241,7 @@ class TensorFlowFramework(Framework):
                 f"{tensor!r} is a symbolic tensor of a TensorFlow graph, without contents yet: call the table outside "
                 "tf.function, with eager tensors"
             )
-        return _core.borrow(tensor, stream)
+        return _core.borrow(tensor, None)  # settled before: it refuses to be told a stream
 
     def stream(self, tensor: Any, index: int) -> int:
         return default_stream(index)
