@@ -47,9 +47,10 @@ def test_setitem_against_dict(place):
 
 
 def test_insert_keeps_and_insert_or_assign_assigns(place):
-    table = HashTable("int32", "int64", device=place.table_device)
-    first = np.arange(0, 1000, dtype=np.int32)
-    second = np.arange(500, 1500, dtype=np.int32)
+    # int64: TensorFlow keeps int32 on the host, also on a GPU.
+    table = HashTable("int64", "int64", device=place.table_device)
+    first = np.arange(0, 1000, dtype=np.int64)
+    second = np.arange(500, 1500, dtype=np.int64)
     same_bytes(table.insert(place.array(first), place.array(np.full(1000, 1))), np.ones(1000, bool))
     mask = table.insert(place.array(second), place.array(np.full(1000, 2)))
     assert place.owns(mask)
