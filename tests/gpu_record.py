@@ -64,7 +64,7 @@ def write_record(counts: dict[str, int]) -> None:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "gpu": gpu,
         "driver": driver,
-        "cuda_runtime": next((text for name, text in build.items() if "cuda" in name.lower()), None),
+        "cuda_runtime": build["cuda_version"],
         "build": build,
         "versions": {"python": platform.python_version(), **{name: version_of(d) for name, d in PACKAGES.items()}},
         **counts,
