@@ -38,6 +38,10 @@ Platform& platform(const std::string& name) {
   std::string message = "no platform named '" + name + "'; this build has";
   for (auto it = platforms.begin(); it != platforms.end(); ++it)
     message += (it == platforms.begin() ? " '" : ", '") + it->first + "'";
+  if (name == "cuda")
+    message +=
+        " only, for it was made without a CUDA compiler: build it again with one, and "
+        "GPUHASH_CUDA=ON";
   throw PlatformError(message);
 }
 

@@ -62,6 +62,8 @@ class KeyedTable(Calls):
             if capacity < 1:
                 raise ValueError(f"growth=False keeps capacity={capacity}: give the number of slots that it shall have")
             max_capacity = capacity
+        if name is not None and (not isinstance(name, str) or not name):
+            raise TypeError(f"name={name!r} was given; a table's name is a string of one character or more, or None")
         core = _core.Table(
             make_context(device, memory),
             dtype,

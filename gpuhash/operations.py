@@ -43,7 +43,8 @@ class Operations(KeyedTable):
             host = np.empty(array.shape, storage_dtype(array.dtype))
             _core.Context(array.platform, array.device_index).copy(_core.borrow(host), array, 0)
         if host.shape not in ((), self._value_shape):
-            raise ValueError(f"the {what} has shape {host.shape}, expected () or {self._value_shape}")
+            wanted = f"() or {self._value_shape}" if self._value_shape else "a single value, of shape ()"
+            raise ValueError(f"the {what} has shape {host.shape}, expected {wanted}")
         return np.array(np.broadcast_to(host, self._value_shape), order="C")
 
     def _fallback_array(self, storage: np.ndarray[Any, Any]) -> _core.Array:

@@ -83,3 +83,9 @@ def test_a_table_that_fails_to_be_made_leaves_no_name(name):
     with pytest.raises((TypeError, ValueError)):
         HashTable("int64", "float32", max_load_factor=7, name=name)
     HashTable("int64", "float32", name=name).close()
+
+
+@pytest.mark.parametrize("name", [5, "", b"users"])
+def test_names_are_strings(name):
+    with pytest.raises(TypeError, match="name="):
+        HashTable("int64", "int64", name=name)
