@@ -31,9 +31,13 @@ Geometry make_geometry(std::int64_t slots) {
   if (wanted > kMaxBuckets)
     throw ShapeError("a table of " + std::to_string(slots) + " slots was asked for; at most " +
                      std::to_string(kMaxBuckets * View::kSlots) + " are possible");
+  // Rounding up may make room for more regions: round again, so that the geometry of `buckets` slots is this one, too.
   std::uint32_t bits = 0;
-  while (bits < kMaxRegionBits && (wanted >> (bits + 1)) >= kMinRegionBuckets) ++bits;
-  const std::uint64_t buckets = ((wanted + (1u << bits) - 1) >> bits) << bits;
+  std::uint64_t buckets = wanted;
+  while (bits < kMaxRegionBits && (buckets >> (bits + 1)) >= kMinRegionBuckets) {
+    ++bits;
+    buckets = ((buckets + (1u << bits) - 1) >> bits) << bits;
+  }
   return {static_cast<std::uint32_t>(buckets), bits, static_cast<std::uint32_t>(buckets >> bits)};
 }
 
@@ -68,7 +72,9 @@ class HashTable<Key, Value>::Turn {
   Turn(HashTable& table, Stream stream)
       : table_(table), lock_(table.mutex_), stream_(stream), capturing_(table.context_->is_capturing(stream)) {
     // A capturing stream cannot wait for work outside its graph; whoever captures synchronizes before (torch does).
-    if (stream != table.last_stream_ && !capturing_) {
+    if (capturing_) {
+      table.captured_ = true;
+    } else if (stream != table.last_stream_) {
       table.fence_->wait(stream);
       table.last_stream_ = stream;
     }
@@ -96,8 +102,12 @@ class HashTable<Key, Value>::Turn {
 
 template <class Key, class Value>
 HashTable<Key, Value>::HashTable(const TableOptions& options, std::shared_ptr<DeviceContext> context)
+    : HashTable(options, std::move(context), make_geometry<View>(options.capacity)) {}
+
+template <class Key, class Value>
+HashTable<Key, Value>::HashTable(const TableOptions& options, std::shared_ptr<DeviceContext> context,
+                                 const Geometry& geometry)
     : options_(options), context_(std::move(context)), fence_(context_->make_fence()) {
-  const Geometry geometry = make_geometry<View>(options.capacity);
   if (options_.max_capacity) {
     const Geometry largest = make_geometry<View>(std::max(*options_.max_capacity, options.capacity));
     options_.max_capacity = std::int64_t{largest.bucket_count} * View::kSlots;
@@ -205,7 +215,7 @@ Control HashTable<Key, Value>::refresh(Stream stream) {
 template <class Key, class Value>
 void HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream) {
   const std::int64_t n = keys.count;
-  if (!captured_ && size_bound_ + n <= current_limit()) {
+  if (!replays_insert_ && size_bound_ + n <= current_limit()) {
     size_bound_ += n;
     return;
   }
@@ -244,9 +254,10 @@ std::int64_t HashTable<Key, Value>::count_distinct(const Key* keys, std::int64_t
 
 /// After long churn, filter bits of keys that are gone make searches go on in vain, and erased marks keep buckets full.
 /// A rebuild of the same size clears both; it comes due after as many erasures as half the slots, so its cost is
-/// spread.
+/// spread. Not where a CUDA graph holds the addresses of the present memory.
 template <class Key, class Value>
 void HashTable<Key, Value>::maintain(const Control& control, Stream stream) {
+  if (captured_) return;
   const std::uint64_t buckets = storage_.view.geometry.bucket_count;
   if (control.erased < buckets * View::kSlots / 2 || control.filter_bits < 2 * fresh_filter_bits_ + buckets / 2) return;
   try {
@@ -354,7 +365,7 @@ void HashTable<Key, Value>::prepare(const KeyBatch& keys, bool capturing, Stream
                      " keys may not fit, and a table cannot grow while a " +
                      "CUDA graph is captured; call reserve() and len() before the capture");
   size_bound_ += keys.count;
-  captured_ = true;
+  replays_insert_ = true;
 }
 
 template <class Key, class Value>
@@ -368,6 +379,7 @@ template <class Key, class Value>
 void HashTable<Key, Value>::clear(Stream stream) {
   const Turn turn(*this, stream);
   executor().clear(*context_, storage_.view, stream);
+  if (turn.capturing()) return;  // nothing is cleared yet
   size_bound_ = 0;
   fresh_filter_bits_ = 0;
 }
@@ -418,7 +430,7 @@ std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContex
   const Control control = refresh(stream);
   TableOptions options = options_;
   options.capacity = capacity_slots();
-  auto twin = std::make_shared<HashTable>(options, std::move(context));
+  auto twin = std::make_shared<HashTable>(options, std::move(context), storage_.view.geometry);
   if (options_.has_rows() && twin->storage_.view.rows.capacity < storage_.view.rows.capacity)
     twin->allocate_rows(twin->storage_, storage_.view.rows.capacity, nullptr);
 

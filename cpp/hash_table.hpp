@@ -15,6 +15,8 @@ class HashTable final : public Table {
   using View = TableView<Key, Value>;
 
   HashTable(const TableOptions& options, std::shared_ptr<DeviceContext> context);
+  /// With exactly these buckets, whatever options.capacity says: a twin's slots are copied as they are.
+  HashTable(const TableOptions& options, std::shared_ptr<DeviceContext> context, const Geometry& geometry);
   ~HashTable() override;
 
   const TableOptions& options() const override { return options_; }
@@ -81,7 +83,8 @@ class HashTable final : public Table {
   Stream last_stream_ = nullptr;
   std::int64_t size_bound_ = 0;          // size is at most this, known without asking the device
   std::uint64_t fresh_filter_bits_ = 0;  // filter bits that the last rebuild left
-  bool captured_ = false;                // a CUDA graph that inserts may be replayed: size_bound_ is no bound
+  bool captured_ = false;                // a CUDA graph may be replayed on this memory
+  bool replays_insert_ = false;          // and it inserts: size_bound_ is no bound
 };
 
 }  // namespace gpuhash

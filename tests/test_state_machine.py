@@ -150,6 +150,22 @@ class TableAgainstDict(RuleBasedStateMachine):
             with pytest.raises(KeyError):
                 self.table[array]
 
+    @rule(batch=batches)
+    def get(self, batch):
+        keys, array = self.keys_of(batch)
+        assert self.numbers(self.table.get(array, -55)) == [self.model.get(key, -55) for key in keys]
+
+    @rule(batch=batches)
+    def update_with_pairs(self, batch):
+        keys, numbers = self.keys_of(batch)[0], self.values_of(batch)[0]
+        values = [np.full(self.value_type[1], number).tolist() for number in numbers]
+        self.table.update(list(zip(keys, values, strict=True)))
+        self.model.update(zip(keys, numbers, strict=True))
+
+    @rule()
+    def iterate(self):
+        assert sorted(self.table) == sorted(self.model)
+
     @rule(number=st.integers(0, 10**6))
     def one_key(self, number):
         key = self.pool[number % len(self.pool)]

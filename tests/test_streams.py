@@ -10,7 +10,7 @@ import pytest
 from frameworks import to_numpy
 from samples import random_keys, same_bytes
 
-from gpuhash import HashTable
+from gpuhash import HashTable, TableFullError
 
 THREADS = 6
 
@@ -217,3 +217,40 @@ def test_cuda_graph_that_would_have_to_grow_is_refused(torch_cuda):
         table.insert_or_assign(keys, values, out=new)
     torch.cuda.synchronize()
     assert len(table) == 10
+
+
+def test_captured_clear_takes_effect_on_replay_only(torch_cuda):
+    torch = torch_cuda
+    table = HashTable("int64", "int64", device="cuda", capacity=1000, growth=False)
+    keys = torch.arange(900, device="cuda")
+    table[keys] = keys
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        table.clear()
+    assert len(table) == 900
+    with pytest.raises(TableFullError):
+        table[keys + 900] = keys
+    graph.replay()
+    assert len(table) == 0
+
+
+def test_no_maintenance_under_a_captured_graph(torch_cuda):
+    """Erasing for long makes a table due for a rebuild, which a graph that reads its memory forbids."""
+    torch = torch_cuda
+    table = HashTable("int64", "int64", device="cuda", capacity=4096, growth=False)
+    fixed = torch.arange(100, device="cuda")
+    table[fixed] = fixed + 7
+    values, found = torch.zeros_like(fixed), torch.zeros(100, dtype=torch.bool, device="cuda")
+    table.find(fixed, out=(values, found))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        table.find(fixed, out=(values, found))
+    for round_ in range(40):
+        keys = torch.arange(3900, device="cuda") + 10_000 * (round_ + 1)
+        table[keys] = keys
+        table.erase(keys)
+    table[fixed] = fixed + round_
+    values.zero_()
+    graph.replay()
+    assert found.all()
+    assert torch.equal(values, fixed + round_)

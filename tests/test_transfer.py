@@ -108,3 +108,15 @@ def test_updated_copies_of_moved_tables_grow(cuda):
     moved[keys] = 1
     table[keys] = 1
     assert moved == table
+
+
+@pytest.mark.parametrize("buckets", [1, 2047, 2048, 4095, 4097, 8191, 16383, 65535])
+def test_copies_of_odd_sizes_find_every_key(on_device, buckets):
+    """The number of buckets is rounded to whole regions; a copy has to come out with the same ones."""
+    table = HashTable("int64", "int64", capacity=4 * buckets, growth=False, device=on_device.table_device)
+    keys = random_keys("int64", (), int(0.97 * table.capacity))
+    table[on_device.array(keys)] = on_device.array(np.arange(len(keys)))
+    for twin in (table.copy(), table.to("cpu"), pickle.loads(pickle.dumps(table))):
+        values, found = twin.find(keys)
+        assert to_numpy(found).all()
+        assert np.array_equal(to_numpy(values), np.arange(len(keys)))
