@@ -31,14 +31,11 @@ Geometry make_geometry(std::int64_t slots) {
   if (wanted > kMaxBuckets)
     throw ShapeError("a table of " + std::to_string(slots) + " slots was asked for; at most " +
                      std::to_string(kMaxBuckets * View::kSlots) + " are possible");
-  // Rounding up may make room for more regions: round again, so that the geometry of `buckets` slots is this one, too.
-  std::uint32_t bits = 0;
-  std::uint64_t buckets = wanted;
-  while (bits < kMaxRegionBits && (buckets >> (bits + 1)) >= kMinRegionBuckets) {
-    ++bits;
-    buckets = ((buckets + (1u << bits) - 1) >> bits) << bits;
-  }
-  return {static_cast<std::uint32_t>(buckets), bits, static_cast<std::uint32_t>(buckets >> bits)};
+  // Of two geometries for the same number of buckets only one exists, so that a copy's is that of its original.
+  const std::uint64_t regions = (wanted + View::kMaxRegionBuckets - 1) / View::kMaxRegionBuckets;
+  const std::uint64_t region_buckets = (wanted + regions - 1) / regions;
+  return {static_cast<std::uint32_t>(regions * region_buckets), static_cast<std::uint32_t>(regions),
+          static_cast<std::uint32_t>(region_buckets)};
 }
 
 KeyBatch slice(const KeyBatch& keys, std::int64_t from, std::int64_t count) {

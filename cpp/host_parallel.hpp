@@ -32,7 +32,7 @@ inline int reader_parts(std::int64_t count) {
 
 inline int writer_parts(std::int64_t count, const Geometry& geometry) {
   if (count < 2 * kKeysPerThread) return 1;
-  return std::min(reader_parts(count), 1 << geometry.region_bits);
+  return static_cast<int>(std::min<std::int64_t>(reader_parts(count), geometry.region_count));
 }
 
 /// Where part p of `parts` begins.
@@ -80,8 +80,8 @@ struct Owned {
   std::uint32_t end;
 
   Owned(const Geometry& geometry, int part, int parts)
-      : begin(static_cast<std::uint32_t>(part_begin(std::int64_t{1} << geometry.region_bits, part, parts))),
-        end(static_cast<std::uint32_t>(part_begin(std::int64_t{1} << geometry.region_bits, part + 1, parts))) {}
+      : begin(static_cast<std::uint32_t>(part_begin(geometry.region_count, part, parts))),
+        end(static_cast<std::uint32_t>(part_begin(geometry.region_count, part + 1, parts))) {}
   bool has(std::uint32_t region) const { return begin <= region && region < end; }
 };
 

@@ -76,7 +76,7 @@ class Rehash {
 
   void move_range(Part& part, Owned owned) {
     const auto bucket_of_region = [&](std::uint32_t region) {
-      return std::uint64_t{from_.geometry.bucket_count} * region >> to_.geometry.region_bits;
+      return std::uint64_t{from_.geometry.bucket_count} * region / to_.geometry.region_count;
     };
     const auto visit = [&](SlotType* slot, bool stray) { move_if_owned({slot, stray}, part, owned, &part.foreign); };
     for_each_live(from_, bucket_of_region(owned.begin), bucket_of_region(owned.end), visit);

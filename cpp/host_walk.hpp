@@ -110,7 +110,7 @@ template <Purpose kPurpose, Reach kReach, class View>
       view.filters[probe.bucket()] |= probe.filter_bit();
       ++place.new_filter_bits;
     }
-    if (kReach == Reach::kRegion && probe.at_last_resort()) {
+    if (kReach == Reach::kRegion && probe.at_last_hop_in_region()) {
       place.left_region = true;
       return place;
     }

@@ -13,9 +13,10 @@
 /// A table is an array of *buckets* of 64 bytes (one host cache line, two GPU sectors: one memory access), each with as
 /// many *slots* as fit, key and value side by side. Apart from them lies one *filter* byte per bucket.
 ///
-/// A key's probe sequence is: the bucket that the high half of its hash picks; then kRandomHops buckets of the same
-/// region, each picked by another hash; then all buckets, one after the other. A key that is stored behind a full
-/// bucket of its sequence has left its bit in that bucket's filter. So there are two invariants:
+/// A key's probe sequence is: the bucket that the high half of its hash picks; then kRegionHops buckets of the same
+/// region and kTableHops of the whole table, each picked by another hash; then all buckets, one after the other. A key
+/// that is stored behind a full bucket of its sequence has left its bit in that bucket's filter. So there are two
+/// invariants:
 ///
 ///   1. A key lies in its sequence before the first bucket whose filter lacks the key's bit, or in that bucket.
 ///   2. A bucket with an empty slot has never been passed by a key: its filter need not be read.
@@ -26,8 +27,9 @@
 /// Two key patterns mark empty and erased slots. The two keys with those patterns are stored in the *stray bucket*, one
 /// more bucket at the end, under the stored patterns 0 and 1; so every key is legal, and no kernel has a special case.
 ///
-/// A *region* is a range of whole buckets. All of a key's sequence but its last resort lies in one region, so that host
-/// threads that own different regions never touch the same memory.
+/// A *region* is a range of buckets of at most kRegionBytes. Nearly all keys lie in the region of their home bucket. So
+/// host threads that own different regions do not touch the same memory, and a block of GPU threads can work on a
+/// region in shared memory (cuda/region.cuh).
 namespace gpuhash {
 
 /// The value type of sets.
@@ -69,15 +71,15 @@ struct RowView {
 
 /// Bucket counts and what follows from them.
 struct Geometry {
-  std::uint32_t bucket_count;    // without the stray bucket
-  std::uint32_t region_bits;     // log2 of the number of regions
-  std::uint32_t region_buckets;  // bucket_count >> region_bits
+  std::uint32_t bucket_count;  // without the stray bucket: region_count * region_buckets
+  std::uint32_t region_count;
+  std::uint32_t region_buckets;
 };
 
-inline constexpr std::uint32_t kRandomHops = 16;
-inline constexpr std::uint32_t kMaxRegionBits = 6;
-inline constexpr std::uint32_t kMinRegionBuckets = 1024;
-inline constexpr std::uint64_t kMaxBuckets = std::numeric_limits<std::uint32_t>::max() - (1u << kMaxRegionBits);
+inline constexpr std::uint32_t kRegionHops = 12;
+inline constexpr std::uint32_t kTableHops = 12;
+inline constexpr std::uint32_t kRegionBytes = 1 << 16;
+inline constexpr std::uint64_t kMaxBuckets = std::uint64_t{1} << 31;
 
 /// Every byte of an empty slot's key, so that a byte fill makes a table empty. Any pattern would do; keys such as 0, -1
 /// or ASCII text should not be stray often, because stray keys share one bucket.
@@ -130,6 +132,7 @@ struct TableView {
   static constexpr bool kHasValue = sizeof(SlotType) > sizeof(Key);
   static constexpr std::uint32_t kBucketBytes = sizeof(SlotType) > 16 ? 128 : 64;
   static constexpr std::uint32_t kSlots = kBucketBytes / sizeof(SlotType);  // per bucket
+  static constexpr std::uint32_t kMaxRegionBuckets = kRegionBytes / kBucketBytes;
 
   SlotType* slots;        // [(bucket_count + 1) * kSlots], the last bucket is the stray one
   std::uint8_t* filters;  // [bucket_count + 1], rounded up to a multiple of 4
@@ -163,19 +166,18 @@ class Probe {
   GPUHASH_HD std::uint8_t filter_bit() const { return static_cast<std::uint8_t>(1u << ((hash_ >> 29) & 7)); }
   GPUHASH_HD std::uint32_t hop() const { return hop_; }
 
-  /// The region that holds all of the sequence before the last resort. Stray keys are of region 0.
-  GPUHASH_HD static std::uint32_t region(std::uint64_t hash, const Geometry& geometry) {
-    return static_cast<std::uint32_t>((hash >> 32 << geometry.region_bits) >> 32);
-  }
+  /// The region of the home bucket. Stray keys are of region 0.
   GPUHASH_HD std::uint32_t region(const Geometry& geometry) const {
-    return bucket_ == geometry.bucket_count ? 0 : region(hash_, geometry);
+    return bucket_ == geometry.bucket_count ? 0 : home_region(geometry);
   }
 
-  /// True once next() would leave the region.
-  GPUHASH_HD bool at_last_resort() const { return hop_ >= kRandomHops; }
+  /// True once next() would leave the region of the home bucket.
+  GPUHASH_HD bool at_last_hop_in_region() const { return hop_ >= kRegionHops; }
 
   /// True once every bucket has been seen.
-  GPUHASH_HD bool exhausted(const Geometry& geometry) const { return hop_ > kRandomHops + geometry.bucket_count; }
+  GPUHASH_HD bool exhausted(const Geometry& geometry) const {
+    return hop_ > kRegionHops + kTableHops + geometry.bucket_count;
+  }
 
   /// Back to a place where this probe has been.
   GPUHASH_HD void rewind(std::uint32_t bucket, std::uint32_t hop) {
@@ -185,11 +187,13 @@ class Probe {
 
   /// Not for stray keys: their bucket is never passed.
   GPUHASH_HD void next(const Geometry& geometry) {
-    if (hop_ < kRandomHops) {
+    if (hop_ < kRegionHops + kTableHops) {
       // An odd multiplier per hop. Double hashing would be cheaper, but can cycle over a bucket count that is not
       // prime.
       const std::uint32_t mixed = static_cast<std::uint32_t>(hash_) * (0x9e3779b9u + hop_ * 2u * 0x85ebca6bu);
-      bucket_ = region(hash_, geometry) * geometry.region_buckets + multiply_high(mixed, geometry.region_buckets);
+      bucket_ = hop_ < kRegionHops
+                    ? home_region(geometry) * geometry.region_buckets + multiply_high(mixed, geometry.region_buckets)
+                    : multiply_high(mixed, geometry.bucket_count);
     } else {
       bucket_ = bucket_ + 1 == geometry.bucket_count ? 0 : bucket_ + 1;
     }
@@ -197,6 +201,10 @@ class Probe {
   }
 
  private:
+  GPUHASH_HD std::uint32_t home_region(const Geometry& geometry) const {
+    return multiply_high(static_cast<std::uint32_t>(hash_ >> 32), geometry.region_count);
+  }
+
   Key stored_;
   std::uint64_t hash_;
   std::uint32_t hop_;
