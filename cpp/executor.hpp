@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "device_context.hpp"
 #include "dtype.hpp"
@@ -39,12 +40,21 @@ enum class InsertMode : std::uint8_t { kKeep, kAssign };
 /// add as "or" and multiply as "and".
 enum class ApplyOp : std::uint8_t { kAdd, kMultiply, kMin, kMax, kBitAnd, kBitOr, kBitXor };
 
+/// A large batch that an executor has put in the order in which it can work it off faster. Good for one table of the
+/// geometry that it was made for, and for one insertion or erasure.
+class Plan {
+ public:
+  virtual ~Plan() = default;
+};
+
 struct InsertBatch {
   KeyBatch keys;
   ValueBatch values;
   InsertMode mode;
-  bool deterministic;  // of a key's values in the batch: the last when assigning, the first when keeping
-  bool* inserted;      // [n] or null: was the key new; true for exactly one of a new key's duplicates
+  bool deterministic;          // of a key's values in the batch: the last when assigning, the first when keeping
+  bool* inserted;              // [n] or null: was the key new; true for exactly one of a new key's duplicates
+  const Plan* plan = nullptr;  // of these keys and values, or null
+  bool into_empty = false;     // the table has been empty since clear()
 };
 
 struct ApplyBatch {
@@ -68,15 +78,25 @@ class Executor {
   /// Makes slots, filters and control those of an empty table.
   virtual void clear(DeviceContext&, const View&, Stream) const = 0;
   virtual void find(DeviceContext&, const View&, const KeyBatch&, const FindOutput&, Stream) const = 0;
+  /// Null where a plan would not pay, or there is no memory for one. with_mask: of a batch whose `inserted` or `erased`
+  /// is not null.
+  virtual std::unique_ptr<Plan> plan(DeviceContext&, const View&, const KeyBatch&, const ValueBatch&,
+                                     [[maybe_unused]] bool with_mask, Stream) const {
+    return nullptr;
+  }
+  /// Sets control->absent to the number of the planned batch's distinct keys that are not in the table, or somewhat
+  /// more.
+  virtual void count_absent(DeviceContext&, const View&, const Plan&, [[maybe_unused]] bool table_is_empty,
+                            Stream) const {}
   virtual void insert(DeviceContext&, const View&, const InsertBatch&, Stream) const = 0;
   virtual void apply(DeviceContext&, const View&, const ApplyBatch&, Stream) const = 0;
-  /// erased: [n] or null; true for exactly one of an erased key's duplicates.
-  virtual void erase(DeviceContext&, const View&, const KeyBatch&, bool* erased, Stream) const = 0;
+  /// erased: [n] or null; true for exactly one of an erased key's duplicates. plan: of these keys, or null.
+  virtual void erase(DeviceContext&, const View&, const KeyBatch&, bool* erased, const Plan* plan, Stream) const = 0;
   /// Appends the keys that are not in the table, duplicates and all, in any order, to out [n]; their number goes to
   /// control->absent.
   virtual void list_absent(DeviceContext&, const View&, const KeyBatch&, Key* out, Stream) const = 0;
-  /// Inserts all of `from` into `to`, which is empty and has room. Row numbers stay; with compact_rows they are dealt
-  /// out anew from 0 and the rows copied to to.rows.
+  /// Makes `to`, whose memory holds nothing yet and has room, a table of all of `from`. Row numbers stay; with
+  /// compact_rows they are dealt out anew from 0 and the rows copied to to.rows.
   virtual void rehash(DeviceContext&, const View& from, const View& to, bool compact_rows, Stream) const = 0;
   /// Writes keys [size], values [size, value_bytes] and row numbers [size], each in the order of the slots; each may be
   /// null.

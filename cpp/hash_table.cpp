@@ -209,27 +209,40 @@ Control HashTable<Key, Value>::refresh(Stream stream) {
 }
 
 /// Makes sure that all keys of the batch fit, before anything is changed; TableFullError or OutOfMemoryError otherwise.
+/// make_plan() plans the batch for the table as it is; what it returns in the end is good for the insertion.
 template <class Key, class Value>
-void HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream) {
+template <class MakePlan>
+std::unique_ptr<Plan> HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan) {
   const std::int64_t n = keys.count;
   if (!replays_insert_ && size_bound_ + n <= current_limit()) {
     size_bound_ += n;
-    return;
+    return make_plan();
   }
   const Control control = refresh(stream);
   maintain(control, stream);
   const std::int64_t size = size_bound_;
   std::int64_t added = n;
+  std::unique_ptr<Plan> plan = make_plan();
   if (size + added > current_limit()) {
-    const Allocation absent(*context_, static_cast<std::size_t>(n) * sizeof(Key), stream);
-    executor().list_absent(*context_, storage_.view, keys, absent.as<Key>(), stream);
-    added = static_cast<std::int64_t>(refresh(stream).absent);
-    if (size + added > current_limit() && (added > current_limit() / kSmallPart || !may_grow_beyond(capacity_slots())))
-      added = count_distinct(absent.as<Key>(), added, stream);
+    if (plan != nullptr) {
+      executor().count_absent(*context_, storage_.view, *plan, pristine_, stream);
+      added = std::min(n, static_cast<std::int64_t>(refresh(stream).absent));
+    } else {
+      const Allocation absent(*context_, static_cast<std::size_t>(n) * sizeof(Key), stream);
+      executor().list_absent(*context_, storage_.view, keys, absent.as<Key>(), stream);
+      added = static_cast<std::int64_t>(refresh(stream).absent);
+      const bool may_hold_duplicates = added > current_limit() / kSmallPart || !may_grow_beyond(capacity_slots());
+      if (size + added > current_limit() && may_hold_duplicates)
+        added = count_distinct(absent.as<Key>(), added, stream);
+    }
   }
-  const std::int64_t slots = capacity_slots();
-  if (size + added > current_limit()) rebuild(std::max(slots_for(size + added), grown(slots)), false, control, stream);
+  if (size + added > current_limit()) {
+    plan = nullptr;  // gives its memory back first
+    rebuild(std::max(slots_for(size + added), grown(capacity_slots())), false, control, stream);
+    plan = make_plan();
+  }
   size_bound_ = size + added;
+  return plan;
 }
 
 template <class Key, class Value>
@@ -273,7 +286,6 @@ void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const
   const std::int64_t row_capacity = options_.has_rows() ? std::max(key_limit(new_slots), used_rows) : 0;
 
   Storage next = allocate(geometry, row_capacity, stream);
-  executor().clear(*context_, next.view, stream);
   if (options_.has_rows() && !compact_rows && used_rows > 0)
     context_->copy(next.view.rows.data, storage_.view.rows.data,
                    static_cast<std::size_t>(used_rows * options_.value_bytes()), stream);
@@ -335,9 +347,20 @@ template <class Key, class Value>
 void HashTable<Key, Value>::insert(const InsertBatch& batch, Stream stream) {
   if (batch.keys.count == 0) return;
   const Turn turn(*this, stream);
-  prepare(batch.keys, turn.capturing(), stream);
+  const bool plannable = !options_.deterministic && (!View::kHasValue || batch.values.data != nullptr);
+  std::unique_ptr<Plan> plan;
+  if (turn.capturing())
+    prepare_captured(batch.keys);
+  else
+    plan = prepare_room(batch.keys, stream, [&]() -> std::unique_ptr<Plan> {
+      if (!plannable) return nullptr;
+      return executor().plan(*context_, storage_.view, batch.keys, batch.values, batch.inserted != nullptr, stream);
+    });
   for_each_part(batch, [&](InsertBatch& part) {
     part.deterministic = options_.deterministic;
+    part.plan = plan.get();
+    part.into_empty = pristine_;
+    pristine_ = false;
     executor().insert(*context_, storage_.view, part, stream);
   });
 }
@@ -350,13 +373,17 @@ void HashTable<Key, Value>::apply(const ApplyBatch& batch, Stream stream) {
         " have no such operation; bit operations are of integers and bool, and complex numbers have no order");
   if (batch.keys.count == 0) return;
   const Turn turn(*this, stream);
-  prepare(batch.keys, turn.capturing(), stream);
+  if (turn.capturing())
+    prepare_captured(batch.keys);
+  else
+    (void)prepare_room(batch.keys, stream, [] { return std::unique_ptr<Plan>(); });
+  pristine_ = false;
   for_each_part(batch, [&](const ApplyBatch& part) { executor().apply(*context_, storage_.view, part, stream); });
 }
 
+/// As prepare_room(), for an insertion that runs whenever the captured graph is replayed.
 template <class Key, class Value>
-void HashTable<Key, Value>::prepare(const KeyBatch& keys, bool capturing, Stream stream) {
-  if (!capturing) return prepare_room(keys, stream);
+void HashTable<Key, Value>::prepare_captured(const KeyBatch& keys) {
   if (size_bound_ + keys.count > current_limit())
     throw ShapeError("a batch of " + std::to_string(keys.count) +
                      " keys may not fit, and a table cannot grow while a " +
@@ -369,16 +396,21 @@ template <class Key, class Value>
 void HashTable<Key, Value>::erase(const KeyBatch& keys, bool* erased, Stream stream) {
   if (keys.count == 0) return;
   const Turn turn(*this, stream);
-  executor().erase(*context_, storage_.view, keys, erased, stream);
+  std::unique_ptr<Plan> plan;
+  if (!turn.capturing())
+    plan = executor().plan(*context_, storage_.view, keys, ValueBatch{}, erased != nullptr, stream);
+  executor().erase(*context_, storage_.view, keys, erased, plan.get(), stream);
 }
 
 template <class Key, class Value>
 void HashTable<Key, Value>::clear(Stream stream) {
   const Turn turn(*this, stream);
   executor().clear(*context_, storage_.view, stream);
+  pristine_ = false;
   if (turn.capturing()) return;  // nothing is cleared yet
   size_bound_ = 0;
   fresh_filter_bits_ = 0;
+  pristine_ = true;
 }
 
 template <class Key, class Value>
@@ -452,6 +484,7 @@ std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContex
   target.synchronize(nullptr);
   twin->fence_->record(nullptr);
   twin->size_bound_ = static_cast<std::int64_t>(control.size);
+  twin->pristine_ = false;
   twin->fresh_filter_bits_ = fresh_filter_bits_;
   return twin;
 }

@@ -143,7 +143,7 @@ void HostExecutor<Key, Value>::apply(DeviceContext&, const View& view, const App
 }
 
 template <class Key, class Value>
-void HostExecutor<Key, Value>::erase(DeviceContext&, const View& view, const KeyBatch& keys, bool* erased,
+void HostExecutor<Key, Value>::erase(DeviceContext&, const View& view, const KeyBatch& keys, bool* erased, const Plan*,
                                      Stream) const {
   host::RowSink row_sink(view.rows, *view.control);
   host::write_each<Purpose::kLookup>(
@@ -195,8 +195,9 @@ void HostExecutor<Key, Value>::list_absent(DeviceContext&, const View& view, con
 }
 
 template <class Key, class Value>
-void HostExecutor<Key, Value>::rehash(DeviceContext&, const View& from, const View& to, bool compact_rows,
-                                      Stream) const {
+void HostExecutor<Key, Value>::rehash(DeviceContext& context, const View& from, const View& to, bool compact_rows,
+                                      Stream stream) const {
+  clear(context, to, stream);
   host::Rehash<View>(from, to, compact_rows).run();
 }
 

@@ -15,7 +15,7 @@ class HostExecutor final : public Executor<Key, Value> {
   void find(DeviceContext&, const View& view, const KeyBatch& keys, const FindOutput& out, Stream) const override;
   void insert(DeviceContext&, const View& view, const InsertBatch& batch, Stream) const override;
   void apply(DeviceContext&, const View& view, const ApplyBatch& batch, Stream) const override;
-  void erase(DeviceContext&, const View& view, const KeyBatch& keys, bool* erased, Stream) const override;
+  void erase(DeviceContext&, const View& view, const KeyBatch& keys, bool* erased, const Plan*, Stream) const override;
   void list_absent(DeviceContext&, const View& view, const KeyBatch& keys, Key* out, Stream) const override;
   void rehash(DeviceContext&, const View& from, const View& to, bool compact_rows, Stream) const override;
   void export_items(DeviceContext&, const View& view, void* keys, std::uint32_t key_bytes, void* values,

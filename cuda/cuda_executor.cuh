@@ -11,6 +11,8 @@
 #include "export.cuh"
 #include "find.cuh"
 #include "insert.cuh"
+#include "plan.cuh"
+#include "region.cuh"
 #include "rows.cuh"
 
 /// Sequences of kernels that make up the operations; nothing here waits for the device, except where it says so.
@@ -87,8 +89,12 @@ class CudaExecutor final : public Executor<Key, Value> {
 
   void insert(DeviceContext& context, const View& view, const InsertBatch& batch, Stream stream) const override {
     const DeviceGuard guard(context.device().index);
+    const bool assign = batch.mode == InsertMode::kAssign;
+    if constexpr (kPlans) {
+      if (batch.plan != nullptr)
+        return insert_planned(context, view, batch, static_cast<const RegionPlan<Item>&>(*batch.plan), assign, stream);
+    }
     if (view.rows.bytes == 0 && !batch.deterministic) {
-      const bool assign = batch.mode == InsertMode::kAssign;
       launch("inserting keys", insert_kernel<View>, batch.keys.count, kBlock, stream, view, batch.keys, batch.values,
              InsertTarget{assign, false, batch.inserted, nullptr, 0});
       return;
@@ -128,10 +134,43 @@ class CudaExecutor final : public Executor<Key, Value> {
     }
   }
 
-  void erase(DeviceContext& context, const View& view, const KeyBatch& keys, bool* erased,
+  void erase(DeviceContext& context, const View& view, const KeyBatch& keys, bool* erased, const Plan* plan,
              Stream stream) const override {
     const DeviceGuard guard(context.device().index);
+    if constexpr (kPlans) {
+      if (plan != nullptr)
+        return erase_planned(context, view, static_cast<const RegionPlan<KeyItem>&>(*plan), erased, stream);
+    }
     launch("erasing keys", erase_kernel<View>, keys.count, kBlock, stream, view, keys, erased);
+  }
+
+  std::unique_ptr<Plan> plan(DeviceContext& context, const View& view, const KeyBatch& keys, const ValueBatch& values,
+                             bool with_mask, Stream stream) const override {
+    if constexpr (kPlans) {
+      if (view.rows.bytes != 0 || !plan_pays<View>(view.geometry, keys.count)) return nullptr;
+      const DeviceGuard guard(context.device().index);
+      try {
+        if (values.data == nullptr) return make_plan<KeyItem>(context, view.geometry, keys, values, with_mask, stream);
+        return make_plan<Item>(context, view.geometry, keys, values, with_mask, stream);
+      } catch (const OutOfMemoryError&) {
+        return nullptr;
+      }
+    }
+    return nullptr;
+  }
+
+  void count_absent(DeviceContext& context, const View& view, const Plan& plan, bool table_is_empty,
+                    Stream stream) const override {
+    if constexpr (kPlans) {
+      const DeviceGuard guard(context.device().index);
+      const auto& planned = static_cast<const RegionPlan<Item>&>(plan);
+      context.fill(&view.control->absent, 0, sizeof view.control->absent, stream);
+      launch_regions("counting new keys", region_kernel<View, Item, RegionWork::kCount>, view.geometry.region_count,
+                     sizeof(SharedRegion<View>), stream, view, planned.batch, table_is_empty, false,
+                     static_cast<bool*>(nullptr));
+      launch("counting new keys", count_left_kernel<View, Item>, 1, 1, stream, view, planned.batch,
+             planned.all.keys.count);
+    }
   }
 
   void list_absent(DeviceContext& context, const View& view, const KeyBatch& keys, Key* out,
@@ -146,8 +185,10 @@ class CudaExecutor final : public Executor<Key, Value> {
     const DeviceGuard guard(context.device().index);
     Allocation source;
     if (compact_rows && to.rows.bytes != 0) source = scratch<std::int64_t>(context, to.rows.capacity, stream);
-    const auto slots = static_cast<std::int64_t>(from.slot_count());
-    launch("rehashing", rehash_kernel<View>, slots, kBlock, stream, from, to);
+    if (!rehash_by_region(context, from, to, stream)) {
+      clear(context, to, stream);
+      launch("rehashing", rehash_kernel<View>, static_cast<std::int64_t>(from.slot_count()), kBlock, stream, from, to);
+    }
     if constexpr (View::kHasValue) {
       if (to.rows.bytes == 0) return;
       if (!compact_rows) {
@@ -186,9 +227,67 @@ class CudaExecutor final : public Executor<Key, Value> {
   }
 
  private:
+  /// What a plan's lists hold: slots, or keys alone where the batch has no values.
+  using Item = typename View::SlotType;
+  using KeyItem = Slot<Key, NoValue>;
+  static constexpr bool kPlans = sizeof(Key) <= 8;
+
   template <class T>
   static Allocation scratch(DeviceContext& context, std::int64_t count, Stream stream) {
     return Allocation(context, static_cast<std::size_t>(count) * sizeof(T), stream);
+  }
+
+  static void insert_planned(DeviceContext& context, const View& view, const InsertBatch& batch,
+                             const RegionPlan<Item>& plan, bool assign, Stream stream) {
+    if (batch.inserted != nullptr) context.fill(batch.inserted, 1, static_cast<std::size_t>(batch.keys.count), stream);
+    launch_regions("inserting keys", region_kernel<View, Item, RegionWork::kInsert>, view.geometry.region_count,
+                   sizeof(SharedRegion<View>), stream, view, plan.batch, batch.into_empty, assign, batch.inserted);
+    launch("inserting keys", insert_left_kernel<View, Item>, kLeftThreads, kBlock, stream, view, plan.batch, plan.all,
+           assign, batch.inserted);
+  }
+
+  static void erase_planned(DeviceContext& context, const View& view, const RegionPlan<KeyItem>& plan, bool* erased,
+                            Stream stream) {
+    if (erased != nullptr) context.fill(erased, 1, static_cast<std::size_t>(plan.all.keys.count), stream);
+    launch_regions("erasing keys", region_kernel<View, KeyItem, RegionWork::kErase>, view.geometry.region_count,
+                   sizeof(SharedRegion<View>), stream, view, plan.batch, false, false, erased);
+    launch("erasing keys", erase_left_kernel<View, KeyItem>, kLeftThreads, kBlock, stream, view, plan.batch, plan.all,
+           erased);
+  }
+
+  /// False: nothing is done, or what is done is worth nothing. Waits.
+  static bool rehash_by_region(DeviceContext& context, const View& from, const View& to, Stream stream) {
+    if constexpr (kPlans) {
+      constexpr std::uint32_t kMinRegions = 64;
+      if (to.geometry.region_count < kMinRegions) return false;
+      const auto capacity =
+          static_cast<std::uint32_t>(std::min<std::uint64_t>(from.slot_count() / 16 + 1024, std::uint64_t{1} << 30));
+      Allocation items, counters;
+      try {
+        items = scratch<Item>(context, capacity, stream);
+        counters = scratch<PartitionCounters>(context, 1, stream);
+      } catch (const OutOfMemoryError&) {
+        return false;
+      }
+      const Rest<Item> rest{items.as<Item>(), nullptr, counters.as<PartitionCounters>(), capacity};
+      context.fill(counters.get(), 0, counters.bytes(), stream);
+      context.fill(to.control, 0, sizeof(Control), stream);
+      context.fill(to.slots + std::uint64_t{to.geometry.bucket_count} * View::kSlots, kEmptyByte, View::kBucketBytes,
+                   stream);
+      const std::uint64_t filters = to.geometry.bucket_count;
+      context.fill(to.filters + filters, 0, View::filter_bytes(filters) - filters, stream);
+      launch_regions("rehashing", rehash_region_kernel<View>, to.geometry.region_count, sizeof(SharedRegion<View>),
+                     stream, from, to, rest);
+      PartitionCounters left;
+      context.copy_to_host(&left, counters.get(), sizeof left, stream);
+      if (left.overflow != 0) return false;
+      const KeyBatch keys{};
+      launch("rehashing", insert_left_kernel<View, Item>, left.rest, kBlock, stream, to,
+             PartitionedBatch<Item>{{}, nullptr, rest}, BatchItems<Item>{keys, {}, true}, false,
+             static_cast<bool*>(nullptr));
+      return true;
+    }
+    return false;
   }
 
   /// `absent` as in list_absent, or null.

@@ -5,22 +5,16 @@
 
 namespace gpuhash::cuda {
 
-/// Erases 32 keys per warp. Of duplicates in the batch one thread erases; a slot of a bucket that still has an empty
-/// slot becomes empty, others keep a mark (layout.hpp says why).
-template <class View>
-__global__ void __launch_bounds__(kBlock) erase_kernel(View view, KeyBatch keys, bool* erased) {
+/// Erases one key per lane; true in the one lane that did it, of all lanes of the grid with that key. A slot of a
+/// bucket that still has an empty slot becomes empty, others keep a mark (layout.hpp says why). on_erased(value) gets
+/// what lay beside the key.
+template <class View, class OnErased>
+__device__ __forceinline__ bool erase_one(const View& view, std::uint8_t* owners, const typename View::Key& key,
+                                          bool open, OnErased on_erased) {
   using Key = typename View::Key;
-  __shared__ Workspace work;
-  std::uint8_t* owners = work.owners[threadIdx.x / 32];
-  const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
-  const bool valid = i < keys.count;
-  const Key key = valid ? load_bytes<Key>(keys.data, i, keys.bytes) : Key{};
   Probe<Key> probe(key, view.geometry);
   const auto ignore = [](const typename View::SlotType&, int) {};
-
-  bool open = valid;
   bool gone = false;
-  std::int64_t row = -1;
   bool first = true;
   unsigned active = __ballot_sync(kAllLanes, open);
   while (active != 0) {
@@ -34,10 +28,9 @@ __global__ void __launch_bounds__(kBlock) erase_kernel(View view, KeyBatch keys,
         typename View::Value value{};
         if constexpr (View::kHasValue) value = slot->value;
         gone = release(slot, probe.stored(), seen.empty != 0 ? empty_key<Key>() : erased_key<Key>());
-        if constexpr (View::kHasValue) {
+        if constexpr (View::kHasValue)
           if (gone) slot->value = empty_value<typename View::Value>();
-          row = static_cast<std::int64_t>(value);
-        }
+        if (gone) on_erased(value);
         open = false;
       } else if (seen.empty != 0 || !filter_has(view.filters, probe.bucket(), probe.filter_bit()) ||
                  probe.exhausted(view.geometry)) {
@@ -48,7 +41,21 @@ __global__ void __launch_bounds__(kBlock) erase_kernel(View view, KeyBatch keys,
     }
     active = __ballot_sync(kAllLanes, open);
   }
+  return gone;
+}
 
+/// Erases 32 keys per warp.
+template <class View>
+__global__ void __launch_bounds__(kBlock) erase_kernel(View view, KeyBatch keys, bool* erased) {
+  using Key = typename View::Key;
+  __shared__ Workspace work;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  const bool valid = i < keys.count;
+  const Key key = valid ? load_bytes<Key>(keys.data, i, keys.bytes) : Key{};
+  std::int64_t row = -1;
+  const bool gone = erase_one(view, work.owners[threadIdx.x / 32], key, valid, [&](const typename View::Value& value) {
+    if constexpr (View::kHasValue) row = static_cast<std::int64_t>(value);
+  });
   if (view.rows.bytes != 0) {
     const std::uint64_t place = take_ticket(&view.control->free_rows, gone);
     if (gone) view.rows.free[place] = row;

@@ -173,3 +173,6 @@ def build_info() -> dict[str, str]:
 
 def stray_keys(bytes_per_key: int) -> list[bytes]:
     """The key patterns that mark slots inside; for tests, which store them like any other key."""
+
+def set_partition_threshold(keys: int) -> None:
+    """Batches of at least so many keys are partitioned, whatever the table's size; -1: as it pays. For tests."""

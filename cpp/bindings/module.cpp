@@ -11,6 +11,7 @@
 #include "build_info.hpp"
 #include "error.hpp"
 #include "layout.hpp"
+#include "partition_policy.hpp"
 #include "platform.hpp"
 #include "registry.hpp"
 
@@ -110,6 +111,7 @@ PYBIND11_MODULE(_core, module, py::mod_gil_not_used()) {
   bind_registries(module);
   module.def("build_info", &build_information);
   module.def("stray_keys", &stray_keys, py::arg("bytes_per_key"));
+  module.def("set_partition_threshold", &set_partition_threshold, py::arg("keys"));
 }
 
 }  // namespace gpuhash::bindings

@@ -1,0 +1,469 @@
+#pragma once
+
+#include <cstdint>
+
+#include "partition.cuh"
+
+/// One block of threads per region: the region's slots come into shared memory in one stream, the region's part of a
+/// partitioned batch is worked off there, and the slots go back in one stream.
+///
+/// One thread walks one key's probe sequence. Keys whose walk would leave the region, which are few, and stray keys are
+/// *leavers*: they are written back to the front of the region's list, and a kernel that goes the direct way takes them
+/// from there afterwards. A walk that leaves its region does so for all duplicates of its key (inserting frees no slot,
+/// erasing leaves full buckets looking full), so both ways never store one key twice.
+namespace gpuhash::cuda {
+
+inline constexpr unsigned kRegionBlock = 512;
+
+/// A region in shared memory, keys and values apart so that lanes that read keys use all banks.
+template <class View>
+struct SharedRegion {
+  using Key = typename View::Key;
+  using Value = typename View::Value;
+  static constexpr std::uint32_t kSlots = kRegionBytes / sizeof(typename View::SlotType);
+  static constexpr std::uint32_t kBucketsPerRow =
+      128 / (View::kSlots * sizeof(Key)) > 0 ? 128 / (View::kSlots * sizeof(Key)) : 1;
+
+  Key keys[kSlots];
+  Value values[View::kHasValue ? kSlots : 1];
+  unsigned filters[View::kMaxRegionBuckets / 4 + 1];
+
+  /// Where a slot's key and value lie: rotated within the bucket, since lanes that look at the same slot of different
+  /// buckets would otherwise meet in a few banks.
+  __device__ __forceinline__ static std::uint32_t place(std::uint32_t bucket, std::uint32_t slot) {
+    return bucket * View::kSlots + ((slot ^ (bucket / kBucketsPerRow)) & (View::kSlots - 1));
+  }
+  __device__ __forceinline__ Key key(std::uint32_t at) const { return static_cast<const volatile Key*>(keys)[at]; }
+  __device__ __forceinline__ bool filter_has(std::uint32_t bucket, std::uint8_t bit) const {
+    return static_cast<const volatile std::uint8_t*>(reinterpret_cast<const std::uint8_t*>(filters))[bucket] & bit;
+  }
+  /// True if the bit was not set before.
+  __device__ __forceinline__ bool set_filter(std::uint32_t bucket, std::uint8_t bit) {
+    const unsigned mask = static_cast<unsigned>(bit) << (8 * (bucket & 3));
+    return (atomicOr(&filters[bucket / 4], mask) & mask) == 0;
+  }
+  __device__ __forceinline__ Key swap_key(std::uint32_t at, Key expected, Key desired) {
+    if constexpr (sizeof(Key) == 4)
+      return atomicCAS(&keys[at], expected, desired);
+    else
+      return atomicCAS(reinterpret_cast<unsigned long long*>(&keys[at]), static_cast<unsigned long long>(expected),
+                       static_cast<unsigned long long>(desired));
+  }
+};
+
+/// What a thread sees in one bucket.
+struct SharedSeen {
+  std::uint32_t hit;     // place + 1, 0: none
+  std::uint32_t empty;   // bit per slot
+  std::uint32_t erased;  // bit per slot
+};
+
+template <class View>
+__device__ __forceinline__ SharedSeen look_in_region(const SharedRegion<View>& region, std::uint32_t bucket,
+                                                     const typename View::Key& wanted) {
+  using Key = typename View::Key;
+  SharedSeen seen{0, 0, 0};
+#pragma unroll
+  for (std::uint32_t s = 0; s < View::kSlots; ++s) {
+    const std::uint32_t at = SharedRegion<View>::place(bucket, s);
+    const Key key = region.key(at);
+    if (key == wanted) seen.hit = at + 1;
+    if (key == empty_key<Key>()) seen.empty |= 1u << s;
+    if (key == erased_key<Key>()) seen.erased |= 1u << s;
+  }
+  return seen;
+}
+
+enum class Outcome : std::uint8_t { kFound, kNew, kAbsent, kLeft };
+
+/// As find_or_insert() in insert.cuh, by one thread and in one region.
+template <class View>
+__device__ __forceinline__ Outcome find_or_insert_in_region(SharedRegion<View>& region, std::uint32_t first_bucket,
+                                                            Probe<typename View::Key> probe, const Geometry& geometry,
+                                                            const typename View::Value& value, bool assign,
+                                                            int& filter_bits) {
+  using Key = typename View::Key;
+  using Region = SharedRegion<View>;
+  bool remembered = false;
+  bool returned = false;
+  std::uint32_t remembered_bucket = 0;
+  std::uint32_t remembered_hop = 0;
+  while (true) {
+    const std::uint32_t bucket = probe.bucket() - first_bucket;
+    const SharedSeen seen = look_in_region(region, bucket, probe.stored());
+    if (seen.hit != 0) {
+      if constexpr (View::kHasValue)
+        if (assign) region.values[seen.hit - 1] = value;
+      return Outcome::kFound;
+    }
+    std::uint32_t free = seen.empty | seen.erased;
+    if (free != 0 && !remembered) {
+      remembered = true;
+      remembered_bucket = probe.bucket();
+      remembered_hop = probe.hop();
+    }
+    if (!returned && seen.empty == 0 && region.filter_has(bucket, probe.filter_bit())) {
+      if (probe.at_last_hop_in_region()) return Outcome::kLeft;
+      probe.next(geometry);
+    } else if (remembered && remembered_bucket == probe.bucket() && remembered_hop == probe.hop()) {
+      for (; free != 0; free &= free - 1) {
+        const std::uint32_t slot = __ffs(free) - 1;
+        const std::uint32_t at = Region::place(bucket, slot);
+        const Key mark = seen.empty >> slot & 1 ? empty_key<Key>() : erased_key<Key>();
+        const Key was = region.swap_key(at, mark, probe.stored());
+        if (was == mark) {
+          if constexpr (View::kHasValue) region.values[at] = value;
+          return Outcome::kNew;
+        }
+        if (was == probe.stored()) {
+          if constexpr (View::kHasValue)
+            if (assign) region.values[at] = value;
+          return Outcome::kFound;
+        }
+      }
+      remembered = false;
+      returned = false;
+    } else if (remembered) {
+      probe.rewind(remembered_bucket, remembered_hop);
+      returned = true;
+    } else {
+      filter_bits += region.set_filter(bucket, probe.filter_bit());
+      if (probe.at_last_hop_in_region()) return Outcome::kLeft;
+      probe.next(geometry);
+    }
+  }
+}
+
+/// As erase_kernel in erase.cuh; kFound: this thread has erased the key.
+template <class View>
+__device__ __forceinline__ Outcome erase_in_region(SharedRegion<View>& region, std::uint32_t first_bucket,
+                                                   Probe<typename View::Key> probe, const Geometry& geometry) {
+  using Key = typename View::Key;
+  while (true) {
+    const std::uint32_t bucket = probe.bucket() - first_bucket;
+    const SharedSeen seen = look_in_region(region, bucket, probe.stored());
+    if (seen.hit != 0) {
+      const Key mark = seen.empty != 0 ? empty_key<Key>() : erased_key<Key>();
+      if (region.swap_key(seen.hit - 1, probe.stored(), mark) != probe.stored()) return Outcome::kAbsent;
+      if constexpr (View::kHasValue) region.values[seen.hit - 1] = empty_value<typename View::Value>();
+      return Outcome::kFound;
+    }
+    if (seen.empty != 0 || !region.filter_has(bucket, probe.filter_bit())) return Outcome::kAbsent;
+    if (probe.at_last_hop_in_region()) return Outcome::kLeft;
+    probe.next(geometry);
+  }
+}
+
+/// Slots as they are moved, 16 bytes at a time.
+template <class View>
+struct alignas(16) SlotWord {
+  static constexpr std::uint32_t kSlots = 16 / sizeof(typename View::SlotType);
+  typename View::SlotType slots[kSlots];
+};
+
+/// Calls body(word index, bucket, first slot) for the block's share of a region's words.
+template <class View, class Body>
+__device__ __forceinline__ void for_each_word(std::uint32_t buckets, Body body) {
+  constexpr std::uint32_t kWordsPerBucket = View::kBucketBytes / 16;
+  for (std::uint32_t w = threadIdx.x; w < buckets * kWordsPerBucket; w += kRegionBlock)
+    body(w, w / kWordsPerBucket, w % kWordsPerBucket * SlotWord<View>::kSlots);
+}
+
+template <class View>
+__device__ __forceinline__ void make_region_empty(SharedRegion<View>& region) {
+  for (std::uint32_t i = threadIdx.x; i < SharedRegion<View>::kSlots; i += kRegionBlock) {
+    region.keys[i] = empty_key<typename View::Key>();
+    if constexpr (View::kHasValue) region.values[i] = empty_value<typename View::Value>();
+  }
+  for (std::uint32_t i = threadIdx.x; i < View::kMaxRegionBuckets / 4 + 1; i += kRegionBlock) region.filters[i] = 0;
+}
+
+template <class View>
+__device__ __forceinline__ void load_region(SharedRegion<View>& region, const View& view, std::uint32_t first_bucket) {
+  const auto* words = reinterpret_cast<const SlotWord<View>*>(view.slots + std::uint64_t{first_bucket} * View::kSlots);
+  for_each_word<View>(view.geometry.region_buckets, [&](std::uint32_t w, std::uint32_t bucket, std::uint32_t slot) {
+    const SlotWord<View> word = words[w];
+#pragma unroll
+    for (std::uint32_t s = 0; s < SlotWord<View>::kSlots; ++s) {
+      const std::uint32_t at = SharedRegion<View>::place(bucket, slot + s);
+      region.keys[at] = word.slots[s].key;
+      if constexpr (View::kHasValue) region.values[at] = word.slots[s].value;
+    }
+  });
+  auto* const filters = reinterpret_cast<std::uint8_t*>(region.filters);
+  for (std::uint32_t b = threadIdx.x; b < view.geometry.region_buckets; b += kRegionBlock)
+    filters[b] = view.filters[first_bucket + b];
+}
+
+template <class View>
+__device__ __forceinline__ void store_region(const SharedRegion<View>& region, const View& view,
+                                             std::uint32_t first_bucket) {
+  auto* words = reinterpret_cast<SlotWord<View>*>(view.slots + std::uint64_t{first_bucket} * View::kSlots);
+  for_each_word<View>(view.geometry.region_buckets, [&](std::uint32_t w, std::uint32_t bucket, std::uint32_t slot) {
+    SlotWord<View> word;
+#pragma unroll
+    for (std::uint32_t s = 0; s < SlotWord<View>::kSlots; ++s) {
+      const std::uint32_t at = SharedRegion<View>::place(bucket, slot + s);
+      word.slots[s].key = region.keys[at];
+      if constexpr (View::kHasValue) word.slots[s].value = region.values[at];
+    }
+    words[w] = word;
+  });
+  const auto* const filters = reinterpret_cast<const std::uint8_t*>(region.filters);
+  for (std::uint32_t b = threadIdx.x; b < view.geometry.region_buckets; b += kRegionBlock)
+    view.filters[first_bucket + b] = filters[b];
+}
+
+enum class RegionWork : std::uint8_t {
+  kInsert,
+  kErase,
+  kCount,  // how many keys would be new: changes nothing but control->absent
+};
+
+/// The lists of a batch's regions, and what is left of them.
+template <class Item>
+struct PartitionedBatch {
+  Lists<Item> regions;
+  std::uint32_t* leavers;  // [regions]: items at the front of each list that are still to be done
+  Rest<Item> rest;
+};
+
+/// `mask` [n] or null is true everywhere before; where a key is not new (or not erased) it becomes false.
+template <class View, class Item, RegionWork kWork>
+__global__ void __launch_bounds__(kRegionBlock, 3)
+    region_kernel(View view, PartitionedBatch<Item> batch, bool table_is_empty, bool assign, bool* mask) {
+  using Key = typename View::Key;
+  using Value = typename View::Value;
+  constexpr std::uint32_t kChunk = 4;  // items per thread and step, loaded together
+  extern __shared__ __align__(16) unsigned char memory[];
+  auto& region = *reinterpret_cast<SharedRegion<View>*>(memory);
+  __shared__ Workspace work;
+  __shared__ std::uint32_t left;
+
+  if (batch.rest.overflown()) return;
+  const std::uint32_t r = blockIdx.x;
+  const std::uint32_t count = batch.regions.count(r);
+  if (count == 0) return;
+  const Geometry& geometry = view.geometry;
+  const std::uint32_t first_bucket = r * geometry.region_buckets;
+  const std::uint64_t first_item = batch.regions.place(r, 0);
+  if (threadIdx.x == 0) left = 0;
+  if (table_is_empty)
+    make_region_empty(region);
+  else
+    load_region(region, view, first_bucket);
+
+  int changed = 0;
+  int filter_bits = 0;
+  for (std::uint32_t base = 0; base < count; base += kChunk * kRegionBlock) {
+    Item items[kChunk];
+    std::uint32_t positions[kChunk];
+#pragma unroll
+    for (std::uint32_t k = 0; k < kChunk; ++k) {
+      const std::uint32_t i = base + k * kRegionBlock + threadIdx.x;
+      if (i >= count) continue;
+      items[k] = batch.regions.items[first_item + i];
+      if (mask != nullptr) positions[k] = batch.regions.positions[first_item + i];
+    }
+    __syncthreads();  // the region is there, and leavers may take the places of what was read
+#pragma unroll
+    for (std::uint32_t k = 0; k < kChunk; ++k) {
+      if (base + k * kRegionBlock + threadIdx.x >= count) continue;
+      const Probe<Key> probe(items[k].key, geometry);
+      Outcome outcome = Outcome::kLeft;
+      if (probe.bucket() != geometry.bucket_count) {
+        if constexpr (kWork == RegionWork::kErase) {
+          outcome = erase_in_region(region, first_bucket, probe, geometry);
+        } else {
+          Value value{};
+          if constexpr (View::kHasValue) value = items[k].value;
+          outcome = find_or_insert_in_region(region, first_bucket, probe, geometry, value, assign, filter_bits);
+        }
+      }
+      if constexpr (kWork == RegionWork::kErase) {
+        changed -= outcome == Outcome::kFound;
+        if (mask != nullptr && outcome == Outcome::kAbsent) mask[positions[k]] = false;
+      } else {
+        changed += outcome == Outcome::kNew;
+        if (mask != nullptr && outcome == Outcome::kFound) mask[positions[k]] = false;
+      }
+      if (outcome == Outcome::kLeft) {
+        if constexpr (kWork == RegionWork::kCount) {
+          ++changed;
+        } else {
+          const std::uint64_t to = first_item + atomicAdd(&left, 1u);
+          batch.regions.items[to] = items[k];
+          if (mask != nullptr) batch.regions.positions[to] = positions[k];
+        }
+      }
+    }
+  }
+  if constexpr (kWork == RegionWork::kCount) {
+    std::uint64_t* const counters[3] = {&view.control->absent, nullptr, nullptr};
+    add_to_control(work, counters, {changed, 0, 0});
+  } else {
+    __syncthreads();
+    if (threadIdx.x == 0) batch.leavers[r] = left;
+    store_region(region, view, first_bucket);
+    std::uint64_t* const counters[3] = {
+        &view.control->size, kWork == RegionWork::kErase ? &view.control->erased : &view.control->filter_bits, nullptr};
+    add_to_control(work, counters, {changed, kWork == RegionWork::kErase ? -changed : filter_bits, 0});
+  }
+}
+
+/// Calls body(valid, item, position) in all lanes of the warp for everything that region_kernel has not done: leavers
+/// and the rest, or the whole batch. By a grid of any size.
+template <class Item, class Body>
+__device__ __forceinline__ void for_each_left(const PartitionedBatch<Item>& batch, const BatchItems<Item>& all,
+                                              std::uint32_t region_count, Body body) {
+  const std::int64_t lane = threadIdx.x % 32;
+  const std::int64_t warp = (std::int64_t{blockIdx.x} * kBlock + threadIdx.x) / 32;
+  const std::int64_t warps = std::int64_t{gridDim.x} * kWarps;
+  if (batch.rest.counters->overflow != 0) {
+    for (std::int64_t first = warp * 32; first < all.keys.count; first += warps * 32) {
+      const std::int64_t i = first + lane;
+      const bool valid = i < all.keys.count;
+      body(valid, valid ? all.load(i) : Item{}, static_cast<std::uint32_t>(i));
+    }
+    return;
+  }
+  const auto run = [&](const Item* items, const std::uint32_t* positions, std::int64_t first, std::int64_t count) {
+    const bool valid = first + lane < count;
+    body(valid, valid ? items[first + lane] : Item{}, valid && positions != nullptr ? positions[first + lane] : 0);
+  };
+  const std::int64_t rest = batch.rest.counters->rest;
+  for (std::int64_t first = warp * 32; first < rest; first += warps * 32)
+    run(batch.rest.items, batch.rest.positions, first, rest);
+  for (std::int64_t base = warp * 32; base < region_count; base += warps * 32) {
+    const std::uint32_t mine = base + lane < region_count ? batch.leavers[base + lane] : 0;
+    for (unsigned some = __ballot_sync(kAllLanes, mine != 0); some != 0; some &= some - 1) {
+      const int source = __ffs(some) - 1;
+      const std::uint32_t count = __shfl_sync(kAllLanes, mine, source);
+      const std::uint64_t place = batch.regions.place(static_cast<std::uint32_t>(base) + source, 0);
+      const std::uint32_t* positions = batch.regions.positions;
+      for (std::uint32_t first = 0; first < count; first += 32)
+        run(batch.regions.items + place, positions == nullptr ? nullptr : positions + place, first, count);
+    }
+  }
+}
+
+template <class View, class Item>
+__global__ void __launch_bounds__(kBlock)
+    insert_left_kernel(View view, PartitionedBatch<Item> batch, BatchItems<Item> all, bool assign, bool* mask) {
+  __shared__ Workspace work;
+  Counts counts;
+  for_each_left(batch, all, view.geometry.region_count, [&](bool valid, const Item& item, std::uint32_t position) {
+    typename View::Value value{};
+    if constexpr (View::kHasValue) value = item.value;
+    bool is_new = false;
+    find_or_insert(
+        view, work.owners[threadIdx.x / 32], item.key, value, valid, counts,
+        [&](typename View::SlotType* slot) {
+          if constexpr (View::kHasValue)
+            if (assign) slot->value = value;
+        },
+        [&](typename View::SlotType*) { is_new = true; });
+    if (valid && mask != nullptr) mask[position] = is_new;
+  });
+  counts.add_to(view, work);
+}
+
+template <class View, class Item>
+__global__ void __launch_bounds__(kBlock)
+    erase_left_kernel(View view, PartitionedBatch<Item> batch, BatchItems<Item> all, bool* mask) {
+  __shared__ Workspace work;
+  int erased = 0;
+  for_each_left(batch, all, view.geometry.region_count, [&](bool valid, const Item& item, std::uint32_t position) {
+    const bool gone = erase_one(view, work.owners[threadIdx.x / 32], item.key, valid, [](const auto&) {});
+    erased += gone;
+    if (valid && mask != nullptr) mask[position] = gone;
+  });
+  std::uint64_t* const counters[3] = {&view.control->size, &view.control->erased, nullptr};
+  add_to_control(work, counters, {-erased, erased, 0});
+}
+
+/// Adds to control->absent what is left over, so that it is no less than the number of new keys. One thread.
+template <class View, class Item>
+__global__ void count_left_kernel(View view, PartitionedBatch<Item> batch, std::int64_t keys) {
+  const PartitionCounters& counters = *batch.rest.counters;
+  view.control->absent = counters.overflow != 0 ? keys : view.control->absent + counters.rest;
+}
+
+/// Builds one region of `to` per block from what `from` holds for it. The order of the buckets follows the order of the
+/// hashes in both tables, so those keys lie in one region of `from`, or in a few neighbours.
+///
+/// Keys that lie outside of their region of `from`, or would in `to`, and stray keys go to the rest.
+template <class View>
+__global__ void __launch_bounds__(kRegionBlock, 3)
+    rehash_region_kernel(View from, View to, Rest<typename View::SlotType> rest) {
+  using Key = typename View::Key;
+  using Value = typename View::Value;
+  using SlotType = typename View::SlotType;
+  extern __shared__ __align__(16) unsigned char memory[];
+  auto& region = *reinterpret_cast<SharedRegion<View>*>(memory);
+  __shared__ Workspace work;
+  if (rest.overflown()) return;
+
+  const std::uint32_t r = blockIdx.x;
+  const std::uint32_t first_bucket = r * to.geometry.region_buckets;
+  make_region_empty(region);
+  __syncthreads();
+  // Hashes [low, high] belong to region r of `to`.
+  const std::uint64_t regions = to.geometry.region_count;
+  const auto low = static_cast<std::uint32_t>(((std::uint64_t{r} << 32) + regions - 1) / regions);
+  const auto high = static_cast<std::uint32_t>((((std::uint64_t{r} + 1) << 32) + regions - 1) / regions - 1);
+  const std::uint32_t old_regions = from.geometry.region_count;
+  int inserted = 0;
+  int filter_bits = 0;
+
+  const auto visit = [&](std::uint32_t old_region, SlotType slot, bool in_stray_bucket) {
+    bool displaced = false;
+    if (is_live(slot.key)) {
+      slot.key = key_of_slot(slot.key, in_stray_bucket);
+      const Probe<Key> probe(slot.key, to.geometry);
+      if (in_stray_bucket) {
+        displaced = true;
+      } else if (Probe<Key>(slot.key, from.geometry).region(from.geometry) != old_region) {
+        // Of the blocks that see this region of `from`, the first takes care of its guests.
+        const std::uint64_t old_low = ((std::uint64_t{old_region} << 32) + old_regions - 1) / old_regions;
+        displaced = multiply_high(static_cast<std::uint32_t>(old_low), to.geometry.region_count) == r;
+      } else if (probe.region(to.geometry) == r) {
+        Value value{};
+        if constexpr (View::kHasValue) value = slot.value;
+        const Outcome outcome =
+            find_or_insert_in_region(region, first_bucket, probe, to.geometry, value, false, filter_bits);
+        inserted += outcome == Outcome::kNew;
+        displaced = outcome == Outcome::kLeft;
+      }
+    }
+    rest.push(displaced, slot, 0);
+  };
+
+  for (std::uint32_t g = multiply_high(low, old_regions); g <= multiply_high(high, old_regions); ++g) {
+    const auto* words = reinterpret_cast<const SlotWord<View>*>(
+        from.slots + std::uint64_t{g} * from.geometry.region_buckets * View::kSlots);
+    const std::uint32_t count = from.geometry.region_buckets * (View::kBucketBytes / 16);
+    for (std::uint32_t base = 0; base < count; base += kRegionBlock) {
+      const std::uint32_t w = base + threadIdx.x;
+      SlotWord<View> word;
+#pragma unroll
+      for (auto& slot : word.slots) slot.key = empty_key<Key>();
+      if (w < count) word = words[w];
+#pragma unroll
+      for (const auto& slot : word.slots) visit(g, slot, false);
+    }
+  }
+  if (r == 0) {
+    SlotType slot{};
+    slot.key = empty_key<Key>();
+    if (threadIdx.x < View::kSlots)
+      slot = from.slots[std::uint64_t{from.geometry.bucket_count} * View::kSlots + threadIdx.x];
+    visit(0, slot, true);
+  }
+  __syncthreads();
+  store_region(region, to, first_bucket);
+  std::uint64_t* const counters[3] = {&to.control->size, &to.control->filter_bits, nullptr};
+  add_to_control(work, counters, {inserted, filter_bits, 0});
+}
+
+}  // namespace gpuhash::cuda
