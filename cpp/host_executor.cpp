@@ -6,6 +6,7 @@
 #include "host_parallel.hpp"
 #include "host_rehash.hpp"
 #include "host_rows.hpp"
+#include "host_set_routines.hpp"
 
 namespace gpuhash {
 
@@ -253,7 +254,7 @@ const Executors& host_executors() {
   static const HostExecutor<std::uint64_t, std::uint64_t> k8v8;
   static const HostExecutor<Uint128, NoValue> k16;
   static const HostExecutor<Uint128, std::uint64_t> k16v8;
-  static const Executors executors{&k4, &k4v4, &k8, &k8v8, &k16, &k16v8};
+  static const Executors executors{&k4, &k4v4, &k8, &k8v8, &k16, &k16v8, &host_set_routines()};
   return executors;
 }
 

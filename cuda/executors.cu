@@ -1,4 +1,5 @@
 #include "cuda_executor.hpp"
+#include "cuda_set_routines.hpp"
 
 namespace gpuhash::cuda {
 
@@ -8,6 +9,7 @@ const Executors& cuda_executors() {
     add_executors_4(all);
     add_executors_8(all);
     add_executors_16(all);
+    all.set_routines = &cuda_set_routines();
     return all;
   }();
   return executors;

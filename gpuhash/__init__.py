@@ -4,9 +4,22 @@ from importlib.metadata import version
 
 from ._core import CudaError, PlatformError, TableFullError
 from .hash_set import HashSet
+from .set_routines import factorize, isin, unique
 from .table import HashTable
 from .tables import load, open
 
-__all__ = ["CudaError", "HashSet", "HashTable", "PlatformError", "TableFullError", "__version__", "load", "open"]
+__all__ = [
+    "CudaError",
+    "HashSet",
+    "HashTable",
+    "PlatformError",
+    "TableFullError",
+    "__version__",
+    "factorize",
+    "isin",
+    "load",
+    "open",
+    "unique",
+]
 
 __version__ = version("gpuhash")

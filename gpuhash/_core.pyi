@@ -161,6 +161,32 @@ class Table:
         """A zero-copy view of the rows, ``[rows handed out, *value_shape]``."""
     def clone(self, context: Context, stream: int) -> Table: ...
 
+@final
+class Factorization:
+    """A batch of keys whose distinct ones have been found; holds the keys and scratch memory."""
+
+    def __init__(
+        self, context: Context, keys: Array, elements: int, groups: bool, wide_positions: bool, stream: int
+    ) -> None:
+        """Find them. Waits.
+
+        ``elements``: numbers per key, up to 16 bytes in all. ``groups``: codes or counts will be asked for.
+        ``wide_positions``: with 64-bit positions, also where 32 bits would do; for tests.
+        """
+    @property
+    def count(self) -> int:
+        """Distinct keys."""
+    def write(
+        self, uniques: Array | None, codes: Array | None, counts: Array | None, firsts: Array | None, sorted: bool
+    ) -> None:
+        """Fill arrays of ``count`` keys, int64 ids of all keys, int64 counts and int64 first positions.
+
+        On the stream of the constructor; does not wait.
+        """
+
+def isin(
+    context: Context, elements: Array, tests: Array, per_key: int, invert: bool, mask: Array, stream: int
+) -> None: ...
 def register_table(name: str, table: Table) -> None: ...
 def find_table(name: str) -> Table | None: ...
 def unregister_table(name: str) -> bool: ...

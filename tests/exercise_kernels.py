@@ -84,12 +84,55 @@ def exercise(
     assert len(found) == len(keys)
 
 
+def to_device(host: np.ndarray) -> object:
+    """Where the set routines shall work: they take arrays where they lie."""
+    if DEVICE == "cpu":
+        return host
+    context = _core.Context(DEVICE)
+    buffer = _core.Buffer(context, host.dtype.name, host.shape, 0)
+    context.copy(buffer.array(), _core.borrow(host), 0)
+    return buffer
+
+
+def exercise_set_routines(dtype: str, shape: tuple[int, ...], count: int, distinct: int, wide: bool) -> None:
+    rng = np.random.default_rng(2)
+    axis = 0 if shape else None
+    keys = rng.integers(0, distinct, (count, *shape)).astype(dtype)
+    items = as_items(keys)
+    ids: dict = {}
+    codes = [(ids.setdefault(item, len(ids)),) for item in items]
+    array = to_device(keys)
+    got = gpuhash.factorize(array, axis=axis)
+    assert as_items(got.codes) == codes
+    assert as_items(got.uniques) == list(ids)
+    options = {"return_inverse": True, "return_counts": True, "return_index": True, "axis": axis}
+    ordered = gpuhash.unique(array, sorted=True, **options)
+    assert as_items(ordered.values) == sorted(ids)
+    assert [items[first] for (first,) in as_items(ordered.indices)] == sorted(ids)
+    assert sum(number for (number,) in as_items(ordered.counts)) == count
+    known = set(items[::50])
+    mask = gpuhash.isin(array, to_device(keys[::50]), axis=axis)
+    assert [found for (found,) in as_items(mask)] == [item in known for item in items]
+    if wide:
+        context = _core.Context(DEVICE)
+        work = _core.Factorization(context, _core.borrow(array), keys[0].size, True, True, 0)
+        wide_codes = to_device(np.zeros(count, np.int64))
+        work.write(None, _core.borrow(wide_codes), None, None, False)
+        context.synchronize(0)
+        assert as_items(wide_codes) == codes
+
+
 def main() -> None:
     values = [kind for kind in VALUES if kind != ODD_ROWS or "--whole-words" not in sys.argv]
     cases = list(itertools.product(KEYS, values, (False, True)))
     for (key_dtype, key_shape), (value_dtype, value_shape), ordered in cases:
         exercise(key_dtype, key_shape, value_dtype, value_shape, ordered)
-    print(f"{len(cases)} passed, 0 failed", file=sys.stderr)
+    batches = [(dtype, shape, 3333, 100, True) for dtype, shape in [*KEYS, ("float32", ())]]
+    batches.append(("int64", (), (1 << 20) + 5, 30_000, False))  # sized by a sample
+    batches.append(("int64", (2,), (1 << 20) + 5, 300, False))
+    for batch in batches:
+        exercise_set_routines(*batch)
+    print(f"{len(cases) + len(batches)} passed, 0 failed", file=sys.stderr)
 
 
 if __name__ == "__main__":

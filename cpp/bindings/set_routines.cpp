@@ -1,0 +1,115 @@
+#include "set_routines.hpp"
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "array.hpp"
+#include "bindings.hpp"
+#include "context.hpp"
+#include "executor.hpp"
+#include "hash.hpp"
+
+namespace gpuhash::bindings {
+
+namespace {
+
+const SetRoutines& routines_of(const DeviceContext& context) { return *context.executors().set_routines; }
+
+NumberKeys to_keys(const DeviceContext& context, const Array& array, std::int64_t elements, const char* role) {
+  check_dense(context, array, role);
+  const std::int64_t bytes = elements * static_cast<std::int64_t>(itemsize(array.dtype));
+  if (elements < 1 || bytes > static_cast<std::int64_t>(sizeof(Uint128)))
+    throw std::invalid_argument(std::string(role) + " has " + std::to_string(bytes) +
+                                " bytes per key, expected 1 to 16");
+  if (array.elements() % elements != 0)
+    throw std::invalid_argument(std::string(role) + " has " + std::to_string(array.elements()) +
+                                " elements, expected a multiple of " + std::to_string(elements));
+  return {array.data, array.elements() / elements, array.dtype, elements};
+}
+
+/// The memory of an optional output of `count` items.
+void* output(const DeviceContext& context, const Array* array, const char* role, DType dtype, std::int64_t count) {
+  if (array == nullptr) return nullptr;
+  check_dense(context, *array, role);
+  if (array->dtype != dtype || array->elements() != count)
+    throw std::invalid_argument(std::string(role) + " has " + std::to_string(array->elements()) + " elements of " +
+                                std::string(name(array->dtype)) + ", expected " + std::to_string(count) + " of " +
+                                std::string(name(dtype)));
+  if (array->readonly) throw std::invalid_argument(std::string(role) + " is read-only");
+  return array->data;
+}
+
+void refuse_capture(DeviceContext& context, Stream stream) {
+  if (context.is_capturing(stream))
+    throw std::invalid_argument(
+        "this cannot be captured into a CUDA graph, because it waits for the number of distinct keys: call it outside "
+        "of the capture, or capture find and contains of a table");
+}
+
+/// A factorization together with what it refers to.
+class BoundFactorization {
+ public:
+  BoundFactorization(ContextPointer context, Array keys, std::int64_t elements, bool groups, bool wide_positions,
+                     std::uintptr_t stream_address)
+      : context_(std::move(context)), array_(std::move(keys)), elements_(elements), groups_(groups) {
+    const NumberKeys number_keys = to_keys(*context_, array_, elements, "keys");
+    const Stream stream = to_stream(*context_, stream_address);
+    const py::gil_scoped_release unlocked;
+    refuse_capture(*context_, stream);
+    work_ = routines_of(*context_).factorize(*context_, number_keys, {groups, wide_positions}, stream);
+  }
+
+  std::int64_t count() const { return work_->count(); }
+
+  void write(const Array* uniques, const Array* codes, const Array* counts, const Array* firsts, bool sorted) {
+    if (!groups_ && (codes != nullptr || counts != nullptr))
+      throw std::invalid_argument("codes or counts are asked for, and were not announced");
+    const std::int64_t n = array_.elements() / elements_;
+    FactorizationOutput out{};
+    out.uniques = output(*context_, uniques, "uniques", array_.dtype, count() * elements_);
+    out.codes = static_cast<std::int64_t*>(output(*context_, codes, "codes", DType::kInt64, n));
+    out.counts = static_cast<std::int64_t*>(output(*context_, counts, "counts", DType::kInt64, count()));
+    out.firsts = static_cast<std::int64_t*>(output(*context_, firsts, "firsts", DType::kInt64, count()));
+    out.sorted = sorted;
+    const py::gil_scoped_release unlocked;
+    work_->write(out);
+  }
+
+ private:
+  ContextPointer context_;
+  Array array_;
+  std::int64_t elements_;
+  bool groups_;
+  std::unique_ptr<Factorization> work_;
+};
+
+void isin(const ContextPointer& context, const Array& elements, const Array& tests, std::int64_t per_key, bool invert,
+          const Array& mask, std::uintptr_t stream_address) {
+  const NumberKeys element_keys = to_keys(*context, elements, per_key, "elements");
+  const NumberKeys test_keys = to_keys(*context, tests, per_key, "test_elements");
+  if (elements.dtype != tests.dtype) throw std::invalid_argument("elements and test_elements differ in dtype");
+  auto* const out = static_cast<bool*>(output(*context, &mask, "mask", DType::kBool, element_keys.count));
+  const Stream stream = to_stream(*context, stream_address);
+  const py::gil_scoped_release unlocked;
+  refuse_capture(*context, stream);
+  routines_of(*context).isin(*context, element_keys, test_keys, invert, out, stream);
+}
+
+}  // namespace
+
+void bind_set_routines(py::module_& module) {
+  py::class_<BoundFactorization>(module, "Factorization", py::is_final(),
+                                 "A batch of keys whose distinct ones have been found.")
+      .def(py::init<ContextPointer, Array, std::int64_t, bool, bool, std::uintptr_t>(), py::arg("context"),
+           py::arg("keys"), py::arg("elements"), py::arg("groups"), py::arg("wide_positions"), py::arg("stream"))
+      .def_property_readonly("count", &BoundFactorization::count)
+      .def("write", &BoundFactorization::write, py::arg("uniques"), py::arg("codes"), py::arg("counts"),
+           py::arg("firsts"), py::arg("sorted"));
+  module.def("isin", &isin, py::arg("context"), py::arg("elements"), py::arg("tests"), py::arg("per_key"),
+             py::arg("invert"), py::arg("mask"), py::arg("stream"));
+}
+
+}  // namespace gpuhash::bindings

@@ -1,0 +1,280 @@
+"""unique, factorize and isin: questions about whole arrays, for which frameworks sort, answered by hashing."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import namedtuple
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _core
+from .arrays import NUMPY, NumPyFramework, Shape, framework_of
+from .batch import Batch, Output, join, place
+from .dtypes import ITEMSIZES, MAX_KEY_BYTES, encode
+from .memory import make_context
+
+_HOST_DEVICES = (1, 3)  # of DLPack: host memory, and host memory that is pinned
+_CUDA_DEVICES = (2, 13)  # GPU memory, and managed memory
+
+
+class Factorized(NamedTuple):
+    """What ``factorize`` gives."""
+
+    codes: Any
+    uniques: Any
+
+
+def unique(
+    keys: Any,
+    *,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    return_index: bool = False,
+    sorted: bool = False,
+    axis: int | None = None,
+) -> Any:
+    """The distinct keys of an array, in order of their first occurrence.
+
+    Integers, booleans and complex numbers' parts are compared by value. So are floats: -0.0 equals 0.0, and all NaNs
+    are one key; the key that is given back is the first occurrence, bit for bit.
+
+    Parameters
+    ----------
+    keys
+        An array of any framework, of any dtype that tables take as keys or values, or Python numbers. Used where it
+        lies, on the host or on a GPU.
+    return_inverse
+        Give also, for each key, the index of its distinct key.
+    return_counts
+        Give also the number of times that each distinct key occurs.
+    return_index
+        Give also the position of each distinct key's first occurrence.
+    sorted
+        Order the distinct keys ascending, as ``numpy.unique`` does: rows by their first number first, complex numbers
+        by their real part first, NaN last. Costs a sort of the distinct keys.
+    axis
+        None: each number is a key, and the array is taken as flat. 0: each entry along the first axis is a key, a row
+        of up to 16 bytes.
+
+    Returns
+    -------
+    values
+        The distinct keys, of shape ``[m]``, or ``[m, *keys.shape[1:]]`` with ``axis=0``; of the keys' framework, dtype
+        and device. Where more is asked for, a named tuple of ``values`` and, in this order and as far as asked for,
+
+        * ``indices``, int64 ``[m]``,
+        * ``inverse``, int64 of the shape of ``keys``, ``[len(keys)]`` with ``axis=0``: ``values[inverse]`` equals the
+          keys,
+        * ``counts``, int64 ``[m]``.
+
+        Does not depend on timing. Waits for the GPU, because the results have as many entries as there are distinct
+        keys. Takes up to 33 bytes of temporary memory per key (61 on the host for rows of more than 8 bytes), more
+        with ``sorted``, and less where many are equal.
+
+    Raises
+    ------
+    TypeError
+        Where ``keys`` is no array of a dtype that tables take.
+    ValueError
+        For rows of no or more than 16 bytes, another axis, or within the capture of a CUDA graph.
+    MemoryError
+        Where there is no room for the results or for temporary memory.
+    """
+    batch, row = _take(keys, axis, "keys")
+    work = _factorize(batch, row, return_inverse or return_counts)
+    found = work.count
+    values = Output(batch, batch.array.dtype, (found, *row))
+    indices = Output(batch, "int64", (found,)) if return_index else None
+    inverse = Output(batch, "int64", batch.shape) if return_inverse else None
+    counts = Output(batch, "int64", (found,)) if return_counts else None
+    work.write(values.array, _array(inverse), _array(counts), _array(indices), sorted)
+    _finish(batch)
+    outputs = {"values": values, "indices": indices, "inverse": inverse, "counts": counts}
+    results = {name: output.result(batch) for name, output in outputs.items() if output is not None}
+    return results["values"] if len(results) == 1 else _result_type(*results)(**results)
+
+
+def factorize(keys: Any, *, axis: int | None = None) -> Factorized:
+    """Dense ids for keys: equal keys get equal ids, numbered from 0 in order of first occurrence.
+
+    Like ``pandas.factorize`` with ``use_na_sentinel=False``: NaN is a key like others. Keys are compared as ``unique``
+    compares them.
+
+    Parameters
+    ----------
+    keys, axis
+        As for ``unique``.
+
+    Returns
+    -------
+    codes, uniques
+        int64 ids of the shape of ``keys`` (``[len(keys)]`` with ``axis=0``), and the distinct keys: ``uniques[codes]``
+        equals the keys. Of the keys' framework and device. Does not depend on timing. Waits for the GPU.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As ``unique``.
+    """
+    batch, row = _take(keys, axis, "keys")
+    work = _factorize(batch, row, groups=True)
+    codes = Output(batch, "int64", batch.shape)
+    uniques = Output(batch, batch.array.dtype, (work.count, *row))
+    work.write(uniques.array, codes.array, None, None, False)
+    _finish(batch)
+    return Factorized(codes.result(batch), uniques.result(batch))
+
+
+def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int | None = None) -> Any:
+    """Which elements are among the test elements.
+
+    Parameters
+    ----------
+    elements
+        As the keys of ``unique``.
+    test_elements
+        An array of the same dtype, on the same device or on the host, or Python numbers.
+    invert
+        Tell which are not.
+    axis
+        None: each number is an element. 0: each entry along the first axis is one, a row of up to 16 bytes, in both
+        arrays.
+
+    Returns
+    -------
+    bool array of the shape of ``elements`` (``[len(elements)]`` with ``axis=0``), of their framework and device.
+    Numbers are compared as by ``unique``, so that NaN is in an array that has NaN. Waits for the GPU where there are a
+    million test elements or more, whose distinct ones are estimated first.
+
+    Raises
+    ------
+    TypeError
+        Where one of the arguments is no array of a dtype that tables take, or their dtypes differ.
+    ValueError
+        For rows of different shapes, arrays on different devices, and as ``unique``.
+    MemoryError
+        Where there is no room for the result or for temporary memory.
+    """
+    batch, row = _take(elements, axis, "elements")
+    tests = _take_tests(test_elements, batch, row, axis)
+    mask = Output(batch, "bool", batch.shape)
+    _core.isin(batch.context, batch.array, tests, math.prod(row), invert, mask.array, batch.stream)
+    _finish(batch)
+    return mask.result(batch)
+
+
+@functools.cache
+def _result_type(*names: str) -> Any:
+    return namedtuple("UniqueResult", names)
+
+
+def _array(output: Output | None) -> _core.Array | None:
+    return None if output is None else output.array
+
+
+def _take(keys: Any, axis: int | None, what: str) -> tuple[Batch, Shape]:
+    """The array where it lies, and the shape of one key."""
+    if axis not in (None, 0):
+        raise ValueError(f"axis={axis!r} was given, expected None (each number is a key) or 0 (each row is one)")
+    batch = Batch()
+    framework = framework_of(keys)
+    if framework.python:
+        keys = _as_numpy(keys, what)
+        framework = NUMPY
+    batch.framework, batch.tensor = framework, keys
+    batch.scalar = batch.staged = False
+    index = None if isinstance(framework, NumPyFramework) else _gpu_of(keys, framework)
+    if index is None:
+        batch.context = make_context("cpu")
+        batch.stream = 0
+        batch.settle = False
+        batch.array = framework.borrow(keys, None)
+    else:
+        batch.context = make_context(f"cuda:{index}")
+        batch.stream = framework.stream(keys, index)
+        batch.settle = framework.private_streams
+        if batch.settle:
+            framework.settle(keys)
+        batch.array = framework.borrow(keys, batch.stream)
+    shape = batch.array.shape
+    row: Shape = ()
+    batch.shape = shape
+    if axis == 0:
+        if not shape:
+            raise ValueError(f"the {what} have shape (), which has no axis 0: give an array of one or more dimensions")
+        batch.shape, row = shape[:1], shape[1:]
+        bytes_per_row = math.prod(row) * ITEMSIZES[batch.array.dtype]
+        if not 1 <= bytes_per_row <= MAX_KEY_BYTES:
+            raise ValueError(
+                f"the {what} have shape {shape} of {batch.array.dtype}: rows of {bytes_per_row} bytes, expected 1 to "
+                f"{MAX_KEY_BYTES}"
+            )
+    return batch, row
+
+
+def _gpu_of(tensor: Any, framework: Any) -> int | None:
+    """The number of the GPU that the tensor lies on; None for the host."""
+    if hasattr(tensor, "__dlpack_device__"):
+        kind, index = tensor.__dlpack_device__()
+        if kind in _HOST_DEVICES:
+            return None
+        if kind in _CUDA_DEVICES:
+            return int(index)
+    array = framework.borrow(tensor, 0)  # which knows, or says what is wrong
+    return None if array.platform == "cpu" else array.device_index
+
+
+def _as_numpy(numbers: Any, what: str) -> np.ndarray[Any, Any]:
+    try:
+        array = np.asarray(numbers)
+    except ValueError as error:
+        raise ValueError(f"the {what} are nested sequences of unequal lengths: {error}") from None
+    if array.dtype.name not in ITEMSIZES:
+        raise TypeError(
+            f"the {what} are a {type(numbers).__name__} of {array.dtype}, expected numbers of one of the dtypes "
+            f"{', '.join(ITEMSIZES)}"
+        )
+    return array
+
+
+def _take_tests(tests: Any, batch: Batch, row: Shape, axis: int | None) -> _core.Array:
+    """The test elements in the batch's memory."""
+    what = "test_elements"
+    dtype = batch.array.dtype
+    host = batch.context.platform == "cpu"
+    framework = framework_of(tests)
+    if framework.python:
+        tests = encode(tests, dtype, what)
+        if axis == 0 and tests.shape == (0,):
+            tests = tests.reshape(0, *row)
+        array = _core.borrow(tests)
+    else:
+        if framework.private_streams and not host:
+            framework.settle(tests)
+        array = framework.borrow(tests, None if host else batch.stream)
+        if array.dtype != dtype:
+            raise TypeError(f"the elements are {dtype} and the {what} {array.dtype}: convert one to the other's dtype")
+    if axis == 0 and array.shape[1:] != row:
+        raise ValueError(
+            f"the {what} have shape {array.shape}, expected {('m', *row)}, rows like those of the elements"
+        )
+    if array.platform != "cpu" and (host or array.device_index != batch.context.device_index):
+        raise ValueError(
+            f"the elements are on {batch.context.device} and the {what} on {array.platform}:{array.device_index}: move "
+            "one to the other"
+        )
+    array, staged = place(array, batch.context, batch.stream, what, tests)
+    if not staged and not host and framework is not batch.framework:
+        join(batch, framework, tests)
+    return array
+
+
+def _factorize(batch: Batch, row: Shape, groups: bool) -> _core.Factorization:
+    return _core.Factorization(batch.context, batch.array, math.prod(row), groups, False, batch.stream)
+
+
+def _finish(batch: Batch) -> None:
+    if batch.settle:
+        batch.context.synchronize(batch.stream)

@@ -1,0 +1,416 @@
+"""unique and factorize: against NumPy, pandas and PyTorch."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from frameworks import module, to_numpy
+from hashing import keys_of_one_hash
+from memory_resources import counting_memory
+from samples import (
+    COMPLEX,
+    FLOATS,
+    KEY_VECTORS,
+    as_bytes,
+    numpy_dtype,
+    random_keys,
+    random_values,
+    same_bytes,
+    type_name,
+)
+
+import gpuhash
+from gpuhash import _core
+
+SIZES = [0, 1, 2, 31, 32, 33, 1000, 4097, 100_001]
+DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+
+
+def draws(dtype: str, shape: tuple[int, ...], count: int, distinct: int, seed: int = 0) -> np.ndarray:
+    """`count` draws of up to `distinct` keys, special patterns among them: [count, *shape]."""
+    rng = np.random.default_rng([seed, count, distinct])
+    if dtype == "bool":
+        return rng.random((count, *shape)) < 0.3
+    keys = random_keys(dtype, shape, max(1, min(distinct, count)), seed)
+    return keys[rng.integers(0, len(keys), count)]
+
+
+def expected(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """First positions, codes and counts, in order of first occurrence; equal bytes are equal keys."""
+    ids: dict[bytes, int] = {}
+    items = as_bytes(keys).tolist()
+    codes = np.array([ids.setdefault(item, len(ids)) for item in items], np.int64)
+    if not len(keys):
+        return np.empty(0, np.int64), codes, np.empty(0, np.int64)
+    return np.unique(codes, return_index=True)[1], codes, np.bincount(codes)
+
+
+def check(place, keys: np.ndarray, axis: int | None = None) -> None:
+    """Everything that unique and factorize say of keys that are equal where their bytes are."""
+    firsts, codes, counts = expected(keys)
+    array = place.array(keys)
+    codes_got, uniques = gpuhash.factorize(array, axis=axis)
+    assert place.owns(codes_got)
+    assert place.owns(uniques)
+    same_bytes(codes_got, codes)
+    same_bytes(uniques, keys[firsts])
+    result = gpuhash.unique(array, return_inverse=True, return_counts=True, return_index=True, axis=axis)
+    same_bytes(result.values, keys[firsts])
+    same_bytes(result.indices, firsts)
+    same_bytes(result.inverse, codes)
+    same_bytes(result.counts, counts)
+    same_bytes(gpuhash.unique(array, axis=axis), keys[firsts])
+
+
+@pytest.mark.parametrize("count", SIZES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_numbers(native, dtype, count):
+    for distinct in (1, 7, max(1, count // 16), max(1, count)):
+        check(native, draws(dtype, (), count, distinct))
+
+
+@pytest.mark.parametrize("count", [0, 1, 33, 4097])
+@pytest.mark.parametrize("key_type", KEY_VECTORS, ids=type_name)
+def test_rows(native, key_type, count):
+    dtype, shape = key_type
+    for distinct in (1, max(1, count // 16), max(1, count)):
+        check(native, draws(dtype, shape, count, distinct), axis=0)
+
+
+def test_every_framework(place):
+    keys = draws("int64", (), 5000, 300)
+    check(place, keys)
+    check(place, draws("int32", (3,), 5000, 300), axis=0)
+    check(place, keys[:0])
+
+
+def test_against_pandas(native):
+    rng = np.random.default_rng(3)
+    for keys in (rng.integers(-50, 50, 10_000), rng.zipf(1.3, 10_000), rng.integers(0, 9, 10_000).astype(np.float64)):
+        codes, uniques = gpuhash.factorize(native.array(keys))
+        pandas_codes, pandas_uniques = pd.factorize(keys)
+        np.testing.assert_array_equal(to_numpy(codes), pandas_codes)
+        np.testing.assert_array_equal(to_numpy(uniques), pandas_uniques)
+        np.testing.assert_array_equal(to_numpy(gpuhash.unique(native.array(keys))), pd.unique(keys))
+
+
+@pytest.mark.parametrize("flags", list(itertools.product([False, True], repeat=3)), ids=str)
+def test_sorted_against_numpy(native, flags):
+    index, inverse, counts = flags
+    keys = draws("int32", (), 5000, 400)
+    theirs = np.unique(keys, return_index=index, return_inverse=inverse, return_counts=counts)
+    ours = gpuhash.unique(
+        native.array(keys), return_index=index, return_inverse=inverse, return_counts=counts, sorted=True
+    )
+    if not any(flags):
+        theirs, ours = (theirs,), (ours,)
+    assert len(theirs) == len(ours)
+    for got, wanted in zip(ours, theirs, strict=True):
+        same_bytes(got, wanted)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "float16", "float32", "float64", "complex64"])
+def test_sorted_order_of_every_dtype(native, dtype):
+    keys = draws(dtype, (), 3000, 300) if dtype in DTYPES else random_values(dtype, (3000,))
+    theirs = np.unique(keys, return_index=True, return_inverse=True)
+    ours = gpuhash.unique(native.array(keys), return_index=True, return_inverse=True, sorted=True)
+    np.testing.assert_array_equal(to_numpy(ours.values), theirs[0])
+    same_bytes(ours.indices, theirs[1])
+    same_bytes(ours.inverse, theirs[2])
+
+
+@pytest.mark.parametrize("key_type", [*KEY_VECTORS, ("float32", (3,)), ("float64", (2,))], ids=type_name)
+def test_sorted_rows_against_numpy(native, key_type):
+    dtype, shape = key_type
+    rng = np.random.default_rng(5)
+    keys = rng.integers(0 if dtype.startswith("u") else -3, 3, (4000, *shape)).astype(dtype)
+    theirs = np.unique(keys, return_index=True, return_inverse=True, return_counts=True, axis=0)
+    ours = gpuhash.unique(
+        native.array(keys), return_index=True, return_inverse=True, return_counts=True, sorted=True, axis=0
+    )
+    same_bytes(ours.values, theirs[0])
+    same_bytes(ours.indices, theirs[1])
+    same_bytes(ours.inverse, theirs[2].reshape(-1))
+    same_bytes(ours.counts, theirs[3])
+
+
+def test_against_torch(native):
+    if native.name != "torch":
+        pytest.skip("of PyTorch")
+    torch = module("torch")
+    keys = native.array(draws("int64", (), 20_000, 1500))
+    theirs = torch.unique(keys, return_inverse=True, return_counts=True)
+    ours = gpuhash.unique(keys, return_inverse=True, return_counts=True, sorted=True)
+    for got, wanted in zip(ours, theirs, strict=True):
+        assert torch.equal(got, wanted)
+    rows = native.array(draws("int32", (3,), 5000, 400))
+    theirs = torch.unique(rows, dim=0, return_inverse=True, return_counts=True)
+    ours = gpuhash.unique(rows, return_inverse=True, return_counts=True, sorted=True, axis=0)
+    for got, wanted in zip(ours, theirs, strict=True):
+        assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_floats_compare_as_numbers(native, dtype):
+    """-0.0 equals 0.0, all NaNs are one key, and the first occurrence is given back as it stands."""
+    width = np.dtype(numpy_dtype(dtype)).itemsize
+    nans = np.array([np.nan, -np.nan], numpy_dtype(dtype))
+    odd_nan = nans[:1].copy().view(f"u{width}")
+    odd_nan ^= 1  # other payload
+    keys = np.concatenate(
+        [
+            np.array([-0.0, 1.5, 0.0, np.inf, -1.5], numpy_dtype(dtype)),
+            nans,
+            odd_nan.view(numpy_dtype(dtype)),
+            np.array([-np.inf, 1.5, -0.0, np.inf], numpy_dtype(dtype)),
+        ]
+    )
+    codes, uniques = gpuhash.factorize(native.array(keys))
+    assert to_numpy(codes).tolist() == [0, 1, 0, 2, 3, 4, 4, 4, 5, 1, 0, 2]
+    same_bytes(uniques, keys[[0, 1, 3, 4, 5, 8]])
+    ordered = gpuhash.unique(native.array(keys), return_index=True, sorted=True)
+    assert to_numpy(ordered.indices).tolist() == [8, 4, 0, 1, 3, 5]
+
+
+@pytest.mark.parametrize("dtype", COMPLEX)
+def test_complex_numbers(native, dtype):
+    keys = random_values(dtype, (3000,))
+    keys[::7] = complex(-0.0, 0.0)
+    keys[3::7] = complex(0.0, -0.0)
+    codes, uniques = map(to_numpy, gpuhash.factorize(native.array(keys)))
+    np.testing.assert_array_equal(uniques[codes], keys)
+    assert len(uniques) == len(np.unique(keys))
+    np.testing.assert_array_equal(to_numpy(gpuhash.unique(native.array(keys), sorted=True)), np.unique(keys))
+
+
+def test_float_rows(native):
+    keys = np.array([[0.0, np.nan, 1], [-0.0, np.nan, 1], [np.nan, 0.0, 1], [-0.0, -np.nan, 1]], np.float32)
+    codes, _ = gpuhash.factorize(native.array(keys), axis=0)
+    assert to_numpy(codes).tolist() == [0, 0, 1, 0]
+
+
+def test_flattened_and_rows(native):
+    keys = draws("int16", (2, 3), 500, 40).reshape(500, 2, 3)
+    flat = gpuhash.unique(native.array(keys), return_inverse=True)
+    assert flat.inverse.shape == (500, 2, 3)
+    same_bytes(flat.values, pd.unique(keys.reshape(-1)))
+    same_bytes(to_numpy(flat.values)[to_numpy(flat.inverse)], keys)
+    rows = gpuhash.unique(native.array(keys), return_inverse=True, axis=0)
+    assert rows.inverse.shape == (500,)
+    assert rows.values.shape[1:] == (2, 3)
+    same_bytes(to_numpy(rows.values)[to_numpy(rows.inverse)], keys)
+    single = gpuhash.unique(native.array(np.array(5)), return_inverse=True)
+    assert to_numpy(single.values).tolist() == [5]
+    assert single.inverse.shape == ()
+
+
+def test_views(native):
+    wide = draws("int64", (3,), 3000, 50)
+    array = native.array(wide)
+    for view, host in ((array[:, 1], wide[:, 1]), (array[::3, 0], wide[::3, 0]), (array[1:, 2], wide[1:, 2])):
+        codes, uniques = map(to_numpy, gpuhash.factorize(view))
+        same_bytes(uniques[codes], np.ascontiguousarray(host))
+    codes, uniques = map(to_numpy, gpuhash.factorize(array[:, 1:], axis=0))
+    same_bytes(uniques[codes], np.ascontiguousarray(wide[:, 1:]))
+
+
+def test_odd_addresses_and_read_only_arrays():
+    memory = np.zeros(8001, np.uint8)
+    keys = memory[1:].view(np.int64)
+    keys[...] = draws("int64", (), 1000, 30)
+    keys.flags.writeable = False
+    codes, uniques = gpuhash.factorize(keys)
+    np.testing.assert_array_equal(uniques[codes], keys)
+
+
+def test_python_numbers():
+    assert gpuhash.unique([3, 1, 3]).tolist() == [3, 1]
+    codes, uniques = gpuhash.factorize([[3, 1], [3, 2]])
+    assert codes.tolist() == [[0, 1], [0, 2]]
+    assert uniques.tolist() == [3, 1, 2]
+    assert gpuhash.unique([]).shape == (0,)
+    assert gpuhash.unique([(1, 2), (3, 4), (1, 2)], axis=0).tolist() == [[1, 2], [3, 4]]
+
+
+def test_empty_rows_of_any_shape(native):
+    result = gpuhash.unique(native.array(np.empty((0, 3), np.int32)), return_inverse=True, axis=0, sorted=True)
+    assert result.values.shape == (0, 3)
+    assert result.inverse.shape == (0,)
+
+
+LARGE = {
+    "all-distinct": lambda rng, n: rng.permutation(n) * 7919,
+    "one-in-16": lambda rng, n: rng.integers(0, n // 16, n) * 7919,
+    "few": lambda rng, n: rng.integers(0, 100, n),
+    "all-equal": lambda rng, n: np.full(n, -1),
+    "zipf": lambda rng, n: rng.zipf(1.2, n),
+    "runs": lambda rng, n: np.repeat(np.arange(n // 64 + 1), 64)[:n],
+    "periodic": lambda rng, n: np.arange(n) % 1024,
+    "few-then-distinct": lambda rng, n: np.concatenate([np.zeros(n - n // 8, np.int64), np.arange(n // 8)]),
+}
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["32-bit-positions", "64-bit-positions"])
+@pytest.mark.parametrize("kind", LARGE)
+def test_large_batches(on_device, kind, wide):
+    """Large enough that the table is sized by a sample, and for every thread to meet every other's keys."""
+    n = (1 << 21) + 77
+    keys = LARGE[kind](np.random.default_rng(8), n).astype(np.int64)
+    codes, uniques = pd.factorize(keys)
+    check_raw(on_device, keys, 1, codes, uniques, wide)
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["32-bit-positions", "64-bit-positions"])
+@pytest.mark.parametrize("kind", ["all-distinct", "one-in-16", "all-equal", "zipf"])
+def test_large_batches_of_rows(on_device, kind, wide):
+    n = (1 << 21) + 77
+    numbers = LARGE[kind](np.random.default_rng(8), n).astype(np.int64)
+    codes, uniques = pd.factorize(numbers)
+    check_raw(on_device, np.stack([numbers, ~numbers], axis=1), 2, codes, np.stack([uniques, ~uniques], axis=1), wide)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint16"])
+@pytest.mark.parametrize("wide", [False, True], ids=["32-bit-positions", "64-bit-positions"])
+def test_large_batches_of_narrow_keys(on_device, dtype, wide):
+    keys = np.random.default_rng(8).integers(0, 60_000, (1 << 21) + 77).astype(dtype)
+    codes, uniques = pd.factorize(keys)
+    check_raw(on_device, keys, 1, codes, uniques, wide)
+
+
+def check_raw(place, keys: np.ndarray, elements: int, codes: np.ndarray, uniques: np.ndarray, wide: bool) -> None:
+    """The core's own interface, which can be told to use 64-bit positions."""
+    context = _core.Context(place.table_device)
+    array = place.array(keys)
+    work = _core.Factorization(context, _core.borrow(array), elements, True, wide, 0)
+    assert work.count == len(uniques)
+    outputs = [
+        place.array(np.full(shape, 99, dtype))
+        for shape, dtype in [
+            (uniques.shape, keys.dtype),
+            (len(keys), np.int64),
+            (len(uniques), np.int64),
+            (len(uniques), np.int64),
+        ]
+    ]
+    place.synchronize()
+    work.write(*map(_core.borrow, outputs), False)
+    context.synchronize(0)
+    same_bytes(outputs[0], uniques.astype(keys.dtype))
+    same_bytes(outputs[1], codes.astype(np.int64))
+    same_bytes(outputs[2], np.bincount(codes))
+    same_bytes(outputs[3], np.unique(codes, return_index=True)[1])
+
+
+def test_keys_of_one_hash(native):
+    """However many keys meet in one probe sequence, each is found."""
+    rng = np.random.default_rng(2)
+    keys = keys_of_one_hash(2000)[rng.integers(0, 2000, 20_000)]
+    check(native, keys, axis=0)
+
+
+def test_many_keys_of_one_hash_in_a_large_batch(on_device):
+    """Their probe sequence is longer than that of a table that is too full: the search for a larger one must end."""
+    rng = np.random.default_rng(2)
+    few = np.stack([np.arange(1000)] * 2, axis=1)
+    keys = np.concatenate([few[rng.integers(0, 1000, 1 << 20)], keys_of_one_hash(600)])
+    keys = keys[rng.permutation(len(keys))]
+    codes, uniques = map(to_numpy, gpuhash.factorize(on_device.array(keys), axis=0))
+    assert len(uniques) == len(np.unique(keys, axis=0))
+    same_bytes(uniques[codes], keys)
+
+
+def test_answers_do_not_depend_on_timing(on_device):
+    keys = np.random.default_rng(4).zipf(1.1, 1 << 18)
+    array = on_device.array(keys)
+    codes, uniques = pd.factorize(keys)
+    for _ in range(20):
+        got = gpuhash.factorize(array)
+        same_bytes(got.codes, codes.astype(np.int64))
+        same_bytes(got.uniques, uniques)
+
+
+BAD = {
+    "axis-1": (lambda: (np.zeros((2, 2), int), 1), ValueError, "axis"),
+    "long-rows": (lambda: (np.zeros((4, 3)), 0), ValueError, "24 bytes"),
+    "rows-of-nothing": (lambda: (np.zeros((4, 0)), 0), ValueError, "0 bytes"),
+    "scalar-rows": (lambda: (np.array(5), 0), ValueError, "axis 0"),
+    "objects": (lambda: (np.array(["a", "b"], object), None), TypeError, None),
+    "text": (lambda: ("abc", None), TypeError, None),
+    "list-of-text": (lambda: (["a", "b"], None), TypeError, "U1"),
+    "ragged": (lambda: ([[1, 2], [3]], None), ValueError, "unequal"),
+    "none": (lambda: (None, None), TypeError, None),
+    "dates": (lambda: (np.zeros(3, "M8[s]"), None), TypeError, "dtype"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("function", [gpuhash.unique, gpuhash.factorize])
+def test_bad_input(function, kind):
+    make, error, hint = BAD[kind]
+    keys, axis = make()
+    with pytest.raises(error, match=hint):
+        function(keys, axis=axis)
+
+
+def test_memory_runs_out(on_device):
+    """Each allocation is made to fail once; everything is given back."""
+    memory = counting_memory(on_device.table_device)
+    context = _core.Context(on_device.table_device, 0, memory)
+    keys = on_device.array(draws("int64", (), 5000, 300))
+    count = len(expected(to_numpy(keys))[0])
+    outputs = [on_device.array(np.zeros(length, np.int64)) for length in (count, 5000, count, count)]
+
+    def run() -> None:
+        work = _core.Factorization(context, _core.borrow(keys), 1, True, False, 0)
+        work.write(*map(_core.borrow, outputs), True)
+        context.synchronize(0)
+
+    run()
+    allocations = memory.calls
+    assert allocations > 0
+    for number in range(allocations):
+        memory.fail_after(number)
+        with pytest.raises(MemoryError, match="in this test"):
+            run()
+        memory.fail_after(None)
+        assert memory.nbytes == 0
+    run()
+    same_bytes(outputs[0], np.unique(to_numpy(keys)))
+    assert memory.nbytes == 0
+    assert memory.mistakes == []
+
+
+def test_on_the_current_stream(torch_cuda):
+    """Keys that a slow stream is still computing, and answers that it goes on with."""
+    torch = torch_cuda
+    stream = torch.cuda.Stream()
+    base = torch.arange(1 << 20, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        keys = base % 1000
+        codes, uniques = gpuhash.factorize(keys)
+        back = uniques[codes]
+        assert torch.equal(back, keys)
+    assert len(uniques) == 1000
+
+
+def test_not_within_a_capture(torch_cuda):
+    torch = torch_cuda
+    keys = torch.arange(100, device="cuda")
+    gpuhash.unique(keys)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), pytest.raises(ValueError, match="captur"):
+        gpuhash.unique(keys)
+
+
+def test_what_was_not_announced_is_refused(on_device):
+    keys = on_device.array(np.arange(10))
+    work = _core.Factorization(_core.Context(on_device.table_device), _core.borrow(keys), 1, False, False, 0)
+    with pytest.raises(ValueError, match="announced"):
+        work.write(None, _core.borrow(on_device.array(np.zeros(10, np.int64))), None, None, False)
+    with pytest.raises(ValueError, match="expected 10"):
+        work.write(_core.borrow(on_device.array(np.zeros(9, np.int64))), None, None, None, False)
