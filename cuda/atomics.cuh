@@ -25,6 +25,17 @@ __device__ __forceinline__ Words load_unchanging(const void* from) {
   return words;
 }
 
+/// An item of a batch, read or written once: not worth a place in the caches.
+template <class T>
+__device__ __forceinline__ T load_streaming(const T* from) {
+  if constexpr (sizeof(T) == 16) {
+    const ulonglong2 words = __ldcs(reinterpret_cast<const ulonglong2*>(from));
+    return {words.x, words.y};
+  } else {
+    return __ldcs(from);
+  }
+}
+
 /// 16 bytes that other threads may be swapping: each half is read whole, and on sm_90 both together.
 __device__ __forceinline__ Words load_contended(const void* from) {
   Words words;

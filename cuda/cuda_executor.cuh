@@ -293,16 +293,20 @@ class CudaExecutor final : public Executor<Key, Value> {
   /// `absent` as in list_absent, or null.
   static void search(const View& view, const KeyBatch& keys, const FindOutput& out, Key* absent, Stream stream) {
     const AbsentList<Key> list{absent};
+    bool whole = has_whole_words<KeyItem>(keys, {});
     if constexpr (View::kHasValue) {
       if (view.rows.bytes != 0 && out.values != nullptr) {
         with_row_words(view.rows.bytes, {view.rows.data, out.values, out.fallback}, [&](auto word, RowShape shape) {
-          launch("finding keys", find_kernel<View, decltype(word)>, keys.count, kBlock, stream, view, keys, out, list,
-                 shape);
+          using Word = decltype(word);
+          launch("finding keys", whole ? find_kernel<View, Word, true> : find_kernel<View, Word, false>, keys.count,
+                 kBlock, stream, view, keys, out, list, shape);
         });
         return;
       }
+      whole = whole && (out.values == nullptr || (out.bytes == sizeof(Value) && is_aligned<Value>(out.values)));
     }
-    launch("finding keys", find_kernel<View, void>, keys.count, kBlock, stream, view, keys, out, list, RowShape{});
+    launch("finding keys", whole ? find_kernel<View, void, true> : find_kernel<View, void, false>, keys.count, kBlock,
+           stream, view, keys, out, list, RowShape{});
   }
 
   /// Waits.

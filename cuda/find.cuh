@@ -36,10 +36,12 @@ __device__ __forceinline__ void gather_warp_rows(const FindOutput& out, const st
 ///
 /// RowWord: void for values that lie beside their keys; else the word by which the rows of storage are copied.
 ///
+/// kWhole: keys, and values if they are wanted, have the width and the alignment of those in the slots.
+///
 /// 12 blocks to a multiprocessor, that is 42 registers per thread: more loads in flight. Without the bound the compiler
 /// takes 48, and finds 28.1 and 18.7 G keys/s at loads 0.5 and 0.8; with it 30.6 and 21.1, and with 16 blocks, which
 /// spill registers, 28.2 and 21.6 (H200, 2^27 pairs of 8 + 8 bytes).
-template <class View, class RowWord>
+template <class View, class RowWord, bool kWhole>
 __global__ void __launch_bounds__(kBlock, sizeof(typename View::Key) <= 8 ? 12 : 8)
     find_kernel(View view, KeyBatch keys, FindOutput out, AbsentList<typename View::Key> absent, RowShape shape) {
   using Key = typename View::Key;
@@ -55,16 +57,24 @@ __global__ void __launch_bounds__(kBlock, sizeof(typename View::Key) <= 8 ? 12 :
   const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
   const std::int64_t first = i - threadIdx.x % 32;
   const bool valid = i < keys.count;
-  const Key key = valid ? load_bytes<Key>(keys.data, i, keys.bytes) : Key{};
+  Key key{};
+  if (valid) {
+    key = kWhole ? load_streaming(static_cast<const Key*>(keys.data) + i) : load_bytes<Key>(keys.data, i, keys.bytes);
+  }
   Probe<Key> probe(key, view.geometry);
 
+  const auto store_value = [&]([[maybe_unused]] std::int64_t at, [[maybe_unused]] const typename View::Value& value) {
+    if constexpr (kWhole && View::kHasValue)
+      __stcs(static_cast<typename View::Value*>(out.values) + at, value);
+    else if constexpr (View::kHasValue)
+      store_bytes(out.values, at, static_cast<std::uint32_t>(out.bytes), value);
+  };
   const auto on_hit = [&](const typename View::SlotType& slot, int lane) {
     const std::int64_t at = first + lane;
     if (at >= keys.count) return;
     if constexpr (kCopiesRows) warp_rows[lane] = static_cast<std::int64_t>(slot.value);
     if constexpr (View::kHasValue) {
-      if (!kCopiesRows && out.values != nullptr)
-        store_bytes(out.values, at, static_cast<std::uint32_t>(out.bytes), slot.value);
+      if (!kCopiesRows && out.values != nullptr) store_value(at, slot.value);
       if (out.rows != nullptr) out.rows[at] = static_cast<std::int64_t>(slot.value);
     }
   };
@@ -72,14 +82,14 @@ __global__ void __launch_bounds__(kBlock, sizeof(typename View::Key) <= 8 ? 12 :
   Seen seen = look<View, true, true>(view, kAllLanes, probe.stored(), probe.bucket(), owners, on_hit);
   bool found = seen.hit != 0;
   // An empty slot ends the search without a look at the filter.
-  bool open = valid && !found && seen.empty == 0 && filter_has(view.filters, probe.bucket(), probe.filter_bit());
+  bool open = valid && !found && seen.empty == 0 && filter_has<true>(view.filters, probe.bucket(), probe.filter_bit());
   unsigned active = __ballot_sync(kAllLanes, open);
   while (active != 0) {
     if (open) probe.next(view.geometry);
     seen = look<View, true, false>(view, active, probe.stored(), probe.bucket(), owners, on_hit);
     if (open) {
       found = seen.hit != 0;
-      open = !found && seen.empty == 0 && filter_has(view.filters, probe.bucket(), probe.filter_bit()) &&
+      open = !found && seen.empty == 0 && filter_has<true>(view.filters, probe.bucket(), probe.filter_bit()) &&
              !probe.exhausted(view.geometry);
     }
     active = __ballot_sync(kAllLanes, open);
@@ -92,8 +102,7 @@ __global__ void __launch_bounds__(kBlock, sizeof(typename View::Key) <= 8 ? 12 :
         if (!kCopiesRows && out.values != nullptr) {
           const auto bytes = static_cast<std::uint32_t>(out.bytes);
           using Value = typename View::Value;
-          store_bytes(out.values, i, bytes,
-                      out.fallback != nullptr ? load_bytes<Value>(out.fallback, 0, bytes) : Value{});
+          store_value(i, out.fallback != nullptr ? load_bytes<Value>(out.fallback, 0, bytes) : Value{});
         }
         if (out.rows != nullptr) out.rows[i] = -1;
       }

@@ -127,8 +127,12 @@ __device__ __forceinline__ Seen look(const View& view, unsigned active, const ty
   return seen;
 }
 
+/// kConstant: no one sets filter bits while the kernel runs.
+template <bool kConstant = false>
 __device__ __forceinline__ bool filter_has(const std::uint8_t* filters, std::uint32_t bucket, std::uint8_t bit) {
-  return (*static_cast<const volatile std::uint8_t*>(filters + bucket) & bit) != 0;
+  const std::uint8_t filter =
+      kConstant ? __ldg(filters + bucket) : *static_cast<const volatile std::uint8_t*>(filters + bucket);
+  return (filter & bit) != 0;
 }
 
 /// Sets the bit; true if it was not set before.

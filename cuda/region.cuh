@@ -134,6 +134,103 @@ __device__ __forceinline__ Outcome find_or_insert_in_region(SharedRegion<View>& 
   }
 }
 
+/// Items that a block works on at a time, and those among them whose search goes on, by their index.
+inline constexpr std::uint32_t kChunk = 4 * kRegionBlock;
+
+struct Queues {
+  std::uint16_t items[2][kChunk];
+  std::uint32_t counts[2];
+
+  __device__ __forceinline__ void push(int which, std::uint32_t item) {
+    items[which][atomicAdd(&counts[which], 1u)] = static_cast<std::uint16_t>(item);
+  }
+};
+
+/// Inserts items [0, count) of a chunk; all threads of the block call it. load(i, item) gets item i and is false where
+/// there is none; done(i, item, outcome) hears what became of it, and is not called for leavers, of which there are as
+/// many as the result says, in queues.items[0].
+///
+/// By rounds, one bucket per item and round: nearly all items are done in the first, and those that go on are packed
+/// together, so that lanes do not wait for the longest walk among them.
+template <class View, class Load, class Done>
+__device__ __forceinline__ std::uint32_t insert_in_rounds(SharedRegion<View>& region, Queues& queues,
+                                                          std::uint32_t first_bucket, const Geometry& geometry,
+                                                          std::uint32_t count, bool assign, int& filter_bits, Load load,
+                                                          Done done) {
+  using Key = typename View::Key;
+  using Value = typename View::Value;
+  using Item = typename View::SlotType;
+  using Region = SharedRegion<View>;
+
+  // False: on to the next bucket.
+  const auto look = [&](std::uint32_t i, const Item& item, const Probe<Key>& probe) {
+    if (probe.bucket() == geometry.bucket_count) return false;
+    const std::uint32_t bucket = probe.bucket() - first_bucket;
+    const SharedSeen seen = look_in_region(region, bucket, probe.stored());
+    Value value{};
+    if constexpr (View::kHasValue) value = item.value;
+    std::uint32_t match = seen.hit;
+    if (match == 0) {
+      if (seen.erased != 0) {
+        const Outcome outcome = find_or_insert_in_region(region, first_bucket, Probe<Key>(item.key, geometry), geometry,
+                                                         value, assign, filter_bits);
+        if (outcome == Outcome::kLeft) return false;
+        done(i, item, outcome);
+        return true;
+      }
+      for (std::uint32_t free = seen.empty; free != 0 && match == 0; free &= free - 1) {
+        const std::uint32_t at = Region::place(bucket, __ffs(free) - 1);
+        const Key was = region.swap_key(at, empty_key<Key>(), probe.stored());
+        if (was == empty_key<Key>()) {
+          if constexpr (View::kHasValue) region.values[at] = value;
+          done(i, item, Outcome::kNew);
+          return true;
+        }
+        if (was == probe.stored()) match = at + 1;
+      }
+    }
+    if (match != 0) {
+      if constexpr (View::kHasValue)
+        if (assign) region.values[match - 1] = value;
+      done(i, item, Outcome::kFound);
+      return true;
+    }
+    if (!region.filter_has(bucket, probe.filter_bit())) filter_bits += region.set_filter(bucket, probe.filter_bit());
+    return false;
+  };
+
+  if (threadIdx.x < 2) queues.counts[threadIdx.x] = 0;
+  __syncthreads();  // the region is there, too
+#pragma unroll 1
+  for (std::uint32_t i = threadIdx.x; i < count; i += kRegionBlock) {
+    Item item;
+    if (load(i, item) && !look(i, item, Probe<Key>(item.key, geometry))) queues.push(0, i);
+  }
+  int from = 0;
+  for (std::uint32_t hop = 0; hop < kRegionHops; ++hop) {
+    __syncthreads();
+    const std::uint32_t pending = queues.counts[from];
+    if (pending == 0) break;
+    for (std::uint32_t j = threadIdx.x; j < pending; j += kRegionBlock) {
+      const std::uint32_t i = queues.items[from][j];
+      Item item;
+      load(i, item);
+      Probe<Key> probe(item.key, geometry);
+      if (probe.bucket() != geometry.bucket_count) {
+        probe.rewind(probe.bucket(), hop);
+        probe.next(geometry);
+      }
+      if (!look(i, item, probe)) queues.push(1 - from, i);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) queues.counts[from] = 0;
+    from = 1 - from;
+  }
+  static_assert(kRegionHops % 2 == 0, "leavers end in the first queue");
+  __syncthreads();
+  return queues.counts[0];
+}
+
 /// As erase_kernel in erase.cuh; kFound: this thread has erased the key.
 template <class View>
 __device__ __forceinline__ Outcome erase_in_region(SharedRegion<View>& region, std::uint32_t first_bucket,
@@ -152,6 +249,37 @@ __device__ __forceinline__ Outcome erase_in_region(SharedRegion<View>& region, s
     if (probe.at_last_hop_in_region()) return Outcome::kLeft;
     probe.next(geometry);
   }
+}
+
+/// Erases the keys of a chunk; done(i, erased). As insert_in_rounds() in all else, but each thread walks to the end:
+/// few walks are long, for the filters stop those of absent keys.
+template <class View, class Item, class Load, class Done>
+__device__ __forceinline__ std::uint32_t erase_chunk(SharedRegion<View>& region, Queues& queues,
+                                                     std::uint32_t first_bucket, const Geometry& geometry,
+                                                     std::uint32_t count, Load load, Done done) {
+  using Key = typename View::Key;
+  if (threadIdx.x == 0) queues.counts[0] = 0;
+  Item items[kChunk / kRegionBlock];
+#pragma unroll
+  for (std::uint32_t k = 0; k < kChunk / kRegionBlock; ++k) {
+    const std::uint32_t i = k * kRegionBlock + threadIdx.x;
+    if (i < count) load(i, items[k]);
+  }
+  __syncthreads();
+#pragma unroll
+  for (std::uint32_t k = 0; k < kChunk / kRegionBlock; ++k) {
+    const std::uint32_t i = k * kRegionBlock + threadIdx.x;
+    if (i >= count) continue;
+    const Probe<Key> probe(items[k].key, geometry);
+    Outcome outcome = Outcome::kLeft;
+    if (probe.bucket() != geometry.bucket_count) outcome = erase_in_region(region, first_bucket, probe, geometry);
+    if (outcome == Outcome::kLeft)
+      queues.push(0, i);
+    else
+      done(i, outcome == Outcome::kFound);
+  }
+  __syncthreads();
+  return queues.counts[0];
 }
 
 /// Slots as they are moved, 16 bytes at a time.
@@ -232,13 +360,10 @@ struct PartitionedBatch {
 template <class View, class Item, RegionWork kWork>
 __global__ void __launch_bounds__(kRegionBlock, 3)
     region_kernel(View view, PartitionedBatch<Item> batch, bool table_is_empty, bool assign, bool* mask) {
-  using Key = typename View::Key;
-  using Value = typename View::Value;
-  constexpr std::uint32_t kChunk = 4;  // items per thread and step, loaded together
   extern __shared__ __align__(16) unsigned char memory[];
   auto& region = *reinterpret_cast<SharedRegion<View>*>(memory);
   __shared__ Workspace work;
-  __shared__ std::uint32_t left;
+  __shared__ Queues queues;
 
   if (batch.rest.overflown()) return;
   const std::uint32_t r = blockIdx.x;
@@ -247,7 +372,6 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
   const Geometry& geometry = view.geometry;
   const std::uint32_t first_bucket = r * geometry.region_buckets;
   const std::uint64_t first_item = batch.regions.place(r, 0);
-  if (threadIdx.x == 0) left = 0;
   if (table_is_empty)
     make_region_empty(region);
   else
@@ -255,55 +379,59 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
 
   int changed = 0;
   int filter_bits = 0;
-  for (std::uint32_t base = 0; base < count; base += kChunk * kRegionBlock) {
-    Item items[kChunk];
-    std::uint32_t positions[kChunk];
-#pragma unroll
-    for (std::uint32_t k = 0; k < kChunk; ++k) {
-      const std::uint32_t i = base + k * kRegionBlock + threadIdx.x;
-      if (i >= count) continue;
-      items[k] = batch.regions.items[first_item + i];
-      if (mask != nullptr) positions[k] = batch.regions.positions[first_item + i];
+  std::uint32_t all_left = 0;
+  for (std::uint32_t base = 0; base < count; base += kChunk) {
+    Item* const items = batch.regions.items + first_item + base;
+    std::uint32_t* const positions = batch.regions.positions + first_item + base;
+    const std::uint32_t length = min(count - base, kChunk);
+    const auto load = [&](std::uint32_t i, Item& item) {
+      item = items[i];
+      return true;
+    };
+    std::uint32_t left;
+    if constexpr (kWork == RegionWork::kErase) {
+      left = erase_chunk<View, Item>(region, queues, first_bucket, geometry, length, load,
+                                     [&](std::uint32_t i, bool erased) {
+                                       changed -= erased;
+                                       if (mask != nullptr && !erased) mask[positions[i]] = false;
+                                     });
+    } else {
+      left = insert_in_rounds(region, queues, first_bucket, geometry, length, assign, filter_bits, load,
+                              [&](std::uint32_t i, const Item&, Outcome outcome) {
+                                changed += outcome == Outcome::kNew;
+                                if (mask != nullptr && outcome == Outcome::kFound) mask[positions[i]] = false;
+                              });
     }
-    __syncthreads();  // the region is there, and leavers may take the places of what was read
+    if constexpr (kWork == RegionWork::kCount) {
+      if (threadIdx.x == 0) changed += static_cast<int>(left);
+    } else {
+      // The chunk's own leavers may lie where these go.
+      Item leavers[kChunk / kRegionBlock];
+      std::uint32_t their_positions[kChunk / kRegionBlock];
 #pragma unroll
-    for (std::uint32_t k = 0; k < kChunk; ++k) {
-      if (base + k * kRegionBlock + threadIdx.x >= count) continue;
-      const Probe<Key> probe(items[k].key, geometry);
-      Outcome outcome = Outcome::kLeft;
-      if (probe.bucket() != geometry.bucket_count) {
-        if constexpr (kWork == RegionWork::kErase) {
-          outcome = erase_in_region(region, first_bucket, probe, geometry);
-        } else {
-          Value value{};
-          if constexpr (View::kHasValue) value = items[k].value;
-          outcome = find_or_insert_in_region(region, first_bucket, probe, geometry, value, assign, filter_bits);
-        }
+      for (std::uint32_t k = 0; k < kChunk / kRegionBlock; ++k) {
+        const std::uint32_t j = k * kRegionBlock + threadIdx.x;
+        if (j >= left) continue;
+        leavers[k] = items[queues.items[0][j]];
+        if (mask != nullptr) their_positions[k] = positions[queues.items[0][j]];
       }
-      if constexpr (kWork == RegionWork::kErase) {
-        changed -= outcome == Outcome::kFound;
-        if (mask != nullptr && outcome == Outcome::kAbsent) mask[positions[k]] = false;
-      } else {
-        changed += outcome == Outcome::kNew;
-        if (mask != nullptr && outcome == Outcome::kFound) mask[positions[k]] = false;
+      __syncthreads();
+#pragma unroll
+      for (std::uint32_t k = 0; k < kChunk / kRegionBlock; ++k) {
+        const std::uint32_t j = k * kRegionBlock + threadIdx.x;
+        if (j >= left) continue;
+        batch.regions.items[first_item + all_left + j] = leavers[k];
+        if (mask != nullptr) batch.regions.positions[first_item + all_left + j] = their_positions[k];
       }
-      if (outcome == Outcome::kLeft) {
-        if constexpr (kWork == RegionWork::kCount) {
-          ++changed;
-        } else {
-          const std::uint64_t to = first_item + atomicAdd(&left, 1u);
-          batch.regions.items[to] = items[k];
-          if (mask != nullptr) batch.regions.positions[to] = positions[k];
-        }
-      }
+      all_left += left;
     }
+    __syncthreads();
   }
   if constexpr (kWork == RegionWork::kCount) {
     std::uint64_t* const counters[3] = {&view.control->absent, nullptr, nullptr};
     add_to_control(work, counters, {changed, 0, 0});
   } else {
-    __syncthreads();
-    if (threadIdx.x == 0) batch.leavers[r] = left;
+    if (threadIdx.x == 0) batch.leavers[r] = all_left;
     store_region(region, view, first_bucket);
     std::uint64_t* const counters[3] = {
         &view.control->size, kWork == RegionWork::kErase ? &view.control->erased : &view.control->filter_bits, nullptr};
@@ -334,6 +462,7 @@ __device__ __forceinline__ void for_each_left(const PartitionedBatch<Item>& batc
   const std::int64_t rest = batch.rest.counters->rest;
   for (std::int64_t first = warp * 32; first < rest; first += warps * 32)
     run(batch.rest.items, batch.rest.positions, first, rest);
+  if (batch.leavers == nullptr) return;
   for (std::int64_t base = warp * 32; base < region_count; base += warps * 32) {
     const std::uint32_t mine = base + lane < region_count ? batch.leavers[base + lane] : 0;
     for (unsigned some = __ballot_sync(kAllLanes, mine != 0); some != 0; some &= some - 1) {
@@ -397,11 +526,11 @@ template <class View>
 __global__ void __launch_bounds__(kRegionBlock, 3)
     rehash_region_kernel(View from, View to, Rest<typename View::SlotType> rest) {
   using Key = typename View::Key;
-  using Value = typename View::Value;
   using SlotType = typename View::SlotType;
   extern __shared__ __align__(16) unsigned char memory[];
   auto& region = *reinterpret_cast<SharedRegion<View>*>(memory);
   __shared__ Workspace work;
+  __shared__ Queues queues;
   if (rest.overflown()) return;
 
   const std::uint32_t r = blockIdx.x;
@@ -416,41 +545,32 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
   int inserted = 0;
   int filter_bits = 0;
 
-  const auto visit = [&](std::uint32_t old_region, SlotType slot, bool in_stray_bucket) {
-    bool displaced = false;
-    if (is_live(slot.key)) {
-      slot.key = key_of_slot(slot.key, in_stray_bucket);
-      const Probe<Key> probe(slot.key, to.geometry);
-      if (in_stray_bucket) {
-        displaced = true;
-      } else if (Probe<Key>(slot.key, from.geometry).region(from.geometry) != old_region) {
-        // Of the blocks that see this region of `from`, the first takes care of its guests.
-        const std::uint64_t old_low = ((std::uint64_t{old_region} << 32) + old_regions - 1) / old_regions;
-        displaced = multiply_high(static_cast<std::uint32_t>(old_low), to.geometry.region_count) == r;
-      } else if (probe.region(to.geometry) == r) {
-        Value value{};
-        if constexpr (View::kHasValue) value = slot.value;
-        const Outcome outcome =
-            find_or_insert_in_region(region, first_bucket, probe, to.geometry, value, false, filter_bits);
-        inserted += outcome == Outcome::kNew;
-        displaced = outcome == Outcome::kLeft;
-      }
-    }
-    rest.push(displaced, slot, 0);
-  };
-
   for (std::uint32_t g = multiply_high(low, old_regions); g <= multiply_high(high, old_regions); ++g) {
-    const auto* words = reinterpret_cast<const SlotWord<View>*>(
-        from.slots + std::uint64_t{g} * from.geometry.region_buckets * View::kSlots);
-    const std::uint32_t count = from.geometry.region_buckets * (View::kBucketBytes / 16);
-    for (std::uint32_t base = 0; base < count; base += kRegionBlock) {
-      const std::uint32_t w = base + threadIdx.x;
-      SlotWord<View> word;
-#pragma unroll
-      for (auto& slot : word.slots) slot.key = empty_key<Key>();
-      if (w < count) word = words[w];
-#pragma unroll
-      for (const auto& slot : word.slots) visit(g, slot, false);
+    // Of the blocks that see this region of `from`, the first takes care of its guests.
+    const auto old_low = static_cast<std::uint32_t>(((std::uint64_t{g} << 32) + old_regions - 1) / old_regions);
+    const bool first_to_see = multiply_high(old_low, to.geometry.region_count) == r;
+    const std::uint32_t slots = from.geometry.region_buckets * View::kSlots;
+    for (std::uint32_t base = 0; base < slots; base += kChunk) {
+      const SlotType* const items = from.slots + std::uint64_t{g} * slots + base;
+      const auto load = [&](std::uint32_t i, SlotType& item) {
+        item = items[i];
+        if (!is_live(item.key)) return false;
+        const Probe<Key> probe(item.key, to.geometry);
+        return probe.region(to.geometry) == r && Probe<Key>(item.key, from.geometry).region(from.geometry) == g;
+      };
+      const std::uint32_t length = min(slots - base, kChunk);
+      const std::uint32_t left = insert_in_rounds(
+          region, queues, first_bucket, to.geometry, length, false, filter_bits, load,
+          [&](std::uint32_t, const SlotType&, Outcome outcome) { inserted += outcome == Outcome::kNew; });
+      for (std::uint32_t j = threadIdx.x; j - threadIdx.x < left; j += kRegionBlock)
+        rest.push(j < left, j < left ? items[queues.items[0][j]] : SlotType{}, 0);
+      for (std::uint32_t i = threadIdx.x; first_to_see && i - threadIdx.x < length; i += kRegionBlock) {
+        const SlotType item = i < length ? items[i] : SlotType{};
+        const bool guest =
+            i < length && is_live(item.key) && Probe<Key>(item.key, from.geometry).region(from.geometry) != g;
+        rest.push(guest, item, 0);
+      }
+      __syncthreads();
     }
   }
   if (r == 0) {
@@ -458,7 +578,9 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
     slot.key = empty_key<Key>();
     if (threadIdx.x < View::kSlots)
       slot = from.slots[std::uint64_t{from.geometry.bucket_count} * View::kSlots + threadIdx.x];
-    visit(0, slot, true);
+    const bool live = is_live(slot.key);
+    if (live) slot.key = key_of_slot(slot.key, true);
+    rest.push(live, slot, 0);
   }
   __syncthreads();
   store_region(region, to, first_bucket);
