@@ -84,8 +84,8 @@ class Executor {
                                      [[maybe_unused]] bool with_mask, Stream) const {
     return nullptr;
   }
-  /// Sets control->absent to the number of the planned batch's distinct keys that are not in the table, or somewhat
-  /// more.
+  /// Sets control->absent to a number of distinct keys of the planned batch that are not in the table, and
+  /// control->undecided to that of keys of which it cannot say, few in most batches.
   virtual void count_absent(DeviceContext&, const View&, const Plan&, [[maybe_unused]] bool table_is_empty,
                             Stream) const {}
   virtual void insert(DeviceContext&, const View&, const InsertBatch&, Stream) const = 0;

@@ -224,10 +224,16 @@ std::unique_ptr<Plan> HashTable<Key, Value>::prepare_room(const KeyBatch& keys, 
   std::int64_t added = n;
   std::unique_ptr<Plan> plan = make_plan();
   if (size + added > current_limit()) {
+    bool exact = false;
     if (plan != nullptr) {
       executor().count_absent(*context_, storage_.view, *plan, pristine_, stream);
-      added = std::min(n, static_cast<std::int64_t>(refresh(stream).absent));
-    } else {
+      const Control counted = refresh(stream);
+      const auto absent = static_cast<std::int64_t>(counted.absent);
+      added = std::min(n, absent + static_cast<std::int64_t>(counted.undecided));
+      // That is good enough where it fits, or where the table grows anyway.
+      exact = size + added <= current_limit() || (size + absent > current_limit() && may_grow_beyond(capacity_slots()));
+    }
+    if (!exact) {
       const Allocation absent(*context_, static_cast<std::size_t>(n) * sizeof(Key), stream);
       executor().list_absent(*context_, storage_.view, keys, absent.as<Key>(), stream);
       added = static_cast<std::int64_t>(refresh(stream).absent);

@@ -51,7 +51,8 @@ struct alignas(sizeof(Key)) Slot<Key, NoValue> {
 struct Control {
   std::uint64_t size;         // live keys
   std::uint64_t missing;      // keys not found by the last find that counted them
-  std::uint64_t absent;       // keys that list_absent has listed
+  std::uint64_t absent;       // keys that list_absent has listed or count_absent has counted
+  std::uint64_t undecided;    // keys of which count_absent cannot say
   std::uint64_t filter_bits;  // filter bits set since the last rebuild
   std::uint64_t erased;       // keys erased since the last rebuild
   std::uint64_t dropped;      // keys that found no slot: only a replayed CUDA graph can overfill a table
@@ -76,8 +77,8 @@ struct Geometry {
   std::uint32_t region_buckets;
 };
 
-inline constexpr std::uint32_t kRegionHops = 12;
-inline constexpr std::uint32_t kTableHops = 12;
+inline constexpr std::uint32_t kRegionHops = 16;
+inline constexpr std::uint32_t kTableHops = 8;
 inline constexpr std::uint32_t kRegionBytes = 1 << 16;
 inline constexpr std::uint64_t kMaxBuckets = std::uint64_t{1} << 31;
 
@@ -151,6 +152,9 @@ struct TableView {
 template <class Key>
 class Probe {
  public:
+  /// Nowhere yet.
+  Probe() = default;
+
   GPUHASH_HD Probe(const Key& key, const Geometry& geometry) : stored_(key), hash_(hash_key(key)), hop_(0) {
     const bool is_empty_mark = key == empty_key<Key>();
     if (is_empty_mark || key == erased_key<Key>()) {
@@ -166,7 +170,12 @@ class Probe {
   GPUHASH_HD std::uint8_t filter_bit() const { return static_cast<std::uint8_t>(1u << ((hash_ >> 29) & 7)); }
   GPUHASH_HD std::uint32_t hop() const { return hop_; }
 
-  /// The region of the home bucket. Stray keys are of region 0.
+  /// The region of the home bucket, in a table of any geometry. Not for stray keys.
+  GPUHASH_HD std::uint32_t home_region(const Geometry& geometry) const {
+    return multiply_high(static_cast<std::uint32_t>(hash_ >> 32), geometry.region_count);
+  }
+
+  /// The same, and region 0 for stray keys.
   GPUHASH_HD std::uint32_t region(const Geometry& geometry) const {
     return bucket_ == geometry.bucket_count ? 0 : home_region(geometry);
   }
@@ -201,10 +210,6 @@ class Probe {
   }
 
  private:
-  GPUHASH_HD std::uint32_t home_region(const Geometry& geometry) const {
-    return multiply_high(static_cast<std::uint32_t>(hash_ >> 32), geometry.region_count);
-  }
-
   Key stored_;
   std::uint64_t hash_;
   std::uint32_t hop_;

@@ -123,16 +123,36 @@ __device__ __forceinline__ Key claim(Slot<Key, Value>* slot, const Key& mark, co
   }
 }
 
-/// Swaps `key` for `mark`, leaving the value alone; true for the one thread that did it.
+/// Swaps `key` for `mark` and the value beside it for that of an empty slot; true for the one thread that did it, which
+/// gets the old value. No one assigns values while keys are erased.
 template <class Key, class Value>
-__device__ __forceinline__ bool release(Slot<Key, Value>* slot, const Key& key, const Key& mark) {
+__device__ __forceinline__ bool release(Slot<Key, Value>* slot, const Key& key, const Key& mark,
+                                        [[maybe_unused]] Value& value) {
   if constexpr (sizeof(Key) == 16) {
+    if constexpr (sizeof(*slot) > sizeof(Key)) value = slot->value;
     const Words was = cas128(slot, {key.low, key.high}, {mark.low, mark.high});
-    return was.low == key.low && was.high == key.high;
-  } else if constexpr (sizeof(Key) == 4) {
-    return atomicCAS(&slot->key, key, mark) == key;
+    const bool done = was.low == key.low && was.high == key.high;
+    if constexpr (sizeof(*slot) > sizeof(Key))
+      if (done) slot->value = empty_value<Value>();
+    return done;
+  } else if constexpr (sizeof(*slot) == sizeof(Key)) {
+    if constexpr (sizeof(Key) == 4)
+      return atomicCAS(&slot->key, key, mark) == key;
+    else
+      return cas64(slot, key, mark) == key;
   } else {
-    return cas64(slot, key, mark) == key;
+    value = *static_cast<volatile Value*>(&slot->value);
+    if constexpr (sizeof(Key) == 4) {
+      const std::uint64_t held = join(key, value);
+      return cas64(slot, held, join(mark, empty_value<Value>())) == held;
+    } else if constexpr (kHasCas128) {
+      const Words was = cas128(slot, {key, value}, {mark, empty_value<Value>()});
+      return was.low == key && was.high == value;
+    } else {
+      const bool done = cas64(slot, key, mark) == key;
+      if (done) slot->value = empty_value<Value>();
+      return done;
+    }
   }
 }
 

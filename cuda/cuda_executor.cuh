@@ -33,6 +33,27 @@ void launch(const char* action, void (*kernel)(Parameters...), std::int64_t thre
   check(cudaGetLastError(), action);
 }
 
+inline int multiprocessors() {
+  int device = 0;
+  check(cudaGetDevice(&device), "asking for the current GPU");
+  int count = 0;
+  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "asking for a GPU's multiprocessors");
+  return count;
+}
+
+/// Launches `kernel`, whose last parameter is the number of items that each warp works off: as many as fit the shared
+/// memory of a large batch's warps, and as few as keep all multiprocessors busy of a small one's.
+template <class Cell, class... Parameters, class... Arguments>
+void launch_warps(const char* action, void (*kernel)(Parameters...), std::int64_t items, Stream stream,
+                  Arguments&&... arguments) {
+  constexpr std::int64_t kWarpsPerMultiprocessor = 48;
+  const std::int64_t warps = multiprocessors() * kWarpsPerMultiprocessor;
+  const std::int64_t even = (items + warps - 1) / warps;
+  const auto chunk = static_cast<std::uint32_t>(std::min<std::int64_t>((even + 31) / 32 * 32, kMaxChunk<Cell>));
+  launch(action, kernel, (items + chunk - 1) / chunk * 32, kBlock, stream, std::forward<Arguments>(arguments)...,
+         chunk);
+}
+
 /// The widest word that divides every row and its address.
 template <class Run>
 void with_row_words(std::int64_t row_bytes, std::initializer_list<const void*> arrays, Run run) {
@@ -95,8 +116,7 @@ class CudaExecutor final : public Executor<Key, Value> {
         return insert_planned(context, view, batch, static_cast<const RegionPlan<Item>&>(*batch.plan), assign, stream);
     }
     if (view.rows.bytes == 0 && !batch.deterministic) {
-      launch("inserting keys", insert_kernel<View>, batch.keys.count, kBlock, stream, view, batch.keys, batch.values,
-             InsertTarget{assign, false, batch.inserted, nullptr, 0});
+      launch_insert(view, batch.keys, batch.values, InsertTarget{assign, false, batch.inserted, nullptr, 0}, stream);
       return;
     }
     if (batch.deterministic)
@@ -112,8 +132,8 @@ class CudaExecutor final : public Executor<Key, Value> {
       const Uint128 initial = identity_bits(batch.op, batch.dtype);
       const Allocation places = scratch<std::int64_t>(context, n, stream);
       if (view.rows.bytes == 0) {
-        launch("inserting keys", insert_kernel<View>, n, kBlock, stream, view, batch.keys, ValueBatch{},
-               InsertTarget{false, false, batch.inserted, places.as<std::int64_t>(), initial.low});
+        launch_insert(view, batch.keys, ValueBatch{},
+                      InsertTarget{false, false, batch.inserted, places.as<std::int64_t>(), initial.low}, stream);
         const Cells cells{value_bytes(view), sizeof(typename View::SlotType), places.as<std::int64_t>(),
                           batch.elements};
         apply_to_cells(cells, batch.values, n, batch.op, batch.dtype, stream);
@@ -141,7 +161,9 @@ class CudaExecutor final : public Executor<Key, Value> {
       if (plan != nullptr)
         return erase_planned(context, view, static_cast<const RegionPlan<KeyItem>&>(*plan), erased, stream);
     }
-    launch("erasing keys", erase_kernel<View>, keys.count, kBlock, stream, view, keys, erased);
+    launch_warps<Key>("erasing keys",
+                      has_whole_words<KeyItem>(keys, {}) ? erase_kernel<View, true> : erase_kernel<View, false>,
+                      keys.count, stream, view, keys, erased);
   }
 
   std::unique_ptr<Plan> plan(DeviceContext& context, const View& view, const KeyBatch& keys, const ValueBatch& values,
@@ -164,7 +186,7 @@ class CudaExecutor final : public Executor<Key, Value> {
     if constexpr (kPlans) {
       const DeviceGuard guard(context.device().index);
       const auto& planned = static_cast<const RegionPlan<Item>&>(plan);
-      context.fill(&view.control->absent, 0, sizeof view.control->absent, stream);
+      context.fill(&view.control->absent, 0, sizeof view.control->absent + sizeof view.control->undecided, stream);
       launch_regions("counting new keys", region_kernel<View, Item, RegionWork::kCount>, view.geometry.region_count,
                      sizeof(SharedRegion<View>), stream, view, planned.batch, table_is_empty, false,
                      static_cast<bool*>(nullptr));
@@ -187,7 +209,8 @@ class CudaExecutor final : public Executor<Key, Value> {
     if (compact_rows && to.rows.bytes != 0) source = scratch<std::int64_t>(context, to.rows.capacity, stream);
     if (!rehash_by_region(context, from, to, stream)) {
       clear(context, to, stream);
-      launch("rehashing", rehash_kernel<View>, static_cast<std::int64_t>(from.slot_count()), kBlock, stream, from, to);
+      launch_warps<Item>("rehashing", rehash_kernel<View>, static_cast<std::int64_t>(from.slot_count()), stream, from,
+                         to);
     }
     if constexpr (View::kHasValue) {
       if (to.rows.bytes == 0) return;
@@ -298,15 +321,16 @@ class CudaExecutor final : public Executor<Key, Value> {
       if (view.rows.bytes != 0 && out.values != nullptr) {
         with_row_words(view.rows.bytes, {view.rows.data, out.values, out.fallback}, [&](auto word, RowShape shape) {
           using Word = decltype(word);
-          launch("finding keys", whole ? find_kernel<View, Word, true> : find_kernel<View, Word, false>, keys.count,
-                 kBlock, stream, view, keys, out, list, shape);
+          launch_warps<FindCell<View>>("finding keys",
+                                       whole ? find_kernel<View, Word, true> : find_kernel<View, Word, false>,
+                                       keys.count, stream, view, keys, out, list, shape);
         });
         return;
       }
       whole = whole && (out.values == nullptr || (out.bytes == sizeof(Value) && is_aligned<Value>(out.values)));
     }
-    launch("finding keys", whole ? find_kernel<View, void, true> : find_kernel<View, void, false>, keys.count, kBlock,
-           stream, view, keys, out, list, RowShape{});
+    launch_warps<FindCell<View>>("finding keys", whole ? find_kernel<View, void, true> : find_kernel<View, void, false>,
+                                 keys.count, stream, view, keys, out, list, RowShape{});
   }
 
   /// Waits.
@@ -323,12 +347,18 @@ class CudaExecutor final : public Executor<Key, Value> {
       return nullptr;
   }
 
+  static void launch_insert(const View& view, const KeyBatch& keys, const ValueBatch& values,
+                            const InsertTarget& target, Stream stream) {
+    launch_warps<Item>("inserting keys",
+                       has_whole_words<Item>(keys, values) ? insert_kernel<View, true> : insert_kernel<View, false>,
+                       keys.count, stream, view, keys, values, target);
+  }
+
   /// Keys only; with row storage, new keys get their rows.
   static void insert_keys(const View& view, const KeyBatch& keys, bool* inserted, std::int64_t* locations,
                           Stream stream) {
     const bool rows = view.rows.bytes != 0;
-    launch("inserting keys", insert_kernel<View>, keys.count, kBlock, stream, view, keys, ValueBatch{},
-           InsertTarget{false, rows, inserted, locations, 0});
+    launch_insert(view, keys, ValueBatch{}, InsertTarget{false, rows, inserted, locations, 0}, stream);
     if (rows) launch("settling rows", settle_rows_kernel<View>, 1, 1, stream, view);
   }
 

@@ -38,8 +38,20 @@ struct Rest {
   std::uint32_t capacity;
 
   /// The same answer in all threads of the block, which all call it.
-  __device__ __forceinline__ bool overflown() const {
-    return __syncthreads_or(threadIdx.x == 0 && *static_cast<volatile std::uint32_t*>(&counters->overflow) != 0);
+  __device__ __forceinline__ bool overflown() const { return __syncthreads_or(threadIdx.x == 0 && overflow_seen()); }
+
+  /// Whoever sees it counts no more, so that the count cannot wrap.
+  __device__ __forceinline__ bool overflow_seen() const {
+    return *static_cast<volatile std::uint32_t*>(&counters->overflow) != 0;
+  }
+
+  /// One thread on its own.
+  __device__ __forceinline__ void push_one(const Item& item) const {
+    const std::uint32_t at = overflow_seen() ? capacity : atomicAdd(&counters->rest, 1u);
+    if (at < capacity)
+      items[at] = item;
+    else
+      counters->overflow = 1;
   }
 
   /// All lanes of the warp call it.
@@ -50,10 +62,7 @@ struct Rest {
     const int leader = __ffs(pushers) - 1;
     std::uint32_t first = 0;
     if (lane == leader) {
-      // No more than a few warps beyond the capacity, so that the count cannot wrap.
-      first = capacity;
-      if (*static_cast<volatile std::uint32_t*>(&counters->overflow) == 0)
-        first = atomicAdd(&counters->rest, static_cast<std::uint32_t>(__popc(pushers)));
+      first = overflow_seen() ? capacity : atomicAdd(&counters->rest, static_cast<std::uint32_t>(__popc(pushers)));
     }
     first = __shfl_sync(kAllLanes, first, leader);
     const std::uint32_t at = first + __popc(pushers & ((1u << lane) - 1));

@@ -72,7 +72,7 @@ template <class Item>
 bool has_whole_words(const KeyBatch& keys, const ValueBatch& values) {
   using Key = decltype(Item::key);
   if (keys.bytes != sizeof(Key) || !is_aligned<Key>(keys.data)) return false;
-  if constexpr (sizeof(Item) > sizeof(Key)) {
+  if constexpr (sizeof(Item) > sizeof(Key)) {  // not a set's
     using Value = decltype(Item::value);
     if (values.data != nullptr)
       return !values.broadcast && values.bytes == sizeof(Value) && is_aligned<Value>(values.data);

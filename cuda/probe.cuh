@@ -5,16 +5,24 @@
 #include "atomics.cuh"
 #include "layout.hpp"
 
-/// Probing by warps: probe together, act alone.
+/// Probing by warps: probe together, act alone, never idle.
 ///
-/// A warp takes 32 keys, one per lane; each lane walks its own key's probe sequence. To look into buckets, four lanes
-/// load one bucket, 16 bytes each, so that a warp looks into eight buckets with one load instruction, and into all 32
-/// first buckets with four loads that are in flight together. Ballots then tell each lane what its own key's bucket
-/// holds, and all 32 lanes swap, read filters or erase in one instruction. Lanes whose keys go on to another bucket are
-/// packed together first, so that no lane waits for others' keys.
+/// A warp works off a chunk of the batch. Each lane walks the probe sequence of a key of its own, one bucket per step,
+/// and a lane whose key is done takes the chunk's next. To look into buckets, four lanes load one bucket, 16 bytes
+/// each, so that a warp looks into eight buckets with one load instruction, and into the buckets of all 32 lanes with
+/// four loads that are in flight together. Ballots then tell each lane what its own key's bucket holds, and all 32
+/// lanes swap, read filters or erase in one instruction. So every step has as many loads under way as there are lanes,
+/// however long the walks of single keys are.
 ///
-/// One group of lanes per key throughout, the textbook way, reached 25.5 G keys/s at load 0.5 where this reaches 32
-/// (H200, 2^27 pairs of 8 + 8 bytes): half of the lanes idled and DRAM ran at half its rate.
+/// Textbook ways are slower (H200, 2^27 pairs of 8 + 8 bytes): with one group of lanes per key throughout, half of the
+/// lanes idled and DRAM ran at half its rate; with one key per lane and no refill, lanes wait for the longest walk of
+/// the 32, which costs a quarter at load 0.8. docs/performance.md has the figures.
+#ifndef FIND_BLOCKS
+#define FIND_BLOCKS 12
+#endif
+#ifndef INSERT_BLOCKS
+#define INSERT_BLOCKS 1
+#endif
 namespace gpuhash::cuda {
 
 inline constexpr unsigned kAllLanes = ~0u;
@@ -23,11 +31,10 @@ inline constexpr unsigned kWarps = kBlock / 32;
 
 /// Scratch of a block in shared memory.
 struct Workspace {
-  std::uint8_t owners[kWarps][32];  // packed keys -> lanes
-  unsigned long long sums[3];       // of add_to_control
+  unsigned long long sums[3];  // of add_to_control
 };
 
-/// What one lane's bucket held. Bit p stands for slot slot_of_bit<View>(p).
+/// What one lane's bucket held, each a bit set; bit p stands for slot slot_of_bit<View>(p).
 struct Seen {
   std::uint32_t hit;
   std::uint32_t empty;
@@ -68,59 +75,80 @@ __device__ __forceinline__ Key shuffle(const Key& key, int lane) {
     return __shfl_sync(kAllLanes, key, lane);
 }
 
-/// Looks into the bucket of every lane in `active` (the same in all lanes). on_hit(slot, lane) runs in a lane that
-/// loaded the key of `lane`. kDense: all 32 lanes are active.
-template <class View, bool kConstant, bool kDense, class OnHit>
+/// Keys that a warp works off at most, so that they fit its part of the shared memory.
+template <class Cell>
+inline constexpr std::uint32_t kMaxChunk = sizeof(Cell) <= 16 ? 256 : 4096 / sizeof(Cell);
+
+/// A warp's part of the batch.
+struct Chunk {
+  std::int64_t first;
+  std::uint32_t count;
+
+  /// Part number `warp of the grid` of `items`, in parts of `length`.
+  __device__ __forceinline__ static Chunk of_warp(std::int64_t items, std::uint32_t length) {
+    const std::int64_t first = (std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32) * length;
+    const std::int64_t left = items - first;
+    return {first, left <= 0 ? 0 : static_cast<std::uint32_t>(left < length ? left : length)};
+  }
+};
+
+/// Hands positions [0, count) to lanes that have nothing to do.
+struct Feed {
+  std::uint32_t count;
+  std::uint32_t next = 0;
+
+  /// True in idle lanes that got a position. All lanes of the warp call it.
+  __device__ __forceinline__ bool take(bool idle, std::uint32_t& position) {
+    const unsigned takers = __ballot_sync(kAllLanes, idle);
+    const std::uint32_t mine = next + __popc(takers & ((1u << threadIdx.x % 32) - 1));
+    next += __popc(takers);
+    if (!idle || mine >= count) return false;
+    position = mine;
+    return true;
+  }
+};
+
+/// Looks into the bucket of every lane in `active` (the same in all lanes). on_hit(slot, tag) runs in a lane that
+/// loaded the key of another, whose `tag` it gets.
+template <class View, bool kConstant, class OnHit>
 __device__ __forceinline__ Seen look(const View& view, unsigned active, const typename View::Key& key,
-                                     std::uint32_t bucket, std::uint8_t* owners, OnHit on_hit) {
+                                     std::uint32_t bucket, std::uint32_t tag, OnHit on_hit) {
   using Key = typename View::Key;
   using L = Lanes<View>;
-  constexpr int kSteps = kDense ? L::kPerBucket : 1;  // whose loads are in flight together
+  constexpr int kSteps = L::kPerBucket;
   const int lane = threadIdx.x % 32;
   const int group = lane / L::kPerBucket;
   const int part = lane % L::kPerBucket;
-  const bool mine = active >> lane & 1;
-  const int rank = kDense ? lane : __popc(active & ((1u << lane) - 1));
-  const int count = kDense ? 32 : __popc(active);
-  if constexpr (!kDense) {
-    __syncwarp();
-    if (mine) owners[rank] = static_cast<std::uint8_t>(lane);
-    __syncwarp();
-  }
 
+  LaneSlots<View, kConstant> loaded[kSteps];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int source = step * static_cast<int>(L::kKeysPerStep) + group;
+    const std::uint64_t at = __shfl_sync(kAllLanes, bucket, source);
+    if (active >> source & 1) loaded[step].load(view.slots + at * View::kSlots + part * L::kSlots);
+  }
   Seen seen{0, 0, 0};
-  for (int base = 0; base < count; base += L::kKeysPerStep * kSteps) {
-    LaneSlots<View, kConstant> loaded[kSteps];
-    int source[kSteps];
+  const int shift = lane % static_cast<int>(L::kKeysPerStep) * static_cast<int>(L::kPerBucket);
+  constexpr unsigned kMask = (1u << L::kPerBucket) - 1;
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const int index = base + step * L::kKeysPerStep + group;
-      const bool on = kDense || index < count;
-      source[step] = kDense ? index : on ? owners[index] : 0;
-      const std::uint64_t at = __shfl_sync(kAllLanes, bucket, source[step]);
-      if (on) loaded[step].load(view.slots + at * View::kSlots + part * L::kSlots);
-    }
+  for (int step = 0; step < kSteps; ++step) {
+    const int source = step * static_cast<int>(L::kKeysPerStep) + group;
+    const Key wanted = shuffle(key, source);
+    const bool on = active >> source & 1;
+    const bool told = lane / static_cast<int>(L::kKeysPerStep) == step;
+    const std::uint32_t their_tag = __shfl_sync(kAllLanes, tag, source);
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const Key wanted = shuffle(key, source[step]);
-      const bool on = kDense || base + step * static_cast<int>(L::kKeysPerStep) + group < count;
-      const int offset = rank - (base + step * static_cast<int>(L::kKeysPerStep));
-      const bool told = mine && offset >= 0 && offset < static_cast<int>(L::kKeysPerStep);
-#pragma unroll
-      for (int s = 0; s < static_cast<int>(L::kSlots); ++s) {
-        const auto& slot = loaded[step].slots[s];
-        const bool hit = on && slot.key == wanted;
-        const unsigned hits = __ballot_sync(kAllLanes, hit);
-        const unsigned empties = __ballot_sync(kAllLanes, on && slot.key == empty_key<Key>());
-        const unsigned erasures = kConstant ? 0 : __ballot_sync(kAllLanes, on && slot.key == erased_key<Key>());
-        if (hit) on_hit(slot, source[step]);
-        if (told) {
-          const int shift = offset * L::kPerBucket;
-          const unsigned mask = (1u << L::kPerBucket) - 1;
-          seen.hit |= (hits >> shift & mask) << (s * L::kPerBucket);
-          seen.empty |= (empties >> shift & mask) << (s * L::kPerBucket);
-          seen.erased |= (erasures >> shift & mask) << (s * L::kPerBucket);
-        }
+    for (int s = 0; s < static_cast<int>(L::kSlots); ++s) {
+      const auto& slot = loaded[step].slots[s];
+      const bool hit = on && slot.key == wanted;
+      const unsigned hits = __ballot_sync(kAllLanes, hit);
+      const unsigned empties = __ballot_sync(kAllLanes, on && slot.key == empty_key<Key>());
+      const unsigned erasures = kConstant ? 0 : __ballot_sync(kAllLanes, on && slot.key == erased_key<Key>());
+      if (hit) on_hit(slot, their_tag);
+      if (told) {
+        seen.hit |= (hits >> shift & kMask) << (s * L::kPerBucket);
+        seen.empty |= (empties >> shift & kMask) << (s * L::kPerBucket);
+        seen.erased |= (erasures >> shift & kMask) << (s * L::kPerBucket);
       }
     }
   }

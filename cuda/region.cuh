@@ -345,7 +345,7 @@ __device__ __forceinline__ void store_region(const SharedRegion<View>& region, c
 enum class RegionWork : std::uint8_t {
   kInsert,
   kErase,
-  kCount,  // how many keys would be new: changes nothing but control->absent
+  kCount,  // how many keys would be new: changes nothing but control->absent and control->undecided
 };
 
 /// The lists of a batch's regions, and what is left of them.
@@ -379,6 +379,7 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
 
   int changed = 0;
   int filter_bits = 0;
+  [[maybe_unused]] int undecided = 0;
   std::uint32_t all_left = 0;
   for (std::uint32_t base = 0; base < count; base += kChunk) {
     Item* const items = batch.regions.items + first_item + base;
@@ -403,7 +404,7 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
                               });
     }
     if constexpr (kWork == RegionWork::kCount) {
-      if (threadIdx.x == 0) changed += static_cast<int>(left);
+      if (threadIdx.x == 0) undecided += static_cast<int>(left);
     } else {
       // The chunk's own leavers may lie where these go.
       Item leavers[kChunk / kRegionBlock];
@@ -428,8 +429,8 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
     __syncthreads();
   }
   if constexpr (kWork == RegionWork::kCount) {
-    std::uint64_t* const counters[3] = {&view.control->absent, nullptr, nullptr};
-    add_to_control(work, counters, {changed, 0, 0});
+    std::uint64_t* const counters[3] = {&view.control->absent, &view.control->undecided, nullptr};
+    add_to_control(work, counters, {changed, undecided, 0});
   } else {
     if (threadIdx.x == 0) batch.leavers[r] = all_left;
     store_region(region, view, first_bucket);
@@ -439,39 +440,40 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
   }
 }
 
-/// Calls body(valid, item, position) in all lanes of the warp for everything that region_kernel has not done: leavers
-/// and the rest, or the whole batch. By a grid of any size.
+/// Calls body(count, item_at, position_at) in all lanes of the warp for chunks of what region_kernel has not done:
+/// leavers and the rest, or the whole batch. By a grid of any size.
 template <class Item, class Body>
 __device__ __forceinline__ void for_each_left(const PartitionedBatch<Item>& batch, const BatchItems<Item>& all,
                                               std::uint32_t region_count, Body body) {
+  constexpr std::int64_t kLength = 128;
   const std::int64_t lane = threadIdx.x % 32;
   const std::int64_t warp = (std::int64_t{blockIdx.x} * kBlock + threadIdx.x) / 32;
   const std::int64_t warps = std::int64_t{gridDim.x} * kWarps;
   if (batch.rest.counters->overflow != 0) {
-    for (std::int64_t first = warp * 32; first < all.keys.count; first += warps * 32) {
-      const std::int64_t i = first + lane;
-      const bool valid = i < all.keys.count;
-      body(valid, valid ? all.load(i) : Item{}, static_cast<std::uint32_t>(i));
-    }
+    for (std::int64_t first = warp * kLength; first < all.keys.count; first += warps * kLength)
+      body(
+          static_cast<std::uint32_t>(min(kLength, all.keys.count - first)),
+          [&](std::uint32_t at) { return all.load(first + at); },
+          [&](std::uint32_t at) { return static_cast<std::uint32_t>(first + at); });
     return;
   }
-  const auto run = [&](const Item* items, const std::uint32_t* positions, std::int64_t first, std::int64_t count) {
-    const bool valid = first + lane < count;
-    body(valid, valid ? items[first + lane] : Item{}, valid && positions != nullptr ? positions[first + lane] : 0);
+  const auto run = [&](const Item* items, const std::uint32_t* positions, std::uint32_t count) {
+    body(
+        count, [&](std::uint32_t at) { return items[at]; },
+        [&](std::uint32_t at) { return positions == nullptr ? 0 : positions[at]; });
   };
   const std::int64_t rest = batch.rest.counters->rest;
-  for (std::int64_t first = warp * 32; first < rest; first += warps * 32)
-    run(batch.rest.items, batch.rest.positions, first, rest);
+  for (std::int64_t first = warp * kLength; first < rest; first += warps * kLength)
+    run(batch.rest.items + first, batch.rest.positions == nullptr ? nullptr : batch.rest.positions + first,
+        static_cast<std::uint32_t>(min(kLength, rest - first)));
   if (batch.leavers == nullptr) return;
   for (std::int64_t base = warp * 32; base < region_count; base += warps * 32) {
     const std::uint32_t mine = base + lane < region_count ? batch.leavers[base + lane] : 0;
     for (unsigned some = __ballot_sync(kAllLanes, mine != 0); some != 0; some &= some - 1) {
       const int source = __ffs(some) - 1;
-      const std::uint32_t count = __shfl_sync(kAllLanes, mine, source);
       const std::uint64_t place = batch.regions.place(static_cast<std::uint32_t>(base) + source, 0);
-      const std::uint32_t* positions = batch.regions.positions;
-      for (std::uint32_t first = 0; first < count; first += 32)
-        run(batch.regions.items + place, positions == nullptr ? nullptr : positions + place, first, count);
+      run(batch.regions.items + place, batch.regions.positions == nullptr ? nullptr : batch.regions.positions + place,
+          __shfl_sync(kAllLanes, mine, source));
     }
   }
 }
@@ -479,20 +481,26 @@ __device__ __forceinline__ void for_each_left(const PartitionedBatch<Item>& batc
 template <class View, class Item>
 __global__ void __launch_bounds__(kBlock)
     insert_left_kernel(View view, PartitionedBatch<Item> batch, BatchItems<Item> all, bool assign, bool* mask) {
+  using Key = typename View::Key;
+  using Value = typename View::Value;
   __shared__ Workspace work;
   Counts counts;
-  for_each_left(batch, all, view.geometry.region_count, [&](bool valid, const Item& item, std::uint32_t position) {
-    typename View::Value value{};
-    if constexpr (View::kHasValue) value = item.value;
-    bool is_new = false;
+  for_each_left(batch, all, view.geometry.region_count, [&](std::uint32_t count, auto item_at, auto position_at) {
     find_or_insert(
-        view, work.owners[threadIdx.x / 32], item.key, value, valid, counts,
-        [&](typename View::SlotType* slot) {
-          if constexpr (View::kHasValue)
-            if (assign) slot->value = value;
+        view, count, assign, counts,
+        [&](std::uint32_t at, Key& key) {
+          key = item_at(at).key;
+          return true;
         },
-        [&](typename View::SlotType*) { is_new = true; });
-    if (valid && mask != nullptr) mask[position] = is_new;
+        [&]([[maybe_unused]] std::uint32_t at) -> Value {
+          if constexpr (View::kHasValue)
+            return item_at(at).value;
+          else
+            return {};
+        },
+        [&](bool finished, std::uint32_t at, typename View::SlotType*, bool is_new) {
+          if (finished && mask != nullptr) mask[position_at(at)] = is_new;
+        });
   });
   counts.add_to(view, work);
 }
@@ -501,21 +509,25 @@ template <class View, class Item>
 __global__ void __launch_bounds__(kBlock)
     erase_left_kernel(View view, PartitionedBatch<Item> batch, BatchItems<Item> all, bool* mask) {
   __shared__ Workspace work;
-  int erased = 0;
-  for_each_left(batch, all, view.geometry.region_count, [&](bool valid, const Item& item, std::uint32_t position) {
-    const bool gone = erase_one(view, work.owners[threadIdx.x / 32], item.key, valid, [](const auto&) {});
-    erased += gone;
-    if (valid && mask != nullptr) mask[position] = gone;
+  int total = 0;
+  for_each_left(batch, all, view.geometry.region_count, [&](std::uint32_t count, auto item_at, auto position_at) {
+    erase_each(
+        view, count, [&](std::uint32_t at) { return item_at(at).key; },
+        [&](bool finished, std::uint32_t at, bool erased, const typename View::Value&) {
+          total += erased;
+          if (finished && mask != nullptr) mask[position_at(at)] = erased;
+        });
   });
   std::uint64_t* const counters[3] = {&view.control->size, &view.control->erased, nullptr};
-  add_to_control(work, counters, {-erased, erased, 0});
+  add_to_control(work, counters, {-total, total, 0});
 }
 
-/// Adds to control->absent what is left over, so that it is no less than the number of new keys. One thread.
+/// What is left over is undecided. One thread.
 template <class View, class Item>
 __global__ void count_left_kernel(View view, PartitionedBatch<Item> batch, std::int64_t keys) {
   const PartitionCounters& counters = *batch.rest.counters;
-  view.control->absent = counters.overflow != 0 ? keys : view.control->absent + counters.rest;
+  if (counters.overflow != 0) view.control->absent = 0;
+  view.control->undecided = counters.overflow != 0 ? keys : view.control->undecided + counters.rest;
 }
 
 /// Builds one region of `to` per block from what `from` holds for it. The order of the buckets follows the order of the
@@ -556,7 +568,11 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
         item = items[i];
         if (!is_live(item.key)) return false;
         const Probe<Key> probe(item.key, to.geometry);
-        return probe.region(to.geometry) == r && Probe<Key>(item.key, from.geometry).region(from.geometry) == g;
+        if (probe.home_region(from.geometry) != g) {
+          if (first_to_see) rest.push_one(item);
+          return false;
+        }
+        return probe.home_region(to.geometry) == r;
       };
       const std::uint32_t length = min(slots - base, kChunk);
       const std::uint32_t left = insert_in_rounds(
@@ -564,12 +580,6 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
           [&](std::uint32_t, const SlotType&, Outcome outcome) { inserted += outcome == Outcome::kNew; });
       for (std::uint32_t j = threadIdx.x; j - threadIdx.x < left; j += kRegionBlock)
         rest.push(j < left, j < left ? items[queues.items[0][j]] : SlotType{}, 0);
-      for (std::uint32_t i = threadIdx.x; first_to_see && i - threadIdx.x < length; i += kRegionBlock) {
-        const SlotType item = i < length ? items[i] : SlotType{};
-        const bool guest =
-            i < length && is_live(item.key) && Probe<Key>(item.key, from.geometry).region(from.geometry) != g;
-        rest.push(guest, item, 0);
-      }
       __syncthreads();
     }
   }
