@@ -37,14 +37,17 @@ GPUHASH_HD int count_bits(std::uint32_t bits) {
 #if defined(__CUDA_ARCH__)
   return __popc(bits);
 #else
-  return __builtin_popcount(bits);
+  // Without a machine instruction that every processor has, __builtin_popcount is a call.
+  bits -= bits >> 1 & 0x55555555u;
+  bits = (bits & 0x33333333u) + (bits >> 2 & 0x33333333u);
+  return static_cast<int>(((bits + (bits >> 4)) & 0x0f0f0f0fu) * 0x01010101u >> 24);
 #endif
 }
 
 /// Does a key occur at i for the first time? Then `id` is its rank.
 template <class Position>
 GPUHASH_HD bool rank_of(const Rank<Position>& rank, std::int64_t i, std::int64_t& id) {
-  const auto bit = static_cast<std::uint32_t>(i % 32);
+  const std::uint32_t bit = static_cast<std::uint32_t>(i) % 32;
   if ((rank.bits >> bit & 1) == 0) return false;
   id = static_cast<std::int64_t>(rank.before) + count_bits(rank.bits & ((1u << bit) - 1));
   return true;
@@ -54,20 +57,22 @@ GPUHASH_HD bool rank_of(const Rank<Position>& rank, std::int64_t i, std::int64_t
 template <class Position>
 GPUHASH_HD std::int64_t follow_links(const Rank<Position>* ranks, const Position* links, std::int64_t i) {
   std::int64_t id = 0;
-  while (!rank_of(ranks[i / 32], i, id)) i = static_cast<std::int64_t>(links[i]);
+  while (!rank_of(ranks[static_cast<std::uint64_t>(i) / 32], i, id)) i = static_cast<std::int64_t>(links[i]);
   return id;
 }
 
 /// Batches below this number of keys have 32-bit positions; the largest words are marks.
 inline constexpr std::int64_t kMaxNarrowBatch = std::numeric_limits<std::uint32_t>::max() - 1;
 
+/// isin: a table of the test elements, in which the elements are looked up; or, where these are much fewer, the other
+/// way round, because building a table costs some times as much as a look into it.
+inline bool is_table_of_tests(std::int64_t elements, std::int64_t tests) { return tests / 4 <= elements; }
+
 /// How a batch table gets its size. A table for the distinct keys may fit a cache where one for all keys does not; how
 /// many keys are distinct is estimated from a sample. Where there were more, so that the table fills up, insertion
 /// gives up early and is done again with a larger one.
 namespace batch_size {
 
-/// Smaller batches get room for all keys.
-inline constexpr std::int64_t kMinSampled = std::int64_t{1} << 20;
 inline constexpr std::int64_t kMaxSample = std::int64_t{1} << 18;
 /// A probe sequence this long tells that the table is too full. At the load below, the longest of 2^25 has some 130.
 inline constexpr std::int64_t kMaxProbes = 256;

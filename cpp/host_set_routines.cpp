@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -43,40 +42,40 @@ Attempt insert_all(BatchTable<Key>& table, const KeyReader<Key>& keys, std::int6
   std::atomic<std::int64_t> tried{0};
   std::atomic<std::int64_t> distinct{0};
 
-  for_each_chunk(count, [&](std::int64_t begin, std::int64_t end) {
-    if (given_up.load(std::memory_order_relaxed) != 0) return;
-    std::int64_t lost = 0;
-    std::int64_t inserted = 0;
-    std::uint32_t bits = 0;
-    const auto flip = [&](std::int64_t word, std::uint32_t mask) {
-      if (mask != 0) std::atomic_ref(firsts[word]).fetch_xor(mask, std::memory_order_relaxed);
-    };
-    for_each_home(table, keys, begin, end, [&](std::int64_t i, const Key& key, std::int64_t slot) {
-      const auto found = table.insert(key, slot, static_cast<Place>(i), max_probes);
-      if (found.first) {
-        bits |= 1u << (i % 32);
-        if (found.position == BatchTable<Key>::kEmpty) {
+  const auto flip = [&](std::int64_t word, std::uint32_t mask) {
+    if (mask != 0) std::atomic_ref(firsts[word]).fetch_xor(mask, std::memory_order_relaxed);
+  };
+  keys.specialized([&](const auto& reader) {
+    for_each_chunk(count, [&](std::int64_t begin, std::int64_t end) {
+      if (given_up.load(std::memory_order_relaxed) != 0) return;
+      std::int64_t lost = 0;
+      std::int64_t inserted = 0;
+      const auto insert = [&](std::int64_t i, const Key& key, std::int64_t slot) {
+        const auto found = table.insert(key, slot, static_cast<Place>(i), max_probes);
+        if (!found.first) {
+          if (!found.ok)
+            ++lost;
+          else if (links != nullptr)
+            links[i] = static_cast<Position>(found.position);
+        } else if (found.position == BatchTable<Key>::kEmpty) {
           ++inserted;
         } else {
           flip(static_cast<std::int64_t>(found.position / 32), 1u << (found.position % 32));
           if (links != nullptr) links[found.position] = static_cast<Position>(i);
         }
-      } else if (!found.ok) {
-        ++lost;
-      } else if (links != nullptr) {
-        links[i] = static_cast<Position>(found.position);
-      }
-      if (i % 32 == 31 || i + 1 == end) {
-        flip(i / 32, bits);
-        bits = 0;
-      }
+        return found.first;
+      };
+      for_each_home(table, reader, begin, end, insert, flip);
+      given_up.fetch_add(lost, std::memory_order_relaxed);
+      tried.fetch_add(end - begin, std::memory_order_relaxed);
+      distinct.fetch_add(inserted, std::memory_order_relaxed);
     });
-    given_up.fetch_add(lost, std::memory_order_relaxed);
-    tried.fetch_add(end - begin, std::memory_order_relaxed);
-    distinct.fetch_add(inserted, std::memory_order_relaxed);
   });
   return {distinct.load(), given_up.load(), tried.load()};
 }
+
+/// Smaller batches are not sampled.
+constexpr std::int64_t kMinSampled = std::int64_t{1} << 16;
 
 std::int64_t words_for(std::int64_t count) { return (count + 31) / 32; }
 
@@ -85,7 +84,7 @@ void clear_bits(std::uint32_t* firsts, std::int64_t count) { std::fill_n(firsts,
 template <class Key>
 std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys) {
   const std::int64_t count = keys.count;
-  if (count < batch_size::kMinSampled) return count;
+  if (count < kMinSampled) return count;
   const std::int64_t samples = batch_size::sample_size(count);
   const std::int64_t bytes = keys.bytes();
   const Allocation chosen = room_for<char>(context, samples * bytes);
@@ -128,7 +127,7 @@ void rank_firsts(const std::uint32_t* firsts, std::int64_t words, Rank<Position>
   auto sums = host::scratch<std::int64_t>(parts);
   for_each_part(words, parts, [&](int part, std::int64_t begin, std::int64_t end) {
     std::int64_t sum = 0;
-    for (std::int64_t w = begin; w < end; ++w) sum += std::popcount(firsts[w]);
+    for (std::int64_t w = begin; w < end; ++w) sum += count_bits(firsts[w]);
     sums[static_cast<std::size_t>(part)] = sum;
   });
   for_each_part(words, parts, [&](int part, std::int64_t begin, std::int64_t end) {
@@ -136,7 +135,7 @@ void rank_firsts(const std::uint32_t* firsts, std::int64_t words, Rank<Position>
     for (int p = 0; p < part; ++p) before += sums[static_cast<std::size_t>(p)];
     for (std::int64_t w = begin; w < end; ++w) {
       ranks[w] = {static_cast<Position>(before), firsts[w]};
-      before += std::popcount(firsts[w]);
+      before += count_bits(firsts[w]);
     }
   });
 }
@@ -158,6 +157,7 @@ class Counter {
     if (entry.id != id) {
       flush(entry);
       entry = {id, 0};
+      __builtin_prefetch(counts_ + id, 1);  // for when this entry has to go
     }
     ++entry.count;
   }
@@ -211,15 +211,17 @@ class HostFactorization final : public Factorization {
     const std::vector<Position> places = out.sorted ? sorted_places() : std::vector<Position>();
     if (out.counts != nullptr) std::fill_n(out.counts, distinct_, 0);
     const bool groups = out.codes != nullptr || out.counts != nullptr;
+    const Rank<Position>* const ranks = this->ranks();
+    const Position* const links = links_.template as<Position>();
     for_each_chunk(count_, [&](std::int64_t begin, std::int64_t end) {
       std::optional<Counter> counter;
       if (out.counts != nullptr) counter.emplace(out.counts);
       for (std::int64_t i = begin; i < end; ++i) {
         std::int64_t id = 0;
-        const bool first = rank_of(ranks()[i / 32], i, id);
+        const bool first = rank_of(ranks[i / 32], i, id);
         if (!first) {
           if (!groups) continue;
-          id = follow_links(ranks(), links_.template as<Position>(), links_.template as<Position>()[i]);
+          id = follow_links(ranks, links, static_cast<std::int64_t>(links[i]));
         }
         if (out.sorted) id = static_cast<std::int64_t>(places[static_cast<std::size_t>(id)]);
         if (first) {
@@ -280,19 +282,43 @@ class HostFactorization final : public Factorization {
   Allocation links_;  // [n], or none
 };
 
-template <class Key>
-void mark_members(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert,
-                  bool* mask) {
-  const Allocation firsts = room_for<std::uint32_t>(context, words_for(tests.count));
-  std::int64_t distinct = 0;
-  const BatchTable<Key> table =
-      build<Key, std::uint64_t>(context, tests, firsts.as<std::uint32_t>(), nullptr, distinct);
-  const KeyReader<Key> keys(elements);
-  for_each_chunk(elements.count, [&](std::int64_t begin, std::int64_t end) {
-    for_each_home(table, keys, begin, end, [&](std::int64_t i, const Key& key, std::int64_t slot) {
-      mask[i] = table.contains(key, slot) != invert;
+/// Calls body(i, first position of key i in the table or kEmpty) for all keys.
+template <class Key, class Body>
+void look_up(const BatchTable<Key>& table, const NumberKeys& keys, Body body) {
+  KeyReader<Key>(keys).specialized([&](const auto& reader) {
+    for_each_chunk(keys.count, [&](std::int64_t begin, std::int64_t end) {
+      const auto find = [&](std::int64_t i, const Key& key, std::int64_t slot) {
+        body(i, table.find(key, slot));
+        return false;
+      };
+      for_each_home(table, reader, begin, end, find, [](std::int64_t, std::uint32_t) {});
     });
   });
+}
+
+template <class Key>
+void find_members(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert,
+                  bool* mask) {
+  constexpr auto kEmpty = BatchTable<Key>::kEmpty;
+  const bool table_of_tests = is_table_of_tests(elements.count, tests.count);
+  const NumberKeys& stored = table_of_tests ? tests : elements;
+  const Allocation firsts = room_for<std::uint32_t>(context, words_for(stored.count));
+  std::int64_t distinct = 0;
+  const BatchTable<Key> table =
+      build<Key, std::uint64_t>(context, stored, firsts.as<std::uint32_t>(), nullptr, distinct);
+  if (table_of_tests)
+    return look_up(table, elements, [&](std::int64_t i, auto first) { mask[i] = (first != kEmpty) != invert; });
+
+  // One byte per element; that of the first one with a key tells whether a test element has the key.
+  const Allocation met = room_for<std::uint8_t>(context, elements.count);
+  auto* const bytes = met.as<std::uint8_t>();
+  std::fill_n(bytes, elements.count, std::uint8_t{0});
+  look_up(table, tests, [&](std::int64_t, auto first) {
+    if (first == kEmpty) return;
+    const std::atomic_ref byte(bytes[first]);
+    if (byte.load(std::memory_order_relaxed) == 0) byte.store(1, std::memory_order_relaxed);
+  });
+  look_up(table, elements, [&](std::int64_t i, auto first) { mask[i] = (bytes[first] != 0) != invert; });
 }
 
 class HostSetRoutines final : public SetRoutines {
@@ -314,10 +340,10 @@ class HostSetRoutines final : public SetRoutines {
 
   void isin(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,
             Stream) const override {
-    if (elements.bytes() <= 4 && tests.count < kMaxNarrowBatch)
-      return mark_members<std::uint32_t>(context, elements, tests, invert, mask);
-    if (elements.bytes() <= 8) return mark_members<std::uint64_t>(context, elements, tests, invert, mask);
-    mark_members<Uint128>(context, elements, tests, invert, mask);
+    if (elements.bytes() <= 4 && std::max(elements.count, tests.count) < kMaxNarrowBatch)
+      return find_members<std::uint32_t>(context, elements, tests, invert, mask);
+    if (elements.bytes() <= 8) return find_members<std::uint64_t>(context, elements, tests, invert, mask);
+    find_members<Uint128>(context, elements, tests, invert, mask);
   }
 };
 

@@ -81,6 +81,16 @@ struct BatchTableView {
     }
   }
 
+  __device__ __forceinline__ EntryType load_unchanging(std::int64_t slot) const {
+    if constexpr (sizeof(Key) == 4) {
+      const auto word = __ldg(reinterpret_cast<const unsigned long long*>(entries + slot));
+      return {static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(word >> 32)};
+    } else {
+      const Words words = cuda::load_unchanging(entries + slot);
+      return {words.low, words.high};
+    }
+  }
+
   /// What was there; the slot was empty iff it has been taken.
   __device__ __forceinline__ EntryType claim(std::int64_t slot, const EntryType& entry) const {
     if constexpr (sizeof(Key) == 4) {
@@ -166,33 +176,57 @@ __global__ void __launch_bounds__(kBatchBlock)
   if (threadIdx.x % 32 == 0 && bits != 0) atomicXor(firsts + i / 32, bits);
 }
 
-/// mask[i] = (key i is in the table) != invert. `batch` is what was inserted.
-template <class Key>
-__global__ void __launch_bounds__(kBatchBlock)
-    contains_kernel(BatchTableView<Key> table, KeySource<Key> batch, KeySource<Key> keys, std::int64_t count,
-                    bool invert, bool* mask) {
+/// Calls visit(i, entry of key i, empty where the key is not in the table). `batch` is what was inserted.
+template <class Key, class Visit>
+__global__ void __launch_bounds__(kBatchBlock) look_up_kernel(BatchTableView<Key> table, KeySource<Key> batch,
+                                                              KeySource<Key> keys, std::int64_t count, Visit visit) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kBatchBlock + threadIdx.x;
   if (i >= count) return;
   const Key key = keys[i];
   const std::uint64_t hash = hash_key(key);
   const auto mark = BatchTableView<Key>::mark_of(key, hash);
   std::int64_t slot = table.home(hash);
-  bool found = false;
-  for (std::int64_t probes = 0; probes < table.slots; ++probes) {
-    Entry<Key> entry;
-    if constexpr (sizeof(Key) == 4) {
-      entry = table.load(slot);
-    } else {
-      const Words words = load_unchanging(table.entries + slot);
-      entry = {words.low, words.high};
-    }
-    if (entry.empty()) break;
-    found = table.holds(entry, mark, key, batch);
-    if (found) break;
+  Entry<Key> entry = table.load_unchanging(slot);
+  for (std::int64_t probes = 1; !entry.empty() && !table.holds(entry, mark, key, batch); ++probes) {
     if (++slot == table.slots) slot = 0;
+    entry = table.load_unchanging(slot);
+    if (probes == table.slots) entry.first = ~typename Entry<Key>::Place{0};  // all slots are taken by other keys
   }
-  mask[i] = found != invert;
+  visit(i, entry);
 }
+
+/// mask[i] = (key i is in the table) != invert.
+struct WriteMask {
+  bool* mask;
+  bool invert;
+
+  template <class Entry>
+  __device__ __forceinline__ void operator()(std::int64_t i, const Entry& entry) const {
+    mask[i] = entry.empty() == invert;
+  }
+};
+
+/// met[first position of the key] = 1.
+struct MarkMet {
+  std::uint8_t* met;
+
+  template <class Entry>
+  __device__ __forceinline__ void operator()(std::int64_t, const Entry& entry) const {
+    if (!entry.empty() && met[entry.first] == 0) met[entry.first] = 1;
+  }
+};
+
+/// mask[i] = (the key has been met) != invert.
+struct ReadMet {
+  const std::uint8_t* met;
+  bool* mask;
+  bool invert;
+
+  template <class Entry>
+  __device__ __forceinline__ void operator()(std::int64_t i, const Entry& entry) const {
+    mask[i] = (met[entry.first] != 0) != invert;
+  }
+};
 
 /// out[j] = the key at the sample's position j.
 template <class Key>

@@ -36,6 +36,9 @@ KeySource<Key> source_of(const NumberKeys& keys) {
   return {keys.data, keys.bytes(), number_format(keys.dtype, keys.elements)};
 }
 
+/// Smaller batches are not sampled: waiting for the sample would cost more than a table for all keys does.
+constexpr std::int64_t kMinSampled = std::int64_t{1} << 20;
+
 std::int64_t words_for(std::int64_t count) { return (count + 31) / 32; }
 std::int64_t tiles_for(std::int64_t words) { return (words + kRankTile - 1) / kRankTile; }
 
@@ -99,7 +102,7 @@ class BatchTable {
 /// Waits where it takes a sample.
 template <class Key>
 std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, Stream stream) {
-  if (keys.count < batch_size::kMinSampled) return keys.count;
+  if (keys.count < kMinSampled) return keys.count;
   const std::int64_t samples = batch_size::sample_size(keys.count);
   const Allocation chosen = room_for<char>(context, samples * keys.bytes(), stream);
   launch("taking a sample", take_sample_kernel<Key>, samples, kBatchBlock, stream, source_of<Key>(keys), keys.count,
@@ -235,11 +238,20 @@ class CudaFactorization final : public Factorization {
 };
 
 template <class Key, class Position>
-void mark_members(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,
+void find_members(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,
                   Stream stream) {
-  const auto table = build<Key, Position>(context, tests, nullptr, nullptr, stream);
-  launch("looking up elements", contains_kernel<Key>, elements.count, kBatchBlock, stream, table.view(),
-         source_of<Key>(tests), source_of<Key>(elements), elements.count, invert, mask);
+  const bool table_of_tests = is_table_of_tests(elements.count, tests.count);
+  const NumberKeys& stored = table_of_tests ? tests : elements;
+  const auto table = build<Key, Position>(context, stored, nullptr, nullptr, stream);
+  const auto look_up = [&](const NumberKeys& keys, auto visit) {
+    launch("looking up elements", look_up_kernel<Key, decltype(visit)>, keys.count, kBatchBlock, stream, table.view(),
+           source_of<Key>(stored), source_of<Key>(keys), keys.count, visit);
+  };
+  if (table_of_tests) return look_up(elements, WriteMask{mask, invert});
+  const Allocation met = room_for<std::uint8_t>(context, elements.count, stream);
+  context.fill(met.get(), 0, met.bytes(), stream);
+  look_up(tests, MarkMet{met.as<std::uint8_t>()});
+  look_up(elements, ReadMet{met.as<std::uint8_t>(), mask, invert});
 }
 
 class CudaSetRoutines final : public SetRoutines {
@@ -262,11 +274,11 @@ class CudaSetRoutines final : public SetRoutines {
     if (elements.count == 0) return;
     if (tests.count == 0) return context.fill(mask, invert ? 1 : 0, static_cast<std::size_t>(elements.count), stream);
     // No links, so that one width of positions does; it is that of the marks.
-    if (elements.bytes() <= 4 && tests.count < kMaxNarrowBatch)
-      return mark_members<std::uint32_t, std::uint32_t>(context, elements, tests, invert, mask, stream);
+    if (elements.bytes() <= 4 && std::max(elements.count, tests.count) < kMaxNarrowBatch)
+      return find_members<std::uint32_t, std::uint32_t>(context, elements, tests, invert, mask, stream);
     if (elements.bytes() <= 8)
-      return mark_members<std::uint64_t, std::uint64_t>(context, elements, tests, invert, mask, stream);
-    mark_members<Uint128, std::uint64_t>(context, elements, tests, invert, mask, stream);
+      return find_members<std::uint64_t, std::uint64_t>(context, elements, tests, invert, mask, stream);
+    find_members<Uint128, std::uint64_t>(context, elements, tests, invert, mask, stream);
   }
 };
 

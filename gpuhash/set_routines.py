@@ -145,8 +145,8 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int |
     Returns
     -------
     bool array of the shape of ``elements`` (``[len(elements)]`` with ``axis=0``), of their framework and device.
-    Numbers are compared as by ``unique``, so that NaN is in an array that has NaN. Waits for the GPU where there are a
-    million test elements or more, whose distinct ones are estimated first.
+    Numbers are compared as by ``unique``, so that NaN is in an array that has NaN. Waits for the GPU where
+    the arrays have about a million keys or more, of which the distinct ones are estimated first.
 
     Raises
     ------

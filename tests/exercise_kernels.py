@@ -113,6 +113,8 @@ def exercise_set_routines(dtype: str, shape: tuple[int, ...], count: int, distin
     known = set(items[::50])
     mask = gpuhash.isin(array, to_device(keys[::50]), axis=axis)
     assert [found for (found,) in as_items(mask)] == [item in known for item in items]
+    mask = gpuhash.isin(to_device(keys[:100]), array, axis=axis, invert=True)
+    assert not np.any(as_items(mask))
     if wide:
         context = _core.Context(DEVICE)
         work = _core.Factorization(context, _core.borrow(array), keys[0].size, True, True, 0)
