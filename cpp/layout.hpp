@@ -188,8 +188,8 @@ class Probe {
     return hop_ > kRegionHops + kTableHops + geometry.bucket_count;
   }
 
-  /// Back to a place where this probe has been.
-  GPUHASH_HD void rewind(std::uint32_t bucket, std::uint32_t hop) {
+  /// To a place where a probe of the same key has been.
+  GPUHASH_HD void move_to(std::uint32_t bucket, std::uint32_t hop) {
     bucket_ = bucket;
     hop_ = hop;
   }

@@ -41,15 +41,15 @@ inline int multiprocessors() {
   return count;
 }
 
-/// Launches `kernel`, whose last parameter is the number of items that each warp works off: as many as fit the shared
-/// memory of a large batch's warps, and as few as keep all multiprocessors busy of a small one's.
-template <class Cell, class... Parameters, class... Arguments>
-void launch_warps(const char* action, void (*kernel)(Parameters...), std::int64_t items, Stream stream,
-                  Arguments&&... arguments) {
+/// Launches `kernel`, whose last parameter is the number of items that each warp works off: many of a large batch, and
+/// as few as keep all multiprocessors busy of a small one.
+template <class... Parameters, class... Arguments>
+void launch_warps(const char* action, void (*kernel)(Parameters...), std::int64_t items, std::uint32_t most,
+                  Stream stream, Arguments&&... arguments) {
   constexpr std::int64_t kWarpsPerMultiprocessor = 48;
   const std::int64_t warps = multiprocessors() * kWarpsPerMultiprocessor;
   const std::int64_t even = (items + warps - 1) / warps;
-  const auto chunk = static_cast<std::uint32_t>(std::min<std::int64_t>((even + 31) / 32 * 32, kMaxChunk<Cell>));
+  const auto chunk = static_cast<std::uint32_t>(std::min<std::int64_t>((even + 31) / 32 * 32, most));
   launch(action, kernel, (items + chunk - 1) / chunk * 32, kBlock, stream, std::forward<Arguments>(arguments)...,
          chunk);
 }
@@ -161,9 +161,9 @@ class CudaExecutor final : public Executor<Key, Value> {
       if (plan != nullptr)
         return erase_planned(context, view, static_cast<const RegionPlan<KeyItem>&>(*plan), erased, stream);
     }
-    launch_warps<Key>("erasing keys",
-                      has_whole_words<KeyItem>(keys, {}) ? erase_kernel<View, true> : erase_kernel<View, false>,
-                      keys.count, stream, view, keys, erased);
+    launch_warps("erasing keys",
+                 has_whole_words<KeyItem>(keys, {}) ? erase_kernel<View, true> : erase_kernel<View, false>, keys.count,
+                 kMaxChunk, stream, view, keys, erased);
   }
 
   std::unique_ptr<Plan> plan(DeviceContext& context, const View& view, const KeyBatch& keys, const ValueBatch& values,
@@ -209,8 +209,8 @@ class CudaExecutor final : public Executor<Key, Value> {
     if (compact_rows && to.rows.bytes != 0) source = scratch<std::int64_t>(context, to.rows.capacity, stream);
     if (!rehash_by_region(context, from, to, stream)) {
       clear(context, to, stream);
-      launch_warps<Item>("rehashing", rehash_kernel<View>, static_cast<std::int64_t>(from.slot_count()), stream, from,
-                         to);
+      launch_warps("rehashing", rehash_kernel<View>, static_cast<std::int64_t>(from.slot_count()), kMaxChunk, stream,
+                   from, to);
     }
     if constexpr (View::kHasValue) {
       if (to.rows.bytes == 0) return;
@@ -321,16 +321,15 @@ class CudaExecutor final : public Executor<Key, Value> {
       if (view.rows.bytes != 0 && out.values != nullptr) {
         with_row_words(view.rows.bytes, {view.rows.data, out.values, out.fallback}, [&](auto word, RowShape shape) {
           using Word = decltype(word);
-          launch_warps<FindCell<View>>("finding keys",
-                                       whole ? find_kernel<View, Word, true> : find_kernel<View, Word, false>,
-                                       keys.count, stream, view, keys, out, list, shape);
+          launch_warps("finding keys", whole ? find_kernel<View, Word, true> : find_kernel<View, Word, false>,
+                       keys.count, kMaxRowChunk, stream, view, keys, out, list, shape);
         });
         return;
       }
       whole = whole && (out.values == nullptr || (out.bytes == sizeof(Value) && is_aligned<Value>(out.values)));
     }
-    launch_warps<FindCell<View>>("finding keys", whole ? find_kernel<View, void, true> : find_kernel<View, void, false>,
-                                 keys.count, stream, view, keys, out, list, RowShape{});
+    launch_warps("finding keys", whole ? find_kernel<View, void, true> : find_kernel<View, void, false>, keys.count,
+                 kMaxChunk, stream, view, keys, out, list, RowShape{});
   }
 
   /// Waits.
@@ -349,9 +348,9 @@ class CudaExecutor final : public Executor<Key, Value> {
 
   static void launch_insert(const View& view, const KeyBatch& keys, const ValueBatch& values,
                             const InsertTarget& target, Stream stream) {
-    launch_warps<Item>("inserting keys",
-                       has_whole_words<Item>(keys, values) ? insert_kernel<View, true> : insert_kernel<View, false>,
-                       keys.count, stream, view, keys, values, target);
+    launch_warps("inserting keys",
+                 has_whole_words<Item>(keys, values) ? insert_kernel<View, true> : insert_kernel<View, false>,
+                 keys.count, kMaxChunk, stream, view, keys, values, target);
   }
 
   /// Keys only; with row storage, new keys get their rows.

@@ -14,30 +14,19 @@ struct AbsentList {
   Key* keys;  // null: nothing
 };
 
-/// A key, and later what was found for it.
-template <class View>
-union FindCell {
-  typename View::Key key;
-  typename View::Value value;
-};
+/// Keys that a warp works off at most: more than that many rows' numbers do not fit its part of the shared memory.
+inline constexpr std::uint32_t kMaxRowChunk = 256;
 
-/// A warp's chunk in shared memory: read and written in full lines of global memory, in whatever order its keys finish.
-template <class View>
-struct FindStage {
-  FindCell<View> cells[kMaxChunk<FindCell<View>>];
-  bool found[kMaxChunk<FindCell<View>>];
-};
-
-/// Copies the rows whose numbers are in the stage, 32 / shape.lanes of them side by side.
-template <class Word, class View>
+/// Copies the rows of a warp's keys, `rows` [count] in shared memory, -1 for absent keys; 32 / shape.lanes side by
+/// side.
+template <class Word>
 __device__ __forceinline__ void gather_chunk_rows(const FindOutput& out, const std::byte* storage, RowShape shape,
-                                                  const FindStage<View>& stage, const Chunk& chunk) {
+                                                  const std::int64_t* rows, const Chunk& chunk) {
   const std::uint32_t lane = threadIdx.x % 32;
   const std::uint32_t lanes = static_cast<std::uint32_t>(shape.lanes);
   for (std::uint32_t at = lane / lanes; at < chunk.count; at += 32 / lanes) {
-    const Word* from = stage.found[at] ? reinterpret_cast<const Word*>(storage) +
-                                             static_cast<std::int64_t>(stage.cells[at].value) * shape.words
-                                       : static_cast<const Word*>(out.fallback);
+    const Word* from = rows[at] >= 0 ? reinterpret_cast<const Word*>(storage) + rows[at] * shape.words
+                                     : static_cast<const Word*>(out.fallback);
     Word* const to = static_cast<Word*>(out.values) + (chunk.first + at) * shape.words;
     for (std::int64_t w = lane % lanes; w < shape.words; w += lanes) to[w] = from != nullptr ? from[w] : Word{};
   }
@@ -56,81 +45,73 @@ __global__ void __launch_bounds__(kBlock, sizeof(typename View::Key) <= 8 ? FIND
                 std::uint32_t chunk_length) {
   using Key = typename View::Key;
   using Value = typename View::Value;
+  using SlotType = typename View::SlotType;
   constexpr bool kCopiesRows = !std::is_void_v<RowWord>;
   __shared__ Workspace work;
-  __shared__ FindStage<View> stages[kWarps];
-  FindStage<View>& stage = stages[threadIdx.x / 32];
-  const std::uint32_t lane = threadIdx.x % 32;
+  __shared__ Queue<Key, NoLoad> queues[kWarps];
+  __shared__ std::int64_t found_rows[kCopiesRows ? kWarps * kMaxRowChunk : 1];
+  [[maybe_unused]] std::int64_t* const rows = found_rows + (kCopiesRows ? threadIdx.x / 32 * kMaxRowChunk : 0);
   const Chunk chunk = Chunk::of_warp(keys.count, chunk_length);
-  const auto load_key = [&](std::uint32_t at) {
-    const std::int64_t i = chunk.first + at;
-    return kWhole ? load_streaming(static_cast<const Key*>(keys.data) + i) : load_bytes<Key>(keys.data, i, keys.bytes);
+  if constexpr (kCopiesRows)
+    for (std::uint32_t at = threadIdx.x % 32; at < chunk.count; at += 32) rows[at] = -1;
+
+  const auto store_value = [&]([[maybe_unused]] std::int64_t i, [[maybe_unused]] const Value& value) {
+    if constexpr (kWhole && View::kHasValue)
+      __stcs(static_cast<Value*>(out.values) + i, value);
+    else if constexpr (View::kHasValue)
+      store_bytes(out.values, i, static_cast<std::uint32_t>(out.bytes), value);
   };
-#pragma unroll 4
-  for (std::uint32_t at = lane; at < chunk.count; at += 32) stage.cells[at].key = load_key(at);
-  __syncwarp();
+  int missing_keys = 0;
+  walk_chunk<View, true, NoLoad>(
+      view, chunk.count, queues[threadIdx.x / 32],
+      [&](std::uint32_t at, Key& key, NoLoad&) {
+        key = kWhole ? load_streaming(static_cast<const Key*>(keys.data) + chunk.first + at)
+                     : load_bytes<Key>(keys.data, chunk.first + at, keys.bytes);
+        return true;
+      },
+      [&]([[maybe_unused]] const SlotType& slot, [[maybe_unused]] std::uint32_t at) {
+        if constexpr (View::kHasValue) {
+          if constexpr (kCopiesRows)
+            rows[at] = static_cast<std::int64_t>(slot.value);
+          else if (out.values != nullptr)
+            store_value(chunk.first + at, slot.value);
+          if (out.rows != nullptr) out.rows[chunk.first + at] = static_cast<std::int64_t>(slot.value);
+        }
+      },
+      [&](bool on, std::uint32_t at, Probe<Key>& probe, NoLoad&, const Seen& seen) {
+        // An empty slot ends the search without a look at the filter.
+        const bool goes_on = on && seen.hit == 0 && seen.empty == 0 &&
+                             filter_has<true>(view.filters, probe.bucket(), probe.filter_bit()) &&
+                             !probe.exhausted(view.geometry);
+        const bool missing = on && seen.hit == 0 && !goes_on;
+        if (absent.keys != nullptr) {
+          const std::uint64_t place = take_ticket(&view.control->absent, missing);
+          if (missing) absent.keys[place] = key_of_slot(probe.stored(), probe.bucket() == view.geometry.bucket_count);
+        }
+        if (goes_on) probe.next(view.geometry);
+        if (!on || goes_on) return goes_on;
+        const std::int64_t i = chunk.first + at;
+        if (out.found != nullptr) out.found[i] = !missing;
+        missing_keys += missing;
+        if constexpr (View::kHasValue) {
+          if (missing) {
+            if (!kCopiesRows && out.values != nullptr)
+              store_value(i, out.fallback != nullptr
+                                 ? load_bytes<Value>(out.fallback, 0, static_cast<std::uint32_t>(out.bytes))
+                                 : Value{});
+            if (out.rows != nullptr) out.rows[i] = -1;
+          }
+        }
+        return false;
+      });
 
-  Feed feed{chunk.count};
-  Probe<Key> probe;
-  std::uint32_t mine = 0;
-  bool open = false;
-  while (true) {
-    if (feed.take(!open, mine)) {
-      probe = Probe<Key>(stage.cells[mine].key, view.geometry);
-      open = true;
-    }
-    const unsigned active = __ballot_sync(kAllLanes, open);
-    if (active == 0) break;
-    const Seen seen =
-        look<View, true>(view, active, probe.stored(), probe.bucket(), mine,
-                         [&]([[maybe_unused]] const typename View::SlotType& slot, [[maybe_unused]] std::uint32_t at) {
-                           if constexpr (View::kHasValue) stage.cells[at].value = slot.value;
-                         });
-    if (open) {
-      // An empty slot ends the search without a look at the filter.
-      if (seen.hit == 0 && seen.empty == 0 && filter_has<true>(view.filters, probe.bucket(), probe.filter_bit()) &&
-          !probe.exhausted(view.geometry)) {
-        probe.next(view.geometry);
-      } else {
-        stage.found[mine] = seen.hit != 0;
-        open = false;
-      }
-    }
-  }
-  __syncwarp();
-
-  if constexpr (View::kHasValue && !kCopiesRows) {
-    if (out.values != nullptr) {
-      const auto bytes = static_cast<std::uint32_t>(out.bytes);
-      const Value fallback = out.fallback != nullptr ? load_bytes<Value>(out.fallback, 0, bytes) : Value{};
-      for (std::uint32_t at = lane; at < chunk.count; at += 32) {
-        const Value value = stage.found[at] ? stage.cells[at].value : fallback;
-        if constexpr (kWhole)
-          __stcs(static_cast<Value*>(out.values) + chunk.first + at, value);
-        else
-          store_bytes(out.values, chunk.first + at, bytes, value);
-      }
-    }
-  }
-  if constexpr (View::kHasValue)
-    if (out.rows != nullptr)
-      for (std::uint32_t at = lane; at < chunk.count; at += 32)
-        out.rows[chunk.first + at] = stage.found[at] ? static_cast<std::int64_t>(stage.cells[at].value) : -1;
-  if (out.found != nullptr)
-    for (std::uint32_t at = lane; at < chunk.count; at += 32) out.found[chunk.first + at] = stage.found[at];
-  if constexpr (kCopiesRows) gather_chunk_rows<RowWord>(out, view.rows.data, shape, stage, chunk);
-  if (absent.keys != nullptr) {
-    for (std::uint32_t at = lane; at - lane < chunk.count; at += 32) {
-      const bool missing = at < chunk.count && !stage.found[at];
-      const std::uint64_t place = take_ticket(&view.control->absent, missing);
-      if (missing) absent.keys[place] = load_key(at);
-    }
+  if constexpr (kCopiesRows) {
+    __syncwarp();
+    gather_chunk_rows<RowWord>(out, view.rows.data, shape, rows, chunk);
   }
   if (out.count_missing) {
-    int missing = 0;
-    for (std::uint32_t at = lane; at < chunk.count; at += 32) missing += !stage.found[at];
     std::uint64_t* const counters[3] = {&view.control->missing, nullptr, nullptr};
-    add_to_control(work, counters, {missing, 0, 0});
+    add_to_control(work, counters, {missing_keys, 0, 0});
   }
 }
 

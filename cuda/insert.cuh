@@ -18,99 +18,103 @@ struct Counts {
   }
 };
 
-/// Finds or inserts keys [0, count) of a warp's chunk. key_at(position, key) gives a key, and is false where there is
-/// none; value_at(position) gives the value of a new key, which is stored where a key is there, too, if `assign`.
-/// done(finished, position, slot, is_new) is called by all lanes after each step, `finished` in those whose key is
-/// done; slot is null for a key that found no room.
+/// What goes with a key that is being inserted: its value, and the first bucket of its sequence with a free slot. The
+/// key goes there once it is known to lie nowhere behind.
+template <class Value>
+struct InsertLoad {
+  static constexpr std::uint32_t kNone = ~0u;
+
+  Value value;
+  std::uint32_t bucket;
+  std::uint32_t hop;  // kNone: no such bucket yet
+  bool returned;      // it is known, and the probe is back there
+
+  __device__ __forceinline__ bool is_here(std::uint32_t other_bucket, std::uint32_t other_hop) const {
+    return hop == other_hop && bucket == other_bucket;
+  }
+  __device__ __forceinline__ void forget() {
+    hop = kNone;
+    returned = false;
+  }
+};
+
+template <class View>
+using InsertQueue = Queue<typename View::Key, InsertLoad<typename View::Value>>;
+
+/// Finds or inserts keys [0, count) of a warp's chunk. read(position, key, value) reads a key and its value, and is
+/// false where there is none; the value is stored where the key is there, too, if `assign`. done(finished, position,
+/// slot, is_new) is called by all lanes after each step, `finished` in those whose key is done; slot is null for a key
+/// that found no room.
 ///
 /// Within one kernel, slots only go from free to taken. All lanes with one key try the free slots of its sequence in
 /// one order, and each takes the first that it sees free: where two try, the first slot they both could take decides,
 /// and the loser finds its key there. So a key is stored once, also where a lane remembers an erased slot and first
 /// looks whether the key lies behind it.
-template <class View, class KeyAt, class ValueAt, class Done>
-__device__ __forceinline__ void find_or_insert(const View& view, std::uint32_t count, bool assign, Counts& counts,
-                                               KeyAt key_at, ValueAt value_at, Done done) {
+template <class View, class Read, class Done>
+__device__ __forceinline__ void find_or_insert(const View& view, std::uint32_t count, InsertQueue<View>& queue,
+                                               bool assign, Counts& counts, Read read, Done done) {
   using Key = typename View::Key;
   using SlotType = typename View::SlotType;
-  Feed feed{count};
-  Probe<Key> probe;
-  std::uint32_t mine = 0;
-  bool open = false;
-  // The first bucket of the sequence with a free slot; the key goes there once it is known to lie nowhere behind.
-  bool remembered = false;
-  bool returned = false;  // it is known, and this is that bucket
-  std::uint32_t remembered_bucket = 0;
-  std::uint32_t remembered_hop = 0;
-
-  while (true) {
-    if (feed.take(!open, mine)) {
-      Key key;
-      open = key_at(mine, key);
-      if (open) probe = Probe<Key>(key, view.geometry);
-      remembered = false;
-      returned = false;
-    }
-    const unsigned active = __ballot_sync(kAllLanes, open);
-    if (active == 0) {
-      if (feed.next >= count) break;
-      continue;
-    }
-    const Seen seen =
-        look<View, false>(view, active, probe.stored(), probe.bucket(), 0, [](const SlotType&, std::uint32_t) {});
-    SlotType* slot = nullptr;
-    bool is_new = false;
-    bool finished = false;
-    if (open) {
-      SlotType* const bucket = view.slots + std::uint64_t{probe.bucket()} * View::kSlots;
-      if (seen.hit != 0) {
-        slot = bucket + slot_of_bit<View>(__ffs(seen.hit) - 1);
-        finished = true;
-      } else {
-        std::uint32_t free = seen.empty | seen.erased;
-        if (free != 0 && !remembered) {
-          remembered = true;
-          remembered_bucket = probe.bucket();
-          remembered_hop = probe.hop();
-        }
-        const bool may_lie_behind = !returned && seen.empty == 0 &&
-                                    filter_has(view.filters, probe.bucket(), probe.filter_bit()) &&
-                                    !probe.exhausted(view.geometry);
-        if (may_lie_behind) {
-          probe.next(view.geometry);
-        } else if (remembered && remembered_bucket == probe.bucket() && remembered_hop == probe.hop()) {
-          while (free != 0 && !finished) {
-            const std::uint32_t bit = __ffs(free) - 1;
-            slot = bucket + slot_of_bit<View>(bit);
-            const Key mark = seen.empty >> bit & 1 ? empty_key<Key>() : erased_key<Key>();
-            const Key was = claim(slot, mark, probe.stored(), value_at(mine));
-            is_new = was == mark;
-            finished = is_new || was == probe.stored();
-            free &= free - 1;
+  using Load = InsertLoad<typename View::Value>;
+  walk_chunk<View, false, Load>(
+      view, count, queue,
+      [&](std::uint32_t at, Key& key, Load& load) {
+        load.forget();
+        return read(at, key, load.value);
+      },
+      [](const SlotType&, std::uint32_t) {},
+      [&](bool on, std::uint32_t at, Probe<Key>& probe, Load& load, const Seen& seen) {
+        SlotType* slot = nullptr;
+        bool finished = false;
+        bool is_new = false;
+        if (on) {
+          SlotType* const bucket = view.slots + std::uint64_t{probe.bucket()} * View::kSlots;
+          std::uint32_t free = seen.empty | seen.erased;
+          if (seen.hit != 0) {
+            slot = bucket + slot_of_bit<View>(__ffs(seen.hit) - 1);
+            finished = true;
+          } else {
+            if (free != 0 && load.hop == Load::kNone) {
+              load.bucket = probe.bucket();
+              load.hop = probe.hop();
+            }
+            const bool may_lie_behind = !load.returned && seen.empty == 0 &&
+                                        filter_has(view.filters, probe.bucket(), probe.filter_bit()) &&
+                                        !probe.exhausted(view.geometry);
+            if (may_lie_behind) {
+              probe.next(view.geometry);
+            } else if (load.is_here(probe.bucket(), probe.hop())) {
+              while (free != 0 && !finished) {
+                const std::uint32_t bit = __ffs(free) - 1;
+                slot = bucket + slot_of_bit<View>(bit);
+                const Key mark = seen.empty >> bit & 1 ? empty_key<Key>() : erased_key<Key>();
+                const Key was = claim(slot, mark, probe.stored(), load.value);
+                is_new = was == mark;
+                finished = is_new || was == probe.stored();
+                free &= free - 1;
+              }
+              // Others took all of them: the bucket is full now, and the walk goes on from here, after another look.
+              load.forget();
+            } else if (load.hop != Load::kNone) {
+              probe.move_to(load.bucket, load.hop);
+              load.returned = true;
+            } else if (probe.exhausted(view.geometry)) {
+              ++counts.dropped;
+              finished = true;
+            } else {
+              counts.filter_bits += set_filter(view.filters, probe.bucket(), probe.filter_bit());
+              probe.next(view.geometry);
+            }
           }
-          // Others took all of them: the bucket is full now, and the walk goes on from here.
-          remembered = false;
-          returned = false;
-        } else if (remembered) {
-          probe.rewind(remembered_bucket, remembered_hop);
-          returned = true;
-        } else if (probe.exhausted(view.geometry)) {
-          ++counts.dropped;
-          slot = nullptr;
-          finished = true;
-        } else {
-          counts.filter_bits += set_filter(view.filters, probe.bucket(), probe.filter_bit());
-          probe.next(view.geometry);
         }
-      }
-      if (finished) {
-        counts.inserted += is_new;
-        if constexpr (View::kHasValue)
-          if (assign && !is_new && slot != nullptr) slot->value = value_at(mine);
-        open = false;
-      }
-    }
-    done(finished, mine, slot, is_new);
-  }
+        if (finished) {
+          counts.inserted += is_new;
+          if constexpr (View::kHasValue)
+            if (assign && !is_new && slot != nullptr) slot->value = load.value;
+        }
+        done(finished, at, slot, is_new);
+        return on && !finished;
+      });
 }
 
 /// What insert_kernel does with the keys' slots.
@@ -122,13 +126,6 @@ struct InsertTarget {
   std::uint64_t initial;    // the value of new keys where the batch has none
 };
 
-/// A warp's chunk in shared memory.
-template <class View>
-struct InsertStage {
-  typename View::SlotType items[kMaxChunk<typename View::SlotType>];
-  bool inserted[kMaxChunk<typename View::SlotType>];
-};
-
 /// kWhole: keys and values have the width and the alignment of those in the slots.
 template <class View, bool kWhole>
 __global__ void __launch_bounds__(kBlock, INSERT_BLOCKS)
@@ -137,41 +134,25 @@ __global__ void __launch_bounds__(kBlock, INSERT_BLOCKS)
   using Value = typename View::Value;
   using SlotType = typename View::SlotType;
   __shared__ Workspace work;
-  __shared__ InsertStage<View> stages[kWarps];
-  InsertStage<View>& stage = stages[threadIdx.x / 32];
-  const std::uint32_t lane = threadIdx.x % 32;
+  __shared__ InsertQueue<View> queues[kWarps];
   const Chunk chunk = Chunk::of_warp(keys.count, chunk_length);
-#pragma unroll 4
-  for (std::uint32_t at = lane; at < chunk.count; at += 32) {
-    const std::int64_t i = chunk.first + at;
-    SlotType item{};
-    item.key =
-        kWhole ? load_streaming(static_cast<const Key*>(keys.data) + i) : load_bytes<Key>(keys.data, i, keys.bytes);
-    if constexpr (View::kHasValue) {
-      item.value = static_cast<Value>(target.initial);
-      if (values.data != nullptr)
-        item.value =
-            kWhole ? load_streaming(static_cast<const Value*>(values.data) + i)
-                   : load_bytes<Value>(values.data, values.broadcast ? 0 : i, static_cast<std::uint32_t>(values.bytes));
-    }
-    stage.items[at] = item;
-  }
-  __syncwarp();
-
   Counts counts;
   find_or_insert(
-      view, chunk.count, target.assign, counts,
-      [&](std::uint32_t at, Key& key) {
-        key = stage.items[at].key;
+      view, chunk.count, queues[threadIdx.x / 32], target.assign, counts,
+      [&](std::uint32_t at, Key& key, [[maybe_unused]] Value& value) {
+        const std::int64_t i = chunk.first + at;
+        key =
+            kWhole ? load_streaming(static_cast<const Key*>(keys.data) + i) : load_bytes<Key>(keys.data, i, keys.bytes);
+        if constexpr (View::kHasValue) {
+          value = static_cast<Value>(target.initial);
+          if (values.data != nullptr)
+            value = kWhole ? load_streaming(static_cast<const Value*>(values.data) + i)
+                           : load_bytes<Value>(values.data, values.broadcast ? 0 : i,
+                                               static_cast<std::uint32_t>(values.bytes));
+        }
         return true;
       },
-      [&]([[maybe_unused]] std::uint32_t at) -> Value {
-        if constexpr (View::kHasValue)
-          return stage.items[at].value;
-        else
-          return {};
-      },
-      [&](bool finished, std::uint32_t at, [[maybe_unused]] SlotType* slot, bool is_new) {
+      [&](bool finished, std::uint32_t at, SlotType* slot, bool is_new) {
         if constexpr (View::kHasValue && sizeof(Value) == sizeof(std::uint64_t)) {
           if (target.rows) {
             const std::uint64_t ticket = take_ticket(&view.control->row_tickets, is_new);
@@ -183,12 +164,10 @@ __global__ void __launch_bounds__(kBlock, INSERT_BLOCKS)
           }
         }
         if (!finished) return;
-        stage.inserted[at] = is_new;
-        if (target.locations != nullptr) target.locations[chunk.first + at] = slot == nullptr ? -1 : slot - view.slots;
+        const std::int64_t i = chunk.first + at;
+        if (target.inserted != nullptr) target.inserted[i] = is_new;
+        if (target.locations != nullptr) target.locations[i] = slot == nullptr ? -1 : slot - view.slots;
       });
-  __syncwarp();
-  if (target.inserted != nullptr)
-    for (std::uint32_t at = lane; at < chunk.count; at += 32) target.inserted[chunk.first + at] = stage.inserted[at];
   counts.add_to(view, work);
 }
 
@@ -215,20 +194,16 @@ __global__ void __launch_bounds__(kBlock) rehash_kernel(View from, View to, std:
   __shared__ Workspace work;
   const auto slots = static_cast<std::int64_t>(from.slot_count());
   const Chunk chunk = Chunk::of_warp(slots, chunk_length);
+  __shared__ InsertQueue<View> queues[kWarps];
   Counts counts;
   find_or_insert(
-      to, chunk.count, false, counts,
-      [&](std::uint32_t at, Key& key) {
+      to, chunk.count, queues[threadIdx.x / 32], false, counts,
+      [&](std::uint32_t at, Key& key, [[maybe_unused]] Value& value) {
         const std::int64_t i = chunk.first + at;
-        const Key stored = from.slots[i].key;
-        key = key_of_slot(stored, i >= slots - static_cast<std::int64_t>(View::kSlots));
-        return is_live(stored);
-      },
-      [&]([[maybe_unused]] std::uint32_t at) -> Value {
-        if constexpr (View::kHasValue)
-          return from.slots[chunk.first + at].value;
-        else
-          return {};
+        const SlotType slot = from.slots[i];
+        key = key_of_slot(slot.key, i >= slots - static_cast<std::int64_t>(View::kSlots));
+        if constexpr (View::kHasValue) value = slot.value;
+        return is_live(slot.key);
       },
       [](bool, std::uint32_t, SlotType*, bool) {});
   counts.add_to(to, work);

@@ -5,18 +5,23 @@
 #include "atomics.cuh"
 #include "layout.hpp"
 
-/// Probing by warps: probe together, act alone, never idle.
+/// Probing by warps: probe together, act alone, wait for nobody.
 ///
-/// A warp works off a chunk of the batch. Each lane walks the probe sequence of a key of its own, one bucket per step,
-/// and a lane whose key is done takes the chunk's next. To look into buckets, four lanes load one bucket, 16 bytes
-/// each, so that a warp looks into eight buckets with one load instruction, and into the buckets of all 32 lanes with
-/// four loads that are in flight together. Ballots then tell each lane what its own key's bucket holds, and all 32
-/// lanes swap, read filters or erase in one instruction. So every step has as many loads under way as there are lanes,
-/// however long the walks of single keys are.
+/// A warp works off a chunk of the batch, 32 keys at a time, one per lane. To look into buckets, four lanes load one
+/// bucket, 16 bytes each, so that a warp looks into eight buckets with one load instruction, and into the buckets of
+/// all 32 lanes with four loads that are in flight together. Ballots then tell each lane what its own key's bucket
+/// holds, and all 32 lanes swap, read filters or erase in one instruction. Keys that have to go on to another bucket
+/// wait in a queue until there are 32 of them, so that lanes neither idle nor load for the sake of others.
 ///
-/// Textbook ways are slower (H200, 2^27 pairs of 8 + 8 bytes): with one group of lanes per key throughout, half of the
-/// lanes idled and DRAM ran at half its rate; with one key per lane and no refill, lanes wait for the longest walk of
-/// the 32, which costs a quarter at load 0.8. docs/performance.md has the figures.
+/// Other ways were slower (docs/performance.md has the figures): one group of lanes per key throughout; one key per
+/// lane until the longest walk of the 32 ends; and a new key for each lane that is done, which spoils the order of keys
+/// and results in memory.
+#ifndef PREFETCH
+#define PREFETCH 0
+#endif
+#ifndef CHUNK
+#define CHUNK 1024
+#endif
 #ifndef FIND_BLOCKS
 #define FIND_BLOCKS 12
 #endif
@@ -75,9 +80,8 @@ __device__ __forceinline__ Key shuffle(const Key& key, int lane) {
     return __shfl_sync(kAllLanes, key, lane);
 }
 
-/// Keys that a warp works off at most, so that they fit its part of the shared memory.
-template <class Cell>
-inline constexpr std::uint32_t kMaxChunk = sizeof(Cell) <= 16 ? 256 : 4096 / sizeof(Cell);
+/// Keys that a warp works off, at most: enough that the last ones in the queue, with fewer than 32 lanes, do not count.
+inline constexpr std::uint32_t kMaxChunk = CHUNK;
 
 /// A warp's part of the batch.
 struct Chunk {
@@ -92,27 +96,28 @@ struct Chunk {
   }
 };
 
-/// Hands positions [0, count) to lanes that have nothing to do.
-struct Feed {
-  std::uint32_t count;
-  std::uint32_t next = 0;
+/// Nothing goes with a key.
+struct NoLoad {};
 
-  /// True in idle lanes that got a position. All lanes of the warp call it.
-  __device__ __forceinline__ bool take(bool idle, std::uint32_t& position) {
-    const unsigned takers = __ballot_sync(kAllLanes, idle);
-    const std::uint32_t mine = next + __popc(takers & ((1u << threadIdx.x % 32) - 1));
-    next += __popc(takers);
-    if (!idle || mine >= count) return false;
-    position = mine;
-    return true;
-  }
+/// Keys on their way to another bucket.
+template <class Key, class Load>
+struct Queue {
+  static constexpr std::uint32_t kCapacity = 64;  // up to 31 wait, and 32 may join them
+  struct Entry {
+    Key key;
+    std::uint32_t position;  // in the chunk
+    std::uint32_t bucket;    // to look into
+    std::uint32_t hop;
+  };
+  Entry entries[kCapacity];
+  [[no_unique_address]] Load loads[kCapacity];
 };
 
-/// Looks into the bucket of every lane in `active` (the same in all lanes). on_hit(slot, tag) runs in a lane that
-/// loaded the key of another, whose `tag` it gets.
+/// Looks into the bucket of every lane in `active` (the same in all lanes). on_hit(slot, lane) runs in a lane that
+/// loaded the key of `lane`.
 template <class View, bool kConstant, class OnHit>
 __device__ __forceinline__ Seen look(const View& view, unsigned active, const typename View::Key& key,
-                                     std::uint32_t bucket, std::uint32_t tag, OnHit on_hit) {
+                                     std::uint32_t bucket, OnHit on_hit) {
   using Key = typename View::Key;
   using L = Lanes<View>;
   constexpr int kSteps = L::kPerBucket;
@@ -136,7 +141,6 @@ __device__ __forceinline__ Seen look(const View& view, unsigned active, const ty
     const Key wanted = shuffle(key, source);
     const bool on = active >> source & 1;
     const bool told = lane / static_cast<int>(L::kKeysPerStep) == step;
-    const std::uint32_t their_tag = __shfl_sync(kAllLanes, tag, source);
 #pragma unroll
     for (int s = 0; s < static_cast<int>(L::kSlots); ++s) {
       const auto& slot = loaded[step].slots[s];
@@ -144,7 +148,7 @@ __device__ __forceinline__ Seen look(const View& view, unsigned active, const ty
       const unsigned hits = __ballot_sync(kAllLanes, hit);
       const unsigned empties = __ballot_sync(kAllLanes, on && slot.key == empty_key<Key>());
       const unsigned erasures = kConstant ? 0 : __ballot_sync(kAllLanes, on && slot.key == erased_key<Key>());
-      if (hit) on_hit(slot, their_tag);
+      if (hit) on_hit(slot, source);
       if (told) {
         seen.hit |= (hits >> shift & kMask) << (s * L::kPerBucket);
         seen.empty |= (empties >> shift & kMask) << (s * L::kPerBucket);
@@ -153,6 +157,71 @@ __device__ __forceinline__ Seen look(const View& view, unsigned active, const ty
     }
   }
   return seen;
+}
+
+/// Walks the keys of a warp's chunk. read(position, key, load) reads a key and what goes with it, and is false where
+/// there is none; it runs ahead. step(on, position, probe, load, seen) is called by all lanes after each look, `on` in
+/// those that have a key; it is true where the key goes on, to the bucket that it has moved the probe to. on_hit(slot,
+/// position) runs before that, in a lane that holds a key's slot.
+template <class View, bool kConstant, class Load, class Read, class OnHit, class Step>
+__device__ __forceinline__ void walk_chunk(const View& view, std::uint32_t count,
+                                           Queue<typename View::Key, Load>& queue, Read read, OnHit on_hit, Step step) {
+  using Key = typename View::Key;
+  const std::uint32_t lane = threadIdx.x % 32;
+  std::uint32_t first = 0;   // of the chunk's keys that nobody has looked for yet
+  std::uint32_t queued = 0;  // in the queue
+#if PREFETCH
+  Key next_key{};
+  Load next_load{};
+  bool next_on = lane < count && read(lane, next_key, next_load);
+#endif
+  while (true) {
+    Probe<Key> probe;
+    Load load;
+    std::uint32_t position;
+    bool on;
+    const bool resume = queued >= 32 || first >= count;
+    if (resume) {
+      if (queued == 0) break;
+      const std::uint32_t taken = min(queued, 32u);
+      queued -= taken;
+      on = lane < taken;
+      const auto& entry = queue.entries[queued + (on ? lane : 0)];
+      position = entry.position;
+      load = queue.loads[queued + (on ? lane : 0)];
+      probe = Probe<Key>(entry.key, view.geometry);
+      probe.move_to(entry.bucket, entry.hop);
+    } else {
+      position = first + lane;
+#if PREFETCH
+      on = next_on;
+      probe = Probe<Key>(next_key, view.geometry);
+      load = next_load;
+      next_on = position + 32 < count && read(position + 32, next_key, next_load);
+#else
+      Key key{};
+      on = position < count && read(position, key, load);
+      probe = Probe<Key>(key, view.geometry);
+#endif
+      first += 32;
+    }
+    const Seen seen =
+        look<View, kConstant>(view, __ballot_sync(kAllLanes, on), probe.stored(), probe.bucket(),
+                              [&](const typename View::SlotType& slot, int source) {
+                                on_hit(slot, resume ? queue.entries[queued + source].position : first - 32 + source);
+                              });
+    const bool goes_on = step(on, position, probe, load, seen);
+    const unsigned going = __ballot_sync(kAllLanes, goes_on);
+    __syncwarp();
+    if (goes_on) {
+      // Stray keys never pass a bucket, so the stored pattern is the key.
+      const std::uint32_t at = queued + __popc(going & ((1u << lane) - 1));
+      queue.entries[at] = {probe.stored(), position, probe.bucket(), probe.hop()};
+      queue.loads[at] = load;
+    }
+    queued += __popc(going);
+    __syncwarp();
+  }
 }
 
 /// kConstant: no one sets filter bits while the kernel runs.

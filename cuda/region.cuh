@@ -124,7 +124,7 @@ __device__ __forceinline__ Outcome find_or_insert_in_region(SharedRegion<View>& 
       remembered = false;
       returned = false;
     } else if (remembered) {
-      probe.rewind(remembered_bucket, remembered_hop);
+      probe.move_to(remembered_bucket, remembered_hop);
       returned = true;
     } else {
       filter_bits += region.set_filter(bucket, probe.filter_bit());
@@ -217,7 +217,7 @@ __device__ __forceinline__ std::uint32_t insert_in_rounds(SharedRegion<View>& re
       load(i, item);
       Probe<Key> probe(item.key, geometry);
       if (probe.bucket() != geometry.bucket_count) {
-        probe.rewind(probe.bucket(), hop);
+        probe.move_to(probe.bucket(), hop);
         probe.next(geometry);
       }
       if (!look(i, item, probe)) queues.push(1 - from, i);
@@ -484,19 +484,16 @@ __global__ void __launch_bounds__(kBlock)
   using Key = typename View::Key;
   using Value = typename View::Value;
   __shared__ Workspace work;
+  __shared__ InsertQueue<View> queues[kWarps];
   Counts counts;
   for_each_left(batch, all, view.geometry.region_count, [&](std::uint32_t count, auto item_at, auto position_at) {
     find_or_insert(
-        view, count, assign, counts,
-        [&](std::uint32_t at, Key& key) {
-          key = item_at(at).key;
+        view, count, queues[threadIdx.x / 32], assign, counts,
+        [&](std::uint32_t at, Key& key, [[maybe_unused]] Value& value) {
+          const Item item = item_at(at);
+          key = item.key;
+          if constexpr (View::kHasValue) value = item.value;
           return true;
-        },
-        [&]([[maybe_unused]] std::uint32_t at) -> Value {
-          if constexpr (View::kHasValue)
-            return item_at(at).value;
-          else
-            return {};
         },
         [&](bool finished, std::uint32_t at, typename View::SlotType*, bool is_new) {
           if (finished && mask != nullptr) mask[position_at(at)] = is_new;
@@ -509,10 +506,11 @@ template <class View, class Item>
 __global__ void __launch_bounds__(kBlock)
     erase_left_kernel(View view, PartitionedBatch<Item> batch, BatchItems<Item> all, bool* mask) {
   __shared__ Workspace work;
+  __shared__ Queue<typename View::Key, NoLoad> queues[kWarps];
   int total = 0;
   for_each_left(batch, all, view.geometry.region_count, [&](std::uint32_t count, auto item_at, auto position_at) {
     erase_each(
-        view, count, [&](std::uint32_t at) { return item_at(at).key; },
+        view, count, queues[threadIdx.x / 32], [&](std::uint32_t at) { return item_at(at).key; },
         [&](bool finished, std::uint32_t at, bool erased, const typename View::Value&) {
           total += erased;
           if (finished && mask != nullptr) mask[position_at(at)] = erased;
