@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -77,32 +78,64 @@ inline constexpr std::int64_t kMaxSample = std::int64_t{1} << 18;
 /// A probe sequence this long tells that the table is too full. At the load below, the longest of 2^25 has some 130.
 inline constexpr std::int64_t kMaxProbes = 256;
 
-inline std::int64_t sample_size(std::int64_t count) { return std::min(count / 16, kMaxSample); }
-
-/// Position of sample j: one at random in each of `samples` equal parts, so that periodic batches do not deceive.
-GPUHASH_HD std::int64_t sample_position(std::int64_t j, std::int64_t samples, std::int64_t count) {
-  const std::int64_t stride = count / samples;
-  return j * stride + static_cast<std::int64_t>(
-                          multiply_high(hash_key(static_cast<std::uint64_t>(j)), static_cast<std::uint64_t>(stride)));
-}
-
 /// Slots of a table for that many distinct keys: load 4/7.
 inline std::int64_t slots_for(std::int64_t distinct) { return std::max<std::int64_t>(64, distinct + distinct / 4 * 3); }
 
-/// Distinct keys of the whole batch, if all of them come about equally often; some more for safety.
-inline std::int64_t estimate(std::int64_t sampled, std::int64_t samples, std::int64_t count) {
-  // The number of keys D for which D (1 - exp(-samples / D)) are seen in the sample: by bisection.
+/// A power of two, of batches of 2^16 keys or more.
+inline std::int64_t sample_size(std::int64_t count) {
+  return std::min(static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(count / 16))), kMaxSample);
+}
+
+/// Position of sample j: one at random in each of `samples` equal parts, so that periodic batches do not deceive; and
+/// the parts in an order in which those of the first quarter, or sixteenth, of the sample are spread evenly, too.
+GPUHASH_HD std::int64_t sample_position(std::int64_t j, std::int64_t samples, std::int64_t count) {
+  const std::int64_t golden = (samples / 8 * 5 - samples / 128) | 1;  // about 0.618 of it; odd: parts do not repeat
+  const std::int64_t part = (j * golden) & (samples - 1);
+  const std::int64_t length = count / samples;
+  return part * length + static_cast<std::int64_t>(multiply_high(hash_key(static_cast<std::uint64_t>(j)),
+                                                                 static_cast<std::uint64_t>(length)));
+}
+
+/// Distinct keys of the whole batch, from the first bits of the sample, with something for safety.
+///
+/// Two guesses, of which the larger counts. If all keys come about equally often, there are so many of them, D, that
+/// D (1 - exp(-samples / D)) are seen in the sample. If few come often and many seldom, the number of distinct keys
+/// grows by a power of the number of draws, which is measured between a sixteenth, a quarter and all of the sample, and
+/// falls on as it falls there. For 2^25 draws, uniform ones of 10^3 to 2^25 keys and Zipf-distributed ones with s = 0.8
+/// to 1.5, the larger one is 0.98 to 1.7 times what is true.
+inline std::int64_t estimate(const std::uint32_t* firsts, std::int64_t samples, std::int64_t count) {
+  const auto seen = [&](std::int64_t first_samples) {
+    std::int64_t sum = 0;
+    for (std::int64_t w = 0; w < first_samples / 32; ++w) sum += count_bits(firsts[w]);
+    return static_cast<double>(sum);
+  };
+  const double all = seen(samples);
+  const double quarter = seen(samples / 4);
+  const double sixteenth = seen(samples / 16);
   const auto m = static_cast<double>(samples);
-  double low = static_cast<double>(sampled);
-  double high = static_cast<double>(count);
-  const auto seen = [m](double d) { return -d * std::expm1(-m / d); };
-  if (seen(high) <= static_cast<double>(sampled)) return count;
+  const auto n = static_cast<double>(count);
+
+  const auto expected = [](double keys, double draws) { return -keys * std::expm1(-draws / keys); };
+  if (expected(n, m) <= all) return count;
+  double low = all;
+  double high = n;
   for (int step = 0; step < 40; ++step) {
     const double middle = (low + high) / 2;
-    (seen(middle) < static_cast<double>(sampled) ? low : high) = middle;
+    (expected(middle, m) < all ? low : high) = middle;
   }
-  const double distinct = 1.05 * -high * std::expm1(-static_cast<double>(count) / high);
-  return distinct > static_cast<double>(count) / 2 ? count : static_cast<std::int64_t>(distinct) + 1024;
+  const double uniform = expected(high, n);
+
+  const double before = 1 - std::log(quarter / sixteenth) / std::log(4.0);  // what the powers lack to 1
+  double lack = 1 - std::log(all / quarter) / std::log(4.0);
+  const double growth = before > 0 ? std::clamp(lack / before, 1.0, 4.0) : 4.0;
+  double skewed = all;
+  for (double rest = n / m; rest > 1; rest /= 4) {
+    lack *= growth;
+    skewed *= std::pow(std::min(rest, 4.0), std::max(0.0, 1 - lack));
+  }
+
+  const double distinct = std::max(1.05 * uniform, 1.15 * skewed);
+  return distinct > n / 2 ? count : static_cast<std::int64_t>(distinct) + 1024;
 }
 
 /// A larger number of keys than `assumed`, after insertion has found `found` distinct ones and given up on `given_up`

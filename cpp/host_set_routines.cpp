@@ -98,9 +98,8 @@ std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys) {
   const Allocation firsts = room_for<std::uint32_t>(context, words_for(samples));
   clear_bits(firsts.as<std::uint32_t>(), samples);
   BatchTable<Key> table(context, batch_size::slots_for(samples));
-  const Attempt attempt =
-      insert_all<Key, std::uint32_t>(table, KeyReader<Key>(sample), samples, firsts.as<std::uint32_t>(), nullptr);
-  return batch_size::estimate(attempt.distinct, samples, count);
+  insert_all<Key, std::uint32_t>(table, KeyReader<Key>(sample), samples, firsts.as<std::uint32_t>(), nullptr);
+  return batch_size::estimate(firsts.as<std::uint32_t>(), samples, count);
 }
 
 /// Builds a table of the keys' distinct ones. firsts and links as for insert_all.

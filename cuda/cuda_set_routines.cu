@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "batch_table.cuh"
 #include "cuda_check.hpp"
@@ -70,6 +71,13 @@ class BatchTable {
   }
 
   /// Waits.
+  std::vector<std::uint32_t> read_firsts(DeviceContext& context, Stream stream) const {
+    std::vector<std::uint32_t> firsts(static_cast<std::size_t>(words_for(count_)));
+    context.copy_to_host(firsts.data(), firsts_.get(), firsts_.bytes(), stream);
+    return firsts;
+  }
+
+  /// Waits.
   BatchStatus count_firsts(DeviceContext& context, Stream stream) {
     const std::int64_t words = words_for(count_);
     launch("counting distinct keys", count_firsts_kernel, tiles_for(words) * kRankBlock, kRankBlock, stream,
@@ -109,8 +117,7 @@ std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, S
          samples, chosen.get());
   BatchTable<Key, std::uint32_t> table(context, samples, samples, stream);
   table.insert({chosen.get(), samples, keys.dtype, keys.elements}, nullptr, stream);
-  const BatchStatus status = table.count_firsts(context, stream);
-  return batch_size::estimate(static_cast<std::int64_t>(status.distinct), samples, keys.count);
+  return batch_size::estimate(table.read_firsts(context, stream).data(), samples, keys.count);
 }
 
 /// The distinct keys in a table; links [n] or null. Waits, unless nobody wants to know their number (null) and the

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from frameworks import module, to_numpy
-from hashing import keys_of_one_hash
+from hashing import hash_key, keys_of_one_hash, multiply_high
 from memory_resources import counting_memory
 from samples import (
     COMPLEX,
@@ -320,6 +320,32 @@ def test_many_keys_of_one_hash_in_a_large_batch(on_device):
     codes, uniques = map(to_numpy, gpuhash.factorize(on_device.array(keys), axis=0))
     assert len(uniques) == len(np.unique(keys, axis=0))
     same_bytes(uniques[codes], keys)
+
+
+def sampled_positions(count: int) -> np.ndarray:
+    """Those of cpp/first_occurrence.hpp, from which the table's size is estimated."""
+    samples = min(1 << (count // 16).bit_length() - 1, 1 << 18)
+    j = np.arange(samples)
+    parts = j * (samples // 8 * 5 - samples // 128 | 1) & samples - 1
+    length = count // samples
+    return parts * length + multiply_high(hash_key(j.astype(np.uint64)), np.uint64(length)).astype(np.int64)
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["numbers", "rows"])
+@pytest.mark.parametrize("others", [0.02, 1.0], ids=["some-distinct", "most-distinct"])
+def test_a_sample_that_deceives(on_device, others, rows):
+    """All sampled keys are equal and the others are not: the table gets full, and the call starts again."""
+    n = (1 << 20) + 99
+    keys = np.random.default_rng(6).integers(0, int(others * n), n)
+    keys[sampled_positions(n)] = 7
+    codes, uniques = pd.factorize(keys)
+    if rows:
+        keys, uniques = np.stack([keys, -keys], axis=1), np.stack([uniques, -uniques], axis=1)
+    got = gpuhash.factorize(on_device.array(keys), axis=0)
+    same_bytes(got.codes, codes.astype(np.int64))
+    same_bytes(got.uniques, uniques)
+    mask = gpuhash.isin(on_device.array(keys[::-1].copy()), on_device.array(keys), axis=0)
+    assert to_numpy(mask).all()
 
 
 def test_answers_do_not_depend_on_timing(on_device):
