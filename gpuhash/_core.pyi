@@ -6,7 +6,7 @@ address of a cudaStream_t as an integer (0: the legacy default stream; ignored o
 """
 
 from collections.abc import Sequence
-from typing import Literal, final
+from typing import Any, Literal, final
 
 class TableFullError(RuntimeError): ...
 class CudaError(RuntimeError): ...
@@ -187,6 +187,33 @@ class Factorization:
 def isin(
     context: Context, elements: Array, tests: Array, per_key: int, invert: bool, mask: Array, stream: int
 ) -> None: ...
+
+@final
+class FastPath:
+    """The calls of one face of a table on plain arrays, which need no conversion and no explanation.
+
+    Plain: of the class ``numpy.ndarray``, ``torch.Tensor`` or ``cupy.ndarray`` itself, C-contiguous, without gradients
+    or lazy conjugation, not empty. The arrays of a call are of one framework, of the table's dtypes, on its device; the
+    work goes to the framework's current stream. Whatever is otherwise is answered by NotImplemented, before anything
+    has changed: then the general path has to be taken.
+    """
+
+    def __init__(self, table: Table, key_shape: Sequence[int]) -> None: ...
+    def set_fallback(self, fallback: Array | None) -> None:
+        """Choose the value of absent keys, in the table's memory, of ``values`` and ``find``."""
+    def values(self, keys: object) -> Any:
+        """The keys' values; NotImplemented also where keys are absent and there is no fallback."""
+    def find(self, keys: object, out: object) -> Any: ...
+    def contains(self, keys: object, out: object) -> Any: ...
+    def erase(self, keys: object, out: object) -> Any: ...
+    def assign(self, keys: object, values: object) -> bool:
+        """Insert or assign; False in place of NotImplemented."""
+    def insert(self, keys: object, values: object, assign: bool, out: object) -> Any:
+        """Insert, or insert and assign; ``values`` is None for sets."""
+
+def use_framework(name: Literal["numpy", "torch", "cupy"], module: object) -> None:
+    """Make a framework's arrays known to ``FastPath``, if they can be read cheaply."""
+
 def register_table(name: str, table: Table) -> None: ...
 def find_table(name: str) -> Table | None: ...
 def unregister_table(name: str) -> bool: ...

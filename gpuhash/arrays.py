@@ -128,6 +128,7 @@ class TorchFramework(Framework):
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
+        _core.use_framework("torch", torch)
         self._raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self._initialized = False
         self._empty = torch.empty
@@ -165,6 +166,7 @@ class CuPyFramework(Framework):
 
     def __init__(self, cupy: Any) -> None:
         self.cupy = cupy
+        _core.use_framework("cupy", cupy)
 
     def compact(self, tensor: Any) -> Any:
         with tensor.device:
@@ -262,6 +264,7 @@ class TensorFlowFramework(Framework):
         )
 
 
+_core.use_framework("numpy", np)
 PYTHON = PythonFramework()
 NUMPY = NumPyFramework()
 BUFFER = BufferFramework()

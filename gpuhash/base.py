@@ -117,6 +117,9 @@ class KeyedTable(Calls):
         bool array of shape ``batch``, of the keys' framework; a bool for a single key. Does not wait for the GPU,
         unless the answer is on the host.
         """
+        answer = self._fast.contains(keys, out)
+        if answer is not NotImplemented:
+            return answer
         batch = self._take(keys)
         found = self._mask(batch, out)
         self._core.find(batch.array, None, found.array, None, False, batch.stream)
@@ -148,9 +151,12 @@ class KeyedTable(Calls):
         bool array of shape ``batch``: true for exactly one of an erased key's duplicates. Does not wait for the GPU,
         unless the answer is on the host.
         """
+        self._changes += 1
+        answer = self._fast.erase(keys, out)
+        if answer is not NotImplemented:
+            return answer
         batch = self._take(keys)
         erased = self._mask(batch, out)
-        self._changes += 1
         self._core.erase(batch.array, erased.array, batch.stream)
         self._finish(batch)
         return erased.result(batch)

@@ -26,6 +26,7 @@ class Calls:
     def _attach(self, core: _core.Table, key_shape: Shape) -> None:
         """Makes this object the face of a core table."""
         self._core = core
+        self._fast = _core.FastPath(core, key_shape)
         self._context = core.context
         self._host = self._context.platform == "cpu"
         self._index = self._context.device_index

@@ -30,6 +30,7 @@ class Operations(KeyedTable):
     def _set_default(self, storage: np.ndarray[Any, Any] | None) -> None:
         self._default = storage
         self._fallback = None if storage is None else self._fallback_array(storage)
+        self._fast.set_fallback(self._fallback)
 
     def _value_storage(self, value: Any, what: str) -> np.ndarray[Any, Any]:
         """One value on the host, of shape ``value_shape``, as its dtype's storage."""
@@ -82,9 +83,11 @@ class Operations(KeyedTable):
         return Output(batch, self._value_dtype, batch.shape + self._value_shape, out, what)
 
     def _assign(self, keys: Any, values: Any) -> None:
+        self._changes += 1
+        if self._fast.assign(keys, values):
+            return
         batch = self._take(keys)
         array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
-        self._changes += 1
         self._core.insert(batch.array, array, broadcast, "assign", None, batch.stream)
         self._finish(batch)
 
@@ -131,10 +134,13 @@ class Operations(KeyedTable):
         return self._insert(keys, values, "assign", out)
 
     def _insert(self, keys: Any, values: Any, mode: Any, out: Any) -> Any:
+        self._changes += 1
+        mask = self._fast.insert(keys, values, mode == "assign", out)
+        if mask is not NotImplemented:
+            return mask
         batch = self._take(keys)
         array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
         inserted = self._mask(batch, out)
-        self._changes += 1
         self._core.insert(batch.array, array, broadcast, mode, inserted.array, batch.stream)
         self._finish(batch)
         return inserted.result(batch)
@@ -202,6 +208,10 @@ class Operations(KeyedTable):
             ``[*batch, *value_shape]`` of the value dtype, and bool ``[*batch]``. Does not wait for the GPU, unless the
             answers are on the host.
         """
+        if default is None:
+            answer: Any = self._fast.find(keys, out)
+            if answer is not NotImplemented:
+                return answer  # type: ignore[no-any-return]
         fallback = self._fallback if default is None else self._fallback_for(default)
         out_values, out_found = out_pair(out)
         batch = self._take(keys)

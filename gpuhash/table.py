@@ -168,6 +168,9 @@ class HashTable(Operations):
         KeyError
             With the number of absent keys and some of them, unless the table has a ``default=``.
         """
+        answer = self._fast.values(keys)
+        if answer is not NotImplemented:
+            return answer
         batch = self._take(keys)
         values = self._values(batch)
         fallback = self._fallback

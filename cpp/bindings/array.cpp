@@ -40,15 +40,6 @@ std::string module_of(py::handle type) {
   return py::isinstance<py::str>(module) ? module.cast<std::string>() : std::string();
 }
 
-/// The framework's table of functions, in a version that this code knows; null where the type has none.
-const DLPackExchangeAPI* find_exchange(py::handle type) {
-  const py::object capsule = py::getattr(type, kExchangeAttribute, py::none());
-  if (!PyCapsule_IsValid(capsule.ptr(), kExchangeCapsule)) return nullptr;
-  auto* header = static_cast<DLPackExchangeAPIHeader*>(PyCapsule_GetPointer(capsule.ptr(), kExchangeCapsule));
-  while (header != nullptr && header->version.major != DLPACK_MAJOR_VERSION) header = header->prev_api;
-  return reinterpret_cast<const DLPackExchangeAPI*>(header);
-}
-
 /// Is the type a subtype of module.name? False where the module has not been imported: then there are no such objects.
 bool is_subtype(py::handle type, const char* module, const char* name) {
   const py::dict modules = py::reinterpret_borrow<py::dict>(PyImport_GetModuleDict());
@@ -362,6 +353,14 @@ std::optional<std::uintptr_t> current_stream(const py::object& tensor) {
 }
 
 }  // namespace
+
+const DLPackExchangeAPI* find_exchange(py::handle type) {
+  const py::object capsule = py::getattr(type, kExchangeAttribute, py::none());
+  if (!PyCapsule_IsValid(capsule.ptr(), kExchangeCapsule)) return nullptr;
+  auto* header = static_cast<DLPackExchangeAPIHeader*>(PyCapsule_GetPointer(capsule.ptr(), kExchangeCapsule));
+  while (header != nullptr && header->version.major != DLPACK_MAJOR_VERSION) header = header->prev_api;
+  return reinterpret_cast<const DLPackExchangeAPI*>(header);
+}
 
 std::int64_t Array::elements() const {
   std::int64_t count = 1;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "device_context.hpp"
@@ -33,7 +34,7 @@ struct Array {
 /// C-contiguous? Axes of length 1 and empty arrays do not care for their strides. `strides` [shape.size()] in units of
 /// `unit`, the distance of neighbours.
 template <class Integer>
-bool is_contiguous(const std::vector<std::int64_t>& shape, const Integer* strides, std::int64_t unit) {
+bool is_contiguous(std::span<const std::int64_t> shape, const Integer* strides, std::int64_t unit) {
   bool dense = true;
   for (std::size_t axis = shape.size(); axis-- > 0;) {
     if (shape[axis] == 0) return true;
@@ -42,6 +43,9 @@ bool is_contiguous(const std::vector<std::int64_t>& shape, const Integer* stride
   }
   return dense;
 }
+
+/// The functions in C that a type of tensors offers, in a version that this code knows; null where it has none.
+const DLPackExchangeAPI* find_exchange(py::handle type);
 
 DLDataType to_dlpack(DType dtype);
 DLDevice to_dlpack(const Device& device);

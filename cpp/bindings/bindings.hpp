@@ -9,6 +9,7 @@ void bind_array(pybind11::module_& module);
 void bind_context(pybind11::module_& module);
 void bind_buffer(pybind11::module_& module);
 void bind_table(pybind11::module_& module);
+void bind_fast_path(pybind11::module_& module);
 void bind_set_routines(pybind11::module_& module);
 
 }  // namespace gpuhash::bindings

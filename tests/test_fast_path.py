@@ -1,0 +1,507 @@
+"""Calls on plain arrays, which C++ serves alone, against the same calls by the general path, and against a dict."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from frameworks import PLACES, Framework, module, need_place, place_name, to_numpy
+from samples import (
+    VALUE_DTYPES,
+    as_bytes,
+    as_dict,
+    items_of,
+    random_keys,
+    random_values,
+    same_bytes,
+    shape_name,
+    type_name,
+)
+
+from gpuhash import HashSet, HashTable, TableFullError
+
+SERVED = [place for place in PLACES if place.name in ("numpy", "torch", "cupy") and place.device == place.table_device]
+KEY_TYPES = [("int64", ()), ("uint8", ()), ("int32", (3,)), ("int64", (1,)), ("int64", (2,))]
+SHAPES = [(16,), (), (1,), (3, 4), (2, 1, 3)]
+
+
+@pytest.fixture(params=SERVED, ids=place_name)
+def plain(request: pytest.FixtureRequest) -> Framework:
+    """A framework whose arrays are plain, on the table's device."""
+    return need_place(request.param)
+
+
+class Declines:
+    """A fast path that serves nothing."""
+
+    def assign(self, *arguments: Any) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: NotImplemented
+
+
+def general(table: Any) -> Any:
+    """The table, all of whose calls take the general path from now on."""
+    table._fast = Declines()
+    return table
+
+
+def both(make: Any, place: Framework, **options: Any) -> tuple[Any, Any]:
+    return make(device=place.table_device, **options), general(make(device=place.table_device, **options))
+
+
+def is_same(place: Framework, got: Any, expected: Any) -> None:
+    """Two answers of the same type, shape and bits."""
+    if isinstance(expected, tuple):
+        assert type(got) is tuple
+        for one, other in zip(got, expected, strict=True):
+            is_same(place, one, other)
+        return
+    assert type(got) is type(expected)
+    if expected is None:
+        return
+    assert place.owns(got)
+    same_bytes(got, to_numpy(expected))
+
+
+def batch_of(keys: np.ndarray, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Keys of that batch shape, duplicates among them: [*shape, *key_shape]."""
+    count = int(np.prod(shape))
+    return keys[np.random.default_rng(seed).integers(0, len(keys), count)].reshape((*shape, *keys.shape[1:]))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=shape_name)
+@pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
+@pytest.mark.parametrize("key_type", KEY_TYPES, ids=type_name)
+@pytest.mark.parametrize("default", [None, 7], ids=["no-default", "default"])
+def test_every_call_gives_what_the_general_path_gives(plain, key_type, value_shape, shape, default):
+    dtype, key_shape = key_type
+    options = {"key_shape": key_shape, "value_shape": value_shape, "default": default, "deterministic": True}
+    fast, slow = both(lambda **more: HashTable(dtype, "float32", **options, **more), plain)
+    known = random_keys(dtype, key_shape, 40)
+    numbers = iter(range(1000))
+
+    def answers(call):
+        """The call's answers by both paths; what they share of arguments is made once."""
+        got, expected = call(fast), call(slow)
+        is_same(plain, got, expected)
+        assert items_of(fast) == items_of(slow)
+        return got
+
+    model: dict[bytes, bytes] = {}
+    for seed in range(3):
+        host = batch_of(known, shape, seed)
+        flat = as_bytes(host.reshape(-1, *key_shape)).tolist()
+        keys = plain.array(host)
+        values = np.asarray(random_values("float32", (*shape, *value_shape), next(numbers)))
+        given = plain.array(values)
+        one = np.asarray(random_values("float32", value_shape, next(numbers)))
+
+        fast[keys] = given
+        slow[keys] = given
+        model.update(zip(flat, as_bytes(values.reshape(-1, *value_shape)).tolist(), strict=True))
+        assert items_of(fast) == items_of(slow) == model
+
+        got = answers(lambda table, keys=keys: table[keys])
+        assert as_bytes(to_numpy(got).reshape(-1, *value_shape)).tolist() == [model[key] for key in flat]
+        answers(lambda table, keys=keys: table.find(keys))
+        assert to_numpy(answers(lambda table, keys=keys: table.contains(keys))).all()
+
+        others = plain.array(batch_of(known, shape, seed + 10))
+        answers(lambda table, others=others: table.find(others))
+        answers(lambda table, others=others: table.contains(others))
+        answers(lambda table, others=others, given=given: table.insert(others, given))
+        if value_shape != shape:
+            answers(lambda table, others=others, one=one: table.insert_or_assign(others, plain.array(one)))
+        erased, expected = to_numpy(fast.erase(keys)), to_numpy(slow.erase(keys))
+        assert erased.shape == expected.shape == shape
+        assert erased.sum() == expected.sum() == len(set(flat))  # which of the duplicates is left to timing
+        assert not to_numpy(answers(lambda table, keys=keys: table.contains(keys))).any()
+        model = items_of(slow)
+
+
+@pytest.mark.parametrize("dtype", VALUE_DTYPES)
+def test_every_value_dtype(plain, dtype):
+    if not plain.takes(dtype):
+        pytest.skip(f"{plain.name} has no {dtype}")
+    fast, slow = both(lambda **more: HashTable("int32", dtype, default=dtype == "bool" or 1, **more), plain)
+    keys, values = random_keys("int32", (), 100), random_values(dtype, (100,))
+    for table in (fast, slow):
+        table[plain.array(keys[:60])] = plain.array(values[:60])
+    assert items_of(fast) == items_of(slow) == as_dict(keys[:60], values[:60])
+    is_same(plain, fast[plain.array(keys)], slow[plain.array(keys)])
+    is_same(plain, fast.find(plain.array(keys)), slow.find(plain.array(keys)))
+
+
+def test_sets(plain):
+    fast, slow = both(lambda **more: HashSet("int64", **more), plain)
+    seen: set[int] = set()
+    for seed in range(10):
+        host = np.random.default_rng(seed).integers(0, 30, 16)
+        keys = plain.array(host)
+        new = fast.add(keys)
+        assert to_numpy(new).sum() == to_numpy(slow.add(keys)).sum() == len(set(host.tolist()) - seen)
+        seen |= set(host.tolist())
+        gone = np.arange(seed, 30, 7)
+        erased = fast.erase(plain.array(gone))
+        is_same(plain, erased, slow.erase(plain.array(gone)))
+        same_bytes(erased, np.array([key in seen for key in gone.tolist()]))
+        seen -= set(gone.tolist())
+        is_same(plain, fast.contains(keys), slow.contains(keys))
+        assert set(fast) == set(slow) == seen
+
+
+def test_plain_arrays_are_served_directly(plain):
+    """Or the comparisons here would compare the general path with itself."""
+    table = HashTable("int64", "float32", device=plain.table_device, default=0.0)
+    keys, values = plain.array(np.arange(16)), plain.array(np.ones(16, np.float32))
+    table[keys] = values  # makes the framework known
+    if plain.name == "torch" and not hasattr(module("torch").Tensor, "__dlpack_c_exchange_api__"):
+        pytest.skip("this PyTorch offers no functions in C")
+    path = table._fast
+    mask = plain.array(np.zeros(16, bool))
+    assert path.assign(keys, values)
+    for answer in (
+        path.values(keys),
+        path.find(keys, None),
+        path.find(keys, (values, mask)),
+        path.find(keys, (None, mask)),
+        path.contains(keys, None),
+        path.contains(keys, mask),
+        path.insert(keys, values, True, None),
+        path.insert(keys, values, False, mask),
+        path.erase(keys, mask),
+        path.erase(keys, None),
+    ):
+        assert answer is not NotImplemented
+
+
+def test_outputs_are_the_callers(plain):
+    table = HashTable("int64", "float32", device=plain.table_device)
+    host = np.arange(12).reshape(3, 4)
+    keys, given = plain.array(host), plain.array(host.astype(np.float32))
+    mask = plain.array(np.zeros((3, 4), bool))
+    values = plain.array(np.zeros((3, 4), np.float32))
+    assert table.insert(keys, given, out=mask) is mask
+    assert to_numpy(mask).all()
+    assert table.insert_or_assign(keys, given, out=mask) is mask
+    assert not to_numpy(mask).any()
+    answer = table.find(keys, out=(values, mask))
+    assert answer[0] is values
+    assert answer[1] is mask
+    same_bytes(values, host.astype(np.float32))
+    assert to_numpy(mask).all()
+    values, other = table.find(keys, out=(None, mask))
+    assert other is mask
+    same_bytes(values, host.astype(np.float32))
+    assert table.erase(keys, out=mask) is mask
+    assert to_numpy(mask).all()
+    assert table.contains(keys, out=mask) is mask
+    assert not to_numpy(mask).any()
+
+
+def outcome(call: Any) -> tuple[Any, ...]:
+    """What a call answered, or what it raised and said."""
+    try:
+        answer = call()
+    except Exception as error:
+        return type(error), str(error)
+    parts = answer if isinstance(answer, tuple) else (answer,)
+    hosts = [part if part is None else to_numpy(part) for part in parts]
+    return tuple((str(host.dtype), host.shape, host.tobytes()) if host is not None else None for host in hosts)
+
+
+class Subclass(np.ndarray):
+    """An array of a class that NumPy does not know."""
+
+
+def odd_numpy() -> dict[str, Any]:
+    keys = np.arange(16)
+    read_only = keys.copy()
+    read_only.flags.writeable = False
+    unaligned = np.empty(keys.nbytes + 1, np.uint8)[1:].view(keys.dtype)
+    unaligned[:] = keys
+    return {
+        "strided": np.arange(32)[::2],
+        "fortran": np.asfortranarray(keys.reshape(4, 4)),
+        "read-only": read_only,
+        "unaligned": unaligned,
+        "0-d": np.array(5),
+        "number": np.int64(5),
+        "integer": 5,
+        "list": [1, 2, 3],
+        "empty": keys[:0],
+        "empty-2d": np.empty((3, 0), np.int64),
+        "int32": keys.astype(np.int32),
+        "uint64": keys.astype(np.uint64),
+        "float": keys.astype(np.float64),
+        "bool": keys > 3,
+        "object": keys.astype(object),
+        "big-endian": keys.astype(">i8"),
+        "long-long": keys.astype(np.longlong),
+        "subclass": keys.view(Subclass),
+        "masked": np.ma.masked_array(keys),
+        "many-dimensions": keys.reshape(2, 2, 2, 2, 1, 1, 1, 1, 1),
+        "absent": keys + 100,
+        "none": None,
+        "text": "abc",
+    }
+
+
+def odd_torch() -> dict[str, Any]:
+    torch = module("torch")
+
+    class TensorSubclass(torch.Tensor):
+        pass
+
+    keys = torch.arange(16)
+    return {
+        "strided": torch.arange(32)[::2],
+        "transposed": keys.reshape(4, 4).T,
+        "expanded": torch.tensor([3]).expand(5),
+        "0-d": torch.tensor(5),
+        "empty": keys[:0],
+        "int32": keys.int(),
+        "float": keys.double(),
+        "bool": keys > 3,
+        "negated": torch._neg_view(keys),
+        "subclass": keys.as_subclass(TensorSubclass),
+        "parameter": torch.nn.Parameter(keys, requires_grad=False),
+        "meta": keys.to("meta"),
+        "sparse": keys.to_sparse(),
+        "many-dimensions": keys.reshape(2, 2, 2, 2, 1, 1, 1, 1, 1),
+        "absent": keys + 100,
+    }
+
+
+def odd_values_torch() -> dict[str, Any]:
+    torch = module("torch")
+    values = torch.ones(16, dtype=torch.complex64)
+    return {
+        "requires-grad": torch.ones(16, dtype=torch.complex64, requires_grad=True),
+        "conjugated": values.conj(),
+        "negated": torch._neg_view(values),
+        "float": values.real,
+        "one": values[0],
+        "one-in-a-row": values[:1],
+        "too-few": values[:15],
+        "number": 3,
+        "numpy": values.numpy(),
+        "none": None,
+    }
+
+
+CALLS = {
+    "getitem": lambda table, keys: table[keys],
+    "find": lambda table, keys: table.find(keys),
+    "contains": lambda table, keys: table.contains(keys),
+    "erase": lambda table, keys: table.erase(keys),
+    "setitem": lambda table, keys: table.__setitem__(keys, 5.0),
+    "insert": lambda table, keys: table.insert(keys, np.float32(5)),
+}
+
+
+@pytest.mark.parametrize("default", [None, 7], ids=["no-default", "default"])
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_odd_keys_fare_as_on_the_general_path(framework, call, default):
+    if module(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    kinds = (odd_numpy if framework == "numpy" else odd_torch)()
+    for kind, keys in kinds.items():
+        fast = HashTable("int64", "float32", default=default)
+        slow = general(HashTable("int64", "float32", default=default))
+        for table in (fast, slow):
+            table[np.arange(16)] = np.arange(16, dtype=np.float32)
+        got, expected = outcome(lambda: CALLS[call](fast, keys)), outcome(lambda: CALLS[call](slow, keys))  # noqa: B023
+        assert got == expected, kind
+        assert items_of(fast) == items_of(slow), kind
+
+
+@pytest.mark.parametrize("call", ["setitem", "insert", "insert_or_assign"])
+def test_odd_values_fare_as_on_the_general_path(call):
+    torch = module("torch")
+    if torch is None:
+        pytest.skip("torch is not installed")
+    keys = torch.arange(16)
+    calls = {
+        "setitem": lambda table, values: table.__setitem__(keys, values),
+        "insert": lambda table, values: table.insert(keys, values),
+        "insert_or_assign": lambda table, values: table.insert_or_assign(keys, values),
+    }
+    for kind, values in odd_values_torch().items():
+        fast = HashTable("int64", "complex64")
+        slow = general(HashTable("int64", "complex64"))
+        got, expected = outcome(lambda: calls[call](fast, values)), outcome(lambda: calls[call](slow, values))  # noqa: B023
+        assert got == expected, kind
+        assert items_of(fast) == items_of(slow), kind
+
+
+@pytest.mark.parametrize("what", ["dtype", "shape", "strided", "read-only", "framework", "list", "one-of-two"])
+def test_odd_outputs_fare_as_on_the_general_path(what):
+    values, mask = np.zeros(16, np.float32), np.zeros(16, bool)
+    read_only = mask.copy()
+    read_only.flags.writeable = False
+    out = {
+        "dtype": (values, mask.astype(np.int8)),
+        "shape": (values, mask.reshape(4, 4)),
+        "strided": (values, np.zeros(32, bool)[::2]),
+        "read-only": (values, read_only),
+        "framework": (values, module("torch").zeros(16, dtype=module("torch").bool) if module("torch") else None),
+        "list": [values, mask],
+        "one-of-two": (None, mask),
+    }[what]
+    fast, slow = both(lambda **more: HashTable("int64", "float32", **more), Framework("numpy", "cpu", "cpu"))
+    keys = np.arange(16)
+    for table in (fast, slow):
+        table[keys[::2]] = 3.0
+    assert outcome(lambda: fast.find(keys, out=out)) == outcome(lambda: slow.find(keys, out=out))
+    if isinstance(out, tuple):
+        masks = [outcome(lambda table=table: table.contains(keys, out=out[1])) for table in (fast, slow)]
+        assert masks[0] == masks[1]
+
+
+def test_absent_keys_are_named(plain):
+    table = HashTable("int64", "float32", device=plain.table_device)
+    table[plain.array(np.arange(8))] = plain.array(np.zeros(8, np.float32))
+    with pytest.raises(KeyError, match="2 of 4 keys are absent: 8, 9"):
+        table[plain.array(np.arange(6, 10))]
+
+
+def test_a_full_table_is_as_it_was(plain):
+    table = HashTable("int64", "float32", device=plain.table_device, capacity=64, growth=False)
+    capacity = table.capacity
+    values = plain.array(np.ones(capacity, np.float32))
+    table[plain.array(np.arange(capacity))] = values
+    before = items_of(table)
+    for call in (table.insert, table.insert_or_assign, table.__setitem__):
+        with pytest.raises(TableFullError):
+            call(plain.array(np.arange(capacity) + 5), values)
+        assert items_of(table) == before
+
+
+def test_tables_grow(plain):
+    table = HashTable("int64", "float32", device=plain.table_device)
+    for first in range(0, 10_000, 100):
+        host = np.arange(first, first + 100)
+        assert to_numpy(table.insert(plain.array(host), plain.array(host.astype(np.float32)))).all()
+    host = np.arange(10_000)
+    same_bytes(table[plain.array(host)], host.astype(np.float32))
+
+
+def test_subclasses_copies_and_pickles_are_served(plain):
+    class Counts(HashTable):
+        pass
+
+    keys, values = plain.array(np.arange(16)), plain.array(np.arange(16, dtype=np.float32))
+    table = Counts("int64", "float32", device=plain.table_device, default=-1)
+    table[keys] = values
+    copied = table.copy()
+    copied[keys] = plain.array(np.full(16, 9, np.float32))
+    copied.erase(plain.array(np.arange(8)))
+    assert type(copied) is Counts
+    same_bytes(copied[keys], np.repeat(np.float32([-1, 9]), 8))
+    same_bytes(table[keys], np.arange(16, dtype=np.float32))
+    moved = table.to("cpu")
+    same_bytes(moved[np.arange(20)], np.r_[np.arange(16), [-1] * 4].astype(np.float32))
+
+
+def test_iteration_notices_changes(plain):
+    table = HashTable("int64", "float32", device=plain.table_device)
+    table[plain.array(np.arange(100))] = plain.array(np.zeros(100, np.float32))
+    keys = iter(table)
+    next(keys)
+    table.erase(plain.array(np.arange(50)))
+    with pytest.raises(RuntimeError, match="changed its size"):
+        next(keys)
+
+
+def test_threads(plain):
+    """All threads read and write the same keys, each value being the key times a round's number."""
+    table = HashTable("int64", "int64", device=plain.table_device)
+    host = np.arange(1, 65)
+    table[plain.array(host)] = plain.array(host)
+    start = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        keys = plain.array(host)
+        start.wait()
+        for round_number in range(1, 300):
+            table[keys] = plain.array(host * round_number)
+            values, found = map(to_numpy, table.find(keys))
+            assert found.all()
+            assert len(set((values // host).tolist())) == 1
+            assert not (values % host).any()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_nothing_leaks(plain):
+    table = HashTable("int64", "float32", device=plain.table_device, default=0)
+    keys, values = plain.array(np.arange(16)), plain.array(np.ones(16, np.float32))
+    mask = plain.array(np.zeros(16, bool))
+    odd = plain.array(np.arange(16, dtype=np.int32))
+
+    def calls(count: int) -> None:
+        for _ in range(count):
+            table[keys] = values
+            table[keys]
+            table.find(keys)
+            table.find(keys, out=(values, mask))
+            table.contains(keys)
+            table.insert(keys, values, out=mask)
+            table.erase(keys)
+            table._fast.values(odd)
+            table._fast.find(keys, (values, odd))
+
+    calls(2000)
+    plain.synchronize()
+    counted = (keys, values, mask, odd, table._fast, type(keys), NotImplemented, None, True, False)
+    references = [sys.getrefcount(each) for each in counted]
+    resident = resident_bytes()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    calls(300)
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    calls(12_000)
+    plain.synchronize()
+    assert grown < 20_000
+    assert all(abs(sys.getrefcount(each) - old) < 100 for each, old in zip(counted, references, strict=True))
+    assert resident_bytes() - resident < 8 << 20
+
+
+def test_gpu_answers_are_ordinary_tensors(torch_cuda):
+    """Which record_stream notices, as their memory would otherwise be used again while a second stream reads it."""
+    torch = torch_cuda
+    table = HashTable("int64", "float32", device="cuda", default=0)
+    keys = torch.arange(16, device="cuda")
+    for tensor in (table[keys], *table.find(keys), table.contains(keys)):
+        assert tensor.untyped_storage().resizable()
+
+
+def test_cupy_streams(cuda):
+    cupy = module("cupy")
+    if cupy is None:
+        pytest.skip("cupy is not installed")
+    table = HashTable("int64", "int64", device="cuda", default=-1)
+    table.reserve(3_000_000)
+    for round_number in range(5):
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            keys = cupy.arange(1_000_000) + round_number * 10
+            table[keys] = keys * 2
+            assert bool((table[keys] == keys * 2).all())
+            stream.synchronize()
+    assert len(table) == 1_000_040
