@@ -20,6 +20,10 @@ constexpr std::size_t kMaxBytes = std::size_t{1} << 60;
 /// Distinct keys are counted in chunks of at least this many, so that the count costs few waits.
 constexpr std::int64_t kCountChunk = std::int64_t{1} << 20;
 
+/// Up to this load factor a batch is let into a table that can grow without a look at which of its keys are new, and
+/// the table grows afterwards if it has to.
+constexpr double kUncheckedLoadFactor = 0.92;
+
 /// A batch of absent keys this much smaller than the table is taken to be distinct: growing early by an eighth costs
 /// less than counting.
 constexpr std::int64_t kSmallPart = 8;
@@ -223,7 +227,10 @@ std::unique_ptr<Plan> HashTable<Key, Value>::prepare_room(const KeyBatch& keys, 
   const std::int64_t size = size_bound_;
   std::int64_t added = n;
   std::unique_ptr<Plan> plan = make_plan();
-  if (size + added > current_limit()) {
+  const auto unchecked = static_cast<std::int64_t>(static_cast<double>(capacity_slots()) * kUncheckedLoadFactor);
+  over_limit_ =
+      size + n > current_limit() && size + n <= unchecked && may_grow_beyond(capacity_slots()) && !options_.has_rows();
+  if (size + added > current_limit() && !over_limit_) {
     bool exact = false;
     if (plan != nullptr) {
       executor().count_absent(*context_, storage_.view, *plan, pristine_, stream);
@@ -242,13 +249,28 @@ std::unique_ptr<Plan> HashTable<Key, Value>::prepare_room(const KeyBatch& keys, 
         added = count_distinct(absent.as<Key>(), added, stream);
     }
   }
-  if (size + added > current_limit()) {
+  if (size + added > current_limit() && !over_limit_) {
     plan = nullptr;  // gives its memory back first
     rebuild(std::max(slots_for(size + added), grown(capacity_slots())), false, control, stream);
     plan = make_plan();
   }
   size_bound_ = size + added;
   return plan;
+}
+
+/// After an insertion that was let in unchecked. All keys are in; a table that cannot get the memory to grow is slower,
+/// and tries again the next time. Waits.
+template <class Key, class Value>
+void HashTable<Key, Value>::restore_load_factor(Stream stream) {
+  if (!over_limit_) return;
+  over_limit_ = false;
+  const Control control = refresh(stream);
+  if (size_bound_ <= current_limit()) return;
+  try {
+    rebuild(std::max(slots_for(size_bound_), grown(capacity_slots())), false, control, stream);
+  } catch (const OutOfMemoryError&) {
+    return;
+  }
 }
 
 template <class Key, class Value>
@@ -302,6 +324,7 @@ void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const
     memory->set_stream(stream);
   if (storage_.rows) storage_.rows->set_stream(stream);
   storage_ = std::move(next);
+  storage_.view.may_have_erased = captured_;
   fresh_filter_bits_ = refresh(stream).filter_bits;
 }
 
@@ -369,6 +392,7 @@ void HashTable<Key, Value>::insert(const InsertBatch& batch, Stream stream) {
     pristine_ = false;
     executor().insert(*context_, storage_.view, part, stream);
   });
+  restore_load_factor(stream);
 }
 
 template <class Key, class Value>
@@ -385,6 +409,7 @@ void HashTable<Key, Value>::apply(const ApplyBatch& batch, Stream stream) {
     (void)prepare_room(batch.keys, stream, [] { return std::unique_ptr<Plan>(); });
   pristine_ = false;
   for_each_part(batch, [&](const ApplyBatch& part) { executor().apply(*context_, storage_.view, part, stream); });
+  restore_load_factor(stream);
 }
 
 /// As prepare_room(), for an insertion that runs whenever the captured graph is replayed.
@@ -402,6 +427,7 @@ template <class Key, class Value>
 void HashTable<Key, Value>::erase(const KeyBatch& keys, bool* erased, Stream stream) {
   if (keys.count == 0) return;
   const Turn turn(*this, stream);
+  storage_.view.may_have_erased = true;
   std::unique_ptr<Plan> plan;
   if (!turn.capturing())
     plan = executor().plan(*context_, storage_.view, keys, ValueBatch{}, erased != nullptr, stream);
@@ -417,6 +443,7 @@ void HashTable<Key, Value>::clear(Stream stream) {
   size_bound_ = 0;
   fresh_filter_bits_ = 0;
   pristine_ = true;
+  storage_.view.may_have_erased = captured_;  // a captured erasure may be replayed
 }
 
 template <class Key, class Value>
@@ -491,6 +518,7 @@ std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContex
   twin->fence_->record(nullptr);
   twin->size_bound_ = static_cast<std::int64_t>(control.size);
   twin->pristine_ = false;
+  twin->storage_.view.may_have_erased = storage_.view.may_have_erased;
   twin->fresh_filter_bits_ = fresh_filter_bits_;
   return twin;
 }

@@ -71,6 +71,7 @@ class HashTable final : public Table {
   void prepare_captured(const KeyBatch& keys);
   template <class MakePlan>
   std::unique_ptr<Plan> prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan);
+  void restore_load_factor(Stream stream);
   std::int64_t count_distinct(const Key* keys, std::int64_t count, Stream stream);
   void maintain(const Control& control, Stream stream);
   void rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream);
@@ -84,6 +85,7 @@ class HashTable final : public Table {
   Stream last_stream_ = nullptr;
   std::int64_t size_bound_ = 0;          // size is at most this, known without asking the device
   std::uint64_t fresh_filter_bits_ = 0;  // filter bits that the last rebuild left
+  bool over_limit_ = false;              // a batch was let in that may have filled the table beyond max_load_factor
   bool pristine_ = true;                 // nothing was inserted since the slots were cleared
   bool captured_ = false;                // a CUDA graph may be replayed on this memory
   bool replays_insert_ = false;          // and it inserts: size_bound_ is no bound

@@ -140,6 +140,7 @@ struct TableView {
   Control* control;
   RowView rows;
   Geometry geometry;
+  bool may_have_erased;  // slots may hold the erased mark; where they do not, insertion has less to look for
 
   static constexpr std::size_t slot_bytes(std::uint64_t buckets) { return (buckets + 1) * kBucketBytes; }
   static constexpr std::size_t filter_bytes(std::uint64_t buckets) { return (buckets + 1 + 3) / 4 * 4; }

@@ -33,27 +33,6 @@ void launch(const char* action, void (*kernel)(Parameters...), std::int64_t thre
   check(cudaGetLastError(), action);
 }
 
-inline int multiprocessors() {
-  int device = 0;
-  check(cudaGetDevice(&device), "asking for the current GPU");
-  int count = 0;
-  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "asking for a GPU's multiprocessors");
-  return count;
-}
-
-/// Launches `kernel`, whose last parameter is the number of items that each warp works off: many of a large batch, and
-/// as few as keep all multiprocessors busy of a small one.
-template <class... Parameters, class... Arguments>
-void launch_warps(const char* action, void (*kernel)(Parameters...), std::int64_t items, std::uint32_t most,
-                  Stream stream, Arguments&&... arguments) {
-  constexpr std::int64_t kWarpsPerMultiprocessor = 48;
-  const std::int64_t warps = multiprocessors() * kWarpsPerMultiprocessor;
-  const std::int64_t even = (items + warps - 1) / warps;
-  const auto chunk = static_cast<std::uint32_t>(std::min<std::int64_t>((even + 31) / 32 * 32, most));
-  launch(action, kernel, (items + chunk - 1) / chunk * 32, kBlock, stream, std::forward<Arguments>(arguments)...,
-         chunk);
-}
-
 /// The widest word that divides every row and its address.
 template <class Run>
 void with_row_words(std::int64_t row_bytes, std::initializer_list<const void*> arrays, Run run) {
@@ -161,9 +140,8 @@ class CudaExecutor final : public Executor<Key, Value> {
       if (plan != nullptr)
         return erase_planned(context, view, static_cast<const RegionPlan<KeyItem>&>(*plan), erased, stream);
     }
-    launch_warps("erasing keys",
-                 has_whole_words<KeyItem>(keys, {}) ? erase_kernel<View, true> : erase_kernel<View, false>, keys.count,
-                 kMaxChunk, stream, view, keys, erased);
+    launch("erasing keys", has_whole_words<KeyItem>(keys, {}) ? erase_kernel<View, true> : erase_kernel<View, false>,
+           keys.count, kBlock, stream, view, keys, erased);
   }
 
   std::unique_ptr<Plan> plan(DeviceContext& context, const View& view, const KeyBatch& keys, const ValueBatch& values,
@@ -209,8 +187,7 @@ class CudaExecutor final : public Executor<Key, Value> {
     if (compact_rows && to.rows.bytes != 0) source = scratch<std::int64_t>(context, to.rows.capacity, stream);
     if (!rehash_by_region(context, from, to, stream)) {
       clear(context, to, stream);
-      launch_warps("rehashing", rehash_kernel<View>, static_cast<std::int64_t>(from.slot_count()), kMaxChunk, stream,
-                   from, to);
+      launch("rehashing", rehash_kernel<View>, static_cast<std::int64_t>(from.slot_count()), kBlock, stream, from, to);
     }
     if constexpr (View::kHasValue) {
       if (to.rows.bytes == 0) return;
@@ -321,15 +298,15 @@ class CudaExecutor final : public Executor<Key, Value> {
       if (view.rows.bytes != 0 && out.values != nullptr) {
         with_row_words(view.rows.bytes, {view.rows.data, out.values, out.fallback}, [&](auto word, RowShape shape) {
           using Word = decltype(word);
-          launch_warps("finding keys", whole ? find_kernel<View, Word, true> : find_kernel<View, Word, false>,
-                       keys.count, kMaxRowChunk, stream, view, keys, out, list, shape);
+          launch("finding keys", whole ? find_kernel<View, Word, true> : find_kernel<View, Word, false>, keys.count,
+                 kBlock, stream, view, keys, out, list, shape);
         });
         return;
       }
       whole = whole && (out.values == nullptr || (out.bytes == sizeof(Value) && is_aligned<Value>(out.values)));
     }
-    launch_warps("finding keys", whole ? find_kernel<View, void, true> : find_kernel<View, void, false>, keys.count,
-                 kMaxChunk, stream, view, keys, out, list, RowShape{});
+    launch("finding keys", whole ? find_kernel<View, void, true> : find_kernel<View, void, false>, keys.count, kBlock,
+           stream, view, keys, out, list, RowShape{});
   }
 
   /// Waits.
@@ -348,9 +325,11 @@ class CudaExecutor final : public Executor<Key, Value> {
 
   static void launch_insert(const View& view, const KeyBatch& keys, const ValueBatch& values,
                             const InsertTarget& target, Stream stream) {
-    launch_warps("inserting keys",
-                 has_whole_words<Item>(keys, values) ? insert_kernel<View, true> : insert_kernel<View, false>,
-                 keys.count, kMaxChunk, stream, view, keys, values, target);
+    const bool whole = has_whole_words<Item>(keys, values);
+    const auto kernel = view.may_have_erased
+                            ? (whole ? insert_kernel<View, true, true> : insert_kernel<View, true, false>)
+                            : (whole ? insert_kernel<View, false, true> : insert_kernel<View, false, false>);
+    launch("inserting keys", kernel, keys.count, kBlock, stream, view, keys, values, target);
   }
 
   /// Keys only; with row storage, new keys get their rows.

@@ -5,67 +5,67 @@
 
 namespace gpuhash::cuda {
 
-/// Erases keys [0, count) of a warp's chunk; key_at(position) gives a key. done(finished, position, erased, value) is
-/// called by all lanes after each step, `finished` in those whose key is done; `erased` in the one lane that did it, of
-/// all lanes of the grid with that key, and with what lay beside the key. A slot of a bucket that still has an empty
-/// slot becomes empty, others keep a mark (layout.hpp says why).
-template <class View, class KeyAt, class Done>
-__device__ __forceinline__ void erase_each(const View& view, std::uint32_t count,
-                                           Queue<typename View::Key, NoLoad>& queue, KeyAt key_at, Done done) {
+/// Erases one key per lane; true in the one lane that did it, of all lanes of the grid with that key. A slot of a
+/// bucket that still has an empty slot becomes empty, others keep a mark (layout.hpp says why). on_erased(value) gets
+/// what lay beside the key.
+template <class View, class OnErased>
+__device__ __forceinline__ bool erase_one(const View& view, std::uint8_t* owners, const typename View::Key& key,
+                                          bool open, OnErased on_erased) {
   using Key = typename View::Key;
-  using SlotType = typename View::SlotType;
-  walk_chunk<View, false, NoLoad>(
-      view, count, queue,
-      [&](std::uint32_t at, Key& key, NoLoad&) {
-        key = key_at(at);
-        return true;
-      },
-      [](const SlotType&, std::uint32_t) {},
-      [&](bool on, std::uint32_t at, Probe<Key>& probe, NoLoad&, const Seen& seen) {
-        bool erased = false;
-        bool goes_on = false;
+  Probe<Key> probe(key, view.geometry);
+  const auto ignore = [](const typename View::SlotType&, int) {};
+  bool gone = false;
+  bool first = true;
+  unsigned active = __ballot_sync(kAllLanes, open);
+  while (active != 0) {
+    const Seen seen =
+        first ? look<View, false, false, true>(view, kAllLanes, probe.stored(), probe.bucket(), owners, ignore)
+              : look<View, false, false, false>(view, active, probe.stored(), probe.bucket(), owners, ignore);
+    first = false;
+    if (open) {
+      if (seen.hit != 0) {
+        typename View::SlotType* const slot =
+            view.slots + std::uint64_t{probe.bucket()} * View::kSlots + slot_of_bit<View>(__ffs(seen.hit) - 1);
         typename View::Value value{};
-        if (on && seen.hit != 0) {
-          SlotType* const slot =
-              view.slots + std::uint64_t{probe.bucket()} * View::kSlots + slot_of_bit<View>(__ffs(seen.hit) - 1);
-          erased = release(slot, probe.stored(), seen.empty != 0 ? empty_key<Key>() : erased_key<Key>(), value);
-        } else if (on && seen.empty == 0 && filter_has(view.filters, probe.bucket(), probe.filter_bit()) &&
-                   !probe.exhausted(view.geometry)) {
-          probe.next(view.geometry);
-          goes_on = true;
-        }
-        done(on && !goes_on, at, erased, value);
-        return goes_on;
-      });
+        gone = release(slot, probe.stored(), seen.empty != 0 ? empty_key<Key>() : erased_key<Key>(), value);
+        if (gone) on_erased(value);
+        open = false;
+      } else if (seen.empty != 0 || !filter_has(view.filters, probe.bucket(), probe.filter_bit()) ||
+                 probe.exhausted(view.geometry)) {
+        open = false;
+      } else {
+        probe.next(view.geometry);
+      }
+    }
+    active = __ballot_sync(kAllLanes, open);
+  }
+  return gone;
 }
 
+/// Erases 32 keys per warp.
+///
 /// kWhole: keys have the width and the alignment of those in the slots.
 template <class View, bool kWhole>
-__global__ void __launch_bounds__(kBlock)
-    erase_kernel(View view, KeyBatch keys, bool* erased_mask, std::uint32_t chunk_length) {
+__global__ void __launch_bounds__(kBlock) erase_kernel(View view, KeyBatch keys, bool* erased) {
   using Key = typename View::Key;
   __shared__ Workspace work;
-  __shared__ Queue<Key, NoLoad> queues[kWarps];
-  const Chunk chunk = Chunk::of_warp(keys.count, chunk_length);
-  int count = 0;
-  erase_each(
-      view, chunk.count, queues[threadIdx.x / 32],
-      [&](std::uint32_t at) {
-        return kWhole ? load_streaming(static_cast<const Key*>(keys.data) + chunk.first + at)
-                      : load_bytes<Key>(keys.data, chunk.first + at, keys.bytes);
-      },
-      [&](bool finished, std::uint32_t at, bool erased, [[maybe_unused]] const typename View::Value& value) {
-        if constexpr (View::kHasValue) {
-          if (view.rows.bytes != 0) {
-            const std::uint64_t place = take_ticket(&view.control->free_rows, erased);
-            if (erased) view.rows.free[place] = static_cast<std::int64_t>(value);
-          }
-        }
-        count += erased;
-        if (finished && erased_mask != nullptr) erased_mask[chunk.first + at] = erased;
-      });
+  const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  const bool valid = i < keys.count;
+  Key key{};
+  if (valid) {
+    key = kWhole ? load_streaming(static_cast<const Key*>(keys.data) + i) : load_bytes<Key>(keys.data, i, keys.bytes);
+  }
+  std::int64_t row = -1;
+  const bool gone = erase_one(view, work.owners[threadIdx.x / 32], key, valid, [&](const typename View::Value& value) {
+    if constexpr (View::kHasValue) row = static_cast<std::int64_t>(value);
+  });
+  if (view.rows.bytes != 0) {
+    const std::uint64_t place = take_ticket(&view.control->free_rows, gone);
+    if (gone) view.rows.free[place] = row;
+  }
+  if (valid && erased != nullptr) erased[i] = gone;
   std::uint64_t* const counters[3] = {&view.control->size, &view.control->erased, nullptr};
-  add_to_control(work, counters, {-count, count, 0});
+  add_to_control(work, counters, {-static_cast<int>(gone), gone, 0});
 }
 
 }  // namespace gpuhash::cuda

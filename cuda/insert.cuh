@@ -3,6 +3,9 @@
 #include "executor.hpp"
 #include "probe.cuh"
 
+#ifndef INSERT_BLOCKS
+#define INSERT_BLOCKS 1
+#endif
 namespace gpuhash::cuda {
 
 /// What insertions count, per thread.
@@ -18,103 +21,86 @@ struct Counts {
   }
 };
 
-/// What goes with a key that is being inserted: its value, and the first bucket of its sequence with a free slot. The
-/// key goes there once it is known to lie nowhere behind.
-template <class Value>
-struct InsertLoad {
-  static constexpr std::uint32_t kNone = ~0u;
-
-  Value value;
-  std::uint32_t bucket;
-  std::uint32_t hop;  // kNone: no such bucket yet
-  bool returned;      // it is known, and the probe is back there
-
-  __device__ __forceinline__ bool is_here(std::uint32_t other_bucket, std::uint32_t other_hop) const {
-    return hop == other_hop && bucket == other_bucket;
-  }
-  __device__ __forceinline__ void forget() {
-    hop = kNone;
-    returned = false;
-  }
-};
-
-template <class View>
-using InsertQueue = Queue<typename View::Key, InsertLoad<typename View::Value>>;
-
-/// Finds or inserts keys [0, count) of a warp's chunk. read(position, key, value) reads a key and its value, and is
-/// false where there is none; the value is stored where the key is there, too, if `assign`. done(finished, position,
-/// slot, is_new) is called by all lanes after each step, `finished` in those whose key is done; slot is null for a key
-/// that found no room.
+/// Finds or inserts one key per lane: on_hit(slot) where it is there, on_new(slot) where this lane has put it there
+/// with `value`.
 ///
 /// Within one kernel, slots only go from free to taken. All lanes with one key try the free slots of its sequence in
 /// one order, and each takes the first that it sees free: where two try, the first slot they both could take decides,
 /// and the loser finds its key there. So a key is stored once, also where a lane remembers an erased slot and first
 /// looks whether the key lies behind it.
-template <class View, class Read, class Done>
-__device__ __forceinline__ void find_or_insert(const View& view, std::uint32_t count, InsertQueue<View>& queue,
-                                               bool assign, Counts& counts, Read read, Done done) {
+///
+/// kErased: there may be erased slots. Without them a lane need not remember anything.
+template <class View, bool kErased, class OnHit, class OnNew>
+__device__ __forceinline__ void find_or_insert(const View& view, std::uint8_t* owners, const typename View::Key& key,
+                                               const typename View::Value& value, bool open, Counts& counts,
+                                               OnHit on_hit, OnNew on_new) {
   using Key = typename View::Key;
-  using SlotType = typename View::SlotType;
-  using Load = InsertLoad<typename View::Value>;
-  walk_chunk<View, false, Load>(
-      view, count, queue,
-      [&](std::uint32_t at, Key& key, Load& load) {
-        load.forget();
-        return read(at, key, load.value);
-      },
-      [](const SlotType&, std::uint32_t) {},
-      [&](bool on, std::uint32_t at, Probe<Key>& probe, Load& load, const Seen& seen) {
-        SlotType* slot = nullptr;
-        bool finished = false;
-        bool is_new = false;
-        if (on) {
-          SlotType* const bucket = view.slots + std::uint64_t{probe.bucket()} * View::kSlots;
-          std::uint32_t free = seen.empty | seen.erased;
-          if (seen.hit != 0) {
-            slot = bucket + slot_of_bit<View>(__ffs(seen.hit) - 1);
-            finished = true;
-          } else {
-            if (free != 0 && load.hop == Load::kNone) {
-              load.bucket = probe.bucket();
-              load.hop = probe.hop();
+  Probe<Key> probe(key, view.geometry);
+  // The first bucket of the sequence with a free slot; the key goes there once it is known to lie nowhere behind.
+  bool remembered = false;
+  bool returned = false;  // it is known, and this is that bucket
+  std::uint32_t remembered_bucket = 0;
+  std::uint32_t remembered_hop = 0;
+
+  bool first = true;
+  unsigned active = __ballot_sync(kAllLanes, open);
+  while (active != 0) {
+    const auto ignore = [](const typename View::SlotType&, int) {};
+    const Seen seen =
+        first ? look<View, false, kErased, true>(view, kAllLanes, probe.stored(), probe.bucket(), owners, ignore)
+              : look<View, false, kErased, false>(view, active, probe.stored(), probe.bucket(), owners, ignore);
+    first = false;
+    if (open) {
+      typename View::SlotType* const bucket = view.slots + std::uint64_t{probe.bucket()} * View::kSlots;
+      if (seen.hit != 0) {
+        on_hit(bucket + slot_of_bit<View>(__ffs(seen.hit) - 1));
+        open = false;
+      } else {
+        std::uint32_t free = seen.empty | seen.erased;
+        if (kErased && free != 0 && !remembered) {
+          remembered = true;
+          remembered_bucket = probe.bucket();
+          remembered_hop = probe.hop();
+        }
+        const bool may_lie_behind = kErased && !returned && seen.empty == 0 &&
+                                    filter_has(view.filters, probe.bucket(), probe.filter_bit()) &&
+                                    !probe.exhausted(view.geometry);
+        if (may_lie_behind) {
+          probe.next(view.geometry);
+        } else if (kErased ? remembered && remembered_bucket == probe.bucket() && remembered_hop == probe.hop()
+                           : free != 0) {
+          while (free != 0 && open) {
+            const std::uint32_t bit = __ffs(free) - 1;
+            typename View::SlotType* const slot = bucket + slot_of_bit<View>(bit);
+            const Key mark = seen.empty >> bit & 1 ? empty_key<Key>() : erased_key<Key>();
+            const Key was = claim(slot, mark, probe.stored(), value);
+            if (was == mark) {
+              ++counts.inserted;
+              on_new(slot);
+              open = false;
+            } else if (was == probe.stored()) {
+              on_hit(slot);
+              open = false;
             }
-            const bool may_lie_behind = !load.returned && seen.empty == 0 &&
-                                        filter_has(view.filters, probe.bucket(), probe.filter_bit()) &&
-                                        !probe.exhausted(view.geometry);
-            if (may_lie_behind) {
-              probe.next(view.geometry);
-            } else if (load.is_here(probe.bucket(), probe.hop())) {
-              while (free != 0 && !finished) {
-                const std::uint32_t bit = __ffs(free) - 1;
-                slot = bucket + slot_of_bit<View>(bit);
-                const Key mark = seen.empty >> bit & 1 ? empty_key<Key>() : erased_key<Key>();
-                const Key was = claim(slot, mark, probe.stored(), load.value);
-                is_new = was == mark;
-                finished = is_new || was == probe.stored();
-                free &= free - 1;
-              }
-              // Others took all of them: the bucket is full now, and the walk goes on from here, after another look.
-              load.forget();
-            } else if (load.hop != Load::kNone) {
-              probe.move_to(load.bucket, load.hop);
-              load.returned = true;
-            } else if (probe.exhausted(view.geometry)) {
-              ++counts.dropped;
-              finished = true;
-            } else {
-              counts.filter_bits += set_filter(view.filters, probe.bucket(), probe.filter_bit());
-              probe.next(view.geometry);
-            }
+            free &= free - 1;
           }
+          // Others took all of them: the bucket is full now, and the walk goes on from here.
+          remembered = false;
+          returned = false;
+        } else if (kErased && remembered) {
+          probe.move_to(remembered_bucket, remembered_hop);
+          returned = true;
+        } else if (probe.exhausted(view.geometry)) {
+          ++counts.dropped;
+          open = false;
+        } else {
+          counts.filter_bits += set_filter(view.filters, probe.bucket(), probe.filter_bit());
+          probe.next(view.geometry);
         }
-        if (finished) {
-          counts.inserted += is_new;
-          if constexpr (View::kHasValue)
-            if (assign && !is_new && slot != nullptr) slot->value = load.value;
-        }
-        done(finished, at, slot, is_new);
-        return on && !finished;
-      });
+      }
+    }
+    active = __ballot_sync(kAllLanes, open);
+  }
 }
 
 /// What insert_kernel does with the keys' slots.
@@ -126,48 +112,58 @@ struct InsertTarget {
   std::uint64_t initial;    // the value of new keys where the batch has none
 };
 
-/// kWhole: keys and values have the width and the alignment of those in the slots.
-template <class View, bool kWhole>
-__global__ void __launch_bounds__(kBlock, INSERT_BLOCKS)
-    insert_kernel(View view, KeyBatch keys, ValueBatch values, InsertTarget target, std::uint32_t chunk_length) {
+/// kErased: as above. kWhole: keys and values have the width and the alignment of those in the slots.
+template <class View, bool kErased, bool kWhole>
+__global__ void __launch_bounds__(kBlock, kErased || sizeof(typename View::Key) > 8 ? 1 : INSERT_BLOCKS)
+    insert_kernel(View view, KeyBatch keys, ValueBatch values, InsertTarget target) {
   using Key = typename View::Key;
   using Value = typename View::Value;
-  using SlotType = typename View::SlotType;
   __shared__ Workspace work;
-  __shared__ InsertQueue<View> queues[kWarps];
-  const Chunk chunk = Chunk::of_warp(keys.count, chunk_length);
+  const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  const bool valid = i < keys.count;
+  Key key{};
+  if (valid) {
+    key = kWhole ? load_streaming(static_cast<const Key*>(keys.data) + i) : load_bytes<Key>(keys.data, i, keys.bytes);
+  }
+  Value value{};
+  if constexpr (View::kHasValue) {
+    value = static_cast<Value>(target.initial);
+    if (valid && values.data != nullptr)
+      value = kWhole
+                  ? load_streaming(static_cast<const Value*>(values.data) + i)
+                  : load_bytes<Value>(values.data, values.broadcast ? 0 : i, static_cast<std::uint32_t>(values.bytes));
+  }
+
   Counts counts;
-  find_or_insert(
-      view, chunk.count, queues[threadIdx.x / 32], target.assign, counts,
-      [&](std::uint32_t at, Key& key, [[maybe_unused]] Value& value) {
-        const std::int64_t i = chunk.first + at;
-        key =
-            kWhole ? load_streaming(static_cast<const Key*>(keys.data) + i) : load_bytes<Key>(keys.data, i, keys.bytes);
+  typename View::SlotType* mine = nullptr;
+  bool is_new = false;
+  find_or_insert<View, kErased>(
+      view, work.owners[threadIdx.x / 32], key, value, valid, counts,
+      [&](typename View::SlotType* slot) {
         if constexpr (View::kHasValue) {
-          value = static_cast<Value>(target.initial);
-          if (values.data != nullptr)
-            value = kWhole ? load_streaming(static_cast<const Value*>(values.data) + i)
-                           : load_bytes<Value>(values.data, values.broadcast ? 0 : i,
-                                               static_cast<std::uint32_t>(values.bytes));
+          if (target.assign) slot->value = value;
         }
-        return true;
+        mine = slot;
       },
-      [&](bool finished, std::uint32_t at, SlotType* slot, bool is_new) {
-        if constexpr (View::kHasValue && sizeof(Value) == sizeof(std::uint64_t)) {
-          if (target.rows) {
-            const std::uint64_t ticket = take_ticket(&view.control->row_tickets, is_new);
-            if (is_new) {
-              const std::uint64_t free = view.control->free_rows;
-              slot->value = ticket < free ? static_cast<std::uint64_t>(view.rows.free[free - 1 - ticket])
-                                          : view.control->next_row + (ticket - free);
-            }
-          }
-        }
-        if (!finished) return;
-        const std::int64_t i = chunk.first + at;
-        if (target.inserted != nullptr) target.inserted[i] = is_new;
-        if (target.locations != nullptr) target.locations[i] = slot == nullptr ? -1 : slot - view.slots;
+      [&](typename View::SlotType* slot) {
+        mine = slot;
+        is_new = true;
       });
+
+  if constexpr (View::kHasValue && sizeof(Value) == sizeof(std::uint64_t)) {
+    if (target.rows) {
+      const std::uint64_t ticket = take_ticket(&view.control->row_tickets, is_new);
+      if (is_new) {
+        const std::uint64_t free = view.control->free_rows;
+        mine->value = ticket < free ? static_cast<std::uint64_t>(view.rows.free[free - 1 - ticket])
+                                    : view.control->next_row + (ticket - free);
+      }
+    }
+  }
+  if (valid) {
+    if (target.inserted != nullptr) target.inserted[i] = is_new;
+    if (target.locations != nullptr) target.locations[i] = mine == nullptr ? -1 : mine - view.slots;
+  }
   counts.add_to(view, work);
 }
 
@@ -184,28 +180,25 @@ __global__ void settle_rows_kernel(View view) {
   control.row_tickets = 0;
 }
 
-/// Inserts the slots of `from` into `to`, a chunk of them per warp. The order of the buckets follows the order of the
-/// hashes in both, so that neighbours stay neighbours and memory is nearly streamed.
+/// Inserts the slots of `from` into `to`. The order of the buckets follows the order of the hashes in both, so that
+/// neighbours stay neighbours and memory is nearly streamed.
 template <class View>
-__global__ void __launch_bounds__(kBlock) rehash_kernel(View from, View to, std::uint32_t chunk_length) {
+__global__ void __launch_bounds__(kBlock) rehash_kernel(View from, View to) {
   using Key = typename View::Key;
   using Value = typename View::Value;
-  using SlotType = typename View::SlotType;
   __shared__ Workspace work;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
   const auto slots = static_cast<std::int64_t>(from.slot_count());
-  const Chunk chunk = Chunk::of_warp(slots, chunk_length);
-  __shared__ InsertQueue<View> queues[kWarps];
+  typename View::SlotType slot{};
+  slot.key = empty_key<Key>();
+  if (i < slots) slot = from.slots[i];
+  const bool live = is_live(slot.key);
+  Value value{};
+  if constexpr (View::kHasValue) value = slot.value;
+  const Key key = key_of_slot(slot.key, i >= slots - static_cast<std::int64_t>(View::kSlots));
   Counts counts;
-  find_or_insert(
-      to, chunk.count, queues[threadIdx.x / 32], false, counts,
-      [&](std::uint32_t at, Key& key, [[maybe_unused]] Value& value) {
-        const std::int64_t i = chunk.first + at;
-        const SlotType slot = from.slots[i];
-        key = key_of_slot(slot.key, i >= slots - static_cast<std::int64_t>(View::kSlots));
-        if constexpr (View::kHasValue) value = slot.value;
-        return is_live(slot.key);
-      },
-      [](bool, std::uint32_t, SlotType*, bool) {});
+  const auto ignore = [](typename View::SlotType*) {};
+  find_or_insert<View, false>(to, work.owners[threadIdx.x / 32], key, value, live, counts, ignore, ignore);
   counts.add_to(to, work);
 }
 

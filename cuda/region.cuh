@@ -440,40 +440,39 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
   }
 }
 
-/// Calls body(count, item_at, position_at) in all lanes of the warp for chunks of what region_kernel has not done:
-/// leavers and the rest, or the whole batch. By a grid of any size.
+/// Calls body(valid, item, position) in all lanes of the warp for everything that region_kernel has not done: leavers
+/// and the rest, or the whole batch. By a grid of any size.
 template <class Item, class Body>
 __device__ __forceinline__ void for_each_left(const PartitionedBatch<Item>& batch, const BatchItems<Item>& all,
                                               std::uint32_t region_count, Body body) {
-  constexpr std::int64_t kLength = 128;
   const std::int64_t lane = threadIdx.x % 32;
   const std::int64_t warp = (std::int64_t{blockIdx.x} * kBlock + threadIdx.x) / 32;
   const std::int64_t warps = std::int64_t{gridDim.x} * kWarps;
   if (batch.rest.counters->overflow != 0) {
-    for (std::int64_t first = warp * kLength; first < all.keys.count; first += warps * kLength)
-      body(
-          static_cast<std::uint32_t>(min(kLength, all.keys.count - first)),
-          [&](std::uint32_t at) { return all.load(first + at); },
-          [&](std::uint32_t at) { return static_cast<std::uint32_t>(first + at); });
+    for (std::int64_t first = warp * 32; first < all.keys.count; first += warps * 32) {
+      const std::int64_t i = first + lane;
+      const bool valid = i < all.keys.count;
+      body(valid, valid ? all.load(i) : Item{}, static_cast<std::uint32_t>(i));
+    }
     return;
   }
-  const auto run = [&](const Item* items, const std::uint32_t* positions, std::uint32_t count) {
-    body(
-        count, [&](std::uint32_t at) { return items[at]; },
-        [&](std::uint32_t at) { return positions == nullptr ? 0 : positions[at]; });
+  const auto run = [&](const Item* items, const std::uint32_t* positions, std::int64_t first, std::int64_t count) {
+    const bool valid = first + lane < count;
+    body(valid, valid ? items[first + lane] : Item{}, valid && positions != nullptr ? positions[first + lane] : 0);
   };
   const std::int64_t rest = batch.rest.counters->rest;
-  for (std::int64_t first = warp * kLength; first < rest; first += warps * kLength)
-    run(batch.rest.items + first, batch.rest.positions == nullptr ? nullptr : batch.rest.positions + first,
-        static_cast<std::uint32_t>(min(kLength, rest - first)));
+  for (std::int64_t first = warp * 32; first < rest; first += warps * 32)
+    run(batch.rest.items, batch.rest.positions, first, rest);
   if (batch.leavers == nullptr) return;
   for (std::int64_t base = warp * 32; base < region_count; base += warps * 32) {
     const std::uint32_t mine = base + lane < region_count ? batch.leavers[base + lane] : 0;
     for (unsigned some = __ballot_sync(kAllLanes, mine != 0); some != 0; some &= some - 1) {
       const int source = __ffs(some) - 1;
+      const std::uint32_t count = __shfl_sync(kAllLanes, mine, source);
       const std::uint64_t place = batch.regions.place(static_cast<std::uint32_t>(base) + source, 0);
-      run(batch.regions.items + place, batch.regions.positions == nullptr ? nullptr : batch.regions.positions + place,
-          __shfl_sync(kAllLanes, mine, source));
+      const std::uint32_t* positions = batch.regions.positions;
+      for (std::uint32_t first = 0; first < count; first += 32)
+        run(batch.regions.items + place, positions == nullptr ? nullptr : positions + place, first, count);
     }
   }
 }
@@ -481,23 +480,20 @@ __device__ __forceinline__ void for_each_left(const PartitionedBatch<Item>& batc
 template <class View, class Item>
 __global__ void __launch_bounds__(kBlock)
     insert_left_kernel(View view, PartitionedBatch<Item> batch, BatchItems<Item> all, bool assign, bool* mask) {
-  using Key = typename View::Key;
-  using Value = typename View::Value;
   __shared__ Workspace work;
-  __shared__ InsertQueue<View> queues[kWarps];
   Counts counts;
-  for_each_left(batch, all, view.geometry.region_count, [&](std::uint32_t count, auto item_at, auto position_at) {
-    find_or_insert(
-        view, count, queues[threadIdx.x / 32], assign, counts,
-        [&](std::uint32_t at, Key& key, [[maybe_unused]] Value& value) {
-          const Item item = item_at(at);
-          key = item.key;
-          if constexpr (View::kHasValue) value = item.value;
-          return true;
+  for_each_left(batch, all, view.geometry.region_count, [&](bool valid, const Item& item, std::uint32_t position) {
+    typename View::Value value{};
+    if constexpr (View::kHasValue) value = item.value;
+    bool is_new = false;
+    find_or_insert<View, true>(
+        view, work.owners[threadIdx.x / 32], item.key, value, valid, counts,
+        [&](typename View::SlotType* slot) {
+          if constexpr (View::kHasValue)
+            if (assign) slot->value = value;
         },
-        [&](bool finished, std::uint32_t at, typename View::SlotType*, bool is_new) {
-          if (finished && mask != nullptr) mask[position_at(at)] = is_new;
-        });
+        [&](typename View::SlotType*) { is_new = true; });
+    if (valid && mask != nullptr) mask[position] = is_new;
   });
   counts.add_to(view, work);
 }
@@ -506,18 +502,14 @@ template <class View, class Item>
 __global__ void __launch_bounds__(kBlock)
     erase_left_kernel(View view, PartitionedBatch<Item> batch, BatchItems<Item> all, bool* mask) {
   __shared__ Workspace work;
-  __shared__ Queue<typename View::Key, NoLoad> queues[kWarps];
-  int total = 0;
-  for_each_left(batch, all, view.geometry.region_count, [&](std::uint32_t count, auto item_at, auto position_at) {
-    erase_each(
-        view, count, queues[threadIdx.x / 32], [&](std::uint32_t at) { return item_at(at).key; },
-        [&](bool finished, std::uint32_t at, bool erased, const typename View::Value&) {
-          total += erased;
-          if (finished && mask != nullptr) mask[position_at(at)] = erased;
-        });
+  int erased = 0;
+  for_each_left(batch, all, view.geometry.region_count, [&](bool valid, const Item& item, std::uint32_t position) {
+    const bool gone = erase_one(view, work.owners[threadIdx.x / 32], item.key, valid, [](const auto&) {});
+    erased += gone;
+    if (valid && mask != nullptr) mask[position] = gone;
   });
   std::uint64_t* const counters[3] = {&view.control->size, &view.control->erased, nullptr};
-  add_to_control(work, counters, {-total, total, 0});
+  add_to_control(work, counters, {-erased, erased, 0});
 }
 
 /// What is left over is undecided. One thread.
