@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: measure, print a table, write it as Markdown, JSON and CSV."""
+"""``python -m benchmarks``: measure the limits of the memory, then the table and its peers; write the figures."""
 
 from __future__ import annotations
 
@@ -6,32 +6,68 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
-from .report import Report, commit, cpu_name, slug, versions
+from . import markdown
+from .machine import commit, cpu_name, huge_pages, slug, versions
+from .report import Report
+from .suite import Session, Suite, run
 
-PACKAGES = ("gpuhash", "numpy", "pandas", "torch")
+PACKAGES = (
+    "gpuhash",
+    "numpy",
+    "pandas",
+    "tensorflow",
+    "tensorflow-cpu",
+    "torch",
+    "cupy",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+)
+LIMITS = "limits"
+RESULTS = Path(__file__).parent / "results"
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        epilog="`python -m benchmarks plot FILE.json` draws the plots of a run from its file.",
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the table lives (default: cpu)")
     parser.add_argument("--quick", action="store_true", help="small tables and few runs, to see that it works")
-    parser.add_argument("--ops", nargs="+", metavar="OP", help='only these, for example "find present" erase')
-    parser.add_argument("--threads", type=int, default=2, help="threads of the host table and limit (default: 2)")
+    parser.add_argument("--suites", nargs="+", metavar="SUITE", help="only these; --list names them")
+    parser.add_argument("--ops", nargs="+", metavar="OP", help='only these operations, such as "find present" erase')
+    parser.add_argument("--list", action="store_true", help="name the suites and their operations, and measure nothing")
+    parser.add_argument(
+        "--threads",
+        nargs="+",
+        type=int,
+        default=[1, 2],
+        help="of the host table and limit, each in turn (default: 1 2)",
+    )
     parser.add_argument("--commit", help="what was measured, where git cannot tell")
     parser.add_argument(
         "--output", type=Path, help="folder of the files (default: benchmarks/results; with --quick: none are written)"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if min(options.threads) < 1:
+        parser.error("--threads takes positive numbers")
+    return options
 
 
-def main(arguments: list[str] | None = None) -> int:
+def _unknown(asked: list[str] | None, known: list[str], what: str) -> bool:
+    unknown = sorted(set(asked or ()) - set(known))
+    if unknown:
+        print(f"unknown {what} {', '.join(unknown)}; known: {', '.join(known)}", file=sys.stderr)
+    return bool(unknown)
+
+
+def measure(arguments: list[str] | None = None) -> int:
     """Run what the command line asks for; returns the exit status."""
     options = _parse(arguments)
-    os.environ["GPUHASH_NUM_THREADS"] = str(options.threads)  # before gpuhash starts its threads
+    threads = tuple(dict.fromkeys(options.threads))
     settings: dict[str, object] = {"device": options.device, "quick": options.quick}
-    known: tuple[str, ...]
-
     if options.device == "cuda":
         try:
             import torch
@@ -43,31 +79,80 @@ def main(arguments: list[str] | None = None) -> int:
         if not torch.cuda.is_available():
             print("--device cuda needs a GPU that PyTorch can use", file=sys.stderr)
             return 2
-        device, known = torch.cuda.get_device_name(), gpu.OPERATIONS
+        place: Any = gpu
+        device = torch.cuda.get_device_name()
     else:
         from . import host
 
-        device, known = f"{cpu_name()}, {options.threads} threads", host.OPERATIONS
-        settings["threads"] = options.threads
+        place = host
+        device = f"{cpu_name()}, {os.cpu_count()} cores"
+        settings |= {"threads": list(threads), "transparent huge pages": huge_pages()}
+    suites: dict[str, Suite] = place.suites()
 
-    operations = options.ops or known
-    if unknown := set(operations) - set(known):
-        print(f"unknown operations {sorted(unknown)}; known: {', '.join(known)}", file=sys.stderr)
+    if options.list:
+        for name, suite in suites.items():
+            print(f"{name}: {suite.summary} ({', '.join(suite.operations)})")
+        return 0
+    operations = list(dict.fromkeys(operation for suite in suites.values() for operation in suite.operations))
+    if _unknown(options.suites, list(suites), "suites") | _unknown(options.ops, operations, "operations"):
         return 2
+    chosen = {name: suite for name, suite in suites.items() if options.suites is None or name in options.suites}
+
     report = Report(device, options.commit or commit(), settings, versions(PACKAGES))
     if options.device == "cuda":
         report.versions["cuda of torch"] = str(torch.version.cuda)
-        gpu.run(report, quick=options.quick, operations=operations)
-    else:
-        host.run(report, quick=options.quick, operations=operations, threads=options.threads)
+    session = Session(report, options.quick, options.ops, threads, place.free_memory)
+    limits = Suite("what the memory allows", (), lambda session: place.limits(session, chosen))
+    folder = options.output or (None if options.quick else RESULTS)
+    partly = [] if options.suites is None else list(chosen)
+    name = "-".join([options.device, slug(device), *partly, *(["quick"] if options.quick else [])])
 
-    print(report.markdown())
-    folder = options.output or (None if options.quick else Path(__file__).parent / "results")
-    if folder is not None:
-        name = "-".join([options.device, slug(device), *(["quick"] if options.quick else [])])
-        for path in report.write(folder, name):
+    def finished(suite: str) -> None:
+        """Prints the part of the report that is finished, and keeps the files up to date."""
+        print(markdown.head(report) if suite == LIMITS else markdown.section(report, suite), flush=True)
+        if folder is not None:
+            report.write(folder, name)
+
+    run(session, {LIMITS: limits, **chosen}, finished)
+    print(markdown.limits(report), markdown.tail(report), sep="\n")
+    for path in [] if folder is None else [*report.write(folder, name), *_plots(report, folder, name)]:
+        print(f"wrote {path}", file=sys.stderr)
+    return 1 if report.failures else 0
+
+
+def _plots(report: Report, folder: Path, name: str) -> list[Path]:
+    from . import plots
+
+    try:
+        return plots.draw(report, folder, name)
+    except plots.NoMatplotlibError as error:
+        print(f"no plots: {error}; draw them elsewhere with `python -m benchmarks plot {name}.json`", file=sys.stderr)
+        return []
+
+
+def plot(arguments: list[str]) -> int:
+    """Draw what ``measure`` wrote; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks plot", description=plot.__doc__)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.json", help="what a run wrote")
+    parser.add_argument("--output", type=Path, help="folder of the plots (default: that of each file)")
+    options = parser.parse_args(arguments)
+    from . import plots
+
+    for file in options.files:
+        try:
+            paths = plots.draw(Report.read(file), options.output or file.parent, file.stem)
+        except (OSError, ValueError, plots.NoMatplotlibError) as error:
+            print(error, file=sys.stderr)
+            return 2
+        for path in paths:
             print(f"wrote {path}", file=sys.stderr)
     return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """``plot`` or, without that word, ``measure``."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    return plot(arguments[1:]) if arguments[:1] == ["plot"] else measure(arguments)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <thread>
 #include <vector>
 
 namespace {
-
-constexpr int kTimedRuns = 7;
 
 struct alignas(64) Line {
   std::uint64_t words[8];
@@ -54,8 +54,7 @@ std::uint64_t place_of(std::uint64_t key, std::uint64_t count) {
 /// Reads every key's line, prefetched `ahead` keys before, and writes 8 bytes per key.
 void load_range(const std::vector<std::uint64_t>& keys, const Line* lines, std::uint64_t count,
                 std::vector<std::uint64_t>& out, std::size_t from, std::size_t to, std::size_t ahead) {
-  for (std::size_t i = from; i < std::min(to, from + ahead); ++i)
-    __builtin_prefetch(lines + place_of(keys[i], count));
+  for (std::size_t i = from; i < std::min(to, from + ahead); ++i) __builtin_prefetch(lines + place_of(keys[i], count));
   for (std::size_t i = from; i < to; ++i) {
     if (i + ahead < to) __builtin_prefetch(lines + place_of(keys[i + ahead], count));
     const Line& line = lines[place_of(keys[i], count)];
@@ -65,34 +64,45 @@ void load_range(const std::vector<std::uint64_t>& keys, const Line* lines, std::
   }
 }
 
+/// The keys, the array they name lines of, and where the results go.
+struct Loads {
+  Lines lines;
+  std::uint64_t count;
+  std::vector<std::uint64_t> keys, out;  // [n]
+
+  Loads(std::uint64_t count, std::size_t n) : lines(count), count(count), keys(n), out(n) {
+    for (std::size_t i = 0; i < n; ++i) keys[i] = mix(i + 1);
+  }
+};
+
 }  // namespace
 
-/// Independent random loads of 64 bytes per second over an array of array_bytes; 0 where there is no memory.
-extern "C" double measure_random_loads(std::uint64_t array_bytes, std::int64_t key_count, int thread_count) {
-  const std::uint64_t count = array_bytes / sizeof(Line);
-  const Lines lines(count);
-  if (lines.get() == nullptr) return 0;
-  const auto n = static_cast<std::size_t>(key_count);
-  std::vector<std::uint64_t> keys(n), out(n);
-  for (std::size_t i = 0; i < n; ++i) keys[i] = mix(i + 1);
-
-  double best = 0;
-  for (const std::size_t ahead : {8, 16, 32, 64}) {
-    std::vector<double> rates;
-    for (int run = 0; run <= kTimedRuns; ++run) {
-      const auto start = std::chrono::steady_clock::now();
-      std::vector<std::thread> threads;
-      for (int t = 0; t < thread_count; ++t) {
-        const std::size_t from = n * static_cast<std::size_t>(t) / static_cast<std::size_t>(thread_count);
-        const std::size_t to = n * static_cast<std::size_t>(t + 1) / static_cast<std::size_t>(thread_count);
-        threads.emplace_back([&, from, to] { load_range(keys, lines.get(), count, out, from, to, ahead); });
-      }
-      for (std::thread& thread : threads) thread.join();
-      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-      if (run > 0) rates.push_back(static_cast<double>(n) / seconds.count());
-    }
-    std::sort(rates.begin(), rates.end());
-    best = std::max(best, rates[rates.size() / 2]);
+/// Makes random 64-byte loads over array_bytes ready; null where there is no memory.
+extern "C" void* create_loads(std::uint64_t array_bytes, std::int64_t key_count) {
+  try {
+    auto loads = std::make_unique<Loads>(array_bytes / sizeof(Line), static_cast<std::size_t>(key_count));
+    return loads->lines.get() == nullptr ? nullptr : loads.release();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
   }
-  return best;
+}
+
+extern "C" void destroy_loads(void* handle) { delete static_cast<Loads*>(handle); }
+
+/// Seconds in which thread_count threads together load every key's line once, each with `ahead` in flight.
+extern "C" double run_loads(void* handle, int thread_count, std::int64_t ahead) {
+  Loads& loads = *static_cast<Loads*>(handle);
+  const std::size_t n = loads.keys.size();
+  const auto part = [&](int t) {
+    const std::size_t count = static_cast<std::size_t>(thread_count);
+    load_range(loads.keys, loads.lines.get(), loads.count, loads.out, n * static_cast<std::size_t>(t) / count,
+               n * static_cast<std::size_t>(t + 1) / count, static_cast<std::size_t>(ahead));
+  };
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::thread> threads;
+  for (int t = 1; t < thread_count; ++t) threads.emplace_back(part, t);
+  part(0);
+  for (std::thread& thread : threads) thread.join();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  return seconds.count();
 }

@@ -1,69 +1,74 @@
-"""The limits of the memory, measured in the same run as the tables: builds limits.cpp or limits.cu and calls it."""
+"""The limits of the memory, measured in the same run as the tables, by limits.cpp and limits.cu."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import os
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
 
-_HERE = Path(__file__).parent
+from .native import cuda_library, host_library
 
 
-class LimitsUnavailableError(RuntimeError):
-    """The limits cannot be measured here; the message says why."""
+class HostLoads:
+    """Independent random aligned loads of 64 bytes over one array, on any number of threads."""
+
+    AHEAD = (8, 16, 24, 32, 48, 64)  # prefetches in flight, of which the best is taken
+
+    def __init__(self, array_bytes: int, keys: int) -> None:
+        library = host_library("limits")
+        self._run = library.run_loads
+        self._run.restype = ctypes.c_double
+        self._run.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]
+        self._destroy = library.destroy_loads
+        self._destroy.argtypes = [ctypes.c_void_p]
+        create = library.create_loads
+        create.restype = ctypes.c_void_p
+        create.argtypes = [ctypes.c_uint64, ctypes.c_int64]
+        self._loads = create(array_bytes, keys)
+        if not self._loads:
+            raise MemoryError(f"no memory for random loads over {array_bytes} bytes")
+        self._best_ahead: dict[int, int] = {}
+
+    def __del__(self) -> None:
+        if getattr(self, "_loads", None):
+            self._destroy(self._loads)
+            self._loads = None
+
+    def seconds(self, threads: int) -> float:
+        """One run over all keys, with as many loads in flight as pay."""
+        if threads not in self._best_ahead:
+            trials = {ahead: min(self._run(self._loads, threads, ahead) for _ in range(3)) for ahead in self.AHEAD}
+            self._best_ahead[threads] = min(trials, key=trials.__getitem__)
+        return float(self._run(self._loads, threads, self._best_ahead[threads]))
 
 
-@contextlib.contextmanager
-def _built(command: list[str], source: Path) -> Iterator[ctypes.CDLL]:
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "liblimits.so"
-        try:
-            subprocess.run([*command, "-shared", "-o", library, source], check=True, capture_output=True, text=True)
-        except FileNotFoundError as error:
-            raise LimitsUnavailableError(f"no compiler {command[0]!r}") from error
-        except subprocess.CalledProcessError as error:
-            raise LimitsUnavailableError(f"{command[0]} failed on {source.name}:\n{error.stderr}") from error
-        yield ctypes.CDLL(str(library))
+class CudaLimitError(RuntimeError):
+    """CUDA failed while a limit was measured."""
 
 
-def host_random_loads(array_bytes: int, keys: int, threads: int) -> float:
-    """Independent random aligned loads of 64 bytes, per second, of ``threads`` threads together."""
-    compiler = os.environ.get("CXX", "c++")
-    with _built([compiler, "-std=c++17", "-O3", "-march=native", "-fPIC", "-pthread"], _HERE / "limits.cpp") as library:
-        measure = library.measure_random_loads
-        measure.restype = ctypes.c_double
-        measure.argtypes = [ctypes.c_uint64, ctypes.c_int64, ctypes.c_int]
-        rate = float(measure(array_bytes, keys, threads))
-    if rate == 0:
-        raise LimitsUnavailableError(f"no memory for an array of {array_bytes} bytes")
-    return rate
+@dataclass(frozen=True)
+class CudaLimits:
+    """Rates per second of the current GPU, each in its best configuration."""
+
+    loads: float  # random aligned loads of 64 bytes
+    swaps: float  # random 64-bit compare-and-swaps
+    copied_bytes: float  # read and written by a copy within the device
 
 
-def cuda(array_bytes: int, keys: int, capability: tuple[int, int]) -> dict[str, float]:
-    """Rates per second of the current GPU, each in its best configuration.
+def cuda_limits(array_bytes: int, keys: int, capability: tuple[int, int]) -> CudaLimits:
+    """Measures over an array of ``array_bytes``, with ``keys`` keys streamed in.
 
-    "L64": random aligned loads of 64 bytes, "C64": random 64-bit compare-and-swaps, both with a key streamed in and
-    over an array of ``array_bytes``; "copy": bytes read and written by a copy within the device.
+    BuildError without nvcc; CudaLimitError where CUDA fails, as where there is no memory.
     """
-    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
-    compiler = os.environ.get("CUDACXX") or shutil.which("nvcc") or f"{home}/bin/nvcc"
-    arch = f"-arch=sm_{capability[0]}{capability[1]}"
-    with _built([compiler, "-std=c++17", "-O3", arch, "-Xcompiler", "-fPIC"], _HERE / "limits.cu") as library:
-        loads, swaps, copied = (ctypes.c_double() for _ in range(3))
-        message = ctypes.create_string_buffer(512)
-        library.measure_limits.argtypes = [
-            ctypes.c_uint64,
-            ctypes.c_int64,
-            *[ctypes.POINTER(ctypes.c_double)] * 3,
-            ctypes.c_char_p,
-            ctypes.c_size_t,
-        ]
-        failed = library.measure_limits(array_bytes, keys, loads, swaps, copied, message, len(message))
-    if failed:
-        raise LimitsUnavailableError(message.value.decode())
-    return {"L64": loads.value, "C64": swaps.value, "copy": copied.value}
+    library = cuda_library("limits", capability)
+    loads, swaps, copied = (ctypes.c_double() for _ in range(3))
+    message = ctypes.create_string_buffer(512)
+    library.measure_limits.argtypes = [
+        ctypes.c_uint64,
+        ctypes.c_int64,
+        *[ctypes.POINTER(ctypes.c_double)] * 3,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+    ]
+    if library.measure_limits(array_bytes, keys, loads, swaps, copied, message, len(message)):
+        raise CudaLimitError(message.value.decode())
+    return CudaLimits(loads.value, swaps.value, copied.value)

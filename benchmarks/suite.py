@@ -1,0 +1,101 @@
+"""Suites of measurements, and how they are run: whatever fails is taken down, and the rest goes on."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from .progress import Progress
+from .report import Failure, Report
+
+
+class NotHereError(Exception):
+    """Cannot be measured here, for a reason that is no fault: what is not installed, or too large."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Measurements that share what takes long to make: arrays, a filled table, whose results were checked."""
+
+    label: str
+    make: Callable[[], AbstractContextManager[Any]]
+    cases: Mapping[str, Callable[[Any], None]]  # by label; each adds to the report
+
+
+@dataclass
+class Session:
+    """What was asked for, and what is known so far."""
+
+    report: Report
+    quick: bool
+    operations: Collection[str] | None = None  # None: all
+    threads: tuple[int, ...] = (1, 2)  # of the host
+    cleanup: Callable[[], None] = field(default=lambda: None)  # gives memory back between groups
+
+    def wants(self, operation: str) -> bool:
+        return self.operations is None or operation in self.operations
+
+    def trouble(self, suite: str, step: str, error: BaseException) -> None:
+        """Take down why something was not measured: as a note where that is no fault, otherwise as a failure."""
+        if isinstance(error, NotHereError):
+            self.report.note(f"{suite}: {error}")
+            return
+        text = "".join(traceback.format_exception(error))
+        self.report.failures.append(Failure(suite, step, f"{type(error).__name__}: {error}\n{text}"))
+        print(f"\nfailed: {suite}, {step}\n{text}", file=sys.stderr)
+
+    def wanted(self, operations: Iterable[str]) -> list[str]:
+        return [operation for operation in operations if self.wants(operation)]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Part of the benchmark."""
+
+    summary: str
+    operations: tuple[str, ...]
+    groups: Callable[[Session], list[Group]]
+
+
+def run(session: Session, suites: Mapping[str, Suite], finished: Callable[[str], None]) -> None:
+    """Runs the suites one after the other, and calls ``finished(name)`` after each, also where parts of it failed."""
+    planned = {name: _plan(session, name, suite) for name, suite in suites.items()}
+    progress = Progress(sum(1 + len(group.cases) for groups in planned.values() for group in groups))
+    for name, groups in planned.items():
+        for group in groups:
+            _run_group(session, name, group, progress)
+            gc.collect()
+            session.cleanup()
+        progress.clear()
+        finished(name)
+    progress.finish()
+
+
+def _plan(session: Session, name: str, suite: Suite) -> list[Group]:
+    try:
+        return [group for group in suite.groups(session) if group.cases]
+    except Exception as error:
+        session.trouble(name, "planning", error)
+        return []
+
+
+def _run_group(session: Session, name: str, group: Group, progress: Progress) -> None:
+    progress.step(f"{name}: {group.label}")
+    done = 0
+    try:
+        with group.make() as made:
+            for label, case in group.cases.items():
+                progress.step(f"{name}: {group.label}: {label}")
+                done += 1
+                try:
+                    case(made)
+                except Exception as error:
+                    session.trouble(name, f"{group.label}: {label}", error)
+    except Exception as error:
+        session.trouble(name, group.label, error)
+    progress.skip(len(group.cases) - done)

@@ -1,0 +1,336 @@
+"""The benchmark suite: that it runs, and that its files say what was measured."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def import_benchmarks():
+    """Without the repository in the path, whose folder gpuhash/ lacks the extension."""
+    if "benchmarks" not in sys.modules:
+        folder = ROOT / "benchmarks"
+        spec = importlib.util.spec_from_file_location(
+            "benchmarks", folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["benchmarks"] = module
+        spec.loader.exec_module(module)
+
+
+import_benchmarks()
+
+from benchmarks import markdown, plots  # noqa: E402
+from benchmarks.progress import Progress  # noqa: E402
+from benchmarks.report import Failure, Limit, Report, limit_family, limit_over  # noqa: E402
+from benchmarks.suite import Group, NotHereError, Session, Suite, run  # noqa: E402
+from benchmarks.timing import Timing  # noqa: E402
+
+HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
+
+
+def run_module(*arguments):
+    """``python`` with these arguments, in a fresh process that finds the benchmarks."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.run(
+        [sys.executable, "-P", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def make_report(device="NVIDIA H200", kind="cuda"):
+    return Report(device, "abc", {"device": kind}, {"python": "3"}, date="2026-01-02")
+
+
+def add_find(report, who, seconds, *, load=None, threads=None, limit=None, pairs=1 << 27):
+    timing = Timing(seconds, seconds, seconds)
+    return report.add(
+        "table", "find present", who, timing, pairs=pairs, batch=pairs, load=load, threads=threads, limit=limit
+    )
+
+
+# Runs ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def quick_run(tmp_path_factory):
+    """One quick run on the host: its process, its report and the folder of its files."""
+    folder = tmp_path_factory.mktemp("quick")
+    done = run_module("-m", "benchmarks", "--quick", "--output", folder)
+    assert done.returncode == 0, done.stderr
+    return done, Report.read(next(folder.glob("*.json"))), folder
+
+
+def test_a_quick_run_measures_every_suite(quick_run):
+    done, report, _ = quick_run
+    assert report.failures == []
+    assert report.suites() == ["table", "peers", "unique", "sweep-load", "sweep-batch", "sweep-size"]
+    for suite in report.suites():
+        operations = {r.operation for r in report.records if r.suite == suite and r.who == "gpuhash"}
+        assert operations, suite
+        assert f"## {suite}" in done.stdout
+    peers = {r.who for r in report.records}
+    assert peers >= {"gpuhash", "dict", "numpy, sorted", "pandas", "tensorflow MutableHashTable"}
+    assert report.limits or any("limits.cpp" in note or "compiler" in note for note in report.notes)
+    assert "boost" in peers or any("peers.cpp" in note or "compiler" in note for note in report.notes)
+
+
+def test_figures_of_a_quick_run_fit_together(quick_run):
+    _, report, _ = quick_run
+    for record in report.records:
+        assert 0 < record.seconds_fastest <= record.seconds <= record.seconds_slowest
+        assert record.keys_per_second == pytest.approx(record.batch / record.seconds)
+        if record.limit is not None:
+            assert record.ratio == pytest.approx(record.keys_per_second / record.limit_keys_per_second)
+    loads = {round(r.load, 1) for r in report.records if r.suite == "table" and r.who == "gpuhash"}
+    assert loads == {0.5, 0.8}
+    assert {r.threads for r in report.records if r.who == "gpuhash"} == {1, 2}
+
+
+def test_files_of_a_quick_run_agree(quick_run):
+    _, report, folder = quick_run
+    (csv_path,), (md_path,) = folder.glob("*.csv"), folder.glob("*.md")
+    with csv_path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["suite"], row["operation"], row["who"], float(row["seconds"])) for row in rows] == [
+        (r.suite, r.operation, r.who, r.seconds) for r in report.records
+    ]
+    text = md_path.read_text()
+    assert text == markdown.markdown(report)
+    assert text.startswith(f"# {report.device}, {report.date}\n")
+    assert report.commit in text
+    assert report.versions["numpy"] in text
+    if HAS_MATPLOTLIB:
+        assert {path.stem.rpartition("-")[2] for path in folder.glob("*.png")} == {"load", "batch", "size"}
+
+
+def test_a_quick_run_on_the_gpu(cuda, tmp_path):
+    pytest.importorskip("torch")
+    done = run_module("-m", "benchmarks", "--device", "cuda", "--quick", "--output", tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = Report.read(next(tmp_path.glob("*.json")))
+    assert report.failures == []
+    assert {"table", "cache", "apply", "rows", "build", "growth", "unique", "sweep-size"} <= set(report.suites())
+
+
+def test_suites_and_operations_can_be_chosen(tmp_path):
+    arguments = ("--quick", "--suites", "sweep-size", "--ops", "erase", "--threads", "1", "--output", tmp_path)
+    done = run_module("-m", "benchmarks", *arguments)
+    assert done.returncode == 0, done.stderr
+    report = Report.read(next(tmp_path.glob("*.json")))
+    assert {(r.suite, r.operation, r.threads) for r in report.records} == {("sweep-size", "erase", 1)}
+
+
+@pytest.mark.parametrize("arguments", [("--suites", "tables"), ("--ops", "lookup"), ("--threads", "0")])
+def test_unknown_words_are_told(arguments):
+    done = run_module("-m", "benchmarks", "--quick", *arguments)
+    assert done.returncode == 2
+    assert "known" in done.stderr or "positive" in done.stderr
+
+
+def test_a_crashed_contender_leaves_the_others_measured(tmp_path):
+    script = tmp_path / "crash.py"
+    script.write_text(
+        "import os\n"
+        "from benchmarks.host.contest import Contest, Effort, Entry, Job, Ready\n"
+        "told = []\n"
+        "def crash(): os._exit(3)\n"
+        "def wrong(): raise ValueError('on purpose')\n"
+        "entries = [\n"
+        "    Entry('fine', 1, lambda: Ready({'job': Job(lambda: None)})),\n"
+        "    Entry('crashing', 1, lambda: Ready({'job': Job(crash)})),\n"
+        "    Entry('raising', 1, lambda: Ready({'job': Job(wrong)})),\n"
+        "    Entry('never ready', 1, wrong),\n"
+        "]\n"
+        "with Contest(entries, told.append) as contest:\n"
+        "    timings = contest.measure(['job'], Effort(turns=2))\n"
+        "    print([contender.entry.who for contender, _ in timings])\n"
+        "    print(len(contest.measure(['job'], Effort(turns=1))))\n"
+        "for error in told: print(str(error).splitlines()[0])\n"
+    )
+    done = run_module(script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "['fine']",
+        "1",
+        "never ready: on purpose",
+        "crashing: its process ended with exit code 3",
+        "raising: on purpose",
+        "raising: on purpose",
+    ]
+
+
+def test_what_fails_is_taken_down_and_the_rest_goes_on(capsys):
+    report = make_report()
+    made = []
+
+    def failing(_):
+        raise RuntimeError("no luck")
+
+    def unmakeable():
+        raise NotHereError("a library is not installed")
+
+    def groups(_):
+        return [
+            Group("one", lambda: nullcontext(made), {"bad": failing, "good": lambda things: things.append(1)}),
+            Group("two", unmakeable, {"never": failing}),
+        ]
+
+    def no_plan(_):
+        raise ValueError("cannot be planned")
+
+    suites = {"first": Suite("", (), groups), "second": Suite("", (), no_plan), "third": Suite("", (), lambda _: [])}
+    finished = []
+    run(Session(report, quick=True), suites, finished.append)
+    assert finished == ["first", "second", "third"]
+    assert made == [1]
+    assert [(f.suite, f.step) for f in report.failures] == [("second", "planning"), ("first", "one: bad")]
+    assert report.failures[1].error.startswith("RuntimeError: no luck")
+    assert report.notes == ["first: a library is not installed"]
+    assert "no luck" in capsys.readouterr().err
+
+
+def test_progress_counts_its_steps(capsys):
+    progress = Progress(4)
+    progress.step("a")
+    progress.step("b")
+    progress.skip(1)
+    progress.finish()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("]")[1].split()[0] for line in lines] == ["0/4", "1/4", "4/4"]
+    assert lines[-1].endswith("done")
+
+
+# Reports -------------------------------------------------------------------------------------------------------------
+
+
+def test_reports_survive_their_files(tmp_path):
+    report = make_report()
+    report.limits["L64"] = 33e9
+    add_find(report, "gpuhash", 0.005, load=0.5, limit=Limit("L64", 33e9))
+    report.quantity("growth", "peak", 2.5, "times")
+    report.note("something")
+    report.failures.append(Failure("rows", "all", "RuntimeError: x"))
+    paths = report.write(tmp_path, "name")
+    assert [path.name for path in paths] == ["name.md", "name.json", "name.csv"]
+    assert Report.read(paths[1]) == report
+
+
+@pytest.mark.parametrize("contents", ["{", "[]", "{}", json.dumps({"records": [{"who": "x"}]})])
+def test_other_files_are_no_reports(tmp_path, contents):
+    path = tmp_path / "other.json"
+    path.write_text(contents)
+    with pytest.raises(ValueError, match="no report"):
+        Report.read(path)
+
+
+def test_tables_show_ratios_to_limits_peers_and_other_days():
+    report = make_report()
+    pairs = 1 << 27
+    add_find(report, "gpuhash", pairs / 30e9, load=0.5, limit=Limit("L64", 40e9))
+    add_find(report, "torch, sorted", pairs / 3e9)
+    lines = markdown.section(report, "table").splitlines()
+    assert lines[2] == "key + value 8 + 8 B, keys distinct, pairs 2^27, batch 2^27, load 0.50"
+    header, _, row = (line.strip("| ").split(" | ") for line in lines[4:7])
+    assert dict(zip(header, row, strict=True)) == {
+        "operation": "find present",
+        "gpuhash, G/s": "30",
+        "of the limit": "0.75 L64",
+        "torch, sorted (times)": "3 (10.00)",
+        "best native peer, another day (times)": "cuco 24.1 (1.24)",
+    }
+
+
+def test_other_gpus_are_not_compared_with_another_day():
+    report = make_report(device="NVIDIA A100")
+    add_find(report, "gpuhash", 1.0, load=0.5)
+    assert "another day" not in markdown.section(report, "table")
+
+
+def test_peers_are_those_of_the_same_contest():
+    report = make_report(kind="cpu")
+    for load, rate in ((0.5, 10e6), (0.8, 20e6)):
+        add_find(report, "gpuhash", (1 << 14) / (2 * rate), load=load, threads=1, pairs=1 << 14)
+        add_find(report, "boost", (1 << 14) / rate, threads=1, pairs=1 << 14)
+    rows = [line for line in markdown.section(report, "table").splitlines() if line.startswith("| find")]
+    assert rows == ["| find present | 0.50 | 20 | 10 (2.00) |", "| find present | 0.80 | 40 | 20 (2.00) |"]
+
+
+def test_peers_are_shown_where_gpuhash_has_no_figure():
+    report = make_report(kind="cpu")
+    add_find(report, "pandas", (1 << 14) / 5e6, threads=1, pairs=1 << 14)
+    assert markdown.section(report, "table").splitlines()[-2] == "| find present |  | 5 |"
+
+
+def test_the_whole_report_names_what_is_missing():
+    report = make_report()
+    report.note("unique: CuPy is not installed")
+    report.failures.append(Failure("rows", "all", "RuntimeError: out of luck\nTraceback"))
+    text = markdown.markdown(report)
+    assert "* unique: CuPy is not installed" in text
+    assert "* rows, all: RuntimeError: out of luck\n" in text
+
+
+def test_names_of_limits():
+    assert limit_over("L64, 1 thread", 2 << 30) == "L64, 1 thread over 2 GiB"
+    assert limit_over("L64", 80 << 10) == "L64 over 80 KiB"
+    assert limit_family("L64, 1 thread over 2 GiB") == "L64, 1 thread"
+    assert limit_family("L64 in L2") == "L64 in L2"
+
+
+def test_reference_figures_are_of_measured_cases():
+    known = markdown.references("NVIDIA H200")
+    assert len(known) > 40
+    for (suite, operation, *_), reference in known.items():
+        assert suite in {"table", "batches", "cache", "rows"}
+        assert operation in {"find present", "find absent", "insert", "insert_or_assign", "erase"}
+        assert 1e9 < reference.keys_per_second < 1e11
+
+
+# Plots ---------------------------------------------------------------------------------------------------------------
+
+
+def swept_report():
+    report = make_report()
+    for batch in (1 << 10, 1 << 20):
+        timing = Timing(batch / 1e9, batch / 1e9, batch / 1e9)
+        limit = Limit("L64", 33e9)
+        report.add("sweep-batch", "find present", "gpuhash", timing, pairs=1 << 20, batch=batch, load=0.8, limit=limit)
+    return report
+
+
+@pytest.mark.skipif(not HAS_MATPLOTLIB, reason="matplotlib is not installed")
+def test_plots_are_drawn_from_the_file(tmp_path):
+    swept_report().write(tmp_path, "name")
+    done = run_module("-m", "benchmarks", "plot", tmp_path / "name.json", "--output", tmp_path / "plots")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (tmp_path / "plots").iterdir()] == ["name-batch.png"]
+    assert (tmp_path / "plots" / "name-batch.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_plots_without_matplotlib_say_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    with pytest.raises(plots.NoMatplotlibError, match="not installed"):
+        plots.draw(swept_report(), tmp_path, "name")
+
+
+def test_plotting_what_is_no_report_fails(tmp_path):
+    (tmp_path / "other.json").write_text("{}")
+    done = run_module("-m", "benchmarks", "plot", tmp_path / "other.json")
+    assert done.returncode == 2
+    assert "no report" in done.stderr
