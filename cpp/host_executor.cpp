@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "host_combine.hpp"
+#include "host_find.hpp"
 #include "host_parallel.hpp"
 #include "host_rehash.hpp"
 #include "host_rows.hpp"
@@ -11,7 +12,6 @@
 namespace gpuhash {
 
 using host::for_each_part;
-using host::for_each_probe;
 using host::load_word;
 using host::Purpose;
 using host::Reach;
@@ -29,29 +29,100 @@ const std::byte* value_at(const ValueBatch& values, std::int64_t i) {
   return static_cast<const std::byte*>(values.data) + (values.broadcast ? 0 : i * values.bytes);
 }
 
-/// Puts the key where the walk found room, and its value with it. False where there was none.
+/// A new key's slot gets key and value. Else, place() is told what is there.
 template <class View>
-bool store_new(const View& view, const typename View::Key& stored, const host::Place<View>& place,
+void store_new(const View& view, const typename View::Key& stored, typename View::SlotType* slot,
                [[maybe_unused]] const ValueBatch& values, [[maybe_unused]] std::int64_t i,
-               [[maybe_unused]] host::RowSource& row_source, Tally& tally) {
-  if (place.vacant == nullptr) {
-    ++tally.dropped;
-    return false;
-  }
-  ++tally.size;
-  place.vacant->key = stored;
+               [[maybe_unused]] host::RowSource& row_source) {
+  slot->key = stored;
   if constexpr (View::kHasValue) {
     using Value = typename View::Value;
     if (has_rows(view)) {
       const std::uint64_t row = row_source.take();
-      place.vacant->value = static_cast<Value>(row);
+      slot->value = static_cast<Value>(row);
       std::memcpy(host::row_data(view, row), value_at(values, i), static_cast<std::size_t>(values.bytes));
     } else {
-      place.vacant->value = load_word<Value>(value_at(values, i), 0, values.bytes);
+      slot->value = load_word<Value>(value_at(values, i), 0, values.bytes);
     }
   }
-  return true;
 }
+
+template <class View>
+struct Insertion {
+  const View& view;
+  const InsertBatch& batch;
+  host::RowSource& row_source;
+
+  void place(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
+    if (is_new) {
+      store_new(view, stored, slot, batch.values, i, row_source);
+    } else if constexpr (View::kHasValue) {
+      if (batch.mode == InsertMode::kAssign && slot != nullptr) {
+        const std::byte* const value = value_at(batch.values, i);
+        if (has_rows(view))
+          std::memcpy(host::row_data(view, slot->value), value, static_cast<std::size_t>(batch.values.bytes));
+        else
+          slot->value = load_word<typename View::Value>(value, 0, batch.values.bytes);
+      }
+    }
+    if (batch.inserted != nullptr) batch.inserted[i] = is_new;
+  }
+};
+
+template <class View>
+struct Application {
+  const View& view;
+  const ApplyBatch& batch;
+  host::CombineFn combine;
+  host::RowSource& row_source;
+
+  void place(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
+    if (is_new) {
+      store_new(view, stored, slot, batch.values, i, row_source);
+    } else if constexpr (View::kHasValue) {
+      if (slot != nullptr) {
+        void* const value =
+            has_rows(view) ? static_cast<void*>(host::row_data(view, slot->value)) : static_cast<void*>(&slot->value);
+        combine(value, value_at(batch.values, i), batch.elements);
+      }
+    }
+    if (batch.inserted != nullptr) batch.inserted[i] = is_new;
+  }
+};
+
+template <class View>
+struct Erasure {
+  const View& view;
+  bool* erased;  // [n] or null
+  host::RowSink& row_sink;
+
+  void found(std::int64_t i, typename View::SlotType* slot, Tally& tally) const {
+    if (erased != nullptr) erased[i] = true;
+    --tally.size;
+    ++tally.erased;
+    if constexpr (View::kHasValue) {
+      if (has_rows(view)) row_sink.give_back(slot->value);
+      slot->value = empty_value<typename View::Value>();
+    }
+    // Where a key may have passed, an empty slot would hide it.
+    constexpr auto kEmpty = empty_key<typename View::Key>();
+    const bool never_passed = host::Portable::slots_with<View>(host::bucket_of(view, slot), kEmpty).any();
+    slot->key = never_passed ? kEmpty : erased_key<typename View::Key>();
+  }
+  void absent(std::int64_t i) const {
+    if (erased != nullptr) erased[i] = false;
+  }
+};
+
+template <class View>
+struct AbsentKeys {
+  const KeyBatch& keys;
+  typename View::Key* to;
+
+  void found(std::int64_t, typename View::SlotType*) {}
+  void absent(std::int64_t i) { *to++ = load_word<typename View::Key>(keys.data, i, keys.bytes); }
+  void left_region(std::int64_t) {}
+};
 
 }  // namespace
 
@@ -70,76 +141,26 @@ void HostExecutor<Key, Value>::clear(DeviceContext&, const View& view, Stream) c
 template <class Key, class Value>
 void HostExecutor<Key, Value>::find(DeviceContext&, const View& view, const KeyBatch& keys, const FindOutput& out,
                                     Stream) const {
-  const auto value_bytes = static_cast<std::size_t>(out.bytes);
-  const auto write = [&](std::int64_t i, const typename View::SlotType* slot) {
-    if (out.found != nullptr) out.found[i] = slot != nullptr;
-    if constexpr (View::kHasValue) {
-      if (out.rows != nullptr) out.rows[i] = slot != nullptr ? static_cast<std::int64_t>(slot->value) : -1;
-      if (out.values == nullptr) return;
-      std::byte* const to = static_cast<std::byte*>(out.values) + i * out.bytes;
-      if (slot == nullptr) {
-        if (out.fallback != nullptr)
-          std::memcpy(to, out.fallback, value_bytes);
-        else
-          std::memset(to, 0, value_bytes);
-      } else if (has_rows(view)) {
-        std::memcpy(to, host::row_data(view, slot->value), value_bytes);
-      } else {
-        store_word(to, 0, out.bytes, slot->value);
-      }
-    }
-  };
-  std::atomic<std::uint64_t> missing{0};
+  std::atomic<std::uint64_t> present{0};
   for_each_part(keys.count, host::reader_parts(keys.count), [&](int, std::int64_t begin, std::int64_t end) {
-    std::uint64_t missing_here = 0;
-    for_each_probe(view, keys, begin, end, [&](std::int64_t i, const Probe<Key>& probe) {
-      const auto place = host::walk<Purpose::kLookup, Reach::kTable>(view, probe);
-      missing_here += place.match == nullptr ? 1 : 0;
-      write(i, place.match);
-    });
-    missing.fetch_add(missing_here, std::memory_order_relaxed);
+    present.fetch_add(host::find_range(view, keys, begin, end, out), std::memory_order_relaxed);
   });
-  if (out.count_missing) view.control->missing = missing.load(std::memory_order_relaxed);
+  if (out.count_missing)
+    view.control->missing = static_cast<std::uint64_t>(keys.count) - present.load(std::memory_order_relaxed);
 }
 
 template <class Key, class Value>
 void HostExecutor<Key, Value>::insert(DeviceContext&, const View& view, const InsertBatch& batch, Stream) const {
   host::RowSource row_source(view.rows, *view.control);
-  host::write_each<Purpose::kInsertion>(
-      view, batch.keys, [&](std::int64_t i, const Key& stored, const host::Place<View>& place, Tally& tally) {
-        bool inserted = false;
-        if (place.match == nullptr) {
-          inserted = store_new(view, stored, place, batch.values, i, row_source, tally);
-        } else if constexpr (View::kHasValue) {
-          const std::byte* const value = value_at(batch.values, i);
-          if (batch.mode == InsertMode::kKeep) {
-          } else if (has_rows(view)) {
-            std::memcpy(host::row_data(view, place.match->value), value, static_cast<std::size_t>(batch.values.bytes));
-          } else {
-            place.match->value = load_word<Value>(value, 0, batch.values.bytes);
-          }
-        }
-        if (batch.inserted != nullptr) batch.inserted[i] = inserted;
-      });
+  host::write_each<Purpose::kInsertion>(view, batch.keys, Insertion<View>{view, batch, row_source});
   row_source.settle();
 }
 
 template <class Key, class Value>
 void HostExecutor<Key, Value>::apply(DeviceContext&, const View& view, const ApplyBatch& batch, Stream) const {
-  [[maybe_unused]] const host::CombineFn combine = host::combine_function(batch.dtype, batch.op);
   host::RowSource row_source(view.rows, *view.control);
-  host::write_each<Purpose::kInsertion>(
-      view, batch.keys, [&](std::int64_t i, const Key& stored, const host::Place<View>& place, Tally& tally) {
-        bool inserted = false;
-        if (place.match == nullptr) {
-          inserted = store_new(view, stored, place, batch.values, i, row_source, tally);
-        } else if constexpr (View::kHasValue) {
-          void* const value = has_rows(view) ? static_cast<void*>(host::row_data(view, place.match->value))
-                                             : static_cast<void*>(&place.match->value);
-          combine(value, value_at(batch.values, i), batch.elements);
-        }
-        if (batch.inserted != nullptr) batch.inserted[i] = inserted;
-      });
+  const host::CombineFn combine = host::combine_function(batch.dtype, batch.op);
+  host::write_each<Purpose::kInsertion>(view, batch.keys, Application<View>{view, batch, combine, row_source});
   row_source.settle();
 }
 
@@ -147,20 +168,7 @@ template <class Key, class Value>
 void HostExecutor<Key, Value>::erase(DeviceContext&, const View& view, const KeyBatch& keys, bool* erased, const Plan*,
                                      Stream) const {
   host::RowSink row_sink(view.rows, *view.control);
-  host::write_each<Purpose::kLookup>(
-      view, keys, [&](std::int64_t i, const Key&, const host::Place<View>& place, Tally& tally) {
-        if (erased != nullptr) erased[i] = place.match != nullptr;
-        if (place.match == nullptr) return;
-        --tally.size;
-        ++tally.erased;
-        if constexpr (View::kHasValue) {
-          if (has_rows(view)) row_sink.give_back(place.match->value);
-          place.match->value = empty_value<Value>();
-        }
-        // Where a key may have passed, an empty slot would hide it.
-        const bool never_passed = host::slots_with<View>(host::bucket_of(view, place.match), empty_key<Key>()) != 0;
-        place.match->key = never_passed ? empty_key<Key>() : erased_key<Key>();
-      });
+  host::write_each<Purpose::kLookup>(view, keys, Erasure<View>{view, erased, row_sink});
   row_sink.settle();
 }
 
@@ -169,12 +177,9 @@ void HostExecutor<Key, Value>::list_absent(DeviceContext&, const View& view, con
                                            Stream) const {
   const int parts = host::reader_parts(keys.count);
   const auto list = [&](std::int64_t begin, std::int64_t end) {
-    Key* to = out + begin;
-    for_each_probe(view, keys, begin, end, [&](std::int64_t i, const Probe<Key>& probe) {
-      if (host::walk<Purpose::kLookup, Reach::kTable>(view, probe).match == nullptr)
-        *to++ = load_word<Key>(keys.data, i, keys.bytes);
-    });
-    return to - (out + begin);
+    AbsentKeys<View> absent_keys{keys, out + begin};
+    host::walk_each<Purpose::kLookup>(view, Reach::kTable, keys, host::FromPosition{begin}, end - begin, absent_keys);
+    return absent_keys.to - (out + begin);
   };
   if (parts == 1) {
     view.control->absent = static_cast<std::uint64_t>(list(0, keys.count));

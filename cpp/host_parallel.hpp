@@ -6,20 +6,21 @@
 #include <cstdint>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "error.hpp"
-#include "host_walk.hpp"
+#include "host_pipeline.hpp"
 #include "thread_pool.hpp"
 
 /// How the host executor shares a batch out among threads.
 ///
-/// Readers take a contiguous part of the batch each. Writers take a range of *regions* each ("owner computes"): every
-/// thread scans the whole batch, in order, and acts on the keys of its regions only, so no two threads write to the
-/// same bucket or filter byte, and a key's duplicates meet in batch order. The few keys whose walk would leave their
-/// region are put aside and done by one thread afterwards, in batch order too: once a walk leaves its region, every
-/// later walk of that key does (inserting makes no slot free, erasing makes no full bucket look empty), so all
-/// duplicates of such a key are put aside together.
+/// Readers take a contiguous part of the batch each. Writers take a range of *regions* each ("owner computes"): the
+/// batch is first sorted by owner, stably, and then every thread acts on the keys of its regions. So no two threads
+/// write to the same bucket or filter byte, and a key's duplicates meet in batch order. The few keys whose walk would
+/// leave their region are put aside and done by one thread afterwards, in batch order too: once a walk leaves its
+/// region, every later walk of that key does (inserting makes no slot free, erasing makes no full bucket look empty),
+/// so all duplicates of such a key are put aside together.
 namespace gpuhash::host {
 
 /// Fewer keys than this per thread are not worth waking it for.
@@ -66,23 +67,14 @@ struct Tally {
   std::uint64_t erased = 0;
   std::uint64_t dropped = 0;
 
-  void add_to(Control& control) const {
-    control.size += size;
-    control.filter_bits += filter_bits;
-    control.erased += erased;
-    control.dropped += dropped;
+  /// To Control or another tally.
+  template <class Total>
+  void add_to(Total& total) const {
+    total.size += size;
+    total.filter_bits += filter_bits;
+    total.erased += erased;
+    total.dropped += dropped;
   }
-};
-
-/// The regions [begin, end) that a thread owns.
-struct Owned {
-  std::uint32_t begin;
-  std::uint32_t end;
-
-  Owned(const Geometry& geometry, int part, int parts)
-      : begin(static_cast<std::uint32_t>(part_begin(geometry.region_count, part, parts))),
-        end(static_cast<std::uint32_t>(part_begin(geometry.region_count, part + 1, parts))) {}
-  bool has(std::uint32_t region) const { return begin <= region && region < end; }
 };
 
 /// One bit per key of a batch; threads set bits of the same word.
@@ -94,11 +86,11 @@ class Marks {
     std::atomic_ref(words_[static_cast<std::size_t>(i / 64)])
         .fetch_or(std::uint64_t{1} << (i % 64), std::memory_order_relaxed);
   }
-  /// Calls body(i) for every mark, in order.
+  /// Calls body(i) for every mark, in order, and removes it.
   template <class Body>
-  void for_each(Body body) const {
+  void take_each(Body body) {
     for (std::size_t w = 0; w < words_.size(); ++w)
-      for (std::uint64_t rest = words_[w]; rest != 0; rest &= rest - 1)
+      for (std::uint64_t rest = std::exchange(words_[w], 0); rest != 0; rest &= rest - 1)
         body(static_cast<std::int64_t>(w * 64) + std::countr_zero(rest));
   }
 
@@ -106,48 +98,124 @@ class Marks {
   std::vector<std::uint64_t> words_;
 };
 
-/// Calls act(i, stored key, place, tally) for every key of the batch; keys that are equal in batch order, others in any
-/// order and on several threads. Adds the tallies to the table's control.
-template <Purpose kPurpose, class View, class Act>
-void write_each(const View& view, const KeyBatch& keys, Act act) {
+/// Stably sorts the positions of a chunk of a batch by the thread that owns their key's region. Every thread sorts a
+/// part of the chunk; what an owner gets is then one list of every part, in the order of the parts.
+class Shares {
+ public:
+  /// Positions in a chunk: what is written about them stays in cache until it is read.
+  static constexpr std::int64_t kChunk = std::int64_t{1} << 20;
+
+  Shares(std::int64_t largest_chunk, int parts)
+      : parts_(parts),
+        offsets_(scratch<std::uint32_t>(largest_chunk)),
+        owners_(scratch<std::uint16_t>(largest_chunk)),
+        begins_(scratch<std::uint32_t>(parts * (parts + 1))) {}
+
+  template <class View>
+  void sort(const View& view, const KeyBatch& keys, std::int64_t base, std::int64_t count) {
+    using Key = typename View::Key;
+    for_each_part(count, parts_, [&](int part, std::int64_t begin, std::int64_t end) {
+      if (keys.bytes == sizeof(Key))
+        sort_part(view, WholeKeys<Key>{static_cast<const Key*>(keys.data)}, base, part, begin, end);
+      else
+        sort_part(view, AnyKeys<Key>{keys.data, keys.bytes}, base, part, begin, end);
+    });
+  }
+
+  /// What the owner has of one part of the chunk: offsets in the chunk, ascending.
+  const std::uint32_t* begin(int part, int owner) const { return offsets_.data() + begins_[index(part, owner)]; }
+  std::int64_t size(int part, int owner) const { return begins_[index(part, owner + 1)] - begins_[index(part, owner)]; }
+
+ private:
+  std::size_t index(int part, int owner) const { return static_cast<std::size_t>(part * (parts_ + 1) + owner); }
+
+  template <class View, class Keys>
+  void sort_part(const View& view, const Keys& keys, std::int64_t base, int part, std::int64_t begin,
+                 std::int64_t end) {
+    // Regions are dealt out in ranges of nearly equal length: region * parts / region_count, without the division.
+    const std::uint64_t owners_per_region = (static_cast<std::uint64_t>(parts_) << 32) / view.geometry.region_count;
+    std::uint32_t* const begins = begins_.data() + index(part, 0);
+    std::fill_n(begins, parts_ + 1, 0);
+    for (std::int64_t n = begin; n < end; ++n) {
+      const Probe<typename View::Key> probe(keys[base + n], view.geometry);
+      const auto owner = static_cast<std::uint16_t>(probe.region(view.geometry) * owners_per_region >> 32);
+      owners_[static_cast<std::size_t>(n)] = owner;
+      ++begins[owner + 1];
+    }
+    begins[0] = static_cast<std::uint32_t>(begin);
+    for (int owner = 0; owner < parts_; ++owner) begins[owner + 1] += begins[owner];
+    // Lists are written from their end to their beginning: begins[owner + 1] ends up at the beginning of owner's.
+    for (std::int64_t n = end; n-- > begin;)
+      offsets_[--begins[owners_[static_cast<std::size_t>(n)] + 1]] = static_cast<std::uint32_t>(n);
+    std::copy_n(begins + 1, parts_, begins);
+    begins[parts_] = static_cast<std::uint32_t>(end);
+  }
+
+  int parts_;
+  std::vector<std::uint32_t> offsets_;  // [chunk]
+  std::vector<std::uint16_t> owners_;   // [chunk]
+  std::vector<std::uint32_t> begins_;   // [parts, parts + 1]
+};
+
+/// What a pipeline tells, passed on to the batch's operation together with the thread's tally.
+template <class Operation>
+struct Writer {
+  const Operation& operation;
+  Tally tally{};
+  Marks* put_aside = nullptr;
+  std::int64_t base = 0;
+
+  template <class Slot>
+  void found(std::int64_t i, Slot* slot) {
+    operation.found(i, slot, tally);
+  }
+  void absent(std::int64_t i) { operation.absent(i); }
+  template <class Key, class Slot>
+  void place(std::int64_t i, const Key& stored, Slot* slot, bool is_new) {
+    tally.size += is_new ? 1 : 0;
+    tally.dropped += slot == nullptr ? 1 : 0;
+    operation.place(i, stored, slot, is_new);
+  }
+  void left_region(std::int64_t i) { put_aside->set(i - base); }
+};
+
+/// Performs an operation on every key of the batch: on keys that are equal in batch order, on others in any order and
+/// on several threads. Adds to the table's control. The operation has
+///
+///   found(i, slot, tally), absent(i)   kLookup, one of them for each key
+///   place(i, stored, slot, is_new)     kInsertion; slot null: there was none
+template <Purpose kPurpose, class View, class Operation>
+void write_each(const View& view, const KeyBatch& keys, const Operation& operation) {
   const int parts = writer_parts(keys.count, view.geometry);
-  const auto act_anywhere = [&](std::int64_t i, const auto& probe, Tally& tally) {
-    const auto place = walk<kPurpose, Reach::kTable>(view, probe);
-    tally.filter_bits += place.new_filter_bits;
-    act(i, probe.stored(), place, tally);
-  };
   if (parts == 1) {
-    Tally tally;
-    for_each_probe(view, keys, 0, keys.count,
-                   [&](std::int64_t i, const auto& probe) { act_anywhere(i, probe, tally); });
-    tally.add_to(*view.control);
+    Writer<Operation> writer{operation};
+    writer.tally.filter_bits += walk_each<kPurpose>(view, Reach::kTable, keys, FromPosition{0}, keys.count, writer);
+    writer.tally.add_to(*view.control);
     return;
   }
 
-  Marks put_aside(keys.count);
+  const std::int64_t largest_chunk = std::min(keys.count, Shares::kChunk);
+  Shares shares(largest_chunk, parts);
+  Marks put_aside(largest_chunk);
   auto tallies = scratch<Tally>(parts);
-  parallel_for(parts, [&](int part) {
-    const Owned owned(view.geometry, part, parts);
-    Tally tally;
-    for_each_probe(
-        view, keys, 0, keys.count, [&](const auto& probe) { return owned.has(probe.region(view.geometry)); },
-        [&](std::int64_t i, const auto& probe) {
-          const auto place = walk<kPurpose, Reach::kRegion>(view, probe);
-          tally.filter_bits += place.new_filter_bits;
-          if (place.left_region)
-            put_aside.set(i);
-          else
-            act(i, probe.stored(), place, tally);
-        });
-    tallies[static_cast<std::size_t>(part)] = tally;
-  });
-  Tally last;
-  put_aside.for_each([&](std::int64_t i) {
-    using Key = typename View::Key;
-    act_anywhere(i, Probe<Key>(load_word<Key>(keys.data, i, keys.bytes), view.geometry), last);
-  });
+  for (std::int64_t base = 0; base < keys.count; base += Shares::kChunk) {
+    const std::int64_t count = std::min(Shares::kChunk, keys.count - base);
+    shares.sort(view, keys, base, count);
+    parallel_for(parts, [&](int owner) {
+      Writer<Operation> writer{operation, {}, &put_aside, base};
+      for (int part = 0; part < parts; ++part)
+        writer.tally.filter_bits +=
+            walk_each<kPurpose>(view, Reach::kRegion, keys, ListedPositions{shares.begin(part, owner), base},
+                                shares.size(part, owner), writer);
+      writer.tally.add_to(tallies[static_cast<std::size_t>(owner)]);
+    });
+    Writer<Operation> last{operation};
+    put_aside.take_each([&](std::int64_t offset) {
+      last.tally.filter_bits += walk_each<kPurpose>(view, Reach::kTable, keys, FromPosition{base + offset}, 1, last);
+    });
+    last.tally.add_to(*view.control);
+  }
   for (const Tally& tally : tallies) tally.add_to(*view.control);
-  last.add_to(*view.control);
 }
 
 }  // namespace gpuhash::host

@@ -1,8 +1,12 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <new>
+#include <string>
 #include <vector>
 
 #include "host_parallel.hpp"
@@ -12,9 +16,9 @@ namespace gpuhash::host {
 
 /// Moves the live slots of one table into an empty one.
 ///
-/// Owner computes, as in write_each(), but nobody scans all of `from`: buckets keep their order, so the keys of an
-/// owner's regions lie in one range of buckets, but for those that were displaced. Whoever comes across another owner's
-/// key puts it on a list that its owner reads in a second pass.
+/// Buckets keep their order, so the old table is read and the new one written as two streams. Threads own regions of
+/// the new table, as in write_each(), and read the range of old buckets from which nearly all of their keys come.
+/// Whoever comes across another owner's key puts it on a list that its owner reads in a second pass.
 template <class View>
 class Rehash {
  public:
@@ -24,11 +28,12 @@ class Rehash {
   void run() {
     const int parts = writer_parts(static_cast<std::int64_t>(from_.control->size), to_.geometry);
     Tally total;
-    if (parts == 1)
-      for_each_live(from_, 0, std::uint64_t{from_.geometry.bucket_count} + 1,
-                    [&](SlotType* slot, bool stray) { move<Reach::kTable>({slot, stray}, total); });
-    else
-      run_parallel(parts, total);
+    try {
+      move_all(parts, total);
+    } catch (const std::bad_alloc&) {
+      throw OutOfMemoryError("could not allocate scratch memory for a rehash of " +
+                             std::to_string(from_.control->size) + " keys");
+    }
     Control& control = *to_.control;
     control.size = total.size;
     control.filter_bits = total.filter_bits;
@@ -41,78 +46,118 @@ class Rehash {
   using Key = typename View::Key;
   using SlotType = typename View::SlotType;
 
+  /// Slots per run of a pipeline.
+  static constexpr std::size_t kGathered = 1024;
+
   struct Item {
     const SlotType* slot;
     bool stray;
     Key key() const { return key_of_slot(slot->key, stray); }
   };
+  using Items = std::vector<Item>;
+
+  struct Owned {
+    std::uint32_t begin;
+    std::uint32_t end;
+    Owned(const Geometry& geometry, int part, int parts)
+        : begin(static_cast<std::uint32_t>(part_begin(geometry.region_count, part, parts))),
+          end(static_cast<std::uint32_t>(part_begin(geometry.region_count, part + 1, parts))) {}
+    bool has(std::uint32_t region) const { return begin <= region && region < end; }
+  };
+
   struct Part {
-    std::vector<Item> foreign;    // another owner's
-    std::vector<Item> put_aside;  // would leave their region
+    Items foreign;    // another owner's
+    Items put_aside;  // would leave their region
     Tally tally;
   };
 
-  void run_parallel(int count, Tally& total) {
-    auto parts = scratch<Part>(count);
-    try {
-      parallel_for(count,
-                   [&](int p) { move_range(parts[static_cast<std::size_t>(p)], Owned(to_.geometry, p, count)); });
-      parallel_for(count, [&](int p) {
-        for (const Part& other : parts)
-          for (const Item& item : other.foreign)
-            move_if_owned(item, parts[static_cast<std::size_t>(p)], Owned(to_.geometry, p, count), nullptr);
-      });
-    } catch (const std::bad_alloc&) {
-      throw OutOfMemoryError("could not allocate scratch memory for a rehash of " +
-                             std::to_string(from_.control->size) + " keys");
+  struct ItemKeys {
+    const Item* items;
+    Key operator[](std::int64_t i) const { return items[i].key(); }
+  };
+
+  /// The pipeline's visitor.
+  struct Mover {
+    Rehash& rehash;
+    const Item* items;
+    Items* put_aside;
+    Tally tally{};
+
+    void place(std::int64_t i, const Key& stored, SlotType* slot, bool is_new) {
+      if (!is_new) {
+        ++tally.dropped;
+        return;
+      }
+      ++tally.size;
+      *slot = *items[i].slot;
+      slot->key = stored;
+      rehash.move_row(slot);
     }
-    for (const Part& part : parts) {
-      for (const Item& item : part.put_aside) move<Reach::kTable>(item, total);
-      total.size += part.tally.size;
-      total.filter_bits += part.tally.filter_bits;
-      total.dropped += part.tally.dropped;
+    void left_region(std::int64_t i) { put_aside->push_back(items[i]); }
+  };
+
+  void move_all(int count, Tally& total) {
+    std::vector<Part> parts(static_cast<std::size_t>(count));
+    parallel_for(count, [&](int p) {
+      Part& part = parts[static_cast<std::size_t>(p)];
+      move_range(part, Owned(to_.geometry, p, count), count == 1 ? Reach::kTable : Reach::kRegion);
+    });
+    parallel_for(count, [&](int p) {
+      Part& part = parts[static_cast<std::size_t>(p)];
+      const Owned owned(to_.geometry, p, count);
+      for (const Part& other : parts)
+        for (const Item& item : other.foreign)
+          if (owned.has(region_of(item))) move(&item, 1, Reach::kRegion, part);
+    });
+    Part last;
+    for (Part& part : parts) {
+      for (const Item& item : part.put_aside) move(&item, 1, Reach::kTable, last);
+      part.tally.add_to(total);
     }
+    last.tally.add_to(total);
   }
 
-  void move_range(Part& part, Owned owned) {
+  void move_range(Part& part, Owned owned, Reach reach) {
+    std::array<Item, kGathered> items;
+    std::size_t count = 0;
+    const auto visit = [&](const SlotType* slot, bool stray) {
+      const Item item{slot, stray};
+      if (!owned.has(region_of(item))) return part.foreign.push_back(item);
+      items[count++] = item;
+      if (count < kGathered) return;
+      move(items.data(), count, reach, part);
+      count = 0;
+    };
     const auto bucket_of_region = [&](std::uint32_t region) {
       return std::uint64_t{from_.geometry.bucket_count} * region / to_.geometry.region_count;
     };
-    const auto visit = [&](SlotType* slot, bool stray) { move_if_owned({slot, stray}, part, owned, &part.foreign); };
     for_each_live(from_, bucket_of_region(owned.begin), bucket_of_region(owned.end), visit);
     const std::uint64_t stray_bucket = from_.geometry.bucket_count;
     if (owned.begin == 0) for_each_live(from_, stray_bucket, stray_bucket + 1, visit);
+    move(items.data(), count, reach, part);
   }
 
-  void move_if_owned(const Item& item, Part& part, Owned owned, std::vector<Item>* foreign) {
-    if (!owned.has(Probe<Key>(item.key(), to_.geometry).region(to_.geometry))) {
-      if (foreign != nullptr) foreign->push_back(item);
-    } else if (!move<Reach::kRegion>(item, part.tally)) {
-      part.put_aside.push_back(item);
-    }
+  std::uint32_t region_of(const Item& item) const { return Probe<Key>(item.key(), to_.geometry).region(to_.geometry); }
+
+  void move(const Item* items, std::size_t count, Reach reach, Part& part) {
+    Mover mover{*this, items, &part.put_aside};
+    with_simd([&](auto simd) {
+      // kNear: two streams need no prefetching.
+      Pipeline<Purpose::kInsertion, true, decltype(simd), View, ItemKeys, FromPosition, Mover> pipeline(
+          to_, reach, ItemKeys{items}, FromPosition{0}, mover);
+      pipeline.run(static_cast<std::int64_t>(count));
+      mover.tally.filter_bits += pipeline.new_filter_bits();
+    });
+    mover.tally.add_to(part.tally);
   }
 
-  /// False where the key would leave its region.
-  template <Reach kReach>
-  bool move(const Item& item, Tally& tally) {
-    const Probe<Key> probe(item.key(), to_.geometry);
-    const auto place = walk<Purpose::kInsertion, kReach>(to_, probe);
-    tally.filter_bits += place.new_filter_bits;
-    if (place.left_region) return false;
-    if (place.vacant == nullptr) {
-      ++tally.dropped;
-      return true;
-    }
-    ++tally.size;
-    *place.vacant = *item.slot;
-    place.vacant->key = probe.stored();
+  void move_row([[maybe_unused]] SlotType* slot) {
     if constexpr (View::kHasValue)
       if (compact_rows_) {
         const std::uint64_t row = next_row_.fetch_add(1, std::memory_order_relaxed);
-        std::memcpy(row_data(to_, row), row_data(from_, item.slot->value), static_cast<std::size_t>(from_.rows.bytes));
-        place.vacant->value = static_cast<typename View::Value>(row);
+        std::memcpy(row_data(to_, row), row_data(from_, slot->value), static_cast<std::size_t>(from_.rows.bytes));
+        slot->value = static_cast<typename View::Value>(row);
       }
-    return true;
   }
 
   void settle_rows() {

@@ -1,0 +1,42 @@
+#include "host_simd.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+namespace gpuhash::host {
+namespace {
+
+InstructionSet best_supported() {
+#if defined(__x86_64__)
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    return InstructionSet::kAvx512;
+  if (avx2) return InstructionSet::kAvx2;
+#endif
+  return InstructionSet::kPortable;
+}
+
+InstructionSet chosen() {
+  const char* const text = std::getenv("GPUHASH_SIMD");
+  const std::string wish = text == nullptr ? "" : text;
+  InstructionSet most = InstructionSet::kAvx512;
+  if (wish == "portable")
+    most = InstructionSet::kPortable;
+  else if (wish == "avx2")
+    most = InstructionSet::kAvx2;
+  else if (!wish.empty() && wish != "avx512")
+    throw std::invalid_argument("GPUHASH_SIMD is '" + wish + "'; expected portable, avx2 or avx512");
+  return std::min(most, best_supported());
+}
+
+}  // namespace
+
+InstructionSet instruction_set() {
+  static const InstructionSet set = chosen();
+  return set;
+}
+
+}  // namespace gpuhash::host

@@ -1,0 +1,165 @@
+"""Every instruction set and thread count of the host gives the same results. Against NumPy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hashing import keys_of_first_bucket
+from samples import same_bytes
+
+from gpuhash import HashSet, HashTable
+
+KEYS = {
+    "int32": ("int32", ()),
+    "int64": ("int64", ()),
+    "16 bytes": ("int64", (2,)),
+    "3 bytes": ("int8", (3,)),
+    "12 bytes": ("int32", (3,)),
+}
+VALUES = {"set": None, "int16": ("int16", ()), "int32": ("int32", ()), "int64": ("int64", ()), "rows": ("int32", (5,))}
+
+
+def unlike_others(count: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Distinct keys of that dtype and shape, [count, *shape]."""
+    element = np.dtype(dtype)
+    numbers = np.random.default_rng(count).permutation(np.arange(count, dtype=np.uint64))
+    keys = np.zeros((count, max(1, element.itemsize * int(np.prod(shape, dtype=int)))), np.uint8)
+    width = min(8, keys.shape[1])
+    with np.errstate(over="ignore"):
+        spread = numbers * np.uint64(0x9E3779B97F4A7C15 | 1)  # odd: the low bytes stay distinct
+    keys[:, :width] = spread[:, None].view(np.uint8)[:, :width]
+    return keys.view(element).reshape(count, *shape)
+
+
+def first_of_each(draws: np.ndarray) -> np.ndarray:
+    """Is this the first time that the number is drawn? bool [n]"""
+    mask = np.zeros(len(draws), np.bool_)
+    mask[np.unique(draws, return_index=True)[1]] = True
+    return mask
+
+
+def last_value(draws: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
+    """values[i] of the last i at which each number was drawn, zeros where it was not."""
+    result = np.zeros((count, *values.shape[1:]), values.dtype)
+    backwards = draws[::-1]
+    numbers, at = np.unique(backwards, return_index=True)
+    result[numbers] = values[::-1][at]
+    return result
+
+
+def every_operation(keys: np.ndarray, value: tuple[str, tuple[int, ...]] | None, capacity: int) -> None:
+    """Batches with duplicates, in order, with every mask and value checked. Half of the keys are never inserted."""
+    rng = np.random.default_rng(1)
+    count = len(keys) // 2
+    is_set = value is None
+    dtype, shape = value or ("int8", ())
+
+    def some_values(length: int) -> np.ndarray:
+        return rng.integers(-100, 100, (length, *shape)).astype(dtype)
+
+    if is_set:
+        table = HashSet(keys.dtype.name, key_shape=keys.shape[1:], capacity=capacity, max_load_factor=1.0)
+    else:
+        table = HashTable(
+            keys.dtype.name, dtype, key_shape=keys.shape[1:], value_shape=shape, capacity=capacity, max_load_factor=1.0
+        )
+
+    def insert(draws: np.ndarray, values: np.ndarray) -> np.ndarray:
+        return table.add(keys[draws]) if is_set else table.insert(keys[draws], values)
+
+    def assign(draws: np.ndarray, values: np.ndarray) -> np.ndarray:
+        return table.add(keys[draws]) if is_set else table.insert_or_assign(keys[draws], values)
+
+    def check(present: np.ndarray, expected: np.ndarray) -> None:
+        assert len(table) == present.sum()
+        order = rng.permutation(len(keys))
+        same_bytes(table.contains(keys[order]), present[order])
+        if not is_set:
+            values, found = table.find(keys[order], default=7)
+            same_bytes(found, present[order])
+            want = expected[order]
+            want[~present[order]] = 7
+            same_bytes(values, want)
+
+    present = np.zeros(len(keys), np.bool_)
+    draws = rng.integers(0, count, count)
+    values = some_values(count)
+    same_bytes(insert(draws, values), first_of_each(draws))
+    present[draws] = True
+    expected = last_value(draws[::-1], values[::-1], len(keys))
+    check(present, expected)
+
+    draws = rng.integers(0, count, count)
+    values = some_values(count)
+    same_bytes(assign(draws, values), first_of_each(draws) & ~present[draws])
+    present[draws] = True
+    changed = last_value(draws, values, len(keys))
+    expected[draws] = changed[draws]
+    check(present, expected)
+
+    rest = np.flatnonzero(~present[:count])
+    values = some_values(len(rest))
+    assert insert(rest, values).all()
+    present[rest] = True
+    expected[rest] = values
+    check(present, expected)
+
+    for _ in range(3):  # erased slots of full buckets take new keys
+        draws = rng.integers(0, len(keys), count)
+        same_bytes(table.erase(keys[draws]), first_of_each(draws) & present[draws])
+        present[draws] = False
+        check(present, expected)
+        draws = rng.permutation(np.concatenate([np.flatnonzero(~present[:count])] * 2))
+        values = some_values(len(draws))
+        same_bytes(assign(draws, values), first_of_each(draws))
+        present[draws] = True
+        expected[draws] = last_value(draws, values, len(keys))[draws]
+        check(present, expected)
+
+    if not is_set:
+        draws = rng.integers(0, count, count)
+        same_bytes(table.insert_or_apply(keys[draws], 3, "add"), np.zeros(count, np.bool_))
+        np.add.at(expected, draws, np.array(3, dtype))
+        check(present, expected)
+    table.max_load_factor = 0.9
+    table.shrink_to_fit()
+    check(present, expected)
+
+
+def everything() -> None:
+    for dtype, shape in KEYS.values():
+        for value in VALUES.values():
+            every_operation(unlike_others(6000, dtype, shape), value, capacity=3000)  # to the last slot
+    # The host walks in another way through tables of more than 1 MiB, and in parallel.
+    for key, value in {"int32": "int32", "int64": "int64", "16 bytes": "rows", "3 bytes": "int16"}.items():
+        dtype, shape = KEYS[key]
+        every_operation(unlike_others(300_000, dtype, shape), VALUES[value], capacity=180_000)
+    every_operation(unlike_others(300_000, "int64", (2,)), None, capacity=180_000)
+    # All of one region, whose later keys leave it; and of one bucket.
+    every_operation(keys_of_first_bucket(20_000), ("int64", ()), capacity=60_000)
+    every_operation(keys_of_first_bucket(600), ("int64", ()), capacity=100_000)
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+@pytest.mark.parametrize("simd", ["portable", "avx2", "avx512"])
+def test_every_path(simd, threads):
+    """Instructions that this processor lacks are replaced by the best it has."""
+    environment = {**os.environ, "GPUHASH_SIMD": simd, "GPUHASH_NUM_THREADS": threads}
+    here = str(Path(__file__).parent)
+    program = f"import sys; sys.path.insert(0, {here!r}); from test_host_paths import everything; everything()"
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_unknown_instructions_are_refused():
+    environment = {**os.environ, "GPUHASH_SIMD": "abacus"}
+    command = [sys.executable, "-P", "-c", "import gpuhash; gpuhash.HashTable('int64', 'int64')[1] = 1"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "ValueError: GPUHASH_SIMD is 'abacus'; expected portable, avx2 or avx512" in done.stderr
