@@ -123,36 +123,62 @@ __device__ __forceinline__ Key claim(Slot<Key, Value>* slot, const Key& mark, co
   }
 }
 
-/// Swaps `key` for `mark` and the value beside it for that of an empty slot; true for the one thread that did it, which
-/// gets the old value. No one assigns values while keys are erased.
+/// What was there.
+__device__ __forceinline__ Words exchange128(void* at, Words desired) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  Words was;
+  asm volatile(
+      "{\n .reg .b128 d, o;\n mov.b128 d, {%3, %4};\n atom.relaxed.gpu.global.exch.b128 o, [%2], d;\n"
+      " mov.b128 {%0, %1}, o;\n}"
+      : "=l"(was.low), "=l"(was.high)
+      : "l"(at), "l"(desired.low), "l"(desired.high)
+      : "memory");
+  return was;
+#else
+  for (Words expected = load_contended(at);;) {
+    const Words was = cas128(at, expected, desired);
+    if (was.low == expected.low && was.high == expected.high) return was;
+    expected = was;
+  }
+#endif
+}
+
+/// Exchanges the slot of `key` for one with `mark` and the value of an empty slot; true in the one lane that found the
+/// key there, which gets its value. While keys are erased, no slot takes a key, and all lanes with one key come with
+/// one mark: so an exchange says as much as a compare-and-swap, and costs less.
 template <class Key, class Value>
 __device__ __forceinline__ bool release(Slot<Key, Value>* slot, const Key& key, const Key& mark,
                                         [[maybe_unused]] Value& value) {
   if constexpr (sizeof(Key) == 16) {
-    if constexpr (sizeof(*slot) > sizeof(Key)) value = slot->value;
-    const Words was = cas128(slot, {key.low, key.high}, {mark.low, mark.high});
+    const Words was = exchange128(slot, {mark.low, mark.high});
     const bool done = was.low == key.low && was.high == key.high;
-    if constexpr (sizeof(*slot) > sizeof(Key))
-      if (done) slot->value = empty_value<Value>();
+    if constexpr (sizeof(*slot) > sizeof(Key)) {
+      if (done) {
+        value = slot->value;
+        slot->value = empty_value<Value>();
+      }
+    }
     return done;
   } else if constexpr (sizeof(*slot) == sizeof(Key)) {
     if constexpr (sizeof(Key) == 4)
-      return atomicCAS(&slot->key, key, mark) == key;
+      return atomicExch(&slot->key, mark) == key;
     else
-      return cas64(slot, key, mark) == key;
+      return atomicExch(reinterpret_cast<unsigned long long*>(&slot->key), mark) == key;
+  } else if constexpr (sizeof(Key) == 4) {
+    const std::uint64_t was = atomicExch(reinterpret_cast<unsigned long long*>(slot), join(mark, empty_value<Value>()));
+    value = static_cast<Value>(was >> 32);
+    return static_cast<Key>(was) == key;
+  } else if constexpr (kHasCas128) {
+    const Words was = exchange128(slot, {mark, empty_value<Value>()});
+    value = was.high;
+    return was.low == key;
   } else {
-    value = *static_cast<volatile Value*>(&slot->value);
-    if constexpr (sizeof(Key) == 4) {
-      const std::uint64_t held = join(key, value);
-      return cas64(slot, held, join(mark, empty_value<Value>())) == held;
-    } else if constexpr (kHasCas128) {
-      const Words was = cas128(slot, {key, value}, {mark, empty_value<Value>()});
-      return was.low == key && was.high == value;
-    } else {
-      const bool done = cas64(slot, key, mark) == key;
-      if (done) slot->value = empty_value<Value>();
-      return done;
+    const bool done = atomicExch(reinterpret_cast<unsigned long long*>(&slot->key), mark) == key;
+    if (done) {
+      value = slot->value;
+      slot->value = empty_value<Value>();
     }
+    return done;
   }
 }
 
