@@ -5,8 +5,8 @@ what would otherwise read or write beyond an array. Every method releases the GI
 address of a cudaStream_t as an integer (0: the legacy default stream; ignored on the host).
 """
 
-from collections.abc import Sequence
-from typing import Any, Literal, final
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar, final
 
 class TableFullError(RuntimeError): ...
 class CudaError(RuntimeError): ...
@@ -190,26 +190,37 @@ def isin(
 
 @final
 class FastPath:
-    """The calls of one face of a table on plain arrays, which need no conversion and no explanation.
+    """What serves the calls of one face of a table on plain arrays, which need no conversion and no explanation.
 
     Plain: of the class ``numpy.ndarray``, ``torch.Tensor`` or ``cupy.ndarray`` itself, C-contiguous, without gradients
     or lazy conjugation, not empty. The arrays of a call are of one framework, of the table's dtypes, on its device; the
-    work goes to the framework's current stream. Whatever is otherwise is answered by NotImplemented, before anything
-    has changed: then the general path has to be taken.
+    work goes to the framework's current stream. On the host, values and defaults may be Python numbers.
     """
 
     def __init__(self, table: Table, key_shape: Sequence[int]) -> None: ...
     def set_fallback(self, fallback: Array | None) -> None:
-        """Choose the value of absent keys, in the table's memory, of ``values`` and ``find``."""
-    def values(self, keys: object) -> Any:
-        """The keys' values; NotImplemented also where keys are absent and there is no fallback."""
-    def find(self, keys: object, out: object) -> Any: ...
-    def contains(self, keys: object, out: object) -> Any: ...
-    def erase(self, keys: object, out: object) -> Any: ...
-    def assign(self, keys: object, values: object) -> bool:
-        """Insert or assign; False in place of NotImplemented."""
-    def insert(self, keys: object, values: object, assign: bool, out: object) -> Any:
-        """Insert, or insert and assign; ``values`` is None for sets."""
+        """Choose the value of absent keys, in the table's memory."""
+    @property
+    def changes(self) -> int:
+        """How many of the calls served may have changed which keys there are."""
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+def fast_path(
+    operation: Literal[
+        "getitem",
+        "get",
+        "find",
+        "contains",
+        "setitem",
+        "insert",
+        "insert_or_assign",
+        "insert_or_apply",
+        "add",
+        "erase",
+    ],
+) -> Callable[[_Method], _Method]:
+    """Decorate a method: the object's ``_fast``, a FastPath, is asked first, the method where that declines."""
 
 def use_framework(name: Literal["numpy", "torch", "cupy"], module: object) -> None:
     """Make a framework's arrays known to ``FastPath``, if they can be read cheaply."""

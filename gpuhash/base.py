@@ -102,6 +102,7 @@ class KeyedTable(Calls):
 
     # Keys ------------------------------------------------------------------------------------------------------------
 
+    @_core.fast_path("contains")
     def contains(self, keys: Any, out: Any = None) -> Any:
         """Which of the keys are in the table.
 
@@ -117,9 +118,6 @@ class KeyedTable(Calls):
         bool array of shape ``batch``, of the keys' framework; a bool for a single key. Does not wait for the GPU,
         unless the answer is on the host.
         """
-        answer = self._fast.contains(keys, out)
-        if answer is not NotImplemented:
-            return answer
         batch = self._take(keys)
         found = self._mask(batch, out)
         self._core.find(batch.array, None, found.array, None, False, batch.stream)
@@ -136,6 +134,7 @@ class KeyedTable(Calls):
             )
         return self._core.find(batch.array, None, None, None, True, batch.stream) == 0
 
+    @_core.fast_path("erase")
     def erase(self, keys: Any, out: Any = None) -> Any:
         """Erases keys; absent ones are passed over.
 
@@ -151,12 +150,9 @@ class KeyedTable(Calls):
         bool array of shape ``batch``: true for exactly one of an erased key's duplicates. Does not wait for the GPU,
         unless the answer is on the host.
         """
-        self._changes += 1
-        answer = self._fast.erase(keys, out)
-        if answer is not NotImplemented:
-            return answer
         batch = self._take(keys)
         erased = self._mask(batch, out)
+        self._changes += 1
         self._core.erase(batch.array, erased.array, batch.stream)
         self._finish(batch)
         return erased.result(batch)
@@ -177,12 +173,12 @@ class KeyedTable(Calls):
             Where the number of keys has changed since.
         """
         keys = self._host_items(values=False)[0]
-        changes = self._changes
+        changes = self._change_count()
         for start in range(0, len(keys), _ITERATION_CHUNK):
             for key in as_keys(keys[start : start + _ITERATION_CHUNK], self._key_shape):
-                if changes != self._changes:
+                if changes != (now := self._change_count()):
                     self._check_size(len(keys))
-                    changes = self._changes
+                    changes = now
                 yield key
             self._check_size(len(keys))
 

@@ -35,7 +35,11 @@ class Calls:
         bounds = np.iinfo(self._key_dtype)
         self._key_bounds = int(bounds.min), int(bounds.max)
         self._name = None
-        self._changes = 0  # counts the calls that may change which keys there are, for iterators to look out for
+        self._changes = 0
+
+    def _change_count(self) -> int:
+        """How many calls may have changed which keys there are, for iterators to look out for."""
+        return self._changes + self._fast.changes
 
     def _stream(self) -> int:
         return 0 if self._host else default_stream(self._index)

@@ -137,9 +137,9 @@ def encode(data: Any, name: str, what: str) -> np.ndarray[Any, Any]:
         if kind == "b":
             return array.astype(target, order="C")
     elif kind in ("biufc" if name.startswith("complex") else "biuf") or _is_bfloat16(array):
-        if name == "bfloat16":
-            return round_to_bfloat16(array.astype(np.float32))
         with np.errstate(over="ignore"):
+            if name == "bfloat16":
+                return round_to_bfloat16(array.astype(np.float32))
             return array.astype(target, order="C")
     given = type(data).__name__ if array.ndim == 0 else f"a {type(data).__name__} of {array.dtype.name}"
     raise TypeError(f"the {what} are {name}, and {given} cannot be converted to that without loss")

@@ -76,6 +76,7 @@ class HashSet(KeyedTable):
 
     # Keys ------------------------------------------------------------------------------------------------------------
 
+    @_core.fast_path("add")
     def add(self, keys: Any, out: Any = None) -> Any:
         """Adds keys.
 
@@ -98,12 +99,9 @@ class HashSet(KeyedTable):
         TableFullError, MemoryError
             Where there is no room; the set is as it was.
         """
-        self._changes += 1
-        answer = self._fast.insert(keys, None, False, out)
-        if answer is not NotImplemented:
-            return answer
         batch = self._take(keys)
         inserted = self._mask(batch, out)
+        self._changes += 1
         self._core.insert(batch.array, None, False, "keep", inserted.array, batch.stream)
         self._finish(batch)
         return inserted.result(batch)

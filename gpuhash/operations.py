@@ -83,14 +83,13 @@ class Operations(KeyedTable):
         return Output(batch, self._value_dtype, batch.shape + self._value_shape, out, what)
 
     def _assign(self, keys: Any, values: Any) -> None:
-        self._changes += 1
-        if self._fast.assign(keys, values):
-            return
         batch = self._take(keys)
         array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
+        self._changes += 1
         self._core.insert(batch.array, array, broadcast, "assign", None, batch.stream)
         self._finish(batch)
 
+    @_core.fast_path("insert")
     def insert(self, keys: Any, values: Any, out: Any = None) -> Any:
         """Inserts the keys that are not there, and keeps the values of those that are.
 
@@ -106,6 +105,7 @@ class Operations(KeyedTable):
         """
         return self._insert(keys, values, "keep", out)
 
+    @_core.fast_path("insert_or_assign")
     def insert_or_assign(self, keys: Any, values: Any, out: Any = None) -> Any:
         """Assigns values to keys, new or not, and tells which were new.
 
@@ -134,17 +134,15 @@ class Operations(KeyedTable):
         return self._insert(keys, values, "assign", out)
 
     def _insert(self, keys: Any, values: Any, mode: Any, out: Any) -> Any:
-        self._changes += 1
-        mask = self._fast.insert(keys, values, mode == "assign", out)
-        if mask is not NotImplemented:
-            return mask
         batch = self._take(keys)
         array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
         inserted = self._mask(batch, out)
+        self._changes += 1
         self._core.insert(batch.array, array, broadcast, mode, inserted.array, batch.stream)
         self._finish(batch)
         return inserted.result(batch)
 
+    @_core.fast_path("insert_or_apply")
     def insert_or_apply(self, keys: Any, values: Any, op: str, out: Any = None) -> Any:
         """Inserts the keys that are not there, and combines the values of those that are with the new ones.
 
@@ -190,6 +188,7 @@ class Operations(KeyedTable):
         self._finish(batch)
         return inserted.result(batch)
 
+    @_core.fast_path("find")
     def find(self, keys: Any, default: Any = None, out: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
         """The values of keys, and which of them were found.
 
@@ -208,10 +207,6 @@ class Operations(KeyedTable):
             ``[*batch, *value_shape]`` of the value dtype, and bool ``[*batch]``. Does not wait for the GPU, unless the
             answers are on the host.
         """
-        if default is None:
-            answer: Any = self._fast.find(keys, out)
-            if answer is not NotImplemented:
-                return answer  # type: ignore[no-any-return]
         fallback = self._fallback if default is None else self._fallback_for(default)
         out_values, out_found = out_pair(out)
         batch = self._take(keys)

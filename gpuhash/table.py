@@ -144,6 +144,7 @@ class HashTable(Operations):
 
     # Like a dict -----------------------------------------------------------------------------------------------------
 
+    @_core.fast_path("setitem")
     def __setitem__(self, keys: Any, values: Any) -> None:
         """Assigns values to keys, new or not.
 
@@ -160,6 +161,7 @@ class HashTable(Operations):
         """
         self._assign(keys, values)
 
+    @_core.fast_path("getitem")
     def __getitem__(self, keys: Any) -> Any:
         """The values of keys, ``[*batch, *value_shape]``. Waits, unless the table has a ``default=``.
 
@@ -168,9 +170,6 @@ class HashTable(Operations):
         KeyError
             With the number of absent keys and some of them, unless the table has a ``default=``.
         """
-        answer = self._fast.values(keys)
-        if answer is not NotImplemented:
-            return answer
         batch = self._take(keys)
         values = self._values(batch)
         fallback = self._fallback
@@ -197,6 +196,7 @@ class HashTable(Operations):
         keys, values = self._export(like, True, True)
         return keys, values
 
+    @_core.fast_path("get")
     def get(self, keys: Any, default: Any = None, out: Any = None) -> Any:
         """The values of keys, and a default for absent ones.
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
+import pydoc
 import sys
 import threading
 import tracemalloc
@@ -38,13 +41,9 @@ def plain(request: pytest.FixtureRequest) -> Framework:
 
 
 class Declines:
-    """A fast path that serves nothing."""
+    """In place of a fast path: serves nothing."""
 
-    def assign(self, *arguments: Any) -> bool:
-        return False
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *arguments: NotImplemented
+    changes = 0
 
 
 def general(table: Any) -> Any:
@@ -162,25 +161,141 @@ def test_plain_arrays_are_served_directly(plain):
     """Or the comparisons here would compare the general path with itself."""
     table = HashTable("int64", "float32", device=plain.table_device, default=0.0)
     keys, values = plain.array(np.arange(16)), plain.array(np.ones(16, np.float32))
-    table[keys] = values  # makes the framework known
+    mask = plain.array(np.zeros(16, bool))
+    general(table)[keys] = values  # makes the framework known
     if plain.name == "torch" and not hasattr(module("torch").Tensor, "__dlpack_c_exchange_api__"):
         pytest.skip("this PyTorch offers no functions in C")
-    path = table._fast
-    mask = plain.array(np.zeros(16, bool))
-    assert path.assign(keys, values)
-    for answer in (
-        path.values(keys),
-        path.find(keys, None),
-        path.find(keys, (values, mask)),
-        path.find(keys, (None, mask)),
-        path.contains(keys, None),
-        path.contains(keys, mask),
-        path.insert(keys, values, True, None),
-        path.insert(keys, values, False, mask),
-        path.erase(keys, mask),
-        path.erase(keys, None),
-    ):
-        assert answer is not NotImplemented
+    table = HashTable("int64", "float32", device=plain.table_device, default=0.0)
+
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("the general path was taken")
+
+    table._take = refuse
+    table[keys] = values
+    table[keys]
+    table.find(keys)
+    table.find(keys, None, (values, mask))
+    table.find(keys=keys, out=(None, mask))
+    table.get(keys)
+    table.get(keys, out=values)
+    table.contains(keys)
+    table.contains(keys, out=mask)
+    table.insert(keys, values)
+    table.insert(keys, values=values, out=mask)
+    table.insert_or_assign(keys, values)
+    table.insert_or_assign(keys, values, mask)
+    table.insert_or_apply(keys, values, "add")
+    table.insert_or_apply(keys, op="min", values=values, out=mask)
+    table.erase(keys)
+    table.erase(keys, mask)
+    with pytest.raises(AssertionError):
+        table.contains(plain.array(np.arange(16))[::2])
+    made = HashSet("int64", device=plain.table_device)
+    made._take = refuse
+    made.add(keys)
+    made.insert(keys, out=mask)
+    made.contains(keys)
+    made.erase(keys)
+
+
+NUMBERS = [0, 1, -1, 127, 128, 255, 256, -129, 1 << 31, -(1 << 31) - 1, (1 << 53) + 1, (1 << 63) - 1, 1 << 63, 1 << 64]
+NUMBERS += [0.5, -0.0, 1e30, 1e300, float("inf"), 16777217.0, 0.1, True, 1j]  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("dtype", VALUE_DTYPES)
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_python_numbers_are_converted_as_on_the_general_path(framework, dtype):
+    place = Framework(framework, "cpu", "cpu")
+    if module(framework) is None or not place.takes(dtype):
+        pytest.skip(f"{framework} has no {dtype} here")
+    keys, others = place.array(np.arange(16)), place.array(np.arange(8, 24))
+    calls = {
+        "setitem": lambda table, number: table.__setitem__(keys, number),
+        "insert": lambda table, number: table.insert(keys, number),
+        "insert_or_assign": lambda table, number: table.insert_or_assign(keys, number),
+        "add": lambda table, number: table.insert_or_apply(keys, number, "add"),
+        "find": lambda table, number: table.find(others, default=number),
+        "get": lambda table, number: table.get(others, number),
+    }
+    for number in NUMBERS:
+        for name, call in calls.items():
+            fast, slow = both(lambda **more: HashTable("int64", dtype, **more), place)
+            for table in (fast, slow):
+                table[keys] = place.array(random_values(dtype, (16,)))
+            got, expected = outcome(lambda: call(fast, number)), outcome(lambda: call(slow, number))  # noqa: B023
+            assert got == expected, (number, name)
+            assert items_of(fast) == items_of(slow), (number, name)
+
+
+@pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "float32", "complex64"])
+@pytest.mark.parametrize(
+    "op", ["add", "multiply", "min", "max", "bit_and", "bit-or", "bit_xor", "keep", "replace", "sum", 5, "\ud800"]
+)
+def test_insert_or_apply(plain, op, dtype, value_shape):
+    fast, slow = both(lambda **more: HashTable("int32", dtype, value_shape=value_shape, **more), plain)
+    keys, values = random_keys("int32", (), 60), random_values(dtype, (60, *value_shape))
+    for first, last in ((0, 40), (20, 60)):  # distinct keys: the order of sums is not fixed
+        given = plain.array(keys[first:last]), plain.array(values[first:last])
+        got = outcome(lambda: fast.insert_or_apply(*given, op))  # noqa: B023
+        assert got == outcome(lambda: slow.insert_or_apply(*given, op))  # noqa: B023
+        assert items_of(fast) == items_of(slow)
+
+
+def test_methods_look_like_functions():
+    table = HashTable("int64", "int64")
+    for name in ("find", "get", "contains", "insert", "insert_or_assign", "insert_or_apply", "erase", "__getitem__"):
+        method = getattr(HashTable, name)
+        assert method.__name__ == name
+        assert method.__qualname__.endswith(f".{name}")
+        assert method.__doc__ == method.__wrapped__.__doc__
+        assert inspect.isroutine(method)
+        assert list(inspect.signature(method).parameters)[:2] == ["self", "keys"]
+        assert next(iter(inspect.signature(getattr(table, name)).parameters)) == "keys"
+        assert pickle.loads(pickle.dumps(method)) is method
+        assert repr(method) == repr(method.__wrapped__)
+    assert "insert_or_apply(self, keys: 'Any'" in pydoc.render_doc(HashTable, renderer=pydoc.plaintext)
+    assert table.find.__self__ is table
+    assert HashSet.insert is HashSet.add
+
+
+WRONG_ARGUMENTS = [
+    ((), {}),
+    ((1, 2, 3, 4), {}),
+    (([1],), {"keys": [1]}),
+    (([1],), {"unknown": 5}),
+    ((), {"default": 5}),
+]
+
+
+@pytest.mark.parametrize(("positional", "named"), WRONG_ARGUMENTS)
+def test_wrong_arguments_are_explained_by_python(positional, named):
+    table = HashTable("int64", "int64")
+    with pytest.raises(TypeError, match=r"find\(\)"):
+        table.find(*positional, **named)
+    with pytest.raises(AttributeError):
+        HashTable.find(5, np.arange(3))
+
+
+def test_overridden_methods_reach_those_below():
+    class Logged(HashTable):
+        log: list[str]
+
+        def find(self, keys, default=None, out=None):
+            self.log.append("find")
+            return super().find(keys, default, out=out)
+
+        def __getitem__(self, keys):
+            self.log.append("getitem")
+            return super().__getitem__(keys)
+
+    table = Logged("int64", "int64")
+    table.log = []
+    keys = np.arange(16)
+    table[keys] = keys
+    same_bytes(table[keys], keys)
+    same_bytes(table.find(keys)[0], keys)
+    assert table.log == ["getitem", "find"]
 
 
 def test_outputs_are_the_callers(plain):
@@ -452,7 +567,6 @@ def test_nothing_leaks(plain):
     table = HashTable("int64", "float32", device=plain.table_device, default=0)
     keys, values = plain.array(np.arange(16)), plain.array(np.ones(16, np.float32))
     mask = plain.array(np.zeros(16, bool))
-    odd = plain.array(np.arange(16, dtype=np.int32))
 
     def calls(count: int) -> None:
         for _ in range(count):
@@ -463,12 +577,12 @@ def test_nothing_leaks(plain):
             table.contains(keys)
             table.insert(keys, values, out=mask)
             table.erase(keys)
-            table._fast.values(odd)
-            table._fast.find(keys, (values, odd))
+            table.insert_or_apply(keys, values, "max")
+            table.get(keys)
 
     calls(2000)
     plain.synchronize()
-    counted = (keys, values, mask, odd, table._fast, type(keys), NotImplemented, None, True, False)
+    counted = (keys, values, mask, table._fast, type(keys), NotImplemented, None, True, False)
     references = [sys.getrefcount(each) for each in counted]
     resident = resident_bytes()
     tracemalloc.start()

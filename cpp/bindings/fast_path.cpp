@@ -1,237 +1,326 @@
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
+#include "fast_path.hpp"
 
 #include <algorithm>
-#include <memory>
-#include <optional>
-#include <string>
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+#include <string_view>
 #include <utility>
-#include <vector>
 
-#include "array.hpp"
-#include "bindings.hpp"
-#include "plain_tensor.hpp"
-#include "table.hpp"
+#include "apply.hpp"
 
 namespace gpuhash::bindings {
 
 namespace {
 
-/// The calls of one face of a table that need nothing explained or converted: all arrays are plain, of one framework,
-/// of the table's dtypes and on its device. Small batches are served in a fifth of the time that the general path
-/// takes, which is Python. Whatever is not so is answered NotImplemented, before anything is changed, and the caller
-/// goes on to the general path, the only one that knows how to say what is wrong.
-class FastPath {
- public:
-  FastPath(std::shared_ptr<Table> table, std::vector<std::int64_t> key_shape)
-      : table_(std::move(table)),
-        options_(table_->options()),
-        device_(table_->context().device()),
-        key_shape_(std::move(key_shape)) {}
+py::object borrowed(PyObject* object) { return py::reinterpret_borrow<py::object>(object); }
 
-  void set_fallback(const Array* fallback) {
-    if (fallback != nullptr && (fallback->bytes() != options_.value_bytes() || !(fallback->device == device_)))
-      throw std::invalid_argument("the fallback is no value in the table's memory");
-    fallback_ = fallback == nullptr ? nullptr : std::make_shared<Array>(*fallback);
-  }
-
-  /// Also NotImplemented where keys are absent and there is no fallback: the general path names them.
-  py::object values(py::handle given) const {
-    if (!options_.value_dtype) return declined();
-    const std::optional<Keys> keys = take(given);
-    if (!keys) return declined();
-    const std::optional<Output> values = output(*keys, *options_.value_dtype, options_.value_shape, Py_None);
-    if (!values) return declined();
-    FindOutput out{};
-    out.values = values->data;
-    const bool complete = find(*keys, out, fallback_ == nullptr);
-    return complete ? values->tensor : declined();
-  }
-
-  py::object find(py::handle given, py::handle out_pair) const {
-    const bool has_out = !out_pair.is_none();
-    if (has_out && (PyTuple_CheckExact(out_pair.ptr()) == 0 || PyTuple_GET_SIZE(out_pair.ptr()) != 2))
-      return declined();
-    if (!options_.value_dtype) return declined();
-    const std::optional<Keys> keys = take(given);
-    if (!keys) return declined();
-    const auto out_at = [&](Py_ssize_t i) { return has_out ? PyTuple_GET_ITEM(out_pair.ptr(), i) : Py_None; };
-    const std::optional<Output> values = output(*keys, *options_.value_dtype, options_.value_shape, out_at(0));
-    if (!values) return declined();
-    const std::optional<Output> found = output(*keys, DType::kBool, {}, out_at(1));
-    if (!found) return declined();
-    FindOutput out{};
-    out.values = values->data;
-    out.found = static_cast<bool*>(found->data);
-    find(*keys, out, false);
-    return pair(values->tensor, found->tensor);
-  }
-
-  py::object contains(py::handle given, py::handle given_out) const {
-    const std::optional<Keys> keys = take(given);
-    if (!keys) return declined();
-    const std::optional<Output> found = output(*keys, DType::kBool, {}, given_out);
-    if (!found) return declined();
-    FindOutput out{};
-    out.found = static_cast<bool*>(found->data);
-    find(*keys, out, false);
-    return found->tensor;
-  }
-
-  py::object erase(py::handle given, py::handle out) const {
-    const std::optional<Keys> keys = take(given);
-    if (!keys) return declined();
-    const std::optional<Output> erased = output(*keys, DType::kBool, {}, out);
-    if (!erased) return declined();
-    {
-      const py::gil_scoped_release unlocked;
-      table_->erase(keys->batch, static_cast<bool*>(erased->data), keys->stream);
+/// Calls store(number) with the number as one of the dtype; false where the dtype cannot hold it, or the conversion is
+/// none of a single instruction.
+template <class Source, class Store>
+bool convert(DType dtype, Source number, Store store) {
+  if (dtype == DType::kFloat32) return store(static_cast<float>(number));
+  if (dtype == DType::kFloat64) return store(static_cast<double>(number));
+  if constexpr (std::is_integral_v<Source>) {
+    const auto narrow = [&](auto zero) {
+      return std::in_range<decltype(zero)>(number) && store(static_cast<decltype(zero)>(number));
+    };
+    switch (dtype) {
+      case DType::kInt8:
+        return narrow(std::int8_t{});
+      case DType::kInt16:
+        return narrow(std::int16_t{});
+      case DType::kInt32:
+        return narrow(std::int32_t{});
+      case DType::kInt64:
+        return narrow(std::int64_t{});
+      case DType::kUInt8:
+        return narrow(std::uint8_t{});
+      case DType::kUInt16:
+        return narrow(std::uint16_t{});
+      case DType::kUInt32:
+        return narrow(std::uint32_t{});
+      case DType::kUInt64:
+        return narrow(std::uint64_t{});
+      default:
+        return false;
     }
-    return erased->tensor;
   }
+  return false;
+}
 
-  /// Without a mask. False for NotImplemented, True otherwise.
-  bool assign(py::handle given, py::handle given_values) const {
-    const std::optional<Keys> keys = take(given);
-    if (!keys) return false;
-    const std::optional<ValueBatch> values = take_values(*keys, given_values);
-    if (!values) return false;
-    insert(*keys, *values, InsertMode::kAssign, nullptr);
-    return true;
-  }
-
-  py::object insert(py::handle given, py::handle given_values, bool assign, py::handle out) const {
-    const std::optional<Keys> keys = take(given);
-    if (!keys) return declined();
-    const std::optional<ValueBatch> values = take_values(*keys, given_values);
-    if (!values) return declined();
-    const std::optional<Output> inserted = output(*keys, DType::kBool, {}, out);
-    if (!inserted) return declined();
-    insert(*keys, *values, assign ? InsertMode::kAssign : InsertMode::kKeep, static_cast<bool*>(inserted->data));
-    return inserted->tensor;
-  }
-
- private:
-  struct Keys {
-    const PlainFramework* framework;
-    PyObject* tensor;  // the caller's
-    PlainTensor plain;
-    std::size_t batch_dims;
-    KeyBatch batch;
-    Stream stream;
-
-    Lengths batch_shape() const { return plain.shape().first(batch_dims); }
-  };
-
-  struct Output {
-    py::object tensor;
-    void* data;
-  };
-
-  static py::object declined() { return py::reinterpret_borrow<py::object>(Py_NotImplemented); }
-
-  static py::object pair(const py::object& first, const py::object& second) {
-    auto both = py::reinterpret_steal<py::object>(PyTuple_Pack(2, first.ptr(), second.ptr()));
-    if (!both) throw py::error_already_set();
-    return both;
-  }
-
-  /// Empty batches go the general way as well: their arrays have no memory.
-  std::optional<Keys> take(py::handle given) const {
-    Keys keys{};
-    keys.tensor = given.ptr();
-    keys.framework = plain_framework_of(keys.tensor);
-    if (keys.framework == nullptr ||
-        !keys.framework->read(keys.tensor, options_.key_dtype, device_, Access::kRead, keys.plain) ||
-        !keys.framework->current_stream(device_, keys.stream))
-      return std::nullopt;
-    const Lengths whole = keys.plain.shape();
-    if (whole.size() < key_shape_.size()) return std::nullopt;
-    keys.batch_dims = whole.size() - key_shape_.size();
-    if (!std::ranges::equal(whole.last(key_shape_.size()), key_shape_)) return std::nullopt;
-    std::int64_t count = 1;
-    for (const std::int64_t length : keys.batch_shape()) count *= length;
-    if (count == 0) return std::nullopt;
-    keys.batch = {keys.plain.data, count, options_.key_bytes()};
-    return keys;
-  }
-
-  /// [*batch, *item_shape]; false where those are too many dimensions.
-  static bool full_shape(const Keys& keys, Lengths item_shape, PlainTensor& out) {
-    out.ndim = keys.batch_dims + item_shape.size();
-    if (out.ndim > PlainTensor::kMaxDims) return false;
-    std::ranges::copy(item_shape, std::ranges::copy(keys.batch_shape(), out.lengths.begin()).out);
-    return true;
-  }
-
-  std::optional<Output> output(const Keys& keys, DType dtype, Lengths item_shape, py::handle given) const {
-    PlainTensor wanted;
-    if (!full_shape(keys, item_shape, wanted)) return std::nullopt;
-    PlainTensor plain;
-    if (given.is_none()) {
-      py::object made = keys.framework->make(keys.tensor, dtype, wanted.shape(), device_, plain);
-      if (!made) return std::nullopt;
-      return Output{std::move(made), plain.data};
-    }
-    if (plain_framework_of(given.ptr()) != keys.framework ||
-        !keys.framework->read(given.ptr(), dtype, device_, Access::kWrite, plain) ||
-        !std::ranges::equal(plain.shape(), wanted.shape()))
-      return std::nullopt;
-    return Output{py::reinterpret_borrow<py::object>(given), plain.data};
-  }
-
-  std::optional<ValueBatch> take_values(const Keys& keys, py::handle given) const {
-    if (!options_.value_dtype) return given.is_none() ? std::optional<ValueBatch>(ValueBatch{}) : std::nullopt;
-    PlainTensor plain;
-    PlainTensor wanted;
-    if (plain_framework_of(given.ptr()) != keys.framework ||
-        !keys.framework->read(given.ptr(), *options_.value_dtype, device_, Access::kRead, plain) ||
-        !full_shape(keys, options_.value_shape, wanted))
-      return std::nullopt;
-    const bool one_each = std::ranges::equal(plain.shape(), wanted.shape());
-    if (!one_each && !std::ranges::equal(plain.shape(), options_.value_shape)) return std::nullopt;
-    return ValueBatch{plain.data, options_.value_bytes(), !one_each};
-  }
-
-  /// Were all keys there? True where nobody asks, and then nobody waits.
-  bool find(const Keys& keys, FindOutput out, bool count_missing) const {
-    const std::shared_ptr<const Array> fallback = fallback_;  // given back with the GIL
-    out.bytes = options_.value_bytes();
-    out.fallback = fallback == nullptr ? nullptr : fallback->data;
-    out.count_missing = count_missing;
-    const py::gil_scoped_release unlocked;
-    return table_->find(keys.batch, out, keys.stream) == 0;
-  }
-
-  void insert(const Keys& keys, const ValueBatch& values, InsertMode mode, bool* inserted) const {
-    const py::gil_scoped_release unlocked;
-    table_->insert({keys.batch, values, mode, options_.deterministic, inserted}, keys.stream);
-  }
-
-  std::shared_ptr<Table> table_;
-  TableOptions options_;
-  Device device_;
-  std::vector<std::int64_t> key_shape_;
-  std::shared_ptr<const Array> fallback_;
-};
+std::optional<ApplyOp> apply_op(std::string_view name) {
+  // As in Python, hyphens may stand for the underscores.
+  if (name == "add") return ApplyOp::kAdd;
+  if (name == "multiply") return ApplyOp::kMultiply;
+  if (name == "min") return ApplyOp::kMin;
+  if (name == "max") return ApplyOp::kMax;
+  if (name == "bit_and" || name == "bit-and") return ApplyOp::kBitAnd;
+  if (name == "bit_or" || name == "bit-or") return ApplyOp::kBitOr;
+  if (name == "bit_xor" || name == "bit-xor") return ApplyOp::kBitXor;
+  return std::nullopt;
+}
 
 }  // namespace
 
-void bind_fast_path(py::module_& module) {
-  const auto keys = py::arg("keys");
-  const auto values = py::arg("values");
-  const auto out = py::arg("out");
-  py::class_<FastPath>(module, "FastPath", py::is_final(), "The calls on plain arrays that need no conversion.")
-      .def(py::init<std::shared_ptr<Table>, std::vector<std::int64_t>>(), py::arg("table"), py::arg("key_shape"))
-      .def("set_fallback", &FastPath::set_fallback, py::arg("fallback"))
-      .def("values", &FastPath::values, keys)
-      .def("find", py::overload_cast<py::handle, py::handle>(&FastPath::find, py::const_), keys, out)
-      .def("contains", &FastPath::contains, keys, out)
-      .def("erase", &FastPath::erase, keys, out)
-      .def("assign", &FastPath::assign, keys, values)
-      .def("insert", py::overload_cast<py::handle, py::handle, bool, py::handle>(&FastPath::insert, py::const_), keys,
-           values, py::arg("assign"), out);
-  module.def("use_framework", &use_framework, py::arg("name"), py::arg("module"));
+FastPath::FastPath(std::shared_ptr<Table> table, std::vector<std::int64_t> key_shape)
+    : table_(std::move(table)),
+      options_(table_->options()),
+      device_(table_->context().device()),
+      on_host_(device_.platform == "cpu"),
+      key_shape_(std::move(key_shape)) {}
+
+void FastPath::set_fallback(const Array* fallback) {
+  if (fallback != nullptr && (fallback->bytes() != options_.value_bytes() || !(fallback->device == device_)))
+    throw std::invalid_argument("the fallback is no value in the table's memory");
+  fallback_ = fallback == nullptr ? nullptr : std::make_shared<Array>(*fallback);
+}
+
+// Arguments -----------------------------------------------------------------------------------------------------------
+
+/// Empty batches are declined as well: their arrays have no memory.
+std::optional<FastPath::Keys> FastPath::take_keys(PyObject* given) const {
+  Keys keys{};
+  keys.tensor = given;
+  keys.framework = plain_framework_of(given);
+  if (keys.framework == nullptr ||
+      !keys.framework->read(given, options_.key_dtype, device_, Access::kRead, keys.plain) ||
+      !keys.framework->current_stream(device_, keys.stream))
+    return std::nullopt;
+  const Lengths whole = keys.plain.shape();
+  if (whole.size() < key_shape_.size()) return std::nullopt;
+  keys.batch_dims = whole.size() - key_shape_.size();
+  if (!std::ranges::equal(whole.last(key_shape_.size()), key_shape_)) return std::nullopt;
+  std::int64_t count = 1;
+  for (const std::int64_t length : keys.batch_shape()) count *= length;
+  if (count == 0) return std::nullopt;
+  keys.batch = {keys.plain.data, count, options_.key_bytes()};
+  return keys;
+}
+
+/// A Python number as a value, where it needs no more than a conversion in C. Booleans are no numbers here.
+bool FastPath::encode(PyObject* given, Number& out) const {
+  // A number for the GPU has to be copied there first.
+  if (!on_host_ || !options_.value_dtype || !options_.value_shape.empty()) return false;
+  const auto store = [&](auto number) {
+    std::memcpy(out.bytes.data(), &number, sizeof number);
+    return true;
+  };
+  if (PyFloat_CheckExact(given)) return convert(*options_.value_dtype, PyFloat_AS_DOUBLE(given), store);
+  if (!PyLong_CheckExact(given)) return false;
+  int overflow = 0;
+  const long long number = PyLong_AsLongLongAndOverflow(given, &overflow);
+  return overflow == 0 && convert(*options_.value_dtype, number, store);
+}
+
+std::optional<ValueBatch> FastPath::take_values(const Keys& keys, PyObject* given, Number& number) const {
+  if (!options_.value_dtype) return given == Py_None ? std::optional<ValueBatch>(ValueBatch{}) : std::nullopt;
+  if (encode(given, number)) return ValueBatch{number.bytes.data(), options_.value_bytes(), true};
+  PlainTensor plain;
+  PlainTensor wanted;
+  if (plain_framework_of(given) != keys.framework ||
+      !keys.framework->read(given, *options_.value_dtype, device_, Access::kRead, plain) ||
+      !full_shape(keys, options_.value_shape, wanted))
+    return std::nullopt;
+  const bool one_each = std::ranges::equal(plain.shape(), wanted.shape());
+  if (!one_each && !std::ranges::equal(plain.shape(), options_.value_shape)) return std::nullopt;
+  return ValueBatch{plain.data, options_.value_bytes(), !one_each};
+}
+
+/// The value of absent keys: a Python number, or for None the table's own, if it has one.
+bool FastPath::take_fallback(PyObject* given, Fallback& out) const {
+  if (given == Py_None) {
+    out.array = fallback_;
+    out.data = out.array == nullptr ? nullptr : out.array->data;
+    return true;
+  }
+  out.data = out.number.bytes.data();
+  return encode(given, out.number);
+}
+
+/// [*batch, *item_shape]; false where those are too many dimensions.
+bool FastPath::full_shape(const Keys& keys, Lengths item_shape, PlainTensor& out) const {
+  out.ndim = keys.batch_dims + item_shape.size();
+  if (out.ndim > PlainTensor::kMaxDims) return false;
+  std::ranges::copy(item_shape, std::ranges::copy(keys.batch_shape(), out.lengths.begin()).out);
+  return true;
+}
+
+/// The caller's own array, or for None a new one.
+std::optional<FastPath::Output> FastPath::take_output(const Keys& keys, DType dtype, Lengths item_shape,
+                                                      PyObject* given) const {
+  PlainTensor wanted;
+  if (!full_shape(keys, item_shape, wanted)) return std::nullopt;
+  PlainTensor plain;
+  if (given == Py_None) {
+    py::object made = keys.framework->make(keys.tensor, dtype, wanted.shape(), device_, plain);
+    if (!made) return std::nullopt;
+    return Output{std::move(made), plain.data};
+  }
+  if (plain_framework_of(given) != keys.framework ||
+      !keys.framework->read(given, dtype, device_, Access::kWrite, plain) ||
+      !std::ranges::equal(plain.shape(), wanted.shape()))
+    return std::nullopt;
+  return Output{borrowed(given), plain.data};
+}
+
+std::optional<FastPath::Output> FastPath::take_mask(const Keys& keys, PyObject* given) const {
+  return take_output(keys, DType::kBool, {}, given);
+}
+
+std::optional<FastPath::Output> FastPath::take_value_output(const Keys& keys, PyObject* given) const {
+  return options_.value_dtype ? take_output(keys, *options_.value_dtype, options_.value_shape, given) : std::nullopt;
+}
+
+// Calls: a table is never waited for with the GIL held, as its memory resource may want it ----------------------------
+
+std::int64_t FastPath::look_up(const Keys& keys, FindOutput out) const {
+  out.bytes = options_.value_bytes();
+  const py::gil_scoped_release unlocked;
+  return table_->find(keys.batch, out, keys.stream);
+}
+
+py::object FastPath::getitem(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  if (!keys) return {};
+  const std::optional<Output> values = take_value_output(*keys, Py_None);
+  if (!values) return {};
+  Fallback fallback;
+  take_fallback(Py_None, fallback);
+  FindOutput out{};
+  out.values = values->data;
+  out.fallback = fallback.data;
+  out.count_missing = fallback.data == nullptr;
+  return look_up(*keys, out) == 0 ? values->tensor : py::object();
+}
+
+py::object FastPath::get(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  Fallback fallback;
+  if (!keys || !take_fallback(given[1], fallback) || fallback.data == nullptr) return {};
+  const std::optional<Output> values = take_value_output(*keys, given[2]);
+  if (!values) return {};
+  FindOutput out{};
+  out.values = values->data;
+  out.fallback = fallback.data;
+  look_up(*keys, out);
+  return values->tensor;
+}
+
+py::object FastPath::find(Arguments given) {
+  PyObject* const pair = given[2];
+  const bool new_outputs = pair == Py_None;
+  if (!new_outputs && (PyTuple_CheckExact(pair) == 0 || PyTuple_GET_SIZE(pair) != 2)) return {};
+  const std::optional<Keys> keys = take_keys(given[0]);
+  Fallback fallback;
+  if (!keys || !take_fallback(given[1], fallback)) return {};
+  const std::optional<Output> values = take_value_output(*keys, new_outputs ? Py_None : PyTuple_GET_ITEM(pair, 0));
+  if (!values) return {};
+  const std::optional<Output> found = take_mask(*keys, new_outputs ? Py_None : PyTuple_GET_ITEM(pair, 1));
+  if (!found) return {};
+  FindOutput out{};
+  out.values = values->data;
+  out.fallback = fallback.data;
+  out.found = static_cast<bool*>(found->data);
+  look_up(*keys, out);
+  auto both = py::reinterpret_steal<py::object>(PyTuple_Pack(2, values->tensor.ptr(), found->tensor.ptr()));
+  if (!both) throw py::error_already_set();
+  return both;
+}
+
+py::object FastPath::contains(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  if (!keys) return {};
+  const std::optional<Output> found = take_mask(*keys, given[1]);
+  if (!found) return {};
+  FindOutput out{};
+  out.found = static_cast<bool*>(found->data);
+  look_up(*keys, out);
+  return found->tensor;
+}
+
+py::object FastPath::setitem(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  if (!keys) return {};
+  Number number;
+  const std::optional<ValueBatch> values = take_values(*keys, given[1], number);
+  if (!values) return {};
+  ++changes_;
+  {
+    const py::gil_scoped_release unlocked;
+    table_->insert({keys->batch, *values, InsertMode::kAssign, options_.deterministic, nullptr}, keys->stream);
+  }
+  return py::none();
+}
+
+py::object FastPath::put(const Keys& keys, PyObject* given_values, InsertMode mode, PyObject* out) {
+  Number number;
+  const std::optional<ValueBatch> values = take_values(keys, given_values, number);
+  if (!values) return {};
+  const std::optional<Output> inserted = take_mask(keys, out);
+  if (!inserted) return {};
+  ++changes_;
+  {
+    const py::gil_scoped_release unlocked;
+    table_->insert({keys.batch, *values, mode, options_.deterministic, static_cast<bool*>(inserted->data)},
+                   keys.stream);
+  }
+  return inserted->tensor;
+}
+
+py::object FastPath::insert(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  return keys ? put(*keys, given[1], InsertMode::kKeep, given[2]) : py::object();
+}
+
+py::object FastPath::insert_or_assign(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  return keys ? put(*keys, given[1], InsertMode::kAssign, given[2]) : py::object();
+}
+
+py::object FastPath::add(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  return keys ? put(*keys, Py_None, InsertMode::kKeep, given[1]) : py::object();
+}
+
+py::object FastPath::insert_or_apply(Arguments given) {
+  if (PyUnicode_CheckExact(given[2]) == 0 || !options_.value_dtype) return {};
+  Py_ssize_t length = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(given[2], &length);
+  if (text == nullptr) {
+    PyErr_Clear();  // no name of an operation
+    return {};
+  }
+  const std::optional<ApplyOp> op = apply_op({text, static_cast<std::size_t>(length)});
+  if (!op || !has_op(*options_.value_dtype, *op)) return {};
+  const std::optional<Keys> keys = take_keys(given[0]);
+  if (!keys) return {};
+  Number number;
+  const std::optional<ValueBatch> values = take_values(*keys, given[1], number);
+  if (!values) return {};
+  const std::optional<Output> inserted = take_mask(*keys, given[3]);
+  if (!inserted) return {};
+  ++changes_;
+  {
+    const py::gil_scoped_release unlocked;
+    table_->apply({keys->batch, *values, *op, *options_.value_dtype, options_.value_elements(),
+                   static_cast<bool*>(inserted->data)},
+                  keys->stream);
+  }
+  return inserted->tensor;
+}
+
+py::object FastPath::erase(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  if (!keys) return {};
+  const std::optional<Output> erased = take_mask(*keys, given[1]);
+  if (!erased) return {};
+  ++changes_;
+  {
+    const py::gil_scoped_release unlocked;
+    table_->erase(keys->batch, static_cast<bool*>(erased->data), keys->stream);
+  }
+  return erased->tensor;
 }
 
 }  // namespace gpuhash::bindings
