@@ -63,9 +63,9 @@ class HashTable(Operations):
     Keys have the shape ``[*batch, *key_shape]``, with any number of batch dimensions, and values and masks ``[*batch,
     *value_shape]`` and ``[*batch]``. Arrays have exactly the table's dtypes; Python numbers and lists are converted. A
     Python number, or for vector keys a tuple, is one key, answered by Python numbers. Outputs are of the keys'
-    framework, from its allocator, on its current stream; lists are answered by NumPy arrays. Host arrays given to a GPU
-    table are copied there, and answered on the host: then the host waits for the GPU, as it does where the table has to
-    grow.
+    framework, on GPUs from its allocator, on its current stream; PyTorch's on the host may be such that ``resize_()``
+    cannot lengthen them. Lists are answered by NumPy arrays. Host arrays given to a GPU table are copied there, and
+    answered on the host: then the host waits for the GPU, as it does where the table has to grow.
 
     Raises
     ------
