@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -97,19 +98,18 @@ def microseconds(call: Call, settle: Call, rounds: int) -> list[float]:
     return times
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Measure and print a table; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.calls", description=__doc__)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where table and arrays are")
-    device = parser.parse_args(arguments).device
-    known = frameworks(device)
-    if not known:
-        print("--device cuda needs a GPU, and PyTorch or CuPy", file=sys.stderr)
-        return 2
-    # A GPU's queue holds about a thousand kernels: whoever enqueues more waits for it.
-    rounds = 2000 if device == "cpu" else 200
-    print("| framework | call | median, us | fastest, us | goal, us |\n|---|---|---|---|---|")
-    for framework, make in known.items():
+Measure = Callable[[], list[float]]
+
+
+def prepared(device: str, rounds: int | None = None) -> Iterator[tuple[str, str, Measure]]:
+    """Framework, call and what measures it, for all calls of all frameworks that are there; checked.
+
+    ``rounds`` is the number of calls of one repetition.
+    """
+    if rounds is None:
+        # A GPU's queue holds about a thousand kernels: whoever enqueues more waits for it.
+        rounds = 2000 if device == "cpu" else 200
+    for framework, make in frameworks(device).items():
         settle: Call = int
         if device == "cuda":
             module = importlib.import_module(framework)
@@ -117,10 +117,27 @@ def main(arguments: list[str] | None = None) -> int:
         table = gpuhash.HashTable("int64", "int64", device=device, default=-1)
         table.reserve(100_000)  # the bound of the size rises with every batch, and never gets there
         for name, call in calls(table, make).items():
-            len(table)
-            times = microseconds(call, settle, rounds)
-            goal = GOALS.get((device, framework, name), "")
-            print(f"| {framework} | `{name}` | {statistics.median(times):.2f} | {min(times):.2f} | {goal} |")
+            yield framework, name, functools.partial(_measure, table, call, settle, rounds)
+
+
+def _measure(table: gpuhash.HashTable, call: Call, settle: Call, rounds: int) -> list[float]:
+    len(table)
+    return microseconds(call, settle, rounds)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and print a table; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.calls", description=__doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where table and arrays are")
+    device = parser.parse_args(arguments).device
+    if not frameworks(device):
+        print("--device cuda needs a GPU, and PyTorch or CuPy", file=sys.stderr)
+        return 2
+    print("| framework | call | median, us | fastest, us | goal, us |\n|---|---|---|---|---|")
+    for framework, name, measure in prepared(device):
+        times = measure()
+        goal = GOALS.get((device, framework, name), "")
+        print(f"| {framework} | `{name}` | {statistics.median(times):.2f} | {min(times):.2f} | {goal} |")
     return 0
 
 

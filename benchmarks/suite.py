@@ -13,6 +13,8 @@ from typing import Any
 from .progress import Progress
 from .report import Failure, Report
 
+CALLS = "calls"  # the operation of the suites that measure the host's part of a call
+
 
 class NotHereError(Exception):
     """Cannot be measured here, for a reason that is no fault: what is not installed, or too large."""

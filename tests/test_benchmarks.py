@@ -78,11 +78,14 @@ def quick_run(tmp_path_factory):
 def test_a_quick_run_measures_every_suite(quick_run):
     done, report, _ = quick_run
     assert report.failures == []
-    assert report.suites() == ["table", "peers", "unique", "sweep-load", "sweep-batch", "sweep-size"]
+    assert set(report.suites()) == {"table", "peers", "unique", "calls", "sweep-load", "sweep-batch", "sweep-size"}
+    assert {q.name for q in report.quantities if q.suite == "calls"} >= {"numpy: `table[keys]`", "torch: `table[keys]`"}
+    assert all(q.value > 0 for q in report.quantities)
     for suite in report.suites():
+        assert f"## {suite}" in done.stdout
+    for suite in set(report.suites()) - {"calls"}:
         operations = {r.operation for r in report.records if r.suite == suite and r.who == "gpuhash"}
         assert operations, suite
-        assert f"## {suite}" in done.stdout
     peers = {r.who for r in report.records}
     assert peers >= {"gpuhash", "dict", "numpy, sorted", "pandas", "tensorflow MutableHashTable"}
     assert report.limits or any("limits.cpp" in note or "compiler" in note for note in report.notes)
@@ -124,7 +127,9 @@ def test_a_quick_run_on_the_gpu(cuda, tmp_path):
     assert done.returncode == 0, done.stderr
     report = Report.read(next(tmp_path.glob("*.json")))
     assert report.failures == []
-    assert {"table", "cache", "apply", "rows", "build", "growth", "unique", "sweep-size"} <= set(report.suites())
+    assert {"table", "cache", "apply", "rows", "build", "growth", "unique", "calls", "sweep-size"} <= set(
+        report.suites()
+    )
 
 
 def test_suites_and_operations_can_be_chosen(tmp_path):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from functools import partial
 
 import torch
 
+from benchmarks.calls import KEYS, prepared
 from benchmarks.limits import cuda_limits
 from benchmarks.native import BuildError
-from benchmarks.suite import Group, NotHereError, Session, Suite
+from benchmarks.suite import CALLS, Group, NotHereError, Session, Suite
 
 from . import apply, build, rows, sets, tables
 from .data import DataCache
@@ -38,10 +40,21 @@ def suites() -> dict[str, Suite]:
         "apply": Suite("insert_or_apply with repeated keys", apply.OPERATIONS, apply.apply),
         "rows": Suite("rows as values", rows.OPERATIONS, rows.rows),
         "unique": Suite("unique, isin and factorize", sets.OPERATIONS, sets.sets),
+        "calls": Suite(f"host's time for calls on {KEYS} keys", (CALLS,), _calls),
         "sweep-load": Suite("rate against load", swept, partial(tables.sweep_load, cache=cache)),
         "sweep-batch": Suite("rate against batch size", swept, partial(tables.sweep_batch, cache=cache)),
         "sweep-size": Suite("rate against table size", swept, partial(tables.sweep_size, cache=cache)),
     }
+
+
+def _calls(session: Session) -> list[Group]:
+    """Which frameworks are there, and so which calls, is found out when they are made."""
+
+    def case(_: None) -> None:
+        for framework, name, measure in prepared("cuda", 20 if session.quick else None):
+            session.report.quantity("calls", f"{framework}: `{name}`", statistics.median(measure()), "us")
+
+    return [Group(f"{KEYS} keys", nullcontext, {CALLS: case} if session.wants(CALLS) else {})]
 
 
 def limits(session: Session, chosen: Collection[str]) -> list[Group]:

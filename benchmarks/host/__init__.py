@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from functools import partial
 
 from benchmarks.native import BuildError, host_library
-from benchmarks.suite import Group, NotHereError, Session, Suite
+from benchmarks.suite import CALLS, Group, NotHereError, Session, Suite
 
 from . import sets
 from . import suites as parts
@@ -24,6 +24,7 @@ def suites() -> dict[str, Suite]:
         "table": Suite("one batch of all keys, beside boost", parts.OPERATIONS, parts.table),
         "peers": Suite("beside Python packages", (*parts.OPERATIONS, COUNT), parts.peers),
         "unique": Suite("unique, isin and factorize", sets.OPERATIONS, parts.unique),
+        "calls": Suite("time for calls on few keys", (CALLS,), parts.calls),
         "sweep-load": Suite("rate against load", parts.SWEPT, parts.sweep_load),
         "sweep-batch": Suite("rate against batch size", parts.SWEPT, parts.sweep_batch),
         "sweep-size": Suite("rate against table size", parts.SWEPT, parts.sweep_size),

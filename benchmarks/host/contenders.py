@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import statistics
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from benchmarks.limits import HostLoads
 from benchmarks.native import BuildError, host_library
 from benchmarks.suite import NotHereError
-from benchmarks.timing import expect
+from benchmarks.timing import expect, nothing
 
 from .contest import Entry, Job, Ready
 from .data import Data, Integers, Mask, values_of
@@ -144,6 +145,26 @@ def our_count(data: Data, threads: int) -> Entry:
         return Ready({COUNT: job}, len(distinct) * PAIR_BYTES / table.nbytes)
 
     return Entry("gpuhash", threads, make)
+
+
+def small_calls(rounds: int | None) -> Entry:
+    """All calls of calls.py, each of which measures itself; ``rounds`` as there."""
+
+    def make() -> Ready:
+        from benchmarks.calls import prepared
+
+        return Ready(
+            {
+                f"{framework}: `{name}`": Job(nothing, seconds=partial(_median_seconds, measure))
+                for framework, name, measure in prepared("cpu", rounds)
+            }
+        )
+
+    return Entry("gpuhash", 1, make)
+
+
+def _median_seconds(measure: Callable[[], list[float]]) -> float:
+    return statistics.median(measure()) * 1e-6
 
 
 def boost(data: Data) -> Entry:

@@ -9,7 +9,7 @@ from benchmarks.machine import available_bytes
 from benchmarks.markdown import count
 from benchmarks.native import BuildError, host_library
 from benchmarks.report import DISTINCT, Limit, limit_over
-from benchmarks.suite import Group, NotHereError, Session
+from benchmarks.suite import CALLS, Group, NotHereError, Session
 
 from . import contenders, sets
 from .contenders import COUNT, PAIR_BYTES, limit_job
@@ -226,3 +226,19 @@ def unique(session: Session) -> list[Group]:
         }
         groups.append(Group(label, make, cases))
     return groups
+
+
+def calls(session: Session) -> list[Group]:
+    """Which frameworks are there, and so which calls, is found out in the contender's process."""
+    label = "small batches"
+
+    def make() -> Contest:
+        return _contest(session, "calls", label, [contenders.small_calls(20 if session.quick else None)])
+
+    def case(contest: Contest) -> None:
+        for contender in contest.contenders:
+            for job in contender.jobs:
+                for timing in contest.measure([job], Effort(turns=1)).values():
+                    session.report.quantity("calls", job, timing.median * 1e6, "us")
+
+    return [Group(label, make, {CALLS: case} if session.wants(CALLS) else {})]
