@@ -55,6 +55,7 @@ struct InsertBatch {
   bool* inserted;              // [n] or null: was the key new; true for exactly one of a new key's duplicates
   const Plan* plan = nullptr;  // of these keys and values, or null
   bool into_empty = false;     // the table has been empty since clear()
+  bool expect_new = true;      // most keys are new, as far as anyone can tell
 };
 
 struct ApplyBatch {

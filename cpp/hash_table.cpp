@@ -389,6 +389,7 @@ void HashTable<Key, Value>::insert(const InsertBatch& batch, Stream stream) {
     part.deterministic = options_.deterministic;
     part.plan = plan.get();
     part.into_empty = pristine_;
+    part.expect_new = pristine_ || batch.mode == InsertMode::kKeep;
     pristine_ = false;
     executor().insert(*context_, storage_.view, part, stream);
   });

@@ -166,8 +166,7 @@ class CudaExecutor final : public Executor<Key, Value> {
       const auto& planned = static_cast<const RegionPlan<Item>&>(plan);
       context.fill(&view.control->absent, 0, sizeof view.control->absent + sizeof view.control->undecided, stream);
       launch_regions("counting new keys", region_kernel<View, Item, RegionWork::kCount>, view.geometry.region_count,
-                     sizeof(SharedRegion<View>), stream, view, planned.batch, table_is_empty, false,
-                     static_cast<bool*>(nullptr));
+                     sizeof(SharedRegion<View>), stream, view, planned.batch, table_is_empty, false, ExpectedMask{});
       launch("counting new keys", count_left_kernel<View, Item>, 1, 1, stream, view, planned.batch,
              planned.all.keys.count);
     }
@@ -239,9 +238,11 @@ class CudaExecutor final : public Executor<Key, Value> {
 
   static void insert_planned(DeviceContext& context, const View& view, const InsertBatch& batch,
                              const RegionPlan<Item>& plan, bool assign, Stream stream) {
-    if (batch.inserted != nullptr) context.fill(batch.inserted, 1, static_cast<std::size_t>(batch.keys.count), stream);
+    const ExpectedMask mask{batch.inserted, batch.expect_new};
+    if (mask.data != nullptr)
+      context.fill(mask.data, mask.expected, static_cast<std::size_t>(batch.keys.count), stream);
     launch_regions("inserting keys", region_kernel<View, Item, RegionWork::kInsert>, view.geometry.region_count,
-                   sizeof(SharedRegion<View>), stream, view, plan.batch, batch.into_empty, assign, batch.inserted);
+                   sizeof(SharedRegion<View>), stream, view, plan.batch, batch.into_empty, assign, mask);
     launch("inserting keys", insert_left_kernel<View, Item>, kLeftThreads, kBlock, stream, view, plan.batch, plan.all,
            assign, batch.inserted);
   }
@@ -250,7 +251,7 @@ class CudaExecutor final : public Executor<Key, Value> {
                             Stream stream) {
     if (erased != nullptr) context.fill(erased, 1, static_cast<std::size_t>(plan.all.keys.count), stream);
     launch_regions("erasing keys", region_kernel<View, KeyItem, RegionWork::kErase>, view.geometry.region_count,
-                   sizeof(SharedRegion<View>), stream, view, plan.batch, false, false, erased);
+                   sizeof(SharedRegion<View>), stream, view, plan.batch, false, false, ExpectedMask{erased, true});
     launch("erasing keys", erase_left_kernel<View, KeyItem>, kLeftThreads, kBlock, stream, view, plan.batch, plan.all,
            erased);
   }
@@ -299,14 +300,14 @@ class CudaExecutor final : public Executor<Key, Value> {
         with_row_words(view.rows.bytes, {view.rows.data, out.values, out.fallback}, [&](auto word, RowShape shape) {
           using Word = decltype(word);
           launch("finding keys", whole ? find_kernel<View, Word, true> : find_kernel<View, Word, false>, keys.count,
-                 kBlock, stream, view, keys, out, list, shape);
+                 kFindBlock, stream, view, keys, out, list, shape);
         });
         return;
       }
       whole = whole && (out.values == nullptr || (out.bytes == sizeof(Value) && is_aligned<Value>(out.values)));
     }
-    launch("finding keys", whole ? find_kernel<View, void, true> : find_kernel<View, void, false>, keys.count, kBlock,
-           stream, view, keys, out, list, RowShape{});
+    launch("finding keys", whole ? find_kernel<View, void, true> : find_kernel<View, void, false>, keys.count,
+           kFindBlock, stream, view, keys, out, list, RowShape{});
   }
 
   /// Waits.

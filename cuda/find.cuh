@@ -6,7 +6,12 @@
 #include "probe.cuh"
 #include "rows.cuh"
 
+#ifndef FIND_BLOCK
+#define FIND_BLOCK 128
+#endif
 namespace gpuhash::cuda {
+
+inline constexpr unsigned kFindBlock = FIND_BLOCK;
 
 /// What to do with the keys that a search does not find.
 template <class Key>
@@ -42,19 +47,19 @@ __device__ __forceinline__ void gather_warp_rows(const FindOutput& out, const st
 /// takes 48, and finds 28.1 and 18.7 G keys/s at loads 0.5 and 0.8; with it 30.6 and 21.1, and with 16 blocks, which
 /// spill registers, 28.2 and 21.6 (H200, 2^27 pairs of 8 + 8 bytes).
 template <class View, class RowWord, bool kWhole>
-__global__ void __launch_bounds__(kBlock, sizeof(typename View::Key) <= 8 ? 12 : 8)
+__global__ void __launch_bounds__(kFindBlock, (sizeof(typename View::Key) <= 8 ? 12 : 8) * kBlock / kFindBlock)
     find_kernel(View view, KeyBatch keys, FindOutput out, AbsentList<typename View::Key> absent, RowShape shape) {
   using Key = typename View::Key;
   constexpr bool kCopiesRows = !std::is_void_v<RowWord>;
   __shared__ Workspace work;
-  __shared__ std::int64_t found_rows[kCopiesRows ? kBlock : 1];
+  __shared__ std::int64_t found_rows[kCopiesRows ? kFindBlock : 1];
   [[maybe_unused]] std::int64_t* const warp_rows = found_rows + (kCopiesRows ? threadIdx.x / 32 * 32 : 0);
   if constexpr (kCopiesRows) {
     warp_rows[threadIdx.x % 32] = -1;
     __syncwarp();
   }
   std::uint8_t* owners = work.owners[threadIdx.x / 32];
-  const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kFindBlock + threadIdx.x;
   const std::int64_t first = i - threadIdx.x % 32;
   const bool valid = i < keys.count;
   Key key{};

@@ -122,7 +122,9 @@ struct InsertTarget {
 
 /// kErased: as above. kWhole: keys and values have the width and the alignment of those in the slots.
 template <class View, bool kErased, bool kWhole>
-__global__ void __launch_bounds__(kBlock, sizeof(typename View::Key) > 8 ? 1 : kErased ? 8 : INSERT_BLOCKS)
+__global__ void __launch_bounds__(kBlock, sizeof(typename View::Key) > 8 ? 1
+                                          : kErased                      ? 8
+                                                                         : INSERT_BLOCKS)
     insert_kernel(View view, KeyBatch keys, ValueBatch values, InsertTarget target) {
   using Key = typename View::Key;
   using Value = typename View::Value;

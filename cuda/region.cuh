@@ -135,7 +135,10 @@ __device__ __forceinline__ Outcome find_or_insert_in_region(SharedRegion<View>& 
 }
 
 /// Items that a block works on at a time, and those among them whose search goes on, by their index.
-inline constexpr std::uint32_t kChunk = 4 * kRegionBlock;
+#ifndef REGION_CHUNK
+#define REGION_CHUNK 4
+#endif
+inline constexpr std::uint32_t kChunk = REGION_CHUNK * kRegionBlock;
 
 struct Queues {
   std::uint16_t items[2][kChunk];
@@ -356,10 +359,20 @@ struct PartitionedBatch {
   Rest<Item> rest;
 };
 
-/// `mask` [n] or null is true everywhere before; where a key is not new (or not erased) it becomes false.
+/// A mask that says what was new, or erased. It is filled with what is expected of most keys before, so that few of its
+/// bytes have to be written at random places.
+struct ExpectedMask {
+  bool* data;  // [n] or null
+  bool expected;
+
+  __device__ __forceinline__ void set(std::uint32_t position, bool value) const {
+    if (value != expected) data[position] = value;
+  }
+};
+
 template <class View, class Item, RegionWork kWork>
 __global__ void __launch_bounds__(kRegionBlock, 3)
-    region_kernel(View view, PartitionedBatch<Item> batch, bool table_is_empty, bool assign, bool* mask) {
+    region_kernel(View view, PartitionedBatch<Item> batch, bool table_is_empty, bool assign, ExpectedMask mask) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& region = *reinterpret_cast<SharedRegion<View>*>(memory);
   __shared__ Workspace work;
@@ -394,13 +407,13 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
       left = erase_chunk<View, Item>(region, queues, first_bucket, geometry, length, load,
                                      [&](std::uint32_t i, bool erased) {
                                        changed -= erased;
-                                       if (mask != nullptr && !erased) mask[positions[i]] = false;
+                                       if (mask.data != nullptr) mask.set(positions[i], erased);
                                      });
     } else {
       left = insert_in_rounds(region, queues, first_bucket, geometry, length, assign, filter_bits, load,
                               [&](std::uint32_t i, const Item&, Outcome outcome) {
                                 changed += outcome == Outcome::kNew;
-                                if (mask != nullptr && outcome == Outcome::kFound) mask[positions[i]] = false;
+                                if (mask.data != nullptr) mask.set(positions[i], outcome == Outcome::kNew);
                               });
     }
     if constexpr (kWork == RegionWork::kCount) {
@@ -414,7 +427,7 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
         const std::uint32_t j = k * kRegionBlock + threadIdx.x;
         if (j >= left) continue;
         leavers[k] = items[queues.items[0][j]];
-        if (mask != nullptr) their_positions[k] = positions[queues.items[0][j]];
+        if (mask.data != nullptr) their_positions[k] = positions[queues.items[0][j]];
       }
       __syncthreads();
 #pragma unroll
@@ -422,7 +435,7 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
         const std::uint32_t j = k * kRegionBlock + threadIdx.x;
         if (j >= left) continue;
         batch.regions.items[first_item + all_left + j] = leavers[k];
-        if (mask != nullptr) batch.regions.positions[first_item + all_left + j] = their_positions[k];
+        if (mask.data != nullptr) batch.regions.positions[first_item + all_left + j] = their_positions[k];
       }
       all_left += left;
     }
