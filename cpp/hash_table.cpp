@@ -209,6 +209,7 @@ Control HashTable<Key, Value>::refresh(Stream stream) {
     throw TableFullError("a replayed CUDA graph inserted more keys than the table had room for; " +
                          std::to_string(control.dropped) + " are lost: reserve more before capturing");
   size_bound_ = static_cast<std::int64_t>(control.size);
+  worn_ = is_worn(control);
   return control;
 }
 
@@ -218,7 +219,7 @@ template <class Key, class Value>
 template <class MakePlan>
 std::unique_ptr<Plan> HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan) {
   const std::int64_t n = keys.count;
-  if (!replays_insert_ && size_bound_ + n <= current_limit()) {
+  if (!replays_insert_ && !worn_ && size_bound_ + n <= current_limit()) {
     size_bound_ += n;
     return make_plan();
   }
@@ -294,14 +295,21 @@ std::int64_t HashTable<Key, Value>::count_distinct(const Key* keys, std::int64_t
 /// A rebuild of the same size clears both; it comes due after as many erasures as half the slots, so its cost is
 /// spread. Not where a CUDA graph holds the addresses of the present memory.
 template <class Key, class Value>
-void HashTable<Key, Value>::maintain(const Control& control, Stream stream) {
-  if (captured_) return;
+bool HashTable<Key, Value>::is_worn(const Control& control) const {
   const std::uint64_t buckets = storage_.view.geometry.bucket_count;
-  if (control.erased < buckets * View::kSlots / 2 || control.filter_bits < 2 * fresh_filter_bits_ + buckets / 2) return;
+  return !captured_ && control.erased >= buckets * View::kSlots / 2 &&
+         control.filter_bits >= 2 * fresh_filter_bits_ + buckets / 2;
+}
+
+/// Insertions look after the table. Whatever else has waited for the counters leaves word in worn_: a caller who asks
+/// for the size after every batch would otherwise keep size_bound_ below the limit, and this from being called.
+template <class Key, class Value>
+void HashTable<Key, Value>::maintain(const Control& control, Stream stream) {
+  if (!worn_) return;
   try {
     rebuild(capacity_slots(), false, control, stream);
   } catch (const OutOfMemoryError&) {
-    // The table is whole as it is, only slower; the next wait for its counters tries again.
+    worn_ = false;  // The table is whole as it is, only slower; the next wait for its counters tries again.
   }
 }
 
@@ -443,6 +451,7 @@ void HashTable<Key, Value>::clear(Stream stream) {
   if (turn.capturing()) return;  // nothing is cleared yet
   size_bound_ = 0;
   fresh_filter_bits_ = 0;
+  worn_ = false;
   pristine_ = true;
   storage_.view.may_have_erased = captured_;  // a captured erasure may be replayed
 }

@@ -30,11 +30,28 @@ def hash_key(keys: np.ndarray) -> np.ndarray:
         return (h ^ (h >> HALF)) * FINISH
 
 
+def hash_rows(keys: np.ndarray) -> np.ndarray:
+    """Hashes of 16-byte keys, given as two words each: [n, 2] to uint64 [n]."""
+    low, high = np.ascontiguousarray(keys).view(np.uint64).T
+    with np.errstate(over="ignore"):
+        return hash_key(fold(low ^ FINISH, FOLD) + high * WHITEN)
+
+
+def hash_of(keys: np.ndarray) -> np.ndarray:
+    """Hashes of int32 or int64 keys [n], or of rows of two int64 [n, 2]."""
+    if keys.ndim == 2:
+        return hash_rows(keys)
+    return hash_key(keys.view(f"u{keys.dtype.itemsize}").astype(np.uint64))
+
+
+def keys_of_first_part(keys: np.ndarray, count: int) -> np.ndarray:
+    """The `count` of the keys that come first in any table: their home buckets are the first count / len(keys)."""
+    return keys[np.sort(np.argpartition(hash_of(keys), count)[:count])]
+
+
 def keys_of_first_bucket(count: int, candidates: int = 1 << 21) -> np.ndarray:
     """int64 keys whose first bucket is bucket 0 in every table of up to `candidates / count` buckets."""
-    keys = np.arange(candidates, dtype=np.uint64)
-    high = hash_key(keys) >> HALF
-    return np.sort(keys[np.argpartition(high, count)[:count]]).astype(np.int64)
+    return keys_of_first_part(np.arange(candidates), count)
 
 
 def keys_of_one_hash(count: int) -> np.ndarray:

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 from samples import type_name
 
-from gpuhash import HashTable
+from gpuhash import HashTable, _core
 
 FEW_KEYS = {  # few, so that keys return after they were erased; special ones among them
     ("int64", ()): [0, 1, -1, 2**63 - 1, -(2**63), *range(2, 60), -0x4848484848484849, -0x484848484848484A],
@@ -36,6 +36,7 @@ class TableAgainstDict(RuleBasedStateMachine):
     place: Framework
     key_type: tuple[str, tuple[int, ...]]
     value_type: tuple[str, tuple[int, ...]]
+    deterministic = True  # otherwise batches have no duplicates: any of them might win
 
     @initialize(data=st.data())
     def start(self, data):
@@ -47,19 +48,26 @@ class TableAgainstDict(RuleBasedStateMachine):
             key_shape=self.key_type[1],
             value_shape=self.value_type[1],
             device=self.place.table_device,
-            deterministic=True,
+            deterministic=self.deterministic,
             capacity=data.draw(st.sampled_from([0, 1, 64, 1000])),
             max_load_factor=data.draw(st.sampled_from([0.3, 0.8, 1.0])),
         )
 
     batches = st.lists(st.tuples(st.integers(0, 10**6), st.integers(-9, 9)), max_size=70)
 
+    def allowed(self, batch):
+        if self.deterministic:
+            return batch
+        return list({number % len(self.pool): (number, value) for number, value in batch}.values())
+
     def keys_of(self, batch):
         """Keys as the dict has them, and as an array."""
+        batch = self.allowed(batch)
         keys = [self.pool[number % len(self.pool)] for number, _ in batch]
         return keys, self.place.array(np.array(keys, self.key_type[0]).reshape(len(batch), *self.key_type[1]))
 
     def values_of(self, batch):
+        batch = self.allowed(batch)
         numbers = [number for _, number in batch]
         array = np.empty((len(batch), *self.value_type[1]), self.value_type[0])
         array[:] = np.array(numbers).reshape(-1, *(1,) * len(self.value_type[1]))
@@ -245,3 +253,19 @@ def test_any_order_of_operations(on_device, key_type, value_type):
     run_state_machine_as_test(
         Machine, settings=settings(max_examples=30, stateful_step_count=40, derandomize=True, deadline=None)
     )
+
+
+@pytest.mark.parametrize("key_type", FEW_KEYS, ids=type_name)
+def test_any_order_of_operations_on_partitioned_batches(on_device, key_type):
+    class Machine(TableAgainstDict):
+        pass
+
+    Machine.place, Machine.key_type, Machine.value_type = on_device, key_type, ("int64", ())
+    Machine.deterministic = False
+    _core.set_partition_threshold(1)
+    try:
+        run_state_machine_as_test(
+            Machine, settings=settings(max_examples=15, stateful_step_count=40, derandomize=True, deadline=None)
+        )
+    finally:
+        _core.set_partition_threshold(-1)
