@@ -16,7 +16,7 @@ import numpy as np
 import gpuhash
 
 KEYS = 16
-REPETITIONS = 25
+REPETITIONS = 101
 
 Call = Callable[[], object]
 
@@ -107,8 +107,8 @@ def prepared(device: str, rounds: int | None = None) -> Iterator[tuple[str, str,
     ``rounds`` is the number of calls of one repetition.
     """
     if rounds is None:
-        # A GPU's queue holds about a thousand kernels: whoever enqueues more waits for it.
-        rounds = 2000 if device == "cpu" else 200
+        # Less than a time slice of the scheduler; and a GPU's queue holds about a thousand kernels, then the host waits.
+        rounds = 400 if device == "cpu" else 200
     for framework, make in frameworks(device).items():
         settle: Call = int
         if device == "cuda":

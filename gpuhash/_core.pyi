@@ -194,7 +194,8 @@ class FastPath:
 
     Plain: of the class ``numpy.ndarray``, ``torch.Tensor`` or ``cupy.ndarray`` itself, C-contiguous, without gradients
     or lazy conjugation, not empty. The arrays of a call are of one framework, of the table's dtypes, on its device; the
-    work goes to the framework's current stream. On the host, values and defaults may be Python numbers.
+    work goes to the framework's current stream. Values and defaults may be Python numbers as well; a GPU
+    gets a copy of each, which stays as long as this object.
     """
 
     def __init__(self, table: Table, key_shape: Sequence[int]) -> None: ...

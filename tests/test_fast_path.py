@@ -203,11 +203,10 @@ NUMBERS += [0.5, -0.0, 1e30, 1e300, float("inf"), 16777217.0, 0.1, True, 1j]  # 
 
 
 @pytest.mark.parametrize("dtype", VALUE_DTYPES)
-@pytest.mark.parametrize("framework", ["numpy", "torch"])
-def test_python_numbers_are_converted_as_on_the_general_path(framework, dtype):
-    place = Framework(framework, "cpu", "cpu")
-    if module(framework) is None or not place.takes(dtype):
-        pytest.skip(f"{framework} has no {dtype} here")
+def test_python_numbers_are_converted_as_on_the_general_path(plain, dtype):
+    place = plain
+    if not place.takes(dtype):
+        pytest.skip(f"{place.name} has no {dtype}")
     keys, others = place.array(np.arange(16)), place.array(np.arange(8, 24))
     calls = {
         "setitem": lambda table, number: table.__setitem__(keys, number),
@@ -604,6 +603,38 @@ def test_gpu_answers_are_ordinary_tensors(torch_cuda):
     keys = torch.arange(16, device="cuda")
     for tensor in (table[keys], *table.find(keys), table.contains(keys)):
         assert tensor.untyped_storage().resizable()
+
+
+def test_numbers_on_the_gpu_are_copied_there_once(torch_cuda):
+    """And then nobody waits, nor does a graph's capture mind."""
+    torch = torch_cuda
+    table = HashTable("int64", "int64", device="cuda")
+    table.reserve(100_000)
+    keys = torch.arange(1000, device="cuda")
+    table[keys] = 7
+    new = table.insert_or_apply(keys, 1, "add")
+    assert not new.any()
+    torch.cuda.synchronize()
+    torch.cuda._sleep(2_000_000_000)  # about a second
+    done = torch.cuda.Event()
+    for _ in range(5):
+        table.insert_or_apply(keys, 1, "add")
+    got = table.get(keys, 7)
+    table[keys + 1000] = 7
+    done.record()
+    assert not done.query(), "a call waited for the device"
+    same_bytes(got, np.full(1000, 13))
+    len(table)  # settles the bound of the size
+    graph = torch.cuda.CUDAGraph()
+    out = torch.zeros(1000, dtype=torch.bool, device="cuda")
+    with torch.cuda.graph(graph):
+        table.insert_or_apply(keys, 1, "add", out=out)
+    for _ in range(3):
+        graph.replay()
+    same_bytes(table[keys], np.full(1000, 16))
+    for number in range(200):  # more than are kept
+        table[keys] = number
+        same_bytes(table[keys[:5]], np.full(5, number))
 
 
 def test_cupy_streams(cuda):

@@ -63,12 +63,29 @@ std::optional<ApplyOp> apply_op(std::string_view name) {
 
 }  // namespace
 
+Constants::~Constants() {
+  for (auto& [number, memory] : placed_) memory.set_stream(last_stream_);
+}
+
+const void* Constants::place(const Number& number, Stream stream) {
+  const std::lock_guard lock(mutex_);
+  last_stream_ = stream;
+  for (const auto& [known, memory] : placed_)
+    if (known == number) return memory.get();
+  if (placed_.size() == kMaxNumbers || context_.is_capturing(stream)) return nullptr;
+  Allocation memory(context_, sizeof number.bytes, stream);
+  context_.copy_from_host(memory.get(), number.bytes.data(), sizeof number.bytes, stream);
+  context_.synchronize(stream);  // so that work on other streams may read it, too
+  return placed_.emplace_back(number, std::move(memory)).second.get();
+}
+
 FastPath::FastPath(std::shared_ptr<Table> table, std::vector<std::int64_t> key_shape)
     : table_(std::move(table)),
       options_(table_->options()),
       device_(table_->context().device()),
       on_host_(device_.platform == "cpu"),
-      key_shape_(std::move(key_shape)) {}
+      key_shape_(std::move(key_shape)),
+      constants_(table_->context()) {}
 
 void FastPath::set_fallback(const Array* fallback) {
   if (fallback != nullptr && (fallback->bytes() != options_.value_bytes() || !(fallback->device == device_)))
@@ -100,8 +117,7 @@ std::optional<FastPath::Keys> FastPath::take_keys(PyObject* given) const {
 
 /// A Python number as a value, where it needs no more than a conversion in C. Booleans are no numbers here.
 bool FastPath::encode(PyObject* given, Number& out) const {
-  // A number for the GPU has to be copied there first.
-  if (!on_host_ || !options_.value_dtype || !options_.value_shape.empty()) return false;
+  if (!options_.value_dtype || !options_.value_shape.empty()) return false;
   const auto store = [&](auto number) {
     std::memcpy(out.bytes.data(), &number, sizeof number);
     return true;
@@ -113,9 +129,19 @@ bool FastPath::encode(PyObject* given, Number& out) const {
   return overflow == 0 && convert(*options_.value_dtype, number, store);
 }
 
-std::optional<ValueBatch> FastPath::take_values(const Keys& keys, PyObject* given, Number& number) const {
+/// The number in the table's memory: where it is, on the host.
+const void* FastPath::place(const Number& number, Stream stream) {
+  if (on_host_) return number.bytes.data();
+  const py::gil_scoped_release unlocked;
+  return constants_.place(number, stream);
+}
+
+std::optional<ValueBatch> FastPath::take_values(const Keys& keys, PyObject* given, Number& number) {
   if (!options_.value_dtype) return given == Py_None ? std::optional<ValueBatch>(ValueBatch{}) : std::nullopt;
-  if (encode(given, number)) return ValueBatch{number.bytes.data(), options_.value_bytes(), true};
+  if (encode(given, number)) {
+    const void* const data = place(number, keys.stream);
+    return data != nullptr ? std::optional<ValueBatch>({data, options_.value_bytes(), true}) : std::nullopt;
+  }
   PlainTensor plain;
   PlainTensor wanted;
   if (plain_framework_of(given) != keys.framework ||
@@ -128,14 +154,15 @@ std::optional<ValueBatch> FastPath::take_values(const Keys& keys, PyObject* give
 }
 
 /// The value of absent keys: a Python number, or for None the table's own, if it has one.
-bool FastPath::take_fallback(PyObject* given, Fallback& out) const {
+bool FastPath::take_fallback(const Keys& keys, PyObject* given, Fallback& out) {
   if (given == Py_None) {
     out.array = fallback_;
     out.data = out.array == nullptr ? nullptr : out.array->data;
     return true;
   }
-  out.data = out.number.bytes.data();
-  return encode(given, out.number);
+  if (!encode(given, out.number)) return false;
+  out.data = place(out.number, keys.stream);
+  return out.data != nullptr;
 }
 
 /// [*batch, *item_shape]; false where those are too many dimensions.
@@ -186,7 +213,7 @@ py::object FastPath::getitem(Arguments given) {
   const std::optional<Output> values = take_value_output(*keys, Py_None);
   if (!values) return {};
   Fallback fallback;
-  take_fallback(Py_None, fallback);
+  take_fallback(*keys, Py_None, fallback);
   FindOutput out{};
   out.values = values->data;
   out.fallback = fallback.data;
@@ -197,7 +224,7 @@ py::object FastPath::getitem(Arguments given) {
 py::object FastPath::get(Arguments given) {
   const std::optional<Keys> keys = take_keys(given[0]);
   Fallback fallback;
-  if (!keys || !take_fallback(given[1], fallback) || fallback.data == nullptr) return {};
+  if (!keys || !take_fallback(*keys, given[1], fallback) || fallback.data == nullptr) return {};
   const std::optional<Output> values = take_value_output(*keys, given[2]);
   if (!values) return {};
   FindOutput out{};
@@ -213,7 +240,7 @@ py::object FastPath::find(Arguments given) {
   if (!new_outputs && (PyTuple_CheckExact(pair) == 0 || PyTuple_GET_SIZE(pair) != 2)) return {};
   const std::optional<Keys> keys = take_keys(given[0]);
   Fallback fallback;
-  if (!keys || !take_fallback(given[1], fallback)) return {};
+  if (!keys || !take_fallback(*keys, given[1], fallback)) return {};
   const std::optional<Output> values = take_value_output(*keys, new_outputs ? Py_None : PyTuple_GET_ITEM(pair, 0));
   if (!values) return {};
   const std::optional<Output> found = take_mask(*keys, new_outputs ? Py_None : PyTuple_GET_ITEM(pair, 1));

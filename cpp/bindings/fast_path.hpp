@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "array.hpp"
@@ -15,6 +17,35 @@
 #include "table.hpp"
 
 namespace gpuhash::bindings {
+
+/// One value, converted from a Python number.
+struct Number {
+  alignas(16) std::array<std::byte, 16> bytes{};
+
+  friend bool operator==(const Number& a, const Number& b) { return a.bytes == b.bytes; }
+};
+
+/// Numbers in the memory of a GPU. Each is copied there once, and stays as long as the face: work on any stream may be
+/// reading it, and so may a CUDA graph.
+class Constants {
+ public:
+  explicit Constants(DeviceContext& context) : context_(context) {}
+  ~Constants();
+  Constants(const Constants&) = delete;
+  Constants& operator=(const Constants&) = delete;
+
+  /// To be called without the GIL. Waits when the number is new. Null where it cannot be copied now, under capture, or
+  /// where there are too many.
+  const void* place(const Number& number, Stream stream);
+
+ private:
+  static constexpr std::size_t kMaxNumbers = 64;
+
+  DeviceContext& context_;
+  std::mutex mutex_;
+  std::vector<std::pair<Number, Allocation>> placed_;
+  Stream last_stream_ = nullptr;  // calls of a table follow each other, whatever their streams
+};
 
 /// The calls of one face of a table that need nothing explained: all arrays are plain, of one framework, of the table's
 /// dtypes and on its device. Whatever is not so is declined, by a null object and no error, before anything is changed;
@@ -61,11 +92,6 @@ class FastPath {
     void* data;
   };
 
-  /// One value, converted from a Python number.
-  struct Number {
-    alignas(16) std::array<std::byte, 16> bytes;
-  };
-
   struct Fallback {
     std::shared_ptr<const Array> array;
     Number number;
@@ -73,13 +99,14 @@ class FastPath {
   };
 
   std::optional<Keys> take_keys(PyObject* given) const;
-  std::optional<ValueBatch> take_values(const Keys& keys, PyObject* given, Number& number) const;
-  bool take_fallback(PyObject* given, Fallback& out) const;
+  std::optional<ValueBatch> take_values(const Keys& keys, PyObject* given, Number& number);
+  bool take_fallback(const Keys& keys, PyObject* given, Fallback& out);
   bool full_shape(const Keys& keys, Lengths item_shape, PlainTensor& out) const;
   std::optional<Output> take_output(const Keys& keys, DType dtype, Lengths item_shape, PyObject* given) const;
   std::optional<Output> take_mask(const Keys& keys, PyObject* given) const;
   std::optional<Output> take_value_output(const Keys& keys, PyObject* given) const;
   bool encode(PyObject* given, Number& out) const;
+  const void* place(const Number& number, Stream stream);
 
   std::int64_t look_up(const Keys& keys, FindOutput out) const;
   py::object put(const Keys& keys, PyObject* values, InsertMode mode, PyObject* out);
@@ -91,6 +118,7 @@ class FastPath {
   std::vector<std::int64_t> key_shape_;
   std::shared_ptr<const Array> fallback_;
   std::atomic<std::uint64_t> changes_{0};
+  Constants constants_;
 };
 
 }  // namespace gpuhash::bindings
