@@ -107,7 +107,7 @@ def prepared(device: str, rounds: int | None = None) -> Iterator[tuple[str, str,
     ``rounds`` is the number of calls of one repetition.
     """
     if rounds is None:
-        # Less than a time slice of the scheduler; and a GPU's queue holds about a thousand kernels, then the host waits.
+        # Less than the scheduler's time slice; and a GPU's queue holds about a thousand kernels, then the host waits.
         rounds = 400 if device == "cpu" else 200
     for framework, make in frameworks(device).items():
         settle: Call = int
