@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -51,16 +52,24 @@ std::uint64_t place_of(std::uint64_t key, std::uint64_t count) {
   return static_cast<std::uint64_t>((static_cast<unsigned __int128>(key) * count) >> 64);
 }
 
-/// Reads every key's line, prefetched `ahead` keys before, and writes 8 bytes per key.
+std::uint64_t sum_of(const Line& line) {
+  std::uint64_t sum = 0;
+  for (const std::uint64_t word : line.words) sum += word;
+  return sum;
+}
+
+/// Reads every key's line, prefetched `ahead` keys before, and writes 8 bytes per key. In cache it is fastest without.
 void load_range(const std::vector<std::uint64_t>& keys, const Line* lines, std::uint64_t count,
                 std::vector<std::uint64_t>& out, std::size_t from, std::size_t to, std::size_t ahead) {
-  for (std::size_t i = from; i < std::min(to, from + ahead); ++i) __builtin_prefetch(lines + place_of(keys[i], count));
+  const auto line_of = [&](std::size_t i) { return lines + place_of(keys[i], count); };
+  if (ahead == 0) {
+    for (std::size_t i = from; i < to; ++i) out[i] = sum_of(*line_of(i));
+    return;
+  }
+  for (std::size_t i = from; i < std::min(to, from + ahead); ++i) __builtin_prefetch(line_of(i));
   for (std::size_t i = from; i < to; ++i) {
-    if (i + ahead < to) __builtin_prefetch(lines + place_of(keys[i + ahead], count));
-    const Line& line = lines[place_of(keys[i], count)];
-    std::uint64_t sum = 0;
-    for (const std::uint64_t word : line.words) sum += word;
-    out[i] = sum;
+    if (i + ahead < to) __builtin_prefetch(line_of(i + ahead));
+    out[i] = sum_of(*line_of(i));
   }
 }
 
@@ -89,20 +98,35 @@ extern "C" void* create_loads(std::uint64_t array_bytes, std::int64_t key_count)
 
 extern "C" void destroy_loads(void* handle) { delete static_cast<Loads*>(handle); }
 
-/// Seconds in which thread_count threads together load every key's line once, each with `ahead` in flight.
+/// Seconds in which thread_count threads together load every key's line once, each with `ahead` in flight. Starting and
+/// ending the threads is not in the time.
 extern "C" double run_loads(void* handle, int thread_count, std::int64_t ahead) {
   Loads& loads = *static_cast<Loads*>(handle);
   const std::size_t n = loads.keys.size();
-  const auto part = [&](int t) {
+  const auto work = [&](int t) {
     const std::size_t count = static_cast<std::size_t>(thread_count);
     load_range(loads.keys, loads.lines.get(), loads.count, loads.out, n * static_cast<std::size_t>(t) / count,
                n * static_cast<std::size_t>(t + 1) / count, static_cast<std::size_t>(ahead));
   };
+  std::atomic<int> arrived{0}, done{0};
+  std::atomic<bool> go{false};
+  const auto wait_until = [](auto condition) {
+    while (!condition()) std::this_thread::yield();
+  };
+  std::vector<std::thread> others;
+  for (int t = 1; t < thread_count; ++t)
+    others.emplace_back([&, t] {
+      ++arrived;
+      wait_until([&] { return go.load(); });
+      work(t);
+      ++done;
+    });
+  wait_until([&] { return arrived == thread_count - 1; });
   const auto start = std::chrono::steady_clock::now();
-  std::vector<std::thread> threads;
-  for (int t = 1; t < thread_count; ++t) threads.emplace_back(part, t);
-  part(0);
-  for (std::thread& thread : threads) thread.join();
+  go = true;
+  work(0);
+  wait_until([&] { return done == thread_count - 1; });
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  for (std::thread& other : others) other.join();
   return seconds.count();
 }

@@ -11,7 +11,7 @@ from .native import cuda_library, host_library
 class HostLoads:
     """Independent random aligned loads of 64 bytes over one array, on any number of threads."""
 
-    AHEAD = (8, 16, 24, 32, 48, 64)  # prefetches in flight, of which the best is taken
+    AHEAD = (0, 8, 16, 24, 32, 48, 64)  # prefetches in flight, of which the best is taken
 
     def __init__(self, array_bytes: int, keys: int) -> None:
         library = host_library("limits")
@@ -26,6 +26,7 @@ class HostLoads:
         self._loads = create(array_bytes, keys)
         if not self._loads:
             raise MemoryError(f"no memory for random loads over {array_bytes} bytes")
+        self._keys = keys
         self._best_ahead: dict[int, int] = {}
 
     def __del__(self) -> None:
@@ -34,11 +35,16 @@ class HostLoads:
             self._loads = None
 
     def seconds(self, threads: int) -> float:
-        """One run over all keys, with as many loads in flight as pay."""
+        """For all keys once, with as many loads in flight as pay."""
+
+        def run(ahead: int) -> float:
+            return float(self._run(self._loads, threads, ahead))
+
         if threads not in self._best_ahead:
-            trials = {ahead: min(self._run(self._loads, threads, ahead) for _ in range(3)) for ahead in self.AHEAD}
+            trial_runs = 3 if self._keys >= 1 << 22 else 50
+            trials = {ahead: min(run(ahead) for _ in range(trial_runs)) for ahead in self.AHEAD}
             self._best_ahead[threads] = min(trials, key=trials.__getitem__)
-        return float(self._run(self._loads, threads, self._best_ahead[threads]))
+        return run(self._best_ahead[threads])
 
 
 class CudaLimitError(RuntimeError):

@@ -13,21 +13,20 @@ from functools import partial
 from benchmarks.native import BuildError, host_library
 from benchmarks.suite import CALLS, Group, NotHereError, Session, Suite
 
-from . import sets
-from . import suites as parts
+from . import plans, sets
 from .contenders import COUNT
 
 
 def suites() -> dict[str, Suite]:
     """All of them by name, in the order in which they are run."""
     return {
-        "table": Suite("one batch of all keys, beside boost", parts.OPERATIONS, parts.table),
-        "peers": Suite("beside Python packages", (*parts.OPERATIONS, COUNT), parts.peers),
-        "unique": Suite("unique, isin and factorize", sets.OPERATIONS, parts.unique),
-        "calls": Suite("time for calls on few keys", (CALLS,), parts.calls),
-        "sweep-load": Suite("rate against load", parts.SWEPT, parts.sweep_load),
-        "sweep-batch": Suite("rate against batch size", parts.SWEPT, parts.sweep_batch),
-        "sweep-size": Suite("rate against table size", parts.SWEPT, parts.sweep_size),
+        "table": Suite("one batch of all keys, beside boost", plans.OPERATIONS, plans.table),
+        "peers": Suite("beside Python packages", (*plans.OPERATIONS, COUNT), plans.peers),
+        "unique": Suite("unique, isin and factorize", sets.OPERATIONS, plans.unique),
+        "calls": Suite("time for calls on few keys", (CALLS,), plans.calls),
+        "sweep-load": Suite("rate against load", plans.SWEPT, plans.sweep_load),
+        "sweep-batch": Suite("rate against batch size", plans.SWEPT, plans.sweep_batch),
+        "sweep-size": Suite("rate against table size", plans.SWEPT, plans.sweep_size),
     }
 
 

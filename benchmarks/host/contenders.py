@@ -39,7 +39,7 @@ def limit(array_bytes: int, keys: int, threads: tuple[int, ...]) -> Entry:
             raise NotHereError(f"limits: {error}") from error
         for count in threads:
             loads.seconds(count)  # finds out how many loads in flight pay
-        return Ready({limit_job(count): Job(partial(loads.seconds, count)) for count in threads})
+        return Ready({limit_job(count): Job(nothing, seconds=partial(loads.seconds, count)) for count in threads})
 
     return Entry("limit", max(threads), make)
 

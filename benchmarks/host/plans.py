@@ -20,7 +20,6 @@ OPERATIONS = ("find present", "find absent", "insert", "insert with mask", "inse
 SWEPT = ("find present", "find absent", "insert", "insert_or_assign", "erase")
 LOADS = (0.5, 0.8)
 _OURS = "gpuhash"
-_LIMIT_KEYS = 1 << 20  # at least, as starting threads is no part of the limit
 
 Entries = Callable[[Data], Sequence[Entry]]
 
@@ -86,7 +85,6 @@ def _beside_limits(
     batch = pairs if batch is None else batch
     effort = _effort(pairs, session.quick)
     array_bytes = int(pairs * PAIR_BYTES / load)
-    limit_keys = max(pairs, _LIMIT_KEYS)
     limit_jobs = [limit_job(number) for number in threads]
     label = f"{count(pairs)} pairs at load {load}" + (f", batch {count(batch)}" if batch != pairs else "")
 
@@ -99,16 +97,16 @@ def _beside_limits(
         if with_boost and builds("peers"):
             entries.append(contenders.boost(data))
         if builds("limits"):
-            entries.append(contenders.limit(array_bytes, limit_keys, threads))
+            entries.append(contenders.limit(array_bytes, pairs, threads))
         return _contest(session, suite, label, entries)
 
     def limits(contest: Contest) -> None:
         for (_, job), timing in contest.measure(limit_jobs, effort).items():
-            report.limits[limit_over(job, array_bytes)] = limit_keys / timing.median
+            report.limits[limit_over(job, array_bytes)] = pairs / timing.median
 
     def case(operation: str, contest: Contest) -> None:
         timings = contest.measure([operation, *limit_jobs], effort)
-        rates = {job: limit_keys / timing.median for (_, job), timing in timings.items() if job in limit_jobs}
+        rates = {job: pairs / timing.median for (_, job), timing in timings.items() if job in limit_jobs}
         for (contender, job), timing in timings.items():
             if job != operation:
                 continue
