@@ -41,9 +41,11 @@ def references(device: str) -> dict[tuple[object, ...], Reference]:
     return {}
 
 
-def _reference_key(record: Record) -> tuple[object, ...]:
+def _reference(known: dict[tuple[object, ...], Reference], record: Record) -> Reference | None:
+    """That of the record's load, or else the one for which no load is known."""
+    case = record.suite, record.operation, record.layout, record.pairs, record.batch
     load = None if record.load is None else round(record.load, 2)
-    return record.suite, record.operation, record.layout, record.pairs, record.batch, load
+    return known.get((*case, load)) or known.get((*case, None))
 
 
 def markdown(report: Report) -> str:
@@ -151,7 +153,7 @@ def _table(records: list[Record], unit: _Unit, known: dict[tuple[object, ...], R
     varying = {name: cell for name, cell in _DIMENSIONS.items() if len({cell(row) for row in rows}) > 1}
     fixed = [f"{name} {cell(rows[0])}" for name, cell in _DIMENSIONS.items() if name not in varying and cell(rows[0])]
     with_limits = any(row.ratio is not None for row in rows)
-    with_references = any(_reference_key(row) in known for row in ours)
+    with_references = any(_reference(known, row) is not None for row in ours)
 
     header = ["operation", *varying, f"{OURS}, {unit.name}"]
     header += ["of the limit"] if with_limits else []
@@ -167,7 +169,7 @@ def _table(records: list[Record], unit: _Unit, known: dict[tuple[object, ...], R
             other = _nearest(records, row, peer)
             cells.append("" if other is None else unit.rate(other.keys_per_second) + _times(mine, other))
         if with_references:
-            reference = known.get(_reference_key(row))
+            reference = _reference(known, row)
             cells.append(
                 ""
                 if reference is None

@@ -260,6 +260,15 @@ def test_tables_show_ratios_to_limits_peers_and_other_days():
     }
 
 
+def test_rows_are_compared_with_another_day_whatever_the_load():
+    report = make_report()
+    n = 1 << 24
+    timing = Timing(n / 9.2e9, n / 9.2e9, n / 9.2e9)
+    layout = "8 B + 64 float32"
+    report.add("rows", "find present", "gpuhash", timing, pairs=n, batch=n, layout=layout, load=0.87)
+    assert "hkv 4.6 (2.00)" in markdown.section(report, "rows")
+
+
 def test_other_gpus_are_not_compared_with_another_day():
     report = make_report(device="NVIDIA A100")
     add_find(report, "gpuhash", 1.0, load=0.5)
