@@ -63,8 +63,10 @@ struct ApplyBatch {
   ValueBatch values;
   ApplyOp op;
   DType dtype;
-  std::int64_t elements;  // per value
-  bool* inserted;         // [n] or null, as above
+  std::int64_t elements;       // per value
+  bool* inserted;              // [n] or null, as above
+  const Plan* plan = nullptr;  // made for this batch by plan_apply(), or null
+  bool into_empty = false;     // as above
 };
 
 /// The algorithms over one slot type, for one platform. Work is enqueued on the stream; pointers are of the device's
@@ -83,6 +85,10 @@ class Executor {
   /// is not null.
   virtual std::unique_ptr<Plan> plan(DeviceContext&, const View&, const KeyBatch&, const ValueBatch&,
                                      [[maybe_unused]] bool with_mask, Stream) const {
+    return nullptr;
+  }
+  /// As plan(), for apply() of this batch.
+  virtual std::unique_ptr<Plan> plan_apply(DeviceContext&, const View&, const ApplyBatch&, Stream) const {
     return nullptr;
   }
   /// Sets control->absent to a number of distinct keys of the planned batch that are not in the table, and

@@ -412,12 +412,20 @@ void HashTable<Key, Value>::apply(const ApplyBatch& batch, Stream stream) {
         " have no such operation; bit operations are of integers and bool, and complex numbers have no order");
   if (batch.keys.count == 0) return;
   const Turn turn(*this, stream);
+  std::unique_ptr<Plan> plan;
   if (turn.capturing())
     prepare_captured(batch.keys);
   else
-    (void)prepare_room(batch.keys, stream, [] { return std::unique_ptr<Plan>(); });
-  pristine_ = false;
-  for_each_part(batch, [&](const ApplyBatch& part) { executor().apply(*context_, storage_.view, part, stream); });
+    plan = prepare_room(batch.keys, stream, [&]() -> std::unique_ptr<Plan> {
+      if (options_.deterministic) return nullptr;
+      return executor().plan_apply(*context_, storage_.view, batch, stream);
+    });
+  for_each_part(batch, [&](ApplyBatch& part) {
+    part.plan = plan.get();
+    part.into_empty = pristine_;
+    pristine_ = false;
+    executor().apply(*context_, storage_.view, part, stream);
+  });
   restore_load_factor(stream);
 }
 

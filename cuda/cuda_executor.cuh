@@ -5,6 +5,7 @@
 #include <numeric>
 #include <string>
 
+#include "apply_planned.hpp"
 #include "cuda_check.hpp"
 #include "cuda_executor.hpp"
 #include "erase.cuh"
@@ -107,6 +108,9 @@ class CudaExecutor final : public Executor<Key, Value> {
   void apply(DeviceContext& context, const View& view, const ApplyBatch& batch, Stream stream) const override {
     if constexpr (View::kHasValue) {
       const DeviceGuard guard(context.device().index);
+      if constexpr (kPlans) {
+        if (batch.plan != nullptr) return apply_planned(context, view, batch, stream);
+      }
       const std::int64_t n = batch.keys.count;
       const Uint128 initial = identity_bits(batch.op, batch.dtype);
       const Allocation places = scratch<std::int64_t>(context, n, stream);
@@ -152,6 +156,20 @@ class CudaExecutor final : public Executor<Key, Value> {
       try {
         if (values.data == nullptr) return make_plan<KeyItem>(context, view.geometry, keys, values, with_mask, stream);
         return make_plan<Item>(context, view.geometry, keys, values, with_mask, stream);
+      } catch (const OutOfMemoryError&) {
+        return nullptr;
+      }
+    }
+    return nullptr;
+  }
+
+  std::unique_ptr<Plan> plan_apply(DeviceContext& context, const View& view, const ApplyBatch& batch,
+                                   Stream stream) const override {
+    if constexpr (kPlans && View::kHasValue) {
+      if (view.rows.bytes != 0 || !plan_pays<View>(view.geometry, batch.keys.count)) return nullptr;
+      const DeviceGuard guard(context.device().index);
+      try {
+        return make_apply_plan(context, view, batch, stream);
       } catch (const OutOfMemoryError&) {
         return nullptr;
       }

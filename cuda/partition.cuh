@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
+#include "apply_cell.cuh"
 #include "executor.hpp"
 #include "probe.cuh"
 
@@ -106,12 +108,19 @@ template <class Item, bool kPositions>
 struct Tile {
   Item items[kTile];
   std::uint32_t positions[kPositions ? kTile : 1];
-  std::uint16_t bins[kTile];
+  std::uint16_t bins[kTile];  // while duplicates are merged: the first item of each hash
   std::uint32_t counts[kMaxBins];
   std::uint32_t offsets[kMaxBins];
   std::uint32_t bases[kMaxBins];
   std::uint32_t warp_sums[kPartitionBlock / 32];
+  std::uint32_t kept;  // items that were not merged into others
 };
+
+/// Of duplicates, each stays an item of its own.
+struct NoMerge {};
+
+template <class Merge>
+inline constexpr bool kMerges = !std::is_same_v<Merge, NoMerge>;
 
 /// Exclusive sums of one number per thread over the block.
 __device__ __forceinline__ std::uint32_t exclusive_sum(std::uint32_t mine, std::uint32_t* warp_sums) {
@@ -129,12 +138,64 @@ __device__ __forceinline__ std::uint32_t exclusive_sum(std::uint32_t mine, std::
   return before + sum - mine;
 }
 
+/// Merges values of duplicates within the tile, so that keys that come in every tile do not fill their lists. Not all
+/// of them: a key whose hash another key of the tile got hold of first stays as it is. Bit k of the result: the
+/// thread's item k went into another one.
+template <class Item, bool kPositions, class Merge>
+__device__ __forceinline__ std::uint32_t merge_duplicates(Tile<Item, kPositions>& tile, Item (&items)[kPerThread],
+                                                          std::uint32_t count, const Merge& reducer) {
+  constexpr unsigned short kNone = 0xffff;
+  static_assert(kTile < kNone && (kTile & (kTile - 1)) == 0);
+  // Regions are picked by the high bits of the hash, which are much the same in all of a bin.
+  const auto first_of = [&](const Item& item) {
+    return reinterpret_cast<unsigned short*>(&tile.bins[hash_key(item.key) & (kTile - 1)]);
+  };
+#pragma unroll
+  for (std::uint32_t k = 0; k < kPerThread; ++k) tile.bins[k * kPartitionBlock + threadIdx.x] = kNone;
+  __syncthreads();
+#pragma unroll
+  for (std::uint32_t k = 0; k < kPerThread; ++k) {
+    const std::uint32_t i = k * kPartitionBlock + threadIdx.x;
+    if (i >= count) continue;
+    tile.items[i] = items[k];
+    atomicCAS(first_of(items[k]), kNone, static_cast<unsigned short>(i));
+  }
+  __syncthreads();
+  std::uint32_t merged = 0;
+#pragma unroll 1
+  for (std::uint32_t k = 0; k < kPerThread; ++k) {
+    const std::uint32_t i = k * kPartitionBlock + threadIdx.x;
+    bool merges = false;
+    std::uint32_t first = i;
+    Item item{};
+    if (i < count) {
+      item.key = tile.items[i].key;
+      first = *first_of(item);
+      merges = first != i && tile.items[first].key == item.key;
+    }
+    if (__ballot_sync(kAllLanes, merges) == 0) continue;
+    if (merges) item.value = tile.items[i].value;  // which nobody adds to
+    const bool leads = combine_peers(merges ? static_cast<std::int64_t>(first) : -1, item.value,
+                                     [&](const auto& a, const auto& b) { return reducer.combine(a, b); });
+    if (leads) reducer.update(&tile.items[first].value, item.value);
+    if (merges) merged |= 1u << k;
+  }
+  __syncthreads();
+#pragma unroll
+  for (std::uint32_t k = 0; k < kPerThread; ++k) {
+    const std::uint32_t i = k * kPartitionBlock + threadIdx.x;
+    if (i < count) items[k] = tile.items[i];
+  }
+  return merged;
+}
+
 /// Moves the block's tile of `count` items to lists [first_list, first_list + bins). load(i) gives item i of the tile;
 /// bin_of(item) its list, counted from first_list.
-template <class Item, bool kPositions, class Load, class PositionOf, class BinOf>
+template <class Item, bool kPositions, class Merge, class Load, class PositionOf, class BinOf>
 __device__ __forceinline__ void partition_tile(Tile<Item, kPositions>& tile, std::uint32_t count, std::uint32_t bins,
                                                const Lists<Item>& to, std::uint32_t first_list, const Rest<Item>& rest,
-                                               Load load, PositionOf position_of, BinOf bin_of) {
+                                               [[maybe_unused]] const Merge& merge, Load load, PositionOf position_of,
+                                               BinOf bin_of) {
   if (rest.overflown()) return;
   const std::uint32_t thread = threadIdx.x;
   tile.counts[thread] = 0;
@@ -145,22 +206,25 @@ __device__ __forceinline__ void partition_tile(Tile<Item, kPositions>& tile, std
     const std::uint32_t i = k * kPartitionBlock + thread;
     if (i < count) items[k] = load(i);
   }
+  std::uint32_t merged = 0;
+  if constexpr (kMerges<Merge>) merged = merge_duplicates(tile, items, count, merge);
   __syncthreads();
 #pragma unroll
   for (std::uint32_t k = 0; k < kPerThread; ++k) {
-    if (k * kPartitionBlock + thread >= count) continue;
+    if (k * kPartitionBlock + thread >= count || merged >> k & 1) continue;
     const std::uint32_t bin = bin_of(items[k]);
     ranks[k] = bin << 16 | atomicAdd(&tile.counts[bin], 1u);
   }
   __syncthreads();
   const std::uint32_t mine = tile.counts[thread];
   tile.offsets[thread] = exclusive_sum(mine, tile.warp_sums);
+  if (kMerges<Merge> && thread == kPartitionBlock - 1) tile.kept = tile.offsets[thread] + mine;
   if (thread < bins && mine != 0) tile.bases[thread] = atomicAdd(&to.counts[first_list + thread], mine);
   __syncthreads();
 #pragma unroll
   for (std::uint32_t k = 0; k < kPerThread; ++k) {
     const std::uint32_t i = k * kPartitionBlock + thread;
-    if (i >= count) continue;
+    if (i >= count || merged >> k & 1) continue;
     const std::uint32_t bin = ranks[k] >> 16;
     const std::uint32_t at = tile.offsets[bin] + (ranks[k] & 0xffff);
     tile.items[at] = items[k];
@@ -168,6 +232,7 @@ __device__ __forceinline__ void partition_tile(Tile<Item, kPositions>& tile, std
     if constexpr (kPositions) tile.positions[at] = position_of(i);
   }
   __syncthreads();
+  if constexpr (kMerges<Merge>) count = tile.kept;
 #pragma unroll
   for (std::uint32_t k = 0; k < kPerThread; ++k) {
     const std::uint32_t i = k * kPartitionBlock + thread;
@@ -215,26 +280,27 @@ struct BatchItems {
 };
 
 /// First pass: the batch to the bins' lists.
-template <class Item, bool kPositions>
+template <class Item, bool kPositions, class Merge>
 __global__ void __launch_bounds__(kPartitionBlock, 2)
     partition_batch_kernel(BatchItems<Item> batch, Geometry geometry, Binning binning, Lists<Item> bins,
-                           Rest<Item> rest) {
+                           Rest<Item> rest, Merge merge) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& tile = *reinterpret_cast<Tile<Item, kPositions>*>(memory);
   const std::int64_t first = std::int64_t{blockIdx.x} * kTile;
   const std::int64_t left = batch.keys.count - first;
   using Key = decltype(Item::key);
-  partition_tile<Item, kPositions>(
-      tile, static_cast<std::uint32_t>(left < kTile ? left : kTile), binning.bins, bins, 0, rest,
+  partition_tile(
+      tile, static_cast<std::uint32_t>(left < kTile ? left : kTile), binning.bins, bins, 0, rest, merge,
       [&](std::uint32_t i) { return batch.load(first + i); },
       [&](std::uint32_t i) { return static_cast<std::uint32_t>(first + i); },
       [&](const Item& item) { return binning.bin_of(Probe<Key>(item.key, geometry).region(geometry)); });
 }
 
 /// Second pass: each bin's list to those of its regions. Grid: tiles of a bin x bins.
-template <class Item, bool kPositions>
+template <class Item, bool kPositions, class Merge>
 __global__ void __launch_bounds__(kPartitionBlock, 2)
-    partition_bin_kernel(Lists<Item> bins, Geometry geometry, Binning binning, Lists<Item> regions, Rest<Item> rest) {
+    partition_bin_kernel(Lists<Item> bins, Geometry geometry, Binning binning, Lists<Item> regions, Rest<Item> rest,
+                         Merge merge) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& tile = *reinterpret_cast<Tile<Item, kPositions>*>(memory);
   const std::uint32_t bin = blockIdx.y;
@@ -244,8 +310,8 @@ __global__ void __launch_bounds__(kPartitionBlock, 2)
   const std::uint64_t from = bins.place(bin, first);
   const std::uint32_t first_region = bin * binning.regions_per_bin;
   using Key = decltype(Item::key);
-  partition_tile<Item, kPositions>(
-      tile, min(count - first, kTile), binning.regions_per_bin, regions, first_region, rest,
+  partition_tile(
+      tile, min(count - first, kTile), binning.regions_per_bin, regions, first_region, rest, merge,
       [&](std::uint32_t i) { return bins.items[from + i]; }, [&](std::uint32_t i) { return bins.positions[from + i]; },
       [&](const Item& item) { return Probe<Key>(item.key, geometry).region(geometry) - first_region; });
 }

@@ -80,9 +80,10 @@ bool has_whole_words(const KeyBatch& keys, const ValueBatch& values) {
   return true;
 }
 
-template <class Item>
+template <class Item, class Merge = NoMerge>
 std::unique_ptr<RegionPlan<Item>> make_plan(DeviceContext& context, const Geometry& geometry, const KeyBatch& keys,
-                                            const ValueBatch& values, bool with_positions, Stream stream) {
+                                            const ValueBatch& values, bool with_positions, Stream stream,
+                                            const Merge& merge = {}) {
   auto plan = std::make_unique<RegionPlan<Item>>();
   const std::uint32_t regions = geometry.region_count;
   const double per_region = static_cast<double>(keys.count) / regions;
@@ -137,12 +138,13 @@ std::unique_ptr<RegionPlan<Item>> make_plan(DeviceContext& context, const Geomet
     constexpr bool kPositions = decltype(kernel_of)::value;
     const std::size_t shared = sizeof(Tile<Item, kPositions>);
     const auto tiles = static_cast<unsigned>((keys.count + kTile - 1) / kTile);
-    launch_with_shared("partitioning keys", partition_batch_kernel<Item, kPositions>, dim3(tiles), kPartitionBlock,
-                       shared, stream, plan->all, geometry, binning, two_passes ? bins : lists, rest);
+    launch_with_shared("partitioning keys", partition_batch_kernel<Item, kPositions, Merge>, dim3(tiles),
+                       kPartitionBlock, shared, stream, plan->all, geometry, binning, two_passes ? bins : lists, rest,
+                       merge);
     if (!two_passes) return;
-    launch_with_shared("partitioning keys", partition_bin_kernel<Item, kPositions>,
+    launch_with_shared("partitioning keys", partition_bin_kernel<Item, kPositions, Merge>,
                        dim3((bins.capacity + kTile - 1) / kTile, binning.bins), kPartitionBlock, shared, stream, bins,
-                       geometry, binning, lists, rest);
+                       geometry, binning, lists, rest, merge);
   };
   if (with_positions)
     run(std::true_type{});

@@ -76,12 +76,18 @@ __device__ __forceinline__ SharedSeen look_in_region(const SharedRegion<View>& r
 
 enum class Outcome : std::uint8_t { kFound, kNew, kAbsent, kLeft };
 
-/// As find_or_insert() in insert.cuh, by one thread and in one region.
+/// What became of an item, and, of one that is in the table, where its slot is.
+struct Placed {
+  Outcome outcome;
+  std::uint32_t place;
+};
+
+/// As find_or_insert() in insert.cuh, by one thread and in one region. Puts the key there, and leaves the value to the
+/// caller.
 template <class View>
-__device__ __forceinline__ Outcome find_or_insert_in_region(SharedRegion<View>& region, std::uint32_t first_bucket,
-                                                            Probe<typename View::Key> probe, const Geometry& geometry,
-                                                            const typename View::Value& value, bool assign,
-                                                            int& filter_bits) {
+__device__ __forceinline__ Placed find_or_insert_in_region(SharedRegion<View>& region, std::uint32_t first_bucket,
+                                                           Probe<typename View::Key> probe, const Geometry& geometry,
+                                                           int& filter_bits) {
   using Key = typename View::Key;
   using Region = SharedRegion<View>;
   bool remembered = false;
@@ -91,11 +97,7 @@ __device__ __forceinline__ Outcome find_or_insert_in_region(SharedRegion<View>& 
   while (true) {
     const std::uint32_t bucket = probe.bucket() - first_bucket;
     const SharedSeen seen = look_in_region(region, bucket, probe.stored());
-    if (seen.hit != 0) {
-      if constexpr (View::kHasValue)
-        if (assign) region.values[seen.hit - 1] = value;
-      return Outcome::kFound;
-    }
+    if (seen.hit != 0) return {Outcome::kFound, seen.hit - 1};
     std::uint32_t free = seen.empty | seen.erased;
     if (free != 0 && !remembered) {
       remembered = true;
@@ -103,7 +105,7 @@ __device__ __forceinline__ Outcome find_or_insert_in_region(SharedRegion<View>& 
       remembered_hop = probe.hop();
     }
     if (!returned && seen.empty == 0 && region.filter_has(bucket, probe.filter_bit())) {
-      if (probe.at_last_hop_in_region()) return Outcome::kLeft;
+      if (probe.at_last_hop_in_region()) return {Outcome::kLeft, 0};
       probe.next(geometry);
     } else if (remembered && remembered_bucket == probe.bucket() && remembered_hop == probe.hop()) {
       for (; free != 0; free &= free - 1) {
@@ -111,15 +113,8 @@ __device__ __forceinline__ Outcome find_or_insert_in_region(SharedRegion<View>& 
         const std::uint32_t at = Region::place(bucket, slot);
         const Key mark = seen.empty >> slot & 1 ? empty_key<Key>() : erased_key<Key>();
         const Key was = region.swap_key(at, mark, probe.stored());
-        if (was == mark) {
-          if constexpr (View::kHasValue) region.values[at] = value;
-          return Outcome::kNew;
-        }
-        if (was == probe.stored()) {
-          if constexpr (View::kHasValue)
-            if (assign) region.values[at] = value;
-          return Outcome::kFound;
-        }
+        if (was == mark) return {Outcome::kNew, at};
+        if (was == probe.stored()) return {Outcome::kFound, at};
       }
       remembered = false;
       returned = false;
@@ -128,7 +123,7 @@ __device__ __forceinline__ Outcome find_or_insert_in_region(SharedRegion<View>& 
       returned = true;
     } else {
       filter_bits += region.set_filter(bucket, probe.filter_bit());
-      if (probe.at_last_hop_in_region()) return Outcome::kLeft;
+      if (probe.at_last_hop_in_region()) return {Outcome::kLeft, 0};
       probe.next(geometry);
     }
   }
@@ -149,57 +144,36 @@ struct Queues {
   }
 };
 
-/// Inserts items [0, count) of a chunk; all threads of the block call it. load(i, item) gets item i and is false where
-/// there is none; done(i, item, outcome) hears what became of it, and is not called for leavers, of which there are as
-/// many as the result says, in queues.items[0].
+/// Inserts the keys of items [0, count) of a chunk; all threads of the block call it. load(i, item) gets item i and is
+/// false where there is none; done(i, item, outcome, place) hears what became of it and writes the value, and is not
+/// called for leavers, of which there are as many as the result says, in queues.items[0].
 ///
 /// By rounds, one bucket per item and round: nearly all items are done in the first, and those that go on are packed
 /// together, so that lanes do not wait for the longest walk among them.
 template <class View, class Load, class Done>
 __device__ __forceinline__ std::uint32_t insert_in_rounds(SharedRegion<View>& region, Queues& queues,
                                                           std::uint32_t first_bucket, const Geometry& geometry,
-                                                          std::uint32_t count, bool assign, int& filter_bits, Load load,
-                                                          Done done) {
+                                                          std::uint32_t count, int& filter_bits, Load load, Done done) {
   using Key = typename View::Key;
-  using Value = typename View::Value;
   using Item = typename View::SlotType;
   using Region = SharedRegion<View>;
 
-  // False: on to the next bucket.
-  const auto look = [&](std::uint32_t i, const Item& item, const Probe<Key>& probe) {
-    if (probe.bucket() == geometry.bucket_count) return false;
+  // kLeft: on to the next bucket.
+  const auto look = [&](const Item& item, const Probe<Key>& probe) -> Placed {
+    if (probe.bucket() == geometry.bucket_count) return {Outcome::kLeft, 0};
     const std::uint32_t bucket = probe.bucket() - first_bucket;
     const SharedSeen seen = look_in_region(region, bucket, probe.stored());
-    Value value{};
-    if constexpr (View::kHasValue) value = item.value;
-    std::uint32_t match = seen.hit;
-    if (match == 0) {
-      if (seen.erased != 0) {
-        const Outcome outcome = find_or_insert_in_region(region, first_bucket, Probe<Key>(item.key, geometry), geometry,
-                                                         value, assign, filter_bits);
-        if (outcome == Outcome::kLeft) return false;
-        done(i, item, outcome);
-        return true;
-      }
-      for (std::uint32_t free = seen.empty; free != 0 && match == 0; free &= free - 1) {
-        const std::uint32_t at = Region::place(bucket, __ffs(free) - 1);
-        const Key was = region.swap_key(at, empty_key<Key>(), probe.stored());
-        if (was == empty_key<Key>()) {
-          if constexpr (View::kHasValue) region.values[at] = value;
-          done(i, item, Outcome::kNew);
-          return true;
-        }
-        if (was == probe.stored()) match = at + 1;
-      }
-    }
-    if (match != 0) {
-      if constexpr (View::kHasValue)
-        if (assign) region.values[match - 1] = value;
-      done(i, item, Outcome::kFound);
-      return true;
+    if (seen.hit != 0) return {Outcome::kFound, seen.hit - 1};
+    if (seen.erased != 0)
+      return find_or_insert_in_region(region, first_bucket, Probe<Key>(item.key, geometry), geometry, filter_bits);
+    for (std::uint32_t free = seen.empty; free != 0; free &= free - 1) {
+      const std::uint32_t at = Region::place(bucket, __ffs(free) - 1);
+      const Key was = region.swap_key(at, empty_key<Key>(), probe.stored());
+      if (was == empty_key<Key>()) return {Outcome::kNew, at};
+      if (was == probe.stored()) return {Outcome::kFound, at};
     }
     if (!region.filter_has(bucket, probe.filter_bit())) filter_bits += region.set_filter(bucket, probe.filter_bit());
-    return false;
+    return {Outcome::kLeft, 0};
   };
 
   if (threadIdx.x < 2) queues.counts[threadIdx.x] = 0;
@@ -207,7 +181,12 @@ __device__ __forceinline__ std::uint32_t insert_in_rounds(SharedRegion<View>& re
 #pragma unroll 1
   for (std::uint32_t i = threadIdx.x; i < count; i += kRegionBlock) {
     Item item;
-    if (load(i, item) && !look(i, item, Probe<Key>(item.key, geometry))) queues.push(0, i);
+    if (!load(i, item)) continue;
+    const Placed placed = look(item, Probe<Key>(item.key, geometry));
+    if (placed.outcome == Outcome::kLeft)
+      queues.push(0, i);
+    else
+      done(i, item, placed.outcome, placed.place);
   }
   int from = 0;
   for (std::uint32_t hop = 0; hop < kRegionHops; ++hop) {
@@ -223,7 +202,11 @@ __device__ __forceinline__ std::uint32_t insert_in_rounds(SharedRegion<View>& re
         probe.move_to(probe.bucket(), hop);
         probe.next(geometry);
       }
-      if (!look(i, item, probe)) queues.push(1 - from, i);
+      const Placed placed = look(item, probe);
+      if (placed.outcome == Outcome::kLeft)
+        queues.push(1 - from, i);
+      else
+        done(i, item, placed.outcome, placed.place);
     }
     __syncthreads();
     if (threadIdx.x == 0) queues.counts[from] = 0;
@@ -300,17 +283,29 @@ __device__ __forceinline__ void for_each_word(std::uint32_t buckets, Body body) 
     body(w, w / kWordsPerBucket, w % kWordsPerBucket * SlotWord<View>::kSlots);
 }
 
+/// `vacant`: the value of slots without a key, while they are in shared memory.
 template <class View>
-__device__ __forceinline__ void make_region_empty(SharedRegion<View>& region) {
+__device__ __forceinline__ void make_region_empty(SharedRegion<View>& region,
+                                                  [[maybe_unused]] const typename View::Value& vacant) {
   for (std::uint32_t i = threadIdx.x; i < SharedRegion<View>::kSlots; i += kRegionBlock) {
     region.keys[i] = empty_key<typename View::Key>();
-    if constexpr (View::kHasValue) region.values[i] = empty_value<typename View::Value>();
+    if constexpr (View::kHasValue) region.values[i] = vacant;
   }
   for (std::uint32_t i = threadIdx.x; i < View::kMaxRegionBuckets / 4 + 1; i += kRegionBlock) region.filters[i] = 0;
 }
 
 template <class View>
-__device__ __forceinline__ void load_region(SharedRegion<View>& region, const View& view, std::uint32_t first_bucket) {
+__device__ __forceinline__ void make_region_empty(SharedRegion<View>& region) {
+  if constexpr (View::kHasValue)
+    make_region_empty(region, empty_value<typename View::Value>());
+  else
+    make_region_empty(region, {});
+}
+
+/// kVacant: slots without a key get the value `vacant`.
+template <bool kVacant = false, class View>
+__device__ __forceinline__ void load_region(SharedRegion<View>& region, const View& view, std::uint32_t first_bucket,
+                                            [[maybe_unused]] const typename View::Value& vacant = {}) {
   const auto* words = reinterpret_cast<const SlotWord<View>*>(view.slots + std::uint64_t{first_bucket} * View::kSlots);
   for_each_word<View>(view.geometry.region_buckets, [&](std::uint32_t w, std::uint32_t bucket, std::uint32_t slot) {
     const SlotWord<View> word = words[w];
@@ -318,7 +313,8 @@ __device__ __forceinline__ void load_region(SharedRegion<View>& region, const Vi
     for (std::uint32_t s = 0; s < SlotWord<View>::kSlots; ++s) {
       const std::uint32_t at = SharedRegion<View>::place(bucket, slot + s);
       region.keys[at] = word.slots[s].key;
-      if constexpr (View::kHasValue) region.values[at] = word.slots[s].value;
+      if constexpr (View::kHasValue)
+        region.values[at] = !kVacant || is_live(word.slots[s].key) ? word.slots[s].value : vacant;
     }
   });
   auto* const filters = reinterpret_cast<std::uint8_t*>(region.filters);
@@ -326,7 +322,8 @@ __device__ __forceinline__ void load_region(SharedRegion<View>& region, const Vi
     filters[b] = view.filters[first_bucket + b];
 }
 
-template <class View>
+/// kVacant: slots without a key get the value of empty ones back.
+template <bool kVacant = false, class View>
 __device__ __forceinline__ void store_region(const SharedRegion<View>& region, const View& view,
                                              std::uint32_t first_bucket) {
   auto* words = reinterpret_cast<SlotWord<View>*>(view.slots + std::uint64_t{first_bucket} * View::kSlots);
@@ -336,7 +333,10 @@ __device__ __forceinline__ void store_region(const SharedRegion<View>& region, c
     for (std::uint32_t s = 0; s < SlotWord<View>::kSlots; ++s) {
       const std::uint32_t at = SharedRegion<View>::place(bucket, slot + s);
       word.slots[s].key = region.keys[at];
-      if constexpr (View::kHasValue) word.slots[s].value = region.values[at];
+      if constexpr (View::kHasValue) {
+        const bool vacant = kVacant && !is_live(word.slots[s].key);
+        word.slots[s].value = vacant ? empty_value<typename View::Value>() : region.values[at];
+      }
     }
     words[w] = word;
   });
@@ -369,6 +369,32 @@ struct ExpectedMask {
     if (value != expected) data[position] = value;
   }
 };
+
+/// Moves the chunk's leavers, `left` of them, to the front of region r's list, behind the `all_left` that are there.
+template <class Item>
+__device__ __forceinline__ void keep_leavers(const PartitionedBatch<Item>& batch, const Queues& queues,
+                                             std::uint64_t first_item, std::uint32_t base, std::uint32_t left,
+                                             std::uint32_t all_left, bool with_positions) {
+  // The chunk's own leavers may lie where these go.
+  Item leavers[kChunk / kRegionBlock];
+  std::uint32_t positions[kChunk / kRegionBlock];
+#pragma unroll
+  for (std::uint32_t k = 0; k < kChunk / kRegionBlock; ++k) {
+    const std::uint32_t j = k * kRegionBlock + threadIdx.x;
+    if (j >= left) continue;
+    const std::uint64_t from = first_item + base + queues.items[0][j];
+    leavers[k] = batch.regions.items[from];
+    if (with_positions) positions[k] = batch.regions.positions[from];
+  }
+  __syncthreads();
+#pragma unroll
+  for (std::uint32_t k = 0; k < kChunk / kRegionBlock; ++k) {
+    const std::uint32_t j = k * kRegionBlock + threadIdx.x;
+    if (j >= left) continue;
+    batch.regions.items[first_item + all_left + j] = leavers[k];
+    if (with_positions) batch.regions.positions[first_item + all_left + j] = positions[k];
+  }
+}
 
 template <class View, class Item, RegionWork kWork>
 __global__ void __launch_bounds__(kRegionBlock, 3)
@@ -410,8 +436,10 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
                                        if (mask.data != nullptr) mask.set(positions[i], erased);
                                      });
     } else {
-      left = insert_in_rounds(region, queues, first_bucket, geometry, length, assign, filter_bits, load,
-                              [&](std::uint32_t i, const Item&, Outcome outcome) {
+      left = insert_in_rounds(region, queues, first_bucket, geometry, length, filter_bits, load,
+                              [&](std::uint32_t i, const Item& item, Outcome outcome, std::uint32_t place) {
+                                if constexpr (View::kHasValue)
+                                  if (assign || outcome == Outcome::kNew) region.values[place] = item.value;
                                 changed += outcome == Outcome::kNew;
                                 if (mask.data != nullptr) mask.set(positions[i], outcome == Outcome::kNew);
                               });
@@ -419,24 +447,7 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
     if constexpr (kWork == RegionWork::kCount) {
       if (threadIdx.x == 0) undecided += static_cast<int>(left);
     } else {
-      // The chunk's own leavers may lie where these go.
-      Item leavers[kChunk / kRegionBlock];
-      std::uint32_t their_positions[kChunk / kRegionBlock];
-#pragma unroll
-      for (std::uint32_t k = 0; k < kChunk / kRegionBlock; ++k) {
-        const std::uint32_t j = k * kRegionBlock + threadIdx.x;
-        if (j >= left) continue;
-        leavers[k] = items[queues.items[0][j]];
-        if (mask.data != nullptr) their_positions[k] = positions[queues.items[0][j]];
-      }
-      __syncthreads();
-#pragma unroll
-      for (std::uint32_t k = 0; k < kChunk / kRegionBlock; ++k) {
-        const std::uint32_t j = k * kRegionBlock + threadIdx.x;
-        if (j >= left) continue;
-        batch.regions.items[first_item + all_left + j] = leavers[k];
-        if (mask.data != nullptr) batch.regions.positions[first_item + all_left + j] = their_positions[k];
-      }
+      keep_leavers(batch, queues, first_item, base, left, all_left, mask.data != nullptr);
       all_left += left;
     }
     __syncthreads();
@@ -589,9 +600,12 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
         return probe.home_region(to.geometry) == r;
       };
       const std::uint32_t length = min(slots - base, kChunk);
-      const std::uint32_t left = insert_in_rounds(
-          region, queues, first_bucket, to.geometry, length, false, filter_bits, load,
-          [&](std::uint32_t, const SlotType&, Outcome outcome) { inserted += outcome == Outcome::kNew; });
+      const std::uint32_t left =
+          insert_in_rounds(region, queues, first_bucket, to.geometry, length, filter_bits, load,
+                           [&](std::uint32_t, const SlotType& slot, Outcome outcome, std::uint32_t place) {
+                             if constexpr (View::kHasValue) region.values[place] = slot.value;
+                             inserted += outcome == Outcome::kNew;
+                           });
       for (std::uint32_t j = threadIdx.x; j - threadIdx.x < left; j += kRegionBlock)
         rest.push(j < left, j < left ? items[queues.items[0][j]] : SlotType{}, 0);
       __syncthreads();

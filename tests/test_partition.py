@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 from frameworks import to_numpy
 from hashing import keys_of_first_bucket
-from samples import as_bytes, as_dict, check_new_mask, distinct, items_of, random_keys, random_values, same_bytes
+from samples import (
+    FLOATS,
+    as_bytes,
+    as_dict,
+    check_new_mask,
+    distinct,
+    items_of,
+    numpy_dtype,
+    random_keys,
+    random_values,
+    same_bytes,
+)
 
 import gpuhash
 from gpuhash import HashSet, HashTable, _core
@@ -160,6 +171,163 @@ def test_growth_counts_distinct_keys(device):
     table[more] = more
     assert table.capacity > capacity
     assert items_of(table) == as_dict(np.concatenate([keys, more]), np.concatenate([keys, more]))
+
+
+UFUNCS = {
+    "add": np.add,
+    "multiply": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "bit_and": np.bitwise_and,
+    "bit_or": np.bitwise_or,
+    "bit_xor": np.bitwise_xor,
+}
+BIT_OPS = ("bit_and", "bit_or", "bit_xor")
+APPLY_DTYPES = ["bool", "int8", "uint8", "int32", "uint32", "int64", "uint64", *FLOATS, "complex64"]
+APPLY_CASES = [
+    (op, dtype)
+    for op in UFUNCS
+    for dtype in APPLY_DTYPES
+    if not (op in BIT_OPS and dtype in (*FLOATS, "complex64")) and not (op in ("min", "max") and dtype == "complex64")
+]
+
+
+def exact_operands(op: str, dtype: str, count: int, seed: int = 0) -> np.ndarray:
+    """Any integers, which wrap; of floats, few whose sums are exact in any order, and factors of +-1."""
+    if dtype not in (*FLOATS, "complex64"):
+        return random_values(dtype, (count,), seed)
+    rng = np.random.default_rng([seed, 78])
+    if op == "multiply":
+        return rng.choice([-1, 1], count).astype(numpy_dtype(dtype))
+    if op in ("min", "max"):
+        return random_values(dtype, (count,), seed)
+    numbers = rng.integers(-2, 3, count) / 4
+    if dtype in ("float16", "bfloat16"):
+        numbers[rng.random(count) < 0.95] = 0
+    return numbers.astype(numpy_dtype(dtype))
+
+
+def applied(keys: np.ndarray, values: np.ndarray, op: str) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct keys in order, and what a loop over the batch makes of their values."""
+    some, inverse = np.unique(keys, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    starts = np.searchsorted(inverse[order], np.arange(len(some)))
+    wide = values[order].astype(np.float32) if values.dtype.itemsize == 2 else values[order]
+    with np.errstate(over="ignore"):
+        return some, UFUNCS[op].reduceat(wide, starts, dtype=wide.dtype).astype(values.dtype)
+
+
+def same_values(got: object, expected: np.ndarray) -> None:
+    """Bits of integers; 0 and -0 are one."""
+    got = to_numpy(got)
+    assert got.dtype == expected.dtype
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("key_dtype", ["int32", "int64"])
+@pytest.mark.parametrize(("op", "dtype"), APPLY_CASES, ids=lambda p: p)
+def test_apply_combines_duplicates(device, op, dtype, key_dtype):
+    """Into an empty table, and into one that has half of the keys: keys that come once, some 16 times, one 3000 times,
+    and stray keys among them."""
+    once = random_keys(key_dtype, (), 6000)
+    often = random_keys(key_dtype, (), 1000, seed=1)
+    hot = random_keys(key_dtype, (), 9, seed=2)[-1:]
+    rng = np.random.default_rng(6)
+    first = rng.permutation(np.concatenate([once[::2], often, often]))
+    second = rng.permutation(np.concatenate([once, np.repeat(often, 16), np.repeat(hot, 3000)]))
+    first_values = exact_operands(op, dtype, len(first), 1)
+    second_values = exact_operands(op, dtype, len(second), 2)
+    table = HashTable(key_dtype, dtype, device=device)
+    mask = table.insert_or_apply(first, first_values, op)
+    check_new_mask(mask, first, {}, in_order=device == "cpu")
+    some, expected = applied(first, first_values, op)
+    assert len(table) == len(some)
+    same_values(table[some], expected)
+
+    known = set(as_bytes(some).tolist())
+    mask = table.insert_or_apply(second, second_values, op)
+    check_new_mask(mask, second, known, in_order=device == "cpu")
+    some, expected = applied(np.concatenate([first, second]), np.concatenate([first_values, second_values]), op)
+    assert len(table) == len(some)
+    same_values(table[some], expected)
+
+
+@pytest.mark.parametrize("key_dtype", ["int32", "int64"])
+@pytest.mark.parametrize("distinct_keys", [1, 3, 1000, 30_000])
+def test_apply_counts(device, key_dtype, distinct_keys):
+    """Skewed batches with one value for all keys, in a table of many regions."""
+    pool = random_keys(key_dtype, (), distinct_keys)
+    rng = np.random.default_rng(distinct_keys)
+    skewed = (len(pool) * rng.random(300_000) ** 4).astype(np.int64)
+    keys = np.concatenate([pool, pool[skewed]])
+    table = HashTable(key_dtype, "int64", capacity=1 << 22, device=device)
+    some, counts = np.unique(keys, return_counts=True)
+    for times in (1, 2):
+        mask = table.insert_or_apply(keys, 1, "add")
+        check_new_mask(mask, keys, {} if times == 1 else set(as_bytes(some).tolist()), in_order=device == "cpu")
+        assert len(table) == len(some)
+        same_bytes(table[some], times * counts)
+
+
+@pytest.mark.parametrize(("dtype", "op"), [("int64", "add"), ("float64", "add"), ("int32", "multiply")])
+def test_apply_to_keys_that_leave_their_region(device, dtype, op):
+    """First one list overflows so that the batch is worked off the direct way, then so that it has a long rest."""
+    pool = keys_of_first_bucket(5000)
+    keys = with_duplicates(pool, 100_000)
+    values = exact_operands(op, dtype, len(keys))
+    table = HashTable("int64", dtype, capacity=1 << 20, device=device)
+    check_new_mask(table.insert_or_apply(keys, values, op), keys, {}, in_order=device == "cpu")
+    some, expected = applied(keys, values, op)
+    assert len(table) == len(some)
+    same_values(table[some], expected)
+    more = np.concatenate([pool, keys[:1000], random_keys("int64", (), 100_000, seed=4)])
+    more_values = exact_operands(op, dtype, len(more), 5)
+    mask = table.insert_or_apply(more, more_values, op)
+    check_new_mask(mask, more, set(as_bytes(some).tolist()), in_order=device == "cpu")
+    some, expected = applied(np.concatenate([keys, more]), np.concatenate([values, more_values]), op)
+    same_values(table[some], expected)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "float64"])
+def test_apply_fills_a_table(device, dtype):
+    """To its last slot, and after erasures, whose slots are taken again."""
+    table = HashTable("int64", dtype, capacity=20_000, growth=False, device=device)
+    keys = random_keys("int64", (), table.capacity + 1)
+    values = exact_operands("add", dtype, len(keys))
+    assert table.insert_or_apply(keys[:-1], values[:-1], "add").all()
+    assert items_of(table) == as_dict(keys[:-1], values[:-1])
+    with pytest.raises(gpuhash.TableFullError):
+        table.insert_or_apply(keys, values, "add")
+    assert items_of(table) == as_dict(keys[:-1], values[:-1])
+    gone = len(keys) // 3
+    assert table.erase(keys[:gone]).all()
+    again = np.concatenate([keys[: gone - 10], keys[:gone], keys[gone:-1]])
+    added = exact_operands("add", dtype, len(again), 2)
+    known = set(as_bytes(keys[gone:-1]).tolist())
+    check_new_mask(table.insert_or_apply(again, added, "add"), again, known, in_order=device == "cpu")
+    some, expected = applied(np.concatenate([keys[gone:-1], again]), np.concatenate([values[gone:-1], added]), "add")
+    assert len(table) == len(some) == table.capacity
+    same_values(table[some], expected)
+
+
+def test_apply_grows_by_distinct_keys(device):
+    keys = random_keys("int64", (), 20_000)
+    table = HashTable("int64", "int64", capacity=1 << 16, device=device)
+    table[keys] = keys
+    capacity = table.capacity
+    for _ in range(4):
+        again = with_duplicates(keys, 60_000)
+        assert not to_numpy(table.insert_or_apply(again, 1, "add")).any()
+        assert table.capacity == capacity
+    _, counts = np.unique(with_duplicates(keys, 60_000), return_counts=True)
+    with np.errstate(over="ignore"):
+        same_bytes(table[np.sort(keys)], np.sort(keys) + 4 * counts)
+    more = np.setdiff1d(random_keys("int64", (), 200_000, seed=3), keys)
+    assert to_numpy(table.insert_or_apply(more, more, "add")).all()
+    assert table.capacity > capacity
+    same_bytes(table[more], more)
+    with np.errstate(over="ignore"):
+        same_bytes(table[np.sort(keys)], np.sort(keys) + 4 * counts)
 
 
 @pytest.mark.parametrize("value_dtype", [None, "int32", "int64"])
