@@ -511,8 +511,10 @@ std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContex
   TableOptions options = options_;
   options.capacity = capacity_slots();
   auto twin = std::make_shared<HashTable>(options, std::move(context), storage_.view.geometry);
-  if (options_.has_rows() && twin->storage_.view.rows.capacity < storage_.view.rows.capacity)
+  if (options_.has_rows() && twin->storage_.view.rows.capacity < storage_.view.rows.capacity) {
     twin->allocate_rows(twin->storage_, storage_.view.rows.capacity, nullptr);
+    twin->executor().clear(*twin->context_, twin->storage_.view, nullptr);  // the new rows' tags, too
+  }
 
   context_->synchronize(stream);
   DeviceContext& target = *twin->context_;

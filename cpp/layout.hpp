@@ -59,13 +59,14 @@ struct Control {
   std::uint64_t next_row;     // rows [0, next_row) have been handed out
   std::uint64_t free_rows;    // rows waiting in RowView::free
   std::uint64_t row_tickets;  // rows taken by the insertion under way
+  std::uint64_t row_epoch;    // insertions into row storage since the tags were last cleared
 };
 
 /// Row storage of values that do not fit beside their key; the slot holds the row number.
 struct RowView {
   std::byte* data;        // [capacity, bytes]
   std::int64_t* free;     // [capacity], numbers of erased rows, a stack
-  std::uint32_t* tags;    // [capacity], scratch that elects one writer per row
+  std::uint32_t* tags;    // [capacity], scratch that elects one writer per row; zeros wherever row_epoch is 0
   std::int64_t capacity;  // rows
   std::int64_t bytes;     // bytes per row; 0: the table has no row storage
 };

@@ -12,6 +12,7 @@
 #include "export.cuh"
 #include "find.cuh"
 #include "insert.cuh"
+#include "insert_rows.cuh"
 #include "plan.cuh"
 #include "region.cuh"
 #include "rows.cuh"
@@ -78,7 +79,7 @@ class CudaExecutor final : public Executor<Key, Value> {
     const std::uint64_t buckets = view.geometry.bucket_count;
     context.fill(view.slots, kEmptyByte, View::slot_bytes(buckets), stream);
     context.fill(view.filters, 0, View::filter_bytes(buckets), stream);
-    context.fill(view.control, 0, sizeof(Control), stream);
+    clear_control(context, view, stream);
   }
 
   void find(DeviceContext& context, const View& view, const KeyBatch& keys, const FindOutput& out,
@@ -101,8 +102,8 @@ class CudaExecutor final : public Executor<Key, Value> {
     }
     if (batch.deterministic)
       insert_in_order(context, view, batch, stream);
-    else if constexpr (View::kHasValue)
-      insert_rows(context, view, batch, stream);
+    else if constexpr (kMayHaveRows)
+      insert_rows(view, batch, stream);
   }
 
   void apply(DeviceContext& context, const View& view, const ApplyBatch& batch, Stream stream) const override {
@@ -248,10 +249,18 @@ class CudaExecutor final : public Executor<Key, Value> {
   using Item = typename View::SlotType;
   using KeyItem = Slot<Key, NoValue>;
   static constexpr bool kPlans = sizeof(Key) <= 8;
+  static constexpr bool kMayHaveRows = sizeof(Value) == sizeof(std::uint64_t);
 
   template <class T>
   static Allocation scratch(DeviceContext& context, std::int64_t count, Stream stream) {
     return Allocation(context, static_cast<std::size_t>(count) * sizeof(T), stream);
+  }
+
+  /// With the epoch back at 0, the tags forget the epochs of before.
+  static void clear_control(DeviceContext& context, const View& view, Stream stream) {
+    context.fill(view.control, 0, sizeof(Control), stream);
+    if (view.rows.bytes != 0)
+      context.fill(view.rows.tags, 0, static_cast<std::size_t>(view.rows.capacity) * sizeof(std::uint32_t), stream);
   }
 
   static void insert_planned(DeviceContext& context, const View& view, const InsertBatch& batch,
@@ -290,7 +299,7 @@ class CudaExecutor final : public Executor<Key, Value> {
       }
       const Rest<Item> rest{items.as<Item>(), nullptr, counters.as<PartitionCounters>(), capacity};
       context.fill(counters.get(), 0, counters.bytes(), stream);
-      context.fill(to.control, 0, sizeof(Control), stream);
+      clear_control(context, to, stream);
       context.fill(to.slots + std::uint64_t{to.geometry.bucket_count} * View::kSlots, kEmptyByte, View::kBucketBytes,
                    stream);
       const std::uint64_t filters = to.geometry.bucket_count;
@@ -313,7 +322,7 @@ class CudaExecutor final : public Executor<Key, Value> {
   static void search(const View& view, const KeyBatch& keys, const FindOutput& out, Key* absent, Stream stream) {
     const AbsentList<Key> list{absent};
     bool whole = has_whole_words<KeyItem>(keys, {});
-    if constexpr (View::kHasValue) {
+    if constexpr (kMayHaveRows) {
       if (view.rows.bytes != 0 && out.values != nullptr) {
         with_row_words(view.rows.bytes, {view.rows.data, out.values, out.fallback}, [&](auto word, RowShape shape) {
           using Word = decltype(word);
@@ -322,8 +331,9 @@ class CudaExecutor final : public Executor<Key, Value> {
         });
         return;
       }
-      whole = whole && (out.values == nullptr || (out.bytes == sizeof(Value) && is_aligned<Value>(out.values)));
     }
+    if constexpr (View::kHasValue)
+      whole = whole && (out.values == nullptr || (out.bytes == sizeof(Value) && is_aligned<Value>(out.values)));
     launch("finding keys", whole ? find_kernel<View, void, true> : find_kernel<View, void, false>, keys.count,
            kFindBlock, stream, view, keys, out, list, RowShape{});
   }
@@ -356,27 +366,27 @@ class CudaExecutor final : public Executor<Key, Value> {
                           Stream stream) {
     const bool rows = view.rows.bytes != 0;
     launch_insert(view, keys, ValueBatch{}, InsertTarget{false, rows, inserted, locations, 0}, stream);
-    if (rows) launch("settling rows", settle_rows_kernel<View>, 1, 1, stream, view);
+    if (rows) settle_rows(view, stream);
   }
 
   static void elect(const Tags& tags, std::int64_t* places, std::int64_t count, Elect elect, bool* won, Stream stream) {
-    if (elect != Elect::kAny)
-      launch("electing writers", reset_tags_kernel, count, kRowBlock, stream, tags, places, count, elect);
+    launch("electing writers", reset_tags_kernel, count, kRowBlock, stream, tags, places, count, elect);
     launch("electing writers", vote_kernel, count, kRowBlock, stream, tags, places, count, elect);
     launch("electing writers", count_votes_kernel, count, kRowBlock, stream, tags, places, count, won);
   }
 
-  static void insert_rows(DeviceContext& context, const View& view, const InsertBatch& batch, Stream stream) {
-    const std::int64_t n = batch.keys.count;
-    const bool keep = batch.mode == InsertMode::kKeep;
-    const Allocation places = scratch<std::int64_t>(context, n, stream);
-    const Allocation mask = scratch<bool>(context, keep && batch.inserted == nullptr ? n : 0, stream);
-    bool* const inserted = batch.inserted != nullptr ? batch.inserted : mask.as<bool>();
-    insert_keys(view, batch.keys, inserted, places.as<std::int64_t>(), stream);
-    launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view, places.as<std::int64_t>(),
-           static_cast<const bool*>(keep ? inserted : nullptr), n);
-    if (!keep) elect(row_tags(view), places.as<std::int64_t>(), n, Elect::kAny, nullptr, stream);
-    scatter_rows(view.rows, places.as<std::int64_t>(), n, batch.values, stream);
+  static void insert_rows(const View& view, const InsertBatch& batch, Stream stream) {
+    with_row_words(view.rows.bytes, {view.rows.data, batch.values.data}, [&](auto word, RowShape shape) {
+      using Word = decltype(word);
+      launch("inserting rows",
+             view.may_have_erased ? insert_rows_kernel<View, true, Word> : insert_rows_kernel<View, false, Word>,
+             batch.keys.count, kBlock, stream, view, batch, shape);
+    });
+    settle_rows(view, stream);
+  }
+
+  static void settle_rows(const View& view, Stream stream) {
+    launch("settling rows", settle_rows_kernel<View>, kRowBlock, kRowBlock, stream, view);
   }
 
   static Tags row_tags(const View& view) {

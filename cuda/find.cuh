@@ -19,24 +19,6 @@ struct AbsentList {
   Key* keys;  // null: nothing
 };
 
-/// Copies the rows of a warp's 32 keys: `rows` [32] in shared memory, -1 for absent keys.
-template <class Word>
-__device__ __forceinline__ void gather_warp_rows(const FindOutput& out, const std::byte* storage, RowShape shape,
-                                                 const std::int64_t* rows, std::int64_t first, std::int64_t count) {
-  const int lane = threadIdx.x % 32;
-  const int rows_per_step = 32 / shape.lanes;
-  for (int base = 0; base < 32; base += rows_per_step) {
-    const int key = base + lane / shape.lanes;
-    if (first + key >= count) return;
-    const std::int64_t row = rows[key];
-    const Word* from =
-        row >= 0 ? reinterpret_cast<const Word*>(storage) + row * shape.words : static_cast<const Word*>(out.fallback);
-    Word* const to = static_cast<Word*>(out.values) + (first + key) * shape.words;
-    for (std::int64_t w = lane % shape.lanes; w < shape.words; w += shape.lanes)
-      to[w] = from != nullptr ? from[w] : Word{};
-  }
-}
-
 /// Searches 32 keys per warp and writes values, row numbers and masks, each where its pointer is not null.
 ///
 /// RowWord: void for values that lie beside their keys; else the word by which the rows of storage are copied.
@@ -115,7 +97,15 @@ __global__ void __launch_bounds__(kFindBlock, (sizeof(typename View::Key) <= 8 ?
   }
   if constexpr (kCopiesRows) {
     __syncwarp();
-    gather_warp_rows<RowWord>(out, view.rows.data, shape, warp_rows, first, keys.count);
+    copy_warp_rows<RowWord>(
+        shape,
+        [&](int k) {
+          return warp_rows[k] >= 0 ? reinterpret_cast<const RowWord*>(view.rows.data) + warp_rows[k] * shape.words
+                                   : static_cast<const RowWord*>(out.fallback);
+        },
+        [&](int k) {
+          return first + k < keys.count ? static_cast<RowWord*>(out.values) + (first + k) * shape.words : nullptr;
+        });
   }
   const bool missing = valid && !found;
   if (absent.keys != nullptr) {

@@ -2,6 +2,7 @@
 
 #include "executor.hpp"
 #include "probe.cuh"
+#include "rows.cuh"
 
 #ifndef INSERT_BLOCKS
 #define INSERT_BLOCKS 10
@@ -21,6 +22,11 @@ struct Counts {
   }
 };
 
+struct Ignore {
+  template <class... Arguments>
+  __device__ __forceinline__ void operator()(const Arguments&...) const {}
+};
+
 /// Finds or inserts one key per lane: on_hit(slot) where it is there, on_new(slot) where this lane has put it there
 /// with `value`.
 ///
@@ -29,11 +35,14 @@ struct Counts {
 /// and the loser finds its key there. So a key is stored once, also where a lane remembers an erased slot and first
 /// looks whether the key lies behind it.
 ///
+/// on_seen(slot, lane) runs before that in a lane that has loaded the key of `lane`, as in look(), and sees the value
+/// that lay beside it. It does not run where the key was put there between that load and on_hit.
+///
 /// kErased: there may be erased slots. Without them a lane need not remember anything.
-template <class View, bool kErased, class OnHit, class OnNew>
+template <class View, bool kErased, class OnHit, class OnNew, class OnSeen = Ignore>
 __device__ __forceinline__ void find_or_insert(const View& view, std::uint8_t* owners, const typename View::Key& key,
                                                const typename View::Value& value, bool open, Counts& counts,
-                                               OnHit on_hit, OnNew on_new) {
+                                               OnHit on_hit, OnNew on_new, OnSeen on_seen = {}) {
   using Key = typename View::Key;
   Probe<Key> probe(key, view.geometry);
   // The first bucket of the sequence with a free slot; the key goes there once it is known to lie nowhere behind.
@@ -45,10 +54,9 @@ __device__ __forceinline__ void find_or_insert(const View& view, std::uint8_t* o
   bool first = true;
   unsigned active = __ballot_sync(kAllLanes, open);
   while (active != 0) {
-    const auto ignore = [](const typename View::SlotType&, int) {};
     const Seen seen =
-        first ? look<View, false, kErased, true>(view, kAllLanes, probe.stored(), probe.bucket(), owners, ignore)
-              : look<View, false, kErased, false>(view, active, probe.stored(), probe.bucket(), owners, ignore);
+        first ? look<View, false, kErased, true>(view, kAllLanes, probe.stored(), probe.bucket(), owners, on_seen)
+              : look<View, false, kErased, false>(view, active, probe.stored(), probe.bucket(), owners, on_seen);
     first = false;
     if (open) {
       typename View::SlotType* const bucket = view.slots + std::uint64_t{probe.bucket()} * View::kSlots;
@@ -160,12 +168,8 @@ __global__ void __launch_bounds__(kBlock, sizeof(typename View::Key) > 8 ? 1
 
   if constexpr (View::kHasValue && sizeof(Value) == sizeof(std::uint64_t)) {
     if (target.rows) {
-      const std::uint64_t ticket = take_ticket(&view.control->row_tickets, is_new);
-      if (is_new) {
-        const std::uint64_t free = view.control->free_rows;
-        mine->value = ticket < free ? static_cast<std::uint64_t>(view.rows.free[free - 1 - ticket])
-                                    : view.control->next_row + (ticket - free);
-      }
+      const std::int64_t row = take_row(view, is_new);
+      if (is_new) mine->value = static_cast<std::uint64_t>(row);
     }
   }
   if (valid) {
@@ -173,19 +177,6 @@ __global__ void __launch_bounds__(kBlock, sizeof(typename View::Key) > 8 ? 1
     if (target.locations != nullptr) target.locations[i] = mine == nullptr ? -1 : mine - view.slots;
   }
   counts.add_to(view, work);
-}
-
-/// After the insertion: the rows that its tickets stand for are taken. One thread.
-template <class View>
-__global__ void settle_rows_kernel(View view) {
-  Control& control = *view.control;
-  if (control.row_tickets <= control.free_rows) {
-    control.free_rows -= control.row_tickets;
-  } else {
-    control.next_row += control.row_tickets - control.free_rows;
-    control.free_rows = 0;
-  }
-  control.row_tickets = 0;
 }
 
 /// Inserts the slots of `from` into `to`. The order of the buckets follows the order of the hashes in both, so that

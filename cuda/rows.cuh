@@ -9,12 +9,52 @@
 namespace gpuhash::cuda {
 
 inline constexpr unsigned kRowBlock = 256;
+inline constexpr int kRowsInFlight = 4;
 
 /// How a row is copied: `lanes` neighbouring threads (a power of two) move it in words as wide as its alignment allows.
 struct RowShape {
   std::int64_t words;
   int lanes;
 };
+
+/// One word of a row that no one writes while the kernel runs.
+template <class Word>
+__device__ __forceinline__ Word load_row_word(const Word* from) {
+  if constexpr (sizeof(Word) == sizeof(Words)) {
+    const Words words = load_unchanging(from);
+    Word word;
+    memcpy(&word, &words, sizeof word);
+    return word;
+  } else {
+    return __ldg(from);
+  }
+}
+
+/// A warp copies up to 32 rows: row k from source(k) to target(k), zeros where source(k) is null, not at all where
+/// target(k) is null. As many rows side by side as the warp has lanes for, and each lane loads kRowsInFlight words
+/// before it stores the first.
+template <class Word, class Source, class Target>
+__device__ __forceinline__ void copy_warp_rows(RowShape shape, Source source, Target target) {
+  const int lane = threadIdx.x % 32;
+  const int side_by_side = 32 / shape.lanes;
+  for (std::int64_t w = lane % shape.lanes; w < shape.words; w += shape.lanes) {
+    for (int k = lane / shape.lanes; k < 32; k += side_by_side * kRowsInFlight) {
+      Word words[kRowsInFlight];
+#pragma unroll
+      for (int r = 0; r < kRowsInFlight; ++r) {
+        const int row = k + r * side_by_side;
+        const Word* const from = row < 32 && target(row) != nullptr ? source(row) : nullptr;
+        words[r] = from != nullptr ? load_row_word(from + w) : Word{};
+      }
+#pragma unroll
+      for (int r = 0; r < kRowsInFlight; ++r) {
+        const int row = k + r * side_by_side;
+        Word* const to = row < 32 ? target(row) : nullptr;
+        if (to != nullptr) __stcs(to + w, words[r]);
+      }
+    }
+  }
+}
 
 /// out[i] = storage[rows[i]], or the fallback (null: zeros) where rows[i] < 0.
 template <class Word>
@@ -26,8 +66,8 @@ __global__ void __launch_bounds__(kRowBlock)
   if (i >= count) return;
   const std::int64_t row = rows[i];
   for (std::int64_t w = t % shape.lanes; w < shape.words; w += shape.lanes) {
-    const Word word = row >= 0 ? storage[row * shape.words + w] : fallback != nullptr ? fallback[w] : Word{};
-    out[i * shape.words + w] = word;
+    const Word* const from = row >= 0 ? storage + row * shape.words : fallback;
+    __stcs(out + i * shape.words + w, from != nullptr ? load_row_word(from + w) : Word{});
   }
 }
 
@@ -42,7 +82,8 @@ __global__ void __launch_bounds__(kRowBlock)
   const std::int64_t row = rows[i];
   if (row < 0) return;
   const Word* from = broadcast ? values : values + i * shape.words;
-  for (std::int64_t w = t % shape.lanes; w < shape.words; w += shape.lanes) storage[row * shape.words + w] = from[w];
+  for (std::int64_t w = t % shape.lanes; w < shape.words; w += shape.lanes)
+    __stcs(storage + row * shape.words + w, load_row_word(from + w));
 }
 
 /// storage[rows[i]] = `element` over and over, for rows[i] >= 0.
@@ -55,6 +96,46 @@ __global__ void __launch_bounds__(kRowBlock)
   const std::int64_t row = rows[i];
   if (row < 0) return;
   for (std::int64_t w = t % shape.lanes; w < shape.words; w += shape.lanes) storage[row * shape.words + w] = element;
+}
+
+/// A new row for each lane that wants one: those on the free stack first. The whole warp calls it. settle_rows_kernel
+/// takes them from the stack after the insertion.
+template <class View>
+__device__ __forceinline__ std::int64_t take_row(const View& view, bool wanted) {
+  const std::uint64_t ticket = take_ticket(&view.control->row_tickets, wanted);
+  if (!wanted) return -1;
+  const std::uint64_t free = view.control->free_rows;
+  return ticket < free ? view.rows.free[free - 1 - ticket]
+                       : static_cast<std::int64_t>(view.control->next_row + (ticket - free));
+}
+
+/// What an insertion writes into the tags of its rows: another number than any that is in them before it. It is read
+/// from device memory, so that each replay of a captured insertion has its own.
+template <class View>
+__device__ __forceinline__ std::uint32_t row_epoch(const View& view) {
+  return static_cast<std::uint32_t>(view.control->row_epoch) + 1;
+}
+
+/// So many insertions share out the epochs, then the tags are cleared; small enough for a test to get there.
+inline constexpr std::uint64_t kMaxRowEpoch = 1 << 16;
+
+/// After an insertion: the rows that its tickets stand for are taken, and the next one has another epoch. One block.
+template <class View>
+__global__ void __launch_bounds__(kRowBlock) settle_rows_kernel(View view) {
+  Control& control = *view.control;
+  const bool epochs_are_spent = control.row_epoch + 1 >= kMaxRowEpoch;
+  __syncthreads();
+  if (epochs_are_spent)
+    for (std::int64_t row = threadIdx.x; row < view.rows.capacity; row += kRowBlock) view.rows.tags[row] = 0;
+  if (threadIdx.x != 0) return;
+  if (control.row_tickets <= control.free_rows) {
+    control.free_rows -= control.row_tickets;
+  } else {
+    control.next_row += control.row_tickets - control.free_rows;
+    control.free_rows = 0;
+  }
+  control.row_tickets = 0;
+  control.row_epoch = epochs_are_spent ? 0 : control.row_epoch + 1;
 }
 
 /// rows[i] = the row number in slot locations[i], in place; -1 where `only` says false.
@@ -77,9 +158,9 @@ struct Tags {
   }
 };
 
-enum class Elect : std::uint8_t { kAny, kFirst, kLast };
+enum class Elect : std::uint8_t { kFirst, kLast };
 
-/// Stage 1, needed for kFirst and kLast: what is in the tag must lose.
+/// Stage 1: what is in the tag must lose.
 static __global__ void __launch_bounds__(kRowBlock)
     reset_tags_kernel(Tags tags, const std::int64_t* places, std::int64_t count, Elect elect) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
@@ -93,9 +174,7 @@ static __global__ void __launch_bounds__(kRowBlock)
   if (i >= count || places[i] < 0) return;
   const auto ballot = static_cast<std::uint32_t>(i + 1);
   std::uint32_t* tag = tags.at(places[i]);
-  if (elect == Elect::kAny)
-    *tag = ballot;
-  else if (elect == Elect::kFirst)
+  if (elect == Elect::kFirst)
     atomicMin(tag, ballot);
   else
     atomicMax(tag, ballot);

@@ -162,3 +162,120 @@ def test_storage_dtypes(native, dtype):
 def test_storage_of_an_empty_table(device):
     table = HashTable("int64", "float32", value_shape=(2, 3), device=device)
     assert to_numpy(table.row_storage).shape == (0, 2, 3)
+
+
+ROW_BYTES = [1, 3, 4, 5, 12, 16, 17, 36, 256, 512, 1040]
+
+
+def array_at(place, host, offset):
+    """The array in memory that begins `offset` bytes after a well-aligned address."""
+    flat = np.concatenate([np.zeros(offset, np.uint8), host.reshape(-1)])
+    return place.array(flat)[offset:].reshape(host.shape)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4])
+@pytest.mark.parametrize("width", ROW_BYTES)
+def test_rows_of_any_width_and_alignment(native, width, offset):
+    keys = random_keys("int64", (), 3001)
+    known, fresh, absent = keys[:1000], keys[1000:2500], keys[2500:]
+    table = HashTable("int64", "uint8", value_shape=(width,), device=native.table_device)
+    values = random_values("uint8", (3001, width))
+    table[native.array(known)] = array_at(native, values[1000:2000], offset)
+    mask = table.insert_or_assign(native.array(keys[:2500]), array_at(native, values[:2500], offset))
+    same_bytes(mask, np.arange(2500) >= 1000)
+    kept = table.insert(native.array(keys[:2500]), array_at(native, values[500:3000], offset))
+    assert not to_numpy(kept).any()
+
+    out = array_at(native, np.full((3001, width), 0xEE, np.uint8), offset)
+    found = native.array(np.zeros(3001, bool))
+    table.find(native.array(keys), out=(out, found))
+    same_bytes(found, np.arange(3001) < 2500)
+    same_bytes(out[:2500], values[:2500])
+    fallback = random_values("uint8", (width,), seed=1)
+    got = to_numpy(table.get(native.array(np.concatenate([absent, fresh])), array_at(native, fallback, offset)))
+    same_bytes(got[: len(absent)], np.broadcast_to(fallback, (len(absent), width)))
+    same_bytes(got[len(absent) :], values[1000:2500])
+
+
+@pytest.mark.parametrize("key_type", [("int64", ()), ("int32", (3,))], ids=["int64", "int32x3"])
+@pytest.mark.parametrize("width", [1, 5, 8, 40])
+def test_duplicates_of_new_and_present_keys_in_many_batches(native, width, key_type):
+    """Each row is one of its key's rows of the batch, whole, while keys come, stay and go."""
+    dtype, shape = key_type
+    rng = np.random.default_rng(width)
+    universe = random_keys(dtype, shape, 700)
+    table = HashTable(dtype, "int64", key_shape=shape, value_shape=(width,), device=native.table_device)
+    model = {}  # index into universe -> number in its row
+    number = 0
+    for round_number in range(60):
+        chosen = rng.integers(0, len(universe), 1500) if round_number % 3 else rng.integers(0, 20, 1500)
+        numbers = np.arange(number, number + len(chosen))
+        number += len(chosen)
+        rows = np.ascontiguousarray(np.broadcast_to(numbers[:, None], (len(chosen), width)))
+        assign = round_number % 4 != 3
+        method = table.insert_or_assign if assign else table.insert
+        mask = to_numpy(method(native.array(universe[chosen]), native.array(rows)))
+        new = set(chosen.tolist()) - set(model)
+        assert sorted(chosen[mask].tolist()) == sorted(new)
+
+        present = np.array(sorted(set(model) | new))
+        got = to_numpy(table[native.array(universe[present])])
+        assert (got == got[:, :1]).all(), "a row is a mix of two"
+        of_batch = set(chosen.tolist())
+        for index, held in zip(present.tolist(), got[:, 0].tolist(), strict=True):
+            if index in of_batch and (assign or index in new):
+                assert held >= numbers[0]
+                assert chosen[held - numbers[0]] == index
+                model[index] = held
+            else:
+                assert held == model[index]
+        row_numbers = to_numpy(table.rows(native.array(universe[present])))
+        assert len(set(row_numbers.tolist())) == len(present)
+
+        victims = rng.permutation(present)[: len(present) // 3]
+        assert to_numpy(table.erase(native.array(universe[victims]))).all()
+        for index in victims.tolist():
+            del model[index]
+    assert len(table) == len(model)
+
+
+def test_values_are_assigned_whatever_was_assigned_65536_insertions_ago(on_device):
+    """The number of insertions after which the GPU has to clear the marks of its writers."""
+    table = HashTable("int64", "float32", value_shape=(3,), device=on_device.table_device, capacity=1000)
+    keys = np.arange(50)
+    singles = [on_device.array(keys[k : k + 1]) for k in keys]
+    before, after = (on_device.array(np.full((1, 3), value, np.float32)) for value in (1, 2))
+    other = on_device.array(np.array([99]))
+    for key in singles:
+        table[key] = before
+    for _ in range(65536 - len(singles)):
+        table[other] = before
+    for key in singles:
+        table[key] = after
+    same_bytes(table[on_device.array(keys)], np.full((50, 3), 2, np.float32))
+
+
+def test_values_are_assigned_after_clear_copy_and_growth(native):
+    keys = np.arange(400)
+    table = HashTable("int64", "int32", value_shape=(5,), device=native.table_device)
+
+    def assign(to, value):
+        to[native.array(keys)] = native.array(np.full((400, 5), value, np.int32))
+        same_bytes(to[native.array(keys)], np.full((400, 5), value, np.int32))
+
+    for value in range(6):
+        assign(table, value)
+        table.clear()
+    for value in range(6):
+        assign(table, value)
+        twin = table.copy()
+        assign(twin, value + 100)
+        same_bytes(table[native.array(keys)], np.full((400, 5), value, np.int32))
+        table.rehash(2000 * (value + 1))
+    table.max_load_factor = 0.1  # the copy's rows alone are fewer
+    twin = table.copy()
+    for value in range(6):
+        assign(twin, value)
+    table.shrink_to_fit()
+    for value in range(6):
+        assign(table, value)

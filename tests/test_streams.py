@@ -205,6 +205,43 @@ def test_cuda_graph(torch_cuda, value_shape):
     same_bytes(table[keys], np.full((1000, *value_shape), 5, np.float32))
 
 
+@pytest.mark.parametrize("method", ["insert", "insert_or_assign"])
+def test_cuda_graph_of_rows_with_duplicates(torch_cuda, method):
+    """Each replay elects its own writers: every row is one of the replayed batch's, whole."""
+    torch = torch_cuda
+    table = HashTable("int64", "int64", value_shape=(20,), device="cuda")
+    table.reserve(10_000)
+    keys = torch.zeros(4000, dtype=torch.int64, device="cuda")
+    values = torch.zeros(4000, 20, dtype=torch.int64, device="cuda")
+    new = torch.zeros(4000, dtype=torch.bool, device="cuda")
+    getattr(table, method)(keys, values, out=new)
+    table.clear()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        getattr(table, method)(keys, values, out=new)
+    assert len(table) == 0, "capturing must not run"
+    rng = np.random.default_rng(0)
+    held = np.full(900, -1)  # [key]: the number in its row
+    for round_number in range(30):
+        batch = rng.integers(0, 30 * (round_number + 1), 4000)
+        numbers = np.arange(4000) + 4000 * round_number
+        keys.copy_(torch.from_numpy(batch))
+        values.copy_(torch.from_numpy(numbers)[:, None])
+        graph.replay()
+        mine = np.unique(batch)
+        assert sorted(batch[to_numpy(new)].tolist()) == mine[held[mine] < 0].tolist()
+        got = to_numpy(table[torch.from_numpy(mine).cuda()])
+        assert (got == got[:, :1]).all(), "a row is a mix of two"
+        written = (held[mine] < 0) | (method == "insert_or_assign")
+        np.testing.assert_array_equal(got[~written, 0], held[mine[~written]])
+        positions = got[written, 0] - numbers[0]
+        assert (positions >= 0).all()
+        np.testing.assert_array_equal(batch[positions], mine[written])
+        held[mine] = got[:, 0]
+    assert len(table) == (held >= 0).sum()
+
+
 def test_cuda_graph_that_would_have_to_grow_is_refused(torch_cuda):
     torch = torch_cuda
     table = HashTable("int64", "float32", device="cuda")

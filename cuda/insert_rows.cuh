@@ -1,0 +1,64 @@
+#pragma once
+
+#include "insert.cuh"
+#include "rows.cuh"
+
+namespace gpuhash::cuda {
+
+/// Finds or inserts 32 keys per warp and copies their rows, where no order of duplicates is asked for.
+///
+/// A slot is claimed with the value of an empty slot, which is no row number, and gets its row number once the warp has
+/// taken its tickets. So a lane that finds its key with that value has a duplicate of a new key: the row of the lane
+/// that claimed the slot stays, and it has nothing to copy. All others that assign, new keys' lanes too, elect one
+/// writer per row: the first to swap the batch's epoch into the row's tag. It alone copies, so a row stays whole.
+template <class View, bool kErased, class Word>
+__global__ void __launch_bounds__(kBlock) insert_rows_kernel(View view, InsertBatch batch, RowShape shape) {
+  using Key = typename View::Key;
+  using Value = typename View::Value;
+  __shared__ Workspace work;
+  __shared__ std::int64_t rows[kBlock];  // to be written; negative: none
+  std::int64_t* const warp_rows = rows + threadIdx.x / 32 * 32;
+  const int lane = threadIdx.x % 32;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  const std::int64_t first = i - lane;
+  const bool valid = i < batch.keys.count;
+  static_assert(static_cast<std::int64_t>(empty_value<Value>()) < 0);
+  warp_rows[lane] = -1;
+  __syncwarp();
+  Key key{};
+  if (valid) key = load_bytes<Key>(batch.keys.data, i, batch.keys.bytes);
+
+  Counts counts;
+  typename View::SlotType* claimed = nullptr;
+  find_or_insert<View, kErased>(
+      view, work.owners[threadIdx.x / 32], key, empty_value<Value>(), valid, counts, Ignore{},
+      [&](typename View::SlotType* slot) { claimed = slot; },
+      [&](const typename View::SlotType& slot, int of) { warp_rows[of] = static_cast<std::int64_t>(slot.value); });
+  const bool is_new = claimed != nullptr;
+  const std::int64_t new_row = take_row(view, is_new);
+  if (is_new) claimed->value = static_cast<Value>(new_row);
+  if (valid && batch.inserted != nullptr) batch.inserted[i] = is_new;
+
+  __syncwarp();
+  const std::int64_t row = is_new ? new_row : valid ? warp_rows[lane] : -1;
+  bool writes = row >= 0;
+  if (batch.mode == InsertMode::kKeep) {
+    writes = is_new;
+  } else if (writes) {
+    const std::uint32_t epoch = row_epoch(view);
+    writes = atomicExch(view.rows.tags + row, epoch) != epoch;
+  }
+  warp_rows[lane] = writes ? row : -1;
+  __syncwarp();
+  copy_warp_rows<Word>(
+      shape,
+      [&](int k) {
+        return static_cast<const Word*>(batch.values.data) + (batch.values.broadcast ? 0 : (first + k) * shape.words);
+      },
+      [&](int k) {
+        return warp_rows[k] >= 0 ? reinterpret_cast<Word*>(view.rows.data) + warp_rows[k] * shape.words : nullptr;
+      });
+  counts.add_to(view, work);
+}
+
+}  // namespace gpuhash::cuda
