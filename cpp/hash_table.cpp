@@ -24,6 +24,10 @@ constexpr std::int64_t kCountChunk = std::int64_t{1} << 20;
 /// the table grows afterwards if it has to.
 constexpr double kUncheckedLoadFactor = 0.92;
 
+/// A batch of this many keys that is larger than the table gets room for all of them, and the table shrinks afterwards
+/// if most were duplicates: a large table is filled and rebuilt faster than distinct keys are counted.
+constexpr std::int64_t kLargeBatch = std::int64_t{1} << 22;
+
 /// A batch of absent keys this much smaller than the table is taken to be distinct: growing early by an eighth costs
 /// less than counting.
 constexpr std::int64_t kSmallPart = 8;
@@ -231,6 +235,10 @@ std::unique_ptr<Plan> HashTable<Key, Value>::prepare_room(const KeyBatch& keys, 
   const auto unchecked = static_cast<std::int64_t>(static_cast<double>(capacity_slots()) * kUncheckedLoadFactor);
   over_limit_ =
       size + n > current_limit() && size + n <= unchecked && may_grow_beyond(capacity_slots()) && !options_.has_rows();
+  if (size + n > current_limit() && plan == nullptr && make_room_for_all(keys, control, stream)) {
+    size_bound_ = size + n;
+    return make_plan();
+  }
   if (size + added > current_limit() && !over_limit_) {
     bool exact = false;
     if (plan != nullptr) {
@@ -259,16 +267,36 @@ std::unique_ptr<Plan> HashTable<Key, Value>::prepare_room(const KeyBatch& keys, 
   return plan;
 }
 
-/// After an insertion that was let in unchecked. All keys are in; a table that cannot get the memory to grow is slower,
-/// and tries again the next time. Waits.
+/// False where that is not worth it, not allowed, or there is no memory for it.
 template <class Key, class Value>
-void HashTable<Key, Value>::restore_load_factor(Stream stream) {
-  if (!over_limit_) return;
-  over_limit_ = false;
-  const Control control = refresh(stream);
-  if (size_bound_ <= current_limit()) return;
+bool HashTable<Key, Value>::make_room_for_all(const KeyBatch& keys, const Control& control, Stream stream) {
+  const std::int64_t slots = capacity_slots();
+  if (keys.count < kLargeBatch || keys.count < slots || options_.max_capacity || options_.has_rows()) return false;
   try {
-    rebuild(std::max(slots_for(size_bound_), grown(capacity_slots())), false, control, stream);
+    rebuild(std::max(slots_for(size_bound_ + keys.count), grown(slots)), false, control, stream);
+  } catch (const OutOfMemoryError&) {
+    return false;
+  }
+  slots_before_ = slots;
+  over_limit_ = false;
+  return true;
+}
+
+/// After an insertion whose new keys nobody had counted before: grows a table that they filled beyond its limit,
+/// shrinks one that has far more room than they need. All keys are in; a table that cannot get the memory for that
+/// stays as it is. Waits.
+template <class Key, class Value>
+void HashTable<Key, Value>::settle_capacity(Stream stream) {
+  if (!over_limit_ && slots_before_ == 0) return;
+  const bool may_shrink = slots_before_ != 0;
+  const std::int64_t least = may_shrink ? grown(slots_before_) : grown(capacity_slots());
+  over_limit_ = false;
+  slots_before_ = 0;
+  const Control control = refresh(stream);
+  const std::int64_t slots = std::max(slots_for(size_bound_), least);
+  if (may_shrink ? capacity_slots() < 2 * slots : size_bound_ <= current_limit()) return;
+  try {
+    rebuild(slots, false, control, stream);
   } catch (const OutOfMemoryError&) {
     return;
   }
@@ -401,7 +429,7 @@ void HashTable<Key, Value>::insert(const InsertBatch& batch, Stream stream) {
     pristine_ = false;
     executor().insert(*context_, storage_.view, part, stream);
   });
-  restore_load_factor(stream);
+  settle_capacity(stream);
 }
 
 template <class Key, class Value>
@@ -426,7 +454,7 @@ void HashTable<Key, Value>::apply(const ApplyBatch& batch, Stream stream) {
     pristine_ = false;
     executor().apply(*context_, storage_.view, part, stream);
   });
-  restore_load_factor(stream);
+  settle_capacity(stream);
 }
 
 /// As prepare_room(), for an insertion that runs whenever the captured graph is replayed.

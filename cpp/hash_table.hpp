@@ -71,7 +71,8 @@ class HashTable final : public Table {
   void prepare_captured(const KeyBatch& keys);
   template <class MakePlan>
   std::unique_ptr<Plan> prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan);
-  void restore_load_factor(Stream stream);
+  bool make_room_for_all(const KeyBatch& keys, const Control& control, Stream stream);
+  void settle_capacity(Stream stream);
   std::int64_t count_distinct(const Key* keys, std::int64_t count, Stream stream);
   bool is_worn(const Control& control) const;
   void maintain(const Control& control, Stream stream);
@@ -88,6 +89,7 @@ class HashTable final : public Table {
   std::uint64_t fresh_filter_bits_ = 0;  // filter bits that the last rebuild left
   bool over_limit_ = false;              // a batch was let in that may have filled the table beyond max_load_factor
   bool worn_ = false;                    // the next insertion rebuilds the table: see is_worn()
+  std::int64_t slots_before_ = 0;        // not 0: the table was made larger than its distinct keys may need
   bool pristine_ = true;                 // nothing was inserted since the slots were cleared
   bool captured_ = false;                // a CUDA graph may be replayed on this memory
   bool replays_insert_ = false;          // and it inserts: size_bound_ is no bound

@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
   for (std::uint32_t base = 0; base < count; base += kChunk) {
     const Item* const items = batch.regions.items + first_item + base;
     const std::uint32_t* const positions = batch.regions.positions + first_item + base;
-    const std::uint32_t left = insert_in_rounds(
+    const std::uint32_t left = insert_in_rounds<View, false>(
         region, queues, first_bucket, view.geometry, min(count - base, kChunk), filter_bits,
         [&](std::uint32_t i, Item& item) {
           item = items[i];
