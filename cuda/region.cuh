@@ -365,7 +365,7 @@ struct PartitionedBatch {
 /// other when they come in small chunks; in a large one all that fit into their home buckets go there first, and the
 /// others, though no more, walk further: lookups of present keys were 6 % slower at load 0.8. Keys that are there find
 /// their place in any chunk, and large ones wait less often.
-inline constexpr std::uint32_t kNewKeysChunk = kRegionBlock;
+inline constexpr std::uint32_t kNewKeysChunk = 2 * kRegionBlock;
 
 /// A mask that says what was new, or erased. It is filled with what is expected of most keys before, so that few of its
 /// bytes have to be written at random places.

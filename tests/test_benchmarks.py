@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,8 @@ def test_a_quick_run_measures_every_suite(quick_run):
         operations = {r.operation for r in report.records if r.suite == suite and r.who == "gpuhash"}
         assert operations, suite
     peers = {r.who for r in report.records}
-    assert peers >= {"gpuhash", "dict", "numpy, sorted", "pandas", "tensorflow MutableHashTable"}
+    assert peers >= {"gpuhash", "dict", "numpy, sorted", "pandas"}
+    assert "tensorflow MutableHashTable" in peers or find_spec("tensorflow") is None
     assert report.limits or any("limits.cpp" in note or "compiler" in note for note in report.notes)
     assert "boost" in peers or any("peers.cpp" in note or "compiler" in note for note in report.notes)
 
