@@ -1,7 +1,9 @@
 #include "host_executor.hpp"
 
 #include <cstring>
+#include <type_traits>
 
+#include "apply.hpp"
 #include "host_combine.hpp"
 #include "host_find.hpp"
 #include "host_parallel.hpp"
@@ -29,6 +31,15 @@ const std::byte* value_at(const ValueBatch& values, std::int64_t i) {
   return static_cast<const std::byte*>(values.data) + (values.broadcast ? 0 : i * values.bytes);
 }
 
+std::int64_t stride_of(const ValueBatch& values) { return values.broadcast ? 0 : values.bytes; }
+
+/// Are keys and values as wide as the slot's?
+template <class View, class Batch>
+bool is_plain(const View& view, const Batch& batch) {
+  if (batch.keys.bytes != sizeof(typename View::Key) || has_rows(view)) return false;
+  return !View::kHasValue || batch.values.bytes == sizeof(typename View::Value);
+}
+
 /// A new key's slot gets key and value. Else, place() is told what is there.
 template <class View>
 void store_new(const View& view, const typename View::Key& stored, typename View::SlotType* slot,
@@ -47,15 +58,37 @@ void store_new(const View& view, const typename View::Key& stored, typename View
   }
 }
 
+/// As Insertion, with keys and values as wide as the slot's: what a batch mostly is.
+template <class View>
+struct PlainInsertion {
+  static constexpr bool kPlain = true;
+  using Value = typename View::Value;
+
+  const std::byte* values;  // null in sets
+  std::int64_t stride;      // bytes from a key's value to the next
+  bool assigns;
+  bool* inserted;  // [n] or null
+
+  void place(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
+    if (inserted != nullptr) inserted[i] = is_new;
+    if (slot == nullptr) return;
+    slot->key = stored;
+    if constexpr (View::kHasValue)
+      if (is_new || assigns) std::memcpy(&slot->value, values + i * stride, sizeof(Value));
+  }
+};
+
 template <class View>
 struct Insertion {
-  const View& view;
-  const InsertBatch& batch;
-  host::RowSource& row_source;
+  static constexpr bool kPlain = false;
+
+  View view;
+  InsertBatch batch;
+  host::RowSource* row_source;
 
   void place(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
     if (is_new) {
-      store_new(view, stored, slot, batch.values, i, row_source);
+      store_new(view, stored, slot, batch.values, i, *row_source);
     } else if constexpr (View::kHasValue) {
       if (batch.mode == InsertMode::kAssign && slot != nullptr) {
         const std::byte* const value = value_at(batch.values, i);
@@ -69,16 +102,39 @@ struct Insertion {
   }
 };
 
+/// As Application, for additions of T, which is as wide as the slot's value.
+template <class View, class T>
+struct PlainAddition {
+  static constexpr bool kPlain = true;
+  static_assert(sizeof(T) == sizeof(typename View::Value));
+
+  const std::byte* values;
+  std::int64_t stride;  // bytes from a key's value to the next
+  bool* inserted;       // [n] or null
+
+  void place(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
+    if (inserted != nullptr) inserted[i] = is_new;
+    if (slot == nullptr) return;
+    slot->key = stored;
+    T update;
+    std::memcpy(&update, values + i * stride, sizeof(T));
+    if (!is_new) update = combine(ApplyOp::kAdd, cast_bits<T>(slot->value), update);
+    std::memcpy(&slot->value, &update, sizeof(T));
+  }
+};
+
 template <class View>
 struct Application {
-  const View& view;
-  const ApplyBatch& batch;
+  static constexpr bool kPlain = false;
+
+  View view;
+  ApplyBatch batch;
   host::CombineFn combine;
-  host::RowSource& row_source;
+  host::RowSource* row_source;
 
   void place(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
     if (is_new) {
-      store_new(view, stored, slot, batch.values, i, row_source);
+      store_new(view, stored, slot, batch.values, i, *row_source);
     } else if constexpr (View::kHasValue) {
       if (slot != nullptr) {
         void* const value =
@@ -92,16 +148,18 @@ struct Application {
 
 template <class View>
 struct Erasure {
-  const View& view;
+  static constexpr bool kPlain = false;
+
+  View view;
   bool* erased;  // [n] or null
-  host::RowSink& row_sink;
+  host::RowSink* row_sink;
 
   void found(std::int64_t i, typename View::SlotType* slot, Tally& tally) const {
     if (erased != nullptr) erased[i] = true;
     --tally.size;
     ++tally.erased;
     if constexpr (View::kHasValue) {
-      if (has_rows(view)) row_sink.give_back(slot->value);
+      if (has_rows(view)) row_sink->give_back(slot->value);
       slot->value = empty_value<typename View::Value>();
     }
     // Where a key may have passed, an empty slot would hide it.
@@ -116,7 +174,9 @@ struct Erasure {
 
 template <class View>
 struct AbsentKeys {
-  const KeyBatch& keys;
+  static constexpr bool kPlain = false;
+
+  KeyBatch keys;
   typename View::Key* to;
 
   void found(std::int64_t, typename View::SlotType*) {}
@@ -151,16 +211,33 @@ void HostExecutor<Key, Value>::find(DeviceContext&, const View& view, const KeyB
 
 template <class Key, class Value>
 void HostExecutor<Key, Value>::insert(DeviceContext&, const View& view, const InsertBatch& batch, Stream) const {
+  if (is_plain(view, batch)) {
+    const PlainInsertion<View> insertion{static_cast<const std::byte*>(batch.values.data), stride_of(batch.values),
+                                         batch.mode == InsertMode::kAssign, batch.inserted};
+    return host::write_each<Purpose::kInsertion>(view, batch.keys, insertion);
+  }
   host::RowSource row_source(view.rows, *view.control);
-  host::write_each<Purpose::kInsertion>(view, batch.keys, Insertion<View>{view, batch, row_source});
+  host::write_each<Purpose::kInsertion>(view, batch.keys, Insertion<View>{view, batch, &row_source});
   row_source.settle();
 }
 
 template <class Key, class Value>
 void HostExecutor<Key, Value>::apply(DeviceContext&, const View& view, const ApplyBatch& batch, Stream) const {
+  if constexpr (View::kHasValue) {
+    const auto add = [&]<class T>(T) {
+      const PlainAddition<View, T> addition{static_cast<const std::byte*>(batch.values.data), stride_of(batch.values),
+                                            batch.inserted};
+      host::write_each<Purpose::kInsertion>(view, batch.keys, addition);
+    };
+    if (batch.op == ApplyOp::kAdd && is_plain(view, batch)) {
+      using Float = std::conditional_t<sizeof(Value) == 8, double, float>;
+      if (is_integer(batch.dtype)) return add(Value{});  // unsigned or not, the sum has the same bits
+      if (batch.dtype == (sizeof(Value) == 8 ? DType::kFloat64 : DType::kFloat32)) return add(Float{});
+    }
+  }
   host::RowSource row_source(view.rows, *view.control);
   const host::CombineFn combine = host::combine_function(batch.dtype, batch.op);
-  host::write_each<Purpose::kInsertion>(view, batch.keys, Application<View>{view, batch, combine, row_source});
+  host::write_each<Purpose::kInsertion>(view, batch.keys, Application<View>{view, batch, combine, &row_source});
   row_source.settle();
 }
 
@@ -168,7 +245,7 @@ template <class Key, class Value>
 void HostExecutor<Key, Value>::erase(DeviceContext&, const View& view, const KeyBatch& keys, bool* erased, const Plan*,
                                      Stream) const {
   host::RowSink row_sink(view.rows, *view.control);
-  host::write_each<Purpose::kLookup>(view, keys, Erasure<View>{view, erased, row_sink});
+  host::write_each<Purpose::kLookup>(view, keys, Erasure<View>{view, erased, &row_sink});
   row_sink.settle();
 }
 

@@ -13,6 +13,7 @@ namespace gpuhash::host {
 /// Values as wide as the slot's. Writes at every look, without a branch: a walk that has to go on is so far absent.
 template <class View, bool kMask>
 struct FindWords {
+  static constexpr bool kPlain = true;
   static constexpr bool kEveryLook = true;
   using Value = typename View::Value;
 
@@ -29,12 +30,23 @@ struct FindWords {
     if constexpr (kMask) mask[i] = match.any();
     present += match.any() ? 1 : 0;
   }
+  void found(std::int64_t i, typename View::SlotType* slot) {
+    const Value value = slot->value;
+    std::memcpy(values + i, &value, sizeof value);
+    if constexpr (kMask) mask[i] = true;
+    ++present;
+  }
+  void absent(std::int64_t i) {
+    std::memcpy(values + i, &fallback, sizeof fallback);
+    if constexpr (kMask) mask[i] = false;
+  }
   void left_region(std::int64_t) {}
 };
 
 /// Whether keys are there.
 template <class View>
 struct FindMask {
+  static constexpr bool kPlain = true;
   static constexpr bool kEveryLook = true;
 
   bool* mask;  // [n]
@@ -45,6 +57,11 @@ struct FindMask {
     mask[i] = match.any();
     present += match.any() ? 1 : 0;
   }
+  void found(std::int64_t i, typename View::SlotType*) {
+    mask[i] = true;
+    ++present;
+  }
+  void absent(std::int64_t i) { mask[i] = false; }
   void left_region(std::int64_t) {}
 };
 
@@ -52,30 +69,32 @@ struct FindMask {
 template <class View>
 class FindAny {
  public:
-  FindAny(const View& view, const FindOutput& out) : view_(view), out_(out) {}
+  static constexpr bool kPlain = false;
+
+  FindAny(const View& view, const FindOutput& out) : view_(&view), out_(&out) {}
 
   void found(std::int64_t i, typename View::SlotType* slot) {
     ++present_;
-    if (out_.found != nullptr) out_.found[i] = true;
+    if (out_->found != nullptr) out_->found[i] = true;
     if constexpr (View::kHasValue) {
-      if (out_.rows != nullptr) out_.rows[i] = static_cast<std::int64_t>(slot->value);
-      if (out_.values == nullptr) return;
-      if (view_.rows.bytes == 0) return store_word(out_.values, i, out_.bytes, slot->value);
-      const std::byte* const row = row_data(view_, slot->value);
-      for (std::int64_t byte = 0; byte < std::min(out_.bytes, kAskedBytes); byte += 64) __builtin_prefetch(row + byte);
+      if (out_->rows != nullptr) out_->rows[i] = static_cast<std::int64_t>(slot->value);
+      if (out_->values == nullptr) return;
+      if (view_->rows.bytes == 0) return store_word(out_->values, i, out_->bytes, slot->value);
+      const std::byte* const row = row_data(*view_, slot->value);
+      for (std::int64_t byte = 0; byte < std::min(out_->bytes, kAskedBytes); byte += 64) __builtin_prefetch(row + byte);
       rows_.push_if(true, {row, i});
       if (rows_.size() > kRowsAhead) copy_row();
     }
   }
   void absent(std::int64_t i) {
-    if (out_.found != nullptr) out_.found[i] = false;
+    if (out_->found != nullptr) out_->found[i] = false;
     if constexpr (View::kHasValue) {
-      if (out_.rows != nullptr) out_.rows[i] = -1;
-      if (out_.values == nullptr) return;
-      if (out_.fallback != nullptr)
-        std::memcpy(value_at(i), out_.fallback, static_cast<std::size_t>(out_.bytes));
+      if (out_->rows != nullptr) out_->rows[i] = -1;
+      if (out_->values == nullptr) return;
+      if (out_->fallback != nullptr)
+        std::memcpy(value_at(i), out_->fallback, static_cast<std::size_t>(out_->bytes));
       else
-        std::memset(value_at(i), 0, static_cast<std::size_t>(out_.bytes));
+        std::memset(value_at(i), 0, static_cast<std::size_t>(out_->bytes));
     }
   }
   void left_region(std::int64_t) {}
@@ -94,14 +113,14 @@ class FindAny {
     std::int64_t i;
   };
 
-  std::byte* value_at(std::int64_t i) const { return static_cast<std::byte*>(out_.values) + i * out_.bytes; }
+  std::byte* value_at(std::int64_t i) const { return static_cast<std::byte*>(out_->values) + i * out_->bytes; }
   void copy_row() {
     const Row row = rows_.pop();
-    std::memcpy(value_at(row.i), row.data, static_cast<std::size_t>(out_.bytes));
+    std::memcpy(value_at(row.i), row.data, static_cast<std::size_t>(out_->bytes));
   }
 
-  const View& view_;
-  const FindOutput& out_;
+  const View* view_;
+  const FindOutput* out_;
   Queue<Row, 2 * kRowsAhead> rows_;
   std::uint64_t present_ = 0;
 };
@@ -113,9 +132,11 @@ std::uint64_t find_range(const View& view, const KeyBatch& keys, std::int64_t be
   const auto run = [&](auto& visitor) {
     walk_each<Purpose::kLookup>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, visitor);
   };
+  const bool whole_keys = keys.bytes == sizeof(typename View::Key);
   if constexpr (View::kHasValue) {
     using Value = typename View::Value;
-    if (out.values != nullptr && out.rows == nullptr && view.rows.bytes == 0 && out.bytes == sizeof(Value)) {
+    if (whole_keys && out.values != nullptr && out.rows == nullptr && view.rows.bytes == 0 &&
+        out.bytes == sizeof(Value)) {
       Value fallback{};
       if (out.fallback != nullptr) std::memcpy(&fallback, out.fallback, sizeof fallback);
       const auto run_words = [&]<bool kMask>(FindWords<View, kMask> words) {
@@ -127,7 +148,7 @@ std::uint64_t find_range(const View& view, const KeyBatch& keys, std::int64_t be
       return run_words(FindWords<View, false>{values, nullptr, fallback});
     }
   }
-  if (out.found != nullptr && out.values == nullptr && out.rows == nullptr) {
+  if (whole_keys && out.found != nullptr && out.values == nullptr && out.rows == nullptr) {
     FindMask<View> mask{out.found};
     run(mask);
     return mask.present;

@@ -160,7 +160,9 @@ class Shares {
 /// What a pipeline tells, passed on to the batch's operation together with the thread's tally.
 template <class Operation>
 struct Writer {
-  const Operation& operation;
+  static constexpr bool kPlain = Operation::kPlain;
+
+  Operation operation;
   Tally tally{};
   Marks* put_aside = nullptr;
   std::int64_t base = 0;
@@ -184,6 +186,7 @@ struct Writer {
 ///
 ///   found(i, slot, tally), absent(i)   kLookup, one of them for each key
 ///   place(i, stored, slot, is_new)     kInsertion; slot null: there was none
+///   kPlain                             as walk_each() wants it
 template <Purpose kPurpose, class View, class Operation>
 void write_each(const View& view, const KeyBatch& keys, const Operation& operation) {
   const int parts = writer_parts(keys.count, view.geometry);

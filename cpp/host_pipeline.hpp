@@ -15,13 +15,18 @@ namespace gpuhash::host {
 
 /// Keys between asking for a line and looking at it. Rolling: groups would wait for their last line.
 inline constexpr std::int64_t kAhead = 32;
-/// Keys between two looks at the queues; a power of two.
+/// Keys between two looks at the queues, and walks that a queue keeps waiting for their line.
 inline constexpr std::int64_t kBlock = 16;
-/// Walks that a queue keeps waiting for their line.
 inline constexpr std::uint64_t kQueued = 16;
 
 /// A table of at most this many bytes lies in the cache next to the core, whose latency other keys' work hides.
 inline constexpr std::uint64_t kNearBytes = std::uint64_t{1} << 20;
+/// There, walks that go on wait for nothing but company: the loops over them are long, as where a loop ends cannot be
+/// predicted.
+inline constexpr std::int64_t kNearBlock = 64;
+inline constexpr std::uint64_t kNearQueued = 48;
+/// At least what is queued and a block more.
+inline constexpr std::uint64_t kQueueSize = 128;
 
 template <class View>
 bool is_near(const View& view) {
@@ -82,8 +87,7 @@ struct ListedPositions {
 ///
 ///   found(i, slot), absent(i)        kLookup, one of them once for each key i
 ///   looked(i, bucket, match)         kLookup, instead of these where the visitor has kEveryLook: at every bucket of
-///   the
-///                                    walk; `match` is the key's slot, if any, and what the last bucket shows counts
+///                                    the walk; `match` is the key's slot, if any; what the last bucket shows counts
 ///   place(i, stored, slot, is_new)   kInsertion, once for each key; slot null: the table is full
 ///   left_region(i)                   kRegion: instead, where the walk would leave the key's region
 template <Purpose kPurpose, bool kNear, class Simd, class View, class Keys, class Positions, class Visitor>
@@ -91,29 +95,21 @@ class Pipeline {
  public:
   using Key = typename View::Key;
 
-  Pipeline(const View& view, Reach reach, const Keys& keys, const Positions& positions, Visitor& visitor)
+  Pipeline(const View& view, Reach reach, const Keys& keys, const Positions& positions, const Visitor& visitor)
       : view_(view), reach_(reach), keys_(keys), positions_(positions), visitor_(visitor) {}
 
   void run(std::int64_t count) {
-    Queue<Probe<Key>, kAhead> homes;
     if constexpr (!kNear)
-      for (std::int64_t n = 0; n < std::min(kAhead, count); ++n) ask_for_home(homes, n);
-    for (std::int64_t n = 0; n < count;) {
-      for (const std::int64_t stop = std::min(n + kBlock, count); n < stop; ++n) {
-        const std::int64_t i = positions_[n];
-        if constexpr (kNear) {
-          look({Probe<Key>(keys_[i], view_.geometry), i});
-        } else {
-          const Probe<Key> probe = homes.pop();
-          if (n + kAhead < count) ask_for_home(homes, n + kAhead);
-          look({probe, i});
-        }
-      }
-      work_off(kQueued);
+      for (std::int64_t n = 0; n < std::min(kAhead, count); ++n) ask_for_home(n);
+    for (std::int64_t n = 0; n < count; n += kThisBlock) {
+      look_at_homes(n, std::min(n + kThisBlock, count), count);
+      if (!kNear || at_filter_.size() > kNearQueued) work_off(kNear ? 0 : kQueued);
     }
     work_off(0);
   }
 
+  /// As run() has left it.
+  const Visitor& visitor() const { return visitor_; }
   std::uint64_t new_filter_bits() const { return new_filter_bits_; }
 
  private:
@@ -122,43 +118,75 @@ class Pipeline {
     std::int64_t i;
   };
   using SlotType = typename View::SlotType;
-  static constexpr bool kEveryLook = requires { Visitor::kEveryLook; };
+  static constexpr std::int64_t kThisBlock = kNear ? kNearBlock : kBlock;
+  static constexpr bool kEveryLook = !kNear && requires { Visitor::kEveryLook; };
 
-  void ask_for_home(Queue<Probe<Key>, kAhead>& homes, std::int64_t n) {
+  void ask_for_home(std::int64_t n) {
     const Probe<Key> probe(keys_[positions_[n]], view_.geometry);
     prefetch_bucket(view_, probe.bucket());
-    homes.push_if(true, probe);
+    homes_[n % kAhead] = probe.bucket();
   }
 
-  /// Neither queue gets longer than kQueued + kBlock.
+  void look_at_homes(std::int64_t n, std::int64_t end, [[maybe_unused]] std::int64_t count) {
+    if constexpr (kNear) {
+      for (; n < end; ++n) {
+        const std::int64_t i = positions_[n];
+        const Probe<Key> probe(keys_[i], view_.geometry);
+        if (!look(i, probe.stored(), probe.bucket())) wait_for_filter({probe, i}, true);
+      }
+    } else {
+      // Which walks go on is noted without a branch, and their hash is computed again: writing all of every probe to
+      // memory, or guessing wrongly, takes longer.
+      std::int64_t late[kBlock];
+      std::size_t late_count = 0;
+      for (; n < end; ++n) {
+        const std::int64_t i = positions_[n];
+        const std::uint32_t home = homes_[n % kAhead];
+        if (n + kAhead < count) ask_for_home(n + kAhead);
+        Key stored = keys_[i];
+        if (home == view_.geometry.bucket_count) stored = Probe<Key>(stored, view_.geometry).stored();
+        late[late_count] = i;
+        late_count += look(i, stored, home) ? 0 : 1;
+      }
+      for (std::size_t l = 0; l < late_count; ++l)
+        wait_for_filter({Probe<Key>(keys_[late[l]], view_.geometry), late[l]}, true);
+    }
+  }
+
+  /// Leaves at most `rest` walks in each queue.
   void work_off(std::uint64_t rest) {
     while (at_filter_.size() > rest || at_bucket_.size() > rest) {
       while (at_filter_.size() > rest) go_on(at_filter_.pop());
-      while (at_bucket_.size() > rest) look(at_bucket_.pop());
+      while (at_bucket_.size() > rest) look_again(at_bucket_.pop());
     }
   }
 
-  void look(const Walk& walk) {
-    SlotType* const bucket = bucket_at(view_, walk.probe.bucket());
-    const auto match = Simd::template slots_with<View>(bucket, walk.probe.stored());
+  void look_again(const Walk& walk) { wait_for_filter(walk, !look(walk.i, walk.probe.stored(), walk.probe.bucket())); }
+
+  void wait_for_filter(const Walk& walk, bool wanted) {
+    if constexpr (!kNear)
+      if (wanted) __builtin_prefetch(view_.filters + walk.probe.bucket());
+    at_filter_.push_if(wanted, walk);
+  }
+
+  /// False if the walk has to go on.
+  bool look(std::int64_t i, const Key& stored, std::uint32_t bucket_index) {
+    SlotType* const bucket = bucket_at(view_, bucket_index);
+    const auto match = Simd::template slots_with<View>(bucket, stored);
     const auto empty = Simd::template slots_with<View>(bucket, empty_key<Key>());
     const bool settled = match.any() | empty.any();
     if constexpr (kEveryLook) {
-      visitor_.looked(walk.i, bucket, match);
+      visitor_.looked(i, bucket, match);
     } else if constexpr (kPurpose == Purpose::kLookup) {
       if (match.any())
-        visitor_.found(walk.i, match.first(bucket));
+        visitor_.found(i, match.first(bucket));
       else if (settled)
-        visitor_.absent(walk.i);
+        visitor_.absent(i);
     } else if (settled) {
       const bool is_new = !match.any();
-      visitor_.place(walk.i, walk.probe.stored(), (is_new ? empty : match).first(bucket), is_new);
+      visitor_.place(i, stored, (is_new ? empty : match).first(bucket), is_new);
     }
-    if constexpr (!kNear) {
-      const void* const filter = view_.filters + walk.probe.bucket();
-      __builtin_prefetch(settled ? bucket : filter);  // the bucket has come already
-    }
-    at_filter_.push_if(!settled, walk);
+    return settled;
   }
 
   /// The bucket is full and had not the key.
@@ -195,42 +223,50 @@ class Pipeline {
 
   void walk_anew(std::int64_t i) {
     const Probe<Key> probe(keys_[i], view_.geometry);
-    const auto place = host::walk<kPurpose>(view_, reach_, probe);
+    const View view = view_;  // the member's address would keep it out of registers
+    const auto place = host::walk<kPurpose>(view, reach_, probe);
     new_filter_bits_ += place.new_filter_bits;
     if (place.left_region) return visitor_.left_region(i);
     visitor_.place(i, probe.stored(), place.match != nullptr ? place.match : place.vacant,
                    place.match == nullptr && place.vacant != nullptr);
   }
 
-  const View& view_;
+  const View view_;
   const Reach reach_;
   const Keys keys_;
   const Positions positions_;
-  Visitor& visitor_;
+  Visitor visitor_;  // a copy, in registers
   std::uint64_t new_filter_bits_ = 0;
-  Queue<Walk, 2 * (kQueued + kBlock)> at_filter_;
-  Queue<Walk, 2 * (kQueued + kBlock)> at_bucket_;
+  std::uint32_t homes_[kAhead];  // buckets
+  Queue<Walk, kQueueSize> at_filter_;
+  Queue<Walk, kQueueSize> at_bucket_;
 };
 
-/// Runs a pipeline that fits the table's size and the keys' width. Returns the filter bits that it has set.
+/// Runs a pipeline and returns the filter bits that it has set. A visitor that has kPlain gets one that fits the
+/// table's size, and needs keys as wide as the table's; the others share one, because each is compiled for every
+/// instruction set.
 template <Purpose kPurpose, class View, class Positions, class Visitor>
 std::uint64_t walk_each(const View& view, Reach reach, const KeyBatch& batch, const Positions& positions,
                         std::int64_t count, Visitor& visitor) {
   using Key = typename View::Key;
   std::uint64_t new_filter_bits = 0;
   with_simd([&](auto simd) {
-    const auto run = [&]<bool kNear>(const auto& keys, std::bool_constant<kNear>) {
-      Pipeline<kPurpose, kNear, decltype(simd), View, std::remove_cvref_t<decltype(keys)>, Positions, Visitor> pipeline(
-          view, reach, keys, positions, visitor);
+    const auto run = [&]<class Keys, bool kNear>(const Keys& keys, std::bool_constant<kNear>) {
+      Pipeline<kPurpose, kNear, decltype(simd), View, Keys, Positions, Visitor> pipeline(view, reach, keys, positions,
+                                                                                         visitor);
       pipeline.run(count);
+      visitor = pipeline.visitor();
       new_filter_bits = pipeline.new_filter_bits();
     };
-    if (batch.bytes != sizeof(Key))
+    if constexpr (Visitor::kPlain) {
+      const WholeKeys<Key> keys{static_cast<const Key*>(batch.data)};
+      if (is_near(view))
+        run(keys, std::true_type{});
+      else
+        run(keys, std::false_type{});
+    } else {
       run(AnyKeys<Key>{batch.data, batch.bytes}, std::false_type{});
-    else if (is_near(view))
-      run(WholeKeys<Key>{static_cast<const Key*>(batch.data)}, std::true_type{});
-    else
-      run(WholeKeys<Key>{static_cast<const Key*>(batch.data)}, std::false_type{});
+    }
   });
   return new_filter_bits;
 }

@@ -78,7 +78,7 @@ class Rehash {
 
   /// The pipeline's visitor.
   struct Mover {
-    Rehash& rehash;
+    Rehash* rehash;
     const Item* items;
     Items* put_aside;
     Tally tally{};
@@ -91,7 +91,7 @@ class Rehash {
       ++tally.size;
       *slot = *items[i].slot;
       slot->key = stored;
-      rehash.move_row(slot);
+      rehash->move_row(slot);
     }
     void left_region(std::int64_t i) { put_aside->push_back(items[i]); }
   };
@@ -140,12 +140,13 @@ class Rehash {
   std::uint32_t region_of(const Item& item) const { return Probe<Key>(item.key(), to_.geometry).region(to_.geometry); }
 
   void move(const Item* items, std::size_t count, Reach reach, Part& part) {
-    Mover mover{*this, items, &part.put_aside};
+    Mover mover{this, items, &part.put_aside};
     with_simd([&](auto simd) {
       // kNear: two streams need no prefetching.
       Pipeline<Purpose::kInsertion, true, decltype(simd), View, ItemKeys, FromPosition, Mover> pipeline(
           to_, reach, ItemKeys{items}, FromPosition{0}, mover);
       pipeline.run(static_cast<std::int64_t>(count));
+      mover.tally = pipeline.visitor().tally;
       mover.tally.filter_bits += pipeline.new_filter_bits();
     });
     mover.tally.add_to(part.tally);
