@@ -25,7 +25,9 @@ class HostMemory final : public MemoryResource {
     void* data = nullptr;
     if (posix_memalign(&data, huge ? kHugePage : kAlignment, bytes) != 0)
       throw OutOfMemoryError("could not allocate " + std::to_string(bytes) + " bytes of host memory");
+#if defined(MADV_HUGEPAGE)
     if (huge) madvise(data, bytes, MADV_HUGEPAGE);  // a wish: it may fail
+#endif
     return data;
   }
   void deallocate(void* data, std::size_t, Stream) noexcept override { std::free(data); }

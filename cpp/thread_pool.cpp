@@ -1,7 +1,9 @@
 #include "thread_pool.hpp"
 
 #include <pthread.h>
+#if defined(__linux__)
 #include <sched.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -23,8 +25,10 @@ namespace {
 constexpr int kMaxThreads = 1024;
 
 int usable_cores() {
+#if defined(__linux__)
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
