@@ -124,11 +124,27 @@ def exercise_set_routines(dtype: str, shape: tuple[int, ...], count: int, distin
         assert as_items(wide_codes) == codes
 
 
+def exercise_rehash() -> None:
+    """Enough regions that a rehash goes from region to region."""
+    keys = np.random.default_rng(2).permutation(1 << 19)[: 1 << 18].astype(np.int64)
+    table = gpuhash.HashTable("int64", "int64", capacity=1 << 19, device=DEVICE)
+    assert table.insert(keys, keys).all()
+    table.rehash(1 << 20)
+    assert len(table) == len(keys)
+    assert table.contains(keys).all()
+    assert table.erase(keys[::2]).all()
+    assert table.contains(keys).tolist() == [i % 2 == 1 for i in range(len(keys))]
+
+
 def main() -> None:
     values = [kind for kind in VALUES if kind != ODD_ROWS or "--whole-words" not in sys.argv]
     cases = list(itertools.product(KEYS, values, (False, True)))
-    for (key_dtype, key_shape), (value_dtype, value_shape), ordered in cases:
-        exercise(key_dtype, key_shape, value_dtype, value_shape, ordered)
+    for threshold in (-1, 1):  # and all batches partitioned
+        _core.set_partition_threshold(threshold)
+        for (key_dtype, key_shape), (value_dtype, value_shape), ordered in cases:
+            exercise(key_dtype, key_shape, value_dtype, value_shape, ordered)
+        exercise_rehash()
+    _core.set_partition_threshold(-1)
     batches = [(dtype, shape, 3333, 100, True) for dtype, shape in [*KEYS, ("float32", ())]]
     batches.append(("int64", (), (1 << 20) + 5, 30_000, False))  # sized by a sample
     batches.append(("int64", (2,), (1 << 20) + 5, 300, False))
