@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <string>
 #include <utility>
@@ -16,9 +17,9 @@
 /// How the host executor shares a batch out among threads.
 ///
 /// Readers take a contiguous part of the batch each. Writers take a range of *regions* each ("owner computes"): the
-/// batch is first sorted by owner, stably, and then every thread acts on the keys of its regions. So no two threads
-/// write to the same bucket or filter byte, and a key's duplicates meet in batch order. The few keys whose walk would
-/// leave their region are put aside and done by one thread afterwards, in batch order too: once a walk leaves its
+/// batch is first dealt out to their owners, in order, and then every thread acts on the keys of its regions. So no two
+/// threads write to the same bucket or filter byte, and a key's duplicates meet in batch order. The few keys whose walk
+/// would leave their region are put aside and done by one thread afterwards, in batch order too: once a walk leaves its
 /// region, every later walk of that key does (inserting makes no slot free, erasing makes no full bucket look empty),
 /// so all duplicates of such a key are put aside together.
 namespace gpuhash::host {
@@ -31,9 +32,12 @@ inline int reader_parts(std::int64_t count) {
   return static_cast<int>(std::min<std::int64_t>(thread_count(), count / kKeysPerThread));
 }
 
+/// A list of keys for every owner from every part, so not too many.
+inline constexpr std::int64_t kMostWriters = 64;
+
 inline int writer_parts(std::int64_t count, const Geometry& geometry) {
   if (count < 2 * kKeysPerThread) return 1;
-  return static_cast<int>(std::min<std::int64_t>(reader_parts(count), geometry.region_count));
+  return static_cast<int>(std::min<std::int64_t>({reader_parts(count), geometry.region_count, kMostWriters}));
 }
 
 /// Where part p of `parts` begins.
@@ -98,63 +102,84 @@ class Marks {
   std::vector<std::uint64_t> words_;
 };
 
-/// Stably sorts the positions of a chunk of a batch by the thread that owns their key's region. Every thread sorts a
-/// part of the chunk; what an owner gets is then one list of every part, in the order of the parts.
+/// Deals the keys of a chunk of a batch out to the threads that own their regions. Every thread deals a part of the
+/// chunk; what an owner gets is then one list from every part, in the order of the parts.
 class Shares {
  public:
-  /// Positions in a chunk: what is written about them stays in cache until it is read.
-  static constexpr std::int64_t kChunk = std::int64_t{1} << 20;
+  /// Positions in a chunk, at least: enough of them for each thread that starting it does not show, few enough that the
+  /// lists stay in cache until they are read.
+  static constexpr std::int64_t kChunk = std::int64_t{1} << 18;
 
-  Shares(std::int64_t largest_chunk, int parts)
-      : parts_(parts),
-        offsets_(scratch<std::uint32_t>(largest_chunk)),
-        owners_(scratch<std::uint16_t>(largest_chunk)),
-        begins_(scratch<std::uint32_t>(parts * (parts + 1))) {}
+  Shares(std::int64_t count, int parts)
+      : chunk_(std::min(count, std::max(kChunk, parts * 2 * kKeysPerThread))),
+        parts_(parts),
+        // A list may get all of its part. What it does not get is never touched, so no memory is needed for it.
+        room_(chunk_ / parts + 1),
+        offsets_(uninitialised(room_ * parts * parts)),
+        sizes_(scratch<std::int64_t>(parts * parts)) {}
+
+  std::int64_t chunk() const { return chunk_; }
 
   template <class View>
-  void sort(const View& view, const KeyBatch& keys, std::int64_t base, std::int64_t count) {
+  void deal(const View& view, const KeyBatch& keys, std::int64_t base, std::int64_t count) {
     using Key = typename View::Key;
     for_each_part(count, parts_, [&](int part, std::int64_t begin, std::int64_t end) {
       if (keys.bytes == sizeof(Key))
-        sort_part(view, WholeKeys<Key>{static_cast<const Key*>(keys.data)}, base, part, begin, end);
+        deal_part(view, WholeKeys<Key>{static_cast<const Key*>(keys.data)}, base, part, begin, end);
       else
-        sort_part(view, AnyKeys<Key>{keys.data, keys.bytes}, base, part, begin, end);
+        deal_part(view, AnyKeys<Key>{keys.data, keys.bytes}, base, part, begin, end);
     });
   }
 
-  /// What the owner has of one part of the chunk: offsets in the chunk, ascending.
-  const std::uint32_t* begin(int part, int owner) const { return offsets_.data() + begins_[index(part, owner)]; }
-  std::int64_t size(int part, int owner) const { return begins_[index(part, owner + 1)] - begins_[index(part, owner)]; }
+  /// What the owner has got of one part of the chunk: offsets in the chunk, ascending.
+  const std::uint32_t* list(int part, int owner) const { return offsets_.get() + (part * parts_ + owner) * room_; }
+  std::int64_t size(int part, int owner) const { return sizes_[static_cast<std::size_t>(part * parts_ + owner)]; }
 
  private:
-  std::size_t index(int part, int owner) const { return static_cast<std::size_t>(part * (parts_ + 1) + owner); }
+  static std::unique_ptr<std::uint32_t[]> uninitialised(std::int64_t count) {
+    try {
+      return std::make_unique_for_overwrite<std::uint32_t[]>(static_cast<std::size_t>(count));
+    } catch (const std::bad_alloc&) {
+      throw OutOfMemoryError("could not allocate " + std::to_string(count * 4) + " bytes of scratch memory");
+    }
+  }
 
   template <class View, class Keys>
-  void sort_part(const View& view, const Keys& keys, std::int64_t base, int part, std::int64_t begin,
+  void deal_part(const View& view, const Keys& keys, std::int64_t base, int part, std::int64_t begin,
                  std::int64_t end) {
     // Regions are dealt out in ranges of nearly equal length: region * parts / region_count, without the division.
     const std::uint64_t owners_per_region = (static_cast<std::uint64_t>(parts_) << 32) / view.geometry.region_count;
-    std::uint32_t* const begins = begins_.data() + index(part, 0);
-    std::fill_n(begins, parts_ + 1, 0);
-    for (std::int64_t n = begin; n < end; ++n) {
-      const Probe<typename View::Key> probe(keys[base + n], view.geometry);
-      const auto owner = static_cast<std::uint16_t>(probe.region(view.geometry) * owners_per_region >> 32);
-      owners_[static_cast<std::size_t>(n)] = owner;
-      ++begins[owner + 1];
+    const Geometry geometry = view.geometry;
+    const auto owner_of = [&](std::int64_t n) {
+      return Probe<typename View::Key>(keys[base + n], geometry).region(geometry) * owners_per_region >> 32;
+    };
+    std::uint32_t* const lists = offsets_.get() + part * parts_ * room_;
+    std::int64_t* const sizes = sizes_.data() + part * parts_;
+    if (parts_ == 2) {  // without a trip of the sizes through memory: in half of the time
+      std::int64_t second = 0;
+      for (std::int64_t n = begin; n < end; ++n) {
+        const auto owner = static_cast<std::int64_t>(owner_of(n));
+        lists[n - begin - second] = static_cast<std::uint32_t>(n);
+        lists[room_ + second] = static_cast<std::uint32_t>(n);
+        second += owner;
+      }
+      sizes[0] = end - begin - second;
+      sizes[1] = second;
+      return;
     }
-    begins[0] = static_cast<std::uint32_t>(begin);
-    for (int owner = 0; owner < parts_; ++owner) begins[owner + 1] += begins[owner];
-    // Lists are written from their end to their beginning: begins[owner + 1] ends up at the beginning of owner's.
-    for (std::int64_t n = end; n-- > begin;)
-      offsets_[--begins[owners_[static_cast<std::size_t>(n)] + 1]] = static_cast<std::uint32_t>(n);
-    std::copy_n(begins + 1, parts_, begins);
-    begins[parts_] = static_cast<std::uint32_t>(end);
+    std::int64_t own_sizes[kMostWriters] = {};  // on the stack: in sizes_ they would share a line with other threads'
+    for (std::int64_t n = begin; n < end; ++n) {
+      const auto owner = static_cast<std::int64_t>(owner_of(n));
+      lists[owner * room_ + own_sizes[owner]++] = static_cast<std::uint32_t>(n);
+    }
+    std::copy_n(own_sizes, parts_, sizes);
   }
 
+  std::int64_t chunk_;
   int parts_;
-  std::vector<std::uint32_t> offsets_;  // [chunk]
-  std::vector<std::uint16_t> owners_;   // [chunk]
-  std::vector<std::uint32_t> begins_;   // [parts, parts + 1]
+  std::int64_t room_;                         // of each list
+  std::unique_ptr<std::uint32_t[]> offsets_;  // [part, owner, room]
+  std::vector<std::int64_t> sizes_;           // [part, owner]
 };
 
 /// What a pipeline tells, passed on to the batch's operation together with the thread's tally.
@@ -197,18 +222,17 @@ void write_each(const View& view, const KeyBatch& keys, const Operation& operati
     return;
   }
 
-  const std::int64_t largest_chunk = std::min(keys.count, Shares::kChunk);
-  Shares shares(largest_chunk, parts);
-  Marks put_aside(largest_chunk);
+  Shares shares(keys.count, parts);
+  Marks put_aside(shares.chunk());
   auto tallies = scratch<Tally>(parts);
-  for (std::int64_t base = 0; base < keys.count; base += Shares::kChunk) {
-    const std::int64_t count = std::min(Shares::kChunk, keys.count - base);
-    shares.sort(view, keys, base, count);
+  for (std::int64_t base = 0; base < keys.count; base += shares.chunk()) {
+    const std::int64_t count = std::min(shares.chunk(), keys.count - base);
+    shares.deal(view, keys, base, count);
     parallel_for(parts, [&](int owner) {
       Writer<Operation> writer{operation, {}, &put_aside, base};
       for (int part = 0; part < parts; ++part)
         writer.tally.filter_bits +=
-            walk_each<kPurpose>(view, Reach::kRegion, keys, ListedPositions{shares.begin(part, owner), base},
+            walk_each<kPurpose>(view, Reach::kRegion, keys, ListedPositions{shares.list(part, owner), base},
                                 shares.size(part, owner), writer);
       writer.tally.add_to(tallies[static_cast<std::size_t>(owner)]);
     });
