@@ -155,7 +155,7 @@ class Shares {
     };
     std::uint32_t* const lists = offsets_.get() + part * parts_ * room_;
     std::int64_t* const sizes = sizes_.data() + part * parts_;
-    if (parts_ == 2) {  // without a trip of the sizes through memory: in half of the time
+    if (parts_ == 2) {  // the sizes stay in registers
       std::int64_t second = 0;
       for (std::int64_t n = begin; n < end; ++n) {
         const auto owner = static_cast<std::int64_t>(owner_of(n));

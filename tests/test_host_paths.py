@@ -145,7 +145,7 @@ def everything() -> None:
     every_operation(keys_of_first_bucket(600), ("int64", ()), capacity=100_000)
 
 
-@pytest.mark.parametrize("threads", ["1", "3"])
+@pytest.mark.parametrize("threads", ["1", "2", "3"])
 @pytest.mark.parametrize("simd", ["portable", "avx2", "avx512"])
 def test_every_path(simd, threads):
     """Instructions that this processor lacks are replaced by the best it has."""
