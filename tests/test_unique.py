@@ -83,7 +83,7 @@ def test_rows(native, key_type, count):
 def test_every_framework(place):
     keys = draws("int64", (), 5000, 300)
     check(place, keys)
-    check(place, draws("int32", (3,), 5000, 300), axis=0)
+    check(place, draws("int64", (2,), 5000, 300), axis=0)  # TensorFlow keeps int32 on the host, also on a GPU
     check(place, keys[:0])
 
 
