@@ -58,7 +58,7 @@ class TableAgainstDict(RuleBasedStateMachine):
     def allowed(self, batch):
         if self.deterministic:
             return batch
-        return list({number % len(self.pool): (number, value) for number, value in batch}.values())
+        return list({self.pool[number % len(self.pool)]: (number, value) for number, value in batch}.values())
 
     def keys_of(self, batch):
         """Keys as the dict has them, and as an array."""
