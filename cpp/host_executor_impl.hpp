@@ -78,11 +78,11 @@ void HostExecutor<Key, Value>::apply(DeviceContext&, const View& view, const App
       if (is_integer(batch.dtype)) return add(Value{});  // unsigned or not, the sum has the same bits
       if (batch.dtype == (sizeof(Value) == 8 ? DType::kFloat64 : DType::kFloat32)) return add(Float{});
     }
+    RowSource row_source(view.rows, *view.control);
+    const CombineFn combine = combine_function(batch.dtype, batch.op);
+    write_each<Purpose::kInsertion>(view, batch.keys, Application<View>{view, batch, combine, &row_source});
+    row_source.settle();
   }
-  RowSource row_source(view.rows, *view.control);
-  const CombineFn combine = combine_function(batch.dtype, batch.op);
-  write_each<Purpose::kInsertion>(view, batch.keys, Application<View>{view, batch, combine, &row_source});
-  row_source.settle();
 }
 
 template <class Key, class Value>

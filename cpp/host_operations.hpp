@@ -126,12 +126,10 @@ struct Application {
   void place(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
     if (is_new) {
       store_new(view, stored, slot, batch.values, i, *row_source);
-    } else if constexpr (View::kHasValue) {
-      if (slot != nullptr) {
-        void* const value =
-            has_rows(view) ? static_cast<void*>(row_data(view, slot->value)) : static_cast<void*>(&slot->value);
-        combine(value, value_at(batch.values, i), batch.elements);
-      }
+    } else if (slot != nullptr) {
+      void* const value =
+          has_rows(view) ? static_cast<void*>(row_data(view, slot->value)) : static_cast<void*>(&slot->value);
+      combine(value, value_at(batch.values, i), batch.elements);
     }
     if (batch.inserted != nullptr) batch.inserted[i] = is_new;
   }
