@@ -78,8 +78,8 @@ struct Geometry {
   std::uint32_t region_buckets;
 };
 
-inline constexpr std::uint32_t kRegionHops = 16;
-inline constexpr std::uint32_t kTableHops = 8;
+inline constexpr std::uint32_t kRegionHops = 8;
+inline constexpr std::uint32_t kTableHops = 120;
 inline constexpr std::uint32_t kRegionBytes = 1 << 16;
 inline constexpr std::uint64_t kMaxBuckets = std::uint64_t{1} << 31;
 

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
   extern __shared__ __align__(16) unsigned char memory[];
   auto& region = *reinterpret_cast<SharedRegion<View>*>(memory);
   __shared__ Workspace work;
-  __shared__ Queues queues;
+  __shared__ Queue queue;
 
   if (batch.rest.overflown()) return;
   const std::uint32_t r = blockIdx.x;
@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
   for (std::uint32_t base = 0; base < count; base += kChunk) {
     const Item* const items = batch.regions.items + first_item + base;
     const std::uint32_t* const positions = batch.regions.positions + first_item + base;
-    const std::uint32_t left = insert_in_rounds<View, false>(
-        region, queues, first_bucket, view.geometry, min(count - base, kChunk), filter_bits,
+    const std::uint32_t left = insert_in_rounds<View>(
+        region, queue, first_bucket, view.geometry, min(count - base, kChunk), filter_bits,
         [&](std::uint32_t i, Item& item) {
           item = items[i];
           return true;
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
           inserted += outcome == Outcome::kNew;
           if (mask != nullptr && outcome == Outcome::kNew) mask[positions[i]] = true;
         });
-    keep_leavers(batch, queues, first_item, base, left, all_left, mask != nullptr);
+    keep_leavers(batch, queue, first_item, base, all_left, mask != nullptr);
     all_left += left;
     __syncthreads();
   }

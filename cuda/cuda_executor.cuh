@@ -185,8 +185,7 @@ class CudaExecutor final : public Executor<Key, Value> {
       const auto& planned = static_cast<const RegionPlan<Item>&>(plan);
       context.fill(&view.control->absent, 0, sizeof view.control->absent + sizeof view.control->undecided, stream);
       launch_regions("counting new keys", region_kernel<View, Item, RegionWork::kCount>, view.geometry.region_count,
-                     sizeof(SharedRegion<View>), stream, view, planned.batch, table_is_empty, false, ExpectedMask{},
-                     kChunk);
+                     sizeof(SharedRegion<View>), stream, view, planned.batch, table_is_empty, false, ExpectedMask{});
       launch("counting new keys", count_left_kernel<View, Item>, 1, 1, stream, view, planned.batch,
              planned.all.keys.count);
     }
@@ -270,8 +269,7 @@ class CudaExecutor final : public Executor<Key, Value> {
     if (mask.data != nullptr)
       context.fill(mask.data, mask.expected, static_cast<std::size_t>(batch.keys.count), stream);
     launch_regions("inserting keys", region_kernel<View, Item, RegionWork::kInsert>, view.geometry.region_count,
-                   sizeof(SharedRegion<View>), stream, view, plan.batch, batch.into_empty, assign, mask,
-                   batch.expect_new ? kNewKeysChunk : kChunk);
+                   sizeof(SharedRegion<View>), stream, view, plan.batch, batch.into_empty, assign, mask);
     launch("inserting keys", insert_left_kernel<View, Item>, kLeftThreads, kBlock, stream, view, plan.batch, plan.all,
            assign, batch.inserted);
   }
@@ -280,8 +278,7 @@ class CudaExecutor final : public Executor<Key, Value> {
                             Stream stream) {
     if (erased != nullptr) context.fill(erased, 1, static_cast<std::size_t>(plan.all.keys.count), stream);
     launch_regions("erasing keys", region_kernel<View, KeyItem, RegionWork::kErase>, view.geometry.region_count,
-                   sizeof(SharedRegion<View>), stream, view, plan.batch, false, false, ExpectedMask{erased, true},
-                   kChunk);
+                   sizeof(SharedRegion<View>), stream, view, plan.batch, false, false, ExpectedMask{erased, true});
     launch("erasing keys", erase_left_kernel<View, KeyItem>, kLeftThreads, kBlock, stream, view, plan.batch, plan.all,
            erased);
   }

@@ -42,6 +42,12 @@ struct SharedRegion {
     const unsigned mask = static_cast<unsigned>(bit) << (8 * (bucket & 3));
     return (atomicOr(&filters[bucket / 4], mask) & mask) == 0;
   }
+  __device__ __forceinline__ void exchange_key(std::uint32_t at, Key key) {
+    if constexpr (sizeof(Key) == 4)
+      atomicExch(&keys[at], key);
+    else
+      atomicExch(reinterpret_cast<unsigned long long*>(&keys[at]), static_cast<unsigned long long>(key));
+  }
   __device__ __forceinline__ Key swap_key(std::uint32_t at, Key expected, Key desired) {
     if constexpr (sizeof(Key) == 4)
       return atomicCAS(&keys[at], expected, desired);
@@ -74,7 +80,12 @@ __device__ __forceinline__ SharedSeen look_in_region(const SharedRegion<View>& r
   return seen;
 }
 
-enum class Outcome : std::uint8_t { kFound, kNew, kAbsent, kLeft };
+enum class Outcome : std::uint8_t {
+  kFound,
+  kNew,
+  kFull,  // not in this bucket, which has no free slot
+  kLeft,  // its walk leaves the region
+};
 
 /// What became of an item, and, of one that is in the table, where its slot is.
 struct Placed {
@@ -129,99 +140,261 @@ __device__ __forceinline__ Placed find_or_insert_in_region(SharedRegion<View>& r
   }
 }
 
-/// Items that a block works on at a time, and those among them whose search goes on, by their index.
-inline constexpr std::uint32_t kChunk = 4 * kRegionBlock;
+/// Items that a block works on at a time.
+inline constexpr std::uint32_t kChunk = 8 * kRegionBlock;
 
-struct Queues {
-  std::uint16_t items[2][kChunk];
-  std::uint32_t counts[2];
+/// The items of a chunk that are not done at once, by their index.
+struct Queue {
+  static constexpr std::uint32_t kBucketWords = kRegionBytes / 64 / 32;
 
-  __device__ __forceinline__ void push(int which, std::uint32_t item) {
-    items[which][atomicAdd(&counts[which], 1u)] = static_cast<std::uint16_t>(item);
+  std::uint16_t items[kChunk];
+  std::uint32_t pending;
+  std::uint32_t leavers;
+  unsigned leaves[kChunk / 32];  // a bit per item
+  unsigned taken[kBucketWords];  // a bit per bucket: an item of this round makes room there
+  unsigned stuck[kBucketWords];  // a bit per bucket: no key of it can move any more
+
+  /// All threads of the block call it, and wait for each other afterwards.
+  __device__ __forceinline__ void reset() {
+    if (threadIdx.x == 0) pending = leavers = 0;
+    if (threadIdx.x < kChunk / 32) leaves[threadIdx.x] = 0;
+    if (threadIdx.x < kBucketWords) taken[threadIdx.x] = stuck[threadIdx.x] = 0;
+  }
+  __device__ __forceinline__ void push(std::uint32_t index) {
+    items[atomicAdd(&pending, 1u)] = static_cast<std::uint16_t>(index);
+  }
+  __device__ __forceinline__ void push_leaver(std::uint32_t index) {
+    atomicOr(&leaves[index / 32], 1u << (index % 32));
+    atomicAdd(&leavers, 1u);
+  }
+  __device__ __forceinline__ bool is_leaver(std::uint32_t index) const {
+    return leaves[index / 32] >> (index % 32) & 1;
+  }
+  __device__ __forceinline__ std::uint32_t leavers_before(std::uint32_t index) const {
+    std::uint32_t count = __popc(leaves[index / 32] & ((1u << (index % 32)) - 1));
+    for (std::uint32_t word = 0; word < index / 32; ++word) count += __popc(leaves[word]);
+    return count;
+  }
+
+  /// True for one item per bucket until end_round(), which all threads call.
+  __device__ __forceinline__ bool take(std::uint32_t bucket) {
+    const unsigned bit = 1u << (bucket % 32);
+    return (atomicOr(&taken[bucket / 32], bit) & bit) == 0;
+  }
+  __device__ __forceinline__ void end_round() {
+    if (threadIdx.x < kBucketWords) taken[threadIdx.x] = 0;
+  }
+  __device__ __forceinline__ void set_stuck(std::uint32_t bucket) {
+    atomicOr(&stuck[bucket / 32], 1u << (bucket % 32));
+  }
+  __device__ __forceinline__ bool is_stuck(std::uint32_t bucket) const {
+    return stuck[bucket / 32] >> (bucket % 32) & 1;
   }
 };
 
+template <class View>
+__device__ __forceinline__ std::uint32_t count_empty(const SharedRegion<View>& region, std::uint32_t bucket) {
+  std::uint32_t count = 0;
+#pragma unroll
+  for (std::uint32_t s = 0; s < View::kSlots; ++s)
+    count += region.key(SharedRegion<View>::place(bucket, s)) == empty_key<typename View::Key>();
+  return count;
+}
+
+/// Puts a key into an empty slot of the bucket; its place + 1, or 0 where other threads have filled the bucket.
+template <class View>
+__device__ __forceinline__ std::uint32_t claim_in_region(SharedRegion<View>& region, std::uint32_t bucket,
+                                                         const typename View::Key& key) {
+  constexpr auto kEmpty = empty_key<typename View::Key>();
+#pragma unroll
+  for (std::uint32_t s = 0; s < View::kSlots; ++s) {
+    const std::uint32_t at = SharedRegion<View>::place(bucket, s);
+    if (region.key(at) == kEmpty && region.swap_key(at, kEmpty, key) == kEmpty) return at + 1;
+  }
+  return 0;
+}
+
+/// Calls body(i, item) for those of the block's items [0, count) for which load(i, item) is true, and loads each
+/// thread's next one ahead.
+template <class Item, class Load, class Body>
+__device__ __forceinline__ void for_each_ahead(std::uint32_t count, Load load, Body body) {
+  Item item{};
+  bool there = threadIdx.x < count && load(threadIdx.x, item);
+#pragma unroll 1
+  for (std::uint32_t i = threadIdx.x; i < count; i += kRegionBlock) {
+    Item ahead{};
+    const bool more = i + kRegionBlock < count && load(i + kRegionBlock, ahead);
+    if (there) body(i, item);
+    item = ahead;
+    there = more;
+  }
+}
+
+/// Puts a new key into its full bucket, where one of the keys there can move on to that key's next bucket; its place
+/// + 1, or 0 where none can. For a key whose filter bit is not set, so that it lies nowhere behind; by the one thread
+/// that has taken the bucket.
+template <class View>
+__device__ __forceinline__ std::uint32_t displace_in_region(SharedRegion<View>& region, std::uint32_t first_bucket,
+                                                            std::uint32_t bucket, const typename View::Key& key,
+                                                            const Geometry& geometry, int& filter_bits) {
+  using Key = typename View::Key;
+  using Region = SharedRegion<View>;
+  constexpr std::uint32_t kMovableHops = 4;  // a key further from home stays
+  constexpr std::uint32_t kEnough = 2;       // empty slots: no need to look for a bucket with more
+  while (true) {
+    std::uint32_t most_empty = 0;
+    std::uint32_t from = 0;
+    std::uint32_t to = 0;
+    std::uint8_t bit = 0;
+#pragma unroll 1
+    for (std::uint32_t s = 0; s < View::kSlots && most_empty < kEnough; ++s) {
+      const std::uint32_t at = Region::place(bucket, s);
+      Probe<Key> resident(region.key(at), geometry);
+      if (resident.bucket() - first_bucket >= geometry.region_buckets) continue;
+      while (resident.bucket() - first_bucket != bucket && resident.hop() < kMovableHops) resident.next(geometry);
+      if (resident.bucket() - first_bucket != bucket) continue;
+      resident.next(geometry);
+      const std::uint32_t empty = count_empty(region, resident.bucket() - first_bucket);
+      if (empty <= most_empty) continue;
+      most_empty = empty;
+      from = at;
+      to = resident.bucket() - first_bucket;
+      bit = resident.filter_bit();
+    }
+    if (most_empty == 0) return 0;
+    const std::uint32_t claimed = claim_in_region(region, to, region.key(from));
+    if (claimed == 0) continue;
+    filter_bits += region.set_filter(bucket, bit);
+    if constexpr (View::kHasValue) {
+      // An exchange, for a caller may rely on what empty slots hold.
+      const auto value = region.values[from];
+      region.values[from] = region.values[claimed - 1];
+      region.values[claimed - 1] = value;
+    }
+    region.exchange_key(from, key);
+    return from + 1;
+  }
+}
+
 /// Inserts the keys of items [0, count) of a chunk; all threads of the block call it. load(i, item) gets item i and is
 /// false where there is none; done(i, item, outcome, place) hears what became of it and writes the value, and is not
-/// called for leavers, of which there are as many as the result says, in queues.items[0].
+/// called for leavers, which the queue then knows, and of which there are as many as the result says.
 ///
-/// By rounds, one bucket per item and round: nearly all items are done in the first, and those that go on are packed
-/// together, so that lanes do not wait for the longest walk among them. kSparse: load() is false for many, and the
-/// first round, too, starts from items packed together.
-template <class View, bool kSparse, class Load, class Done>
-__device__ __forceinline__ std::uint32_t insert_in_rounds(SharedRegion<View>& region, Queues& queues,
+/// Nearly all items find their key or an empty slot in their home bucket. The others are packed together and go on in
+/// rounds, so that lanes do not wait for the longest walk among them. Placed where they first find an empty slot, they
+/// would walk far at high load, and with them all searches for their keys: so a key that finds neither its bucket nor
+/// the next one free takes the place of one that can move on (R. P. Brent, "Reducing the retrieval time of scatter
+/// storage techniques", CACM 16, 1973). Each round has three parts:
+///
+///   1. Look into the bucket: the key may be there, or an empty slot.
+///   2. Pass buckets that are full, where the key may lie behind them, or the next one has room, or no key can move.
+///   3. Else displace a key; one item per bucket and round does, and the others look again.
+///
+/// Two duplicates never both place their key. In 1, keys only take empty slots, and the first one that two duplicates
+/// both try decides. In 2 nothing changes but filter bits, and whoever passes a bucket sets the key's bit there; in 3
+/// the bit keeps all duplicates from displacing, and those that wait find it, or the key, afterwards. What is full or
+/// stuck stays so: where one has passed, the others will.
+///
+/// kSparse: load() is false for many items, and the home buckets, too, are looked into by items packed together.
+template <class View, bool kSparse = false, class Load, class Done>
+__device__ __forceinline__ std::uint32_t insert_in_rounds(SharedRegion<View>& region, Queue& queue,
                                                           std::uint32_t first_bucket, const Geometry& geometry,
                                                           std::uint32_t count, int& filter_bits, Load load, Done done) {
   using Key = typename View::Key;
   using Item = typename View::SlotType;
   using Region = SharedRegion<View>;
 
-  // kLeft: on to the next bucket.
-  const auto look = [&](const Item& item, const Probe<Key>& probe) -> Placed {
+  const auto look = [&](auto may_walk, const Probe<Key>& probe) -> Placed {
     if (probe.bucket() == geometry.bucket_count) return {Outcome::kLeft, 0};
     const std::uint32_t bucket = probe.bucket() - first_bucket;
     const SharedSeen seen = look_in_region(region, bucket, probe.stored());
     if (seen.hit != 0) return {Outcome::kFound, seen.hit - 1};
-    if (seen.erased != 0)
-      return find_or_insert_in_region(region, first_bucket, Probe<Key>(item.key, geometry), geometry, filter_bits);
+    if (seen.erased != 0) {
+      if constexpr (!may_walk) return {Outcome::kFull, 0};
+      return find_or_insert_in_region(region, first_bucket, Probe<Key>(probe.stored(), geometry), geometry,
+                                      filter_bits);
+    }
     for (std::uint32_t free = seen.empty; free != 0; free &= free - 1) {
       const std::uint32_t at = Region::place(bucket, __ffs(free) - 1);
       const Key was = region.swap_key(at, empty_key<Key>(), probe.stored());
       if (was == empty_key<Key>()) return {Outcome::kNew, at};
       if (was == probe.stored()) return {Outcome::kFound, at};
     }
-    if (!region.filter_has(bucket, probe.filter_bit())) filter_bits += region.set_filter(bucket, probe.filter_bit());
-    return {Outcome::kLeft, 0};
+    return {Outcome::kFull, 0};
   };
 
-  if (threadIdx.x < 2) queues.counts[threadIdx.x] = 0;
+  queue.reset();
   __syncthreads();  // the region is there, too
-#pragma unroll 1
-  for (std::uint32_t i = threadIdx.x; i < count; i += kRegionBlock) {
-    Item item;
-    if (!load(i, item)) continue;
-    if (kSparse) {
-      queues.push(1, i);
-      continue;
-    }
-    const Placed placed = look(item, Probe<Key>(item.key, geometry));
+  for_each_ahead<Item>(count, load, [&](std::uint32_t i, const Item& item) {
+    if constexpr (kSparse) return queue.push(i);
+    const Placed placed = look(std::false_type{}, Probe<Key>(item.key, geometry));
+    if (placed.outcome == Outcome::kFound || placed.outcome == Outcome::kNew)
+      done(i, item, placed.outcome, placed.place);
+    else
+      queue.push(i);
+  });
+  __syncthreads();
+  const std::uint32_t pending = queue.pending;
+  if (pending == 0) return 0;
+
+  bool open = false;
+  std::uint32_t at = threadIdx.x;  // in the queue
+  std::uint32_t i = 0;
+  Item item{};
+  Probe<Key> probe;
+  const auto close = [&](const Placed& placed) {
+    if (placed.outcome == Outcome::kFull || !open) return;
+    open = false;
     if (placed.outcome == Outcome::kLeft)
-      queues.push(0, i);
+      queue.push_leaver(i);
     else
       done(i, item, placed.outcome, placed.place);
-  }
-  int from = kSparse ? 1 : 0;
-  for (int hop = kSparse ? -1 : 0; hop < static_cast<int>(kRegionHops); ++hop) {
-    __syncthreads();
-    const std::uint32_t pending = queues.counts[from];
-    if (pending == 0) break;
-    for (std::uint32_t j = threadIdx.x; j < pending; j += kRegionBlock) {
-      const std::uint32_t i = queues.items[from][j];
-      Item item;
+  };
+  do {
+    if (!open && at < pending) {
+      i = queue.items[at];
       load(i, item);
-      Probe<Key> probe(item.key, geometry);
-      if (hop >= 0 && probe.bucket() != geometry.bucket_count) {
-        probe.move_to(probe.bucket(), static_cast<std::uint32_t>(hop));
-        probe.next(geometry);
-      }
-      const Placed placed = look(item, probe);
-      if (placed.outcome == Outcome::kLeft)
-        queues.push(1 - from, i);
-      else
-        done(i, item, placed.outcome, placed.place);
+      probe = Probe<Key>(item.key, geometry);
+      open = true;
+      at += kRegionBlock;
+    }
+    if (open) close(look(std::true_type{}, probe));
+    __syncthreads();
+    bool stays = false;
+    while (open && !stays) {
+      const std::uint32_t bucket = probe.bucket() - first_bucket;
+      const bool must_pass = region.filter_has(bucket, probe.filter_bit()) || queue.is_stuck(bucket);
+      const bool last = probe.at_last_hop_in_region();
+      Probe<Key> next = probe;
+      if (!last) next.next(geometry);
+      const SharedSeen seen = look_in_region(region, next.bucket() - first_bucket, probe.stored());
+      if (!must_pass && seen.empty == 0) break;
+      filter_bits += region.set_filter(bucket, probe.filter_bit());
+      probe = next;
+      stays = seen.empty != 0 || seen.erased != 0;
+      if (last) close({Outcome::kLeft, 0});
+      if (seen.hit != 0) close({Outcome::kFound, seen.hit - 1});
     }
     __syncthreads();
-    if (threadIdx.x == 0) queues.counts[from] = 0;
-    from = 1 - from;
-  }
-  static_assert(kRegionHops % 2 == 0, "leavers end in the first queue");
-  __syncthreads();
-  return queues.counts[0];
+    const std::uint32_t bucket = probe.bucket() - first_bucket;
+    if (open && !stays && !region.filter_has(bucket, probe.filter_bit()) && queue.take(bucket)) {
+      const std::uint32_t place =
+          displace_in_region(region, first_bucket, bucket, probe.stored(), geometry, filter_bits);
+      if (place != 0)
+        close({Outcome::kNew, place - 1});
+      else
+        queue.set_stuck(bucket);
+    }
+    if (!__syncthreads_or(open || at < pending)) return queue.leavers;
+    queue.end_round();
+  } while (true);
 }
 
-/// As erase_kernel in erase.cuh; kFound: this thread has erased the key.
+enum class Erasure : std::uint8_t { kErased, kAbsent, kLeft };
+
+/// As erase_kernel in erase.cuh; kErased: by this thread.
 template <class View>
-__device__ __forceinline__ Outcome erase_in_region(SharedRegion<View>& region, std::uint32_t first_bucket,
+__device__ __forceinline__ Erasure erase_in_region(SharedRegion<View>& region, std::uint32_t first_bucket,
                                                    Probe<typename View::Key> probe, const Geometry& geometry) {
   using Key = typename View::Key;
   while (true) {
@@ -229,12 +402,12 @@ __device__ __forceinline__ Outcome erase_in_region(SharedRegion<View>& region, s
     const SharedSeen seen = look_in_region(region, bucket, probe.stored());
     if (seen.hit != 0) {
       const Key mark = seen.empty != 0 ? empty_key<Key>() : erased_key<Key>();
-      if (region.swap_key(seen.hit - 1, probe.stored(), mark) != probe.stored()) return Outcome::kAbsent;
+      if (region.swap_key(seen.hit - 1, probe.stored(), mark) != probe.stored()) return Erasure::kAbsent;
       if constexpr (View::kHasValue) region.values[seen.hit - 1] = empty_value<typename View::Value>();
-      return Outcome::kFound;
+      return Erasure::kErased;
     }
-    if (seen.empty != 0 || !region.filter_has(bucket, probe.filter_bit())) return Outcome::kAbsent;
-    if (probe.at_last_hop_in_region()) return Outcome::kLeft;
+    if (seen.empty != 0 || !region.filter_has(bucket, probe.filter_bit())) return Erasure::kAbsent;
+    if (probe.at_last_hop_in_region()) return Erasure::kLeft;
     probe.next(geometry);
   }
 }
@@ -242,32 +415,22 @@ __device__ __forceinline__ Outcome erase_in_region(SharedRegion<View>& region, s
 /// Erases the keys of a chunk; done(i, erased). As insert_in_rounds() in all else, but each thread walks to the end:
 /// few walks are long, for the filters stop those of absent keys.
 template <class View, class Item, class Load, class Done>
-__device__ __forceinline__ std::uint32_t erase_chunk(SharedRegion<View>& region, Queues& queues,
+__device__ __forceinline__ std::uint32_t erase_chunk(SharedRegion<View>& region, Queue& queue,
                                                      std::uint32_t first_bucket, const Geometry& geometry,
                                                      std::uint32_t count, Load load, Done done) {
-  using Key = typename View::Key;
-  if (threadIdx.x == 0) queues.counts[0] = 0;
-  Item items[kChunk / kRegionBlock];
-#pragma unroll
-  for (std::uint32_t k = 0; k < kChunk / kRegionBlock; ++k) {
-    const std::uint32_t i = k * kRegionBlock + threadIdx.x;
-    if (i < count) load(i, items[k]);
-  }
+  queue.reset();
   __syncthreads();
-#pragma unroll
-  for (std::uint32_t k = 0; k < kChunk / kRegionBlock; ++k) {
-    const std::uint32_t i = k * kRegionBlock + threadIdx.x;
-    if (i >= count) continue;
-    const Probe<Key> probe(items[k].key, geometry);
-    Outcome outcome = Outcome::kLeft;
-    if (probe.bucket() != geometry.bucket_count) outcome = erase_in_region(region, first_bucket, probe, geometry);
-    if (outcome == Outcome::kLeft)
-      queues.push(0, i);
+  for_each_ahead<Item>(count, load, [&](std::uint32_t i, const Item& item) {
+    const Probe<typename View::Key> probe(item.key, geometry);
+    Erasure erasure = Erasure::kLeft;
+    if (probe.bucket() != geometry.bucket_count) erasure = erase_in_region(region, first_bucket, probe, geometry);
+    if (erasure == Erasure::kLeft)
+      queue.push_leaver(i);
     else
-      done(i, outcome == Outcome::kFound);
-  }
+      done(i, erasure == Erasure::kErased);
+  });
   __syncthreads();
-  return queues.counts[0];
+  return queue.leavers;
 }
 
 /// Slots as they are moved, 16 bytes at a time.
@@ -361,12 +524,6 @@ struct PartitionedBatch {
   Rest<Item> rest;
 };
 
-/// Items that a block of region_kernel takes at a time. New keys find their places much as if they came one after the
-/// other when they come in small chunks; in a large one all that fit into their home buckets go there first, and the
-/// others, though no more, walk further: lookups of present keys were 6 % slower at load 0.8. Keys that are there find
-/// their place in any chunk, and large ones wait less often.
-inline constexpr std::uint32_t kNewKeysChunk = 2 * kRegionBlock;
-
 /// A mask that says what was new, or erased. It is filled with what is expected of most keys before, so that few of its
 /// bytes have to be written at random places.
 struct ExpectedMask {
@@ -378,40 +535,38 @@ struct ExpectedMask {
   }
 };
 
-/// Moves the chunk's leavers, `left` of them, to the front of region r's list, behind the `all_left` that are there.
+/// Moves the chunk's leavers to the front of the region's list, behind the `all_left` that are there.
 template <class Item>
-__device__ __forceinline__ void keep_leavers(const PartitionedBatch<Item>& batch, const Queues& queues,
-                                             std::uint64_t first_item, std::uint32_t base, std::uint32_t left,
-                                             std::uint32_t all_left, bool with_positions) {
-  // The chunk's own leavers may lie where these go.
-  Item leavers[kChunk / kRegionBlock];
-  std::uint32_t positions[kChunk / kRegionBlock];
-#pragma unroll
-  for (std::uint32_t k = 0; k < kChunk / kRegionBlock; ++k) {
-    const std::uint32_t j = k * kRegionBlock + threadIdx.x;
-    if (j >= left) continue;
-    const std::uint64_t from = first_item + base + queues.items[0][j];
-    leavers[k] = batch.regions.items[from];
-    if (with_positions) positions[k] = batch.regions.positions[from];
-  }
-  __syncthreads();
-#pragma unroll
-  for (std::uint32_t k = 0; k < kChunk / kRegionBlock; ++k) {
-    const std::uint32_t j = k * kRegionBlock + threadIdx.x;
-    if (j >= left) continue;
-    batch.regions.items[first_item + all_left + j] = leavers[k];
-    if (with_positions) batch.regions.positions[first_item + all_left + j] = positions[k];
+__device__ __forceinline__ void keep_leavers(const PartitionedBatch<Item>& batch, const Queue& queue,
+                                             std::uint64_t first_item, std::uint32_t base, std::uint32_t all_left,
+                                             bool with_positions) {
+  if (queue.leavers == 0) return;
+  // In their order, so that none is overwritten before it has moved.
+#pragma unroll 1
+  for (std::uint32_t i = threadIdx.x; i < kChunk; i += kRegionBlock) {
+    const bool leaves = queue.is_leaver(i);
+    Item item{};
+    std::uint32_t position = 0;
+    if (leaves) {
+      item = batch.regions.items[first_item + base + i];
+      if (with_positions) position = batch.regions.positions[first_item + base + i];
+    }
+    __syncthreads();
+    if (leaves) {
+      const std::uint64_t to = first_item + all_left + queue.leavers_before(i);
+      batch.regions.items[to] = item;
+      if (with_positions) batch.regions.positions[to] = position;
+    }
   }
 }
 
 template <class View, class Item, RegionWork kWork>
 __global__ void __launch_bounds__(kRegionBlock, 3)
-    region_kernel(View view, PartitionedBatch<Item> batch, bool table_is_empty, bool assign, ExpectedMask mask,
-                  std::uint32_t chunk) {
+    region_kernel(View view, PartitionedBatch<Item> batch, bool table_is_empty, bool assign, ExpectedMask mask) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& region = *reinterpret_cast<SharedRegion<View>*>(memory);
   __shared__ Workspace work;
-  __shared__ Queues queues;
+  __shared__ Queue queue;
 
   if (batch.rest.overflown()) return;
   const std::uint32_t r = blockIdx.x;
@@ -429,35 +584,34 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
   int filter_bits = 0;
   [[maybe_unused]] int undecided = 0;
   std::uint32_t all_left = 0;
-  for (std::uint32_t base = 0; base < count; base += chunk) {
+  for (std::uint32_t base = 0; base < count; base += kChunk) {
     Item* const items = batch.regions.items + first_item + base;
     std::uint32_t* const positions = batch.regions.positions + first_item + base;
-    const std::uint32_t length = min(count - base, chunk);
+    const std::uint32_t length = min(count - base, kChunk);
     const auto load = [&](std::uint32_t i, Item& item) {
       item = items[i];
       return true;
     };
     std::uint32_t left;
     if constexpr (kWork == RegionWork::kErase) {
-      left = erase_chunk<View, Item>(region, queues, first_bucket, geometry, length, load,
+      left = erase_chunk<View, Item>(region, queue, first_bucket, geometry, length, load,
                                      [&](std::uint32_t i, bool erased) {
                                        changed -= erased;
                                        if (mask.data != nullptr) mask.set(positions[i], erased);
                                      });
     } else {
-      left =
-          insert_in_rounds<View, false>(region, queues, first_bucket, geometry, length, filter_bits, load,
-                                        [&](std::uint32_t i, const Item& item, Outcome outcome, std::uint32_t place) {
-                                          if constexpr (View::kHasValue)
-                                            if (assign || outcome == Outcome::kNew) region.values[place] = item.value;
-                                          changed += outcome == Outcome::kNew;
-                                          if (mask.data != nullptr) mask.set(positions[i], outcome == Outcome::kNew);
-                                        });
+      left = insert_in_rounds<View>(region, queue, first_bucket, geometry, length, filter_bits, load,
+                                    [&](std::uint32_t i, const Item& item, Outcome outcome, std::uint32_t place) {
+                                      if constexpr (View::kHasValue)
+                                        if (assign || outcome == Outcome::kNew) region.values[place] = item.value;
+                                      changed += outcome == Outcome::kNew;
+                                      if (mask.data != nullptr) mask.set(positions[i], outcome == Outcome::kNew);
+                                    });
     }
     if constexpr (kWork == RegionWork::kCount) {
       if (threadIdx.x == 0) undecided += static_cast<int>(left);
     } else {
-      keep_leavers(batch, queues, first_item, base, left, all_left, mask.data != nullptr);
+      keep_leavers(batch, queue, first_item, base, all_left, mask.data != nullptr);
       all_left += left;
     }
     __syncthreads();
@@ -577,7 +731,7 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
   extern __shared__ __align__(16) unsigned char memory[];
   auto& region = *reinterpret_cast<SharedRegion<View>*>(memory);
   __shared__ Workspace work;
-  __shared__ Queues queues;
+  __shared__ Queue queue;
   if (rest.overflown()) return;
 
   const std::uint32_t r = blockIdx.x;
@@ -611,13 +765,17 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
       };
       const std::uint32_t length = min(slots - base, kChunk);
       const std::uint32_t left =
-          insert_in_rounds<View, true>(region, queues, first_bucket, to.geometry, length, filter_bits, load,
+          insert_in_rounds<View, true>(region, queue, first_bucket, to.geometry, length, filter_bits, load,
                                        [&](std::uint32_t, const SlotType& slot, Outcome outcome, std::uint32_t place) {
                                          if constexpr (View::kHasValue) region.values[place] = slot.value;
                                          inserted += outcome == Outcome::kNew;
                                        });
-      for (std::uint32_t j = threadIdx.x; j - threadIdx.x < left; j += kRegionBlock)
-        rest.push(j < left, j < left ? items[queues.items[0][j]] : SlotType{}, 0);
+      if (left != 0) {
+        for (std::uint32_t i = threadIdx.x; i < kChunk; i += kRegionBlock) {
+          const bool leaves = queue.is_leaver(i);
+          rest.push(leaves, leaves ? items[i] : SlotType{}, 0);
+        }
+      }
       __syncthreads();
     }
   }

@@ -116,6 +116,41 @@ def test_hot_keys_beside_many_others(device):
     assert items_of(table) == as_dict(keys, values)
 
 
+@pytest.mark.parametrize("op", ["assign", "add"])
+@pytest.mark.parametrize("load", [0.8, 0.95, 1.0])
+@pytest.mark.parametrize("key_dtype", ["int32", "int64"])
+def test_duplicates_in_a_full_table(device, key_dtype, load, op):
+    """Where keys are displaced for others, none of them is lost or stored twice."""
+    slots = 1 << 17
+    table = HashTable(key_dtype, key_dtype, capacity=slots, max_load_factor=1.0, growth=False, device=device)
+    pool = random_keys(key_dtype, (), int(slots * load))
+    model: dict[int, int] = {}
+    for part in (pool[: len(pool) // 3], pool, pool):
+        keys = with_duplicates(part, 3 * len(part))
+        values = one_value_per_key(keys, key_dtype)
+        size = len(model)
+        if op == "assign":
+            mask = table.insert_or_assign(keys, values)
+            model.update(zip(keys.tolist(), values.tolist(), strict=True))
+        else:
+            mask = table.insert_or_apply(keys, values, "add")
+            sums = np.zeros(len(part), key_dtype)
+            order = np.argsort(part)
+            np.add.at(sums, order[np.searchsorted(part, keys, sorter=order)], values)
+            with np.errstate(over="ignore"):
+                for key, total in zip(part.tolist(), sums, strict=True):
+                    model[key] = int(np.dtype(key_dtype).type(model.get(key, 0)) + total)
+        assert int(to_numpy(mask).sum()) == len(model) - size
+        got_keys, got_values = (to_numpy(array) for array in table.items())
+        assert len(got_keys) == len(model)
+        assert dict(zip(got_keys.tolist(), got_values.tolist(), strict=True)) == model
+    assert table.contains(pool).all()
+    assert table.erase(pool[::2]).all()
+    same_bytes(table.contains(pool), np.arange(len(pool)) % 2 == 1)
+    table[pool] = pool
+    assert items_of(table) == as_dict(pool, pool)
+
+
 def test_two_passes(device):
     """More regions than one pass has bins."""
     keys = random_keys("int64", (), 400_000)
