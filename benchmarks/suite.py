@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -18,6 +19,14 @@ CALLS = "calls"  # the operation of the suites that measure the host's part of a
 
 class NotHereError(Exception):
     """Cannot be measured here, for a reason that is no fault: what is not installed, or too large."""
+
+
+def need_module(name: str) -> Any:
+    """The module; NotHereError where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise NotHereError(f"{name} is not installed") from None
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,25 @@ FLOATS = ["float16", "bfloat16", "float32", "float64"]
 COMPLEX = ["complex64", "complex128"]
 VALUE_DTYPES = ["bool", *INTEGERS, *FLOATS, *COMPLEX]
 VALUE_SHAPES: list[tuple[int, ...]] = [(), (1,), (3,), (64,), (2, 3)]
+UFUNCS = {  # of insert_or_apply's operations
+    "add": np.add,
+    "multiply": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "bit_and": np.bitwise_and,
+    "bit_or": np.bitwise_or,
+    "bit_xor": np.bitwise_xor,
+}
 BATCH_SIZES = [0, 1, 31, 32, 33, 4095, 4096, 4097, 100_000]
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+
+
+def has_operation(op: str, dtype: str) -> bool:
+    """Bit operations are of integers and bool, and complex numbers have no order."""
+    return not (op.startswith("bit_") and dtype in FLOATS + COMPLEX) and not (op in ("min", "max") and dtype in COMPLEX)
 
 
 def type_name(key_type: tuple[str, tuple[int, ...]]) -> str:

@@ -10,10 +10,12 @@ from frameworks import to_numpy
 from hashing import keys_of_first_bucket
 from samples import (
     FLOATS,
+    UFUNCS,
     as_bytes,
     as_dict,
     check_new_mask,
     distinct,
+    has_operation,
     items_of,
     numpy_dtype,
     random_keys,
@@ -208,23 +210,8 @@ def test_growth_counts_distinct_keys(device):
     assert items_of(table) == as_dict(np.concatenate([keys, more]), np.concatenate([keys, more]))
 
 
-UFUNCS = {
-    "add": np.add,
-    "multiply": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-    "bit_and": np.bitwise_and,
-    "bit_or": np.bitwise_or,
-    "bit_xor": np.bitwise_xor,
-}
-BIT_OPS = ("bit_and", "bit_or", "bit_xor")
 APPLY_DTYPES = ["bool", "int8", "uint8", "int32", "uint32", "int64", "uint64", *FLOATS, "complex64"]
-APPLY_CASES = [
-    (op, dtype)
-    for op in UFUNCS
-    for dtype in APPLY_DTYPES
-    if not (op in BIT_OPS and dtype in (*FLOATS, "complex64")) and not (op in ("min", "max") and dtype == "complex64")
-]
+APPLY_CASES = [(op, dtype) for op in UFUNCS for dtype in APPLY_DTYPES if has_operation(op, dtype)]
 
 
 def exact_operands(op: str, dtype: str, count: int, seed: int = 0) -> np.ndarray:

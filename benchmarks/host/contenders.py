@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.limits import HostLoads
 from benchmarks.native import BuildError, host_library
-from benchmarks.suite import NotHereError
+from benchmarks.suite import NotHereError, need_module
 from benchmarks.timing import expect, nothing
 
 from .contest import Entry, Job, Ready
@@ -289,10 +289,7 @@ def pandas(data: Data) -> Entry:
 
 
 def _pandas(data: Data) -> Ready:
-    try:
-        import pandas as pd
-    except ImportError:
-        raise NotHereError("pandas is not installed") from None
+    pd = need_module("pandas")
     index = pd.Index(data.keys)
 
     def find(keys: Integers) -> tuple[Integers, Mask]:
@@ -317,10 +314,7 @@ def tensorflow(data: Data, kind: str, threads: int) -> Entry:
 
 def _tensorflow(data: Data, kind: str, threads: int) -> Ready:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    try:
-        import tensorflow as tf
-    except ImportError:
-        raise NotHereError("TensorFlow is not installed") from None
+    tf = need_module("tensorflow")
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     keys, values, lookups, absent = (tf.constant(a) for a in (data.keys, data.values, data.lookups, data.absent))

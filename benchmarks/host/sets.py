@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.suite import NotHereError
+from benchmarks.suite import NotHereError, need_module
 from benchmarks.timing import expect
 
 from .contest import Entry, Job, Ready
@@ -46,10 +46,7 @@ def pandas(data: SetData) -> Entry:
 
 
 def _pandas(data: SetData) -> Ready:
-    try:
-        import pandas as pd
-    except ImportError:
-        raise NotHereError("pandas is not installed") from None
+    pd = need_module("pandas")
     codes, unique = pd.factorize(data.keys)
     expect(np.array_equal(unique, data.unique) and np.array_equal(codes, data.codes), "pandas.factorize")
     series = pd.Series(data.keys)
