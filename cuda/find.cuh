@@ -34,12 +34,10 @@ __global__ void __launch_bounds__(kFindBlock, (sizeof(typename View::Key) <= 8 ?
   using Key = typename View::Key;
   constexpr bool kCopiesRows = !std::is_void_v<RowWord>;
   __shared__ Workspace work;
-  __shared__ std::int64_t found_rows[kCopiesRows ? kFindBlock : 1];
-  [[maybe_unused]] std::int64_t* const warp_rows = found_rows + (kCopiesRows ? threadIdx.x / 32 * 32 : 0);
-  if constexpr (kCopiesRows) {
-    warp_rows[threadIdx.x % 32] = -1;
-    __syncwarp();
-  }
+  // What a lane has found for another one: handed over here, it leaves in whole sectors, in the order of the keys.
+  using Value = typename View::Value;
+  __shared__ Value found_values[View::kHasValue ? kFindBlock : 1];
+  [[maybe_unused]] Value* const warp_values = found_values + (View::kHasValue ? threadIdx.x / 32 * 32 : 0);
   std::uint8_t* owners = work.owners[threadIdx.x / 32];
   const std::int64_t i = std::int64_t{blockIdx.x} * kFindBlock + threadIdx.x;
   const std::int64_t first = i - threadIdx.x % 32;
@@ -50,20 +48,8 @@ __global__ void __launch_bounds__(kFindBlock, (sizeof(typename View::Key) <= 8 ?
   }
   Probe<Key> probe(key, view.geometry);
 
-  const auto store_value = [&]([[maybe_unused]] std::int64_t at, [[maybe_unused]] const typename View::Value& value) {
-    if constexpr (kWhole && View::kHasValue)
-      __stcs(static_cast<typename View::Value*>(out.values) + at, value);
-    else if constexpr (View::kHasValue)
-      store_bytes(out.values, at, static_cast<std::uint32_t>(out.bytes), value);
-  };
-  const auto on_hit = [&](const typename View::SlotType& slot, int lane) {
-    const std::int64_t at = first + lane;
-    if (at >= keys.count) return;
-    if constexpr (kCopiesRows) warp_rows[lane] = static_cast<std::int64_t>(slot.value);
-    if constexpr (View::kHasValue) {
-      if (!kCopiesRows && out.values != nullptr) store_value(at, slot.value);
-      if (out.rows != nullptr) out.rows[at] = static_cast<std::int64_t>(slot.value);
-    }
+  const auto on_hit = [&]([[maybe_unused]] const typename View::SlotType& slot, [[maybe_unused]] int lane) {
+    if constexpr (View::kHasValue) warp_values[lane] = slot.value;
   };
 
   Seen seen = look<View, true, false, true>(view, kAllLanes, probe.stored(), probe.bucket(), owners, on_hit);
@@ -82,30 +68,30 @@ __global__ void __launch_bounds__(kFindBlock, (sizeof(typename View::Key) <= 8 ?
     active = __ballot_sync(kAllLanes, open);
   }
 
-  if (valid) {
-    if (out.found != nullptr) out.found[i] = found;
-    if constexpr (View::kHasValue) {
-      if (!found) {
-        if (!kCopiesRows && out.values != nullptr) {
-          const auto bytes = static_cast<std::uint32_t>(out.bytes);
-          using Value = typename View::Value;
-          store_value(i, out.fallback != nullptr ? load_bytes<Value>(out.fallback, 0, bytes) : Value{});
-        }
-        if (out.rows != nullptr) out.rows[i] = -1;
-      }
+  [[maybe_unused]] const unsigned found_lanes = __ballot_sync(kAllLanes, found);  // and all values are there
+  if (valid && out.found != nullptr) out.found[i] = found;
+  if constexpr (View::kHasValue) {
+    const Value value = found ? warp_values[threadIdx.x % 32] : Value{};
+    if (valid && out.rows != nullptr) out.rows[i] = found ? static_cast<std::int64_t>(value) : -1;
+    if constexpr (kCopiesRows) {
+      copy_warp_rows<RowWord>(
+          shape,
+          [&](int k) {
+            return (found_lanes >> k & 1) != 0
+                       ? reinterpret_cast<const RowWord*>(view.rows.data) + warp_values[k] * shape.words
+                       : static_cast<const RowWord*>(out.fallback);
+          },
+          [&](int k) {
+            return first + k < keys.count ? static_cast<RowWord*>(out.values) + (first + k) * shape.words : nullptr;
+          });
+    } else if (valid && out.values != nullptr) {
+      const auto bytes = static_cast<std::uint32_t>(out.bytes);
+      const Value stored = found || out.fallback == nullptr ? value : load_bytes<Value>(out.fallback, 0, bytes);
+      if constexpr (kWhole)
+        __stcs(static_cast<Value*>(out.values) + i, stored);
+      else
+        store_bytes(out.values, i, bytes, stored);
     }
-  }
-  if constexpr (kCopiesRows) {
-    __syncwarp();
-    copy_warp_rows<RowWord>(
-        shape,
-        [&](int k) {
-          return warp_rows[k] >= 0 ? reinterpret_cast<const RowWord*>(view.rows.data) + warp_rows[k] * shape.words
-                                   : static_cast<const RowWord*>(out.fallback);
-        },
-        [&](int k) {
-          return first + k < keys.count ? static_cast<RowWord*>(out.values) + (first + k) * shape.words : nullptr;
-        });
   }
   const bool missing = valid && !found;
   if (absent.keys != nullptr) {

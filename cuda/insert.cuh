@@ -52,12 +52,21 @@ __device__ __forceinline__ void find_or_insert(const View& view, std::uint8_t* o
   std::uint32_t remembered_hop = 0;
 
   bool first = true;
+  bool passed = false;  // !kErased: the bit in the filter of the full bucket before is still to be set
+  std::uint32_t passed_bucket = 0;
   unsigned active = __ballot_sync(kAllLanes, open);
   while (active != 0) {
+    // Asked for together with the next bucket. Without erased slots nobody in this kernel goes by the filters.
+    const bool marks = passed && !filter_has(view.filters, passed_bucket, probe.filter_bit());
     const Seen seen =
         first ? look<View, false, kErased, true>(view, kAllLanes, probe.stored(), probe.bucket(), owners, on_seen)
               : look<View, false, kErased, false>(view, active, probe.stored(), probe.bucket(), owners, on_seen);
     first = false;
+    if (marks) {
+      add_filter_bit(view.filters, passed_bucket, probe.filter_bit());
+      ++counts.filter_bits;
+    }
+    passed = false;
     if (open) {
       typename View::SlotType* const bucket = view.slots + std::uint64_t{probe.bucket()} * View::kSlots;
       if (seen.hit != 0) {
@@ -102,7 +111,9 @@ __device__ __forceinline__ void find_or_insert(const View& view, std::uint8_t* o
           ++counts.dropped;
           open = false;
         } else {
-          counts.filter_bits += set_filter(view.filters, probe.bucket(), probe.filter_bit());
+          passed = !kErased;
+          passed_bucket = probe.bucket();
+          if constexpr (kErased) counts.filter_bits += set_filter(view.filters, probe.bucket(), probe.filter_bit());
           probe.next(view.geometry);
         }
       }

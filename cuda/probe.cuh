@@ -138,6 +138,11 @@ __device__ __forceinline__ bool filter_has(const std::uint8_t* filters, std::uin
   return (filter & bit) != 0;
 }
 
+/// Sets the bit, without waiting for the memory.
+__device__ __forceinline__ void add_filter_bit(std::uint8_t* filters, std::uint32_t bucket, std::uint8_t bit) {
+  atomicOr(reinterpret_cast<unsigned*>(filters + (bucket & ~3u)), static_cast<unsigned>(bit) << (8 * (bucket & 3)));
+}
+
 /// Sets the bit; true if it was not set before.
 __device__ __forceinline__ bool set_filter(std::uint8_t* filters, std::uint32_t bucket, std::uint8_t bit) {
   if (filter_has(filters, bucket, bit)) return false;
