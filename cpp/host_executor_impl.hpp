@@ -36,7 +36,7 @@ void HostExecutor<Key, Value>::clear(DeviceContext&, const View& view, Stream) c
   // Several threads also because the first touch of a page is slow.
   for_each_part(bucket_count, reader_parts(bucket_count), [&](int, std::int64_t begin, std::int64_t end) {
     std::memset(static_cast<void*>(bucket_at(view, static_cast<std::uint64_t>(begin))), kEmptyByte,
-                static_cast<std::size_t>(end - begin) * kBucketBytes);
+                static_cast<std::size_t>(end - begin) * View::kBucketBytes);
   });
   std::memset(view.filters, 0, View::filter_bytes(view.geometry.bucket_count));
   *view.control = Control{};

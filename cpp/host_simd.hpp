@@ -61,6 +61,8 @@ struct Lanes {
     constexpr std::uint32_t kStride = sizeof(typename View::SlotType) / kLaneBytes;
     constexpr std::uint32_t kFirstLanes = kStride == 1 ? 0xffffu : kStride == 2 ? 0x5555u : 0x1111u;  // of each slot
     std::uint32_t lanes = Isa::lanes_with(bucket, pattern);
+    if constexpr (View::kBucketBytes == 128)
+      lanes |= Isa::lanes_with(reinterpret_cast<const char*>(bucket) + 64, pattern) << (64 / kLaneBytes);
     if constexpr (sizeof(Key) == 16) lanes &= lanes >> 1;
     return SlotMask<View, kStride>(lanes & kFirstLanes);
   }

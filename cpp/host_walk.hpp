@@ -111,7 +111,8 @@ template <Purpose kPurpose, class View>
 
 template <class View>
 void prefetch_bucket(const View& view, std::uint32_t bucket) {
-  __builtin_prefetch(bucket_at(view, bucket));
+  const auto* const first = reinterpret_cast<const char*>(bucket_at(view, bucket));
+  for (std::uint32_t byte = 0; byte < View::kBucketBytes; byte += 64) __builtin_prefetch(first + byte);
 }
 
 /// Calls body(slot, in stray bucket) for the live slots of buckets [begin, end), in order.

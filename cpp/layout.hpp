@@ -78,7 +78,6 @@ struct Geometry {
   std::uint32_t region_buckets;
 };
 
-inline constexpr std::uint32_t kBucketBytes = 64;
 inline constexpr std::uint32_t kRegionHops = 8;
 inline constexpr std::uint32_t kTableHops = 120;
 inline constexpr std::uint32_t kRegionBytes = 1 << 16;
@@ -133,6 +132,7 @@ struct TableView {
   using SlotType = Slot<Key, Value>;
 
   static constexpr bool kHasValue = sizeof(SlotType) > sizeof(Key);
+  static constexpr std::uint32_t kBucketBytes = sizeof(SlotType) > 16 ? 128 : 64;
   static constexpr std::uint32_t kSlots = kBucketBytes / sizeof(SlotType);  // per bucket
   static constexpr std::uint32_t kMaxRegionBuckets = kRegionBytes / kBucketBytes;
 

@@ -300,7 +300,8 @@ class CudaExecutor final : public Executor<Key, Value> {
       const Rest<Item> rest{items.as<Item>(), nullptr, counters.as<PartitionCounters>(), capacity};
       context.fill(counters.get(), 0, counters.bytes(), stream);
       clear_control(context, to, stream);
-      context.fill(to.slots + std::uint64_t{to.geometry.bucket_count} * View::kSlots, kEmptyByte, kBucketBytes, stream);
+      context.fill(to.slots + std::uint64_t{to.geometry.bucket_count} * View::kSlots, kEmptyByte, View::kBucketBytes,
+                   stream);
       const std::uint64_t filters = to.geometry.bucket_count;
       context.fill(to.filters + filters, 0, View::filter_bytes(filters) - filters, stream);
       launch_regions("rehashing", rehash_region_kernel<View>, to.geometry.region_count, sizeof(SharedRegion<View>),

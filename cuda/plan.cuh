@@ -53,7 +53,7 @@ template <class View>
 bool plan_pays(const Geometry& geometry, std::int64_t keys) {
   constexpr std::uint64_t kL2Bytes = std::uint64_t{96} << 20;
   constexpr std::int64_t kMinKeys = std::int64_t{1} << 22;
-  const std::uint64_t table_bytes = std::uint64_t{geometry.bucket_count} * kBucketBytes;
+  const std::uint64_t table_bytes = std::uint64_t{geometry.bucket_count} * View::kBucketBytes;
   if (geometry.region_count > kMaxBins * kMaxBins || keys > std::int64_t{1} << 30) return false;
   if (const std::int64_t least = partition_threshold(); least >= 0) return keys >= std::max<std::int64_t>(least, 1);
   return keys >= kMinKeys && table_bytes > kL2Bytes && static_cast<std::uint64_t>(keys) * 96 >= table_bytes;

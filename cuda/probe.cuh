@@ -8,10 +8,10 @@
 /// Probing by warps: probe together, act alone.
 ///
 /// A warp takes 32 keys, one per lane; each lane walks its own key's probe sequence. To look into buckets, four lanes
-/// load one bucket, 16 bytes each (two, where a slot has 32), so that a warp looks into eight buckets with one load
-/// instruction, and into all 32 first buckets with four loads that are in flight together. Ballots then tell each lane
-/// what its own key's bucket holds, and all 32 lanes swap, read filters or erase in one instruction. Lanes whose keys
-/// go on to another bucket are packed together first, so that no lane waits for others' keys.
+/// load one bucket, 16 bytes each, so that a warp looks into eight buckets with one load instruction, and into all 32
+/// first buckets with four loads that are in flight together. Ballots then tell each lane what its own key's bucket
+/// holds, and all 32 lanes swap, read filters or erase in one instruction. Lanes whose keys go on to another bucket are
+/// packed together first, so that no lane waits for others' keys.
 ///
 /// One group of lanes per key throughout, the textbook way, reached 25.5 G keys/s at load 0.5 where this reaches 32
 /// (H200, 2^27 pairs of 8 + 8 bytes): half of the lanes idled and DRAM ran at half its rate.
@@ -36,7 +36,7 @@ struct Seen {
 
 template <class View>
 struct Lanes {
-  static constexpr std::uint32_t kPerBucket = View::kSlots < 4 ? View::kSlots : 4;
+  static constexpr std::uint32_t kPerBucket = 4;
   static constexpr std::uint32_t kSlots = View::kSlots / kPerBucket;  // per lane
   static constexpr std::uint32_t kKeysPerStep = 32 / kPerBucket;
 };
@@ -78,7 +78,7 @@ __device__ __forceinline__ Seen look(const View& view, unsigned active, const ty
                                      std::uint32_t bucket, std::uint8_t* owners, OnHit on_hit) {
   using Key = typename View::Key;
   using L = Lanes<View>;
-  constexpr int kSteps = kDense ? 32 / L::kKeysPerStep : 1;  // whose loads are in flight together
+  constexpr int kSteps = kDense ? L::kPerBucket : 1;  // whose loads are in flight together
   const int lane = threadIdx.x % 32;
   const int group = lane / L::kPerBucket;
   const int part = lane % L::kPerBucket;

@@ -145,7 +145,7 @@ inline constexpr std::uint32_t kChunk = 8 * kRegionBlock;
 
 /// The items of a chunk that are not done at once, by their index.
 struct Queue {
-  static constexpr std::uint32_t kBucketWords = kRegionBytes / kBucketBytes / 32;
+  static constexpr std::uint32_t kBucketWords = kRegionBytes / 64 / 32;
 
   std::uint16_t items[kChunk];
   std::uint32_t pending;
@@ -443,7 +443,7 @@ struct alignas(16) SlotWord {
 /// Calls body(word index, bucket, first slot) for the block's share of a region's words.
 template <class View, class Body>
 __device__ __forceinline__ void for_each_word(std::uint32_t buckets, Body body) {
-  constexpr std::uint32_t kWordsPerBucket = kBucketBytes / 16;
+  constexpr std::uint32_t kWordsPerBucket = View::kBucketBytes / 16;
   for (std::uint32_t w = threadIdx.x; w < buckets * kWordsPerBucket; w += kRegionBlock)
     body(w, w / kWordsPerBucket, w % kWordsPerBucket * SlotWord<View>::kSlots);
 }
