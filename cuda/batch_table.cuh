@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "atomics.cuh"
+#include "batch.cuh"
 #include "first_occurrence.hpp"
 #include "key_numbers.hpp"
 #include "layout.hpp"
@@ -23,16 +24,8 @@ struct KeySource {
   NumberFormat format;
 
   __device__ __forceinline__ Key raw(std::int64_t i) const {
-    if (bytes == sizeof(Key) && reinterpret_cast<std::uintptr_t>(data) % sizeof(Key) == 0) {
-      if constexpr (sizeof(Key) == 16) {
-        const ulonglong2 words = __ldcs(static_cast<const ulonglong2*>(data) + i);
-        return {words.x, words.y};
-      } else {
-        using Word = std::conditional_t<sizeof(Key) == 8, unsigned long long, unsigned>;
-        return static_cast<Key>(__ldcs(static_cast<const Word*>(data) + i));
-      }
-    }
-    return load_bytes<Key>(data, i, bytes);
+    return load_item<Key>(data, i, bytes,
+                          bytes == sizeof(Key) && reinterpret_cast<std::uintptr_t>(data) % sizeof(Key) == 0);
   }
   __device__ __forceinline__ Key operator[](std::int64_t i) const { return canonical(raw(i), format); }
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "batch.cuh"
 #include "executor.hpp"
 #include "probe.cuh"
 
@@ -52,9 +53,7 @@ __global__ void __launch_bounds__(kBlock) erase_kernel(View view, KeyBatch keys,
   const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
   const bool valid = i < keys.count;
   Key key{};
-  if (valid) {
-    key = kWhole ? load_streaming(static_cast<const Key*>(keys.data) + i) : load_bytes<Key>(keys.data, i, keys.bytes);
-  }
+  if (valid) key = load_key<Key>(keys, i, kWhole);
   std::int64_t row = -1;
   const bool gone = erase_one(view, work.owners[threadIdx.x / 32], key, valid, [&](const typename View::Value& value) {
     if constexpr (View::kHasValue) row = static_cast<std::int64_t>(value);

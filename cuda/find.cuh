@@ -2,16 +2,12 @@
 
 #include <type_traits>
 
+#include "batch.cuh"
 #include "executor.hpp"
 #include "probe.cuh"
 #include "rows.cuh"
 
-#ifndef FIND_BLOCK
-#define FIND_BLOCK 128
-#endif
 namespace gpuhash::cuda {
-
-inline constexpr unsigned kFindBlock = FIND_BLOCK;
 
 /// What to do with the keys that a search does not find.
 template <class Key>
@@ -29,23 +25,21 @@ struct AbsentList {
 /// takes 48, and finds 28.1 and 18.7 G keys/s at loads 0.5 and 0.8; with it 30.6 and 21.1, and with 16 blocks, which
 /// spill registers, 28.2 and 21.6 (H200, 2^27 pairs of 8 + 8 bytes).
 template <class View, class RowWord, bool kWhole>
-__global__ void __launch_bounds__(kFindBlock, (sizeof(typename View::Key) <= 8 ? 12 : 8) * kBlock / kFindBlock)
+__global__ void __launch_bounds__(kBlock, sizeof(typename View::Key) <= 8 ? 12 : 8)
     find_kernel(View view, KeyBatch keys, FindOutput out, AbsentList<typename View::Key> absent, RowShape shape) {
   using Key = typename View::Key;
   constexpr bool kCopiesRows = !std::is_void_v<RowWord>;
   __shared__ Workspace work;
   // What a lane has found for another one: handed over here, it leaves in whole sectors, in the order of the keys.
   using Value = typename View::Value;
-  __shared__ Value found_values[View::kHasValue ? kFindBlock : 1];
+  __shared__ Value found_values[View::kHasValue ? kBlock : 1];
   [[maybe_unused]] Value* const warp_values = found_values + (View::kHasValue ? threadIdx.x / 32 * 32 : 0);
   std::uint8_t* owners = work.owners[threadIdx.x / 32];
-  const std::int64_t i = std::int64_t{blockIdx.x} * kFindBlock + threadIdx.x;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
   const std::int64_t first = i - threadIdx.x % 32;
   const bool valid = i < keys.count;
   Key key{};
-  if (valid) {
-    key = kWhole ? load_streaming(static_cast<const Key*>(keys.data) + i) : load_bytes<Key>(keys.data, i, keys.bytes);
-  }
+  if (valid) key = load_key<Key>(keys, i, kWhole);
   Probe<Key> probe(key, view.geometry);
 
   const auto on_hit = [&]([[maybe_unused]] const typename View::SlotType& slot, [[maybe_unused]] int lane) {

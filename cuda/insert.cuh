@@ -1,12 +1,10 @@
 #pragma once
 
+#include "batch.cuh"
 #include "executor.hpp"
 #include "probe.cuh"
 #include "rows.cuh"
 
-#ifndef INSERT_BLOCKS
-#define INSERT_BLOCKS 10
-#endif
 namespace gpuhash::cuda {
 
 /// What insertions count, per thread.
@@ -139,11 +137,16 @@ struct InsertTarget {
   std::uint64_t initial;    // the value of new keys where the batch has none
 };
 
+/// Blocks to a multiprocessor, at least: more of them have more loads in flight, but fewer registers each. 12 were
+/// slower than 10 (docs/performance.md).
+template <class View, bool kErased>
+inline constexpr int kInsertBlocks = sizeof(typename View::Key) > 8 ? 1
+                                     : kErased                      ? 8
+                                                                    : 10;
+
 /// kErased: as above. kWhole: keys and values have the width and the alignment of those in the slots.
 template <class View, bool kErased, bool kWhole>
-__global__ void __launch_bounds__(kBlock, sizeof(typename View::Key) > 8 ? 1
-                                          : kErased                      ? 8
-                                                                         : INSERT_BLOCKS)
+__global__ void __launch_bounds__(kBlock, (kInsertBlocks<View, kErased>))
     insert_kernel(View view, KeyBatch keys, ValueBatch values, InsertTarget target) {
   using Key = typename View::Key;
   using Value = typename View::Value;
@@ -151,16 +154,11 @@ __global__ void __launch_bounds__(kBlock, sizeof(typename View::Key) > 8 ? 1
   const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
   const bool valid = i < keys.count;
   Key key{};
-  if (valid) {
-    key = kWhole ? load_streaming(static_cast<const Key*>(keys.data) + i) : load_bytes<Key>(keys.data, i, keys.bytes);
-  }
+  if (valid) key = load_key<Key>(keys, i, kWhole);
   Value value{};
   if constexpr (View::kHasValue) {
     value = static_cast<Value>(target.initial);
-    if (valid && values.data != nullptr)
-      value = kWhole
-                  ? load_streaming(static_cast<const Value*>(values.data) + i)
-                  : load_bytes<Value>(values.data, values.broadcast ? 0 : i, static_cast<std::uint32_t>(values.bytes));
+    if (valid && values.data != nullptr) value = load_value<Value>(values, i, kWhole);
   }
 
   Counts counts;

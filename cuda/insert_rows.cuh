@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kBlock) insert_rows_kernel(View view, InsertBa
   warp_rows[lane] = -1;
   __syncwarp();
   Key key{};
-  if (valid) key = load_bytes<Key>(batch.keys.data, i, batch.keys.bytes);
+  if (valid) key = load_key<Key>(batch.keys, i, false);
 
   Counts counts;
   typename View::SlotType* claimed = nullptr;

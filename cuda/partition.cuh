@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "apply_cell.cuh"
+#include "batch.cuh"
 #include "executor.hpp"
 #include "probe.cuh"
 
@@ -267,13 +268,10 @@ struct BatchItems {
   __device__ __forceinline__ Item load(std::int64_t i) const {
     using Key = decltype(Item::key);
     Item item{};
-    item.key = whole ? __ldcs(static_cast<const Key*>(keys.data) + i) : load_bytes<Key>(keys.data, i, keys.bytes);
+    item.key = load_key<Key>(keys, i, whole);
     if constexpr (sizeof(Item) > sizeof(Key)) {
       using Value = decltype(Item::value);
-      if (values.data != nullptr)
-        item.value =
-            whole ? __ldcs(static_cast<const Value*>(values.data) + i)
-                  : load_bytes<Value>(values.data, values.broadcast ? 0 : i, static_cast<std::uint32_t>(values.bytes));
+      if (values.data != nullptr) item.value = load_value<Value>(values, i, whole);
     }
     return item;
   }

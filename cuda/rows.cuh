@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "batch.cuh"
 #include "executor.hpp"
 #include "probe.cuh"
 
@@ -196,8 +197,7 @@ __global__ void __launch_bounds__(kRowBlock)
     store_values_kernel(View view, const std::int64_t* places, ValueBatch values, std::int64_t count) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
   if (i >= count || places[i] < 0) return;
-  view.slots[places[i]].value =
-      load_bytes<typename View::Value>(values.data, values.broadcast ? 0 : i, static_cast<std::uint32_t>(values.bytes));
+  view.slots[places[i]].value = load_value<typename View::Value>(values, i, false);
 }
 
 /// places[i] = locations[i] where absent[i]; else -1. `found` is the complement of absent.
