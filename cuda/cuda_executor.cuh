@@ -327,15 +327,15 @@ class CudaExecutor final : public Executor<Key, Value> {
         with_row_words(view.rows.bytes, {view.rows.data, out.values, out.fallback}, [&](auto word, RowShape shape) {
           using Word = decltype(word);
           launch("finding keys", whole ? find_kernel<View, Word, true> : find_kernel<View, Word, false>, keys.count,
-                 kBlock, stream, view, keys, out, list, shape);
+                 kFindBlock, stream, view, keys, out, list, shape);
         });
         return;
       }
     }
     if constexpr (View::kHasValue)
       whole = whole && (out.values == nullptr || (out.bytes == sizeof(Value) && is_aligned<Value>(out.values)));
-    launch("finding keys", whole ? find_kernel<View, void, true> : find_kernel<View, void, false>, keys.count, kBlock,
-           stream, view, keys, out, list, RowShape{});
+    launch("finding keys", whole ? find_kernel<View, void, true> : find_kernel<View, void, false>, keys.count,
+           kFindBlock, stream, view, keys, out, list, RowShape{});
   }
 
   /// Waits.

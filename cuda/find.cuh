@@ -9,6 +9,8 @@
 
 namespace gpuhash::cuda {
 
+inline constexpr unsigned kFindBlock = 64;  // threads; in small blocks few warps wait for the one that searches longest
+
 /// What to do with the keys that a search does not find.
 template <class Key>
 struct AbsentList {
@@ -21,21 +23,19 @@ struct AbsentList {
 ///
 /// kWhole: keys, and values if they are wanted, have the width and the alignment of those in the slots.
 ///
-/// 12 blocks to a multiprocessor, that is 42 registers per thread: more loads in flight. Without the bound the compiler
-/// takes 48, and finds 28.1 and 18.7 G keys/s at loads 0.5 and 0.8; with it 30.6 and 21.1, and with 16 blocks, which
-/// spill registers, 28.2 and 21.6 (H200, 2^27 pairs of 8 + 8 bytes).
+/// 24 blocks to a multiprocessor, that is 42 registers per thread: more loads in flight (docs/performance.md).
 template <class View, class RowWord, bool kWhole>
-__global__ void __launch_bounds__(kBlock, sizeof(typename View::Key) <= 8 ? 12 : 8)
+__global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 24 : 16)
     find_kernel(View view, KeyBatch keys, FindOutput out, AbsentList<typename View::Key> absent, RowShape shape) {
   using Key = typename View::Key;
   constexpr bool kCopiesRows = !std::is_void_v<RowWord>;
   __shared__ Workspace work;
   // What a lane has found for another one: handed over here, it leaves in whole sectors, in the order of the keys.
   using Value = typename View::Value;
-  __shared__ Value found_values[View::kHasValue ? kBlock : 1];
+  __shared__ Value found_values[View::kHasValue ? kFindBlock : 1];
   [[maybe_unused]] Value* const warp_values = found_values + (View::kHasValue ? threadIdx.x / 32 * 32 : 0);
   std::uint8_t* owners = work.owners[threadIdx.x / 32];
-  const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kFindBlock + threadIdx.x;
   const std::int64_t first = i - threadIdx.x % 32;
   const bool valid = i < keys.count;
   Key key{};
