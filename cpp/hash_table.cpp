@@ -209,9 +209,11 @@ template <class Key, class Value>
 Control HashTable<Key, Value>::refresh(Stream stream) {
   Control control;
   context_->copy_to_host(&control, storage_.view.control, sizeof control, stream);
-  if (control.dropped != 0)
+  if (control.dropped != 0) {
+    context_->fill(&storage_.view.control->dropped, 0, sizeof control.dropped, stream);  // told once
     throw TableFullError("a replayed CUDA graph inserted more keys than the table had room for; " +
                          std::to_string(control.dropped) + " are lost: reserve more before capturing");
+  }
   size_bound_ = static_cast<std::int64_t>(control.size);
   worn_ = is_worn(control);
   return control;
@@ -466,6 +468,8 @@ void HashTable<Key, Value>::prepare_captured(const KeyBatch& keys) {
                      "CUDA graph is captured; call reserve() and len() before the capture");
   size_bound_ += keys.count;
   replays_insert_ = true;
+  // When it is replayed: keys may have been erased before, or have been taken out again for want of a row.
+  storage_.view.may_have_erased = true;
 }
 
 template <class Key, class Value>

@@ -55,7 +55,7 @@ struct Control {
   std::uint64_t undecided;    // keys of which count_absent cannot say
   std::uint64_t filter_bits;  // filter bits set since the last rebuild
   std::uint64_t erased;       // keys erased since the last rebuild
-  std::uint64_t dropped;      // keys that found no slot: only a replayed CUDA graph can overfill a table
+  std::uint64_t dropped;      // keys that found no slot or row: only a replayed CUDA graph can overfill a table
   std::uint64_t next_row;     // rows [0, next_row) have been handed out
   std::uint64_t free_rows;    // rows waiting in RowView::free
   std::uint64_t row_tickets;  // rows taken by the insertion under way

@@ -128,6 +128,21 @@ __device__ __forceinline__ void assign_value([[maybe_unused]] SlotType* slot, [[
     if (*static_cast<volatile Value*>(&slot->value) != value) slot->value = value;
 }
 
+/// Gives a new key's slot its row, and returns that; `claimed` is null in lanes without a new key. A key for which
+/// there is no row counts as dropped and not as inserted; settle_rows_kernel takes it out again. The whole warp calls
+/// it.
+template <class View>
+__device__ __forceinline__ std::int64_t give_row(const View& view, typename View::SlotType* claimed, Counts& counts) {
+  const std::int64_t row = take_row(view, claimed != nullptr);
+  if (claimed == nullptr) return kNoRow;
+  claimed->value = static_cast<typename View::Value>(row);
+  if (row == kNoRow) {
+    --counts.inserted;
+    ++counts.dropped;
+  }
+  return row;
+}
+
 /// What insert_kernel does with the keys' slots.
 struct InsertTarget {
   bool assign;              // overwrite values that are there
@@ -140,7 +155,7 @@ struct InsertTarget {
 /// Blocks to a multiprocessor, at least: more of them have more loads in flight, but fewer registers each. 12 were
 /// slower than 10 (docs/performance.md).
 template <class View, bool kErased>
-inline constexpr int kInsertBlocks = sizeof(typename View::Key) > 8 ? 1
+inline constexpr int kInsertBlocks = sizeof(typename View::Key) > 8 ? 7
                                      : kErased                      ? 8
                                                                     : 10;
 
@@ -176,10 +191,7 @@ __global__ void __launch_bounds__(kBlock, (kInsertBlocks<View, kErased>))
       });
 
   if constexpr (View::kHasValue && sizeof(Value) == sizeof(std::uint64_t)) {
-    if (target.rows) {
-      const std::int64_t row = take_row(view, is_new);
-      if (is_new) mine->value = static_cast<std::uint64_t>(row);
-    }
+    if (target.rows) is_new = give_row(view, is_new ? mine : nullptr, counts) != kNoRow;
   }
   if (valid) {
     if (target.inserted != nullptr) target.inserted[i] = is_new;

@@ -34,13 +34,12 @@ __global__ void __launch_bounds__(kBlock) insert_rows_kernel(View view, InsertBa
       view, work.owners[threadIdx.x / 32], key, empty_value<Value>(), valid, counts, Ignore{},
       [&](typename View::SlotType* slot) { claimed = slot; },
       [&](const typename View::SlotType& slot, int of) { warp_rows[of] = static_cast<std::int64_t>(slot.value); });
-  const bool is_new = claimed != nullptr;
-  const std::int64_t new_row = take_row(view, is_new);
-  if (is_new) claimed->value = static_cast<Value>(new_row);
+  const std::int64_t new_row = give_row(view, claimed, counts);
+  const bool is_new = new_row != kNoRow;
   if (valid && batch.inserted != nullptr) batch.inserted[i] = is_new;
 
   __syncwarp();
-  const std::int64_t row = is_new ? new_row : valid ? warp_rows[lane] : -1;
+  const std::int64_t row = claimed != nullptr ? new_row : valid ? warp_rows[lane] : -1;
   bool writes = row >= 0;
   if (batch.mode == InsertMode::kKeep) {
     writes = is_new;

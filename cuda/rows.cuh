@@ -99,15 +99,20 @@ __global__ void __launch_bounds__(kRowBlock)
   for (std::int64_t w = t % shape.lanes; w < shape.words; w += shape.lanes) storage[row * shape.words + w] = element;
 }
 
-/// A new row for each lane that wants one: those on the free stack first. The whole warp calls it. settle_rows_kernel
-/// takes them from the stack after the insertion.
+/// In a slot, instead of a row's number: there was no row left for the key.
+inline constexpr std::int64_t kNoRow = -1;
+
+/// A new row for each lane that wants one: those on the free stack first; kNoRow where none is left, which only a
+/// replayed CUDA graph can bring about. The whole warp calls it. settle_rows_kernel takes the rows from the stack after
+/// the insertion.
 template <class View>
 __device__ __forceinline__ std::int64_t take_row(const View& view, bool wanted) {
   const std::uint64_t ticket = take_ticket(&view.control->row_tickets, wanted);
-  if (!wanted) return -1;
+  if (!wanted) return kNoRow;
   const std::uint64_t free = view.control->free_rows;
-  return ticket < free ? view.rows.free[free - 1 - ticket]
-                       : static_cast<std::int64_t>(view.control->next_row + (ticket - free));
+  if (ticket < free) return view.rows.free[free - 1 - ticket];
+  const auto row = static_cast<std::int64_t>(view.control->next_row + (ticket - free));
+  return row < view.rows.capacity ? row : kNoRow;
 }
 
 /// What an insertion writes into the tags of its rows: another number than any that is in them before it. It is read
@@ -120,26 +125,38 @@ __device__ __forceinline__ std::uint32_t row_epoch(const View& view) {
 /// So many insertions share out the epochs, then the tags are cleared; small enough for a test to get there.
 inline constexpr std::uint64_t kMaxRowEpoch = 1 << 16;
 
-/// After an insertion: the rows that its tickets stand for are taken, and the next one has another epoch. One block.
+/// After an insertion: the rows that its tickets stand for are taken, keys that got none are taken out again, and the
+/// next insertion has another epoch. One block.
 template <class View>
 __global__ void __launch_bounds__(kRowBlock) settle_rows_kernel(View view) {
   Control& control = *view.control;
   const bool epochs_are_spent = control.row_epoch + 1 >= kMaxRowEpoch;
+  const std::uint64_t reused = min(control.row_tickets, control.free_rows);
+  const std::uint64_t wanted = control.next_row + (control.row_tickets - reused);
+  const auto capacity = static_cast<std::uint64_t>(view.rows.capacity);
   __syncthreads();
   if (epochs_are_spent)
     for (std::int64_t row = threadIdx.x; row < view.rows.capacity; row += kRowBlock) view.rows.tags[row] = 0;
-  if (threadIdx.x != 0) return;
-  if (control.row_tickets <= control.free_rows) {
-    control.free_rows -= control.row_tickets;
-  } else {
-    control.next_row += control.row_tickets - control.free_rows;
-    control.free_rows = 0;
+  if constexpr (View::kHasValue) {
+    using Key = typename View::Key;
+    using Value = typename View::Value;
+    if (wanted > capacity) {
+      // Erased, not empty: keys may have passed the slot. Only here, where nobody walks any more.
+      for (std::uint64_t i = threadIdx.x; i < view.slot_count(); i += kRowBlock) {
+        typename View::SlotType& slot = view.slots[i];
+        if (is_live(slot.key) && slot.value == static_cast<Value>(kNoRow))
+          slot = {erased_key<Key>(), empty_value<Value>()};
+      }
+    }
   }
+  if (threadIdx.x != 0) return;
+  control.free_rows -= reused;
+  control.next_row = min(wanted, capacity);
   control.row_tickets = 0;
   control.row_epoch = epochs_are_spent ? 0 : control.row_epoch + 1;
 }
 
-/// rows[i] = the row number in slot locations[i], in place; -1 where `only` says false.
+/// rows[i] = the row number in slot locations[i], in place; negative where there is none or `only` says false.
 template <class View>
 __global__ void __launch_bounds__(kRowBlock)
     rows_of_locations_kernel(View view, std::int64_t* locations, const bool* only, std::int64_t count) {

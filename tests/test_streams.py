@@ -242,6 +242,94 @@ def test_cuda_graph_of_rows_with_duplicates(torch_cuda, method):
     assert len(table) == (held >= 0).sum()
 
 
+@pytest.mark.parametrize("deterministic", [False, True], ids=["any-order", "in-order"])
+@pytest.mark.parametrize("value_shape", [(), (5,)], ids=["scalar", "rows"])
+@pytest.mark.parametrize("method", ["insert", "insert_or_assign", "insert_or_apply"])
+def test_cuda_graph_that_overfills_the_table(torch_cuda, method, value_shape, deterministic):
+    """Keys without room are lost, which the next call that waits says once, and all else is as it should be."""
+    torch = torch_cuda
+    table = HashTable(
+        "int64", "int64", value_shape=value_shape, device="cuda", capacity=512, deterministic=deterministic
+    )
+    room = int(table.capacity * table.max_load_factor) if value_shape else table.capacity
+    rng = np.random.default_rng(0)
+    pool = rng.permutation(2000)
+    keys = torch.from_numpy(pool[:150]).cuda()
+    values = torch.zeros(150, *value_shape, dtype=torch.int64, device="cuda")
+    new = torch.zeros(150, dtype=torch.bool, device="cuda")
+
+    def step():
+        getattr(table, method)(keys, values, *(["add"] if method == "insert_or_apply" else []), out=new)
+
+    step()
+    model = dict.fromkeys(pool[:150].tolist(), 0)
+    assert len(table) == len(model)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    lost = 0
+    for replay in range(1, 8):
+        old = rng.choice(list(model), 50, replace=False)
+        batch = rng.permutation(np.concatenate([old, pool[100 * replay + 50 : 100 * replay + 150]]))
+        numbers = np.arange(150) + 1000 * replay
+        keys.copy_(torch.from_numpy(batch))
+        values.copy_(torch.from_numpy(numbers).reshape(150, *[1] * len(value_shape)).expand(values.shape))
+        graph.replay()
+        known = np.isin(batch, list(model))
+        inserted = to_numpy(new)
+        assert not (inserted & known).any()
+        assert inserted.sum() == min(100, room - len(model))
+        lost += 100 - int(inserted.sum())
+        if method == "insert_or_apply":
+            for key, number in zip(batch[known].tolist(), numbers[known].tolist(), strict=True):
+                model[key] += number
+        written = inserted | known if method == "insert_or_assign" else inserted
+        model.update(zip(batch[written].tolist(), numbers[written].tolist(), strict=True))
+
+    with pytest.raises(TableFullError, match=f"{lost} are lost"):
+        len(table)
+    assert len(table) == len(model) == room
+    everything = torch.from_numpy(pool).cuda()
+    got, found = table.find(everything)
+    same_bytes(found, np.isin(pool, list(model)))
+    expected = np.array([model.get(key, 0) for key in pool.tolist()]).reshape(-1, *[1] * len(value_shape))
+    same_bytes(got, np.broadcast_to(expected, got.shape))
+    table[everything] = 7  # outside the graph it grows
+    assert len(table) == len(pool)
+    same_bytes(table[everything], np.full(got.shape, 7))
+
+
+@pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
+def test_cuda_graph_takes_erased_slots_again(torch_cuda, value_shape):
+    """A full table, in which every key that is erased leaves a mark, and nothing had been erased before the capture."""
+    torch = torch_cuda
+    table = HashTable("int64", "int64", value_shape=value_shape, device="cuda", capacity=1024, growth=False)
+    others = HashTable("int64", "int64", value_shape=value_shape, device="cuda")  # for CUDA to load the kernels
+    kept = table.capacity - 64
+    keys = torch.arange(kept, device="cuda")
+    table[keys] = 5
+    keys = torch.arange(64, device="cuda") - 64
+    values = torch.zeros(64, *value_shape, dtype=torch.int64, device="cuda")
+    new, gone = (torch.zeros(64, dtype=torch.bool, device="cuda") for _ in range(2))
+
+    def step(table):
+        table.insert_or_assign(keys, values, out=new)
+        table.erase(keys, out=gone)
+
+    step(others)
+    assert len(table) == kept
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(table)
+    for _ in range(20):
+        keys += 10_000
+        graph.replay()
+        assert new.all()
+        assert gone.all()
+        assert len(table) == kept
+    same_bytes(table[torch.arange(kept, device="cuda")], np.full((kept, *value_shape), 5))
+
+
 def test_cuda_graph_that_would_have_to_grow_is_refused(torch_cuda):
     torch = torch_cuda
     table = HashTable("int64", "float32", device="cuda")
