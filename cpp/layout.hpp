@@ -263,8 +263,7 @@ GPUHASH_HD void store_parts(void* to, std::uint32_t parts, const Word& word) {
 }  // namespace detail
 
 /// Reads `bytes` (1 to sizeof(Word)) as the low bytes of a word; the others are zero. Little-endian, like all our
-/// targets. Arrays are aligned to their elements only: two int8 or
-/// four int32 make a key that no wider load may read.
+/// targets. Arrays are aligned to their elements only: two int8 or four int32 make a key that no wider load may read.
 template <class Word>
 GPUHASH_HD Word load_bytes(const void* data, std::int64_t index, std::uint32_t bytes) {
   const char* from = static_cast<const char*>(data) + index * static_cast<std::int64_t>(bytes);

@@ -20,7 +20,7 @@
 namespace gpuhash::cuda {
 
 inline constexpr unsigned kAllLanes = ~0u;
-inline constexpr unsigned kBlock = 128;  // threads per block of the probing kernels
+inline constexpr unsigned kBlock = 128;  // threads per block of the probing kernels; of lookups fewer (find.cuh)
 inline constexpr unsigned kWarps = kBlock / 32;
 
 /// Scratch of a block in shared memory.

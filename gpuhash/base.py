@@ -215,7 +215,9 @@ class KeyedTable(Calls):
         self._core.reserve(count_of(size, "size"), self._stream())
 
     def rehash(self, capacity: int = 0) -> None:
-        """Rebuilds the table with ``capacity`` slots or as many as its keys need; row numbers stay. Waits."""
+        """Rebuilds the table with ``capacity`` slots, or as many as its keys need if that is more; row numbers stay.
+        Waits.
+        """
         self._core.rehash(count_of(capacity, "capacity"), False, self._stream())
 
     def shrink_to_fit(self) -> None:
@@ -268,7 +270,7 @@ class KeyedTable(Calls):
 
     @property
     def deterministic(self) -> bool:
-        """Is the value that stays of a key's duplicates in a batch always the last?"""
+        """Whether of a key's duplicates in a batch the last stays (with ``insert`` the first), or any of them."""
         return self._core.deterministic
 
     @property

@@ -101,7 +101,7 @@ class Operations(KeyedTable):
         Returns
         -------
         bool array of shape ``batch``: was the key new; true for exactly one of a new key's duplicates. With
-        ``deterministic=True`` the first of a new key's values stays.
+        ``deterministic=True`` the first of a new key's values stays. Waits, and raises, as ``insert_or_assign``.
         """
         return self._insert(keys, values, "keep", out)
 
@@ -146,8 +146,8 @@ class Operations(KeyedTable):
     def insert_or_apply(self, keys: Any, values: Any, op: str, out: Any = None) -> Any:
         """Inserts the keys that are not there, and combines the values of those that are with the new ones.
 
-        All of a key's duplicates in a batch count; sums and products of floats depend on their order, which is not
-        fixed. Integers wrap. Minima and maxima of floats pass NaN on.
+        All of a key's duplicates in a batch count; sums and products of floats depend on their order, which is that of
+        the batch on the host, and not fixed on a GPU. Integers wrap. Minima and maxima of floats pass NaN on.
 
         Parameters
         ----------
@@ -159,7 +159,8 @@ class Operations(KeyedTable):
 
         Returns
         -------
-        bool array of shape ``batch``: was the key new; true for exactly one of a new key's duplicates.
+        bool array of shape ``batch``: was the key new; true for exactly one of a new key's duplicates. Waits as
+        ``insert_or_assign``.
 
         Raises
         ------
@@ -167,6 +168,8 @@ class Operations(KeyedTable):
             For operations that the value dtype does not have: bits of floats, minima of complex numbers.
         ValueError
             For an unknown operation.
+        TypeError, ValueError, TableFullError, MemoryError
+            As ``insert_or_assign``.
         """
         name = op.replace("-", "_") if isinstance(op, str) else op
         if name == "keep":

@@ -227,7 +227,7 @@ class HashTable(Operations):
         """Inserts ``default`` for the keys that are absent, and gives the values of all.
 
         ``default`` is as the values of an insertion: one for each key or one for all; None takes the table's default.
-        ``out`` as for ``get``.
+        ``out`` as for ``get``. Waits, and raises, as ``insert``; ValueError where there is no default.
         """
         if default is None:
             if self._default is None:
@@ -286,6 +286,8 @@ class HashTable(Operations):
         other
             A mapping; a table of the same dtypes and shapes, on any device; an iterable of pairs, of which the last
             of a key wins; or a tuple of an array of keys and one of values, which may be two arguments as well.
+
+        Waits where ``other`` is a table; else it waits, and in any case raises, as ``table[keys] = values``.
         """
         if values is not _NO_DEFAULT:
             self._assign(other, values)
