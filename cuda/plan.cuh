@@ -59,8 +59,10 @@ bool plan_pays(const Geometry& geometry, std::int64_t keys) {
   const std::uint64_t table_bytes = std::uint64_t{geometry.bucket_count} * View::kBucketBytes;
   if (geometry.region_count > kMaxBins * kMaxBins || keys > std::int64_t{1} << 30) return false;
   if (const std::int64_t least = partition_threshold(); least >= 0) return keys >= std::max<std::int64_t>(least, 1);
-  if (table_bytes <= kL2Bytes)
-    return keys >= kMinKeysInL2 && keys >= std::int64_t{geometry.bucket_count} * View::kSlots / 8 * 5;
+  if (table_bytes <= kL2Bytes) {
+    const std::int64_t slots = std::int64_t{geometry.bucket_count} * View::kSlots;
+    return keys >= kMinKeysInL2 && keys >= slots / 8 * 5 && keys <= slots;  // a larger batch makes the table grow first
+  }
   return keys >= kMinKeys && static_cast<std::uint64_t>(keys) * 96 >= table_bytes;
 }
 
