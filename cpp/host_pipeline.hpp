@@ -1,11 +1,13 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <new>
 #include <type_traits>
 
+#include "host_room.hpp"
 #include "host_simd.hpp"
 #include "host_walk.hpp"
 
@@ -18,14 +20,16 @@ inline constexpr std::int64_t kAhead = 32;
 /// Keys between two looks at the queues, and walks that a queue keeps waiting for their line.
 inline constexpr std::int64_t kBlock = 16;
 inline constexpr std::uint64_t kQueued = 16;
+/// The queues are gone through once per block, as where a short loop ends cannot be predicted, and once more only where
+/// one of them has more walks than this.
+inline constexpr std::uint64_t kMostQueued = 32;
 
 /// A table of at most this many bytes lies in the cache next to the core, whose latency other keys' work hides.
 inline constexpr std::uint64_t kNearBytes = std::uint64_t{1} << 20;
-/// There, walks that go on wait for nothing but company: the loops over them are long, as where a loop ends cannot be
-/// predicted.
+/// There, walks that go on wait for nothing but company, so that the loops over them are long.
 inline constexpr std::int64_t kNearBlock = 64;
 inline constexpr std::uint64_t kNearQueued = 48;
-/// At least what is queued and a block more.
+/// At least what a block or a pass over the other queues adds to a queue, and a walk more.
 inline constexpr std::uint64_t kQueueSize = 128;
 
 template <class View>
@@ -80,8 +84,12 @@ struct ListedPositions {
 /// Takes every key to its place; keys that are equal get there in their order.
 ///
 /// Home buckets are asked for kAhead keys early. A walk that has to go on, because its bucket is full and lacks the
-/// key, waits in a queue for the bucket's filter byte, and if that tells it to go on, in a second queue for the next
+/// key, waits in a queue for the bucket's filter byte, and if that tells it to go on, in another queue for the next
 /// bucket. Equal keys take the same steps, so they leave each queue in the order in which they came.
+///
+/// A new key that finds its next bucket full, too, goes back and takes another's place (host_room.hpp). It is known to
+/// be new where the filter of the bucket before lacks its bit, so it leaves its bit in a bucket only when it has found
+/// its place further on, or none in that bucket.
 ///
 /// What comes of a walk is told to an object of this shape:
 ///
@@ -103,9 +111,9 @@ class Pipeline {
       for (std::int64_t n = 0; n < std::min(kAhead, count); ++n) ask_for_home(n);
     for (std::int64_t n = 0; n < count; n += kThisBlock) {
       look_at_homes(n, std::min(n + kThisBlock, count), count);
-      if (!kNear || at_filter_.size() > kNearQueued) work_off(kNear ? 0 : kQueued);
+      if (!kNear || at_home_.size() > kNearQueued) work_off(kNear ? 0 : kQueued, kNear ? 0 : kMostQueued);
     }
-    work_off(0);
+    work_off(0, 0);
   }
 
   /// As run() has left it.
@@ -113,18 +121,37 @@ class Pipeline {
   std::uint64_t new_filter_bits() const { return new_filter_bits_; }
 
  private:
-  struct Walk {
+  struct Home {
+    std::uint32_t bucket;
+    std::uint32_t filter_bit;
+  };
+  /// A walk that its home bucket has not settled. Absent keys mostly stop there, so it takes no more room than needed.
+  struct HomeWalk {
+    std::int64_t i;
+    Home home;
+  };
+  struct Lookup {
     Probe<Key> probe;
     std::int64_t i;
   };
+  struct Insertion {
+    Probe<Key> probe;
+    std::int64_t i;
+    std::uint32_t home = 0;    // the first bucket
+    std::uint32_t before = 0;  // the bucket before this one
+  };
+  using Walk = std::conditional_t<kPurpose == Purpose::kInsertion, Insertion, Lookup>;
   using SlotType = typename View::SlotType;
   static constexpr std::int64_t kThisBlock = kNear ? kNearBlock : kBlock;
+  /// A home is needed again once its block has been looked at.
+  static constexpr std::int64_t kHomes = std::bit_ceil(static_cast<std::uint64_t>(kAhead + kBlock));
+  static constexpr std::uint32_t kTracked = kPurpose == Purpose::kInsertion ? 1024 : 1;
   static constexpr bool kEveryLook = !kNear && requires { Visitor::kEveryLook; };
 
   void ask_for_home(std::int64_t n) {
     const Probe<Key> probe(keys_[positions_[n]], view_.geometry);
     prefetch_bucket(view_, probe.bucket());
-    homes_[n % kAhead] = probe.bucket();
+    homes_[n % kHomes] = {probe.bucket(), probe.filter_bit()};
   }
 
   void look_at_homes(std::int64_t n, std::int64_t end, [[maybe_unused]] std::int64_t count) {
@@ -132,36 +159,83 @@ class Pipeline {
       for (; n < end; ++n) {
         const std::int64_t i = positions_[n];
         const Probe<Key> probe(keys_[i], view_.geometry);
-        if (!look(i, probe.stored(), probe.bucket())) wait_for_filter({probe, i}, true);
+        const bool settled = look(i, probe.stored(), probe.bucket());
+        if (!settled) wait_at_home({i, {probe.bucket(), probe.filter_bit()}});
       }
     } else {
-      // Which walks go on is noted without a branch, and their hash is computed again: writing all of every probe to
-      // memory, or guessing wrongly, takes longer.
+      // Which walks go on is noted without a branch: a wrong guess takes longer, and so does writing all of every walk.
       std::int64_t late[kBlock];
       std::size_t late_count = 0;
       for (; n < end; ++n) {
         const std::int64_t i = positions_[n];
-        const std::uint32_t home = homes_[n % kAhead];
+        const std::uint32_t home = homes_[n % kHomes].bucket;
         if (n + kAhead < count) ask_for_home(n + kAhead);
         Key stored = keys_[i];
         if (home == view_.geometry.bucket_count) stored = Probe<Key>(stored, view_.geometry).stored();
-        late[late_count] = i;
+        late[late_count] = n;
         late_count += look(i, stored, home) ? 0 : 1;
       }
-      for (std::size_t l = 0; l < late_count; ++l)
-        wait_for_filter({Probe<Key>(keys_[late[l]], view_.geometry), late[l]}, true);
+      for (std::size_t l = 0; l < late_count; ++l) {
+        const Home home = homes_[late[l] % kHomes];
+        __builtin_prefetch(view_.filters + home.bucket);
+        wait_at_home({positions_[late[l]], home});
+      }
     }
   }
 
-  /// Leaves at most `rest` walks in each queue.
-  void work_off(std::uint64_t rest) {
-    while (at_filter_.size() > rest || at_bucket_.size() > rest) {
-      while (at_filter_.size() > rest) go_on(at_filter_.pop());
+  void wait_at_home(const HomeWalk& late) {
+    if constexpr (kPurpose == Purpose::kInsertion)
+      last_[late.home.bucket % kTracked] = static_cast<std::uint32_t>(late.i);
+    at_home_.push_if(true, late);
+  }
+
+  /// Does a walk wait that began at the same bucket, but later? Sometimes true where none does.
+  bool is_followed(std::uint32_t home, std::int64_t i) const {
+    return last_[home % kTracked] != static_cast<std::uint32_t>(i);
+  }
+
+  /// Goes through the queues and leaves at most `rest` walks in each; up to `most`, if that needs another round.
+  void work_off(std::uint64_t rest, std::uint64_t most) {
+    do {
+      // Equal keys that wait in the same queue may have to be done before anyone sees what has been done for the first.
+      for (std::uint64_t keep = rest; at_home_.size() > keep;)
+        if (leave_home(at_home_.pop()) == Followers::kAtOnce) keep = 0;
+      for (std::uint64_t keep = rest; at_filter_.size() > keep;)
+        if (go_on(at_filter_.pop()) == Followers::kAtOnce) keep = 0;
       while (at_bucket_.size() > rest) look_again(at_bucket_.pop());
-    }
+    } while (at_home_.size() > most || at_filter_.size() > most || at_bucket_.size() > most);
   }
 
-  void look_again(const Walk& walk) { wait_for_filter(walk, !look(walk.i, walk.probe.stored(), walk.probe.bucket())); }
+  enum class Followers { kInTurn, kAtOnce };
+
+  /// As go_on(), for the home bucket.
+  Followers leave_home(const HomeWalk& late) {
+    const Key key = keys_[late.i];  // not a stray one: their bucket is never full
+    if constexpr (kPurpose == Purpose::kInsertion) {
+      if (has_erased_or(key, late.home.bucket)) return walk_anew(late.i, late.home.bucket);
+    } else if ((view_.filters[late.home.bucket] & late.home.filter_bit) == 0) {
+      if constexpr (!kEveryLook) visitor_.absent(late.i);
+      return Followers::kInTurn;
+    }
+    Walk walk{Probe<Key>(key, view_.geometry), late.i};
+    if constexpr (kPurpose == Purpose::kInsertion) walk.home = late.home.bucket;
+    wait_for_next_bucket(walk, true);
+    return Followers::kInTurn;
+  }
+
+  void look_again(const Walk& walk) {
+    const bool settled = look(walk.i, walk.probe.stored(), walk.probe.bucket());
+    if constexpr (kPurpose == Purpose::kInsertion) {
+      // leave_bit() if the key has its place now, without a branch.
+      std::uint8_t& filter = view_.filters[walk.before];
+      const bool lacks_bit = (filter & walk.probe.filter_bit()) == 0;
+      new_filter_bits_ += settled && lacks_bit ? 1 : 0;
+      filter |= settled ? walk.probe.filter_bit() : 0;
+      if constexpr (!kNear)
+        if (!settled && lacks_bit) ask_for_room(view_, walk.before);
+    }
+    wait_for_filter(walk, !settled);
+  }
 
   void wait_for_filter(const Walk& walk, bool wanted) {
     if constexpr (!kNear)
@@ -190,45 +264,80 @@ class Pipeline {
   }
 
   /// The bucket is full and had not the key.
-  void go_on(Walk walk) {
-    std::uint8_t& filter = view_.filters[walk.probe.bucket()];
-    bool goes_on = (filter & walk.probe.filter_bit()) != 0;
+  Followers go_on(Walk walk) {
+    bool goes_on = true;
     if constexpr (kPurpose == Purpose::kInsertion) {
-      // Where an erased slot is free, or was and has been given to an equal key, the walk is done from its beginning.
-      SlotType* const bucket = bucket_at(view_, walk.probe.bucket());
-      const auto erased = Simd::template slots_with<View>(bucket, erased_key<Key>());
-      const auto match = Simd::template slots_with<View>(bucket, walk.probe.stored());
-      if (erased.any() | match.any()) return walk_anew(walk.i);
-      new_filter_bits_ += goes_on ? 0 : 1;
-      filter |= walk.probe.filter_bit();
-      goes_on = true;
+      if (goes_back(walk)) return Followers::kInTurn;
+      if (has_erased_or(walk.probe.stored(), walk.probe.bucket())) return walk_anew(walk.i, walk.home);
+      // From outside of its region the key does not come back.
+      if (walk.probe.at_last_hop_in_region()) leave_bit_of(walk, walk.probe.bucket());
+    } else {
+      goes_on = (view_.filters[walk.probe.bucket()] & walk.probe.filter_bit()) != 0;
     }
     if (goes_on) {
-      if (reach_ == Reach::kRegion && walk.probe.at_last_hop_in_region()) return visitor_.left_region(walk.i);
+      if (reach_ == Reach::kRegion && walk.probe.at_last_hop_in_region()) {
+        visitor_.left_region(walk.i);
+        return Followers::kInTurn;
+      }
       if (walk.probe.exhausted(view_.geometry)) {
         if constexpr (kPurpose == Purpose::kInsertion)
           visitor_.place(walk.i, walk.probe.stored(), static_cast<SlotType*>(nullptr), false);
         else if constexpr (!kEveryLook)
           visitor_.absent(walk.i);
-        return;
+        return Followers::kInTurn;
       }
     } else if constexpr (kPurpose == Purpose::kLookup && !kEveryLook) {
       visitor_.absent(walk.i);
     }
-    walk.probe.next(view_.geometry);
-    if constexpr (!kNear)
-      if (goes_on) prefetch_bucket(view_, walk.probe.bucket());
-    at_bucket_.push_if(goes_on, walk);
+    wait_for_next_bucket(walk, goes_on);
+    return Followers::kInTurn;
   }
 
-  void walk_anew(std::int64_t i) {
+  void wait_for_next_bucket(Walk& walk, bool wanted) {
+    if constexpr (kPurpose == Purpose::kInsertion) walk.before = walk.probe.bucket();
+    walk.probe.next(view_.geometry);
+    if constexpr (!kNear)
+      if (wanted) prefetch_bucket(view_, walk.probe.bucket());
+    at_bucket_.push_if(wanted, walk);
+  }
+
+  /// Does the full bucket have an erased slot, or had one that an equal key has got by now? Then the walk is done from
+  /// its beginning.
+  bool has_erased_or(const Key& stored, std::uint32_t bucket_index) {
+    SlotType* const bucket = bucket_at(view_, bucket_index);
+    const auto erased = Simd::template slots_with<View>(bucket, erased_key<Key>());
+    const auto match = Simd::template slots_with<View>(bucket, stored);
+    return erased.any() | match.any();
+  }
+
+  /// The bucket is full, like the one before. True if the key gets a place in the one before: if its filter says that
+  /// the key is new, and no equal key has passed it since, to which the place would be lost.
+  bool goes_back(const Walk& walk) {
+    if ((view_.filters[walk.before] & walk.probe.filter_bit()) != 0) return false;
+    SlotType* const slot =
+        is_followed(walk.home, walk.i) ? nullptr : make_room<Simd>(view_, walk.before, new_filter_bits_);
+    if (slot != nullptr)
+      visitor_.place(walk.i, walk.probe.stored(), slot, true);
+    else
+      leave_bit_of(walk, walk.before);
+    return slot != nullptr;
+  }
+
+  void leave_bit_of(const Walk& walk, std::uint32_t bucket) {
+    leave_bit(view_, bucket, walk.probe.filter_bit(), new_filter_bits_);
+  }
+
+  Followers walk_anew(std::int64_t i, std::uint32_t home) {
     const Probe<Key> probe(keys_[i], view_.geometry);
     const View view = view_;  // the member's address would keep it out of registers
     const auto place = host::walk<kPurpose>(view, reach_, probe);
     new_filter_bits_ += place.new_filter_bits;
-    if (place.left_region) return visitor_.left_region(i);
-    visitor_.place(i, probe.stored(), place.match != nullptr ? place.match : place.vacant,
-                   place.match == nullptr && place.vacant != nullptr);
+    if (place.left_region)
+      visitor_.left_region(i);
+    else
+      visitor_.place(i, probe.stored(), place.match != nullptr ? place.match : place.vacant,
+                     place.match == nullptr && place.vacant != nullptr);
+    return is_followed(home, i) ? Followers::kAtOnce : Followers::kInTurn;
   }
 
   const View view_;
@@ -237,7 +346,10 @@ class Pipeline {
   const Positions positions_;
   Visitor visitor_;  // a copy, in registers
   std::uint64_t new_filter_bits_ = 0;
-  std::uint32_t homes_[kAhead];  // buckets
+  Home homes_[kHomes];
+  std::uint32_t
+      last_[kTracked];  // by home bucket: the position, or its low bits, of the last walk that has waited there
+  Queue<HomeWalk, kQueueSize> at_home_;  // for its filter byte
   Queue<Walk, kQueueSize> at_filter_;
   Queue<Walk, kQueueSize> at_bucket_;
 };

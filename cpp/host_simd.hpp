@@ -21,6 +21,7 @@ class SlotMask {
   explicit SlotMask(std::uint32_t bits) : bits_(bits) {}
 
   bool any() const { return bits_ != 0; }
+  std::uint32_t count() const { return static_cast<std::uint32_t>(std::popcount(bits_)); }
   /// The first of them; where there are none, the last slot of the bucket.
   SlotType* first(SlotType* bucket) const {
     constexpr std::uint32_t kLast = std::uint32_t{1} << ((View::kSlots - 1) * kStride);

@@ -60,6 +60,14 @@ typename View::SlotType* bucket_of(const View& view, const typename View::SlotTy
   return bucket_at(view, static_cast<std::uint64_t>(slot - view.slots) / View::kSlots);
 }
 
+/// Leaves a key's bit in the filter of a bucket that it passes, and counts it if it was not there.
+template <class View, class Count>
+void leave_bit(const View& view, std::uint32_t bucket, std::uint8_t bit, Count& new_filter_bits) {
+  std::uint8_t& filter = view.filters[bucket];
+  new_filter_bits += (filter & bit) == 0 ? 1 : 0;
+  filter |= bit;
+}
+
 enum class Purpose { kLookup, kInsertion };
 
 /// kRegion: the walk gives up where it would leave the key's region.
@@ -98,8 +106,7 @@ template <Purpose kPurpose, class View>
     if (empty.any()) return place;
     if ((view.filters[probe.bucket()] & probe.filter_bit()) == 0) {
       if (kPurpose == Purpose::kLookup || place.vacant != nullptr) return place;
-      view.filters[probe.bucket()] |= probe.filter_bit();
-      ++place.new_filter_bits;
+      leave_bit(view, probe.bucket(), probe.filter_bit(), place.new_filter_bits);
     }
     if (reach == Reach::kRegion && probe.at_last_hop_in_region()) {
       place.left_region = true;
