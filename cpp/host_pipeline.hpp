@@ -1,13 +1,12 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <new>
 #include <type_traits>
 
-#include "host_room.hpp"
+#include "host_displace.hpp"
 #include "host_simd.hpp"
 #include "host_walk.hpp"
 
@@ -87,9 +86,9 @@ struct ListedPositions {
 /// key, waits in a queue for the bucket's filter byte, and if that tells it to go on, in another queue for the next
 /// bucket. Equal keys take the same steps, so they leave each queue in the order in which they came.
 ///
-/// A new key that finds its next bucket full, too, goes back and takes another's place (host_room.hpp). It is known to
-/// be new where the filter of the bucket before lacks its bit, so it leaves its bit in a bucket only when it has found
-/// its place further on, or none in that bucket.
+/// A new key that finds the next bucket full, too, goes back and takes the place of another (host_displace.hpp). That
+/// it is new is known where the filter of the bucket before lacks its bit. So a key does not leave its bit when it
+/// passes a bucket, but when it has found a place further on, or finds none in that bucket.
 ///
 /// What comes of a walk is told to an object of this shape:
 ///
@@ -98,6 +97,7 @@ struct ListedPositions {
 ///                                    the walk; `match` is the key's slot, if any; what the last bucket shows counts
 ///   place(i, stored, slot, is_new)   kInsertion, once for each key; slot null: the table is full
 ///   left_region(i)                   kRegion: instead, where the walk would leave the key's region
+///   kDistinct                        if it has this, no two keys are equal
 template <Purpose kPurpose, bool kNear, class Simd, class View, class Keys, class Positions, class Visitor>
 class Pipeline {
  public:
@@ -121,14 +121,11 @@ class Pipeline {
   std::uint64_t new_filter_bits() const { return new_filter_bits_; }
 
  private:
-  struct Home {
-    std::uint32_t bucket;
-    std::uint32_t filter_bit;
-  };
-  /// A walk that its home bucket has not settled. Absent keys mostly stop there, so it takes no more room than needed.
+  /// A walk that its home bucket has not settled. Absent keys mostly end there: their filter bit is all that they need.
   struct HomeWalk {
     std::int64_t i;
-    Home home;
+    std::uint32_t bucket;
+    std::uint32_t filter_bit;
   };
   struct Lookup {
     Probe<Key> probe;
@@ -143,15 +140,13 @@ class Pipeline {
   using Walk = std::conditional_t<kPurpose == Purpose::kInsertion, Insertion, Lookup>;
   using SlotType = typename View::SlotType;
   static constexpr std::int64_t kThisBlock = kNear ? kNearBlock : kBlock;
-  /// A home is needed again once its block has been looked at.
-  static constexpr std::int64_t kHomes = std::bit_ceil(static_cast<std::uint64_t>(kAhead + kBlock));
   static constexpr std::uint32_t kTracked = kPurpose == Purpose::kInsertion ? 1024 : 1;
   static constexpr bool kEveryLook = !kNear && requires { Visitor::kEveryLook; };
 
   void ask_for_home(std::int64_t n) {
     const Probe<Key> probe(keys_[positions_[n]], view_.geometry);
     prefetch_bucket(view_, probe.bucket());
-    homes_[n % kHomes] = {probe.bucket(), probe.filter_bit()};
+    homes_[n % kAhead] = probe.bucket();
   }
 
   void look_at_homes(std::int64_t n, std::int64_t end, [[maybe_unused]] std::int64_t count) {
@@ -160,44 +155,45 @@ class Pipeline {
         const std::int64_t i = positions_[n];
         const Probe<Key> probe(keys_[i], view_.geometry);
         const bool settled = look(i, probe.stored(), probe.bucket());
-        if (!settled) wait_at_home({i, {probe.bucket(), probe.filter_bit()}});
+        if (!settled) wait_at_home(i, probe);
       }
     } else {
-      // Which walks go on is noted without a branch: a wrong guess takes longer, and so does writing all of every walk.
+      // Which walks go on is noted without a branch, and their hash is computed again: writing all of every walk to
+      // memory, or guessing wrongly, takes longer.
       std::int64_t late[kBlock];
       std::size_t late_count = 0;
       for (; n < end; ++n) {
         const std::int64_t i = positions_[n];
-        const std::uint32_t home = homes_[n % kHomes].bucket;
+        const std::uint32_t home = homes_[n % kAhead];
         if (n + kAhead < count) ask_for_home(n + kAhead);
         Key stored = keys_[i];
         if (home == view_.geometry.bucket_count) stored = Probe<Key>(stored, view_.geometry).stored();
-        late[late_count] = n;
+        late[late_count] = i;
         late_count += look(i, stored, home) ? 0 : 1;
       }
       for (std::size_t l = 0; l < late_count; ++l) {
-        const Home home = homes_[late[l] % kHomes];
-        __builtin_prefetch(view_.filters + home.bucket);
-        wait_at_home({positions_[late[l]], home});
+        const Probe<Key> probe(keys_[late[l]], view_.geometry);
+        __builtin_prefetch(view_.filters + probe.bucket());
+        wait_at_home(late[l], probe);
       }
     }
   }
 
-  void wait_at_home(const HomeWalk& late) {
-    if constexpr (kPurpose == Purpose::kInsertion)
-      last_[late.home.bucket % kTracked] = static_cast<std::uint32_t>(late.i);
-    at_home_.push_if(true, late);
+  void wait_at_home(std::int64_t i, const Probe<Key>& probe) {
+    if constexpr (kPurpose == Purpose::kInsertion) last_[probe.bucket() % kTracked] = static_cast<std::uint32_t>(i);
+    at_home_.push_if(true, {i, probe.bucket(), probe.filter_bit()});
   }
 
-  /// Does a walk wait that began at the same bucket, but later? Sometimes true where none does.
+  /// May a walk for an equal key have come to wait after this one? Then this one must not put the key into a bucket
+  /// that the other has passed: keys that come later would see it there, and overtake the other.
   bool is_followed(std::uint32_t home, std::int64_t i) const {
+    if constexpr (requires { Visitor::kDistinct; }) return false;
     return last_[home % kTracked] != static_cast<std::uint32_t>(i);
   }
 
   /// Goes through the queues and leaves at most `rest` walks in each; up to `most`, if that needs another round.
   void work_off(std::uint64_t rest, std::uint64_t most) {
     do {
-      // Equal keys that wait in the same queue may have to be done before anyone sees what has been done for the first.
       for (std::uint64_t keep = rest; at_home_.size() > keep;)
         if (leave_home(at_home_.pop()) == Followers::kAtOnce) keep = 0;
       for (std::uint64_t keep = rest; at_filter_.size() > keep;)
@@ -206,19 +202,21 @@ class Pipeline {
     } while (at_home_.size() > most || at_filter_.size() > most || at_bucket_.size() > most);
   }
 
+  /// When those walks of the same queue are due that are for the same key. At once if this one has put the key into the
+  /// bucket that they have looked at, too: before others look there, and overtake them.
   enum class Followers { kInTurn, kAtOnce };
 
   /// As go_on(), for the home bucket.
   Followers leave_home(const HomeWalk& late) {
     const Key key = keys_[late.i];  // not a stray one: their bucket is never full
     if constexpr (kPurpose == Purpose::kInsertion) {
-      if (has_erased_or(key, late.home.bucket)) return walk_anew(late.i, late.home.bucket);
-    } else if ((view_.filters[late.home.bucket] & late.home.filter_bit) == 0) {
+      if (has_erased_or(key, late.bucket)) return walk_anew(late.i, late.bucket);
+    } else if ((view_.filters[late.bucket] & late.filter_bit) == 0) {
       if constexpr (!kEveryLook) visitor_.absent(late.i);
       return Followers::kInTurn;
     }
     Walk walk{Probe<Key>(key, view_.geometry), late.i};
-    if constexpr (kPurpose == Purpose::kInsertion) walk.home = late.home.bucket;
+    if constexpr (kPurpose == Purpose::kInsertion) walk.home = late.bucket;
     wait_for_next_bucket(walk, true);
     return Followers::kInTurn;
   }
@@ -232,7 +230,7 @@ class Pipeline {
       new_filter_bits_ += settled && lacks_bit ? 1 : 0;
       filter |= settled ? walk.probe.filter_bit() : 0;
       if constexpr (!kNear)
-        if (!settled && lacks_bit) ask_for_room(view_, walk.before);
+        if (!settled && lacks_bit) ask_for_displacement(view_, walk.before);
     }
     wait_for_filter(walk, !settled);
   }
@@ -310,12 +308,11 @@ class Pipeline {
     return erased.any() | match.any();
   }
 
-  /// The bucket is full, like the one before. True if the key gets a place in the one before: if its filter says that
-  /// the key is new, and no equal key has passed it since, to which the place would be lost.
+  /// The bucket is full, like the one before. True if the key gets a place in the one before.
   bool goes_back(const Walk& walk) {
     if ((view_.filters[walk.before] & walk.probe.filter_bit()) != 0) return false;
     SlotType* const slot =
-        is_followed(walk.home, walk.i) ? nullptr : make_room<Simd>(view_, walk.before, new_filter_bits_);
+        is_followed(walk.home, walk.i) ? nullptr : displace<Simd>(view_, walk.before, new_filter_bits_);
     if (slot != nullptr)
       visitor_.place(walk.i, walk.probe.stored(), slot, true);
     else
@@ -346,9 +343,8 @@ class Pipeline {
   const Positions positions_;
   Visitor visitor_;  // a copy, in registers
   std::uint64_t new_filter_bits_ = 0;
-  Home homes_[kHomes];
-  std::uint32_t
-      last_[kTracked];  // by home bucket: the position, or its low bits, of the last walk that has waited there
+  std::uint32_t homes_[kAhead];          // buckets
+  std::uint32_t last_[kTracked];         // by home bucket: whose walk was the last to come and wait; low bits of i
   Queue<HomeWalk, kQueueSize> at_home_;  // for its filter byte
   Queue<Walk, kQueueSize> at_filter_;
   Queue<Walk, kQueueSize> at_bucket_;

@@ -78,6 +78,8 @@ class Rehash {
 
   /// The pipeline's visitor.
   struct Mover {
+    static constexpr bool kDistinct = true;
+
     Rehash* rehash;
     const Item* items;
     Items* put_aside;

@@ -52,6 +52,12 @@ def last_value(draws: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
     return result
 
 
+def close_together(numbers: np.ndarray, times: int, rng: np.random.Generator) -> np.ndarray:
+    """Each of the numbers several times, its places not far apart: while one is under way, others come."""
+    draws = np.repeat(rng.permutation(numbers), times)
+    return draws[np.argsort(np.arange(len(draws)) + rng.uniform(0, 70, len(draws)))]
+
+
 def every_operation(keys: np.ndarray, value: tuple[str, tuple[int, ...]] | None, capacity: int) -> None:
     """Batches with duplicates, in order, with every mask and value checked. Half of the keys are never inserted."""
     rng = np.random.default_rng(1)
@@ -109,21 +115,33 @@ def every_operation(keys: np.ndarray, value: tuple[str, tuple[int, ...]] | None,
     expected[rest] = values
     check(present, expected)
 
-    for _ in range(3):  # erased slots of full buckets take new keys
+    for times in (1, 2, 5):  # erased slots of full buckets take new keys
         draws = rng.integers(0, len(keys), count)
         same_bytes(table.erase(keys[draws]), first_of_each(draws) & present[draws])
         present[draws] = False
         check(present, expected)
-        draws = rng.permutation(np.concatenate([np.flatnonzero(~present[:count])] * 2))
+        draws = close_together(np.flatnonzero(~present[:count]), times, rng)
         values = some_values(len(draws))
         same_bytes(assign(draws, values), first_of_each(draws))
         present[draws] = True
         expected[draws] = last_value(draws, values, len(keys))[draws]
         check(present, expected)
 
+    table.clear()
+    present[:] = False
+    expected[:] = 0
+    for part, operation in ((slice(0, count // 2), insert), (slice(count // 2, count), assign)):
+        draws = close_together(np.arange(count)[part], 4, rng)  # new keys displace others
+        values = some_values(len(draws))
+        same_bytes(operation(draws, values), first_of_each(draws))
+        present[draws] = True
+        first_first = -1 if operation is insert else 1
+        expected[draws] = last_value(draws[::first_first], values[::first_first], len(keys))[draws]
+        check(present, expected)
+
     if not is_set:
-        draws = rng.integers(0, count, count)
-        same_bytes(table.insert_or_apply(keys[draws], 3, "add"), np.zeros(count, np.bool_))
+        draws = close_together(np.arange(count), 2, rng)
+        same_bytes(table.insert_or_apply(keys[draws], 3, "add"), np.zeros(len(draws), np.bool_))
         np.add.at(expected, draws, np.array(3, dtype))
         check(present, expected)
     table.max_load_factor = 0.9

@@ -5,21 +5,20 @@
 
 #include "host_walk.hpp"
 
-/// Room in a full bucket, made by moving a key on, as proposed by R. P. Brent, "Reducing the retrieval time of scatter
-/// storage techniques", Communications of the ACM 16 (2), 1973: a new key that would lie far from home takes the place
-/// of one that does not mind as much.
+/// A place for a new key in a full bucket: that of a key which can move on to the next bucket of its own sequence (R.
+/// P. Brent, "Reducing the retrieval time of scatter storage techniques", CACM 16, 1973).
 ///
-/// Only keys that lie at home move, and only to the second bucket of their sequence. That is in the same region, so the
-/// thread that owns the bucket owns the other, too. The bucket that a key leaves stays full, and the one that it goes
-/// to had an empty slot, so no walk that has seen it in vain has passed it.
+/// Here only keys that lie at home move, one step. Both buckets are in one region, so whoever owns the one owns the
+/// other. The bucket stays full and gets the bit of the key that has moved; and a walk for that key, wherever it waits,
+/// has not passed the bucket it has moved to, for that had an empty slot.
 namespace gpuhash::host {
 
-/// Of a bucket with more slots, only the first ones' keys are considered.
+/// Keys of a bucket that are considered. Each costs a line from memory.
 inline constexpr std::uint32_t kMostMovable = 2;
 
 namespace detail {
 
-/// Calls body(slot, probe) with probes at the second buckets of keys that lie at home in a full bucket.
+/// Calls body(slot, probe) for keys that lie at home in the full bucket; the probe is at their second bucket.
 template <class View, class Body>
 void for_each_movable(const View& view, std::uint32_t index, Body body) {
   auto* const bucket = bucket_at(view, index);
@@ -33,19 +32,19 @@ void for_each_movable(const View& view, std::uint32_t index, Body body) {
 
 }  // namespace detail
 
-/// Asks for what make_room() will look at.
+/// Asks for the lines that displace() will look at.
 template <class View>
-void ask_for_room(const View& view, std::uint32_t index) {
+void ask_for_displacement(const View& view, std::uint32_t index) {
   detail::for_each_movable(view, index, [&](auto*, const auto& probe) {
     prefetch_bucket(view, probe.bucket());
     asm volatile("");  // GCC 12 takes what only prefetches for a function without effect, and leaves its calls out
   });
 }
 
-/// Moves a key out of a bucket without empty and erased slots, to the emptiest of the buckets that its keys may move
-/// to. Returns its slot, which still looks like before, or null where no key can move.
+/// Moves a key out of a bucket that has neither empty nor erased slots, to the emptiest of the buckets that its keys
+/// may move to. Returns the slot, which still looks as before; null where no key can move.
 template <class Simd, class View>
-typename View::SlotType* make_room(const View& view, std::uint32_t index, std::uint64_t& new_filter_bits) {
+typename View::SlotType* displace(const View& view, std::uint32_t index, std::uint64_t& new_filter_bits) {
   using SlotType = typename View::SlotType;
   SlotType* from = nullptr;
   SlotType* to = nullptr;
