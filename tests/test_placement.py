@@ -1,4 +1,4 @@
-"""Where tables on the host put their keys: read from their memory, by a twin of the probe sequence in cpp/layout.hpp."""
+"""Where host tables put their keys: read from their memory, by a twin of the probe sequence in cpp/layout.hpp."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ def new_table(key_type: tuple[str, tuple[int, ...]], slots: int, **options: Any)
     memory = NumPyMemory()
     dtype, shape = key_type
     value_dtype = "int32" if dtype == "int32" else "int64"
-    table = HashTable(dtype, value_dtype, key_shape=shape, capacity=slots, memory=memory, max_load_factor=1.0, **options)
+    options.update(capacity=slots, max_load_factor=1.0)
+    table = HashTable(dtype, value_dtype, key_shape=shape, memory=memory, **options)
     return table, memory
 
 
