@@ -62,7 +62,8 @@ __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 
     active = __ballot_sync(kAllLanes, open);
   }
 
-  [[maybe_unused]] const unsigned found_lanes = __ballot_sync(kAllLanes, found);  // and all values are there
+  __syncwarp();  // all values are there
+  [[maybe_unused]] const unsigned found_lanes = __ballot_sync(kAllLanes, found);
   if (valid && out.found != nullptr) out.found[i] = found;
   if constexpr (View::kHasValue) {
     const Value value = found ? warp_values[threadIdx.x % 32] : Value{};
