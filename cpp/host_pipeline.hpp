@@ -111,7 +111,7 @@ class Pipeline {
       for (std::int64_t n = 0; n < std::min(kAhead, count); ++n) ask_for_home(n);
     for (std::int64_t n = 0; n < count; n += kThisBlock) {
       look_at_homes(n, std::min(n + kThisBlock, count), count);
-      if (!kNear || at_home_.size() > kNearQueued) work_off(kNear ? 0 : kQueued, kNear ? 0 : kMostQueued);
+      if (!kNear || at_filter_.size() > kNearQueued) work_off(kNear ? 0 : kQueued, kNear ? 0 : kMostQueued);
     }
     work_off(0, 0);
   }
@@ -121,12 +121,6 @@ class Pipeline {
   std::uint64_t new_filter_bits() const { return new_filter_bits_; }
 
  private:
-  /// A walk that its home bucket has not settled. Absent keys mostly end there: their filter bit is all that they need.
-  struct HomeWalk {
-    std::int64_t i;
-    std::uint32_t bucket;
-    std::uint32_t filter_bit;
-  };
   struct Lookup {
     Probe<Key> probe;
     std::int64_t i;
@@ -171,17 +165,17 @@ class Pipeline {
         late[late_count] = i;
         late_count += look(i, stored, home) ? 0 : 1;
       }
-      for (std::size_t l = 0; l < late_count; ++l) {
-        const Probe<Key> probe(keys_[late[l]], view_.geometry);
-        __builtin_prefetch(view_.filters + probe.bucket());
-        wait_at_home(late[l], probe);
-      }
+      for (std::size_t l = 0; l < late_count; ++l) wait_at_home(late[l], Probe<Key>(keys_[late[l]], view_.geometry));
     }
   }
 
   void wait_at_home(std::int64_t i, const Probe<Key>& probe) {
-    if constexpr (kPurpose == Purpose::kInsertion) last_[probe.bucket() % kTracked] = static_cast<std::uint32_t>(i);
-    at_home_.push_if(true, {i, probe.bucket(), probe.filter_bit()});
+    Walk walk{probe, i};
+    if constexpr (kPurpose == Purpose::kInsertion) {
+      walk.home = probe.bucket();
+      last_[walk.home % kTracked] = static_cast<std::uint32_t>(i);
+    }
+    wait_for_filter(walk, true);
   }
 
   /// May a walk for an equal key have come to wait after this one? Then this one must not put the key into a bucket
@@ -194,31 +188,10 @@ class Pipeline {
   /// Goes through the queues and leaves at most `rest` walks in each; up to `most`, if that needs another round.
   void work_off(std::uint64_t rest, std::uint64_t most) {
     do {
-      for (std::uint64_t keep = rest; at_home_.size() > keep;)
-        if (leave_home(at_home_.pop()) == Followers::kAtOnce) keep = 0;
       for (std::uint64_t keep = rest; at_filter_.size() > keep;)
         if (go_on(at_filter_.pop()) == Followers::kAtOnce) keep = 0;
       while (at_bucket_.size() > rest) look_again(at_bucket_.pop());
-    } while (at_home_.size() > most || at_filter_.size() > most || at_bucket_.size() > most);
-  }
-
-  /// When those walks of the same queue are due that are for the same key. At once if this one has put the key into the
-  /// bucket that they have looked at, too: before others look there, and overtake them.
-  enum class Followers { kInTurn, kAtOnce };
-
-  /// As go_on(), for the home bucket.
-  Followers leave_home(const HomeWalk& late) {
-    const Key key = keys_[late.i];  // not a stray one: their bucket is never full
-    if constexpr (kPurpose == Purpose::kInsertion) {
-      if (has_erased_or(key, late.bucket)) return walk_anew(late.i, late.bucket);
-    } else if ((view_.filters[late.bucket] & late.filter_bit) == 0) {
-      if constexpr (!kEveryLook) visitor_.absent(late.i);
-      return Followers::kInTurn;
-    }
-    Walk walk{Probe<Key>(key, view_.geometry), late.i};
-    if constexpr (kPurpose == Purpose::kInsertion) walk.home = late.bucket;
-    wait_for_next_bucket(walk, true);
-    return Followers::kInTurn;
+    } while (at_filter_.size() > most || at_bucket_.size() > most);
   }
 
   void look_again(const Walk& walk) {
@@ -261,42 +234,34 @@ class Pipeline {
     return settled;
   }
 
+  /// When walks for the same key that wait for filters, too, are due. At once, if this one has put the key into the
+  /// bucket that they have looked at: before others look there, and overtake them.
+  enum class Followers { kInTurn, kAtOnce };
+
   /// The bucket is full and had not the key.
   Followers go_on(Walk walk) {
-    bool goes_on = true;
     if constexpr (kPurpose == Purpose::kInsertion) {
-      if (goes_back(walk)) return Followers::kInTurn;
+      if (walk.probe.hop() != 0 && goes_back(walk)) return Followers::kInTurn;
       if (has_erased_or(walk.probe.stored(), walk.probe.bucket())) return walk_anew(walk.i, walk.home);
       // From outside of its region the key does not come back.
       if (walk.probe.at_last_hop_in_region()) leave_bit_of(walk, walk.probe.bucket());
-    } else {
-      goes_on = (view_.filters[walk.probe.bucket()] & walk.probe.filter_bit()) != 0;
+      walk.before = walk.probe.bucket();
+    } else if ((view_.filters[walk.probe.bucket()] & walk.probe.filter_bit()) == 0) {
+      if constexpr (!kEveryLook) visitor_.absent(walk.i);
+      return Followers::kInTurn;
     }
-    if (goes_on) {
-      if (reach_ == Reach::kRegion && walk.probe.at_last_hop_in_region()) {
-        visitor_.left_region(walk.i);
-        return Followers::kInTurn;
-      }
-      if (walk.probe.exhausted(view_.geometry)) {
-        if constexpr (kPurpose == Purpose::kInsertion)
-          visitor_.place(walk.i, walk.probe.stored(), static_cast<SlotType*>(nullptr), false);
-        else if constexpr (!kEveryLook)
-          visitor_.absent(walk.i);
-        return Followers::kInTurn;
-      }
-    } else if constexpr (kPurpose == Purpose::kLookup && !kEveryLook) {
+    if (reach_ == Reach::kRegion && walk.probe.at_last_hop_in_region()) {
+      visitor_.left_region(walk.i);
+    } else if (!walk.probe.exhausted(view_.geometry)) {
+      walk.probe.next(view_.geometry);
+      if constexpr (!kNear) prefetch_bucket(view_, walk.probe.bucket());
+      at_bucket_.push_if(true, walk);
+    } else if constexpr (kPurpose == Purpose::kInsertion) {
+      visitor_.place(walk.i, walk.probe.stored(), static_cast<SlotType*>(nullptr), false);
+    } else if constexpr (!kEveryLook) {
       visitor_.absent(walk.i);
     }
-    wait_for_next_bucket(walk, goes_on);
     return Followers::kInTurn;
-  }
-
-  void wait_for_next_bucket(Walk& walk, bool wanted) {
-    if constexpr (kPurpose == Purpose::kInsertion) walk.before = walk.probe.bucket();
-    walk.probe.next(view_.geometry);
-    if constexpr (!kNear)
-      if (wanted) prefetch_bucket(view_, walk.probe.bucket());
-    at_bucket_.push_if(wanted, walk);
   }
 
   /// Does the full bucket have an erased slot, or had one that an equal key has got by now? Then the walk is done from
@@ -343,9 +308,8 @@ class Pipeline {
   const Positions positions_;
   Visitor visitor_;  // a copy, in registers
   std::uint64_t new_filter_bits_ = 0;
-  std::uint32_t homes_[kAhead];          // buckets
-  std::uint32_t last_[kTracked];         // by home bucket: whose walk was the last to come and wait; low bits of i
-  Queue<HomeWalk, kQueueSize> at_home_;  // for its filter byte
+  std::uint32_t homes_[kAhead];   // buckets
+  std::uint32_t last_[kTracked];  // by home bucket: whose walk was the last to come and wait; low bits of i
   Queue<Walk, kQueueSize> at_filter_;
   Queue<Walk, kQueueSize> at_bucket_;
 };
