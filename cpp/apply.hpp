@@ -6,8 +6,8 @@
 #include <type_traits>
 
 #include "annotations.hpp"
+#include "batches.hpp"
 #include "dtype.hpp"
-#include "executor.hpp"
 
 /// The arithmetic of insert_or_apply, one definition for host and device: both give the same bits.
 namespace gpuhash {
@@ -149,14 +149,6 @@ decltype(auto) dispatch_dtype(DType dtype, F&& f) {
       return f(Complex<double>{});
   }
   __builtin_unreachable();
-}
-
-constexpr bool is_bit_op(ApplyOp op) { return op >= ApplyOp::kBitAnd; }
-
-/// Bit operations are of integers and booleans; complex numbers have no order.
-inline bool has_op(DType dtype, ApplyOp op) {
-  if (is_bit_op(op)) return is_integer(dtype) || dtype == DType::kBool;
-  return !is_complex(dtype) || (op != ApplyOp::kMin && op != ApplyOp::kMax);
 }
 
 namespace detail {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 
+#include "executor.hpp"
 #include "table.hpp"
 
 namespace gpuhash {

@@ -91,8 +91,10 @@ class FindAny {
     if constexpr (View::kHasValue) {
       if (out_->rows != nullptr) out_->rows[i] = -1;
       if (out_->values == nullptr) return;
-      if (out_->fallback != nullptr)
-        std::memcpy(value_at(i), out_->fallback, static_cast<std::size_t>(out_->bytes));
+      const auto* const fallback = static_cast<const std::byte*>(out_->fallback);
+      if (fallback != nullptr)
+        std::memcpy(value_at(i), fallback + (out_->fallback_per_key ? i * out_->bytes : 0),
+                    static_cast<std::size_t>(out_->bytes));
       else
         std::memset(value_at(i), 0, static_cast<std::size_t>(out_->bytes));
     }
@@ -136,7 +138,7 @@ std::uint64_t find_range(const View& view, const KeyBatch& keys, std::int64_t be
   if constexpr (View::kHasValue) {
     using Value = typename View::Value;
     if (whole_keys && out.values != nullptr && out.rows == nullptr && view.rows.bytes == 0 &&
-        out.bytes == sizeof(Value)) {
+        out.bytes == sizeof(Value) && !out.fallback_per_key) {
       Value fallback{};
       if (out.fallback != nullptr) std::memcpy(&fallback, out.fallback, sizeof fallback);
       const auto run_words = [&]<bool kMask>(FindWords<View, kMask> words) {

@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
+#include "batches.hpp"
 #include "device_context.hpp"
 #include "dtype.hpp"
-#include "executor.hpp"
 
 namespace gpuhash {
 

@@ -74,14 +74,17 @@ __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 
           [&](int k) {
             return (found_lanes >> k & 1) != 0
                        ? reinterpret_cast<const RowWord*>(view.rows.data) + warp_values[k] * shape.words
-                       : static_cast<const RowWord*>(out.fallback);
+                   : out.fallback_per_key ? static_cast<const RowWord*>(out.fallback) + (first + k) * shape.words
+                                          : static_cast<const RowWord*>(out.fallback);
           },
           [&](int k) {
             return first + k < keys.count ? static_cast<RowWord*>(out.values) + (first + k) * shape.words : nullptr;
           });
     } else if (valid && out.values != nullptr) {
       const auto bytes = static_cast<std::uint32_t>(out.bytes);
-      const Value stored = found || out.fallback == nullptr ? value : load_bytes<Value>(out.fallback, 0, bytes);
+      const Value stored = found || out.fallback == nullptr
+                               ? value
+                               : load_bytes<Value>(out.fallback, out.fallback_per_key ? i : 0, bytes);
       if constexpr (kWhole)
         __stcs(static_cast<Value*>(out.values) + i, stored);
       else

@@ -92,7 +92,7 @@ void bind_registries(py::module_& module) {
   using unlocked = py::call_guard<py::gil_scoped_release>;
   module.def("register_table", &registry::add, py::arg("name"), py::arg("table"), unlocked());
   module.def("find_table", &registry::find, py::arg("name"), unlocked());
-  module.def("unregister_table", &registry::remove, py::arg("name"), unlocked());
+  module.def("unregister_table", py::overload_cast<const std::string&>(&registry::remove), py::arg("name"), unlocked());
   module.def("table_names", &registry::names, unlocked());
   module.def("platform_names", &platform_names, unlocked());
   module.def("platform_devices", &platform_devices, py::arg("name"), unlocked());
