@@ -30,7 +30,7 @@ Buffer make_buffer(const ContextPointer& context, const std::string& dtype_name,
   const auto bytes = static_cast<std::size_t>(checked_bytes(dtype, shape));
   const Stream stream = to_stream(*context, stream_address);
   const py::gil_scoped_release unlocked;
-  return {context, std::make_shared<Allocation>(*context, bytes, stream), dtype, std::move(shape), stream};
+  return {context, data_of(std::make_shared<Allocation>(*context, bytes, stream)), dtype, std::move(shape), stream};
 }
 
 /// What a capsule holds: the memory, and the shape and strides that DLTensor points to.
@@ -38,7 +38,7 @@ template <class Managed>
 struct Lent {
   Managed managed{};
   ContextPointer context;
-  std::shared_ptr<Allocation> memory;
+  std::shared_ptr<void> memory;
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;
 };
@@ -56,8 +56,10 @@ py::object make_capsule(const Buffer& buffer, const char* name, PyCapsule_Destru
     lent->strides[axis] = stride;
     stride *= buffer.shape[axis];
   }
-  if constexpr (std::is_same_v<Managed, DLManagedTensorVersioned>)
+  if constexpr (std::is_same_v<Managed, DLManagedTensorVersioned>) {
     lent->managed.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
+    if (buffer.readonly) lent->managed.flags |= DLPACK_FLAG_BITMASK_READ_ONLY;
+  }
   lent->managed.manager_ctx = lent.get();
   lent->managed.deleter = [](Managed* managed) { delete static_cast<Lent<Managed>*>(managed->manager_ctx); };
   DLTensor& tensor = lent->managed.dl_tensor;
@@ -131,6 +133,7 @@ py::object to_numpy(const py::object& self, const py::object& dtype, std::option
     throw py::type_error("the buffer lies on " + buffer.context->device().to_string() +
                          ", where NumPy cannot read it: copy it to the host");
   py::array array(numpy_dtype(buffer.dtype), buffer.shape, buffer.data(), self);
+  if (buffer.readonly) array.attr("setflags")(py::arg("write") = false);
   const bool converts = !dtype.is_none() && !py::dtype::from_args(dtype).equal(array.dtype());
   if (converts && copy.has_value() && !*copy)
     throw py::value_error("another dtype needs a copy, and copy=False was given");
@@ -145,14 +148,15 @@ Array to_array(const Buffer& buffer) {
   array.device = buffer.context->device();
   array.data = buffer.data();
   array.contiguous = true;
-  array.memory = std::shared_ptr<void>(buffer.memory, buffer.data());
+  array.readonly = buffer.readonly;
+  array.memory = buffer.memory;
   return array;
 }
 
 }  // namespace
 
 void bind_buffer(py::module_& module) {
-  py::class_<Buffer>(module, "Buffer", py::is_final(), "An array in a context's memory.")
+  py::class_<Buffer>(module, "Buffer", py::is_final(), "An array on a context's device.")
       .def(py::init(&make_buffer), py::arg("context"), py::arg("dtype"), py::arg("shape"), py::arg("stream"))
       .def_property_readonly("dtype", [](const Buffer& buffer) { return name(buffer.dtype); })
       .def_property_readonly("shape", [](const Buffer& buffer) { return to_tuple(buffer.shape); })

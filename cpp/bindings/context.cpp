@@ -8,19 +8,11 @@
 #include "bindings.hpp"
 #include "error.hpp"
 #include "platform.hpp"
+#include "python_owner.hpp"
 
 namespace gpuhash::bindings {
 
 namespace {
-
-/// No Python code can run any more: the interpreter is being torn down, or is gone before the statics of libgpuhash.
-bool is_python_gone() {
-#if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsInitialized() == 0 || Py_IsFinalizing() != 0;
-#else
-  return Py_IsInitialized() == 0 || _Py_IsFinalizing() != 0;
-#endif
-}
 
 /// Is the error one of no memory? torch.OutOfMemoryError is a RuntimeError.
 bool means_no_memory(const py::error_already_set& error) {
@@ -33,18 +25,7 @@ bool means_no_memory(const py::error_already_set& error) {
 class PyMemoryResource final : public MemoryResource {
  public:
   PyMemoryResource(const py::object& resource, std::size_t alignment)
-      : allocate_(resource.attr("allocate")), deallocate_(resource.attr("deallocate")), alignment_(alignment) {}
-
-  ~PyMemoryResource() override {
-    if (is_python_gone()) {  // nobody is left to give them back to
-      allocate_.release();
-      deallocate_.release();
-      return;
-    }
-    const py::gil_scoped_acquire locked;
-    allocate_ = py::object();
-    deallocate_ = py::object();
-  }
+      : methods_(new Methods{resource.attr("allocate"), resource.attr("deallocate")}), alignment_(alignment) {}
 
   void* allocate(std::size_t bytes, Stream stream) override {
     const py::gil_scoped_acquire locked;
@@ -65,16 +46,21 @@ class PyMemoryResource final : public MemoryResource {
     const py::gil_scoped_acquire locked;
     const py::error_scope preserved;  // an exception may be under way in the caller
     try {
-      deallocate_(reinterpret_cast<std::uintptr_t>(data), bytes, reinterpret_cast<std::uintptr_t>(stream));
+      methods_->deallocate(reinterpret_cast<std::uintptr_t>(data), bytes, reinterpret_cast<std::uintptr_t>(stream));
     } catch (py::error_already_set& error) {
-      error.discard_as_unraisable(deallocate_);
+      error.discard_as_unraisable(methods_->deallocate);
     }
   }
 
  private:
+  struct Methods {
+    py::object allocate;
+    py::object deallocate;
+  };
+
   std::uintptr_t call(std::size_t bytes, Stream stream) {
     try {
-      const py::object address = allocate_(bytes, reinterpret_cast<std::uintptr_t>(stream));
+      const py::object address = methods_->allocate(bytes, reinterpret_cast<std::uintptr_t>(stream));
       const auto integer = py::reinterpret_steal<py::object>(PyNumber_Index(address.ptr()));
       if (!integer) throw py::error_already_set();
       return integer.cast<std::uintptr_t>();
@@ -88,8 +74,7 @@ class PyMemoryResource final : public MemoryResource {
     }
   }
 
-  py::object allocate_;
-  py::object deallocate_;
+  std::unique_ptr<Methods, DeleteWithGil> methods_;
   std::size_t alignment_;
 };
 

@@ -227,7 +227,7 @@ Buffer row_storage(const TablePointer& table, std::uintptr_t stream_address) {
   RowStorage storage = table->row_storage(stream);
   std::vector<std::int64_t> shape = {storage.row_count};
   shape.insert(shape.end(), options.value_shape.begin(), options.value_shape.end());
-  return {context, std::move(storage.memory), *options.value_dtype, std::move(shape), stream};
+  return {context, data_of(std::move(storage.memory)), *options.value_dtype, std::move(shape), stream};
 }
 
 TablePointer clone(Table& table, const ContextPointer& context, std::uintptr_t stream_address) {
