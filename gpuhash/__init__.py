@@ -5,6 +5,7 @@ from importlib.metadata import version
 from ._core import CudaError, PlatformError, TableFullError
 from .hash_set import HashSet
 from .set_routines import factorize, isin, unique
+from .store import TensorStore, store
 from .table import HashTable
 from .tables import load, open
 
@@ -14,11 +15,13 @@ __all__ = [
     "HashTable",
     "PlatformError",
     "TableFullError",
+    "TensorStore",
     "__version__",
     "factorize",
     "isin",
     "load",
     "open",
+    "store",
     "unique",
 ]
 

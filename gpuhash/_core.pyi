@@ -68,7 +68,10 @@ class Context:
 
 @final
 class Buffer:
-    """An array in a context's memory, aligned to 64 bytes or more, that exports itself by DLPack and ``__array__``."""
+    """An array on a context's device that exports itself by DLPack and ``__array__``.
+
+    New ones, and views of a table's rows, are aligned to 64 bytes or more; those on a stored tensor as that is.
+    """
 
     def __init__(self, context: Context, dtype: str, shape: Sequence[int], stream: int) -> None: ...
     @property
@@ -230,6 +233,54 @@ def register_table(name: str, table: Table) -> None: ...
 def find_table(name: str) -> Table | None: ...
 def unregister_table(name: str) -> bool: ...
 def table_names() -> list[str]: ...
+
+@final
+class StoredTensor:
+    """What a name stood for in the store of tensors when it was looked up; holds the tensor."""
+
+    @property
+    def dtype(self) -> str | None:
+        """None for a dtype that only its framework knows."""
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def platform(self) -> str: ...
+    @property
+    def device_index(self) -> int: ...
+    @property
+    def device(self) -> str:
+        """ "cpu", "cuda:0", ..."""
+    @property
+    def data(self) -> int:
+        """Address of the first element; 0 if there are none."""
+    @property
+    def framework(self) -> str:
+        """Whose own object the store holds: "python", "tensorflow", or "" for memory alone."""
+    @property
+    def native(self) -> Any | None:
+        """The object that Python saved, None where it was not Python."""
+    @property
+    def context(self) -> Context: ...
+    def wait(self, stream: int) -> None:
+        """Make ``stream`` wait for the work that filled the tensor."""
+    def buffer(self, stream: int) -> Buffer:
+        """The tensor's memory, for use on ``stream``, after ``wait(stream)``; TypeError where dtype is None.
+
+        When the last that was lent the memory is gone, the stream of whoever saved it waits for ``stream``.
+        """
+
+def put_tensor(name: str, array: Array, native: object | None, stream: int, settle: bool) -> None:
+    """Hold a contiguous array under the name, in the place of what had it before.
+
+    ``native``: what ``StoredTensor.native`` gives back; None for the memory alone. ``stream``: whose work fills it.
+    ``settle``: the host waits for the stream before it lets go of the array.
+    """
+
+def find_tensor(name: str) -> StoredTensor | None: ...
+def remove_tensor(name: str) -> bool: ...
+def tensor_names() -> list[str]:
+    """In ascending order."""
+
 def platform_names() -> list[str]: ...
 def platform_devices(name: str) -> list[str]: ...
 def platform_unavailable_reason(name: str) -> str: ...

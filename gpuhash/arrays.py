@@ -212,14 +212,18 @@ class JaxFramework(Framework):
     def empty(
         self, like: Any, dtype: str, shape: Shape, context: _core.Context, stream: int
     ) -> tuple[Any, _core.Array]:
+        self._check_width(dtype)
+        return super().empty(like, dtype, shape, context, stream)
+
+    def _check_width(self, dtype: str) -> None:
         if dtype in ("int64", "uint64", "float64", "complex128") and not self.jax.config.jax_enable_x64:
             raise TypeError(
                 f"JAX would silently narrow the {dtype} output to half its bits: enable 64-bit types with "
-                "jax.config.update('jax_enable_x64', True), or ask with keys of another framework"
+                "jax.config.update('jax_enable_x64', True), or ask for another framework"
             )
-        return super().empty(like, dtype, shape, context, stream)
 
     def hand_over(self, native: Any, dtype: str) -> Any:
+        self._check_width(dtype)
         return self.jax.dlpack.from_dlpack(native)
 
     def wrap(self, buffer: _core.Buffer) -> Any:
@@ -326,7 +330,7 @@ def _detect(kind: type) -> Framework:
     if issubclass(kind, np.ndarray):
         return NUMPY
     if issubclass(kind, (str, bytes, bytearray, memoryview)):
-        raise TypeError(f"{kind.__name__} objects are no keys or values: give numbers, sequences of them or arrays")
+        raise TypeError(f"{kind.__name__} objects are no arrays: give numbers, sequences of them or arrays")
     if issubclass(kind, _PYTHON_TYPES):
         return PYTHON
     if issubclass(kind, _core.Buffer):
@@ -352,7 +356,7 @@ def _detect(kind: type) -> Framework:
         return _GENERIC
     if hasattr(kind, "__array__"):
         return _ARRAY_LIKE
-    raise TypeError(f"{kind.__name__} objects are no keys or values: give numbers, sequences of them or arrays")
+    raise TypeError(f"{kind.__name__} objects are no arrays: give numbers, sequences of them or arrays")
 
 
 def default_stream(index: int) -> int:

@@ -72,6 +72,21 @@ def to_numpy(array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
+def address_of(array: Any) -> int:
+    """Where an array of any framework begins."""
+    origin = type(array).__module__.partition(".")[0]
+    if origin == "numpy":
+        return array.ctypes.data
+    if origin == "torch":
+        return array.data_ptr()
+    if origin == "cupy":
+        return array.data.ptr
+    if origin in ("jax", "jaxlib"):
+        return array.unsafe_buffer_pointer()
+    capsule = module("tensorflow").experimental.dlpack.to_dlpack(array)
+    return module("torch").utils.dlpack.from_dlpack(capsule).data_ptr()
+
+
 @dataclass(frozen=True)
 class Framework:
     """One framework on one device ("cpu" or "cuda"); `table_device` is where its arrays are used."""

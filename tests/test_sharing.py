@@ -4,27 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frameworks import PLACES, module, need_place, place_name, to_numpy
+from frameworks import PLACES, address_of, module, need_place, place_name, to_numpy
 from samples import random_keys, random_values, same_bytes
 
 from gpuhash import HashTable
 
 READERS = [place for place in PLACES if place_name(place) != "numpy-cuda"]
-
-
-def address_of(array) -> int:
-    """Where an array of any framework begins."""
-    origin = type(array).__module__.partition(".")[0]
-    if origin == "numpy":
-        return array.ctypes.data
-    if origin == "torch":
-        return array.data_ptr()
-    if origin == "cupy":
-        return array.data.ptr
-    if origin in ("jax", "jaxlib"):
-        return array.unsafe_buffer_pointer()
-    capsule = module("tensorflow").experimental.dlpack.to_dlpack(array)
-    return module("torch").utils.dlpack.from_dlpack(capsule).data_ptr()
 
 
 def adopt(name: str, buffer):
