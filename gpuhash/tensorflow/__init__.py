@@ -1,0 +1,15 @@
+"""The table inside TensorFlow: as ops of graphs on CPU and GPU, and as a drop-in for TensorFlow's mutable table.
+
+The ops are compiled against the TensorFlow that is installed when this package is imported for the first time, which
+takes about 20 seconds and a C++ compiler, and then come from a cache. TensorFlow 2.19 to 2.21.
+
+With PyTorch in the same process and GPUs, import PyTorch first: TensorFlow offers stand-ins for CUDA's functions to
+every library that is loaded after it, and PyTorch then crashes.
+"""
+
+from . import gradients
+from .library import ops
+from .mutable_hash_table import MutableHashTable, wrap
+from .tensors import delete_tensor, get_tensor, save_tensor
+
+__all__ = ["MutableHashTable", "delete_tensor", "get_tensor", "gradients", "ops", "save_tensor", "wrap"]

@@ -1,0 +1,547 @@
+// The kernels, the same for CPU and GPU: all that differs is the stream and the memory that they hand down.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "context.h"
+#include "registry.hpp"
+#include "table_resource.h"
+#include "tensor_store.hpp"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/kernels/lookup_util.h"
+
+namespace gpuhash::tensorflow_ops {
+namespace {
+
+using tensorflow::DEVICE_CPU;
+using tensorflow::DEVICE_GPU;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::PartialTensorShape;
+using tensorflow::ResourceHandle;
+using tensorflow::lookup::LookupInterface;
+namespace core = tensorflow::core;
+
+// Tables --------------------------------------------------------------------------------------------------------------
+
+/// What both ops that make tables have in common.
+class MakeTable : public OpKernel {
+ public:
+  explicit MakeTable(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    DataType key_dtype;
+    DataType value_dtype;
+    PartialTensorShape value_shape;
+    PartialTensorShape key_shape;
+    std::int64_t buckets = 0;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("key_dtype", &key_dtype));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("value_dtype", &value_dtype));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("value_shape", &value_shape));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("key_shape", &key_shape));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("total_buckets", &buckets));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("deterministic", &options_.deterministic));
+    TensorShape shape;
+    OP_REQUIRES(ctx, value_shape.AsTensorShape(&shape),
+                absl::InvalidArgumentError("value_shape is " + value_shape.DebugString() +
+                                           ", expected one whose extents are all known"));
+    OP_REQUIRES(ctx, key_shape.AsTensorShape(&key_shape_) && key_shape_.dims() <= 1,
+                absl::InvalidArgumentError("key_shape is " + key_shape.DebugString() +
+                                           ", expected (), or (k,) for vectors of k integers"));
+    OP_REQUIRES(ctx, buckets >= 0,
+                absl::InvalidArgumentError("total_buckets is " + std::to_string(buckets) + ", expected 0 or more"));
+    options_.key_dtype = *from_tensorflow(key_dtype);
+    options_.key_elements = key_shape_.num_elements();
+    options_.value_dtype = from_tensorflow(value_dtype);
+    for (const auto extent : shape.dim_sizes()) options_.value_shape.push_back(extent);
+    options_.capacity = buckets;
+  }
+
+ protected:
+  std::shared_ptr<Table> make(OpKernelContext* ctx) const { return Table::make(options_, make_context(ctx)); }
+
+  /// Throws ShapeError unless a table that exists already is the one that this op would make, and where.
+  void check(const std::string& name, const Table& table, const Device& device) const {
+    const TableOptions& there = table.options();
+    const auto describe = [](const TableOptions& options, const Device& where) {
+      std::string text = "keys of " + std::to_string(options.key_elements) + " x " +
+                         std::string(gpuhash::name(options.key_dtype)) + ", ";
+      if (!options.value_dtype) return text + "no values, on " + where.to_string();
+      text += "values of " + std::string(gpuhash::name(*options.value_dtype)) + " of shape [";
+      for (std::size_t axis = 0; axis < options.value_shape.size(); ++axis)
+        text += (axis == 0 ? "" : ", ") + std::to_string(options.value_shape[axis]);
+      return text + "], on " + where.to_string();
+    };
+    const bool same = there.key_dtype == options_.key_dtype && there.key_elements == options_.key_elements &&
+                      there.value_dtype == options_.value_dtype && there.value_shape == options_.value_shape &&
+                      table.context().device() == device;
+    if (same) return;
+    throw ShapeError("the table named '" + name + "' has " + describe(there, table.context().device()) +
+                     "; the op asks for " + describe(options_, device));
+  }
+
+  const TensorShape& key_shape() const { return key_shape_; }
+
+ private:
+  TableOptions options_;
+  TensorShape key_shape_;
+};
+
+/// A table that lives as long as TensorFlow's resource manager holds it. With a shared_name it is the table of that
+/// name in libgpuhash, made now if there is none; but names in a container of TensorFlow's are TensorFlow's alone.
+class MakeNamedTable final : public MakeTable {
+ public:
+  explicit MakeNamedTable(OpKernelConstruction* ctx) : MakeTable(ctx) {
+    std::string container;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("container", &container));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("shared_name", &shared_name_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("use_node_name_sharing", &use_node_name_sharing_));
+    known_ = container.empty() && !shared_name_.empty();
+  }
+  ~MakeNamedTable() override {
+    if (!made_ || !info_.resource_is_private_to_kernel()) return;
+    // It may be gone already: a session's reset drops all resources.
+    info_.resource_manager()->Delete<LookupInterface>(info_.container(), info_.name()).IgnoreError();
+  }
+
+  // TensorFlow's own LookupTableOp takes the handle's tensor from the device's allocator and then writes to it from the
+  // host, which crashes on a GPU. The output of a kernel registered with HostMemory("table_handle") lies on the host.
+  void Compute(OpKernelContext* ctx) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!made_) OP_REQUIRES_OK(ctx, info_.Init(ctx->resource_manager(), def(), use_node_name_sharing_));
+    LookupInterface* table = nullptr;
+    OP_REQUIRES_OK(ctx, info_.resource_manager()->LookupOrCreate<LookupInterface>(
+                            info_.container(), info_.name(), &table,
+                            [&](LookupInterface** resource) { return make_resource(ctx, resource); }));
+    const core::ScopedUnref unref(table);
+    made_ = true;
+    const auto* const ours = dynamic_cast<const TableResource*>(table);
+    OP_REQUIRES(ctx, ours != nullptr,
+                absl::InvalidArgumentError("the resource '" + info_.name() + "' is a table of another kind"));
+    OP_REQUIRES_OK(ctx, guarded([&] { check(info_.name(), ours->table(), device_of(ctx)); }));
+    Tensor* handle = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({}), &handle));
+    handle->scalar<ResourceHandle>()() =
+        tensorflow::MakeResourceHandle<LookupInterface>(ctx, info_.container(), info_.name());
+  }
+
+ private:
+  absl::Status make_resource(OpKernelContext* ctx, LookupInterface** resource) const {
+    return guarded([&] {
+      std::shared_ptr<Table> table = known_ ? registry::find(shared_name_) : nullptr;
+      std::string registered;
+      if (table == nullptr) {
+        const std::shared_ptr<Table> made = make(ctx);
+        table = known_ ? registry::find_or_add(shared_name_, made) : made;
+        if (known_ && table == made) registered = shared_name_;
+      }
+      *resource = new TableResource(std::move(table), key_shape(), std::move(registered));
+    });
+  }
+
+  std::mutex mutex_;
+  tensorflow::ContainerInfo info_;
+  std::string shared_name_;
+  bool use_node_name_sharing_ = false;
+  bool known_ = false;  // to all of libgpuhash, by its shared_name
+  bool made_ = false;
+};
+
+/// A new table each time, which lives as long as its handles.
+class MakeAnonymousTable final : public MakeTable {
+ public:
+  using MakeTable::MakeTable;
+  void Compute(OpKernelContext* ctx) override {
+    Tensor* handle = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({}), &handle));
+    TableResource* resource = nullptr;
+    OP_REQUIRES_OK(ctx, guarded([&] { resource = new TableResource(make(ctx), key_shape(), {}); }));
+    handle->scalar<ResourceHandle>()() =
+        ResourceHandle::MakeRefCountingHandle<LookupInterface>(resource, ctx->device()->name());
+  }
+};
+
+// TensorFlow's own lookup ops on a GPU, for which it has kernels on the CPU alone -------------------------------------
+
+using Interface = core::RefCountPtr<LookupInterface>;
+
+absl::Status find_table(OpKernelContext* ctx, Interface* table) {
+  LookupInterface* found = nullptr;
+  TF_RETURN_IF_ERROR(tensorflow::lookup::GetResourceLookupTable("table_handle", ctx, &found));
+  table->reset(found);
+  return absl::OkStatus();
+}
+
+/// A kernel that is one function of its context.
+template <absl::Status (*kCompute)(OpKernelContext*)>
+class FunctionKernel final : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+  void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, kCompute(ctx)); }
+};
+
+TensorShape looked_up_shape(const LookupInterface& table, const Tensor& keys) {
+  TensorShape shape = keys.shape();
+  shape.RemoveLastDims(table.key_shape().dims());
+  shape.AppendShape(table.value_shape());
+  return shape;
+}
+
+absl::Status stock_find(OpKernelContext* ctx) {
+  Interface table;
+  TF_RETURN_IF_ERROR(find_table(ctx, &table));
+  const Tensor& keys = ctx->input(1);
+  TF_RETURN_IF_ERROR(table->CheckFindArguments(keys, ctx->input(2)));
+  Tensor* values = nullptr;
+  TF_RETURN_IF_ERROR(ctx->allocate_output(0, looked_up_shape(*table, keys), &values));
+  return table->Find(ctx, keys, values, ctx->input(2));
+}
+
+absl::Status stock_insert(OpKernelContext* ctx) {
+  Interface table;
+  TF_RETURN_IF_ERROR(find_table(ctx, &table));
+  TF_RETURN_IF_ERROR(table->CheckKeyAndValueTensorsForInsert(ctx->input(1), ctx->input(2)));
+  return table->Insert(ctx, ctx->input(1), ctx->input(2));
+}
+
+absl::Status stock_remove(OpKernelContext* ctx) {
+  Interface table;
+  TF_RETURN_IF_ERROR(find_table(ctx, &table));
+  TF_RETURN_IF_ERROR(table->CheckKeyTensorForRemove(ctx->input(1)));
+  return table->Remove(ctx, ctx->input(1));
+}
+
+absl::Status stock_export(OpKernelContext* ctx) {
+  Interface table;
+  TF_RETURN_IF_ERROR(find_table(ctx, &table));
+  return table->ExportValues(ctx);
+}
+
+absl::Status stock_import(OpKernelContext* ctx) {
+  Interface table;
+  TF_RETURN_IF_ERROR(find_table(ctx, &table));
+  TF_RETURN_IF_ERROR(table->CheckKeyAndValueTensorsForImport(ctx->input(1), ctx->input(2)));
+  return table->ImportValues(ctx, ctx->input(1), ctx->input(2));
+}
+
+absl::Status stock_size(OpKernelContext* ctx) {
+  Interface table;
+  TF_RETURN_IF_ERROR(find_table(ctx, &table));
+  Tensor* size = nullptr;
+  TF_RETURN_IF_ERROR(ctx->allocate_output(0, TensorShape({}), &size));
+  return guarded([&] { size->scalar<std::int64_t>()() = static_cast<std::int64_t>(table->size()); });
+}
+
+// What TensorFlow lacks -----------------------------------------------------------------------------------------------
+
+absl::Status find_ours(OpKernelContext* ctx, Interface* held, TableResource** table) {
+  TF_RETURN_IF_ERROR(find_table(ctx, held));
+  *table = dynamic_cast<TableResource*>(held->get());
+  if (*table != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "table_handle is of one of TensorFlow's own tables, expected one of gpuhash: make it with "
+      "gpuhash.tensorflow.MutableHashTable");
+}
+
+/// Keys for which there are values of another shape, or of another dtype, are refused as TensorFlow refuses them.
+absl::Status find_with_values(OpKernelContext* ctx, Interface* held, TableResource** table) {
+  TF_RETURN_IF_ERROR(find_ours(ctx, held, table));
+  return (*table)->CheckKeyAndValueTensorsForInsert(ctx->input(1), ctx->input(2));
+}
+
+absl::Status find_with_keys(OpKernelContext* ctx, Interface* held, TableResource** table) {
+  TF_RETURN_IF_ERROR(find_ours(ctx, held, table));
+  return (*table)->CheckKeyTensorForRemove(ctx->input(1));
+}
+
+bool* mask_data(Tensor* mask) { return mask->flat<bool>().data(); }
+
+absl::Status lookup(OpKernelContext* ctx) {
+  Interface held;
+  TableResource* table = nullptr;
+  TF_RETURN_IF_ERROR(find_ours(ctx, &held, &table));
+  const Tensor& keys = ctx->input(1);
+  TF_RETURN_IF_ERROR(table->CheckFindArguments(keys, ctx->input(2)));
+  Tensor* values = nullptr;
+  Tensor* found = nullptr;
+  TF_RETURN_IF_ERROR(ctx->allocate_output(0, table->values_shape(keys), &values));
+  TF_RETURN_IF_ERROR(ctx->allocate_output(1, table->batch_shape(keys), &found));
+  return table->find(ctx, keys, values, ctx->input(2), mask_data(found));
+}
+
+/// As dict.setdefault: the values that are there, or else the given ones, which are there from now on.
+absl::Status find_or_insert(OpKernelContext* ctx) {
+  Interface held;
+  TableResource* table = nullptr;
+  TF_RETURN_IF_ERROR(find_with_values(ctx, &held, &table));
+  const Tensor& keys = ctx->input(1);
+  const Tensor& given = ctx->input(2);
+  Tensor* values = nullptr;
+  Tensor* inserted = nullptr;
+  TF_RETURN_IF_ERROR(ctx->allocate_output(0, table->values_shape(keys), &values));
+  TF_RETURN_IF_ERROR(ctx->allocate_output(1, table->batch_shape(keys), &inserted));
+  TF_RETURN_IF_ERROR(guarded([&] { table->insert(ctx, keys, given, InsertMode::kKeep, mask_data(inserted)); }));
+  // Another thread may have erased a key since; then its value is the given one all the same.
+  return guarded([&] {
+    FindOutput out{};
+    out.values = values->data();
+    out.bytes = table->table().options().value_bytes();
+    out.fallback = given.data();
+    out.fallback_per_key = true;
+    table->table().find(table->batch(keys), out, stream_of(ctx));
+  });
+}
+
+absl::Status contains(OpKernelContext* ctx) {
+  Interface held;
+  TableResource* table = nullptr;
+  TF_RETURN_IF_ERROR(find_with_keys(ctx, &held, &table));
+  const Tensor& keys = ctx->input(1);
+  Tensor* found = nullptr;
+  TF_RETURN_IF_ERROR(ctx->allocate_output(0, table->batch_shape(keys), &found));
+  return guarded([&] {
+    FindOutput out{};
+    out.found = mask_data(found);
+    table->table().find(table->batch(keys), out, stream_of(ctx));
+  });
+}
+
+absl::Status rows(OpKernelContext* ctx) {
+  Interface held;
+  TableResource* table = nullptr;
+  TF_RETURN_IF_ERROR(find_with_keys(ctx, &held, &table));
+  if (!table->table().options().has_rows())
+    return absl::InvalidArgumentError(
+        "the table has no row storage: its values are scalars of up to 8 bytes, which lie beside their keys");
+  const Tensor& keys = ctx->input(1);
+  Tensor* numbers = nullptr;
+  TF_RETURN_IF_ERROR(ctx->allocate_output(0, table->batch_shape(keys), &numbers));
+  return guarded([&] {
+    FindOutput out{};
+    out.bytes = table->table().options().value_bytes();
+    out.rows = static_cast<std::int64_t*>(numbers->data());
+    table->table().find(table->batch(keys), out, stream_of(ctx));
+  });
+}
+
+class InsertOrApply final : public OpKernel {
+ public:
+  explicit InsertOrApply(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    static constexpr const char* kNames[] = {"add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor"};
+    std::string op;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("op", &op));
+    op_ = static_cast<ApplyOp>(std::find(std::begin(kNames), std::end(kNames), op) - std::begin(kNames));
+  }
+  void Compute(OpKernelContext* ctx) override {
+    Interface held;
+    TableResource* table = nullptr;
+    OP_REQUIRES_OK(ctx, find_with_values(ctx, &held, &table));
+    const TableOptions& options = table->table().options();
+    OP_REQUIRES(ctx, has_op(*options.value_dtype, op_),
+                absl::InvalidArgumentError("values of " + std::string(gpuhash::name(*options.value_dtype)) +
+                                           " cannot be combined by this op: bits are of integers and booleans, and "
+                                           "complex numbers have no order"));
+    const Tensor& keys = ctx->input(1);
+    Tensor* inserted = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, table->batch_shape(keys), &inserted));
+    const ValueBatch values{ctx->input(2).data(), options.value_bytes(), false};
+    OP_REQUIRES_OK(ctx, guarded([&] {
+                     table->table().apply({table->batch(keys), values, op_, *options.value_dtype,
+                                           options.value_elements(), mask_data(inserted)},
+                                          stream_of(ctx));
+                   }));
+  }
+
+ private:
+  ApplyOp op_;
+};
+
+// Named tensors -------------------------------------------------------------------------------------------------------
+
+absl::Status take_name(OpKernelContext* ctx, std::string* name) {
+  const Tensor& handle = ctx->input(0);
+  if (!tensorflow::TensorShapeUtils::IsScalar(handle.shape()))
+    return absl::InvalidArgumentError("handle has the shape " + handle.shape().DebugString() +
+                                      ", expected one name, of shape []");
+  *name = handle.scalar<tensorflow::tstring>()();
+  return absl::OkStatus();
+}
+
+/// Keeps the tensor's buffer, which TensorFlow then neither frees nor writes into.
+absl::Status save_tensor(OpKernelContext* ctx) {
+  std::string name;
+  TF_RETURN_IF_ERROR(take_name(ctx, &name));
+  return guarded([&] {
+    auto tensor = std::make_shared<const Tensor>(ctx->input(1));
+    StoredTensor stored;
+    stored.dtype = from_tensorflow(tensor->dtype());
+    for (const auto extent : tensor->shape().dim_sizes()) stored.shape.push_back(extent);
+    stored.device = device_of(ctx);
+    stored.stream = stream_of(ctx);
+    if (stored.dtype) stored.memory = std::shared_ptr<void>(tensor, tensor->data());
+    stored.native = std::move(tensor);
+    stored.framework = "tensorflow";
+    stored.readonly = true;
+    tensor_store::put(name, std::move(stored));
+  });
+}
+
+/// Memory of another framework, lent to TensorFlow, which does not write into it.
+class LentBuffer final : public tensorflow::TensorBuffer {
+ public:
+  LentBuffer(std::shared_ptr<void> memory, std::size_t bytes)
+      : TensorBuffer(memory.get()), memory_(std::move(memory)), bytes_(bytes) {}
+  size_t size() const override { return bytes_; }
+  TensorBuffer* root_buffer() override { return this; }
+  bool OwnsMemory() const override { return false; }
+  void FillAllocationDescription(tensorflow::AllocationDescription* description) const override {
+    description->set_requested_bytes(static_cast<std::int64_t>(bytes_));
+    description->set_allocator_name("gpuhash.store");
+  }
+
+ private:
+  const std::shared_ptr<void> memory_;
+  const std::size_t bytes_;
+};
+
+std::string text_of(const Tensor& tensor) {
+  return DataTypeString(tensor.dtype()) + " of shape " + tensor.shape().DebugString();
+}
+
+class GetTensor final : public OpKernel {
+ public:
+  explicit GetTensor(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("dtype", &dtype_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("shape", &shape_));
+  }
+  void Compute(OpKernelContext* ctx) override {
+    std::string name;
+    OP_REQUIRES_OK(ctx, take_name(ctx, &name));
+    std::optional<StoredTensor> stored;
+    OP_REQUIRES_OK(ctx, guarded([&] { stored = tensor_store::get(name, stream_of(ctx)); }));
+    OP_REQUIRES(ctx, stored.has_value(),
+                absl::NotFoundError("no tensor named '" + name + "' is stored; there are: " + all_names()));
+    OP_REQUIRES(ctx, stored->device == device_of(ctx),
+                absl::InvalidArgumentError("the tensor named '" + name + "' lies on " + stored->device.to_string() +
+                                           ", and the op runs on " + device_of(ctx).to_string() +
+                                           ": place the op with tf.device where the tensor lies"));
+    Tensor tensor;
+    OP_REQUIRES_OK(ctx, borrow(ctx, *stored, &tensor));
+    OP_REQUIRES(
+        ctx, tensor.dtype() == dtype_ && shape_.IsCompatibleWith(tensor.shape()),
+        absl::InvalidArgumentError("the tensor named '" + name + "' is " + text_of(tensor) + ", and the op asks for " +
+                                   DataTypeString(dtype_) + " of shape " + shape_.DebugString()));
+    ctx->set_output(0, tensor);
+  }
+
+ private:
+  static std::string all_names() {
+    std::string text;
+    for (const std::string& name : tensor_store::names()) text += (text.empty() ? "" : ", ") + name;
+    return text.empty() ? "none" : text;
+  }
+
+  static absl::Status borrow(OpKernelContext* ctx, const StoredTensor& stored, Tensor* tensor) {
+    if (stored.framework == "tensorflow") {
+      *tensor = *static_cast<const Tensor*>(stored.native.get());
+      return absl::OkStatus();
+    }
+    TensorShape shape;
+    TF_RETURN_IF_ERROR(tensorflow::TensorShapeUtils::MakeShape(stored.shape, &shape));
+    const DataType dtype = to_tensorflow(*stored.dtype);
+    const std::size_t bytes = static_cast<std::size_t>(shape.num_elements()) * itemsize(*stored.dtype);
+    auto* const buffer = new LentBuffer(stored.memory, bytes);
+    const Tensor lent(dtype, shape, buffer);
+    buffer->Unref();
+    if (lent.IsAligned()) {
+      *tensor = lent;
+      return absl::OkStatus();
+    }
+    // TensorFlow's kernels count on 64 bytes, which a slice of another framework's array need not have.
+    TF_RETURN_IF_ERROR(ctx->allocate_temp(dtype, shape, tensor));
+    return guarded([&] {
+      platform(stored.device.platform)
+          .make_context(stored.device.index, nullptr)
+          ->copy(tensor->data(), lent.data(), bytes, stream_of(ctx));
+    });
+  }
+
+  DataType dtype_;
+  PartialTensorShape shape_;
+};
+
+absl::Status delete_tensor(OpKernelContext* ctx) {
+  std::string name;
+  TF_RETURN_IF_ERROR(take_name(ctx, &name));
+  Tensor* deleted = nullptr;
+  TF_RETURN_IF_ERROR(ctx->allocate_output(0, TensorShape({}), &deleted));
+  return guarded([&] { deleted->scalar<bool>()() = tensor_store::remove(name); });
+}
+
+// Registration --------------------------------------------------------------------------------------------------------
+
+using tensorflow::register_kernel::Name;
+
+template <class Kernel>
+void register_kernel(tensorflow::KernelDefBuilder& builder) {
+  const tensorflow::kernel_factory::OpKernelRegistrar registrar(
+      builder.Build(), "gpuhash", [](OpKernelConstruction* ctx) -> OpKernel* { return new Kernel(ctx); });
+}
+
+/// For both devices; handles, names and the like are on the host for both.
+template <class Kernel>
+void register_on_both(const char* op, const std::vector<const char*>& on_host) {
+  for (const char* device : {DEVICE_CPU, DEVICE_GPU}) {
+    Name builder(op);
+    builder.Device(device);
+    if (device == DEVICE_GPU)
+      for (const char* argument : on_host) builder.HostMemory(argument);
+    register_kernel<Kernel>(builder);
+  }
+}
+
+/// A stock op, unless TensorFlow has got a kernel for it on GPUs.
+template <absl::Status (*kCompute)(OpKernelContext*)>
+void register_stock(const char* op, const std::vector<const char*>& on_host) {
+  const tensorflow::KernelList there = tensorflow::GetRegisteredKernelsForOp(op);
+  for (const tensorflow::KernelDef& kernel : there.kernel())
+    if (kernel.device_type() == DEVICE_GPU) return;
+  Name builder(op);
+  builder.Device(DEVICE_GPU);
+  for (const char* argument : on_host) builder.HostMemory(argument);
+  register_kernel<FunctionKernel<kCompute>>(builder);
+}
+
+void register_kernels() {
+  register_on_both<MakeNamedTable>("CUDAMutableHashTableV2", {"table_handle"});
+  register_on_both<MakeAnonymousTable>("CUDAAnonymousMutableHashTable", {"table_handle"});
+  register_on_both<FunctionKernel<lookup>>("GpuhashLookup", {"table_handle"});
+  register_on_both<FunctionKernel<find_or_insert>>("GpuhashFindOrInsert", {"table_handle"});
+  register_on_both<FunctionKernel<contains>>("GpuhashContains", {"table_handle"});
+  register_on_both<FunctionKernel<rows>>("GpuhashRows", {"table_handle"});
+  register_on_both<InsertOrApply>("GpuhashInsertOrApply", {"table_handle"});
+  register_on_both<FunctionKernel<save_tensor>>("GpuhashSaveTensor", {"handle"});
+  register_on_both<GetTensor>("GpuhashGetTensor", {"handle"});
+  register_on_both<FunctionKernel<delete_tensor>>("GpuhashDeleteTensor", {"handle", "deleted"});
+
+  register_stock<stock_find>("LookupTableFindV2", {"table_handle"});
+  register_stock<stock_insert>("LookupTableInsertV2", {"table_handle"});
+  register_stock<stock_remove>("LookupTableRemoveV2", {"table_handle"});
+  register_stock<stock_export>("LookupTableExportV2", {"table_handle"});
+  register_stock<stock_import>("LookupTableImportV2", {"table_handle"});
+  register_stock<stock_size>("LookupTableSizeV2", {"table_handle", "size"});
+}
+
+// See ops.cc.
+[[maybe_unused]] const bool registered = [] {
+  const bool first = registry::claim("TensorFlow's kernels");
+  if (first) register_kernels();
+  return first;
+}();
+
+}  // namespace
+}  // namespace gpuhash::tensorflow_ops

@@ -1,0 +1,321 @@
+"""MutableHashTable: TensorFlow's mutable table, made of gpuhash's."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util, handle_data_util
+
+from gpuhash import HashTable, _core
+
+from .library import ops
+
+_numbers = itertools.count()
+# Tables of which only their own Python object knows: TensorFlow wants a name for each, and gpuhash.open shall not
+# find it.
+_PRIVATE = "gpuhash.unnamed"
+DEFAULT_BUCKETS = 131072
+
+
+class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore[misc]
+    """A drop-in for ``tf.lookup.experimental.MutableHashTable``, on CPU and GPU, and with what that lacks.
+
+    Works in eager mode, tf.function, tf.data, Keras and SavedModels, with TensorFlow's own lookup ops
+    (``tf.raw_ops.LookupTableFindV2`` and its kin take ``resource_handle``). Its checkpoints are those of TensorFlow's
+    table: either loads into the other.
+
+    Parameters
+    ----------
+    key_dtype
+        tf.int32, tf.int64 or another integer dtype. TensorFlow's table takes strings, this one does not.
+    value_dtype
+        bool, an integer, half, bfloat16, float or complex dtype.
+    default_value
+        The value of absent keys: a scalar, or of shape ``value_shape``.
+    name
+        The name of the op, and of the table's tensors in checkpoints made by ``tf.compat.v1.train.Saver``.
+    checkpoint
+        Whether checkpoints hold the keys and values.
+    experimental_is_anonymous
+        The table lives as long as its handles, and has no name.
+    value_shape
+        The shape of one value, any rank; by default that of ``default_value``.
+    key_shape
+        ``()``, or ``(k,)`` for keys that are vectors of k integers, of up to 16 bytes in all.
+    shared_name
+        ``gpuhash.open(shared_name)`` is this table, and where there is one of that name already, this is it. The name
+        is the process's, whatever the device; the table lives on in TensorFlow's resource manager, without this object.
+    device
+        Where the table lives, "GPU:0" for instance; by default where TensorFlow places the op, on a GPU if there is
+        one. TensorFlow runs tf.data on the CPU: tables that are used there have to live there.
+    total_buckets
+        Slots to begin with. The table grows.
+    deterministic
+        Of a key's duplicates in one batch the last stays, as in TensorFlow's table; otherwise any of them, which is
+        faster on a GPU.
+
+    Keys have the shape ``[*batch, *key_shape]`` and values ``[*batch, *value_shape]``. On a GPU, memory comes from
+    TensorFlow's allocator and work goes to its stream; ``lookup``, ``find``, ``contains``, ``rows``, ``remove`` and,
+    while there is room for all keys as if they were new, insertions do not wait for the device.
+
+    Raises
+    ------
+    tf.errors.InvalidArgumentError, TypeError, ValueError
+        For dtypes and shapes that do not fit, and a shared name of a table of another kind.
+    tf.errors.ResourceExhaustedError
+        Where there is no memory; the table is as it was.
+    """
+
+    def __init__(
+        self,
+        key_dtype: Any,
+        value_dtype: Any,
+        default_value: Any,
+        name: str = "MutableHashTable",
+        checkpoint: bool = True,
+        experimental_is_anonymous: bool = False,
+        *,
+        value_shape: Sequence[int] | None = None,
+        key_shape: Sequence[int] = (),
+        shared_name: str | None = None,
+        device: str | None = None,
+        total_buckets: int = DEFAULT_BUCKETS,
+        deterministic: bool = True,
+    ) -> None:
+        if shared_name is not None and experimental_is_anonymous:
+            raise ValueError(
+                f"an anonymous table has no name, and shared_name={shared_name!r} was given: give one of both"
+            )
+        default = tf.convert_to_tensor(default_value, dtype=value_dtype)
+        if value_shape is not None:
+            default = tf.broadcast_to(default, value_shape)
+        self._key_shape = tf.TensorShape(key_shape)
+        self._given_name = shared_name
+        self._total_buckets = total_buckets
+        self._deterministic = deterministic
+        with tf.device(device):
+            super().__init__(key_dtype, value_dtype, default, name, checkpoint, experimental_is_anonymous)
+        self._resource_device = device or ""
+
+    def _create_resource(self) -> Any:
+        options = {
+            "key_dtype": self._key_dtype,
+            "value_dtype": self._value_dtype,
+            "value_shape": self._value_shape,
+            "key_shape": self._key_shape,
+            "total_buckets": self._total_buckets,
+            "deterministic": self._deterministic,
+            "name": self._name,
+        }
+        if self._is_anonymous:
+            handle = ops.cuda_anonymous_mutable_hash_table(**options)
+        elif self._given_name is not None:
+            handle = ops.cuda_mutable_hash_table_v2(shared_name=self._given_name, **options)
+        elif self._shared_name is not None:
+            handle = ops.cuda_mutable_hash_table_v2(container=_PRIVATE, shared_name=self._shared_name, **options)
+            if tf.executing_eagerly():
+                _destroy_with(self, handle)
+        else:
+            handle = ops.cuda_mutable_hash_table_v2(use_node_name_sharing=self._checkpoint, **options)
+        if tf.executing_eagerly():
+            self._table_name = None
+            _tell_shapes(handle, self._key_shape, self._key_dtype, self._value_shape, self._value_dtype)
+        else:
+            self._table_name = handle.op.name.split("/")[-1]
+        return handle
+
+    def _copy_trackable_to_cpu(self, object_map: dict[Any, Any]) -> None:
+        """A copy on the CPU, for checkpoints that are written beside the work."""
+        if self not in object_map:
+            object_map[self] = MutableHashTable(
+                self._key_dtype,
+                self._value_dtype,
+                self._default_value,
+                self._name,
+                self._checkpoint,
+                self._is_anonymous,
+                key_shape=self._key_shape,
+                device="CPU:0",
+                deterministic=self._deterministic,
+            )
+        object_map[self]._restore_from_tensors(self._serialize_to_tensors())
+
+    def _keys(self, keys: Any) -> Any:
+        return tf.convert_to_tensor(keys, dtype=self._key_dtype, name="keys")
+
+    def _values(self, values: Any) -> Any:
+        return tf.convert_to_tensor(values, dtype=self._value_dtype, name="values")
+
+    def _colocated(self) -> Any:
+        return tf.device(self.resource_handle.device) if tf.executing_eagerly() else _colocate(self.resource_handle)
+
+    @property
+    def resource_handle(self) -> Any:
+        """The handle of the table, for ops and for tf.GradientTape.watch().
+
+        Raises
+        ------
+        NotImplementedError
+            In functions that XLA compiles.
+        """
+        if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+            raise NotImplementedError(
+                "XLA cannot compile the ops of a gpuhash table: take jit_compile=True off the tf.function, or look the "
+                "keys up outside of it and hand the values in; with Keras, set self.supports_jit = False in the layer, "
+                "or call compile(jit_compile=False)"
+            )
+        return super().resource_handle
+
+    @property
+    def value_shape(self) -> tf.TensorShape:
+        """The shape of one value."""
+        return self._value_shape
+
+    @property
+    def key_shape(self) -> tf.TensorShape:
+        """The shape of one key: ``()``, or ``(k,)`` for vectors."""
+        return self._key_shape
+
+    def lookup(self, keys: Any, dynamic_default_values: Any = None, name: str | None = None) -> Any:
+        """The values of keys, ``[*batch, *value_shape]``; absent keys have the default.
+
+        Differentiable: the gradient with respect to ``resource_handle`` is a tf.IndexedSlices whose indices are keys.
+
+        Parameters
+        ----------
+        keys
+            Keys of shape ``[*batch, *key_shape]``.
+        dynamic_default_values
+            Another default: one, of shape ``value_shape``, or one for each key, ``[*batch, *value_shape]``.
+        name
+            The name of the op.
+        """
+        return self.find(keys, dynamic_default_values, name)[0]
+
+    def find(self, keys: Any, dynamic_default_values: Any = None, name: str | None = None) -> tuple[Any, Any]:
+        """As ``lookup``, and which of the keys were found: bool ``[*batch]``."""
+        default = self._default_value if dynamic_default_values is None else self._values(dynamic_default_values)
+        with self._colocated():
+            values, found = ops.gpuhash_lookup(self.resource_handle, self._keys(keys), default, name=name)
+        return values, found
+
+    def contains(self, keys: Any, name: str | None = None) -> Any:
+        """Which of the keys are in the table: bool ``[*batch]``."""
+        with self._colocated():
+            return ops.gpuhash_contains(self.resource_handle, self._keys(keys), name=name)
+
+    def find_or_insert(self, keys: Any, values: Any, name: str | None = None) -> tuple[Any, Any]:
+        """The values of the keys that are there; the others are inserted with the values given.
+
+        Parameters
+        ----------
+        keys, values
+            ``[*batch, *key_shape]`` and ``[*batch, *value_shape]``.
+        name
+            The name of the op.
+
+        Returns
+        -------
+        values, inserted
+            ``[*batch, *value_shape]``, and bool ``[*batch]``: was the key new; true for exactly one of a new key's
+            duplicates.
+        """
+        with self._colocated():
+            return tuple(
+                ops.gpuhash_find_or_insert(self.resource_handle, self._keys(keys), self._values(values), name=name)
+            )
+
+    def insert_or_apply(self, keys: Any, values: Any, op: str = "add", name: str | None = None) -> Any:
+        """Inserts the keys that are not there, and combines the values of those that are with the new ones.
+
+        All of a key's duplicates count. ``op``: "add", "multiply", "min", "max", "bit_and", "bit_or" or "bit_xor".
+
+        Returns
+        -------
+        bool ``[*batch]``: was the key new; true for exactly one of a new key's duplicates.
+        """
+        with self._colocated():
+            return ops.gpuhash_insert_or_apply(
+                self.resource_handle, self._keys(keys), self._values(values), op=op, name=name
+            )
+
+    def rows(self, keys: Any, name: str | None = None) -> Any:
+        """The numbers of the keys' rows in the row storage of the table, int64 ``[*batch]``; -1 for absent keys.
+
+        tf.errors.InvalidArgumentError where values are scalars of up to 8 bytes, which have no rows.
+        """
+        with self._colocated():
+            return ops.gpuhash_rows(self.resource_handle, self._keys(keys), name=name)
+
+
+def wrap(table: HashTable, default_value: Any = None, *, device: str | None = None) -> MutableHashTable:
+    """A handle for a table that exists already in Python: the same memory, for TensorFlow's graphs.
+
+    Called in eager mode; the handle then serves any tf.function.
+
+    Parameters
+    ----------
+    table
+        The table. It lives on, as long as either of both does.
+    default_value
+        The value of absent keys; by default the table's own, or else zero.
+    device
+        TensorFlow's name for the table's device; by default "CPU:0", or the GPU of the same number.
+
+    Raises
+    ------
+    TypeError
+        For a set, which has no values to look up.
+    """
+    if not isinstance(table, HashTable):
+        raise TypeError(f"a {type(table).__name__} was given, expected a gpuhash.HashTable: a lookup needs values")
+    if not tf.executing_eagerly():
+        raise RuntimeError("wrap() was called while a graph is built: call it before, and use what it returns there")
+    if default_value is None:
+        default_value = 0 if table._default is None else table._default
+    index = table.device.partition(":")[2]
+    name = f"gpuhash.tensorflow.wrap/{os.getpid()}/{next(_numbers)}"
+    _core.register_table(name, table._core)  # for as long as it takes to find it
+    try:
+        wrapped = MutableHashTable(
+            tf.as_dtype(table.key_dtype),
+            tf.as_dtype(table.value_dtype),
+            tf.cast(default_value, tf.as_dtype(table.value_dtype)),
+            value_shape=table.value_shape,
+            key_shape=table.key_shape,
+            shared_name=name,
+            device=device or (f"GPU:{index}" if index else "CPU:0"),
+            deterministic=table.deterministic,
+        )
+    finally:
+        _core.unregister_table(name)
+    _destroy_with(wrapped)
+    return wrapped
+
+
+def _destroy_with(table: MutableHashTable, handle: Any = None) -> None:
+    """Lets the resource go with the object; TensorFlow's resource manager would keep it for ever."""
+    weakref.finalize(table, _destroy, table.resource_handle if handle is None else handle).atexit = False
+
+
+def _destroy(handle: Any) -> None:
+    with tf.device(handle.device):
+        tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+
+
+def _colocate(handle: Any) -> Any:
+    return tf.compat.v1.colocate_with(handle)
+
+
+def _tell_shapes(
+    handle: Any, key_shape: tf.TensorShape, key_dtype: tf.DType, value_shape: tf.TensorShape, value_dtype: tf.DType
+) -> None:
+    """Gives an eager handle what its op knows in a graph, so that lookups have static shapes in a tf.function."""
+    data = handle_data_util.create_handle_data(key_shape, key_dtype)
+    data.shape_and_type.extend(handle_data_util.create_handle_data(value_shape, value_dtype).shape_and_type)
+    handle_data_util.set_handle_data(handle, data)

@@ -1,0 +1,115 @@
+// A table as a TensorFlow resource, which TensorFlow's own lookup kernels accept.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "context.h"
+#include "registry.hpp"
+#include "table.hpp"
+#include "tensorflow/core/framework/lookup_interface.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace gpuhash::tensorflow_ops {
+
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+class TableResource final : public tensorflow::lookup::LookupInterface {
+ public:
+  /// `name`: under which libgpuhash knows the table because of this resource, and only as long as it lives; or empty.
+  TableResource(std::shared_ptr<Table> table, TensorShape key_shape, std::string name)
+      : table_(std::move(table)),
+        key_shape_(std::move(key_shape)),
+        value_shape_(table_->options().value_shape),
+        name_(std::move(name)) {}
+  ~TableResource() override {
+    if (!name_.empty()) registry::remove(name_, table_);
+  }
+
+  Table& table() const { return *table_; }
+
+  /// TensorFlow's lookup operations, in the order of the op's stream. They wait for the device where the table has to
+  /// grow, and export always.
+  absl::Status Find(OpKernelContext* ctx, const Tensor& keys, Tensor* values, const Tensor& default_value) override {
+    return find(ctx, keys, values, default_value, nullptr);
+  }
+  absl::Status Insert(OpKernelContext* ctx, const Tensor& keys, const Tensor& values) override {
+    return guarded([&] { insert(ctx, keys, values, InsertMode::kAssign, nullptr); });
+  }
+  absl::Status Remove(OpKernelContext* ctx, const Tensor& keys) override {
+    return guarded([&] { table_->erase(batch(keys), nullptr, stream_of(ctx)); });
+  }
+  absl::Status ExportValues(OpKernelContext* ctx) override {
+    const Stream stream = stream_of(ctx);
+    std::int64_t count = 0;
+    TF_RETURN_IF_ERROR(guarded([&] { count = table_->size(stream); }));
+    Tensor* keys = nullptr;
+    Tensor* values = nullptr;
+    TF_RETURN_IF_ERROR(ctx->allocate_output("keys", shape_of(TensorShape({count}), key_shape_), &keys));
+    TF_RETURN_IF_ERROR(ctx->allocate_output("values", shape_of(TensorShape({count}), value_shape_), &values));
+    return guarded([&] { table_->export_items(keys->data(), values->data(), nullptr, count, stream); });
+  }
+  /// In the place of all keys that are there.
+  absl::Status ImportValues(OpKernelContext* ctx, const Tensor& keys, const Tensor& values) override {
+    return guarded([&] {
+      // What may fail comes first: the old keys are gone only when the new ones have room.
+      table_->reserve(batch(keys).count, stream_of(ctx));
+      table_->clear(stream_of(ctx));
+      insert(ctx, keys, values, InsertMode::kAssign, nullptr);
+    });
+  }
+
+  /// Each may be null but the keys: values as Find writes them, and whether each key was found.
+  absl::Status find(OpKernelContext* ctx, const Tensor& keys, Tensor* values, const Tensor& default_value,
+                    bool* found) {
+    return guarded([&] {
+      FindOutput out{};
+      out.values = values->data();
+      out.bytes = table_->options().value_bytes();
+      out.fallback = default_value.data();
+      out.fallback_per_key = default_value.shape() != value_shape_;
+      out.found = found;
+      table_->find(batch(keys), out, stream_of(ctx));
+    });
+  }
+  /// Throws.
+  void insert(OpKernelContext* ctx, const Tensor& keys, const Tensor& values, InsertMode mode, bool* inserted) {
+    const ValueBatch value_batch{values.data(), table_->options().value_bytes(), false};
+    table_->insert({batch(keys), value_batch, mode, table_->options().deterministic, inserted}, stream_of(ctx));
+  }
+
+  KeyBatch batch(const Tensor& keys) const {
+    return {keys.data(), keys.NumElements() / table_->options().key_elements, table_->options().key_bytes()};
+  }
+  /// The shape of the keys without that of each key: [*batch].
+  TensorShape batch_shape(const Tensor& keys) const {
+    TensorShape shape = keys.shape();
+    shape.RemoveLastDims(key_shape_.dims());
+    return shape;
+  }
+  TensorShape values_shape(const Tensor& keys) const { return shape_of(batch_shape(keys), value_shape_); }
+
+  size_t size() const override { return static_cast<size_t>(table_->size(nullptr)); }
+  int64_t MemoryUsed() const override { return table_->nbytes(); }
+  DataType key_dtype() const override { return to_tensorflow(table_->options().key_dtype); }
+  DataType value_dtype() const override { return to_tensorflow(*table_->options().value_dtype); }
+  TensorShape key_shape() const override { return key_shape_; }
+  TensorShape value_shape() const override { return value_shape_; }
+
+ private:
+  static TensorShape shape_of(TensorShape batch, const TensorShape& item) {
+    batch.AppendShape(item);
+    return batch;
+  }
+
+  const std::shared_ptr<Table> table_;
+  const TensorShape key_shape_;
+  const TensorShape value_shape_;
+  const std::string name_;
+};
+
+}  // namespace gpuhash::tensorflow_ops

@@ -1,0 +1,343 @@
+"""The table in tf.function, tf.data, Keras, checkpoints, SavedModels and strategies."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+from frameworks import module, sees_gpu
+from graphs import need_tensorflow
+from samples import random_keys, same_bytes
+
+import gpuhash
+
+
+@pytest.fixture
+def tools(device):
+    return need_tensorflow(device)
+
+
+def squares(tools, **options):
+    """A table of the squares of 0 to 99."""
+    _, ours, device = tools
+    table = ours.MutableHashTable("int64", "int64", -1, device=device, **options)
+    table.insert(np.arange(100), np.arange(100) ** 2)
+    return table
+
+
+# Functions -----------------------------------------------------------------------------------------------------------
+
+
+def test_functions_have_static_shapes_and_trace_once_per_shape(tools):
+    tf, ours, device = tools
+    table = ours.MutableHashTable("int64", "float32", 0.0, value_shape=(6,), device=device)
+    traces = []
+
+    @tf.function
+    def work(keys, values):
+        table.insert(keys, values)
+        found = table.lookup(keys)
+        mask = table.contains(keys)
+        traces.append((found.shape, mask.shape))
+        return found, mask, table.size()
+
+    for count in (3, 3, 5, 3):
+        keys, values = np.arange(count), np.random.default_rng(count).random((count, 6), np.float32)
+        found, mask, _ = work(tf.constant(keys), tf.constant(values))
+        same_bytes(found, values)
+        assert mask.numpy().all()
+    assert traces == [((3, 6), (3,)), ((5, 6), (5,))]
+
+
+def test_ops_of_a_function_run_in_their_order(tools):
+    tf, _, _ = tools
+    table = squares(tools)
+
+    @tf.function
+    def work():
+        before = table.lookup(tf.constant([5], tf.int64))
+        table.insert(tf.constant([5], tf.int64), tf.constant([0], tf.int64))
+        between = table.lookup(tf.constant([5], tf.int64))
+        table.remove(tf.constant([5], tf.int64))
+        return before, between, table.lookup(tf.constant([5], tf.int64)), table.size()
+
+    assert [result.numpy().ravel().tolist()[0] for result in work()] == [25, 0, -1, 99]
+
+
+def test_dtypes_are_checked_while_a_function_is_traced(tools):
+    tf, ours, _ = tools
+    table = squares(tools)
+
+    @tf.function
+    def work(keys):
+        return ours.ops.gpuhash_contains(table.resource_handle, keys)
+
+    with pytest.raises((ValueError, TypeError), match="int32"):
+        work.get_concrete_function(tf.TensorSpec([3], tf.int32))
+    assert work(tf.constant([1], tf.int64)).numpy().tolist() == [True]
+
+
+def test_jit_compile_says_what_to_do(tools):
+    tf, _, _ = tools
+    table = squares(tools)
+
+    @tf.function(jit_compile=True)
+    def work(keys):
+        return table.lookup(keys) + 1
+
+    with pytest.raises(NotImplementedError, match="take jit_compile=True off"):
+        work(tf.constant([1], tf.int64))
+
+    @tf.function(jit_compile=True)
+    def insert(keys):
+        table.insert(keys, keys)
+
+    with pytest.raises(NotImplementedError, match="take jit_compile=True off"):
+        insert(tf.constant([1], tf.int64))
+
+
+def test_a_second_load_of_the_library_breaks_nothing(tools, tmp_path):
+    import shutil
+    from pathlib import Path
+
+    tf, ours, _ = tools
+    table = squares(tools)
+    copy = tmp_path / "copy.so"
+    shutil.copy(Path(ours.library.path), copy)
+    tf.load_op_library(str(copy))
+    assert table.lookup([3]).numpy().tolist() == [9]
+    assert tf.raw_ops.LookupTableFindV2(
+        table_handle=table.resource_handle, keys=tf.constant([3], tf.int64), default_value=tf.constant(-1, tf.int64)
+    ).numpy().tolist() == [9]
+    assert squares(tools).size().numpy() == 100
+
+
+# tf.data and Keras ---------------------------------------------------------------------------------------------------
+
+
+def test_map_of_a_dataset():
+    """TensorFlow runs datasets on the CPU."""
+    tools = need_tensorflow()
+    tf, _, _ = tools
+    table = squares(tools)
+    dataset = tf.data.Dataset.range(95, 105).batch(4).map(table.lookup, num_parallel_calls=2)
+    assert np.concatenate([batch.numpy() for batch in dataset]).tolist() == [
+        n * n if n < 100 else -1 for n in range(95, 105)
+    ]
+
+
+def test_a_keras_layer(tools):
+    tf, _, _ = tools
+    table = squares(tools)
+
+    class Relabel(tf.keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.supports_jit = False
+
+        def call(self, keys):
+            return table.lookup(keys)
+
+    inputs = tf.keras.Input((3,), dtype="int64")
+    model = tf.keras.Model(inputs, Relabel()(inputs))
+    keys = np.array([[1, 2, 3], [99, 100, -1]])
+    same_bytes(model(keys), np.array([[1, 4, 9], [9801, -1, -1]]))
+    assert model.predict(keys, verbose=0).tolist() == [[1, 4, 9], [9801, -1, -1]]
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("default", [-1.0, [-1.0, -2.0]], ids=["scalars", "vectors"])
+@pytest.mark.parametrize("direction", ["ours to TensorFlow's", "TensorFlow's to ours", "ours to ours"])
+def test_checkpoints_are_those_of_tensorflows_table(tools, tmp_path, default, direction):
+    tf, ours, device = tools
+
+    def stock():
+        with tf.device("CPU:0"):
+            return tf.lookup.experimental.MutableHashTable("int64", "float32", default)
+
+    def own():
+        return ours.MutableHashTable("int64", "float32", default, device=device)
+
+    source, target = {
+        "ours to TensorFlow's": (own, stock),
+        "TensorFlow's to ours": (stock, own),
+        "ours to ours": (own, own),
+    }[direction]
+    keys = random_keys("int64", (), 1000)
+    values = np.random.default_rng(1).random((1000, *np.shape(default)), np.float32)
+    table = source()
+    table.insert(keys, values)
+    path = tf.train.Checkpoint(table=table).save(str(tmp_path / "checkpoint"))
+    restored = target()
+    restored.insert([1234567], np.zeros((1, *np.shape(default)), np.float32))
+    tf.train.Checkpoint(table=restored).restore(path).assert_consumed()
+    assert restored.size().numpy() == 1000
+    same_bytes(restored.lookup(keys), values)
+
+
+def in_new_process(program, *arguments):
+    """Runs a program, and returns what it prints."""
+    script = textwrap.dedent(program)
+    done = subprocess.run([sys.executable, "-P", "-c", script, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_a_saved_model_in_a_fresh_process(tools, tmp_path):
+    tf, _, _ = tools
+
+    class Model(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = squares(tools)
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+        def __call__(self, keys):
+            return self.table.lookup(keys)
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.int64)])
+        def insert(self, keys, values):
+            self.table.insert(keys, values)
+
+    tf.saved_model.save(Model(), str(tmp_path / "model"))
+    printed = in_new_process(
+        """
+        import os, sys
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+        import tensorflow as tf
+        import gpuhash.tensorflow
+        model = tf.saved_model.load(sys.argv[1])
+        print(model(tf.constant([3, 99, 100], tf.int64)).numpy().tolist())
+        model.insert(tf.constant([100], tf.int64), tf.constant([7], tf.int64))
+        print(model(tf.constant([100], tf.int64)).numpy().tolist())
+        """,
+        str(tmp_path / "model"),
+    )
+    assert printed.splitlines() == ["[9, 9801, -1]", "[7]"]
+
+
+# Several devices -----------------------------------------------------------------------------------------------------
+
+
+def test_a_strategy_over_two_cpu_devices():
+    need_tensorflow()
+    printed = in_new_process(
+        """
+        import os
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+        import tensorflow as tf
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        tf.config.set_visible_devices([], "GPU")
+        import gpuhash.tensorflow as ours
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        with strategy.scope():
+            table = ours.MutableHashTable("int64", "int64", -1, device="CPU:0")
+        dataset = strategy.experimental_distribute_dataset(tf.data.Dataset.range(64).batch(16))
+
+        @tf.function
+        def step(keys):
+            with tf.device("CPU:0"):
+                table.insert_or_apply(keys, keys * 2)
+                return tf.reduce_sum(table.lookup(keys))
+
+        total = 0
+        for keys in dataset:
+            total += int(strategy.reduce("SUM", strategy.run(step, (keys,)), axis=None))
+        print(int(table.size()), total)
+        # A name is the process's: both devices see one table.
+        tables = []
+        for device in ("CPU:0", "CPU:1"):
+            tables.append(ours.MutableHashTable("int64", "int64", -1, shared_name="of both", device=device))
+        tables[0].insert([1], [2])
+        print(tables[1].lookup([1]).numpy().tolist())
+        """
+    )
+    assert printed.splitlines() == [f"64 {sum(2 * key for key in range(64))}", "[2]"]
+
+
+# Streams and frameworks ----------------------------------------------------------------------------------------------
+
+
+def test_filled_in_pytorch_read_in_a_graph_and_in_cupy(device):
+    """One memory: the row storage has one address, whoever looks."""
+    tools = need_tensorflow(device)
+    tf, ours, place = tools
+    torch, cupy = module("torch"), module("cupy")
+    if torch is None or (device == "cuda" and not (sees_gpu("torch") and sees_gpu("cupy"))):
+        pytest.skip("needs PyTorch there, and CuPy on a GPU")
+    keys = random_keys("int64", (), 5000)
+    values = np.random.default_rng(4).random((5000, 16), np.float32)
+    python = gpuhash.HashTable("int64", "float32", value_shape=(16,), device=device, name=f"of three on {device}")
+    python[torch.from_numpy(keys).to(device)] = torch.from_numpy(values).to(device)
+    table = ours.MutableHashTable(
+        "int64", "float32", 0.0, value_shape=(16,), device=place, shared_name=f"of three on {device}"
+    )
+
+    @tf.function
+    def read(keys):
+        return table.lookup(keys), table.rows(keys)
+
+    found, rows = read(tf.constant(keys))
+    same_bytes(found, values)
+    address = python.row_storage_as("torch").data_ptr()
+    if device == "cuda":
+        storage = python.row_storage_as("cupy")
+        assert storage.data.ptr == address
+        same_bytes(storage[cupy.asarray(rows.numpy())], values)
+    else:
+        storage = python.row_storage_as("numpy")
+        assert storage.ctypes.data == address
+        same_bytes(storage[rows.numpy()], values)
+    # What the graph writes is there for the others, in that memory.
+    with tf.device(place):
+        table.insert(tf.constant(keys[:10]), tf.zeros((10, 16)))
+    assert python.row_storage_as("torch").data_ptr() == address
+    same_bytes(python[torch.from_numpy(keys[:10]).to(device)], np.zeros((10, 16), np.float32))
+    python.close()
+
+
+def test_work_of_both_is_in_order(device):
+    """TensorFlow's stream and PyTorch's take turns on one table, without anyone waiting in between."""
+    tools = need_tensorflow(device)
+    tf, ours, place = tools
+    torch = module("torch")
+    if torch is None or (device == "cuda" and not sees_gpu("torch")):
+        pytest.skip("needs PyTorch there")
+    python = gpuhash.HashTable("int64", "int64", device=device, default=0)
+    table = ours.wrap(python)
+    keys = np.arange(20_000)
+    theirs = torch.from_numpy(keys).to(device)
+    with tf.device(place):
+        mine = tf.identity(tf.constant(keys))
+        one = tf.ones_like(mine)
+        for _ in range(20):
+            table.insert_or_apply(mine, one)
+            python[theirs] = python[theirs] * 2
+    expected = 0
+    for _ in range(20):
+        expected = (expected + 1) * 2
+    assert set(table.lookup(keys).numpy().tolist()) == {expected}
+
+
+def test_no_memory_is_a_clear_error_and_leaves_no_name_behind(tools):
+    tf, ours, device = tools
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="bytes"):
+        ours.MutableHashTable(
+            "int64",
+            "float32",
+            0.0,
+            value_shape=(1 << 26,),
+            device=device,
+            total_buckets=1 << 30,
+            shared_name="too large",
+        )
+    with pytest.raises(KeyError, match="too large"):
+        gpuhash.open("too large")
+    table = ours.MutableHashTable("int64", "float32", 0.0, device=device, shared_name="too large")
+    assert table.size().numpy() == 0

@@ -1,0 +1,377 @@
+"""gpuhash.tensorflow.MutableHashTable beside TensorFlow's own table, and beside dict where that has no such table."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+from graphs import need_tensorflow
+from samples import random_keys, random_values, same_bytes
+
+import gpuhash
+
+KEY_DTYPES = ["int32", "int64"]
+VALUE_DTYPES = ["float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"]
+
+
+@pytest.fixture
+def tools(device):
+    """TensorFlow, our package, and the device."""
+    return need_tensorflow(device)
+
+
+def as_dict(keys, values):
+    return dict(zip(keys.numpy().tolist(), [np.asarray(value).tobytes() for value in values.numpy()], strict=True))
+
+
+@pytest.mark.parametrize("value_shape", [(), (3,), (2, 3)], ids=str)
+@pytest.mark.parametrize("value_dtype", VALUE_DTYPES)
+@pytest.mark.parametrize("key_dtype", KEY_DTYPES)
+def test_every_pair_of_dtypes(tools, key_dtype, value_dtype, value_shape):
+    tf, ours, device = tools
+    keys = random_keys(key_dtype, (), 500)
+    values = random_values(value_dtype, (500, *value_shape))
+    default = random_values(value_dtype, value_shape)
+    table = ours.MutableHashTable(key_dtype, value_dtype, default, device=device, total_buckets=16)
+    assert table.value_shape == value_shape
+    table.insert(keys, values)
+    assert table.size().numpy() == 500
+    asked = np.concatenate([keys[::-1], np.array([7, -7], key_dtype)])
+    expected = np.concatenate([values[::-1], np.stack([default, default]).astype(values.dtype)])
+    got = table.lookup(asked)
+    assert got.shape == (502, *value_shape)
+    assert device in got.device
+    same_bytes(got, expected)
+    same_bytes(tf.raw_ops.LookupTableFindV2(table_handle=table.resource_handle, keys=asked, default_value=default), got)
+    assert table.contains(asked).numpy().tolist() == [True] * 500 + [False] * 2
+    table.remove(tf.constant(keys[::2]))
+    exported = as_dict(*table.export())
+    assert exported == {
+        int(key): value.tobytes() for key, value in zip(keys[1::2], values[1::2].astype(values.dtype), strict=True)
+    }
+
+
+def test_a_missing_pair_is_a_clear_error(tools):
+    _, ours, device = tools
+    with pytest.raises(Exception, match="string"):
+        ours.MutableHashTable("string", "int64", -1, device=device)
+    with pytest.raises(Exception, match="float"):
+        ours.MutableHashTable("float32", "int64", -1, device=device)
+    with pytest.raises(Exception, match="string"):
+        ours.MutableHashTable("int64", "string", "", device=device)
+
+
+def pair(tools, default, value_dtype="int64", **options):
+    """TensorFlow's table and ours, of int64 keys."""
+    tf, ours, device = tools
+    with tf.device("CPU:0"):
+        stock = tf.lookup.experimental.MutableHashTable("int64", value_dtype, default)
+    return stock, ours.MutableHashTable("int64", value_dtype, default, device=device, **options)
+
+
+def same_contents(first, second):
+    assert as_dict(*first.export()) == as_dict(*second.export())
+    assert first.size().numpy() == second.size().numpy()
+
+
+@pytest.mark.parametrize("default", [-1, [-1, -2, -3]], ids=["scalars", "vectors"])
+def test_the_same_story_as_tensorflows_table(tools, default):
+    """Long random work on few keys: inserting, overwriting, removing, finding, with keys of any shape."""
+    tf, _, _ = tools
+    stock, table = pair(tools, default, total_buckets=0)
+    rng = np.random.default_rng(5)
+    item = np.shape(default)
+    for step in range(60):
+        shape = [(), (7,), (3, 4), (0,), (2, 1, 5)][step % 5]
+        keys = np.asarray(rng.integers(-40, 40, shape))
+        if step % 3 == 2:
+            stock.remove(tf.constant(keys))
+            table.remove(tf.constant(keys))
+        else:
+            # A key's duplicates get one value: which of them stays is another test's matter.
+            values = np.broadcast_to(np.reshape(keys * 1000 + step, (*shape, *(1,) * len(item))), (*shape, *item))
+            stock.insert(keys, values)
+            table.insert(keys, values)
+        asked = rng.integers(-50, 50, (5, 4))
+        same_bytes(table.lookup(asked), stock.lookup(asked).numpy())
+        same_bytes(table[tf.constant(asked)], stock[tf.constant(asked)].numpy())
+        same_contents(stock, table)
+
+
+def test_of_duplicates_in_a_batch_the_last_stays(tools):
+    stock, table = pair(tools, -1)
+    rng = np.random.default_rng(1)
+    keys, values = rng.integers(0, 50, 5000), rng.integers(0, 2**60, 5000)
+    stock.insert(keys, values)
+    table.insert(keys, values)
+    same_contents(stock, table)
+
+
+@pytest.mark.parametrize("default", [-1, [-1, -2]], ids=["scalars", "vectors"])
+def test_dynamic_defaults(tools, default):
+    stock, table = pair(tools, default)
+    item = np.shape(default)
+    keys = np.arange(0, 30, 2)
+    values = np.arange(15 * max(1, 2 * len(item))).reshape(15, *item)
+    stock.insert(keys, values)
+    table.insert(keys, values)
+    asked = np.arange(30).reshape(5, 6)
+    one = np.full(item, 77)
+    each = np.arange(asked.size * max(1, 2 * len(item))).reshape(*asked.shape, *item) + 10**6
+    for dynamic in (one, each):
+        same_bytes(table.lookup(asked, dynamic), stock.lookup(asked, dynamic).numpy())
+
+
+def test_invalid_calls_are_refused_as_by_tensorflows_table(tools):
+    tf, _, _ = tools
+    stock, table = pair(tools, [-1.0, -2.0], "float32")
+    for each in (stock, table):
+        each.insert([1, 2], [[1.0, 2.0], [3.0, 4.0]])
+    calls = [
+        lambda t: t.insert([1, 2], [1.0, 2.0]),
+        lambda t: t.insert([1, 2, 3], [[1.0, 2.0], [3.0, 4.0]]),
+        lambda t: t.insert([1], [[1.0, 2.0, 3.0]]),
+        lambda t: t.insert([[1]], [[1.0, 2.0]]),
+        lambda t: t.lookup([1, 2], tf.constant([1.0])),
+        lambda t: t.lookup([1, 2], tf.constant([[1.0, 2.0]])),
+        lambda t: t.lookup(tf.constant([1], tf.int32)),
+        lambda t: t.remove(tf.constant([1.0])),
+        lambda t: t.insert(tf.constant([1.0]), [[1.0, 2.0]]),
+        lambda t: t.insert([1], tf.constant([[1, 2]])),
+    ]
+    for number, call in enumerate(calls):
+        kinds = []
+        for each in (stock, table):
+            with pytest.raises(Exception) as caught:
+                call(each)
+            kinds.append(
+                {kind for kind in type(caught.value).__mro__ if kind.__module__ != "builtins"} or type(caught.value)
+            )
+        assert kinds[0] == kinds[1], f"call {number}"
+        same_contents(stock, table)
+
+
+def test_find_or_insert_is_setdefault(tools):
+    _, ours, device = tools
+    table = ours.MutableHashTable("int64", "float32", 0.0, value_shape=(4,), device=device)
+    model = {}
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        keys = rng.integers(0, 300, 64)
+        given = rng.random((64, 4), np.float32)
+        values, inserted = table.find_or_insert(keys, given)
+        new = set(keys.tolist()) - set(model)
+        assert inserted.numpy().sum() == len(new)
+        assert set(keys[inserted.numpy()].tolist()) == new
+        expected = [model.setdefault(int(key), value) for key, value in zip(keys, given, strict=True)]
+        same_bytes(values, np.stack(expected))
+    assert table.size().numpy() == len(model)
+
+
+@pytest.mark.parametrize("op", ["add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor"])
+def test_insert_or_apply(tools, op):
+    _, ours, device = tools
+    combine = {
+        "add": np.add,
+        "multiply": np.multiply,
+        "min": np.minimum,
+        "max": np.maximum,
+        "bit_and": np.bitwise_and,
+        "bit_or": np.bitwise_or,
+        "bit_xor": np.bitwise_xor,
+    }[op]
+    table = ours.MutableHashTable("int32", "int64", 0, device=device, total_buckets=0)
+    model: dict[int, np.int64] = {}
+    rng = np.random.default_rng(3)
+    for _ in range(5):
+        keys = rng.integers(0, 100, (40, 5)).astype(np.int32)
+        values = rng.integers(-(2**62), 2**62, (40, 5))
+        new = set(keys.ravel().tolist()) - set(model)
+        inserted = table.insert_or_apply(keys, values, op)
+        assert inserted.shape == (40, 5)
+        assert inserted.numpy().sum() == len(new)
+        with np.errstate(over="ignore"):
+            for key, value in zip(keys.ravel().tolist(), values.ravel(), strict=True):
+                model[key] = combine(model[key], value) if key in model else value
+    asked = np.array(list(model), np.int32)
+    same_bytes(table.lookup(asked), np.array([model[int(key)] for key in asked]))
+
+
+def test_insert_or_apply_refuses_bits_of_floats(tools):
+    tf, ours, device = tools
+    table = ours.MutableHashTable("int64", "float32", 0.0, device=device)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="float32"):
+        table.insert_or_apply([1], [1.0], "bit_and")
+    assert table.size().numpy() == 0
+
+
+def test_rows(tools):
+    tf, ours, device = tools
+    table = ours.MutableHashTable("int64", "float32", 0.0, value_shape=(8,), device=device, shared_name="rows of test")
+    keys = random_keys("int64", (), 100)
+    values = random_values("float32", (100, 8))
+    table.insert(keys, values)
+    rows = table.rows(np.append(keys, 12345)).numpy()
+    assert rows[-1] == -1
+    assert sorted(rows[:-1].tolist()) == list(range(100))
+    python = gpuhash.open("rows of test")
+    same_bytes(python.rows(keys), rows[:-1])
+    scalars = ours.MutableHashTable("int64", "float32", 0.0, device=device)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no row storage"):
+        scalars.rows([1])
+
+
+def test_vector_keys(tools):
+    tf, ours, device = tools
+    table = ours.MutableHashTable("int32", "int64", -1, key_shape=(3,), device=device)
+    keys = np.array([[0, 0, 0], [1, -1, 2], [1, 2, -1], [-1, -1, -1]], np.int32)
+    table.insert(keys, [10, 11, 12, 13])
+    asked = np.stack([keys[::-1], keys + 5])
+    assert table.lookup(asked).numpy().tolist() == [[13, 12, 11, 10], [-1] * 4]
+    assert table.contains(asked).numpy().tolist() == [[True] * 4, [False] * 4]
+    with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
+        table.lookup(np.zeros((2, 4), np.int32))
+
+
+@pytest.mark.parametrize("key", [0, -1, 2**63 - 1, -(2**63), -2])
+def test_every_key_is_legal(tools, key):
+    _, ours, device = tools
+    table = ours.MutableHashTable("int64", "int64", 5, device=device, total_buckets=0)
+    assert table.lookup([key]).numpy().tolist() == [5]
+    table.insert([key], [key])
+    assert table.lookup([key, 3]).numpy().tolist() == [key, 5]
+    table.remove(np.array([key]))
+    assert table.size().numpy() == 0
+
+
+def test_it_grows(tools):
+    _, ours, device = tools
+    table = ours.MutableHashTable("int64", "int64", -1, device=device, total_buckets=0)
+    keys = random_keys("int64", (), 200_000)
+    for part in np.split(keys, 20):
+        table.insert(part, part ^ 21)
+    assert table.size().numpy() == 200_000
+    same_bytes(table.lookup(keys[::-1]), keys[::-1] ^ 21)
+
+
+def test_import_replaces_everything(tools):
+    tf, ours, device = tools
+    table = ours.MutableHashTable("int64", "int64", -1, device=device)
+    table.insert([1, 2, 3], [1, 2, 3])
+    tf.raw_ops.LookupTableImportV2(table_handle=table.resource_handle, keys=np.array([3, 4]), values=np.array([30, 40]))
+    assert dict(zip(*(array.numpy().tolist() for array in table.export()), strict=True)) == {3: 30, 4: 40}
+
+
+# Names and handles ---------------------------------------------------------------------------------------------------
+
+
+def test_a_table_made_in_tensorflow_is_found_in_python(tools, device):
+    _, ours, place = tools
+    table = ours.MutableHashTable("int64", "float32", 0.0, shared_name=f"made in a graph on {device}", device=place)
+    table.insert([1, 2], [1.5, 2.5])
+    python = gpuhash.open(f"made in a graph on {device}")
+    assert python.device.startswith(device)
+    assert dict(zip(*lists(python), strict=True)) == {1: 1.5, 2: 2.5}
+    python[3] = 3.5
+    python.erase([1])
+    assert table.lookup([1, 2, 3]).numpy().tolist() == [0.0, 2.5, 3.5]
+
+
+def lists(table):
+    """Keys and values of a table as lists."""
+    keys = list(table)
+    return keys, [table[key] for key in keys]
+
+
+def test_a_table_made_in_python_is_found_in_tensorflow(tools, device):
+    _, ours, place = tools
+    python = gpuhash.HashTable("int64", "float32", device=device, name=f"made in Python for {device}")
+    python[[1, 2]] = [1.5, 2.5]
+    table = ours.MutableHashTable("int64", "float32", -1.0, shared_name=f"made in Python for {device}", device=place)
+    assert table.lookup([1, 2, 3]).numpy().tolist() == [1.5, 2.5, -1.0]
+    table.insert([3], [3.5])
+    assert python[3] == 3.5
+    python.close()
+
+
+def test_another_kind_of_table_of_the_name_is_refused(tools, device):
+    tf, ours, place = tools
+    python = gpuhash.HashTable("int64", "float32", device=device, name=f"of floats on {device}")
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"values of float32.*values of int64"):
+        ours.MutableHashTable("int64", "int64", 0, shared_name=f"of floats on {device}", device=place)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"int64.*int32"):
+        ours.MutableHashTable("int32", "float32", 0, shared_name=f"of floats on {device}", device=place)
+    python.close()
+
+
+@pytest.mark.parametrize("value_shape", [(), (5,)], ids=str)
+def test_wrap(tools, device, value_shape):
+    _, ours, _ = tools
+    python = gpuhash.HashTable("int64", "float32", value_shape=value_shape, device=device, default=7)
+    names = set(gpuhash._core.table_names())
+    table = ours.wrap(python)
+    assert set(gpuhash._core.table_names()) == names
+    table.insert([1], np.full((1, *value_shape), 1.5, np.float32))
+    assert np.asarray(python[[1]].tolist() if device == "cpu" else python[[1]]).ravel().tolist() == [1.5] * max(
+        1, 5 * len(value_shape)
+    )
+    assert set(table.lookup([2]).numpy().ravel().tolist()) == {7.0}
+    del python
+    assert table.size().numpy() == 1
+    with pytest.raises(TypeError, match="HashSet"):
+        ours.wrap(gpuhash.HashSet("int64"))
+
+
+def test_memory_goes_with_the_object(tools):
+    """Unnamed and wrapped tables do not stay behind in TensorFlow's resource manager."""
+    tf, ours, device = tools
+    python = gpuhash.HashTable("int64", "int64", device="cuda" if "GPU" in device else "cpu")
+    core = weakref.ref(python._core)
+    table = ours.wrap(python)
+    del python
+    gc.collect()
+    assert table.size().numpy() == 0
+    handle = table.resource_handle
+    del table
+    gc.collect()
+    with pytest.raises(tf.errors.NotFoundError):
+        tf.raw_ops.LookupTableSizeV2(table_handle=handle)
+    assert core() is None
+
+
+def test_anonymous_tables_are_apart(tools):
+    _, ours, device = tools
+    first, second = (
+        ours.MutableHashTable("int64", "int64", -1, experimental_is_anonymous=True, device=device) for _ in range(2)
+    )
+    first.insert([1], [1])
+    assert (first.size().numpy(), second.size().numpy()) == (1, 0)
+    with pytest.raises(ValueError, match="anonymous"):
+        ours.MutableHashTable("int64", "int64", -1, experimental_is_anonymous=True, shared_name="x")
+
+
+def test_tensorflows_tables_are_refused_by_our_ops(tools):
+    tf, ours, _ = tools
+    with tf.device("CPU:0"):
+        stock = tf.lookup.experimental.MutableHashTable("int64", "int64", -1)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="TensorFlow's own tables"):
+            ours.ops.gpuhash_contains(stock.resource_handle, tf.constant([1], tf.int64))
+
+
+def test_tensorflows_own_tables_still_work(tools):
+    """Kernels for its ops on GPUs must not draw its tables there."""
+    tf, _, _ = tools
+    static = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2]), -1)
+    assert static.lookup(tf.constant(["b", "c"])).numpy().tolist() == [2, -1]
+    mutable = tf.lookup.experimental.MutableHashTable("int64", "float32", 0.0)
+    mutable.insert(tf.constant([1], tf.int64), [2.0])
+
+    @tf.function
+    def both(words, numbers):
+        return static.lookup(words), mutable.lookup(numbers)
+
+    words, numbers = both(tf.constant(["a"]), tf.constant([1, 2], tf.int64))
+    assert words.numpy().tolist() == [1]
+    assert numbers.numpy().tolist() == [2.0, 0.0]

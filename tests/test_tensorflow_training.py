@@ -1,0 +1,98 @@
+"""Rows that train: the gradient of a lookup beside that of tf.gather on a tf.Variable."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from graphs import need_tensorflow
+
+
+@pytest.fixture
+def tools(device):
+    return need_tensorflow(device)
+
+
+def dense(slices, count, width):
+    """The sum of an IndexedSlices over keys 0 to count - 1."""
+    total = np.zeros((count, width), np.float32)
+    np.add.at(total, slices.indices.numpy(), slices.values.numpy())
+    return total
+
+
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
+def test_gradient_is_that_of_a_gather(tools, in_function):
+    tf, ours, device = tools
+    rng = np.random.default_rng(0)
+    weights = rng.random((50, 8), np.float32)
+    keys = rng.integers(0, 50, (16, 3))  # with duplicates
+    table = ours.MutableHashTable("int64", "float32", 0.0, value_shape=(8,), device=device)
+    table.insert(np.arange(50), weights)
+    variable = tf.Variable(weights)
+
+    def loss_of(rows):
+        return tf.reduce_sum(tf.sin(rows) * tf.reduce_sum(rows, -1, keepdims=True))
+
+    def both():
+        with tf.GradientTape() as tape:
+            tape.watch(table.resource_handle)
+            loss = loss_of(table.lookup(keys))
+        with tf.GradientTape() as reference:
+            expected = loss_of(tf.gather(variable, keys))
+        return loss, expected, tape.gradient(loss, table.resource_handle), reference.gradient(expected, variable)
+
+    loss, expected, mine, theirs = (tf.function(both) if in_function else both)()
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    assert isinstance(mine, tf.IndexedSlices)
+    np.testing.assert_allclose(dense(mine, 50, 8), dense(theirs, 50, 8), rtol=1e-5)
+
+
+def test_gradient_of_absent_keys_is_the_defaults(tools):
+    tf, ours, device = tools
+    table = ours.MutableHashTable("int64", "float32", 0.0, value_shape=(2,), device=device)
+    table.insert([1], [[1.0, 2.0]])
+    one = tf.Variable([5.0, 6.0])
+    each = tf.Variable(tf.ones((3, 2)))
+    factors = tf.constant([[1.0, 10.0], [2.0, 20.0], [4.0, 40.0]])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(table.resource_handle)
+        with_one = tf.reduce_sum(factors * table.lookup([1, 2, 3], one))
+        with_each = tf.reduce_sum(factors * table.lookup([1, 2, 3], each))
+    assert tape.gradient(with_one, one).numpy().tolist() == [6.0, 60.0]
+    assert tape.gradient(with_each, each).numpy().tolist() == [[0.0, 0.0], [2.0, 20.0], [4.0, 40.0]]
+    slices = tape.gradient(with_one, table.resource_handle)
+    assert slices.indices.numpy().tolist() == [1]
+    assert slices.values.numpy().tolist() == [[1.0, 10.0]]
+
+
+def test_training_touches_the_rows_of_the_batch_alone(tools):
+    """Some steps of gradient descent, beside the same steps on a tf.Variable."""
+    tf, ours, device = tools
+    rng = np.random.default_rng(3)
+    weights = rng.random((200, 4), np.float32)
+    table = ours.MutableHashTable("int64", "float32", 0.0, value_shape=(4,), device=device, total_buckets=0)
+    table.insert(np.arange(200), weights)
+    variable = tf.Variable(weights)
+
+    @tf.function
+    def step(keys, targets):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(table.resource_handle)
+            mine = tf.reduce_mean((tf.reduce_sum(table.lookup(keys), -1) - targets) ** 2)
+            theirs = tf.reduce_mean((tf.reduce_sum(tf.gather(variable, keys), -1) - targets) ** 2)
+        slices = tape.gradient(mine, table.resource_handle)
+        table.insert_or_apply(slices.indices, -0.1 * slices.values, "add")
+        gradient = tape.gradient(theirs, variable)
+        variable.scatter_sub(tf.IndexedSlices(0.1 * gradient.values, gradient.indices))
+        return mine, theirs
+
+    touched = set()
+    for _ in range(25):
+        keys = rng.integers(0, 100, 32)
+        touched |= set(keys.tolist())
+        mine, theirs = step(tf.constant(keys), tf.constant(rng.random(32, np.float32)))
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4)
+    trained = table.lookup(np.arange(200)).numpy()
+    np.testing.assert_allclose(trained, variable.numpy(), rtol=1e-4, atol=1e-6)
+    untouched = sorted(set(range(200)) - touched)
+    assert (trained[untouched] == weights[untouched]).all()
+    assert table.size().numpy() == 200
