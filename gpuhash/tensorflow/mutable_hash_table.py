@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util, handle_data_util
 
 from gpuhash import HashTable, _core
@@ -152,7 +153,7 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
         return tf.convert_to_tensor(values, dtype=self._value_dtype, name="values")
 
     def _colocated(self) -> Any:
-        return tf.device(self.resource_handle.device) if tf.executing_eagerly() else _colocate(self.resource_handle)
+        return framework_ops.colocate_with(self.resource_handle)
 
     @property
     def resource_handle(self) -> Any:
@@ -306,10 +307,6 @@ def _destroy_with(table: MutableHashTable, handle: Any = None) -> None:
 def _destroy(handle: Any) -> None:
     with tf.device(handle.device):
         tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
-
-
-def _colocate(handle: Any) -> Any:
-    return tf.compat.v1.colocate_with(handle)
 
 
 def _tell_shapes(
