@@ -15,7 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = Path(__file__).resolve().parent / "gpu_record.json"
 FOLDERS = ("cpp", "cuda", "gpuhash", "tests")
-SUFFIXES = {".cpp", ".hpp", ".cu", ".cuh", ".py", ".pyi"}
+SUFFIXES = {".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".py", ".pyi"}
 PACKAGES = {
     "torch": ["torch"],
     "cupy": ["cupy-cuda13x", "cupy-cuda12x", "cupy"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import time
 
 import numpy as np
 import pytest
@@ -327,6 +328,7 @@ def test_work_of_both_is_in_order(device):
 
 def test_no_memory_is_a_clear_error_and_leaves_no_name_behind(tools):
     tf, ours, device = tools
+    name = f"too large for {device}"
     with pytest.raises(tf.errors.ResourceExhaustedError, match="bytes"):
         ours.MutableHashTable(
             "int64",
@@ -335,9 +337,77 @@ def test_no_memory_is_a_clear_error_and_leaves_no_name_behind(tools):
             value_shape=(1 << 26,),
             device=device,
             total_buckets=1 << 30,
-            shared_name="too large",
+            shared_name=name,
         )
-    with pytest.raises(KeyError, match="too large"):
-        gpuhash.open("too large")
-    table = ours.MutableHashTable("int64", "float32", 0.0, device=device, shared_name="too large")
+    with pytest.raises(KeyError, match=name):
+        gpuhash.open(name)
+    table = ours.MutableHashTable("int64", "float32", 0.0, device=device, shared_name=name)
     assert table.size().numpy() == 0
+
+
+# What only a GPU shows ------------------------------------------------------------------------------------------------
+
+
+def test_memory_is_tensorflows(cuda):
+    """TensorFlow took the GPU's memory: the table has its slots and rows from TensorFlow's allocator."""
+    tf, ours, device = need_tensorflow(cuda)
+
+    def used():
+        return tf.config.experimental.get_memory_info(device)["current"]
+
+    before = used()
+    table = ours.MutableHashTable(
+        "int64", "float32", 0.0, value_shape=(64,), device=device, shared_name="of TensorFlow"
+    )
+    table.insert(np.arange(500_000), np.zeros((500_000, 64), np.float32))
+    python = gpuhash.open("of TensorFlow")
+    assert table.size().numpy() == 500_000
+    assert used() - before >= python.nbytes > 500_000 * 256
+    # Used from another framework, it still is, and grows in it.
+    keys = np.arange(500_000, 2_000_000)
+    python[keys] = np.zeros((1_500_000, 64), np.float32)
+    assert used() - before >= python.nbytes > 2_000_000 * 256
+    python.close()
+
+
+def test_nobody_waits_for_the_device(cuda):
+    """Lookups, and insertions into reserved room, are enqueued behind long work and return before it ends."""
+    tf, ours, device = need_tensorflow(cuda)
+    table = ours.MutableHashTable("int64", "float32", 0.0, value_shape=(8,), device=device, total_buckets=1 << 16)
+    with tf.device(device):
+        matrix = tf.random.normal((8192, 8192))
+        keys = tf.range(1000, dtype=tf.int64)
+        values = tf.ones((1000, 8))
+
+        def calls():
+            table.insert(keys, values)
+            table.insert_or_apply(keys, values)
+            table.remove(keys[:10])
+            return table.lookup(keys), table.contains(keys), table.rows(keys)
+
+        def long_work():
+            product = matrix
+            for _ in range(100):
+                product = tf.linalg.matmul(product, matrix) * 1e-4
+            return product
+
+        calls()  # what is set up at the first call
+        long_work()
+        tf.test.experimental.sync_devices()
+        start = time.perf_counter()
+        long_work()
+        found, mask, rows = calls()
+        returned = time.perf_counter() - start
+        tf.test.experimental.sync_devices()
+        done = time.perf_counter() - start
+    assert returned < 0.5 * done, (returned, done)
+    same_bytes(found[10:], np.full((990, 8), 2, np.float32))
+    assert mask.numpy().tolist() == [False] * 10 + [True] * 990
+    assert (rows.numpy() >= 0).sum() == 990
+
+
+def test_the_other_devices_table_is_refused(cuda):
+    tf, ours, device = need_tensorflow(cuda)
+    ours.MutableHashTable("int64", "int64", -1, device=device, shared_name="on the GPU")
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"on cuda:0; the op asks for.*on cpu"):
+        ours.MutableHashTable("int64", "int64", -1, device="CPU:0", shared_name="on the GPU")

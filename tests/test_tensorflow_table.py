@@ -209,14 +209,15 @@ def test_insert_or_apply_refuses_bits_of_floats(tools):
 
 def test_rows(tools):
     tf, ours, device = tools
-    table = ours.MutableHashTable("int64", "float32", 0.0, value_shape=(8,), device=device, shared_name="rows of test")
+    name = f"with rows on {device}"
+    table = ours.MutableHashTable("int64", "float32", 0.0, value_shape=(8,), device=device, shared_name=name)
     keys = random_keys("int64", (), 100)
     values = random_values("float32", (100, 8))
     table.insert(keys, values)
     rows = table.rows(np.append(keys, 12345)).numpy()
     assert rows[-1] == -1
     assert sorted(rows[:-1].tolist()) == list(range(100))
-    python = gpuhash.open("rows of test")
+    python = gpuhash.open(name)
     same_bytes(python.rows(keys), rows[:-1])
     scalars = ours.MutableHashTable("int64", "float32", 0.0, device=device)
     with pytest.raises(tf.errors.InvalidArgumentError, match="no row storage"):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from graphs import need_tensorflow
@@ -96,3 +100,18 @@ def test_training_touches_the_rows_of_the_batch_alone(tools):
     untouched = sorted(set(range(200)) - touched)
     assert (trained[untouched] == weights[untouched]).all()
     assert table.size().numpy() == 200
+
+
+def test_the_example(device):
+    """A Keras model on a real, skewed stream; the example compares itself with a static embedding."""
+    need_tensorflow(device)
+    example = Path(__file__).parent.parent / "examples" / "tensorflow_embedding.py"
+    done = subprocess.run(
+        [sys.executable, "-P", str(example), "--device", device, "--steps", "60"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"on {device}" in done.stdout
+    assert "largest difference between a growing and a static row" in done.stdout
