@@ -205,7 +205,8 @@ def test_a_saved_model_in_a_fresh_process(tools, tmp_path):
         def insert(self, keys, values):
             self.table.insert(keys, values)
 
-    tf.saved_model.save(Model(), str(tmp_path / "model"))
+    model = Model()  # TensorFlow itself does not hold it while it saves
+    tf.saved_model.save(model, str(tmp_path / "model"))
     printed = in_new_process(
         """
         import os, sys
