@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import textwrap
@@ -66,6 +67,23 @@ def test_ops_of_a_function_run_in_their_order(tools):
         return before, between, table.lookup(tf.constant([5], tf.int64)), table.size()
 
     assert [result.numpy().ravel().tolist()[0] for result in work()] == [25, 0, -1, 99]
+
+
+def test_a_table_that_goes_while_a_function_is_traced(tools):
+    tf, _, _ = tools
+    table = squares(tools)
+    garbage = [squares(tools)]
+
+    @tf.function
+    def work(keys):
+        garbage.clear()
+        gc.collect()
+        return table.lookup(keys)
+
+    assert work(tf.constant([4], tf.int64)).numpy().tolist() == [16]
+    graph = work.get_concrete_function(tf.TensorSpec([1], tf.int64)).graph
+    assert [tensor is table.resource_handle for tensor, _ in graph.captures if tensor.dtype == tf.resource] == [True]
+    assert not [op.name for op in graph.get_operations() if op.type == "DestroyResourceOp"]
 
 
 def test_dtypes_are_checked_while_a_function_is_traced(tools):
@@ -205,8 +223,7 @@ def test_a_saved_model_in_a_fresh_process(tools, tmp_path):
         def insert(self, keys, values):
             self.table.insert(keys, values)
 
-    model = Model()  # TensorFlow itself does not hold it while it saves
-    tf.saved_model.save(model, str(tmp_path / "model"))
+    tf.saved_model.save(Model(), str(tmp_path / "model"))
     printed = in_new_process(
         """
         import os, sys

@@ -305,7 +305,8 @@ def _destroy_with(table: MutableHashTable, handle: Any = None) -> None:
 
 
 def _destroy(handle: Any) -> None:
-    with tf.device(handle.device):
+    # Garbage may be collected while a function is traced, and this must not become part of it.
+    with tf.init_scope(), tf.device(handle.device):
         tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
 
 
