@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import gc
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from frameworks import module, sees_gpu
 from graphs import need_tensorflow
+from memory_resources import counting_memory
 from samples import random_keys, same_bytes
 
 import gpuhash
@@ -342,6 +344,76 @@ def test_work_of_both_is_in_order(device):
     for _ in range(20):
         expected = (expected + 1) * 2
     assert set(table.lookup(keys).numpy().tolist()) == {expected}
+
+
+@pytest.mark.parametrize("call", ["insert", "insert_or_apply", "find_or_insert", "import"])
+def test_each_allocation_fails_once(device, call):
+    """Whatever memory is missing, the op says so and the table is as it was."""
+    tf, ours, place = need_tensorflow(device)
+    if device == "cuda" and not sees_gpu("torch"):
+        pytest.skip("the memory resource of this test is PyTorch's")
+    memory = counting_memory(device)
+    keys, more = np.arange(300), np.arange(200, 3000)
+    rows, new = np.full((300, 3), 2, np.float32), np.ones((2800, 3), np.float32)
+    work = {
+        "insert": lambda table: table.insert(more, new),
+        "insert_or_apply": lambda table: table.insert_or_apply(more, new),
+        "find_or_insert": lambda table: table.find_or_insert(more, new),
+        "import": lambda table: table._restore_from_tensors({"-keys": tf.constant(more), "-values": tf.constant(new)}),
+    }[call]
+
+    def no_memory(table):
+        """What the op says of it, or None."""
+        try:
+            work(table)
+        except tf.errors.ResourceExhaustedError as error:
+            return str(error)
+        return None
+
+    failures = 0
+    while True:
+        python = gpuhash.HashTable("int64", "float32", value_shape=(3,), device=device, memory=memory)
+        table = ours.wrap(python, 0.0, device=place)
+        table.insert(keys, rows)
+        memory.fail_after(failures)
+        message = no_memory(table)
+        memory.fail_after(None)
+        if message is None:
+            break
+        assert "bytes in this test" in message
+        assert table.size().numpy() == 300
+        same_bytes(table.lookup(keys), rows)
+        failures += 1
+    assert failures >= 3
+    assert table.size().numpy() == (2800 if call == "import" else 3000)
+    assert not memory.mistakes
+
+
+def test_graphs_and_python_in_many_threads(device):
+    tf, ours, place = need_tensorflow(device)
+    python = gpuhash.HashTable("int64", "int64", device=device, default=0)
+    table = ours.wrap(python, device=place)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def count(keys):
+        table.insert_or_apply(keys, tf.ones_like(keys))
+        return tf.reduce_all(table.contains(keys))
+
+    rng = np.random.default_rng(6)
+    batches = rng.integers(0, 2000, (40, 700))
+
+    def work(number):
+        if number % 2:
+            python.insert_or_apply(batches[number], 1, "add")
+            return True
+        with tf.device(place):
+            return bool(count(tf.constant(batches[number])))
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(len(batches))))
+    keys, counts = np.unique(batches, return_counts=True)
+    same_bytes(table.lookup(keys), counts)
+    assert table.size().numpy() == len(keys)
 
 
 def test_no_memory_is_a_clear_error_and_leaves_no_name_behind(tools):
