@@ -517,14 +517,14 @@ void HashTable<Key, Value>::rehash(std::int64_t slots, bool compact_rows, Stream
 }
 
 template <class Key, class Value>
-void HashTable<Key, Value>::export_items(void* keys, void* values, std::int64_t* rows, std::int64_t count,
-                                         Stream stream) {
+std::int64_t HashTable<Key, Value>::export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room,
+                                                 Stream stream) {
   const Turn turn(*this, stream);
-  if (const std::uint64_t size = refresh(stream).size; size != static_cast<std::uint64_t>(count))
-    throw ShapeError("room for " + std::to_string(count) + " items was given, and the table has " +
-                     std::to_string(size) + ": another thread has changed it in between; ask again");
-  executor().export_items(*context_, storage_.view, keys, options_.key_bytes(), values, options_.value_bytes(), rows,
-                          stream);
+  const auto size = static_cast<std::int64_t>(refresh(stream).size);
+  if (size <= room)
+    executor().export_items(*context_, storage_.view, keys, options_.key_bytes(), values, options_.value_bytes(), rows,
+                            stream);
+  return size;
 }
 
 template <class Key, class Value>

@@ -36,7 +36,7 @@ class HashTable final : public Table {
   void clear(Stream stream) override;
   void reserve(std::int64_t keys, Stream stream) override;
   void rehash(std::int64_t slots, bool compact_rows, Stream stream) override;
-  void export_items(void* keys, void* values, std::int64_t* rows, std::int64_t count, Stream stream) override;
+  std::int64_t export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) override;
   RowStorage row_storage(Stream stream) override;
   std::shared_ptr<Table> clone(std::shared_ptr<DeviceContext> context, Stream stream) override;
 

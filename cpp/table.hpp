@@ -68,9 +68,10 @@ class GPUHASH_API Table {
   virtual void reserve(std::int64_t keys, Stream stream) = 0;
   /// Waits. At least `slots` slots, and as many as the keys need; row numbers stay unless compact_rows.
   virtual void rehash(std::int64_t slots, bool compact_rows, Stream stream) = 0;
-  /// Waits. Keys, values and row numbers in slot order, `count` of each; each may be null. std::invalid_argument where
-  /// the table has another number of keys: another thread has changed it since the caller asked.
-  virtual void export_items(void* keys, void* values, std::int64_t* rows, std::int64_t count, Stream stream) = 0;
+  /// Waits. Keys, values and row numbers in slot order; each may be null. Returns how many there are: where they are
+  /// more than there is `room` for, because another thread has inserted some since the caller asked, nothing was
+  /// written.
+  virtual std::int64_t export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) = 0;
   virtual RowStorage row_storage(Stream stream) = 0;
   /// Waits. The same table, slot for slot, in another context.
   virtual std::shared_ptr<Table> clone(std::shared_ptr<DeviceContext> context, Stream stream) = 0;

@@ -59,6 +59,11 @@ def test_processes_that_start_at_once_compile_once(tmp_path):
     assert again.returncode == 0
     assert out.split()[0] in paths
     assert "compil" not in err
+    # Without a compiler, what is there is as good.
+    without = start(tmp_path, CXX="no-such-compiler")
+    out, err = without.communicate()
+    assert without.returncode == 0, err
+    assert out.split()[0] in paths
     # Another compiler makes another library: one that fails leaves nothing behind, and says what it said.
     broken = tmp_path / "c++"
     broken.write_text(

@@ -416,6 +416,29 @@ def test_graphs_and_python_in_many_threads(device):
     assert table.size().numpy() == len(keys)
 
 
+def test_export_while_others_insert(device):
+    """What comes out is the table of one moment: keys once each, with their values."""
+    _, ours, place = need_tensorflow(device)
+    python = gpuhash.HashTable("int64", "int64", device=device)
+    table = ours.wrap(python, device=place)
+
+    def insert():
+        for start in range(0, 60_000, 20):
+            python[np.arange(start, start + 20)] = np.arange(start, start + 20) * 3
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        inserting = pool.submit(insert)
+        sizes = []
+        while not inserting.done():
+            keys, values = (array.numpy() for array in table.export())
+            assert len(np.unique(keys)) == len(keys) == len(values)
+            assert (values == keys * 3).all()
+            sizes.append(len(keys))
+        inserting.result()
+    assert sizes == sorted(sizes)
+    assert table.size().numpy() == 60_000
+
+
 def test_no_memory_is_a_clear_error_and_leaves_no_name_behind(tools):
     tf, ours, device = tools
     name = f"too large for {device}"

@@ -214,7 +214,11 @@ void export_items(Table& table, const Array* keys, const Array* values, const Ar
   auto* const row_data = output<std::int64_t>(table, rows, "rows", count);
   const Stream stream = to_stream(table.context(), stream_address);
   const py::gil_scoped_release unlocked;
-  table.export_items(keys == nullptr ? nullptr : keys->data, value_data, row_data, count, stream);
+  const std::int64_t size =
+      table.export_items(keys == nullptr ? nullptr : keys->data, value_data, row_data, count, stream);
+  if (size != count)
+    throw std::invalid_argument("room for " + std::to_string(count) + " items was given, and the table has " +
+                                std::to_string(size) + ": another thread has changed it in between; ask again");
 }
 
 Buffer row_storage(const TablePointer& table, std::uintptr_t stream_address) {

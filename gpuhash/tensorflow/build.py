@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 SOURCES = ("ops.cc", "kernels.cc")
@@ -26,19 +26,22 @@ HEADERS = ("context.h", "table_resource.h")
 _FOLDER = Path(__file__).resolve().parent
 
 
-def find_compiler() -> list[str]:
-    """The command of the C++ compiler: that of the environment variable CXX, or else c++ or g++.
-
-    Raises
-    ------
-    ImportError
-        Where there is none.
-    """
+def find_compiler() -> list[str] | None:
+    """The command of the C++ compiler: that of the environment variable CXX, or else c++ or g++; None without one."""
     given = os.environ.get("CXX")
     for command in [shlex.split(given)] if given else [["c++"], ["g++"]]:
         path = shutil.which(command[0])
         if path is not None:
             return [path, *command[1:]]
+    return None
+
+
+def need_compiler() -> list[str]:
+    """As ``find_compiler``; ImportError without one."""
+    compiler = find_compiler()
+    if compiler is not None:
+        return compiler
+    given = os.environ.get("CXX")
     raise ImportError(
         (f"CXX={given!r} names no compiler" if given else "no C++ compiler is installed, neither c++ nor g++")
         + "; gpuhash.tensorflow compiles its ops against your TensorFlow at the first import: install g++ (on Debian "
@@ -78,7 +81,7 @@ def compile_library(output: Path, include: Path, library: Path, runtime_path: st
     """
     import tensorflow as tf
 
-    compiler = find_compiler()
+    compiler = need_compiler()
     flags = [*tf.sysconfig.get_compile_flags(), "-O2", "-fPIC", "-DNDEBUG", f"-I{include}", f"-I{_FOLDER}"]
     print(
         f"gpuhash: compiling its ops for TensorFlow {tf.__version__} with {compiler[0]} (once, about 20 seconds) ...",
@@ -136,26 +139,30 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "gpuhash")
 
 
-def _key(include: Path, library: Path) -> str:
-    """Names everything that the library depends on."""
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _name(include: Path, library: Path, compiler: list[str] | None) -> str:
+    """Of everything that the library depends on; with a ``*`` for the compiler where there is none."""
     import tensorflow as tf
 
-    digest = hashlib.sha256()
-    compiler = find_compiler()
-    parts = [
+    texts = [
         tf.__version__,
         tf.version.GIT_VERSION,
         *tf.sysconfig.get_compile_flags(),
         *tf.sysconfig.get_link_flags(),
-        *compiler,
-        _output([*compiler, "--version"]),
         str(library),
     ]
-    for part in parts:
-        digest.update(part.encode() + b"\0")
-    for path in [*(_FOLDER / name for name in SOURCES + HEADERS), *sorted(include.glob("*.hpp"))]:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+    files = [*(_FOLDER / name for name in SOURCES + HEADERS), *sorted(include.glob("*.hpp"))]
+    sources = _digest(
+        [*map(str.encode, texts), *(part for file in files for part in (os.fsencode(file.name), file.read_bytes()))]
+    )
+    made_by = _digest(map(str.encode, [*compiler, _output([*compiler, "--version"])])) if compiler else "*"
+    return f"libgpuhash_tensorflow-{sources}-{made_by}.so"
 
 
 @contextlib.contextmanager
@@ -178,9 +185,11 @@ def find_or_compile(package: Path) -> Path:
         return ahead
     include = package / "include"
     folder = cache_folder()
-    output = folder / f"libgpuhash_tensorflow-{_key(include, package)}.so"
-    if output.exists():
-        return output
+    name = _name(include, package, find_compiler())
+    for known in folder.glob(name):
+        return known
+    need_compiler()
+    output = folder / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = _locked(output.with_suffix(".lock"))

@@ -44,14 +44,19 @@ class TableResource final : public tensorflow::lookup::LookupInterface {
     return guarded([&] { table_->erase(batch(keys), nullptr, stream_of(ctx)); });
   }
   absl::Status ExportValues(OpKernelContext* ctx) override {
-    const Stream stream = stream_of(ctx);
-    std::int64_t count = 0;
-    TF_RETURN_IF_ERROR(guarded([&] { count = table_->size(stream); }));
-    Tensor* keys = nullptr;
-    Tensor* values = nullptr;
-    TF_RETURN_IF_ERROR(ctx->allocate_output("keys", shape_of(TensorShape({count}), key_shape_), &keys));
-    TF_RETURN_IF_ERROR(ctx->allocate_output("values", shape_of(TensorShape({count}), value_shape_), &values));
-    return guarded([&] { table_->export_items(keys->data(), values->data(), nullptr, count, stream); });
+    std::int64_t size = 0;
+    TF_RETURN_IF_ERROR(guarded([&] { size = table_->size(stream_of(ctx)); }));
+    for (std::int64_t room = size;; room = size + size / 4 + 1) {
+      Tensor keys;
+      Tensor values;
+      TF_RETURN_IF_ERROR(ctx->allocate_temp(key_dtype(), shape_of(TensorShape({room}), key_shape_), &keys));
+      TF_RETURN_IF_ERROR(ctx->allocate_temp(value_dtype(), shape_of(TensorShape({room}), value_shape_), &values));
+      TF_RETURN_IF_ERROR(
+          guarded([&] { size = table_->export_items(keys.data(), values.data(), nullptr, room, stream_of(ctx)); }));
+      if (size > room) continue;  // other threads insert meanwhile: with more room
+      TF_RETURN_IF_ERROR(ctx->set_output("keys", keys.Slice(0, size)));
+      return ctx->set_output("values", values.Slice(0, size));
+    }
   }
   /// In the place of all keys that are there.
   absl::Status ImportValues(OpKernelContext* ctx, const Tensor& keys, const Tensor& values) override {
@@ -63,7 +68,7 @@ class TableResource final : public tensorflow::lookup::LookupInterface {
     });
   }
 
-  /// Each may be null but the keys: values as Find writes them, and whether each key was found.
+  /// `found`: [*batch], or null.
   absl::Status find(OpKernelContext* ctx, const Tensor& keys, Tensor* values, const Tensor& default_value,
                     bool* found) {
     return guarded([&] {
@@ -76,7 +81,7 @@ class TableResource final : public tensorflow::lookup::LookupInterface {
       table_->find(batch(keys), out, stream_of(ctx));
     });
   }
-  /// Throws.
+  /// Throws, as the table does.
   void insert(OpKernelContext* ctx, const Tensor& keys, const Tensor& values, InsertMode mode, bool* inserted) {
     const ValueBatch value_batch{values.data(), table_->options().value_bytes(), false};
     table_->insert({batch(keys), value_batch, mode, table_->options().deterministic, inserted}, stream_of(ctx));
@@ -94,6 +99,8 @@ class TableResource final : public tensorflow::lookup::LookupInterface {
   TensorShape values_shape(const Tensor& keys) const { return shape_of(batch_shape(keys), value_shape_); }
 
   size_t size() const override { return static_cast<size_t>(table_->size(nullptr)); }
+  /// Without a look at the device.
+  std::string DebugString() const override { return "A gpuhash table on " + table_->context().device().to_string(); }
   int64_t MemoryUsed() const override { return table_->nbytes(); }
   DataType key_dtype() const override { return to_tensorflow(table_->options().key_dtype); }
   DataType value_dtype() const override { return to_tensorflow(*table_->options().value_dtype); }
