@@ -361,18 +361,21 @@ def test_tensorflows_tables_are_refused_by_our_ops(tools):
             ours.ops.gpuhash_contains(stock.resource_handle, tf.constant([1], tf.int64))
 
 
-def test_tensorflows_own_tables_still_work(tools):
+@pytest.mark.parametrize("placed", [False, True], ids=["anywhere", "on the device"])
+@pytest.mark.parametrize("keys", [["a", "b"], [1, 2]], ids=["strings", "integers"])
+def test_tensorflows_own_tables_still_work(tools, keys, placed):
     """Kernels for its ops on GPUs must not draw its tables there."""
-    tf, _, _ = tools
-    static = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2]), -1)
-    assert static.lookup(tf.constant(["b", "c"])).numpy().tolist() == [2, -1]
-    mutable = tf.lookup.experimental.MutableHashTable("int64", "float32", 0.0)
-    mutable.insert(tf.constant([1], tf.int64), [2.0])
+    tf, _, device = tools
+    keys = tf.constant(keys) if isinstance(keys[0], str) else tf.constant(keys, tf.int64)
+    with tf.device(device if placed else None):
+        static = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, [1.5, 2.5]), -1.0)
+        mutable = tf.lookup.experimental.MutableHashTable(keys.dtype, "float32", 0.0)
+        mutable.insert(keys, [3.5, 4.5])
 
-    @tf.function
-    def both(words, numbers):
-        return static.lookup(words), mutable.lookup(numbers)
+        def all_of_it():
+            mutable.remove(keys[:1])
+            return static.lookup(keys), mutable.lookup(keys), static.size(), mutable.size(), mutable.export()[1]
 
-    words, numbers = both(tf.constant(["a"]), tf.constant([1, 2], tf.int64))
-    assert words.numpy().tolist() == [1]
-    assert numbers.numpy().tolist() == [2.0, 0.0]
+        for run in (all_of_it, tf.function(all_of_it)):
+            results = [result.numpy().tolist() for result in run()]
+            assert results == [[1.5, 2.5], [0.0, 4.5], 2, 1, [4.5]]

@@ -504,14 +504,23 @@ void register_on_both(const char* op, const std::vector<const char*>& on_host) {
   }
 }
 
-/// A stock op, unless TensorFlow has got a kernel for it on GPUs.
+/// A stock op on GPUs, of dtypes that our tables have, unless TensorFlow has got a kernel for it there. `keys`,
+/// `values`: the op's attributes of their dtypes, or null.
 template <absl::Status (*kCompute)(OpKernelContext*)>
-void register_stock(const char* op, const std::vector<const char*>& on_host) {
+void register_stock(const char* op, const char* keys, const char* values, const std::vector<const char*>& on_host) {
   const tensorflow::KernelList there = tensorflow::GetRegisteredKernelsForOp(op);
   for (const tensorflow::KernelDef& kernel : there.kernel())
     if (kernel.device_type() == DEVICE_GPU) return;
+  std::vector<DataType> integers;
+  std::vector<DataType> all;
+  for (const DTypePair& pair : kDTypes) {
+    if (is_integer(pair.gpuhash)) integers.push_back(pair.tensorflow);
+    all.push_back(pair.tensorflow);
+  }
   Name builder(op);
   builder.Device(DEVICE_GPU);
+  if (keys != nullptr) builder.TypeConstraint(keys, integers);
+  if (values != nullptr) builder.TypeConstraint(values, all);
   for (const char* argument : on_host) builder.HostMemory(argument);
   register_kernel<FunctionKernel<kCompute>>(builder);
 }
@@ -528,12 +537,12 @@ void register_kernels() {
   register_on_both<GetTensor>("GpuhashGetTensor", {"handle"});
   register_on_both<FunctionKernel<delete_tensor>>("GpuhashDeleteTensor", {"handle", "deleted"});
 
-  register_stock<stock_find>("LookupTableFindV2", {"table_handle"});
-  register_stock<stock_insert>("LookupTableInsertV2", {"table_handle"});
-  register_stock<stock_remove>("LookupTableRemoveV2", {"table_handle"});
-  register_stock<stock_export>("LookupTableExportV2", {"table_handle"});
-  register_stock<stock_import>("LookupTableImportV2", {"table_handle"});
-  register_stock<stock_size>("LookupTableSizeV2", {"table_handle", "size"});
+  register_stock<stock_find>("LookupTableFindV2", "Tin", "Tout", {"table_handle"});
+  register_stock<stock_insert>("LookupTableInsertV2", "Tin", "Tout", {"table_handle"});
+  register_stock<stock_remove>("LookupTableRemoveV2", "Tin", nullptr, {"table_handle"});
+  register_stock<stock_export>("LookupTableExportV2", "Tkeys", "Tvalues", {"table_handle"});
+  register_stock<stock_import>("LookupTableImportV2", "Tin", "Tout", {"table_handle"});
+  register_stock<stock_size>("LookupTableSizeV2", nullptr, nullptr, {"table_handle", "size"});
 }
 
 // See ops.cc.
