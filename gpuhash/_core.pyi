@@ -137,7 +137,7 @@ class Table:
         keys: Array,
         values: Array | None,
         found: Array | None,
-        fallback: Array | None,
+        fallback: Array | None,  # one value, or one for each key
         count_missing: bool,
         stream: int,
     ) -> int: ...

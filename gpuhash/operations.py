@@ -64,9 +64,13 @@ class Operations(KeyedTable):
             self._fallbacks[data] = known
         return known
 
-    def _fallback_for(self, default: Any) -> _core.Array | None:
+    def _fallback_for(self, default: Any, batch: Batch) -> _core.Array | None:
+        """What absent keys get: one value, or one for each key of the batch; None where there is no default."""
         if default is None:
             return self._fallback
+        shape = default.shape if hasattr(default, "shape") else np.shape(default)
+        if len(shape) > len(self._value_shape) and batch.shape:
+            return take_values(default, batch, self._value_dtype, self._value_shape, "default")[0]
         framework = framework_of(default)
         if not framework.python and not self._host:
             array = framework.borrow(default, self._stream())
@@ -200,7 +204,8 @@ class Operations(KeyedTable):
         keys
             Keys of shape ``[*batch, *key_shape]``.
         default
-            The value of absent keys, a scalar or of shape ``value_shape``; None takes the table's, or else zero.
+            The value of absent keys, a scalar or of shape ``value_shape``, or one for each key, ``[*batch,
+            *value_shape]``; None takes the table's, or else zero.
         out
             Arrays ``(values, found)`` to write into.
 
@@ -210,9 +215,9 @@ class Operations(KeyedTable):
             ``[*batch, *value_shape]`` of the value dtype, and bool ``[*batch]``. Does not wait for the GPU, unless the
             answers are on the host.
         """
-        fallback = self._fallback if default is None else self._fallback_for(default)
         out_values, out_found = out_pair(out)
         batch = self._take(keys)
+        fallback = self._fallback_for(default, batch)
         values = self._values(batch, out_values, "out[0]")
         found = Output(batch, "bool", batch.shape, out_found, "out[1]")
         self._core.find(batch.array, values.array, found.array, fallback, False, batch.stream)

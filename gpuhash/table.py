@@ -201,8 +201,9 @@ class HashTable(Operations):
         """The values of keys, and a default for absent ones.
 
         A single key gives its value or ``default`` (else the table's, else None), and waits. A batch gives an array, of
-        which absent keys get ``default``, a scalar or of shape ``value_shape``, or else the table's; it does not wait.
-        ``out`` is an array of shape ``[*batch, *value_shape]`` to write into.
+        which absent keys get ``default``, a scalar or of shape ``value_shape`` or one for each key, ``[*batch,
+        *value_shape]``, or else the table's; it does not wait. ``out`` is an array of shape ``[*batch, *value_shape]``
+        to write into.
 
         Raises
         ------
@@ -216,7 +217,7 @@ class HashTable(Operations):
             if missing:
                 return self.default if default is None else default
             return values.result(batch)
-        fallback = self._fallback_for(default)
+        fallback = self._fallback_for(default, batch)
         if fallback is None:
             raise ValueError("get(keys) of a batch needs a default for absent keys: give one here or to the table")
         self._core.find(batch.array, values.array, None, fallback, False, batch.stream)
@@ -260,7 +261,7 @@ class HashTable(Operations):
             if missing:
                 return default
         else:
-            fallback = self._fallback_for(default)
+            fallback = self._fallback_for(default, batch)
             if fallback is None:
                 raise ValueError("pop(keys, None) of a batch: give a value as the default of absent keys")
             self._core.find(batch.array, values.array, None, fallback, False, batch.stream)

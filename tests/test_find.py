@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from frameworks import Framework, to_numpy
-from samples import BATCH_SIZES, random_keys, same_bytes
+from samples import BATCH_SIZES, random_keys, random_values, same_bytes
 
 from gpuhash import HashTable
 
@@ -94,6 +94,36 @@ def test_default_of_find_and_table(native, value_shape):
     same_bytes(table.get(native.array(np.array([1, 20, 30])), 9.0), expected)
     assert table.default is not None
     assert len(table) == 3
+
+
+@pytest.mark.parametrize("value_dtype", ["int8", "bfloat16", "float32", "int64", "complex128"])
+@pytest.mark.parametrize("value_shape", [(), (3,), (64,)], ids=["scalar", "3", "64"])
+def test_default_for_each_key(place, value_dtype, value_shape):
+    if not place.takes(value_dtype):
+        pytest.skip(f"{place.name} has no {value_dtype}")
+    keys = random_keys("int64", (), 600)
+    values = random_values(value_dtype, (600, *value_shape))
+    defaults = random_values(value_dtype, (600, *value_shape), seed=9)
+    table = HashTable("int64", value_dtype, value_shape=value_shape, device=place.table_device)
+    table[place.array(keys[::2])] = place.array(values[::2])
+    expected = np.where((np.arange(600) % 2 == 0).reshape(-1, *(1,) * len(value_shape)), values, defaults)
+    shaped = (20, 30, *value_shape)
+    asked, given = place.array(keys.reshape(20, 30)), place.array(defaults.reshape(shaped))
+    same_bytes(table.get(asked, given), expected.reshape(shaped))
+    got, found = table.find(asked, default=given)
+    same_bytes(got, expected.reshape(shaped))
+    same_bytes(found, (np.arange(600) % 2 == 0).reshape(20, 30))
+    with pytest.raises(ValueError, match="default have shape"):
+        table.get(asked, place.array(defaults[:7]))
+    same_bytes(table.pop(asked, given), expected.reshape(shaped))
+    assert len(table) == 0
+
+
+def test_default_for_each_key_as_a_list(device):
+    table = HashTable("int64", "float32", device=device)
+    table[[1, 2]] = [1.5, 2.5]
+    same_bytes(table.get([1, 3, 2], [7.0, 8.0, 9.0]), np.array([1.5, 8.0, 2.5], np.float32))
+    same_bytes(table.get(np.empty(0, np.int64), np.empty(0, np.float32)), np.empty(0, np.float32))
 
 
 def test_default_may_be_a_whole_row(native):

@@ -145,7 +145,10 @@ std::int64_t find(Table& table, const Array& keys, const Array* values, const Ar
   FindOutput out{};
   out.values = value_output(table, values, "values", count);
   out.bytes = table.options().value_bytes();
-  out.fallback = fallback == nullptr ? nullptr : value_input(table, *fallback, "fallback", 1);
+  if (fallback != nullptr) {
+    out.fallback_per_key = fallback->bytes() != table.options().value_bytes();
+    out.fallback = value_input(table, *fallback, "fallback", out.fallback_per_key ? count : 1);
+  }
   out.found = output<bool>(table, found, "found", count);
   out.count_missing = count_missing;
   const Stream stream = to_stream(table.context(), stream_address);
