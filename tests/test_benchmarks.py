@@ -37,6 +37,7 @@ from benchmarks.report import Failure, Limit, Report, limit_family, limit_over  
 from benchmarks.suite import Group, NotHereError, Session, Suite, run  # noqa: E402
 from benchmarks.timing import Timing  # noqa: E402
 
+HAS_TENSORFLOW = find_spec("tensorflow") is not None
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 
 
@@ -79,7 +80,17 @@ def quick_run(tmp_path_factory):
 def test_a_quick_run_measures_every_suite(quick_run):
     done, report, _ = quick_run
     assert report.failures == []
-    assert set(report.suites()) == {"table", "peers", "unique", "calls", "sweep-load", "sweep-batch", "sweep-size"}
+    in_graphs = {"graph"} if HAS_TENSORFLOW else set()
+    assert set(report.suites()) == {
+        "table",
+        "peers",
+        "unique",
+        "calls",
+        "sweep-load",
+        "sweep-batch",
+        "sweep-size",
+        *in_graphs,
+    }
     assert {q.name for q in report.quantities if q.suite == "calls"} >= {"numpy: `table[keys]`", "torch: `table[keys]`"}
     assert all(q.value > 0 for q in report.quantities)
     for suite in report.suites():
@@ -89,7 +100,7 @@ def test_a_quick_run_measures_every_suite(quick_run):
         assert operations, suite
     peers = {r.who for r in report.records}
     assert peers >= {"gpuhash", "dict", "numpy, sorted", "pandas"}
-    assert "tensorflow MutableHashTable" in peers or find_spec("tensorflow") is None
+    assert "tensorflow MutableHashTable" in peers or not HAS_TENSORFLOW
     assert report.limits or any("limits.cpp" in note or "compiler" in note for note in report.notes)
     assert "boost" in peers or any("peers.cpp" in note or "compiler" in note for note in report.notes)
 
@@ -104,6 +115,21 @@ def test_figures_of_a_quick_run_fit_together(quick_run):
     loads = {round(r.load, 1) for r in report.records if r.suite == "table" and r.who == "gpuhash"}
     assert loads == {0.5, 0.8}
     assert {r.threads for r in report.records if r.who == "gpuhash"} == {1, 2}
+
+
+@pytest.mark.skipif(not HAS_TENSORFLOW, reason="tensorflow is not installed")
+def test_a_quick_run_measures_all_tables_inside_of_graphs(quick_run):
+    _, report, _ = quick_run
+    tables = [("gpuhash", 1), ("gpuhash", 2), ("tensorflow MutableHashTable", 2), ("tensorflow DenseHashTable", 2)]
+    operations = ("find present", "find absent", "insert", "insert_or_assign", "erase")
+    measured = [(r.layout, r.operation, r.who, r.threads) for r in report.records if r.suite == "graph"]
+    assert len(measured) == len(set(measured))
+    assert set(measured) == {
+        (layout, operation, *table)
+        for layout in ("8 + 8 B", "8 B + 64 float32")
+        for operation in operations
+        for table in tables
+    }
 
 
 def test_files_of_a_quick_run_agree(quick_run):
@@ -132,6 +158,60 @@ def test_a_quick_run_on_the_gpu(cuda, tmp_path):
     assert {"table", "cache", "apply", "rows", "build", "growth", "unique", "calls", "sweep-size"} <= set(
         report.suites()
     )
+    assert "graph" in report.suites() or any(note.startswith("graph: ") for note in report.notes)
+
+
+@pytest.mark.skipif(not HAS_TENSORFLOW, reason="tensorflow is not installed")
+def test_wrong_results_inside_of_graphs_are_found(tmp_path):
+    """Of both suites, the one for GPUs with its table on the host: the device is a parameter."""
+    pytest.importorskip("torch")
+    script = tmp_path / "graphs.py"
+    script.write_text(
+        "import torch\n"
+        "from benchmarks.gpu import graph as gpu\n"
+        "from benchmarks.host import graph as host\n"
+        "from benchmarks.host.data import Data, values_of\n"
+        "from benchmarks.suite import NotHereError\n"
+        "from benchmarks.timing import WrongResultError\n"
+        "def told(call, *arguments):\n"
+        "    try: call(*arguments)\n"
+        "    except (NotHereError, WrongResultError) as error: print(error)\n"
+        "    else: print('right')\n"
+        "tf = gpu.import_tensorflow('CPU:0')\n"
+        "told(gpu.import_tensorflow, 'CPU:7')\n"
+        "import gpuhash.tensorflow\n"
+        "data = Data(1 << 10)\n"
+        "table = gpuhash.HashTable('int64', 'int64')\n"
+        "table[data.keys] = data.values\n"
+        "keys = {'find present': data.lookups, 'find absent': data.absent}\n"
+        "batches = {name: torch.from_numpy(all_keys).split(64) for name, all_keys in keys.items()}\n"
+        "bench = gpu.GraphBench(tf, table, batches, 'CPU:0', lambda: None)\n"
+        "told(bench.check, 'find present', values_of)\n"
+        "told(bench.check, 'find present', lambda keys: keys)\n"
+        "told(bench.check, 'find present', None)\n"
+        "told(bench.check, 'find absent', None)\n"
+        "told(bench.check, 'find absent', values_of)\n"
+        "timings = bench.measure('find absent', runs=2, calls=1)\n"
+        "print(list(timings), all(0 < t.fastest <= t.median <= t.slowest for t in timings.values()))\n"
+        "class Wrong(gpuhash.tensorflow.MutableHashTable):\n"
+        "    def lookup(self, keys, **options): return super().lookup(keys, **options) + 1\n"
+        "for kind in (gpuhash.tensorflow.MutableHashTable, Wrong):\n"
+        "    def new(): return kind(tf.int64, tf.int64, -1, experimental_is_anonymous=True)\n"
+        "    told(host._Bench(tf, new, None, data, host.INTEGERS, 64).check)\n"
+    )
+    done = run_module(script)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if not line.startswith("TensorFlow ")] == [
+        "right",
+        "wrong result: tf.function: find present",
+        "wrong result: tf.function: find present",
+        "right",
+        "wrong result: tf.function: find absent",
+        "['gpuhash', 'table.find, PyTorch'] True",
+        "right",
+        "wrong result: values of present keys",
+    ]
+    assert "sees no CPU:7" in done.stdout.splitlines()[0]
 
 
 def test_suites_and_operations_can_be_chosen(tmp_path):

@@ -14,7 +14,7 @@ from benchmarks.limits import cuda_limits
 from benchmarks.native import BuildError
 from benchmarks.suite import CALLS, Group, NotHereError, Session, Suite
 
-from . import apply, build, rows, sets, tables
+from . import apply, build, graph, rows, sets, tables
 from .data import DataCache
 
 try:
@@ -44,6 +44,10 @@ def suites() -> dict[str, Suite]:
         "sweep-load": Suite("rate against load", swept, partial(tables.sweep_load, cache=cache)),
         "sweep-batch": Suite("rate against batch size", swept, partial(tables.sweep_batch, cache=cache)),
         "sweep-size": Suite("rate against table size", swept, partial(tables.sweep_size, cache=cache)),
+        # The last, as TensorFlow keeps the memory that it has taken.
+        "graph": Suite(
+            "inside tf.function, beside the table's own", graph.OPERATIONS, partial(graph.in_graphs, cache=cache)
+        ),
     }
 
 

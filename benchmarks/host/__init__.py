@@ -13,7 +13,7 @@ from functools import partial
 from benchmarks.native import BuildError, host_library
 from benchmarks.suite import CALLS, Group, NotHereError, Session, Suite
 
-from . import plans, sets
+from . import graph, plans, sets
 from .contenders import COUNT
 
 
@@ -22,6 +22,7 @@ def suites() -> dict[str, Suite]:
     return {
         "table": Suite("one batch of all keys, beside boost", plans.OPERATIONS, plans.table),
         "peers": Suite("beside Python packages", (*plans.OPERATIONS, COUNT), plans.peers),
+        "graph": Suite("inside tf.function, beside TensorFlow's tables", graph.OPERATIONS, plans.in_graphs),
         "unique": Suite("unique, isin and factorize", sets.OPERATIONS, plans.unique),
         "calls": Suite("time for calls on few keys", (CALLS,), plans.calls),
         "sweep-load": Suite("rate against load", plans.SWEPT, plans.sweep_load),

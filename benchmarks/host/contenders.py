@@ -307,16 +307,22 @@ def _pandas(data: Data) -> Ready:
     )
 
 
+def import_tensorflow(threads: int) -> Any:
+    """With so many threads for the work of an op, and for ops side by side. NotHereError where it is not installed."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    tf = need_module("tensorflow")
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    return tf
+
+
 def tensorflow(data: Data, kind: str, threads: int) -> Entry:
     """``tf.lookup.experimental``'s tables: MutableHashTable, or DenseHashTable with room from the start."""
     return Entry(f"tensorflow {kind}", threads, partial(_tensorflow, data, kind, threads))
 
 
 def _tensorflow(data: Data, kind: str, threads: int) -> Ready:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    tf = need_module("tensorflow")
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    tf = import_tensorflow(threads)
     keys, values, lookups, absent = (tf.constant(a) for a in (data.keys, data.values, data.lookups, data.absent))
 
     def new() -> Any:

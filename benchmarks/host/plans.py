@@ -8,10 +8,10 @@ from functools import partial
 from benchmarks.machine import available_bytes
 from benchmarks.markdown import count
 from benchmarks.native import BuildError, host_library
-from benchmarks.report import DISTINCT, Limit, limit_over
+from benchmarks.report import DISTINCT, PAIR, Limit, limit_over
 from benchmarks.suite import CALLS, Group, NotHereError, Session
 
-from . import contenders, sets
+from . import contenders, graph, sets
 from .contenders import COUNT, PAIR_BYTES, limit_job
 from .contest import Contest, Effort, Entry
 from .data import REPEATS, Data, SetData
@@ -162,9 +162,20 @@ def sweep_size(session: Session) -> list[Group]:
 
 
 def _case(
-    session: Session, suite: str, operation: str, effort: Effort, pairs: int, batch: int, keys: str, contest: Contest
+    session: Session,
+    suite: str,
+    operation: str,
+    effort: Effort,
+    pairs: int,
+    batch: int,
+    keys: str,
+    contest: Contest,
+    *,
+    layout: str = PAIR,
+    job: str | None = None,
 ) -> None:
-    for (contender, _), timing in contest.measure([operation], effort).items():
+    """One operation, and the contenders' job of that name, or ``job``."""
+    for (contender, _), timing in contest.measure([job or operation], effort).items():
         session.report.add(
             suite,
             operation,
@@ -172,6 +183,7 @@ def _case(
             timing,
             pairs=pairs,
             batch=batch,
+            layout=layout,
             keys=keys,
             load=contender.load,
             threads=contender.entry.threads,
@@ -200,6 +212,40 @@ def peers(session: Session) -> list[Group]:
     if session.wants(COUNT):
         keys = f"1/{REPEATS} distinct"
         cases[COUNT] = partial(_case, session, "peers", COUNT, effort, pairs // REPEATS, pairs, keys)
+    return [Group(label, make, cases)]
+
+
+def in_graphs(session: Session) -> list[Group]:
+    """Integers and rows, in batches of which each turn of a contender has every one once, after one that warms up."""
+    pairs, batch = (1 << 12, 1 << 8) if session.quick else (1 << 20, 1 << 16)
+    threads, label = session.threads, f"{count(pairs)} pairs, batch {count(batch)}"
+    effort = Effort(turns=2 if session.quick else 7, runs=pairs // batch, warm_up=1)
+
+    def make() -> Contest:
+        # keys, values and two tables that are less than half full; a third is made before the second one goes
+        per_contender = sum(3 * 8 + 8 * values.pair_bytes for values in graph.LAYOUTS)
+        _need(pairs * (4 * 8 + (len(threads) + len(graph.KINDS)) * per_contender), label)
+        data = Data(pairs)
+        entries = [graph.ours(data, batch, number) for number in threads]
+        entries += [graph.tensorflow(data, batch, kind, max(threads)) for kind in graph.KINDS]
+        return _contest(session, "graph", label, entries)
+
+    cases = {
+        graph.job_name(operation, values): partial(
+            _case,
+            session,
+            "graph",
+            operation,
+            effort,
+            pairs,
+            batch,
+            DISTINCT,
+            layout=values.layout,
+            job=graph.job_name(operation, values),
+        )
+        for values in graph.LAYOUTS
+        for operation in session.wanted(graph.OPERATIONS)
+    }
     return [Group(label, make, cases)]
 
 
