@@ -24,20 +24,23 @@
 /// so all duplicates of such a key are put aside together.
 namespace gpuhash::host {
 
-/// Fewer keys than this per thread are not worth waking it for.
-inline constexpr std::int64_t kKeysPerThread = 8192;
+/// Fewer keys than these per thread are not worth waking it for, in tables of 2^18 to 2^22 pairs. Writers wake it
+/// twice.
+inline constexpr std::int64_t kKeysPerReader = 1 << 14;
+inline constexpr std::int64_t kKeysPerWriter = 1 << 15;
 
 inline int reader_parts(std::int64_t count) {
-  if (count < 2 * kKeysPerThread) return 1;
-  return static_cast<int>(std::min<std::int64_t>(thread_count(), count / kKeysPerThread));
+  if (count < 2 * kKeysPerReader) return 1;
+  return static_cast<int>(std::min<std::int64_t>(thread_count(), count / kKeysPerReader));
 }
 
 /// A list of keys for every owner from every part, so not too many.
 inline constexpr std::int64_t kMostWriters = 64;
 
 inline int writer_parts(std::int64_t count, const Geometry& geometry) {
-  if (count < 2 * kKeysPerThread) return 1;
-  return static_cast<int>(std::min<std::int64_t>({reader_parts(count), geometry.region_count, kMostWriters}));
+  if (count < 2 * kKeysPerWriter) return 1;
+  return static_cast<int>(
+      std::min<std::int64_t>({thread_count(), count / kKeysPerWriter, geometry.region_count, kMostWriters}));
 }
 
 /// Where part p of `parts` begins.
@@ -111,7 +114,7 @@ class Shares {
   static constexpr std::int64_t kChunk = std::int64_t{1} << 18;
 
   Shares(std::int64_t count, int parts)
-      : chunk_(std::min(count, std::max(kChunk, parts * 2 * kKeysPerThread))),
+      : chunk_(std::min(count, std::max(kChunk, parts * 2 * kKeysPerWriter))),
         parts_(parts),
         // A list may get all of its part. What it does not get is never touched, so no memory is needed for it.
         room_(chunk_ / parts + 1),

@@ -242,7 +242,17 @@ class Pipeline {
   Followers go_on(Walk walk) {
     if constexpr (kPurpose == Purpose::kInsertion) {
       if (walk.probe.hop() != 0 && goes_back(walk)) return Followers::kInTurn;
-      if (has_erased_or(walk.probe.stored(), walk.probe.bucket())) return walk_anew(walk.i, walk.home);
+      SlotType* const bucket = bucket_at(view_, walk.probe.bucket());
+      const auto erased = Simd::template slots_with<View>(bucket, erased_key<Key>());
+      // An equal key may have got one of them by now.
+      const auto match = Simd::template slots_with<View>(bucket, walk.probe.stored());
+      if (erased.any() | match.any()) {
+        // Where no key of its bit has passed, an absent one lies nowhere further on.
+        const bool passed = (view_.filters[walk.probe.bucket()] & walk.probe.filter_bit()) != 0;
+        if (!match.any() && (passed || walk.probe.hop() != 0)) return walk_anew(walk.i, walk.home);
+        visitor_.place(walk.i, walk.probe.stored(), (match.any() ? match : erased).first(bucket), !match.any());
+        return followers_of(walk.home, walk.i);
+      }
       // From outside of its region the key does not come back.
       if (walk.probe.at_last_hop_in_region()) leave_bit_of(walk, walk.probe.bucket());
       walk.before = walk.probe.bucket();
@@ -264,15 +274,6 @@ class Pipeline {
     return Followers::kInTurn;
   }
 
-  /// Does the full bucket have an erased slot, or had one that an equal key has got by now? Then the walk is done from
-  /// its beginning.
-  bool has_erased_or(const Key& stored, std::uint32_t bucket_index) {
-    SlotType* const bucket = bucket_at(view_, bucket_index);
-    const auto erased = Simd::template slots_with<View>(bucket, erased_key<Key>());
-    const auto match = Simd::template slots_with<View>(bucket, stored);
-    return erased.any() | match.any();
-  }
-
   /// The bucket is full, like the one before. True if the key gets a place in the one before.
   bool goes_back(const Walk& walk) {
     if ((view_.filters[walk.before] & walk.probe.filter_bit()) != 0) return false;
@@ -289,6 +290,11 @@ class Pipeline {
     leave_bit(view_, bucket, walk.probe.filter_bit(), new_filter_bits_);
   }
 
+  Followers followers_of(std::uint32_t home, std::int64_t i) const {
+    return is_followed(home, i) ? Followers::kAtOnce : Followers::kInTurn;
+  }
+
+  /// From the beginning, as what the walk has seen so far does not tell whether the key lies behind an erased slot.
   Followers walk_anew(std::int64_t i, std::uint32_t home) {
     const Probe<Key> probe(keys_[i], view_.geometry);
     const View view = view_;  // the member's address would keep it out of registers
@@ -299,7 +305,7 @@ class Pipeline {
     else
       visitor_.place(i, probe.stored(), place.match != nullptr ? place.match : place.vacant,
                      place.match == nullptr && place.vacant != nullptr);
-    return is_followed(home, i) ? Followers::kAtOnce : Followers::kInTurn;
+    return followers_of(home, i);
   }
 
   const View view_;

@@ -159,7 +159,7 @@ def everything() -> None:
         every_operation(unlike_others(300_000, dtype, shape), VALUES[value], capacity=180_000)
     every_operation(unlike_others(300_000, "int64", (2,)), None, capacity=180_000)
     # All of one region, whose later keys leave it; and of one bucket.
-    every_operation(keys_of_first_bucket(20_000), ("int64", ()), capacity=60_000)
+    every_operation(keys_of_first_bucket(140_000), ("int64", ()), capacity=420_000)
     every_operation(keys_of_first_bucket(600), ("int64", ()), capacity=100_000)
 
 
