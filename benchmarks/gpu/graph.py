@@ -100,7 +100,13 @@ class GraphBench:
         def traced(keys: Sequence[torch.Tensor]) -> Any:
             with tf.device(device):
                 tensors = [tf.constant(each.cpu().numpy()) for each in keys]
-            return tf.function(lambda: [wrapped.lookup(each) for each in tensors], autograph=False)
+            function = tf.function(lambda: [wrapped.lookup(each) for each in tensors], autograph=False)
+
+            def call() -> Any:
+                with tf.device(device):  # where TensorFlow puts what a function returns
+                    return function()
+
+            return call
 
         self._traced = {operation: traced(keys) for operation, keys in batches.items()}
 
