@@ -297,6 +297,28 @@ def test_a_table_made_in_python_is_found_in_tensorflow(tools, device):
     python.close()
 
 
+def test_a_name_that_was_given_up(tools, device):
+    """TensorFlow still holds the table; it has the name again, or another one that took it."""
+    _, ours, place = tools
+    name = f"given up on {device}"
+    old = gpuhash.HashTable("int64", "int64", device=device, name=name)
+    old[[1]] = [10]
+    first = ours.MutableHashTable("int64", "int64", -1, shared_name=name, device=place)
+    old.close()
+    assert first.lookup([1]).numpy().tolist() == [10]
+    again = ours.MutableHashTable("int64", "int64", -1, shared_name=name, device=place)
+    assert again.lookup([1]).numpy().tolist() == [10]
+    found = gpuhash.open(name)
+    assert found[1] == 10
+    found.close()
+    new = gpuhash.HashTable("int64", "int64", device=device, name=name)
+    new[[1]] = [20]
+    assert ours.MutableHashTable("int64", "int64", -1, shared_name=name, device=place)[[1]].numpy().tolist() == [20]
+    assert gpuhash.open(name)[1] == 20
+    assert old[1] == 10
+    new.close()
+
+
 def test_another_kind_of_table_of_the_name_is_refused(tools, device):
     tf, ours, place = tools
     python = gpuhash.HashTable("int64", "float32", device=device, name=f"of floats on {device}")

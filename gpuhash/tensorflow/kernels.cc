@@ -113,16 +113,16 @@ class MakeNamedTable final : public MakeTable {
   void Compute(OpKernelContext* ctx) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!made_) OP_REQUIRES_OK(ctx, info_.Init(ctx->resource_manager(), def(), use_node_name_sharing_));
-    LookupInterface* table = nullptr;
-    OP_REQUIRES_OK(ctx, info_.resource_manager()->LookupOrCreate<LookupInterface>(
-                            info_.container(), info_.name(), &table,
-                            [&](LookupInterface** resource) { return make_resource(ctx, resource); }));
-    const core::ScopedUnref unref(table);
+    core::RefCountPtr<LookupInterface> held;
+    TableResource* table = nullptr;
+    OP_REQUIRES_OK(ctx, find_or_make(ctx, &held, &table));
     made_ = true;
-    const auto* const ours = dynamic_cast<const TableResource*>(table);
-    OP_REQUIRES(ctx, ours != nullptr,
-                absl::InvalidArgumentError("the resource '" + info_.name() + "' is a table of another kind"));
-    OP_REQUIRES_OK(ctx, guarded([&] { check(info_.name(), ours->table(), device_of(ctx)); }));
+    // The name may have been given up in Python since, and perhaps to another table; then it means that one.
+    if (known_ && registry::find_or_add(shared_name_, table->shared_table()) != table->shared_table()) {
+      OP_REQUIRES_OK(ctx, info_.resource_manager()->Delete<LookupInterface>(info_.container(), info_.name()));
+      OP_REQUIRES_OK(ctx, find_or_make(ctx, &held, &table));
+    }
+    OP_REQUIRES_OK(ctx, guarded([&] { check(info_.name(), table->table(), device_of(ctx)); }));
     Tensor* handle = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({}), &handle));
     handle->scalar<ResourceHandle>()() =
@@ -130,6 +130,17 @@ class MakeNamedTable final : public MakeTable {
   }
 
  private:
+  absl::Status find_or_make(OpKernelContext* ctx, core::RefCountPtr<LookupInterface>* held, TableResource** table) {
+    LookupInterface* found = nullptr;
+    TF_RETURN_IF_ERROR(info_.resource_manager()->LookupOrCreate<LookupInterface>(
+        info_.container(), info_.name(), &found,
+        [&](LookupInterface** resource) { return make_resource(ctx, resource); }));
+    held->reset(found);
+    *table = dynamic_cast<TableResource*>(found);
+    if (*table != nullptr) return absl::OkStatus();
+    return absl::InvalidArgumentError("the resource '" + info_.name() + "' is a table of another kind");
+  }
+
   absl::Status make_resource(OpKernelContext* ctx, LookupInterface** resource) const {
     return guarded([&] {
       std::shared_ptr<Table> table = known_ ? registry::find(shared_name_) : nullptr;

@@ -31,6 +31,7 @@ class TableResource final : public tensorflow::lookup::LookupInterface {
   }
 
   Table& table() const { return *table_; }
+  const std::shared_ptr<Table>& shared_table() const { return table_; }
 
   /// TensorFlow's lookup operations, in the order of the op's stream. They wait for the device where the table has to
   /// grow, and export always.
