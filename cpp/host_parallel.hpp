@@ -24,10 +24,12 @@
 /// so all duplicates of such a key are put aside together.
 namespace gpuhash::host {
 
-/// Fewer keys than these per thread are not worth waking it for, in tables of 2^18 to 2^22 pairs. Writers wake it
-/// twice.
+/// Fewer keys than these per thread are not worth waking it for. Writers wake it twice, and where a cache holds the
+/// table a thread alone is fast.
 inline constexpr std::int64_t kKeysPerReader = 1 << 14;
 inline constexpr std::int64_t kKeysPerWriter = 1 << 15;
+inline constexpr std::int64_t kKeysPerWriterInCache = 1 << 16;
+inline constexpr std::int64_t kCacheBytes = std::int64_t{1} << 26;
 
 inline int reader_parts(std::int64_t count) {
   if (count < 2 * kKeysPerReader) return 1;
@@ -37,10 +39,13 @@ inline int reader_parts(std::int64_t count) {
 /// A list of keys for every owner from every part, so not too many.
 inline constexpr std::int64_t kMostWriters = 64;
 
-inline int writer_parts(std::int64_t count, const Geometry& geometry) {
-  if (count < 2 * kKeysPerWriter) return 1;
+template <class View>
+int writer_parts(std::int64_t count, const View& view) {
+  const auto bytes = static_cast<std::int64_t>(View::slot_bytes(view.geometry.bucket_count));
+  const std::int64_t least = bytes > kCacheBytes ? kKeysPerWriter : kKeysPerWriterInCache;
+  if (count < 2 * least) return 1;
   return static_cast<int>(
-      std::min<std::int64_t>({thread_count(), count / kKeysPerWriter, geometry.region_count, kMostWriters}));
+      std::min<std::int64_t>({thread_count(), count / least, view.geometry.region_count, kMostWriters}));
 }
 
 /// Where part p of `parts` begins.
@@ -217,7 +222,7 @@ struct Writer {
 ///   kPlain                             as walk_each() wants it
 template <Purpose kPurpose, class View, class Operation>
 void write_each(const View& view, const KeyBatch& keys, const Operation& operation) {
-  const int parts = writer_parts(keys.count, view.geometry);
+  const int parts = writer_parts(keys.count, view);
   if (parts == 1) {
     Writer<Operation> writer{operation};
     writer.tally.filter_bits += walk_each<kPurpose>(view, Reach::kTable, keys, FromPosition{0}, keys.count, writer);

@@ -26,7 +26,7 @@ class Rehash {
       : from_(from), to_(to), compact_rows_(compact_rows && from.rows.bytes != 0) {}
 
   void run() {
-    const int parts = writer_parts(static_cast<std::int64_t>(from_.control->size), to_.geometry);
+    const int parts = writer_parts(static_cast<std::int64_t>(from_.control->size), to_);
     Tally total;
     try {
       move_all(parts, total);

@@ -153,13 +153,13 @@ def everything() -> None:
     for dtype, shape in KEYS.values():
         for value in VALUES.values():
             every_operation(unlike_others(6000, dtype, shape), value, capacity=3000)  # to the last slot
-    # The host walks in another way through tables of more than 1 MiB, and in parallel.
+    # The host walks in another way through tables of more than 1 MiB, and from 2^17 keys on in parallel.
     for key, value in {"int32": "int32", "int64": "int64", "16 bytes": "rows", "3 bytes": "int16"}.items():
         dtype, shape = KEYS[key]
-        every_operation(unlike_others(300_000, dtype, shape), VALUES[value], capacity=180_000)
-    every_operation(unlike_others(300_000, "int64", (2,)), None, capacity=180_000)
+        every_operation(unlike_others(400_000, dtype, shape), VALUES[value], capacity=240_000)
+    every_operation(unlike_others(400_000, "int64", (2,)), None, capacity=240_000)
     # All of one region, whose later keys leave it; and of one bucket.
-    every_operation(keys_of_first_bucket(140_000), ("int64", ()), capacity=420_000)
+    every_operation(keys_of_first_bucket(280_000), ("int64", ()), capacity=840_000)
     every_operation(keys_of_first_bucket(600), ("int64", ()), capacity=100_000)
 
 
