@@ -82,8 +82,8 @@ inline constexpr std::int64_t kMaxProbes = 256;
 inline std::int64_t slots_for(std::int64_t distinct) { return std::max<std::int64_t>(64, distinct + distinct / 4 * 3); }
 
 /// A power of two, of batches of 2^16 keys or more.
-inline std::int64_t sample_size(std::int64_t count) {
-  return std::min(static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(count / 16))), kMaxSample);
+inline std::int64_t sample_size(std::int64_t count, std::int64_t most = kMaxSample) {
+  return std::min(static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(count / 16))), most);
 }
 
 /// Position of sample j: one at random in each of `samples` equal parts, so that periodic batches do not deceive; and
@@ -92,7 +92,7 @@ GPUHASH_HD std::int64_t sample_position(std::int64_t j, std::int64_t samples, st
   const std::int64_t golden = (samples / 8 * 5 - samples / 128) | 1;  // about 0.618 of it; odd: parts do not repeat
   const std::int64_t part = (j * golden) & (samples - 1);
   const std::int64_t length = count / samples;
-  return part * length + static_cast<std::int64_t>(multiply_high(hash_key(static_cast<std::uint64_t>(j)),
+  return part * length + static_cast<std::int64_t>(multiply_high(hash_key(static_cast<std::uint64_t>(j), 0),
                                                                  static_cast<std::uint64_t>(length)));
 }
 

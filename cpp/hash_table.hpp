@@ -2,9 +2,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
+#include <optional>
 
 #include "executor.hpp"
+#include "fork_safe_mutex.hpp"
 #include "table.hpp"
 
 namespace gpuhash {
@@ -21,6 +22,7 @@ class HashTable final : public Table {
   ~HashTable() override;
 
   const TableOptions& options() const override { return options_; }
+  std::uint64_t seed() const override;
   DeviceContext& context() const override { return *context_; }
 
   std::int64_t size(Stream stream) override;
@@ -58,8 +60,16 @@ class HashTable final : public Table {
   class Turn;
 
   const Executor<Key, Value>& executor() const;
+  /// What prepare_room() has found for a batch.
+  struct Room {
+    std::unique_ptr<Plan> plan;     // of the batch, for the table as it is now; or null
+    bool unchecked = false;         // the batch may fill the table beyond max_load_factor
+    std::int64_t slots_before = 0;  // not 0: the table was made larger than its distinct keys may need
+  };
+
   Storage allocate(const Geometry& geometry, std::int64_t row_capacity, Stream stream);
   void allocate_rows(Storage& storage, std::int64_t row_capacity, Stream stream);
+  void set_stream(Storage& storage, Stream stream);
 
   std::int64_t capacity_slots() const { return std::int64_t{storage_.view.geometry.bucket_count} * View::kSlots; }
   bool may_grow_beyond(std::int64_t slots) const;
@@ -68,14 +78,17 @@ class HashTable final : public Table {
   std::int64_t slots_for(std::int64_t keys) const;
   std::int64_t grown(std::int64_t slots) const;
 
+  Control read_control(Stream stream);
   Control refresh(Stream stream);
+  void expect(std::int64_t size);
   void prepare_captured(const KeyBatch& keys);
   template <class MakePlan>
-  std::unique_ptr<Plan> prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan);
+  Room prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan);
   bool make_room_for_all(const KeyBatch& keys, const Control& control, Stream stream);
-  void settle_capacity(Stream stream);
-  std::int64_t count_distinct(const Key* keys, std::int64_t count, Stream stream);
+  void settle(const Room& room, std::int64_t keys, Stream stream);
+  std::int64_t count_new(const KeyBatch& keys, const Plan* plan, Stream stream);
   bool is_worn(const Control& control) const;
+  bool is_flooded(const Control& control) const;
   void maintain(const Control& control, Stream stream);
   void rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream);
 
@@ -83,17 +96,17 @@ class HashTable final : public Table {
   std::shared_ptr<DeviceContext> context_;
   std::unique_ptr<Fence> fence_;  // recorded after the last call's work
   Storage storage_;
-  mutable std::mutex mutex_;
+  mutable ForkSafeMutex mutex_;
 
-  Stream last_stream_ = nullptr;
-  std::int64_t size_bound_ = 0;          // size is at most this, known without asking the device
-  std::uint64_t fresh_filter_bits_ = 0;  // filter bits that the last rebuild left
-  bool over_limit_ = false;              // a batch was let in that may have filled the table beyond max_load_factor
-  bool worn_ = false;                    // the next insertion rebuilds the table: see is_worn()
-  std::int64_t slots_before_ = 0;        // not 0: the table was made larger than its distinct keys may need
-  bool pristine_ = true;                 // nothing was inserted since the slots were cleared
-  bool captured_ = false;                // a CUDA graph may be replayed on this memory
-  bool replays_insert_ = false;          // and it inserts: size_bound_ is no bound
+  std::optional<std::uint64_t> last_stream_;  // whose work the fence is known to follow: its id
+  bool unfenced_ = false;                     // there is work that the fence does not follow
+  std::int64_t size_bound_ = 0;               // size is at most this, known without asking the device
+  std::int64_t peak_bound_ = 0;               // the largest size_bound_ since the last rebuild
+  std::uint64_t fresh_filter_bits_ = 0;       // filter bits that the last rebuild left
+  bool worn_ = false;                         // the next insertion rebuilds the table: see is_worn() and is_flooded()
+  bool pristine_ = true;                      // nothing was inserted since the slots were cleared
+  bool captured_ = false;                     // a CUDA graph may be replayed on this memory
+  bool replays_insert_ = false;               // and it inserts: size_bound_ is no bound
 };
 
 }  // namespace gpuhash

@@ -11,6 +11,7 @@
 #include "host_parallel.hpp"
 #include "host_walk.hpp"
 #include "key_numbers.hpp"
+#include "random_seed.hpp"
 #include "set_routines.hpp"
 
 /// The batch table on the host: threads take chunks of the batch in order and insert together.
@@ -25,6 +26,7 @@ inline constexpr std::int64_t kFetched = 32;
 template <class Body>
 void for_each_chunk(std::int64_t count, Body body) {
   parallel_for(static_cast<int>((count + kChunk - 1) / kChunk), [&](int chunk) {
+    interruption_point();
     const std::int64_t begin = chunk * kChunk;
     body(begin, std::min(count, begin + kChunk));
   });
@@ -86,7 +88,8 @@ class BatchTable {
 
   std::int64_t slots() const { return slots_; }
   std::int64_t home(const Key& key) const {
-    return static_cast<std::int64_t>(multiply_high(hash_key(key), static_cast<std::uint64_t>(slots_ / kLine))) * kLine;
+    return static_cast<std::int64_t>(multiply_high(hash_key(key, seed_), static_cast<std::uint64_t>(slots_ / kLine))) *
+           kLine;
   }
   void prefetch(std::int64_t slot) const { __builtin_prefetch(data() + slot, 1); }
 
@@ -184,6 +187,7 @@ class BatchTable {
 
   Allocation memory_;
   std::int64_t slots_;
+  std::uint64_t seed_ = random_seed();  // no answer depends on it, and nobody can pick keys that meet
 };
 
 /// Calls body(i, key, home slot) for i in [begin, end), in order, while the slots to come are being fetched, and

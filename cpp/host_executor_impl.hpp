@@ -34,9 +34,11 @@ template <class Key, class Value>
 void HostExecutor<Key, Value>::clear(DeviceContext&, const View& view, Stream) const {
   const std::int64_t bucket_count = std::int64_t{view.geometry.bucket_count} + 1;
   // Several threads also because the first touch of a page is slow.
-  for_each_part(bucket_count, reader_parts(bucket_count), [&](int, std::int64_t begin, std::int64_t end) {
-    std::memset(static_cast<void*>(bucket_at(view, static_cast<std::uint64_t>(begin))), kEmptyByte,
-                static_cast<std::size_t>(end - begin) * View::kBucketBytes);
+  for_each_part(bucket_count, reader_parts(bucket_count), [&](int, std::int64_t first, std::int64_t last) {
+    in_pieces(first, last, kBucketsPerPiece, [&](std::int64_t begin, std::int64_t end) {
+      std::memset(static_cast<void*>(bucket_at(view, static_cast<std::uint64_t>(begin))), kEmptyByte,
+                  static_cast<std::size_t>(end - begin) * View::kBucketBytes);
+    });
   });
   std::memset(view.filters, 0, View::filter_bytes(view.geometry.bucket_count));
   *view.control = Control{};
@@ -46,8 +48,10 @@ template <class Key, class Value>
 void HostExecutor<Key, Value>::find(DeviceContext&, const View& view, const KeyBatch& keys, const FindOutput& out,
                                     Stream) const {
   std::atomic<std::uint64_t> present{0};
-  for_each_part(keys.count, reader_parts(keys.count), [&](int, std::int64_t begin, std::int64_t end) {
-    present.fetch_add(find_range(view, keys, begin, end, out), std::memory_order_relaxed);
+  for_each_part(keys.count, reader_parts(keys.count), [&](int, std::int64_t first, std::int64_t last) {
+    in_pieces(first, last, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
+      present.fetch_add(find_range(view, keys, begin, end, out), std::memory_order_relaxed);
+    });
   });
   if (out.count_missing)
     view.control->missing = static_cast<std::uint64_t>(keys.count) - present.load(std::memory_order_relaxed);
@@ -62,7 +66,6 @@ void HostExecutor<Key, Value>::insert(DeviceContext&, const View& view, const In
   }
   RowSource row_source(view.rows, *view.control);
   write_each<Purpose::kInsertion>(view, batch.keys, Insertion<View>{view, batch, &row_source});
-  row_source.settle();
 }
 
 template <class Key, class Value>
@@ -81,7 +84,6 @@ void HostExecutor<Key, Value>::apply(DeviceContext&, const View& view, const App
     RowSource row_source(view.rows, *view.control);
     const CombineFn combine = combine_function(batch.dtype, batch.op);
     write_each<Purpose::kInsertion>(view, batch.keys, Application<View>{view, batch, combine, &row_source});
-    row_source.settle();
   }
 }
 
@@ -90,17 +92,18 @@ void HostExecutor<Key, Value>::erase(DeviceContext&, const View& view, const Key
                                      Stream) const {
   RowSink row_sink(view.rows, *view.control);
   write_each<Purpose::kLookup>(view, keys, Erasure<View>{view, erased, &row_sink});
-  row_sink.settle();
 }
 
 template <class Key, class Value>
 void HostExecutor<Key, Value>::list_absent(DeviceContext&, const View& view, const KeyBatch& keys, Key* out,
                                            Stream) const {
   const int parts = reader_parts(keys.count);
-  const auto list = [&](std::int64_t begin, std::int64_t end) {
-    AbsentKeys<View> absent_keys{keys, out + begin};
-    walk_each<Purpose::kLookup>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, absent_keys);
-    return absent_keys.to - (out + begin);
+  const auto list = [&](std::int64_t first, std::int64_t last) {
+    AbsentKeys<View> absent_keys{keys, out + first};
+    in_pieces(first, last, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
+      walk_each<Purpose::kLookup>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, absent_keys);
+    });
+    return absent_keys.to - (out + first);
   };
   if (parts == 1) {
     view.control->absent = static_cast<std::uint64_t>(list(0, keys.count));
@@ -131,22 +134,26 @@ template <class Key, class Value>
 void HostExecutor<Key, Value>::export_items(DeviceContext&, const View& view, void* keys, std::uint32_t key_bytes,
                                             [[maybe_unused]] void* values, [[maybe_unused]] std::int64_t value_bytes,
                                             [[maybe_unused]] std::int64_t* rows, Stream) const {
+  const auto for_each_slot = [&](std::int64_t first, std::int64_t last, auto visit) {
+    in_pieces(first, last, kBucketsPerPiece, [&](std::int64_t begin, std::int64_t end) {
+      for_each_live(view, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end), visit);
+    });
+  };
   const auto write = [&](std::int64_t first_bucket, std::int64_t last_bucket, std::int64_t at) {
-    for_each_live(view, static_cast<std::uint64_t>(first_bucket), static_cast<std::uint64_t>(last_bucket),
-                  [&](const typename View::SlotType* slot, bool stray) {
-                    if (keys != nullptr) store_word(keys, at, key_bytes, key_of_slot(slot->key, stray));
-                    if constexpr (View::kHasValue) {
-                      if (rows != nullptr) rows[at] = static_cast<std::int64_t>(slot->value);
-                      if (values == nullptr) {
-                      } else if (has_rows(view)) {
-                        std::memcpy(static_cast<std::byte*>(values) + at * value_bytes, row_data(view, slot->value),
-                                    static_cast<std::size_t>(value_bytes));
-                      } else {
-                        store_word(values, at, value_bytes, slot->value);
-                      }
-                    }
-                    ++at;
-                  });
+    for_each_slot(first_bucket, last_bucket, [&](const typename View::SlotType* slot, bool stray) {
+      if (keys != nullptr) store_word(keys, at, key_bytes, key_of_slot(slot->key, stray));
+      if constexpr (View::kHasValue) {
+        if (rows != nullptr) rows[at] = static_cast<std::int64_t>(slot->value);
+        if (values == nullptr) {
+        } else if (has_rows(view)) {
+          std::memcpy(static_cast<std::byte*>(values) + at * value_bytes, row_data(view, slot->value),
+                      static_cast<std::size_t>(value_bytes));
+        } else {
+          store_word(values, at, value_bytes, slot->value);
+        }
+      }
+      ++at;
+    });
   };
   const std::int64_t bucket_count = std::int64_t{view.geometry.bucket_count} + 1;
   const int parts = reader_parts(bucket_count);
@@ -154,8 +161,7 @@ void HostExecutor<Key, Value>::export_items(DeviceContext&, const View& view, vo
   auto counts = scratch<std::int64_t>(parts);
   for_each_part(bucket_count, parts, [&](int part, std::int64_t begin, std::int64_t end) {
     std::int64_t count = 0;
-    for_each_live(view, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end),
-                  [&](const auto*, bool) { ++count; });
+    for_each_slot(begin, end, [&](const auto*, bool) { ++count; });
     counts[static_cast<std::size_t>(part)] = count;
   });
   for_each_part(bucket_count, parts, [&](int part, std::int64_t begin, std::int64_t end) {

@@ -12,6 +12,7 @@
 
 #include "error.hpp"
 #include "host_pipeline.hpp"
+#include "interruption.hpp"
 #include "thread_pool.hpp"
 
 /// How the host executor shares a batch out among threads.
@@ -72,18 +73,39 @@ void for_each_part(std::int64_t count, int parts, Body body) {
                [&](int part) { body(part, part_begin(count, part, parts), part_begin(count, part + 1, parts)); });
 }
 
+/// Calls body(begin, end) for pieces of [begin, end), in order; between them the operation may be interrupted.
+template <class Body>
+void in_pieces(std::int64_t begin, std::int64_t end, std::int64_t piece, Body body) {
+  for (; begin < end; begin += piece) {
+    interruption_point();
+    body(begin, std::min(end, begin + piece));
+  }
+}
+
+/// Keys between two points at which an operation may be interrupted: some milliseconds.
+inline constexpr std::int64_t kKeysPerPiece = std::int64_t{1} << 18;
+/// Buckets likewise.
+inline constexpr std::int64_t kBucketsPerPiece = std::int64_t{1} << 17;
+
 /// What a thread has changed; added to Control at the end. Differences wrap.
 struct Tally {
   std::uint64_t size = 0;
   std::uint64_t filter_bits = 0;
+  std::uint64_t far_keys = 0;
   std::uint64_t erased = 0;
   std::uint64_t dropped = 0;
+
+  void add(const Passed& passed) {
+    filter_bits += passed.filter_bits;
+    far_keys += passed.far_keys;
+  }
 
   /// To Control or another tally.
   template <class Total>
   void add_to(Total& total) const {
     total.size += size;
     total.filter_bits += filter_bits;
+    total.far_keys += far_keys;
     total.erased += erased;
     total.dropped += dropped;
   }
@@ -215,7 +237,8 @@ struct Writer {
 };
 
 /// Performs an operation on every key of the batch: on keys that are equal in batch order, on others in any order and
-/// on several threads. Adds to the table's control. The operation has
+/// on several threads. Adds to the table's control, also where it is interrupted: then it has been performed on a first
+/// part of the batch. The operation has
 ///
 ///   found(i, slot, tally), absent(i)   kLookup, one of them for each key
 ///   place(i, stored, slot, is_new)     kInsertion; slot null: there was none
@@ -223,34 +246,33 @@ struct Writer {
 template <Purpose kPurpose, class View, class Operation>
 void write_each(const View& view, const KeyBatch& keys, const Operation& operation) {
   const int parts = writer_parts(keys.count, view);
-  if (parts == 1) {
-    Writer<Operation> writer{operation};
-    writer.tally.filter_bits += walk_each<kPurpose>(view, Reach::kTable, keys, FromPosition{0}, keys.count, writer);
-    writer.tally.add_to(*view.control);
-    return;
-  }
+  if (parts == 1)
+    return in_pieces(0, keys.count, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
+      Writer<Operation> writer{operation};
+      writer.tally.add(walk_each<kPurpose>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, writer));
+      writer.tally.add_to(*view.control);
+    });
 
   Shares shares(keys.count, parts);
   Marks put_aside(shares.chunk());
   auto tallies = scratch<Tally>(parts);
-  for (std::int64_t base = 0; base < keys.count; base += shares.chunk()) {
-    const std::int64_t count = std::min(shares.chunk(), keys.count - base);
-    shares.deal(view, keys, base, count);
+  in_pieces(0, keys.count, shares.chunk(), [&](std::int64_t base, std::int64_t end) {
+    shares.deal(view, keys, base, end - base);
     parallel_for(parts, [&](int owner) {
       Writer<Operation> writer{operation, {}, &put_aside, base};
       for (int part = 0; part < parts; ++part)
-        writer.tally.filter_bits +=
-            walk_each<kPurpose>(view, Reach::kRegion, keys, ListedPositions{shares.list(part, owner), base},
-                                shares.size(part, owner), writer);
-      writer.tally.add_to(tallies[static_cast<std::size_t>(owner)]);
+        writer.tally.add(walk_each<kPurpose>(view, Reach::kRegion, keys,
+                                             ListedPositions{shares.list(part, owner), base}, shares.size(part, owner),
+                                             writer));
+      tallies[static_cast<std::size_t>(owner)] = writer.tally;
     });
+    for (const Tally& tally : tallies) tally.add_to(*view.control);
     Writer<Operation> last{operation};
     put_aside.take_each([&](std::int64_t offset) {
-      last.tally.filter_bits += walk_each<kPurpose>(view, Reach::kTable, keys, FromPosition{base + offset}, 1, last);
+      last.tally.add(walk_each<kPurpose>(view, Reach::kTable, keys, FromPosition{base + offset}, 1, last));
     });
     last.tally.add_to(*view.control);
-  }
-  for (const Tally& tally : tallies) tally.add_to(*view.control);
+  });
 }
 
 }  // namespace gpuhash::host

@@ -118,7 +118,7 @@ class Pipeline {
 
   /// As run() has left it.
   const Visitor& visitor() const { return visitor_; }
-  std::uint64_t new_filter_bits() const { return new_filter_bits_; }
+  const Passed& passed() const { return passed_; }
 
  private:
   struct Lookup {
@@ -200,7 +200,7 @@ class Pipeline {
       // leave_bit() if the key has its place now, without a branch.
       std::uint8_t& filter = view_.filters[walk.before];
       const bool lacks_bit = (filter & walk.probe.filter_bit()) == 0;
-      new_filter_bits_ += settled && lacks_bit ? 1 : 0;
+      passed_.filter_bits += settled && lacks_bit ? 1 : 0;
       filter |= settled ? walk.probe.filter_bit() : 0;
       if constexpr (!kNear)
         if (!settled && lacks_bit) ask_for_displacement(view_, walk.before);
@@ -253,6 +253,7 @@ class Pipeline {
         visitor_.place(walk.i, walk.probe.stored(), (match.any() ? match : erased).first(bucket), !match.any());
         return followers_of(walk.home, walk.i);
       }
+      passed_.far_keys += walk.probe.hop() == kFarHops ? 1 : 0;
       // From outside of its region the key does not come back.
       if (walk.probe.at_last_hop_in_region()) leave_bit_of(walk, walk.probe.bucket());
       walk.before = walk.probe.bucket();
@@ -278,7 +279,7 @@ class Pipeline {
   bool goes_back(const Walk& walk) {
     if ((view_.filters[walk.before] & walk.probe.filter_bit()) != 0) return false;
     SlotType* const slot =
-        is_followed(walk.home, walk.i) ? nullptr : displace<Simd>(view_, walk.before, new_filter_bits_);
+        is_followed(walk.home, walk.i) ? nullptr : displace<Simd>(view_, walk.before, passed_.filter_bits);
     if (slot != nullptr)
       visitor_.place(walk.i, walk.probe.stored(), slot, true);
     else
@@ -287,7 +288,7 @@ class Pipeline {
   }
 
   void leave_bit_of(const Walk& walk, std::uint32_t bucket) {
-    leave_bit(view_, bucket, walk.probe.filter_bit(), new_filter_bits_);
+    leave_bit(view_, bucket, walk.probe.filter_bit(), passed_.filter_bits);
   }
 
   Followers followers_of(std::uint32_t home, std::int64_t i) const {
@@ -299,7 +300,8 @@ class Pipeline {
     const Probe<Key> probe(keys_[i], view_.geometry);
     const View view = view_;  // the member's address would keep it out of registers
     const auto place = host::walk<kPurpose>(view, reach_, probe);
-    new_filter_bits_ += place.new_filter_bits;
+    passed_.filter_bits += place.new_filter_bits;
+    passed_.far_keys += place.far;
     if (place.left_region)
       visitor_.left_region(i);
     else
@@ -313,28 +315,28 @@ class Pipeline {
   const Keys keys_;
   const Positions positions_;
   Visitor visitor_;  // a copy, in registers
-  std::uint64_t new_filter_bits_ = 0;
+  Passed passed_;
   std::uint32_t homes_[kAhead];   // buckets
   std::uint32_t last_[kTracked];  // by home bucket: whose walk was the last to come and wait; low bits of i
   Queue<Walk, kQueueSize> at_filter_;
   Queue<Walk, kQueueSize> at_bucket_;
 };
 
-/// Runs a pipeline and returns the filter bits that it has set. A visitor that has kPlain gets one that fits the
+/// Runs a pipeline and returns what its walks have left behind. A visitor that has kPlain gets one that fits the
 /// table's size, and needs keys as wide as the table's; the others share one, because each is compiled for every
 /// instruction set.
 template <Purpose kPurpose, class View, class Positions, class Visitor>
-std::uint64_t walk_each(const View& view, Reach reach, const KeyBatch& batch, const Positions& positions,
-                        std::int64_t count, Visitor& visitor) {
+Passed walk_each(const View& view, Reach reach, const KeyBatch& batch, const Positions& positions, std::int64_t count,
+                 Visitor& visitor) {
   using Key = typename View::Key;
-  std::uint64_t new_filter_bits = 0;
+  Passed passed;
   with_simd([&](auto simd) {
     const auto run = [&]<class Keys, bool kNear>(const Keys& keys, std::bool_constant<kNear>) {
       Pipeline<kPurpose, kNear, decltype(simd), View, Keys, Positions, Visitor> pipeline(view, reach, keys, positions,
                                                                                          visitor);
       pipeline.run(count);
       visitor = pipeline.visitor();
-      new_filter_bits = pipeline.new_filter_bits();
+      passed = pipeline.passed();
     };
     if constexpr (Visitor::kPlain) {
       const WholeKeys<Key> keys{static_cast<const Key*>(batch.data)};
@@ -346,7 +348,7 @@ std::uint64_t walk_each(const View& view, Reach reach, const KeyBatch& batch, co
       run(AnyKeys<Key>{batch.data, batch.bytes}, std::false_type{});
     }
   });
-  return new_filter_bits;
+  return passed;
 }
 
 }  // namespace gpuhash::host

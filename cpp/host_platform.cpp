@@ -1,5 +1,6 @@
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -7,6 +8,7 @@
 
 #include "error.hpp"
 #include "host_executor.hpp"
+#include "interruption.hpp"
 #include "platform.hpp"
 #include "thread_pool.hpp"
 
@@ -44,8 +46,15 @@ class HostContext final : public DeviceContext {
  public:
   explicit HostContext(std::shared_ptr<MemoryResource> memory) : DeviceContext({"cpu", 0}, std::move(memory)) {}
 
+  bool is_host() const noexcept override { return true; }
+
   void copy(void* to, const void* from, std::size_t bytes, Stream) override {
-    if (bytes != 0) std::memmove(to, from, bytes);
+    constexpr std::size_t kPiece = std::size_t{1} << 26;  // between two points at which Ctrl-C can end it
+    for (std::size_t begin = 0; begin < bytes; begin += kPiece) {
+      if (begin != 0) interruption_point();
+      std::memcpy(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin,
+                  std::min(kPiece, bytes - begin));
+    }
   }
   void copy_from_host(void* to, const void* from, std::size_t bytes, Stream stream) override {
     copy(to, from, bytes, stream);
@@ -56,8 +65,15 @@ class HostContext final : public DeviceContext {
   void fill(void* to, std::uint8_t byte, std::size_t bytes, Stream) override {
     if (bytes != 0) std::memset(to, byte, bytes);
   }
+  void copy_from(void* to, DeviceContext& other, const void* from, std::size_t bytes, Stream stream) override {
+    if (other.is_host()) return copy(to, from, bytes, stream);
+    other.copy_to_host(to, from, bytes, other.own_stream());
+  }
   void synchronize(Stream) override {}
+  void synchronize_all() override {}
   std::unique_ptr<Fence> make_fence() override { return std::make_unique<HostFence>(); }
+  std::uint64_t stream_id(Stream) override { return 0; }
+  Stream own_stream() override { return nullptr; }
   bool is_capturing(Stream) override { return false; }
   const Executors& executors() const override { return host_executors(); }
 };

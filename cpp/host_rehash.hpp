@@ -18,7 +18,8 @@ namespace gpuhash::host {
 ///
 /// Buckets keep their order, so the old table is read and the new one written as two streams. Threads own regions of
 /// the new table, as in write_each(), and read the range of old buckets from which nearly all of their keys come.
-/// Whoever comes across another owner's key puts it on a list that its owner reads in a second pass.
+/// Whoever comes across another owner's key puts it on a list that its owner reads in a second pass. With another seed
+/// nothing keeps its order, and most keys take that way.
 template <class View>
 class Rehash {
  public:
@@ -37,6 +38,7 @@ class Rehash {
     Control& control = *to_.control;
     control.size = total.size;
     control.filter_bits = total.filter_bits;
+    control.far_keys = total.far_keys;
     control.erased = 0;
     control.dropped += total.dropped;
     settle_rows();
@@ -133,7 +135,11 @@ class Rehash {
     const auto bucket_of_region = [&](std::uint32_t region) {
       return std::uint64_t{from_.geometry.bucket_count} * region / to_.geometry.region_count;
     };
-    for_each_live(from_, bucket_of_region(owned.begin), bucket_of_region(owned.end), visit);
+    in_pieces(static_cast<std::int64_t>(bucket_of_region(owned.begin)),
+              static_cast<std::int64_t>(bucket_of_region(owned.end)), kBucketsPerPiece,
+              [&](std::int64_t begin, std::int64_t end) {
+                for_each_live(from_, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end), visit);
+              });
     const std::uint64_t stray_bucket = from_.geometry.bucket_count;
     if (owned.begin == 0) for_each_live(from_, stray_bucket, stray_bucket + 1, visit);
     move(items.data(), count, reach, part);
@@ -149,7 +155,7 @@ class Rehash {
           to_, reach, ItemKeys{items}, FromPosition{0}, mover);
       pipeline.run(static_cast<std::int64_t>(count));
       mover.tally = pipeline.visitor().tally;
-      mover.tally.filter_bits += pipeline.new_filter_bits();
+      mover.tally.add(pipeline.passed());
     });
     mover.tally.add_to(part.tally);
   }

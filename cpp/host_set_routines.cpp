@@ -82,10 +82,11 @@ std::int64_t words_for(std::int64_t count) { return (count + 31) / 32; }
 void clear_bits(std::uint32_t* firsts, std::int64_t count) { std::fill_n(firsts, words_for(count), 0u); }
 
 template <class Key>
-std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys) {
+std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys,
+                               std::int64_t most_samples = batch_size::kMaxSample) {
   const std::int64_t count = keys.count;
   if (count < kMinSampled) return count;
-  const std::int64_t samples = batch_size::sample_size(count);
+  const std::int64_t samples = batch_size::sample_size(count, most_samples);
   const std::int64_t bytes = keys.bytes();
   const Allocation chosen = room_for<char>(context, samples * bytes);
   for_each_chunk(samples, [&](std::int64_t begin, std::int64_t end) {
@@ -183,11 +184,22 @@ void sort_in_parallel(std::vector<T>& items, Less less) {
   int parts = 1;
   while (2 * parts <= host::reader_parts(count)) parts *= 2;
   const auto at = [&](int part, int of) { return items.begin() + host::part_begin(count, part, of); };
-  for_each_part(count, parts,
-                [&](int part, std::int64_t, std::int64_t) { std::sort(at(part, parts), at(part + 1, parts), less); });
+  constexpr std::uint32_t kComparisons = 1 << 20;  // between two points at which Ctrl-C can end the sort
+  const auto sort_part = [&](auto sort) {
+    std::uint32_t comparisons = 0;
+    sort([&](const T& a, const T& b) {
+      if (++comparisons % kComparisons == 0) interruption_point();
+      return less(a, b);
+    });
+  };
+  for_each_part(count, parts, [&](int part, std::int64_t, std::int64_t) {
+    sort_part([&](auto compare) { std::sort(at(part, parts), at(part + 1, parts), compare); });
+  });
   for (int of = parts; of > 1; of /= 2)
     parallel_for(of / 2, [&](int pair) {
-      std::inplace_merge(at(2 * pair, of), at(2 * pair + 1, of), at(2 * pair + 2, of), less);
+      sort_part([&](auto compare) {
+        std::inplace_merge(at(2 * pair, of), at(2 * pair + 1, of), at(2 * pair + 2, of), compare);
+      });
     });
 }
 
@@ -335,6 +347,13 @@ class HostSetRoutines final : public SetRoutines {
     if (keys.bytes() <= 8)
       return std::make_unique<HostFactorization<std::uint64_t, std::uint32_t>>(context, keys, groups);
     return std::make_unique<HostFactorization<Uint128, std::uint32_t>>(context, keys, groups);
+  }
+
+  std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, std::int64_t samples,
+                                 Stream) const override {
+    if (keys.bytes() <= 4) return gpuhash::estimate_distinct<std::uint32_t>(context, keys, samples);
+    if (keys.bytes() <= 8) return gpuhash::estimate_distinct<std::uint64_t>(context, keys, samples);
+    return gpuhash::estimate_distinct<Uint128>(context, keys, samples);
   }
 
   void isin(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,

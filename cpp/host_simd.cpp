@@ -1,9 +1,10 @@
 #include "host_simd.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <stdexcept>
 #include <string>
+
+#include "environment.hpp"
 
 namespace gpuhash::host {
 namespace {
@@ -20,15 +21,15 @@ InstructionSet best_supported() {
 }
 
 InstructionSet chosen() {
-  const char* const text = std::getenv("GPUHASH_SIMD");
-  const std::string wish = text == nullptr ? "" : text;
+  const std::string& wish = environment().simd;
   InstructionSet most = InstructionSet::kAvx512;
   if (wish == "portable")
     most = InstructionSet::kPortable;
   else if (wish == "avx2")
     most = InstructionSet::kAvx2;
   else if (!wish.empty() && wish != "avx512")
-    throw std::invalid_argument("GPUHASH_SIMD is '" + wish + "'; expected portable, avx2 or avx512");
+    throw std::invalid_argument("GPUHASH_SIMD is '" + wish +
+                                "'; expected portable, avx2 or avx512: set it so, or unset it, and start again");
   return std::min(most, best_supported());
 }
 

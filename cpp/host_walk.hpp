@@ -68,6 +68,12 @@ void leave_bit(const View& view, std::uint32_t bucket, std::uint8_t bit, Count& 
   filter |= bit;
 }
 
+/// What walks leave behind, for Control.
+struct Passed {
+  std::uint64_t filter_bits = 0;  // new ones
+  std::uint64_t far_keys = 0;
+};
+
 enum class Purpose { kLookup, kInsertion };
 
 /// kRegion: the walk gives up where it would leave the key's region.
@@ -79,6 +85,7 @@ struct Place {
   typename View::SlotType* match = nullptr;   // the key's slot
   typename View::SlotType* vacant = nullptr;  // kInsertion, no match: the slot for the key; null where there is none
   std::uint32_t new_filter_bits = 0;          // kInsertion: set on the way
+  std::uint32_t far = 0;                      // kInsertion: 1 for a key that went past kFarHops full buckets
   bool left_region = false;                   // kRegion: undecided
 };
 
@@ -107,6 +114,7 @@ template <Purpose kPurpose, class View>
     if ((view.filters[probe.bucket()] & probe.filter_bit()) == 0) {
       if (kPurpose == Purpose::kLookup || place.vacant != nullptr) return place;
       leave_bit(view, probe.bucket(), probe.filter_bit(), place.new_filter_bits);
+      if (probe.hop() == kFarHops) place.far = 1;
     }
     if (reach == Reach::kRegion && probe.at_last_hop_in_region()) {
       place.left_region = true;

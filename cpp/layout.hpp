@@ -14,7 +14,9 @@
 /// many *slots* as fit, key and value side by side. Apart from them lies one *filter* byte per bucket.
 ///
 /// A key's probe sequence is: the bucket that the high half of its hash picks; then kRegionHops buckets of the same
-/// region and kTableHops of the whole table, each picked by another hash; then all buckets, one after the other. A key
+/// region and kTableHops of the whole table, each picked by another hash; then all buckets, one after the other from a
+/// place that the table's late seed picks. Keys whose hashes were made to agree part there: without the seed nobody can
+/// pick keys that go on together, so that a batch of them takes time in proportion to its length. A key
 /// that is stored behind a full bucket of its sequence has left its bit in that bucket's filter. So there are two
 /// invariants:
 ///
@@ -56,6 +58,7 @@ struct Control {
   std::uint64_t filter_bits;  // filter bits set since the last rebuild
   std::uint64_t erased;       // keys erased since the last rebuild
   std::uint64_t dropped;      // keys that found no slot or row: only a replayed CUDA graph can overfill a table
+  std::uint64_t far_keys;     // keys that insertions took past kFarHops full buckets, since the last rebuild
   std::uint64_t next_row;     // rows [0, next_row) have been handed out
   std::uint64_t free_rows;    // rows waiting in RowView::free
   std::uint64_t row_tickets;  // rows taken by the insertion under way
@@ -71,15 +74,20 @@ struct RowView {
   std::int64_t bytes;     // bytes per row; 0: the table has no row storage
 };
 
-/// Bucket counts and what follows from them.
+/// What decides where keys lie: bucket counts and seeds.
 struct Geometry {
   std::uint32_t bucket_count;  // without the stray bucket: region_count * region_buckets
   std::uint32_t region_count;
   std::uint32_t region_buckets;
+  Seeds seeds;
 };
 
 inline constexpr std::uint32_t kRegionHops = 8;
 inline constexpr std::uint32_t kTableHops = 120;
+/// Keys that an insertion takes past so many full buckets are counted; so many such keys were picked to meet. In a
+/// table at a load of 0.92, a key in some 10^8 comes so far by chance.
+inline constexpr std::uint32_t kFarHops = 64;
+inline constexpr std::uint64_t kManyFarKeys = 64;
 inline constexpr std::uint32_t kRegionBytes = 1 << 16;
 inline constexpr std::uint64_t kMaxBuckets = std::uint64_t{1} << 31;
 
@@ -157,7 +165,8 @@ class Probe {
   /// Nowhere yet.
   Probe() = default;
 
-  GPUHASH_HD Probe(const Key& key, const Geometry& geometry) : stored_(key), hash_(hash_key(key)), hop_(0) {
+  GPUHASH_HD Probe(const Key& key, const Geometry& geometry)
+      : stored_(key), hash_(hash_key(key, geometry.seeds.hash)), hop_(0) {
     const bool is_empty_mark = key == empty_key<Key>();
     if (is_empty_mark || key == erased_key<Key>()) {
       stored_ = key_from_word<Key>(is_empty_mark ? 0 : 1);
@@ -205,6 +214,8 @@ class Probe {
       bucket_ = hop_ < kRegionHops
                     ? home_region(geometry) * geometry.region_buckets + multiply_high(mixed, geometry.region_buckets)
                     : multiply_high(mixed, geometry.bucket_count);
+    } else if (hop_ == kRegionHops + kTableHops) {
+      bucket_ = multiply_high(late_hash(stored_, geometry.seeds.late), geometry.bucket_count);
     } else {
       bucket_ = bucket_ + 1 == geometry.bucket_count ? 0 : bucket_ + 1;
     }

@@ -6,12 +6,13 @@
 #include <utility>
 
 #include "error.hpp"
+#include "fork_safe_mutex.hpp"
 
 namespace gpuhash {
 namespace {
 
 struct PlatformRegistry {
-  std::mutex mutex;
+  ForkSafeMutex mutex;
   std::map<std::string, std::unique_ptr<Platform>> platforms;
 };
 

@@ -6,11 +6,13 @@
 #include <stdexcept>
 #include <utility>
 
+#include "fork_safe_mutex.hpp"
+
 namespace gpuhash::registry {
 namespace {
 
 struct Tables {
-  std::mutex mutex;
+  ForkSafeMutex mutex;
   std::map<std::string, std::shared_ptr<Table>> by_name;
 };
 
@@ -23,18 +25,18 @@ Tables& tables() {
 }  // namespace
 
 void add(const std::string& name, std::shared_ptr<Table> table) {
-  const std::lock_guard<std::mutex> lock(tables().mutex);
+  const std::lock_guard lock(tables().mutex);
   if (!tables().by_name.try_emplace(name, std::move(table)).second)
     throw std::invalid_argument("a table named '" + name + "' exists already; open it, or unregister it first");
 }
 
 std::shared_ptr<Table> find_or_add(const std::string& name, std::shared_ptr<Table> table) {
-  const std::lock_guard<std::mutex> lock(tables().mutex);
+  const std::lock_guard lock(tables().mutex);
   return tables().by_name.try_emplace(name, std::move(table)).first->second;
 }
 
 std::shared_ptr<Table> find(const std::string& name) {
-  const std::lock_guard<std::mutex> lock(tables().mutex);
+  const std::lock_guard lock(tables().mutex);
   const auto found = tables().by_name.find(name);
   return found == tables().by_name.end() ? nullptr : found->second;
 }
@@ -43,7 +45,7 @@ bool remove(const std::string& name) { return remove(name, nullptr); }
 
 bool remove(const std::string& name, const std::shared_ptr<Table>& table) {
   std::shared_ptr<Table> removed;  // freed after the lock
-  const std::lock_guard<std::mutex> lock(tables().mutex);
+  const std::lock_guard lock(tables().mutex);
   const auto found = tables().by_name.find(name);
   if (found == tables().by_name.end() || (table != nullptr && found->second != table)) return false;
   removed = std::move(found->second);
@@ -52,7 +54,7 @@ bool remove(const std::string& name, const std::shared_ptr<Table>& table) {
 }
 
 std::vector<std::string> names() {
-  const std::lock_guard<std::mutex> lock(tables().mutex);
+  const std::lock_guard lock(tables().mutex);
   std::vector<std::string> names;
   for (const auto& entry : tables().by_name) names.push_back(entry.first);
   return names;
@@ -60,7 +62,7 @@ std::vector<std::string> names() {
 
 bool claim(const std::string& what) {
   static auto* claimed = new std::set<std::string>;
-  const std::lock_guard<std::mutex> lock(tables().mutex);
+  const std::lock_guard lock(tables().mutex);
   return claimed->insert(what).second;
 }
 

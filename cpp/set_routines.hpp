@@ -54,6 +54,10 @@ class GPUHASH_API SetRoutines {
   /// Waits: the number of distinct keys is known when it returns.
   virtual std::unique_ptr<Factorization> factorize(DeviceContext&, const NumberKeys&, const FactorizationOptions&,
                                                    Stream) const = 0;
+  /// About as many as there are distinct keys, by a sample of at most `samples` of them; `keys.count` where they are
+  /// more than half of the keys. Waits.
+  virtual std::int64_t estimate_distinct(DeviceContext&, const NumberKeys& keys, std::int64_t samples,
+                                         Stream) const = 0;
   /// mask[i] = (elements[i] is one of tests) != invert. Both have one dtype and as many numbers per key. May wait.
   virtual void isin(DeviceContext&, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,
                     Stream) const = 0;

@@ -21,6 +21,8 @@ struct GPUHASH_API TableOptions {
   std::optional<std::int64_t> max_capacity;  // slots; a table at its maximum fills to the last slot
   double max_load_factor = 0.8;              // in (0, 1]: the table grows before size passes this part of its slots
   bool deterministic = false;
+  /// Of the hash function. nullopt: that of all tables which are given none, so that their keys lie in the same order.
+  std::optional<std::uint64_t> seed;
 
   std::int64_t value_elements() const;
   std::uint32_t key_bytes() const;   // of the caller's keys
@@ -48,6 +50,8 @@ class GPUHASH_API Table {
 
   virtual const TableOptions& options() const = 0;
   virtual DeviceContext& context() const = 0;
+  /// Of the hash function now: a table that meets keys which were picked to collide takes another one by itself.
+  virtual std::uint64_t seed() const = 0;
 
   /// Waits. Live keys.
   virtual std::int64_t size(Stream stream) = 0;

@@ -5,13 +5,14 @@
 #include <mutex>
 #include <utility>
 
+#include "fork_safe_mutex.hpp"
 #include "platform.hpp"
 
 namespace gpuhash::tensor_store {
 namespace {
 
 struct Entries {
-  std::mutex mutex;  // entries end outside of it: giving memory back may take Python's GIL
+  ForkSafeMutex mutex;  // entries end outside of it: giving memory back may take Python's GIL
   std::map<std::string, std::shared_ptr<const Entry>> by_name;
 };
 
@@ -23,9 +24,9 @@ Entries& entries() {
 
 /// One context per device, kept for ever, as making one asks the driver.
 std::shared_ptr<DeviceContext> context_of(const Device& device) {
-  static auto& mutex = *new std::mutex;
+  static auto& mutex = *new ForkSafeMutex;
   static auto& contexts = *new std::map<std::pair<std::string, int>, std::shared_ptr<DeviceContext>>;
-  const std::lock_guard<std::mutex> lock(mutex);
+  const std::lock_guard lock(mutex);
   std::shared_ptr<DeviceContext>& context = contexts[{device.platform, device.index}];
   if (context == nullptr) context = platform(device.platform).make_context(device.index, nullptr);
   return context;
@@ -61,19 +62,20 @@ class Loan {
 
 Entry::Entry(StoredTensor tensor) : tensor_(std::move(tensor)), context_(context_of(tensor_.device)) {
   if (context_->is_capturing(tensor_.stream)) return;
+  filled_by_ = context_->stream_id(tensor_.stream);
   filled_ = context_->make_fence();
   filled_->record(tensor_.stream);
 }
 
 void Entry::wait(Stream stream) const {
-  if (stream == tensor_.stream || filled_ == nullptr || context_->is_capturing(stream)) return;
+  if (filled_ == nullptr || context_->is_capturing(stream) || context_->stream_id(stream) == filled_by_) return;
   filled_->wait(stream);
 }
 
 StoredTensor Entry::lend(Stream stream) const {
   wait(stream);
   StoredTensor lent = tensor_;
-  if (stream != tensor_.stream) {
+  if (filled_ == nullptr || context_->stream_id(stream) != filled_by_) {
     void* const data = tensor_.memory.get();
     lent.memory = std::shared_ptr<void>(data, Loan(tensor_.memory, context_, stream, tensor_.stream));
   }
@@ -82,7 +84,7 @@ StoredTensor Entry::lend(Stream stream) const {
 
 void put(const std::string& name, StoredTensor tensor) {
   std::shared_ptr<const Entry> entry = std::make_shared<Entry>(std::move(tensor));
-  const std::lock_guard<std::mutex> lock(entries().mutex);
+  const std::lock_guard lock(entries().mutex);
   entries().by_name[name].swap(entry);  // what had the name ends with `entry`, after the lock
 }
 
@@ -93,14 +95,14 @@ std::optional<StoredTensor> get(const std::string& name, Stream stream) {
 }
 
 std::shared_ptr<const Entry> find(const std::string& name) {
-  const std::lock_guard<std::mutex> lock(entries().mutex);
+  const std::lock_guard lock(entries().mutex);
   const auto found = entries().by_name.find(name);
   return found == entries().by_name.end() ? nullptr : found->second;
 }
 
 bool remove(const std::string& name) {
   std::shared_ptr<const Entry> entry;  // ends after the lock
-  const std::lock_guard<std::mutex> lock(entries().mutex);
+  const std::lock_guard lock(entries().mutex);
   const auto found = entries().by_name.find(name);
   if (found == entries().by_name.end()) return false;
   entry = std::move(found->second);
@@ -109,7 +111,7 @@ bool remove(const std::string& name) {
 }
 
 std::vector<std::string> names() {
-  const std::lock_guard<std::mutex> lock(entries().mutex);
+  const std::lock_guard lock(entries().mutex);
   std::vector<std::string> names;
   for (const auto& entry : entries().by_name) names.push_back(entry.first);
   return names;

@@ -47,6 +47,7 @@ class GPUHASH_API Entry {
   StoredTensor tensor_;
   std::shared_ptr<DeviceContext> context_;
   std::unique_ptr<Fence> filled_;  // null where the producer's stream was being captured
+  std::uint64_t filled_by_ = 0;    // that stream's id
 };
 
 /// Holds the tensor under the name, in the place of what had it before. PlatformError where its device is none of this

@@ -8,19 +8,32 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <mutex>
 #include <stdexcept>
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
+
+#include "environment.hpp"
+#include "interruption.hpp"
 
 namespace gpuhash {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Ctrl-C ends an operation within some of these.
+constexpr std::chrono::milliseconds kBetweenTests{100};
+
+std::atomic<InterruptionTest> interruption_test{nullptr};
+
+/// 0: nobody has set a number.
+std::atomic<int> threads_set{0};
 
 constexpr int kMaxThreads = 1024;
 
@@ -38,37 +51,62 @@ struct Job {
   void (*call)(void*, int);
   void* context;
   std::atomic<int> next{0};
+  std::atomic<bool> interrupted{false};
   std::mutex error_mutex{};
   std::exception_ptr error{};
 
-  void work() {
-    for (int part; (part = next.fetch_add(1, std::memory_order_relaxed)) < parts;) {
-      try {
-        call(context, part);
-      } catch (...) {
-        next.store(parts, std::memory_order_relaxed);
-        const std::lock_guard lock(error_mutex);
-        if (error == nullptr) error = std::current_exception();
-      }
-    }
+  void work();
+
+  void fail(std::exception_ptr reason) {
+    next.store(parts, std::memory_order_relaxed);
+    const std::lock_guard lock(error_mutex);
+    if (error == nullptr) error = std::move(reason);
   }
 };
+
+/// What a thread is doing.
+struct Activity {
+  Job* job = nullptr;        // the one that it works for
+  bool is_workers = false;   // the thread is the pool's: only the one that called asks whether to end
+  Clock::time_point next{};  // when to ask next; the epoch: the operation has just begun
+};
+
+thread_local Activity activity;
+
+/// True every kBetweenTests, if then the thread shall end its operation.
+bool is_asked_to_end() {
+  const InterruptionTest test = interruption_test.load(std::memory_order_acquire);
+  if (test == nullptr || activity.is_workers) return false;
+  const Clock::time_point now = Clock::now();
+  const bool just_begun = activity.next == Clock::time_point{};
+  if (!just_begun && now < activity.next) return false;
+  activity.next = now + kBetweenTests;
+  return !just_begun && test();
+}
+
+void Job::work() {
+  Job* const outer = std::exchange(activity.job, this);
+  for (int part; (part = next.fetch_add(1, std::memory_order_relaxed)) < parts;) {
+    try {
+      call(context, part);
+    } catch (const Interrupted&) {
+      interrupted.store(true, std::memory_order_relaxed);
+      fail(std::current_exception());
+    } catch (...) {
+      fail(std::current_exception());
+    }
+  }
+  activity.job = outer;
+}
 
 /// Its threads sleep between jobs and are never joined: the pool lives as long as the process.
 class ThreadPool {
  public:
-  ThreadPool() {
-    const int threads = thread_count();
-    try {
-      for (int i = 1; i < threads; ++i) std::thread([this] { serve(); }).detach();
-    } catch (const std::system_error&) {
-      // The system gives no more threads: those that there are, if only the caller's, do the work.
-    }
-  }
-
   /// False where another job has the pool.
   bool run(Job& job) {
+    const int helpers = std::min(job.parts, thread_count()) - 1;
     if (busy_.test_and_set(std::memory_order_acquire)) return false;
+    start_threads(helpers);
     {
       const std::lock_guard lock(mutex_);
       job_ = &job;
@@ -79,14 +117,31 @@ class ThreadPool {
     {
       std::unique_lock lock(mutex_);
       job_ = nullptr;  // who wakes late must not touch the job, which dies with this call
-      idle_.wait(lock, [this] { return active_ == 0; });
+      const auto all_idle = [this] { return active_ == 0; };
+      while (!idle_.wait_for(lock, kBetweenTests, all_idle)) {
+        lock.unlock();  // the test may wait for the GIL
+        if (is_asked_to_end()) {
+          job.interrupted.store(true, std::memory_order_relaxed);
+          job.fail(std::make_exception_ptr(Interrupted()));
+        }
+        lock.lock();
+      }
     }
     busy_.clear(std::memory_order_release);
     return true;
   }
 
  private:
+  void start_threads(int wanted) {
+    try {
+      for (; threads_ < wanted; ++threads_) std::thread([this] { serve(); }).detach();
+    } catch (const std::system_error&) {
+      // The system gives no more threads: those that there are, if only the caller's, do the work.
+    }
+  }
+
   [[noreturn]] void serve() {
+    activity.is_workers = true;
     std::uint64_t seen = 0;
     std::unique_lock lock(mutex_);
     for (;;) {
@@ -103,6 +158,7 @@ class ThreadPool {
   }
 
   std::atomic_flag busy_{};
+  int threads_ = 0;  // under busy_
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable idle_;
@@ -128,15 +184,30 @@ ThreadPool& pool() {
 
 }  // namespace
 
+void set_thread_count(int threads) noexcept {
+  threads_set.store(std::clamp(threads, 0, kMaxThreads), std::memory_order_relaxed);
+}
+
 int thread_count() {
-  const char* text = std::getenv("GPUHASH_NUM_THREADS");
-  if (text == nullptr || *text == '\0') return std::min(usable_cores(), kMaxThreads);
+  if (const int set = threads_set.load(std::memory_order_relaxed); set != 0) return set;
+  const std::string& text = environment().threads;
+  if (text.empty()) return std::min(usable_cores(), kMaxThreads);
   int threads = 0;
-  const char* end = text + std::strlen(text);
-  const auto [stop, error] = std::from_chars(text, end, threads);
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, threads);
   if (error != std::errc{} || stop != end || threads < 1)
-    throw std::invalid_argument("GPUHASH_NUM_THREADS is '" + std::string(text) + "'; expected a positive number");
+    throw std::invalid_argument("GPUHASH_NUM_THREADS is '" + text +
+                                "'; expected a positive number: set it so, or unset it, and start again");
   return std::min(threads, kMaxThreads);
+}
+
+void set_interruption_test(InterruptionTest test) noexcept { interruption_test.store(test, std::memory_order_release); }
+
+void begin_operation() noexcept { activity.next = {}; }
+
+void interruption_point() {
+  if (activity.job != nullptr && activity.job->interrupted.load(std::memory_order_relaxed)) throw Interrupted();
+  if (is_asked_to_end()) throw Interrupted();
 }
 
 void detail::run_parts(int parts, void (*call)(void*, int), void* context) {

@@ -1,10 +1,15 @@
 #pragma once
 
+#include "annotations.hpp"
+
 namespace gpuhash {
 
-/// Threads that parallel_for may use, its caller among them: GPUHASH_NUM_THREADS where it is set, otherwise the cores
-/// that this process may run on. std::invalid_argument where the variable is not a positive number.
-int thread_count();
+/// Threads that parallel_for may use, its caller among them: as many as set_thread_count() says; otherwise
+/// GPUHASH_NUM_THREADS as it was when the library was loaded, std::invalid_argument where that is not a positive
+/// number; otherwise the cores that this process may run on.
+GPUHASH_API int thread_count();
+/// From the next batch on, in all threads. 0: as if it had never been called.
+GPUHASH_API void set_thread_count(int threads) noexcept;
 
 namespace detail {
 void run_parts(int parts, void (*call)(void* context, int part), void* context);

@@ -51,6 +51,7 @@ struct BatchTableView {
 
   EntryType* entries;  // [slots]
   std::int64_t slots;
+  std::uint64_t seed;
 
   __device__ __forceinline__ std::int64_t home(std::uint64_t hash) const {
     return static_cast<std::int64_t>(multiply_high(hash, static_cast<std::uint64_t>(slots)));
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(kBatchBlock)
   bool first = false;
   if (i < count) {
     const Key key = keys[i];
-    const std::uint64_t hash = hash_key(key);
+    const std::uint64_t hash = hash_key(key, table.seed);
     const auto mark = BatchTableView<Key>::mark_of(key, hash);
     const auto mine = static_cast<Place>(i);
     std::int64_t slot = table.home(hash);
@@ -176,7 +177,7 @@ __global__ void __launch_bounds__(kBatchBlock) look_up_kernel(BatchTableView<Key
   const std::int64_t i = std::int64_t{blockIdx.x} * kBatchBlock + threadIdx.x;
   if (i >= count) return;
   const Key key = keys[i];
-  const std::uint64_t hash = hash_key(key);
+  const std::uint64_t hash = hash_key(key, table.seed);
   const auto mark = BatchTableView<Key>::mark_of(key, hash);
   std::int64_t slot = table.home(hash);
   Entry<Key> entry = table.load_unchanging(slot);

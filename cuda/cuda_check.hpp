@@ -19,24 +19,18 @@ inline void check(cudaError_t status, const char* action) {
 }
 
 /// Makes a device current for a scope.
+///
+/// By the driver's stack of contexts: cudaSetDevice() would make a context on the device that was current before, some
+/// hundred MiB of its memory, if only to go back to it.
 class DeviceGuard {
  public:
-  explicit DeviceGuard(int device) {
-    check(cudaGetDevice(&before_), "reading the current CUDA device");
-    if (before_ == device) {
-      before_ = -1;
-    } else {
-      check(cudaSetDevice(device), "choosing the CUDA device");
-    }
-  }
-  ~DeviceGuard() {
-    if (before_ >= 0) (void)cudaSetDevice(before_);
-  }
+  explicit DeviceGuard(int device);
+  ~DeviceGuard();
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
-  int before_ = -1;
+  bool pushed_ = false;
 };
 
 }  // namespace gpuhash::cuda

@@ -1,13 +1,18 @@
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cuda_check.hpp"
 #include "cuda_executor.hpp"
+#include "fork_safe_mutex.hpp"
 #include "platform.hpp"
 
 namespace gpuhash::cuda {
@@ -46,12 +51,16 @@ class CudaPool final : public MemoryResource {
   }
 
   void deallocate(void* data, std::size_t, Stream stream) noexcept override {
-    // At exit the driver may be gone before the last table; its memory went with it.
-    if (cudaFreeAsync(data, handle(stream)) == cudaSuccess) return;
-    (void)cudaGetLastError();
-    // The stream is no more: wait for all streams instead.
-    if (cudaDeviceSynchronize() == cudaSuccess) (void)cudaFreeAsync(data, nullptr);
-    (void)cudaGetLastError();
+    try {
+      const DeviceGuard guard(device_);  // the default stream is the current device's
+      if (cudaFreeAsync(data, handle(stream)) == cudaSuccess) return;
+      (void)cudaGetLastError();
+      // The stream is no more: wait for all streams instead.
+      if (cudaDeviceSynchronize() == cudaSuccess) (void)cudaFreeAsync(data, nullptr);
+      (void)cudaGetLastError();
+    } catch (const std::exception&) {
+      // At exit the driver may be gone before the last table; its memory went with it.
+    }
   }
 
  private:
@@ -62,6 +71,30 @@ class CudaPool final : public MemoryResource {
 
   int device_;
   cudaMemPool_t pool_ = nullptr;
+};
+
+/// A caller's memory resource, with its device current while it works, whatever the thread's own.
+class OnDevice final : public MemoryResource {
+ public:
+  OnDevice(int device, std::shared_ptr<MemoryResource> memory) : device_(device), memory_(std::move(memory)) {}
+
+  void* allocate(std::size_t bytes, Stream stream) override {
+    const DeviceGuard guard(device_);
+    return memory_->allocate(bytes, stream);
+  }
+  void deallocate(void* data, std::size_t bytes, Stream stream) noexcept override {
+    std::optional<DeviceGuard> guard;
+    try {
+      guard.emplace(device_);
+    } catch (const std::exception&) {
+      // At exit the driver may be gone; the resource has to know of its memory's end all the same.
+    }
+    memory_->deallocate(data, bytes, stream);
+  }
+
+ private:
+  int device_;
+  std::shared_ptr<MemoryResource> memory_;
 };
 
 class CudaFence final : public Fence {
@@ -92,6 +125,11 @@ class CudaContext final : public DeviceContext {
  public:
   CudaContext(int device, std::shared_ptr<MemoryResource> memory)
       : DeviceContext({"cuda", device}, std::move(memory)) {}
+  ~CudaContext() override {
+    if (const cudaStream_t stream = own_stream_.load()) (void)cudaStreamDestroy(stream);  // its work is still done
+  }
+
+  bool is_host() const noexcept override { return false; }
 
   void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
     move(to, from, bytes, stream, "copying GPU memory");
@@ -107,11 +145,50 @@ class CudaContext final : public DeviceContext {
     const DeviceGuard guard(device().index);
     check(cudaMemsetAsync(to, byte, bytes, handle(stream)), "filling GPU memory");
   }
+  void copy_from(void* to, DeviceContext& other, const void* from, std::size_t bytes, Stream stream) override {
+    if (other.is_host()) return copy_from_host(to, from, bytes, stream);
+    if (other.device() == device()) return copy(to, from, bytes, stream);
+    if (bytes == 0) return;
+    const DeviceGuard guard(device().index);
+    const cudaError_t status =
+        cudaMemcpyPeerAsync(to, device().index, from, other.device().index, bytes, handle(stream));
+    if (status == cudaSuccess) return;
+    // Memory of a pool that the other device was given no access to, for instance: by way of the host.
+    (void)cudaGetLastError();
+    constexpr std::size_t kPiece = std::size_t{1} << 26;
+    std::vector<std::byte> host(std::min(bytes, kPiece));
+    for (std::size_t begin = 0; begin < bytes; begin += kPiece) {
+      const std::size_t count = std::min(kPiece, bytes - begin);
+      other.copy_to_host(host.data(), static_cast<const std::byte*>(from) + begin, count, other.own_stream());
+      copy_from_host(static_cast<std::byte*>(to) + begin, host.data(), count, stream);
+      synchronize(stream);
+    }
+  }
   void synchronize(Stream stream) override {
     const DeviceGuard guard(device().index);
     check(cudaStreamSynchronize(handle(stream)), "waiting for a CUDA stream");
   }
+  void synchronize_all() override {
+    const DeviceGuard guard(device().index);
+    check(cudaDeviceSynchronize(), "waiting for the GPU");
+  }
   std::unique_ptr<Fence> make_fence() override { return std::make_unique<CudaFence>(device().index); }
+  std::uint64_t stream_id(Stream stream) override {
+    const DeviceGuard guard(device().index);
+    unsigned long long id = 0;
+    check(cudaStreamGetId(handle(stream), &id), "reading a CUDA stream's id");
+    return id;
+  }
+  Stream own_stream() override {
+    if (const cudaStream_t stream = own_stream_.load(std::memory_order_acquire)) return stream;
+    const DeviceGuard guard(device().index);
+    cudaStream_t made = nullptr;
+    check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "creating a CUDA stream");
+    cudaStream_t first = nullptr;
+    if (own_stream_.compare_exchange_strong(first, made, std::memory_order_acq_rel)) return made;
+    (void)cudaStreamDestroy(made);  // another thread was faster
+    return first;
+  }
   bool is_capturing(Stream stream) override {
     const DeviceGuard guard(device().index);
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -129,6 +206,8 @@ class CudaContext final : public DeviceContext {
     const DeviceGuard guard(device().index);
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle(stream)), action);
   }
+
+  std::atomic<cudaStream_t> own_stream_{nullptr};
 };
 
 class CudaPlatform final : public Platform {
@@ -159,7 +238,7 @@ class CudaPlatform final : public Platform {
     if (index < 0 || index >= devices)
       throw PlatformError("there is no device 'cuda:" + std::to_string(index) + "'; GPUs 0 to " +
                           std::to_string(devices - 1) + " are there");
-    if (memory == nullptr) memory = pool(index);
+    memory = memory == nullptr ? pool(index) : std::make_shared<OnDevice>(index, std::move(memory));
     return std::make_shared<CudaContext>(index, std::move(memory));
   }
 
@@ -172,13 +251,13 @@ class CudaPlatform final : public Platform {
   }
 
   std::shared_ptr<MemoryResource> pool(int device) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard lock(mutex_);
     std::shared_ptr<MemoryResource>& pool = pools_[device];
     if (pool == nullptr) pool = std::make_shared<CudaPool>(device);
     return pool;
   }
 
-  std::mutex mutex_;
+  ForkSafeMutex mutex_;
   std::map<int, std::shared_ptr<MemoryResource>> pools_;  // one per GPU, kept until exit
 };
 

@@ -12,6 +12,7 @@
 #include "cuda_check.hpp"
 #include "cuda_executor.hpp"
 #include "order_keys.hpp"
+#include "random_seed.hpp"
 #include "rank_firsts.cuh"
 
 namespace gpuhash::cuda {
@@ -58,7 +59,7 @@ class BatchTable {
     context.fill(status_.get(), 0, status_.bytes(), stream);
   }
 
-  BatchTableView<Key> view() const { return {entries_.template as<Entry<Key>>(), slots_}; }
+  BatchTableView<Key> view() const { return {entries_.template as<Entry<Key>>(), slots_, seed_}; }
 
   /// Has it room for all keys, whatever they are?
   bool fits_all() const { return slots_ >= batch_size::slots_for(count_); }
@@ -101,6 +102,7 @@ class BatchTable {
  private:
   std::int64_t count_;
   std::int64_t slots_;
+  std::uint64_t seed_ = random_seed();  // no answer depends on it, and nobody can pick keys that meet
   Allocation entries_;
   Allocation firsts_;  // [ceil(n / 32)]
   Allocation sums_;    // one per tile of them
@@ -109,9 +111,10 @@ class BatchTable {
 
 /// Waits where it takes a sample.
 template <class Key>
-std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, Stream stream) {
+std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, Stream stream,
+                               std::int64_t most_samples = batch_size::kMaxSample) {
   if (keys.count < kMinSampled) return keys.count;
-  const std::int64_t samples = batch_size::sample_size(keys.count);
+  const std::int64_t samples = batch_size::sample_size(keys.count, most_samples);
   const Allocation chosen = room_for<char>(context, samples * keys.bytes(), stream);
   launch("taking a sample", take_sample_kernel<Key>, samples, kBatchBlock, stream, source_of<Key>(keys), keys.count,
          samples, chosen.get());
@@ -273,6 +276,14 @@ class CudaSetRoutines final : public SetRoutines {
       return keys.bytes() <= 8 ? make(std::uint64_t{}, std::uint64_t{}) : make(Uint128{}, std::uint64_t{});
     if (keys.bytes() <= 4) return make(std::uint32_t{}, std::uint32_t{});
     return keys.bytes() <= 8 ? make(std::uint64_t{}, std::uint32_t{}) : make(Uint128{}, std::uint32_t{});
+  }
+
+  std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, std::int64_t samples,
+                                 Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    if (keys.bytes() <= 4) return cuda::estimate_distinct<std::uint32_t>(context, keys, stream, samples);
+    if (keys.bytes() <= 8) return cuda::estimate_distinct<std::uint64_t>(context, keys, stream, samples);
+    return cuda::estimate_distinct<Uint128>(context, keys, stream, samples);
   }
 
   void isin(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,

@@ -20,6 +20,13 @@ struct Counts {
   }
 };
 
+/// Not beyond what is_flooded() asks for: keys that were picked to meet would stand in line at the counter, too.
+template <class View>
+__device__ __forceinline__ void count_far_key(const View& view) {
+  if (*static_cast<const volatile std::uint64_t*>(&view.control->far_keys) < kManyFarKeys)
+    atomicAdd(reinterpret_cast<unsigned long long*>(&view.control->far_keys), 1ull);
+}
+
 struct Ignore {
   template <class... Arguments>
   __device__ __forceinline__ void operator()(const Arguments&...) const {}
@@ -111,6 +118,7 @@ __device__ __forceinline__ void find_or_insert(const View& view, std::uint8_t* o
         } else {
           passed = !kErased;
           passed_bucket = probe.bucket();
+          if (probe.hop() == kFarHops) count_far_key(view);
           if constexpr (kErased) counts.filter_bits += set_filter(view.filters, probe.bucket(), probe.filter_bit());
           probe.next(view.geometry);
         }

@@ -149,7 +149,7 @@ __device__ __forceinline__ std::uint32_t merge_duplicates(Tile<Item, kPositions>
   static_assert(kTile < kNone && (kTile & (kTile - 1)) == 0);
   // Regions are picked by the high bits of the hash, which are much the same in all of a bin.
   const auto first_of = [&](const Item& item) {
-    return reinterpret_cast<unsigned short*>(&tile.bins[hash_key(item.key) & (kTile - 1)]);
+    return reinterpret_cast<unsigned short*>(&tile.bins[hash_key(item.key, 0) & (kTile - 1)]);
   };
 #pragma unroll
   for (std::uint32_t k = 0; k < kPerThread; ++k) tile.bins[k * kPartitionBlock + threadIdx.x] = kNone;

@@ -8,6 +8,7 @@ from .set_routines import factorize, isin, unique
 from .store import TensorStore, store
 from .table import HashTable
 from .tables import load, open
+from .threads import get_num_threads, set_num_threads
 
 __all__ = [
     "CudaError",
@@ -18,9 +19,11 @@ __all__ = [
     "TensorStore",
     "__version__",
     "factorize",
+    "get_num_threads",
     "isin",
     "load",
     "open",
+    "set_num_threads",
     "store",
     "unique",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,21 @@ def count_of(count: Any, what: str) -> int:
         raise TypeError(f"{what}={count!r} was given, expected an integer") from None
     if not 0 <= number < 1 << 62:
         raise ValueError(f"{what}={number} was given, expected a number from 0 to 2^62")
+    return number
+
+
+def seed_of(seed: Any) -> int | None:
+    """The seed of a hash function; None for that of all tables which are given none."""
+    if seed is None:
+        return None
+    if isinstance(seed, str) and seed == "random":
+        return secrets.randbits(64)
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"seed={seed!r} was given, expected an integer, 'random' or None") from None
+    if not 0 <= number < 1 << 64:
+        raise ValueError(f"seed={number} was given, expected a number from 0 to 2^64 - 1")
     return number
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from . import _core, serialization
-from .arguments import as_keys, count_of, shape_of
+from .arguments import as_keys, count_of, seed_of, shape_of
 from .arrays import Shape, default_stream
 from .batch import place
 from .calls import Calls
@@ -34,6 +34,7 @@ class KeyedTable(Calls):
         growth: bool,
         max_capacity: int | None,
         deterministic: bool,
+        seed: int | str | None,
         memory: object,
         name: str | None,
     ) -> None:
@@ -74,6 +75,7 @@ class KeyedTable(Calls):
             max_capacity,
             max_load_factor,
             bool(deterministic),
+            seed_of(seed),
         )
         self._attach(core, shape)
         self._register(name)
@@ -274,6 +276,11 @@ class KeyedTable(Calls):
         return self._core.deterministic
 
     @property
+    def seed(self) -> int:
+        """The seed of the hash function: 0 unless another one was given, or the table has met keys picked to collide."""
+        return self._core.seed
+
+    @property
     def name(self) -> str | None:
         """The name by which ``gpuhash.open`` finds the table."""
         return self._name
@@ -328,6 +335,7 @@ class KeyedTable(Calls):
             max_load_factor=self.max_load_factor,
             max_capacity=self.max_capacity,
             deterministic=self.deterministic,
+            seed=self.seed or None,
             default=None,
             keys=items[0],
             values=items[1] if len(items) > 1 else None,

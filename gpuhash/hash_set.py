@@ -20,7 +20,7 @@ class HashSet(KeyedTable):
 
     Parameters
     ----------
-    key_dtype, key_shape, device, capacity, max_load_factor, growth, max_capacity, deterministic, memory, name
+    key_dtype, key_shape, device, capacity, max_load_factor, growth, max_capacity, deterministic, seed, memory, name
         As for ``HashTable``.
 
     Keys have the shape ``[*batch, *key_shape]`` and masks ``[*batch]``; both as for ``HashTable``. The operators take
@@ -38,6 +38,7 @@ class HashSet(KeyedTable):
         growth: bool = True,
         max_capacity: int | None = None,
         deterministic: bool = False,
+        seed: int | str | None = None,
         memory: object = None,
         name: str | None = None,
     ) -> None:
@@ -50,6 +51,7 @@ class HashSet(KeyedTable):
             growth,
             max_capacity,
             deterministic,
+            seed,
             memory,
             name,
         )
@@ -327,6 +329,7 @@ class HashSet(KeyedTable):
             max_load_factor=contents.max_load_factor,
             max_capacity=contents.max_capacity,
             deterministic=contents.deterministic,
+            seed=contents.seed,
             memory=memory,
         )
         made._fill(contents)

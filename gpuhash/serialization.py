@@ -58,6 +58,7 @@ class Contents:
     max_load_factor: float
     max_capacity: int | None
     deterministic: bool
+    seed: int | None  # of the hash function; None: that of all tables
     default: bytes | None  # one value
     keys: np.ndarray[Any, Any]  # [n, *key_shape]
     values: np.ndarray[Any, Any] | None  # [n, *value_shape]
@@ -111,6 +112,7 @@ def _write(file: BinaryIO, contents: Contents) -> None:
         "max_load_factor": repr(contents.max_load_factor),
         "max_capacity": "" if contents.max_capacity is None else str(contents.max_capacity),
         "deterministic": json.dumps(contents.deterministic),
+        "seed": "" if contents.seed is None else str(contents.seed),
     }
     tensors = [("keys", contents.key_dtype, contents.keys)]
     if contents.value_dtype is not None and contents.values is not None:
@@ -227,6 +229,7 @@ def _describe(metadata: dict[str, str]) -> Contents:
         max_load_factor=_load_factor(metadata.get("max_load_factor", "")),
         max_capacity=_max_capacity(metadata.get("max_capacity", "")),
         deterministic=metadata.get("deterministic") == "true",
+        seed=_seed(metadata.get("seed", "")),
         default=default,
         keys=empty,
         values=None,
@@ -255,6 +258,14 @@ def _load_factor(text: str) -> float:
     if not 0 < factor <= 1:
         raise ValueError(f"max_load_factor is {text!r}, expected a number in (0, 1]")
     return factor
+
+
+def _seed(text: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < 1 << 64):
+        raise ValueError(f"seed is {text!r}, expected a number from 0 to 2^64 - 1")
+    return int(text)
 
 
 def _max_capacity(text: str) -> int | None:

@@ -54,6 +54,10 @@ class HashTable(Operations):
     deterministic
         Of a key's duplicates in one batch the last stays (with ``insert`` the first), as in a loop over a dict.
         Otherwise one of them, whole.
+    seed
+        Of the hash function: a number from 0 to 2^64 - 1, or "random". None, the default, is the one of all tables that
+        are given none, so that equal programs get their keys in equal orders. Where keys were picked to collide, by
+        somebody who knows it, the table takes a random one by itself and rebuilds. Copies and files keep it.
     memory
         None for the device's own pool; "torch" for PyTorch's caching allocator; or an object with ``allocate(nbytes,
         stream)`` and ``deallocate(ptr, nbytes, stream)``, such as the resources of rmm and cuda.core.
@@ -91,6 +95,7 @@ class HashTable(Operations):
         max_capacity: int | None = None,
         default: Any = None,
         deterministic: bool = False,
+        seed: int | str | None = None,
         memory: object = None,
         name: str | None = None,
     ) -> None:
@@ -106,6 +111,7 @@ class HashTable(Operations):
             growth,
             max_capacity,
             deterministic,
+            seed,
             memory,
             name,
         )
@@ -387,6 +393,7 @@ class HashTable(Operations):
             max_load_factor=contents.max_load_factor,
             max_capacity=contents.max_capacity,
             deterministic=contents.deterministic,
+            seed=contents.seed,
             memory=memory,
         )
         if contents.default is not None:

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "bindings.hpp"
+#include "fork_safe_mutex.hpp"
 
 namespace gpuhash::bindings {
 
@@ -80,7 +81,7 @@ TypeInfo examine_type(py::handle type) {
 constexpr std::size_t kCachedTypes = 1024;
 
 TypeInfo info_of(py::handle tensor) {
-  static std::mutex mutex;  // a leaf: nothing waits for the GIL under it
+  static auto& mutex = *new ForkSafeMutex;  // a leaf: nothing waits for the GIL under it
   static auto& cache = *new std::unordered_map<PyTypeObject*, TypeInfo>;
   PyTypeObject* type = Py_TYPE(tensor.ptr());
   {

@@ -30,7 +30,8 @@ Buffer make_buffer(const ContextPointer& context, const std::string& dtype_name,
   const auto bytes = static_cast<std::size_t>(checked_bytes(dtype, shape));
   const Stream stream = to_stream(*context, stream_address);
   const py::gil_scoped_release unlocked;
-  return {context, data_of(std::make_shared<Allocation>(*context, bytes, stream)), dtype, std::move(shape), stream};
+  const auto allocation = std::make_shared<Allocation>(*context, bytes, stream);
+  return {context, data_of(allocation), dtype, std::move(shape), stream, false, allocation.get()};
 }
 
 /// What a capsule holds: the memory, and the shape and strides that DLTensor points to.
@@ -46,6 +47,7 @@ struct Lent {
 /// Any thread may call the deleter, with the GIL or without it.
 template <class Managed>
 py::object make_capsule(const Buffer& buffer, const char* name, PyCapsule_Destructor destroy) {
+  if (buffer.allocation != nullptr) buffer.allocation->lend(buffer.context);
   auto lent = std::make_unique<Lent<Managed>>();
   lent->context = buffer.context;
   lent->memory = buffer.memory;
@@ -90,7 +92,9 @@ void order_after(const Buffer& buffer, std::optional<std::int64_t> consumer) {
   constexpr std::int64_t kNoSync = -1;
   const auto normalize = [](std::int64_t stream) { return stream == 0 ? kLegacyDefault : stream; };
   const std::int64_t wanted = normalize(consumer.value_or(kLegacyDefault));
-  if (wanted == kNoSync || wanted == normalize(reinterpret_cast<std::intptr_t>(buffer.stream))) return;
+  const std::int64_t filled_by = normalize(reinterpret_cast<std::intptr_t>(buffer.stream));
+  // Other addresses may have come to mean another stream.
+  if (wanted == kNoSync || (wanted == kLegacyDefault && filled_by == kLegacyDefault)) return;
   const py::gil_scoped_release unlocked;
   const std::unique_ptr<Fence> fence = buffer.context->make_fence();
   fence->record(buffer.stream);

@@ -110,6 +110,7 @@ PYBIND11_MODULE(_core, module, py::mod_gil_not_used()) {
   bind_table(module);
   bind_fast_path(module);
   bind_set_routines(module);
+  bind_process(module);
   bind_tensor_store(module);
   bind_registries(module);
   module.def("build_info", &build_information);

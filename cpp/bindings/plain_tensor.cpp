@@ -358,6 +358,16 @@ const PlainFramework* plain_framework_of(PyObject* tensor) {
   return nullptr;
 }
 
+bool is_any_stream_capturing(DeviceContext& context) {
+  for (const auto& entry : known_frameworks) {
+    const Known* const known = entry.load(std::memory_order_acquire);
+    Stream stream = nullptr;
+    if (known != nullptr && known->framework->current_stream(context.device(), stream) && context.is_capturing(stream))
+      return true;
+  }
+  return false;
+}
+
 void use_framework(const std::string& name, const py::object& module) {
   if (name == "numpy") {
     make_known(0, module.attr("ndarray"), std::make_unique<NumPy>());

@@ -50,6 +50,9 @@ class PlainFramework {
 /// The framework whose own class the object is of; null for all other objects.
 const PlainFramework* plain_framework_of(PyObject* tensor);
 
+/// Is the stream on which one of the known frameworks works now being captured into a CUDA graph?
+bool is_any_stream_capturing(DeviceContext& context);
+
 /// Makes tensors of the framework known, by its name and module. Frameworks that give no cheap access stay unknown.
 void use_framework(const std::string& name, const py::object& module);
 

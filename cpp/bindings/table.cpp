@@ -44,7 +44,7 @@ ContextPointer context_of(const TablePointer& table) {
 TablePointer make_table(const ContextPointer& context, const std::string& key_dtype, std::int64_t key_elements,
                         const std::optional<std::string>& value_dtype, std::vector<std::int64_t> value_shape,
                         std::int64_t capacity, std::optional<std::int64_t> max_capacity, double max_load_factor,
-                        bool deterministic) {
+                        bool deterministic, std::optional<std::uint64_t> seed) {
   TableOptions options;
   options.key_dtype = dtype_from_name(key_dtype);
   options.key_elements = key_elements;
@@ -54,6 +54,7 @@ TablePointer make_table(const ContextPointer& context, const std::string& key_dt
   options.max_capacity = max_capacity;
   options.max_load_factor = max_load_factor;
   options.deterministic = deterministic;
+  options.seed = seed;
   const py::gil_scoped_release unlocked;
   return with_context(Table::make(options, context), context);
 }
@@ -254,7 +255,7 @@ void bind_table(py::module_& module) {
   py::class_<Table, TablePointer>(module, "Table", py::is_final(), "A hash table with its dtypes erased.")
       .def(py::init(&make_table), py::arg("context"), py::arg("key_dtype"), py::arg("key_elements"),
            py::arg("value_dtype"), py::arg("value_shape"), py::arg("capacity"), py::arg("max_capacity"),
-           py::arg("max_load_factor"), py::arg("deterministic"))
+           py::arg("max_load_factor"), py::arg("deterministic"), py::arg("seed"))
       .def_property_readonly("context", &context_of)
       .def_property_readonly("key_dtype", [](const Table& table) { return name(table.options().key_dtype); })
       .def_property_readonly("key_elements", [](const Table& table) { return table.options().key_elements; })
@@ -266,6 +267,7 @@ void bind_table(py::module_& module) {
       .def_property_readonly("value_shape", [](const Table& table) { return to_tuple(table.options().value_shape); })
       .def_property_readonly("has_rows", [](const Table& table) { return table.options().has_rows(); })
       .def_property_readonly("deterministic", [](const Table& table) { return table.options().deterministic; })
+      .def_property_readonly("seed", py::cpp_function(&Table::seed, unlocked()))
       .def_property_readonly("max_capacity", [](const Table& table) { return table.options().max_capacity; })
       .def_property_readonly("capacity", py::cpp_function(&Table::capacity, unlocked()))
       .def_property_readonly("nbytes", py::cpp_function(&Table::nbytes, unlocked()))

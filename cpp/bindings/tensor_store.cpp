@@ -15,6 +15,7 @@
 #include "bindings.hpp"
 #include "buffer.hpp"
 #include "context.hpp"
+#include "error.hpp"
 #include "platform.hpp"
 #include "python_owner.hpp"
 

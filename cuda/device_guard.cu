@@ -1,0 +1,85 @@
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <atomic>
+
+#include "cuda_check.hpp"
+
+namespace gpuhash::cuda {
+namespace {
+
+/// The driver's functions, without a link to libcuda, which machines without a driver lack.
+struct Driver {
+  decltype(&cuCtxGetCurrent) get_current = nullptr;
+  decltype(&cuCtxPushCurrent) push = nullptr;
+  decltype(&cuCtxPopCurrent) pop = nullptr;
+  decltype(&cuDevicePrimaryCtxRetain) retain_primary = nullptr;
+  decltype(&cuDeviceGet) device_get = nullptr;
+};
+
+template <class Function>
+void look_up(const char* name, Function& function) {
+  void* address = nullptr;
+#if CUDART_VERSION >= 12050
+  check(cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault), "looking up a driver function");
+#else
+  check(cudaGetDriverEntryPoint(name, &address, cudaEnableDefault), "looking up a driver function");
+#endif
+  if (address == nullptr) throw CudaError(std::string("the CUDA driver has no function ") + name);
+  function = reinterpret_cast<Function>(address);
+}
+
+const Driver& driver() {
+  static const Driver functions = [] {
+    Driver found;
+    look_up("cuCtxGetCurrent", found.get_current);
+    look_up("cuCtxPushCurrent", found.push);
+    look_up("cuCtxPopCurrent", found.pop);
+    look_up("cuDevicePrimaryCtxRetain", found.retain_primary);
+    look_up("cuDeviceGet", found.device_get);
+    return found;
+  }();
+  return functions;
+}
+
+void check_driver(CUresult result, const char* action) {
+  if (result == CUDA_SUCCESS) return;
+  throw CudaError(std::string(action) + " failed: error " + std::to_string(static_cast<int>(result)) +
+                  " of the CUDA driver");
+}
+
+constexpr int kMaxDevices = 256;
+
+/// The context that the runtime, and with it every framework, uses on the device. Made on first use, and kept.
+CUcontext primary_context(int device) {
+  static std::array<std::atomic<CUcontext>, kMaxDevices> known{};
+  if (device < 0 || device >= kMaxDevices)
+    throw PlatformError("there is no device 'cuda:" + std::to_string(device) + "'");
+  auto& slot = known[static_cast<std::size_t>(device)];
+  if (const CUcontext context = slot.load(std::memory_order_acquire); context != nullptr) return context;
+  CUdevice number = 0;
+  CUcontext context = nullptr;
+  check_driver(driver().device_get(&number, device), "choosing the CUDA device");
+  check_driver(driver().retain_primary(&context, number), "making a CUDA context");
+  slot.store(context, std::memory_order_release);
+  return context;
+}
+
+}  // namespace
+
+DeviceGuard::DeviceGuard(int device) {
+  const CUcontext wanted = primary_context(device);
+  CUcontext current = nullptr;
+  check_driver(driver().get_current(&current), "reading the current CUDA context");
+  if (current == wanted) return;
+  check_driver(driver().push(wanted), "choosing the CUDA device");
+  pushed_ = true;
+}
+
+DeviceGuard::~DeviceGuard() {
+  CUcontext popped = nullptr;
+  if (pushed_) (void)driver().pop(&popped);
+}
+
+}  // namespace gpuhash::cuda
