@@ -288,6 +288,7 @@ class CudaExecutor final : public Executor<Key, Value> {
     if constexpr (kPlans) {
       constexpr std::uint32_t kMinRegions = 64;
       if (to.geometry.region_count < kMinRegions) return false;
+      if (from.geometry.seeds.hash != to.geometry.seeds.hash) return false;  // nothing keeps its order
       const auto capacity =
           static_cast<std::uint32_t>(std::min<std::uint64_t>(from.slot_count() / 16 + 1024, std::uint64_t{1} << 30));
       Allocation items, counters;
