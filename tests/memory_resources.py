@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from frameworks import module
+from frameworks import GPU_INDEX, module
 
 
 class CountingMemory:
@@ -62,7 +62,7 @@ class TorchCudaMemory(CountingMemory):
     def take(self, nbytes: int, stream: Any) -> tuple[int, Any]:
         torch = module("torch")
         # Blocks go back in the order of the stream that they were taken on, as the protocol has it.
-        return torch.cuda.caching_allocator_alloc(nbytes, torch.cuda.current_device(), int(stream or 0)), None
+        return torch.cuda.caching_allocator_alloc(nbytes, GPU_INDEX, int(stream or 0)), None
 
     def give(self, ptr: int, owner: Any) -> None:
         module("torch").cuda.caching_allocator_delete(ptr)

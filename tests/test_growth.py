@@ -42,7 +42,7 @@ def test_grows_from_empty(native, key_type, value_type):
 @pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
 @pytest.mark.parametrize("method", ["insert", "insert_or_assign", "insert_or_apply"])
 def test_capacity_follows_distinct_keys(on_device, method, value_shape):
-    draws = 100_000_000 if on_device.table_device == "cuda" else 1_000_000
+    draws = 100_000_000 if on_device.table_device != "cpu" else 1_000_000
     keys = np.random.default_rng(0).integers(0, 1000, draws)
     table = HashTable("int64", "int64", value_shape=value_shape, device=on_device.table_device)
     arguments = ("add",) if method == "insert_or_apply" else ()
