@@ -9,7 +9,19 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import pytest
-from frameworks import PLACES, Framework, module, need_cuda, need_place, place_name, sees_gpu
+from frameworks import (
+    GPU,
+    PLACES,
+    Framework,
+    make_first_gpu_current,
+    module,
+    nearest_framework,
+    need_cuda,
+    need_place,
+    place_name,
+    platform_of,
+    sees_gpu,
+)
 from gpu_record import write_record
 from hypothesis import settings
 
@@ -29,10 +41,16 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line("wrote tests/gpu_record.json")
 
 
-@pytest.fixture(params=["cpu", "cuda"])
+@pytest.fixture(autouse=True)
+def first_gpu_is_current() -> None:
+    """Wherever the tables are; a library that a test has used may have left another GPU as the current one."""
+    make_first_gpu_current()
+
+
+@pytest.fixture(params=["cpu", GPU], ids=platform_of)
 def device(request: pytest.FixtureRequest) -> str:
     """Where the table is."""
-    if request.param == "cuda":
+    if request.param != "cpu":
         need_cuda()
     return str(request.param)
 
@@ -41,7 +59,7 @@ def device(request: pytest.FixtureRequest) -> str:
 def cuda() -> str:
     """For tests of what only a GPU has."""
     need_cuda()
-    return "cuda"
+    return GPU
 
 
 @pytest.fixture
@@ -70,4 +88,4 @@ def native(request: pytest.FixtureRequest) -> Framework:
 @pytest.fixture
 def on_device(device: str) -> Framework:
     """The nearest framework for a device: NumPy on the host, PyTorch on the GPU."""
-    return need_place(Framework("numpy", "cpu", "cpu") if device == "cpu" else Framework("torch", "cuda", "cuda"))
+    return need_place(nearest_framework(device))

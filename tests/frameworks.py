@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +16,11 @@ import numpy as np
 import pytest
 
 import gpuhash
+
+GPU_INDEX = int(os.environ.get("GPUHASH_TEST_DEVICE", "cuda").removeprefix("cuda").removeprefix(":") or 0)
+#: The GPU of all tables and arrays. GPU 0 is the current one whichever that is, so that each call has to say where it
+#: works, and with its number, because JAX and TensorFlow leave any GPU as the current one where there are several.
+GPU = f"cuda:{GPU_INDEX}"
 
 
 @functools.cache
@@ -39,18 +47,91 @@ def sees_gpu(name: str) -> bool:
     if module(name) is None:
         return False
     if name == "torch":
-        return bool(module("torch").cuda.is_available())
+        return bool(module("torch").cuda.device_count() > GPU_INDEX)
     if name == "cupy":
         try:
-            return bool(module("cupy").cuda.runtime.getDeviceCount() > 0)
+            return bool(module("cupy").cuda.runtime.getDeviceCount() > GPU_INDEX)
         except Exception:  # no driver: CuPy raises its own runtime error
             return False
     if name == "jax":
         try:
-            return bool(module("jax").devices("gpu"))
+            with current_gpu_kept():
+                return len(module("jax").devices("gpu")) > GPU_INDEX
         except RuntimeError:
             return False
-    return name == "tensorflow" and bool(module("tensorflow").config.list_physical_devices("GPU"))
+    return name == "tensorflow" and len(module("tensorflow").config.list_physical_devices("GPU")) > GPU_INDEX
+
+
+def make_first_gpu_current() -> None:
+    """Undoes what other libraries leave behind."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.set_device(0)
+
+
+@contextlib.contextmanager
+def current_gpu_kept() -> Iterator[None]:
+    """Around calls of JAX and TensorFlow, which leave the GPU that they used last as the current one."""
+    torch = module("torch")
+    if torch is None or not torch.cuda.is_available():
+        yield
+        return
+    current = torch.cuda.current_device()
+    try:
+        yield
+    finally:
+        torch.cuda.set_device(current)
+
+
+@contextlib.contextmanager
+def on_stream(stream: Any) -> Iterator[None]:
+    """PyTorch's current stream of the stream's GPU; the current GPU stays, where torch.cuda.stream() changes it."""
+    cuda = module("torch").cuda
+    current = cuda.current_device()
+    with cuda.stream(stream), cuda.device(current):
+        yield
+
+
+@contextlib.contextmanager
+def on_cupy_stream(stream: Any) -> Iterator[None]:
+    """The stream of PyTorch is CuPy's current one, and its GPU the current GPU: CuPy works nowhere else."""
+    cuda = module("cupy").cuda
+    with cuda.Device(stream.device_index), cuda.ExternalStream(stream.cuda_stream, stream.device_index):
+        yield
+
+
+@contextlib.contextmanager
+def capture(graph: Any, **options: Any) -> Iterator[None]:
+    """torch.cuda.graph() on the tests' GPU, which waits for it before; the current GPU stays."""
+    cuda = module("torch").cuda
+    current = cuda.current_device()
+    cuda.synchronize(GPU)
+    with cuda.graph(graph, stream=cuda.Stream(GPU), **options), cuda.device(current):
+        yield
+
+
+def new_stream() -> Any:
+    """A stream of PyTorch on the tests' GPU."""
+    return module("torch").cuda.Stream(GPU)
+
+
+def current_stream() -> Any:
+    """PyTorch's current stream of the tests' GPU."""
+    return module("torch").cuda.current_stream(GPU)
+
+
+def event_now() -> Any:
+    """An event of PyTorch behind all that was enqueued on the current stream of the tests' GPU."""
+    event = module("torch").cuda.Event()
+    event.record(current_stream())
+    return event
+
+
+def delay(cycles: int) -> None:
+    """Keeps the current stream of the tests' GPU busy; 2e9 cycles are about a second."""
+    cuda = module("torch").cuda
+    with cuda.device(GPU):
+        cuda._sleep(cycles)
 
 
 def to_numpy(array: Any) -> np.ndarray:
@@ -89,7 +170,7 @@ def address_of(array: Any) -> int:
 
 @dataclass(frozen=True)
 class Framework:
-    """One framework on one device ("cpu" or "cuda"); `table_device` is where its arrays are used."""
+    """One framework on one device ("cpu" or GPU); `table_device` is where its arrays are used."""
 
     name: str
     device: str
@@ -107,14 +188,22 @@ class Framework:
                 tensor = torch.from_numpy(host.copy())
             return tensor.to(self.device)
         if self.name == "cupy":
-            return module("cupy").asarray(host)
+            with module("cupy").cuda.Device(GPU_INDEX):
+                return module("cupy").asarray(host)
         if self.name == "jax":
-            jax = module("jax")
-            return jax.device_put(host, jax.devices("gpu" if self.device == "cuda" else "cpu")[0])
+            with current_gpu_kept():
+                return module("jax").device_put(host, self.jax_device())
         tensorflow = module("tensorflow")
-        with tensorflow.device("/GPU:0" if self.device == "cuda" else "/CPU:0"):
+        with current_gpu_kept(), tensorflow.device(self.tensorflow_device()):
             # identity: a constant may stay on the host
             return tensorflow.identity(tensorflow.constant(host))
+
+    def jax_device(self) -> Any:
+        devices = module("jax").devices("cpu" if self.device == "cpu" else "gpu")
+        return devices[0 if self.device == "cpu" else GPU_INDEX]
+
+    def tensorflow_device(self) -> str:
+        return tensorflow_device(self.device)
 
     def owns(self, array: Any) -> bool:
         """Is it an array of this framework, on this device?"""
@@ -122,11 +211,13 @@ class Framework:
         if origin.replace("jaxlib", "jax") != self.name:
             return False
         if self.name == "torch":
-            return bool(array.device.type == self.device)
+            return str(array.device) == self.device
+        if self.name == "cupy":
+            return bool(array.device.id == GPU_INDEX)
         if self.name == "jax":
-            return next(iter(array.devices())).platform == ("gpu" if self.device == "cuda" else "cpu")
+            return bool(array.devices() == {self.jax_device()})
         if self.name == "tensorflow":
-            return ("GPU" in array.device) == (self.device == "cuda")
+            return str(array.device).endswith(self.tensorflow_device())
         return True
 
     def takes(self, dtype: str) -> bool:
@@ -134,8 +225,8 @@ class Framework:
         return not (self.name == "cupy" and dtype == "bfloat16")
 
     def synchronize(self) -> None:
-        if self.device == "cuda" and module("torch") is not None and module("torch").cuda.is_available():
-            module("torch").cuda.synchronize()
+        if self.device == GPU and module("torch") is not None and sees_gpu("torch"):
+            module("torch").cuda.synchronize(GPU)
 
 
 PLACES = [
@@ -143,24 +234,46 @@ PLACES = [
     Framework("torch", "cpu", "cpu"),
     Framework("jax", "cpu", "cpu"),
     Framework("tensorflow", "cpu", "cpu"),
-    Framework("torch", "cuda", "cuda"),
-    Framework("cupy", "cuda", "cuda"),
-    Framework("jax", "cuda", "cuda"),
-    Framework("tensorflow", "cuda", "cuda"),
-    Framework("numpy", "cpu", "cuda"),
+    Framework("torch", GPU, GPU),
+    Framework("cupy", GPU, GPU),
+    Framework("jax", GPU, GPU),
+    Framework("tensorflow", GPU, GPU),
+    Framework("numpy", "cpu", GPU),
 ]
 
 
+def platform_of(device: str) -> str:
+    """A device's name without its number, for the names of tests."""
+    return device.partition(":")[0]
+
+
 def place_name(place: Framework) -> str:
-    return f"{place.name}-{place.table_device}"
+    return f"{place.name}-{platform_of(place.table_device)}"
+
+
+def nearest_framework(device: str) -> Framework:
+    """The nearest framework for a device: NumPy on the host, PyTorch on the GPU."""
+    return Framework("numpy" if device == "cpu" else "torch", device, device)
+
+
+def tensorflow_device(device: str) -> str:
+    """TensorFlow's name for a device."""
+    return "CPU:0" if device == "cpu" else f"GPU:{GPU_INDEX}"
+
+
+def gpu_count() -> int:
+    """The GPUs that tables can be on."""
+    return len(gpuhash._core.platform_devices("cuda")) if "cuda" in gpuhash._core.platform_names() else 0
 
 
 def need_cuda() -> None:
     """Skip where there is no GPU, unless one is required."""
     if "cuda" not in gpuhash._core.platform_names():
         reason = "gpuhash was built without CUDA"
-    elif gpuhash._core.platform_devices("cuda"):
+    elif gpu_count() > GPU_INDEX:
         return
+    elif gpu_count() > 0:
+        reason = f"there is no {GPU} here, where GPUHASH_TEST_DEVICE puts the tables"
     else:
         reason = gpuhash._core.platform_unavailable_reason("cuda")
     if os.environ.get("GPUHASH_REQUIRE_CUDA") == "1":
@@ -169,10 +282,10 @@ def need_cuda() -> None:
 
 
 def need_place(place: Framework) -> Framework:
-    if place.table_device == "cuda":
+    if place.table_device != "cpu":
         need_cuda()
     if module(place.name) is None:
         pytest.skip(f"{place.name} is not installed")
-    if place.device == "cuda" and not sees_gpu(place.name):
+    if place.device != "cpu" and not sees_gpu(place.name):
         pytest.skip(f"{place.name} sees no GPU")
     return place

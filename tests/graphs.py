@@ -7,10 +7,7 @@ import importlib
 from typing import Any
 
 import pytest
-from frameworks import module, need_cuda, sees_gpu
-
-#: By the device's name in gpuhash.
-TENSORFLOW_DEVICES = {"cpu": "CPU:0", "cuda": "GPU:0"}
+from frameworks import module, need_cuda, sees_gpu, tensorflow_device
 
 
 @functools.cache
@@ -21,10 +18,10 @@ def gpuhash_tensorflow() -> Any:
 
 def need_tensorflow(device: str = "cpu") -> tuple[Any, Any, str]:
     """TensorFlow, gpuhash.tensorflow and TensorFlow's name for the device; skips where one of them is missing."""
-    if device == "cuda":
+    if device != "cpu":
         need_cuda()
     if gpuhash_tensorflow() is None:
         pytest.skip("tensorflow is not installed")
-    if device == "cuda" and not sees_gpu("tensorflow"):
+    if device != "cpu" and not sees_gpu("tensorflow"):
         pytest.skip("tensorflow sees no GPU")
-    return module("tensorflow"), gpuhash_tensorflow(), TENSORFLOW_DEVICES[device]
+    return module("tensorflow"), gpuhash_tensorflow(), tensorflow_device(device)

@@ -5,21 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from frameworks import module
+from frameworks import GPU_INDEX, module
 
 
 class CountingMemory:
-    """Keeps book of every block; raises MemoryError at allocation number `fail_at`, from 1."""
+    """Keeps book of every block; raises `failure` at allocation number `fail_at`, from 1."""
 
     def __init__(self) -> None:
         self.blocks: dict[int, tuple[int, Any]] = {}
         self.calls = 0
         self.fail_at: int | None = None
+        self.failure: type[BaseException] = MemoryError
         self.mistakes: list[str] = []
-
-    @property
-    def nbytes(self) -> int:
-        return sum(nbytes for nbytes, _ in self.blocks.values())
+        self.nbytes = 0
+        self.peak = 0  # the most bytes at once
 
     def fail_after(self, allocations: int | None) -> None:
         """Let the next `allocations` succeed and the one after them fail; None: never fail."""
@@ -28,11 +27,13 @@ class CountingMemory:
     def allocate(self, nbytes: int, stream: Any = None) -> int:
         self.calls += 1
         if self.calls == self.fail_at:
-            raise MemoryError(f"no {nbytes} bytes in this test")
+            raise self.failure(f"no {nbytes} bytes in this test")
         address, owner = self.take(nbytes, stream)
         if address in self.blocks:
             self.mistakes.append(f"{address:#x} was given twice")
         self.blocks[address] = (nbytes, owner)
+        self.nbytes += nbytes
+        self.peak = max(self.peak, self.nbytes)
         return address
 
     def deallocate(self, ptr: int, nbytes: int, stream: Any = None) -> None:
@@ -40,6 +41,7 @@ class CountingMemory:
             self.mistakes.append(f"deallocate({ptr:#x}, {nbytes}) of a block that was never given")
             return
         _, owner = self.blocks.pop(ptr)
+        self.nbytes -= nbytes
         self.give(ptr, owner)
 
     def take(self, nbytes: int, stream: Any) -> tuple[int, Any]:
@@ -62,7 +64,7 @@ class TorchCudaMemory(CountingMemory):
     def take(self, nbytes: int, stream: Any) -> tuple[int, Any]:
         torch = module("torch")
         # Blocks go back in the order of the stream that they were taken on, as the protocol has it.
-        return torch.cuda.caching_allocator_alloc(nbytes, torch.cuda.current_device(), int(stream or 0)), None
+        return torch.cuda.caching_allocator_alloc(nbytes, GPU_INDEX, int(stream or 0)), None
 
     def give(self, ptr: int, owner: Any) -> None:
         module("torch").cuda.caching_allocator_delete(ptr)

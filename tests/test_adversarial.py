@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frameworks import Framework, need_cuda, to_numpy
+from frameworks import GPU, nearest_framework, need_cuda, to_numpy
 from hashing import (
     FINISH,
     FOLD,
@@ -34,11 +34,11 @@ KEY_TYPES: list[tuple[str, tuple[int, ...]]] = [("int32", ()), ("int64", ()), ("
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     """Where the table is; on the GPU also with every batch partitioned by region, whatever its size."""
     kind, _, partitioned = request.param.partition("-")
-    if kind == "cuda":
+    if kind != "cpu":
         need_cuda()
     if partitioned:
         _core.set_partition_threshold(1)
-    yield kind
+    yield GPU if kind == "cuda" else kind
     _core.set_partition_threshold(-1)
 
 
@@ -320,7 +320,7 @@ class Churn:
         asks: bool = False,
         **options: Any,
     ):
-        self.place = Framework("numpy", "cpu", "cpu") if device == "cpu" else Framework("torch", "cuda", "cuda")
+        self.place = nearest_framework(device)
         self.new_table = lambda: fixed_table(key_type, slots, device, **options)
         self.tables = [self.new_table()]  # all hold the same
         self.batch, self.asks, self.pattern = batch, asks, pattern
@@ -463,7 +463,7 @@ def test_worn_tables_are_rebuilt(device, load, asks):
 
 def test_churn_of_a_set_that_may_grow(device):
     """Half full at first; it never needs to grow."""
-    place = Framework("numpy", "cpu", "cpu") if device == "cpu" else Framework("torch", "cuda", "cuda")
+    place = nearest_framework(device)
     made = HashSet("int64", capacity=4096, device=device)
     capacity = made.capacity
     size, batch = capacity // 2, 64

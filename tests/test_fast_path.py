@@ -14,7 +14,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frameworks import PLACES, Framework, module, need_place, place_name, to_numpy
+from frameworks import (
+    GPU,
+    GPU_INDEX,
+    PLACES,
+    Framework,
+    capture,
+    delay,
+    event_now,
+    module,
+    need_place,
+    place_name,
+    to_numpy,
+)
 from samples import (
     VALUE_DTYPES,
     as_bytes,
@@ -599,8 +611,8 @@ def test_nothing_leaks(plain):
 def test_gpu_answers_are_ordinary_tensors(torch_cuda):
     """Which record_stream notices, as their memory would otherwise be used again while a second stream reads it."""
     torch = torch_cuda
-    table = HashTable("int64", "float32", device="cuda", default=0)
-    keys = torch.arange(16, device="cuda")
+    table = HashTable("int64", "float32", device=GPU, default=0)
+    keys = torch.arange(16, device=GPU)
     for tensor in (table[keys], *table.find(keys), table.contains(keys)):
         assert tensor.untyped_storage().resizable()
 
@@ -608,27 +620,26 @@ def test_gpu_answers_are_ordinary_tensors(torch_cuda):
 def test_numbers_on_the_gpu_are_copied_there_once(torch_cuda):
     """And then nobody waits, nor does a graph's capture mind."""
     torch = torch_cuda
-    table = HashTable("int64", "int64", device="cuda")
+    table = HashTable("int64", "int64", device=GPU)
     table.reserve(100_000)
-    keys = torch.arange(1000, device="cuda")
+    keys = torch.arange(1000, device=GPU)
     table[keys] = 7
     new = table.insert_or_apply(keys, 1, "add")
     assert not new.any()
     table.get(keys + 1000, 7)  # CUDA loads each kernel when it is first launched, and may wait for the device then
-    torch.cuda.synchronize()
-    torch.cuda._sleep(2_000_000_000)  # about a second
-    done = torch.cuda.Event()
+    torch.cuda.synchronize(GPU)
+    delay(2_000_000_000)  # about a second
     for _ in range(5):
         table.insert_or_apply(keys, 1, "add")
     got = table.get(keys, 7)
     table[keys + 1000] = 7
-    done.record()
+    done = event_now()
     assert not done.query(), "a call waited for the device"
     same_bytes(got, np.full(1000, 13))
     len(table)  # settles the bound of the size
     graph = torch.cuda.CUDAGraph()
-    out = torch.zeros(1000, dtype=torch.bool, device="cuda")
-    with torch.cuda.graph(graph):
+    out = torch.zeros(1000, dtype=torch.bool, device=GPU)
+    with capture(graph):
         table.insert_or_apply(keys, 1, "add", out=out)
     for _ in range(3):
         graph.replay()
@@ -642,10 +653,10 @@ def test_cupy_streams(cuda):
     cupy = module("cupy")
     if cupy is None:
         pytest.skip("cupy is not installed")
-    table = HashTable("int64", "int64", device="cuda", default=-1)
+    table = HashTable("int64", "int64", device=GPU, default=-1)
     table.reserve(3_000_000)
     for round_number in range(5):
-        with cupy.cuda.Stream(non_blocking=True) as stream:
+        with cupy.cuda.Device(GPU_INDEX), cupy.cuda.Stream(non_blocking=True) as stream:
             keys = cupy.arange(1_000_000) + round_number * 10
             table[keys] = keys * 2
             assert bool((table[keys] == keys * 2).all())

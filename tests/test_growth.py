@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from frameworks import to_numpy
 from samples import as_dict, items_of, random_keys, random_values, same_bytes
 
 import gpuhash
-from gpuhash import HashSet, HashTable, TableFullError
+from gpuhash import HashSet, HashTable, TableFullError, _core
 
 
 @pytest.mark.parametrize(
@@ -42,7 +45,7 @@ def test_grows_from_empty(native, key_type, value_type):
 @pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
 @pytest.mark.parametrize("method", ["insert", "insert_or_assign", "insert_or_apply"])
 def test_capacity_follows_distinct_keys(on_device, method, value_shape):
-    draws = 100_000_000 if on_device.table_device == "cuda" else 1_000_000
+    draws = 100_000_000 if on_device.table_device != "cpu" else 1_000_000
     keys = np.random.default_rng(0).integers(0, 1000, draws)
     table = HashTable("int64", "int64", value_shape=value_shape, device=on_device.table_device)
     arguments = ("add",) if method == "insert_or_apply" else ()
@@ -142,6 +145,58 @@ def test_duplicates_of_the_last_room(native):
     same_bytes(table[native.array(np.arange(slots))], np.full(slots, 50))
 
 
+def with_method(table, method, keys):
+    getattr(table, method)(keys, 1, *(["add"] if method == "insert_or_apply" else []))
+
+
+@pytest.mark.parametrize("capacity", [800, 980, 996, 1000])
+@pytest.mark.parametrize("method", ["insert", "insert_or_assign", "insert_or_apply"])
+def test_copies_of_a_new_key_fill_no_table_that_has_room(native, method, capacity):
+    """A table nearly as large as it may become; the copies alone would be too many."""
+    table = HashTable(
+        "int64", "int64", device=native.table_device, capacity=capacity, max_capacity=1000, max_load_factor=0.95
+    )
+    size = int(0.95 * table.capacity) - 1
+    table[native.array(np.arange(size))] = 1
+    with_method(table, method, native.array(np.full(100, -5)))
+    assert len(table) == size + 1
+    assert items_of(table) == as_dict(
+        np.append(np.arange(size), -5), np.append(np.ones(size, np.int64), 100 if method == "insert_or_apply" else 1)
+    )
+    rest = np.arange(size, table.max_capacity - 1)
+    with_method(table, method, native.array(np.repeat(rest, 3)))  # now it is full
+    assert len(table) == table.max_capacity
+    with pytest.raises(TableFullError):
+        with_method(table, method, native.array(np.full(2, -6)))
+    assert len(table) == table.max_capacity
+
+
+@pytest.mark.parametrize("partitioned", [None, 1], ids=["as-usual", "partitioned"])
+@pytest.mark.parametrize("capacity", [0, 600_000, 1_048_576, 1_050_616])
+@pytest.mark.parametrize("method", ["insert_or_assign", "insert_or_apply"])
+def test_copies_in_a_large_batch_fill_no_table_that_has_room(on_device, method, capacity, partitioned):
+    """1,040,000 distinct keys fit, and 60,000 copies of one of them take no room."""
+    if partitioned is not None:
+        if on_device.table_device == "cpu":
+            pytest.skip("only GPU tables choose by the size of the batch")
+        _core.set_partition_threshold(partitioned)
+    distinct, copies = 1_040_000, 60_000
+    keys = np.random.default_rng(0).permutation(np.concatenate([np.arange(distinct), np.full(copies, 77)]))
+    table = HashTable("int64", "int64", device=on_device.table_device, capacity=capacity, max_capacity=1_050_616)
+    try:
+        with_method(table, method, on_device.array(keys))
+        assert len(table) == distinct
+        more = np.arange(distinct, distinct + 20_000)
+        with pytest.raises(TableFullError):
+            with_method(table, method, on_device.array(more))
+    finally:
+        _core.set_partition_threshold(-1)
+    expected = np.ones(distinct, np.int64)
+    expected[77] = copies + 1 if method == "insert_or_apply" else 1
+    same_bytes(table[on_device.array(np.arange(distinct))], expected)
+    assert not to_numpy(table.contains(on_device.array(more))).any()
+
+
 def test_special_keys_do_not_take_room_of_others(native):
     from samples import special_keys
 
@@ -232,6 +287,47 @@ def test_sets_grow_and_fill_up(native):
     with pytest.raises(TableFullError):
         fixed.add(native.array(keys[: fixed.capacity + 1]))
     assert len(fixed) == fixed.capacity
+
+
+ENDLESS = {
+    "load-factor": "gpuhash.HashTable('int64', 'int64', max_load_factor=1e-30)[[1, 2, 3]] = 1",
+    "load-factor-of-a-set": "gpuhash.HashSet('int64', max_load_factor=5e-324).add([1, 2, 3])",
+    "load-factor-is-set": "table.max_load_factor = 1e-30; table[list(range(1000))] = 1",
+    "load-factor-and-reserve": "table.max_load_factor = 1e-30; table.reserve(1000)",
+    "reserve": "gpuhash.HashTable('int64', 'int64', max_load_factor=0.4).reserve((1 << 62) - 1)",
+    "reserve-rows": "gpuhash.HashTable('int64', 'int64', value_shape=(3,), max_load_factor=0.4).reserve((1 << 62) - 1)",
+    "reserve-a-set": "gpuhash.HashSet('int64', max_capacity=(1 << 62) - 1).reserve((1 << 62) - 1)",
+    "reserve-all": "table.reserve((1 << 63) - 1)",
+    "rehash": "table.rehash((1 << 63) - 1)",
+    "capacity": "gpuhash.HashTable('int64', 'int64', capacity=(1 << 63) - 1, max_load_factor=0.4)",
+}
+
+
+@pytest.mark.parametrize("statement", ENDLESS.values(), ids=ENDLESS)
+def test_no_number_hangs_the_process(statement):
+    program = f"""
+import gpuhash
+table = gpuhash.HashTable("int64", "int64", max_load_factor=0.4)
+table[[1, 2, 3]] = 5
+before = table.max_load_factor
+try:
+    {statement}
+except (ValueError, MemoryError) as error:
+    print("refused:", error)
+table.max_load_factor = before
+assert sorted(table) == [1, 2, 3], list(table)
+table[list(range(100))] = 6
+assert len(table) == 100
+print("whole")
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    refused, *rest = done.stdout.splitlines()
+    assert refused.startswith("refused: ")
+    assert len(refused) > len("refused: ")
+    assert rest == ["whole"]
 
 
 def test_table_full_error_is_public():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frameworks import Framework, module
+from frameworks import GPU, Framework, module
 from samples import as_dict, items_of, random_keys, random_values, same_bytes
 
 from gpuhash import HashSet, HashTable, _core
@@ -192,7 +192,7 @@ def test_wrong_key_shape_says_both(device):
 
 def test_a_device_array_for_a_host_table_says_what_to_call(torch_cuda):
     table = HashTable("int64", "float32")
-    keys = torch_cuda.arange(3, device="cuda")
+    keys = torch_cuda.arange(3, device=GPU)
     with pytest.raises(ValueError, match=r"cpu\(\)|to\("):
         table[keys] = 1
     assert len(table) == 0

@@ -142,7 +142,7 @@ def test_counts_are_those_of_torch_unique(native):
 @pytest.mark.parametrize("value_shape", [(), (4,)], ids=["scalar", "rows"])
 def test_histogram_of_few_keys(on_device, value_shape):
     """Very many draws of ten keys are right and do not crawl."""
-    on_gpu = on_device.table_device == "cuda"
+    on_gpu = on_device.table_device != "cpu"
     draws = (100_000_000 if on_gpu else 1_000_000) // (8 if value_shape else 1)
     rng = np.random.default_rng(0)
     keys = rng.integers(0, 10, draws, np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frameworks import Framework, module, need_place, to_numpy
+from frameworks import GPU, Framework, module, need_place, to_numpy
 from hashing import keys_of_one_hash
 from samples import FLOATS, KEY_DTYPES, KEY_VECTORS, as_bytes, numpy_dtype, random_keys, same_bytes, type_name
 
@@ -105,7 +105,7 @@ def test_python_numbers(native):
 
 
 def test_host_test_elements_go_to_the_gpu(torch_cuda):
-    keys = torch_cuda.arange(10, device="cuda")
+    keys = torch_cuda.arange(10, device=GPU)
     assert to_numpy(gpuhash.isin(keys, np.array([3, 4]))).sum() == 2
     assert to_numpy(gpuhash.isin(keys, torch_cuda.tensor([3, 4, 5]))).sum() == 3
     with pytest.raises(ValueError, match="move"):
@@ -121,9 +121,9 @@ def test_two_frameworks():
 
 
 def test_two_frameworks_on_the_gpu(torch_cuda):
-    place = need_place(Framework("cupy", "cuda", "cuda"))
+    place = need_place(Framework("cupy", GPU, GPU))
     keys = np.arange(1000)
-    mask = gpuhash.isin(torch_cuda.arange(1000, device="cuda"), place.array(keys[::3]))
+    mask = gpuhash.isin(torch_cuda.arange(1000, device=GPU), place.array(keys[::3]))
     same_bytes(mask, np.isin(keys, keys[::3]))
 
 

@@ -75,7 +75,7 @@ def test_keys_values_items_correspond(native):
 def test_like_picks_the_framework(place):
     table = HashTable("int64", "float32", device=place.table_device)
     table[place.array(np.arange(10))] = 1
-    if place.name == "numpy" and place.table_device == "cuda":
+    if place.name == "numpy" and place.table_device != "cpu":
         pytest.skip("NumPy is no framework of the device")
     for like in (place.name, place.array(np.arange(1))):
         keys, values = table.items(like=like)

@@ -7,7 +7,7 @@ import gc
 
 import numpy as np
 import pytest
-from frameworks import Framework, sees_gpu, to_numpy
+from frameworks import GPU, GPU_INDEX, Framework, sees_gpu, to_numpy
 from memory_resources import counting_memory
 from samples import as_dict, items_of, random_keys, random_values
 
@@ -125,6 +125,83 @@ def test_each_allocation_fails_once(on_device, memory, operation, kind):
         pytest.fail("60 allocations were not enough")
 
 
+# Operations that grow the table: before the insertion, or after it where the batch was let in uncounted.
+GROWING = {name: OPERATIONS[name] for name in ("insert", "insert_or_assign", "insert_or_apply", "setdefault", "update")}
+FILLINGS = {"before": (3000, 6000), "after": (3000, 3600)}  # keys before and in the end, of a table of 4096 slots
+
+
+@pytest.mark.parametrize("failure", [MemoryError, RuntimeError, ValueError, KeyError, KeyboardInterrupt])
+@pytest.mark.parametrize("filling", FILLINGS)
+@pytest.mark.parametrize("operation", GROWING)
+def test_whatever_the_resource_raises(on_device, memory, operation, filling, failure):
+    """At allocation 1, 2, 3, ...: the call raises it and the table is as before, or it returns and all keys are in."""
+    first, last = FILLINGS[filling]
+    keys = random_keys("int64", (), last)
+    values = random_values("float32", (last,))
+    batch, batch_values = on_device.array(keys[first:]), on_device.array(values[first:])
+    memory.failure = failure
+    for allowed in range(60):
+        table = HashTable("int64", "float32", capacity=4096, device=on_device.table_device, memory=memory)
+        table[on_device.array(keys[:first])] = on_device.array(values[:first])
+        calls = memory.calls
+        memory.fail_after(allowed)
+        raised = False
+        try:
+            GROWING[operation](table, batch, batch_values)
+        except failure:
+            raised = True
+        fired = memory.calls > calls + allowed
+        memory.fail_after(None)
+        assert fired or not raised
+        assert items_of(table) == as_dict(*((keys[:first], values[:first]) if raised else (keys, values)))
+        table[on_device.array(keys)] = on_device.array(values)  # and it still works, and grows
+        assert items_of(table) == as_dict(keys, values)
+        assert table.load_factor <= table.max_load_factor
+        if not fired:
+            break
+    else:
+        pytest.fail("60 allocations were not enough")
+
+
+@pytest.mark.parametrize("failure", [MemoryError, ValueError])
+def test_whatever_the_resource_raises_of_a_batch_that_makes_room_for_all(on_device, memory, failure):
+    """A batch of 2^22 keys, half of them duplicates: the table grows before the insertion and shrinks after it."""
+    keys = np.random.default_rng(0).permutation(np.repeat(np.arange(1 << 21), 2))
+    batch = on_device.array(keys)
+    memory.failure = failure
+    for allowed in range(60):
+        table = HashTable("int64", "int64", device=on_device.table_device, memory=memory)
+        table[on_device.array(np.arange(10))] = 1
+        calls = memory.calls
+        memory.fail_after(allowed)
+        raised = False
+        try:
+            table.insert_or_assign(batch, batch)
+        except failure:
+            raised = True
+        fired = memory.calls > calls + allowed
+        memory.fail_after(None)
+        assert len(table) == (10 if raised else 1 << 21)
+        got = to_numpy(table[on_device.array(np.arange(len(table)))])
+        np.testing.assert_array_equal(got, 1 if raised else np.arange(1 << 21))
+        if not fired:
+            break
+    else:
+        pytest.fail("60 allocations were not enough")
+
+
+@pytest.mark.parametrize("method", ["insert", "insert_or_assign", "insert_or_apply"])
+def test_copies_of_one_key_take_little_memory(method):
+    """On the host, however many come in one batch; and so do copies of a few keys."""
+    for distinct in (1, 1000):
+        keys = np.arange(1 << 23) % distinct
+        memory = counting_memory("cpu")
+        table = HashTable("int64", "int64", memory=memory)
+        getattr(table, method)(keys, 1, *(["add"] if method == "insert_or_apply" else []))
+        assert memory.peak < 64 << 20
+        assert len(table) == distinct
+
+
 def test_allocation_fails_while_a_table_is_made(on_device, memory):
     for allowed in range(20):
         memory.fail_after(allowed)
@@ -173,7 +250,7 @@ def test_sets_use_the_resource(on_device, memory):
 
 def test_memory_torch(device):
     place = Framework("torch", device, device)
-    if device == "cuda" and not sees_gpu("torch"):
+    if device != "cpu" and not sees_gpu("torch"):
         pytest.skip("torch sees no GPU")
     if device == "cpu":
         with pytest.raises(ValueError, match="cuda"):  # PyTorch has no caching allocator for the host
@@ -182,16 +259,16 @@ def test_memory_torch(device):
     import torch
 
     gc.collect()
-    before = torch.cuda.memory_allocated()
+    before = torch.cuda.memory_allocated(GPU)
     table = HashTable("int64", "float32", device=device, memory="torch")
     table.reserve(1_000_000)
-    assert torch.cuda.memory_allocated() - before >= table.nbytes
+    assert torch.cuda.memory_allocated(GPU) - before >= table.nbytes
     keys = random_keys("int64", (), 10_000)
     table[place.array(keys)] = place.array(np.arange(10_000, dtype=np.float32))
     assert items_of(table) == as_dict(keys, np.arange(10_000, dtype=np.float32))
     del table
     gc.collect()
-    assert torch.cuda.memory_allocated() - before < 1_000_000
+    assert torch.cuda.memory_allocated(GPU) - before < 1_000_000
 
 
 def test_tables_do_not_leak_objects(on_device):
@@ -212,15 +289,16 @@ def test_tables_do_not_leak_objects(on_device):
 def test_memory_of_cuda_core(torch_cuda):
     """A resource of cuda.core, whose own counter tells that it was used."""
     core = pytest.importorskip("cuda.core")
+    core.Device(GPU_INDEX).set_current()
+    resource = core.DeviceMemoryResource(core.Device(GPU_INDEX))
     core.Device(0).set_current()
-    resource = core.DeviceMemoryResource(core.Device(0))
-    table = HashTable("int64", "float32", value_shape=(3,), device="cuda:0", memory=resource)
-    keys = torch_cuda.arange(10_000, device="cuda")
-    values = torch_cuda.rand(10_000, 3, device="cuda")
+    table = HashTable("int64", "float32", value_shape=(3,), device=GPU, memory=resource)
+    keys = torch_cuda.arange(10_000, device=GPU)
+    values = torch_cuda.rand(10_000, 3, device=GPU)
     table[keys] = values
     assert resource.attributes.used_mem_current >= table.nbytes
     assert bool((table[keys] == values).all())
     del table
     gc.collect()
-    torch_cuda.cuda.synchronize()
+    torch_cuda.cuda.synchronize(GPU)
     assert resource.attributes.used_mem_current == 0

@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 import pytest
-from frameworks import to_numpy
+from frameworks import GPU, to_numpy
 from samples import (
     KEY_TYPES,
     VALUE_DTYPES,
@@ -104,7 +104,7 @@ def test_saved_on_one_device_loads_on_the_other(cuda, tmp_path):
     table.save(tmp_path / "table.safetensors")
     assert items_of(HashTable.load(tmp_path / "table.safetensors")) == as_dict(keys, values)
     HashTable.load(tmp_path / "table.safetensors").save(tmp_path / "again.safetensors")
-    assert items_of(HashTable.load(tmp_path / "again.safetensors", device="cuda")) == as_dict(keys, values)
+    assert items_of(HashTable.load(tmp_path / "again.safetensors", device=GPU)) == as_dict(keys, values)
 
 
 def test_loading_with_a_name(tmp_path):

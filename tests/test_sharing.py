@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frameworks import PLACES, address_of, module, need_place, place_name, to_numpy
+from frameworks import PLACES, address_of, module, need_place, place_name, sees_gpu, to_numpy
 from samples import random_keys, random_values, same_bytes
 
 from gpuhash import HashTable
@@ -27,7 +27,7 @@ def adopt(name: str, buffer):
 
 def filled_through_torch(device):
     torch = module("torch")
-    if torch is None or (device == "cuda" and not torch.cuda.is_available()):
+    if torch is None or (device != "cpu" and not sees_gpu("torch")):
         pytest.skip("needs torch there")
     keys, values = random_keys("int64", (), 2000), random_values("float32", (2000, 16))
     table = HashTable("int64", "float32", value_shape=(16,), device=device)

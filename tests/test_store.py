@@ -13,7 +13,24 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from frameworks import PLACES, Framework, address_of, module, need_place, place_name, to_numpy
+from frameworks import (
+    GPU,
+    PLACES,
+    Framework,
+    address_of,
+    capture,
+    current_stream,
+    delay,
+    event_now,
+    module,
+    need_place,
+    new_stream,
+    on_cupy_stream,
+    on_stream,
+    place_name,
+    platform_of,
+    to_numpy,
+)
 from samples import VALUE_DTYPES, random_values, same_bytes, shape_name
 
 from gpuhash import HashTable, TensorStore, _core, store
@@ -26,7 +43,7 @@ THREADS = 6
 
 def pair_name(pair):
     writer, reader = pair
-    return f"{writer.name}-to-{reader.name}-{writer.device}"
+    return f"{writer.name}-to-{reader.name}-{platform_of(writer.device)}"
 
 
 @pytest.fixture
@@ -167,7 +184,7 @@ def test_memory_that_no_python_object_stands_for(device, on_device, name):
     host = random_values("int32", (6, 2))
     tensor = on_device.array(host)
     saved = weakref.ref(tensor)
-    stream = 0 if device == "cpu" else module("torch").cuda.current_stream().cuda_stream
+    stream = 0 if device == "cpu" else current_stream().cuda_stream
     _core.put_tensor(name, _core.borrow(tensor), None, stream, False)
     got = store[name]
     assert got is not tensor
@@ -234,7 +251,7 @@ def test_host_memory_is_none_of_cupy(name):
 
 
 def test_gpu_memory_is_none_of_numpy(torch_cuda, name):
-    store[name] = torch_cuda.arange(3, device="cuda")
+    store[name] = torch_cuda.arange(3, device=GPU)
     with pytest.raises(TypeError, match="copy it to the host"):
         store.tensor(name, like="numpy")
 
@@ -508,19 +525,18 @@ def test_readers_wait_for_the_stream_that_saved(torch_cuda, name, reader):
     """A tensor saved while the work that fills it is still to come; the host waits for neither."""
     torch = torch_cuda
     if reader is not None:
-        need_place(next(place for place in HOLDERS if (place.name, place.device) == (reader, "cuda")))
-    first, second = torch.cuda.Stream(), torch.cuda.Stream()
-    tensor = torch.zeros(1 << 20, device="cuda")
-    other = module("cupy").cuda.ExternalStream(second.cuda_stream) if reader == "cupy" else torch.cuda.stream(second)
+        need_place(next(place for place in HOLDERS if (place.name, place.device) == (reader, GPU)))
+    first, second = new_stream(), new_stream()
+    tensor = torch.zeros(1 << 20, device=GPU)
+    reading = on_cupy_stream if reader == "cupy" else on_stream
     for warm in (True, False):  # loads kernels, which waits for the device
-        torch.cuda.synchronize()
-        with torch.cuda.stream(first):
-            torch.cuda._sleep(1000 if warm else 1_000_000_000)
+        torch.cuda.synchronize(GPU)
+        with on_stream(first):
+            delay(1000 if warm else 1_000_000_000)
             tensor.fill_(7)
             store[name] = tensor
-            filled = torch.cuda.Event()
-            filled.record()
-        with other:
+            filled = event_now()
+        with reading(second):
             got = store.tensor(name, like=reader)
             total = got.sum()
         if not warm:
@@ -533,43 +549,42 @@ def test_readers_wait_for_the_stream_that_saved(torch_cuda, name, reader):
 def test_the_stream_that_saved_waits_for_readers(torch_cuda, name):
     """Memory goes back to PyTorch's first stream while the second still reads it."""
     torch = torch_cuda
-    first, second = torch.cuda.Stream(), torch.cuda.Stream()
+    first, second = new_stream(), new_stream()
     for warm in (True, False):
-        torch.cuda.synchronize()
-        with torch.cuda.stream(first):
-            tensor = torch.full((1 << 20,), 3.0, device="cuda")
+        torch.cuda.synchronize(GPU)
+        with on_stream(first):
+            tensor = torch.full((1 << 20,), 3.0, device=GPU)
             address = tensor.data_ptr()
             _core.put_tensor(name, _core.borrow(tensor), None, first.cuda_stream, False)
         del tensor
-        with torch.cuda.stream(second):
+        with on_stream(second):
             view = store.tensor(name, like="torch")
             assert view.data_ptr() == address
-            torch.cuda._sleep(1000 if warm else 1_000_000_000)
+            delay(1000 if warm else 1_000_000_000)
             read = view.clone()
-            done = torch.cuda.Event()
-            done.record()
+            done = event_now()
         del store[name], view
-        with torch.cuda.stream(first):
-            again = torch.full((1 << 20,), -1.0, device="cuda")
+        with on_stream(first):
+            again = torch.full((1 << 20,), -1.0, device=GPU)
         assert again.data_ptr() == address, "the allocator gave another block, which proves nothing"
         if not warm:
             assert not done.query(), "the host waited"
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(GPU)
         assert bool((read == 3).all())
 
 
 def test_captured_streams_neither_wait_nor_are_waited_for(torch_cuda, name):
     torch = torch_cuda
-    source = torch.arange(100, device="cuda")
+    source = torch.arange(100, device=GPU)
     store[name] = source
-    torch.cuda.synchronize()
+    torch.cuda.synchronize(GPU)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with capture(graph):
         captured = store.tensor(name) * 2
         store[name] = captured
         assert store.tensor(name, like="buffer").data == captured.data_ptr()
     assert store[name] is captured
     for factor in (3, 4):
-        source.copy_(torch.arange(100, device="cuda") * factor)
+        source.copy_(torch.arange(100, device=GPU) * factor)
         graph.replay()
         same_bytes(store.tensor(name, like=torch.empty(0)), np.arange(100) * 2 * factor)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from frameworks import to_numpy
+from frameworks import GPU, capture, current_stream, delay, event_now, new_stream, on_stream, to_numpy
 from samples import random_keys, same_bytes
 
 from gpuhash import HashTable, TableFullError
@@ -103,19 +103,19 @@ def test_threads_while_it_grows_is_copied_and_cleared(on_device):
 
 def test_two_streams_wait_for_each_other(torch_cuda):
     torch = torch_cuda
-    first, second = torch.cuda.Stream(), torch.cuda.Stream()
-    table = HashTable("int64", "int64", device="cuda")
+    first, second = new_stream(), new_stream()
+    table = HashTable("int64", "int64", device=GPU)
     table.reserve(2_000_000)
-    keys = torch.randperm(1_000_000, device="cuda")
-    busy = torch.randn(4096, 4096, device="cuda")
-    torch.cuda.synchronize()
+    keys = torch.randperm(1_000_000, device=GPU)
+    busy = torch.randn(4096, 4096, device=GPU)
+    torch.cuda.synchronize(GPU)
     for round_number in range(10):
-        with torch.cuda.stream(first):
+        with on_stream(first):
             for _ in range(5):
                 busy = busy @ busy * 1e-4  # the insertion starts late
             mine = keys + round_number * 1_000_000 % 2_000_000
             table[mine] = mine + round_number
-        with torch.cuda.stream(second):
+        with on_stream(second):
             values, found = table.find(keys + round_number * 1_000_000 % 2_000_000)
             right = (found & (values == keys + round_number * 1_000_000 % 2_000_000 + round_number)).all()
             mask = table.erase(keys + round_number * 1_000_000 % 2_000_000)
@@ -126,12 +126,12 @@ def test_two_streams_wait_for_each_other(torch_cuda):
 
 def test_streams_on_threads(torch_cuda):
     torch = torch_cuda
-    table = HashTable("int64", "int64", device="cuda")
+    table = HashTable("int64", "int64", device=GPU)
 
     def work(number):
-        with torch.cuda.stream(torch.cuda.Stream()):
+        with on_stream(new_stream()):
             for round_number in range(20):
-                keys = torch.arange(10_000, device="cuda") + (number * 20 + round_number) * 10_000
+                keys = torch.arange(10_000, device=GPU) + (number * 20 + round_number) * 10_000
                 table[keys] = keys
                 assert torch.equal(table[keys], keys)
 
@@ -142,21 +142,20 @@ def test_streams_on_threads(torch_cuda):
 def test_work_is_not_awaited(torch_cuda):
     """An insertion into reserved room returns while the device is still busy with what came before."""
     torch = torch_cuda
-    table = HashTable("int64", "int64", device="cuda")
+    table = HashTable("int64", "int64", device=GPU)
     table.reserve(100_000)
-    keys = torch.arange(1000, device="cuda")
+    keys = torch.arange(1000, device=GPU)
     table[keys] = keys
     table.find(keys)
-    torch.cuda.synchronize()
-    torch.cuda._sleep(2_000_000_000)  # about a second
-    done = torch.cuda.Event()
+    torch.cuda.synchronize(GPU)
+    delay(2_000_000_000)  # about a second
     table.insert_or_assign(keys, keys)
     table.find(keys)
     table.contains(keys)
     table.erase(keys[:10])
-    done.record()
+    done = event_now()
     assert not done.query(), "a call waited for the device"
-    torch.cuda.synchronize()
+    torch.cuda.synchronize(GPU)
     assert len(table) == 990
 
 
@@ -164,11 +163,11 @@ def test_work_is_not_awaited(torch_cuda):
 def test_cuda_graph(torch_cuda, value_shape):
     """Capture find, contains and insert_or_assign once; replay with other contents."""
     torch = torch_cuda
-    table = HashTable("int64", "float32", value_shape=value_shape, device="cuda")
+    table = HashTable("int64", "float32", value_shape=value_shape, device=GPU)
     table.reserve(100_000)
-    keys = torch.zeros(1000, dtype=torch.int64, device="cuda")
-    values = torch.zeros(1000, *value_shape, device="cuda")
-    new = torch.zeros(1000, dtype=torch.bool, device="cuda")
+    keys = torch.zeros(1000, dtype=torch.int64, device=GPU)
+    values = torch.zeros(1000, *value_shape, device=GPU)
+    new = torch.zeros(1000, dtype=torch.bool, device=GPU)
     got, found, there = torch.empty_like(values), torch.empty_like(new), torch.empty_like(new)
 
     def step():
@@ -176,14 +175,14 @@ def test_cuda_graph(torch_cuda, value_shape):
         table.insert_or_assign(keys, values, out=new)
         table.find(keys, out=(got, found))
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    side = new_stream()
+    side.wait_stream(current_stream())
+    with on_stream(side):
         step()
-    torch.cuda.current_stream().wait_stream(side)
+    current_stream().wait_stream(side)
     table.clear()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with capture(graph):
         step()
     assert len(table) == 0, "capturing must not run"
     model = set()
@@ -209,16 +208,16 @@ def test_cuda_graph(torch_cuda, value_shape):
 def test_cuda_graph_of_rows_with_duplicates(torch_cuda, method):
     """Each replay elects its own writers: every row is one of the replayed batch's, whole."""
     torch = torch_cuda
-    table = HashTable("int64", "int64", value_shape=(20,), device="cuda")
+    table = HashTable("int64", "int64", value_shape=(20,), device=GPU)
     table.reserve(10_000)
-    keys = torch.zeros(4000, dtype=torch.int64, device="cuda")
-    values = torch.zeros(4000, 20, dtype=torch.int64, device="cuda")
-    new = torch.zeros(4000, dtype=torch.bool, device="cuda")
+    keys = torch.zeros(4000, dtype=torch.int64, device=GPU)
+    values = torch.zeros(4000, 20, dtype=torch.int64, device=GPU)
+    new = torch.zeros(4000, dtype=torch.bool, device=GPU)
     getattr(table, method)(keys, values, out=new)
     table.clear()
-    torch.cuda.synchronize()
+    torch.cuda.synchronize(GPU)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with capture(graph):
         getattr(table, method)(keys, values, out=new)
     assert len(table) == 0, "capturing must not run"
     rng = np.random.default_rng(0)
@@ -231,7 +230,7 @@ def test_cuda_graph_of_rows_with_duplicates(torch_cuda, method):
         graph.replay()
         mine = np.unique(batch)
         assert sorted(batch[to_numpy(new)].tolist()) == mine[held[mine] < 0].tolist()
-        got = to_numpy(table[torch.from_numpy(mine).cuda()])
+        got = to_numpy(table[torch.from_numpy(mine).to(GPU)])
         assert (got == got[:, :1]).all(), "a row is a mix of two"
         written = (held[mine] < 0) | (method == "insert_or_assign")
         np.testing.assert_array_equal(got[~written, 0], held[mine[~written]])
@@ -248,15 +247,13 @@ def test_cuda_graph_of_rows_with_duplicates(torch_cuda, method):
 def test_cuda_graph_that_overfills_the_table(torch_cuda, method, value_shape, deterministic):
     """Keys without room are lost, which the next call that waits says once, and all else is as it should be."""
     torch = torch_cuda
-    table = HashTable(
-        "int64", "int64", value_shape=value_shape, device="cuda", capacity=512, deterministic=deterministic
-    )
+    table = HashTable("int64", "int64", value_shape=value_shape, device=GPU, capacity=512, deterministic=deterministic)
     room = int(table.capacity * table.max_load_factor) if value_shape else table.capacity
     rng = np.random.default_rng(0)
     pool = rng.permutation(2000)
-    keys = torch.from_numpy(pool[:150]).cuda()
-    values = torch.zeros(150, *value_shape, dtype=torch.int64, device="cuda")
-    new = torch.zeros(150, dtype=torch.bool, device="cuda")
+    keys = torch.from_numpy(pool[:150]).to(GPU)
+    values = torch.zeros(150, *value_shape, dtype=torch.int64, device=GPU)
+    new = torch.zeros(150, dtype=torch.bool, device=GPU)
 
     def step():
         getattr(table, method)(keys, values, *(["add"] if method == "insert_or_apply" else []), out=new)
@@ -265,7 +262,7 @@ def test_cuda_graph_that_overfills_the_table(torch_cuda, method, value_shape, de
     model = dict.fromkeys(pool[:150].tolist(), 0)
     assert len(table) == len(model)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with capture(graph):
         step()
     lost = 0
     for replay in range(1, 8):
@@ -289,7 +286,7 @@ def test_cuda_graph_that_overfills_the_table(torch_cuda, method, value_shape, de
     with pytest.raises(TableFullError, match=f"{lost} are lost"):
         len(table)
     assert len(table) == len(model) == room
-    everything = torch.from_numpy(pool).cuda()
+    everything = torch.from_numpy(pool).to(GPU)
     got, found = table.find(everything)
     same_bytes(found, np.isin(pool, list(model)))
     expected = np.array([model.get(key, 0) for key in pool.tolist()]).reshape(-1, *[1] * len(value_shape))
@@ -303,14 +300,14 @@ def test_cuda_graph_that_overfills_the_table(torch_cuda, method, value_shape, de
 def test_cuda_graph_takes_erased_slots_again(torch_cuda, value_shape):
     """A full table, in which every key that is erased leaves a mark, and nothing had been erased before the capture."""
     torch = torch_cuda
-    table = HashTable("int64", "int64", value_shape=value_shape, device="cuda", capacity=1024, growth=False)
-    others = HashTable("int64", "int64", value_shape=value_shape, device="cuda")  # for CUDA to load the kernels
+    table = HashTable("int64", "int64", value_shape=value_shape, device=GPU, capacity=1024, growth=False)
+    others = HashTable("int64", "int64", value_shape=value_shape, device=GPU)  # for CUDA to load the kernels
     kept = table.capacity - 64
-    keys = torch.arange(kept, device="cuda")
+    keys = torch.arange(kept, device=GPU)
     table[keys] = 5
-    keys = torch.arange(64, device="cuda") - 64
-    values = torch.zeros(64, *value_shape, dtype=torch.int64, device="cuda")
-    new, gone = (torch.zeros(64, dtype=torch.bool, device="cuda") for _ in range(2))
+    keys = torch.arange(64, device=GPU) - 64
+    values = torch.zeros(64, *value_shape, dtype=torch.int64, device=GPU)
+    new, gone = (torch.zeros(64, dtype=torch.bool, device=GPU) for _ in range(2))
 
     def step(table):
         table.insert_or_assign(keys, values, out=new)
@@ -319,7 +316,7 @@ def test_cuda_graph_takes_erased_slots_again(torch_cuda, value_shape):
     step(others)
     assert len(table) == kept
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with capture(graph):
         step(table)
     for _ in range(20):
         keys += 10_000
@@ -327,30 +324,30 @@ def test_cuda_graph_takes_erased_slots_again(torch_cuda, value_shape):
         assert new.all()
         assert gone.all()
         assert len(table) == kept
-    same_bytes(table[torch.arange(kept, device="cuda")], np.full((kept, *value_shape), 5))
+    same_bytes(table[torch.arange(kept, device=GPU)], np.full((kept, *value_shape), 5))
 
 
 def test_cuda_graph_that_would_have_to_grow_is_refused(torch_cuda):
     torch = torch_cuda
-    table = HashTable("int64", "float32", device="cuda")
-    keys = torch.arange(100_000, device="cuda")
-    values = torch.zeros(100_000, device="cuda")
-    new = torch.zeros(100_000, dtype=torch.bool, device="cuda")
+    table = HashTable("int64", "float32", device=GPU)
+    keys = torch.arange(100_000, device=GPU)
+    values = torch.zeros(100_000, device=GPU)
+    new = torch.zeros(100_000, dtype=torch.bool, device=GPU)
     table[keys[:10]] = values[:10]
     graph = torch.cuda.CUDAGraph()
-    with pytest.raises(Exception, match=r"(?i)reserve|captur"), torch.cuda.graph(graph):
+    with pytest.raises(Exception, match=r"(?i)reserve|captur"), capture(graph):
         table.insert_or_assign(keys, values, out=new)
-    torch.cuda.synchronize()
+    torch.cuda.synchronize(GPU)
     assert len(table) == 10
 
 
 def test_captured_clear_takes_effect_on_replay_only(torch_cuda):
     torch = torch_cuda
-    table = HashTable("int64", "int64", device="cuda", capacity=1000, growth=False)
-    keys = torch.arange(900, device="cuda")
+    table = HashTable("int64", "int64", device=GPU, capacity=1000, growth=False)
+    keys = torch.arange(900, device=GPU)
     table[keys] = keys
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with capture(graph):
         table.clear()
     assert len(table) == 900
     with pytest.raises(TableFullError):
@@ -362,16 +359,16 @@ def test_captured_clear_takes_effect_on_replay_only(torch_cuda):
 def test_no_maintenance_under_a_captured_graph(torch_cuda):
     """Erasing for long makes a table due for a rebuild, which a graph that reads its memory forbids."""
     torch = torch_cuda
-    table = HashTable("int64", "int64", device="cuda", capacity=4096, growth=False)
-    fixed = torch.arange(100, device="cuda")
+    table = HashTable("int64", "int64", device=GPU, capacity=4096, growth=False)
+    fixed = torch.arange(100, device=GPU)
     table[fixed] = fixed + 7
-    values, found = torch.zeros_like(fixed), torch.zeros(100, dtype=torch.bool, device="cuda")
+    values, found = torch.zeros_like(fixed), torch.zeros(100, dtype=torch.bool, device=GPU)
     table.find(fixed, out=(values, found))
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with capture(graph):
         table.find(fixed, out=(values, found))
     for round_ in range(40):
-        keys = torch.arange(3900, device="cuda") + 10_000 * (round_ + 1)
+        keys = torch.arange(3900, device=GPU) + 10_000 * (round_ + 1)
         table[keys] = keys
         table.erase(keys)
     table[fixed] = fixed + round_

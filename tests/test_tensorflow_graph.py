@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from frameworks import module, sees_gpu
+from frameworks import GPU, GPU_INDEX, module, sees_gpu
 from graphs import need_tensorflow
 from memory_resources import counting_memory
 from samples import random_keys, same_bytes
@@ -290,7 +290,7 @@ def test_filled_in_pytorch_read_in_a_graph_and_in_cupy(device):
     tools = need_tensorflow(device)
     tf, ours, place = tools
     torch, cupy = module("torch"), module("cupy")
-    if torch is None or (device == "cuda" and not (sees_gpu("torch") and sees_gpu("cupy"))):
+    if torch is None or (device != "cpu" and not (sees_gpu("torch") and sees_gpu("cupy"))):
         pytest.skip("needs PyTorch there, and CuPy on a GPU")
     keys = random_keys("int64", (), 5000)
     values = np.random.default_rng(4).random((5000, 16), np.float32)
@@ -307,10 +307,11 @@ def test_filled_in_pytorch_read_in_a_graph_and_in_cupy(device):
     found, rows = read(tf.constant(keys))
     same_bytes(found, values)
     address = python.row_storage_as("torch").data_ptr()
-    if device == "cuda":
+    if device != "cpu":
         storage = python.row_storage_as("cupy")
         assert storage.data.ptr == address
-        same_bytes(storage[cupy.asarray(rows.numpy())], values)
+        with cupy.cuda.Device(GPU_INDEX):
+            same_bytes(storage[cupy.asarray(rows.numpy())], values)
     else:
         storage = python.row_storage_as("numpy")
         assert storage.ctypes.data == address
@@ -328,7 +329,7 @@ def test_work_of_both_is_in_order(device):
     tools = need_tensorflow(device)
     tf, ours, place = tools
     torch = module("torch")
-    if torch is None or (device == "cuda" and not sees_gpu("torch")):
+    if torch is None or (device != "cpu" and not sees_gpu("torch")):
         pytest.skip("needs PyTorch there")
     python = gpuhash.HashTable("int64", "int64", device=device, default=0)
     table = ours.wrap(python)
@@ -350,7 +351,7 @@ def test_work_of_both_is_in_order(device):
 def test_each_allocation_fails_once(device, call):
     """Whatever memory is missing, the op says so and the table is as it was."""
     tf, ours, place = need_tensorflow(device)
-    if device == "cuda" and not sees_gpu("torch"):
+    if device != "cpu" and not sees_gpu("torch"):
         pytest.skip("the memory resource of this test is PyTorch's")
     memory = counting_memory(device)
     keys, more = np.arange(300), np.arange(200, 3000)
@@ -522,5 +523,5 @@ def test_nobody_waits_for_the_device(cuda):
 def test_the_other_devices_table_is_refused(cuda):
     tf, ours, device = need_tensorflow(cuda)
     ours.MutableHashTable("int64", "int64", -1, device=device, shared_name="on the GPU")
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"on cuda:0; the op asks for.*on cpu"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"on {GPU}; the op asks for.*on cpu"):
         ours.MutableHashTable("int64", "int64", -1, device="CPU:0", shared_name="on the GPU")

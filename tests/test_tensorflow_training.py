@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from frameworks import platform_of
 from graphs import need_tensorflow
 
 
@@ -107,11 +108,11 @@ def test_the_example(device):
     need_tensorflow(device)
     example = Path(__file__).parent.parent / "examples" / "tensorflow_embedding.py"
     done = subprocess.run(
-        [sys.executable, "-P", str(example), "--device", device, "--steps", "60"],
+        [sys.executable, "-P", str(example), "--device", platform_of(device), "--steps", "60"],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert f"on {device}" in done.stdout
+    assert f"on {platform_of(device)}" in done.stdout
     assert "largest difference between a growing and a static row" in done.stdout

@@ -36,8 +36,8 @@ def table_of(kind, device):
 @pytest.mark.parametrize("kind", KINDS)
 def test_to_and_back(cuda, kind):
     table, expected = table_of(kind, "cpu")
-    moved = table.to("cuda")
-    assert moved.device == "cuda:0"
+    moved = table.to(cuda)
+    assert moved.device == cuda
     assert items_of(moved) == expected
     assert moved == table
     assert table == moved
@@ -103,7 +103,7 @@ def test_pickle_of_sets(device):
 
 def test_updated_copies_of_moved_tables_grow(cuda):
     table, _ = table_of("rows", "cpu")
-    moved = table.to("cuda")
+    moved = table.to(cuda)
     keys = np.random.default_rng(0).integers(-(1 << 60), 1 << 60, 50_000)
     moved[keys] = 1
     table[keys] = 1

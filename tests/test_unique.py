@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
-from frameworks import module, to_numpy
+from frameworks import GPU, capture, delay, module, new_stream, on_stream, to_numpy
 from hashing import hash_key, keys_of_one_hash, multiply_high
 from memory_resources import counting_memory
 from samples import (
@@ -412,11 +412,11 @@ def test_memory_runs_out(on_device):
 def test_on_the_current_stream(torch_cuda):
     """Keys that a slow stream is still computing, and answers that it goes on with."""
     torch = torch_cuda
-    stream = torch.cuda.Stream()
-    base = torch.arange(1 << 20, device="cuda")
-    torch.cuda.synchronize()
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(50_000_000)
+    stream = new_stream()
+    base = torch.arange(1 << 20, device=GPU)
+    torch.cuda.synchronize(GPU)
+    with on_stream(stream):
+        delay(50_000_000)
         keys = base % 1000
         codes, uniques = gpuhash.factorize(keys)
         back = uniques[codes]
@@ -426,10 +426,10 @@ def test_on_the_current_stream(torch_cuda):
 
 def test_not_within_a_capture(torch_cuda):
     torch = torch_cuda
-    keys = torch.arange(100, device="cuda")
+    keys = torch.arange(100, device=GPU)
     gpuhash.unique(keys)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph), pytest.raises(ValueError, match="captur"):
+    with capture(graph), pytest.raises(ValueError, match="captur"):
         gpuhash.unique(keys)
 
 

@@ -1,0 +1,147 @@
+"""Ctrl-C during long operations of the host: they end within a second, and the table is whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+# One program for all operations, as the table takes long to fill. With one thread each operation takes a second or
+# more. The keys are the numbers 0, 1, ... times an odd factor, so that times its inverse they are the numbers again.
+PROGRAM = """
+import json, os, signal, threading, time
+import numpy as np
+import gpuhash
+from gpuhash import HashTable
+
+FACTOR = 0x9E3779B97F4A7C15
+STORED, NEW = 1 << 24, 1 << 40  # NEW: what is added to a number for the value that an operation assigns
+
+
+def signed(number):
+    return np.int64(number - (1 << 64) if number >> 63 else number)
+
+
+def keys_of(numbers):
+    return numbers * signed(FACTOR)
+
+
+base = HashTable("int64", "int64", capacity=int(1.3 * STORED))
+base.insert(keys_of(np.arange(STORED)), np.arange(STORED))
+batch_numbers = np.random.default_rng(0).integers(0, 2 * STORED, 2 * STORED)  # half of them are stored
+batch, batch_values = keys_of(batch_numbers), batch_numbers + NEW
+stored = keys_of(np.arange(STORED))
+values, mask = np.empty_like(batch), np.empty(len(batch), bool)
+
+OPERATIONS = {
+    "find": lambda table: table.find(batch, out=(values, mask)),
+    "contains": lambda table: table.contains(batch, out=mask),
+    "insert": lambda table: table.insert(batch, batch_values, out=mask),
+    "insert_or_assign": lambda table: table.insert_or_assign(batch, batch_values, out=mask),
+    "insert_or_apply": lambda table: table.insert_or_apply(batch, batch_values, "max", out=mask),
+    "erase": lambda table: table.erase(batch, out=mask),
+    "rehash": lambda table: table.rehash(3 * table.capacity),
+    "items": lambda table: table.items(),
+    "unique": lambda table: gpuhash.unique(batch),
+    "factorize": lambda table: gpuhash.factorize(batch),
+    "isin": lambda table: gpuhash.isin(batch, stored),
+}
+
+
+def seconds_until_interrupted(work):
+    \"\"\"From Ctrl-C to the exception.\"\"\"
+    pressed = []
+
+    def press():
+        time.sleep(0.15)
+        pressed.append(time.perf_counter())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    try:
+        thread.start()
+        work()
+        thread.join()
+        time.sleep(5)
+    except KeyboardInterrupt:
+        return time.perf_counter() - pressed[0]
+
+
+def fault_of(table, operation):
+    \"\"\"What is wrong with the table, if anything.\"\"\"
+    keys, held = table.items()
+    if len(keys) != len(table):
+        return f"{len(table)} keys are counted and {len(keys)} are there"
+    numbers = keys * signed(pow(FACTOR, -1, 1 << 64))
+    if len(numbers) and not (0 <= numbers.min() and numbers.max() < 2 * STORED):
+        return "a key that nobody inserted"
+    if np.bincount(numbers, minlength=1).max() > 1:
+        return "a key is there twice"
+    before = numbers < STORED
+    if operation != "erase" and before.sum() != STORED:
+        return f"{STORED - before.sum()} keys were lost"
+    if operation in ("erase", "find", "contains", "rehash", "items") and not before.all():
+        return "keys came out of nothing"
+    old, new = held == numbers, held == numbers + NEW
+    if operation in ("insert_or_assign", "insert_or_apply"):
+        right = np.where(before, old | new, new)
+    else:
+        right = np.where(before, old, new)
+    if not right.all():
+        return f"{(~right).sum()} values are neither old nor new"
+    got, found = table.find(keys[:100_000])
+    if not (found.all() and (got == held[:100_000]).all()):
+        return "keys that items() gives are not found"
+    again = keys_of(np.arange(1000))
+    table[again] = 7
+    if not (table[again] == 7).all():
+        return "it takes no keys any more"
+    return ""
+
+
+for operation, work in OPERATIONS.items():
+    touches = operation not in ("unique", "factorize", "isin")
+    table = base.copy() if touches else None
+    seconds = seconds_until_interrupted(lambda: work(table))
+    print(json.dumps([operation, seconds, fault_of(table, operation) if touches else ""]), flush=True)
+"""
+OPERATIONS = [
+    "find",
+    "contains",
+    "insert",
+    "insert_or_assign",
+    "insert_or_apply",
+    "erase",
+    "rehash",
+    "items",
+    "unique",
+    "factorize",
+    "isin",
+]
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, Any]:
+    """Of each operation: the seconds from Ctrl-C to the exception, and what is wrong with the table."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "GPUHASH_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {operation: rest for operation, *rest in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_ctrl_c_ends_a_long_operation_and_leaves_the_table_whole(outcomes, operation):
+    seconds, fault = outcomes[operation]
+    assert seconds is not None, "no KeyboardInterrupt"
+    assert seconds < 1
+    assert fault == ""
