@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "error.hpp"
+#include "fault_injection.hpp"
 #include "host_pipeline.hpp"
 #include "interruption.hpp"
 #include "thread_pool.hpp"
@@ -54,15 +55,32 @@ inline std::int64_t part_begin(std::int64_t count, int part, int parts) {
   return static_cast<std::int64_t>(static_cast<__int128>(count) * part / parts);
 }
 
-/// Zeroed scratch memory.
-template <class T>
-std::vector<T> scratch(std::int64_t count) {
+/// Before scratch memory is asked for: there may be none, if a test wants it so.
+inline void scratch_may_fail() {
+  if (fails_here(Fault::kScratch)) throw std::bad_alloc();
+}
+
+/// allocate(n), which gives memory for n items of T.
+template <class T, class Allocate>
+auto scratch_by(Allocate allocate, std::int64_t count) {
   try {
-    return std::vector<T>(static_cast<std::size_t>(count));
+    scratch_may_fail();
+    return allocate(static_cast<std::size_t>(count));
   } catch (const std::bad_alloc&) {
     throw OutOfMemoryError("could not allocate " + std::to_string(count * static_cast<std::int64_t>(sizeof(T))) +
                            " bytes of scratch memory");
   }
+}
+
+/// Zeroed scratch memory.
+template <class T>
+std::vector<T> scratch(std::int64_t count) {
+  return scratch_by<T>([](std::size_t n) { return std::vector<T>(n); }, count);
+}
+
+template <class T>
+std::unique_ptr<T[]> uninitialised(std::int64_t count) {
+  return scratch_by<T>([](std::size_t n) { return std::make_unique_for_overwrite<T[]>(n); }, count);
 }
 
 /// Calls body(part, begin, end) for every part of [0, count).
@@ -145,7 +163,7 @@ class Shares {
         parts_(parts),
         // A list may get all of its part. What it does not get is never touched, so no memory is needed for it.
         room_(chunk_ / parts + 1),
-        offsets_(uninitialised(room_ * parts * parts)),
+        offsets_(uninitialised<std::uint32_t>(room_ * parts * parts)),
         sizes_(scratch<std::int64_t>(parts * parts)) {}
 
   std::int64_t chunk() const { return chunk_; }
@@ -166,14 +184,6 @@ class Shares {
   std::int64_t size(int part, int owner) const { return sizes_[static_cast<std::size_t>(part * parts_ + owner)]; }
 
  private:
-  static std::unique_ptr<std::uint32_t[]> uninitialised(std::int64_t count) {
-    try {
-      return std::make_unique_for_overwrite<std::uint32_t[]>(static_cast<std::size_t>(count));
-    } catch (const std::bad_alloc&) {
-      throw OutOfMemoryError("could not allocate " + std::to_string(count * 4) + " bytes of scratch memory");
-    }
-  }
-
   template <class View, class Keys>
   void deal_part(const View& view, const Keys& keys, std::int64_t base, int part, std::int64_t begin,
                  std::int64_t end) {

@@ -58,6 +58,11 @@ class Rehash {
   };
   using Items = std::vector<Item>;
 
+  static void append(Items& items, const Item& item) {
+    if (items.size() == items.capacity()) scratch_may_fail();
+    items.push_back(item);
+  }
+
   struct Owned {
     std::uint32_t begin;
     std::uint32_t end;
@@ -97,11 +102,11 @@ class Rehash {
       slot->key = stored;
       rehash->move_row(slot);
     }
-    void left_region(std::int64_t i) { put_aside->push_back(items[i]); }
+    void left_region(std::int64_t i) { append(*put_aside, items[i]); }
   };
 
   void move_all(int count, Tally& total) {
-    std::vector<Part> parts(static_cast<std::size_t>(count));
+    auto parts = scratch<Part>(count);
     parallel_for(count, [&](int p) {
       Part& part = parts[static_cast<std::size_t>(p)];
       move_range(part, Owned(to_.geometry, p, count), count == 1 ? Reach::kTable : Reach::kRegion);
@@ -126,7 +131,7 @@ class Rehash {
     std::size_t count = 0;
     const auto visit = [&](const SlotType* slot, bool stray) {
       const Item item{slot, stray};
-      if (!owned.has(region_of(item))) return part.foreign.push_back(item);
+      if (!owned.has(region_of(item))) return append(part.foreign, item);
       items[count++] = item;
       if (count < kGathered) return;
       move(items.data(), count, reach, part);

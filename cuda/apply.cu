@@ -82,6 +82,7 @@ void apply_to_cells(const Cells& cells, const ValueBatch& values, std::int64_t c
                     Stream stream) {
   if (count == 0) return;
   const auto queue = static_cast<cudaStream_t>(stream);
+  launch_may_fail("applying values");
   dispatch_dtype(dtype, [&](auto element) {
     using T = decltype(element);
     const T* const from = static_cast<const T*>(values.data);

@@ -2,6 +2,7 @@
 
 #include "apply_cell.cuh"
 #include "apply_planned.hpp"
+#include "cuda_check.hpp"
 #include "cuda_executor.hpp"
 #include "insert.cuh"
 #include "plan.cuh"
@@ -119,6 +120,7 @@ void apply_planned(DeviceContext& context, const View& view, const ApplyBatch& b
   if (batch.inserted != nullptr) context.fill(batch.inserted, 0, static_cast<std::size_t>(batch.keys.count), stream);
   launch_regions("applying values", apply_region_kernel<View>, view.geometry.region_count, sizeof(SharedRegion<View>),
                  stream, view, plan.batch, batch.into_empty, reducer, batch.inserted);
+  launch_may_fail("applying values");
   apply_left_kernel<View>
       <<<static_cast<unsigned>(kLeftThreads / kBlock), kBlock, 0, static_cast<cudaStream_t>(stream)>>>(
           view, plan.batch, plan.all, reducer, batch.inserted);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "error.hpp"
+#include "fault_injection.hpp"
 
 namespace gpuhash::cuda {
 
@@ -16,6 +17,11 @@ inline void check(cudaError_t status, const char* action) {
       std::string(action) + " failed: " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")";
   if (status == cudaErrorMemoryAllocation) throw OutOfMemoryError(text);
   throw CudaError(text);
+}
+
+/// Before work is enqueued: that may fail, if a test wants it so, and then nothing runs.
+inline void launch_may_fail(const char* action) {
+  if (fails_here(Fault::kLaunch)) check(cudaErrorLaunchOutOfResources, action);
 }
 
 /// Makes a device current for a scope.

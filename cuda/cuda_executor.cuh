@@ -31,6 +31,7 @@ template <class... Parameters, class... Arguments>
 void launch(const char* action, void (*kernel)(Parameters...), std::int64_t threads, unsigned block, Stream stream,
             Arguments&&... arguments) {
   if (threads == 0) return;
+  launch_may_fail(action);
   kernel<<<blocks(threads, block), block, 0, handle(stream)>>>(std::forward<Arguments>(arguments)...);
   check(cudaGetLastError(), action);
 }

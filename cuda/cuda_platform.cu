@@ -143,6 +143,7 @@ class CudaContext final : public DeviceContext {
   }
   void fill(void* to, std::uint8_t byte, std::size_t bytes, Stream stream) override {
     const DeviceGuard guard(device().index);
+    launch_may_fail("filling GPU memory");
     check(cudaMemsetAsync(to, byte, bytes, handle(stream)), "filling GPU memory");
   }
   void copy_from(void* to, DeviceContext& other, const void* from, std::size_t bytes, Stream stream) override {
@@ -204,6 +205,7 @@ class CudaContext final : public DeviceContext {
   void move(void* to, const void* from, std::size_t bytes, Stream stream, const char* action) {
     if (bytes == 0) return;
     const DeviceGuard guard(device().index);
+    launch_may_fail(action);
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle(stream)), action);
   }
 

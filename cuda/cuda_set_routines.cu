@@ -29,6 +29,7 @@ void launch(const char* action, void (*kernel)(Parameters...), std::int64_t thre
             Arguments&&... arguments) {
   if (threads == 0) return;
   const auto blocks = static_cast<unsigned>((threads + block - 1) / block);
+  launch_may_fail(action);
   kernel<<<blocks, block, 0, static_cast<cudaStream_t>(stream)>>>(std::forward<Arguments>(arguments)...);
   check(cudaGetLastError(), action);
 }

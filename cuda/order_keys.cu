@@ -45,6 +45,7 @@ void sort_pairs(DeviceContext& context, cub::DoubleBuffer<std::uint64_t>& words,
   check(cub::DeviceRadixSort::SortPairs(nullptr, bytes, words, ids, count, 0, static_cast<int>(bits), queue),
         "planning a sort of keys");
   const Allocation scratch(context, std::max<std::size_t>(bytes, 1), stream);
+  launch_may_fail("sorting keys");
   check(cub::DeviceRadixSort::SortPairs(scratch.get(), bytes, words, ids, count, 0, static_cast<int>(bits), queue),
         "sorting keys");
 }
@@ -57,6 +58,7 @@ void order_keys_as(DeviceContext& context, std::uint64_t* low, std::uint64_t* hi
   const Allocation spare(context, static_cast<std::size_t>(count) * sizeof(std::uint64_t), stream);
   const Allocation numbers(context, 2 * static_cast<std::size_t>(count) * sizeof(Id), stream);
   cub::DoubleBuffer<Id> ids(numbers.as<Id>(), numbers.as<Id>() + count);
+  launch_may_fail("numbering keys");
   number_kernel<<<blocks, kOrderBlock, 0, queue>>>(ids.Current(), count);
   check(cudaGetLastError(), "numbering keys");
 
@@ -65,11 +67,13 @@ void order_keys_as(DeviceContext& context, std::uint64_t* low, std::uint64_t* hi
   if (bits > 64) {
     // Least significant word first: the second sort keeps the order of the first among equals.
     std::uint64_t* const gathered = words.Current();
+    launch_may_fail("gathering keys");
     gather_words_kernel<<<blocks, kOrderBlock, 0, queue>>>(high, ids.Current(), count, gathered);
     check(cudaGetLastError(), "gathering keys");
     cub::DoubleBuffer<std::uint64_t> high_words(gathered, high);
     sort_pairs(context, high_words, ids, count, bits - 64, stream);
   }
+  launch_may_fail("ordering keys");
   invert_kernel<<<blocks, kOrderBlock, 0, queue>>>(ids.Current(), count, places);
   check(cudaGetLastError(), "ordering keys");
 }

@@ -21,6 +21,7 @@ void launch_with_shared(const char* action, void (*kernel)(Parameters...), dim3 
   check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(shared_bytes)),
         action);
+  launch_may_fail(action);
   kernel<<<grid, block, shared_bytes, static_cast<cudaStream_t>(stream)>>>(std::forward<Arguments>(arguments)...);
   check(cudaGetLastError(), action);
 }

@@ -297,3 +297,10 @@ def set_num_threads(threads: int) -> None: ...
 def get_num_threads() -> int: ...
 def set_partition_threshold(keys: int) -> None:
     """Batches of at least so many keys are partitioned, whatever the table's size; -1: as it pays. For tests."""
+
+def inject_failure(kind: Literal["scratch", "launch"], after: int) -> bool:
+    """Let one place fail that hardly ever does, after `after` others of its kind were passed; -1: none. For tests.
+
+    "scratch": memory of the host's algorithms that is not the resource's, a MemoryError. "launch": the launch of a CUDA
+    kernel, which then does not run, a CudaError. Returns whether the failure asked for before is still to come.
+    """

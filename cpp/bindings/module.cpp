@@ -4,12 +4,14 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "bindings.hpp"
 #include "build_info.hpp"
 #include "error.hpp"
+#include "fault_injection.hpp"
 #include "layout.hpp"
 #include "partition_policy.hpp"
 #include "platform.hpp"
@@ -70,6 +72,12 @@ std::vector<py::bytes> stray_keys(std::size_t bytes_per_key) {
   return {};
 }
 
+Fault fault_of(const std::string& kind) {
+  if (kind == "scratch") return Fault::kScratch;
+  if (kind == "launch") return Fault::kLaunch;
+  throw std::invalid_argument("there are no failures of kind '" + kind + "'; expected 'scratch' or 'launch'");
+}
+
 /// A platform that this build lacks has no devices either, and its absence is the reason.
 std::vector<std::string> platform_devices(const std::string& name) {
   try {
@@ -116,6 +124,10 @@ PYBIND11_MODULE(_core, module, py::mod_gil_not_used()) {
   module.def("build_info", &build_information);
   module.def("stray_keys", &stray_keys, py::arg("bytes_per_key"));
   module.def("set_partition_threshold", &set_partition_threshold, py::arg("keys"));
+  module.def(
+      "inject_failure",
+      [](const std::string& kind, std::int64_t after) { return inject_fault(fault_of(kind), after); }, py::arg("kind"),
+      py::arg("after"));
 }
 
 }  // namespace gpuhash::bindings

@@ -1,0 +1,381 @@
+"""Every allocation and every launch that can fail fails once, with every kind of exception, in every operation.
+
+Then the exception is the caller's, and the table is what it was; or the call went another way, and did what it should.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from frameworks import Framework, to_numpy
+from memory_resources import counting_memory
+from samples import as_bytes, as_dict, random_keys, random_values
+
+import gpuhash
+from gpuhash import CudaError, HashSet, HashTable, _core
+
+
+class Interruption(BaseException):
+    """A program's own; no Exception, as KeyboardInterrupt is none."""
+
+
+ERRORS = [MemoryError, ValueError, RuntimeError, KeyboardInterrupt, SystemExit, Interruption]
+
+MOST_PLACES = 300  # more than any operation has
+
+
+class RaisingMemory:
+    """Passes everything on to a counting resource, but for one allocation, or that and all after it."""
+
+    def __init__(self, device: str) -> None:
+        self.counting = counting_memory(device)
+        self.fail(None)
+
+    def fail(self, error: BaseException | None, after: int = 0, *, for_ever: bool = False) -> None:
+        """Let `after` allocations pass and raise `error` at the next one, or at all from there on; None: at none."""
+        self.error, self.passes, self.for_ever, self.raised = error, after, for_ever, False
+
+    def allocate(self, nbytes: int, stream: Any = None) -> int:
+        if self.error is not None and (self.for_ever or not self.raised):
+            if self.passes == 0:
+                self.raised = True
+                raise self.error
+            self.passes -= 1
+        return self.counting.allocate(nbytes, stream)
+
+    def deallocate(self, ptr: int, nbytes: int, stream: Any = None) -> None:
+        self.counting.deallocate(ptr, nbytes, stream)
+
+    def check_empty(self) -> None:
+        if self.counting.blocks:
+            gc.collect()
+        assert not self.counting.mistakes
+        assert not self.counting.blocks, "not all memory was given back"
+
+
+@pytest.fixture
+def memory(on_device: Framework) -> Iterator[RaisingMemory]:
+    made = RaisingMemory(on_device.table_device)
+    yield made
+    made.check_empty()
+
+
+# Tables, and what is done to them ------------------------------------------------------------------------------------
+
+KINDS: dict[str, dict[str, Any]] = {
+    "scalars": {},
+    "narrow": {"key_dtype": "int32"},
+    "rows": {"value_shape": (5,)},
+    "vector-keys": {"key_shape": (2,)},
+    "deterministic": {"deterministic": True},
+    "deterministic-rows": {"deterministic": True, "value_shape": (5,)},
+    "no-growth": {"growth": False, "capacity": 4000},
+    "max-capacity": {"max_capacity": 4000},
+}
+SET_KINDS = [kind for kind, options in KINDS.items() if "value_shape" not in options]
+
+Items = dict[bytes, bytes]
+
+
+class Case:
+    """Makes tables of the same `count` items, for batches of keys of which a third is in them."""
+
+    def __init__(self, kind: str, is_set: bool, place: Framework, folder: Path, count: int, memory: Any = None) -> None:
+        self.place, self.memory, self.is_set = place, memory, is_set
+        self.options = {"key_dtype": "int64", **KINDS[kind], "device": place.table_device}
+        if not is_set:
+            self.options["value_dtype"] = "float32"
+        self.rows = "value_shape" in self.options
+        keys = random_keys(self.options["key_dtype"], self.options.get("key_shape", ()), 2 * count + count // 2)
+        values = random_values("float32", (len(keys), *self.options.get("value_shape", ())))
+        self.first, self.first_values = keys[:count], values[:count]
+        begin = count - count // 3
+        self.keys, self.values = keys[begin : begin + count], values[::-1][:count]
+        self.before = self.items(self.first, self.first_values)
+        self.batch_items = self.items(self.keys, self.values)
+        self.other = self.make(self.keys, self.values)
+        self.path = folder / "table"
+        self.other.save(self.path)
+
+    def items(self, keys: np.ndarray, values: np.ndarray | None) -> Items:
+        return dict.fromkeys(as_bytes(keys).tolist(), b"") if self.is_set else as_dict(keys, values)
+
+    def make(self, keys: np.ndarray, values: np.ndarray, **options: Any) -> Any:
+        table = (HashSet if self.is_set else HashTable)(**self.options, **options)
+        self.put(table, keys, values)
+        return table
+
+    def put(self, table: Any, keys: np.ndarray, values: np.ndarray) -> None:
+        if self.is_set:
+            table.add(self.place.array(keys))
+        else:
+            table[self.place.array(keys)] = self.place.array(values)
+
+    @property
+    def batch(self) -> Any:
+        return self.place.array(self.keys)
+
+    @property
+    def batch_values(self) -> Any:
+        return self.place.array(self.values)
+
+    @property
+    def present(self) -> Any:
+        return self.place.array(self.first[:100])
+
+    @property
+    def single(self) -> Any:
+        return tuple(self.first[0].tolist()) if self.first.ndim > 1 else self.first[0].item()
+
+    def mask(self) -> Any:
+        return self.place.array(np.zeros(len(self.keys), bool))
+
+    def contents(self, table: Any) -> Items:
+        columns = (table.keys(), None) if self.is_set else table.items()
+        items = self.items(*(None if column is None else to_numpy(column) for column in columns))
+        assert len(columns[0]) == len(items) == len(table)
+        return items
+
+
+def unchanged(before: Items, batch: Items) -> Items:
+    return before
+
+
+def assigned(before: Items, batch: Items) -> Items:
+    return {**before, **batch}
+
+
+def kept(before: Items, batch: Items) -> Items:
+    return {**batch, **before}
+
+
+def added(before: Items, batch: Items) -> Items:
+    both = before.keys() & batch.keys()
+    sums = {
+        key: (np.frombuffer(before[key], np.float32) + np.frombuffer(batch[key], np.float32)).tobytes() for key in both
+    }
+    return {**before, **batch, **sums}
+
+
+def erased(before: Items, batch: Items) -> Items:
+    return {key: value for key, value in before.items() if key not in batch}
+
+
+def common(before: Items, batch: Items) -> Items:
+    return {key: value for key, value in before.items() if key in batch}
+
+
+def in_one(before: Items, batch: Items) -> Items:
+    return {**erased(before, batch), **erased(batch, before)}
+
+
+def nothing(before: Items, batch: Items) -> Items:
+    return {}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A call on a table, and what it makes of the table's items."""
+
+    call: Callable[[Case, Any], Any]
+    effect: Callable[[Items, Items], Items] = unchanged
+    count: int = 0  # items that go besides, whichever they are
+
+    @property
+    def inserts(self) -> bool:
+        return self.effect in (assigned, kept, added, in_one)
+
+
+def erase_present(case: Case, table: Any) -> None:
+    del table[case.present]
+
+
+def twin(case: Case, made: Any, of: Any) -> None:
+    """Made in a call that has succeeded."""
+    assert case.contents(made) == case.contents(of)
+
+
+COMMON = {
+    "construct": Operation(lambda c, t: c.make(c.keys, c.values, memory=c.memory)),
+    "contains": Operation(lambda c, t: t.contains(c.batch)),
+    "contains-out": Operation(lambda c, t: t.contains(c.batch, out=c.mask())),
+    "in": Operation(lambda c, t: c.single in t),
+    "erase": Operation(lambda c, t: t.erase(c.batch), erased),
+    "keys": Operation(lambda c, t: t.keys()),
+    "iterate": Operation(lambda c, t: list(t)),
+    "len": Operation(lambda c, t: len(t)),
+    "repr": Operation(lambda c, t: repr(t)),
+    "clear": Operation(lambda c, t: t.clear(), nothing),
+    "rehash": Operation(lambda c, t: t.rehash(3900)),
+    "reserve": Operation(lambda c, t: t.reserve(3000)),
+    "shrink_to_fit": Operation(lambda c, t: t.shrink_to_fit()),
+    "copy": Operation(lambda c, t: twin(c, t.copy(), t)),
+    "deepcopy": Operation(lambda c, t: twin(c, copy.deepcopy(t), t)),
+    "to": Operation(lambda c, t: twin(c, t.to(t.device, memory=c.memory), t) if c.memory is not None else None),
+    "pickle": Operation(lambda c, t: twin(c, pickle.loads(pickle.dumps(t)), t)),
+    "save": Operation(lambda c, t: t.save(c.path.with_name("saved"))),
+    "load": Operation(lambda c, t: twin(c, type(t).load(c.path, device=t.device, memory=c.memory), c.other)),
+    "equal": Operation(lambda c, t: t == t.copy()),
+    "update-table": Operation(lambda c, t: t.update(c.other), assigned),
+}
+TABLE_OPERATIONS = {
+    **COMMON,
+    "setitem": Operation(lambda c, t: t.__setitem__(c.batch, c.batch_values), assigned),
+    "getitem": Operation(lambda c, t: t[c.present]),
+    "insert": Operation(lambda c, t: t.insert(c.batch, c.batch_values), kept),
+    "insert_or_assign": Operation(lambda c, t: t.insert_or_assign(c.batch, c.batch_values, out=c.mask()), assigned),
+    "insert_or_apply": Operation(lambda c, t: t.insert_or_apply(c.batch, c.batch_values, "add"), added),
+    "setdefault": Operation(lambda c, t: t.setdefault(c.batch, c.batch_values), kept),
+    "find": Operation(lambda c, t: t.find(c.batch, default=3)),
+    "get": Operation(lambda c, t: t.get(c.batch, c.batch_values)),
+    "get-single": Operation(lambda c, t: t.get(c.single)),
+    "pop": Operation(lambda c, t: t.pop(c.batch, 0), erased),
+    "popitem": Operation(lambda c, t: t.popitem(), count=1),
+    "del": Operation(erase_present, lambda before, batch: dict(list(before.items())[100:])),
+    "items": Operation(lambda c, t: t.items()),
+    "values": Operation(lambda c, t: t.values()),
+    "update-arrays": Operation(lambda c, t: t.update(c.batch, c.batch_values), assigned),
+    "update-mapping": Operation(
+        lambda c, t: t.update(dict(zip(map(tuple_or_int, c.keys), c.values.tolist(), strict=True))), assigned
+    ),
+    "union": Operation(lambda c, t: t | c.other),
+    "row_storage": Operation(lambda c, t: t.row_storage if c.rows else None),
+    "rows": Operation(lambda c, t: t.rows(c.batch) if c.rows else None),
+}
+SET_OPERATIONS = {
+    **COMMON,
+    "add": Operation(lambda c, t: t.add(c.batch), assigned),
+    "discard": Operation(lambda c, t: t.discard(c.batch), erased),
+    "remove": Operation(lambda c, t: t.remove(c.present), lambda before, batch: dict(list(before.items())[100:])),
+    "pop": Operation(lambda c, t: t.pop(), count=1),
+    "update-keys": Operation(lambda c, t: t.update(c.batch), assigned),
+    "intersection_update": Operation(lambda c, t: t.intersection_update(c.other), common),
+    "difference_update": Operation(lambda c, t: t.difference_update(c.other), erased),
+    "symmetric_difference_update": Operation(lambda c, t: t.symmetric_difference_update(c.other), in_one),
+    "union": Operation(lambda c, t: t | c.other),
+    "isdisjoint": Operation(lambda c, t: t.isdisjoint(c.other)),
+}
+
+
+def tuple_or_int(key: np.ndarray) -> Any:
+    return tuple(key.tolist()) if key.ndim else key.item()
+
+
+def operations(is_set: bool) -> dict[str, Operation]:
+    return SET_OPERATIONS if is_set else TABLE_OPERATIONS
+
+
+OF_TABLES = [(kind, False, name) for kind in KINDS for name in TABLE_OPERATIONS]
+OF_SETS = [(kind, True, name) for kind in SET_KINDS for name in SET_OPERATIONS]
+
+
+def case_name(value: Any) -> str:
+    kind, is_set, name = value
+    return f"{'set' if is_set else 'table'}-{kind}-{name}"
+
+
+def check_after(case: Case, operation: Operation, table: Any, error: BaseException | None, capacity: int) -> None:
+    """The table is as before where the call raised, and as the operation makes it where not; and it still works."""
+    if error is None:
+        contents = case.contents(table)
+        if operation.count:
+            assert contents.items() <= case.before.items()
+            assert len(contents) == len(case.before) - operation.count
+        else:
+            assert contents == operation.effect(case.before, case.batch_items)
+        return
+    assert case.contents(table) == case.before
+    assert table.capacity == capacity or (operation.inserts and table.capacity > capacity)
+    case.put(table, case.keys, case.values)
+    assert case.contents(table) == assigned(case.before, case.batch_items)
+    table.erase(case.place.array(case.first))
+    assert case.contents(table) == erased(case.batch_items, case.before)
+
+
+def call(operation: Operation, case: Case, table: Any) -> BaseException | None:
+    """What it raised."""
+    try:
+        operation.call(case, table)
+    except BaseException as error:
+        return error.with_traceback(None)  # whose frames would keep tables alive
+    return None
+
+
+# Memory of the resource ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", OF_TABLES + OF_SETS, ids=case_name)
+def test_each_allocation_raises_once(on_device: Framework, memory: RaisingMemory, tmp_path: Path, which: Any) -> None:
+    kind, is_set, name = which
+    operation = operations(is_set)[name]
+    case = Case(kind, is_set, on_device, tmp_path, 700, memory)
+    for error_type in ERRORS:
+        for for_ever in (False, True):
+            for place in range(MOST_PLACES):
+                table = case.make(case.first, case.first_values, memory=memory)
+                capacity = table.capacity
+                injected = error_type("of this test")
+                memory.fail(injected, place, for_ever=for_ever)
+                error = call(operation, case, table)
+                raised = memory.raised
+                memory.fail(None)
+                assert type(error) in (type(None), error_type), error
+                if error_type is not MemoryError:  # which means the same whoever makes it
+                    assert error is (injected if raised else None)
+                check_after(case, operation, table, error, capacity)
+                del table
+                memory.check_empty()
+                if not raised:
+                    break
+            else:
+                pytest.fail(f"{MOST_PLACES} places were not enough")
+
+
+INSERTIONS = [
+    (kind, is_set, name)
+    for kind, is_set, name in OF_TABLES + OF_SETS
+    if kind in ("scalars", "narrow", "vector-keys", "deterministic") and operations(is_set)[name].inserts
+    if name not in ("update-table", "update-mapping", "symmetric_difference_update")
+]
+
+
+@pytest.mark.parametrize("which", INSERTIONS, ids=case_name)
+def test_growth_after_an_insertion_raises(
+    on_device: Framework, memory: RaisingMemory, tmp_path: Path, which: Any
+) -> None:
+    """A batch that fits under a load of 0.92 is let in as it is, and the table grows afterwards: that may fail, too."""
+    kind, is_set, name = which
+    operation = operations(is_set)[name]
+    case = Case(kind, is_set, on_device, tmp_path, 2000, memory)
+    case.keys, case.values = case.keys[700:], case.values[700:]  # the new ones alone
+    case.batch_items = case.items(case.keys, case.values)
+    slots = int((len(case.first) + len(case.keys)) / 0.9)
+    for error_type in ERRORS:
+        for place in range(MOST_PLACES):
+            table = case.make(case.first, case.first_values, memory=memory)
+            table.rehash(slots)
+            capacity = table.capacity
+            assert 0.8 * capacity < len(case.first) + len(case.keys) < 0.92 * capacity
+            injected = error_type("of this test")
+            memory.fail(injected, place)
+            error = call(operation, case, table)
+            raised = memory.raised
+            memory.fail(None)
+            assert type(error) in (type(None), error_type), error
+            if error_type is not MemoryError:
+                assert error is (injected if raised else None)
+            check_after(case, operation, table, error, capacity)
+            del table
+            memory.check_empty()
+            if not raised:
+                break
+        else:
+            pytest.fail(f"{MOST_PLACES} places were not enough")
