@@ -89,11 +89,12 @@ def test_rows_are_read_while_the_table_grows(torch_cuda, reader):
         keys = torch.arange(ROWS // 2, device=GPU)
         table[keys] = 3
         rows = table.rows(keys)
+        with reading(other):
+            view = table.row_storage_as(reader)
         torch.cuda.synchronize(GPU)
         with on_stream(other):
             delay(cycles)
         with reading(other):
-            view = table.row_storage_as(reader)
             read = view[rows if reader == "torch" else module("cupy").from_dlpack(rows)]
         del view
         table.reserve(4 * ROWS)
