@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import importlib.metadata
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -23,7 +24,11 @@ PACKAGES = {
     "tensorflow": ["tensorflow", "tensorflow-cpu"],
     "numpy": ["numpy"],
 }
+#: Of the whole record, and of each of its other runs.
 FIELDS = {"date", "gpu", "driver", "cuda_runtime", "versions", "passed", "failed", "skipped", "sources_sha256"}
+#: Those that older records lack.
+NEW_FIELDS = {"gpus", "device", "runs"}
+RUN_FIELDS = {"date", "device", "passed", "failed", "skipped", "sources_sha256"}
 
 
 def sources_digest() -> str:
@@ -46,7 +51,7 @@ def version_of(distributions: list[str]) -> str | None:
 
 
 def describe_gpu() -> tuple[str | None, str | None]:
-    """Name and driver version of the first GPU."""
+    """Name and driver version of the first GPU; two GPUs of one machine are taken to be alike."""
     if shutil.which("nvidia-smi") is None:
         return None, None
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
@@ -55,14 +60,34 @@ def describe_gpu() -> tuple[str | None, str | None]:
     return name.strip() or None, driver.strip() or None
 
 
+def requested_device() -> str:
+    """The GPU that the tables of this run are on, as it was asked for."""
+    return os.environ.get("GPUHASH_TEST_DEVICE", "cuda")
+
+
+def updated(record: dict[str, Any] | None, run: dict[str, Any]) -> dict[str, Any]:
+    """The record after another run. The one on "cuda" is the record, and those on other devices stand in its "runs", of
+    which the last on each device stays. They go with the machine and the sources that they were made with."""
+    others = [] if record is None else record.get("runs", [])
+    if run["device"] == "cuda":
+        return {**run, "runs": [other for other in others if other["sources_sha256"] == run["sources_sha256"]]}
+    if record is None:
+        raise ValueError(f"there is no run on 'cuda' yet that one on {run['device']!r} could be added to")
+    mine = {name: value for name, value in run.items() if name in RUN_FIELDS}
+    others = [other for other in others if other["device"] != run["device"]]
+    return {**record, "runs": sorted([*others, mine], key=lambda other: str(other["device"]))}
+
+
 def write_record(counts: dict[str, int]) -> None:
     from gpuhash import _core
 
     gpu, driver = describe_gpu()
     build = _core.build_info()
-    record: dict[str, Any] = {
+    run: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "gpu": gpu,
+        "gpus": len(_core.platform_devices("cuda")),
+        "device": requested_device(),
         "driver": driver,
         "cuda_runtime": build["cuda_version"],
         "build": build,
@@ -70,4 +95,5 @@ def write_record(counts: dict[str, int]) -> None:
         **counts,
         "sources_sha256": sources_digest(),
     }
-    RECORD.write_text(json.dumps(record, indent=2) + "\n")
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else None
+    RECORD.write_text(json.dumps(updated(record, run), indent=2) + "\n")

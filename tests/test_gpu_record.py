@@ -6,7 +6,7 @@ import json
 import warnings
 
 import pytest
-from gpu_record import FIELDS, RECORD, sources_digest
+from gpu_record import FIELDS, NEW_FIELDS, RECORD, RUN_FIELDS, sources_digest, updated
 
 
 def test_record_is_complete_and_has_no_failures(request):
@@ -21,6 +21,17 @@ def test_record_is_complete_and_has_no_failures(request):
     assert record["passed"] > 0
     assert record["gpu"]
     assert record["driver"]
+    if record.keys() & NEW_FIELDS:  # older records lack them
+        assert record.keys() >= NEW_FIELDS
+        assert record["device"] == "cuda"
+        assert record["gpus"] >= 1
+        for run in record["runs"]:
+            assert run.keys() == RUN_FIELDS
+            assert run["failed"] == 0
+            assert run["passed"] > 0
+            assert run["sources_sha256"] == record["sources_sha256"]
+        if record["gpus"] >= 2:
+            assert [run["device"] for run in record["runs"]] == ["cuda:1"]
     if record["sources_sha256"] != sources_digest():
         warnings.warn("the sources changed since tests/gpu_record.json was written", stacklevel=1)
 
@@ -37,3 +48,24 @@ def test_digest_follows_the_sources(tmp_path, monkeypatch):
     assert sources_digest() == digest
     (tmp_path / "cpp" / "a.cpp").write_text("int b;")
     assert sources_digest() != digest
+
+
+def test_runs_on_other_devices_stand_beside_the_one_on_cuda():
+    def run(device, passed, sources="same"):
+        fields = {**dict.fromkeys(FIELDS | NEW_FIELDS - {"runs"}, "x"), "device": device, "passed": passed}
+        return {**fields, "sources_sha256": sources}
+
+    with pytest.raises(ValueError, match="cuda:1"):
+        updated(None, run("cuda:1", 1))
+    record = updated(None, run("cuda", 10))
+    assert record == {**run("cuda", 10), "runs": []}
+    for device, passed in [("cuda:2", 3), ("cuda:1", 4), ("cuda:1", 5)]:
+        record = updated(record, run(device, passed))
+    assert {name: record[name] for name in run("cuda", 10)} == run("cuda", 10)
+    assert [(each["device"], each["passed"]) for each in record["runs"]] == [("cuda:1", 5), ("cuda:2", 3)]
+    assert all(each.keys() == RUN_FIELDS for each in record["runs"])
+    again = updated(record, run("cuda", 11))
+    assert again == {**run("cuda", 11), "runs": record["runs"]}
+    assert updated(again, run("cuda", 12, "changed"))["runs"] == []
+    older = {name: value for name, value in run("cuda", 1).items() if name not in NEW_FIELDS}
+    assert [each["device"] for each in updated(older, run("cuda:1", 2))["runs"]] == ["cuda:1"]

@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from frameworks import GPU, capture, current_stream, delay, event_now, new_stream, on_stream, to_numpy
+from raw_streams import PER_THREAD, RawStreams, external_stream, on_handle
 from samples import random_keys, same_bytes
 
-from gpuhash import HashTable, TableFullError
+from gpuhash import HashTable, TableFullError, _core
 
 THREADS = 6
 
@@ -376,3 +377,102 @@ def test_no_maintenance_under_a_captured_graph(torch_cuda):
     graph.replay()
     assert found.all()
     assert torch.equal(values, fixed + round_)
+
+
+@pytest.mark.parametrize("method", ["insert", "insert_or_assign", "insert_or_apply"])
+@pytest.mark.parametrize(("count", "threshold"), [(20_000, 1), (1 << 22, -1)], ids=["partitioned", "large"])
+def test_cleared_outside_of_a_graph_that_inserts(torch_cuda, method, count, threshold):
+    """A table that was cleared is empty for certain only as long as no graph inserts: the next batch has to look."""
+    torch = torch_cuda
+    table = HashTable("int64", "int64", device=GPU)
+    table.reserve(count * 3 // 2)
+    keys = torch.arange(1000, device=GPU)
+    new = torch.zeros(1000, dtype=torch.bool, device=GPU)
+    others = torch.arange(count, device=GPU) + 1000
+    table.insert_or_assign(keys, keys * 5, out=new)
+    assert len(table) == 1000
+    graph = torch.cuda.CUDAGraph()
+    with capture(graph):
+        table.insert_or_assign(keys, keys * 5, out=new)
+    _core.set_partition_threshold(threshold)
+    try:
+        for clears in range(3):
+            if clears == 1:
+                table.erase(table.keys(like="torch"))
+            else:
+                table.clear()
+            graph.replay()
+            getattr(table, method)(others, others * 7, *(["add"] if method == "insert_or_apply" else []))
+            assert len(table) == 1000 + count
+            values, found = table.find(keys)
+            assert bool(found.all())
+            assert torch.equal(values, keys * 5)
+            assert torch.equal(table[others], others * 7)
+            assert bool(new.all())
+    finally:
+        _core.set_partition_threshold(-1)
+
+
+def test_readers_by_the_per_thread_default_stream(torch_cuda):
+    """Its handle is the same in all threads, and the stream is another in each."""
+    torch = torch_cuda
+    table = HashTable("int64", "int64", device=GPU)
+    table.reserve(100_000)
+    keys = torch.arange(1000, device=GPU)
+    new, found = (torch.zeros(1000, dtype=torch.bool, device=GPU) for _ in range(2))
+    got = torch.zeros_like(keys)
+
+    def write(cycles):
+        with on_handle(PER_THREAD):
+            delay(cycles)
+            table.insert_or_assign(keys, keys, out=new)
+
+    def read(cycles):
+        with on_handle(PER_THREAD):
+            table.find(keys, out=(got, found))
+            external_stream(PER_THREAD).synchronize()
+
+    with ThreadPoolExecutor(1) as writer, ThreadPoolExecutor(1) as reader:
+        for cycles in (1000, 100_000_000, 100_000_000, 100_000_000):
+            table.clear()
+            found.zero_()
+            torch.cuda.synchronize(GPU)
+            writer.submit(write, cycles).result()
+            reader.submit(read, cycles).result()
+            torch.cuda.synchronize(GPU)
+            assert bool(found.all())
+            assert torch.equal(got, keys)
+
+
+def test_readers_by_a_stream_that_has_the_handle_of_a_destroyed_one(torch_cuda):
+    torch = torch_cuda
+    streams = RawStreams()
+    table = HashTable("int64", "int64", device=GPU)
+    table.reserve(100_000)
+    keys = torch.arange(1000, device=GPU)
+    new, found = (torch.zeros(1000, dtype=torch.bool, device=GPU) for _ in range(2))
+    got = torch.zeros_like(keys)
+    came_again = 0
+    for cycles in [1000] + [50_000_000] * 10:
+        table.clear()
+        found.zero_()
+        torch.cuda.synchronize(GPU)
+        first = streams.make()
+        with on_handle(first):
+            delay(cycles)
+            table.insert_or_assign(keys, keys, out=new)
+        streams.destroy(first)
+        made = [streams.make()]
+        while made[-1] != first and len(made) < 50:
+            made.append(streams.make())
+        came_again += made[-1] == first
+        with on_handle(made[-1]):
+            table.find(keys, out=(got, found))
+            external_stream(made[-1]).synchronize()
+        assert bool(found.all())
+        assert torch.equal(got, keys)
+        len(table)  # on a stream that stays
+        for handle in made:
+            streams.destroy(handle)
+    if not came_again:
+        pytest.skip("no handle came again, so nothing was shown")
