@@ -1,4 +1,4 @@
-"""Tables in PyTorch's checkpoints, which torch.load takes without trusting them, in processes of any order of imports."""
+"""Tables in PyTorch's checkpoints, which torch.load takes as safe, whatever was imported first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IMPORTS = {
     "torch.serialization-first": "import gpuhash, torch.serialization",
     "torch-by-another": "import gpuhash, torch.nn as nn; import torch",
     "torch-by-name": "import gpuhash, importlib; torch = importlib.import_module('torch')",
-    "looked-for-before": "import gpuhash, importlib.util; importlib.util.find_spec('torch.serialization'); import torch",
+    "looked-for-before": "import gpuhash; from importlib import util; util.find_spec('torch.serialization'); import torch",
 }
 
 

@@ -167,9 +167,8 @@ def check_trusted(path: Path, kind: int) -> None:
         return
     advice = "remove it" if kind == stat.S_IFREG else "take their right to write and empty it (chmod go-w)"
     raise ImportError(
-        f"gpuhash.tensorflow loads no compiled ops from {path.parent if kind == stat.S_IFREG else path}: {path} {fault}, "
-        f"so it may hold another's code; {advice}, or name a folder of your own in the environment variable "
-        "GPUHASH_CACHE"
+        f"gpuhash.tensorflow loads no compiled ops that others may have made: {path} {fault}; {advice}, or name a "
+        "folder of your own in the environment variable GPUHASH_CACHE"
     )
 
 
