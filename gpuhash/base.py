@@ -16,6 +16,7 @@ from .dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, key_dtype_name
 from .memory import make_context
 
 _ITERATION_CHUNK = 4096
+_LEAST_LOAD_FACTOR = 1 / 16  # at which a file's items are inserted
 # torch.save pickles bytes as text, in up to two bytes each, and takes no text of 4 GiB or more.
 _PART_BYTES = 1 << 30
 
@@ -347,8 +348,16 @@ class KeyedTable(Calls):
             for array in (contents.keys, contents.values)
             if array is not None
         ]
-        self._core.reserve(len(contents.keys), stream)
+        # A file of a few bytes may say that its keys need all memory that there is, at a load factor of 1e-9. Then they
+        # lie denser, until the table grows.
+        factor = self.max_load_factor
+        self.max_load_factor = max(factor, _LEAST_LOAD_FACTOR)
+        try:
+            self._core.reserve(len(contents.keys), stream)
+        except _core.TableFullError as error:
+            raise ValueError(f"the file's keys do not fit into its max_capacity: {error}") from None
         self._core.insert(arrays[0], arrays[1] if len(arrays) > 1 else None, False, "assign", None, stream)
+        self.max_load_factor = factor
         if len(self) != len(contents.keys):
             raise ValueError(
                 f"the file has {len(contents.keys)} keys, of which only {len(self)} are distinct: it is damaged"

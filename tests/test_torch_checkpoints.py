@@ -20,7 +20,7 @@ IMPORTS = {
     "torch.serialization-first": "import gpuhash, torch.serialization",
     "torch-by-another": "import gpuhash, torch.nn as nn; import torch",
     "torch-by-name": "import gpuhash, importlib; torch = importlib.import_module('torch')",
-    "looked-for-before": "import gpuhash; from importlib import util; util.find_spec('torch.serialization'); import torch",
+    "looked-for-before": "import gpuhash, importlib.util as u; u.find_spec('torch.serialization'); import torch",
 }
 
 
