@@ -17,8 +17,8 @@ void check(const TableOptions& options) {
   if (!is_integer(options.key_dtype))
     throw DTypeError("keys of dtype " + std::string(name(options.key_dtype)) +
                      " were given; keys are integers: view them as an integer dtype of the same width");
-  const std::size_t bytes = itemsize(options.key_dtype) * static_cast<std::size_t>(options.key_elements);
-  if (options.key_elements < 1 || bytes > kMaxKeyBytes)
+  const auto most = static_cast<std::int64_t>(kMaxKeyBytes / itemsize(options.key_dtype));
+  if (options.key_elements < 1 || options.key_elements > most)
     throw ShapeError("keys of " + std::to_string(options.key_elements) + " x " + std::string(name(options.key_dtype)) +
                      " were asked for; a key has 1 to " + std::to_string(kMaxKeyBytes) + " bytes");
   std::int64_t value_bytes = options.value_dtype ? static_cast<std::int64_t>(itemsize(*options.value_dtype)) : 0;

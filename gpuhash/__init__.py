@@ -2,7 +2,9 @@
 
 from importlib.metadata import version
 
+from . import weights_only
 from ._core import CudaError, PlatformError, TableFullError
+from .base import unpickle
 from .hash_set import HashSet
 from .set_routines import factorize, isin, unique
 from .store import TensorStore, store
@@ -26,6 +28,12 @@ __all__ = [
     "set_num_threads",
     "store",
     "unique",
+    "unpickle",
 ]
 
 __version__ = version("gpuhash")
+
+# Pickles name them so, wherever they are defined.
+for _public in (HashSet, HashTable, unpickle):
+    _public.__module__ = __name__
+weights_only.allow(HashSet, HashTable, unpickle)

@@ -16,6 +16,9 @@ from .dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, key_dtype_name
 from .memory import make_context
 
 _ITERATION_CHUNK = 4096
+_LEAST_LOAD_FACTOR = 1 / 16  # at which a file's items are inserted
+# torch.save pickles bytes as text, in up to two bytes each, and takes no text of 4 GiB or more.
+_PART_BYTES = 1 << 30
 
 
 class KeyedTable(Calls):
@@ -353,8 +356,16 @@ class KeyedTable(Calls):
             for array in (contents.keys, contents.values)
             if array is not None
         ]
-        self._core.reserve(len(contents.keys), stream)
+        # A file of a few bytes may say that its keys need all memory that there is, at a load factor of 1e-9. Then they
+        # lie denser, until the table grows.
+        factor = self.max_load_factor
+        self.max_load_factor = max(factor, _LEAST_LOAD_FACTOR)
+        try:
+            self._core.reserve(len(contents.keys), stream)
+        except _core.TableFullError as error:
+            raise ValueError(f"the file's keys do not fit into its max_capacity: {error}") from None
         self._core.insert(arrays[0], arrays[1] if len(arrays) > 1 else None, False, "assign", None, stream)
+        self.max_load_factor = factor
         if len(self) != len(contents.keys):
             raise ValueError(
                 f"the file has {len(contents.keys)} keys, of which only {len(self)} are distinct: it is damaged"
@@ -382,8 +393,44 @@ class KeyedTable(Calls):
         return cls._restore(serialization.read_file(path), device, memory, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (type(self), self.device, serialization.to_bytes(self._contents()))
+        data = serialization.to_bytes(self._contents())
+        parts = [data[begin : begin + _PART_BYTES] for begin in range(0, len(data), _PART_BYTES)]
+        return unpickle, (type(self), self.device, *parts)
+
+    def __setstate__(self, state: object) -> None:
+        # Pickles call unpickle(), which checks all that it is given; one that sets attributes was not made by a table.
+        raise TypeError(f"the pickle sets the state of a {type(self).__name__}, which none made by gpuhash does")
 
 
-def _unpickle(cls: type[KeyedTable], device: str, data: bytes) -> KeyedTable:
-    return cls._restore(serialization.from_bytes(data), device, None, None)
+def unpickle(kind: type[KeyedTable], device: str, *parts: bytes) -> KeyedTable:
+    """What the pickle of a table calls to make it again; it checks as much as ``load`` does. Waits.
+
+    The name and the memory resource of the table are not in its pickle, and the rows are numbered anew.
+
+    Parameters
+    ----------
+    kind
+        ``HashTable``, ``HashSet`` or a class derived from them.
+    device
+        "cpu", or "cuda:" and a number.
+    *parts
+        The contents of a file that ``save`` would write, in pieces.
+
+    Raises
+    ------
+    TypeError
+        For another class, and for anything but text and bytes.
+    ValueError
+        Where the bytes are damaged, or hold no table of this class.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, KeyedTable)):
+        raise TypeError(f"{kind!r} was given, expected HashTable or HashSet")
+    if not isinstance(device, str):
+        raise TypeError(f"a device of type {type(device).__name__} was given, expected its name")
+    for part in parts:
+        if not isinstance(part, bytes):
+            raise TypeError(f"a {type(part).__name__} was given, expected bytes")
+    return kind._restore(serialization.from_bytes(b"".join(parts)), device, None, None)
+
+
+_unpickle = unpickle  # its name in pickles that were made before it was public

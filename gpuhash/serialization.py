@@ -206,7 +206,7 @@ def _describe(metadata: dict[str, str]) -> Contents:
     key_dtype = metadata.get("key_dtype", "")
     if key_dtype not in ITEMSIZES or not is_integer(key_dtype):
         raise ValueError(f"the key dtype {key_dtype!r} is none that tables take")
-    key_shape = _shape(metadata.get("key_shape"), "key_shape")
+    key_shape = _shape_of_text(_entry(metadata, "key_shape"), "key_shape")
     if len(key_shape) > 1 or not 1 <= math.prod(key_shape) * ITEMSIZES[key_dtype] <= MAX_KEY_BYTES:
         raise ValueError(f"keys of {key_dtype} and shape {key_shape} are none that tables take")
     value_dtype: str | None = None
@@ -216,33 +216,49 @@ def _describe(metadata: dict[str, str]) -> Contents:
         value_dtype = metadata.get("value_dtype", "")
         if value_dtype not in ITEMSIZES:
             raise ValueError(f"the value dtype {value_dtype!r} is none that tables take")
-        value_shape = _shape(metadata.get("value_shape"), "value_shape")
+        value_shape = _shape_of_text(_entry(metadata, "value_shape"), "value_shape")
         if not 1 <= math.prod(value_shape) * ITEMSIZES[value_dtype] <= MAX_VALUE_BYTES:
             raise ValueError(f"values of {value_dtype} and shape {value_shape} are none that tables take")
-        default = _default(metadata.get("default", ""), value_dtype, value_shape)
+        default = _default(_entry(metadata, "default"), value_dtype, value_shape)
     empty = np.empty(0, np.uint8)
     return Contents(
         key_dtype=key_dtype,
         key_shape=key_shape,
         value_dtype=value_dtype,
         value_shape=value_shape,
-        max_load_factor=_load_factor(metadata.get("max_load_factor", "")),
-        max_capacity=_max_capacity(metadata.get("max_capacity", "")),
-        deterministic=metadata.get("deterministic") == "true",
-        seed=_seed(metadata.get("seed", "")),
+        max_load_factor=_load_factor(_entry(metadata, "max_load_factor")),
+        max_capacity=_max_capacity(_entry(metadata, "max_capacity")),
+        deterministic=_flag(_entry(metadata, "deterministic"), "deterministic"),
+        seed=_seed(metadata.get("seed", "")),  # optional: files of before seeds lack it
         default=default,
         keys=empty,
         values=None,
     )
 
 
+def _entry(metadata: dict[str, str], name: str) -> str:
+    """An entry that every file has: a table without it would not be the one that was saved."""
+    if name not in metadata:
+        raise ValueError(f"the metadata have no {name!r}")
+    return metadata[name]
+
+
+def _flag(text: str, name: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(f"{name} is {text[:40]!r}, expected 'true' or 'false'")
+    return text == "true"
+
+
+def _shape_of_text(text: str, name: str) -> Shape:
+    """A shape from its list of integers in JSON."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{name} is no list of integers") from None
+    return _shape(value, name)
+
+
 def _shape(value: Any, name: str) -> Shape:
-    """A shape from a list of integers, or from a text that is one in JSON."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            raise ValueError(f"{name} is no list of integers") from None
     if not isinstance(value, list) or len(value) > _MAX_DIMENSIONS:
         raise ValueError(f"{name} is no list of up to {_MAX_DIMENSIONS} integers")
     if any(type(length) is not int or not 0 <= length < 1 << 62 for length in value):
@@ -256,7 +272,7 @@ def _load_factor(text: str) -> float:
     except ValueError:
         factor = math.nan
     if not 0 < factor <= 1:
-        raise ValueError(f"max_load_factor is {text!r}, expected a number in (0, 1]")
+        raise ValueError(f"max_load_factor is {text[:40]!r}, expected a number in (0, 1]")
     return factor
 
 

@@ -175,9 +175,44 @@ def test_every_path(simd, threads):
     assert done.returncode == 0, done.stderr
 
 
-def test_unknown_instructions_are_refused():
-    environment = {**os.environ, "GPUHASH_SIMD": "abacus"}
-    command = [sys.executable, "-P", "-c", "import gpuhash; gpuhash.HashTable('int64', 'int64')[1] = 1"]
+NEEDS_INSTRUCTIONS = {
+    "an assignment": "gpuhash.HashTable('int64', 'int64')[1] = 1",
+    "a lookup": "gpuhash.HashTable('int64', 'int64').find(np.arange(10))",
+    "rows": "gpuhash.HashTable('int64', 'int64', value_shape=(3,)).insert(np.arange(10), np.ones((10, 3), np.int64))",
+    "a set": "gpuhash.HashSet('int32').add(np.arange(10, dtype=np.int32))",
+    "an inference": "gpuhash.HashTable.from_items(np.arange(3), np.arange(3))",
+}
+NEEDS_THREADS = {
+    "an insertion": "gpuhash.HashTable('int64', 'int64').insert(np.arange(10**6), np.arange(10**6))",
+    "room": "gpuhash.HashTable('int64', 'int64').reserve(10**7)",
+    "unique": "gpuhash.unique(np.arange(10**6))",
+    "factorize": "gpuhash.factorize(np.arange(10**6))",
+    "isin": "gpuhash.isin(np.arange(10**6), np.arange(10**6))",
+}
+BAD_SETTINGS = [
+    *(("GPUHASH_SIMD", "avx9", "expected portable, avx2 or avx512", call) for call in NEEDS_INSTRUCTIONS.values()),
+    *(("GPUHASH_NUM_THREADS", "abc", "expected a positive number", call) for call in NEEDS_THREADS.values()),
+    *(("GPUHASH_NUM_THREADS", bad, "expected a positive number", NEEDS_THREADS["unique"]) for bad in ("0", "-3", "2x")),
+    ("GPUHASH_NUM_THREADS", "9" * 30, "expected a positive number", NEEDS_THREADS["unique"]),
+]
+
+
+@pytest.mark.parametrize(("variable", "setting", "expected", "call"), BAD_SETTINGS)
+def test_settings_that_cannot_be_are_refused(variable, setting, expected, call):
+    """A ValueError of the call that needs them, which can be caught; the same call raises it again."""
+    program = f"""
+import numpy as np, gpuhash
+for _ in range(2):
+    try:
+        {call}
+    except ValueError as error:
+        print(error)
+"""
+    command = [sys.executable, "-P", "-c", program]
+    environment = {**os.environ, variable: setting}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "ValueError: GPUHASH_SIMD is 'abacus'; expected portable, avx2 or avx512" in done.stderr
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert line.startswith(f"{variable} is '{setting}'; {expected}")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -228,6 +231,7 @@ EDITS = {
     "huge-shape": lambda h: edit(h, "keys", "shape", [1 << 62]),
     "overflowing-shape": lambda h: edit(h, "keys", "shape", [50, 1 << 32, 1 << 32]),
     "text-shape": lambda h: edit(h, "keys", "shape", "50"),
+    "shape-of-text": lambda h: edit(h, "keys", "shape", "[50]"),
     "bool-shape": lambda h: edit(h, "keys", "shape", [True]),
     "no-shape": lambda h: h["keys"].pop("shape"),
     "scalar-keys": lambda h: edit(h, "keys", "shape", []),
@@ -263,6 +267,68 @@ def test_damaged_metadata(saved, junk):
         except ValueError:
             continue
         assert len(items_of(loaded)) == len(loaded)
+
+
+@pytest.mark.parametrize("entry", ["deterministic", "max_capacity", "max_load_factor", "default"])
+def test_options_that_are_missing_or_misspelt(saved, entry):
+    """The table would load without them, and be another one."""
+    header, data = split(saved)
+    said = header["__metadata__"].pop(entry)
+    saved.write_bytes(join(header, data))
+    with pytest.raises(ValueError, match=entry):
+        HashTable.load(saved)
+    header["__metadata__"][entry.swapcase()] = said
+    saved.write_bytes(join(header, data))
+    with pytest.raises(ValueError, match=entry):
+        HashTable.load(saved)
+
+
+@pytest.mark.parametrize("text", ["True", "1", "tru", "", "yes"])
+def test_a_flag_is_true_or_false(saved, text):
+    header, data = split(saved)
+    header["__metadata__"]["deterministic"] = text
+    saved.write_bytes(join(header, data))
+    with pytest.raises(ValueError, match="expected 'true' or 'false'"):
+        HashTable.load(saved)
+
+
+@pytest.mark.parametrize("factor", ["0", "-0.5", "1.0000001", "nan", "inf", "-inf", "1e999", "", "a half"])
+def test_load_factors_that_cannot_be(saved, factor):
+    header, data = split(saved)
+    header["__metadata__"]["max_load_factor"] = factor
+    saved.write_bytes(join(header, data))
+    with pytest.raises(ValueError, match=r"max_load_factor.*expected a number in \(0, 1\]"):
+        HashTable.load(saved)
+
+
+@pytest.mark.parametrize("factor", ["1e-9", "1e-30", "5e-324"])
+def test_tiny_load_factors_take_no_memory(saved, factor):
+    """Fifty keys at 1e-9 would have a terabyte; in a process of its own, since it would not come back."""
+    header, data = split(saved)
+    header["__metadata__"]["max_load_factor"] = factor
+    saved.write_bytes(join(header, data))
+    program = "import sys, gpuhash; t = gpuhash.load(sys.argv[1]); print(len(t), t.nbytes < 10**6, t.max_load_factor)"
+    command = [sys.executable, "-P", "-c", program, str(saved)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["50", "True", repr(float(factor))], done.stderr
+
+
+def test_more_keys_than_max_capacity(saved):
+    header, data = split(saved)
+    header["__metadata__"]["max_capacity"] = "7"
+    saved.write_bytes(join(header, data))
+    with pytest.raises(ValueError, match="max_capacity"):
+        HashTable.load(saved)
+
+
+def test_two_thousand_mutations():
+    """Each is refused, or loads as what its bytes say; see there for a run of more."""
+    program = Path(__file__).with_name("fuzz_files.py")
+    command = [sys.executable, str(program), "--files", "2000"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "0 failures" in done.stdout
+    assert "loaded" in done.stdout
 
 
 def test_a_file_with_the_same_key_twice(saved):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -103,3 +104,103 @@ def test_a_library_made_ahead_is_used(tmp_path):
     ahead.touch()
     assert build.find_or_compile(tmp_path) == ahead
     assert build.find_or_compile(package) != ahead
+
+
+# Whom the cache trusts -----------------------------------------------------------------------------------------------
+
+PACKAGE = Path(_core.__file__).resolve().parent
+
+
+@pytest.fixture
+def cached(tmp_path, monkeypatch):
+    """A cache with one library in it, made by a compiler that is quick about it."""
+    build = need_build()
+    monkeypatch.setenv("GPUHASH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "compile_library", lambda output, *_: output.write_bytes(b"ops"))
+    umask = os.umask(0o022)
+    yield build.find_or_compile(PACKAGE)
+    os.umask(umask)
+
+
+def test_a_cache_that_is_made_is_private(cached):
+    assert stat.S_IMODE(cached.parent.stat().st_mode) == 0o700
+    assert need_build().find_or_compile(PACKAGE) == cached
+
+
+def test_what_is_compiled_can_be_written_by_its_owner_alone(tmp_path, monkeypatch):
+    """Whatever the umask: a cache must take the library that it made."""
+    build = need_build()
+    compiler = tmp_path / "c++"
+    compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\numask 0\n: > "$2"\nchmod 777 "$2"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    build.compile_library(tmp_path / "made.so", PACKAGE / "include", PACKAGE, str(PACKAGE))
+    assert stat.S_IMODE((tmp_path / "made.so").stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o777, 0o1777, 0o702], ids=oct)
+def test_a_folder_that_others_can_write_to_is_refused(cached, mode):
+    cached.parent.chmod(mode)
+    with pytest.raises(ImportError, match=r"can be written by other users.*chmod go-w.*GPUHASH_CACHE"):
+        need_build().find_or_compile(PACKAGE)
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o666, 0o702], ids=oct)
+def test_a_library_that_others_can_write_to_is_refused(cached, mode):
+    cached.chmod(mode)
+    with pytest.raises(ImportError, match=r"can be written by other users.*remove it.*GPUHASH_CACHE"):
+        need_build().find_or_compile(PACKAGE)
+
+
+@pytest.mark.parametrize("kind", ["folder", "library"])
+def test_what_belongs_to_another_is_refused(cached, monkeypatch, kind):
+    build = need_build()
+    path = cached if kind == "library" else cached.parent
+    if os.geteuid() == 0:
+        os.chown(path, 12345, -1)
+    elif kind == "library":
+        pytest.skip("only root can give one of both away")
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(ImportError, match=r"belongs to user \d+.*GPUHASH_CACHE"):
+        build.find_or_compile(PACKAGE)
+
+
+def test_symbolic_links(cached, tmp_path, monkeypatch):
+    """One to a folder is followed, and what it leads to is checked; one in the place of the library is refused."""
+    build = need_build()
+    link = tmp_path / "link"
+    link.symlink_to(cached.parent)
+    monkeypatch.setenv("GPUHASH_CACHE", str(link))
+    assert build.find_or_compile(PACKAGE) == cached
+    cached.parent.chmod(0o777)
+    with pytest.raises(ImportError, match="can be written by other users"):
+        build.find_or_compile(PACKAGE)
+    cached.parent.chmod(0o700)
+    cached.rename(tmp_path / "elsewhere.so")
+    cached.symlink_to(tmp_path / "elsewhere.so")
+    with pytest.raises(ImportError, match="is no regular file"):
+        build.find_or_compile(PACKAGE)
+
+
+def test_below_a_folder_that_all_may_write_to(cached, tmp_path, monkeypatch):
+    """As in /tmp, where the sticky bit keeps others from renaming what is not theirs; without it they could."""
+    build = need_build()
+    everybodys = tmp_path / "everybody's"
+    everybodys.mkdir()
+    monkeypatch.setenv("GPUHASH_CACHE", str(everybodys / "cache"))
+    everybodys.chmod(0o1777)
+    made = build.find_or_compile(PACKAGE)
+    assert made == everybodys / "cache" / cached.name
+    everybodys.chmod(0o777)
+    with pytest.raises(ImportError, match=r"every user can rename.*chmod \+t.*GPUHASH_CACHE"):
+        build.find_or_compile(PACKAGE)
+
+
+def test_an_import_from_a_cache_of_everybody_fails(tmp_path):
+    tmp_path.chmod(0o777)
+    process = start(tmp_path)
+    _, err = process.communicate()
+    assert process.returncode != 0
+    assert "ImportError: gpuhash.tensorflow loads no compiled ops that others may have made" in err
+    assert "compiling" not in err

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
+import textwrap
 import weakref
 
 import numpy as np
@@ -328,6 +332,213 @@ def test_another_kind_of_table_of_the_name_is_refused(tools, device):
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"int64.*int32"):
         ours.MutableHashTable("int32", "float32", 0, shared_name=f"of floats on {device}", device=place)
     python.close()
+
+
+def test_a_name_that_was_given_up_is_not_taken_by_an_op_that_fails(tools, device):
+    """Neither does it come back, nor does TensorFlow keep a table of another kind under it."""
+    tf, ours, place = tools
+    name = f"closed and of floats on {device}"
+    python = gpuhash.HashTable("int64", "float32", device=device, name=name)
+    table = ours.MutableHashTable("int64", "float32", 0.0, shared_name=name, device=place)
+    python.close()
+    for key_dtype, value_dtype in (("int64", "int64"), ("int32", "float32")):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="the op asks for"):
+            ours.MutableHashTable(key_dtype, value_dtype, 0, shared_name=name, device=place)
+        assert name not in gpuhash._core.table_names()
+    # An op that fits gives it the name back, and an op that does not leaves that as it is.
+    table.insert([1], [1.5])
+    assert ours.MutableHashTable("int64", "float32", 0.0, shared_name=name, device=place)[[1]].numpy() == [1.5]
+    assert gpuhash.open(name)[1] == 1.5
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the op asks for"):
+        ours.MutableHashTable("int64", "int64", 0, shared_name=name, device=place)
+    assert gpuhash.open(name)[1] == 1.5
+    gpuhash.open(name).close()
+
+
+def test_an_op_that_fails_keeps_no_table(tools, device):
+    """Nor does it take the place of the table that TensorFlow has under the name."""
+    tf, ours, place = tools
+    name = f"of shorts on {device}"
+    python = gpuhash.HashTable("int64", "int16", device=device, name=name)
+    core = weakref.ref(python._core)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the op asks for"):
+        ours.MutableHashTable("int64", "float64", 0, shared_name=name, device=place)
+    python.close()
+    del python
+    gc.collect()
+    assert core() is None
+    table = ours.MutableHashTable("int64", "float64", -1.0, shared_name=name, device=place)  # the name is free
+    table.insert([1], [2.0])
+    gpuhash.open(name).close()
+    other = gpuhash.HashTable("int64", "int16", device=device, name=name)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the op asks for"):
+        ours.MutableHashTable("int64", "float64", -1.0, shared_name=name, device=place)
+    assert table.lookup([1]).numpy() == [2.0]
+    assert gpuhash.open(name) == other
+    other.close()
+
+
+@pytest.mark.parametrize("setting", ["GPUHASH_SIMD=avx9", "GPUHASH_NUM_THREADS=abc"])
+def test_settings_that_cannot_be_are_errors_of_the_ops(setting):
+    """In eager mode and in a graph; the process goes on."""
+    need_tensorflow()
+    program = """
+        import tensorflow as tf
+        import gpuhash.tensorflow as ours
+        def work():
+            table = ours.MutableHashTable("int64", "int64", -1, device="CPU:0", experimental_is_anonymous=True)
+            keys = tf.range(10**6, dtype=tf.int64)
+            table.insert(keys, keys)
+            return table.size()
+        for run in (work, tf.function(work)):
+            try:
+                print(run())
+            except tf.errors.InvalidArgumentError as error:
+                print("InvalidArgumentError", str(error).replace("\\n", " "))
+    """
+    variable, value = setting.split("=")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", textwrap.dedent(program)],
+        env={**os.environ, variable: value},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert line.startswith("InvalidArgumentError")
+        assert f"{variable} is '{value}'; expected" in line
+
+
+# Attributes and inputs that no table has -----------------------------------------------------------------------------
+
+BAD_ATTRIBUTES = {
+    "keys of 2^64 bytes": {"key_shape": [2**61]},
+    "keys of 2^64 + 8 bytes": {"key_shape": [2**61 + 1]},
+    "keys of 2^63 numbers": {"key_shape": [2**63 - 1]},
+    "keys of 2^80 numbers": {"key_shape": [2**40, 2**40]},
+    "keys of 24 bytes": {"key_shape": [3]},
+    "keys of none": {"key_shape": [0]},
+    "keys of rank 2": {"key_shape": [1, 1]},
+    "keys of a negative number": {"key_shape": [-1]},
+    "keys of an unknown shape": {"key_shape": "unknown"},
+    "values of 2^64 bytes": {"value_shape": [2**61]},
+    "values of 2^80 numbers": {"value_shape": [2**40, 2**40]},
+    "values of none and 2^80 numbers": {"value_shape": [0, 2**40, 2**40]},
+    "values of 2^31 bytes": {"value_shape": [2**14, 2**14]},
+    "values of none": {"value_shape": [3, 0]},
+    "values of a negative number": {"value_shape": [-1]},
+    "a negative size": {"total_buckets": -1},
+    "a size of 2^62": {"total_buckets": 2**62},
+    "a size of 2^63 - 1": {"total_buckets": 2**63 - 1},
+}
+
+
+@pytest.mark.parametrize("bad", BAD_ATTRIBUTES)
+def test_attributes_that_no_table_has_are_refused(tools, bad):
+    tf, ours, device = tools
+    attributes = {"key_dtype": "int64", "value_dtype": "int64", **BAD_ATTRIBUTES[bad]}
+    if attributes.get("key_shape") == "unknown":
+        attributes["key_shape"] = tf.TensorShape(None)
+    with tf.device(device):
+        for make in (
+            ours.ops.cuda_anonymous_mutable_hash_table,
+            lambda **given: ours.ops.cuda_mutable_hash_table_v2(shared_name="never made", **given),
+        ):
+            with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
+                make(**attributes)
+    assert "never made" not in gpuhash._core.table_names()
+
+
+def test_python_arguments_that_no_table_has_are_refused(tools):
+    tf, ours, device = tools
+    for size in (-1, 2**63, 2**64, 2**64 + 5):  # TensorFlow takes what is beyond 64 bits for -1
+        with pytest.raises(ValueError, match=f"total_buckets={size} "):
+            ours.MutableHashTable("int64", "int64", -1, total_buckets=size, device=device)
+    with pytest.raises(TypeError, match="total_buckets"):
+        ours.MutableHashTable("int64", "int64", -1, total_buckets=1.5, device=device)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="key_shape is <unknown>"):
+        ours.MutableHashTable("int64", "int64", -1, key_shape=None, device=device)
+    for shape in ([2**40, 2**40], [-1], [0]):
+        with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
+            ours.MutableHashTable("int64", "int64", -1, value_shape=shape, device=device)
+    # TensorFlow gives all ops without a name one table.
+    with pytest.raises(ValueError, match="shared_name=''"):
+        ours.MutableHashTable("int64", "int64", -1, shared_name="", device=device)
+
+
+def calls_of(tf, ours, table, handle, keys):
+    """Every op of ours, of a handle and keys that need not be the table's. TensorFlow's own ops check nothing here."""
+    shape = [*keys.shape[: keys.shape.rank - table.key_shape.rank], *table.value_shape]
+    values = tf.zeros(shape[:8], tf.float32)
+    ops = ours.ops
+    return {
+        "lookup": lambda: ops.gpuhash_lookup(handle, keys, tf.zeros(table.value_shape)),
+        "contains": lambda: ops.gpuhash_contains(handle, keys),
+        "rows": lambda: ops.gpuhash_rows(handle, keys),
+        "find_or_insert": lambda: ops.gpuhash_find_or_insert(handle, keys, values),
+        "insert_or_apply": lambda: ops.gpuhash_insert_or_apply(handle, keys, values, op="add"),
+    }
+
+
+@pytest.mark.parametrize("op", ["lookup", "contains", "rows", "find_or_insert", "insert_or_apply"])
+@pytest.mark.parametrize("handles", [0, 1, 2], ids=str)
+def test_tensors_of_handles_are_refused(tools, op, handles):
+    tf, ours, device = tools
+    table = ours.MutableHashTable("int64", "float32", 0.0, value_shape=(3,), device=device)
+    with tf.device("CPU:0"):
+        handle = tf.stack([table.resource_handle] * max(1, handles))[:handles]
+    with (
+        tf.device(device),
+        pytest.raises(tf.errors.InvalidArgumentError, match=r"expected one handle|Empty resource handle"),
+    ):
+        calls_of(tf, ours, table, handle, tf.constant([1], tf.int64))[op]()
+    assert table.size().numpy() == 0
+
+
+@pytest.mark.parametrize("op", ["lookup", "find_or_insert", "insert_or_apply", "insert", "import"])
+def test_keys_of_too_many_dimensions_are_refused(tools, op):
+    """TensorFlow has up to 254, of which values take some."""
+    tf, ours, device = tools
+    table = ours.MutableHashTable("int64", "float32", 0.0, value_shape=(1, 1, 7), device=device)
+    keys = tf.reshape(tf.constant([1], tf.int64), [1] * 253)
+    others = {
+        "insert": lambda: tf.raw_ops.LookupTableInsertV2(
+            table_handle=table.resource_handle, keys=keys, values=tf.zeros([1, 7])
+        ),
+        "import": lambda: tf.raw_ops.LookupTableImportV2(
+            table_handle=table.resource_handle, keys=keys, values=tf.zeros([1, 7])
+        ),
+    }
+    calls = {**calls_of(tf, ours, table, table.resource_handle, keys), **others}
+    with tf.device(device), pytest.raises(tf.errors.InvalidArgumentError, match=r"253 dimensions|have 256"):
+        calls[op]()
+    fits = tf.reshape(tf.constant([1], tf.int64), [1] * 200)
+    assert ours.ops.gpuhash_lookup(table.resource_handle, fits, tf.zeros([1, 1, 7]))[0].shape.rank == 203
+
+
+@pytest.mark.parametrize("op", ["lookup", "contains", "rows", "find_or_insert", "insert_or_apply"])
+@pytest.mark.parametrize("shape", [(), (2,), (3, 4), (0,), (3, 0), (2, 3, 1)], ids=str)
+def test_keys_of_another_shape_are_refused(tools, op, shape):
+    tf, ours, device = tools
+    table = ours.MutableHashTable("int32", "float32", 0.0, key_shape=(3,), value_shape=(2,), device=device)
+    with tf.device(device), pytest.raises(tf.errors.InvalidArgumentError, match="key shape"):
+        calls_of(tf, ours, table, table.resource_handle, tf.zeros(shape, tf.int32))[op]()
+    assert table.size().numpy() == 0
+
+
+@pytest.mark.parametrize("batch", [(0,), (2**62, 0), (0, 2**40, 2**22), (0, 0)], ids=str)
+def test_batches_without_keys(tools, batch):
+    tf, ours, device = tools
+    table = ours.MutableHashTable("int64", "float32", 0.0, value_shape=(4,), device=device)
+    keys = tf.zeros(batch, tf.int64)
+    table.insert(keys, tf.zeros([*batch, 4]))
+    assert ours.ops.gpuhash_contains(table.resource_handle, keys).shape == batch
+    assert table.insert_or_apply(keys, tf.zeros([*batch, 4])).shape == batch
+    assert table.rows(keys).shape == batch
+    assert table.size().numpy() == 0
 
 
 @pytest.mark.parametrize("value_shape", [(), (5,)], ids=str)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 
 import numpy as np
 import pytest
 from frameworks import to_numpy
-from samples import as_dict, items_of, random_keys, random_values
+from samples import VALUE_DTYPES, as_dict, items_of, random_keys, random_values, same_bytes
 
-from gpuhash import HashSet, HashTable
+import gpuhash
+from gpuhash import HashSet, HashTable, base, serialization
 
 KINDS = {
     "scalar": ("int64", (), "float32", ()),
@@ -99,6 +101,125 @@ def test_pickle_of_sets(device):
     back = pickle.loads(pickle.dumps(made))
     assert isinstance(back, HashSet)
     assert back == made
+
+
+def through_a_file(table, folder):
+    table.save(folder / "table.safetensors")
+    return gpuhash.load(folder / "table.safetensors", device=table.device)
+
+
+WAYS = {
+    **{
+        f"pickle-{protocol}": lambda table, _, protocol=protocol: pickle.loads(pickle.dumps(table, protocol))
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
+    },
+    "copy": lambda table, _: copy.copy(table),
+    "deepcopy": lambda table, _: copy.deepcopy({"table": table})["table"],
+    "to": lambda table, _: table.to(table.device, memory=None),
+    "file": through_a_file,
+}
+
+
+@pytest.mark.parametrize("bounded", [False, True], ids=["growing", "bounded"])
+@pytest.mark.parametrize("deterministic", [False, True], ids=["any-stays", "last-stays"])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_keeps_the_options(device, tmp_path, way, deterministic, bounded):
+    options = {
+        "device": device,
+        "deterministic": deterministic,
+        "max_load_factor": 0.6,
+        "max_capacity": 4096 if bounded else None,
+    }
+    keys = random_keys("int64", (), 300)
+    table = HashTable("int64", "float64", default=-0.125, name="has options", **options)
+    table[keys] = 1.0
+    a_set = HashSet("int64", name="a set that has options", **options)
+    a_set.add(keys)
+    for made in (table, a_set):
+        back = WAYS[way](made, tmp_path)
+        assert type(back) is type(made)
+        assert back == made
+        assert (back.deterministic, back.max_load_factor) == (deterministic, 0.6)
+        assert back.max_capacity == made.max_capacity
+        assert back.name == (made.name if back is made else None)
+        made.close()
+    back = WAYS[way](table, tmp_path)
+    assert back.default == -0.125
+    absent = np.setdiff1d(np.arange(100), keys)
+    same_bytes(back[absent], np.full(len(absent), -0.125))
+    # What a batch's duplicates leave is that of a loop, if it was so before.
+    twice = np.repeat(absent, 500)
+    values = np.arange(len(twice), dtype=np.float64)
+    back[twice] = values
+    if deterministic:
+        same_bytes(back[absent], values[499::500])
+
+
+@pytest.mark.parametrize("way", ["pickle-2", "deepcopy", "file"])
+@pytest.mark.parametrize("value_shape", [(), (2, 3)], ids=["scalar", "rows"])
+@pytest.mark.parametrize("dtype", VALUE_DTYPES)
+def test_every_way_keeps_defaults_of_every_dtype(device, tmp_path, dtype, value_shape, way):
+    default = random_values(dtype, value_shape, seed=4)
+    table = HashTable("int64", dtype, value_shape=value_shape, device=device, default=default)
+    back = WAYS[way](table, tmp_path)
+    same_bytes(back[np.array([7, 8])], np.stack([default, default]))
+    assert np.array_equal(back.default, table.default)
+    assert WAYS[way](HashTable("int64", dtype, value_shape=value_shape, device=device), tmp_path).default is None
+
+
+def test_pickles_name_what_is_public():
+    """Nothing that a later version may move: neither module nor private name."""
+    table, _ = table_of("rows", "cpu")
+    a_set = HashSet("int64")
+    for made in (table, a_set):
+        names = pickle.dumps(made, 2)
+        assert b"cgpuhash\nunpickle\n" in names
+        assert b"cgpuhash\n" + type(made).__name__.encode() + b"\n" in names
+        assert b"gpuhash.base" not in names
+        assert b"gpuhash.table" not in names
+
+
+def test_pickles_of_before_still_load():
+    """They name the private function and the module that defines the class."""
+    table, expected = table_of("scalar", "cpu")
+    data = serialization.to_bytes(table._contents())
+    # function, class, device and bytes, as then
+    old = b"\x80\x03cgpuhash.base\n_unpickle\ncgpuhash.table\nHashTable\nX\x03\0\0\0cpuB" + len(data).to_bytes(
+        4, "little"
+    )
+    back = pickle.loads(old + data + b"\x87R.")
+    assert type(back) is HashTable
+    assert items_of(back) == expected
+
+
+def test_large_pickles_come_in_parts(monkeypatch):
+    """Text of 4 GiB or more is beyond what torch.save pickles; here a part has 1000 bytes."""
+    table, expected = table_of("rows", "cpu")
+    monkeypatch.setattr(base, "_PART_BYTES", 1000)
+    parts = table.__reduce__()[1][2:]
+    assert len(parts) > 10
+    assert {len(part) for part in parts[:-1]} == {1000}
+    assert items_of(pickle.loads(pickle.dumps(table, 2))) == expected
+
+
+def test_what_a_pickle_says_is_checked():
+    table, _ = table_of("scalar", "cpu")
+    _, (kind, device, data) = table.__reduce__()
+    assert gpuhash.unpickle(kind, device, data) == table
+    for damaged in (data[:-1], data[:100], b"", data + b"x", data.replace(b"int64", b"int32", 1)):
+        with pytest.raises(ValueError):
+            gpuhash.unpickle(kind, device, damaged)
+    with pytest.raises(ValueError, match="not a set"):
+        gpuhash.unpickle(HashSet, device, data)
+    for wrong in (dict, "HashTable", None, pickle.loads):
+        with pytest.raises(TypeError, match="HashTable or HashSet"):
+            gpuhash.unpickle(wrong, device, data)
+    with pytest.raises(TypeError, match="device"):
+        gpuhash.unpickle(kind, 0, data)
+    with pytest.raises(TypeError, match="expected bytes"):
+        gpuhash.unpickle(kind, device, data.decode("latin-1"))
+    with pytest.raises(TypeError, match="sets the state"):
+        HashTable.__new__(HashTable).__setstate__({"_core": table._core})
 
 
 def test_updated_copies_of_moved_tables_grow(cuda):

@@ -14,6 +14,7 @@ import hashlib
 import os
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from pathlib import Path
 
 SOURCES = ("ops.cc", "kernels.cc")
 HEADERS = ("context.h", "table_resource.h")
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _FOLDER = Path(__file__).resolve().parent
 
 
@@ -113,6 +115,7 @@ def compile_library(output: Path, include: Path, library: Path, runtime_path: st
                 ]
             ]
         )
+        linked.chmod(stat.S_IMODE(linked.stat().st_mode) & ~_WRITABLE_BY_OTHERS)
         linked.replace(output)
     print(f"gpuhash: compiled in {time.monotonic() - start:.0f} seconds: {output}", file=sys.stderr, flush=True)
 
@@ -137,6 +140,49 @@ def cache_folder() -> Path:
     if given:
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "gpuhash")
+
+
+def check_trusted(path: Path, kind: int) -> None:
+    """ImportError unless nobody but this user and root can have written what lies there.
+
+    A library that is loaded runs with all of the user's rights. Whoever else may write into the cache could put one
+    there under the name that is looked for.
+
+    Parameters
+    ----------
+    path
+        Without symbolic links in it.
+    kind
+        ``stat.S_IFREG`` or ``stat.S_IFDIR``, what it has to be.
+    """
+    found = path.lstat()
+    mode = stat.S_IMODE(found.st_mode)
+    if stat.S_IFMT(found.st_mode) != kind:
+        fault = "is no regular file" if kind == stat.S_IFREG else "is no folder"
+    elif found.st_uid not in (0, os.geteuid()):
+        fault = f"belongs to user {found.st_uid}, neither to user {os.geteuid()}, who runs this, nor to root"
+    elif mode & _WRITABLE_BY_OTHERS:
+        fault = f"can be written by other users (its mode is {mode:04o})"
+    else:
+        return
+    advice = "remove it" if kind == stat.S_IFREG else "take their right to write and empty it (chmod go-w)"
+    raise ImportError(
+        f"gpuhash.tensorflow loads no compiled ops that others may have made: {path} {fault}; {advice}, or name a "
+        "folder of your own in the environment variable GPUHASH_CACHE"
+    )
+
+
+def check_folder(folder: Path) -> None:
+    """As ``check_trusted`` of a cache; nor may just anybody be able to put another folder in its place."""
+    check_trusted(folder, stat.S_IFDIR)
+    for parent in folder.parents:
+        mode = stat.S_IMODE(parent.stat().st_mode)
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise ImportError(
+                f"gpuhash.tensorflow loads no compiled ops from {folder}: every user can rename what lies in {parent} "
+                f"(its mode is {mode:04o}), and put another folder there; set its sticky bit (chmod +t), or name a "
+                "folder of your own in the environment variable GPUHASH_CACHE"
+            )
 
 
 def _digest(parts: Iterable[bytes]) -> str:
@@ -178,27 +224,37 @@ def find_or_compile(package: Path) -> Path:
     Parameters
     ----------
     package
-        The folder of libgpuhash.so, with its headers in the folder ``include``.
+        The folder of libgpuhash.so, with its headers in the folder ``include``. A library that was made ahead lies
+        there, and is trusted as the rest of the package is.
+
+    Raises
+    ------
+    ImportError
+        Where there is no compiler or it fails, and where the cache cannot be written or others can write into it.
     """
     ahead = package / "tensorflow" / prebuilt_name()
     if ahead.exists():
         return ahead
     include = package / "include"
-    folder = cache_folder()
     name = _name(include, package, find_compiler())
-    for known in folder.glob(name):
-        return known
-    need_compiler()
-    output = folder / name
+    folder = Path(os.path.realpath(cache_folder()))  # what is checked is what is loaded
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = _locked(output.with_suffix(".lock"))
-        with lock:
+        if folder.exists():
+            check_folder(folder)
+            for known in folder.glob(name):
+                check_trusted(known, stat.S_IFREG)
+                return known
+        need_compiler()
+        output = folder / name
+        folder.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
+        check_folder(folder)
+        with _locked(output.with_suffix(".lock")):
             if not output.exists():
                 compile_library(output, include, package, str(package))
+        check_trusted(output, stat.S_IFREG)
     except OSError as error:
         raise ImportError(
-            f"gpuhash.tensorflow cannot write its compiled ops to {folder}: {error}; name another folder in the "
+            f"gpuhash.tensorflow cannot keep its compiled ops in {folder}: {error}; name another folder in the "
             "environment variable GPUHASH_CACHE"
         ) from error
     return output

@@ -117,11 +117,7 @@ class MakeNamedTable final : public MakeTable {
     TableResource* table = nullptr;
     OP_REQUIRES_OK(ctx, find_or_make(ctx, &held, &table));
     made_ = true;
-    // The name may have been given up in Python since, and perhaps to another table; then it means that one.
-    if (known_ && registry::find_or_add(shared_name_, table->shared_table()) != table->shared_table()) {
-      OP_REQUIRES_OK(ctx, info_.resource_manager()->Delete<LookupInterface>(info_.container(), info_.name()));
-      OP_REQUIRES_OK(ctx, find_or_make(ctx, &held, &table));
-    }
+    if (known_) OP_REQUIRES_OK(ctx, follow_name(ctx, &held, &table));
     OP_REQUIRES_OK(ctx, guarded([&] { check(info_.name(), table->table(), device_of(ctx)); }));
     Tensor* handle = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({}), &handle));
@@ -141,9 +137,25 @@ class MakeNamedTable final : public MakeTable {
     return absl::InvalidArgumentError("the resource '" + info_.name() + "' is a table of another kind");
   }
 
+  /// The name may have been given up in Python since TensorFlow took the table, and perhaps to another one; then it
+  /// means that one, or else it is the table's again. Checked first: an op that fails moves no name.
+  absl::Status follow_name(OpKernelContext* ctx, core::RefCountPtr<LookupInterface>* held, TableResource** table) {
+    std::shared_ptr<Table> named = registry::find(shared_name_);
+    if (named == nullptr) named = (*table)->shared_table();
+    TF_RETURN_IF_ERROR(guarded([&] {
+      check(info_.name(), *named, device_of(ctx));
+      named = registry::find_or_add(shared_name_, named);
+    }));
+    if (named == (*table)->shared_table()) return absl::OkStatus();
+    TF_RETURN_IF_ERROR(info_.resource_manager()->Delete<LookupInterface>(info_.container(), info_.name()));
+    return find_or_make(ctx, held, table);
+  }
+
   absl::Status make_resource(OpKernelContext* ctx, LookupInterface** resource) const {
     return guarded([&] {
       std::shared_ptr<Table> table = known_ ? registry::find(shared_name_) : nullptr;
+      // A table of another kind must not stay behind in TensorFlow's resource manager, which would hold it for ever.
+      if (table != nullptr) check(info_.name(), *table, device_of(ctx));
       std::string registered;
       if (table == nullptr) {
         const std::shared_ptr<Table> made = make(ctx);
@@ -181,6 +193,11 @@ class MakeAnonymousTable final : public MakeTable {
 using Interface = core::RefCountPtr<LookupInterface>;
 
 absl::Status find_table(OpKernelContext* ctx, Interface* table) {
+  // TensorFlow ends the process over several handles in one tensor.
+  const TensorShape& shape = ctx->input(0).shape();
+  if (!tensorflow::TensorShapeUtils::IsScalar(shape))
+    return absl::InvalidArgumentError("table_handle has the shape " + shape.DebugString() +
+                                      ", expected one handle, of shape []");
   LookupInterface* found = nullptr;
   TF_RETURN_IF_ERROR(tensorflow::lookup::GetResourceLookupTable("table_handle", ctx, &found));
   table->reset(found);
@@ -206,6 +223,7 @@ absl::Status stock_find(OpKernelContext* ctx) {
   Interface table;
   TF_RETURN_IF_ERROR(find_table(ctx, &table));
   const Tensor& keys = ctx->input(1);
+  TF_RETURN_IF_ERROR(check_dimensions(keys, table->key_shape(), table->value_shape()));
   TF_RETURN_IF_ERROR(table->CheckFindArguments(keys, ctx->input(2)));
   Tensor* values = nullptr;
   TF_RETURN_IF_ERROR(ctx->allocate_output(0, looked_up_shape(*table, keys), &values));
@@ -276,6 +294,7 @@ absl::Status lookup(OpKernelContext* ctx) {
   TableResource* table = nullptr;
   TF_RETURN_IF_ERROR(find_ours(ctx, &held, &table));
   const Tensor& keys = ctx->input(1);
+  TF_RETURN_IF_ERROR(check_dimensions(keys, table->key_shape(), table->value_shape()));
   TF_RETURN_IF_ERROR(table->CheckFindArguments(keys, ctx->input(2)));
   Tensor* values = nullptr;
   Tensor* found = nullptr;

@@ -13,6 +13,7 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util, handle_data_util
 
 from gpuhash import HashTable, _core
+from gpuhash.arguments import count_of
 
 from .library import ops
 
@@ -88,6 +89,8 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
         total_buckets: int = DEFAULT_BUCKETS,
         deterministic: bool = True,
     ) -> None:
+        if shared_name == "":
+            raise ValueError("shared_name='' was given; a name has one character or more, and None is no name")
         if shared_name is not None and experimental_is_anonymous:
             raise ValueError(
                 f"an anonymous table has no name, and shared_name={shared_name!r} was given: give one of both"
@@ -97,7 +100,7 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
             default = tf.broadcast_to(default, value_shape)
         self._key_shape = tf.TensorShape(key_shape)
         self._given_name = shared_name
-        self._total_buckets = total_buckets
+        self._total_buckets = count_of(total_buckets, "total_buckets")
         self._deterministic = deterministic
         with tf.device(device):
             super().__init__(key_dtype, value_dtype, default, name, checkpoint, experimental_is_anonymous)

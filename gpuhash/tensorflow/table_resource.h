@@ -18,6 +18,15 @@ namespace gpuhash::tensorflow_ops {
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
+/// Values have the shape of the batch and then their own. TensorFlow ends the process where a shape gets too long.
+inline absl::Status check_dimensions(const Tensor& keys, const TensorShape& key_shape, const TensorShape& value_shape) {
+  const int dimensions = keys.dims() - key_shape.dims() + value_shape.dims();
+  if (dimensions <= TensorShape::MaxDimensions()) return absl::OkStatus();
+  return absl::InvalidArgumentError("keys have " + std::to_string(keys.dims()) +
+                                    " dimensions, so that their values had " + std::to_string(dimensions) +
+                                    "; TensorFlow takes up to " + std::to_string(TensorShape::MaxDimensions()));
+}
+
 class TableResource final : public tensorflow::lookup::LookupInterface {
  public:
   /// `name`: under which libgpuhash knows the table because of this resource, and only as long as it lives; or empty.
@@ -32,6 +41,15 @@ class TableResource final : public tensorflow::lookup::LookupInterface {
 
   Table& table() const { return *table_; }
   const std::shared_ptr<Table>& shared_table() const { return table_; }
+
+  absl::Status CheckKeyAndValueTensorsForInsert(const Tensor& keys, const Tensor& values) override {
+    TF_RETURN_IF_ERROR(check_dimensions(keys, key_shape_, value_shape_));
+    return LookupInterface::CheckKeyAndValueTensorsForInsert(keys, values);
+  }
+  absl::Status CheckKeyAndValueTensorsForImport(const Tensor& keys, const Tensor& values) override {
+    TF_RETURN_IF_ERROR(check_dimensions(keys, key_shape_, value_shape_));
+    return LookupInterface::CheckKeyAndValueTensorsForImport(keys, values);
+  }
 
   /// TensorFlow's lookup operations, in the order of the op's stream. They wait for the device where the table has to
   /// grow, and export always.
