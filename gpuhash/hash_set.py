@@ -194,7 +194,11 @@ class HashSet(KeyedTable):
         theirs = self._like_self(other)._host_keys()
         both = self._holds(theirs)
         self._drop(theirs[both])
-        self._put(theirs[~both])
+        try:
+            self._put(theirs[~both])
+        except BaseException:
+            self._put(theirs[both])  # where they were: that needs no memory
+            raise
 
     def isdisjoint(self, other: Any) -> bool:
         """Have both no key in common? Waits."""

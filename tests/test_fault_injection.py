@@ -312,31 +312,35 @@ def call(operation: Operation, case: Case, table: Any) -> BaseException | None:
 # Memory of the resource ----------------------------------------------------------------------------------------------
 
 
+def each_allocation_raises(case: Case, operation: Operation, make: Callable[[], Any]) -> None:
+    """Once; for want of memory also with all allocations after it."""
+    for error_type, for_ever in [*((error_type, False) for error_type in ERRORS), (MemoryError, True)]:
+        for place in range(MOST_PLACES):
+            table = make()
+            capacity = table.capacity
+            injected = error_type("of this test")
+            case.memory.fail(injected, place, for_ever=for_ever)
+            error = call(operation, case, table)
+            raised = case.memory.raised
+            case.memory.fail(None)
+            assert type(error) in (type(None), error_type), error
+            if error_type is not MemoryError:  # nobody goes another way for these
+                assert error is (injected if raised else None)
+            check_after(case, operation, table, error, capacity)
+            del table
+            case.memory.check_empty()
+            if not raised:
+                break
+        else:
+            pytest.fail(f"{MOST_PLACES} places were not enough")
+
+
 @pytest.mark.parametrize("which", OF_TABLES + OF_SETS, ids=case_name)
 def test_each_allocation_raises_once(on_device: Framework, memory: RaisingMemory, tmp_path: Path, which: Any) -> None:
     kind, is_set, name = which
     operation = operations(is_set)[name]
-    case = Case(kind, is_set, on_device, tmp_path, 700, memory)
-    for error_type in ERRORS:
-        for for_ever in (False, True):
-            for place in range(MOST_PLACES):
-                table = case.make(case.first, case.first_values, memory=memory)
-                capacity = table.capacity
-                injected = error_type("of this test")
-                memory.fail(injected, place, for_ever=for_ever)
-                error = call(operation, case, table)
-                raised = memory.raised
-                memory.fail(None)
-                assert type(error) in (type(None), error_type), error
-                if error_type is not MemoryError:  # which means the same whoever makes it
-                    assert error is (injected if raised else None)
-                check_after(case, operation, table, error, capacity)
-                del table
-                memory.check_empty()
-                if not raised:
-                    break
-            else:
-                pytest.fail(f"{MOST_PLACES} places were not enough")
+    case = Case(kind, is_set, on_device, tmp_path, 600, memory)
+    each_allocation_raises(case, operation, lambda: case.make(case.first, case.first_values, memory=memory))
 
 
 INSERTIONS = [
@@ -358,24 +362,208 @@ def test_growth_after_an_insertion_raises(
     case.keys, case.values = case.keys[700:], case.values[700:]  # the new ones alone
     case.batch_items = case.items(case.keys, case.values)
     slots = int((len(case.first) + len(case.keys)) / 0.9)
+
+    def make() -> Any:
+        table = case.make(case.first, case.first_values, memory=memory)
+        table.rehash(slots)
+        assert 0.8 * table.capacity < len(case.first) + len(case.keys) < 0.92 * table.capacity
+        return table
+
+    each_allocation_raises(case, operation, make)
+
+
+def test_maintenance_raises(on_device: Framework, memory: RaisingMemory) -> None:
+    """A worn table is rebuilt by an insertion, whose memory may fail."""
+    keys = np.arange(100_000)
     for error_type in ERRORS:
-        for place in range(MOST_PLACES):
-            table = case.make(case.first, case.first_values, memory=memory)
-            table.rehash(slots)
-            capacity = table.capacity
-            assert 0.8 * capacity < len(case.first) + len(case.keys) < 0.92 * capacity
-            injected = error_type("of this test")
-            memory.fail(injected, place)
-            error = call(operation, case, table)
-            raised = memory.raised
-            memory.fail(None)
-            assert type(error) in (type(None), error_type), error
-            if error_type is not MemoryError:
-                assert error is (injected if raised else None)
+        table = HashSet("int64", device=on_device.table_device, memory=memory)
+        table.add(on_device.array(keys[:1000]))
+        table.rehash(1250)
+        allocations = memory.counting.calls
+        memory.fail(error_type("of this test"))
+        first, error = 0, None
+        while not memory.raised:
+            assert first < 90_000, "no maintenance came"
+            table.erase(on_device.array(keys[first : first + 100]))
+            first += 100
+            before = set(keys[first : first + 900].tolist())
+            batch = keys[first + 900 : first + 1000]
+            error = call(Operation(lambda c, t, batch=batch: t.add(on_device.array(batch))), None, table)
+        assert memory.counting.calls == allocations
+        memory.fail(None)
+        assert isinstance(error, error_type) or (error is None and error_type is MemoryError)
+        after = before if error is not None else before | set(batch.tolist())
+        assert set(to_numpy(table.keys()).tolist()) == after
+        table.add(on_device.array(batch))
+        assert set(to_numpy(table.keys()).tolist()) == before | set(batch.tolist())
+        del table
+        memory.check_empty()
+
+
+@pytest.mark.parametrize("error_type", ERRORS)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_deallocate_raises(
+    on_device: Framework, memory: RaisingMemory, error_type: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can take such an exception: sys.unraisablehook hears of it, and the operation goes on."""
+    told: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", lambda unraisable: told.append(unraisable.exc_type))
+    deallocate = memory.deallocate
+
+    def raise_after(ptr: int, nbytes: int, stream: Any = None) -> None:
+        deallocate(ptr, nbytes, stream)
+        raise error_type("of this test")
+
+    monkeypatch.setattr(memory, "deallocate", raise_after)
+    keys, values = random_keys("int64", (), 3000), random_values("float32", (3000, 5))
+    table = HashTable("int64", "float32", value_shape=(5,), device=on_device.table_device, memory=memory)
+    table[on_device.array(keys[:500])] = on_device.array(values[:500])
+    table[on_device.array(keys)] = on_device.array(values)  # grows
+    assert told
+    assert set(told) == {error_type}
+    assert as_dict(*table.items()) == as_dict(keys, values)
+    table.shrink_to_fit()
+    assert as_dict(*table.copy().items()) == as_dict(keys, values)
+    told.clear()
+    del table
+    memory.check_empty()
+    assert set(told) == {error_type}
+
+
+# Scratch memory of the host, launches on the GPU ---------------------------------------------------------------------
+
+
+def each_place_fails(
+    kind: str,
+    make: Callable[[], Any],
+    attempt: Callable[[Any], BaseException | None],
+    check: Callable[[Any, BaseException | None], None],
+) -> int:
+    """Lets place 0, 1, 2, ... of attempt(make()) fail until it has no more, and checks each; their number."""
+    for place in range(MOST_PLACES):
+        made = make()
+        _core.inject_failure(kind, place)
+        try:
+            error = attempt(made)
+        finally:
+            is_past_the_last = _core.inject_failure(kind, -1)
+        check(made, error)
+        if is_past_the_last:
+            assert error is None
+            return place
+    pytest.fail(f"{MOST_PLACES} places were not enough")
+
+
+# Those with a loop of their own.
+SHARED = ["setitem", "insert", "insert_or_apply", "erase", "find", "items", "rehash", "shrink_to_fit"]
+SHARED_OF_SETS = ["add", "discard", "symmetric_difference_update"]
+
+
+@pytest.mark.parametrize(
+    "which",
+    [
+        *((kind, False, name) for kind in ("scalars", "rows") for name in SHARED),
+        *(("scalars", True, name) for name in SHARED_OF_SETS),
+    ],
+    ids=case_name,
+)
+def test_scratch_memory_fails(tmp_path: Path, which: Any) -> None:
+    """In batches that several threads share."""
+    if _core.platform_devices("cpu") == ["host memory, 1 thread"]:
+        pytest.skip("one thread needs no scratch memory")
+    kind, is_set, name = which
+    operation = operations(is_set)[name]
+    case = Case(kind, is_set, Framework("numpy", "cpu", "cpu"), tmp_path, 150_000)
+    original = case.make(case.first, case.first_values)
+    expected_after = operation.effect(case.before, case.batch_items)
+
+    def check(table: Any, error: BaseException | None) -> None:
+        assert type(error) in (type(None), MemoryError), error
+        expected = case.before if error is not None else expected_after
+        assert case.contents(table) == expected
+        assert table.capacity == original.capacity or error is None or operation.inserts
+        case.put(table, case.keys, case.values)
+        assert len(table) == len({**expected, **case.batch_items})
+
+    places = each_place_fails("scratch", original.copy, lambda table: call(operation, case, table), check)
+    if operation.inserts or operation.effect is erased:
+        assert places >= 3  # lists, keys put aside, tallies
+
+
+def test_scratch_memory_of_set_routines_fails() -> None:
+    if _core.platform_devices("cpu") == ["host memory, 1 thread"]:
+        pytest.skip("one thread needs no scratch memory")
+    keys = np.random.default_rng(5).integers(0, 1 << 21, 1 << 21)  # many words of bits, for several threads
+    expected = np.unique(keys, return_inverse=True, return_counts=True)
+    check_set_routine("scratch", keys, expected, MemoryError)
+
+
+def check_set_routine(kind: str, keys: Any, expected: Any, error_type: type[Exception]) -> None:
+    answers: list[Any] = []
+
+    def attempt(_: None) -> BaseException | None:
+        answers.clear()
+        try:
+            answers.append(gpuhash.unique(keys, sorted=True, return_inverse=True, return_counts=True))
+            answers.append(gpuhash.isin(keys, keys[:100_000]))
+        except Exception as error:
+            return error
+        return None
+
+    def check(_: None, error: BaseException | None) -> None:
+        assert type(error) in (type(None), error_type), error
+        if answers:
+            np.testing.assert_array_equal(to_numpy(answers[0].values), expected[0])
+            np.testing.assert_array_equal(to_numpy(answers[0].inverse), expected[1])
+            np.testing.assert_array_equal(to_numpy(answers[0].counts), expected[2])
+
+    assert each_place_fails(kind, lambda: None, attempt, check) >= 3
+
+
+def test_launches_of_set_routines_fail(cuda: str) -> None:
+    keys = np.random.default_rng(5).integers(0, 1 << 17, 1 << 18)
+    expected = np.unique(keys, return_inverse=True, return_counts=True)
+    check_set_routine("launch", Framework("torch", cuda, cuda).array(keys), expected, CudaError)
+
+
+def test_kinds_of_failures() -> None:
+    with pytest.raises(ValueError, match="no failures of kind 'disk'; expected 'scratch' or 'launch'"):
+        _core.inject_failure("disk", 1)
+    assert not _core.inject_failure("scratch", 5)
+    assert _core.inject_failure("scratch", -1)
+    assert not _core.inject_failure("scratch", -1)
+
+
+LAUNCHES = [
+    *((kind, False, name) for kind in KINDS for name in TABLE_OPERATIONS),
+    *((kind, True, name) for kind in SET_KINDS for name in SET_OPERATIONS),
+]
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["direct", "planned"])
+@pytest.mark.parametrize("which", LAUNCHES, ids=case_name)
+def test_launches_fail(cuda: str, tmp_path: Path, which: Any, planned: bool) -> None:
+    """What only reads leaves the table as it was. What writes may leave half of its work; clear() makes that good."""
+    kind, is_set, name = which
+    operation = operations(is_set)[name]
+    case = Case(kind, is_set, Framework("torch", cuda, cuda), tmp_path, 600)
+
+    def attempt(table: Any) -> BaseException | None:
+        _core.set_partition_threshold(1 if planned else -1)
+        try:
+            return call(operation, case, table)
+        finally:
+            _core.set_partition_threshold(-1)
+
+    def check(table: Any, error: BaseException | None) -> None:
+        assert type(error) in (type(None), CudaError), error
+        if error is None or (operation.effect is unchanged and not operation.count):
             check_after(case, operation, table, error, capacity)
-            del table
-            memory.check_empty()
-            if not raised:
-                break
         else:
-            pytest.fail(f"{MOST_PLACES} places were not enough")
+            table.clear()
+            assert case.contents(table) == {}
+            case.put(table, case.keys, case.values)
+            assert case.contents(table) == case.batch_items
+
+    capacity = case.make(case.first, case.first_values).capacity
+    each_place_fails("launch", lambda: case.make(case.first, case.first_values), attempt, check)

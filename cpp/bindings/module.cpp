@@ -125,9 +125,8 @@ PYBIND11_MODULE(_core, module, py::mod_gil_not_used()) {
   module.def("stray_keys", &stray_keys, py::arg("bytes_per_key"));
   module.def("set_partition_threshold", &set_partition_threshold, py::arg("keys"));
   module.def(
-      "inject_failure",
-      [](const std::string& kind, std::int64_t after) { return inject_fault(fault_of(kind), after); }, py::arg("kind"),
-      py::arg("after"));
+      "inject_failure", [](const std::string& kind, std::int64_t after) { return inject_fault(fault_of(kind), after); },
+      py::arg("kind"), py::arg("after"));
 }
 
 }  // namespace gpuhash::bindings
