@@ -112,7 +112,7 @@ HashTable<Key, Value>::HashTable(const TableOptions& options, std::shared_ptr<De
 template <class Key, class Value>
 HashTable<Key, Value>::HashTable(const TableOptions& options, std::shared_ptr<DeviceContext> context,
                                  const Geometry& geometry)
-    : options_(options), context_(std::move(context)), fence_(context_->make_fence()) {
+    : options_(options), context_(std::move(context)), fence_(context_->make_fence()), constants_(*context_) {
   if (options_.max_capacity) {
     const Geometry largest = make_geometry<View>(std::max(*options_.max_capacity, options.capacity));
     options_.max_capacity = std::int64_t{largest.bucket_count} * View::kSlots;
@@ -128,6 +128,7 @@ HashTable<Key, Value>::~HashTable() {
        {&storage_.slots, &storage_.filters, &storage_.control, &storage_.free_rows, &storage_.row_tags})
     memory->set_stream(last_stream_);
   if (storage_.rows) storage_.rows->set_stream(last_stream_);
+  constants_.set_stream(last_stream_);
 }
 
 template <class Key, class Value>
@@ -534,6 +535,13 @@ RowStorage HashTable<Key, Value>::row_storage(Stream stream) {
   const Turn turn(*this, stream);
   const Control control = refresh(stream);
   return {storage_.rows, static_cast<std::int64_t>(control.next_row)};
+}
+
+template <class Key, class Value>
+bool HashTable<Key, Value>::overlaps_rows(const MemoryRange& memory) const {
+  if (!options_.has_rows()) return false;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return overlap(memory, {storage_.rows->get(), static_cast<std::int64_t>(storage_.rows->bytes())});
 }
 
 template <class Key, class Value>

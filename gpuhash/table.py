@@ -254,6 +254,8 @@ class HashTable(Operations):
         batch = self._take(keys)
         values = self._values(batch, out)
         needed = default is _NO_DEFAULT
+        if needed and values.given:
+            self._check_present(batch, keys)  # before anything is written
         if needed or batch.scalar:
             missing = self._core.find(batch.array, values.array, None, None, True, batch.stream)
             if missing and needed:

@@ -417,7 +417,13 @@ void bind_array(py::module_& module) {
       .def_property_readonly("device_index", [](const Array& array) { return array.device.index; })
       .def_property_readonly("data", [](const Array& array) { return reinterpret_cast<std::uintptr_t>(array.data); })
       .def_readonly("contiguous", &Array::contiguous)
-      .def_readonly("readonly", &Array::readonly);
+      .def_readonly("readonly", &Array::readonly)
+      .def(
+          "overlaps",
+          [](const Array& array, const Array& other) {
+            return array.device == other.device && overlap(array.range(), other.range());
+          },
+          py::arg("other"));
   module.def("borrow", &borrow, py::arg("tensor"), py::arg("stream") = py::none());
   module.def("current_stream", &current_stream, py::arg("tensor"));
 }
