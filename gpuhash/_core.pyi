@@ -236,6 +236,9 @@ def fast_path(
 ) -> Callable[[_Method], _Method]:
     """Decorate a method: the object's ``_fast``, a FastPath, is asked first, the method where that declines."""
 
+def set_traced_get(function: Callable[..., Any]) -> None:
+    """Give the type of methods with a fast path a ``__get__(method, object, owner)`` that only Dynamo sees."""
+
 def use_framework(name: Literal["numpy", "torch", "cupy"], module: object) -> None:
     """Make a framework's arrays known to ``FastPath``, if they can be read cheaply."""
 
