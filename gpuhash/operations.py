@@ -193,7 +193,7 @@ class Operations(KeyedTable):
             The value of absent keys, a scalar or of shape ``value_shape``, or one for each key, ``[*batch,
             *value_shape]``; None takes the table's, or else zero.
         out
-            Arrays ``(values, found)`` to write into.
+            Arrays ``(values, found)`` to write into. They may overlap the keys and the default, not each other.
 
         Returns
         -------

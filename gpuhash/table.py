@@ -203,7 +203,7 @@ class HashTable(Operations):
         A single key gives its value or ``default`` (else the table's, else None), and waits. A batch gives an array, of
         which absent keys get ``default``, a scalar or of shape ``value_shape`` or one for each key, ``[*batch,
         *value_shape]``, or else the table's; it does not wait. ``out`` is an array of shape ``[*batch, *value_shape]``
-        to write into.
+        to write into; it may be the keys' own memory.
 
         Raises
         ------
