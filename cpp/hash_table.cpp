@@ -137,7 +137,7 @@ HashTable<Key, Value>::HashTable(const TableOptions& options, std::shared_ptr<De
 template <class Key, class Value>
 HashTable<Key, Value>::HashTable(const TableOptions& options, std::shared_ptr<DeviceContext> context,
                                  const Geometry& geometry)
-    : options_(options), context_(std::move(context)), fence_(context_->make_fence()) {
+    : options_(options), context_(std::move(context)), fence_(context_->make_fence()), constants_(*context_) {
   if (options_.max_capacity) {
     const Geometry largest = make_geometry<View>(std::max(*options_.max_capacity, options.capacity), {});
     options_.max_capacity = std::int64_t{largest.bucket_count} * View::kSlots;
@@ -156,6 +156,7 @@ HashTable<Key, Value>::~HashTable() {
     const Stream stream = context_->own_stream();
     fence_->wait(stream);
     set_stream(storage_, stream);
+    constants_.set_stream(stream);
   } catch (const CudaError&) {
     // At exit the driver may be gone before the last table; its memory went with it.
   }
@@ -632,6 +633,13 @@ RowStorage HashTable<Key, Value>::row_storage(Stream stream) {
   const Control control = refresh(stream);
   storage_.rows->lend(context_);
   return {storage_.rows, static_cast<std::int64_t>(control.next_row)};
+}
+
+template <class Key, class Value>
+bool HashTable<Key, Value>::overlaps_rows(const MemoryRange& memory) const {
+  if (!options_.has_rows()) return false;
+  const std::lock_guard lock(mutex_);
+  return overlap(memory, {storage_.rows->get(), static_cast<std::int64_t>(storage_.rows->bytes())});
 }
 
 template <class Key, class Value>

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "constants.hpp"
 #include "executor.hpp"
 #include "fork_safe_mutex.hpp"
 #include "table.hpp"
@@ -40,6 +41,8 @@ class HashTable final : public Table {
   void rehash(std::int64_t slots, bool compact_rows, Stream stream) override;
   std::int64_t export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) override;
   RowStorage row_storage(Stream stream) override;
+  bool overlaps_rows(const MemoryRange& memory) const override;
+  Constants& constants() override { return constants_; }
   std::shared_ptr<Table> clone(std::shared_ptr<DeviceContext> context, Stream stream) override;
 
  private:
@@ -95,6 +98,7 @@ class HashTable final : public Table {
   TableOptions options_;
   std::shared_ptr<DeviceContext> context_;
   std::unique_ptr<Fence> fence_;  // recorded after the last call's work
+  Constants constants_;
   Storage storage_;
   mutable ForkSafeMutex mutex_;
 

@@ -8,8 +8,11 @@
 #include "batches.hpp"
 #include "device_context.hpp"
 #include "dtype.hpp"
+#include "memory_range.hpp"
 
 namespace gpuhash {
+
+class Constants;
 
 /// What a table is made for; fixed for its life, but for the load factors.
 struct GPUHASH_API TableOptions {
@@ -77,6 +80,10 @@ class GPUHASH_API Table {
   /// written.
   virtual std::int64_t export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) = 0;
   virtual RowStorage row_storage(Stream stream) = 0;
+  /// Is some of this memory the table's own rows, as they lie now? A call writes them while it reads its batch.
+  virtual bool overlaps_rows(const MemoryRange& memory) const = 0;
+  /// Single values in the table's memory, for FindOutput::fallback and ValueBatch::broadcast.
+  virtual Constants& constants() = 0;
   /// Waits. The same table, slot for slot, in another context.
   virtual std::shared_ptr<Table> clone(std::shared_ptr<DeviceContext> context, Stream stream) = 0;
 };

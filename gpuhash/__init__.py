@@ -1,8 +1,9 @@
 """A hash table for batches, in GPU or host memory, used like a dict whose keys and values are whole tensors."""
 
+import sys
 from importlib.metadata import version
 
-from . import weights_only
+from . import _core, traced, weights_only
 from ._core import CudaError, PlatformError, TableFullError
 from .base import unpickle
 from .hash_set import HashSet
@@ -11,6 +12,7 @@ from .store import TensorStore, store
 from .table import HashTable
 from .tables import load, open
 from .threads import get_num_threads, set_num_threads
+from .untraced import keep_dynamo_out
 
 __all__ = [
     "CudaError",
@@ -37,3 +39,7 @@ __version__ = version("gpuhash")
 for _public in (HashSet, HashTable, unpickle):
     _public.__module__ = __name__
 weights_only.allow(HashSet, HashTable, unpickle)
+_core.set_traced_get(traced.bind)
+keep_dynamo_out(
+    [module for name, module in sys.modules.items() if name.startswith(__name__ + ".") and module is not traced]
+)

@@ -33,6 +33,8 @@ class Array:
         """C-contiguous and aligned to its element size."""
     @property
     def readonly(self) -> bool: ...
+    def overlaps(self, other: Array) -> bool:
+        """Have two contiguous arrays a byte of one device's memory in common?"""
 
 def borrow(tensor: object, stream: int | None = None) -> Array:
     """Borrow through DLPack's exchange API, NumPy's array interface or ``__dlpack__``, whichever is fastest.
@@ -165,6 +167,14 @@ class Table:
         """Fill arrays of ``size(stream)`` items, all in the same order; ValueError if that is no longer the size."""
     def row_storage(self, stream: int) -> Buffer:
         """A zero-copy view of the rows, ``[rows handed out, *value_shape]``."""
+    def overlaps_rows(self, array: Array) -> bool:
+        """Is some of a contiguous array's memory the table's own rows, as they lie now?"""
+    def constant(self, value: Array, stream: int) -> Array:
+        """A value on the host, in the table's memory, for use on ``stream``.
+
+        There it stays as long as the table, up to 256 values and 4 MiB in all; beyond that as long as the result. Waits
+        where it is new. ValueError where it is new and the stream is being captured into a CUDA graph.
+        """
     def clone(self, context: Context, stream: int) -> Table: ...
 
 @final
@@ -200,8 +210,8 @@ class FastPath:
 
     Plain: of the class ``numpy.ndarray``, ``torch.Tensor`` or ``cupy.ndarray`` itself, C-contiguous, without gradients
     or lazy conjugation, not empty. The arrays of a call are of one framework, of the table's dtypes, on its device; the
-    work goes to the framework's current stream. Values and defaults may be Python numbers as well; a GPU
-    gets a copy of each, which stays as long as this object.
+    work goes to the framework's current stream. Values and defaults may be Python numbers as well, which lie on a GPU
+    as by ``Table.constant``. Outputs that overlap inputs, or table rows, are left to the general path.
     """
 
     def __init__(self, table: Table, key_shape: Sequence[int]) -> None: ...
@@ -228,6 +238,9 @@ def fast_path(
     ],
 ) -> Callable[[_Method], _Method]:
     """Decorate a method: the object's ``_fast``, a FastPath, is asked first, the method where that declines."""
+
+def set_traced_get(function: Callable[..., Any]) -> None:
+    """Give the type of methods with a fast path a ``__get__(method, object, owner)`` that only Dynamo sees."""
 
 def use_framework(name: Literal["numpy", "torch", "cupy"], module: object) -> None:
     """Make a framework's arrays known to ``FastPath``, if they can be read cheaply."""

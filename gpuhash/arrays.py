@@ -61,6 +61,9 @@ class Framework:
         """What ``empty`` made, filled, as the user gets it."""
         return native
 
+    def note_write(self, tensor: Any) -> None:
+        """Tells the framework that a table wrote into its tensor."""
+
     def wrap(self, buffer: _core.Buffer) -> Any:
         """A zero-copy view of a buffer."""
         return buffer
@@ -155,6 +158,9 @@ class TorchFramework(Framework):
         device = context.device if like is None else like.device
         native = self._empty(shape, dtype=self._dtypes[dtype], device=device)
         return native, _core.borrow(native, stream)
+
+    def note_write(self, tensor: Any) -> None:
+        self.torch.autograd.graph.increment_version(tensor)
 
     def wrap(self, buffer: _core.Buffer) -> Any:
         return self.torch.from_dlpack(buffer)
@@ -274,6 +280,8 @@ NUMPY = NumPyFramework()
 BUFFER = BufferFramework()
 _ARRAY_LIKE = ArrayLikeFramework()
 _GENERIC = Framework()
+_HOST_DEVICES = (1, 3)  # of DLPack: host memory, and host memory that is pinned
+_CUDA_DEVICES = (2, 13)  # GPU memory, and managed memory
 _PYTHON_TYPES = (int, float, complex, np.generic, Sequence, KeysView, ValuesView)
 
 _by_type: dict[type, Framework] = {}
@@ -357,6 +365,21 @@ def _detect(kind: type) -> Framework:
     if hasattr(kind, "__array__"):
         return _ARRAY_LIKE
     raise TypeError(f"{kind.__name__} objects are no arrays: give numbers, sequences of them or arrays")
+
+
+def gpu_of(tensor: Any, framework: Framework) -> int | None:
+    """The number of the GPU that the tensor lies on; None for the host."""
+    if framework.name == "torch":  # whose own answer asks an operator about pinned memory, and so any mode that is on
+        array = _core.borrow(tensor)
+        return None if array.platform == "cpu" else array.device_index
+    if hasattr(tensor, "__dlpack_device__"):
+        kind, index = tensor.__dlpack_device__()
+        if kind in _HOST_DEVICES:
+            return None
+        if kind in _CUDA_DEVICES:
+            return int(index)
+    array = framework.borrow(tensor, 0)  # which knows, or says what is wrong
+    return None if array.platform == "cpu" else array.device_index
 
 
 def default_stream(index: int) -> int:

@@ -16,17 +16,42 @@ from .memory import make_context
 class Batch:
     """The keys of one call, in the table's memory, and what its outputs have to be."""
 
-    __slots__ = ("array", "context", "framework", "scalar", "settle", "shape", "staged", "stream", "tensor")
+    __slots__ = (
+        "array",
+        "context",
+        "core",
+        "framework",
+        "given",
+        "scalar",
+        "settle",
+        "shape",
+        "staged",
+        "stream",
+        "tensor",
+    )
 
     array: _core.Array  # [*shape, *key_shape], on the table's device
     context: _core.Context
+    core: _core.Table  # of the calls of a table
     framework: Framework
+    given: list[_core.Array]  # the outputs that are the caller's own
     scalar: bool  # a Python number (or a tuple for a vector key): so are the answers
     settle: bool  # the host waits for the work before it gives the arrays back
     shape: Shape
     staged: bool  # the keys are on the host and the table is not: so are the answers
     stream: int
     tensor: Any
+
+    def apart(self, array: _core.Array, *, from_rows: bool = False) -> _core.Array:
+        """The array, or a copy of it where the call writes into its memory while it reads it.
+
+        The copy is made in the order of the batch's stream. ``from_rows``: the call writes the table's rows as well.
+        """
+        if not (any(map(array.overlaps, self.given)) or (from_rows and self.core.overlaps_rows(array))):
+            return array
+        copy = _core.Buffer(self.context, array.dtype, array.shape, self.stream).array()
+        self.context.copy(copy, array, self.stream)
+        return copy
 
 
 def place(
@@ -51,7 +76,10 @@ def place(
 
 
 class Output:
-    """An array that a call fills: new, of the keys' framework, or the caller's own."""
+    """An array that a call fills: new, of the keys' framework, or the caller's own.
+
+    To be made after the batch's keys and before its values and defaults, which then keep apart from it.
+    """
 
     __slots__ = ("array", "dtype", "framework", "given", "host", "native")
 
@@ -103,12 +131,19 @@ class Output:
             raise ValueError(f"{what} is on {array.platform}:{array.device_index} and the table on {context.device}")
         elif framework is not batch.framework:
             join(batch, framework, out)
+        if any(map(array.overlaps, batch.given)):
+            raise ValueError(f"{what} shares memory with the other output: give arrays that do not overlap")
+        if batch.core.overlaps_rows(array):
+            raise ValueError(f"{what} is memory of the table's own row_storage: give another array, and copy from it")
+        batch.given.append(array)
+        batch.array = batch.apart(batch.array)
 
     def result(self, batch: Batch) -> Any:
         """The filled array as the caller gets it. Waits if it lies on the host and the table does not."""
         if self.host is not None:
             batch.context.copy(self.host, self.array, batch.stream)
         if self.given:
+            self.framework.note_write(self.native)
             return self.native
         if batch.scalar and self.native.ndim == 0:
             return to_python(self.native, self.dtype)
@@ -164,4 +199,5 @@ def take_values(values: Any, batch: Batch, dtype: str, shape: Shape, what: str =
             join(batch, framework, values)
     elif array.platform != "cpu":
         place(array, batch.context, 0, what, values)
-    return array, broadcast
+    batch.array = batch.apart(batch.array, from_rows=True)
+    return batch.apart(array, from_rows=True), broadcast

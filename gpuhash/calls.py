@@ -48,6 +48,8 @@ class Calls:
         """The keys of a call, checked, in the table's memory."""
         batch = Batch()
         batch.context = self._context
+        batch.core = self._core
+        batch.given = []
         framework = framework_of(keys)
         if framework.python:
             keys, batch.scalar = self._encode_keys(keys)

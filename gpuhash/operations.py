@@ -8,13 +8,13 @@ import numpy as np
 
 from . import _core
 from .arguments import wrong_dtype
-from .arrays import NUMPY, Shape, framework_like, framework_of
+from .arrays import NUMPY, Shape, framework_like, framework_of, gpu_of
 from .base import KeyedTable
-from .batch import Batch, Output, take_values
+from .batch import Batch, Output, join, take_values
 from .dtypes import encode, is_integer, numpy_dtype, storage_dtype, to_python
+from .memory import make_context
 
 _OPS = ("add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor")
-_MAX_FALLBACKS = 16
 
 
 class Operations(KeyedTable):
@@ -24,12 +24,11 @@ class Operations(KeyedTable):
 
     def _attach(self, core: _core.Table, key_shape: Shape) -> None:
         super()._attach(core, key_shape)
-        self._fallbacks: dict[bytes, _core.Array] = {}
         self._set_default(getattr(self, "_default", None))
 
     def _set_default(self, storage: np.ndarray[Any, Any] | None) -> None:
         self._default = storage
-        self._fallback = None if storage is None else self._fallback_array(storage)
+        self._fallback = None if storage is None else self._core.constant(_core.borrow(storage), self._stream())
         self._fast.set_fallback(self._fallback)
 
     def _value_storage(self, value: Any, what: str) -> np.ndarray[Any, Any]:
@@ -38,31 +37,20 @@ class Operations(KeyedTable):
         if framework.python:
             host = encode(value, self._value_dtype, what)
         else:
-            array = framework.borrow(value, 0)
+            index = gpu_of(value, framework)
+            if index is not None and framework.private_streams:
+                framework.settle(value)
+            stream = None if index is None else framework.stream(value, index)
+            array = framework.borrow(value, stream)
             if array.dtype != self._value_dtype:
                 raise wrong_dtype(what, framework, array.dtype, self._value_dtype)
             host = np.empty(array.shape, storage_dtype(array.dtype))
-            _core.Context(array.platform, array.device_index).copy(_core.borrow(host), array, 0)
+            context = make_context("cpu" if index is None else f"cuda:{index}")
+            context.copy(_core.borrow(host), array, stream or 0)
         if host.shape not in ((), self._value_shape):
             wanted = f"() or {self._value_shape}" if self._value_shape else "a single value, of shape ()"
             raise ValueError(f"the {what} has shape {host.shape}, expected {wanted}")
         return np.array(np.broadcast_to(host, self._value_shape), order="C")
-
-    def _fallback_array(self, storage: np.ndarray[Any, Any]) -> _core.Array:
-        """The value for absent keys in the table's memory."""
-        array = _core.borrow(storage)
-        if self._host:
-            return array
-        data = storage.tobytes()
-        known = self._fallbacks.get(data)
-        if known is None:
-            if len(self._fallbacks) >= _MAX_FALLBACKS:
-                self._fallbacks.clear()
-            stream = self._stream()
-            known = _core.Buffer(self._context, array.dtype, array.shape, stream).array()
-            self._context.copy(known, array, stream)
-            self._fallbacks[data] = known
-        return known
 
     def _fallback_for(self, default: Any, batch: Batch) -> _core.Array | None:
         """What absent keys get: one value, or one for each key of the batch; None where there is no default."""
@@ -72,16 +60,14 @@ class Operations(KeyedTable):
         if len(shape) > len(self._value_shape) and batch.shape:
             return take_values(default, batch, self._value_dtype, self._value_shape, "default")[0]
         framework = framework_of(default)
-        if not framework.python and not self._host:
-            array = framework.borrow(default, self._stream())
+        if not (self._host or framework.python or framework.private_streams):
+            array = framework.borrow(default, batch.stream)
             same_place = array.platform == self._context.platform and array.device_index == self._index
             if same_place and array.dtype == self._value_dtype and array.shape == self._value_shape:
-                return (
-                    array
-                    if not framework.private_streams
-                    else self._fallback_array(self._value_storage(default, "default"))
-                )
-        return self._fallback_array(self._value_storage(default, "default"))
+                if framework is not batch.framework:
+                    join(batch, framework, default)
+                return batch.apart(array)
+        return self._core.constant(_core.borrow(self._value_storage(default, "default")), batch.stream)
 
     def _values(self, batch: Batch, out: Any = None, what: str = "out") -> Output:
         return Output(batch, self._value_dtype, batch.shape + self._value_shape, out, what)
@@ -139,8 +125,8 @@ class Operations(KeyedTable):
 
     def _insert(self, keys: Any, values: Any, mode: Any, out: Any) -> Any:
         batch = self._take(keys)
-        array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
         inserted = self._mask(batch, out)
+        array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
         self._changes += 1
         self._core.insert(batch.array, array, broadcast, mode, inserted.array, batch.stream)
         self._finish(batch)
@@ -188,8 +174,8 @@ class Operations(KeyedTable):
         if name in ("min", "max") and dtype.startswith("complex"):
             raise TypeError(f"{op} needs an order, and complex numbers have none: the table has values of {dtype}")
         batch = self._take(keys)
-        array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
         inserted = self._mask(batch, out)
+        array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
         self._changes += 1
         self._core.apply(batch.array, array, broadcast, cast(Any, name), inserted.array, batch.stream)
         self._finish(batch)
@@ -207,7 +193,7 @@ class Operations(KeyedTable):
             The value of absent keys, a scalar or of shape ``value_shape``, or one for each key, ``[*batch,
             *value_shape]``; None takes the table's, or else zero.
         out
-            Arrays ``(values, found)`` to write into.
+            Arrays ``(values, found)`` to write into. They may overlap the keys and the default, not each other.
 
         Returns
         -------
@@ -217,9 +203,9 @@ class Operations(KeyedTable):
         """
         out_values, out_found = out_pair(out)
         batch = self._take(keys)
-        fallback = self._fallback_for(default, batch)
         values = self._values(batch, out_values, "out[0]")
         found = Output(batch, "bool", batch.shape, out_found, "out[1]")
+        fallback = self._fallback_for(default, batch)
         self._core.find(batch.array, values.array, found.array, fallback, False, batch.stream)
         self._finish(batch)
         return values.result(batch), found.result(batch)

@@ -10,13 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
-from .arrays import NUMPY, NumPyFramework, Shape, framework_of
+from .arrays import NUMPY, NumPyFramework, Shape, framework_of, gpu_of
 from .batch import Batch, Output, join, place
 from .dtypes import ITEMSIZES, MAX_KEY_BYTES, encode
 from .memory import make_context
-
-_HOST_DEVICES = (1, 3)  # of DLPack: host memory, and host memory that is pinned
-_CUDA_DEVICES = (2, 13)  # GPU memory, and managed memory
 
 
 class Factorized(NamedTuple):
@@ -185,7 +182,7 @@ def _take(keys: Any, axis: int | None, what: str) -> tuple[Batch, Shape]:
         framework = NUMPY
     batch.framework, batch.tensor = framework, keys
     batch.scalar = batch.staged = False
-    index = None if isinstance(framework, NumPyFramework) else _gpu_of(keys, framework)
+    index = None if isinstance(framework, NumPyFramework) else gpu_of(keys, framework)
     if index is None:
         batch.context = make_context("cpu")
         batch.stream = 0
@@ -212,18 +209,6 @@ def _take(keys: Any, axis: int | None, what: str) -> tuple[Batch, Shape]:
                 f"{MAX_KEY_BYTES}"
             )
     return batch, row
-
-
-def _gpu_of(tensor: Any, framework: Any) -> int | None:
-    """The number of the GPU that the tensor lies on; None for the host."""
-    if hasattr(tensor, "__dlpack_device__"):
-        kind, index = tensor.__dlpack_device__()
-        if kind in _HOST_DEVICES:
-            return None
-        if kind in _CUDA_DEVICES:
-            return int(index)
-    array = framework.borrow(tensor, 0)  # which knows, or says what is wrong
-    return None if array.platform == "cpu" else array.device_index
 
 
 def _as_numpy(numbers: Any, what: str) -> np.ndarray[Any, Any]:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from .arrays import NUMPY, Framework, NumPyFramework, framework_like, framework_of
+from .arrays import NUMPY, Framework, NumPyFramework, framework_like, framework_of, gpu_of
 from .dtypes import ITEMSIZES
 
-_GPU_MEMORY = (2, 13)  # DLPack's numbers for CUDA's own memory and its managed memory
 _HOST_ALIGNMENT = 64  # TensorFlow ends the process below it, and JAX copies
 
 
@@ -60,9 +59,9 @@ class TensorStore(MutableMapping[str, Any]):
             tensor, framework = _as_numpy(tensor), NUMPY
         if framework.name == "tensorflow" and _save_by_tensorflow(name, tensor):
             return
-        kind, index = tensor.__dlpack_device__()
-        on_gpu = int(kind) in _GPU_MEMORY
-        stream = framework.stream(tensor, int(index)) if on_gpu else 0
+        index = gpu_of(tensor, framework)
+        on_gpu = index is not None
+        stream = 0 if index is None else framework.stream(tensor, index)
         if on_gpu and framework.private_streams:
             framework.settle(tensor)
         if framework.name in ("buffer", "tensorflow"):

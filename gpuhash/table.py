@@ -209,7 +209,7 @@ class HashTable(Operations):
         A single key gives its value or ``default`` (else the table's, else None), and waits. A batch gives an array, of
         which absent keys get ``default``, a scalar or of shape ``value_shape`` or one for each key, ``[*batch,
         *value_shape]``, or else the table's; it does not wait. ``out`` is an array of shape ``[*batch, *value_shape]``
-        to write into.
+        to write into; it may be the keys' own memory.
 
         Raises
         ------
@@ -260,6 +260,8 @@ class HashTable(Operations):
         batch = self._take(keys)
         values = self._values(batch, out)
         needed = default is _NO_DEFAULT
+        if needed and values.given:
+            self._check_present(batch, keys)  # before anything is written
         if needed or batch.scalar:
             missing = self._core.find(batch.array, values.array, None, None, True, batch.stream)
             if missing and needed:

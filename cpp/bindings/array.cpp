@@ -257,6 +257,19 @@ void check_autograd(py::handle tensor, DType dtype) {
     throw py::type_error("the tensor is a negated view, whose memory holds other numbers: call .resolve_neg()");
 }
 
+/// TypeError for tensors that PyTorch is transforming: they look like others until they are asked for their memory.
+void check_transforms(py::handle tensor) {
+  const py::dict modules = py::reinterpret_borrow<py::dict>(PyImport_GetModuleDict());
+  if (!modules.contains("torch._C")) return;
+  const py::object functorch = py::getattr(modules["torch._C"], "_functorch", py::none());
+  const py::object is_wrapped = py::getattr(functorch, "is_functorch_wrapped_tensor", py::none());
+  if (!is_wrapped.is_none() && py::bool_(is_wrapped(tensor)))
+    throw py::type_error(
+        "the tensor is one that torch.func (vmap, grad, jvp, functionalize or their like) is transforming, and has no "
+        "memory that a table could read: call gpuhash outside of the transformed function. Instead of vmap, give all "
+        "keys at once: a batch of keys may have any number of dimensions");
+}
+
 Array from_exchange(const TypeInfo& info, const py::object& tensor) {
   try {
     if (info.exchange->dltensor_from_py_object_no_sync != nullptr) {
@@ -274,7 +287,12 @@ Array from_exchange(const TypeInfo& info, const py::object& tensor) {
     if (info.has_autograd) check_autograd(tensor, array.dtype);
     return array;
   } catch (py::error_already_set& error) {
+    if (info.has_autograd && error.matches(PyExc_Exception) && !error.matches(PyExc_MemoryError))
+      check_transforms(tensor);
     refuse(error, tensor);
+  } catch (const py::type_error&) {
+    if (info.has_autograd) check_transforms(tensor);
+    throw;
   }
 }
 
@@ -418,7 +436,13 @@ void bind_array(py::module_& module) {
       .def_property_readonly("device_index", [](const Array& array) { return array.device.index; })
       .def_property_readonly("data", [](const Array& array) { return reinterpret_cast<std::uintptr_t>(array.data); })
       .def_readonly("contiguous", &Array::contiguous)
-      .def_readonly("readonly", &Array::readonly);
+      .def_readonly("readonly", &Array::readonly)
+      .def(
+          "overlaps",
+          [](const Array& array, const Array& other) {
+            return array.device == other.device && overlap(array.range(), other.range());
+          },
+          py::arg("other"));
   module.def("borrow", &borrow, py::arg("tensor"), py::arg("stream") = py::none());
   module.def("current_stream", &current_stream, py::arg("tensor"));
 }

@@ -10,6 +10,7 @@
 
 #include "device_context.hpp"
 #include "dtype.hpp"
+#include "memory_range.hpp"
 
 namespace gpuhash::bindings {
 
@@ -29,6 +30,8 @@ struct Array {
 
   std::int64_t elements() const;
   std::int64_t bytes() const { return elements() * static_cast<std::int64_t>(itemsize(dtype)); }
+  /// Of a contiguous one.
+  MemoryRange range() const { return {data, bytes()}; }
 };
 
 /// C-contiguous? Axes of length 1 and empty arrays do not care for their strides. `strides` [shape.size()] in units of

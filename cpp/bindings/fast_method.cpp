@@ -167,8 +167,26 @@ PyTypeObject* make_type() {
   return reinterpret_cast<PyTypeObject*>(type);
 }
 
-py::object make_method(const Operation& operation, const py::object& function) {
+PyTypeObject* method_type() {
   static PyTypeObject* const type = make_type();
+  return type;
+}
+
+/// Puts a Python function into the type's dict as `__get__`. Dynamo, which asks the dict, traces that one; Python takes
+/// the slot, and is none the slower.
+void set_traced_get(const py::object& function) {
+  PyTypeObject* const type = method_type();
+#if PY_VERSION_HEX >= 0x030C0000
+  const auto dict = py::reinterpret_steal<py::object>(PyType_GetDict(type));
+#else
+  const auto dict = py::reinterpret_borrow<py::object>(type->tp_dict);
+#endif
+  if (PyDict_SetItemString(dict.ptr(), "__get__", function.ptr()) != 0) throw py::error_already_set();
+  PyType_Modified(type);
+}
+
+py::object make_method(const Operation& operation, const py::object& function) {
+  PyTypeObject* const type = method_type();
   auto made = py::reinterpret_steal<py::object>(type->tp_alloc(type, 0));  // zeroed
   if (!made) throw py::error_already_set();
   FastMethod& method = *as_method(made.ptr());
@@ -196,6 +214,7 @@ void bind_fast_path(py::module_& module) {
       .def("set_fallback", &FastPath::set_fallback, py::arg("fallback"))
       .def_property_readonly("changes", &FastPath::changes);
   module.def("fast_path", &decorator, py::arg("operation"));
+  module.def("set_traced_get", &set_traced_get, py::arg("function"));
   module.def("use_framework", &use_framework, py::arg("name"), py::arg("module"));
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "apply.hpp"
+#include "constants.hpp"
 
 namespace gpuhash::bindings {
 
@@ -63,29 +64,12 @@ std::optional<ApplyOp> apply_op(std::string_view name) {
 
 }  // namespace
 
-Constants::~Constants() {
-  for (auto& [number, memory] : placed_) memory.set_stream(last_stream_);
-}
-
-const void* Constants::place(const Number& number, Stream stream) {
-  const std::lock_guard lock(mutex_);
-  last_stream_ = stream;
-  for (const auto& [known, memory] : placed_)
-    if (known == number) return memory.get();
-  if (placed_.size() == kMaxNumbers || context_.is_capturing(stream)) return nullptr;
-  Allocation memory(context_, sizeof number.bytes, stream);
-  context_.copy_from_host(memory.get(), number.bytes.data(), sizeof number.bytes, stream);
-  context_.synchronize(stream);  // so that work on other streams may read it, too
-  return placed_.emplace_back(number, std::move(memory)).second.get();
-}
-
 FastPath::FastPath(std::shared_ptr<Table> table, std::vector<std::int64_t> key_shape)
     : table_(std::move(table)),
       options_(table_->options()),
       device_(table_->context().device()),
       on_host_(device_.platform == "cpu"),
-      key_shape_(std::move(key_shape)),
-      constants_(table_->context()) {}
+      key_shape_(std::move(key_shape)) {}
 
 void FastPath::set_fallback(const Array* fallback) {
   if (fallback != nullptr && (fallback->bytes() != options_.value_bytes() || !(fallback->device == device_)))
@@ -129,11 +113,14 @@ bool FastPath::encode(PyObject* given, Number& out) const {
   return overflow == 0 && convert(*options_.value_dtype, number, store);
 }
 
-/// The number in the table's memory: where it is, on the host.
-const void* FastPath::place(const Number& number, Stream stream) {
+/// The number in the table's memory: where it is, on the host. Null where it cannot be brought there now, under
+/// capture.
+const void* FastPath::place(Number& number, Stream stream) const {
   if (on_host_) return number.bytes.data();
+  const std::string_view bytes(reinterpret_cast<const char*>(number.bytes.data()),
+                               static_cast<std::size_t>(options_.value_bytes()));
   const py::gil_scoped_release unlocked;
-  return constants_.place(number, stream);
+  return table_->constants().place(bytes, stream, number.placed);
 }
 
 std::optional<ValueBatch> FastPath::take_values(const Keys& keys, PyObject* given, Number& number) {
@@ -179,16 +166,18 @@ std::optional<FastPath::Output> FastPath::take_output(const Keys& keys, DType dt
   PlainTensor wanted;
   if (!full_shape(keys, item_shape, wanted)) return std::nullopt;
   PlainTensor plain;
+  std::int64_t bytes = keys.batch.count * static_cast<std::int64_t>(itemsize(dtype));
+  for (const std::int64_t length : item_shape) bytes *= length;
   if (given == Py_None) {
     py::object made = keys.framework->make(keys.tensor, dtype, wanted.shape(), device_, plain);
     if (!made) return std::nullopt;
-    return Output{std::move(made), plain.data};
+    return Output{std::move(made), {plain.data, bytes}, false};
   }
   if (plain_framework_of(given) != keys.framework ||
       !keys.framework->read(given, dtype, device_, Access::kWrite, plain) ||
       !std::ranges::equal(plain.shape(), wanted.shape()))
     return std::nullopt;
-  return Output{borrowed(given), plain.data};
+  return Output{borrowed(given), {plain.data, bytes}, true};
 }
 
 std::optional<FastPath::Output> FastPath::take_mask(const Keys& keys, PyObject* given) const {
@@ -201,9 +190,40 @@ std::optional<FastPath::Output> FastPath::take_value_output(const Keys& keys, Py
 
 // Calls: a table is never waited for with the GIL held, as its memory resource may want it ----------------------------
 
-std::int64_t FastPath::look_up(const Keys& keys, FindOutput out) const {
+/// Is what the caller wants written apart from what is read, from each other and from the table's rows, and are the
+/// rows, if they are written, apart from what is read? To be called without the GIL.
+bool FastPath::is_apart(std::initializer_list<MemoryRange> read, std::initializer_list<const Output*> written,
+                        bool writes_rows) const {
+  for (const Output* const output : written) {
+    if (!output->given) continue;
+    for (const MemoryRange& input : read)
+      if (overlap(output->memory, input)) return false;
+    for (const Output* const other : written)
+      if (other != output && overlap(output->memory, other->memory)) return false;
+    if (options_.has_rows() && table_->overlaps_rows(output->memory)) return false;
+  }
+  if (writes_rows && options_.has_rows())
+    for (const MemoryRange& input : read)
+      if (table_->overlaps_rows(input)) return false;
+  return true;
+}
+
+MemoryRange FastPath::memory_of(const Keys& keys, const ValueBatch& values) {
+  return {values.data, values.broadcast ? values.bytes : keys.batch.count * values.bytes};
+}
+
+/// The filled array; the caller's own one is known to have changed from now on.
+py::object FastPath::hand_over(const Keys& keys, const Output& written) {
+  if (written.given) keys.framework->note_write(written.tensor.ptr());
+  return written.tensor;
+}
+
+/// Nothing where it is for the general path.
+std::optional<std::int64_t> FastPath::look_up(const Keys& keys, FindOutput out,
+                                              std::initializer_list<const Output*> written) const {
   out.bytes = options_.value_bytes();
   const py::gil_scoped_release unlocked;
+  if (!is_apart({keys.memory()}, written, false)) return std::nullopt;
   return table_->find(keys.batch, out, keys.stream);
 }
 
@@ -215,10 +235,10 @@ py::object FastPath::getitem(Arguments given) {
   Fallback fallback;
   take_fallback(*keys, Py_None, fallback);
   FindOutput out{};
-  out.values = values->data;
+  out.values = values->data();
   out.fallback = fallback.data;
   out.count_missing = fallback.data == nullptr;
-  return look_up(*keys, out) == 0 ? values->tensor : py::object();
+  return look_up(*keys, out, {}) == 0 ? values->tensor : py::object();
 }
 
 py::object FastPath::get(Arguments given) {
@@ -228,10 +248,9 @@ py::object FastPath::get(Arguments given) {
   const std::optional<Output> values = take_value_output(*keys, given[2]);
   if (!values) return {};
   FindOutput out{};
-  out.values = values->data;
+  out.values = values->data();
   out.fallback = fallback.data;
-  look_up(*keys, out);
-  return values->tensor;
+  return look_up(*keys, out, {&*values}) ? hand_over(*keys, *values) : py::object();
 }
 
 py::object FastPath::find(Arguments given) {
@@ -246,11 +265,12 @@ py::object FastPath::find(Arguments given) {
   const std::optional<Output> found = take_mask(*keys, new_outputs ? Py_None : PyTuple_GET_ITEM(pair, 1));
   if (!found) return {};
   FindOutput out{};
-  out.values = values->data;
+  out.values = values->data();
   out.fallback = fallback.data;
-  out.found = static_cast<bool*>(found->data);
-  look_up(*keys, out);
-  auto both = py::reinterpret_steal<py::object>(PyTuple_Pack(2, values->tensor.ptr(), found->tensor.ptr()));
+  out.found = found->data<bool>();
+  if (!look_up(*keys, out, {&*values, &*found})) return {};
+  auto both = py::reinterpret_steal<py::object>(
+      PyTuple_Pack(2, hand_over(*keys, *values).ptr(), hand_over(*keys, *found).ptr()));
   if (!both) throw py::error_already_set();
   return both;
 }
@@ -261,9 +281,8 @@ py::object FastPath::contains(Arguments given) {
   const std::optional<Output> found = take_mask(*keys, given[1]);
   if (!found) return {};
   FindOutput out{};
-  out.found = static_cast<bool*>(found->data);
-  look_up(*keys, out);
-  return found->tensor;
+  out.found = found->data<bool>();
+  return look_up(*keys, out, {&*found}) ? hand_over(*keys, *found) : py::object();
 }
 
 py::object FastPath::setitem(Arguments given) {
@@ -272,9 +291,10 @@ py::object FastPath::setitem(Arguments given) {
   Number number;
   const std::optional<ValueBatch> values = take_values(*keys, given[1], number);
   if (!values) return {};
-  ++changes_;
   {
     const py::gil_scoped_release unlocked;
+    if (!is_apart({keys->memory(), memory_of(*keys, *values)}, {}, true)) return {};
+    ++changes_;
     table_->insert({keys->batch, *values, InsertMode::kAssign, options_.deterministic, nullptr}, keys->stream);
   }
   return py::none();
@@ -286,13 +306,13 @@ py::object FastPath::put(const Keys& keys, PyObject* given_values, InsertMode mo
   if (!values) return {};
   const std::optional<Output> inserted = take_mask(keys, out);
   if (!inserted) return {};
-  ++changes_;
   {
     const py::gil_scoped_release unlocked;
-    table_->insert({keys.batch, *values, mode, options_.deterministic, static_cast<bool*>(inserted->data)},
-                   keys.stream);
+    if (!is_apart({keys.memory(), memory_of(keys, *values)}, {&*inserted}, true)) return {};
+    ++changes_;
+    table_->insert({keys.batch, *values, mode, options_.deterministic, inserted->data<bool>()}, keys.stream);
   }
-  return inserted->tensor;
+  return hand_over(keys, *inserted);
 }
 
 py::object FastPath::insert(Arguments given) {
@@ -327,14 +347,14 @@ py::object FastPath::insert_or_apply(Arguments given) {
   if (!values) return {};
   const std::optional<Output> inserted = take_mask(*keys, given[3]);
   if (!inserted) return {};
-  ++changes_;
   {
     const py::gil_scoped_release unlocked;
-    table_->apply({keys->batch, *values, *op, *options_.value_dtype, options_.value_elements(),
-                   static_cast<bool*>(inserted->data)},
+    if (!is_apart({keys->memory(), memory_of(*keys, *values)}, {&*inserted}, true)) return {};
+    ++changes_;
+    table_->apply({keys->batch, *values, *op, *options_.value_dtype, options_.value_elements(), inserted->data<bool>()},
                   keys->stream);
   }
-  return inserted->tensor;
+  return hand_over(*keys, *inserted);
 }
 
 py::object FastPath::erase(Arguments given) {
@@ -342,12 +362,13 @@ py::object FastPath::erase(Arguments given) {
   if (!keys) return {};
   const std::optional<Output> erased = take_mask(*keys, given[1]);
   if (!erased) return {};
-  ++changes_;
   {
     const py::gil_scoped_release unlocked;
-    table_->erase(keys->batch, static_cast<bool*>(erased->data), keys->stream);
+    if (!is_apart({keys->memory()}, {&*erased}, false)) return {};
+    ++changes_;
+    table_->erase(keys->batch, erased->data<bool>(), keys->stream);
   }
-  return erased->tensor;
+  return hand_over(*keys, *erased);
 }
 
 }  // namespace gpuhash::bindings

@@ -6,10 +6,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "array.hpp"
@@ -21,30 +20,7 @@ namespace gpuhash::bindings {
 /// One value, converted from a Python number.
 struct Number {
   alignas(16) std::array<std::byte, 16> bytes{};
-
-  friend bool operator==(const Number& a, const Number& b) { return a.bytes == b.bytes; }
-};
-
-/// Numbers in the memory of a GPU. Each is copied there once, and stays as long as the face: work on any stream may be
-/// reading it, and so may a CUDA graph.
-class Constants {
- public:
-  explicit Constants(DeviceContext& context) : context_(context) {}
-  ~Constants();
-  Constants(const Constants&) = delete;
-  Constants& operator=(const Constants&) = delete;
-
-  /// To be called without the GIL. Waits when the number is new. Null where it cannot be copied now, under capture, or
-  /// where there are too many.
-  const void* place(const Number& number, Stream stream);
-
- private:
-  static constexpr std::size_t kMaxNumbers = 64;
-
-  DeviceContext& context_;
-  std::mutex mutex_;
-  std::vector<std::pair<Number, Allocation>> placed_;
-  Stream last_stream_ = nullptr;  // calls of a table follow each other, whatever their streams
+  Allocation placed;  // the same on a GPU, where the table does not keep it
 };
 
 /// The calls of one face of a table that need nothing explained: all arrays are plain, of one framework, of the table's
@@ -85,11 +61,18 @@ class FastPath {
     Stream stream;
 
     Lengths batch_shape() const { return plain.shape().first(batch_dims); }
+    MemoryRange memory() const { return {batch.data, batch.count * batch.bytes}; }
   };
 
   struct Output {
     py::object tensor;
-    void* data;
+    MemoryRange memory;
+    bool given;  // by the caller
+
+    template <class T = void>
+    T* data() const {
+      return static_cast<T*>(const_cast<void*>(memory.data));
+    }
   };
 
   struct Fallback {
@@ -106,9 +89,15 @@ class FastPath {
   std::optional<Output> take_mask(const Keys& keys, PyObject* given) const;
   std::optional<Output> take_value_output(const Keys& keys, PyObject* given) const;
   bool encode(PyObject* given, Number& out) const;
-  const void* place(const Number& number, Stream stream);
+  const void* place(Number& number, Stream stream) const;
 
-  std::int64_t look_up(const Keys& keys, FindOutput out) const;
+  bool is_apart(std::initializer_list<MemoryRange> read, std::initializer_list<const Output*> written,
+                bool writes_rows) const;
+  static MemoryRange memory_of(const Keys& keys, const ValueBatch& values);
+  static py::object hand_over(const Keys& keys, const Output& written);
+
+  std::optional<std::int64_t> look_up(const Keys& keys, FindOutput out,
+                                      std::initializer_list<const Output*> written) const;
   py::object put(const Keys& keys, PyObject* values, InsertMode mode, PyObject* out);
 
   std::shared_ptr<Table> table_;
@@ -118,7 +107,6 @@ class FastPath {
   std::vector<std::int64_t> key_shape_;
   std::shared_ptr<const Array> fallback_;
   std::atomic<std::uint64_t> changes_{0};
-  Constants constants_;
 };
 
 }  // namespace gpuhash::bindings

@@ -155,7 +155,10 @@ struct LentBlock {
 class Torch final : public PlainFramework {
  public:
   Torch(const DLPackExchangeAPI* exchange, const py::object& torch)
-      : exchange_(exchange), empty_(torch.attr("empty")), empty_like_(torch.attr("empty_like")) {
+      : exchange_(exchange),
+        empty_(torch.attr("empty")),
+        empty_like_(torch.attr("empty_like")),
+        increment_version_(torch.attr("autograd").attr("graph").attr("increment_version")) {
     const py::object tensor = torch.attr("Tensor");
     is_conj_ = tensor.attr("is_conj");
     is_neg_ = tensor.attr("is_neg");
@@ -178,6 +181,14 @@ class Torch final : public PlainFramework {
     py::object tensor = is_on_host(device) ? make_on_host(dtype, shape, out) : make_on_gpu(like, dtype, shape);
     if (!tensor || is_on_host(device)) return tensor;
     return read_memory(tensor.ptr(), dtype, device, out) ? tensor : py::object();
+  }
+
+  /// Whoever has saved the tensor for a backward pass finds it changed.
+  void note_write(PyObject* tensor) const override {
+    if (PyObject* const none = PyObject_CallOneArg(increment_version_.ptr(), tensor); none != nullptr)
+      Py_DECREF(none);
+    else
+      throw py::error_already_set();
   }
 
   bool current_stream(const Device& device, Stream& stream) const override {
@@ -239,6 +250,7 @@ class Torch final : public PlainFramework {
   const DLPackExchangeAPI* exchange_;
   py::object empty_;
   py::object empty_like_;
+  py::object increment_version_;
   py::object is_conj_;
   py::object is_neg_;
   std::array<py::object, kDTypeCount> dtypes_;

@@ -35,7 +35,7 @@ enum class Access : std::uint8_t { kRead, kWrite };
 ///
 /// A tensor is *plain* if it is of the framework's own class and not a subclass, and dense, aligned memory whose
 /// elements are what they seem. Whatever is not is left to the general path, which takes more or says what is wrong; so
-/// no function here throws, except what is no Exception, such as KeyboardInterrupt.
+/// no function that reads or makes one throws, except what is no Exception, such as KeyboardInterrupt.
 class PlainFramework {
  public:
   virtual ~PlainFramework() = default;
@@ -43,6 +43,8 @@ class PlainFramework {
   virtual bool read(PyObject* tensor, DType dtype, const Device& device, Access access, PlainTensor& out) const = 0;
   /// A new tensor, on the device and the current stream of `like`; null where there is none to be had.
   virtual py::object make(PyObject* like, DType dtype, Lengths shape, const Device& device, PlainTensor& out) const = 0;
+  /// Tells the framework that something wrote into its tensor.
+  virtual void note_write(PyObject*) const {}
   /// The stream that the framework works on now; false where it does not say.
   virtual bool current_stream(const Device& device, Stream& stream) const = 0;
 };

@@ -7,12 +7,14 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "array.hpp"
 #include "bindings.hpp"
 #include "buffer.hpp"
+#include "constants.hpp"
 #include "context.hpp"
 
 /// Methods take what they need from Python, check what would otherwise read or write beyond an array, and drop the GIL
@@ -238,6 +240,41 @@ Buffer row_storage(const TablePointer& table, std::uintptr_t stream_address) {
   return {context, data_of(std::move(storage.memory)), *options.value_dtype, std::move(shape), stream};
 }
 
+Array constant(const TablePointer& table, const Array& value, std::uintptr_t stream_address) {
+  if (value.device.platform != "cpu" || !value.contiguous || value.bytes() != table->options().value_bytes())
+    throw std::invalid_argument("the constant is no value on the host");
+  if (table->context().device().platform == "cpu") return value;
+  Array placed = value;
+  placed.tensor = py::object();
+  placed.device = table->context().device();
+  const Stream stream = to_stream(table->context(), stream_address);
+  Allocation temporary;
+  const void* data = nullptr;
+  {
+    const py::gil_scoped_release unlocked;
+    const std::string_view bytes(static_cast<const char*>(value.data), static_cast<std::size_t>(value.bytes()));
+    data = table->constants().place(bytes, stream, temporary);
+  }
+  if (data == nullptr)
+    throw std::invalid_argument(
+        "the default is not in the GPU's memory yet, and cannot be copied there while a CUDA graph is captured: make "
+        "the "
+        "same call once before the capture, or give the default as an array on the GPU");
+  placed.data = const_cast<void*>(data);
+  if (temporary.get() != nullptr)
+    placed.memory = data_of(std::make_shared<Allocation>(std::move(temporary)));
+  else
+    placed.memory = {table, placed.data};
+  return placed;
+}
+
+bool overlaps_rows(const Table& table, const Array& array) {
+  if (!table.options().has_rows() || !(array.device == table.context().device())) return false;
+  const MemoryRange range = array.range();
+  const py::gil_scoped_release unlocked;
+  return table.overlaps_rows(range);
+}
+
 TablePointer clone(Table& table, const ContextPointer& context, std::uintptr_t stream_address) {
   // The stream is one of the CUDA device that is part of it, if any.
   const bool on_cpu = table.context().device().platform == "cpu" && context->device().platform == "cpu";
@@ -306,6 +343,8 @@ void bind_table(py::module_& module) {
           py::arg("slots"), py::arg("compact_rows"), stream, unlocked())
       .def("export_items", &export_items, keys, py::arg("values"), py::arg("rows"), stream)
       .def("row_storage", &row_storage, stream)
+      .def("overlaps_rows", &overlaps_rows, py::arg("array"))
+      .def("constant", &constant, py::arg("value"), stream)
       .def("clone", &clone, py::arg("context"), stream);
 }
 

@@ -1,0 +1,84 @@
+"""Keeps Dynamo, the front of PyTorch's compiler, out of the face, where there is no tensor operation to compile.
+
+Under ``torch.compile`` a call of a table breaks the graph, and runs as it does without. Properties alone are traced.
+Nothing here imports PyTorch.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+_DYNAMO = "torch._dynamo"
+_REASON = "gpuhash works outside of compiled graphs: without fullgraph=True the graph breaks here, and the call runs"
+
+
+def call_untraced(method: Any, table: Any, *args: Any, **kwargs: Any) -> Any:
+    return method(table, *args, **kwargs)
+
+
+def keep_dynamo_out(modules: Sequence[ModuleType]) -> None:
+    """Has Dynamo break graphs at calls of the modules' functions and methods, and leave their frames alone."""
+    functions = [function for module in modules for function in _functions(module)]
+    for function in functions:  # as torch.compiler.disable() marks them
+        function._torchdynamo_disable = True  # type: ignore[attr-defined]
+        function._torchdynamo_disable_msg = _REASON  # type: ignore[attr-defined]
+    codes = [code for function in functions for code in _codes(function.__code__)]
+    if _DYNAMO in sys.modules:
+        _skip(codes)
+    else:
+        sys.meta_path.insert(0, _Hook(_DYNAMO, lambda: _skip(codes)))
+
+
+def _functions(module: ModuleType) -> Iterator[FunctionType]:
+    for value in vars(module).values():
+        for member in vars(value).values() if isinstance(value, type) else [value]:
+            function = getattr(member, "__wrapped__", member)  # of class methods, caches, methods with a fast path
+            if isinstance(function, FunctionType) and function.__module__ == module.__name__:
+                yield function
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """The code and that of the functions inside."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _skip(codes: Sequence[CodeType]) -> None:
+    skip_code = sys.modules[f"{_DYNAMO}.eval_frame"].skip_code
+    for code in codes:
+        skip_code(code)
+
+
+class _Hook(importlib.abc.MetaPathFinder):
+    """Calls a function when a module has been imported, whoever imports it; PyTorch has no place to leave word."""
+
+    def __init__(self, name: str, loaded: Callable[[], None]) -> None:
+        self._name = name
+        self._loaded = loaded
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        @functools.wraps(load)
+        def load_and_call(module: ModuleType) -> None:
+            load(module)
+            self._loaded()
+
+        spec.loader.exec_module = load_and_call  # type: ignore[method-assign]
+        return spec
