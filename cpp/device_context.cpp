@@ -38,7 +38,8 @@ void set_ignored_error_report(IgnoredErrorReport report) noexcept {
 }
 
 void report_ignored_error(const char* while_doing) noexcept {
-  if (const IgnoredErrorReport report = ignored_error_report.load(std::memory_order_acquire)) report(while_doing);
+  if (const IgnoredErrorReport report = ignored_error_report.load(std::memory_order_acquire))
+    report(while_doing, std::current_exception());
 }
 
 void Allocation::give_back_lent(Allocation lent) noexcept {

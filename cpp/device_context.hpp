@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -146,10 +147,10 @@ class GPUHASH_API Allocation {
 using CaptureTest = bool (*)(DeviceContext& context);
 GPUHASH_API void set_capture_test(CaptureTest test) noexcept;
 
-/// Told of an exception that a call must not throw, because its work is done, while it is being handled. Null, the
-/// default: it is told nobody.
-using IgnoredErrorReport = void (*)(const char* while_doing);
+/// Told of an exception that a call must not throw, because its work is done. Null, the default: it is told nobody.
+using IgnoredErrorReport = void (*)(const char* while_doing, std::exception_ptr error);
 GPUHASH_API void set_ignored_error_report(IgnoredErrorReport report) noexcept;
+/// Of the exception that is being handled.
 void report_ignored_error(const char* while_doing) noexcept;
 
 }  // namespace gpuhash

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -222,26 +223,33 @@ std::int64_t HashTable<Key, Value>::current_limit() const {
   return options_.has_rows() ? std::min(limit, storage_.view.rows.capacity) : limit;
 }
 
+/// Can a table of this load factor have room for so many keys, given memory?
+template <class Key, class Value>
+bool HashTable<Key, Value>::may_hold(std::int64_t keys) const {
+  if (options_.max_capacity) return keys <= *options_.max_capacity;
+  return std::ceil(static_cast<double>(keys) / options_.max_load_factor) <= static_cast<double>(kMostSlots);
+}
+
 /// Slots of a table whose limit is at least `keys`.
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::slots_for(std::int64_t keys) const {
-  if (options_.max_capacity && keys > *options_.max_capacity)
-    throw TableFullError("room for " + std::to_string(keys) + " keys was asked of a table that may have at most " +
-                         std::to_string(*options_.max_capacity) +
-                         " slots; erase keys, or make the table with a larger max_capacity or growth=True");
-  constexpr auto kMostSlots = static_cast<std::int64_t>(kMaxBuckets * View::kSlots);
+  if (!may_hold(keys)) {
+    if (options_.max_capacity)
+      throw TableFullError("room for " + std::to_string(keys) + " keys was asked of a table that may have at most " +
+                           std::to_string(*options_.max_capacity) +
+                           " slots; erase keys, or make the table with a larger max_capacity or growth=True");
+    std::ostringstream factor;
+    factor << options_.max_load_factor;
+    throw ShapeError("room for " + std::to_string(keys) + " keys was asked of a table with a max_load_factor of " +
+                     factor.str() + ", which takes more than the " + std::to_string(kMostSlots) +
+                     " slots that are possible; ask for fewer keys, or raise the load factor");
+  }
   const std::int64_t most = options_.max_capacity.value_or(kMostSlots);
   const double wanted = std::ceil(static_cast<double>(keys) / options_.max_load_factor);
-  if (wanted <= static_cast<double>(most)) {
-    auto slots = static_cast<std::int64_t>(wanted);
-    while (slots < most && key_limit(slots) < keys) ++slots;  // rounding: once or twice
-    return slots;
-  }
-  if (options_.max_capacity) return most;
-  throw ShapeError("room for " + std::to_string(keys) + " keys was asked of a table with a max_load_factor of " +
-                   std::to_string(options_.max_load_factor) + ", which takes more than the " +
-                   std::to_string(kMostSlots) +
-                   " slots that are possible; ask for fewer keys, or raise the load factor");
+  if (wanted >= static_cast<double>(most)) return most;
+  auto slots = static_cast<std::int64_t>(wanted);
+  while (slots < most && key_limit(slots) < keys) ++slots;  // rounding: once or twice
+  return slots;
 }
 
 /// The next size: doubling, so that growing costs a constant per key.
@@ -294,7 +302,7 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
   const std::int64_t size = size_bound_;
   const std::int64_t slots = capacity_slots();
   room.plan = make_plan();
-  room.unchecked = size + n > current_limit() && may_grow_beyond(slots) && !options_.has_rows() &&
+  room.unchecked = size + n > current_limit() && may_grow_beyond(slots) && may_hold(size + n) && !options_.has_rows() &&
                    size + n <= static_cast<std::int64_t>(static_cast<double>(slots) * kUncheckedLoadFactor);
   std::int64_t added = n;
   if (size + n > current_limit() && !room.unchecked) {

@@ -60,6 +60,8 @@ class HashTable final : public Table {
     View view{};
   };
 
+  static constexpr auto kMostSlots = static_cast<std::int64_t>(kMaxBuckets * View::kSlots);
+
   class Turn;
 
   const Executor<Key, Value>& executor() const;
@@ -78,6 +80,7 @@ class HashTable final : public Table {
   bool may_grow_beyond(std::int64_t slots) const;
   std::int64_t key_limit(std::int64_t slots) const;
   std::int64_t current_limit() const;
+  bool may_hold(std::int64_t keys) const;
   std::int64_t slots_for(std::int64_t keys) const;
   std::int64_t grown(std::int64_t slots) const;
 

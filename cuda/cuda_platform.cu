@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -103,7 +104,14 @@ class CudaFence final : public Fence {
     const DeviceGuard guard(device_);
     check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "creating a CUDA event");
   }
-  ~CudaFence() override { (void)cudaEventDestroy(event_); }
+  ~CudaFence() override {
+    try {
+      const DeviceGuard guard(device_);  // without a context, the runtime would make one on GPU 0
+      (void)cudaEventDestroy(event_);
+    } catch (const std::exception&) {
+      // At exit the driver may be gone before the last table.
+    }
+  }
   CudaFence(const CudaFence&) = delete;
   CudaFence& operator=(const CudaFence&) = delete;
 
@@ -126,7 +134,14 @@ class CudaContext final : public DeviceContext {
   CudaContext(int device, std::shared_ptr<MemoryResource> memory)
       : DeviceContext({"cuda", device}, std::move(memory)) {}
   ~CudaContext() override {
-    if (const cudaStream_t stream = own_stream_.load()) (void)cudaStreamDestroy(stream);  // its work is still done
+    const cudaStream_t stream = own_stream_.load();
+    if (stream == nullptr) return;
+    try {
+      const DeviceGuard guard(device().index);
+      (void)cudaStreamDestroy(stream);  // its work is still done
+    } catch (const std::exception&) {
+      // At exit the driver may be gone before the last context.
+    }
   }
 
   bool is_host() const noexcept override { return false; }

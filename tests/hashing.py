@@ -23,25 +23,25 @@ def fold(a: np.ndarray, b: np.uint64) -> np.ndarray:
     return multiply_high(a, b) ^ (a * b)
 
 
-def hash_key(keys: np.ndarray) -> np.ndarray:
+def hash_key(keys: np.ndarray, seed: int = 0) -> np.ndarray:
     """Hashes of 8-byte keys, uint64 [n]."""
     with np.errstate(over="ignore"):
-        h = fold(keys ^ WHITEN, FOLD)
+        h = fold(keys ^ WHITEN ^ np.uint64(seed), FOLD)
         return (h ^ (h >> HALF)) * FINISH
 
 
-def hash_rows(keys: np.ndarray) -> np.ndarray:
+def hash_rows(keys: np.ndarray, seed: int = 0) -> np.ndarray:
     """Hashes of 16-byte keys, given as two words each: [n, 2] to uint64 [n]."""
     low, high = np.ascontiguousarray(keys).view(np.uint64).T
     with np.errstate(over="ignore"):
-        return hash_key(fold(low ^ FINISH, FOLD) + high * WHITEN)
+        return hash_key(fold(low ^ FINISH ^ np.uint64(seed), FOLD) + high * WHITEN, seed)
 
 
-def hash_of(keys: np.ndarray) -> np.ndarray:
+def hash_of(keys: np.ndarray, seed: int = 0) -> np.ndarray:
     """Hashes of int32 or int64 keys [n], or of rows of two int64 [n, 2]."""
     if keys.ndim == 2:
-        return hash_rows(keys)
-    return hash_key(keys.view(f"u{keys.dtype.itemsize}").astype(np.uint64))
+        return hash_rows(keys, seed)
+    return hash_key(keys.view(f"u{keys.dtype.itemsize}").astype(np.uint64), seed)
 
 
 def keys_of_first_part(keys: np.ndarray, count: int) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Self
 
+import gpuhash
 from benchmarks.suite import NotHereError
 from benchmarks.timing import Action, Timing, nothing
 
@@ -103,7 +103,7 @@ class Contender:
 
 def _serve(entry: Entry, connection: Connection) -> None:
     """What a contender's process does: makes the entry ready, then takes turns until it is told to end."""
-    os.environ["GPUHASH_NUM_THREADS"] = str(entry.threads)
+    gpuhash.set_num_threads(entry.threads)
     try:
         ready = entry.make()
     except NotHereError as error:

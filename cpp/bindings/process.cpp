@@ -2,8 +2,10 @@
 
 #include <chrono>
 #include <csignal>
+#include <exception>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "bindings.hpp"
 #include "device_context.hpp"
@@ -42,12 +44,12 @@ bool is_interrupted() {
   }
 }
 
-void report_ignored(const char* while_doing) {
+void report_ignored(const char* while_doing, std::exception_ptr reason) {
   if (is_python_gone()) return;
   const py::gil_scoped_acquire locked;
   const py::error_scope preserved;
   try {
-    throw;
+    std::rethrow_exception(std::move(reason));
   } catch (py::error_already_set& error) {
     const bool asks_to_end = error.matches(PyExc_KeyboardInterrupt);
     error.restore();

@@ -1,0 +1,188 @@
+"""Seeds of the hash function: where keys lie, what keeps them, and keys that were picked to meet."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import time
+
+import numpy as np
+import pytest
+from frameworks import to_numpy
+from hashing import hash_of, keys_of_first_part, keys_of_one_hash
+from samples import as_dict, items_of, random_values, same_bytes
+
+import gpuhash
+from gpuhash import HashSet, HashTable
+
+KEYS = np.arange(0, 5000 * 977, 977)
+SEED = 0xFEDCBA9876543210
+
+
+def seconds(work) -> float:
+    """The least of three runs."""
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+@pytest.mark.parametrize("seed", [0, 1, SEED, (1 << 64) - 1])
+@pytest.mark.parametrize("key_shape", [(), (2,)], ids=["int64", "int64x2"])
+def test_keys_lie_in_the_order_of_their_hashes(on_device, key_shape, seed):
+    """Few keys in many buckets: nearly all at home, and homes follow the high halves of the hashes."""
+    keys = np.arange(500 * max(1, 2 * len(key_shape))).reshape(500, *key_shape) * 3
+    table = HashSet("int64", key_shape=key_shape, device=on_device.table_device, capacity=1 << 20, seed=seed)
+    table.add(on_device.array(keys))
+    assert table.seed == seed
+    homes = hash_of(to_numpy(table.keys()), seed) >> np.uint64(32)
+    assert (np.diff(homes.astype(np.int64)) >= 0).mean() > 0.98
+    others = hash_of(to_numpy(table.keys()), seed ^ 1) >> np.uint64(32)
+    assert (np.diff(others.astype(np.int64)) >= 0).mean() < 0.6
+
+
+def test_order_is_reproducible_unless_asked_otherwise(on_device):
+    def order(**options):
+        table = HashTable("int64", "int64", device=on_device.table_device, **options)
+        table[on_device.array(KEYS)] = on_device.array(KEYS)
+        return to_numpy(table.keys()).tolist()
+
+    assert order() == order() == order(seed=0)
+    assert order(seed=SEED) == order(seed=SEED) != order()
+    assert order(seed="random") != order(seed="random")
+    assert sorted(order(seed="random")) == KEYS.tolist()
+
+
+@pytest.mark.parametrize("made", ["copy", "copy.copy", "deepcopy", "pickle", "file", "there and back"])
+@pytest.mark.parametrize("kind", ["table", "set"])
+def test_what_keeps_the_seed(device, tmp_path, kind, made):
+    if kind == "table":
+        table = HashTable("int64", "float32", device=device, seed="random")
+        table[KEYS] = 1.5
+    else:
+        table = HashSet("int64", device=device, seed="random")
+        table.add(KEYS)
+    assert table.seed != 0
+
+    def from_file():
+        table.save(tmp_path / "table.safetensors")
+        return type(table).load(tmp_path / "table.safetensors", device=device)
+
+    other = {
+        "copy": table.copy,
+        "copy.copy": lambda: copy.copy(table),
+        "deepcopy": lambda: copy.deepcopy(table),
+        "pickle": lambda: pickle.loads(pickle.dumps(table)),
+        "file": from_file,
+        "there and back": lambda: table.to("cpu").to(device),
+    }[made]()
+    assert other.seed == table.seed
+    assert other == table
+    table.rehash(100_000)
+    table.shrink_to_fit()
+    assert other.seed == table.seed
+    assert other == table
+
+
+def test_a_name_leads_to_the_seed(device):
+    table = HashTable("int64", "int64", device=device, seed=SEED, name="seeded")
+    assert gpuhash.open("seeded").seed == SEED
+    table.close()
+
+
+@pytest.mark.parametrize(
+    ("seed", "error"),
+    [(-1, ValueError), (1 << 64, ValueError), ("fixed", TypeError), (1.0, TypeError), (b"random", TypeError)],
+)
+@pytest.mark.parametrize("kind", [HashSet, HashTable])
+def test_seeds_that_are_none(kind, seed, error):
+    with pytest.raises(error, match="seed"):
+        kind("int64", *["int64"][: kind is HashTable], seed=seed)
+
+
+@pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
+def test_a_flooded_table_takes_another_seed(native, value_shape):
+    """Its items, its row numbers and all that is asked of it stay as they are."""
+    keys = keys_of_one_hash(6000)
+    values = random_values("int64", (len(keys), *value_shape))
+    table = HashTable("int64", "int64", key_shape=(2,), value_shape=value_shape, device=native.table_device)
+    assert table.seed == 0
+    half = len(keys) // 2
+    assert to_numpy(table.insert(native.array(keys[:half]), native.array(values[:half]))).all()
+    before = to_numpy(table.rows(native.array(keys[:half]))) if value_shape else None
+    assert len(table) == half
+    table.insert_or_assign(native.array(keys), native.array(values))
+    assert len(table) == len(keys)
+    table[native.array(keys[:1])] = native.array(values[:1])
+    assert table.seed != 0
+    assert items_of(table) == as_dict(keys, values)
+    same_bytes(table[native.array(keys)], values)
+    if value_shape:
+        same_bytes(table.rows(native.array(keys[:half])), before)
+    assert to_numpy(table.erase(native.array(keys[::2]))).all()
+    same_bytes(table.contains(native.array(keys)), np.arange(len(keys)) % 2 == 1)
+    assert table.copy().seed == table.seed
+
+
+def test_one_key_after_the_other_is_a_flood_as_well():
+    keys = keys_of_one_hash(3000)
+    table = HashTable("int64", "int64", key_shape=(2,))
+    for number, key in enumerate(keys.tolist()):
+        table[tuple(key)] = number
+    assert table.seed != 0
+    same_bytes(table[keys], np.arange(len(keys)))
+
+
+def test_full_tables_are_not_taken_for_flooded(native):
+    """Where all slots are taken, keys lie far from home by chance; so do they after long churn."""
+    table = HashTable("int64", "int64", device=native.table_device, capacity=20_000, growth=False)
+    rng = np.random.default_rng(0)
+    keys = rng.permutation(1 << 22)[: table.capacity]
+    table[native.array(keys)] = 1
+    for _ in range(5):
+        gone = rng.choice(keys, 4000, replace=False)
+        assert to_numpy(table.erase(native.array(gone))).all()
+        assert to_numpy(table.insert(native.array(gone), 1)).all()
+        assert len(table) == table.capacity
+    assert table.seed == 0
+    grown = HashTable("int64", "int64", device=native.table_device, max_load_factor=0.9)
+    for batch in np.split(np.arange(1 << 18) * 7, 64):
+        grown[native.array(batch)] = 1
+        assert len(grown) > 0
+    assert grown.seed == 0
+
+
+@pytest.mark.parametrize("method", ["insert", "insert_or_apply"])
+def test_a_flood_takes_time_in_proportion(on_device, method):
+    """It took the square: 64 times as long for 8 times as many keys."""
+    keys = keys_of_one_hash(1 << 17)
+    batches = [on_device.array(keys[: 1 << 14]), on_device.array(keys)]
+
+    def flood(batch):
+        table = HashTable("int64", "int64", key_shape=(2,), device=on_device.table_device)
+        table.reserve(len(batch))
+        getattr(table, method)(batch, 1, *["add"][: method == "insert_or_apply"])
+        assert len(table) == len(batch)
+
+    few, many = (seconds(lambda batch=batch: flood(batch)) for batch in batches)
+    assert many < 25 * few
+
+
+@pytest.mark.parametrize("routine", ["unique", "factorize", "isin"])
+def test_set_routines_take_no_notice_of_picked_keys(on_device, routine):
+    """Keys that lie close together by the hash of tables without a seed; they took 500 times as long as others."""
+    picked = keys_of_first_part(np.arange(1 << 23), 60_000)
+    others = np.random.default_rng(0).permutation(1 << 23)[:60_000]
+
+    def run(keys):
+        if routine == "isin":
+            assert to_numpy(gpuhash.isin(keys, keys)).all()
+        elif routine == "unique":
+            assert len(gpuhash.unique(keys)) == len(keys)
+        else:
+            same_bytes(gpuhash.factorize(keys).codes, np.arange(len(keys)))
+
+    slow, fast = (seconds(lambda keys=on_device.array(keys): run(keys)) for keys in (picked, others))
+    assert slow < 10 * fast
