@@ -280,7 +280,7 @@ class KeyedTable(Calls):
 
     @property
     def seed(self) -> int:
-        """The seed of the hash function: 0 unless another one was given, or the table has met keys picked to collide."""
+        """The seed of the hash function: 0 unless one was given, or the table has met keys picked to collide."""
         return self._core.seed
 
     @property

@@ -6,15 +6,13 @@ Nothing here imports PyTorch.
 
 from __future__ import annotations
 
-import functools
-import importlib.abc
-import importlib.machinery
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-_DYNAMO = "torch._dynamo"
+from .import_hook import when_imported
+
 _REASON = "gpuhash works outside of compiled graphs: without fullgraph=True the graph breaks here, and the call runs"
 
 
@@ -29,10 +27,13 @@ def keep_dynamo_out(modules: Sequence[ModuleType]) -> None:
         function._torchdynamo_disable = True  # type: ignore[attr-defined]
         function._torchdynamo_disable_msg = _REASON  # type: ignore[attr-defined]
     codes = [code for function in functions for code in _codes(function.__code__)]
-    if _DYNAMO in sys.modules:
-        _skip(codes)
-    else:
-        sys.meta_path.insert(0, _Hook(_DYNAMO, lambda: _skip(codes)))
+
+    def skip(_dynamo: ModuleType) -> None:
+        skip_code = sys.modules["torch._dynamo.eval_frame"].skip_code
+        for code in codes:
+            skip_code(code)
+
+    when_imported("torch._dynamo", skip)
 
 
 def _functions(module: ModuleType) -> Iterator[FunctionType]:
@@ -49,36 +50,3 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _codes(constant)
-
-
-def _skip(codes: Sequence[CodeType]) -> None:
-    skip_code = sys.modules[f"{_DYNAMO}.eval_frame"].skip_code
-    for code in codes:
-        skip_code(code)
-
-
-class _Hook(importlib.abc.MetaPathFinder):
-    """Calls a function when a module has been imported, whoever imports it; PyTorch has no place to leave word."""
-
-    def __init__(self, name: str, loaded: Callable[[], None]) -> None:
-        self._name = name
-        self._loaded = loaded
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is None or spec.loader is None:
-            return spec
-        load = spec.loader.exec_module
-
-        @functools.wraps(load)
-        def load_and_call(module: ModuleType) -> None:
-            load(module)
-            self._loaded()
-
-        spec.loader.exec_module = load_and_call  # type: ignore[method-assign]
-        return spec

@@ -44,6 +44,17 @@ def hash_of(keys: np.ndarray, seed: int = 0) -> np.ndarray:
     return hash_key(keys.view(f"u{keys.dtype.itemsize}").astype(np.uint64), seed)
 
 
+def late_hash_of(keys: np.ndarray, seed: int = 0) -> np.ndarray:
+    """The 32 bits that decide where all buckets are searched from in the end, in a table that was given the seed."""
+    secret = hash_key(np.array([seed], np.uint64), int(FOLD))[0]
+    with np.errstate(over="ignore"):
+        if keys.ndim == 2:
+            low, high = np.ascontiguousarray(keys).view(np.uint64).T
+            turned = secret << HALF | secret >> HALF
+            return (low * (secret | np.uint64(1)) + high * (turned | np.uint64(1))) >> HALF
+        return keys.view(f"u{keys.dtype.itemsize}").astype(np.uint64) * (secret | np.uint64(1)) >> HALF
+
+
 def keys_of_first_part(keys: np.ndarray, count: int) -> np.ndarray:
     """The `count` of the keys that come first in any table: their home buckets are the first count / len(keys)."""
     return keys[np.sort(np.argpartition(hash_of(keys), count)[:count])]

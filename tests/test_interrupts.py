@@ -18,6 +18,8 @@ import numpy as np
 import gpuhash
 from gpuhash import HashTable
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
+
 FACTOR = 0x9E3779B97F4A7C15
 STORED, NEW = 1 << 24, 1 << 40  # NEW: what is added to a number for the value that an operation assigns
 

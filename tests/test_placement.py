@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hashing import hash_of, keys_of_first_part
+from hashing import hash_of, keys_of_first_part, late_hash_of
 from memory_resources import NumPyMemory
 from samples import as_bytes, as_dict, items_of, random_keys, random_values, same_bytes, type_name
 
@@ -77,6 +77,9 @@ class Memory:
         for hop in range(REGION_HOPS + TABLE_HOPS + 1 + self.buckets):
             if hop <= REGION_HOPS + TABLE_HOPS:
                 bucket = self.hop(hashes[away], hop).astype(np.int64)
+            elif hop == REGION_HOPS + TABLE_HOPS + 1:
+                late = late_hash_of(self.keys[away])
+                bucket = (late * np.uint64(self.buckets) >> np.uint64(32)).astype(np.int64)
             else:
                 bucket = (bucket + 1) % self.buckets
             there = bucket == self.bucket_of[away]
@@ -94,7 +97,7 @@ def new_table(key_type: tuple[str, tuple[int, ...]], slots: int, **options: Any)
     memory = NumPyMemory()
     dtype, shape = key_type
     value_dtype = "int32" if dtype == "int32" else "int64"
-    options.update(capacity=slots, max_load_factor=1.0)
+    options.update(capacity=slots, max_load_factor=1.0, seed=0)  # which makes the late seed one that is known
     table = HashTable(dtype, value_dtype, key_shape=shape, memory=memory, **options)
     return table, memory
 

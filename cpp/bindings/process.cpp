@@ -35,13 +35,16 @@ bool is_interrupted() {
   const py::gil_scoped_acquire locked;
   const py::error_scope preserved;
   if (PyOS_InterruptOccurred() == 0) return false;
-  PyErr_SetInterrupt();  // asking has made Python forget
+  bool ends = false;
   try {
-    const py::module_ signal = py::module_::import("signal");
-    return signal.attr("getsignal")(SIGINT).is(signal.attr("default_int_handler"));
-  } catch (const py::error_already_set&) {
-    return false;  // the interpreter is being torn down
+    // The module in C: Python code would run the handler.
+    const py::module_ signal = py::module_::import("_signal");
+    ends = signal.attr("getsignal")(SIGINT).is(signal.attr("default_int_handler"));
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("asking for the handler of SIGINT");
   }
+  PyErr_SetInterrupt();  // asking has made Python forget
+  return ends;
 }
 
 void report_ignored(const char* while_doing, std::exception_ptr reason) {
@@ -51,10 +54,7 @@ void report_ignored(const char* while_doing, std::exception_ptr reason) {
   try {
     std::rethrow_exception(std::move(reason));
   } catch (py::error_already_set& error) {
-    const bool asks_to_end = error.matches(PyExc_KeyboardInterrupt);
-    error.restore();
-    PyErr_WriteUnraisable(py::str(while_doing).ptr());
-    if (asks_to_end) PyErr_SetInterrupt();
+    error.discard_as_unraisable(while_doing);
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
     PyErr_WriteUnraisable(py::str(while_doing).ptr());
