@@ -270,9 +270,14 @@ template <class Key, class Value>
 Control HashTable<Key, Value>::read_control(Stream stream) {
   Control control;
   context_->copy_to_host(&control, storage_.view.control, sizeof control, stream);
+  take_note(control);
+  return control;
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::take_note(const Control& control) {
   expect(static_cast<std::int64_t>(control.size));
   worn_ = is_worn(control) || is_flooded(control);
-  return control;
 }
 
 /// Likewise; tells of what replayed graphs have lost, and may therefore not come after a change.
@@ -458,11 +463,15 @@ void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const
                    static_cast<std::size_t>(used_rows * options_.value_bytes()), stream);
   executor().rehash(*context_, storage_.view, next.view, compact_rows, stream);
 
+  Control rebuilt;  // the last thing that may fail
+  context_->copy_to_host(&rebuilt, next.view.control, sizeof rebuilt, stream);
+
   set_stream(storage_, stream);
   storage_ = std::move(next);
   storage_.view.may_have_erased = captured_;
   peak_bound_ = 0;
-  fresh_filter_bits_ = read_control(stream).filter_bits;
+  fresh_filter_bits_ = rebuilt.filter_bits;
+  take_note(rebuilt);
 }
 
 template <class Key, class Value>

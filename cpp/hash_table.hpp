@@ -85,6 +85,7 @@ class HashTable final : public Table {
   std::int64_t grown(std::int64_t slots) const;
 
   Control read_control(Stream stream);
+  void take_note(const Control& control);
   Control refresh(Stream stream);
   void expect(std::int64_t size);
   void prepare_captured(const KeyBatch& keys);

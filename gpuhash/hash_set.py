@@ -193,11 +193,15 @@ class HashSet(KeyedTable):
         """Removes the keys that are in both, and adds those that are in the other alone."""
         theirs = self._like_self(other)._host_keys()
         both = self._holds(theirs)
-        self._drop(theirs[both])
+        common, others = self._take(theirs[both]), self._take(theirs[~both])
+        self._changes += 1
+        self._core.erase(common.array, None, common.stream)
         try:
-            self._put(theirs[~both])
+            self._core.insert(others.array, None, False, "keep", None, others.stream)
         except BaseException:
-            self._put(theirs[both])  # where they were: that needs no memory
+            self._core.insert(
+                common.array, None, False, "keep", None, common.stream
+            )  # where they were: needs no memory
             raise
 
     def isdisjoint(self, other: Any) -> bool:

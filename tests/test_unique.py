@@ -24,6 +24,7 @@ from samples import (
 
 import gpuhash
 from gpuhash import _core
+from gpuhash.memory import make_context
 
 SIZES = [0, 1, 2, 31, 32, 33, 1000, 4097, 100_001]
 DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
@@ -282,7 +283,7 @@ def test_large_batches_of_narrow_keys(on_device, dtype, wide):
 
 def check_raw(place, keys: np.ndarray, elements: int, codes: np.ndarray, uniques: np.ndarray, wide: bool) -> None:
     """The core's own interface, which can be told to use 64-bit positions."""
-    context = _core.Context(place.table_device)
+    context = make_context(place.table_device)
     array = place.array(keys)
     work = _core.Factorization(context, _core.borrow(array), elements, True, wide, 0)
     assert work.count == len(uniques)
@@ -384,7 +385,7 @@ def test_bad_input(function, kind):
 def test_memory_runs_out(on_device):
     """Each allocation is made to fail once; everything is given back."""
     memory = counting_memory(on_device.table_device)
-    context = _core.Context(on_device.table_device, 0, memory)
+    context = make_context(on_device.table_device, memory)
     keys = on_device.array(draws("int64", (), 5000, 300))
     count = len(expected(to_numpy(keys))[0])
     outputs = [on_device.array(np.zeros(length, np.int64)) for length in (count, 5000, count, count)]
@@ -435,7 +436,7 @@ def test_not_within_a_capture(torch_cuda):
 
 def test_what_was_not_announced_is_refused(on_device):
     keys = on_device.array(np.arange(10))
-    work = _core.Factorization(_core.Context(on_device.table_device), _core.borrow(keys), 1, False, False, 0)
+    work = _core.Factorization(make_context(on_device.table_device), _core.borrow(keys), 1, False, False, 0)
     with pytest.raises(ValueError, match="announced"):
         work.write(None, _core.borrow(on_device.array(np.zeros(10, np.int64))), None, None, False)
     with pytest.raises(ValueError, match="expected 10"):
