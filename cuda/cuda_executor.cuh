@@ -97,7 +97,9 @@ class CudaExecutor final : public Executor<Key, Value> {
       if (batch.plan != nullptr)
         return insert_planned(context, view, batch, static_cast<const RegionPlan<Item>&>(*batch.plan), assign, stream);
     }
-    if (view.rows.bytes == 0 && !batch.deterministic) {
+    // Which of a set's duplicates comes first shows in the mask alone.
+    const bool in_any_order = !batch.deterministic || (!View::kHasValue && batch.inserted == nullptr);
+    if (view.rows.bytes == 0 && in_any_order) {
       launch_insert(view, batch.keys, batch.values, InsertTarget{assign, false, batch.inserted, nullptr, 0}, stream);
       return;
     }

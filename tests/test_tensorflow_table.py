@@ -487,6 +487,8 @@ def calls_of(tf, ours, table, handle, keys):
 @pytest.mark.parametrize("handles", [0, 1, 2], ids=str)
 def test_tensors_of_handles_are_refused(tools, op, handles):
     tf, ours, device = tools
+    if "GPU" in device:
+        pytest.skip("TensorFlow packs no handles of a GPU's resources")
     table = ours.MutableHashTable("int64", "float32", 0.0, value_shape=(3,), device=device)
     with tf.device("CPU:0"):
         handle = tf.stack([table.resource_handle] * max(1, handles))[:handles]
