@@ -109,7 +109,7 @@ void bind_registries(py::module_& module) {
 
 }  // namespace
 
-PYBIND11_MODULE(_core, module, py::mod_gil_not_used()) {
+PYBIND11_MODULE(_core, module) {
   module.doc() = "Borrowed arrays, device contexts and tables with their dtypes erased.";
   bind_exceptions(module);
   bind_array(module);
