@@ -163,7 +163,7 @@ def test_properties(device):
     table = HashTable("int32", "float16", key_shape=(3,), value_shape=(8,), device=device, capacity=1000)
     assert (table.key_dtype, table.value_dtype) == ("int32", "float16")
     assert (table.key_shape, table.value_shape) == ((3,), (8,))
-    assert table.device == ("cpu" if device == "cpu" else "cuda:0")
+    assert table.device == device
     assert table.capacity >= 1000
     assert table.load_factor == 0
     assert table.nbytes > 1000 * 16
