@@ -11,6 +11,7 @@ namespace {
 
 std::atomic<CaptureTest> capture_test{nullptr};
 std::atomic<IgnoredErrorReport> ignored_error_report{nullptr};
+thread_local std::uint64_t kernels = 0;
 
 /// Lent memory that could not be given back yet, since a stream was being captured. Never destroyed: at exit the driver
 /// may be gone before it.
@@ -30,6 +31,10 @@ bool is_capturing_here(DeviceContext& context) {
 }
 
 }  // namespace
+
+std::uint64_t launched_kernels() noexcept { return kernels; }
+
+void note_launched_kernel() noexcept { ++kernels; }
 
 void set_capture_test(CaptureTest test) noexcept { capture_test.store(test, std::memory_order_release); }
 

@@ -142,6 +142,10 @@ class GPUHASH_API Allocation {
   Stream stream_ = nullptr;
 };
 
+/// Kernels that this thread has launched so far, on any device. What fails before its first one has changed nothing.
+GPUHASH_API std::uint64_t launched_kernels() noexcept;
+GPUHASH_API void note_launched_kernel() noexcept;
+
 /// Is a stream that the calling thread works on being captured into a CUDA graph? Asked before the host waits for a
 /// whole device, which would end the capture. Null, the default: nobody knows.
 using CaptureTest = bool (*)(DeviceContext& context);

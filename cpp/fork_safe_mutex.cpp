@@ -76,9 +76,9 @@ void ForkSafeMutex::unlock() {
 }
 
 void let_fork_pass() {
-  if (locks_held != 0) return;
   auto& forks = AllLocks::instance().forks;
-  for (int announced; (announced = forks.load(std::memory_order_acquire)) != 0;) forks.wait(announced);
+  for (int announced; (announced = forks.load(std::memory_order_acquire)) != 0 && locks_held == 0;)
+    forks.wait(announced);
 }
 
 void announce_fork() { AllLocks::instance().forks.fetch_add(1, std::memory_order_acq_rel); }

@@ -90,9 +90,15 @@ void for_each_part(const Batch& batch, Run run) {
 template <class Key, class Value>
 class HashTable<Key, Value>::Turn {
  public:
-  Turn(HashTable& table, Stream stream)
+  enum class For { kAnyCall, kClear };
+
+  Turn(HashTable& table, Stream stream, For call = For::kAnyCall)
       : table_(table), lock_(lock(table)), stream_(stream), capturing_(table.context_->is_capturing(stream)) {
     begin_operation();
+    if (table.broken_ && call != For::kClear)
+      throw CudaError(
+          "a CUDA error has broken off an earlier change of this table, so what it holds is not known; clear() it and "
+          "insert again");
     // A capturing stream cannot wait for work outside its graph; whoever captures synchronizes before (torch does).
     if (capturing_) {
       table.captured_ = true;
@@ -168,6 +174,20 @@ void HashTable<Key, Value>::set_stream(Storage& storage, Stream stream) {
   for (Allocation* memory : {&storage.slots, &storage.filters, &storage.control, &storage.free_rows, &storage.row_tags})
     memory->set_stream(stream);
   if (storage.rows) storage.rows->set_stream(stream);
+}
+
+/// Runs what changes the slots. Where CUDA fails between two kernels of it, nobody knows what the table holds; before
+/// the first one, it is as it was.
+template <class Key, class Value>
+template <class Work>
+void HashTable<Key, Value>::change(const Turn& turn, Work work) {
+  const std::uint64_t launched = launched_kernels();
+  try {
+    work();
+  } catch (const CudaError&) {
+    if (!turn.capturing() && launched_kernels() != launched) broken_ = true;
+    throw;
+  }
 }
 
 template <class Key, class Value>
@@ -537,13 +557,15 @@ void HashTable<Key, Value>::insert(const InsertBatch& batch, Stream stream) {
       if (!plannable) return nullptr;
       return executor().plan(*context_, storage_.view, batch.keys, batch.values, batch.inserted != nullptr, stream);
     });
-  for_each_part(batch, [&](InsertBatch& part) {
-    part.deterministic = options_.deterministic;
-    part.plan = room.plan.get();
-    part.into_empty = pristine_;
-    part.expect_new = pristine_ || batch.mode == InsertMode::kKeep;
-    pristine_ = false;
-    executor().insert(*context_, storage_.view, part, stream);
+  change(turn, [&] {
+    for_each_part(batch, [&](InsertBatch& part) {
+      part.deterministic = options_.deterministic;
+      part.plan = room.plan.get();
+      part.into_empty = pristine_;
+      part.expect_new = pristine_ || batch.mode == InsertMode::kKeep;
+      pristine_ = false;
+      executor().insert(*context_, storage_.view, part, stream);
+    });
   });
   settle(room, batch.keys.count, stream);
 }
@@ -564,11 +586,13 @@ void HashTable<Key, Value>::apply(const ApplyBatch& batch, Stream stream) {
       if (options_.deterministic) return nullptr;
       return executor().plan_apply(*context_, storage_.view, batch, stream);
     });
-  for_each_part(batch, [&](ApplyBatch& part) {
-    part.plan = room.plan.get();
-    part.into_empty = pristine_;
-    pristine_ = false;
-    executor().apply(*context_, storage_.view, part, stream);
+  change(turn, [&] {
+    for_each_part(batch, [&](ApplyBatch& part) {
+      part.plan = room.plan.get();
+      part.into_empty = pristine_;
+      pristine_ = false;
+      executor().apply(*context_, storage_.view, part, stream);
+    });
   });
   settle(room, batch.keys.count, stream);
 }
@@ -594,15 +618,21 @@ void HashTable<Key, Value>::erase(const KeyBatch& keys, bool* erased, Stream str
   std::unique_ptr<Plan> plan;
   if (!turn.capturing())
     plan = executor().plan(*context_, storage_.view, keys, ValueBatch{}, erased != nullptr, stream);
-  executor().erase(*context_, storage_.view, keys, erased, plan.get(), stream);
+  change(turn, [&] { executor().erase(*context_, storage_.view, keys, erased, plan.get(), stream); });
 }
 
 template <class Key, class Value>
 void HashTable<Key, Value>::clear(Stream stream) {
-  const Turn turn(*this, stream);
-  executor().clear(*context_, storage_.view, stream);
+  const Turn turn(*this, stream, Turn::For::kClear);
+  try {
+    executor().clear(*context_, storage_.view, stream);
+  } catch (const CudaError&) {
+    if (!turn.capturing()) broken_ = true;
+    throw;
+  }
   pristine_ = false;
   if (turn.capturing()) return;  // nothing is cleared yet
+  broken_ = false;
   size_bound_ = 0;
   peak_bound_ = 0;
   fresh_filter_bits_ = 0;

@@ -75,6 +75,8 @@ class HashTable final : public Table {
   Storage allocate(const Geometry& geometry, std::int64_t row_capacity, Stream stream);
   void allocate_rows(Storage& storage, std::int64_t row_capacity, Stream stream);
   void set_stream(Storage& storage, Stream stream);
+  template <class Work>
+  void change(const Turn& turn, Work work);
 
   std::int64_t capacity_slots() const { return std::int64_t{storage_.view.geometry.bucket_count} * View::kSlots; }
   bool may_grow_beyond(std::int64_t slots) const;
@@ -112,6 +114,7 @@ class HashTable final : public Table {
   std::int64_t peak_bound_ = 0;               // the largest size_bound_ since the last rebuild
   std::uint64_t fresh_filter_bits_ = 0;       // filter bits that the last rebuild left
   bool worn_ = false;                         // the next insertion rebuilds the table: see is_worn() and is_flooded()
+  bool broken_ = false;                       // a change has failed midway: only clear() makes the table good
   bool pristine_ = true;                      // nothing was inserted since the slots were cleared
   bool captured_ = false;                     // a CUDA graph may be replayed on this memory
   bool replays_insert_ = false;               // and it inserts: size_bound_ is no bound

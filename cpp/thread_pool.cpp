@@ -68,20 +68,27 @@ struct Job {
 struct Activity {
   Job* job = nullptr;        // the one that it works for
   bool is_workers = false;   // the thread is the pool's: only the one that called asks whether to end
-  Clock::time_point next{};  // when to ask next; the epoch: the operation has just begun
+  int points = 0;            // interruption points that the operation has passed, up to two
+  Clock::time_point next{};  // from the second one on: when to ask next
 };
 
 thread_local Activity activity;
 
-/// True every kBetweenTests, if then the thread shall end its operation.
+/// True every kBetweenTests, if then the thread shall end its operation. The clock is not read at the first point, as
+/// most operations have no other.
 bool is_asked_to_end() {
+  if (activity.is_workers) return false;
+  if (activity.points == 0) {
+    activity.points = 1;
+    return false;
+  }
   const InterruptionTest test = interruption_test.load(std::memory_order_acquire);
-  if (test == nullptr || activity.is_workers) return false;
+  if (test == nullptr) return false;
   const Clock::time_point now = Clock::now();
-  const bool just_begun = activity.next == Clock::time_point{};
-  if (!just_begun && now < activity.next) return false;
+  const bool is_second = std::exchange(activity.points, 2) == 1;
+  if (!is_second && now < activity.next) return false;
   activity.next = now + kBetweenTests;
-  return !just_begun && test();
+  return !is_second && test();
 }
 
 void Job::work() {
@@ -203,7 +210,7 @@ int thread_count() {
 
 void set_interruption_test(InterruptionTest test) noexcept { interruption_test.store(test, std::memory_order_release); }
 
-void begin_operation() noexcept { activity.next = {}; }
+void begin_operation() noexcept { activity.points = 0; }
 
 void interruption_point() {
   if (activity.job != nullptr && activity.job->interrupted.load(std::memory_order_relaxed)) throw Interrupted();

@@ -97,7 +97,7 @@ void apply_to_cells(const Cells& cells, const ValueBatch& values, std::int64_t c
           <<<blocks_for(count * lanes), kApplyBlock, 0, queue>>>(cells, from, values.broadcast, count, op, lanes);
     }
   });
-  check(cudaGetLastError(), "applying values");
+  check_launch("applying values");
 }
 
 Uint128 identity_bits(ApplyOp op, DType dtype) {

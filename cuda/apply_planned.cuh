@@ -124,7 +124,7 @@ void apply_planned(DeviceContext& context, const View& view, const ApplyBatch& b
   apply_left_kernel<View>
       <<<static_cast<unsigned>(kLeftThreads / kBlock), kBlock, 0, static_cast<cudaStream_t>(stream)>>>(
           view, plan.batch, plan.all, reducer, batch.inserted);
-  check(cudaGetLastError(), "applying values");
+  check_launch("applying values");
 }
 
 }  // namespace gpuhash::cuda

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "device_context.hpp"
 #include "error.hpp"
 #include "fault_injection.hpp"
 
@@ -22,6 +23,17 @@ inline void check(cudaError_t status, const char* action) {
 /// Before work is enqueued: that may fail, if a test wants it so, and then nothing runs.
 inline void launch_may_fail(const char* action) {
   if (fails_here(Fault::kLaunch)) check(cudaErrorLaunchOutOfResources, action);
+}
+
+/// After the launch of a kernel. Whatever the reason, it did not run: a CudaError, as an OutOfMemoryError would say
+/// that nothing has changed, and kernels before it may have done their part.
+inline void check_launch(const char* action) {
+  try {
+    check(cudaGetLastError(), action);
+  } catch (const OutOfMemoryError& error) {
+    throw CudaError(error.what());
+  }
+  note_launched_kernel();
 }
 
 /// Makes a device current for a scope.

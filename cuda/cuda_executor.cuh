@@ -33,7 +33,7 @@ void launch(const char* action, void (*kernel)(Parameters...), std::int64_t thre
   if (threads == 0) return;
   launch_may_fail(action);
   kernel<<<blocks(threads, block), block, 0, handle(stream)>>>(std::forward<Arguments>(arguments)...);
-  check(cudaGetLastError(), action);
+  check_launch(action);
 }
 
 /// The widest word that divides every row and its address.

@@ -190,9 +190,12 @@ class CudaContext final : public DeviceContext {
   }
   std::unique_ptr<Fence> make_fence() override { return std::make_unique<CudaFence>(device().index); }
   std::uint64_t stream_id(Stream stream) override {
+    // There is one legacy default stream on a device, and most callers have no other.
+    if (stream == nullptr && legacy_id_.load(std::memory_order_relaxed) != kNoId) return legacy_id_;
     const DeviceGuard guard(device().index);
     unsigned long long id = 0;
     check(cudaStreamGetId(handle(stream), &id), "reading a CUDA stream's id");
+    if (stream == nullptr) legacy_id_ = id;
     return id;
   }
   Stream own_stream() override {
@@ -224,7 +227,10 @@ class CudaContext final : public DeviceContext {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle(stream)), action);
   }
 
+  static constexpr auto kNoId = ~std::uint64_t{0};
+
   std::atomic<cudaStream_t> own_stream_{nullptr};
+  std::atomic<std::uint64_t> legacy_id_{kNoId};
 };
 
 class CudaPlatform final : public Platform {

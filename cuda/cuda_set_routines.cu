@@ -31,7 +31,7 @@ void launch(const char* action, void (*kernel)(Parameters...), std::int64_t thre
   const auto blocks = static_cast<unsigned>((threads + block - 1) / block);
   launch_may_fail(action);
   kernel<<<blocks, block, 0, static_cast<cudaStream_t>(stream)>>>(std::forward<Arguments>(arguments)...);
-  check(cudaGetLastError(), action);
+  check_launch(action);
 }
 
 template <class Key>

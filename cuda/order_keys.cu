@@ -60,7 +60,7 @@ void order_keys_as(DeviceContext& context, std::uint64_t* low, std::uint64_t* hi
   cub::DoubleBuffer<Id> ids(numbers.as<Id>(), numbers.as<Id>() + count);
   launch_may_fail("numbering keys");
   number_kernel<<<blocks, kOrderBlock, 0, queue>>>(ids.Current(), count);
-  check(cudaGetLastError(), "numbering keys");
+  check_launch("numbering keys");
 
   cub::DoubleBuffer<std::uint64_t> words(low, spare.as<std::uint64_t>());
   sort_pairs(context, words, ids, count, std::min(bits, 64u), stream);
@@ -69,13 +69,13 @@ void order_keys_as(DeviceContext& context, std::uint64_t* low, std::uint64_t* hi
     std::uint64_t* const gathered = words.Current();
     launch_may_fail("gathering keys");
     gather_words_kernel<<<blocks, kOrderBlock, 0, queue>>>(high, ids.Current(), count, gathered);
-    check(cudaGetLastError(), "gathering keys");
+    check_launch("gathering keys");
     cub::DoubleBuffer<std::uint64_t> high_words(gathered, high);
     sort_pairs(context, high_words, ids, count, bits - 64, stream);
   }
   launch_may_fail("ordering keys");
   invert_kernel<<<blocks, kOrderBlock, 0, queue>>>(ids.Current(), count, places);
-  check(cudaGetLastError(), "ordering keys");
+  check_launch("ordering keys");
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ void launch_with_shared(const char* action, void (*kernel)(Parameters...), dim3 
         action);
   launch_may_fail(action);
   kernel<<<grid, block, shared_bytes, static_cast<cudaStream_t>(stream)>>>(std::forward<Arguments>(arguments)...);
-  check(cudaGetLastError(), action);
+  check_launch(action);
 }
 
 template <class... Parameters, class... Arguments>

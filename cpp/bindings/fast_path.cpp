@@ -269,6 +269,10 @@ py::object FastPath::find(Arguments given) {
   out.fallback = fallback.data;
   out.found = found->data<bool>();
   if (!look_up(*keys, out, {&*values, &*found})) return {};
+  if (values->given && found->given) {
+    keys->framework->note_write(pair);
+    return borrowed(pair);
+  }
   auto both = py::reinterpret_steal<py::object>(
       PyTuple_Pack(2, hand_over(*keys, *values).ptr(), hand_over(*keys, *found).ptr()));
   if (!both) throw py::error_already_set();

@@ -183,9 +183,9 @@ class Torch final : public PlainFramework {
     return read_memory(tensor.ptr(), dtype, device, out) ? tensor : py::object();
   }
 
-  /// Whoever has saved the tensor for a backward pass finds it changed.
-  void note_write(PyObject* tensor) const override {
-    if (PyObject* const none = PyObject_CallOneArg(increment_version_.ptr(), tensor); none != nullptr)
+  /// Whoever has saved a tensor for a backward pass finds it changed.
+  void note_write(PyObject* written) const override {
+    if (PyObject* const none = PyObject_CallOneArg(increment_version_.ptr(), written); none != nullptr)
       Py_DECREF(none);
     else
       throw py::error_already_set();

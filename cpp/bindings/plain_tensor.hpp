@@ -43,7 +43,7 @@ class PlainFramework {
   virtual bool read(PyObject* tensor, DType dtype, const Device& device, Access access, PlainTensor& out) const = 0;
   /// A new tensor, on the device and the current stream of `like`; null where there is none to be had.
   virtual py::object make(PyObject* like, DType dtype, Lengths shape, const Device& device, PlainTensor& out) const = 0;
-  /// Tells the framework that something wrote into its tensor.
+  /// Tells the framework that something wrote into its tensor, or into all of a tuple of them.
   virtual void note_write(PyObject*) const {}
   /// The stream that the framework works on now; false where it does not say.
   virtual bool current_stream(const Device& device, Stream& stream) const = 0;
