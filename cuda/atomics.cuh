@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "layout.hpp"
+#include "shared/layout.hpp"
 
 /// Loads and compare-and-swaps of whole slots. Memory order is relaxed throughout: a slot is one word that is read and
 /// swapped whole, and kernels follow each other in stream order.

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "atomics.cuh"
-#include "executor.hpp"
+#include "cuda/atomics.cuh"
+#include "table/executor.hpp"
 
 /// Reading the keys and values of a batch, each once.
 namespace gpuhash::cuda {

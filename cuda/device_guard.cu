@@ -4,7 +4,7 @@
 #include <array>
 #include <atomic>
 
-#include "cuda_check.hpp"
+#include "cuda/check.hpp"
 
 namespace gpuhash::cuda {
 namespace {

@@ -1,14 +1,14 @@
 #pragma once
 
-#include "batch.cuh"
-#include "executor.hpp"
-#include "probe.cuh"
+#include "cuda/batch.cuh"
+#include "cuda/probe.cuh"
+#include "table/executor.hpp"
 
 namespace gpuhash::cuda {
 
 /// Erases one key per lane; true in the one lane that did it, of all lanes of the grid with that key. A slot of a
-/// bucket that still has an empty slot becomes empty, others keep a mark (layout.hpp says why). on_erased(value) gets
-/// what lay beside the key.
+/// bucket that still has an empty slot becomes empty, others keep a mark (shared/layout.hpp says why). on_erased(value)
+/// gets what lay beside the key.
 template <class View, class OnErased>
 __device__ __forceinline__ bool erase_one(const View& view, std::uint8_t* owners, const typename View::Key& key,
                                           bool open, OnErased on_erased) {

@@ -1,5 +1,5 @@
-#include "cuda_executor.hpp"
-#include "cuda_set_routines.hpp"
+#include "cuda/executor.hpp"
+#include "cuda/set_routines/set_routines.hpp"
 
 namespace gpuhash::cuda {
 

@@ -1,4 +1,4 @@
-#include "cuda_executor.cuh"
+#include "cuda/executor.cuh"
 
 namespace gpuhash::cuda {
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "executor.hpp"
-#include "probe.cuh"
+#include "cuda/probe.cuh"
+#include "table/executor.hpp"
 
 /// Live slots in the order of their places, in three kernels: count per range of slots, sum, write. An atomic counter
 /// would do it in one, but keys() and values() would then come in different orders.

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "batch.cuh"
-#include "executor.hpp"
-#include "probe.cuh"
-#include "rows.cuh"
+#include "cuda/batch.cuh"
+#include "cuda/probe.cuh"
+#include "cuda/rows.cuh"
+#include "table/executor.hpp"
 
 namespace gpuhash::cuda {
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "insert.cuh"
-#include "rows.cuh"
+#include "cuda/insert.cuh"
+#include "cuda/rows.cuh"
 
 namespace gpuhash::cuda {
 

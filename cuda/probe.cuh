@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "atomics.cuh"
-#include "layout.hpp"
+#include "cuda/atomics.cuh"
+#include "shared/layout.hpp"
 
 /// Probing by warps: probe together, act alone.
 ///
@@ -20,7 +20,7 @@
 namespace gpuhash::cuda {
 
 inline constexpr unsigned kAllLanes = ~0u;
-inline constexpr unsigned kBlock = 128;  // threads per block of the probing kernels; of lookups fewer (find.cuh)
+inline constexpr unsigned kBlock = 128;  // threads per block of the probing kernels; of lookups fewer (cuda/find.cuh)
 inline constexpr unsigned kWarps = kBlock / 32;
 
 /// Scratch of a block in shared memory.

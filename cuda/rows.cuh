@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "batch.cuh"
-#include "executor.hpp"
-#include "probe.cuh"
+#include "cuda/batch.cuh"
+#include "cuda/probe.cuh"
+#include "table/executor.hpp"
 
 /// Row storage: whole rows in and out, and the choice of one writer where a batch has several values for a key.
 namespace gpuhash::cuda {

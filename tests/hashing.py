@@ -1,4 +1,4 @@
-"""The hash function of cpp/hash.hpp in NumPy, to make keys that meet."""
+"""The hash function of cpp/shared/hash.hpp in NumPy, to make keys that meet."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def test_keys_of_one_hash(device, full):
 
 
 def test_the_hash_of_rows_here_is_that_of_the_table():
-    """Twin of cpp/hash.hpp for keys of 16 bytes, by plain integers."""
+    """Twin of cpp/shared/hash.hpp for keys of 16 bytes, by plain integers."""
 
     def plain(low, high):
         a, b = low ^ int(FINISH), int(FOLD)

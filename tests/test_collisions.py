@@ -23,7 +23,7 @@ def keys(request):
 
 
 def test_the_hash_here_is_that_of_the_table():
-    """Twin of cpp/hash.hpp, by plain integers."""
+    """Twin of cpp/shared/hash.hpp, by plain integers."""
 
     def plain(key):
         def fold(a, b):

@@ -324,7 +324,7 @@ def test_many_keys_of_one_hash_in_a_large_batch(on_device):
 
 
 def sampled_positions(count: int) -> np.ndarray:
-    """Those of cpp/first_occurrence.hpp, from which the table's size is estimated."""
+    """Those of cpp/shared/first_occurrence.hpp, from which the table's size is estimated."""
     samples = min(1 << (count // 16).bit_length() - 1, 1 << 18)
     j = np.arange(samples)
     parts = j * (samples // 8 * 5 - samples // 128 | 1) & samples - 1

@@ -1,4 +1,4 @@
-#include "array.hpp"
+#include "bindings/array.hpp"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "bindings.hpp"
-#include "fork_safe_mutex.hpp"
+#include "bindings/bindings.hpp"
+#include "core/fork_safe_mutex.hpp"
 
 namespace gpuhash::bindings {
 

@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "device_context.hpp"
-#include "dtype.hpp"
-#include "memory_range.hpp"
+#include <gpuhash/device_context.hpp>
+#include <gpuhash/dtype.hpp>
+#include <gpuhash/memory_range.hpp>
 
 namespace gpuhash::bindings {
 

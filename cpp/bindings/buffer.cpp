@@ -1,4 +1,4 @@
-#include "buffer.hpp"
+#include "bindings/buffer.hpp"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "bindings.hpp"
+#include "bindings/bindings.hpp"
 
 namespace gpuhash::bindings {
 

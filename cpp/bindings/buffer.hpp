@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "array.hpp"
-#include "context.hpp"
-#include "device_context.hpp"
+#include <gpuhash/device_context.hpp>
+#include "bindings/array.hpp"
+#include "bindings/context.hpp"
 
 namespace gpuhash::bindings {
 

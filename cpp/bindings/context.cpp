@@ -1,14 +1,14 @@
-#include "context.hpp"
+#include "bindings/context.hpp"
 
 #include <cstring>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
-#include "bindings.hpp"
-#include "error.hpp"
-#include "platform.hpp"
-#include "python_owner.hpp"
+#include <gpuhash/error.hpp>
+#include <gpuhash/platform.hpp>
+#include "bindings/bindings.hpp"
+#include "bindings/python_owner.hpp"
 
 namespace gpuhash::bindings {
 

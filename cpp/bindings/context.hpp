@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "array.hpp"
-#include "device_context.hpp"
+#include <gpuhash/device_context.hpp>
+#include "bindings/array.hpp"
 
 namespace gpuhash::bindings {
 

@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "bindings.hpp"
-#include "build_info.hpp"
-#include "error.hpp"
-#include "fault_injection.hpp"
-#include "layout.hpp"
-#include "partition_policy.hpp"
-#include "platform.hpp"
-#include "registry.hpp"
+#include <gpuhash/error.hpp>
+#include <gpuhash/platform.hpp>
+#include <gpuhash/registry.hpp>
+#include "bindings/bindings.hpp"
+#include "core/build_info.hpp"
+#include "core/fault_injection.hpp"
+#include "shared/layout.hpp"
+#include "table/partition_policy.hpp"
 
 namespace py = pybind11;
 

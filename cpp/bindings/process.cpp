@@ -7,13 +7,13 @@
 #include <thread>
 #include <utility>
 
-#include "bindings.hpp"
-#include "device_context.hpp"
-#include "fork_safe_mutex.hpp"
-#include "interruption.hpp"
-#include "plain_tensor.hpp"
-#include "python_owner.hpp"
-#include "thread_pool.hpp"
+#include <gpuhash/device_context.hpp>
+#include "bindings/bindings.hpp"
+#include "bindings/fast/plain_tensor.hpp"
+#include "bindings/python_owner.hpp"
+#include "core/fork_safe_mutex.hpp"
+#include "core/interruption.hpp"
+#include "core/thread_pool.hpp"
 
 /// What the library asks of the process that it is in: has somebody pressed Ctrl-C, is it about to fork, who is to hear
 /// of an error that a call must not throw.

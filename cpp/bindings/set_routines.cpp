@@ -1,4 +1,4 @@
-#include "set_routines.hpp"
+#include "table/set_routines.hpp"
 
 #include <pybind11/pybind11.h>
 
@@ -6,11 +6,11 @@
 #include <string>
 #include <utility>
 
-#include "array.hpp"
-#include "bindings.hpp"
-#include "context.hpp"
-#include "executor.hpp"
-#include "hash.hpp"
+#include "bindings/array.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/context.hpp"
+#include "shared/hash.hpp"
+#include "table/executor.hpp"
 
 namespace gpuhash::bindings {
 

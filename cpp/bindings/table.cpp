@@ -1,4 +1,4 @@
-#include "table.hpp"
+#include <gpuhash/table.hpp>
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "array.hpp"
-#include "bindings.hpp"
-#include "buffer.hpp"
-#include "constants.hpp"
-#include "context.hpp"
+#include "bindings/array.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/buffer.hpp"
+#include "bindings/context.hpp"
+#include "core/constants.hpp"
 
 /// Methods take what they need from Python, check what would otherwise read or write beyond an array, and drop the GIL
 /// before they call the table: a table waits for its mutex, and its memory resource may want the GIL.

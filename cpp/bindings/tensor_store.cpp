@@ -1,4 +1,4 @@
-#include "tensor_store.hpp"
+#include <gpuhash/tensor_store.hpp>
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -11,13 +11,13 @@
 #include <string_view>
 #include <utility>
 
-#include "array.hpp"
-#include "bindings.hpp"
-#include "buffer.hpp"
-#include "context.hpp"
-#include "error.hpp"
-#include "platform.hpp"
-#include "python_owner.hpp"
+#include <gpuhash/error.hpp>
+#include <gpuhash/platform.hpp>
+#include "bindings/array.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/buffer.hpp"
+#include "bindings/context.hpp"
+#include "bindings/python_owner.hpp"
 
 namespace gpuhash::bindings {
 

@@ -203,7 +203,7 @@ def _name(include: Path, library: Path, compiler: list[str] | None) -> str:
         *tf.sysconfig.get_link_flags(),
         str(library),
     ]
-    files = [*(_FOLDER / name for name in SOURCES + HEADERS), *sorted(include.glob("*.hpp"))]
+    files = [*(_FOLDER / name for name in SOURCES + HEADERS), *sorted(include.glob("gpuhash/*.hpp"))]
     sources = _digest(
         [*map(str.encode, texts), *(part for file in files for part in (os.fsencode(file.name), file.read_bytes()))]
     )

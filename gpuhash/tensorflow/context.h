@@ -7,10 +7,10 @@
 #include <string>
 #include <utility>
 
-#include "device_context.hpp"
-#include "dtype.hpp"
-#include "error.hpp"
-#include "platform.hpp"
+#include <gpuhash/device_context.hpp>
+#include <gpuhash/dtype.hpp>
+#include <gpuhash/error.hpp>
+#include <gpuhash/platform.hpp>
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/logging.h"
 #include "xla/stream_executor/stream.h"

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include <gpuhash/registry.hpp>
+#include <gpuhash/tensor_store.hpp>
 #include "context.h"
-#include "registry.hpp"
 #include "table_resource.h"
-#include "tensor_store.hpp"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/kernels/lookup_util.h"

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "registry.hpp"
+#include <gpuhash/registry.hpp>
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include <gpuhash/registry.hpp>
+#include <gpuhash/table.hpp>
 #include "context.h"
-#include "registry.hpp"
-#include "table.hpp"
 #include "tensorflow/core/framework/lookup_interface.h"
 #include "tensorflow/core/framework/tensor.h"
 

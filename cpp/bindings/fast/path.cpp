@@ -1,0 +1,378 @@
+#include "bindings/fast/path.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include "core/constants.hpp"
+#include "shared/apply.hpp"
+
+namespace gpuhash::bindings {
+
+namespace {
+
+py::object borrowed(PyObject* object) { return py::reinterpret_borrow<py::object>(object); }
+
+/// Calls store(number) with the number as one of the dtype; false where the dtype cannot hold it, or the conversion is
+/// none of a single instruction.
+template <class Source, class Store>
+bool convert(DType dtype, Source number, Store store) {
+  if (dtype == DType::kFloat32) return store(static_cast<float>(number));
+  if (dtype == DType::kFloat64) return store(static_cast<double>(number));
+  if constexpr (std::is_integral_v<Source>) {
+    const auto narrow = [&](auto zero) {
+      return std::in_range<decltype(zero)>(number) && store(static_cast<decltype(zero)>(number));
+    };
+    switch (dtype) {
+      case DType::kInt8:
+        return narrow(std::int8_t{});
+      case DType::kInt16:
+        return narrow(std::int16_t{});
+      case DType::kInt32:
+        return narrow(std::int32_t{});
+      case DType::kInt64:
+        return narrow(std::int64_t{});
+      case DType::kUInt8:
+        return narrow(std::uint8_t{});
+      case DType::kUInt16:
+        return narrow(std::uint16_t{});
+      case DType::kUInt32:
+        return narrow(std::uint32_t{});
+      case DType::kUInt64:
+        return narrow(std::uint64_t{});
+      default:
+        return false;
+    }
+  }
+  return false;
+}
+
+std::optional<ApplyOp> apply_op(std::string_view name) {
+  // As in Python, hyphens may stand for the underscores.
+  if (name == "add") return ApplyOp::kAdd;
+  if (name == "multiply") return ApplyOp::kMultiply;
+  if (name == "min") return ApplyOp::kMin;
+  if (name == "max") return ApplyOp::kMax;
+  if (name == "bit_and" || name == "bit-and") return ApplyOp::kBitAnd;
+  if (name == "bit_or" || name == "bit-or") return ApplyOp::kBitOr;
+  if (name == "bit_xor" || name == "bit-xor") return ApplyOp::kBitXor;
+  return std::nullopt;
+}
+
+}  // namespace
+
+FastPath::FastPath(std::shared_ptr<Table> table, std::vector<std::int64_t> key_shape)
+    : table_(std::move(table)),
+      options_(table_->options()),
+      device_(table_->context().device()),
+      on_host_(device_.platform == "cpu"),
+      key_shape_(std::move(key_shape)) {}
+
+void FastPath::set_fallback(const Array* fallback) {
+  if (fallback != nullptr && (fallback->bytes() != options_.value_bytes() || !(fallback->device == device_)))
+    throw std::invalid_argument("the fallback is no value in the table's memory");
+  fallback_ = fallback == nullptr ? nullptr : std::make_shared<Array>(*fallback);
+}
+
+// Arguments -----------------------------------------------------------------------------------------------------------
+
+/// Empty batches are declined as well: their arrays have no memory.
+std::optional<FastPath::Keys> FastPath::take_keys(PyObject* given) const {
+  Keys keys{};
+  keys.tensor = given;
+  keys.framework = plain_framework_of(given);
+  if (keys.framework == nullptr ||
+      !keys.framework->read(given, options_.key_dtype, device_, Access::kRead, keys.plain) ||
+      !keys.framework->current_stream(device_, keys.stream))
+    return std::nullopt;
+  const Lengths whole = keys.plain.shape();
+  if (whole.size() < key_shape_.size()) return std::nullopt;
+  keys.batch_dims = whole.size() - key_shape_.size();
+  if (!std::ranges::equal(whole.last(key_shape_.size()), key_shape_)) return std::nullopt;
+  std::int64_t count = 1;
+  for (const std::int64_t length : keys.batch_shape()) count *= length;
+  if (count == 0) return std::nullopt;
+  keys.batch = {keys.plain.data, count, options_.key_bytes()};
+  return keys;
+}
+
+/// A Python number as a value, where it needs no more than a conversion in C. Booleans are no numbers here.
+bool FastPath::encode(PyObject* given, Number& out) const {
+  if (!options_.value_dtype || !options_.value_shape.empty()) return false;
+  const auto store = [&](auto number) {
+    std::memcpy(out.bytes.data(), &number, sizeof number);
+    return true;
+  };
+  if (PyFloat_CheckExact(given)) return convert(*options_.value_dtype, PyFloat_AS_DOUBLE(given), store);
+  if (!PyLong_CheckExact(given)) return false;
+  int overflow = 0;
+  const long long number = PyLong_AsLongLongAndOverflow(given, &overflow);
+  return overflow == 0 && convert(*options_.value_dtype, number, store);
+}
+
+/// The number in the table's memory: where it is, on the host. Null where it cannot be brought there now, under
+/// capture.
+const void* FastPath::place(Number& number, Stream stream) const {
+  if (on_host_) return number.bytes.data();
+  const std::string_view bytes(reinterpret_cast<const char*>(number.bytes.data()),
+                               static_cast<std::size_t>(options_.value_bytes()));
+  const py::gil_scoped_release unlocked;
+  return table_->constants().place(bytes, stream, number.placed);
+}
+
+std::optional<ValueBatch> FastPath::take_values(const Keys& keys, PyObject* given, Number& number) {
+  if (!options_.value_dtype) return given == Py_None ? std::optional<ValueBatch>(ValueBatch{}) : std::nullopt;
+  if (encode(given, number)) {
+    const void* const data = place(number, keys.stream);
+    return data != nullptr ? std::optional<ValueBatch>({data, options_.value_bytes(), true}) : std::nullopt;
+  }
+  PlainTensor plain;
+  PlainTensor wanted;
+  if (plain_framework_of(given) != keys.framework ||
+      !keys.framework->read(given, *options_.value_dtype, device_, Access::kRead, plain) ||
+      !full_shape(keys, options_.value_shape, wanted))
+    return std::nullopt;
+  const bool one_each = std::ranges::equal(plain.shape(), wanted.shape());
+  if (!one_each && !std::ranges::equal(plain.shape(), options_.value_shape)) return std::nullopt;
+  return ValueBatch{plain.data, options_.value_bytes(), !one_each};
+}
+
+/// The value of absent keys: a Python number, or for None the table's own, if it has one.
+bool FastPath::take_fallback(const Keys& keys, PyObject* given, Fallback& out) {
+  if (given == Py_None) {
+    out.array = fallback_;
+    out.data = out.array == nullptr ? nullptr : out.array->data;
+    return true;
+  }
+  if (!encode(given, out.number)) return false;
+  out.data = place(out.number, keys.stream);
+  return out.data != nullptr;
+}
+
+/// [*batch, *item_shape]; false where those are too many dimensions.
+bool FastPath::full_shape(const Keys& keys, Lengths item_shape, PlainTensor& out) const {
+  out.ndim = keys.batch_dims + item_shape.size();
+  if (out.ndim > PlainTensor::kMaxDims) return false;
+  std::ranges::copy(item_shape, std::ranges::copy(keys.batch_shape(), out.lengths.begin()).out);
+  return true;
+}
+
+/// The caller's own array, or for None a new one.
+std::optional<FastPath::Output> FastPath::take_output(const Keys& keys, DType dtype, Lengths item_shape,
+                                                      PyObject* given) const {
+  PlainTensor wanted;
+  if (!full_shape(keys, item_shape, wanted)) return std::nullopt;
+  PlainTensor plain;
+  std::int64_t bytes = keys.batch.count * static_cast<std::int64_t>(itemsize(dtype));
+  for (const std::int64_t length : item_shape) bytes *= length;
+  if (given == Py_None) {
+    py::object made = keys.framework->make(keys.tensor, dtype, wanted.shape(), device_, plain);
+    if (!made) return std::nullopt;
+    return Output{std::move(made), {plain.data, bytes}, false};
+  }
+  if (plain_framework_of(given) != keys.framework ||
+      !keys.framework->read(given, dtype, device_, Access::kWrite, plain) ||
+      !std::ranges::equal(plain.shape(), wanted.shape()))
+    return std::nullopt;
+  return Output{borrowed(given), {plain.data, bytes}, true};
+}
+
+std::optional<FastPath::Output> FastPath::take_mask(const Keys& keys, PyObject* given) const {
+  return take_output(keys, DType::kBool, {}, given);
+}
+
+std::optional<FastPath::Output> FastPath::take_value_output(const Keys& keys, PyObject* given) const {
+  return options_.value_dtype ? take_output(keys, *options_.value_dtype, options_.value_shape, given) : std::nullopt;
+}
+
+// Calls: a table is never waited for with the GIL held, as its memory resource may want it ----------------------------
+
+/// Is what the caller wants written apart from what is read, from each other and from the table's rows, and are the
+/// rows, if they are written, apart from what is read? To be called without the GIL.
+bool FastPath::is_apart(std::initializer_list<MemoryRange> read, std::initializer_list<const Output*> written,
+                        bool writes_rows) const {
+  for (const Output* const output : written) {
+    if (!output->given) continue;
+    for (const MemoryRange& input : read)
+      if (overlap(output->memory, input)) return false;
+    for (const Output* const other : written)
+      if (other != output && overlap(output->memory, other->memory)) return false;
+    if (options_.has_rows() && table_->overlaps_rows(output->memory)) return false;
+  }
+  if (writes_rows && options_.has_rows())
+    for (const MemoryRange& input : read)
+      if (table_->overlaps_rows(input)) return false;
+  return true;
+}
+
+MemoryRange FastPath::memory_of(const Keys& keys, const ValueBatch& values) {
+  return {values.data, values.broadcast ? values.bytes : keys.batch.count * values.bytes};
+}
+
+/// The filled array; the caller's own one is known to have changed from now on.
+py::object FastPath::hand_over(const Keys& keys, const Output& written) {
+  if (written.given) keys.framework->note_write(written.tensor.ptr());
+  return written.tensor;
+}
+
+/// Nothing where it is for the general path.
+std::optional<std::int64_t> FastPath::look_up(const Keys& keys, FindOutput out,
+                                              std::initializer_list<const Output*> written) const {
+  out.bytes = options_.value_bytes();
+  const py::gil_scoped_release unlocked;
+  if (!is_apart({keys.memory()}, written, false)) return std::nullopt;
+  return table_->find(keys.batch, out, keys.stream);
+}
+
+py::object FastPath::getitem(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  if (!keys) return {};
+  const std::optional<Output> values = take_value_output(*keys, Py_None);
+  if (!values) return {};
+  Fallback fallback;
+  take_fallback(*keys, Py_None, fallback);
+  FindOutput out{};
+  out.values = values->data();
+  out.fallback = fallback.data;
+  out.count_missing = fallback.data == nullptr;
+  return look_up(*keys, out, {}) == 0 ? values->tensor : py::object();
+}
+
+py::object FastPath::get(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  Fallback fallback;
+  if (!keys || !take_fallback(*keys, given[1], fallback) || fallback.data == nullptr) return {};
+  const std::optional<Output> values = take_value_output(*keys, given[2]);
+  if (!values) return {};
+  FindOutput out{};
+  out.values = values->data();
+  out.fallback = fallback.data;
+  return look_up(*keys, out, {&*values}) ? hand_over(*keys, *values) : py::object();
+}
+
+py::object FastPath::find(Arguments given) {
+  PyObject* const pair = given[2];
+  const bool new_outputs = pair == Py_None;
+  if (!new_outputs && (PyTuple_CheckExact(pair) == 0 || PyTuple_GET_SIZE(pair) != 2)) return {};
+  const std::optional<Keys> keys = take_keys(given[0]);
+  Fallback fallback;
+  if (!keys || !take_fallback(*keys, given[1], fallback)) return {};
+  const std::optional<Output> values = take_value_output(*keys, new_outputs ? Py_None : PyTuple_GET_ITEM(pair, 0));
+  if (!values) return {};
+  const std::optional<Output> found = take_mask(*keys, new_outputs ? Py_None : PyTuple_GET_ITEM(pair, 1));
+  if (!found) return {};
+  FindOutput out{};
+  out.values = values->data();
+  out.fallback = fallback.data;
+  out.found = found->data<bool>();
+  if (!look_up(*keys, out, {&*values, &*found})) return {};
+  if (values->given && found->given) {
+    keys->framework->note_write(pair);
+    return borrowed(pair);
+  }
+  auto both = py::reinterpret_steal<py::object>(
+      PyTuple_Pack(2, hand_over(*keys, *values).ptr(), hand_over(*keys, *found).ptr()));
+  if (!both) throw py::error_already_set();
+  return both;
+}
+
+py::object FastPath::contains(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  if (!keys) return {};
+  const std::optional<Output> found = take_mask(*keys, given[1]);
+  if (!found) return {};
+  FindOutput out{};
+  out.found = found->data<bool>();
+  return look_up(*keys, out, {&*found}) ? hand_over(*keys, *found) : py::object();
+}
+
+py::object FastPath::setitem(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  if (!keys) return {};
+  Number number;
+  const std::optional<ValueBatch> values = take_values(*keys, given[1], number);
+  if (!values) return {};
+  {
+    const py::gil_scoped_release unlocked;
+    if (!is_apart({keys->memory(), memory_of(*keys, *values)}, {}, true)) return {};
+    ++changes_;
+    table_->insert({keys->batch, *values, InsertMode::kAssign, options_.deterministic, nullptr}, keys->stream);
+  }
+  return py::none();
+}
+
+py::object FastPath::put(const Keys& keys, PyObject* given_values, InsertMode mode, PyObject* out) {
+  Number number;
+  const std::optional<ValueBatch> values = take_values(keys, given_values, number);
+  if (!values) return {};
+  const std::optional<Output> inserted = take_mask(keys, out);
+  if (!inserted) return {};
+  {
+    const py::gil_scoped_release unlocked;
+    if (!is_apart({keys.memory(), memory_of(keys, *values)}, {&*inserted}, true)) return {};
+    ++changes_;
+    table_->insert({keys.batch, *values, mode, options_.deterministic, inserted->data<bool>()}, keys.stream);
+  }
+  return hand_over(keys, *inserted);
+}
+
+py::object FastPath::insert(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  return keys ? put(*keys, given[1], InsertMode::kKeep, given[2]) : py::object();
+}
+
+py::object FastPath::insert_or_assign(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  return keys ? put(*keys, given[1], InsertMode::kAssign, given[2]) : py::object();
+}
+
+py::object FastPath::add(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  return keys ? put(*keys, Py_None, InsertMode::kKeep, given[1]) : py::object();
+}
+
+py::object FastPath::insert_or_apply(Arguments given) {
+  if (PyUnicode_CheckExact(given[2]) == 0 || !options_.value_dtype) return {};
+  Py_ssize_t length = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(given[2], &length);
+  if (text == nullptr) {
+    PyErr_Clear();  // no name of an operation
+    return {};
+  }
+  const std::optional<ApplyOp> op = apply_op({text, static_cast<std::size_t>(length)});
+  if (!op || !has_op(*options_.value_dtype, *op)) return {};
+  const std::optional<Keys> keys = take_keys(given[0]);
+  if (!keys) return {};
+  Number number;
+  const std::optional<ValueBatch> values = take_values(*keys, given[1], number);
+  if (!values) return {};
+  const std::optional<Output> inserted = take_mask(*keys, given[3]);
+  if (!inserted) return {};
+  {
+    const py::gil_scoped_release unlocked;
+    if (!is_apart({keys->memory(), memory_of(*keys, *values)}, {&*inserted}, true)) return {};
+    ++changes_;
+    table_->apply({keys->batch, *values, *op, *options_.value_dtype, options_.value_elements(), inserted->data<bool>()},
+                  keys->stream);
+  }
+  return hand_over(*keys, *inserted);
+}
+
+py::object FastPath::erase(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  if (!keys) return {};
+  const std::optional<Output> erased = take_mask(*keys, given[1]);
+  if (!erased) return {};
+  {
+    const py::gil_scoped_release unlocked;
+    if (!is_apart({keys->memory()}, {&*erased}, false)) return {};
+    ++changes_;
+    table_->erase(keys->batch, erased->data<bool>(), keys->stream);
+  }
+  return hand_over(*keys, *erased);
+}
+
+}  // namespace gpuhash::bindings

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <gpuhash/table.hpp>
+#include "bindings/array.hpp"
+#include "bindings/fast/plain_tensor.hpp"
+
+namespace gpuhash::bindings {
+
+/// One value, converted from a Python number.
+struct Number {
+  alignas(16) std::array<std::byte, 16> bytes{};
+  Allocation placed;  // the same on a GPU, where the table does not keep it
+};
+
+/// The calls of one face of a table that need nothing explained: all arrays are plain, of one framework, of the table's
+/// dtypes and on its device. Whatever is not so is declined, by a null object and no error, before anything is changed;
+/// then the general path has its turn, which is Python and takes ten times as long, and which alone knows how to
+/// convert and how to say what is wrong.
+///
+/// The functions take the arguments of the Python methods that they serve, in that order; None for those not given.
+class FastPath {
+ public:
+  using Arguments = PyObject* const*;  // borrowed
+
+  FastPath(std::shared_ptr<Table> table, std::vector<std::int64_t> key_shape);
+
+  /// The value of absent keys, in the table's memory; null: none.
+  void set_fallback(const Array* fallback);
+  /// How many calls may have changed which keys there are.
+  std::uint64_t changes() const { return changes_.load(std::memory_order_relaxed); }
+
+  py::object getitem(Arguments given);           // keys; declined where keys are absent: the general path names them
+  py::object get(Arguments given);               // keys, default, out
+  py::object find(Arguments given);              // keys, default, out
+  py::object contains(Arguments given);          // keys, out
+  py::object setitem(Arguments given);           // keys, values
+  py::object insert(Arguments given);            // keys, values, out
+  py::object insert_or_assign(Arguments given);  // keys, values, out
+  py::object insert_or_apply(Arguments given);   // keys, values, op, out
+  py::object add(Arguments given);               // keys, out
+  py::object erase(Arguments given);             // keys, out
+
+ private:
+  struct Keys {
+    const PlainFramework* framework;
+    PyObject* tensor;  // the caller's
+    PlainTensor plain;
+    std::size_t batch_dims;
+    KeyBatch batch;
+    Stream stream;
+
+    Lengths batch_shape() const { return plain.shape().first(batch_dims); }
+    MemoryRange memory() const { return {batch.data, batch.count * batch.bytes}; }
+  };
+
+  struct Output {
+    py::object tensor;
+    MemoryRange memory;
+    bool given;  // by the caller
+
+    template <class T = void>
+    T* data() const {
+      return static_cast<T*>(const_cast<void*>(memory.data));
+    }
+  };
+
+  struct Fallback {
+    std::shared_ptr<const Array> array;
+    Number number;
+    const void* data = nullptr;
+  };
+
+  std::optional<Keys> take_keys(PyObject* given) const;
+  std::optional<ValueBatch> take_values(const Keys& keys, PyObject* given, Number& number);
+  bool take_fallback(const Keys& keys, PyObject* given, Fallback& out);
+  bool full_shape(const Keys& keys, Lengths item_shape, PlainTensor& out) const;
+  std::optional<Output> take_output(const Keys& keys, DType dtype, Lengths item_shape, PyObject* given) const;
+  std::optional<Output> take_mask(const Keys& keys, PyObject* given) const;
+  std::optional<Output> take_value_output(const Keys& keys, PyObject* given) const;
+  bool encode(PyObject* given, Number& out) const;
+  const void* place(Number& number, Stream stream) const;
+
+  bool is_apart(std::initializer_list<MemoryRange> read, std::initializer_list<const Output*> written,
+                bool writes_rows) const;
+  static MemoryRange memory_of(const Keys& keys, const ValueBatch& values);
+  static py::object hand_over(const Keys& keys, const Output& written);
+
+  std::optional<std::int64_t> look_up(const Keys& keys, FindOutput out,
+                                      std::initializer_list<const Output*> written) const;
+  py::object put(const Keys& keys, PyObject* values, InsertMode mode, PyObject* out);
+
+  std::shared_ptr<Table> table_;
+  TableOptions options_;
+  Device device_;
+  bool on_host_;
+  std::vector<std::int64_t> key_shape_;
+  std::shared_ptr<const Array> fallback_;
+  std::atomic<std::uint64_t> changes_{0};
+};
+
+}  // namespace gpuhash::bindings

@@ -1,0 +1,95 @@
+#include "core/fork_safe_mutex.hpp"
+
+#include <atomic>
+
+namespace gpuhash {
+namespace {
+
+thread_local int locks_held = 0;
+
+}  // namespace
+
+/// The list of all locks, and the lock of the list. Made by whoever comes first and never destroyed: locks of static
+/// objects are made before main() and used after it.
+class AllLocks {
+ public:
+  static AllLocks& instance() {
+    static AllLocks& all = *new AllLocks;
+    return all;
+  }
+
+  void add(ForkSafeMutex& mutex) {
+    const std::lock_guard lock(list_mutex_);
+    mutex.after_ = first_;
+    if (first_ != nullptr) first_->before_ = &mutex;
+    first_ = &mutex;
+  }
+  void remove(ForkSafeMutex& mutex) {
+    const std::lock_guard lock(list_mutex_);
+    (mutex.before_ != nullptr ? mutex.before_->after_ : first_) = mutex.after_;
+    if (mutex.after_ != nullptr) mutex.after_->before_ = mutex.before_;
+  }
+
+  bool try_lock() {
+    if (locks_held != 0) return true;
+    if (!list_mutex_.try_lock()) return false;
+    for (ForkSafeMutex* mutex = first_; mutex != nullptr; mutex = mutex->after_)
+      if (!mutex->mutex_.try_lock()) {
+        unlock_until(mutex);
+        return false;
+      }
+    return taken_ = true;
+  }
+  void unlock() {
+    if (taken_) unlock_until(nullptr);
+  }
+
+  std::atomic<int> forks{0};  // announced
+
+ private:
+  void unlock_until(const ForkSafeMutex* end) {
+    taken_ = false;
+    for (ForkSafeMutex* mutex = first_; mutex != end; mutex = mutex->after_) mutex->mutex_.unlock();
+    list_mutex_.unlock();
+  }
+
+  std::mutex list_mutex_;
+  ForkSafeMutex* first_ = nullptr;
+  bool taken_ = false;  // all locks, by the one that forks
+};
+
+ForkSafeMutex::ForkSafeMutex() { AllLocks::instance().add(*this); }
+ForkSafeMutex::~ForkSafeMutex() { AllLocks::instance().remove(*this); }
+
+void ForkSafeMutex::lock() {
+  mutex_.lock();
+  ++locks_held;
+}
+bool ForkSafeMutex::try_lock() {
+  if (!mutex_.try_lock()) return false;
+  ++locks_held;
+  return true;
+}
+void ForkSafeMutex::unlock() {
+  --locks_held;
+  mutex_.unlock();
+}
+
+void let_fork_pass() {
+  auto& forks = AllLocks::instance().forks;
+  for (int announced; (announced = forks.load(std::memory_order_acquire)) != 0 && locks_held == 0;)
+    forks.wait(announced);
+}
+
+void announce_fork() { AllLocks::instance().forks.fetch_add(1, std::memory_order_acq_rel); }
+
+bool try_before_fork() { return AllLocks::instance().try_lock(); }
+
+void after_fork() {
+  AllLocks& all = AllLocks::instance();
+  all.unlock();
+  all.forks.fetch_sub(1, std::memory_order_acq_rel);
+  all.forks.notify_all();
+}
+
+}  // namespace gpuhash

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <mutex>
+
+#include <gpuhash/annotations.hpp>
+
+/// Locks and fork(). A child has only the thread that forked: a lock that another thread held stays locked in it for
+/// ever, and what it guards stays half changed. So whoever forks takes all locks first (before_fork), and gives them
+/// back in both processes (after_fork). Python does so by os.register_at_fork.
+namespace gpuhash {
+
+/// A mutex that before_fork() takes. As std::mutex for everybody else.
+class GPUHASH_API ForkSafeMutex {
+ public:
+  ForkSafeMutex();
+  ~ForkSafeMutex();
+  ForkSafeMutex(const ForkSafeMutex&) = delete;
+  ForkSafeMutex& operator=(const ForkSafeMutex&) = delete;
+
+  void lock();
+  bool try_lock();
+  void unlock();
+
+ private:
+  friend class AllLocks;
+
+  std::mutex mutex_;
+  ForkSafeMutex* before_ = nullptr;
+  ForkSafeMutex* after_ = nullptr;
+};
+
+/// Returns when no thread is about to fork. Called before a lock is taken that is held for long: else calls that follow
+/// each other would keep the one that forks waiting for ever. Not with Python's GIL, which the one that forks needs;
+/// and at once where the thread holds another lock, for which the one that forks is waiting.
+GPUHASH_API void let_fork_pass();
+
+/// Tries to take all locks; false where one of them is held: then it has none, and the caller lets others work and
+/// tries again. The caller says first, and only once, that it is about to fork. Never waits, so that it may be called
+/// with the GIL, for which those who hold a lock may be waiting. A thread that forks with a lock in its hand, as a
+/// memory resource may, takes no others.
+GPUHASH_API void announce_fork();
+GPUHASH_API bool try_before_fork();
+/// In the parent and in the child.
+GPUHASH_API void after_fork();
+
+}  // namespace gpuhash

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstdint>
+
+#include <gpuhash/annotations.hpp>
+
+namespace gpuhash {
+
+/// Another number each time, which nobody outside of the process can tell. From any thread; a forked child goes on with
+/// the numbers that its parent would have got.
+GPUHASH_API std::uint64_t random_seed();
+
+}  // namespace gpuhash

@@ -1,0 +1,52 @@
+#include "host/combine.hpp"
+
+#include <cstring>
+
+#include "shared/apply.hpp"
+
+namespace gpuhash::host {
+namespace {
+
+template <class T, ApplyOp kOp>
+void combine_elements(void* to, const void* from, std::int64_t elements) {
+  auto* const to_bytes = static_cast<char*>(to);
+  const auto* const from_bytes = static_cast<const char*>(from);
+  for (std::int64_t e = 0; e < elements; ++e) {
+    const std::int64_t at = e * static_cast<std::int64_t>(sizeof(T));
+    T old;
+    T update;
+    std::memcpy(&old, to_bytes + at, sizeof(T));  // by bytes: callers' arrays may have any alignment
+    std::memcpy(&update, from_bytes + at, sizeof(T));
+    const T result = combine(kOp, old, update);
+    std::memcpy(to_bytes + at, &result, sizeof(T));
+  }
+}
+
+template <class T>
+CombineFn function_of(ApplyOp op) {
+  switch (op) {
+    case ApplyOp::kAdd:
+      return combine_elements<T, ApplyOp::kAdd>;
+    case ApplyOp::kMultiply:
+      return combine_elements<T, ApplyOp::kMultiply>;
+    case ApplyOp::kMin:
+      return combine_elements<T, ApplyOp::kMin>;
+    case ApplyOp::kMax:
+      return combine_elements<T, ApplyOp::kMax>;
+    case ApplyOp::kBitAnd:
+      return combine_elements<T, ApplyOp::kBitAnd>;
+    case ApplyOp::kBitOr:
+      return combine_elements<T, ApplyOp::kBitOr>;
+    case ApplyOp::kBitXor:
+      return combine_elements<T, ApplyOp::kBitXor>;
+  }
+  __builtin_unreachable();
+}
+
+}  // namespace
+
+CombineFn combine_function(DType dtype, ApplyOp op) {
+  return dispatch_dtype(dtype, [op](auto element) { return function_of<decltype(element)>(op); });
+}
+
+}  // namespace gpuhash::host

@@ -1,0 +1,174 @@
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <type_traits>
+
+#include "host/executor.hpp"
+#include "host/find.hpp"
+#include "host/operations.hpp"
+#include "host/parallel.hpp"
+#include "host/rehash.hpp"
+
+namespace gpuhash::host {
+
+/// The algorithms on the host, on all cores; done when a call returns. A batch has the effect of a loop over it, in
+/// order.
+template <class Key, class Value>
+class HostExecutor final : public Executor<Key, Value> {
+ public:
+  using View = TableView<Key, Value>;
+
+  void clear(DeviceContext&, const View& view, Stream) const override;
+  void find(DeviceContext&, const View& view, const KeyBatch& keys, const FindOutput& out, Stream) const override;
+  void insert(DeviceContext&, const View& view, const InsertBatch& batch, Stream) const override;
+  void apply(DeviceContext&, const View& view, const ApplyBatch& batch, Stream) const override;
+  void erase(DeviceContext&, const View& view, const KeyBatch& keys, bool* erased, const Plan*, Stream) const override;
+  void list_absent(DeviceContext&, const View& view, const KeyBatch& keys, Key* out, Stream) const override;
+  void rehash(DeviceContext&, const View& from, const View& to, bool compact_rows, Stream) const override;
+  void export_items(DeviceContext&, const View& view, void* keys, std::uint32_t key_bytes, void* values,
+                    std::int64_t value_bytes, std::int64_t* rows, Stream) const override;
+};
+
+template <class Key, class Value>
+void HostExecutor<Key, Value>::clear(DeviceContext&, const View& view, Stream) const {
+  const std::int64_t bucket_count = std::int64_t{view.geometry.bucket_count} + 1;
+  // Several threads also because the first touch of a page is slow.
+  for_each_part(bucket_count, reader_parts(bucket_count), [&](int, std::int64_t first, std::int64_t last) {
+    in_pieces(first, last, kBucketsPerPiece, [&](std::int64_t begin, std::int64_t end) {
+      std::memset(static_cast<void*>(bucket_at(view, static_cast<std::uint64_t>(begin))), kEmptyByte,
+                  static_cast<std::size_t>(end - begin) * View::kBucketBytes);
+    });
+  });
+  std::memset(view.filters, 0, View::filter_bytes(view.geometry.bucket_count));
+  *view.control = Control{};
+}
+
+template <class Key, class Value>
+void HostExecutor<Key, Value>::find(DeviceContext&, const View& view, const KeyBatch& keys, const FindOutput& out,
+                                    Stream) const {
+  std::atomic<std::uint64_t> present{0};
+  for_each_part(keys.count, reader_parts(keys.count), [&](int, std::int64_t first, std::int64_t last) {
+    in_pieces(first, last, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
+      present.fetch_add(find_range(view, keys, begin, end, out), std::memory_order_relaxed);
+    });
+  });
+  if (out.count_missing)
+    view.control->missing = static_cast<std::uint64_t>(keys.count) - present.load(std::memory_order_relaxed);
+}
+
+template <class Key, class Value>
+void HostExecutor<Key, Value>::insert(DeviceContext&, const View& view, const InsertBatch& batch, Stream) const {
+  if (is_plain(view, batch)) {
+    const PlainInsertion<View> insertion{static_cast<const std::byte*>(batch.values.data), stride_of(batch.values),
+                                         batch.mode == InsertMode::kAssign, batch.inserted};
+    return write_each<Purpose::kInsertion>(view, batch.keys, insertion);
+  }
+  RowSource row_source(view.rows, *view.control);
+  write_each<Purpose::kInsertion>(view, batch.keys, Insertion<View>{view, batch, &row_source});
+}
+
+template <class Key, class Value>
+void HostExecutor<Key, Value>::apply(DeviceContext&, const View& view, const ApplyBatch& batch, Stream) const {
+  if constexpr (View::kHasValue) {
+    const auto add = [&]<class T>(T) {
+      const PlainAddition<View, T> addition{static_cast<const std::byte*>(batch.values.data), stride_of(batch.values),
+                                            batch.inserted};
+      write_each<Purpose::kInsertion>(view, batch.keys, addition);
+    };
+    if (batch.op == ApplyOp::kAdd && is_plain(view, batch)) {
+      using Float = std::conditional_t<sizeof(Value) == 8, double, float>;
+      if (is_integer(batch.dtype)) return add(Value{});  // unsigned or not, the sum has the same bits
+      if (batch.dtype == (sizeof(Value) == 8 ? DType::kFloat64 : DType::kFloat32)) return add(Float{});
+    }
+    RowSource row_source(view.rows, *view.control);
+    const CombineFn combine = combine_function(batch.dtype, batch.op);
+    write_each<Purpose::kInsertion>(view, batch.keys, Application<View>{view, batch, combine, &row_source});
+  }
+}
+
+template <class Key, class Value>
+void HostExecutor<Key, Value>::erase(DeviceContext&, const View& view, const KeyBatch& keys, bool* erased, const Plan*,
+                                     Stream) const {
+  RowSink row_sink(view.rows, *view.control);
+  write_each<Purpose::kLookup>(view, keys, Erasure<View>{view, erased, &row_sink});
+}
+
+template <class Key, class Value>
+void HostExecutor<Key, Value>::list_absent(DeviceContext&, const View& view, const KeyBatch& keys, Key* out,
+                                           Stream) const {
+  const int parts = reader_parts(keys.count);
+  const auto list = [&](std::int64_t first, std::int64_t last) {
+    AbsentKeys<View> absent_keys{keys, out + first};
+    in_pieces(first, last, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
+      walk_each<Purpose::kLookup>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, absent_keys);
+    });
+    return absent_keys.to - (out + first);
+  };
+  if (parts == 1) {
+    view.control->absent = static_cast<std::uint64_t>(list(0, keys.count));
+    return;
+  }
+  // Every thread lists at the beginning of its own part; the lists are then moved together.
+  auto counts = scratch<std::int64_t>(parts);
+  for_each_part(keys.count, parts, [&](int part, std::int64_t begin, std::int64_t end) {
+    counts[static_cast<std::size_t>(part)] = list(begin, end);
+  });
+  std::int64_t total = 0;
+  for (int part = 0; part < parts; ++part) {
+    const std::int64_t count = counts[static_cast<std::size_t>(part)];
+    std::memmove(out + total, out + part_begin(keys.count, part, parts), static_cast<std::size_t>(count) * sizeof(Key));
+    total += count;
+  }
+  view.control->absent = static_cast<std::uint64_t>(total);
+}
+
+template <class Key, class Value>
+void HostExecutor<Key, Value>::rehash(DeviceContext& context, const View& from, const View& to, bool compact_rows,
+                                      Stream stream) const {
+  clear(context, to, stream);
+  Rehash<View>(from, to, compact_rows).run();
+}
+
+template <class Key, class Value>
+void HostExecutor<Key, Value>::export_items(DeviceContext&, const View& view, void* keys, std::uint32_t key_bytes,
+                                            [[maybe_unused]] void* values, [[maybe_unused]] std::int64_t value_bytes,
+                                            [[maybe_unused]] std::int64_t* rows, Stream) const {
+  const auto for_each_slot = [&](std::int64_t first, std::int64_t last, auto visit) {
+    in_pieces(first, last, kBucketsPerPiece, [&](std::int64_t begin, std::int64_t end) {
+      for_each_live(view, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end), visit);
+    });
+  };
+  const auto write = [&](std::int64_t first_bucket, std::int64_t last_bucket, std::int64_t at) {
+    for_each_slot(first_bucket, last_bucket, [&](const typename View::SlotType* slot, bool stray) {
+      if (keys != nullptr) store_word(keys, at, key_bytes, key_of_slot(slot->key, stray));
+      if constexpr (View::kHasValue) {
+        if (rows != nullptr) rows[at] = static_cast<std::int64_t>(slot->value);
+        if (values == nullptr) {
+        } else if (has_rows(view)) {
+          std::memcpy(static_cast<std::byte*>(values) + at * value_bytes, row_data(view, slot->value),
+                      static_cast<std::size_t>(value_bytes));
+        } else {
+          store_word(values, at, value_bytes, slot->value);
+        }
+      }
+      ++at;
+    });
+  };
+  const std::int64_t bucket_count = std::int64_t{view.geometry.bucket_count} + 1;
+  const int parts = reader_parts(bucket_count);
+  if (parts == 1) return write(0, bucket_count, 0);
+  auto counts = scratch<std::int64_t>(parts);
+  for_each_part(bucket_count, parts, [&](int part, std::int64_t begin, std::int64_t end) {
+    std::int64_t count = 0;
+    for_each_slot(begin, end, [&](const auto*, bool) { ++count; });
+    counts[static_cast<std::size_t>(part)] = count;
+  });
+  for_each_part(bucket_count, parts, [&](int part, std::int64_t begin, std::int64_t end) {
+    std::int64_t before = 0;
+    for (int p = 0; p < part; ++p) before += counts[static_cast<std::size_t>(p)];
+    write(begin, end, before);
+  });
+}
+
+}  // namespace gpuhash::host

@@ -1,0 +1,163 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "host/pipeline.hpp"
+#include "host/rows.hpp"
+
+/// Lookups: what a pipeline finds, written to the caller's arrays.
+namespace gpuhash::host {
+
+/// Values as wide as the slot's. Writes at every look, without a branch: a walk that has to go on is so far absent.
+template <class View, bool kMask>
+struct FindWords {
+  static constexpr bool kPlain = true;
+  static constexpr bool kEveryLook = true;
+  using Value = typename View::Value;
+
+  Value* values;  // [n]
+  bool* mask;     // [n]
+  Value fallback;
+  std::uint64_t present = 0;
+
+  template <class Match>
+  void looked(std::int64_t i, typename View::SlotType* bucket, const Match& match) {
+    const Value stored = match.first(bucket)->value;
+    const Value value = match.any() ? stored : fallback;
+    std::memcpy(values + i, &value, sizeof value);  // callers' arrays may have any alignment
+    if constexpr (kMask) mask[i] = match.any();
+    present += match.any() ? 1 : 0;
+  }
+  void found(std::int64_t i, typename View::SlotType* slot) {
+    const Value value = slot->value;
+    std::memcpy(values + i, &value, sizeof value);
+    if constexpr (kMask) mask[i] = true;
+    ++present;
+  }
+  void absent(std::int64_t i) {
+    std::memcpy(values + i, &fallback, sizeof fallback);
+    if constexpr (kMask) mask[i] = false;
+  }
+  void left_region(std::int64_t) {}
+};
+
+/// Whether keys are there.
+template <class View>
+struct FindMask {
+  static constexpr bool kPlain = true;
+  static constexpr bool kEveryLook = true;
+
+  bool* mask;  // [n]
+  std::uint64_t present = 0;
+
+  template <class Match>
+  void looked(std::int64_t i, typename View::SlotType*, const Match& match) {
+    mask[i] = match.any();
+    present += match.any() ? 1 : 0;
+  }
+  void found(std::int64_t i, typename View::SlotType*) {
+    mask[i] = true;
+    ++present;
+  }
+  void absent(std::int64_t i) { mask[i] = false; }
+  void left_region(std::int64_t) {}
+};
+
+/// Everything else. Rows are asked for when the key is found and copied some keys later.
+template <class View>
+class FindAny {
+ public:
+  static constexpr bool kPlain = false;
+
+  FindAny(const View& view, const FindOutput& out) : view_(&view), out_(&out) {}
+
+  void found(std::int64_t i, typename View::SlotType* slot) {
+    ++present_;
+    if (out_->found != nullptr) out_->found[i] = true;
+    if constexpr (View::kHasValue) {
+      if (out_->rows != nullptr) out_->rows[i] = static_cast<std::int64_t>(slot->value);
+      if (out_->values == nullptr) return;
+      if (view_->rows.bytes == 0) return store_word(out_->values, i, out_->bytes, slot->value);
+      const std::byte* const row = row_data(*view_, slot->value);
+      for (std::int64_t byte = 0; byte < std::min(out_->bytes, kAskedBytes); byte += 64) __builtin_prefetch(row + byte);
+      rows_.push_if(true, {row, i});
+      if (rows_.size() > kRowsAhead) copy_row();
+    }
+  }
+  void absent(std::int64_t i) {
+    if (out_->found != nullptr) out_->found[i] = false;
+    if constexpr (View::kHasValue) {
+      if (out_->rows != nullptr) out_->rows[i] = -1;
+      if (out_->values == nullptr) return;
+      const auto* const fallback = static_cast<const std::byte*>(out_->fallback);
+      if (fallback != nullptr)
+        std::memcpy(value_at(i), fallback + (out_->fallback_per_key ? i * out_->bytes : 0),
+                    static_cast<std::size_t>(out_->bytes));
+      else
+        std::memset(value_at(i), 0, static_cast<std::size_t>(out_->bytes));
+    }
+  }
+  void left_region(std::int64_t) {}
+  /// The rows that are still under way; the number of keys found.
+  std::uint64_t finish() {
+    while (rows_.size() > 0) copy_row();
+    return present_;
+  }
+
+ private:
+  static constexpr std::uint64_t kRowsAhead = 8;
+  static constexpr std::int64_t kAskedBytes = 512;  // of a row; the processor sees by itself that more are read
+
+  struct Row {
+    const std::byte* data;
+    std::int64_t i;
+  };
+
+  std::byte* value_at(std::int64_t i) const { return static_cast<std::byte*>(out_->values) + i * out_->bytes; }
+  void copy_row() {
+    const Row row = rows_.pop();
+    std::memcpy(value_at(row.i), row.data, static_cast<std::size_t>(out_->bytes));
+  }
+
+  const View* view_;
+  const FindOutput* out_;
+  Queue<Row, 2 * kRowsAhead> rows_;
+  std::uint64_t present_ = 0;
+};
+
+/// Looks up keys [begin, end) of the batch. Returns how many of them there are.
+template <class View>
+std::uint64_t find_range(const View& view, const KeyBatch& keys, std::int64_t begin, std::int64_t end,
+                         const FindOutput& out) {
+  const auto run = [&](auto& visitor) {
+    walk_each<Purpose::kLookup>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, visitor);
+  };
+  const bool whole_keys = keys.bytes == sizeof(typename View::Key);
+  if constexpr (View::kHasValue) {
+    using Value = typename View::Value;
+    if (whole_keys && out.values != nullptr && out.rows == nullptr && view.rows.bytes == 0 &&
+        out.bytes == sizeof(Value) && !out.fallback_per_key) {
+      Value fallback{};
+      if (out.fallback != nullptr) std::memcpy(&fallback, out.fallback, sizeof fallback);
+      const auto run_words = [&]<bool kMask>(FindWords<View, kMask> words) {
+        run(words);
+        return words.present;
+      };
+      auto* const values = static_cast<Value*>(out.values);
+      if (out.found != nullptr) return run_words(FindWords<View, true>{values, out.found, fallback});
+      return run_words(FindWords<View, false>{values, nullptr, fallback});
+    }
+  }
+  if (whole_keys && out.found != nullptr && out.values == nullptr && out.rows == nullptr) {
+    FindMask<View> mask{out.found};
+    run(mask);
+    return mask.present;
+  }
+  FindAny<View> any(view, out);
+  run(any);
+  return any.finish();
+}
+
+}  // namespace gpuhash::host

@@ -1,0 +1,176 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "host/combine.hpp"
+#include "host/parallel.hpp"
+#include "host/rows.hpp"
+#include "shared/apply.hpp"
+#include "table/executor.hpp"
+
+/// What is done to the slot of each key of a batch, in the shape that write_each() and walk_each() want.
+namespace gpuhash::host {
+
+template <class View>
+bool has_rows(const View& view) {
+  return View::kHasValue && view.rows.bytes != 0;
+}
+
+inline const std::byte* value_at(const ValueBatch& values, std::int64_t i) {
+  return static_cast<const std::byte*>(values.data) + (values.broadcast ? 0 : i * values.bytes);
+}
+
+inline std::int64_t stride_of(const ValueBatch& values) { return values.broadcast ? 0 : values.bytes; }
+
+/// Are keys and values as wide as the slot's?
+template <class View, class Batch>
+bool is_plain(const View& view, const Batch& batch) {
+  if (batch.keys.bytes != sizeof(typename View::Key) || has_rows(view)) return false;
+  return !View::kHasValue || batch.values.bytes == sizeof(typename View::Value);
+}
+
+/// A new key's slot gets key and value. Else, place() is told what is there.
+template <class View>
+void store_new(const View& view, const typename View::Key& stored, typename View::SlotType* slot,
+               [[maybe_unused]] const ValueBatch& values, [[maybe_unused]] std::int64_t i,
+               [[maybe_unused]] RowSource& row_source) {
+  slot->key = stored;
+  if constexpr (View::kHasValue) {
+    using Value = typename View::Value;
+    if (has_rows(view)) {
+      const std::uint64_t row = row_source.take();
+      slot->value = static_cast<Value>(row);
+      std::memcpy(row_data(view, row), value_at(values, i), static_cast<std::size_t>(values.bytes));
+    } else {
+      slot->value = load_word<Value>(value_at(values, i), 0, values.bytes);
+    }
+  }
+}
+
+/// As Insertion, with keys and values as wide as the slot's: what a batch mostly is.
+template <class View>
+struct PlainInsertion {
+  static constexpr bool kPlain = true;
+  using Value = typename View::Value;
+
+  const std::byte* values;  // null in sets
+  std::int64_t stride;      // bytes from a key's value to the next
+  bool assigns;
+  bool* inserted;  // [n] or null
+
+  void place(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
+    if (inserted != nullptr) inserted[i] = is_new;
+    if (slot == nullptr) return;
+    slot->key = stored;
+    if constexpr (View::kHasValue)
+      if (is_new || assigns) std::memcpy(&slot->value, values + i * stride, sizeof(Value));
+  }
+};
+
+template <class View>
+struct Insertion {
+  static constexpr bool kPlain = false;
+
+  View view;
+  InsertBatch batch;
+  RowSource* row_source;
+
+  void place(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
+    if (is_new) {
+      store_new(view, stored, slot, batch.values, i, *row_source);
+    } else if constexpr (View::kHasValue) {
+      if (batch.mode == InsertMode::kAssign && slot != nullptr) {
+        const std::byte* const value = value_at(batch.values, i);
+        if (has_rows(view))
+          std::memcpy(row_data(view, slot->value), value, static_cast<std::size_t>(batch.values.bytes));
+        else
+          slot->value = load_word<typename View::Value>(value, 0, batch.values.bytes);
+      }
+    }
+    if (batch.inserted != nullptr) batch.inserted[i] = is_new;
+  }
+};
+
+/// As Application, for additions of T, which is as wide as the slot's value.
+template <class View, class T>
+struct PlainAddition {
+  static constexpr bool kPlain = true;
+  static_assert(sizeof(T) == sizeof(typename View::Value));
+
+  const std::byte* values;
+  std::int64_t stride;  // bytes from a key's value to the next
+  bool* inserted;       // [n] or null
+
+  void place(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
+    if (inserted != nullptr) inserted[i] = is_new;
+    if (slot == nullptr) return;
+    slot->key = stored;
+    T update;
+    std::memcpy(&update, values + i * stride, sizeof(T));
+    if (!is_new) update = combine(ApplyOp::kAdd, cast_bits<T>(slot->value), update);
+    std::memcpy(&slot->value, &update, sizeof(T));
+  }
+};
+
+template <class View>
+struct Application {
+  static constexpr bool kPlain = false;
+
+  View view;
+  ApplyBatch batch;
+  CombineFn combine;
+  RowSource* row_source;
+
+  void place(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
+    if (is_new) {
+      store_new(view, stored, slot, batch.values, i, *row_source);
+    } else if (slot != nullptr) {
+      void* const value =
+          has_rows(view) ? static_cast<void*>(row_data(view, slot->value)) : static_cast<void*>(&slot->value);
+      combine(value, value_at(batch.values, i), batch.elements);
+    }
+    if (batch.inserted != nullptr) batch.inserted[i] = is_new;
+  }
+};
+
+template <class View>
+struct Erasure {
+  static constexpr bool kPlain = false;
+
+  View view;
+  bool* erased;  // [n] or null
+  RowSink* row_sink;
+
+  void found(std::int64_t i, typename View::SlotType* slot, Tally& tally) const {
+    if (erased != nullptr) erased[i] = true;
+    --tally.size;
+    ++tally.erased;
+    if constexpr (View::kHasValue) {
+      if (has_rows(view)) row_sink->give_back(slot->value);
+      slot->value = empty_value<typename View::Value>();
+    }
+    // Where a key may have passed, an empty slot would hide it.
+    constexpr auto kEmpty = empty_key<typename View::Key>();
+    const bool never_passed = Portable::slots_with<View>(bucket_of(view, slot), kEmpty).any();
+    slot->key = never_passed ? kEmpty : erased_key<typename View::Key>();
+  }
+  void absent(std::int64_t i) const {
+    if (erased != nullptr) erased[i] = false;
+  }
+};
+
+template <class View>
+struct AbsentKeys {
+  static constexpr bool kPlain = false;
+
+  KeyBatch keys;
+  typename View::Key* to;
+
+  void found(std::int64_t, typename View::SlotType*) {}
+  void absent(std::int64_t i) { *to++ = load_word<typename View::Key>(keys.data, i, keys.bytes); }
+  void left_region(std::int64_t) {}
+};
+
+}  // namespace gpuhash::host

@@ -1,0 +1,288 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gpuhash/error.hpp>
+#include "core/fault_injection.hpp"
+#include "core/interruption.hpp"
+#include "core/thread_pool.hpp"
+#include "host/pipeline.hpp"
+
+/// How the host executor shares a batch out among threads.
+///
+/// Readers take a contiguous part of the batch each. Writers take a range of *regions* each ("owner computes"): the
+/// batch is first dealt out to their owners, in order, and then every thread acts on the keys of its regions. So no two
+/// threads write to the same bucket or filter byte, and a key's duplicates meet in batch order. The few keys whose walk
+/// would leave their region are put aside and done by one thread afterwards, in batch order too: once a walk leaves its
+/// region, every later walk of that key does (inserting makes no slot free, erasing makes no full bucket look empty),
+/// so all duplicates of such a key are put aside together.
+namespace gpuhash::host {
+
+/// Fewer keys than these per thread are not worth waking it for. Writers wake it twice, and where a cache holds the
+/// table a thread alone is fast.
+inline constexpr std::int64_t kKeysPerReader = 1 << 14;
+inline constexpr std::int64_t kKeysPerWriter = 1 << 15;
+inline constexpr std::int64_t kKeysPerWriterInCache = 1 << 16;
+inline constexpr std::int64_t kCacheBytes = std::int64_t{1} << 26;
+
+inline int reader_parts(std::int64_t count) {
+  if (count < 2 * kKeysPerReader) return 1;
+  return static_cast<int>(std::min<std::int64_t>(thread_count(), count / kKeysPerReader));
+}
+
+/// A list of keys for every owner from every part, so not too many.
+inline constexpr std::int64_t kMostWriters = 64;
+
+template <class View>
+int writer_parts(std::int64_t count, const View& view) {
+  const auto bytes = static_cast<std::int64_t>(View::slot_bytes(view.geometry.bucket_count));
+  const std::int64_t least = bytes > kCacheBytes ? kKeysPerWriter : kKeysPerWriterInCache;
+  if (count < 2 * least) return 1;
+  return static_cast<int>(
+      std::min<std::int64_t>({thread_count(), count / least, view.geometry.region_count, kMostWriters}));
+}
+
+/// Where part p of `parts` begins.
+inline std::int64_t part_begin(std::int64_t count, int part, int parts) {
+  return static_cast<std::int64_t>(static_cast<__int128>(count) * part / parts);
+}
+
+/// Before scratch memory is asked for: there may be none, if a test wants it so.
+inline void scratch_may_fail() {
+  if (fails_here(Fault::kScratch)) throw std::bad_alloc();
+}
+
+/// allocate(n), which gives memory for n items of T.
+template <class T, class Allocate>
+auto scratch_by(Allocate allocate, std::int64_t count) {
+  try {
+    scratch_may_fail();
+    return allocate(static_cast<std::size_t>(count));
+  } catch (const std::bad_alloc&) {
+    throw OutOfMemoryError("could not allocate " + std::to_string(count * static_cast<std::int64_t>(sizeof(T))) +
+                           " bytes of scratch memory");
+  }
+}
+
+/// Zeroed scratch memory.
+template <class T>
+std::vector<T> scratch(std::int64_t count) {
+  return scratch_by<T>([](std::size_t n) { return std::vector<T>(n); }, count);
+}
+
+template <class T>
+std::unique_ptr<T[]> uninitialised(std::int64_t count) {
+  return scratch_by<T>([](std::size_t n) { return std::make_unique_for_overwrite<T[]>(n); }, count);
+}
+
+/// Calls body(part, begin, end) for every part of [0, count).
+template <class Body>
+void for_each_part(std::int64_t count, int parts, Body body) {
+  if (parts == 1) return body(0, std::int64_t{0}, count);
+  parallel_for(parts,
+               [&](int part) { body(part, part_begin(count, part, parts), part_begin(count, part + 1, parts)); });
+}
+
+/// Calls body(begin, end) for pieces of [begin, end), in order; between them the operation may be interrupted.
+template <class Body>
+void in_pieces(std::int64_t begin, std::int64_t end, std::int64_t piece, Body body) {
+  for (; begin < end; begin += piece) {
+    interruption_point();
+    body(begin, std::min(end, begin + piece));
+  }
+}
+
+/// Keys between two points at which an operation may be interrupted: some milliseconds.
+inline constexpr std::int64_t kKeysPerPiece = std::int64_t{1} << 18;
+/// Buckets likewise.
+inline constexpr std::int64_t kBucketsPerPiece = std::int64_t{1} << 17;
+
+/// What a thread has changed; added to Control at the end. Differences wrap.
+struct Tally {
+  std::uint64_t size = 0;
+  std::uint64_t filter_bits = 0;
+  std::uint64_t far_keys = 0;
+  std::uint64_t erased = 0;
+  std::uint64_t dropped = 0;
+
+  void add(const Passed& passed) {
+    filter_bits += passed.filter_bits;
+    far_keys += passed.far_keys;
+  }
+
+  /// To Control or another tally.
+  template <class Total>
+  void add_to(Total& total) const {
+    total.size += size;
+    total.filter_bits += filter_bits;
+    total.far_keys += far_keys;
+    total.erased += erased;
+    total.dropped += dropped;
+  }
+};
+
+/// One bit per key of a batch; threads set bits of the same word.
+class Marks {
+ public:
+  explicit Marks(std::int64_t count) : words_(scratch<std::uint64_t>((count + 63) / 64)) {}
+
+  void set(std::int64_t i) {
+    std::atomic_ref(words_[static_cast<std::size_t>(i / 64)])
+        .fetch_or(std::uint64_t{1} << (i % 64), std::memory_order_relaxed);
+  }
+  /// Calls body(i) for every mark, in order, and removes it.
+  template <class Body>
+  void take_each(Body body) {
+    for (std::size_t w = 0; w < words_.size(); ++w)
+      for (std::uint64_t rest = std::exchange(words_[w], 0); rest != 0; rest &= rest - 1)
+        body(static_cast<std::int64_t>(w * 64) + std::countr_zero(rest));
+  }
+
+ private:
+  std::vector<std::uint64_t> words_;
+};
+
+/// Deals the keys of a chunk of a batch out to the threads that own their regions. Every thread deals a part of the
+/// chunk; what an owner gets is then one list from every part, in the order of the parts.
+class Shares {
+ public:
+  /// Positions in a chunk, at least: enough of them for each thread that starting it does not show, few enough that the
+  /// lists stay in cache until they are read.
+  static constexpr std::int64_t kChunk = std::int64_t{1} << 18;
+
+  Shares(std::int64_t count, int parts)
+      : chunk_(std::min(count, std::max(kChunk, parts * 2 * kKeysPerWriter))),
+        parts_(parts),
+        // A list may get all of its part. What it does not get is never touched, so no memory is needed for it.
+        room_(chunk_ / parts + 1),
+        offsets_(uninitialised<std::uint32_t>(room_ * parts * parts)),
+        sizes_(scratch<std::int64_t>(parts * parts)) {}
+
+  std::int64_t chunk() const { return chunk_; }
+
+  template <class View>
+  void deal(const View& view, const KeyBatch& keys, std::int64_t base, std::int64_t count) {
+    using Key = typename View::Key;
+    for_each_part(count, parts_, [&](int part, std::int64_t begin, std::int64_t end) {
+      if (keys.bytes == sizeof(Key))
+        deal_part(view, WholeKeys<Key>{static_cast<const Key*>(keys.data)}, base, part, begin, end);
+      else
+        deal_part(view, AnyKeys<Key>{keys.data, keys.bytes}, base, part, begin, end);
+    });
+  }
+
+  /// What the owner has got of one part of the chunk: offsets in the chunk, ascending.
+  const std::uint32_t* list(int part, int owner) const { return offsets_.get() + (part * parts_ + owner) * room_; }
+  std::int64_t size(int part, int owner) const { return sizes_[static_cast<std::size_t>(part * parts_ + owner)]; }
+
+ private:
+  template <class View, class Keys>
+  void deal_part(const View& view, const Keys& keys, std::int64_t base, int part, std::int64_t begin,
+                 std::int64_t end) {
+    // Regions are dealt out in ranges of nearly equal length: region * parts / region_count, without the division.
+    const std::uint64_t owners_per_region = (static_cast<std::uint64_t>(parts_) << 32) / view.geometry.region_count;
+    const Geometry geometry = view.geometry;
+    const auto owner_of = [&](std::int64_t n) {
+      return Probe<typename View::Key>(keys[base + n], geometry).region(geometry) * owners_per_region >> 32;
+    };
+    std::uint32_t* const lists = offsets_.get() + part * parts_ * room_;
+    std::int64_t* const sizes = sizes_.data() + part * parts_;
+    if (parts_ == 2) {  // the sizes stay in registers
+      std::int64_t second = 0;
+      for (std::int64_t n = begin; n < end; ++n) {
+        const auto owner = static_cast<std::int64_t>(owner_of(n));
+        lists[n - begin - second] = static_cast<std::uint32_t>(n);
+        lists[room_ + second] = static_cast<std::uint32_t>(n);
+        second += owner;
+      }
+      sizes[0] = end - begin - second;
+      sizes[1] = second;
+      return;
+    }
+    std::int64_t own_sizes[kMostWriters] = {};  // on the stack: in sizes_ they would share a line with other threads'
+    for (std::int64_t n = begin; n < end; ++n) {
+      const auto owner = static_cast<std::int64_t>(owner_of(n));
+      lists[owner * room_ + own_sizes[owner]++] = static_cast<std::uint32_t>(n);
+    }
+    std::copy_n(own_sizes, parts_, sizes);
+  }
+
+  std::int64_t chunk_;
+  int parts_;
+  std::int64_t room_;                         // of each list
+  std::unique_ptr<std::uint32_t[]> offsets_;  // [part, owner, room]
+  std::vector<std::int64_t> sizes_;           // [part, owner]
+};
+
+/// What a pipeline tells, passed on to the batch's operation together with the thread's tally.
+template <class Operation>
+struct Writer {
+  static constexpr bool kPlain = Operation::kPlain;
+
+  Operation operation;
+  Tally tally{};
+  Marks* put_aside = nullptr;
+  std::int64_t base = 0;
+
+  template <class Slot>
+  void found(std::int64_t i, Slot* slot) {
+    operation.found(i, slot, tally);
+  }
+  void absent(std::int64_t i) { operation.absent(i); }
+  template <class Key, class Slot>
+  void place(std::int64_t i, const Key& stored, Slot* slot, bool is_new) {
+    tally.size += is_new ? 1 : 0;
+    tally.dropped += slot == nullptr ? 1 : 0;
+    operation.place(i, stored, slot, is_new);
+  }
+  void left_region(std::int64_t i) { put_aside->set(i - base); }
+};
+
+/// Performs an operation on every key of the batch: on keys that are equal in batch order, on others in any order and
+/// on several threads. Adds to the table's control, also where it is interrupted: then it has been performed on a first
+/// part of the batch. The operation has
+///
+///   found(i, slot, tally), absent(i)   kLookup, one of them for each key
+///   place(i, stored, slot, is_new)     kInsertion; slot null: there was none
+///   kPlain                             as walk_each() wants it
+template <Purpose kPurpose, class View, class Operation>
+void write_each(const View& view, const KeyBatch& keys, const Operation& operation) {
+  const int parts = writer_parts(keys.count, view);
+  if (parts == 1)
+    return in_pieces(0, keys.count, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
+      Writer<Operation> writer{operation};
+      writer.tally.add(walk_each<kPurpose>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, writer));
+      writer.tally.add_to(*view.control);
+    });
+
+  Shares shares(keys.count, parts);
+  Marks put_aside(shares.chunk());
+  auto tallies = scratch<Tally>(parts);
+  in_pieces(0, keys.count, shares.chunk(), [&](std::int64_t base, std::int64_t end) {
+    shares.deal(view, keys, base, end - base);
+    parallel_for(parts, [&](int owner) {
+      Writer<Operation> writer{operation, {}, &put_aside, base};
+      for (int part = 0; part < parts; ++part)
+        writer.tally.add(walk_each<kPurpose>(view, Reach::kRegion, keys,
+                                             ListedPositions{shares.list(part, owner), base}, shares.size(part, owner),
+                                             writer));
+      tallies[static_cast<std::size_t>(owner)] = writer.tally;
+    });
+    for (const Tally& tally : tallies) tally.add_to(*view.control);
+    Writer<Operation> last{operation};
+    put_aside.take_each([&](std::int64_t offset) {
+      last.tally.add(walk_each<kPurpose>(view, Reach::kTable, keys, FromPosition{base + offset}, 1, last));
+    });
+    last.tally.add_to(*view.control);
+  });
+}
+
+}  // namespace gpuhash::host

@@ -1,0 +1,354 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <type_traits>
+
+#include "host/displace.hpp"
+#include "host/simd.hpp"
+#include "host/walk.hpp"
+
+/// Walking along the probe sequences of many keys at once. A core can have some twenty lines under way from memory; one
+/// walk after the other would have one.
+namespace gpuhash::host {
+
+/// Keys between asking for a line and looking at it. Rolling: groups would wait for their last line.
+inline constexpr std::int64_t kAhead = 32;
+/// Keys between two looks at the queues, and walks that a queue keeps waiting for their line.
+inline constexpr std::int64_t kBlock = 16;
+inline constexpr std::uint64_t kQueued = 16;
+/// The queues are gone through once per block, as where a short loop ends cannot be predicted, and once more only where
+/// one of them has more walks than this.
+inline constexpr std::uint64_t kMostQueued = 32;
+
+/// A table of at most this many bytes lies in the cache next to the core, whose latency other keys' work hides.
+inline constexpr std::uint64_t kNearBytes = std::uint64_t{1} << 20;
+/// There, walks that go on wait for nothing but company, so that the loops over them are long.
+inline constexpr std::int64_t kNearBlock = 64;
+inline constexpr std::uint64_t kNearQueued = 48;
+/// At least what a block or a pass over the other queues adds to a queue, and a walk more.
+inline constexpr std::uint64_t kQueueSize = 128;
+
+template <class View>
+bool is_near(const View& view) {
+  return View::slot_bytes(view.geometry.bucket_count) <= kNearBytes;
+}
+
+/// First in, first out, without a check of its bounds. Not initialised: a batch of one key pays for one.
+template <class T, std::uint64_t kSize>
+class Queue {
+ public:
+  std::uint64_t size() const { return last_ - first_; }
+  /// Without a branch, which would be taken at random.
+  void push_if(bool wanted, const T& item) {
+    new (at(last_)) T(item);
+    last_ += wanted ? 1 : 0;
+  }
+  T pop() { return *at(first_++); }
+
+ private:
+  T* at(std::uint64_t n) { return reinterpret_cast<T*>(bytes_ + n % kSize * sizeof(T)); }
+
+  alignas(64) std::byte bytes_[kSize * sizeof(T)];
+  std::uint64_t first_ = 0;
+  std::uint64_t last_ = 0;
+};
+
+/// The keys of a batch, read by position.
+template <class Key>
+struct WholeKeys {
+  const Key* data;
+  Key operator[](std::int64_t i) const { return detail::load_whole<Key>(data + i); }
+};
+template <class Key>
+struct AnyKeys {
+  const void* data;
+  std::int64_t bytes;
+  Key operator[](std::int64_t i) const { return load_word<Key>(data, i, bytes); }
+};
+
+/// Which positions of the batch: all from `first` on, or those of a list.
+struct FromPosition {
+  std::int64_t first;
+  std::int64_t operator[](std::int64_t n) const { return first + n; }
+};
+struct ListedPositions {
+  const std::uint32_t* offsets;
+  std::int64_t base;
+  std::int64_t operator[](std::int64_t n) const { return base + offsets[n]; }
+};
+
+/// Takes every key to its place; keys that are equal get there in their order.
+///
+/// Home buckets are asked for kAhead keys early. A walk that has to go on, because its bucket is full and lacks the
+/// key, waits in a queue for the bucket's filter byte, and if that tells it to go on, in another queue for the next
+/// bucket. Equal keys take the same steps, so they leave each queue in the order in which they came.
+///
+/// A new key that finds the next bucket full, too, goes back and takes the place of another (host/displace.hpp). That
+/// it is new is known where the filter of the bucket before lacks its bit. So a key does not leave its bit when it
+/// passes a bucket, but when it has found a place further on, or finds none in that bucket.
+///
+/// What comes of a walk is told to an object of this shape:
+///
+///   found(i, slot), absent(i)        kLookup, one of them once for each key i
+///   looked(i, bucket, match)         kLookup, instead of these where the visitor has kEveryLook: at every bucket of
+///                                    the walk; `match` is the key's slot, if any; what the last bucket shows counts
+///   place(i, stored, slot, is_new)   kInsertion, once for each key; slot null: the table is full
+///   left_region(i)                   kRegion: instead, where the walk would leave the key's region
+///   kDistinct                        if it has this, no two keys are equal
+template <Purpose kPurpose, bool kNear, class Simd, class View, class Keys, class Positions, class Visitor>
+class Pipeline {
+ public:
+  using Key = typename View::Key;
+
+  Pipeline(const View& view, Reach reach, const Keys& keys, const Positions& positions, const Visitor& visitor)
+      : view_(view), reach_(reach), keys_(keys), positions_(positions), visitor_(visitor) {}
+
+  void run(std::int64_t count) {
+    if constexpr (!kNear)
+      for (std::int64_t n = 0; n < std::min(kAhead, count); ++n) ask_for_home(n);
+    for (std::int64_t n = 0; n < count; n += kThisBlock) {
+      look_at_homes(n, std::min(n + kThisBlock, count), count);
+      if (!kNear || at_filter_.size() > kNearQueued) work_off(kNear ? 0 : kQueued, kNear ? 0 : kMostQueued);
+    }
+    work_off(0, 0);
+  }
+
+  /// As run() has left it.
+  const Visitor& visitor() const { return visitor_; }
+  const Passed& passed() const { return passed_; }
+
+ private:
+  struct Lookup {
+    Probe<Key> probe;
+    std::int64_t i;
+  };
+  struct Insertion {
+    Probe<Key> probe;
+    std::int64_t i;
+    std::uint32_t home = 0;    // the first bucket
+    std::uint32_t before = 0;  // the bucket before this one
+  };
+  using Walk = std::conditional_t<kPurpose == Purpose::kInsertion, Insertion, Lookup>;
+  using SlotType = typename View::SlotType;
+  static constexpr std::int64_t kThisBlock = kNear ? kNearBlock : kBlock;
+  static constexpr std::uint32_t kTracked = kPurpose == Purpose::kInsertion ? 1024 : 1;
+  static constexpr bool kEveryLook = !kNear && requires { Visitor::kEveryLook; };
+
+  void ask_for_home(std::int64_t n) {
+    const Probe<Key> probe(keys_[positions_[n]], view_.geometry);
+    prefetch_bucket(view_, probe.bucket());
+    homes_[n % kAhead] = probe.bucket();
+  }
+
+  void look_at_homes(std::int64_t n, std::int64_t end, [[maybe_unused]] std::int64_t count) {
+    if constexpr (kNear) {
+      for (; n < end; ++n) {
+        const std::int64_t i = positions_[n];
+        const Probe<Key> probe(keys_[i], view_.geometry);
+        const bool settled = look(i, probe.stored(), probe.bucket());
+        if (!settled) wait_at_home(i, probe);
+      }
+    } else {
+      // Which walks go on is noted without a branch, and their hash is computed again: writing all of every walk to
+      // memory, or guessing wrongly, takes longer.
+      std::int64_t late[kBlock];
+      std::size_t late_count = 0;
+      for (; n < end; ++n) {
+        const std::int64_t i = positions_[n];
+        const std::uint32_t home = homes_[n % kAhead];
+        if (n + kAhead < count) ask_for_home(n + kAhead);
+        Key stored = keys_[i];
+        if (home == view_.geometry.bucket_count) stored = Probe<Key>(stored, view_.geometry).stored();
+        late[late_count] = i;
+        late_count += look(i, stored, home) ? 0 : 1;
+      }
+      for (std::size_t l = 0; l < late_count; ++l) wait_at_home(late[l], Probe<Key>(keys_[late[l]], view_.geometry));
+    }
+  }
+
+  void wait_at_home(std::int64_t i, const Probe<Key>& probe) {
+    Walk walk{probe, i};
+    if constexpr (kPurpose == Purpose::kInsertion) {
+      walk.home = probe.bucket();
+      last_[walk.home % kTracked] = static_cast<std::uint32_t>(i);
+    }
+    wait_for_filter(walk, true);
+  }
+
+  /// May a walk for an equal key have come to wait after this one? Then this one must not put the key into a bucket
+  /// that the other has passed: keys that come later would see it there, and overtake the other.
+  bool is_followed(std::uint32_t home, std::int64_t i) const {
+    if constexpr (requires { Visitor::kDistinct; }) return false;
+    return last_[home % kTracked] != static_cast<std::uint32_t>(i);
+  }
+
+  /// Goes through the queues and leaves at most `rest` walks in each; up to `most`, if that needs another round.
+  void work_off(std::uint64_t rest, std::uint64_t most) {
+    do {
+      for (std::uint64_t keep = rest; at_filter_.size() > keep;)
+        if (go_on(at_filter_.pop()) == Followers::kAtOnce) keep = 0;
+      while (at_bucket_.size() > rest) look_again(at_bucket_.pop());
+    } while (at_filter_.size() > most || at_bucket_.size() > most);
+  }
+
+  void look_again(const Walk& walk) {
+    const bool settled = look(walk.i, walk.probe.stored(), walk.probe.bucket());
+    if constexpr (kPurpose == Purpose::kInsertion) {
+      // leave_bit() if the key has its place now, without a branch.
+      std::uint8_t& filter = view_.filters[walk.before];
+      const bool lacks_bit = (filter & walk.probe.filter_bit()) == 0;
+      passed_.filter_bits += settled && lacks_bit ? 1 : 0;
+      filter |= settled ? walk.probe.filter_bit() : 0;
+      if constexpr (!kNear)
+        if (!settled && lacks_bit) ask_for_displacement(view_, walk.before);
+    }
+    wait_for_filter(walk, !settled);
+  }
+
+  void wait_for_filter(const Walk& walk, bool wanted) {
+    if constexpr (!kNear)
+      if (wanted) __builtin_prefetch(view_.filters + walk.probe.bucket());
+    at_filter_.push_if(wanted, walk);
+  }
+
+  /// False if the walk has to go on.
+  bool look(std::int64_t i, const Key& stored, std::uint32_t bucket_index) {
+    SlotType* const bucket = bucket_at(view_, bucket_index);
+    const auto match = Simd::template slots_with<View>(bucket, stored);
+    const auto empty = Simd::template slots_with<View>(bucket, empty_key<Key>());
+    const bool settled = match.any() | empty.any();
+    if constexpr (kEveryLook) {
+      visitor_.looked(i, bucket, match);
+    } else if constexpr (kPurpose == Purpose::kLookup) {
+      if (match.any())
+        visitor_.found(i, match.first(bucket));
+      else if (settled)
+        visitor_.absent(i);
+    } else if (settled) {
+      const bool is_new = !match.any();
+      visitor_.place(i, stored, (is_new ? empty : match).first(bucket), is_new);
+    }
+    return settled;
+  }
+
+  /// When walks for the same key that wait for filters, too, are due. At once, if this one has put the key into the
+  /// bucket that they have looked at: before others look there, and overtake them.
+  enum class Followers { kInTurn, kAtOnce };
+
+  /// The bucket is full and had not the key.
+  Followers go_on(Walk walk) {
+    if constexpr (kPurpose == Purpose::kInsertion) {
+      if (walk.probe.hop() != 0 && goes_back(walk)) return Followers::kInTurn;
+      SlotType* const bucket = bucket_at(view_, walk.probe.bucket());
+      const auto erased = Simd::template slots_with<View>(bucket, erased_key<Key>());
+      // An equal key may have got one of them by now.
+      const auto match = Simd::template slots_with<View>(bucket, walk.probe.stored());
+      if (erased.any() | match.any()) {
+        // Where no key of its bit has passed, an absent one lies nowhere further on.
+        const bool passed = (view_.filters[walk.probe.bucket()] & walk.probe.filter_bit()) != 0;
+        if (!match.any() && (passed || walk.probe.hop() != 0)) return walk_anew(walk.i, walk.home);
+        visitor_.place(walk.i, walk.probe.stored(), (match.any() ? match : erased).first(bucket), !match.any());
+        return followers_of(walk.home, walk.i);
+      }
+      passed_.far_keys += walk.probe.hop() == kFarHops ? 1 : 0;
+      // From outside of its region the key does not come back.
+      if (walk.probe.at_last_hop_in_region()) leave_bit_of(walk, walk.probe.bucket());
+      walk.before = walk.probe.bucket();
+    } else if ((view_.filters[walk.probe.bucket()] & walk.probe.filter_bit()) == 0) {
+      if constexpr (!kEveryLook) visitor_.absent(walk.i);
+      return Followers::kInTurn;
+    }
+    if (reach_ == Reach::kRegion && walk.probe.at_last_hop_in_region()) {
+      visitor_.left_region(walk.i);
+    } else if (!walk.probe.exhausted(view_.geometry)) {
+      walk.probe.next(view_.geometry);
+      if constexpr (!kNear) prefetch_bucket(view_, walk.probe.bucket());
+      at_bucket_.push_if(true, walk);
+    } else if constexpr (kPurpose == Purpose::kInsertion) {
+      visitor_.place(walk.i, walk.probe.stored(), static_cast<SlotType*>(nullptr), false);
+    } else if constexpr (!kEveryLook) {
+      visitor_.absent(walk.i);
+    }
+    return Followers::kInTurn;
+  }
+
+  /// The bucket is full, like the one before. True if the key gets a place in the one before.
+  bool goes_back(const Walk& walk) {
+    if ((view_.filters[walk.before] & walk.probe.filter_bit()) != 0) return false;
+    SlotType* const slot =
+        is_followed(walk.home, walk.i) ? nullptr : displace<Simd>(view_, walk.before, passed_.filter_bits);
+    if (slot != nullptr)
+      visitor_.place(walk.i, walk.probe.stored(), slot, true);
+    else
+      leave_bit_of(walk, walk.before);
+    return slot != nullptr;
+  }
+
+  void leave_bit_of(const Walk& walk, std::uint32_t bucket) {
+    leave_bit(view_, bucket, walk.probe.filter_bit(), passed_.filter_bits);
+  }
+
+  Followers followers_of(std::uint32_t home, std::int64_t i) const {
+    return is_followed(home, i) ? Followers::kAtOnce : Followers::kInTurn;
+  }
+
+  /// From the beginning, as what the walk has seen so far does not tell whether the key lies behind an erased slot.
+  Followers walk_anew(std::int64_t i, std::uint32_t home) {
+    const Probe<Key> probe(keys_[i], view_.geometry);
+    const View view = view_;  // the member's address would keep it out of registers
+    const auto place = host::walk<kPurpose>(view, reach_, probe);
+    passed_.filter_bits += place.new_filter_bits;
+    passed_.far_keys += place.far;
+    if (place.left_region)
+      visitor_.left_region(i);
+    else
+      visitor_.place(i, probe.stored(), place.match != nullptr ? place.match : place.vacant,
+                     place.match == nullptr && place.vacant != nullptr);
+    return followers_of(home, i);
+  }
+
+  const View view_;
+  const Reach reach_;
+  const Keys keys_;
+  const Positions positions_;
+  Visitor visitor_;  // a copy, in registers
+  Passed passed_;
+  std::uint32_t homes_[kAhead];   // buckets
+  std::uint32_t last_[kTracked];  // by home bucket: whose walk was the last to come and wait; low bits of i
+  Queue<Walk, kQueueSize> at_filter_;
+  Queue<Walk, kQueueSize> at_bucket_;
+};
+
+/// Runs a pipeline and returns what its walks have left behind. A visitor that has kPlain gets one that fits the
+/// table's size, and needs keys as wide as the table's; the others share one, because each is compiled for every
+/// instruction set.
+template <Purpose kPurpose, class View, class Positions, class Visitor>
+Passed walk_each(const View& view, Reach reach, const KeyBatch& batch, const Positions& positions, std::int64_t count,
+                 Visitor& visitor) {
+  using Key = typename View::Key;
+  Passed passed;
+  with_simd([&](auto simd) {
+    const auto run = [&]<class Keys, bool kNear>(const Keys& keys, std::bool_constant<kNear>) {
+      Pipeline<kPurpose, kNear, decltype(simd), View, Keys, Positions, Visitor> pipeline(view, reach, keys, positions,
+                                                                                         visitor);
+      pipeline.run(count);
+      visitor = pipeline.visitor();
+      passed = pipeline.passed();
+    };
+    if constexpr (Visitor::kPlain) {
+      const WholeKeys<Key> keys{static_cast<const Key*>(batch.data)};
+      if (is_near(view))
+        run(keys, std::true_type{});
+      else
+        run(keys, std::false_type{});
+    } else {
+      run(AnyKeys<Key>{batch.data, batch.bytes}, std::false_type{});
+    }
+  });
+  return passed;
+}
+
+}  // namespace gpuhash::host

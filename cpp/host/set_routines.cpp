@@ -1,0 +1,375 @@
+#include "host/set_routines.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "host/batch_table.hpp"
+
+namespace gpuhash {
+
+using host::BatchTable;
+using host::for_each_chunk;
+using host::for_each_home;
+using host::for_each_part;
+using host::KeyReader;
+
+namespace {
+
+template <class T>
+Allocation room_for(DeviceContext& context, std::int64_t count) {
+  return Allocation(context, static_cast<std::size_t>(count) * sizeof(T), nullptr);
+}
+
+/// One attempt at inserting a batch.
+struct Attempt {
+  std::int64_t distinct;  // keys in the table
+  std::int64_t given_up;  // keys whose probe sequence was too long
+  std::int64_t tried;     // keys looked at; all of them unless some were given up
+};
+
+/// Inserts all keys. `firsts` [ceil(n / 32)], zeros; `links` [n] or null.
+template <class Key, class Position>
+Attempt insert_all(BatchTable<Key>& table, const KeyReader<Key>& keys, std::int64_t count, std::uint32_t* firsts,
+                   Position* links) {
+  using Place = typename BatchTable<Key>::Place;
+  const bool bounded = table.slots() < batch_size::slots_for(count);
+  const std::int64_t max_probes = bounded ? std::min(table.slots(), batch_size::kMaxProbes) : table.slots();
+  std::atomic<std::int64_t> given_up{0};
+  std::atomic<std::int64_t> tried{0};
+  std::atomic<std::int64_t> distinct{0};
+
+  const auto flip = [&](std::int64_t word, std::uint32_t mask) {
+    if (mask != 0) std::atomic_ref(firsts[word]).fetch_xor(mask, std::memory_order_relaxed);
+  };
+  keys.specialized([&](const auto& reader) {
+    for_each_chunk(count, [&](std::int64_t begin, std::int64_t end) {
+      if (given_up.load(std::memory_order_relaxed) != 0) return;
+      std::int64_t lost = 0;
+      std::int64_t inserted = 0;
+      const auto insert = [&](std::int64_t i, const Key& key, std::int64_t slot) {
+        const auto found = table.insert(key, slot, static_cast<Place>(i), max_probes);
+        if (!found.first) {
+          if (!found.ok)
+            ++lost;
+          else if (links != nullptr)
+            links[i] = static_cast<Position>(found.position);
+        } else if (found.position == BatchTable<Key>::kEmpty) {
+          ++inserted;
+        } else {
+          flip(static_cast<std::int64_t>(found.position / 32), 1u << (found.position % 32));
+          if (links != nullptr) links[found.position] = static_cast<Position>(i);
+        }
+        return found.first;
+      };
+      for_each_home(table, reader, begin, end, insert, flip);
+      given_up.fetch_add(lost, std::memory_order_relaxed);
+      tried.fetch_add(end - begin, std::memory_order_relaxed);
+      distinct.fetch_add(inserted, std::memory_order_relaxed);
+    });
+  });
+  return {distinct.load(), given_up.load(), tried.load()};
+}
+
+/// Smaller batches are not sampled.
+constexpr std::int64_t kMinSampled = std::int64_t{1} << 16;
+
+std::int64_t words_for(std::int64_t count) { return (count + 31) / 32; }
+
+void clear_bits(std::uint32_t* firsts, std::int64_t count) { std::fill_n(firsts, words_for(count), 0u); }
+
+template <class Key>
+std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys,
+                               std::int64_t most_samples = batch_size::kMaxSample) {
+  const std::int64_t count = keys.count;
+  if (count < kMinSampled) return count;
+  const std::int64_t samples = batch_size::sample_size(count, most_samples);
+  const std::int64_t bytes = keys.bytes();
+  const Allocation chosen = room_for<char>(context, samples * bytes);
+  for_each_chunk(samples, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t j = begin; j < end; ++j)
+      std::memcpy(chosen.as<char>() + j * bytes,
+                  static_cast<const char*>(keys.data) + batch_size::sample_position(j, samples, count) * bytes,
+                  static_cast<std::size_t>(bytes));
+  });
+  const NumberKeys sample{chosen.get(), samples, keys.dtype, keys.elements};
+  const Allocation firsts = room_for<std::uint32_t>(context, words_for(samples));
+  clear_bits(firsts.as<std::uint32_t>(), samples);
+  BatchTable<Key> table(context, batch_size::slots_for(samples));
+  insert_all<Key, std::uint32_t>(table, KeyReader<Key>(sample), samples, firsts.as<std::uint32_t>(), nullptr);
+  return batch_size::estimate(firsts.as<std::uint32_t>(), samples, count);
+}
+
+/// Builds a table of the keys' distinct ones. firsts and links as for insert_all.
+template <class Key, class Position>
+BatchTable<Key> build(DeviceContext& context, const NumberKeys& keys, std::uint32_t* firsts, Position* links,
+                      std::int64_t& distinct) {
+  std::int64_t expected = estimate_distinct<Key>(context, keys);
+  for (;;) {
+    BatchTable<Key> table(context, batch_size::slots_for(expected));
+    clear_bits(firsts, keys.count);
+    const Attempt attempt = insert_all(table, KeyReader<Key>(keys), keys.count, firsts, links);
+    if (attempt.given_up == 0) {
+      distinct = attempt.distinct;
+      return table;
+    }
+    expected = batch_size::next_estimate(expected, attempt.distinct, attempt.given_up, attempt.tried, keys.count);
+  }
+}
+
+/// ranks[w] for every word of bits.
+template <class Position>
+void rank_firsts(const std::uint32_t* firsts, std::int64_t words, Rank<Position>* ranks) {
+  const int parts = host::reader_parts(words);
+  auto sums = host::scratch<std::int64_t>(parts);
+  for_each_part(words, parts, [&](int part, std::int64_t begin, std::int64_t end) {
+    std::int64_t sum = 0;
+    for (std::int64_t w = begin; w < end; ++w) sum += count_bits(firsts[w]);
+    sums[static_cast<std::size_t>(part)] = sum;
+  });
+  for_each_part(words, parts, [&](int part, std::int64_t begin, std::int64_t end) {
+    std::int64_t before = 0;
+    for (int p = 0; p < part; ++p) before += sums[static_cast<std::size_t>(p)];
+    for (std::int64_t w = begin; w < end; ++w) {
+      ranks[w] = {static_cast<Position>(before), firsts[w]};
+      before += count_bits(firsts[w]);
+    }
+  });
+}
+
+/// Adds 1 to counts, which threads share; keeps the counts of ids that come often to itself until the end.
+class Counter {
+ public:
+  explicit Counter(std::int64_t* counts) : counts_(counts) {
+    for (Entry& entry : entries_) entry = {-1, 0};
+  }
+  ~Counter() {
+    for (const Entry& entry : entries_) flush(entry);
+  }
+  Counter(const Counter&) = delete;
+  Counter& operator=(const Counter&) = delete;
+
+  void add(std::int64_t id) {
+    Entry& entry = entries_[id % kEntries];
+    if (entry.id != id) {
+      flush(entry);
+      entry = {id, 0};
+      __builtin_prefetch(counts_ + id, 1);  // for when this entry has to go
+    }
+    ++entry.count;
+  }
+
+ private:
+  static constexpr std::int64_t kEntries = 512;
+  struct Entry {
+    std::int64_t id;
+    std::int64_t count;
+  };
+
+  void flush(const Entry& entry) {
+    if (entry.count != 0) std::atomic_ref(counts_[entry.id]).fetch_add(entry.count, std::memory_order_relaxed);
+  }
+
+  std::int64_t* counts_;
+  Entry entries_[kEntries];
+};
+
+/// Sorts on several threads: each a part, then pairs of neighbouring parts are merged.
+template <class T, class Less>
+void sort_in_parallel(std::vector<T>& items, Less less) {
+  const auto count = static_cast<std::int64_t>(items.size());
+  int parts = 1;
+  while (2 * parts <= host::reader_parts(count)) parts *= 2;
+  const auto at = [&](int part, int of) { return items.begin() + host::part_begin(count, part, of); };
+  constexpr std::uint32_t kComparisons = 1 << 20;  // between two points at which Ctrl-C can end the sort
+  const auto sort_part = [&](auto sort) {
+    std::uint32_t comparisons = 0;
+    sort([&](const T& a, const T& b) {
+      if (++comparisons % kComparisons == 0) interruption_point();
+      return less(a, b);
+    });
+  };
+  for_each_part(count, parts, [&](int part, std::int64_t, std::int64_t) {
+    sort_part([&](auto compare) { std::sort(at(part, parts), at(part + 1, parts), compare); });
+  });
+  for (int of = parts; of > 1; of /= 2)
+    parallel_for(of / 2, [&](int pair) {
+      sort_part([&](auto compare) {
+        std::inplace_merge(at(2 * pair, of), at(2 * pair + 1, of), at(2 * pair + 2, of), compare);
+      });
+    });
+}
+
+template <class Key, class Position>
+class HostFactorization final : public Factorization {
+ public:
+  HostFactorization(DeviceContext& context, const NumberKeys& keys, bool groups)
+      : keys_(keys),
+        count_(keys.count),
+        ranks_(room_for<Rank<Position>>(context, words_for(count_))),
+        links_(room_for<Position>(context, groups ? count_ : 0)) {
+    const Allocation firsts = room_for<std::uint32_t>(context, words_for(count_));
+    build<Key>(context, keys, firsts.as<std::uint32_t>(), links_.template as<Position>(), distinct_);
+    rank_firsts(firsts.as<std::uint32_t>(), words_for(count_), ranks());
+  }
+
+  std::int64_t count() const override { return distinct_; }
+
+  void write(const FactorizationOutput& out) override {
+    const std::vector<Position> places = out.sorted ? sorted_places() : std::vector<Position>();
+    if (out.counts != nullptr) std::fill_n(out.counts, distinct_, 0);
+    const bool groups = out.codes != nullptr || out.counts != nullptr;
+    const Rank<Position>* const ranks = this->ranks();
+    const Position* const links = links_.template as<Position>();
+    for_each_chunk(count_, [&](std::int64_t begin, std::int64_t end) {
+      std::optional<Counter> counter;
+      if (out.counts != nullptr) counter.emplace(out.counts);
+      for (std::int64_t i = begin; i < end; ++i) {
+        std::int64_t id = 0;
+        const bool first = rank_of(ranks[i / 32], i, id);
+        if (!first) {
+          if (!groups) continue;
+          id = follow_links(ranks, links, static_cast<std::int64_t>(links[i]));
+        }
+        if (out.sorted) id = static_cast<std::int64_t>(places[static_cast<std::size_t>(id)]);
+        if (first) {
+          if (out.uniques != nullptr) host::store_word(out.uniques, id, keys_.bytes(), keys_.raw(i));
+          if (out.firsts != nullptr) out.firsts[id] = i;
+        }
+        if (out.codes != nullptr) out.codes[i] = id;
+        if (counter) counter->add(id);
+      }
+    });
+  }
+
+ private:
+  Rank<Position>* ranks() const { return ranks_.template as<Rank<Position>>(); }
+
+  /// places[id in order of first occurrence] = id in order of the keys.
+  std::vector<Position> sorted_places() const {
+    struct Item {
+      Uint128 order;
+      Position id;
+    };
+    struct Narrow {
+      std::uint64_t order;
+      Position id;
+    };
+    if (order_bits(keys_.format()) <= 64)
+      return places_of<Narrow>([](const Uint128& order, Position id) { return Narrow{order.low, id}; },
+                               [](const Narrow& a, const Narrow& b) { return a.order < b.order; });
+    return places_of<Item>([](const Uint128& order, Position id) { return Item{order, id}; },
+                           [](const Item& a, const Item& b) {
+                             return a.order.high != b.order.high ? a.order.high < b.order.high
+                                                                 : a.order.low < b.order.low;
+                           });
+  }
+
+  template <class Item, class Make, class Less>
+  std::vector<Position> places_of(Make make, Less less) const {
+    auto items = host::scratch<Item>(distinct_);
+    for_each_chunk(count_, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i)
+        if (std::int64_t id = 0; rank_of(ranks()[i / 32], i, id))
+          items[static_cast<std::size_t>(id)] =
+              make(order_word(to_uint128(keys_[i]), keys_.format()), static_cast<Position>(id));
+    });
+    sort_in_parallel(items, less);
+    auto places = host::scratch<Position>(distinct_);
+    for_each_chunk(distinct_, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t place = begin; place < end; ++place)
+        places[static_cast<std::size_t>(items[static_cast<std::size_t>(place)].id)] = static_cast<Position>(place);
+    });
+    return places;
+  }
+
+  KeyReader<Key> keys_;
+  std::int64_t count_;
+  std::int64_t distinct_ = 0;
+  Allocation ranks_;  // [ceil(n / 32)]
+  Allocation links_;  // [n], or none
+};
+
+/// Calls body(i, first position of key i in the table or kEmpty) for all keys.
+template <class Key, class Body>
+void look_up(const BatchTable<Key>& table, const NumberKeys& keys, Body body) {
+  KeyReader<Key>(keys).specialized([&](const auto& reader) {
+    for_each_chunk(keys.count, [&](std::int64_t begin, std::int64_t end) {
+      const auto find = [&](std::int64_t i, const Key& key, std::int64_t slot) {
+        body(i, table.find(key, slot));
+        return false;
+      };
+      for_each_home(table, reader, begin, end, find, [](std::int64_t, std::uint32_t) {});
+    });
+  });
+}
+
+template <class Key>
+void find_members(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert,
+                  bool* mask) {
+  constexpr auto kEmpty = BatchTable<Key>::kEmpty;
+  const bool table_of_tests = is_table_of_tests(elements.count, tests.count);
+  const NumberKeys& stored = table_of_tests ? tests : elements;
+  const Allocation firsts = room_for<std::uint32_t>(context, words_for(stored.count));
+  std::int64_t distinct = 0;
+  const BatchTable<Key> table =
+      build<Key, std::uint64_t>(context, stored, firsts.as<std::uint32_t>(), nullptr, distinct);
+  if (table_of_tests)
+    return look_up(table, elements, [&](std::int64_t i, auto first) { mask[i] = (first != kEmpty) != invert; });
+
+  // One byte per element; that of the first one with a key tells whether a test element has the key.
+  const Allocation met = room_for<std::uint8_t>(context, elements.count);
+  auto* const bytes = met.as<std::uint8_t>();
+  std::fill_n(bytes, elements.count, std::uint8_t{0});
+  look_up(table, tests, [&](std::int64_t, auto first) {
+    if (first == kEmpty) return;
+    const std::atomic_ref byte(bytes[first]);
+    if (byte.load(std::memory_order_relaxed) == 0) byte.store(1, std::memory_order_relaxed);
+  });
+  look_up(table, elements, [&](std::int64_t i, auto first) { mask[i] = (bytes[first] != 0) != invert; });
+}
+
+class HostSetRoutines final : public SetRoutines {
+ public:
+  std::unique_ptr<Factorization> factorize(DeviceContext& context, const NumberKeys& keys,
+                                           const FactorizationOptions& options, Stream) const override {
+    const bool groups = options.groups;
+    if (options.wide_positions || keys.count >= kMaxNarrowBatch) {
+      if (keys.bytes() <= 8)
+        return std::make_unique<HostFactorization<std::uint64_t, std::uint64_t>>(context, keys, groups);
+      return std::make_unique<HostFactorization<Uint128, std::uint64_t>>(context, keys, groups);
+    }
+    if (keys.bytes() <= 4)
+      return std::make_unique<HostFactorization<std::uint32_t, std::uint32_t>>(context, keys, groups);
+    if (keys.bytes() <= 8)
+      return std::make_unique<HostFactorization<std::uint64_t, std::uint32_t>>(context, keys, groups);
+    return std::make_unique<HostFactorization<Uint128, std::uint32_t>>(context, keys, groups);
+  }
+
+  std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, std::int64_t samples,
+                                 Stream) const override {
+    if (keys.bytes() <= 4) return gpuhash::estimate_distinct<std::uint32_t>(context, keys, samples);
+    if (keys.bytes() <= 8) return gpuhash::estimate_distinct<std::uint64_t>(context, keys, samples);
+    return gpuhash::estimate_distinct<Uint128>(context, keys, samples);
+  }
+
+  void isin(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,
+            Stream) const override {
+    if (elements.bytes() <= 4 && std::max(elements.count, tests.count) < kMaxNarrowBatch)
+      return find_members<std::uint32_t>(context, elements, tests, invert, mask);
+    if (elements.bytes() <= 8) return find_members<std::uint64_t>(context, elements, tests, invert, mask);
+    find_members<Uint128>(context, elements, tests, invert, mask);
+  }
+};
+
+}  // namespace
+
+const SetRoutines& host_set_routines() {
+  static const HostSetRoutines routines;
+  return routines;
+}
+
+}  // namespace gpuhash

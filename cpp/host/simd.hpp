@@ -1,0 +1,167 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "shared/layout.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+/// Comparing a whole bucket at once, with what the processor has. The package is built for any x86-64, so the widest
+/// instructions are chosen when it runs: with_simd() runs a loop with one of the types below.
+namespace gpuhash::host {
+
+/// Some slots of one bucket. Slot s is bit s * kStride: comparing lanes yields a bit per lane.
+template <class View, std::uint32_t kStride>
+class SlotMask {
+ public:
+  using SlotType = typename View::SlotType;
+  explicit SlotMask(std::uint32_t bits) : bits_(bits) {}
+
+  bool any() const { return bits_ != 0; }
+  std::uint32_t count() const { return static_cast<std::uint32_t>(std::popcount(bits_)); }
+  /// The first of them; where there are none, the last slot of the bucket.
+  SlotType* first(SlotType* bucket) const {
+    constexpr std::uint32_t kLast = std::uint32_t{1} << ((View::kSlots - 1) * kStride);
+    const auto lane = static_cast<std::size_t>(std::countr_zero(bits_ | kLast));
+    return reinterpret_cast<SlotType*>(reinterpret_cast<char*>(bucket) + lane * (sizeof(SlotType) / kStride));
+  }
+
+ private:
+  std::uint32_t bits_;
+};
+
+/// Slot by slot. No branch: the compiler unrolls it and uses what every processor has.
+struct Portable {
+  template <class View>
+  static SlotMask<View, 1> slots_with(const typename View::SlotType* bucket, const typename View::Key& pattern) {
+    std::uint32_t bits = 0;
+    for (std::uint32_t s = 0; s < View::kSlots; ++s) bits |= static_cast<std::uint32_t>(bucket[s].key == pattern) << s;
+    return SlotMask<View, 1>(bits);
+  }
+};
+
+#if defined(__x86_64__)
+
+#define GPUHASH_AVX2 [[gnu::target("avx2,bmi,bmi2")]]
+#define GPUHASH_AVX512 [[gnu::target("avx2,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl")]]
+
+namespace detail {
+
+/// What the instruction sets have in common: bits of lanes made into bits of slots. Isa::lanes_with() compares the
+/// lanes of 64 bytes. Not inlined by force: the compiler would want to do it before with_simd() takes the loop in,
+/// where the instructions are not known yet.
+template <class Isa>
+struct Lanes {
+  template <class View>
+  static auto slots_with(const typename View::SlotType* bucket, const typename View::Key& pattern) {
+    using Key = typename View::Key;
+    constexpr std::uint32_t kLaneBytes = sizeof(Key) == 4 ? 4 : 8;
+    constexpr std::uint32_t kStride = sizeof(typename View::SlotType) / kLaneBytes;
+    constexpr std::uint32_t kFirstLanes = kStride == 1 ? 0xffffu : kStride == 2 ? 0x5555u : 0x1111u;  // of each slot
+    std::uint32_t lanes = Isa::lanes_with(bucket, pattern);
+    if constexpr (View::kBucketBytes == 128)
+      lanes |= Isa::lanes_with(reinterpret_cast<const char*>(bucket) + 64, pattern) << (64 / kLaneBytes);
+    if constexpr (sizeof(Key) == 16) lanes &= lanes >> 1;
+    return SlotMask<View, kStride>(lanes & kFirstLanes);
+  }
+};
+
+}  // namespace detail
+
+struct Avx512 : detail::Lanes<Avx512> {
+  GPUHASH_AVX512 static std::uint32_t lanes_with(const void* line, std::uint32_t pattern) {
+    return in_register(_mm512_cmpeq_epi32_mask(_mm512_load_si512(line), _mm512_set1_epi32(static_cast<int>(pattern))));
+  }
+  GPUHASH_AVX512 static std::uint32_t lanes_with(const void* line, std::uint64_t pattern) {
+    return in_register(
+        _mm512_cmpeq_epi64_mask(_mm512_load_si512(line), _mm512_set1_epi64(static_cast<long long>(pattern))));
+  }
+  GPUHASH_AVX512 static std::uint32_t lanes_with(const void* line, const Uint128& pattern) {
+    const auto low = static_cast<long long>(pattern.low);
+    const auto high = static_cast<long long>(pattern.high);
+    return in_register(_mm512_cmpeq_epi64_mask(_mm512_load_si512(line), _mm512_set4_epi64(high, low, high, low)));
+  }
+
+ private:
+  /// Widened to 32 bits here and now. Where a call comes before it is needed, GCC 12 may write the one byte of a mask
+  /// of eight lanes to the stack and read four back: so 16-byte keys were lost under -fsanitize=thread.
+  GPUHASH_AVX512 static std::uint32_t in_register(std::uint32_t mask) {
+    asm("" : "+r"(mask));
+    return mask;
+  }
+};
+
+struct Avx2 : detail::Lanes<Avx2> {
+  GPUHASH_AVX2 static std::uint32_t lanes_with(const void* line, std::uint32_t pattern) {
+    const auto* const halves = static_cast<const __m256i*>(line);
+    const __m256i wanted = _mm256_set1_epi32(static_cast<int>(pattern));
+    const __m256i low = _mm256_cmpeq_epi32(_mm256_load_si256(halves), wanted);
+    const __m256i high = _mm256_cmpeq_epi32(_mm256_load_si256(halves + 1), wanted);
+    return static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(low)) |
+                                      _mm256_movemask_ps(_mm256_castsi256_ps(high)) << 8);
+  }
+  GPUHASH_AVX2 static std::uint32_t lanes_with(const void* line, std::uint64_t pattern) {
+    return words_with(line, pattern, pattern);
+  }
+  GPUHASH_AVX2 static std::uint32_t lanes_with(const void* line, const Uint128& pattern) {
+    return words_with(line, pattern.low, pattern.high);
+  }
+
+ private:
+  GPUHASH_AVX2 static std::uint32_t words_with(const void* line, std::uint64_t even, std::uint64_t odd) {
+    const auto* const halves = static_cast<const __m256i*>(line);
+    const __m256i wanted =
+        _mm256_broadcastsi128_si256(_mm_set_epi64x(static_cast<long long>(odd), static_cast<long long>(even)));
+    const __m256i low = _mm256_cmpeq_epi64(_mm256_load_si256(halves), wanted);
+    const __m256i high = _mm256_cmpeq_epi64(_mm256_load_si256(halves + 1), wanted);
+    return static_cast<std::uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(low)) |
+                                      _mm256_movemask_pd(_mm256_castsi256_pd(high)) << 4);
+  }
+};
+
+#endif
+
+enum class InstructionSet { kPortable, kAvx2, kAvx512 };
+
+/// The best that this processor has; GPUHASH_SIMD ("portable", "avx2", "avx512") asks for less. Looked up once.
+InstructionSet instruction_set();
+
+namespace detail {
+
+// flatten: everything that the loop calls becomes part of this function and is compiled for its instruction set.
+#if defined(__x86_64__)
+template <class Loop>
+GPUHASH_AVX512 [[gnu::flatten]] void run_avx512(const Loop& loop) {
+  loop(Avx512{});
+}
+template <class Loop>
+GPUHASH_AVX2 [[gnu::flatten]] void run_avx2(const Loop& loop) {
+  loop(Avx2{});
+}
+#endif
+template <class Loop>
+[[gnu::flatten]] void run_portable(const Loop& loop) {
+  loop(Portable{});
+}
+
+}  // namespace detail
+
+/// Calls loop(simd), a template over the type of `simd`.
+template <class Loop>
+void with_simd(const Loop& loop) {
+  switch (instruction_set()) {
+#if defined(__x86_64__)
+    case InstructionSet::kAvx512:
+      return detail::run_avx512(loop);
+    case InstructionSet::kAvx2:
+      return detail::run_avx2(loop);
+#endif
+    default:
+      return detail::run_portable(loop);
+  }
+}
+
+}  // namespace gpuhash::host

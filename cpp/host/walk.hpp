@@ -1,0 +1,142 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "host/simd.hpp"
+#include "shared/layout.hpp"
+#include "table/executor.hpp"
+
+/// The walk along a key's probe sequence, on the host: one definition for lookup, insertion and erasure.
+namespace gpuhash::host {
+
+namespace detail {
+
+template <class Word>
+[[gnu::noinline]] Word load_odd(const void* from, std::int64_t bytes) {
+  Word word{};
+  std::memcpy(&word, from, static_cast<std::size_t>(bytes));
+  return word;
+}
+
+template <class Word>
+Word load_whole(const void* from) {
+  Word word;
+  std::memcpy(&word, from, sizeof(Word));
+  return word;
+}
+
+}  // namespace detail
+
+/// load_bytes() and store_bytes() for the host: the common sizes are single moves at any alignment. The others are kept
+/// out of line, or the word of the common ones would live in memory, too.
+template <class Word>
+Word load_word(const void* data, std::int64_t index, std::int64_t bytes) {
+  const void* const from = static_cast<const char*>(data) + index * bytes;
+  if (bytes == sizeof(Word)) return detail::load_whole<Word>(from);
+  if (sizeof(Word) > 4 && bytes == 4) return key_from_word<Word>(detail::load_whole<std::uint32_t>(from));
+  return detail::load_odd<Word>(from, bytes);
+}
+
+template <class Word>
+void store_word(void* data, std::int64_t index, std::int64_t bytes, const Word& word) {
+  void* const to = static_cast<char*>(data) + index * bytes;
+  if (bytes == sizeof(Word))
+    std::memcpy(to, &word, sizeof(Word));
+  else if (bytes == 4)
+    std::memcpy(to, &word, 4);
+  else
+    std::memcpy(to, &word, static_cast<std::size_t>(bytes));
+}
+
+template <class View>
+typename View::SlotType* bucket_at(const View& view, std::uint64_t bucket) {
+  return view.slots + bucket * View::kSlots;
+}
+
+/// The bucket that the slot lies in.
+template <class View>
+typename View::SlotType* bucket_of(const View& view, const typename View::SlotType* slot) {
+  return bucket_at(view, static_cast<std::uint64_t>(slot - view.slots) / View::kSlots);
+}
+
+/// Leaves a key's bit in the filter of a bucket that it passes, and counts it if it was not there.
+template <class View, class Count>
+void leave_bit(const View& view, std::uint32_t bucket, std::uint8_t bit, Count& new_filter_bits) {
+  std::uint8_t& filter = view.filters[bucket];
+  new_filter_bits += (filter & bit) == 0 ? 1 : 0;
+  filter |= bit;
+}
+
+/// What walks leave behind, for Control.
+struct Passed {
+  std::uint64_t filter_bits = 0;  // new ones
+  std::uint64_t far_keys = 0;
+};
+
+enum class Purpose { kLookup, kInsertion };
+
+/// kRegion: the walk gives up where it would leave the key's region.
+enum class Reach { kRegion, kTable };
+
+/// Where a walk ended.
+template <class View>
+struct Place {
+  typename View::SlotType* match = nullptr;   // the key's slot
+  typename View::SlotType* vacant = nullptr;  // kInsertion, no match: the slot for the key; null where there is none
+  std::uint32_t new_filter_bits = 0;          // kInsertion: set on the way
+  std::uint32_t far = 0;                      // kInsertion: 1 for a key that went past kFarHops full buckets
+  bool left_region = false;                   // kRegion: undecided
+};
+
+/// Walks until the key is found or cannot lie further on. An insertion remembers the first slot it could use, but goes
+/// on to the same end as a lookup: a key behind an erased slot would otherwise be stored twice. Only where there was no
+/// such slot does it pass buckets that no key of its filter bit has passed before.
+/// One key at a time, for the few that need it; Pipeline does the same for many at once.
+template <Purpose kPurpose, class View>
+[[gnu::noinline]] Place<View> walk(const View& view, Reach reach, Probe<typename View::Key> probe) {
+  using Key = typename View::Key;
+  Place<View> place;
+  for (;; probe.next(view.geometry)) {
+    auto* const bucket = bucket_at(view, probe.bucket());
+    if (const auto match = Portable::slots_with<View>(bucket, probe.stored()); match.any()) {
+      place.match = match.first(bucket);
+      return place;
+    }
+    const auto empty = Portable::slots_with<View>(bucket, empty_key<Key>());
+    if constexpr (kPurpose == Purpose::kInsertion) {
+      if (place.vacant == nullptr) {
+        const auto erased = Portable::slots_with<View>(bucket, erased_key<Key>());
+        if (empty.any() || erased.any()) place.vacant = (empty.any() ? empty : erased).first(bucket);
+      }
+    }
+    if (empty.any()) return place;
+    if ((view.filters[probe.bucket()] & probe.filter_bit()) == 0) {
+      if (kPurpose == Purpose::kLookup || place.vacant != nullptr) return place;
+      leave_bit(view, probe.bucket(), probe.filter_bit(), place.new_filter_bits);
+      if (probe.hop() == kFarHops) place.far = 1;
+    }
+    if (reach == Reach::kRegion && probe.at_last_hop_in_region()) {
+      place.left_region = true;
+      return place;
+    }
+    if (probe.exhausted(view.geometry)) return place;
+  }
+}
+
+template <class View>
+void prefetch_bucket(const View& view, std::uint32_t bucket) {
+  const auto* const first = reinterpret_cast<const char*>(bucket_at(view, bucket));
+  for (std::uint32_t byte = 0; byte < View::kBucketBytes; byte += 64) __builtin_prefetch(first + byte);
+}
+
+/// Calls body(slot, in stray bucket) for the live slots of buckets [begin, end), in order.
+template <class View, class Body>
+void for_each_live(const View& view, std::uint64_t begin, std::uint64_t end, Body body) {
+  auto* const last = bucket_at(view, end);
+  auto* const stray = bucket_at(view, view.geometry.bucket_count);
+  for (auto* slot = bucket_at(view, begin); slot != last; ++slot)
+    if (is_live(slot->key)) body(slot, slot >= stray);
+}
+
+}  // namespace gpuhash::host

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <gpuhash/batches.hpp>
+#include <gpuhash/device_context.hpp>
+#include <gpuhash/dtype.hpp>
+#include <gpuhash/memory_range.hpp>
+
+namespace gpuhash {
+
+class Constants;
+
+/// What a table is made for; fixed for its life, but for the load factors.
+struct GPUHASH_API TableOptions {
+  DType key_dtype = DType::kInt64;
+  std::int64_t key_elements = 1;     // integers per key; at most 16 bytes in all
+  std::optional<DType> value_dtype;  // nullopt: a set
+  std::vector<std::int64_t> value_shape;
+  std::int64_t capacity = 0;                 // slots to begin with
+  std::optional<std::int64_t> max_capacity;  // slots; a table at its maximum fills to the last slot
+  double max_load_factor = 0.8;              // in (0, 1]: the table grows before size passes this part of its slots
+  bool deterministic = false;
+  /// Of the hash function. nullopt: that of all tables which are given none, so that their keys lie in the same order.
+  std::optional<std::uint64_t> seed;
+
+  std::int64_t value_elements() const;
+  std::uint32_t key_bytes() const;   // of the caller's keys
+  std::int64_t value_bytes() const;  // of the caller's values; 0 for a set
+  /// Values that are not scalars of up to 8 bytes lie in row storage.
+  bool has_rows() const;
+};
+
+/// The zero-copy view of a table's rows: [row_count, *value_shape]; stays valid memory while held, also when the table
+/// grows into another one.
+struct RowStorage {
+  std::shared_ptr<Allocation> memory;
+  std::int64_t row_count = 0;  // rows handed out so far, erased ones among them
+};
+
+/// A hash table with its dtypes erased. Keys and values are dense arrays in the table's memory space. Every call is
+/// ordered after the calls before it, whatever their streams and threads. A call that throws has changed nothing.
+///
+/// "Waits": the call returns only when the device has done all work before it. All calls wait when the table has to
+/// grow.
+class GPUHASH_API Table {
+ public:
+  static std::shared_ptr<Table> make(const TableOptions& options, std::shared_ptr<DeviceContext> context);
+  virtual ~Table() = default;
+
+  virtual const TableOptions& options() const = 0;
+  virtual DeviceContext& context() const = 0;
+  /// Of the hash function now: a table that meets keys which were picked to collide takes another one by itself.
+  virtual std::uint64_t seed() const = 0;
+
+  /// Waits. Live keys.
+  virtual std::int64_t size(Stream stream) = 0;
+  virtual std::int64_t capacity() const = 0;
+  virtual std::int64_t nbytes() const = 0;
+  virtual double max_load_factor() const = 0;
+  virtual void set_max_load_factor(double factor) = 0;
+
+  /// Does not wait, unless count_missing: then it returns the number of absent keys, otherwise 0.
+  virtual std::int64_t find(const KeyBatch& keys, const FindOutput& out, Stream stream) = 0;
+  /// Does not wait while there is room for all keys as if they were new.
+  virtual void insert(const InsertBatch& batch, Stream stream) = 0;
+  virtual void apply(const ApplyBatch& batch, Stream stream) = 0;
+  virtual void erase(const KeyBatch& keys, bool* erased, Stream stream) = 0;
+  virtual void clear(Stream stream) = 0;
+
+  /// Waits. Makes room for `keys` keys in all, so that no insertion up to there grows the table.
+  virtual void reserve(std::int64_t keys, Stream stream) = 0;
+  /// Waits. At least `slots` slots, and as many as the keys need; row numbers stay unless compact_rows.
+  virtual void rehash(std::int64_t slots, bool compact_rows, Stream stream) = 0;
+  /// Waits. Keys, values and row numbers in slot order; each may be null. Returns how many there are: where they are
+  /// more than there is `room` for, because another thread has inserted some since the caller asked, nothing was
+  /// written.
+  virtual std::int64_t export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) = 0;
+  virtual RowStorage row_storage(Stream stream) = 0;
+  /// Is some of this memory the table's own rows, as they lie now? A call writes them while it reads its batch.
+  virtual bool overlaps_rows(const MemoryRange& memory) const = 0;
+  /// Single values in the table's memory, for FindOutput::fallback and ValueBatch::broadcast.
+  virtual Constants& constants() = 0;
+  /// Waits. The same table, slot for slot, in another context.
+  virtual std::shared_ptr<Table> clone(std::shared_ptr<DeviceContext> context, Stream stream) = 0;
+};
+
+}  // namespace gpuhash

@@ -1,0 +1,302 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include <gpuhash/annotations.hpp>
+#include <gpuhash/batches.hpp>
+#include <gpuhash/dtype.hpp>
+
+/// The arithmetic of insert_or_apply, one definition for host and device: both give the same bits.
+namespace gpuhash {
+
+/// Like std::bit_cast, which device code cannot call.
+template <class To, class From>
+GPUHASH_HD To cast_bits(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+/// A byte, because a C++ bool that holds neither 0 nor 1 is undefined behaviour, and callers' arrays may.
+struct Bool {
+  std::uint8_t byte;
+};
+
+/// IEEE 754 binary16. Arithmetic is done in float and rounded to nearest, ties to even.
+struct Float16 {
+  std::uint16_t bits;
+
+  GPUHASH_HD static Float16 from_float(float value) {
+    const auto word = cast_bits<std::uint32_t>(value);
+    const std::uint32_t sign = word >> 16 & 0x8000u;
+    const std::uint32_t magnitude = word & 0x7fffffffu;
+    std::uint32_t half;
+    if (magnitude > 0x7f800000u) {
+      half = 0x7e00u | (magnitude >> 13 & 0x3ffu);  // NaN, made quiet
+    } else if (magnitude >= 0x477ff000u) {
+      half = 0x7c00u;  // 65520 and above are nearer to infinity, or as near
+    } else if (magnitude >= 0x38800000u) {
+      const std::uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
+      half = (rounded - 0x38000000u) >> 13;
+    } else if (magnitude > 0x33000000u) {  // subnormal: a multiple of 2^-24
+      const std::uint32_t shift = 126u - (magnitude >> 23);
+      const std::uint32_t mantissa = (magnitude & 0x7fffffu) | 0x800000u;
+      const std::uint32_t rest = mantissa & ((1u << shift) - 1u);
+      const std::uint32_t tie = 1u << (shift - 1u);
+      half = mantissa >> shift;
+      half += rest > tie || (rest == tie && (half & 1u) != 0) ? 1u : 0u;
+    } else {
+      half = 0;  // 2^-25 and below: zero is nearer, or even
+    }
+    return {static_cast<std::uint16_t>(sign | half)};
+  }
+
+  GPUHASH_HD float to_float() const {
+    const std::uint32_t sign = (bits & 0x8000u) << 16;
+    const std::uint32_t exponent = bits >> 10 & 0x1fu;
+    const std::uint32_t mantissa = bits & 0x3ffu;
+    std::uint32_t word;
+    if (exponent == 31)
+      word = 0x7f800000u | mantissa << 13;
+    else if (exponent == 0)
+      word = cast_bits<std::uint32_t>(static_cast<float>(mantissa) * 0x1p-24f);
+    else
+      word = (exponent + 112u) << 23 | mantissa << 13;
+    return cast_bits<float>(sign | word);
+  }
+};
+
+/// The upper half of a float. Rounds like Float16.
+struct BFloat16 {
+  std::uint16_t bits;
+
+  GPUHASH_HD static BFloat16 from_float(float value) {
+    std::uint32_t word = cast_bits<std::uint32_t>(value);
+    if ((word & 0x7fffffffu) > 0x7f800000u)
+      word |= 0x400000u;  // NaN, made quiet: rounding could carry it to infinity
+    else
+      word += 0x7fffu + (word >> 16 & 1u);
+    return {static_cast<std::uint16_t>(word >> 16)};
+  }
+
+  GPUHASH_HD float to_float() const { return cast_bits<float>(static_cast<std::uint32_t>(bits) << 16); }
+};
+
+template <class Real>
+struct Complex {
+  Real real;
+  Real imag;
+};
+
+/// The C++ type of a dtype's elements.
+template <DType>
+struct ElementOf;
+// clang-format off
+template <> struct ElementOf<DType::kBool> { using type = Bool; };
+template <> struct ElementOf<DType::kInt8> { using type = std::int8_t; };
+template <> struct ElementOf<DType::kInt16> { using type = std::int16_t; };
+template <> struct ElementOf<DType::kInt32> { using type = std::int32_t; };
+template <> struct ElementOf<DType::kInt64> { using type = std::int64_t; };
+template <> struct ElementOf<DType::kUInt8> { using type = std::uint8_t; };
+template <> struct ElementOf<DType::kUInt16> { using type = std::uint16_t; };
+template <> struct ElementOf<DType::kUInt32> { using type = std::uint32_t; };
+template <> struct ElementOf<DType::kUInt64> { using type = std::uint64_t; };
+template <> struct ElementOf<DType::kFloat16> { using type = Float16; };
+template <> struct ElementOf<DType::kBFloat16> { using type = BFloat16; };
+template <> struct ElementOf<DType::kFloat32> { using type = float; };
+template <> struct ElementOf<DType::kFloat64> { using type = double; };
+template <> struct ElementOf<DType::kComplex64> { using type = Complex<float>; };
+template <> struct ElementOf<DType::kComplex128> { using type = Complex<double>; };
+// clang-format on
+
+/// Calls f with a value of the dtype's element type, to tell the type.
+template <class F>
+decltype(auto) dispatch_dtype(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kBool:
+      return f(Bool{});
+    case DType::kInt8:
+      return f(std::int8_t{});
+    case DType::kInt16:
+      return f(std::int16_t{});
+    case DType::kInt32:
+      return f(std::int32_t{});
+    case DType::kInt64:
+      return f(std::int64_t{});
+    case DType::kUInt8:
+      return f(std::uint8_t{});
+    case DType::kUInt16:
+      return f(std::uint16_t{});
+    case DType::kUInt32:
+      return f(std::uint32_t{});
+    case DType::kUInt64:
+      return f(std::uint64_t{});
+    case DType::kFloat16:
+      return f(Float16{});
+    case DType::kBFloat16:
+      return f(BFloat16{});
+    case DType::kFloat32:
+      return f(float{});
+    case DType::kFloat64:
+      return f(double{});
+    case DType::kComplex64:
+      return f(Complex<float>{});
+    case DType::kComplex128:
+      return f(Complex<double>{});
+  }
+  __builtin_unreachable();
+}
+
+namespace detail {
+
+/// combine() and identity() of one element type. What a type has not (see has_op) returns its first argument.
+template <class T>
+struct Arithmetic {
+  static_assert(std::is_integral_v<T>);
+  // Unsigned arithmetic wraps. Not narrower than int, or promotion would make it signed again.
+  using Wide = std::conditional_t<sizeof(T) <= 4, std::uint32_t, std::uint64_t>;
+
+  GPUHASH_HD static T combine(ApplyOp op, T a, T b) {
+    switch (op) {
+      case ApplyOp::kAdd:
+        return static_cast<T>(static_cast<Wide>(a) + static_cast<Wide>(b));
+      case ApplyOp::kMultiply:
+        return static_cast<T>(static_cast<Wide>(a) * static_cast<Wide>(b));
+      case ApplyOp::kMin:
+        return b < a ? b : a;
+      case ApplyOp::kMax:
+        return a < b ? b : a;
+      case ApplyOp::kBitAnd:
+        return static_cast<T>(a & b);
+      case ApplyOp::kBitOr:
+        return static_cast<T>(a | b);
+      case ApplyOp::kBitXor:
+        return static_cast<T>(a ^ b);
+    }
+    return a;
+  }
+
+  GPUHASH_HD static T identity(ApplyOp op) {
+    constexpr T kLowest = std::numeric_limits<T>::min();
+    constexpr T kHighest = std::numeric_limits<T>::max();
+    switch (op) {
+      case ApplyOp::kMultiply:
+        return 1;
+      case ApplyOp::kMin:
+        return kHighest;
+      case ApplyOp::kMax:
+        return kLowest;
+      case ApplyOp::kBitAnd:
+        return static_cast<T>(~Wide{0});
+      default:
+        return 0;
+    }
+  }
+};
+
+template <>
+struct Arithmetic<Bool> {
+  GPUHASH_HD static Bool combine(ApplyOp op, Bool a, Bool b) {
+    const bool x = a.byte != 0;
+    const bool y = b.byte != 0;
+    if (op == ApplyOp::kBitXor) return {static_cast<std::uint8_t>(x != y)};
+    return {static_cast<std::uint8_t>(is_and(op) ? x && y : x || y)};
+  }
+  GPUHASH_HD static Bool identity(ApplyOp op) { return {static_cast<std::uint8_t>(is_and(op))}; }
+
+ private:
+  GPUHASH_HD static bool is_and(ApplyOp op) {
+    return op == ApplyOp::kMultiply || op == ApplyOp::kMin || op == ApplyOp::kBitAnd;
+  }
+};
+
+template <class Real>
+struct RealArithmetic {
+  GPUHASH_HD static Real combine(ApplyOp op, Real a, Real b) {
+    switch (op) {
+      case ApplyOp::kAdd:
+        return a + b;
+      case ApplyOp::kMultiply:
+        return a * b;
+      case ApplyOp::kMin:
+        return takes_min(a, b) ? a : b;
+      case ApplyOp::kMax:
+        return takes_max(a, b) ? a : b;
+      default:
+        return a;
+    }
+  }
+
+  GPUHASH_HD static Real identity(ApplyOp op) {
+    constexpr Real kInfinity = std::numeric_limits<Real>::infinity();
+    switch (op) {
+      case ApplyOp::kAdd:
+        return Real{-0.0f};  // +0 would turn a sum of -0 into +0
+      case ApplyOp::kMultiply:
+        return Real{1};
+      case ApplyOp::kMin:
+        return kInfinity;
+      case ApplyOp::kMax:
+        return -kInfinity;
+      default:
+        return Real{0};
+    }
+  }
+
+  // Is it a? A NaN of either is passed on: no comparison with it is true.
+  GPUHASH_HD static bool takes_min(Real a, Real b) { return a < b || a != a; }
+  GPUHASH_HD static bool takes_max(Real a, Real b) { return a > b || a != a; }
+};
+
+template <>
+struct Arithmetic<float> : RealArithmetic<float> {};
+template <>
+struct Arithmetic<double> : RealArithmetic<double> {};
+
+template <class Short>
+struct ShortFloatArithmetic {
+  GPUHASH_HD static Short combine(ApplyOp op, Short a, Short b) {
+    using InFloat = RealArithmetic<float>;
+    if (op == ApplyOp::kMin) return InFloat::takes_min(a.to_float(), b.to_float()) ? a : b;
+    if (op == ApplyOp::kMax) return InFloat::takes_max(a.to_float(), b.to_float()) ? a : b;
+    return Short::from_float(InFloat::combine(op, a.to_float(), b.to_float()));
+  }
+  GPUHASH_HD static Short identity(ApplyOp op) { return Short::from_float(RealArithmetic<float>::identity(op)); }
+};
+
+template <>
+struct Arithmetic<Float16> : ShortFloatArithmetic<Float16> {};
+template <>
+struct Arithmetic<BFloat16> : ShortFloatArithmetic<BFloat16> {};
+
+template <class Real>
+struct Arithmetic<Complex<Real>> {
+  GPUHASH_HD static Complex<Real> combine(ApplyOp op, Complex<Real> a, Complex<Real> b) {
+    if (op == ApplyOp::kAdd) return {a.real + b.real, a.imag + b.imag};
+    if (op == ApplyOp::kMultiply) return {a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real};
+    return a;
+  }
+  GPUHASH_HD static Complex<Real> identity(ApplyOp op) {
+    if (op == ApplyOp::kMultiply) return {Real{1}, Real{0}};
+    return {Real{-0.0f}, Real{-0.0f}};
+  }
+};
+
+}  // namespace detail
+
+template <class T>
+GPUHASH_HD T combine(ApplyOp op, T a, T b) {
+  return detail::Arithmetic<T>::combine(op, a, b);
+}
+
+/// combine(op, identity(op), x) is x. (For complex multiplication: but for the sign of zeros.)
+template <class T>
+GPUHASH_HD T identity(ApplyOp op) {
+  return detail::Arithmetic<T>::identity(op);
+}
+
+}  // namespace gpuhash

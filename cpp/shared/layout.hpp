@@ -1,0 +1,299 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include <gpuhash/annotations.hpp>
+#include "shared/hash.hpp"
+
+/// The memory layout, one definition for host and device.
+///
+/// A table is an array of *buckets* of 64 bytes (one host cache line, two GPU sectors: one memory access), each with as
+/// many *slots* as fit, key and value side by side. Apart from them lies one *filter* byte per bucket.
+///
+/// A key's probe sequence is: the bucket that the high half of its hash picks; then kRegionHops buckets of the same
+/// region and kTableHops of the whole table, each picked by another hash; then all buckets, one after the other from a
+/// place that the table's late seed picks. Keys whose hashes were made to agree part there: without the seed nobody can
+/// pick keys that go on together, so that a batch of them takes time in proportion to its length. A key
+/// that is stored behind a full bucket of its sequence has left its bit in that bucket's filter. So there are two
+/// invariants:
+///
+///   1. A key lies in its sequence before the first bucket whose filter lacks the key's bit, or in that bucket.
+///   2. A bucket with an empty slot has never been passed by a key: its filter need not be read.
+///
+/// To keep the second, erasing from a bucket without an empty slot leaves an *erased* mark, not an empty slot. Erased
+/// slots take new keys like empty ones, once the search has made sure that the key lies nowhere behind them.
+///
+/// Two key patterns mark empty and erased slots. The two keys with those patterns are stored in the *stray bucket*, one
+/// more bucket at the end, under the stored patterns 0 and 1; so every key is legal, and no kernel has a special case.
+///
+/// A *region* is a range of buckets of at most kRegionBytes. Nearly all keys lie in the region of their home bucket. So
+/// host threads that own different regions do not touch the same memory, and a block of GPU threads can work on a
+/// region in shared memory (cuda/region/region.cuh).
+namespace gpuhash {
+
+/// The value type of sets.
+struct NoValue {};
+
+/// One slot; its size is a power of two so that it never straddles a sector.
+template <class Key, class Value>
+struct alignas(2 * sizeof(Key)) Slot {
+  Key key;
+  Value value;
+};
+
+template <class Key>
+struct alignas(sizeof(Key)) Slot<Key, NoValue> {
+  Key key;
+};
+
+/// Counters of one table, in the table's memory space; the device adds to them without the host waiting.
+struct Control {
+  std::uint64_t size;         // live keys
+  std::uint64_t missing;      // keys not found by the last find that counted them
+  std::uint64_t absent;       // keys that list_absent has listed or count_absent has counted
+  std::uint64_t undecided;    // keys of which count_absent cannot say
+  std::uint64_t filter_bits;  // filter bits set since the last rebuild
+  std::uint64_t erased;       // keys erased since the last rebuild
+  std::uint64_t dropped;      // keys that found no slot or row: only a replayed CUDA graph can overfill a table
+  std::uint64_t far_keys;     // keys that insertions took past kFarHops full buckets, since the last rebuild
+  std::uint64_t next_row;     // rows [0, next_row) have been handed out
+  std::uint64_t free_rows;    // rows waiting in RowView::free
+  std::uint64_t row_tickets;  // rows taken by the insertion under way
+  std::uint64_t row_epoch;    // insertions into row storage since the tags were last cleared
+};
+
+/// Row storage of values that do not fit beside their key; the slot holds the row number.
+struct RowView {
+  std::byte* data;        // [capacity, bytes]
+  std::int64_t* free;     // [capacity], numbers of erased rows, a stack
+  std::uint32_t* tags;    // [capacity], scratch that elects one writer per row; zeros wherever row_epoch is 0
+  std::int64_t capacity;  // rows
+  std::int64_t bytes;     // bytes per row; 0: the table has no row storage
+};
+
+/// What decides where keys lie: bucket counts and seeds.
+struct Geometry {
+  std::uint32_t bucket_count;  // without the stray bucket: region_count * region_buckets
+  std::uint32_t region_count;
+  std::uint32_t region_buckets;
+  Seeds seeds;
+};
+
+inline constexpr std::uint32_t kRegionHops = 8;
+inline constexpr std::uint32_t kTableHops = 120;
+/// Keys that an insertion takes past so many full buckets are counted; so many such keys were picked to meet. In a
+/// table at a load of 0.92, a key in some 10^8 comes so far by chance.
+inline constexpr std::uint32_t kFarHops = 64;
+inline constexpr std::uint64_t kManyFarKeys = 64;
+inline constexpr std::uint32_t kRegionBytes = 1 << 16;
+inline constexpr std::uint64_t kMaxBuckets = std::uint64_t{1} << 31;
+
+/// Every byte of an empty slot's key, so that a byte fill makes a table empty. Any pattern would do; keys such as 0, -1
+/// or ASCII text should not be stray often, because stray keys share one bucket.
+inline constexpr std::uint8_t kEmptyByte = 0xb7;
+
+template <class Key>
+GPUHASH_HD constexpr Key empty_key() {
+  return static_cast<Key>(0xb7b7b7b7b7b7b7b7ull);
+}
+template <>
+GPUHASH_HD constexpr Uint128 empty_key<Uint128>() {
+  return {0xb7b7b7b7b7b7b7b7ull, 0xb7b7b7b7b7b7b7b7ull};
+}
+template <class Key>
+GPUHASH_HD constexpr Key erased_key() {
+  return empty_key<Key>() ^ 1u;
+}
+template <>
+GPUHASH_HD constexpr Uint128 erased_key<Uint128>() {
+  return {empty_key<Uint128>().low ^ 1u, empty_key<Uint128>().high};
+}
+template <class Key>
+GPUHASH_HD constexpr Key key_from_word(std::uint64_t word) {
+  return static_cast<Key>(word);
+}
+template <>
+GPUHASH_HD constexpr Uint128 key_from_word<Uint128>(std::uint64_t word) {
+  return {word, 0};
+}
+
+/// A slot holds a key iff this.
+template <class Key>
+GPUHASH_HD constexpr bool is_live(const Key& stored) {
+  return !(stored == empty_key<Key>()) && !(stored == erased_key<Key>());
+}
+
+/// The pattern that an empty slot's value has, too: a compare-and-swap of key and value together expects it.
+template <class Value>
+GPUHASH_HD constexpr Value empty_value() {
+  return static_cast<Value>(0xb7b7b7b7b7b7b7b7ull);
+}
+
+/// Non-owning view of one table; kernels take it by value.
+template <class Key_, class Value_>
+struct TableView {
+  using Key = Key_;
+  using Value = Value_;
+  using SlotType = Slot<Key, Value>;
+
+  static constexpr bool kHasValue = sizeof(SlotType) > sizeof(Key);
+  static constexpr std::uint32_t kBucketBytes = sizeof(SlotType) > 16 ? 128 : 64;
+  static constexpr std::uint32_t kSlots = kBucketBytes / sizeof(SlotType);  // per bucket
+  static constexpr std::uint32_t kMaxRegionBuckets = kRegionBytes / kBucketBytes;
+
+  SlotType* slots;        // [(bucket_count + 1) * kSlots], the last bucket is the stray one
+  std::uint8_t* filters;  // [bucket_count + 1], rounded up to a multiple of 4
+  Control* control;
+  RowView rows;
+  Geometry geometry;
+  bool may_have_erased;  // slots may hold the erased mark; where they do not, insertion has less to look for
+
+  static constexpr std::size_t slot_bytes(std::uint64_t buckets) { return (buckets + 1) * kBucketBytes; }
+  static constexpr std::size_t filter_bytes(std::uint64_t buckets) { return (buckets + 1 + 3) / 4 * 4; }
+  GPUHASH_HD std::uint64_t slot_count() const { return (std::uint64_t{geometry.bucket_count} + 1) * kSlots; }
+};
+
+/// Where a key is looked for: its stored pattern and its probe sequence.
+///
+/// for (Probe p(key, geometry); ; p.next(geometry)) { ... p.bucket() ... if (stop) break; }
+template <class Key>
+class Probe {
+ public:
+  /// Nowhere yet.
+  Probe() = default;
+
+  GPUHASH_HD Probe(const Key& key, const Geometry& geometry)
+      : stored_(key), hash_(hash_key(key, geometry.seeds.hash)), hop_(0) {
+    const bool is_empty_mark = key == empty_key<Key>();
+    if (is_empty_mark || key == erased_key<Key>()) {
+      stored_ = key_from_word<Key>(is_empty_mark ? 0 : 1);
+      bucket_ = geometry.bucket_count;
+    } else {
+      bucket_ = multiply_high(static_cast<std::uint32_t>(hash_ >> 32), geometry.bucket_count);
+    }
+  }
+
+  GPUHASH_HD const Key& stored() const { return stored_; }
+  GPUHASH_HD std::uint32_t bucket() const { return bucket_; }
+  GPUHASH_HD std::uint8_t filter_bit() const { return static_cast<std::uint8_t>(1u << ((hash_ >> 29) & 7)); }
+  GPUHASH_HD std::uint32_t hop() const { return hop_; }
+
+  /// The region of the home bucket, in a table of any geometry. Not for stray keys.
+  GPUHASH_HD std::uint32_t home_region(const Geometry& geometry) const {
+    return multiply_high(static_cast<std::uint32_t>(hash_ >> 32), geometry.region_count);
+  }
+
+  /// The same, and region 0 for stray keys.
+  GPUHASH_HD std::uint32_t region(const Geometry& geometry) const {
+    return bucket_ == geometry.bucket_count ? 0 : home_region(geometry);
+  }
+
+  /// True once next() would leave the region of the home bucket.
+  GPUHASH_HD bool at_last_hop_in_region() const { return hop_ >= kRegionHops; }
+
+  /// True once every bucket has been seen.
+  GPUHASH_HD bool exhausted(const Geometry& geometry) const {
+    return hop_ > kRegionHops + kTableHops + geometry.bucket_count;
+  }
+
+  /// To a place where a probe of the same key has been.
+  GPUHASH_HD void move_to(std::uint32_t bucket, std::uint32_t hop) {
+    bucket_ = bucket;
+    hop_ = hop;
+  }
+
+  /// Not for stray keys: their bucket is never passed.
+  GPUHASH_HD void next(const Geometry& geometry) {
+    if (hop_ < kRegionHops + kTableHops) {
+      // An odd multiplier per hop. Double hashing would be cheaper, but can cycle over a bucket count that is not
+      // prime.
+      const std::uint32_t mixed = static_cast<std::uint32_t>(hash_) * (0x9e3779b9u + hop_ * 2u * 0x85ebca6bu);
+      bucket_ = hop_ < kRegionHops
+                    ? home_region(geometry) * geometry.region_buckets + multiply_high(mixed, geometry.region_buckets)
+                    : multiply_high(mixed, geometry.bucket_count);
+    } else if (hop_ == kRegionHops + kTableHops) {
+      bucket_ = multiply_high(late_hash(stored_, geometry.seeds.late), geometry.bucket_count);
+    } else {
+      bucket_ = bucket_ + 1 == geometry.bucket_count ? 0 : bucket_ + 1;
+    }
+    ++hop_;
+  }
+
+ private:
+  Key stored_;
+  std::uint64_t hash_;
+  std::uint32_t hop_;
+  std::uint32_t bucket_;
+};
+
+/// The key that a live slot stands for; `in_stray_bucket`: it lies in the last bucket.
+template <class Key>
+GPUHASH_HD Key key_of_slot(const Key& stored, bool in_stray_bucket) {
+  if (!in_stray_bucket) return stored;
+  return stored == key_from_word<Key>(0) ? empty_key<Key>() : erased_key<Key>();
+}
+
+namespace detail {
+
+/// Shifts, not copies byte by byte: on a GPU an addressed local word would live in memory.
+template <class Part, class Word>
+GPUHASH_HD void put_part(Word& word, std::uint32_t part, Part bits) {
+  const std::uint32_t shift = part * 8 * static_cast<std::uint32_t>(sizeof(Part));
+  if constexpr (sizeof(Word) == 16) {
+    (shift < 64 ? word.low : word.high) |= static_cast<std::uint64_t>(bits) << (shift % 64);
+  } else {
+    word |= static_cast<Word>(static_cast<std::uint64_t>(bits) << shift);
+  }
+}
+
+template <class Part, class Word>
+GPUHASH_HD Part part_of(const Word& word, std::uint32_t part) {
+  const std::uint32_t shift = part * 8 * static_cast<std::uint32_t>(sizeof(Part));
+  if constexpr (sizeof(Word) == 16) {
+    return static_cast<Part>((shift < 64 ? word.low : word.high) >> (shift % 64));
+  } else {
+    return static_cast<Part>(static_cast<std::uint64_t>(word) >> shift);
+  }
+}
+
+template <class Part, class Word>
+GPUHASH_HD Word load_parts(const void* from, std::uint32_t parts) {
+  Word word{};
+  for (std::uint32_t p = 0; p < parts; ++p) put_part(word, p, static_cast<const Part*>(from)[p]);
+  return word;
+}
+
+template <class Part, class Word>
+GPUHASH_HD void store_parts(void* to, std::uint32_t parts, const Word& word) {
+  for (std::uint32_t p = 0; p < parts; ++p) static_cast<Part*>(to)[p] = part_of<Part>(word, p);
+}
+
+}  // namespace detail
+
+/// Reads `bytes` (1 to sizeof(Word)) as the low bytes of a word; the others are zero. Little-endian, like all our
+/// targets. Arrays are aligned to their elements only: two int8 or four int32 make a key that no wider load may read.
+template <class Word>
+GPUHASH_HD Word load_bytes(const void* data, std::int64_t index, std::uint32_t bytes) {
+  const char* from = static_cast<const char*>(data) + index * static_cast<std::int64_t>(bytes);
+  if (bytes == sizeof(Word) && reinterpret_cast<std::uintptr_t>(from) % alignof(Word) == 0)
+    return *reinterpret_cast<const Word*>(from);
+  if (bytes % 4 == 0 && reinterpret_cast<std::uintptr_t>(from) % 4 == 0)
+    return detail::load_parts<std::uint32_t, Word>(from, bytes / 4);
+  return detail::load_parts<std::uint8_t, Word>(from, bytes);
+}
+
+template <class Word>
+GPUHASH_HD void store_bytes(void* data, std::int64_t index, std::uint32_t bytes, const Word& word) {
+  char* to = static_cast<char*>(data) + index * static_cast<std::int64_t>(bytes);
+  if (bytes == sizeof(Word) && reinterpret_cast<std::uintptr_t>(to) % alignof(Word) == 0)
+    *reinterpret_cast<Word*>(to) = word;
+  else if (bytes % 4 == 0 && reinterpret_cast<std::uintptr_t>(to) % 4 == 0)
+    detail::store_parts<std::uint32_t>(to, bytes / 4, word);
+  else
+    detail::store_parts<std::uint8_t>(to, bytes, word);
+}
+
+}  // namespace gpuhash

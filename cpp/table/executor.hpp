@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include <gpuhash/batches.hpp>
+#include <gpuhash/device_context.hpp>
+#include "shared/layout.hpp"
+
+namespace gpuhash {
+
+/// The algorithms over one slot type, for one platform. Work is enqueued on the stream; pointers are of the device's
+/// memory space. Insertions need room for all new keys (and their rows): the caller has made sure of it, and the caller
+/// checks arguments. Scratch memory is allocated before anything is changed.
+template <class Key, class Value>
+class Executor {
+ public:
+  using View = TableView<Key, Value>;
+  virtual ~Executor() = default;
+
+  /// Makes slots, filters and control those of an empty table.
+  virtual void clear(DeviceContext&, const View&, Stream) const = 0;
+  virtual void find(DeviceContext&, const View&, const KeyBatch&, const FindOutput&, Stream) const = 0;
+  /// Null where a plan would not pay, or there is no memory for one. with_mask: of a batch whose `inserted` or `erased`
+  /// is not null.
+  virtual std::unique_ptr<Plan> plan(DeviceContext&, const View&, const KeyBatch&, const ValueBatch&,
+                                     [[maybe_unused]] bool with_mask, Stream) const {
+    return nullptr;
+  }
+  /// As plan(), for apply() of this batch.
+  virtual std::unique_ptr<Plan> plan_apply(DeviceContext&, const View&, const ApplyBatch&, Stream) const {
+    return nullptr;
+  }
+  /// Sets control->absent to a number of distinct keys of the planned batch that are not in the table, and
+  /// control->undecided to that of keys of which it cannot say, few in most batches.
+  virtual void count_absent(DeviceContext&, const View&, const Plan&, [[maybe_unused]] bool table_is_empty,
+                            Stream) const {}
+  virtual void insert(DeviceContext&, const View&, const InsertBatch&, Stream) const = 0;
+  virtual void apply(DeviceContext&, const View&, const ApplyBatch&, Stream) const = 0;
+  /// erased: [n] or null; true for exactly one of an erased key's duplicates. plan: of these keys, or null.
+  virtual void erase(DeviceContext&, const View&, const KeyBatch&, bool* erased, const Plan* plan, Stream) const = 0;
+  /// Appends the keys that are not in the table, duplicates and all, in any order, to out [n]; their number goes to
+  /// control->absent.
+  virtual void list_absent(DeviceContext&, const View&, const KeyBatch&, Key* out, Stream) const = 0;
+  /// Makes `to`, whose memory holds nothing yet and has room, a table of all of `from`. Row numbers stay; with
+  /// compact_rows they are dealt out anew from 0 and the rows copied to to.rows.
+  virtual void rehash(DeviceContext&, const View& from, const View& to, bool compact_rows, Stream) const = 0;
+  /// Writes keys [size], values [size, value_bytes] and row numbers [size], each in the order of the slots; each may be
+  /// null.
+  virtual void export_items(DeviceContext&, const View&, void* keys, std::uint32_t key_bytes, void* values,
+                            std::int64_t value_bytes, std::int64_t* rows, Stream) const = 0;
+};
+
+class SetRoutines;
+
+/// One executor per slot type. Narrow keys and values are widened to one of these.
+struct Executors {
+  const Executor<std::uint32_t, NoValue>* k4 = nullptr;
+  const Executor<std::uint32_t, std::uint32_t>* k4v4 = nullptr;
+  const Executor<std::uint64_t, NoValue>* k8 = nullptr;
+  const Executor<std::uint64_t, std::uint64_t>* k8v8 = nullptr;
+  const Executor<Uint128, NoValue>* k16 = nullptr;
+  const Executor<Uint128, std::uint64_t>* k16v8 = nullptr;
+  const SetRoutines* set_routines = nullptr;
+
+  template <class Key, class Value>
+  const Executor<Key, Value>& get() const;
+};
+
+// clang-format off
+template <> inline const Executor<std::uint32_t, NoValue>& Executors::get() const { return *k4; }
+template <> inline const Executor<std::uint32_t, std::uint32_t>& Executors::get() const { return *k4v4; }
+template <> inline const Executor<std::uint64_t, NoValue>& Executors::get() const { return *k8; }
+template <> inline const Executor<std::uint64_t, std::uint64_t>& Executors::get() const { return *k8v8; }
+template <> inline const Executor<Uint128, NoValue>& Executors::get() const { return *k16; }
+template <> inline const Executor<Uint128, std::uint64_t>& Executors::get() const { return *k16v8; }
+// clang-format on
+
+}  // namespace gpuhash

@@ -1,0 +1,123 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include <gpuhash/table.hpp>
+#include "core/constants.hpp"
+#include "core/fork_safe_mutex.hpp"
+#include "table/executor.hpp"
+
+namespace gpuhash {
+
+/// One table: its memory, the context it lives in, and the rules of growth. What touches slots is the executor's work.
+template <class Key, class Value>
+class HashTable final : public Table {
+ public:
+  using View = TableView<Key, Value>;
+
+  HashTable(const TableOptions& options, std::shared_ptr<DeviceContext> context);
+  /// With exactly these buckets, whatever options.capacity says: a twin's slots are copied as they are.
+  HashTable(const TableOptions& options, std::shared_ptr<DeviceContext> context, const Geometry& geometry);
+  ~HashTable() override;
+
+  const TableOptions& options() const override { return options_; }
+  std::uint64_t seed() const override;
+  DeviceContext& context() const override { return *context_; }
+
+  std::int64_t size(Stream stream) override;
+  std::int64_t capacity() const override;
+  std::int64_t nbytes() const override;
+  double max_load_factor() const override;
+  void set_max_load_factor(double factor) override;
+
+  std::int64_t find(const KeyBatch& keys, const FindOutput& out, Stream stream) override;
+  void insert(const InsertBatch& batch, Stream stream) override;
+  void apply(const ApplyBatch& batch, Stream stream) override;
+  void erase(const KeyBatch& keys, bool* erased, Stream stream) override;
+  void clear(Stream stream) override;
+  void reserve(std::int64_t keys, Stream stream) override;
+  void rehash(std::int64_t slots, bool compact_rows, Stream stream) override;
+  std::int64_t export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) override;
+  RowStorage row_storage(Stream stream) override;
+  bool overlaps_rows(const MemoryRange& memory) const override;
+  Constants& constants() override { return constants_; }
+  std::shared_ptr<Table> clone(std::shared_ptr<DeviceContext> context, Stream stream) override;
+
+ private:
+  template <class, class>
+  friend class HashTable;  // twins and temporary sets
+
+  /// The memory of one generation of the table; growth builds the next one and swaps.
+  struct Storage {
+    Allocation slots;
+    Allocation filters;
+    Allocation control;
+    std::shared_ptr<Allocation> rows;
+    Allocation free_rows;
+    Allocation row_tags;
+    View view{};
+  };
+
+  static constexpr auto kMostSlots = static_cast<std::int64_t>(kMaxBuckets * View::kSlots);
+
+  class Turn;
+
+  const Executor<Key, Value>& executor() const;
+  /// What prepare_room() has found for a batch.
+  struct Room {
+    std::unique_ptr<Plan> plan;     // of the batch, for the table as it is now; or null
+    bool unchecked = false;         // the batch may fill the table beyond max_load_factor
+    std::int64_t slots_before = 0;  // not 0: the table was made larger than its distinct keys may need
+  };
+
+  Storage allocate(const Geometry& geometry, std::int64_t row_capacity, Stream stream);
+  void allocate_rows(Storage& storage, std::int64_t row_capacity, Stream stream);
+  void set_stream(Storage& storage, Stream stream);
+  template <class Work>
+  void change(const Turn& turn, Work work);
+
+  std::int64_t capacity_slots() const { return std::int64_t{storage_.view.geometry.bucket_count} * View::kSlots; }
+  bool may_grow_beyond(std::int64_t slots) const;
+  std::int64_t key_limit(std::int64_t slots) const;
+  std::int64_t current_limit() const;
+  bool may_hold(std::int64_t keys) const;
+  std::int64_t slots_for(std::int64_t keys) const;
+  std::int64_t grown(std::int64_t slots) const;
+
+  Control read_control(Stream stream);
+  void take_note(const Control& control);
+  Control refresh(Stream stream);
+  void expect(std::int64_t size);
+  void prepare_captured(const KeyBatch& keys);
+  template <class MakePlan>
+  Room prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan);
+  bool make_room_for_all(const KeyBatch& keys, const Control& control, Stream stream);
+  void settle(const Room& room, std::int64_t keys, Stream stream);
+  std::int64_t count_new(const KeyBatch& keys, const Plan* plan, Stream stream);
+  bool is_worn(const Control& control) const;
+  bool is_flooded(const Control& control) const;
+  void maintain(const Control& control, Stream stream);
+  void rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream);
+
+  TableOptions options_;
+  std::shared_ptr<DeviceContext> context_;
+  std::unique_ptr<Fence> fence_;  // recorded after the last call's work
+  Constants constants_;
+  Storage storage_;
+  mutable ForkSafeMutex mutex_;
+
+  std::optional<std::uint64_t> last_stream_;  // whose work the fence is known to follow: its id
+  bool unfenced_ = false;                     // there is work that the fence does not follow
+  std::int64_t size_bound_ = 0;               // size is at most this, known without asking the device
+  std::int64_t peak_bound_ = 0;               // the largest size_bound_ since the last rebuild
+  std::uint64_t fresh_filter_bits_ = 0;       // filter bits that the last rebuild left
+  bool worn_ = false;                         // the next insertion rebuilds the table: see is_worn() and is_flooded()
+  bool broken_ = false;                       // a change has failed midway: only clear() makes the table good
+  bool pristine_ = true;                      // nothing was inserted since the slots were cleared
+  bool captured_ = false;                     // a CUDA graph may be replayed on this memory
+  bool replays_insert_ = false;               // and it inserts: size_bound_ is no bound
+};
+
+}  // namespace gpuhash

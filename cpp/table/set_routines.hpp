@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include <gpuhash/device_context.hpp>
+#include <gpuhash/dtype.hpp>
+
+namespace gpuhash {
+
+/// The keys of a set routine: `count` of `elements` numbers each, dense, in the context's memory; 1 to 16 bytes per
+/// key. Integers, booleans and complex numbers' parts compare as what they are; of floats -0.0 equals 0.0, and all NaNs
+/// are one key.
+struct NumberKeys {
+  const void* data = nullptr;
+  std::int64_t count = 0;
+  DType dtype = DType::kInt64;
+  std::int64_t elements = 1;
+
+  std::uint32_t bytes() const {
+    return static_cast<std::uint32_t>(itemsize(dtype)) * static_cast<std::uint32_t>(elements);
+  }
+};
+
+/// Where Factorization::write puts its results; each may be null.
+struct FactorizationOutput {
+  void* uniques;         // [distinct keys], as they stand where they first occur
+  std::int64_t* codes;   // [n]
+  std::int64_t* counts;  // [distinct keys]
+  std::int64_t* firsts;  // [distinct keys], positions in the batch
+  bool sorted;  // ids in ascending order of the keys, rows by their first number first; else of first occurrence
+};
+
+/// A batch of keys whose distinct ones have been found. Refers to the keys, which must stay until it is destroyed.
+class GPUHASH_API Factorization {
+ public:
+  virtual ~Factorization() = default;
+  /// Distinct keys.
+  virtual std::int64_t count() const = 0;
+  /// On the stream that factorize was called with; does not wait. Codes and counts only if they were announced.
+  virtual void write(const FactorizationOutput& out) = 0;
+};
+
+/// What factorize() is asked for.
+struct FactorizationOptions {
+  bool groups = true;           // codes or counts will be asked for
+  bool wide_positions = false;  // 64-bit positions, though 32 bits would do; for tests
+};
+
+/// Operations on whole batches that need a table only while they run.
+class GPUHASH_API SetRoutines {
+ public:
+  virtual ~SetRoutines() = default;
+  /// Waits: the number of distinct keys is known when it returns.
+  virtual std::unique_ptr<Factorization> factorize(DeviceContext&, const NumberKeys&, const FactorizationOptions&,
+                                                   Stream) const = 0;
+  /// About as many as there are distinct keys, by a sample of at most `samples` of them; `keys.count` where they are
+  /// more than half of the keys. Waits.
+  virtual std::int64_t estimate_distinct(DeviceContext&, const NumberKeys& keys, std::int64_t samples,
+                                         Stream) const = 0;
+  /// mask[i] = (elements[i] is one of tests) != invert. Both have one dtype and as many numbers per key. May wait.
+  virtual void isin(DeviceContext&, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,
+                    Stream) const = 0;
+};
+
+}  // namespace gpuhash

@@ -1,0 +1,112 @@
+#include "shared/apply.hpp"
+
+#include <cuda_runtime.h>
+
+#include <cstring>
+
+#include "cuda/apply/cell.cuh"
+#include "cuda/check.hpp"
+#include "cuda/executor.hpp"
+
+/// The second half of insert_or_apply: the keys are in the table, and each value is combined with its key's cell.
+namespace gpuhash::cuda {
+namespace {
+
+constexpr unsigned kApplyBlock = 256;
+constexpr unsigned kRounds = 16;        // per warp: values of a hot key met within them are combined before they go out
+constexpr unsigned kCacheEntries = 32;  // per warp
+
+/// One element per cell. Each warp keeps a few partial results in a small cache, so that keys that come again and again
+/// cost few atomics: 10^8 draws over 10 keys would otherwise wait in line for ten words.
+template <class T>
+__global__ void __launch_bounds__(kApplyBlock)
+    apply_scalars_kernel(Cells cells, const T* values, bool broadcast, std::int64_t count, ApplyOp op) {
+  struct Entry {
+    std::int64_t place;
+    T value;
+  };
+  __shared__ Entry caches[kApplyBlock / 32][kCacheEntries];
+  Entry* const cache = caches[threadIdx.x / 32];
+  const int lane = threadIdx.x % 32;
+  cache[lane].place = -1;
+  __syncwarp();
+  const auto cell = [&](std::int64_t place) { return reinterpret_cast<T*>(cells.base + place * cells.stride); };
+
+  const std::int64_t warp = std::int64_t{blockIdx.x} * (kApplyBlock / 32) + threadIdx.x / 32;
+  for (unsigned round = 0; round < kRounds; ++round) {
+    const std::int64_t i = (warp * kRounds + round) * 32 + lane;
+    const std::int64_t place = i < count ? cells.index[i] : -1;
+    T value = place >= 0 ? values[broadcast ? 0 : i] : T{};
+    const bool leads = combine_peers(place, value, [op](const T& a, const T& b) { return combine(op, a, b); });
+
+    // Of the leaders with one cache entry, the lowest uses it; an entry of another place goes out first.
+    const unsigned slot = static_cast<unsigned>((static_cast<std::uint64_t>(place) * detail::kHashWhiten) >> 59);
+    const unsigned rivals = __match_any_sync(kAllLanes, leads ? slot : kCacheEntries + lane);
+    if (leads) {
+      if (__ffs(rivals) - 1 == lane) {
+        Entry& entry = cache[slot];
+        if (entry.place == place) {
+          entry.value = combine(op, entry.value, value);
+        } else {
+          if (entry.place >= 0) update(cell(entry.place), op, entry.value);
+          entry = {place, value};
+        }
+      } else {
+        update(cell(place), op, value);
+      }
+    }
+    __syncwarp();
+  }
+  if (cache[lane].place >= 0) update(cell(cache[lane].place), op, cache[lane].value);
+}
+
+/// Several elements per cell: neighbouring threads take neighbouring elements of one value.
+template <class T>
+__global__ void __launch_bounds__(kApplyBlock)
+    apply_rows_kernel(Cells cells, const T* values, bool broadcast, std::int64_t count, ApplyOp op, int lanes) {
+  const std::int64_t t = std::int64_t{blockIdx.x} * kApplyBlock + threadIdx.x;
+  const std::int64_t i = t / lanes;
+  if (i >= count) return;
+  const std::int64_t place = cells.index[i];
+  if (place < 0) return;
+  T* const cell = reinterpret_cast<T*>(cells.base + place * cells.stride);
+  const T* const from = broadcast ? values : values + i * cells.elements;
+  for (std::int64_t e = t % lanes; e < cells.elements; e += lanes) update(cell + e, op, from[e]);
+}
+
+unsigned blocks_for(std::int64_t threads) { return static_cast<unsigned>((threads + kApplyBlock - 1) / kApplyBlock); }
+
+}  // namespace
+
+void apply_to_cells(const Cells& cells, const ValueBatch& values, std::int64_t count, ApplyOp op, DType dtype,
+                    Stream stream) {
+  if (count == 0) return;
+  const auto queue = static_cast<cudaStream_t>(stream);
+  launch_may_fail("applying values");
+  dispatch_dtype(dtype, [&](auto element) {
+    using T = decltype(element);
+    const T* const from = static_cast<const T*>(values.data);
+    if (cells.elements == 1) {
+      const std::int64_t warps = (count + 32 * kRounds - 1) / (32 * kRounds);
+      apply_scalars_kernel<T>
+          <<<blocks_for(warps * 32), kApplyBlock, 0, queue>>>(cells, from, values.broadcast, count, op);
+    } else {
+      int lanes = 1;
+      while (lanes < 32 && lanes < cells.elements) lanes *= 2;
+      apply_rows_kernel<T>
+          <<<blocks_for(count * lanes), kApplyBlock, 0, queue>>>(cells, from, values.broadcast, count, op, lanes);
+    }
+  });
+  check_launch("applying values");
+}
+
+Uint128 identity_bits(ApplyOp op, DType dtype) {
+  Uint128 bits{0, 0};
+  dispatch_dtype(dtype, [&](auto element) {
+    element = identity<decltype(element)>(op);
+    std::memcpy(&bits, &element, sizeof element);
+  });
+  return bits;
+}
+
+}  // namespace gpuhash::cuda

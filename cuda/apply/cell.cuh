@@ -1,0 +1,252 @@
+#pragma once
+
+#include <cstring>
+#include <type_traits>
+
+#include "cuda/atomics.cuh"
+#include "cuda/probe.cuh"
+#include "shared/apply.hpp"
+
+/// How values are combined with the cells of their keys, in global or in shared memory.
+namespace gpuhash::cuda {
+
+/// cell = combine(cell, value) by compare-and-swap of the word that holds the cell.
+template <class T>
+__device__ void swap_in(T* cell, ApplyOp op, T value) {
+  if constexpr (sizeof(T) == 16) {
+    Words seen = load_contended(cell);
+    for (;;) {
+      const T next = combine(op, cast_bits<T>(seen), value);
+      const Words was = cas128(cell, seen, cast_bits<Words>(next));
+      if (was.low == seen.low && was.high == seen.high) return;
+      seen = was;
+    }
+  } else if constexpr (sizeof(T) == 1) {
+    // The hardware swaps no single bytes: swap the aligned word around it. Its other bytes stay as they are, also where
+    // they belong to rows not taken yet; compute-sanitizer's initcheck notes that those are read.
+    const auto address = reinterpret_cast<std::uintptr_t>(cell);
+    auto* word = reinterpret_cast<unsigned*>(address & ~std::uintptr_t{3});
+    const unsigned shift = 8 * (address & 3);
+    unsigned seen = *reinterpret_cast<volatile unsigned*>(word);
+    for (;;) {
+      const auto old = cast_bits<T>(static_cast<std::uint8_t>(seen >> shift));
+      const unsigned next = cast_bits<std::uint8_t>(combine(op, old, value));
+      const unsigned was = atomicCAS(word, seen, (seen & ~(0xffu << shift)) | next << shift);
+      if (was == seen) return;
+      seen = was;
+    }
+  } else {
+    using Word = std::conditional_t<sizeof(T) == 8, unsigned long long,
+                                    std::conditional_t<sizeof(T) == 4, unsigned, unsigned short>>;
+    auto* word = reinterpret_cast<Word*>(cell);
+    Word seen = *const_cast<volatile Word*>(word);
+    for (;;) {
+      const Word next = cast_bits<Word>(combine(op, cast_bits<T>(seen), value));
+      if (next == seen) return;  // idempotent operations are mostly done here
+      const Word was = atomicCAS(word, seen, next);
+      if (was == seen) return;
+      seen = was;
+    }
+  }
+}
+
+/// cell = combine(cell, value) where the hardware has an instruction for it; false, and nothing done, where not.
+template <class T>
+__device__ __forceinline__ bool update_natively(T* cell, ApplyOp op, T value) {
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+    if (op == ApplyOp::kAdd) {
+      atomicAdd(cell, value);
+      return true;
+    }
+  } else if constexpr (std::is_integral_v<T> && sizeof(T) >= 4) {
+    using Unsigned = std::conditional_t<sizeof(T) == 8, unsigned long long, unsigned>;
+    using Signed = std::conditional_t<sizeof(T) == 8, long long, int>;
+    using Native = std::conditional_t<std::is_signed_v<T>, Signed, Unsigned>;
+    auto* bits = reinterpret_cast<Unsigned*>(cell);
+    auto* number = reinterpret_cast<Native*>(cell);
+    switch (op) {
+      case ApplyOp::kAdd:
+        atomicAdd(bits, static_cast<Unsigned>(value));
+        return true;
+      case ApplyOp::kMin:
+        atomicMin(number, static_cast<Native>(value));
+        return true;
+      case ApplyOp::kMax:
+        atomicMax(number, static_cast<Native>(value));
+        return true;
+      case ApplyOp::kBitAnd:
+        atomicAnd(bits, static_cast<Unsigned>(value));
+        return true;
+      case ApplyOp::kBitOr:
+        atomicOr(bits, static_cast<Unsigned>(value));
+        return true;
+      case ApplyOp::kBitXor:
+        atomicXor(bits, static_cast<Unsigned>(value));
+        return true;
+      case ApplyOp::kMultiply:
+        break;
+    }
+  } else if constexpr (std::is_same_v<T, Complex<double>> || std::is_same_v<T, Complex<float>>) {
+    if (op == ApplyOp::kAdd) {
+      atomicAdd(&cell->real, value.real);
+      atomicAdd(&cell->imag, value.imag);
+      return true;
+    }
+  }
+  return false;
+}
+
+template <class T>
+__device__ __forceinline__ void update(T* cell, ApplyOp op, T value) {
+  if (!update_natively(cell, op, value)) swap_in(cell, op, value);
+}
+
+template <class T>
+__device__ __forceinline__ T shuffle_element(const T& value, int lane) {
+  constexpr int kWords = (sizeof(T) + 3) / 4;
+  unsigned words[kWords] = {};
+  memcpy(words, &value, sizeof(T));
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) words[w] = __shfl_sync(kAllLanes, words[w], lane);
+  T out;
+  memcpy(&out, words, sizeof(T));
+  return out;
+}
+
+/// Combines the values of lanes with equal places into the lowest of them, in a logarithmic number of steps; true in
+/// that lane. place < 0: the lane has no value.
+template <class T, class Combine>
+__device__ __forceinline__ bool combine_peers(std::int64_t place, T& value, Combine combine) {
+  const int lane = threadIdx.x % 32;
+  unsigned peers = __match_any_sync(kAllLanes, static_cast<unsigned long long>(place));
+  const bool leads = place >= 0 && __ffs(peers) - 1 == lane;
+  if (place < 0) peers = 0;
+  int rank = __popc(peers & ((1u << lane) - 1));  // among the peers
+  peers &= ~1u << lane;                           // those above
+  while (__any_sync(kAllLanes, peers != 0)) {
+    const int next = __ffs(peers);
+    const T other = shuffle_element(value, next == 0 ? lane : next - 1);
+    if (next != 0) value = combine(value, other);
+    const bool merged = (rank & 1) != 0;
+    peers &= ~__ballot_sync(kAllLanes, merged);
+    rank >>= 1;
+  }
+  return leads;
+}
+
+template <class T, class Word>
+__device__ __forceinline__ T element_of_word(Word word) {
+  static_assert(sizeof(T) <= sizeof(Word));
+  T element;
+  memcpy(&element, &word, sizeof(T));
+  return element;
+}
+
+template <class T, class Word>
+__device__ __forceinline__ Word combine_as(ApplyOp op, Word a, Word b) {
+  if constexpr (sizeof(T) <= sizeof(Word)) {
+    const T result = combine(op, element_of_word<T>(a), element_of_word<T>(b));
+    Word word = 0;
+    memcpy(&word, &result, sizeof(T));
+    return word;
+  } else {
+    return a;
+  }
+}
+
+/// Not inlined: the many cases of this are the rare ones of its callers.
+template <class Word>
+__device__ __noinline__ Word combine_words(ApplyOp op, DType dtype, Word a, Word b) {
+  switch (dtype) {
+    case DType::kBool:
+      return combine_as<Bool>(op, a, b);
+    case DType::kInt8:
+      return combine_as<std::int8_t>(op, a, b);
+    case DType::kInt16:
+      return combine_as<std::int16_t>(op, a, b);
+    case DType::kInt32:
+      return combine_as<std::int32_t>(op, a, b);
+    case DType::kInt64:
+      return combine_as<std::int64_t>(op, a, b);
+    case DType::kUInt8:
+      return combine_as<std::uint8_t>(op, a, b);
+    case DType::kUInt16:
+      return combine_as<std::uint16_t>(op, a, b);
+    case DType::kUInt32:
+      return combine_as<std::uint32_t>(op, a, b);
+    case DType::kUInt64:
+      return combine_as<std::uint64_t>(op, a, b);
+    case DType::kFloat16:
+      return combine_as<Float16>(op, a, b);
+    case DType::kBFloat16:
+      return combine_as<BFloat16>(op, a, b);
+    case DType::kFloat32:
+      return combine_as<float>(op, a, b);
+    case DType::kFloat64:
+      return combine_as<double>(op, a, b);
+    case DType::kComplex64:
+      return combine_as<Complex<float>>(op, a, b);
+    case DType::kComplex128:
+      break;  // no slot has room for one
+  }
+  return a;
+}
+
+/// The operation of one batch on values that lie in the low bytes of words, as those beside their keys do. The dtype is
+/// told apart at run time: kernels that move and hash keys besides need not exist for each.
+template <class Word>
+struct WordReducer {
+  ApplyOp op;
+  DType dtype;
+  Word identity;
+
+  __device__ __forceinline__ Word combine(Word a, Word b) const {
+    const bool is_whole_integer = sizeof(Word) == 8 ? dtype == DType::kInt64 || dtype == DType::kUInt64
+                                                    : dtype == DType::kInt32 || dtype == DType::kUInt32;
+    return is_whole_integer && op == ApplyOp::kAdd ? a + b : combine_words(op, dtype, a, b);
+  }
+
+  /// *cell = combine(*cell, value), atomically.
+  __device__ __forceinline__ void update(Word* cell, Word value) const {
+    switch (dtype) {
+      case DType::kInt32:
+        return update_as<std::int32_t>(cell, value);
+      case DType::kUInt32:
+        return update_as<std::uint32_t>(cell, value);
+      case DType::kFloat32:
+        return update_as<float>(cell, value);
+      case DType::kInt64:
+        return update_as<std::int64_t>(cell, value);
+      case DType::kUInt64:
+        return update_as<std::uint64_t>(cell, value);
+      case DType::kFloat64:
+        return update_as<double>(cell, value);
+      default:
+        return swap(cell, value);
+    }
+  }
+
+ private:
+  template <class T>
+  __device__ __forceinline__ void update_as(Word* cell, Word value) const {
+    if constexpr (sizeof(T) <= sizeof(Word)) {
+      if (update_natively(reinterpret_cast<T*>(cell), op, element_of_word<T>(value))) return;
+    }
+    swap(cell, value);
+  }
+
+  __device__ __forceinline__ void swap(Word* cell, Word value) const {
+    using Native = std::conditional_t<sizeof(Word) == 8, unsigned long long, unsigned>;
+    auto* const native = reinterpret_cast<Native*>(cell);
+    Native seen = *const_cast<volatile Native*>(native);
+    for (;;) {
+      const Native next = combine(static_cast<Word>(seen), value);
+      if (next == seen) return;
+      const Native was = atomicCAS(native, seen, next);
+      if (was == seen) return;
+      seen = was;
+    }
+  }
+};
+
+}  // namespace gpuhash::cuda

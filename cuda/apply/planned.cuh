@@ -1,0 +1,130 @@
+#pragma once
+
+#include "cuda/apply/cell.cuh"
+#include "cuda/apply/planned.hpp"
+#include "cuda/check.hpp"
+#include "cuda/executor.hpp"
+#include "cuda/insert.cuh"
+#include "cuda/partition/plan.cuh"
+
+/// While a batch is partitioned, duplicates within a tile are merged: a key that comes in every tile then takes a few
+/// places of its list, and skewed batches need no way of their own. What is left is combined with the cells in one go
+/// with finding or inserting the keys: a slot that becomes a new key's holds the operation's identity beforehand.
+namespace gpuhash::cuda {
+
+/// `mask` [n] or null is false everywhere before: most values are of keys that are there, or duplicates.
+template <class View>
+__global__ void __launch_bounds__(kRegionBlock, 3)
+    apply_region_kernel(View view, PartitionedBatch<typename View::SlotType> batch, bool table_is_empty,
+                        WordReducer<typename View::Value> reducer, bool* mask) {
+  using Item = typename View::SlotType;
+  extern __shared__ __align__(16) unsigned char memory[];
+  auto& region = *reinterpret_cast<SharedRegion<View>*>(memory);
+  __shared__ Workspace work;
+  __shared__ Queue queue;
+
+  if (batch.rest.overflown()) return;
+  const std::uint32_t r = blockIdx.x;
+  const std::uint32_t count = batch.regions.count(r);
+  if (count == 0) return;
+  const std::uint32_t first_bucket = r * view.geometry.region_buckets;
+  const std::uint64_t first_item = batch.regions.place(r, 0);
+  // So whoever takes a slot has no value to write, and others may update it at once.
+  if (table_is_empty)
+    make_region_empty(region, reducer.identity);
+  else
+    load_region<true>(region, view, first_bucket, reducer.identity);
+
+  int inserted = 0;
+  int filter_bits = 0;
+  std::uint32_t all_left = 0;
+  for (std::uint32_t base = 0; base < count; base += kChunk) {
+    const Item* const items = batch.regions.items + first_item + base;
+    const std::uint32_t* const positions = batch.regions.positions + first_item + base;
+    const std::uint32_t left = insert_in_rounds<View>(
+        region, queue, first_bucket, view.geometry, min(count - base, kChunk), filter_bits,
+        [&](std::uint32_t i, Item& item) {
+          item = items[i];
+          return true;
+        },
+        [&](std::uint32_t i, const Item& item, Outcome outcome, std::uint32_t place) {
+          reducer.update(&region.values[place], item.value);
+          inserted += outcome == Outcome::kNew;
+          if (mask != nullptr && outcome == Outcome::kNew) mask[positions[i]] = true;
+        });
+    keep_leavers(batch, queue, first_item, base, all_left, mask != nullptr);
+    all_left += left;
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) batch.leavers[r] = all_left;
+  store_region<true>(region, view, first_bucket);
+  std::uint64_t* const counters[3] = {&view.control->size, &view.control->filter_bits, nullptr};
+  add_to_control(work, counters, {inserted, filter_bits, 0});
+}
+
+/// Needs slots that are claimed by one compare-and-swap of key and value: lanes that find the key may update its value
+/// right away.
+template <class View>
+__global__ void __launch_bounds__(kBlock)
+    apply_left_kernel(View view, PartitionedBatch<typename View::SlotType> batch,
+                      BatchItems<typename View::SlotType> all, WordReducer<typename View::Value> reducer, bool* mask) {
+  using SlotType = typename View::SlotType;
+  using Value = typename View::Value;
+  __shared__ Workspace work;
+  Counts counts;
+  for_each_left(batch, all, view.geometry.region_count, [&](bool valid, const SlotType& item, std::uint32_t position) {
+    std::int64_t place = -1;
+    bool is_new = false;
+    find_or_insert<View, true>(
+        view, work.owners[threadIdx.x / 32], item.key, reducer.identity, valid, counts,
+        [&](SlotType* slot) { place = slot - view.slots; },
+        [&](SlotType* slot) {
+          place = slot - view.slots;
+          is_new = true;
+        });
+    Value value = item.value;
+    const bool leads = combine_peers(place, value, [&](Value a, Value b) { return reducer.combine(a, b); });
+    if (leads) reducer.update(&view.slots[place].value, value);
+    if (is_new && mask != nullptr) mask[position] = true;
+  });
+  counts.add_to(view, work);
+}
+
+template <class View>
+WordReducer<typename View::Value> reducer_of(const ApplyBatch& batch) {
+  return {batch.op, batch.dtype, static_cast<typename View::Value>(identity_bits(batch.op, batch.dtype).low)};
+}
+
+/// Does claim() write key and value at once, in the code that this device runs? It need not be the newest it could run.
+template <class View>
+bool claims_whole_slots() {
+  if (sizeof(typename View::SlotType) <= 8) return true;
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(apply_left_kernel<View>)),
+        "looking for kernels");
+  return attributes.ptxVersion >= 90;
+}
+
+template <class View>
+std::unique_ptr<Plan> make_apply_plan(DeviceContext& context, const View& view, const ApplyBatch& batch,
+                                      Stream stream) {
+  if (!claims_whole_slots<View>()) return nullptr;
+  return make_plan<typename View::SlotType>(context, view.geometry, batch.keys, batch.values, batch.inserted != nullptr,
+                                            stream, reducer_of<View>(batch));
+}
+
+template <class View>
+void apply_planned(DeviceContext& context, const View& view, const ApplyBatch& batch, Stream stream) {
+  const auto& plan = static_cast<const RegionPlan<typename View::SlotType>&>(*batch.plan);
+  const auto reducer = reducer_of<View>(batch);
+  if (batch.inserted != nullptr) context.fill(batch.inserted, 0, static_cast<std::size_t>(batch.keys.count), stream);
+  launch_regions("applying values", apply_region_kernel<View>, view.geometry.region_count, sizeof(SharedRegion<View>),
+                 stream, view, plan.batch, batch.into_empty, reducer, batch.inserted);
+  launch_may_fail("applying values");
+  apply_left_kernel<View>
+      <<<static_cast<unsigned>(kLeftThreads / kBlock), kBlock, 0, static_cast<cudaStream_t>(stream)>>>(
+          view, plan.batch, plan.all, reducer, batch.inserted);
+  check_launch("applying values");
+}
+
+}  // namespace gpuhash::cuda

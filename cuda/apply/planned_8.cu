@@ -1,0 +1,9 @@
+#include "cuda/apply/planned.cuh"
+
+namespace gpuhash::cuda {
+
+using View = TableView<std::uint64_t, std::uint64_t>;
+template std::unique_ptr<Plan> make_apply_plan(DeviceContext&, const View&, const ApplyBatch&, Stream);
+template void apply_planned(DeviceContext&, const View&, const ApplyBatch&, Stream);
+
+}  // namespace gpuhash::cuda

@@ -1,9 +1,0 @@
-#include "apply_planned.cuh"
-
-namespace gpuhash::cuda {
-
-using View = TableView<std::uint32_t, std::uint32_t>;
-template std::unique_ptr<Plan> make_apply_plan(DeviceContext&, const View&, const ApplyBatch&, Stream);
-template void apply_planned(DeviceContext&, const View&, const ApplyBatch&, Stream);
-
-}  // namespace gpuhash::cuda

@@ -1,0 +1,472 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <numeric>
+#include <string>
+
+#include "cuda/apply/planned.hpp"
+#include "cuda/check.hpp"
+#include "cuda/erase.cuh"
+#include "cuda/executor.hpp"
+#include "cuda/export.cuh"
+#include "cuda/find.cuh"
+#include "cuda/insert.cuh"
+#include "cuda/insert_rows.cuh"
+#include "cuda/partition/plan.cuh"
+#include "cuda/region/region.cuh"
+#include "cuda/rows.cuh"
+
+/// Sequences of kernels that make up the operations; nothing here waits for the device, except where it says so.
+namespace gpuhash::cuda {
+
+inline cudaStream_t handle(Stream stream) { return static_cast<cudaStream_t>(stream); }
+
+inline unsigned blocks(std::int64_t threads, unsigned block) {
+  return static_cast<unsigned>((threads + block - 1) / block);
+}
+
+/// Launches `kernel` with one thread per item, if there are items.
+template <class... Parameters, class... Arguments>
+void launch(const char* action, void (*kernel)(Parameters...), std::int64_t threads, unsigned block, Stream stream,
+            Arguments&&... arguments) {
+  if (threads == 0) return;
+  launch_may_fail(action);
+  kernel<<<blocks(threads, block), block, 0, handle(stream)>>>(std::forward<Arguments>(arguments)...);
+  check_launch(action);
+}
+
+/// The widest word that divides every row and its address.
+template <class Run>
+void with_row_words(std::int64_t row_bytes, std::initializer_list<const void*> arrays, Run run) {
+  std::uint64_t bits = static_cast<std::uint64_t>(row_bytes);
+  for (const void* array : arrays) bits |= reinterpret_cast<std::uintptr_t>(array);
+  const auto shape = [&](std::int64_t word) {
+    RowShape rows{row_bytes / word, 1};
+    while (rows.lanes < 32 && rows.lanes < rows.words) rows.lanes *= 2;
+    return rows;
+  };
+  if (bits % 16 == 0) return run(uint4{}, shape(16));
+  if (bits % 4 == 0) return run(std::uint32_t{}, shape(4));
+  return run(std::uint8_t{}, shape(1));
+}
+
+inline void gather_rows(const RowView& rows, const std::int64_t* numbers, std::int64_t count, void* out,
+                        const void* fallback, Stream stream) {
+  with_row_words(rows.bytes, {rows.data, out, fallback}, [&](auto word, RowShape shape) {
+    using Word = decltype(word);
+    launch("gathering rows", gather_rows_kernel<Word>, count * shape.lanes, kRowBlock, stream, static_cast<Word*>(out),
+           reinterpret_cast<const Word*>(rows.data), numbers, static_cast<const Word*>(fallback), count, shape);
+  });
+}
+
+inline void scatter_rows(const RowView& rows, const std::int64_t* numbers, std::int64_t count, const ValueBatch& values,
+                         Stream stream) {
+  with_row_words(rows.bytes, {rows.data, values.data}, [&](auto word, RowShape shape) {
+    using Word = decltype(word);
+    launch("scattering rows", scatter_rows_kernel<Word>, count * shape.lanes, kRowBlock, stream,
+           reinterpret_cast<Word*>(rows.data), numbers, static_cast<const Word*>(values.data), values.broadcast, count,
+           shape);
+  });
+}
+
+template <class Key, class Value>
+class CudaExecutor final : public Executor<Key, Value> {
+ public:
+  using View = TableView<Key, Value>;
+
+  void clear(DeviceContext& context, const View& view, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    const std::uint64_t buckets = view.geometry.bucket_count;
+    context.fill(view.slots, kEmptyByte, View::slot_bytes(buckets), stream);
+    context.fill(view.filters, 0, View::filter_bytes(buckets), stream);
+    clear_control(context, view, stream);
+  }
+
+  void find(DeviceContext& context, const View& view, const KeyBatch& keys, const FindOutput& out,
+            Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    if (out.count_missing) context.fill(&view.control->missing, 0, sizeof view.control->missing, stream);
+    search(view, keys, out, nullptr, stream);
+  }
+
+  void insert(DeviceContext& context, const View& view, const InsertBatch& batch, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    const bool assign = batch.mode == InsertMode::kAssign;
+    if constexpr (kPlans) {
+      if (batch.plan != nullptr)
+        return insert_planned(context, view, batch, static_cast<const RegionPlan<Item>&>(*batch.plan), assign, stream);
+    }
+    // Which of a set's duplicates comes first shows in the mask alone.
+    const bool in_any_order = !batch.deterministic || (!View::kHasValue && batch.inserted == nullptr);
+    if (view.rows.bytes == 0 && in_any_order) {
+      launch_insert(view, batch.keys, batch.values, InsertTarget{assign, false, batch.inserted, nullptr, 0}, stream);
+      return;
+    }
+    if (batch.deterministic)
+      insert_in_order(context, view, batch, stream);
+    else if constexpr (kMayHaveRows)
+      insert_rows(view, batch, stream);
+  }
+
+  void apply(DeviceContext& context, const View& view, const ApplyBatch& batch, Stream stream) const override {
+    if constexpr (View::kHasValue) {
+      const DeviceGuard guard(context.device().index);
+      if constexpr (kPlans) {
+        if (batch.plan != nullptr) return apply_planned(context, view, batch, stream);
+      }
+      const std::int64_t n = batch.keys.count;
+      const Uint128 initial = identity_bits(batch.op, batch.dtype);
+      const Allocation places = scratch<std::int64_t>(context, n, stream);
+      if (view.rows.bytes == 0) {
+        launch_insert(view, batch.keys, ValueBatch{},
+                      InsertTarget{false, false, batch.inserted, places.as<std::int64_t>(), initial.low}, stream);
+        const Cells cells{value_bytes(view), sizeof(typename View::SlotType), places.as<std::int64_t>(),
+                          batch.elements};
+        apply_to_cells(cells, batch.values, n, batch.op, batch.dtype, stream);
+        return;
+      }
+      const Allocation fresh = scratch<std::int64_t>(context, n, stream);
+      const Allocation mask = scratch<bool>(context, batch.inserted == nullptr ? n : 0, stream);
+      bool* const inserted = batch.inserted != nullptr ? batch.inserted : mask.as<bool>();
+      insert_keys(view, batch.keys, inserted, places.as<std::int64_t>(), stream);
+      context.copy(fresh.get(), places.get(), places.bytes(), stream);
+      launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view,
+             fresh.as<std::int64_t>(), static_cast<const bool*>(inserted), n);
+      fill_rows(view, fresh.as<std::int64_t>(), n, initial, batch, stream);
+      launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view,
+             places.as<std::int64_t>(), nullptr, n);
+      const Cells cells{view.rows.data, view.rows.bytes, places.as<std::int64_t>(), batch.elements};
+      apply_to_cells(cells, batch.values, n, batch.op, batch.dtype, stream);
+    }
+  }
+
+  void erase(DeviceContext& context, const View& view, const KeyBatch& keys, bool* erased, const Plan* plan,
+             Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    if constexpr (kPlans) {
+      if (plan != nullptr)
+        return erase_planned(context, view, static_cast<const RegionPlan<KeyItem>&>(*plan), erased, stream);
+    }
+    launch("erasing keys", has_whole_words<KeyItem>(keys, {}) ? erase_kernel<View, true> : erase_kernel<View, false>,
+           keys.count, kBlock, stream, view, keys, erased);
+  }
+
+  std::unique_ptr<Plan> plan(DeviceContext& context, const View& view, const KeyBatch& keys, const ValueBatch& values,
+                             bool with_mask, Stream stream) const override {
+    if constexpr (kPlans) {
+      if (view.rows.bytes != 0 || !plan_pays<View>(view.geometry, keys.count)) return nullptr;
+      const DeviceGuard guard(context.device().index);
+      try {
+        if (values.data == nullptr) return make_plan<KeyItem>(context, view.geometry, keys, values, with_mask, stream);
+        return make_plan<Item>(context, view.geometry, keys, values, with_mask, stream);
+      } catch (const OutOfMemoryError&) {
+        return nullptr;
+      }
+    }
+    return nullptr;
+  }
+
+  std::unique_ptr<Plan> plan_apply(DeviceContext& context, const View& view, const ApplyBatch& batch,
+                                   Stream stream) const override {
+    if constexpr (kPlans && View::kHasValue) {
+      if (view.rows.bytes != 0 || !plan_pays<View>(view.geometry, batch.keys.count)) return nullptr;
+      const DeviceGuard guard(context.device().index);
+      try {
+        return make_apply_plan(context, view, batch, stream);
+      } catch (const OutOfMemoryError&) {
+        return nullptr;
+      }
+    }
+    return nullptr;
+  }
+
+  void count_absent(DeviceContext& context, const View& view, const Plan& plan, bool table_is_empty,
+                    Stream stream) const override {
+    if constexpr (kPlans) {
+      const DeviceGuard guard(context.device().index);
+      const auto& planned = static_cast<const RegionPlan<Item>&>(plan);
+      context.fill(&view.control->absent, 0, sizeof view.control->absent + sizeof view.control->undecided, stream);
+      launch_regions("counting new keys", region_kernel<View, Item, RegionWork::kCount>, view.geometry.region_count,
+                     sizeof(SharedRegion<View>), stream, view, planned.batch, table_is_empty, false, ExpectedMask{});
+      launch("counting new keys", count_left_kernel<View, Item>, 1, 1, stream, view, planned.batch,
+             planned.all.keys.count);
+    }
+  }
+
+  void list_absent(DeviceContext& context, const View& view, const KeyBatch& keys, Key* out,
+                   Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    context.fill(&view.control->absent, 0, sizeof view.control->absent, stream);
+    search(view, keys, FindOutput{}, out, stream);
+  }
+
+  void rehash(DeviceContext& context, const View& from, const View& to, bool compact_rows,
+              Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    Allocation source;
+    if (compact_rows && to.rows.bytes != 0) source = scratch<std::int64_t>(context, to.rows.capacity, stream);
+    if (!rehash_by_region(context, from, to, stream)) {
+      clear(context, to, stream);
+      launch("rehashing", rehash_kernel<View>, static_cast<std::int64_t>(from.slot_count()), kBlock, stream, from, to);
+    }
+    if constexpr (View::kHasValue) {
+      if (to.rows.bytes == 0) return;
+      if (!compact_rows) {
+        launch("copying free rows", copy_free_rows_kernel<View>, std::min<std::int64_t>(from.rows.capacity, 1 << 18),
+               kBlock, stream, from, to);
+        return;
+      }
+      launch("renumbering rows", renumber_rows_kernel<View>, static_cast<std::int64_t>(to.slot_count()), kBlock, stream,
+             to, source.as<std::int64_t>());
+      gather_rows(from.rows, source.as<std::int64_t>(), read_size(context, to, stream), to.rows.data, nullptr, stream);
+    }
+  }
+
+  void export_items(DeviceContext& context, const View& view, void* keys, std::uint32_t key_bytes, void* values,
+                    std::int64_t value_bytes, std::int64_t* rows, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    const Allocation counts = scratch<std::int64_t>(context, kExportBlocks, stream);
+    const bool gather = view.rows.bytes != 0 && values != nullptr;
+    Allocation numbers;
+    std::int64_t size = 0;
+    if (gather) {
+      size = read_size(context, view, stream);
+      if (rows == nullptr) {
+        numbers = scratch<std::int64_t>(context, size, stream);
+        rows = numbers.as<std::int64_t>();
+      }
+    }
+    constexpr std::int64_t kThreads = std::int64_t{kExportBlocks} * kExportThreads;
+    launch("counting items", count_live_kernel<View>, kThreads, kExportThreads, stream, view,
+           counts.as<std::int64_t>());
+    launch("summing counts", sum_counts_kernel, kExportBlocks, kExportBlocks, stream, counts.as<std::int64_t>());
+    launch("exporting items", export_kernel<View>, kThreads, kExportThreads, stream, view,
+           static_cast<const std::int64_t*>(counts.as<std::int64_t>()),
+           ExportTarget{keys, key_bytes, gather ? nullptr : values, static_cast<std::uint32_t>(value_bytes), rows});
+    if (gather) gather_rows(view.rows, rows, size, values, nullptr, stream);
+  }
+
+ private:
+  /// What a plan's lists hold: slots, or keys alone where the batch has no values.
+  using Item = typename View::SlotType;
+  using KeyItem = Slot<Key, NoValue>;
+  static constexpr bool kPlans = sizeof(Key) <= 8;
+  static constexpr bool kMayHaveRows = sizeof(Value) == sizeof(std::uint64_t);
+
+  template <class T>
+  static Allocation scratch(DeviceContext& context, std::int64_t count, Stream stream) {
+    return Allocation(context, static_cast<std::size_t>(count) * sizeof(T), stream);
+  }
+
+  /// With the epoch back at 0, the tags forget the epochs of before.
+  static void clear_control(DeviceContext& context, const View& view, Stream stream) {
+    context.fill(view.control, 0, sizeof(Control), stream);
+    if (view.rows.bytes != 0)
+      context.fill(view.rows.tags, 0, static_cast<std::size_t>(view.rows.capacity) * sizeof(std::uint32_t), stream);
+  }
+
+  static void insert_planned(DeviceContext& context, const View& view, const InsertBatch& batch,
+                             const RegionPlan<Item>& plan, bool assign, Stream stream) {
+    const ExpectedMask mask{batch.inserted, batch.expect_new};
+    if (mask.data != nullptr)
+      context.fill(mask.data, mask.expected, static_cast<std::size_t>(batch.keys.count), stream);
+    launch_regions("inserting keys", region_kernel<View, Item, RegionWork::kInsert>, view.geometry.region_count,
+                   sizeof(SharedRegion<View>), stream, view, plan.batch, batch.into_empty, assign, mask);
+    launch("inserting keys", insert_left_kernel<View, Item>, kLeftThreads, kBlock, stream, view, plan.batch, plan.all,
+           assign, batch.inserted);
+  }
+
+  static void erase_planned(DeviceContext& context, const View& view, const RegionPlan<KeyItem>& plan, bool* erased,
+                            Stream stream) {
+    if (erased != nullptr) context.fill(erased, 1, static_cast<std::size_t>(plan.all.keys.count), stream);
+    launch_regions("erasing keys", region_kernel<View, KeyItem, RegionWork::kErase>, view.geometry.region_count,
+                   sizeof(SharedRegion<View>), stream, view, plan.batch, false, false, ExpectedMask{erased, true});
+    launch("erasing keys", erase_left_kernel<View, KeyItem>, kLeftThreads, kBlock, stream, view, plan.batch, plan.all,
+           erased);
+  }
+
+  /// False: nothing is done, or what is done is worth nothing. Waits.
+  static bool rehash_by_region(DeviceContext& context, const View& from, const View& to, Stream stream) {
+    if constexpr (kPlans) {
+      constexpr std::uint32_t kMinRegions = 64;
+      if (to.geometry.region_count < kMinRegions) return false;
+      if (from.geometry.seeds.hash != to.geometry.seeds.hash) return false;  // nothing keeps its order
+      const auto capacity =
+          static_cast<std::uint32_t>(std::min<std::uint64_t>(from.slot_count() / 16 + 1024, std::uint64_t{1} << 30));
+      Allocation items, counters;
+      try {
+        items = scratch<Item>(context, capacity, stream);
+        counters = scratch<PartitionCounters>(context, 1, stream);
+      } catch (const OutOfMemoryError&) {
+        return false;
+      }
+      const Rest<Item> rest{items.as<Item>(), nullptr, counters.as<PartitionCounters>(), capacity};
+      context.fill(counters.get(), 0, counters.bytes(), stream);
+      clear_control(context, to, stream);
+      context.fill(to.slots + std::uint64_t{to.geometry.bucket_count} * View::kSlots, kEmptyByte, View::kBucketBytes,
+                   stream);
+      const std::uint64_t filters = to.geometry.bucket_count;
+      context.fill(to.filters + filters, 0, View::filter_bytes(filters) - filters, stream);
+      launch_regions("rehashing", rehash_region_kernel<View>, to.geometry.region_count, sizeof(SharedRegion<View>),
+                     stream, from, to, rest);
+      PartitionCounters left;
+      context.copy_to_host(&left, counters.get(), sizeof left, stream);
+      if (left.overflow != 0) return false;
+      const KeyBatch keys{};
+      launch("rehashing", insert_left_kernel<View, Item>, left.rest, kBlock, stream, to,
+             PartitionedBatch<Item>{{}, nullptr, rest}, BatchItems<Item>{keys, {}, true}, false,
+             static_cast<bool*>(nullptr));
+      return true;
+    }
+    return false;
+  }
+
+  /// `absent` as in list_absent, or null.
+  static void search(const View& view, const KeyBatch& keys, const FindOutput& out, Key* absent, Stream stream) {
+    const AbsentList<Key> list{absent};
+    bool whole = has_whole_words<KeyItem>(keys, {});
+    if constexpr (kMayHaveRows) {
+      if (view.rows.bytes != 0 && out.values != nullptr) {
+        with_row_words(view.rows.bytes, {view.rows.data, out.values, out.fallback}, [&](auto word, RowShape shape) {
+          using Word = decltype(word);
+          launch("finding keys", whole ? find_kernel<View, Word, true> : find_kernel<View, Word, false>, keys.count,
+                 kFindBlock, stream, view, keys, out, list, shape);
+        });
+        return;
+      }
+    }
+    if constexpr (View::kHasValue)
+      whole = whole && (out.values == nullptr || (out.bytes == sizeof(Value) && is_aligned<Value>(out.values)));
+    launch("finding keys", whole ? find_kernel<View, void, true> : find_kernel<View, void, false>, keys.count,
+           kFindBlock, stream, view, keys, out, list, RowShape{});
+  }
+
+  /// Waits.
+  static std::int64_t read_size(DeviceContext& context, const View& view, Stream stream) {
+    std::uint64_t size = 0;
+    context.copy_to_host(&size, &view.control->size, sizeof size, stream);
+    return static_cast<std::int64_t>(size);
+  }
+
+  static std::byte* value_bytes(const View& view) {
+    if constexpr (View::kHasValue)
+      return reinterpret_cast<std::byte*>(&view.slots->value);
+    else
+      return nullptr;
+  }
+
+  static void launch_insert(const View& view, const KeyBatch& keys, const ValueBatch& values,
+                            const InsertTarget& target, Stream stream) {
+    const bool whole = has_whole_words<Item>(keys, values);
+    const auto kernel = view.may_have_erased
+                            ? (whole ? insert_kernel<View, true, true> : insert_kernel<View, true, false>)
+                            : (whole ? insert_kernel<View, false, true> : insert_kernel<View, false, false>);
+    launch("inserting keys", kernel, keys.count, kBlock, stream, view, keys, values, target);
+  }
+
+  /// Keys only; with row storage, new keys get their rows.
+  static void insert_keys(const View& view, const KeyBatch& keys, bool* inserted, std::int64_t* locations,
+                          Stream stream) {
+    const bool rows = view.rows.bytes != 0;
+    launch_insert(view, keys, ValueBatch{}, InsertTarget{false, rows, inserted, locations, 0}, stream);
+    if (rows) settle_rows(view, stream);
+  }
+
+  static void elect(const Tags& tags, std::int64_t* places, std::int64_t count, Elect elect, bool* won, Stream stream) {
+    launch("electing writers", reset_tags_kernel, count, kRowBlock, stream, tags, places, count, elect);
+    launch("electing writers", vote_kernel, count, kRowBlock, stream, tags, places, count, elect);
+    launch("electing writers", count_votes_kernel, count, kRowBlock, stream, tags, places, count, won);
+  }
+
+  static void insert_rows(const View& view, const InsertBatch& batch, Stream stream) {
+    with_row_words(view.rows.bytes, {view.rows.data, batch.values.data}, [&](auto word, RowShape shape) {
+      using Word = decltype(word);
+      launch("inserting rows",
+             view.may_have_erased ? insert_rows_kernel<View, true, Word> : insert_rows_kernel<View, false, Word>,
+             batch.keys.count, kBlock, stream, view, batch, shape);
+    });
+    settle_rows(view, stream);
+  }
+
+  static void settle_rows(const View& view, Stream stream) {
+    launch("settling rows", settle_rows_kernel<View>, kRowBlock, kRowBlock, stream, view);
+  }
+
+  static Tags row_tags(const View& view) {
+    return {reinterpret_cast<std::byte*>(view.rows.tags), sizeof(std::uint32_t)};
+  }
+
+  /// As a loop over the batch would: the first of a new key's duplicates is the one that inserts, the last assigns.
+  static void insert_in_order(DeviceContext& context, const View& view, const InsertBatch& batch, Stream stream) {
+    const std::int64_t n = batch.keys.count;
+    const bool rows = view.rows.bytes != 0;
+    const bool keep = batch.mode == InsertMode::kKeep;
+    const bool first_wanted = keep || batch.inserted != nullptr;
+    const Allocation locations = scratch<std::int64_t>(context, n, stream);
+    const Allocation firsts = scratch<std::int64_t>(context, first_wanted ? n : 0, stream);
+    const Allocation found = scratch<bool>(context, first_wanted ? n : 0, stream);
+    // A set has no value in which to vote.
+    const Allocation set_tags =
+        scratch<std::uint32_t>(context, View::kHasValue ? 0 : static_cast<std::int64_t>(view.slot_count()), stream);
+
+    if (first_wanted) {
+      FindOutput out{};
+      out.found = found.as<bool>();
+      search(view, batch.keys, out, nullptr, stream);
+    }
+    insert_keys(view, batch.keys, nullptr, locations.as<std::int64_t>(), stream);
+    if constexpr (View::kHasValue) {
+      if (rows)
+        launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view,
+               locations.as<std::int64_t>(), nullptr, n);
+    }
+    const Tags tags = rows              ? row_tags(view)
+                      : View::kHasValue ? Tags{value_bytes(view), sizeof(typename View::SlotType)}
+                                        : Tags{set_tags.as<std::byte>(), sizeof(std::uint32_t)};
+    if (first_wanted) {
+      launch("electing writers", places_of_absent_kernel, n, kRowBlock, stream,
+             static_cast<const std::int64_t*>(locations.as<std::int64_t>()), static_cast<const bool*>(found.as<bool>()),
+             firsts.as<std::int64_t>(), n);
+      elect(tags, firsts.as<std::int64_t>(), n, Elect::kFirst, batch.inserted, stream);
+    }
+    if (!keep) elect(tags, locations.as<std::int64_t>(), n, Elect::kLast, nullptr, stream);
+    store(view, keep ? firsts.as<std::int64_t>() : locations.as<std::int64_t>(), n, batch.values, stream);
+  }
+
+  static void store(const View& view, const std::int64_t* places, std::int64_t count, const ValueBatch& values,
+                    Stream stream) {
+    if constexpr (View::kHasValue) {
+      if (view.rows.bytes != 0)
+        scatter_rows(view.rows, places, count, values, stream);
+      else
+        launch("storing values", store_values_kernel<View>, count, kRowBlock, stream, view, places, values, count);
+    }
+  }
+
+  static void fill_rows(const View& view, const std::int64_t* rows, std::int64_t count, const Uint128& element,
+                        const ApplyBatch& batch, Stream stream) {
+    const auto fill = [&](auto word) {
+      using Word = decltype(word);
+      RowShape shape{view.rows.bytes / static_cast<std::int64_t>(sizeof(Word)), 1};
+      while (shape.lanes < 32 && shape.lanes < shape.words) shape.lanes *= 2;
+      memcpy(&word, &element, sizeof word);
+      launch("filling rows", fill_rows_kernel<Word>, count * shape.lanes, kRowBlock, stream,
+             reinterpret_cast<Word*>(view.rows.data), rows, word, count, shape);
+    };
+    switch (itemsize(batch.dtype)) {
+      case 1:
+        return fill(std::uint8_t{});
+      case 2:
+        return fill(std::uint16_t{});
+      case 4:
+        return fill(std::uint32_t{});
+      case 8:
+        return fill(std::uint64_t{});
+      default:
+        return fill(Uint128{});
+    }
+  }
+};
+
+}  // namespace gpuhash::cuda

@@ -1,0 +1,164 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "cuda/check.hpp"
+#include "cuda/region/region.cuh"
+#include "table/partition_policy.hpp"
+
+/// Making plans on the host: how many bins, how long the lists.
+namespace gpuhash::cuda {
+
+/// Threads of the kernels that work off what the regions leave.
+inline constexpr std::int64_t kLeftThreads = 132 * 16 * kBlock;
+
+/// Launches `kernel` with more shared memory than it could have unasked.
+template <class... Parameters, class... Arguments>
+void launch_with_shared(const char* action, void (*kernel)(Parameters...), dim3 grid, unsigned block,
+                        std::size_t shared_bytes, Stream stream, Arguments&&... arguments) {
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shared_bytes)),
+        action);
+  launch_may_fail(action);
+  kernel<<<grid, block, shared_bytes, static_cast<cudaStream_t>(stream)>>>(std::forward<Arguments>(arguments)...);
+  check_launch(action);
+}
+
+template <class... Parameters, class... Arguments>
+void launch_regions(const char* action, void (*kernel)(Parameters...), std::uint32_t regions, std::size_t shared_bytes,
+                    Stream stream, Arguments&&... arguments) {
+  launch_with_shared(action, kernel, dim3(regions), kRegionBlock, shared_bytes, stream,
+                     std::forward<Arguments>(arguments)...);
+}
+
+/// A partitioned batch and its memory.
+template <class Item>
+struct RegionPlan final : Plan {
+  Allocation bin_items;
+  Allocation bin_positions;
+  Allocation region_items;
+  Allocation region_positions;
+  Allocation rest_items;
+  Allocation rest_positions;
+  Allocation counts;
+  PartitionedBatch<Item> batch;
+  BatchItems<Item> all;
+};
+
+/// Does the stream through the table and through the lists cost less than random accesses would? On an H200, random
+/// insertions cost about 85 ps each, and a partitioned one about 45 ps and its share of reading and writing the whole
+/// table. Where the table lies in L2, random accesses are as fast as partitioning; but a batch that fills most of it
+/// is partitioned there, too, for only that displaces keys: inserting takes a quarter longer, and lookups in the table
+/// are a third faster from then on.
+template <class View>
+bool plan_pays(const Geometry& geometry, std::int64_t keys) {
+  constexpr std::uint64_t kL2Bytes = std::uint64_t{96} << 20;
+  constexpr std::int64_t kMinKeys = std::int64_t{1} << 22;
+  constexpr std::int64_t kMinKeysInL2 = std::int64_t{1} << 19;
+  const std::uint64_t table_bytes = std::uint64_t{geometry.bucket_count} * View::kBucketBytes;
+  if (geometry.region_count > kMaxBins * kMaxBins || keys > std::int64_t{1} << 30) return false;
+  if (const std::int64_t least = partition_threshold(); least >= 0) return keys >= std::max<std::int64_t>(least, 1);
+  if (table_bytes <= kL2Bytes) {
+    const std::int64_t slots = std::int64_t{geometry.bucket_count} * View::kSlots;
+    return keys >= kMinKeysInL2 && keys >= slots / 8 * 5 && keys <= slots;  // a larger batch makes the table grow first
+  }
+  return keys >= kMinKeys && static_cast<std::uint64_t>(keys) * 96 >= table_bytes;
+}
+
+/// Room for a list of `mean` items on average: batches of distinct keys stay below, and those whose keys come a few
+/// times each mostly do.
+inline std::uint32_t list_capacity(double mean) { return static_cast<std::uint32_t>(mean + 8 * std::sqrt(mean)) + 64; }
+
+template <class T>
+bool is_aligned(const void* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % alignof(T) == 0;
+}
+
+template <class Item>
+bool has_whole_words(const KeyBatch& keys, const ValueBatch& values) {
+  using Key = decltype(Item::key);
+  if (keys.bytes != sizeof(Key) || !is_aligned<Key>(keys.data)) return false;
+  if constexpr (sizeof(Item) > sizeof(Key)) {  // not a set's
+    using Value = decltype(Item::value);
+    if (values.data != nullptr)
+      return !values.broadcast && values.bytes == sizeof(Value) && is_aligned<Value>(values.data);
+  }
+  return true;
+}
+
+template <class Item, class Merge = NoMerge>
+std::unique_ptr<RegionPlan<Item>> make_plan(DeviceContext& context, const Geometry& geometry, const KeyBatch& keys,
+                                            const ValueBatch& values, bool with_positions, Stream stream,
+                                            const Merge& merge = {}) {
+  auto plan = std::make_unique<RegionPlan<Item>>();
+  const std::uint32_t regions = geometry.region_count;
+  const double per_region = static_cast<double>(keys.count) / regions;
+  Binning binning{regions, 1, 0};
+  if (regions > kMaxBins) {
+    binning.regions_per_bin = std::max<std::uint32_t>(static_cast<std::uint32_t>(std::ceil(std::sqrt(regions))), 2);
+    binning.bins = (regions + binning.regions_per_bin - 1) / binning.regions_per_bin;
+    binning.reciprocal =
+        static_cast<std::uint32_t>(((std::uint64_t{1} << 32) + binning.regions_per_bin - 1) / binning.regions_per_bin);
+  }
+  const bool two_passes = binning.regions_per_bin > 1;
+
+  const auto items = [&](std::uint64_t count) { return Allocation(context, count * sizeof(Item), stream); };
+  const auto positions = [&](std::uint64_t count) {
+    return Allocation(context, with_positions ? count * sizeof(std::uint32_t) : 0, stream);
+  };
+  Lists<Item> bins{};
+  Lists<Item> lists{};
+  // The last bin may have fewer regions, and the last list none, but every list has the same capacity.
+  const std::uint32_t list_count = binning.bins * binning.regions_per_bin;
+  lists.capacity = list_capacity(per_region);
+  plan->region_items = items(std::uint64_t{list_count} * lists.capacity);
+  plan->region_positions = positions(std::uint64_t{list_count} * lists.capacity);
+  if (two_passes) {
+    bins.capacity = list_capacity(per_region * binning.regions_per_bin);
+    plan->bin_items = items(std::uint64_t{binning.bins} * bins.capacity);
+    plan->bin_positions = positions(std::uint64_t{binning.bins} * bins.capacity);
+  }
+  Rest<Item> rest{};
+  rest.capacity = static_cast<std::uint32_t>(keys.count / 16 + 1024);
+  plan->rest_items = items(rest.capacity);
+  plan->rest_positions = positions(rest.capacity);
+  plan->counts = Allocation(
+      context, sizeof(PartitionCounters) + sizeof(std::uint32_t) * (2 * std::uint64_t{list_count} + binning.bins),
+      stream);
+  context.fill(plan->counts.get(), 0, plan->counts.bytes(), stream);
+
+  rest.counters = plan->counts.template as<PartitionCounters>();
+  lists.counts = reinterpret_cast<std::uint32_t*>(rest.counters + 1);
+  std::uint32_t* const leavers = lists.counts + list_count;
+  bins.counts = leavers + list_count;
+  lists.items = plan->region_items.template as<Item>();
+  lists.positions = plan->region_positions.template as<std::uint32_t>();
+  bins.items = plan->bin_items.template as<Item>();
+  bins.positions = plan->bin_positions.template as<std::uint32_t>();
+  rest.items = plan->rest_items.template as<Item>();
+  rest.positions = plan->rest_positions.template as<std::uint32_t>();
+  plan->batch = {lists, leavers, rest};
+  plan->all = {keys, values, has_whole_words<Item>(keys, values)};
+
+  const auto run = [&](auto kernel_of) {
+    constexpr bool kPositions = decltype(kernel_of)::value;
+    const std::size_t shared = sizeof(Tile<Item, kPositions>);
+    const auto tiles = static_cast<unsigned>((keys.count + kTile - 1) / kTile);
+    launch_with_shared("partitioning keys", partition_batch_kernel<Item, kPositions, Merge>, dim3(tiles),
+                       kPartitionBlock, shared, stream, plan->all, geometry, binning, two_passes ? bins : lists, rest,
+                       merge);
+    if (!two_passes) return;
+    launch_with_shared("partitioning keys", partition_bin_kernel<Item, kPositions, Merge>,
+                       dim3((bins.capacity + kTile - 1) / kTile, binning.bins), kPartitionBlock, shared, stream, bins,
+                       geometry, binning, lists, rest, merge);
+  };
+  if (with_positions)
+    run(std::true_type{});
+  else
+    run(std::false_type{});
+  return plan;
+}
+
+}  // namespace gpuhash::cuda

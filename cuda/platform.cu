@@ -1,0 +1,290 @@
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gpuhash/platform.hpp>
+#include "core/fork_safe_mutex.hpp"
+#include "cuda/check.hpp"
+#include "cuda/executor.hpp"
+
+namespace gpuhash::cuda {
+namespace {
+
+cudaStream_t handle(Stream stream) { return static_cast<cudaStream_t>(stream); }
+
+/// A stream-ordered pool of our own, which keeps what it once got from the driver: allocation then costs no
+/// synchronisation. Not the device's default pool, whose settings belong to the application.
+class CudaPool final : public MemoryResource {
+ public:
+  explicit CudaPool(int device) : device_(device) {
+    const DeviceGuard guard(device_);
+    cudaMemPoolProps props{};
+    props.allocType = cudaMemAllocationTypePinned;
+    props.location.type = cudaMemLocationTypeDevice;
+    props.location.id = device_;
+    check(cudaMemPoolCreate(&pool_, &props), "creating a CUDA memory pool");
+    std::uint64_t keep = ~std::uint64_t{0};
+    check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep), "configuring a CUDA memory pool");
+  }
+
+  void* allocate(std::size_t bytes, Stream stream) override {
+    const DeviceGuard guard(device_);
+    void* data = nullptr;
+    cudaError_t status = cudaMallocFromPoolAsync(&data, bytes, pool_, handle(stream));
+    if (status == cudaErrorMemoryAllocation && !capturing(stream)) {
+      // What the pool keeps for other streams may be free by now, and others may need what it keeps unused.
+      (void)cudaGetLastError();
+      check(cudaDeviceSynchronize(), "waiting for the GPU");
+      check(cudaMemPoolTrimTo(pool_, 0), "trimming the CUDA memory pool");
+      status = cudaMallocFromPoolAsync(&data, bytes, pool_, handle(stream));
+    }
+    check(status, ("allocating " + std::to_string(bytes) + " bytes of GPU memory").c_str());
+    return data;
+  }
+
+  void deallocate(void* data, std::size_t, Stream stream) noexcept override {
+    try {
+      const DeviceGuard guard(device_);  // the default stream is the current device's
+      if (cudaFreeAsync(data, handle(stream)) == cudaSuccess) return;
+      (void)cudaGetLastError();
+      // The stream is no more: wait for all streams instead.
+      if (cudaDeviceSynchronize() == cudaSuccess) (void)cudaFreeAsync(data, nullptr);
+      (void)cudaGetLastError();
+    } catch (const std::exception&) {
+      // At exit the driver may be gone before the last table; its memory went with it.
+    }
+  }
+
+ private:
+  static bool capturing(Stream stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    return cudaStreamIsCapturing(handle(stream), &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
+  }
+
+  int device_;
+  cudaMemPool_t pool_ = nullptr;
+};
+
+/// A caller's memory resource, with its device current while it works, whatever the thread's own.
+class OnDevice final : public MemoryResource {
+ public:
+  OnDevice(int device, std::shared_ptr<MemoryResource> memory) : device_(device), memory_(std::move(memory)) {}
+
+  void* allocate(std::size_t bytes, Stream stream) override {
+    const DeviceGuard guard(device_);
+    return memory_->allocate(bytes, stream);
+  }
+  void deallocate(void* data, std::size_t bytes, Stream stream) noexcept override {
+    std::optional<DeviceGuard> guard;
+    try {
+      guard.emplace(device_);
+    } catch (const std::exception&) {
+      // At exit the driver may be gone; the resource has to know of its memory's end all the same.
+    }
+    memory_->deallocate(data, bytes, stream);
+  }
+
+ private:
+  int device_;
+  std::shared_ptr<MemoryResource> memory_;
+};
+
+class CudaFence final : public Fence {
+ public:
+  explicit CudaFence(int device) : device_(device) {
+    const DeviceGuard guard(device_);
+    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "creating a CUDA event");
+  }
+  ~CudaFence() override {
+    try {
+      const DeviceGuard guard(device_);  // without a context, the runtime would make one on GPU 0
+      (void)cudaEventDestroy(event_);
+    } catch (const std::exception&) {
+      // At exit the driver may be gone before the last table.
+    }
+  }
+  CudaFence(const CudaFence&) = delete;
+  CudaFence& operator=(const CudaFence&) = delete;
+
+  void record(Stream stream) override {
+    const DeviceGuard guard(device_);
+    check(cudaEventRecord(event_, handle(stream)), "recording a CUDA event");
+  }
+  void wait(Stream stream) override {
+    const DeviceGuard guard(device_);
+    check(cudaStreamWaitEvent(handle(stream), event_, 0), "waiting for a CUDA event");
+  }
+
+ private:
+  int device_;
+  cudaEvent_t event_ = nullptr;
+};
+
+class CudaContext final : public DeviceContext {
+ public:
+  CudaContext(int device, std::shared_ptr<MemoryResource> memory)
+      : DeviceContext({"cuda", device}, std::move(memory)) {}
+  ~CudaContext() override {
+    const cudaStream_t stream = own_stream_.load();
+    if (stream == nullptr) return;
+    try {
+      const DeviceGuard guard(device().index);
+      (void)cudaStreamDestroy(stream);  // its work is still done
+    } catch (const std::exception&) {
+      // At exit the driver may be gone before the last context.
+    }
+  }
+
+  bool is_host() const noexcept override { return false; }
+
+  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
+    move(to, from, bytes, stream, "copying GPU memory");
+  }
+  void copy_from_host(void* to, const void* from, std::size_t bytes, Stream stream) override {
+    move(to, from, bytes, stream, "copying host memory to the GPU");
+  }
+  void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) override {
+    move(to, from, bytes, stream, "copying GPU memory to the host");
+    synchronize(stream);
+  }
+  void fill(void* to, std::uint8_t byte, std::size_t bytes, Stream stream) override {
+    const DeviceGuard guard(device().index);
+    launch_may_fail("filling GPU memory");
+    check(cudaMemsetAsync(to, byte, bytes, handle(stream)), "filling GPU memory");
+  }
+  void copy_from(void* to, DeviceContext& other, const void* from, std::size_t bytes, Stream stream) override {
+    if (other.is_host()) return copy_from_host(to, from, bytes, stream);
+    if (other.device() == device()) return copy(to, from, bytes, stream);
+    if (bytes == 0) return;
+    const DeviceGuard guard(device().index);
+    const cudaError_t status =
+        cudaMemcpyPeerAsync(to, device().index, from, other.device().index, bytes, handle(stream));
+    if (status == cudaSuccess) return;
+    // Memory of a pool that the other device was given no access to, for instance: by way of the host.
+    (void)cudaGetLastError();
+    constexpr std::size_t kPiece = std::size_t{1} << 26;
+    std::vector<std::byte> host(std::min(bytes, kPiece));
+    for (std::size_t begin = 0; begin < bytes; begin += kPiece) {
+      const std::size_t count = std::min(kPiece, bytes - begin);
+      other.copy_to_host(host.data(), static_cast<const std::byte*>(from) + begin, count, other.own_stream());
+      copy_from_host(static_cast<std::byte*>(to) + begin, host.data(), count, stream);
+      synchronize(stream);
+    }
+  }
+  void synchronize(Stream stream) override {
+    const DeviceGuard guard(device().index);
+    check(cudaStreamSynchronize(handle(stream)), "waiting for a CUDA stream");
+  }
+  void synchronize_all() override {
+    const DeviceGuard guard(device().index);
+    check(cudaDeviceSynchronize(), "waiting for the GPU");
+  }
+  std::unique_ptr<Fence> make_fence() override { return std::make_unique<CudaFence>(device().index); }
+  std::uint64_t stream_id(Stream stream) override {
+    // There is one legacy default stream on a device, and most callers have no other.
+    if (stream == nullptr && legacy_id_.load(std::memory_order_relaxed) != kNoId) return legacy_id_;
+    const DeviceGuard guard(device().index);
+    unsigned long long id = 0;
+    check(cudaStreamGetId(handle(stream), &id), "reading a CUDA stream's id");
+    if (stream == nullptr) legacy_id_ = id;
+    return id;
+  }
+  Stream own_stream() override {
+    if (const cudaStream_t stream = own_stream_.load(std::memory_order_acquire)) return stream;
+    const DeviceGuard guard(device().index);
+    cudaStream_t made = nullptr;
+    check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "creating a CUDA stream");
+    cudaStream_t first = nullptr;
+    if (own_stream_.compare_exchange_strong(first, made, std::memory_order_acq_rel)) return made;
+    (void)cudaStreamDestroy(made);  // another thread was faster
+    return first;
+  }
+  bool is_capturing(Stream stream) override {
+    const DeviceGuard guard(device().index);
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(handle(stream), &status) != cudaSuccess) {
+      (void)cudaGetLastError();  // the legacy stream cannot be asked while another stream is captured
+      return false;
+    }
+    return status != cudaStreamCaptureStatusNone;
+  }
+  const Executors& executors() const override { return cuda_executors(); }
+
+ private:
+  void move(void* to, const void* from, std::size_t bytes, Stream stream, const char* action) {
+    if (bytes == 0) return;
+    const DeviceGuard guard(device().index);
+    launch_may_fail(action);
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle(stream)), action);
+  }
+
+  static constexpr auto kNoId = ~std::uint64_t{0};
+
+  std::atomic<cudaStream_t> own_stream_{nullptr};
+  std::atomic<std::uint64_t> legacy_id_{kNoId};
+};
+
+class CudaPlatform final : public Platform {
+ public:
+  std::string name() const override { return "cuda"; }
+
+  std::vector<std::string> devices() const override {
+    std::vector<std::string> found;
+    for (int device = 0; device < count().first; ++device) {
+      cudaDeviceProp prop{};
+      check(cudaGetDeviceProperties(&prop, device), "reading a GPU's properties");
+      found.push_back(std::string(prop.name) + ", compute capability " + std::to_string(prop.major) + "." +
+                      std::to_string(prop.minor) + ", " + std::to_string(prop.totalGlobalMem >> 20) + " MiB");
+    }
+    return found;
+  }
+
+  std::string unavailable_reason() const override {
+    const auto [devices, status] = count();
+    if (devices > 0) return "";
+    if (status == cudaSuccess) return "the CUDA driver finds no GPU";
+    return std::string("the CUDA driver cannot be used: ") + cudaGetErrorString(status);
+  }
+
+  std::shared_ptr<DeviceContext> make_context(int index, std::shared_ptr<MemoryResource> memory) override {
+    const int devices = count().first;
+    if (devices == 0) throw PlatformError("there is no device 'cuda' here: " + unavailable_reason());
+    if (index < 0 || index >= devices)
+      throw PlatformError("there is no device 'cuda:" + std::to_string(index) + "'; GPUs 0 to " +
+                          std::to_string(devices - 1) + " are there");
+    memory = memory == nullptr ? pool(index) : std::make_shared<OnDevice>(index, std::move(memory));
+    return std::make_shared<CudaContext>(index, std::move(memory));
+  }
+
+ private:
+  static std::pair<int, cudaError_t> count() {
+    int devices = 0;
+    const cudaError_t status = cudaGetDeviceCount(&devices);
+    if (status != cudaSuccess) (void)cudaGetLastError();
+    return {status == cudaSuccess ? devices : 0, status};
+  }
+
+  std::shared_ptr<MemoryResource> pool(int device) {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<MemoryResource>& pool = pools_[device];
+    if (pool == nullptr) pool = std::make_shared<CudaPool>(device);
+    return pool;
+  }
+
+  ForkSafeMutex mutex_;
+  std::map<int, std::shared_ptr<MemoryResource>> pools_;  // one per GPU, kept until exit
+};
+
+const bool registered = (register_platform(std::make_unique<CudaPlatform>()), true);
+
+}  // namespace
+}  // namespace gpuhash::cuda

@@ -1,0 +1,311 @@
+#include "cuda/set_routines/set_routines.hpp"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/random_seed.hpp"
+#include "cuda/check.hpp"
+#include "cuda/executor.hpp"
+#include "cuda/set_routines/batch_table.cuh"
+#include "cuda/set_routines/order_keys.hpp"
+#include "cuda/set_routines/rank_firsts.cuh"
+
+namespace gpuhash::cuda {
+namespace {
+
+template <class T>
+Allocation room_for(DeviceContext& context, std::int64_t count, Stream stream) {
+  return Allocation(context, static_cast<std::size_t>(count) * sizeof(T), stream);
+}
+
+/// Launches `kernel` with one thread per item, if there are items.
+template <class... Parameters, class... Arguments>
+void launch(const char* action, void (*kernel)(Parameters...), std::int64_t threads, unsigned block, Stream stream,
+            Arguments&&... arguments) {
+  if (threads == 0) return;
+  const auto blocks = static_cast<unsigned>((threads + block - 1) / block);
+  launch_may_fail(action);
+  kernel<<<blocks, block, 0, static_cast<cudaStream_t>(stream)>>>(std::forward<Arguments>(arguments)...);
+  check_launch(action);
+}
+
+template <class Key>
+KeySource<Key> source_of(const NumberKeys& keys) {
+  return {keys.data, keys.bytes(), number_format(keys.dtype, keys.elements)};
+}
+
+/// Smaller batches are not sampled: waiting for the sample would cost more than a table for all keys does.
+constexpr std::int64_t kMinSampled = std::int64_t{1} << 20;
+
+std::int64_t words_for(std::int64_t count) { return (count + 31) / 32; }
+std::int64_t tiles_for(std::int64_t words) { return (words + kRankTile - 1) / kRankTile; }
+
+/// The memory of one insertion of a batch.
+template <class Key, class Position>
+class BatchTable {
+ public:
+  BatchTable(DeviceContext& context, std::int64_t expected, std::int64_t count, Stream stream)
+      : count_(count), slots_(batch_size::slots_for(expected)) {
+    entries_ = room_for<Entry<Key>>(context, slots_, stream);
+    firsts_ = room_for<std::uint32_t>(context, words_for(count), stream);
+    sums_ = room_for<unsigned long long>(context, tiles_for(words_for(count)), stream);
+    status_ = room_for<BatchStatus>(context, 1, stream);
+    context.fill(entries_.get(), 0xff, entries_.bytes(), stream);
+    context.fill(firsts_.get(), 0, firsts_.bytes(), stream);
+    context.fill(status_.get(), 0, status_.bytes(), stream);
+  }
+
+  BatchTableView<Key> view() const { return {entries_.template as<Entry<Key>>(), slots_, seed_}; }
+
+  /// Has it room for all keys, whatever they are?
+  bool fits_all() const { return slots_ >= batch_size::slots_for(count_); }
+
+  void insert(const NumberKeys& keys, Position* links, Stream stream) {
+    const std::int64_t max_probes = fits_all() ? slots_ : std::min(slots_, batch_size::kMaxProbes);
+    launch("inserting a batch", insert_batch_kernel<Key, Position>, count_, kBatchBlock, stream, view(),
+           source_of<Key>(keys), count_, firsts_.template as<std::uint32_t>(), links,
+           status_.template as<BatchStatus>(), max_probes);
+  }
+
+  /// Waits.
+  std::vector<std::uint32_t> read_firsts(DeviceContext& context, Stream stream) const {
+    std::vector<std::uint32_t> firsts(static_cast<std::size_t>(words_for(count_)));
+    context.copy_to_host(firsts.data(), firsts_.get(), firsts_.bytes(), stream);
+    return firsts;
+  }
+
+  /// Waits.
+  BatchStatus count_firsts(DeviceContext& context, Stream stream) {
+    const std::int64_t words = words_for(count_);
+    launch("counting distinct keys", count_firsts_kernel, tiles_for(words) * kRankBlock, kRankBlock, stream,
+           static_cast<const std::uint32_t*>(firsts_.template as<std::uint32_t>()), words,
+           sums_.template as<unsigned long long>());
+    launch("counting distinct keys", sum_tiles_kernel, kSumBlock, kSumBlock, stream,
+           sums_.template as<unsigned long long>(), tiles_for(words), &status_.template as<BatchStatus>()->distinct);
+    BatchStatus status;
+    context.copy_to_host(&status, status_.get(), sizeof status, stream);
+    return status;
+  }
+
+  /// After count_firsts.
+  void rank_firsts(Rank<Position>* ranks, Stream stream) {
+    const std::int64_t words = words_for(count_);
+    launch("ranking distinct keys", rank_firsts_kernel<Position>, tiles_for(words) * kRankBlock, kRankBlock, stream,
+           static_cast<const std::uint32_t*>(firsts_.template as<std::uint32_t>()), words,
+           static_cast<const unsigned long long*>(sums_.template as<unsigned long long>()), ranks);
+  }
+
+ private:
+  std::int64_t count_;
+  std::int64_t slots_;
+  std::uint64_t seed_ = random_seed();  // no answer depends on it, and nobody can pick keys that meet
+  Allocation entries_;
+  Allocation firsts_;  // [ceil(n / 32)]
+  Allocation sums_;    // one per tile of them
+  Allocation status_;
+};
+
+/// Waits where it takes a sample.
+template <class Key>
+std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, Stream stream,
+                               std::int64_t most_samples = batch_size::kMaxSample) {
+  if (keys.count < kMinSampled) return keys.count;
+  const std::int64_t samples = batch_size::sample_size(keys.count, most_samples);
+  const Allocation chosen = room_for<char>(context, samples * keys.bytes(), stream);
+  launch("taking a sample", take_sample_kernel<Key>, samples, kBatchBlock, stream, source_of<Key>(keys), keys.count,
+         samples, chosen.get());
+  BatchTable<Key, std::uint32_t> table(context, samples, samples, stream);
+  table.insert({chosen.get(), samples, keys.dtype, keys.elements}, nullptr, stream);
+  return batch_size::estimate(table.read_firsts(context, stream).data(), samples, keys.count);
+}
+
+/// The distinct keys in a table; links [n] or null. Waits, unless nobody wants to know their number (null) and the
+/// table has room for all keys.
+template <class Key, class Position>
+BatchTable<Key, Position> build(DeviceContext& context, const NumberKeys& keys, Position* links, std::int64_t* distinct,
+                                Stream stream) {
+  std::int64_t expected = estimate_distinct<Key>(context, keys, stream);
+  for (;;) {
+    BatchTable<Key, Position> table(context, expected, keys.count, stream);
+    table.insert(keys, links, stream);
+    if (distinct == nullptr && table.fits_all()) return table;
+    const BatchStatus status = table.count_firsts(context, stream);
+    if (status.given_up == 0) {
+      if (distinct != nullptr) *distinct = static_cast<std::int64_t>(status.distinct);
+      return table;
+    }
+    expected = batch_size::next_estimate(expected, static_cast<std::int64_t>(status.distinct),
+                                         static_cast<std::int64_t>(status.given_up), keys.count, keys.count);
+  }
+}
+
+/// What write_kernel fills; each pointer may be null.
+struct WriteTarget {
+  void* uniques;
+  std::int64_t* codes;
+  std::int64_t* firsts;
+  const std::int64_t* places;  // [distinct keys]: ids by rank; null: the ranks are the ids
+};
+
+template <class Key, class Position>
+__global__ void __launch_bounds__(kBatchBlock)
+    write_kernel(KeySource<Key> keys, const Rank<Position>* ranks, const Position* links, std::int64_t count,
+                 WriteTarget target) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kBatchBlock + threadIdx.x;
+  if (i >= count) return;
+  std::int64_t id = 0;
+  const bool first = rank_of(ranks[i / 32], i, id);
+  if (!first) {
+    if (target.codes == nullptr) return;
+    id = follow_links(ranks, links, static_cast<std::int64_t>(__ldcs(links + i)));
+  }
+  if (target.places != nullptr) id = target.places[id];
+  if (first) {
+    if (target.uniques != nullptr) store_bytes(target.uniques, id, keys.bytes, keys.raw(i));
+    if (target.firsts != nullptr) target.firsts[id] = i;
+  }
+  if (target.codes != nullptr) __stcs(reinterpret_cast<long long*>(target.codes) + i, static_cast<long long>(id));
+}
+
+/// low and high [distinct keys]: the order words of the distinct keys, by rank; high may be null.
+template <class Key, class Position>
+__global__ void __launch_bounds__(kBatchBlock)
+    order_words_kernel(KeySource<Key> keys, const Rank<Position>* ranks, std::int64_t count, std::uint64_t* low,
+                       std::uint64_t* high) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kBatchBlock + threadIdx.x;
+  std::int64_t id = 0;
+  if (i >= count || !rank_of(ranks[i / 32], i, id)) return;
+  const Uint128 word = order_word(to_uint128(keys[i]), keys.format);
+  low[id] = word.low;
+  if (high != nullptr) high[id] = word.high;
+}
+
+template <class Key, class Position>
+class CudaFactorization final : public Factorization {
+ public:
+  CudaFactorization(DeviceContext& context, const NumberKeys& keys, bool groups, Stream stream)
+      : context_(context),
+        keys_(source_of<Key>(keys)),
+        count_(keys.count),
+        stream_(stream),
+        ranks_(room_for<Rank<Position>>(context, words_for(count_), stream)),
+        links_(room_for<Position>(context, groups ? count_ : 0, stream)) {
+    if (count_ == 0) return;
+    auto table = build<Key, Position>(context, keys, links_.template as<Position>(), &distinct_, stream);
+    table.rank_firsts(ranks_.template as<Rank<Position>>(), stream);
+  }
+
+  std::int64_t count() const override { return distinct_; }
+
+  void write(const FactorizationOutput& out) override {
+    if (count_ == 0) return;
+    const DeviceGuard guard(context_.device().index);
+    const Allocation places = room_for<std::int64_t>(context_, out.sorted ? distinct_ : 0, stream_);
+    const bool codes_wanted = out.codes == nullptr && out.counts != nullptr;
+    const Allocation scratch_codes = room_for<std::int64_t>(context_, codes_wanted ? count_ : 0, stream_);
+    std::int64_t* const codes = codes_wanted ? scratch_codes.as<std::int64_t>() : out.codes;
+    if (out.sorted) sort(places.as<std::int64_t>());
+    launch("writing distinct keys", write_kernel<Key, Position>, count_, kBatchBlock, stream_, keys_, ranks(),
+           static_cast<const Position*>(links_.template as<Position>()), count_,
+           WriteTarget{out.uniques, codes, out.firsts, places.as<std::int64_t>()});
+    if (out.counts != nullptr) count_codes(codes, out.counts);
+  }
+
+ private:
+  const Rank<Position>* ranks() const { return ranks_.template as<Rank<Position>>(); }
+
+  /// places[rank] = id in order of the keys.
+  void sort(std::int64_t* places) {
+    const std::uint32_t bits = order_bits(keys_.format);
+    const Allocation low = room_for<std::uint64_t>(context_, distinct_, stream_);
+    const Allocation high = room_for<std::uint64_t>(context_, bits > 64 ? distinct_ : 0, stream_);
+    launch("preparing a sort of keys", order_words_kernel<Key, Position>, count_, kBatchBlock, stream_, keys_, ranks(),
+           count_, low.as<std::uint64_t>(), high.as<std::uint64_t>());
+    order_keys(context_, low.as<std::uint64_t>(), high.as<std::uint64_t>(), bits, distinct_, places, stream_);
+  }
+
+  /// One more for each code, with the kernel of insert_or_apply, which has a way with codes that come often.
+  void count_codes(const std::int64_t* codes, std::int64_t* counts) {
+    const Allocation one = room_for<std::int64_t>(context_, 1, stream_);
+    context_.fill(one.get(), 0, one.bytes(), stream_);
+    context_.fill(one.get(), 1, 1, stream_);  // little-endian
+    context_.fill(counts, 0, static_cast<std::size_t>(distinct_) * sizeof(std::int64_t), stream_);
+    apply_to_cells({reinterpret_cast<std::byte*>(counts), sizeof(std::int64_t), codes, 1},
+                   {one.get(), sizeof(std::int64_t), true}, count_, ApplyOp::kAdd, DType::kInt64, stream_);
+  }
+
+  DeviceContext& context_;
+  KeySource<Key> keys_;
+  std::int64_t count_;
+  Stream stream_;
+  std::int64_t distinct_ = 0;
+  Allocation ranks_;  // [ceil(n / 32)]
+  Allocation links_;  // [n], or none
+};
+
+template <class Key, class Position>
+void find_members(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,
+                  Stream stream) {
+  const bool table_of_tests = is_table_of_tests(elements.count, tests.count);
+  const NumberKeys& stored = table_of_tests ? tests : elements;
+  const auto table = build<Key, Position>(context, stored, nullptr, nullptr, stream);
+  const auto look_up = [&](const NumberKeys& keys, auto visit) {
+    launch("looking up elements", look_up_kernel<Key, decltype(visit)>, keys.count, kBatchBlock, stream, table.view(),
+           source_of<Key>(stored), source_of<Key>(keys), keys.count, visit);
+  };
+  if (table_of_tests) return look_up(elements, WriteMask{mask, invert});
+  const Allocation met = room_for<std::uint8_t>(context, elements.count, stream);
+  context.fill(met.get(), 0, met.bytes(), stream);
+  look_up(tests, MarkMet{met.as<std::uint8_t>()});
+  look_up(elements, ReadMet{met.as<std::uint8_t>(), mask, invert});
+}
+
+class CudaSetRoutines final : public SetRoutines {
+ public:
+  std::unique_ptr<Factorization> factorize(DeviceContext& context, const NumberKeys& keys,
+                                           const FactorizationOptions& options, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    const auto make = [&]<class Key, class Position>(Key, Position) -> std::unique_ptr<Factorization> {
+      return std::make_unique<CudaFactorization<Key, Position>>(context, keys, options.groups, stream);
+    };
+    if (options.wide_positions || keys.count >= kMaxNarrowBatch)
+      return keys.bytes() <= 8 ? make(std::uint64_t{}, std::uint64_t{}) : make(Uint128{}, std::uint64_t{});
+    if (keys.bytes() <= 4) return make(std::uint32_t{}, std::uint32_t{});
+    return keys.bytes() <= 8 ? make(std::uint64_t{}, std::uint32_t{}) : make(Uint128{}, std::uint32_t{});
+  }
+
+  std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, std::int64_t samples,
+                                 Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    if (keys.bytes() <= 4) return cuda::estimate_distinct<std::uint32_t>(context, keys, stream, samples);
+    if (keys.bytes() <= 8) return cuda::estimate_distinct<std::uint64_t>(context, keys, stream, samples);
+    return cuda::estimate_distinct<Uint128>(context, keys, stream, samples);
+  }
+
+  void isin(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,
+            Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    if (elements.count == 0) return;
+    if (tests.count == 0) return context.fill(mask, invert ? 1 : 0, static_cast<std::size_t>(elements.count), stream);
+    // No links, so that one width of positions does; it is that of the marks.
+    if (elements.bytes() <= 4 && std::max(elements.count, tests.count) < kMaxNarrowBatch)
+      return find_members<std::uint32_t, std::uint32_t>(context, elements, tests, invert, mask, stream);
+    if (elements.bytes() <= 8)
+      return find_members<std::uint64_t, std::uint64_t>(context, elements, tests, invert, mask, stream);
+    find_members<Uint128, std::uint64_t>(context, elements, tests, invert, mask, stream);
+  }
+};
+
+}  // namespace
+
+const SetRoutines& cuda_set_routines() {
+  static const CudaSetRoutines routines;
+  return routines;
+}
+
+}  // namespace gpuhash::cuda
