@@ -13,28 +13,13 @@
 #include "cuda/find.cuh"
 #include "cuda/insert.cuh"
 #include "cuda/insert_rows.cuh"
+#include "cuda/launch.cuh"
 #include "cuda/partition/plan.cuh"
 #include "cuda/region/region.cuh"
 #include "cuda/rows.cuh"
 
 /// Sequences of kernels that make up the operations; nothing here waits for the device, except where it says so.
 namespace gpuhash::cuda {
-
-inline cudaStream_t handle(Stream stream) { return static_cast<cudaStream_t>(stream); }
-
-inline unsigned blocks(std::int64_t threads, unsigned block) {
-  return static_cast<unsigned>((threads + block - 1) / block);
-}
-
-/// Launches `kernel` with one thread per item, if there are items.
-template <class... Parameters, class... Arguments>
-void launch(const char* action, void (*kernel)(Parameters...), std::int64_t threads, unsigned block, Stream stream,
-            Arguments&&... arguments) {
-  if (threads == 0) return;
-  launch_may_fail(action);
-  kernel<<<blocks(threads, block), block, 0, handle(stream)>>>(std::forward<Arguments>(arguments)...);
-  check_launch(action);
-}
 
 /// The widest word that divides every row and its address.
 template <class Run>
@@ -253,11 +238,6 @@ class CudaExecutor final : public Executor<Key, Value> {
   using KeyItem = Slot<Key, NoValue>;
   static constexpr bool kPlans = sizeof(Key) <= 8;
   static constexpr bool kMayHaveRows = sizeof(Value) == sizeof(std::uint64_t);
-
-  template <class T>
-  static Allocation scratch(DeviceContext& context, std::int64_t count, Stream stream) {
-    return Allocation(context, static_cast<std::size_t>(count) * sizeof(T), stream);
-  }
 
   /// With the epoch back at 0, the tags forget the epochs of before.
   static void clear_control(DeviceContext& context, const View& view, Stream stream) {

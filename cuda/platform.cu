@@ -15,11 +15,10 @@
 #include "core/fork_safe_mutex.hpp"
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
+#include "cuda/launch.cuh"
 
 namespace gpuhash::cuda {
 namespace {
-
-cudaStream_t handle(Stream stream) { return static_cast<cudaStream_t>(stream); }
 
 /// A stream-ordered pool of our own, which keeps what it once got from the driver: allocation then costs no
 /// synchronisation. Not the device's default pool, whose settings belong to the application.

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "cuda/apply/cell.cuh"
-#include "cuda/check.hpp"
 #include "cuda/executor.hpp"
+#include "cuda/launch.cuh"
 
 /// The second half of insert_or_apply: the keys are in the table, and each value is combined with its key's cell.
 namespace gpuhash::cuda {
@@ -74,30 +74,25 @@ __global__ void __launch_bounds__(kApplyBlock)
   for (std::int64_t e = t % lanes; e < cells.elements; e += lanes) update(cell + e, op, from[e]);
 }
 
-unsigned blocks_for(std::int64_t threads) { return static_cast<unsigned>((threads + kApplyBlock - 1) / kApplyBlock); }
-
 }  // namespace
 
 void apply_to_cells(const Cells& cells, const ValueBatch& values, std::int64_t count, ApplyOp op, DType dtype,
                     Stream stream) {
   if (count == 0) return;
-  const auto queue = static_cast<cudaStream_t>(stream);
-  launch_may_fail("applying values");
   dispatch_dtype(dtype, [&](auto element) {
     using T = decltype(element);
     const T* const from = static_cast<const T*>(values.data);
     if (cells.elements == 1) {
       const std::int64_t warps = (count + 32 * kRounds - 1) / (32 * kRounds);
-      apply_scalars_kernel<T>
-          <<<blocks_for(warps * 32), kApplyBlock, 0, queue>>>(cells, from, values.broadcast, count, op);
+      launch("applying values", apply_scalars_kernel<T>, warps * 32, kApplyBlock, stream, cells, from, values.broadcast,
+             count, op);
     } else {
       int lanes = 1;
       while (lanes < 32 && lanes < cells.elements) lanes *= 2;
-      apply_rows_kernel<T>
-          <<<blocks_for(count * lanes), kApplyBlock, 0, queue>>>(cells, from, values.broadcast, count, op, lanes);
+      launch("applying values", apply_rows_kernel<T>, count * lanes, kApplyBlock, stream, cells, from, values.broadcast,
+             count, op, lanes);
     }
   });
-  check_launch("applying values");
 }
 
 Uint128 identity_bits(ApplyOp op, DType dtype) {

@@ -5,6 +5,7 @@
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
 #include "cuda/insert.cuh"
+#include "cuda/launch.cuh"
 #include "cuda/partition/plan.cuh"
 
 /// While a batch is partitioned, duplicates within a tile are merged: a key that comes in every tile then takes a few
@@ -120,11 +121,8 @@ void apply_planned(DeviceContext& context, const View& view, const ApplyBatch& b
   if (batch.inserted != nullptr) context.fill(batch.inserted, 0, static_cast<std::size_t>(batch.keys.count), stream);
   launch_regions("applying values", apply_region_kernel<View>, view.geometry.region_count, sizeof(SharedRegion<View>),
                  stream, view, plan.batch, batch.into_empty, reducer, batch.inserted);
-  launch_may_fail("applying values");
-  apply_left_kernel<View>
-      <<<static_cast<unsigned>(kLeftThreads / kBlock), kBlock, 0, static_cast<cudaStream_t>(stream)>>>(
-          view, plan.batch, plan.all, reducer, batch.inserted);
-  check_launch("applying values");
+  launch("applying values", apply_left_kernel<View>, kLeftThreads, kBlock, stream, view, plan.batch, plan.all, reducer,
+         batch.inserted);
 }
 
 }  // namespace gpuhash::cuda

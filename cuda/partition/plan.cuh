@@ -4,7 +4,7 @@
 #include <cmath>
 #include <memory>
 
-#include "cuda/check.hpp"
+#include "cuda/launch.cuh"
 #include "cuda/region/region.cuh"
 #include "table/partition_policy.hpp"
 
@@ -13,18 +13,6 @@ namespace gpuhash::cuda {
 
 /// Threads of the kernels that work off what the regions leave.
 inline constexpr std::int64_t kLeftThreads = 132 * 16 * kBlock;
-
-/// Launches `kernel` with more shared memory than it could have unasked.
-template <class... Parameters, class... Arguments>
-void launch_with_shared(const char* action, void (*kernel)(Parameters...), dim3 grid, unsigned block,
-                        std::size_t shared_bytes, Stream stream, Arguments&&... arguments) {
-  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(shared_bytes)),
-        action);
-  launch_may_fail(action);
-  kernel<<<grid, block, shared_bytes, static_cast<cudaStream_t>(stream)>>>(std::forward<Arguments>(arguments)...);
-  check_launch(action);
-}
 
 template <class... Parameters, class... Arguments>
 void launch_regions(const char* action, void (*kernel)(Parameters...), std::uint32_t regions, std::size_t shared_bytes,

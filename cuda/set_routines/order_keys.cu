@@ -7,13 +7,12 @@
 #include <limits>
 
 #include "cuda/check.hpp"
+#include "cuda/launch.cuh"
 
 namespace gpuhash::cuda {
 namespace {
 
 constexpr unsigned kOrderBlock = 256;
-
-unsigned blocks_for(std::int64_t threads) { return static_cast<unsigned>((threads + kOrderBlock - 1) / kOrderBlock); }
 
 template <class Id>
 __global__ void __launch_bounds__(kOrderBlock) number_kernel(Id* ids, std::int64_t count) {
@@ -40,42 +39,34 @@ __global__ void __launch_bounds__(kOrderBlock) invert_kernel(const Id* ids, std:
 template <class Id>
 void sort_pairs(DeviceContext& context, cub::DoubleBuffer<std::uint64_t>& words, cub::DoubleBuffer<Id>& ids,
                 std::int64_t count, std::uint32_t bits, Stream stream) {
-  const auto queue = static_cast<cudaStream_t>(stream);
   std::size_t bytes = 0;
-  check(cub::DeviceRadixSort::SortPairs(nullptr, bytes, words, ids, count, 0, static_cast<int>(bits), queue),
+  check(cub::DeviceRadixSort::SortPairs(nullptr, bytes, words, ids, count, 0, static_cast<int>(bits), handle(stream)),
         "planning a sort of keys");
-  const Allocation scratch(context, std::max<std::size_t>(bytes, 1), stream);
+  const Allocation workspace(context, std::max<std::size_t>(bytes, 1), stream);
   launch_may_fail("sorting keys");
-  check(cub::DeviceRadixSort::SortPairs(scratch.get(), bytes, words, ids, count, 0, static_cast<int>(bits), queue),
+  check(cub::DeviceRadixSort::SortPairs(workspace.get(), bytes, words, ids, count, 0, static_cast<int>(bits),
+                                        handle(stream)),
         "sorting keys");
 }
 
 template <class Id>
 void order_keys_as(DeviceContext& context, std::uint64_t* low, std::uint64_t* high, std::uint32_t bits,
                    std::int64_t count, std::int64_t* places, Stream stream) {
-  const auto queue = static_cast<cudaStream_t>(stream);
-  const unsigned blocks = blocks_for(count);
-  const Allocation spare(context, static_cast<std::size_t>(count) * sizeof(std::uint64_t), stream);
-  const Allocation numbers(context, 2 * static_cast<std::size_t>(count) * sizeof(Id), stream);
+  const Allocation spare = scratch<std::uint64_t>(context, count, stream);
+  const Allocation numbers = scratch<Id>(context, 2 * count, stream);
   cub::DoubleBuffer<Id> ids(numbers.as<Id>(), numbers.as<Id>() + count);
-  launch_may_fail("numbering keys");
-  number_kernel<<<blocks, kOrderBlock, 0, queue>>>(ids.Current(), count);
-  check_launch("numbering keys");
+  launch("numbering keys", number_kernel<Id>, count, kOrderBlock, stream, ids.Current(), count);
 
   cub::DoubleBuffer<std::uint64_t> words(low, spare.as<std::uint64_t>());
   sort_pairs(context, words, ids, count, std::min(bits, 64u), stream);
   if (bits > 64) {
     // Least significant word first: the second sort keeps the order of the first among equals.
     std::uint64_t* const gathered = words.Current();
-    launch_may_fail("gathering keys");
-    gather_words_kernel<<<blocks, kOrderBlock, 0, queue>>>(high, ids.Current(), count, gathered);
-    check_launch("gathering keys");
+    launch("gathering keys", gather_words_kernel<Id>, count, kOrderBlock, stream, high, ids.Current(), count, gathered);
     cub::DoubleBuffer<std::uint64_t> high_words(gathered, high);
     sort_pairs(context, high_words, ids, count, bits - 64, stream);
   }
-  launch_may_fail("ordering keys");
-  invert_kernel<<<blocks, kOrderBlock, 0, queue>>>(ids.Current(), count, places);
-  check_launch("ordering keys");
+  launch("ordering keys", invert_kernel<Id>, count, kOrderBlock, stream, ids.Current(), count, places);
 }
 
 }  // namespace

@@ -11,28 +11,13 @@
 #include "core/random_seed.hpp"
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
+#include "cuda/launch.cuh"
 #include "cuda/set_routines/batch_table.cuh"
 #include "cuda/set_routines/order_keys.hpp"
 #include "cuda/set_routines/rank_firsts.cuh"
 
 namespace gpuhash::cuda {
 namespace {
-
-template <class T>
-Allocation room_for(DeviceContext& context, std::int64_t count, Stream stream) {
-  return Allocation(context, static_cast<std::size_t>(count) * sizeof(T), stream);
-}
-
-/// Launches `kernel` with one thread per item, if there are items.
-template <class... Parameters, class... Arguments>
-void launch(const char* action, void (*kernel)(Parameters...), std::int64_t threads, unsigned block, Stream stream,
-            Arguments&&... arguments) {
-  if (threads == 0) return;
-  const auto blocks = static_cast<unsigned>((threads + block - 1) / block);
-  launch_may_fail(action);
-  kernel<<<blocks, block, 0, static_cast<cudaStream_t>(stream)>>>(std::forward<Arguments>(arguments)...);
-  check_launch(action);
-}
 
 template <class Key>
 KeySource<Key> source_of(const NumberKeys& keys) {
@@ -51,10 +36,10 @@ class BatchTable {
  public:
   BatchTable(DeviceContext& context, std::int64_t expected, std::int64_t count, Stream stream)
       : count_(count), slots_(batch_size::slots_for(expected)) {
-    entries_ = room_for<Entry<Key>>(context, slots_, stream);
-    firsts_ = room_for<std::uint32_t>(context, words_for(count), stream);
-    sums_ = room_for<unsigned long long>(context, tiles_for(words_for(count)), stream);
-    status_ = room_for<BatchStatus>(context, 1, stream);
+    entries_ = scratch<Entry<Key>>(context, slots_, stream);
+    firsts_ = scratch<std::uint32_t>(context, words_for(count), stream);
+    sums_ = scratch<unsigned long long>(context, tiles_for(words_for(count)), stream);
+    status_ = scratch<BatchStatus>(context, 1, stream);
     context.fill(entries_.get(), 0xff, entries_.bytes(), stream);
     context.fill(firsts_.get(), 0, firsts_.bytes(), stream);
     context.fill(status_.get(), 0, status_.bytes(), stream);
@@ -116,7 +101,7 @@ std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, S
                                std::int64_t most_samples = batch_size::kMaxSample) {
   if (keys.count < kMinSampled) return keys.count;
   const std::int64_t samples = batch_size::sample_size(keys.count, most_samples);
-  const Allocation chosen = room_for<char>(context, samples * keys.bytes(), stream);
+  const Allocation chosen = scratch<char>(context, samples * keys.bytes(), stream);
   launch("taking a sample", take_sample_kernel<Key>, samples, kBatchBlock, stream, source_of<Key>(keys), keys.count,
          samples, chosen.get());
   BatchTable<Key, std::uint32_t> table(context, samples, samples, stream);
@@ -193,8 +178,8 @@ class CudaFactorization final : public Factorization {
         keys_(source_of<Key>(keys)),
         count_(keys.count),
         stream_(stream),
-        ranks_(room_for<Rank<Position>>(context, words_for(count_), stream)),
-        links_(room_for<Position>(context, groups ? count_ : 0, stream)) {
+        ranks_(scratch<Rank<Position>>(context, words_for(count_), stream)),
+        links_(scratch<Position>(context, groups ? count_ : 0, stream)) {
     if (count_ == 0) return;
     auto table = build<Key, Position>(context, keys, links_.template as<Position>(), &distinct_, stream);
     table.rank_firsts(ranks_.template as<Rank<Position>>(), stream);
@@ -205,9 +190,9 @@ class CudaFactorization final : public Factorization {
   void write(const FactorizationOutput& out) override {
     if (count_ == 0) return;
     const DeviceGuard guard(context_.device().index);
-    const Allocation places = room_for<std::int64_t>(context_, out.sorted ? distinct_ : 0, stream_);
+    const Allocation places = scratch<std::int64_t>(context_, out.sorted ? distinct_ : 0, stream_);
     const bool codes_wanted = out.codes == nullptr && out.counts != nullptr;
-    const Allocation scratch_codes = room_for<std::int64_t>(context_, codes_wanted ? count_ : 0, stream_);
+    const Allocation scratch_codes = scratch<std::int64_t>(context_, codes_wanted ? count_ : 0, stream_);
     std::int64_t* const codes = codes_wanted ? scratch_codes.as<std::int64_t>() : out.codes;
     if (out.sorted) sort(places.as<std::int64_t>());
     launch("writing distinct keys", write_kernel<Key, Position>, count_, kBatchBlock, stream_, keys_, ranks(),
@@ -222,8 +207,8 @@ class CudaFactorization final : public Factorization {
   /// places[rank] = id in order of the keys.
   void sort(std::int64_t* places) {
     const std::uint32_t bits = order_bits(keys_.format);
-    const Allocation low = room_for<std::uint64_t>(context_, distinct_, stream_);
-    const Allocation high = room_for<std::uint64_t>(context_, bits > 64 ? distinct_ : 0, stream_);
+    const Allocation low = scratch<std::uint64_t>(context_, distinct_, stream_);
+    const Allocation high = scratch<std::uint64_t>(context_, bits > 64 ? distinct_ : 0, stream_);
     launch("preparing a sort of keys", order_words_kernel<Key, Position>, count_, kBatchBlock, stream_, keys_, ranks(),
            count_, low.as<std::uint64_t>(), high.as<std::uint64_t>());
     order_keys(context_, low.as<std::uint64_t>(), high.as<std::uint64_t>(), bits, distinct_, places, stream_);
@@ -231,7 +216,7 @@ class CudaFactorization final : public Factorization {
 
   /// One more for each code, with the kernel of insert_or_apply, which has a way with codes that come often.
   void count_codes(const std::int64_t* codes, std::int64_t* counts) {
-    const Allocation one = room_for<std::int64_t>(context_, 1, stream_);
+    const Allocation one = scratch<std::int64_t>(context_, 1, stream_);
     context_.fill(one.get(), 0, one.bytes(), stream_);
     context_.fill(one.get(), 1, 1, stream_);  // little-endian
     context_.fill(counts, 0, static_cast<std::size_t>(distinct_) * sizeof(std::int64_t), stream_);
@@ -259,7 +244,7 @@ void find_members(DeviceContext& context, const NumberKeys& elements, const Numb
            source_of<Key>(stored), source_of<Key>(keys), keys.count, visit);
   };
   if (table_of_tests) return look_up(elements, WriteMask{mask, invert});
-  const Allocation met = room_for<std::uint8_t>(context, elements.count, stream);
+  const Allocation met = scratch<std::uint8_t>(context, elements.count, stream);
   context.fill(met.get(), 0, met.bytes(), stream);
   look_up(tests, MarkMet{met.as<std::uint8_t>()});
   look_up(elements, ReadMet{met.as<std::uint8_t>(), mask, invert});
