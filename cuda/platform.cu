@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <map>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,86 +17,10 @@
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
 #include "cuda/launch.cuh"
+#include "cuda/memory_pool.hpp"
 
 namespace gpuhash::cuda {
 namespace {
-
-/// A stream-ordered pool of our own, which keeps what it once got from the driver: allocation then costs no
-/// synchronisation. Not the device's default pool, whose settings belong to the application.
-class CudaPool final : public MemoryResource {
- public:
-  explicit CudaPool(int device) : device_(device) {
-    const DeviceGuard guard(device_);
-    cudaMemPoolProps props{};
-    props.allocType = cudaMemAllocationTypePinned;
-    props.location.type = cudaMemLocationTypeDevice;
-    props.location.id = device_;
-    check(cudaMemPoolCreate(&pool_, &props), "creating a CUDA memory pool");
-    std::uint64_t keep = ~std::uint64_t{0};
-    check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep), "configuring a CUDA memory pool");
-  }
-
-  void* allocate(std::size_t bytes, Stream stream) override {
-    const DeviceGuard guard(device_);
-    void* data = nullptr;
-    cudaError_t status = cudaMallocFromPoolAsync(&data, bytes, pool_, handle(stream));
-    if (status == cudaErrorMemoryAllocation && !capturing(stream)) {
-      // What the pool keeps for other streams may be free by now, and others may need what it keeps unused.
-      (void)cudaGetLastError();
-      check(cudaDeviceSynchronize(), "waiting for the GPU");
-      check(cudaMemPoolTrimTo(pool_, 0), "trimming the CUDA memory pool");
-      status = cudaMallocFromPoolAsync(&data, bytes, pool_, handle(stream));
-    }
-    check(status, ("allocating " + std::to_string(bytes) + " bytes of GPU memory").c_str());
-    return data;
-  }
-
-  void deallocate(void* data, std::size_t, Stream stream) noexcept override {
-    try {
-      const DeviceGuard guard(device_);  // the default stream is the current device's
-      if (cudaFreeAsync(data, handle(stream)) == cudaSuccess) return;
-      (void)cudaGetLastError();
-      // The stream is no more: wait for all streams instead.
-      if (cudaDeviceSynchronize() == cudaSuccess) (void)cudaFreeAsync(data, nullptr);
-      (void)cudaGetLastError();
-    } catch (const std::exception&) {
-      // At exit the driver may be gone before the last table; its memory went with it.
-    }
-  }
-
- private:
-  static bool capturing(Stream stream) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    return cudaStreamIsCapturing(handle(stream), &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
-  }
-
-  int device_;
-  cudaMemPool_t pool_ = nullptr;
-};
-
-/// A caller's memory resource, with its device current while it works, whatever the thread's own.
-class OnDevice final : public MemoryResource {
- public:
-  OnDevice(int device, std::shared_ptr<MemoryResource> memory) : device_(device), memory_(std::move(memory)) {}
-
-  void* allocate(std::size_t bytes, Stream stream) override {
-    const DeviceGuard guard(device_);
-    return memory_->allocate(bytes, stream);
-  }
-  void deallocate(void* data, std::size_t bytes, Stream stream) noexcept override {
-    std::optional<DeviceGuard> guard;
-    try {
-      guard.emplace(device_);
-    } catch (const std::exception&) {
-      // At exit the driver may be gone; the resource has to know of its memory's end all the same.
-    }
-    memory_->deallocate(data, bytes, stream);
-  }
-
- private:
-  int device_;
-  std::shared_ptr<MemoryResource> memory_;
-};
 
 class CudaFence final : public Fence {
  public:
@@ -260,7 +185,7 @@ class CudaPlatform final : public Platform {
     if (index < 0 || index >= devices)
       throw PlatformError("there is no device 'cuda:" + std::to_string(index) + "'; GPUs 0 to " +
                           std::to_string(devices - 1) + " are there");
-    memory = memory == nullptr ? pool(index) : std::make_shared<OnDevice>(index, std::move(memory));
+    memory = memory == nullptr ? pool(index) : std::make_shared<CallersMemory>(index, std::move(memory));
     return std::make_shared<CudaContext>(index, std::move(memory));
   }
 
@@ -275,7 +200,7 @@ class CudaPlatform final : public Platform {
   std::shared_ptr<MemoryResource> pool(int device) {
     const std::lock_guard lock(mutex_);
     std::shared_ptr<MemoryResource>& pool = pools_[device];
-    if (pool == nullptr) pool = std::make_shared<CudaPool>(device);
+    if (pool == nullptr) pool = std::make_shared<MemoryPool>(device);
     return pool;
   }
 

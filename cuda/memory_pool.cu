@@ -1,0 +1,79 @@
+#include "cuda/memory_pool.hpp"
+
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "cuda/check.hpp"
+#include "cuda/launch.cuh"
+
+namespace gpuhash::cuda {
+namespace {
+
+bool capturing(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(handle(stream), &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace
+
+MemoryPool::MemoryPool(int device) : device_(device) {
+  const DeviceGuard guard(device_);
+  cudaMemPoolProps props{};
+  props.allocType = cudaMemAllocationTypePinned;
+  props.location.type = cudaMemLocationTypeDevice;
+  props.location.id = device_;
+  check(cudaMemPoolCreate(&pool_, &props), "creating a CUDA memory pool");
+  std::uint64_t keep = ~std::uint64_t{0};
+  check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep), "configuring a CUDA memory pool");
+}
+
+void* MemoryPool::allocate(std::size_t bytes, Stream stream) {
+  const DeviceGuard guard(device_);
+  void* data = nullptr;
+  cudaError_t status = cudaMallocFromPoolAsync(&data, bytes, pool_, handle(stream));
+  if (status == cudaErrorMemoryAllocation && !capturing(stream)) {
+    // What the pool keeps for other streams may be free by now, and others may need what it keeps unused.
+    (void)cudaGetLastError();
+    check(cudaDeviceSynchronize(), "waiting for the GPU");
+    check(cudaMemPoolTrimTo(pool_, 0), "trimming the CUDA memory pool");
+    status = cudaMallocFromPoolAsync(&data, bytes, pool_, handle(stream));
+  }
+  check(status, ("allocating " + std::to_string(bytes) + " bytes of GPU memory").c_str());
+  return data;
+}
+
+void MemoryPool::deallocate(void* data, std::size_t, Stream stream) noexcept {
+  try {
+    const DeviceGuard guard(device_);  // the default stream is the current device's
+    if (cudaFreeAsync(data, handle(stream)) == cudaSuccess) return;
+    (void)cudaGetLastError();
+    // The stream is no more: wait for all streams instead.
+    if (cudaDeviceSynchronize() == cudaSuccess) (void)cudaFreeAsync(data, nullptr);
+    (void)cudaGetLastError();
+  } catch (const std::exception&) {
+    // At exit the driver may be gone before the last table; its memory went with it.
+  }
+}
+
+CallersMemory::CallersMemory(int device, std::shared_ptr<MemoryResource> memory)
+    : device_(device), memory_(std::move(memory)) {}
+
+void* CallersMemory::allocate(std::size_t bytes, Stream stream) {
+  const DeviceGuard guard(device_);
+  return memory_->allocate(bytes, stream);
+}
+
+void CallersMemory::deallocate(void* data, std::size_t bytes, Stream stream) noexcept {
+  std::optional<DeviceGuard> guard;
+  try {
+    guard.emplace(device_);
+  } catch (const std::exception&) {
+    // At exit the driver may be gone; the resource has to know of its memory's end all the same.
+  }
+  memory_->deallocate(data, bytes, stream);
+}
+
+}  // namespace gpuhash::cuda
