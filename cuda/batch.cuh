@@ -26,4 +26,21 @@ __device__ __forceinline__ Value load_value(const ValueBatch& values, std::int64
   return load_bytes<Value>(values.data, values.broadcast ? 0 : i, static_cast<std::uint32_t>(values.bytes));
 }
 
+template <class T>
+bool is_aligned(const void* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % alignof(T) == 0;
+}
+
+template <class Item>
+bool has_whole_words(const KeyBatch& keys, const ValueBatch& values) {
+  using Key = decltype(Item::key);
+  if (keys.bytes != sizeof(Key) || !is_aligned<Key>(keys.data)) return false;
+  if constexpr (sizeof(Item) > sizeof(Key)) {  // not a set's
+    using Value = decltype(Item::value);
+    if (values.data != nullptr)
+      return !values.broadcast && values.bytes == sizeof(Value) && is_aligned<Value>(values.data);
+  }
+  return true;
+}
+
 }  // namespace gpuhash::cuda

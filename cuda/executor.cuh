@@ -2,11 +2,13 @@
 
 #include <cuda_runtime.h>
 
-#include <numeric>
-#include <string>
+#include <algorithm>
+#include <cstdint>
+#include <memory>
 
 #include "cuda/apply/planned.hpp"
 #include "cuda/check.hpp"
+#include "cuda/election.cuh"
 #include "cuda/erase.cuh"
 #include "cuda/executor.hpp"
 #include "cuda/export.cuh"
@@ -20,40 +22,6 @@
 
 /// Sequences of kernels that make up the operations; nothing here waits for the device, except where it says so.
 namespace gpuhash::cuda {
-
-/// The widest word that divides every row and its address.
-template <class Run>
-void with_row_words(std::int64_t row_bytes, std::initializer_list<const void*> arrays, Run run) {
-  std::uint64_t bits = static_cast<std::uint64_t>(row_bytes);
-  for (const void* array : arrays) bits |= reinterpret_cast<std::uintptr_t>(array);
-  const auto shape = [&](std::int64_t word) {
-    RowShape rows{row_bytes / word, 1};
-    while (rows.lanes < 32 && rows.lanes < rows.words) rows.lanes *= 2;
-    return rows;
-  };
-  if (bits % 16 == 0) return run(uint4{}, shape(16));
-  if (bits % 4 == 0) return run(std::uint32_t{}, shape(4));
-  return run(std::uint8_t{}, shape(1));
-}
-
-inline void gather_rows(const RowView& rows, const std::int64_t* numbers, std::int64_t count, void* out,
-                        const void* fallback, Stream stream) {
-  with_row_words(rows.bytes, {rows.data, out, fallback}, [&](auto word, RowShape shape) {
-    using Word = decltype(word);
-    launch("gathering rows", gather_rows_kernel<Word>, count * shape.lanes, kRowBlock, stream, static_cast<Word*>(out),
-           reinterpret_cast<const Word*>(rows.data), numbers, static_cast<const Word*>(fallback), count, shape);
-  });
-}
-
-inline void scatter_rows(const RowView& rows, const std::int64_t* numbers, std::int64_t count, const ValueBatch& values,
-                         Stream stream) {
-  with_row_words(rows.bytes, {rows.data, values.data}, [&](auto word, RowShape shape) {
-    using Word = decltype(word);
-    launch("scattering rows", scatter_rows_kernel<Word>, count * shape.lanes, kRowBlock, stream,
-           reinterpret_cast<Word*>(rows.data), numbers, static_cast<const Word*>(values.data), values.broadcast, count,
-           shape);
-  });
-}
 
 template <class Key, class Value>
 class CudaExecutor final : public Executor<Key, Value> {
@@ -90,7 +58,7 @@ class CudaExecutor final : public Executor<Key, Value> {
     }
     if (batch.deterministic)
       insert_in_order(context, view, batch, stream);
-    else if constexpr (kMayHaveRows)
+    else if constexpr (kMayHaveRows<View>)
       insert_rows(view, batch, stream);
   }
 
@@ -237,7 +205,6 @@ class CudaExecutor final : public Executor<Key, Value> {
   using Item = typename View::SlotType;
   using KeyItem = Slot<Key, NoValue>;
   static constexpr bool kPlans = sizeof(Key) <= 8;
-  static constexpr bool kMayHaveRows = sizeof(Value) == sizeof(std::uint64_t);
 
   /// With the epoch back at 0, the tags forget the epochs of before.
   static void clear_control(DeviceContext& context, const View& view, Stream stream) {
@@ -302,150 +269,11 @@ class CudaExecutor final : public Executor<Key, Value> {
     return false;
   }
 
-  /// `absent` as in list_absent, or null.
-  static void search(const View& view, const KeyBatch& keys, const FindOutput& out, Key* absent, Stream stream) {
-    const AbsentList<Key> list{absent};
-    bool whole = has_whole_words<KeyItem>(keys, {});
-    if constexpr (kMayHaveRows) {
-      if (view.rows.bytes != 0 && out.values != nullptr) {
-        with_row_words(view.rows.bytes, {view.rows.data, out.values, out.fallback}, [&](auto word, RowShape shape) {
-          using Word = decltype(word);
-          launch("finding keys", whole ? find_kernel<View, Word, true> : find_kernel<View, Word, false>, keys.count,
-                 kFindBlock, stream, view, keys, out, list, shape);
-        });
-        return;
-      }
-    }
-    if constexpr (View::kHasValue)
-      whole = whole && (out.values == nullptr || (out.bytes == sizeof(Value) && is_aligned<Value>(out.values)));
-    launch("finding keys", whole ? find_kernel<View, void, true> : find_kernel<View, void, false>, keys.count,
-           kFindBlock, stream, view, keys, out, list, RowShape{});
-  }
-
   /// Waits.
   static std::int64_t read_size(DeviceContext& context, const View& view, Stream stream) {
     std::uint64_t size = 0;
     context.copy_to_host(&size, &view.control->size, sizeof size, stream);
     return static_cast<std::int64_t>(size);
-  }
-
-  static std::byte* value_bytes(const View& view) {
-    if constexpr (View::kHasValue)
-      return reinterpret_cast<std::byte*>(&view.slots->value);
-    else
-      return nullptr;
-  }
-
-  static void launch_insert(const View& view, const KeyBatch& keys, const ValueBatch& values,
-                            const InsertTarget& target, Stream stream) {
-    const bool whole = has_whole_words<Item>(keys, values);
-    const auto kernel = view.may_have_erased
-                            ? (whole ? insert_kernel<View, true, true> : insert_kernel<View, true, false>)
-                            : (whole ? insert_kernel<View, false, true> : insert_kernel<View, false, false>);
-    launch("inserting keys", kernel, keys.count, kBlock, stream, view, keys, values, target);
-  }
-
-  /// Keys only; with row storage, new keys get their rows.
-  static void insert_keys(const View& view, const KeyBatch& keys, bool* inserted, std::int64_t* locations,
-                          Stream stream) {
-    const bool rows = view.rows.bytes != 0;
-    launch_insert(view, keys, ValueBatch{}, InsertTarget{false, rows, inserted, locations, 0}, stream);
-    if (rows) settle_rows(view, stream);
-  }
-
-  static void elect(const Tags& tags, std::int64_t* places, std::int64_t count, Elect elect, bool* won, Stream stream) {
-    launch("electing writers", reset_tags_kernel, count, kRowBlock, stream, tags, places, count, elect);
-    launch("electing writers", vote_kernel, count, kRowBlock, stream, tags, places, count, elect);
-    launch("electing writers", count_votes_kernel, count, kRowBlock, stream, tags, places, count, won);
-  }
-
-  static void insert_rows(const View& view, const InsertBatch& batch, Stream stream) {
-    with_row_words(view.rows.bytes, {view.rows.data, batch.values.data}, [&](auto word, RowShape shape) {
-      using Word = decltype(word);
-      launch("inserting rows",
-             view.may_have_erased ? insert_rows_kernel<View, true, Word> : insert_rows_kernel<View, false, Word>,
-             batch.keys.count, kBlock, stream, view, batch, shape);
-    });
-    settle_rows(view, stream);
-  }
-
-  static void settle_rows(const View& view, Stream stream) {
-    launch("settling rows", settle_rows_kernel<View>, kRowBlock, kRowBlock, stream, view);
-  }
-
-  static Tags row_tags(const View& view) {
-    return {reinterpret_cast<std::byte*>(view.rows.tags), sizeof(std::uint32_t)};
-  }
-
-  /// As a loop over the batch would: the first of a new key's duplicates is the one that inserts, the last assigns.
-  static void insert_in_order(DeviceContext& context, const View& view, const InsertBatch& batch, Stream stream) {
-    const std::int64_t n = batch.keys.count;
-    const bool rows = view.rows.bytes != 0;
-    const bool keep = batch.mode == InsertMode::kKeep;
-    const bool first_wanted = keep || batch.inserted != nullptr;
-    const Allocation locations = scratch<std::int64_t>(context, n, stream);
-    const Allocation firsts = scratch<std::int64_t>(context, first_wanted ? n : 0, stream);
-    const Allocation found = scratch<bool>(context, first_wanted ? n : 0, stream);
-    // A set has no value in which to vote.
-    const Allocation set_tags =
-        scratch<std::uint32_t>(context, View::kHasValue ? 0 : static_cast<std::int64_t>(view.slot_count()), stream);
-
-    if (first_wanted) {
-      FindOutput out{};
-      out.found = found.as<bool>();
-      search(view, batch.keys, out, nullptr, stream);
-    }
-    insert_keys(view, batch.keys, nullptr, locations.as<std::int64_t>(), stream);
-    if constexpr (View::kHasValue) {
-      if (rows)
-        launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view,
-               locations.as<std::int64_t>(), nullptr, n);
-    }
-    const Tags tags = rows              ? row_tags(view)
-                      : View::kHasValue ? Tags{value_bytes(view), sizeof(typename View::SlotType)}
-                                        : Tags{set_tags.as<std::byte>(), sizeof(std::uint32_t)};
-    if (first_wanted) {
-      launch("electing writers", places_of_absent_kernel, n, kRowBlock, stream,
-             static_cast<const std::int64_t*>(locations.as<std::int64_t>()), static_cast<const bool*>(found.as<bool>()),
-             firsts.as<std::int64_t>(), n);
-      elect(tags, firsts.as<std::int64_t>(), n, Elect::kFirst, batch.inserted, stream);
-    }
-    if (!keep) elect(tags, locations.as<std::int64_t>(), n, Elect::kLast, nullptr, stream);
-    store(view, keep ? firsts.as<std::int64_t>() : locations.as<std::int64_t>(), n, batch.values, stream);
-  }
-
-  static void store(const View& view, const std::int64_t* places, std::int64_t count, const ValueBatch& values,
-                    Stream stream) {
-    if constexpr (View::kHasValue) {
-      if (view.rows.bytes != 0)
-        scatter_rows(view.rows, places, count, values, stream);
-      else
-        launch("storing values", store_values_kernel<View>, count, kRowBlock, stream, view, places, values, count);
-    }
-  }
-
-  static void fill_rows(const View& view, const std::int64_t* rows, std::int64_t count, const Uint128& element,
-                        const ApplyBatch& batch, Stream stream) {
-    const auto fill = [&](auto word) {
-      using Word = decltype(word);
-      RowShape shape{view.rows.bytes / static_cast<std::int64_t>(sizeof(Word)), 1};
-      while (shape.lanes < 32 && shape.lanes < shape.words) shape.lanes *= 2;
-      memcpy(&word, &element, sizeof word);
-      launch("filling rows", fill_rows_kernel<Word>, count * shape.lanes, kRowBlock, stream,
-             reinterpret_cast<Word*>(view.rows.data), rows, word, count, shape);
-    };
-    switch (itemsize(batch.dtype)) {
-      case 1:
-        return fill(std::uint8_t{});
-      case 2:
-        return fill(std::uint16_t{});
-      case 4:
-        return fill(std::uint32_t{});
-      case 8:
-        return fill(std::uint64_t{});
-      default:
-        return fill(Uint128{});
-    }
   }
 };
 

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "cuda/batch.cuh"
+#include "cuda/launch.cuh"
 #include "cuda/probe.cuh"
 #include "cuda/rows.cuh"
 #include "table/executor.hpp"
@@ -100,6 +101,28 @@ __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 
     std::uint64_t* const counters[3] = {&view.control->missing, nullptr, nullptr};
     add_to_control(work, counters, {missing, 0, 0});
   }
+}
+
+/// `absent` as in list_absent, or null.
+template <class View>
+void search(const View& view, const KeyBatch& keys, const FindOutput& out, typename View::Key* absent, Stream stream) {
+  using Value = typename View::Value;
+  const AbsentList<typename View::Key> list{absent};
+  bool whole = has_whole_words<Slot<typename View::Key, NoValue>>(keys, {});
+  if constexpr (kMayHaveRows<View>) {
+    if (view.rows.bytes != 0 && out.values != nullptr) {
+      with_row_words(view.rows.bytes, {view.rows.data, out.values, out.fallback}, [&](auto word, RowShape shape) {
+        using Word = decltype(word);
+        launch("finding keys", whole ? find_kernel<View, Word, true> : find_kernel<View, Word, false>, keys.count,
+               kFindBlock, stream, view, keys, out, list, shape);
+      });
+      return;
+    }
+  }
+  if constexpr (View::kHasValue)
+    whole = whole && (out.values == nullptr || (out.bytes == sizeof(Value) && is_aligned<Value>(out.values)));
+  launch("finding keys", whole ? find_kernel<View, void, true> : find_kernel<View, void, false>, keys.count, kFindBlock,
+         stream, view, keys, out, list, RowShape{});
 }
 
 }  // namespace gpuhash::cuda

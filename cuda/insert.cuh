@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cuda/batch.cuh"
+#include "cuda/launch.cuh"
 #include "cuda/probe.cuh"
 #include "cuda/rows.cuh"
 #include "table/executor.hpp"
@@ -253,6 +254,24 @@ __global__ void __launch_bounds__(kBlock) renumber_rows_kernel(View view, std::i
     source[row] = static_cast<std::int64_t>(view.slots[i].value);
     view.slots[i].value = row;
   }
+}
+
+template <class View>
+void launch_insert(const View& view, const KeyBatch& keys, const ValueBatch& values, const InsertTarget& target,
+                   Stream stream) {
+  const bool whole = has_whole_words<typename View::SlotType>(keys, values);
+  const auto kernel = view.may_have_erased
+                          ? (whole ? insert_kernel<View, true, true> : insert_kernel<View, true, false>)
+                          : (whole ? insert_kernel<View, false, true> : insert_kernel<View, false, false>);
+  launch("inserting keys", kernel, keys.count, kBlock, stream, view, keys, values, target);
+}
+
+/// Keys only; with row storage, new keys get their rows.
+template <class View>
+void insert_keys(const View& view, const KeyBatch& keys, bool* inserted, std::int64_t* locations, Stream stream) {
+  const bool rows = view.rows.bytes != 0;
+  launch_insert(view, keys, ValueBatch{}, InsertTarget{false, rows, inserted, locations, 0}, stream);
+  if (rows) settle_rows(view, stream);
 }
 
 }  // namespace gpuhash::cuda

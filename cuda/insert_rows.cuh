@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cuda/insert.cuh"
+#include "cuda/launch.cuh"
 #include "cuda/rows.cuh"
 
 namespace gpuhash::cuda {
@@ -58,6 +59,17 @@ __global__ void __launch_bounds__(kBlock) insert_rows_kernel(View view, InsertBa
         return warp_rows[k] >= 0 ? reinterpret_cast<Word*>(view.rows.data) + warp_rows[k] * shape.words : nullptr;
       });
   counts.add_to(view, work);
+}
+
+template <class View>
+void insert_rows(const View& view, const InsertBatch& batch, Stream stream) {
+  with_row_words(view.rows.bytes, {view.rows.data, batch.values.data}, [&](auto word, RowShape shape) {
+    using Word = decltype(word);
+    launch("inserting rows",
+           view.may_have_erased ? insert_rows_kernel<View, true, Word> : insert_rows_kernel<View, false, Word>,
+           batch.keys.count, kBlock, stream, view, batch, shape);
+  });
+  settle_rows(view, stream);
 }
 
 }  // namespace gpuhash::cuda

@@ -1,16 +1,23 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <initializer_list>
 
 #include "cuda/batch.cuh"
+#include "cuda/launch.cuh"
 #include "cuda/probe.cuh"
 #include "table/executor.hpp"
 
-/// Row storage: whole rows in and out, and the choice of one writer where a batch has several values for a key.
+/// Row storage: whole rows in and out.
 namespace gpuhash::cuda {
 
 inline constexpr unsigned kRowBlock = 256;
 inline constexpr int kRowsInFlight = 4;
+
+/// Tables whose values may be row numbers.
+template <class View>
+inline constexpr bool kMayHaveRows = sizeof(typename View::Value) == sizeof(std::uint64_t);
 
 /// How a row is copied: `lanes` neighbouring threads (a power of two) move it in words as wide as its alignment allows.
 struct RowShape {
@@ -166,63 +173,68 @@ __global__ void __launch_bounds__(kRowBlock)
   locations[i] = wanted ? static_cast<std::int64_t>(view.slots[locations[i]].value) : -1;
 }
 
-/// One 32-bit tag per place, in which the positions of a batch that want the place elect one.
-struct Tags {
-  std::byte* base;
-  std::int64_t stride;  // bytes
-
-  __device__ __forceinline__ std::uint32_t* at(std::int64_t place) const {
-    return reinterpret_cast<std::uint32_t*>(base + place * stride);
-  }
-};
-
-enum class Elect : std::uint8_t { kFirst, kLast };
-
-/// Stage 1: what is in the tag must lose.
-static __global__ void __launch_bounds__(kRowBlock)
-    reset_tags_kernel(Tags tags, const std::int64_t* places, std::int64_t count, Elect elect) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
-  if (i < count && places[i] >= 0) *tags.at(places[i]) = elect == Elect::kFirst ? ~0u : 0u;
+/// The widest word that divides every row and its address.
+template <class Run>
+void with_row_words(std::int64_t row_bytes, std::initializer_list<const void*> arrays, Run run) {
+  std::uint64_t bits = static_cast<std::uint64_t>(row_bytes);
+  for (const void* array : arrays) bits |= reinterpret_cast<std::uintptr_t>(array);
+  const auto shape = [&](std::int64_t word) {
+    RowShape rows{row_bytes / word, 1};
+    while (rows.lanes < 32 && rows.lanes < rows.words) rows.lanes *= 2;
+    return rows;
+  };
+  if (bits % 16 == 0) return run(uint4{}, shape(16));
+  if (bits % 4 == 0) return run(std::uint32_t{}, shape(4));
+  return run(std::uint8_t{}, shape(1));
 }
 
-/// Stage 2: positions + 1 compete.
-static __global__ void __launch_bounds__(kRowBlock)
-    vote_kernel(Tags tags, const std::int64_t* places, std::int64_t count, Elect elect) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
-  if (i >= count || places[i] < 0) return;
-  const auto ballot = static_cast<std::uint32_t>(i + 1);
-  std::uint32_t* tag = tags.at(places[i]);
-  if (elect == Elect::kFirst)
-    atomicMin(tag, ballot);
-  else
-    atomicMax(tag, ballot);
+inline void gather_rows(const RowView& rows, const std::int64_t* numbers, std::int64_t count, void* out,
+                        const void* fallback, Stream stream) {
+  with_row_words(rows.bytes, {rows.data, out, fallback}, [&](auto word, RowShape shape) {
+    using Word = decltype(word);
+    launch("gathering rows", gather_rows_kernel<Word>, count * shape.lanes, kRowBlock, stream, static_cast<Word*>(out),
+           reinterpret_cast<const Word*>(rows.data), numbers, static_cast<const Word*>(fallback), count, shape);
+  });
 }
 
-/// Stage 3: losers forget their place; `won` (null: not wanted) says who did not.
-static __global__ void __launch_bounds__(kRowBlock)
-    count_votes_kernel(Tags tags, std::int64_t* places, std::int64_t count, bool* won) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
-  if (i >= count) return;
-  const bool winner = places[i] >= 0 && *tags.at(places[i]) == static_cast<std::uint32_t>(i + 1);
-  if (won != nullptr) won[i] = winner;
-  if (!winner) places[i] = -1;
+inline void scatter_rows(const RowView& rows, const std::int64_t* numbers, std::int64_t count, const ValueBatch& values,
+                         Stream stream) {
+  with_row_words(rows.bytes, {rows.data, values.data}, [&](auto word, RowShape shape) {
+    using Word = decltype(word);
+    launch("scattering rows", scatter_rows_kernel<Word>, count * shape.lanes, kRowBlock, stream,
+           reinterpret_cast<Word*>(rows.data), numbers, static_cast<const Word*>(values.data), values.broadcast, count,
+           shape);
+  });
 }
 
-/// Winners' values go beside their keys.
 template <class View>
-__global__ void __launch_bounds__(kRowBlock)
-    store_values_kernel(View view, const std::int64_t* places, ValueBatch values, std::int64_t count) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
-  if (i >= count || places[i] < 0) return;
-  view.slots[places[i]].value = load_value<typename View::Value>(values, i, false);
+void fill_rows(const View& view, const std::int64_t* rows, std::int64_t count, const Uint128& element,
+               const ApplyBatch& batch, Stream stream) {
+  const auto fill = [&](auto word) {
+    using Word = decltype(word);
+    RowShape shape{view.rows.bytes / static_cast<std::int64_t>(sizeof(Word)), 1};
+    while (shape.lanes < 32 && shape.lanes < shape.words) shape.lanes *= 2;
+    memcpy(&word, &element, sizeof word);
+    launch("filling rows", fill_rows_kernel<Word>, count * shape.lanes, kRowBlock, stream,
+           reinterpret_cast<Word*>(view.rows.data), rows, word, count, shape);
+  };
+  switch (itemsize(batch.dtype)) {
+    case 1:
+      return fill(std::uint8_t{});
+    case 2:
+      return fill(std::uint16_t{});
+    case 4:
+      return fill(std::uint32_t{});
+    case 8:
+      return fill(std::uint64_t{});
+    default:
+      return fill(Uint128{});
+  }
 }
 
-/// places[i] = locations[i] where absent[i]; else -1. `found` is the complement of absent.
-static __global__ void __launch_bounds__(kRowBlock)
-    places_of_absent_kernel(const std::int64_t* locations, const bool* found, std::int64_t* places,
-                            std::int64_t count) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
-  if (i < count) places[i] = found[i] ? -1 : locations[i];
+template <class View>
+void settle_rows(const View& view, Stream stream) {
+  launch("settling rows", settle_rows_kernel<View>, kRowBlock, kRowBlock, stream, view);
 }
 
 }  // namespace gpuhash::cuda

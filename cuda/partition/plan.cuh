@@ -59,23 +59,6 @@ bool plan_pays(const Geometry& geometry, std::int64_t keys) {
 /// times each mostly do.
 inline std::uint32_t list_capacity(double mean) { return static_cast<std::uint32_t>(mean + 8 * std::sqrt(mean)) + 64; }
 
-template <class T>
-bool is_aligned(const void* data) {
-  return reinterpret_cast<std::uintptr_t>(data) % alignof(T) == 0;
-}
-
-template <class Item>
-bool has_whole_words(const KeyBatch& keys, const ValueBatch& values) {
-  using Key = decltype(Item::key);
-  if (keys.bytes != sizeof(Key) || !is_aligned<Key>(keys.data)) return false;
-  if constexpr (sizeof(Item) > sizeof(Key)) {  // not a set's
-    using Value = decltype(Item::value);
-    if (values.data != nullptr)
-      return !values.broadcast && values.bytes == sizeof(Value) && is_aligned<Value>(values.data);
-  }
-  return true;
-}
-
 template <class Item, class Merge = NoMerge>
 std::unique_ptr<RegionPlan<Item>> make_plan(DeviceContext& context, const Geometry& geometry, const KeyBatch& keys,
                                             const ValueBatch& values, bool with_positions, Stream stream,
