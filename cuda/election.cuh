@@ -92,7 +92,8 @@ Tags row_tags(const View& view) {
 }
 
 template <class View>
-void store(const View& view, const std::int64_t* places, std::int64_t count, const ValueBatch& values, Stream stream) {
+void store_values(const View& view, const std::int64_t* places, std::int64_t count, const ValueBatch& values,
+                  Stream stream) {
   if constexpr (View::kHasValue) {
     if (view.rows.bytes != 0)
       scatter_rows(view.rows, places, count, values, stream);
@@ -118,7 +119,7 @@ void insert_in_order(DeviceContext& context, const View& view, const InsertBatch
   if (first_wanted) {
     FindOutput out{};
     out.found = found.as<bool>();
-    search(view, batch.keys, out, nullptr, stream);
+    launch_find(view, batch.keys, out, nullptr, stream);
   }
   insert_keys(view, batch.keys, nullptr, locations.as<std::int64_t>(), stream);
   if constexpr (View::kHasValue) {
@@ -136,7 +137,7 @@ void insert_in_order(DeviceContext& context, const View& view, const InsertBatch
     elect(tags, firsts.as<std::int64_t>(), n, Elect::kFirst, batch.inserted, stream);
   }
   if (!keep) elect(tags, locations.as<std::int64_t>(), n, Elect::kLast, nullptr, stream);
-  store(view, keep ? firsts.as<std::int64_t>() : locations.as<std::int64_t>(), n, batch.values, stream);
+  store_values(view, keep ? firsts.as<std::int64_t>() : locations.as<std::int64_t>(), n, batch.values, stream);
 }
 
 }  // namespace gpuhash::cuda

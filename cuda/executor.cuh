@@ -40,7 +40,7 @@ class CudaExecutor final : public Executor<Key, Value> {
             Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     if (out.count_missing) context.fill(&view.control->missing, 0, sizeof view.control->missing, stream);
-    search(view, keys, out, nullptr, stream);
+    launch_find(view, keys, out, nullptr, stream);
   }
 
   void insert(DeviceContext& context, const View& view, const InsertBatch& batch, Stream stream) const override {
@@ -151,7 +151,7 @@ class CudaExecutor final : public Executor<Key, Value> {
                    Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     context.fill(&view.control->absent, 0, sizeof view.control->absent, stream);
-    search(view, keys, FindOutput{}, out, stream);
+    launch_find(view, keys, FindOutput{}, out, stream);
   }
 
   void rehash(DeviceContext& context, const View& from, const View& to, bool compact_rows,

@@ -105,7 +105,8 @@ __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 
 
 /// `absent` as in list_absent, or null.
 template <class View>
-void search(const View& view, const KeyBatch& keys, const FindOutput& out, typename View::Key* absent, Stream stream) {
+void launch_find(const View& view, const KeyBatch& keys, const FindOutput& out, typename View::Key* absent,
+                 Stream stream) {
   using Value = typename View::Value;
   const AbsentList<typename View::Key> list{absent};
   bool whole = has_whole_words<Slot<typename View::Key, NoValue>>(keys, {});
