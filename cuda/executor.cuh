@@ -17,7 +17,10 @@
 #include "cuda/insert_rows.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/partition/plan.cuh"
-#include "cuda/region/region.cuh"
+#include "cuda/region/kernels.cuh"
+#include "cuda/region/left.cuh"
+#include "cuda/region/rehash.cuh"
+#include "cuda/region/shared_region.cuh"
 #include "cuda/rows.cuh"
 
 /// Sequences of kernels that make up the operations; nothing here waits for the device, except where it says so.

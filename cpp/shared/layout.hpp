@@ -31,7 +31,7 @@
 ///
 /// A *region* is a range of buckets of at most kRegionBytes. Nearly all keys lie in the region of their home bucket. So
 /// host threads that own different regions do not touch the same memory, and a block of GPU threads can work on a
-/// region in shared memory (cuda/region/region.cuh).
+/// region in shared memory (cuda/region/shared_region.cuh).
 namespace gpuhash {
 
 /// The value type of sets.

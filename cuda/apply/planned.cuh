@@ -7,6 +7,10 @@
 #include "cuda/insert.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/partition/plan.cuh"
+#include "cuda/region/chunk.cuh"
+#include "cuda/region/insert.cuh"
+#include "cuda/region/left.cuh"
+#include "cuda/region/shared_region.cuh"
 
 /// While a batch is partitioned, duplicates within a tile are merged: a key that comes in every tile then takes a few
 /// places of its list, and skewed batches need no way of their own. What is left is combined with the cells in one go

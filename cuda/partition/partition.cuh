@@ -9,7 +9,7 @@
 #include "table/executor.hpp"
 
 /// Partitioning a large batch by region, so that every line of the table is read and written once, in a stream, and all
-/// probing happens in shared memory (cuda/region/region.cuh).
+/// probing happens in shared memory (cuda/region/kernels.cuh).
 ///
 /// A random compare-and-swap per key is what an insertion costs otherwise, and there is no way around that limit of the
 /// memory system but not to make random accesses. Two passes move each item to the list of its region: first into some

@@ -5,7 +5,9 @@
 #include <memory>
 
 #include "cuda/launch.cuh"
-#include "cuda/region/region.cuh"
+#include "cuda/partition/partition.cuh"
+#include "cuda/region/left.cuh"
+#include "cuda/region/shared_region.cuh"
 #include "table/partition_policy.hpp"
 
 /// Making plans on the host: how many bins, how long the lists.

@@ -1,0 +1,187 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cuda/region/chunk.cuh"
+#include "cuda/region/displace.cuh"
+#include "cuda/region/shared_region.cuh"
+#include "shared/layout.hpp"
+
+namespace gpuhash::cuda {
+
+enum class Outcome : std::uint8_t {
+  kFound,
+  kNew,
+  kFull,  // not in this bucket, which has no free slot
+  kLeft,  // its walk leaves the region
+};
+
+/// What became of an item, and, of one that is in the table, where its slot is.
+struct Placed {
+  Outcome outcome;
+  std::uint32_t place;
+};
+
+/// As find_or_insert() in cuda/insert.cuh, by one thread and in one region. Puts the key there, and leaves the value to
+/// the caller.
+template <class View>
+__device__ __forceinline__ Placed find_or_insert_in_region(SharedRegion<View>& region, std::uint32_t first_bucket,
+                                                           Probe<typename View::Key> probe, const Geometry& geometry,
+                                                           int& filter_bits) {
+  using Key = typename View::Key;
+  using Region = SharedRegion<View>;
+  bool remembered = false;
+  bool returned = false;
+  std::uint32_t remembered_bucket = 0;
+  std::uint32_t remembered_hop = 0;
+  while (true) {
+    const std::uint32_t bucket = probe.bucket() - first_bucket;
+    const SharedSeen seen = look_in_region(region, bucket, probe.stored());
+    if (seen.hit != 0) return {Outcome::kFound, seen.hit - 1};
+    std::uint32_t free = seen.empty | seen.erased;
+    if (free != 0 && !remembered) {
+      remembered = true;
+      remembered_bucket = probe.bucket();
+      remembered_hop = probe.hop();
+    }
+    if (!returned && seen.empty == 0 && region.filter_has(bucket, probe.filter_bit())) {
+      if (probe.at_last_hop_in_region()) return {Outcome::kLeft, 0};
+      probe.next(geometry);
+    } else if (remembered && remembered_bucket == probe.bucket() && remembered_hop == probe.hop()) {
+      for (; free != 0; free &= free - 1) {
+        const std::uint32_t slot = __ffs(free) - 1;
+        const std::uint32_t at = Region::place(bucket, slot);
+        const Key mark = seen.empty >> slot & 1 ? empty_key<Key>() : erased_key<Key>();
+        const Key was = region.swap_key(at, mark, probe.stored());
+        if (was == mark) return {Outcome::kNew, at};
+        if (was == probe.stored()) return {Outcome::kFound, at};
+      }
+      remembered = false;
+      returned = false;
+    } else if (remembered) {
+      probe.move_to(remembered_bucket, remembered_hop);
+      returned = true;
+    } else {
+      filter_bits += region.set_filter(bucket, probe.filter_bit());
+      if (probe.at_last_hop_in_region()) return {Outcome::kLeft, 0};
+      probe.next(geometry);
+    }
+  }
+}
+
+/// Inserts the keys of items [0, count) of a chunk; all threads of the block call it. load(i, item) gets item i and is
+/// false where there is none; done(i, item, outcome, place) hears what became of it and writes the value, and is not
+/// called for leavers, which the queue then knows, and of which there are as many as the result says.
+///
+/// Nearly all items find their key or an empty slot in their home bucket. The others are packed together and go on in
+/// rounds, so that lanes do not wait for the longest walk among them. Placed where they first find an empty slot, they
+/// would walk far at high load, and with them all searches for their keys: so a key that finds neither its bucket nor
+/// the next one free takes the place of one that can move on (R. P. Brent, "Reducing the retrieval time of scatter
+/// storage techniques", CACM 16, 1973). Each round has three parts:
+///
+///   1. Look into the bucket: the key may be there, or an empty slot.
+///   2. Pass buckets that are full, where the key may lie behind them, or the next one has room, or no key can move.
+///   3. Else displace a key; one item per bucket and round does, and the others look again.
+///
+/// Two duplicates never both place their key. In 1, keys only take empty slots, and the first one that two duplicates
+/// both try decides. In 2 nothing changes but filter bits, and whoever passes a bucket sets the key's bit there; in 3
+/// the bit keeps all duplicates from displacing, and those that wait find it, or the key, afterwards. What is full or
+/// stuck stays so: where one has passed, the others will.
+///
+/// kSparse: load() is false for many items, and the home buckets, too, are looked into by items packed together.
+template <class View, bool kSparse = false, class Load, class Done>
+__device__ __forceinline__ std::uint32_t insert_in_rounds(SharedRegion<View>& region, Queue& queue,
+                                                          std::uint32_t first_bucket, const Geometry& geometry,
+                                                          std::uint32_t count, int& filter_bits, Load load, Done done) {
+  using Key = typename View::Key;
+  using Item = typename View::SlotType;
+  using Region = SharedRegion<View>;
+
+  const auto look = [&](auto may_walk, const Probe<Key>& probe) -> Placed {
+    if (probe.bucket() == geometry.bucket_count) return {Outcome::kLeft, 0};
+    const std::uint32_t bucket = probe.bucket() - first_bucket;
+    const SharedSeen seen = look_in_region(region, bucket, probe.stored());
+    if (seen.hit != 0) return {Outcome::kFound, seen.hit - 1};
+    if (seen.erased != 0) {
+      if constexpr (!may_walk) return {Outcome::kFull, 0};
+      return find_or_insert_in_region(region, first_bucket, Probe<Key>(probe.stored(), geometry), geometry,
+                                      filter_bits);
+    }
+    for (std::uint32_t free = seen.empty; free != 0; free &= free - 1) {
+      const std::uint32_t at = Region::place(bucket, __ffs(free) - 1);
+      const Key was = region.swap_key(at, empty_key<Key>(), probe.stored());
+      if (was == empty_key<Key>()) return {Outcome::kNew, at};
+      if (was == probe.stored()) return {Outcome::kFound, at};
+    }
+    return {Outcome::kFull, 0};
+  };
+
+  queue.reset();
+  __syncthreads();  // the region is there, too
+  for_each_ahead<Item>(count, load, [&](std::uint32_t i, const Item& item) {
+    if constexpr (kSparse) return queue.push(i);
+    const Placed placed = look(std::false_type{}, Probe<Key>(item.key, geometry));
+    if (placed.outcome == Outcome::kFound || placed.outcome == Outcome::kNew)
+      done(i, item, placed.outcome, placed.place);
+    else
+      queue.push(i);
+  });
+  __syncthreads();
+  const std::uint32_t pending = queue.pending;
+  if (pending == 0) return 0;
+
+  bool open = false;
+  std::uint32_t at = threadIdx.x;  // in the queue
+  std::uint32_t i = 0;
+  Item item{};
+  Probe<Key> probe;
+  const auto close = [&](const Placed& placed) {
+    if (placed.outcome == Outcome::kFull || !open) return;
+    open = false;
+    if (placed.outcome == Outcome::kLeft)
+      queue.push_leaver(i);
+    else
+      done(i, item, placed.outcome, placed.place);
+  };
+  do {
+    if (!open && at < pending) {
+      i = queue.items[at];
+      load(i, item);
+      probe = Probe<Key>(item.key, geometry);
+      open = true;
+      at += kRegionBlock;
+    }
+    if (open) close(look(std::true_type{}, probe));
+    __syncthreads();
+    bool stays = false;
+    while (open && !stays) {
+      const std::uint32_t bucket = probe.bucket() - first_bucket;
+      const bool must_pass = region.filter_has(bucket, probe.filter_bit()) || queue.is_stuck(bucket);
+      const bool last = probe.at_last_hop_in_region();
+      Probe<Key> next = probe;
+      if (!last) next.next(geometry);
+      const SharedSeen seen = look_in_region(region, next.bucket() - first_bucket, probe.stored());
+      if (!must_pass && seen.empty == 0) break;
+      filter_bits += region.set_filter(bucket, probe.filter_bit());
+      probe = next;
+      stays = seen.empty != 0 || seen.erased != 0;
+      if (last) close({Outcome::kLeft, 0});
+      if (seen.hit != 0) close({Outcome::kFound, seen.hit - 1});
+    }
+    __syncthreads();
+    const std::uint32_t bucket = probe.bucket() - first_bucket;
+    if (open && !stays && !region.filter_has(bucket, probe.filter_bit()) && queue.take(bucket)) {
+      const std::uint32_t place =
+          displace_in_region(region, first_bucket, bucket, probe.stored(), geometry, filter_bits);
+      if (place != 0)
+        close({Outcome::kNew, place - 1});
+      else
+        queue.set_stuck(bucket);
+    }
+    if (!__syncthreads_or(open || at < pending)) return queue.leavers;
+    queue.end_round();
+  } while (true);
+}
+
+}  // namespace gpuhash::cuda
