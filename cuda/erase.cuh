@@ -6,8 +6,7 @@
 
 namespace gpuhash::cuda {
 
-/// Erases one key per lane; true in the one lane that did it, of all lanes of the grid with that key. A slot of a
-/// bucket that still has an empty slot becomes empty, others keep a mark (shared/layout.hpp says why). on_erased(value)
+/// Erases one key per lane; true in the one lane that did it, of all lanes of the grid with that key. on_erased(value)
 /// gets what lay beside the key.
 template <class View, class OnErased>
 __device__ __forceinline__ bool erase_one(const View& view, std::uint8_t* owners, const typename View::Key& key,
@@ -15,6 +14,7 @@ __device__ __forceinline__ bool erase_one(const View& view, std::uint8_t* owners
   using Key = typename View::Key;
   Probe<Key> probe(key, view.geometry);
   const auto ignore = [](const typename View::SlotType&, int) {};
+  const auto filter_has_key = [&] { return filter_has(view.filters, probe.bucket(), probe.filter_bit()); };
   bool gone = false;
   bool first = true;
   unsigned active = __ballot_sync(kAllLanes, open);
@@ -28,11 +28,10 @@ __device__ __forceinline__ bool erase_one(const View& view, std::uint8_t* owners
         typename View::SlotType* const slot =
             view.slots + std::uint64_t{probe.bucket()} * View::kSlots + slot_of_bit<View>(__ffs(seen.hit) - 1);
         typename View::Value value{};
-        gone = release(slot, probe.stored(), seen.empty != 0 ? empty_key<Key>() : erased_key<Key>(), value);
+        gone = release(slot, probe.stored(), mark_of_erased<Key>(seen.empty != 0), value);
         if (gone) on_erased(value);
         open = false;
-      } else if (seen.empty != 0 || !filter_has(view.filters, probe.bucket(), probe.filter_bit()) ||
-                 probe.exhausted(view.geometry)) {
+      } else if (search_ends(seen.empty != 0, filter_has_key) || probe.exhausted(view.geometry)) {
         open = false;
       } else {
         probe.next(view.geometry);

@@ -49,16 +49,15 @@ __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 
 
   Seen seen = look<View, true, false, true>(view, kAllLanes, probe.stored(), probe.bucket(), owners, on_hit);
   bool found = seen.hit != 0;
-  // An empty slot ends the search without a look at the filter.
-  bool open = valid && !found && seen.empty == 0 && filter_has<true>(view.filters, probe.bucket(), probe.filter_bit());
+  const auto filter_has_key = [&] { return filter_has<true>(view.filters, probe.bucket(), probe.filter_bit()); };
+  bool open = valid && !found && !search_ends(seen.empty != 0, filter_has_key);
   unsigned active = __ballot_sync(kAllLanes, open);
   while (active != 0) {
     if (open) probe.next(view.geometry);
     seen = look<View, true, false, false>(view, active, probe.stored(), probe.bucket(), owners, on_hit);
     if (open) {
       found = seen.hit != 0;
-      open = !found && seen.empty == 0 && filter_has<true>(view.filters, probe.bucket(), probe.filter_bit()) &&
-             !probe.exhausted(view.geometry);
+      open = !found && !search_ends(seen.empty != 0, filter_has_key) && !probe.exhausted(view.geometry);
     }
     active = __ballot_sync(kAllLanes, open);
   }

@@ -85,9 +85,9 @@ __device__ __forceinline__ void find_or_insert(const View& view, std::uint8_t* o
           remembered_bucket = probe.bucket();
           remembered_hop = probe.hop();
         }
-        const bool may_lie_behind = kErased && !returned && seen.empty == 0 &&
-                                    filter_has(view.filters, probe.bucket(), probe.filter_bit()) &&
-                                    !probe.exhausted(view.geometry);
+        const auto filter_has_key = [&] { return filter_has(view.filters, probe.bucket(), probe.filter_bit()); };
+        const bool may_lie_behind =
+            kErased && !returned && !search_ends(seen.empty != 0, filter_has_key) && !probe.exhausted(view.geometry);
         if (may_lie_behind) {
           probe.next(view.geometry);
         } else if (kErased ? remembered && remembered_bucket == probe.bucket() && remembered_hop == probe.hop()

@@ -151,10 +151,9 @@ struct Erasure {
       if (has_rows(view)) row_sink->give_back(slot->value);
       slot->value = empty_value<typename View::Value>();
     }
-    // Where a key may have passed, an empty slot would hide it.
-    constexpr auto kEmpty = empty_key<typename View::Key>();
-    const bool never_passed = Portable::slots_with<View>(bucket_of(view, slot), kEmpty).any();
-    slot->key = never_passed ? kEmpty : erased_key<typename View::Key>();
+    using Key = typename View::Key;
+    const auto empty = Portable::slots_with<View>(bucket_of(view, slot), empty_key<Key>());
+    slot->key = mark_of_erased<Key>(empty.any());
   }
   void absent(std::int64_t i) const {
     if (erased != nullptr) erased[i] = false;

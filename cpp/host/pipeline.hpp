@@ -238,6 +238,11 @@ class Pipeline {
   /// bucket that they have looked at: before others look there, and overtake them.
   enum class Followers { kInTurn, kAtOnce };
 
+  /// Does the search end in this bucket, which has no empty slot?
+  bool ends(const Probe<Key>& probe) const {
+    return search_ends(false, [&] { return filter_has(view_, probe.bucket(), probe.filter_bit()); });
+  }
+
   /// The bucket is full and had not the key.
   Followers go_on(Walk walk) {
     if constexpr (kPurpose == Purpose::kInsertion) {
@@ -248,8 +253,8 @@ class Pipeline {
       const auto match = Simd::template slots_with<View>(bucket, walk.probe.stored());
       if (erased.any() | match.any()) {
         // Where no key of its bit has passed, an absent one lies nowhere further on.
-        const bool passed = (view_.filters[walk.probe.bucket()] & walk.probe.filter_bit()) != 0;
-        if (!match.any() && (passed || walk.probe.hop() != 0)) return walk_anew(walk.i, walk.home);
+        const bool may_lie_behind = !ends(walk.probe);
+        if (!match.any() && (may_lie_behind || walk.probe.hop() != 0)) return walk_anew(walk.i, walk.home);
         visitor_.place(walk.i, walk.probe.stored(), (match.any() ? match : erased).first(bucket), !match.any());
         return followers_of(walk.home, walk.i);
       }
@@ -257,7 +262,7 @@ class Pipeline {
       // From outside of its region the key does not come back.
       if (walk.probe.at_last_hop_in_region()) leave_bit_of(walk, walk.probe.bucket());
       walk.before = walk.probe.bucket();
-    } else if ((view_.filters[walk.probe.bucket()] & walk.probe.filter_bit()) == 0) {
+    } else if (ends(walk.probe)) {
       if constexpr (!kEveryLook) visitor_.absent(walk.i);
       return Followers::kInTurn;
     }
@@ -277,7 +282,7 @@ class Pipeline {
 
   /// The bucket is full, like the one before. True if the key gets a place in the one before.
   bool goes_back(const Walk& walk) {
-    if ((view_.filters[walk.before] & walk.probe.filter_bit()) != 0) return false;
+    if (filter_has(view_, walk.before, walk.probe.filter_bit())) return false;
     SlotType* const slot =
         is_followed(walk.home, walk.i) ? nullptr : displace<Simd>(view_, walk.before, passed_.filter_bits);
     if (slot != nullptr)

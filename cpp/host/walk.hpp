@@ -60,6 +60,11 @@ typename View::SlotType* bucket_of(const View& view, const typename View::SlotTy
   return bucket_at(view, static_cast<std::uint64_t>(slot - view.slots) / View::kSlots);
 }
 
+template <class View>
+bool filter_has(const View& view, std::uint32_t bucket, std::uint8_t bit) {
+  return (view.filters[bucket] & bit) != 0;
+}
+
 /// Leaves a key's bit in the filter of a bucket that it passes, and counts it if it was not there.
 template <class View, class Count>
 void leave_bit(const View& view, std::uint32_t bucket, std::uint8_t bit, Count& new_filter_bits) {
@@ -110,8 +115,7 @@ template <Purpose kPurpose, class View>
         if (empty.any() || erased.any()) place.vacant = (empty.any() ? empty : erased).first(bucket);
       }
     }
-    if (empty.any()) return place;
-    if ((view.filters[probe.bucket()] & probe.filter_bit()) == 0) {
+    if (search_ends(empty.any(), [&] { return filter_has(view, probe.bucket(), probe.filter_bit()); })) {
       if (kPurpose == Purpose::kLookup || place.vacant != nullptr) return place;
       leave_bit(view, probe.bucket(), probe.filter_bit(), place.new_filter_bits);
       if (probe.hop() == kFarHops) place.far = 1;

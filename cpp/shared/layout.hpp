@@ -132,6 +132,21 @@ GPUHASH_HD constexpr Value empty_value() {
   return static_cast<Value>(0xb7b7b7b7b7b7b7b7ull);
 }
 
+/// Does a search end in a bucket of its sequence that does not hold the key? By both invariants; filter_has() says
+/// whether the bucket's filter has the key's bit. It is called only where the bucket has no empty slot: elsewhere the
+/// filter stays unread.
+template <class FilterHas>
+GPUHASH_HD constexpr bool search_ends(bool any_empty, FilterHas filter_has) {
+  return any_empty || !filter_has();
+}
+
+/// What takes the place of a key that is erased: no key has passed a bucket with an empty slot, and in any other one an
+/// empty slot would hide those that have.
+template <class Key>
+GPUHASH_HD constexpr Key mark_of_erased(bool any_empty) {
+  return any_empty ? empty_key<Key>() : erased_key<Key>();
+}
+
 /// Non-owning view of one table; kernels take it by value.
 template <class Key_, class Value_>
 struct TableView {

@@ -19,12 +19,13 @@ __device__ __forceinline__ Erasure erase_in_region(SharedRegion<View>& region, s
     const std::uint32_t bucket = probe.bucket() - first_bucket;
     const SharedSeen seen = look_in_region(region, bucket, probe.stored());
     if (seen.hit != 0) {
-      const Key mark = seen.empty != 0 ? empty_key<Key>() : erased_key<Key>();
+      const Key mark = mark_of_erased<Key>(seen.empty != 0);
       if (region.swap_key(seen.hit - 1, probe.stored(), mark) != probe.stored()) return Erasure::kAbsent;
       if constexpr (View::kHasValue) region.values[seen.hit - 1] = empty_value<typename View::Value>();
       return Erasure::kErased;
     }
-    if (seen.empty != 0 || !region.filter_has(bucket, probe.filter_bit())) return Erasure::kAbsent;
+    const auto filter_has_key = [&] { return region.filter_has(bucket, probe.filter_bit()); };
+    if (search_ends(seen.empty != 0, filter_has_key)) return Erasure::kAbsent;
     if (probe.at_last_hop_in_region()) return Erasure::kLeft;
     probe.next(geometry);
   }

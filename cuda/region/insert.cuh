@@ -45,7 +45,8 @@ __device__ __forceinline__ Placed find_or_insert_in_region(SharedRegion<View>& r
       remembered_bucket = probe.bucket();
       remembered_hop = probe.hop();
     }
-    if (!returned && seen.empty == 0 && region.filter_has(bucket, probe.filter_bit())) {
+    const auto filter_has_key = [&] { return region.filter_has(bucket, probe.filter_bit()); };
+    if (!returned && !search_ends(seen.empty != 0, filter_has_key)) {
       if (probe.at_last_hop_in_region()) return {Outcome::kLeft, 0};
       probe.next(geometry);
     } else if (remembered && remembered_bucket == probe.bucket() && remembered_hop == probe.hop()) {
