@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include <gpuhash/device_context.hpp>
+#include <gpuhash/export.hpp>
 #include "core/fork_safe_mutex.hpp"
 
 namespace gpuhash {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include <gpuhash/annotations.hpp>
+#include <gpuhash/export.hpp>
 
 /// For tests, which cannot make memory or a device fail at will: the places where those can fail ask here whether they
 /// shall. (Memory resources are injected anyway, and need nothing of this.)

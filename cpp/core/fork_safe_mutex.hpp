@@ -2,7 +2,7 @@
 
 #include <mutex>
 
-#include <gpuhash/annotations.hpp>
+#include <gpuhash/export.hpp>
 
 /// Locks and fork(). A child has only the thread that forked: a lock that another thread held stays locked in it for
 /// ever, and what it guards stays half changed. So whoever forks takes all locks first (before_fork), and gives them

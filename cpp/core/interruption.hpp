@@ -2,7 +2,7 @@
 
 #include <exception>
 
-#include <gpuhash/annotations.hpp>
+#include <gpuhash/export.hpp>
 
 /// How a long operation on the host comes to an end before it is done, as by Ctrl-C.
 namespace gpuhash {

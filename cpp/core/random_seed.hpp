@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include <gpuhash/annotations.hpp>
+#include <gpuhash/export.hpp>
 
 namespace gpuhash {
 

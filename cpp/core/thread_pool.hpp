@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpuhash/annotations.hpp>
+#include <gpuhash/export.hpp>
 
 namespace gpuhash {
 

@@ -7,7 +7,8 @@
 #include "shared/layout.hpp"
 #include "table/executor.hpp"
 
-/// The walk along a key's probe sequence, on the host: one definition for lookup, insertion and erasure.
+/// One key's walk along its probe sequence, on the host, and what it shares with walks of many keys at once
+/// (host/pipeline.hpp).
 namespace gpuhash::host {
 
 namespace detail {
@@ -97,7 +98,7 @@ struct Place {
 /// Walks until the key is found or cannot lie further on. An insertion remembers the first slot it could use, but goes
 /// on to the same end as a lookup: a key behind an erased slot would otherwise be stored twice. Only where there was no
 /// such slot does it pass buckets that no key of its filter bit has passed before.
-/// One key at a time, for the few that need it; Pipeline does the same for many at once.
+/// For the few keys that begin anew because of an erased slot (Pipeline::walk_anew); all walks begin in the pipeline.
 template <Purpose kPurpose, class View>
 [[gnu::noinline]] Place<View> walk(const View& view, Reach reach, Probe<typename View::Key> probe) {
   using Key = typename View::Key;

@@ -5,9 +5,9 @@
 #include <limits>
 #include <type_traits>
 
-#include <gpuhash/annotations.hpp>
 #include <gpuhash/batches.hpp>
 #include <gpuhash/dtype.hpp>
+#include "shared/host_device.hpp"
 
 /// The arithmetic of insert_or_apply, one definition for host and device: both give the same bits.
 namespace gpuhash {

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <limits>
 
-#include <gpuhash/annotations.hpp>
 #include "shared/hash.hpp"
+#include "shared/host_device.hpp"
 
 /// How the distinct keys of a batch are found and numbered; what the host's and the GPU's set routines share.
 ///
@@ -33,17 +33,6 @@ struct Rank {
   Position before;  // first occurrences at positions below
   std::uint32_t bits;
 };
-
-GPUHASH_HD int count_bits(std::uint32_t bits) {
-#if defined(__CUDA_ARCH__)
-  return __popc(bits);
-#else
-  // Without a machine instruction that every processor has, __builtin_popcount is a call.
-  bits -= bits >> 1 & 0x55555555u;
-  bits = (bits & 0x33333333u) + (bits >> 2 & 0x33333333u);
-  return static_cast<int>(((bits + (bits >> 4)) & 0x0f0f0f0fu) * 0x01010101u >> 24);
-#endif
-}
 
 /// Does a key occur at i for the first time? Then `id` is its rank.
 template <class Position>

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include <gpuhash/annotations.hpp>
+#include "shared/host_device.hpp"
 
 /// The hash function, one definition for host and device: a saved or moved table is found with it on either side.
 namespace gpuhash {
@@ -16,18 +16,6 @@ struct alignas(16) Uint128 {
     return ((a.low ^ b.low) | (a.high ^ b.high)) == 0;
   }
 };
-
-GPUHASH_HD std::uint64_t multiply_high(std::uint64_t a, std::uint64_t b) {
-#if defined(__CUDA_ARCH__)
-  return __umul64hi(a, b);
-#else
-  return static_cast<std::uint64_t>((static_cast<unsigned __int128>(a) * b) >> 64);
-#endif
-}
-
-GPUHASH_HD std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
-  return static_cast<std::uint32_t>((static_cast<std::uint64_t>(a) * b) >> 32);
-}
 
 namespace detail {
 

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include <gpuhash/annotations.hpp>
 #include <gpuhash/dtype.hpp>
 #include "shared/hash.hpp"
+#include "shared/host_device.hpp"
 
 /// Keys as numbers: which bit patterns are equal, and in which order numbers come.
 namespace gpuhash {

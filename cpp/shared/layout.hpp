@@ -5,8 +5,8 @@
 #include <cstring>
 #include <limits>
 
-#include <gpuhash/annotations.hpp>
 #include "shared/hash.hpp"
+#include "shared/host_device.hpp"
 
 /// The memory layout, one definition for host and device.
 ///

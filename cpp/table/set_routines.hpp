@@ -5,6 +5,7 @@
 
 #include <gpuhash/device_context.hpp>
 #include <gpuhash/dtype.hpp>
+#include <gpuhash/export.hpp>
 
 namespace gpuhash {
 

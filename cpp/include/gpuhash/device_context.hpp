@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include <gpuhash/annotations.hpp>
+#include <gpuhash/export.hpp>
 
 namespace gpuhash {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include <gpuhash/annotations.hpp>
+#include <gpuhash/export.hpp>
 
 namespace gpuhash {
 

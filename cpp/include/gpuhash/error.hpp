@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <string>
 
-#include <gpuhash/annotations.hpp>
+#include <gpuhash/export.hpp>
 
 /// One exception per cause; the bindings give each its Python type. Messages say what was given, what was expected and
 /// what to do.

@@ -5,11 +5,12 @@
 #include <vector>
 
 #include <gpuhash/device_context.hpp>
+#include <gpuhash/export.hpp>
 
 namespace gpuhash {
 
-/// A kind of device ("cpu", "cuda"), registered by name when libgpuhash is loaded. Nothing above it asks which one it
-/// got.
+/// A kind of device ("cpu", "cuda"), registered by name when libgpuhash is loaded. Tables do not ask which one they
+/// got; the bindings do, where arrays of other libraries come in and go out.
 class GPUHASH_API Platform {
  public:
   virtual ~Platform() = default;

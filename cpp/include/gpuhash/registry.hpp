@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <gpuhash/export.hpp>
 #include <gpuhash/table.hpp>
 
 /// The named tables of this process: one registry, because it lives in the one libgpuhash that all neighbours link to.

@@ -8,6 +8,7 @@
 #include <gpuhash/batches.hpp>
 #include <gpuhash/device_context.hpp>
 #include <gpuhash/dtype.hpp>
+#include <gpuhash/export.hpp>
 #include <gpuhash/memory_range.hpp>
 
 namespace gpuhash {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include <gpuhash/annotations.hpp>
 #include <gpuhash/device_context.hpp>
 #include <gpuhash/dtype.hpp>
+#include <gpuhash/export.hpp>
 
 namespace gpuhash {
 

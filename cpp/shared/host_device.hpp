@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+
+/// For code that both the host executor and the CUDA kernels call. Nowhere else does such code ask who compiles it.
+#if defined(__CUDACC__)
+#define GPUHASH_HD __host__ __device__ __forceinline__
+#else
+#define GPUHASH_HD inline
+#endif
+
+namespace gpuhash {
+
+GPUHASH_HD std::uint64_t multiply_high(std::uint64_t a, std::uint64_t b) {
+#if defined(__CUDA_ARCH__)
+  return __umul64hi(a, b);
+#else
+  return static_cast<std::uint64_t>((static_cast<unsigned __int128>(a) * b) >> 64);
+#endif
+}
+
+GPUHASH_HD std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::uint32_t>((static_cast<std::uint64_t>(a) * b) >> 32);
+}
+
+GPUHASH_HD int count_bits(std::uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __popc(bits);
+#else
+  // Without a machine instruction that every processor has, __builtin_popcount is a call.
+  bits -= bits >> 1 & 0x55555555u;
+  bits = (bits & 0x33333333u) + (bits >> 2 & 0x33333333u);
+  return static_cast<int>(((bits + (bits >> 4)) & 0x0f0f0f0fu) * 0x01010101u >> 24);
+#endif
+}
+
+}  // namespace gpuhash
