@@ -1,8 +1,6 @@
 #include "table/hash_table.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -27,19 +25,8 @@ constexpr std::int64_t kCountChunk = std::int64_t{1} << 20;
 /// Absent keys are listed in pieces of this many, so that a batch of any length takes no more memory for it.
 constexpr std::int64_t kListed = std::int64_t{1} << 22;
 
-/// Up to this load factor a batch is let into a table that can grow without a look at which of its keys are new, and
-/// the table grows afterwards if it has to. Nor do keys come far from home by chance up to here: see is_flooded().
-constexpr double kUncheckedLoadFactor = 0.92;
-
-/// A batch of this many keys that is larger than the table gets room for all of them, unless a sample says that most
-/// are duplicates, and the table shrinks afterwards if many were: a large table is filled and rebuilt faster than
-/// distinct keys are counted.
-constexpr std::int64_t kLargeBatch = std::int64_t{1} << 22;
+/// Keys of a large batch by which its share of duplicates is judged.
 constexpr std::int64_t kSample = std::int64_t{1} << 14;
-
-/// A batch of absent keys this much smaller than the table is taken to be distinct: growing early by an eighth costs
-/// less than counting.
-constexpr std::int64_t kSmallPart = 8;
 
 template <class View>
 Geometry make_geometry(std::int64_t slots, const Seeds& seeds) {
@@ -149,7 +136,7 @@ HashTable<Key, Value>::HashTable(const TableOptions& options, std::shared_ptr<De
     const Geometry largest = make_geometry<View>(std::max(*options_.max_capacity, options.capacity), {});
     options_.max_capacity = std::int64_t{largest.bucket_count} * View::kSlots;
   }
-  storage_ = allocate(geometry, key_limit(std::int64_t{geometry.bucket_count} * View::kSlots), nullptr);
+  storage_ = allocate(geometry, growth().key_limit(std::int64_t{geometry.bucket_count} * View::kSlots), nullptr);
   executor().clear(*context_, storage_.view, nullptr);
   fence_->record(nullptr);
 }
@@ -225,57 +212,11 @@ void HashTable<Key, Value>::allocate_rows(Storage& storage, std::int64_t row_cap
                        storage.row_tags.template as<std::uint32_t>(), row_capacity, options_.value_bytes()};
 }
 
-template <class Key, class Value>
-bool HashTable<Key, Value>::may_grow_beyond(std::int64_t slots) const {
-  return !options_.max_capacity || slots < *options_.max_capacity;
-}
-
-/// Keys that a table of `slots` slots takes before it has to grow; all slots where it may not.
-template <class Key, class Value>
-std::int64_t HashTable<Key, Value>::key_limit(std::int64_t slots) const {
-  if (!may_grow_beyond(slots)) return slots;
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(slots) * options_.max_load_factor));
-}
-
+/// Keys that the table takes before it has to grow.
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::current_limit() const {
-  const std::int64_t limit = key_limit(std::int64_t{storage_.view.geometry.bucket_count} * View::kSlots);
+  const std::int64_t limit = growth().key_limit(capacity_slots());
   return options_.has_rows() ? std::min(limit, storage_.view.rows.capacity) : limit;
-}
-
-/// Can a table of this load factor have room for so many keys, given memory?
-template <class Key, class Value>
-bool HashTable<Key, Value>::may_hold(std::int64_t keys) const {
-  if (options_.max_capacity) return keys <= *options_.max_capacity;
-  return std::ceil(static_cast<double>(keys) / options_.max_load_factor) <= static_cast<double>(kMostSlots);
-}
-
-/// Slots of a table whose limit is at least `keys`.
-template <class Key, class Value>
-std::int64_t HashTable<Key, Value>::slots_for(std::int64_t keys) const {
-  if (!may_hold(keys)) {
-    if (options_.max_capacity)
-      throw TableFullError("room for " + std::to_string(keys) + " keys was asked of a table that may have at most " +
-                           std::to_string(*options_.max_capacity) +
-                           " slots; erase keys, or make the table with a larger max_capacity or growth=True");
-    std::ostringstream factor;
-    factor << options_.max_load_factor;
-    throw ShapeError("room for " + std::to_string(keys) + " keys was asked of a table with a max_load_factor of " +
-                     factor.str() + ", which takes more than the " + std::to_string(kMostSlots) +
-                     " slots that are possible; ask for fewer keys, or raise the load factor");
-  }
-  const std::int64_t most = options_.max_capacity.value_or(kMostSlots);
-  const double wanted = std::ceil(static_cast<double>(keys) / options_.max_load_factor);
-  if (wanted >= static_cast<double>(most)) return most;
-  auto slots = static_cast<std::int64_t>(wanted);
-  while (slots < most && key_limit(slots) < keys) ++slots;  // rounding: once or twice
-  return slots;
-}
-
-/// The next size: doubling, so that growing costs a constant per key.
-template <class Key, class Value>
-std::int64_t HashTable<Key, Value>::grown(std::int64_t slots) const {
-  return options_.max_capacity ? std::min(2 * slots, *options_.max_capacity) : 2 * slots;
 }
 
 /// There may be up to `size` keys from now on.
@@ -297,7 +238,9 @@ Control HashTable<Key, Value>::read_control(Stream stream) {
 template <class Key, class Value>
 void HashTable<Key, Value>::take_note(const Control& control) {
   expect(static_cast<std::int64_t>(control.size));
-  worn_ = is_worn(control) || is_flooded(control);
+  const std::uint32_t buckets = storage_.view.geometry.bucket_count;
+  const auto slots = static_cast<std::uint64_t>(capacity_slots());
+  worn_ = wants_seed(control) || (!captured_ && is_worn(control, buckets, slots, fresh_filter_bits_));
 }
 
 /// Likewise; tells of what replayed graphs have lost, and may therefore not come after a change.
@@ -327,8 +270,7 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
   const std::int64_t size = size_bound_;
   const std::int64_t slots = capacity_slots();
   room.plan = make_plan();
-  room.unchecked = size + n > current_limit() && may_grow_beyond(slots) && may_hold(size + n) && !options_.has_rows() &&
-                   size + n <= static_cast<std::int64_t>(static_cast<double>(slots) * kUncheckedLoadFactor);
+  room.unchecked = size + n > current_limit() && !options_.has_rows() && growth().may_grow_afterwards(size + n, slots);
   std::int64_t added = n;
   if (size + n > current_limit() && !room.unchecked) {
     if (room.plan == nullptr && make_room_for_all(keys, control, stream)) {
@@ -340,7 +282,7 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
   }
   if (size + added > current_limit() && !room.unchecked) {
     room.plan = nullptr;  // gives its memory back first
-    rebuild(std::max(slots_for(size + added), grown(slots)), false, control, stream);
+    rebuild(growth().grown_for(size + added, slots), false, control, stream);
     room.plan = make_plan();
   }
   expect(size + added);
@@ -351,12 +293,12 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
 template <class Key, class Value>
 bool HashTable<Key, Value>::make_room_for_all(const KeyBatch& keys, const Control& control, Stream stream) {
   const std::int64_t slots = capacity_slots();
-  if (keys.count < kLargeBatch || keys.count < slots || options_.max_capacity || options_.has_rows()) return false;
+  if (options_.has_rows() || !growth().may_make_room_for_all(keys.count, slots)) return false;
   try {
     const NumberKeys numbers{keys.data, keys.count, DType::kUInt8, keys.bytes};
     if (context_->executors().set_routines->estimate_distinct(*context_, numbers, kSample, stream) < keys.count)
       return false;
-    rebuild(std::max(slots_for(size_bound_ + keys.count), grown(slots)), false, control, stream);
+    rebuild(growth().grown_for(size_bound_ + keys.count, slots), false, control, stream);
   } catch (const OutOfMemoryError&) {
     return false;
   }
@@ -370,14 +312,14 @@ std::int64_t HashTable<Key, Value>::count_new(const KeyBatch& keys, const Plan* 
   const std::int64_t n = keys.count;
   const std::int64_t size = size_bound_;
   const std::int64_t limit = current_limit();
-  const bool may_grow = may_grow_beyond(capacity_slots());
-  const std::int64_t most = options_.max_capacity ? *options_.max_capacity - size : std::int64_t{1} << 62;
+  const std::int64_t slots = capacity_slots();
+  const std::int64_t most = growth().most_new(size);
   if (plan != nullptr) {
     executor().count_absent(*context_, storage_.view, *plan, pristine_, stream);
     const Control counted = refresh(stream);
     const auto absent = static_cast<std::int64_t>(counted.absent);
     const std::int64_t at_most = std::min(n, absent + static_cast<std::int64_t>(counted.undecided));
-    const bool grows_anyway = may_grow && size + absent > limit && at_most <= most;
+    const bool grows_anyway = growth().may_grow_beyond(slots) && size + absent > limit && at_most <= most;
     if (size + at_most <= limit || grows_anyway) return at_most;
   }
 
@@ -396,7 +338,7 @@ std::int64_t HashTable<Key, Value>::count_new(const KeyBatch& keys, const Plan* 
       executor().list_absent(*context_, storage_.view, part, listed.as<Key>(), stream);
       const auto absent = static_cast<std::int64_t>(refresh(stream).absent);
       const bool is_all = part.count == n;
-      const bool few = may_grow && absent <= limit / kSmallPart && absent <= most;
+      const bool few = growth().may_grow_early(absent, size, slots, limit);
       if (is_all && (size + absent <= limit || few)) return absent;
       part = {listed.get(), absent, sizeof(Key)};
     }
@@ -422,12 +364,10 @@ void HashTable<Key, Value>::settle(const Room& room, std::int64_t keys, Stream s
   if (!room.unchecked && room.slots_before == 0 && !looks_flooded) return;
   try {
     const Control control = read_control(stream);
-    const bool may_shrink = room.slots_before != 0;
-    const std::int64_t slots =
-        std::max(slots_for(size_bound_), may_shrink ? grown(room.slots_before) : grown(capacity_slots()));
-    if (may_shrink ? capacity_slots() >= 2 * slots : size_bound_ > current_limit())
-      rebuild(slots, false, control, stream);
-    else if (is_flooded(control))
+    if (const std::optional<std::int64_t> slots =
+            growth().settled(size_bound_, capacity_slots(), current_limit(), room.slots_before))
+      rebuild(*slots, false, control, stream);
+    else if (wants_seed(control))
       rebuild(capacity_slots(), false, control, stream);
   } catch (const OutOfMemoryError&) {
     return;  // the table is whole as it is
@@ -438,22 +378,10 @@ void HashTable<Key, Value>::settle(const Room& room, std::int64_t keys, Stream s
   }
 }
 
-/// After long churn, filter bits of keys that are gone make searches go on in vain, and erased marks keep buckets full.
-/// A rebuild of the same size clears both; it comes due after as many erasures as half the slots, so its cost is
-/// spread. Not where a CUDA graph holds the addresses of the present memory.
+/// Is it to take another seed when it is next built? Not where a CUDA graph holds the addresses of the present memory.
 template <class Key, class Value>
-bool HashTable<Key, Value>::is_worn(const Control& control) const {
-  const std::uint64_t buckets = storage_.view.geometry.bucket_count;
-  return !captured_ && control.erased >= buckets * View::kSlots / 2 &&
-         control.filter_bits >= 2 * fresh_filter_bits_ + buckets / 2;
-}
-
-/// Keys that lie far from home at a load at which none gets there by chance were picked to meet, by somebody who knows
-/// the seed. Another one scatters them, and nobody outside knows it.
-template <class Key, class Value>
-bool HashTable<Key, Value>::is_flooded(const Control& control) const {
-  return !captured_ && control.far_keys >= kManyFarKeys &&
-         static_cast<double>(peak_bound_) <= static_cast<double>(capacity_slots()) * kUncheckedLoadFactor;
+bool HashTable<Key, Value>::wants_seed(const Control& control) const {
+  return !captured_ && is_flooded(control, capacity_slots(), peak_bound_);
 }
 
 /// Insertions look after the table. Whatever else has waited for the counters leaves word in worn_: a caller who asks
@@ -471,11 +399,11 @@ void HashTable<Key, Value>::maintain(const Control& control, Stream stream) {
 /// Builds the table anew with `slots` slots and swaps; all memory is allocated before any work.
 template <class Key, class Value>
 void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream) {
-  const Seeds seeds = is_flooded(control) ? Seeds{random_seed(), random_seed()} : storage_.view.geometry.seeds;
+  const Seeds seeds = wants_seed(control) ? Seeds{random_seed(), random_seed()} : storage_.view.geometry.seeds;
   const Geometry geometry = make_geometry<View>(slots, seeds);
   const std::int64_t new_slots = std::int64_t{geometry.bucket_count} * View::kSlots;
   const std::int64_t used_rows = static_cast<std::int64_t>(compact_rows ? control.size : control.next_row);
-  const std::int64_t row_capacity = options_.has_rows() ? std::max(key_limit(new_slots), used_rows) : 0;
+  const std::int64_t row_capacity = options_.has_rows() ? std::max(growth().key_limit(new_slots), used_rows) : 0;
 
   Storage next = allocate(geometry, row_capacity, stream);
   if (options_.has_rows() && !compact_rows && used_rows > 0)
@@ -646,7 +574,7 @@ void HashTable<Key, Value>::reserve(std::int64_t keys, Stream stream) {
   if (keys < 0) throw ShapeError("reserve takes a number of keys, not " + std::to_string(keys));
   const Turn turn(*this, stream);
   const Control control = refresh(stream);
-  if (keys > current_limit()) rebuild(std::max(slots_for(keys), capacity_slots()), false, control, stream);
+  if (keys > current_limit()) rebuild(std::max(growth().slots_for(keys), capacity_slots()), false, control, stream);
 }
 
 template <class Key, class Value>
@@ -654,7 +582,7 @@ void HashTable<Key, Value>::rehash(std::int64_t slots, bool compact_rows, Stream
   if (slots < 0) throw ShapeError("rehash takes a number of slots, not " + std::to_string(slots));
   const Turn turn(*this, stream);
   const Control control = refresh(stream);
-  const std::int64_t needed = slots_for(static_cast<std::int64_t>(control.size));
+  const std::int64_t needed = growth().slots_for(static_cast<std::int64_t>(control.size));
   if (options_.max_capacity && slots > *options_.max_capacity)
     throw ShapeError("rehash to " + std::to_string(slots) + " slots was asked of a table whose max_capacity is " +
                      std::to_string(*options_.max_capacity));

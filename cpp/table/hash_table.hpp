@@ -8,10 +8,12 @@
 #include "core/constants.hpp"
 #include "core/fork_safe_mutex.hpp"
 #include "table/executor.hpp"
+#include "table/growth_rule.hpp"
 
 namespace gpuhash {
 
-/// One table: its memory, the context it lives in, and the rules of growth. What touches slots is the executor's work.
+/// One table: its memory and the context it lives in. It sequences what the growth rule decides and what the executor
+/// does, whose work is all that touches slots.
 template <class Key, class Value>
 class HashTable final : public Table {
  public:
@@ -79,12 +81,8 @@ class HashTable final : public Table {
   void change(const Turn& turn, Work work);
 
   std::int64_t capacity_slots() const { return std::int64_t{storage_.view.geometry.bucket_count} * View::kSlots; }
-  bool may_grow_beyond(std::int64_t slots) const;
-  std::int64_t key_limit(std::int64_t slots) const;
+  GrowthRule growth() const { return {kMostSlots, options_.max_capacity, options_.max_load_factor}; }
   std::int64_t current_limit() const;
-  bool may_hold(std::int64_t keys) const;
-  std::int64_t slots_for(std::int64_t keys) const;
-  std::int64_t grown(std::int64_t slots) const;
 
   Control read_control(Stream stream);
   void take_note(const Control& control);
@@ -96,8 +94,7 @@ class HashTable final : public Table {
   bool make_room_for_all(const KeyBatch& keys, const Control& control, Stream stream);
   void settle(const Room& room, std::int64_t keys, Stream stream);
   std::int64_t count_new(const KeyBatch& keys, const Plan* plan, Stream stream);
-  bool is_worn(const Control& control) const;
-  bool is_flooded(const Control& control) const;
+  bool wants_seed(const Control& control) const;
   void maintain(const Control& control, Stream stream);
   void rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream);
 
@@ -113,7 +110,7 @@ class HashTable final : public Table {
   std::int64_t size_bound_ = 0;               // size is at most this, known without asking the device
   std::int64_t peak_bound_ = 0;               // the largest size_bound_ since the last rebuild
   std::uint64_t fresh_filter_bits_ = 0;       // filter bits that the last rebuild left
-  bool worn_ = false;                         // the next insertion rebuilds the table: see is_worn() and is_flooded()
+  bool worn_ = false;                         // the next insertion rebuilds the table: see take_note()
   bool broken_ = false;                       // a change has failed midway: only clear() makes the table good
   bool pristine_ = true;                      // nothing was inserted since the slots were cleared
   bool captured_ = false;                     // a CUDA graph may be replayed on this memory
