@@ -16,9 +16,6 @@ namespace {
 /// Batches are cut to this many keys, so that a key's position in its batch fits the 32-bit tags that elect writers.
 constexpr std::int64_t kMaxBatch = std::int64_t{1} << 31;
 
-/// No allocation is larger; sums of sizes do not overflow.
-constexpr std::size_t kMaxBytes = std::size_t{1} << 60;
-
 /// Distinct keys are counted in chunks of at least this many, so that the count costs few waits.
 constexpr std::int64_t kCountChunk = std::int64_t{1} << 20;
 
@@ -27,20 +24,6 @@ constexpr std::int64_t kListed = std::int64_t{1} << 22;
 
 /// Keys of a large batch by which its share of duplicates is judged.
 constexpr std::int64_t kSample = std::int64_t{1} << 14;
-
-template <class View>
-Geometry make_geometry(std::int64_t slots, const Seeds& seeds) {
-  const std::uint64_t wanted =
-      std::max<std::uint64_t>(1, (static_cast<std::uint64_t>(slots) + View::kSlots - 1) / View::kSlots);
-  if (wanted > kMaxBuckets)
-    throw ShapeError("a table of " + std::to_string(slots) + " slots was asked for; at most " +
-                     std::to_string(kMaxBuckets * View::kSlots) + " are possible");
-  // Of two geometries for the same number of buckets only one exists, so that a copy's is that of its original.
-  const std::uint64_t regions = (wanted + View::kMaxRegionBuckets - 1) / View::kMaxRegionBuckets;
-  const std::uint64_t region_buckets = (wanted + regions - 1) / regions;
-  return {static_cast<std::uint32_t>(regions * region_buckets), static_cast<std::uint32_t>(regions),
-          static_cast<std::uint32_t>(region_buckets), seeds};
-}
 
 /// The seeds of a table that is made with the options. One that is given decides all, so that tables made with it are
 /// alike; without one they differ only where nothing but a flood of picked keys goes, or a table's last free slots lie.
@@ -134,10 +117,10 @@ HashTable<Key, Value>::HashTable(const TableOptions& options, std::shared_ptr<De
     : options_(options), context_(std::move(context)), fence_(context_->make_fence()), constants_(*context_) {
   if (options_.max_capacity) {
     const Geometry largest = make_geometry<View>(std::max(*options_.max_capacity, options.capacity), {});
-    options_.max_capacity = std::int64_t{largest.bucket_count} * View::kSlots;
+    options_.max_capacity = capacity_of<View>(largest);
   }
-  storage_ = allocate(geometry, growth().key_limit(std::int64_t{geometry.bucket_count} * View::kSlots), nullptr);
-  executor().clear(*context_, storage_.view, nullptr);
+  storage_ = Storage(*context_, geometry, growth().key_limit(capacity_of<View>(geometry)), row_bytes(), nullptr);
+  executor().clear(*context_, storage_.view(), nullptr);
   fence_->record(nullptr);
 }
 
@@ -149,18 +132,11 @@ HashTable<Key, Value>::~HashTable() {
     if (unfenced_) context_->synchronize_all();
     const Stream stream = context_->own_stream();
     fence_->wait(stream);
-    set_stream(storage_, stream);
+    storage_.set_stream(stream);
     constants_.set_stream(stream);
   } catch (const CudaError&) {
     // At exit the driver may be gone before the last table; its memory went with it.
   }
-}
-
-template <class Key, class Value>
-void HashTable<Key, Value>::set_stream(Storage& storage, Stream stream) {
-  for (Allocation* memory : {&storage.slots, &storage.filters, &storage.control, &storage.free_rows, &storage.row_tags})
-    memory->set_stream(stream);
-  if (storage.rows) storage.rows->set_stream(stream);
 }
 
 /// Runs what changes the slots. Where CUDA fails between two kernels of it, nobody knows what the table holds; before
@@ -182,41 +158,11 @@ const Executor<Key, Value>& HashTable<Key, Value>::executor() const {
   return context_->executors().template get<Key, Value>();
 }
 
-template <class Key, class Value>
-auto HashTable<Key, Value>::allocate(const Geometry& geometry, std::int64_t row_capacity, Stream stream) -> Storage {
-  Storage storage;
-  storage.slots = Allocation(*context_, View::slot_bytes(geometry.bucket_count), stream);
-  storage.filters = Allocation(*context_, View::filter_bytes(geometry.bucket_count), stream);
-  storage.control = Allocation(*context_, sizeof(Control), stream);
-  storage.view.slots = storage.slots.template as<typename View::SlotType>();
-  storage.view.filters = storage.filters.template as<std::uint8_t>();
-  storage.view.control = storage.control.template as<Control>();
-  storage.view.geometry = geometry;
-  if (options_.has_rows()) allocate_rows(storage, row_capacity, stream);
-  return storage;
-}
-
-template <class Key, class Value>
-void HashTable<Key, Value>::allocate_rows(Storage& storage, std::int64_t row_capacity, Stream stream) {
-  const std::size_t rows = static_cast<std::size_t>(row_capacity);
-  const std::size_t row_bytes = static_cast<std::size_t>(options_.value_bytes());
-  std::size_t row_data_bytes = 0;
-  if (__builtin_mul_overflow(rows, row_bytes, &row_data_bytes) || row_data_bytes > kMaxBytes)
-    throw OutOfMemoryError(std::to_string(rows) + " rows of " + std::to_string(row_bytes) +
-                           " bytes were asked for; no memory holds that many");
-  // Whole words: the GPU swaps a single byte by way of the word around it.
-  storage.rows = std::make_shared<Allocation>(*context_, (row_data_bytes + 3) / 4 * 4, stream);
-  storage.free_rows = Allocation(*context_, rows * sizeof(std::int64_t), stream);
-  storage.row_tags = Allocation(*context_, rows * sizeof(std::uint32_t), stream);
-  storage.view.rows = {storage.rows->template as<std::byte>(), storage.free_rows.template as<std::int64_t>(),
-                       storage.row_tags.template as<std::uint32_t>(), row_capacity, options_.value_bytes()};
-}
-
 /// Keys that the table takes before it has to grow.
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::current_limit() const {
-  const std::int64_t limit = growth().key_limit(capacity_slots());
-  return options_.has_rows() ? std::min(limit, storage_.view.rows.capacity) : limit;
+  const std::int64_t limit = growth().key_limit(storage_.capacity());
+  return options_.has_rows() ? std::min(limit, storage_.view().rows.capacity) : limit;
 }
 
 /// There may be up to `size` keys from now on.
@@ -230,7 +176,7 @@ void HashTable<Key, Value>::expect(std::int64_t size) {
 template <class Key, class Value>
 Control HashTable<Key, Value>::read_control(Stream stream) {
   Control control;
-  context_->copy_to_host(&control, storage_.view.control, sizeof control, stream);
+  context_->copy_to_host(&control, storage_.view().control, sizeof control, stream);
   take_note(control);
   return control;
 }
@@ -238,8 +184,8 @@ Control HashTable<Key, Value>::read_control(Stream stream) {
 template <class Key, class Value>
 void HashTable<Key, Value>::take_note(const Control& control) {
   expect(static_cast<std::int64_t>(control.size));
-  const std::uint32_t buckets = storage_.view.geometry.bucket_count;
-  const auto slots = static_cast<std::uint64_t>(capacity_slots());
+  const std::uint32_t buckets = storage_.view().geometry.bucket_count;
+  const auto slots = static_cast<std::uint64_t>(storage_.capacity());
   worn_ = wants_seed(control) || (!captured_ && is_worn(control, buckets, slots, fresh_filter_bits_));
 }
 
@@ -248,7 +194,7 @@ template <class Key, class Value>
 Control HashTable<Key, Value>::refresh(Stream stream) {
   const Control control = read_control(stream);
   if (control.dropped == 0) return control;
-  context_->fill(&storage_.view.control->dropped, 0, sizeof control.dropped, stream);  // told once
+  context_->fill(&storage_.view().control->dropped, 0, sizeof control.dropped, stream);  // told once
   throw TableFullError("a replayed CUDA graph inserted more keys than the table had room for; " +
                        std::to_string(control.dropped) + " are lost: reserve more before capturing");
 }
@@ -268,7 +214,7 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
   const Control control = refresh(stream);
   maintain(control, stream);
   const std::int64_t size = size_bound_;
-  const std::int64_t slots = capacity_slots();
+  const std::int64_t slots = storage_.capacity();
   room.plan = make_plan();
   room.unchecked = size + n > current_limit() && !options_.has_rows() && growth().may_grow_afterwards(size + n, slots);
   std::int64_t added = n;
@@ -292,7 +238,7 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
 /// False where that is not worth it, not allowed, or there is no memory for it.
 template <class Key, class Value>
 bool HashTable<Key, Value>::make_room_for_all(const KeyBatch& keys, const Control& control, Stream stream) {
-  const std::int64_t slots = capacity_slots();
+  const std::int64_t slots = storage_.capacity();
   if (options_.has_rows() || !growth().may_make_room_for_all(keys.count, slots)) return false;
   try {
     const NumberKeys numbers{keys.data, keys.count, DType::kUInt8, keys.bytes};
@@ -312,10 +258,10 @@ std::int64_t HashTable<Key, Value>::count_new(const KeyBatch& keys, const Plan* 
   const std::int64_t n = keys.count;
   const std::int64_t size = size_bound_;
   const std::int64_t limit = current_limit();
-  const std::int64_t slots = capacity_slots();
+  const std::int64_t slots = storage_.capacity();
   const std::int64_t most = growth().most_new(size);
   if (plan != nullptr) {
-    executor().count_absent(*context_, storage_.view, *plan, pristine_, stream);
+    executor().count_absent(*context_, storage_.view(), *plan, pristine_, stream);
     const Control counted = refresh(stream);
     const auto absent = static_cast<std::int64_t>(counted.absent);
     const std::int64_t at_most = std::min(n, absent + static_cast<std::int64_t>(counted.undecided));
@@ -335,7 +281,7 @@ std::int64_t HashTable<Key, Value>::count_new(const KeyBatch& keys, const Plan* 
   for (std::int64_t from = 0; from < n && distinct <= most; from += room) {
     KeyBatch part = slice(keys, from, std::min(room, n - from));
     if (size != 0) {
-      executor().list_absent(*context_, storage_.view, part, listed.as<Key>(), stream);
+      executor().list_absent(*context_, storage_.view(), part, listed.as<Key>(), stream);
       const auto absent = static_cast<std::int64_t>(refresh(stream).absent);
       const bool is_all = part.count == n;
       const bool few = growth().may_grow_early(absent, size, slots, limit);
@@ -360,15 +306,15 @@ std::int64_t HashTable<Key, Value>::count_new(const KeyBatch& keys, const Plan* 
 template <class Key, class Value>
 void HashTable<Key, Value>::settle(const Room& room, std::int64_t keys, Stream stream) {
   const bool looks_flooded = context_->is_host() && keys >= static_cast<std::int64_t>(kManyFarKeys) &&
-                             storage_.view.control->far_keys >= kManyFarKeys;
+                             storage_.view().control->far_keys >= kManyFarKeys;
   if (!room.unchecked && room.slots_before == 0 && !looks_flooded) return;
   try {
     const Control control = read_control(stream);
     if (const std::optional<std::int64_t> slots =
-            growth().settled(size_bound_, capacity_slots(), current_limit(), room.slots_before))
+            growth().settled(size_bound_, storage_.capacity(), current_limit(), room.slots_before))
       rebuild(*slots, false, control, stream);
     else if (wants_seed(control))
-      rebuild(capacity_slots(), false, control, stream);
+      rebuild(storage_.capacity(), false, control, stream);
   } catch (const OutOfMemoryError&) {
     return;  // the table is whole as it is
   } catch (const Interrupted&) {
@@ -381,7 +327,7 @@ void HashTable<Key, Value>::settle(const Room& room, std::int64_t keys, Stream s
 /// Is it to take another seed when it is next built? Not where a CUDA graph holds the addresses of the present memory.
 template <class Key, class Value>
 bool HashTable<Key, Value>::wants_seed(const Control& control) const {
-  return !captured_ && is_flooded(control, capacity_slots(), peak_bound_);
+  return !captured_ && is_flooded(control, storage_.capacity(), peak_bound_);
 }
 
 /// Insertions look after the table. Whatever else has waited for the counters leaves word in worn_: a caller who asks
@@ -390,7 +336,7 @@ template <class Key, class Value>
 void HashTable<Key, Value>::maintain(const Control& control, Stream stream) {
   if (!worn_) return;
   try {
-    rebuild(capacity_slots(), false, control, stream);
+    rebuild(storage_.capacity(), false, control, stream);
   } catch (const OutOfMemoryError&) {
     worn_ = false;  // The table is whole as it is, only slower; the next wait for its counters tries again.
   }
@@ -399,24 +345,23 @@ void HashTable<Key, Value>::maintain(const Control& control, Stream stream) {
 /// Builds the table anew with `slots` slots and swaps; all memory is allocated before any work.
 template <class Key, class Value>
 void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream) {
-  const Seeds seeds = wants_seed(control) ? Seeds{random_seed(), random_seed()} : storage_.view.geometry.seeds;
+  const Seeds seeds = wants_seed(control) ? Seeds{random_seed(), random_seed()} : storage_.view().geometry.seeds;
   const Geometry geometry = make_geometry<View>(slots, seeds);
-  const std::int64_t new_slots = std::int64_t{geometry.bucket_count} * View::kSlots;
   const std::int64_t used_rows = static_cast<std::int64_t>(compact_rows ? control.size : control.next_row);
-  const std::int64_t row_capacity = options_.has_rows() ? std::max(growth().key_limit(new_slots), used_rows) : 0;
+  const std::int64_t row_capacity = std::max(growth().key_limit(capacity_of<View>(geometry)), used_rows);
 
-  Storage next = allocate(geometry, row_capacity, stream);
+  Storage next(*context_, geometry, row_capacity, row_bytes(), stream);
   if (options_.has_rows() && !compact_rows && used_rows > 0)
-    context_->copy(next.view.rows.data, storage_.view.rows.data,
+    context_->copy(next.view().rows.data, storage_.view().rows.data,
                    static_cast<std::size_t>(used_rows * options_.value_bytes()), stream);
-  executor().rehash(*context_, storage_.view, next.view, compact_rows, stream);
+  executor().rehash(*context_, storage_.view(), next.view(), compact_rows, stream);
 
   Control rebuilt;  // the last thing that may fail
-  context_->copy_to_host(&rebuilt, next.view.control, sizeof rebuilt, stream);
+  context_->copy_to_host(&rebuilt, next.view().control, sizeof rebuilt, stream);
 
-  set_stream(storage_, stream);
+  storage_.set_stream(stream);
   storage_ = std::move(next);
-  storage_.view.may_have_erased = captured_;
+  storage_.set_may_have_erased(captured_);
   peak_bound_ = 0;
   fresh_filter_bits_ = rebuilt.filter_bits;
   take_note(rebuilt);
@@ -431,23 +376,19 @@ std::int64_t HashTable<Key, Value>::size(Stream stream) {
 template <class Key, class Value>
 std::uint64_t HashTable<Key, Value>::seed() const {
   const std::lock_guard lock(mutex_);
-  return storage_.view.geometry.seeds.hash;
+  return storage_.view().geometry.seeds.hash;
 }
 
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::capacity() const {
   const std::lock_guard lock(mutex_);
-  return capacity_slots();
+  return storage_.capacity();
 }
 
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::nbytes() const {
   const std::lock_guard lock(mutex_);
-  std::size_t bytes = storage_.rows ? storage_.rows->bytes() : 0;
-  for (const Allocation* memory :
-       {&storage_.slots, &storage_.filters, &storage_.control, &storage_.free_rows, &storage_.row_tags})
-    bytes += memory->bytes();
-  return static_cast<std::int64_t>(bytes);
+  return storage_.nbytes();
 }
 
 template <class Key, class Value>
@@ -468,7 +409,7 @@ template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::find(const KeyBatch& keys, const FindOutput& out, Stream stream) {
   if (keys.count == 0) return 0;
   const Turn turn(*this, stream);
-  executor().find(*context_, storage_.view, keys, out, stream);
+  executor().find(*context_, storage_.view(), keys, out, stream);
   return out.count_missing ? static_cast<std::int64_t>(refresh(stream).missing) : 0;
 }
 
@@ -483,7 +424,7 @@ void HashTable<Key, Value>::insert(const InsertBatch& batch, Stream stream) {
   else
     room = prepare_room(batch.keys, stream, [&]() -> std::unique_ptr<Plan> {
       if (!plannable) return nullptr;
-      return executor().plan(*context_, storage_.view, batch.keys, batch.values, batch.inserted != nullptr, stream);
+      return executor().plan(*context_, storage_.view(), batch.keys, batch.values, batch.inserted != nullptr, stream);
     });
   change(turn, [&] {
     for_each_part(batch, [&](InsertBatch& part) {
@@ -492,7 +433,7 @@ void HashTable<Key, Value>::insert(const InsertBatch& batch, Stream stream) {
       part.into_empty = pristine_;
       part.expect_new = pristine_ || batch.mode == InsertMode::kKeep;
       pristine_ = false;
-      executor().insert(*context_, storage_.view, part, stream);
+      executor().insert(*context_, storage_.view(), part, stream);
     });
   });
   settle(room, batch.keys.count, stream);
@@ -512,14 +453,14 @@ void HashTable<Key, Value>::apply(const ApplyBatch& batch, Stream stream) {
   else
     room = prepare_room(batch.keys, stream, [&]() -> std::unique_ptr<Plan> {
       if (options_.deterministic) return nullptr;
-      return executor().plan_apply(*context_, storage_.view, batch, stream);
+      return executor().plan_apply(*context_, storage_.view(), batch, stream);
     });
   change(turn, [&] {
     for_each_part(batch, [&](ApplyBatch& part) {
       part.plan = room.plan.get();
       part.into_empty = pristine_;
       pristine_ = false;
-      executor().apply(*context_, storage_.view, part, stream);
+      executor().apply(*context_, storage_.view(), part, stream);
     });
   });
   settle(room, batch.keys.count, stream);
@@ -535,25 +476,25 @@ void HashTable<Key, Value>::prepare_captured(const KeyBatch& keys) {
   expect(size_bound_ + keys.count);
   replays_insert_ = true;
   // When it is replayed: keys may have been erased before, or have been taken out again for want of a row.
-  storage_.view.may_have_erased = true;
+  storage_.set_may_have_erased(true);
 }
 
 template <class Key, class Value>
 void HashTable<Key, Value>::erase(const KeyBatch& keys, bool* erased, Stream stream) {
   if (keys.count == 0) return;
   const Turn turn(*this, stream);
-  storage_.view.may_have_erased = true;
+  storage_.set_may_have_erased(true);
   std::unique_ptr<Plan> plan;
   if (!turn.capturing())
-    plan = executor().plan(*context_, storage_.view, keys, ValueBatch{}, erased != nullptr, stream);
-  change(turn, [&] { executor().erase(*context_, storage_.view, keys, erased, plan.get(), stream); });
+    plan = executor().plan(*context_, storage_.view(), keys, ValueBatch{}, erased != nullptr, stream);
+  change(turn, [&] { executor().erase(*context_, storage_.view(), keys, erased, plan.get(), stream); });
 }
 
 template <class Key, class Value>
 void HashTable<Key, Value>::clear(Stream stream) {
   const Turn turn(*this, stream, Turn::For::kClear);
   try {
-    executor().clear(*context_, storage_.view, stream);
+    executor().clear(*context_, storage_.view(), stream);
   } catch (const CudaError&) {
     if (!turn.capturing()) broken_ = true;
     throw;
@@ -565,8 +506,8 @@ void HashTable<Key, Value>::clear(Stream stream) {
   peak_bound_ = 0;
   fresh_filter_bits_ = 0;
   worn_ = false;
-  pristine_ = !replays_insert_;               // a graph may insert before anyone hears of it
-  storage_.view.may_have_erased = captured_;  // a captured erasure may be replayed
+  pristine_ = !replays_insert_;             // a graph may insert before anyone hears of it
+  storage_.set_may_have_erased(captured_);  // a captured erasure may be replayed
 }
 
 template <class Key, class Value>
@@ -574,7 +515,7 @@ void HashTable<Key, Value>::reserve(std::int64_t keys, Stream stream) {
   if (keys < 0) throw ShapeError("reserve takes a number of keys, not " + std::to_string(keys));
   const Turn turn(*this, stream);
   const Control control = refresh(stream);
-  if (keys > current_limit()) rebuild(std::max(growth().slots_for(keys), capacity_slots()), false, control, stream);
+  if (keys > current_limit()) rebuild(std::max(growth().slots_for(keys), storage_.capacity()), false, control, stream);
 }
 
 template <class Key, class Value>
@@ -595,8 +536,8 @@ std::int64_t HashTable<Key, Value>::export_items(void* keys, void* values, std::
   const Turn turn(*this, stream);
   const auto size = static_cast<std::int64_t>(refresh(stream).size);
   if (size <= room)
-    executor().export_items(*context_, storage_.view, keys, options_.key_bytes(), values, options_.value_bytes(), rows,
-                            stream);
+    executor().export_items(*context_, storage_.view(), keys, options_.key_bytes(), values, options_.value_bytes(),
+                            rows, stream);
   return size;
 }
 
@@ -606,15 +547,15 @@ RowStorage HashTable<Key, Value>::row_storage(Stream stream) {
     throw ShapeError("this table keeps its values beside their keys and has no row storage; give it a value_shape");
   const Turn turn(*this, stream);
   const Control control = refresh(stream);
-  storage_.rows->lend(context_);
-  return {storage_.rows, static_cast<std::int64_t>(control.next_row)};
+  storage_.rows()->lend(context_);
+  return {storage_.rows(), static_cast<std::int64_t>(control.next_row)};
 }
 
 template <class Key, class Value>
 bool HashTable<Key, Value>::overlaps_rows(const MemoryRange& memory) const {
   if (!options_.has_rows()) return false;
   const std::lock_guard lock(mutex_);
-  return overlap(memory, {storage_.rows->get(), static_cast<std::int64_t>(storage_.rows->bytes())});
+  return overlap(memory, {storage_.rows()->get(), static_cast<std::int64_t>(storage_.rows()->bytes())});
 }
 
 template <class Key, class Value>
@@ -622,11 +563,11 @@ std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContex
   const Turn turn(*this, stream);
   const Control control = refresh(stream);
   TableOptions options = options_;
-  options.capacity = capacity_slots();
-  auto twin = std::make_shared<HashTable>(options, std::move(context), storage_.view.geometry);
-  if (options_.has_rows() && twin->storage_.view.rows.capacity < storage_.view.rows.capacity) {
-    twin->allocate_rows(twin->storage_, storage_.view.rows.capacity, nullptr);
-    twin->executor().clear(*twin->context_, twin->storage_.view, nullptr);  // the new rows' tags, too
+  options.capacity = storage_.capacity();
+  auto twin = std::make_shared<HashTable>(options, std::move(context), storage_.view().geometry);
+  if (options_.has_rows() && twin->storage_.view().rows.capacity < storage_.view().rows.capacity) {
+    twin->storage_.allocate_rows(*twin->context_, storage_.view().rows.capacity, row_bytes(), nullptr);
+    twin->executor().clear(*twin->context_, twin->storage_.view(), nullptr);  // the new rows' tags, too
   }
 
   context_->synchronize(stream);
@@ -634,8 +575,8 @@ std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContex
   const auto copy = [&](void* to, const void* from, std::size_t bytes) {
     if (bytes != 0) target.copy_from(to, *context_, from, bytes, nullptr);
   };
-  const View& from = storage_.view;
-  const View& to = twin->storage_.view;
+  const View& from = storage_.view();
+  const View& to = twin->storage_.view();
   copy(to.slots, from.slots, View::slot_bytes(from.geometry.bucket_count));
   copy(to.filters, from.filters, View::filter_bytes(from.geometry.bucket_count));
   copy(to.control, from.control, sizeof(Control));
@@ -649,7 +590,7 @@ std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContex
   twin->expect(peak_bound_);
   twin->expect(static_cast<std::int64_t>(control.size));
   twin->pristine_ = false;
-  twin->storage_.view.may_have_erased = storage_.view.may_have_erased;
+  twin->storage_.set_may_have_erased(storage_.view().may_have_erased);
   twin->fresh_filter_bits_ = fresh_filter_bits_;
   return twin;
 }

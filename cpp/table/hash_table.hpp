@@ -9,6 +9,7 @@
 #include "core/fork_safe_mutex.hpp"
 #include "table/executor.hpp"
 #include "table/growth_rule.hpp"
+#include "table/storage.hpp"
 
 namespace gpuhash {
 
@@ -51,16 +52,7 @@ class HashTable final : public Table {
   template <class, class>
   friend class HashTable;  // twins and temporary sets
 
-  /// The memory of one generation of the table; growth builds the next one and swaps.
-  struct Storage {
-    Allocation slots;
-    Allocation filters;
-    Allocation control;
-    std::shared_ptr<Allocation> rows;
-    Allocation free_rows;
-    Allocation row_tags;
-    View view{};
-  };
+  using Storage = gpuhash::Storage<Key, Value>;
 
   static constexpr auto kMostSlots = static_cast<std::int64_t>(kMaxBuckets * View::kSlots);
 
@@ -74,13 +66,11 @@ class HashTable final : public Table {
     std::int64_t slots_before = 0;  // not 0: the table was made larger than its distinct keys may need
   };
 
-  Storage allocate(const Geometry& geometry, std::int64_t row_capacity, Stream stream);
-  void allocate_rows(Storage& storage, std::int64_t row_capacity, Stream stream);
-  void set_stream(Storage& storage, Stream stream);
   template <class Work>
   void change(const Turn& turn, Work work);
 
-  std::int64_t capacity_slots() const { return std::int64_t{storage_.view.geometry.bucket_count} * View::kSlots; }
+  /// 0: no row storage.
+  std::int64_t row_bytes() const { return options_.has_rows() ? options_.value_bytes() : 0; }
   GrowthRule growth() const { return {kMostSlots, options_.max_capacity, options_.max_load_factor}; }
   std::int64_t current_limit() const;
 
