@@ -55,58 +55,6 @@ void for_each_part(const Batch& batch, Run run) {
 
 }  // namespace
 
-/// One call's turn at the table: holds the lock, makes the stream wait for the call before, and leaves a fence for the
-/// call after.
-template <class Key, class Value>
-class HashTable<Key, Value>::Turn {
- public:
-  enum class For { kAnyCall, kClear };
-
-  Turn(HashTable& table, Stream stream, For call = For::kAnyCall)
-      : table_(table), lock_(lock(table)), stream_(stream), capturing_(table.context_->is_capturing(stream)) {
-    begin_operation();
-    if (table.broken_ && call != For::kClear)
-      throw CudaError(
-          "a CUDA error has broken off an earlier change of this table, so what it holds is not known; clear() it and "
-          "insert again");
-    // A capturing stream cannot wait for work outside its graph; whoever captures synchronizes before (torch does).
-    if (capturing_) {
-      table.captured_ = true;
-      return;
-    }
-    if (std::exchange(table.unfenced_, false)) table.context_->synchronize_all();
-    const std::uint64_t id = table.context_->stream_id(stream);
-    if (table.last_stream_ != id) table.fence_->wait(stream);
-    table.last_stream_ = id;
-  }
-  ~Turn() {
-    if (capturing_) return;
-    try {
-      table_.fence_->record(stream_);
-    } catch (const CudaError&) {
-      // A stream that no longer takes work fails every later call in the open, too; a destructor cannot. The next call
-      // waits for all that may have got through.
-      table_.last_stream_.reset();
-      table_.unfenced_ = true;
-    }
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
-  bool capturing() const { return capturing_; }
-
- private:
-  static std::unique_lock<ForkSafeMutex> lock(HashTable& table) {
-    let_fork_pass();
-    return std::unique_lock(table.mutex_);
-  }
-
-  HashTable& table_;
-  std::unique_lock<ForkSafeMutex> lock_;
-  Stream stream_;
-  bool capturing_;
-};
-
 template <class Key, class Value>
 HashTable<Key, Value>::HashTable(const TableOptions& options, std::shared_ptr<DeviceContext> context)
     : HashTable(options, std::move(context), make_geometry<View>(options.capacity, make_seeds(options))) {}
@@ -114,42 +62,25 @@ HashTable<Key, Value>::HashTable(const TableOptions& options, std::shared_ptr<De
 template <class Key, class Value>
 HashTable<Key, Value>::HashTable(const TableOptions& options, std::shared_ptr<DeviceContext> context,
                                  const Geometry& geometry)
-    : options_(options), context_(std::move(context)), fence_(context_->make_fence()), constants_(*context_) {
+    : options_(options), context_(std::move(context)), order_(*context_), constants_(*context_) {
   if (options_.max_capacity) {
     const Geometry largest = make_geometry<View>(std::max(*options_.max_capacity, options.capacity), {});
     options_.max_capacity = capacity_of<View>(largest);
   }
   storage_ = Storage(*context_, geometry, growth().key_limit(capacity_of<View>(geometry)), row_bytes(), nullptr);
   executor().clear(*context_, storage_.view(), nullptr);
-  fence_->record(nullptr);
+  order_.record(nullptr);
 }
 
-/// The memory goes back in the order of a stream that is there for sure, after the work of the last call: the streams
-/// of callers may have been destroyed, and their addresses given to others.
+/// The memory goes back after the work of the last call.
 template <class Key, class Value>
 HashTable<Key, Value>::~HashTable() {
   try {
-    if (unfenced_) context_->synchronize_all();
-    const Stream stream = context_->own_stream();
-    fence_->wait(stream);
+    const Stream stream = order_.stream_after_all();
     storage_.set_stream(stream);
     constants_.set_stream(stream);
   } catch (const CudaError&) {
     // At exit the driver may be gone before the last table; its memory went with it.
-  }
-}
-
-/// Runs what changes the slots. Where CUDA fails between two kernels of it, nobody knows what the table holds; before
-/// the first one, it is as it was.
-template <class Key, class Value>
-template <class Work>
-void HashTable<Key, Value>::change(const Turn& turn, Work work) {
-  const std::uint64_t launched = launched_kernels();
-  try {
-    work();
-  } catch (const CudaError&) {
-    if (!turn.capturing() && launched_kernels() != launched) broken_ = true;
-    throw;
   }
 }
 
@@ -186,7 +117,7 @@ void HashTable<Key, Value>::take_note(const Control& control) {
   expect(static_cast<std::int64_t>(control.size));
   const std::uint32_t buckets = storage_.view().geometry.bucket_count;
   const auto slots = static_cast<std::uint64_t>(storage_.capacity());
-  worn_ = wants_seed(control) || (!captured_ && is_worn(control, buckets, slots, fresh_filter_bits_));
+  worn_ = wants_seed(control) || (!order_.captured() && is_worn(control, buckets, slots, fresh_filter_bits_));
 }
 
 /// Likewise; tells of what replayed graphs have lost, and may therefore not come after a change.
@@ -327,7 +258,7 @@ void HashTable<Key, Value>::settle(const Room& room, std::int64_t keys, Stream s
 /// Is it to take another seed when it is next built? Not where a CUDA graph holds the addresses of the present memory.
 template <class Key, class Value>
 bool HashTable<Key, Value>::wants_seed(const Control& control) const {
-  return !captured_ && is_flooded(control, storage_.capacity(), peak_bound_);
+  return !order_.captured() && is_flooded(control, storage_.capacity(), peak_bound_);
 }
 
 /// Insertions look after the table. Whatever else has waited for the counters leaves word in worn_: a caller who asks
@@ -361,7 +292,7 @@ void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const
 
   storage_.set_stream(stream);
   storage_ = std::move(next);
-  storage_.set_may_have_erased(captured_);
+  storage_.set_may_have_erased(order_.captured());
   peak_bound_ = 0;
   fresh_filter_bits_ = rebuilt.filter_bits;
   take_note(rebuilt);
@@ -369,31 +300,31 @@ void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const
 
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::size(Stream stream) {
-  const Turn turn(*this, stream);
+  const Turn turn(order_, stream);
   return static_cast<std::int64_t>(refresh(stream).size);
 }
 
 template <class Key, class Value>
 std::uint64_t HashTable<Key, Value>::seed() const {
-  const std::lock_guard lock(mutex_);
+  const auto lock = order_.lock();
   return storage_.view().geometry.seeds.hash;
 }
 
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::capacity() const {
-  const std::lock_guard lock(mutex_);
+  const auto lock = order_.lock();
   return storage_.capacity();
 }
 
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::nbytes() const {
-  const std::lock_guard lock(mutex_);
+  const auto lock = order_.lock();
   return storage_.nbytes();
 }
 
 template <class Key, class Value>
 double HashTable<Key, Value>::max_load_factor() const {
-  const std::lock_guard lock(mutex_);
+  const auto lock = order_.lock();
   return options_.max_load_factor;
 }
 
@@ -401,14 +332,14 @@ template <class Key, class Value>
 void HashTable<Key, Value>::set_max_load_factor(double factor) {
   if (!(factor > 0 && factor <= 1))
     throw ShapeError("max_load_factor must lie in (0, 1], not " + std::to_string(factor));
-  const std::lock_guard lock(mutex_);
+  const auto lock = order_.lock();
   options_.max_load_factor = factor;
 }
 
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::find(const KeyBatch& keys, const FindOutput& out, Stream stream) {
   if (keys.count == 0) return 0;
-  const Turn turn(*this, stream);
+  const Turn turn(order_, stream);
   executor().find(*context_, storage_.view(), keys, out, stream);
   return out.count_missing ? static_cast<std::int64_t>(refresh(stream).missing) : 0;
 }
@@ -416,7 +347,7 @@ std::int64_t HashTable<Key, Value>::find(const KeyBatch& keys, const FindOutput&
 template <class Key, class Value>
 void HashTable<Key, Value>::insert(const InsertBatch& batch, Stream stream) {
   if (batch.keys.count == 0) return;
-  const Turn turn(*this, stream);
+  const Turn turn(order_, stream);
   const bool plannable = !options_.deterministic && (!View::kHasValue || batch.values.data != nullptr);
   Room room;
   if (turn.capturing())
@@ -426,7 +357,7 @@ void HashTable<Key, Value>::insert(const InsertBatch& batch, Stream stream) {
       if (!plannable) return nullptr;
       return executor().plan(*context_, storage_.view(), batch.keys, batch.values, batch.inserted != nullptr, stream);
     });
-  change(turn, [&] {
+  turn.change([&] {
     for_each_part(batch, [&](InsertBatch& part) {
       part.deterministic = options_.deterministic;
       part.plan = room.plan.get();
@@ -446,7 +377,7 @@ void HashTable<Key, Value>::apply(const ApplyBatch& batch, Stream stream) {
         "values of dtype " + std::string(options_.value_dtype ? name(*options_.value_dtype) : "none") +
         " have no such operation; bit operations are of integers and bool, and complex numbers have no order");
   if (batch.keys.count == 0) return;
-  const Turn turn(*this, stream);
+  const Turn turn(order_, stream);
   Room room;
   if (turn.capturing())
     prepare_captured(batch.keys);
@@ -455,7 +386,7 @@ void HashTable<Key, Value>::apply(const ApplyBatch& batch, Stream stream) {
       if (options_.deterministic) return nullptr;
       return executor().plan_apply(*context_, storage_.view(), batch, stream);
     });
-  change(turn, [&] {
+  turn.change([&] {
     for_each_part(batch, [&](ApplyBatch& part) {
       part.plan = room.plan.get();
       part.into_empty = pristine_;
@@ -482,38 +413,32 @@ void HashTable<Key, Value>::prepare_captured(const KeyBatch& keys) {
 template <class Key, class Value>
 void HashTable<Key, Value>::erase(const KeyBatch& keys, bool* erased, Stream stream) {
   if (keys.count == 0) return;
-  const Turn turn(*this, stream);
+  const Turn turn(order_, stream);
   storage_.set_may_have_erased(true);
   std::unique_ptr<Plan> plan;
   if (!turn.capturing())
     plan = executor().plan(*context_, storage_.view(), keys, ValueBatch{}, erased != nullptr, stream);
-  change(turn, [&] { executor().erase(*context_, storage_.view(), keys, erased, plan.get(), stream); });
+  turn.change([&] { executor().erase(*context_, storage_.view(), keys, erased, plan.get(), stream); });
 }
 
 template <class Key, class Value>
 void HashTable<Key, Value>::clear(Stream stream) {
-  const Turn turn(*this, stream, Turn::For::kClear);
-  try {
-    executor().clear(*context_, storage_.view(), stream);
-  } catch (const CudaError&) {
-    if (!turn.capturing()) broken_ = true;
-    throw;
-  }
+  const Turn turn(order_, stream, Turn::For::kClear);
+  turn.remake([&] { executor().clear(*context_, storage_.view(), stream); });
   pristine_ = false;
   if (turn.capturing()) return;  // nothing is cleared yet
-  broken_ = false;
   size_bound_ = 0;
   peak_bound_ = 0;
   fresh_filter_bits_ = 0;
   worn_ = false;
-  pristine_ = !replays_insert_;             // a graph may insert before anyone hears of it
-  storage_.set_may_have_erased(captured_);  // a captured erasure may be replayed
+  pristine_ = !replays_insert_;                     // a graph may insert before anyone hears of it
+  storage_.set_may_have_erased(order_.captured());  // a captured erasure may be replayed
 }
 
 template <class Key, class Value>
 void HashTable<Key, Value>::reserve(std::int64_t keys, Stream stream) {
   if (keys < 0) throw ShapeError("reserve takes a number of keys, not " + std::to_string(keys));
-  const Turn turn(*this, stream);
+  const Turn turn(order_, stream);
   const Control control = refresh(stream);
   if (keys > current_limit()) rebuild(std::max(growth().slots_for(keys), storage_.capacity()), false, control, stream);
 }
@@ -521,7 +446,7 @@ void HashTable<Key, Value>::reserve(std::int64_t keys, Stream stream) {
 template <class Key, class Value>
 void HashTable<Key, Value>::rehash(std::int64_t slots, bool compact_rows, Stream stream) {
   if (slots < 0) throw ShapeError("rehash takes a number of slots, not " + std::to_string(slots));
-  const Turn turn(*this, stream);
+  const Turn turn(order_, stream);
   const Control control = refresh(stream);
   const std::int64_t needed = growth().slots_for(static_cast<std::int64_t>(control.size));
   if (options_.max_capacity && slots > *options_.max_capacity)
@@ -533,7 +458,7 @@ void HashTable<Key, Value>::rehash(std::int64_t slots, bool compact_rows, Stream
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room,
                                                  Stream stream) {
-  const Turn turn(*this, stream);
+  const Turn turn(order_, stream);
   const auto size = static_cast<std::int64_t>(refresh(stream).size);
   if (size <= room)
     executor().export_items(*context_, storage_.view(), keys, options_.key_bytes(), values, options_.value_bytes(),
@@ -545,7 +470,7 @@ template <class Key, class Value>
 RowStorage HashTable<Key, Value>::row_storage(Stream stream) {
   if (!options_.has_rows())
     throw ShapeError("this table keeps its values beside their keys and has no row storage; give it a value_shape");
-  const Turn turn(*this, stream);
+  const Turn turn(order_, stream);
   const Control control = refresh(stream);
   storage_.rows()->lend(context_);
   return {storage_.rows(), static_cast<std::int64_t>(control.next_row)};
@@ -554,13 +479,13 @@ RowStorage HashTable<Key, Value>::row_storage(Stream stream) {
 template <class Key, class Value>
 bool HashTable<Key, Value>::overlaps_rows(const MemoryRange& memory) const {
   if (!options_.has_rows()) return false;
-  const std::lock_guard lock(mutex_);
+  const auto lock = order_.lock();
   return overlap(memory, {storage_.rows()->get(), static_cast<std::int64_t>(storage_.rows()->bytes())});
 }
 
 template <class Key, class Value>
 std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContext> context, Stream stream) {
-  const Turn turn(*this, stream);
+  const Turn turn(order_, stream);
   const Control control = refresh(stream);
   TableOptions options = options_;
   options.capacity = storage_.capacity();
@@ -586,7 +511,7 @@ std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContex
     copy(to.rows.free, from.rows.free, control.free_rows * sizeof(std::int64_t));
   }
   target.synchronize(nullptr);
-  twin->fence_->record(nullptr);
+  twin->order_.record(nullptr);
   twin->expect(peak_bound_);
   twin->expect(static_cast<std::int64_t>(control.size));
   twin->pristine_ = false;

@@ -2,11 +2,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 
 #include <gpuhash/table.hpp>
 #include "core/constants.hpp"
-#include "core/fork_safe_mutex.hpp"
+#include "table/call_order.hpp"
 #include "table/executor.hpp"
 #include "table/growth_rule.hpp"
 #include "table/storage.hpp"
@@ -53,10 +52,9 @@ class HashTable final : public Table {
   friend class HashTable;  // twins and temporary sets
 
   using Storage = gpuhash::Storage<Key, Value>;
+  using Turn = CallOrder::Turn;
 
   static constexpr auto kMostSlots = static_cast<std::int64_t>(kMaxBuckets * View::kSlots);
-
-  class Turn;
 
   const Executor<Key, Value>& executor() const;
   /// What prepare_room() has found for a batch.
@@ -65,9 +63,6 @@ class HashTable final : public Table {
     bool unchecked = false;         // the batch may fill the table beyond max_load_factor
     std::int64_t slots_before = 0;  // not 0: the table was made larger than its distinct keys may need
   };
-
-  template <class Work>
-  void change(const Turn& turn, Work work);
 
   /// 0: no row storage.
   std::int64_t row_bytes() const { return options_.has_rows() ? options_.value_bytes() : 0; }
@@ -90,21 +85,16 @@ class HashTable final : public Table {
 
   TableOptions options_;
   std::shared_ptr<DeviceContext> context_;
-  std::unique_ptr<Fence> fence_;  // recorded after the last call's work
+  CallOrder order_;
   Constants constants_;
   Storage storage_;
-  mutable ForkSafeMutex mutex_;
 
-  std::optional<std::uint64_t> last_stream_;  // whose work the fence is known to follow: its id
-  bool unfenced_ = false;                     // there is work that the fence does not follow
-  std::int64_t size_bound_ = 0;               // size is at most this, known without asking the device
-  std::int64_t peak_bound_ = 0;               // the largest size_bound_ since the last rebuild
-  std::uint64_t fresh_filter_bits_ = 0;       // filter bits that the last rebuild left
-  bool worn_ = false;                         // the next insertion rebuilds the table: see take_note()
-  bool broken_ = false;                       // a change has failed midway: only clear() makes the table good
-  bool pristine_ = true;                      // nothing was inserted since the slots were cleared
-  bool captured_ = false;                     // a CUDA graph may be replayed on this memory
-  bool replays_insert_ = false;               // and it inserts: size_bound_ is no bound
+  std::int64_t size_bound_ = 0;          // size is at most this, known without asking the device
+  std::int64_t peak_bound_ = 0;          // the largest size_bound_ since the last rebuild
+  std::uint64_t fresh_filter_bits_ = 0;  // filter bits that the last rebuild left
+  bool worn_ = false;                    // the next insertion rebuilds the table: see take_note()
+  bool pristine_ = true;                 // nothing was inserted since the slots were cleared
+  bool replays_insert_ = false;          // a CUDA graph that inserts may be replayed: size_bound_ is no bound
 };
 
 }  // namespace gpuhash
