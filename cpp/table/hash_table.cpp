@@ -1,8 +1,6 @@
 #include "table/hash_table.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -18,42 +16,14 @@ namespace {
 /// Batches are cut to this many keys, so that a key's position in its batch fits the 32-bit tags that elect writers.
 constexpr std::int64_t kMaxBatch = std::int64_t{1} << 31;
 
-/// No allocation is larger; sums of sizes do not overflow.
-constexpr std::size_t kMaxBytes = std::size_t{1} << 60;
-
 /// Distinct keys are counted in chunks of at least this many, so that the count costs few waits.
 constexpr std::int64_t kCountChunk = std::int64_t{1} << 20;
 
 /// Absent keys are listed in pieces of this many, so that a batch of any length takes no more memory for it.
 constexpr std::int64_t kListed = std::int64_t{1} << 22;
 
-/// Up to this load factor a batch is let into a table that can grow without a look at which of its keys are new, and
-/// the table grows afterwards if it has to. Nor do keys come far from home by chance up to here: see is_flooded().
-constexpr double kUncheckedLoadFactor = 0.92;
-
-/// A batch of this many keys that is larger than the table gets room for all of them, unless a sample says that most
-/// are duplicates, and the table shrinks afterwards if many were: a large table is filled and rebuilt faster than
-/// distinct keys are counted.
-constexpr std::int64_t kLargeBatch = std::int64_t{1} << 22;
+/// Keys of a large batch by which its share of duplicates is judged.
 constexpr std::int64_t kSample = std::int64_t{1} << 14;
-
-/// A batch of absent keys this much smaller than the table is taken to be distinct: growing early by an eighth costs
-/// less than counting.
-constexpr std::int64_t kSmallPart = 8;
-
-template <class View>
-Geometry make_geometry(std::int64_t slots, const Seeds& seeds) {
-  const std::uint64_t wanted =
-      std::max<std::uint64_t>(1, (static_cast<std::uint64_t>(slots) + View::kSlots - 1) / View::kSlots);
-  if (wanted > kMaxBuckets)
-    throw ShapeError("a table of " + std::to_string(slots) + " slots was asked for; at most " +
-                     std::to_string(kMaxBuckets * View::kSlots) + " are possible");
-  // Of two geometries for the same number of buckets only one exists, so that a copy's is that of its original.
-  const std::uint64_t regions = (wanted + View::kMaxRegionBuckets - 1) / View::kMaxRegionBuckets;
-  const std::uint64_t region_buckets = (wanted + regions - 1) / regions;
-  return {static_cast<std::uint32_t>(regions * region_buckets), static_cast<std::uint32_t>(regions),
-          static_cast<std::uint32_t>(region_buckets), seeds};
-}
 
 /// The seeds of a table that is made with the options. One that is given decides all, so that tables made with it are
 /// alike; without one they differ only where nothing but a flood of picked keys goes, or a table's last free slots lie.
@@ -85,58 +55,6 @@ void for_each_part(const Batch& batch, Run run) {
 
 }  // namespace
 
-/// One call's turn at the table: holds the lock, makes the stream wait for the call before, and leaves a fence for the
-/// call after.
-template <class Key, class Value>
-class HashTable<Key, Value>::Turn {
- public:
-  enum class For { kAnyCall, kClear };
-
-  Turn(HashTable& table, Stream stream, For call = For::kAnyCall)
-      : table_(table), lock_(lock(table)), stream_(stream), capturing_(table.context_->is_capturing(stream)) {
-    begin_operation();
-    if (table.broken_ && call != For::kClear)
-      throw CudaError(
-          "a CUDA error has broken off an earlier change of this table, so what it holds is not known; clear() it and "
-          "insert again");
-    // A capturing stream cannot wait for work outside its graph; whoever captures synchronizes before (torch does).
-    if (capturing_) {
-      table.captured_ = true;
-      return;
-    }
-    if (std::exchange(table.unfenced_, false)) table.context_->synchronize_all();
-    const std::uint64_t id = table.context_->stream_id(stream);
-    if (table.last_stream_ != id) table.fence_->wait(stream);
-    table.last_stream_ = id;
-  }
-  ~Turn() {
-    if (capturing_) return;
-    try {
-      table_.fence_->record(stream_);
-    } catch (const CudaError&) {
-      // A stream that no longer takes work fails every later call in the open, too; a destructor cannot. The next call
-      // waits for all that may have got through.
-      table_.last_stream_.reset();
-      table_.unfenced_ = true;
-    }
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
-  bool capturing() const { return capturing_; }
-
- private:
-  static std::unique_lock<ForkSafeMutex> lock(HashTable& table) {
-    let_fork_pass();
-    return std::unique_lock(table.mutex_);
-  }
-
-  HashTable& table_;
-  std::unique_lock<ForkSafeMutex> lock_;
-  Stream stream_;
-  bool capturing_;
-};
-
 template <class Key, class Value>
 HashTable<Key, Value>::HashTable(const TableOptions& options, std::shared_ptr<DeviceContext> context)
     : HashTable(options, std::move(context), make_geometry<View>(options.capacity, make_seeds(options))) {}
@@ -144,49 +62,25 @@ HashTable<Key, Value>::HashTable(const TableOptions& options, std::shared_ptr<De
 template <class Key, class Value>
 HashTable<Key, Value>::HashTable(const TableOptions& options, std::shared_ptr<DeviceContext> context,
                                  const Geometry& geometry)
-    : options_(options), context_(std::move(context)), fence_(context_->make_fence()), constants_(*context_) {
+    : options_(options), context_(std::move(context)), order_(*context_), constants_(*context_) {
   if (options_.max_capacity) {
     const Geometry largest = make_geometry<View>(std::max(*options_.max_capacity, options.capacity), {});
-    options_.max_capacity = std::int64_t{largest.bucket_count} * View::kSlots;
+    options_.max_capacity = capacity_of<View>(largest);
   }
-  storage_ = allocate(geometry, key_limit(std::int64_t{geometry.bucket_count} * View::kSlots), nullptr);
-  executor().clear(*context_, storage_.view, nullptr);
-  fence_->record(nullptr);
+  storage_ = Storage(*context_, geometry, growth().key_limit(capacity_of<View>(geometry)), row_bytes(), nullptr);
+  executor().clear(*context_, storage_.view(), nullptr);
+  order_.record(nullptr);
 }
 
-/// The memory goes back in the order of a stream that is there for sure, after the work of the last call: the streams
-/// of callers may have been destroyed, and their addresses given to others.
+/// The memory goes back after the work of the last call.
 template <class Key, class Value>
 HashTable<Key, Value>::~HashTable() {
   try {
-    if (unfenced_) context_->synchronize_all();
-    const Stream stream = context_->own_stream();
-    fence_->wait(stream);
-    set_stream(storage_, stream);
+    const Stream stream = order_.stream_after_all();
+    storage_.set_stream(stream);
     constants_.set_stream(stream);
   } catch (const CudaError&) {
     // At exit the driver may be gone before the last table; its memory went with it.
-  }
-}
-
-template <class Key, class Value>
-void HashTable<Key, Value>::set_stream(Storage& storage, Stream stream) {
-  for (Allocation* memory : {&storage.slots, &storage.filters, &storage.control, &storage.free_rows, &storage.row_tags})
-    memory->set_stream(stream);
-  if (storage.rows) storage.rows->set_stream(stream);
-}
-
-/// Runs what changes the slots. Where CUDA fails between two kernels of it, nobody knows what the table holds; before
-/// the first one, it is as it was.
-template <class Key, class Value>
-template <class Work>
-void HashTable<Key, Value>::change(const Turn& turn, Work work) {
-  const std::uint64_t launched = launched_kernels();
-  try {
-    work();
-  } catch (const CudaError&) {
-    if (!turn.capturing() && launched_kernels() != launched) broken_ = true;
-    throw;
   }
 }
 
@@ -195,87 +89,11 @@ const Executor<Key, Value>& HashTable<Key, Value>::executor() const {
   return context_->executors().template get<Key, Value>();
 }
 
-template <class Key, class Value>
-auto HashTable<Key, Value>::allocate(const Geometry& geometry, std::int64_t row_capacity, Stream stream) -> Storage {
-  Storage storage;
-  storage.slots = Allocation(*context_, View::slot_bytes(geometry.bucket_count), stream);
-  storage.filters = Allocation(*context_, View::filter_bytes(geometry.bucket_count), stream);
-  storage.control = Allocation(*context_, sizeof(Control), stream);
-  storage.view.slots = storage.slots.template as<typename View::SlotType>();
-  storage.view.filters = storage.filters.template as<std::uint8_t>();
-  storage.view.control = storage.control.template as<Control>();
-  storage.view.geometry = geometry;
-  if (options_.has_rows()) allocate_rows(storage, row_capacity, stream);
-  return storage;
-}
-
-template <class Key, class Value>
-void HashTable<Key, Value>::allocate_rows(Storage& storage, std::int64_t row_capacity, Stream stream) {
-  const std::size_t rows = static_cast<std::size_t>(row_capacity);
-  const std::size_t row_bytes = static_cast<std::size_t>(options_.value_bytes());
-  std::size_t row_data_bytes = 0;
-  if (__builtin_mul_overflow(rows, row_bytes, &row_data_bytes) || row_data_bytes > kMaxBytes)
-    throw OutOfMemoryError(std::to_string(rows) + " rows of " + std::to_string(row_bytes) +
-                           " bytes were asked for; no memory holds that many");
-  // Whole words: the GPU swaps a single byte by way of the word around it.
-  storage.rows = std::make_shared<Allocation>(*context_, (row_data_bytes + 3) / 4 * 4, stream);
-  storage.free_rows = Allocation(*context_, rows * sizeof(std::int64_t), stream);
-  storage.row_tags = Allocation(*context_, rows * sizeof(std::uint32_t), stream);
-  storage.view.rows = {storage.rows->template as<std::byte>(), storage.free_rows.template as<std::int64_t>(),
-                       storage.row_tags.template as<std::uint32_t>(), row_capacity, options_.value_bytes()};
-}
-
-template <class Key, class Value>
-bool HashTable<Key, Value>::may_grow_beyond(std::int64_t slots) const {
-  return !options_.max_capacity || slots < *options_.max_capacity;
-}
-
-/// Keys that a table of `slots` slots takes before it has to grow; all slots where it may not.
-template <class Key, class Value>
-std::int64_t HashTable<Key, Value>::key_limit(std::int64_t slots) const {
-  if (!may_grow_beyond(slots)) return slots;
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(slots) * options_.max_load_factor));
-}
-
+/// Keys that the table takes before it has to grow.
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::current_limit() const {
-  const std::int64_t limit = key_limit(std::int64_t{storage_.view.geometry.bucket_count} * View::kSlots);
-  return options_.has_rows() ? std::min(limit, storage_.view.rows.capacity) : limit;
-}
-
-/// Can a table of this load factor have room for so many keys, given memory?
-template <class Key, class Value>
-bool HashTable<Key, Value>::may_hold(std::int64_t keys) const {
-  if (options_.max_capacity) return keys <= *options_.max_capacity;
-  return std::ceil(static_cast<double>(keys) / options_.max_load_factor) <= static_cast<double>(kMostSlots);
-}
-
-/// Slots of a table whose limit is at least `keys`.
-template <class Key, class Value>
-std::int64_t HashTable<Key, Value>::slots_for(std::int64_t keys) const {
-  if (!may_hold(keys)) {
-    if (options_.max_capacity)
-      throw TableFullError("room for " + std::to_string(keys) + " keys was asked of a table that may have at most " +
-                           std::to_string(*options_.max_capacity) +
-                           " slots; erase keys, or make the table with a larger max_capacity or growth=True");
-    std::ostringstream factor;
-    factor << options_.max_load_factor;
-    throw ShapeError("room for " + std::to_string(keys) + " keys was asked of a table with a max_load_factor of " +
-                     factor.str() + ", which takes more than the " + std::to_string(kMostSlots) +
-                     " slots that are possible; ask for fewer keys, or raise the load factor");
-  }
-  const std::int64_t most = options_.max_capacity.value_or(kMostSlots);
-  const double wanted = std::ceil(static_cast<double>(keys) / options_.max_load_factor);
-  if (wanted >= static_cast<double>(most)) return most;
-  auto slots = static_cast<std::int64_t>(wanted);
-  while (slots < most && key_limit(slots) < keys) ++slots;  // rounding: once or twice
-  return slots;
-}
-
-/// The next size: doubling, so that growing costs a constant per key.
-template <class Key, class Value>
-std::int64_t HashTable<Key, Value>::grown(std::int64_t slots) const {
-  return options_.max_capacity ? std::min(2 * slots, *options_.max_capacity) : 2 * slots;
+  const std::int64_t limit = growth().key_limit(storage_.capacity());
+  return options_.has_rows() ? std::min(limit, storage_.view().rows.capacity) : limit;
 }
 
 /// There may be up to `size` keys from now on.
@@ -289,7 +107,7 @@ void HashTable<Key, Value>::expect(std::int64_t size) {
 template <class Key, class Value>
 Control HashTable<Key, Value>::read_control(Stream stream) {
   Control control;
-  context_->copy_to_host(&control, storage_.view.control, sizeof control, stream);
+  context_->copy_to_host(&control, storage_.view().control, sizeof control, stream);
   take_note(control);
   return control;
 }
@@ -297,7 +115,9 @@ Control HashTable<Key, Value>::read_control(Stream stream) {
 template <class Key, class Value>
 void HashTable<Key, Value>::take_note(const Control& control) {
   expect(static_cast<std::int64_t>(control.size));
-  worn_ = is_worn(control) || is_flooded(control);
+  const std::uint32_t buckets = storage_.view().geometry.bucket_count;
+  const auto slots = static_cast<std::uint64_t>(storage_.capacity());
+  worn_ = wants_seed(control) || (!order_.captured() && is_worn(control, buckets, slots, fresh_filter_bits_));
 }
 
 /// Likewise; tells of what replayed graphs have lost, and may therefore not come after a change.
@@ -305,7 +125,7 @@ template <class Key, class Value>
 Control HashTable<Key, Value>::refresh(Stream stream) {
   const Control control = read_control(stream);
   if (control.dropped == 0) return control;
-  context_->fill(&storage_.view.control->dropped, 0, sizeof control.dropped, stream);  // told once
+  context_->fill(&storage_.view().control->dropped, 0, sizeof control.dropped, stream);  // told once
   throw TableFullError("a replayed CUDA graph inserted more keys than the table had room for; " +
                        std::to_string(control.dropped) + " are lost: reserve more before capturing");
 }
@@ -325,10 +145,9 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
   const Control control = refresh(stream);
   maintain(control, stream);
   const std::int64_t size = size_bound_;
-  const std::int64_t slots = capacity_slots();
+  const std::int64_t slots = storage_.capacity();
   room.plan = make_plan();
-  room.unchecked = size + n > current_limit() && may_grow_beyond(slots) && may_hold(size + n) && !options_.has_rows() &&
-                   size + n <= static_cast<std::int64_t>(static_cast<double>(slots) * kUncheckedLoadFactor);
+  room.unchecked = size + n > current_limit() && !options_.has_rows() && growth().may_grow_afterwards(size + n, slots);
   std::int64_t added = n;
   if (size + n > current_limit() && !room.unchecked) {
     if (room.plan == nullptr && make_room_for_all(keys, control, stream)) {
@@ -340,7 +159,7 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
   }
   if (size + added > current_limit() && !room.unchecked) {
     room.plan = nullptr;  // gives its memory back first
-    rebuild(std::max(slots_for(size + added), grown(slots)), false, control, stream);
+    rebuild(growth().grown_for(size + added, slots), false, control, stream);
     room.plan = make_plan();
   }
   expect(size + added);
@@ -350,13 +169,13 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
 /// False where that is not worth it, not allowed, or there is no memory for it.
 template <class Key, class Value>
 bool HashTable<Key, Value>::make_room_for_all(const KeyBatch& keys, const Control& control, Stream stream) {
-  const std::int64_t slots = capacity_slots();
-  if (keys.count < kLargeBatch || keys.count < slots || options_.max_capacity || options_.has_rows()) return false;
+  const std::int64_t slots = storage_.capacity();
+  if (options_.has_rows() || !growth().may_make_room_for_all(keys.count, slots)) return false;
   try {
     const NumberKeys numbers{keys.data, keys.count, DType::kUInt8, keys.bytes};
     if (context_->executors().set_routines->estimate_distinct(*context_, numbers, kSample, stream) < keys.count)
       return false;
-    rebuild(std::max(slots_for(size_bound_ + keys.count), grown(slots)), false, control, stream);
+    rebuild(growth().grown_for(size_bound_ + keys.count, slots), false, control, stream);
   } catch (const OutOfMemoryError&) {
     return false;
   }
@@ -370,14 +189,14 @@ std::int64_t HashTable<Key, Value>::count_new(const KeyBatch& keys, const Plan* 
   const std::int64_t n = keys.count;
   const std::int64_t size = size_bound_;
   const std::int64_t limit = current_limit();
-  const bool may_grow = may_grow_beyond(capacity_slots());
-  const std::int64_t most = options_.max_capacity ? *options_.max_capacity - size : std::int64_t{1} << 62;
+  const std::int64_t slots = storage_.capacity();
+  const std::int64_t most = growth().most_new(size);
   if (plan != nullptr) {
-    executor().count_absent(*context_, storage_.view, *plan, pristine_, stream);
+    executor().count_absent(*context_, storage_.view(), *plan, pristine_, stream);
     const Control counted = refresh(stream);
     const auto absent = static_cast<std::int64_t>(counted.absent);
     const std::int64_t at_most = std::min(n, absent + static_cast<std::int64_t>(counted.undecided));
-    const bool grows_anyway = may_grow && size + absent > limit && at_most <= most;
+    const bool grows_anyway = growth().may_grow_beyond(slots) && size + absent > limit && at_most <= most;
     if (size + at_most <= limit || grows_anyway) return at_most;
   }
 
@@ -393,10 +212,10 @@ std::int64_t HashTable<Key, Value>::count_new(const KeyBatch& keys, const Plan* 
   for (std::int64_t from = 0; from < n && distinct <= most; from += room) {
     KeyBatch part = slice(keys, from, std::min(room, n - from));
     if (size != 0) {
-      executor().list_absent(*context_, storage_.view, part, listed.as<Key>(), stream);
+      executor().list_absent(*context_, storage_.view(), part, listed.as<Key>(), stream);
       const auto absent = static_cast<std::int64_t>(refresh(stream).absent);
       const bool is_all = part.count == n;
-      const bool few = may_grow && absent <= limit / kSmallPart && absent <= most;
+      const bool few = growth().may_grow_early(absent, size, slots, limit);
       if (is_all && (size + absent <= limit || few)) return absent;
       part = {listed.get(), absent, sizeof(Key)};
     }
@@ -418,17 +237,15 @@ std::int64_t HashTable<Key, Value>::count_new(const KeyBatch& keys, const Plan* 
 template <class Key, class Value>
 void HashTable<Key, Value>::settle(const Room& room, std::int64_t keys, Stream stream) {
   const bool looks_flooded = context_->is_host() && keys >= static_cast<std::int64_t>(kManyFarKeys) &&
-                             storage_.view.control->far_keys >= kManyFarKeys;
+                             storage_.view().control->far_keys >= kManyFarKeys;
   if (!room.unchecked && room.slots_before == 0 && !looks_flooded) return;
   try {
     const Control control = read_control(stream);
-    const bool may_shrink = room.slots_before != 0;
-    const std::int64_t slots =
-        std::max(slots_for(size_bound_), may_shrink ? grown(room.slots_before) : grown(capacity_slots()));
-    if (may_shrink ? capacity_slots() >= 2 * slots : size_bound_ > current_limit())
-      rebuild(slots, false, control, stream);
-    else if (is_flooded(control))
-      rebuild(capacity_slots(), false, control, stream);
+    if (const std::optional<std::int64_t> slots =
+            growth().settled(size_bound_, storage_.capacity(), current_limit(), room.slots_before))
+      rebuild(*slots, false, control, stream);
+    else if (wants_seed(control))
+      rebuild(storage_.capacity(), false, control, stream);
   } catch (const OutOfMemoryError&) {
     return;  // the table is whole as it is
   } catch (const Interrupted&) {
@@ -438,22 +255,10 @@ void HashTable<Key, Value>::settle(const Room& room, std::int64_t keys, Stream s
   }
 }
 
-/// After long churn, filter bits of keys that are gone make searches go on in vain, and erased marks keep buckets full.
-/// A rebuild of the same size clears both; it comes due after as many erasures as half the slots, so its cost is
-/// spread. Not where a CUDA graph holds the addresses of the present memory.
+/// Is it to take another seed when it is next built? Not where a CUDA graph holds the addresses of the present memory.
 template <class Key, class Value>
-bool HashTable<Key, Value>::is_worn(const Control& control) const {
-  const std::uint64_t buckets = storage_.view.geometry.bucket_count;
-  return !captured_ && control.erased >= buckets * View::kSlots / 2 &&
-         control.filter_bits >= 2 * fresh_filter_bits_ + buckets / 2;
-}
-
-/// Keys that lie far from home at a load at which none gets there by chance were picked to meet, by somebody who knows
-/// the seed. Another one scatters them, and nobody outside knows it.
-template <class Key, class Value>
-bool HashTable<Key, Value>::is_flooded(const Control& control) const {
-  return !captured_ && control.far_keys >= kManyFarKeys &&
-         static_cast<double>(peak_bound_) <= static_cast<double>(capacity_slots()) * kUncheckedLoadFactor;
+bool HashTable<Key, Value>::wants_seed(const Control& control) const {
+  return !order_.captured() && is_flooded(control, storage_.capacity(), peak_bound_);
 }
 
 /// Insertions look after the table. Whatever else has waited for the counters leaves word in worn_: a caller who asks
@@ -462,7 +267,7 @@ template <class Key, class Value>
 void HashTable<Key, Value>::maintain(const Control& control, Stream stream) {
   if (!worn_) return;
   try {
-    rebuild(capacity_slots(), false, control, stream);
+    rebuild(storage_.capacity(), false, control, stream);
   } catch (const OutOfMemoryError&) {
     worn_ = false;  // The table is whole as it is, only slower; the next wait for its counters tries again.
   }
@@ -471,24 +276,23 @@ void HashTable<Key, Value>::maintain(const Control& control, Stream stream) {
 /// Builds the table anew with `slots` slots and swaps; all memory is allocated before any work.
 template <class Key, class Value>
 void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream) {
-  const Seeds seeds = is_flooded(control) ? Seeds{random_seed(), random_seed()} : storage_.view.geometry.seeds;
+  const Seeds seeds = wants_seed(control) ? Seeds{random_seed(), random_seed()} : storage_.view().geometry.seeds;
   const Geometry geometry = make_geometry<View>(slots, seeds);
-  const std::int64_t new_slots = std::int64_t{geometry.bucket_count} * View::kSlots;
   const std::int64_t used_rows = static_cast<std::int64_t>(compact_rows ? control.size : control.next_row);
-  const std::int64_t row_capacity = options_.has_rows() ? std::max(key_limit(new_slots), used_rows) : 0;
+  const std::int64_t row_capacity = std::max(growth().key_limit(capacity_of<View>(geometry)), used_rows);
 
-  Storage next = allocate(geometry, row_capacity, stream);
+  Storage next(*context_, geometry, row_capacity, row_bytes(), stream);
   if (options_.has_rows() && !compact_rows && used_rows > 0)
-    context_->copy(next.view.rows.data, storage_.view.rows.data,
+    context_->copy(next.view().rows.data, storage_.view().rows.data,
                    static_cast<std::size_t>(used_rows * options_.value_bytes()), stream);
-  executor().rehash(*context_, storage_.view, next.view, compact_rows, stream);
+  executor().rehash(*context_, storage_.view(), next.view(), compact_rows, stream);
 
   Control rebuilt;  // the last thing that may fail
-  context_->copy_to_host(&rebuilt, next.view.control, sizeof rebuilt, stream);
+  context_->copy_to_host(&rebuilt, next.view().control, sizeof rebuilt, stream);
 
-  set_stream(storage_, stream);
+  storage_.set_stream(stream);
   storage_ = std::move(next);
-  storage_.view.may_have_erased = captured_;
+  storage_.set_may_have_erased(order_.captured());
   peak_bound_ = 0;
   fresh_filter_bits_ = rebuilt.filter_bits;
   take_note(rebuilt);
@@ -496,35 +300,31 @@ void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const
 
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::size(Stream stream) {
-  const Turn turn(*this, stream);
+  const Turn turn(order_, stream);
   return static_cast<std::int64_t>(refresh(stream).size);
 }
 
 template <class Key, class Value>
 std::uint64_t HashTable<Key, Value>::seed() const {
-  const std::lock_guard lock(mutex_);
-  return storage_.view.geometry.seeds.hash;
+  const auto lock = order_.lock();
+  return storage_.view().geometry.seeds.hash;
 }
 
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::capacity() const {
-  const std::lock_guard lock(mutex_);
-  return capacity_slots();
+  const auto lock = order_.lock();
+  return storage_.capacity();
 }
 
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::nbytes() const {
-  const std::lock_guard lock(mutex_);
-  std::size_t bytes = storage_.rows ? storage_.rows->bytes() : 0;
-  for (const Allocation* memory :
-       {&storage_.slots, &storage_.filters, &storage_.control, &storage_.free_rows, &storage_.row_tags})
-    bytes += memory->bytes();
-  return static_cast<std::int64_t>(bytes);
+  const auto lock = order_.lock();
+  return storage_.nbytes();
 }
 
 template <class Key, class Value>
 double HashTable<Key, Value>::max_load_factor() const {
-  const std::lock_guard lock(mutex_);
+  const auto lock = order_.lock();
   return options_.max_load_factor;
 }
 
@@ -532,22 +332,22 @@ template <class Key, class Value>
 void HashTable<Key, Value>::set_max_load_factor(double factor) {
   if (!(factor > 0 && factor <= 1))
     throw ShapeError("max_load_factor must lie in (0, 1], not " + std::to_string(factor));
-  const std::lock_guard lock(mutex_);
+  const auto lock = order_.lock();
   options_.max_load_factor = factor;
 }
 
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::find(const KeyBatch& keys, const FindOutput& out, Stream stream) {
   if (keys.count == 0) return 0;
-  const Turn turn(*this, stream);
-  executor().find(*context_, storage_.view, keys, out, stream);
+  const Turn turn(order_, stream);
+  executor().find(*context_, storage_.view(), keys, out, stream);
   return out.count_missing ? static_cast<std::int64_t>(refresh(stream).missing) : 0;
 }
 
 template <class Key, class Value>
 void HashTable<Key, Value>::insert(const InsertBatch& batch, Stream stream) {
   if (batch.keys.count == 0) return;
-  const Turn turn(*this, stream);
+  const Turn turn(order_, stream);
   const bool plannable = !options_.deterministic && (!View::kHasValue || batch.values.data != nullptr);
   Room room;
   if (turn.capturing())
@@ -555,16 +355,16 @@ void HashTable<Key, Value>::insert(const InsertBatch& batch, Stream stream) {
   else
     room = prepare_room(batch.keys, stream, [&]() -> std::unique_ptr<Plan> {
       if (!plannable) return nullptr;
-      return executor().plan(*context_, storage_.view, batch.keys, batch.values, batch.inserted != nullptr, stream);
+      return executor().plan(*context_, storage_.view(), batch.keys, batch.values, batch.inserted != nullptr, stream);
     });
-  change(turn, [&] {
+  turn.change([&] {
     for_each_part(batch, [&](InsertBatch& part) {
       part.deterministic = options_.deterministic;
       part.plan = room.plan.get();
       part.into_empty = pristine_;
       part.expect_new = pristine_ || batch.mode == InsertMode::kKeep;
       pristine_ = false;
-      executor().insert(*context_, storage_.view, part, stream);
+      executor().insert(*context_, storage_.view(), part, stream);
     });
   });
   settle(room, batch.keys.count, stream);
@@ -577,21 +377,21 @@ void HashTable<Key, Value>::apply(const ApplyBatch& batch, Stream stream) {
         "values of dtype " + std::string(options_.value_dtype ? name(*options_.value_dtype) : "none") +
         " have no such operation; bit operations are of integers and bool, and complex numbers have no order");
   if (batch.keys.count == 0) return;
-  const Turn turn(*this, stream);
+  const Turn turn(order_, stream);
   Room room;
   if (turn.capturing())
     prepare_captured(batch.keys);
   else
     room = prepare_room(batch.keys, stream, [&]() -> std::unique_ptr<Plan> {
       if (options_.deterministic) return nullptr;
-      return executor().plan_apply(*context_, storage_.view, batch, stream);
+      return executor().plan_apply(*context_, storage_.view(), batch, stream);
     });
-  change(turn, [&] {
+  turn.change([&] {
     for_each_part(batch, [&](ApplyBatch& part) {
       part.plan = room.plan.get();
       part.into_empty = pristine_;
       pristine_ = false;
-      executor().apply(*context_, storage_.view, part, stream);
+      executor().apply(*context_, storage_.view(), part, stream);
     });
   });
   settle(room, batch.keys.count, stream);
@@ -607,54 +407,48 @@ void HashTable<Key, Value>::prepare_captured(const KeyBatch& keys) {
   expect(size_bound_ + keys.count);
   replays_insert_ = true;
   // When it is replayed: keys may have been erased before, or have been taken out again for want of a row.
-  storage_.view.may_have_erased = true;
+  storage_.set_may_have_erased(true);
 }
 
 template <class Key, class Value>
 void HashTable<Key, Value>::erase(const KeyBatch& keys, bool* erased, Stream stream) {
   if (keys.count == 0) return;
-  const Turn turn(*this, stream);
-  storage_.view.may_have_erased = true;
+  const Turn turn(order_, stream);
+  storage_.set_may_have_erased(true);
   std::unique_ptr<Plan> plan;
   if (!turn.capturing())
-    plan = executor().plan(*context_, storage_.view, keys, ValueBatch{}, erased != nullptr, stream);
-  change(turn, [&] { executor().erase(*context_, storage_.view, keys, erased, plan.get(), stream); });
+    plan = executor().plan(*context_, storage_.view(), keys, ValueBatch{}, erased != nullptr, stream);
+  turn.change([&] { executor().erase(*context_, storage_.view(), keys, erased, plan.get(), stream); });
 }
 
 template <class Key, class Value>
 void HashTable<Key, Value>::clear(Stream stream) {
-  const Turn turn(*this, stream, Turn::For::kClear);
-  try {
-    executor().clear(*context_, storage_.view, stream);
-  } catch (const CudaError&) {
-    if (!turn.capturing()) broken_ = true;
-    throw;
-  }
+  const Turn turn(order_, stream, Turn::For::kClear);
+  turn.remake([&] { executor().clear(*context_, storage_.view(), stream); });
   pristine_ = false;
   if (turn.capturing()) return;  // nothing is cleared yet
-  broken_ = false;
   size_bound_ = 0;
   peak_bound_ = 0;
   fresh_filter_bits_ = 0;
   worn_ = false;
-  pristine_ = !replays_insert_;               // a graph may insert before anyone hears of it
-  storage_.view.may_have_erased = captured_;  // a captured erasure may be replayed
+  pristine_ = !replays_insert_;                     // a graph may insert before anyone hears of it
+  storage_.set_may_have_erased(order_.captured());  // a captured erasure may be replayed
 }
 
 template <class Key, class Value>
 void HashTable<Key, Value>::reserve(std::int64_t keys, Stream stream) {
   if (keys < 0) throw ShapeError("reserve takes a number of keys, not " + std::to_string(keys));
-  const Turn turn(*this, stream);
+  const Turn turn(order_, stream);
   const Control control = refresh(stream);
-  if (keys > current_limit()) rebuild(std::max(slots_for(keys), capacity_slots()), false, control, stream);
+  if (keys > current_limit()) rebuild(std::max(growth().slots_for(keys), storage_.capacity()), false, control, stream);
 }
 
 template <class Key, class Value>
 void HashTable<Key, Value>::rehash(std::int64_t slots, bool compact_rows, Stream stream) {
   if (slots < 0) throw ShapeError("rehash takes a number of slots, not " + std::to_string(slots));
-  const Turn turn(*this, stream);
+  const Turn turn(order_, stream);
   const Control control = refresh(stream);
-  const std::int64_t needed = slots_for(static_cast<std::int64_t>(control.size));
+  const std::int64_t needed = growth().slots_for(static_cast<std::int64_t>(control.size));
   if (options_.max_capacity && slots > *options_.max_capacity)
     throw ShapeError("rehash to " + std::to_string(slots) + " slots was asked of a table whose max_capacity is " +
                      std::to_string(*options_.max_capacity));
@@ -664,11 +458,11 @@ void HashTable<Key, Value>::rehash(std::int64_t slots, bool compact_rows, Stream
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room,
                                                  Stream stream) {
-  const Turn turn(*this, stream);
+  const Turn turn(order_, stream);
   const auto size = static_cast<std::int64_t>(refresh(stream).size);
   if (size <= room)
-    executor().export_items(*context_, storage_.view, keys, options_.key_bytes(), values, options_.value_bytes(), rows,
-                            stream);
+    executor().export_items(*context_, storage_.view(), keys, options_.key_bytes(), values, options_.value_bytes(),
+                            rows, stream);
   return size;
 }
 
@@ -676,29 +470,29 @@ template <class Key, class Value>
 RowStorage HashTable<Key, Value>::row_storage(Stream stream) {
   if (!options_.has_rows())
     throw ShapeError("this table keeps its values beside their keys and has no row storage; give it a value_shape");
-  const Turn turn(*this, stream);
+  const Turn turn(order_, stream);
   const Control control = refresh(stream);
-  storage_.rows->lend(context_);
-  return {storage_.rows, static_cast<std::int64_t>(control.next_row)};
+  storage_.rows()->lend(context_);
+  return {storage_.rows(), static_cast<std::int64_t>(control.next_row)};
 }
 
 template <class Key, class Value>
 bool HashTable<Key, Value>::overlaps_rows(const MemoryRange& memory) const {
   if (!options_.has_rows()) return false;
-  const std::lock_guard lock(mutex_);
-  return overlap(memory, {storage_.rows->get(), static_cast<std::int64_t>(storage_.rows->bytes())});
+  const auto lock = order_.lock();
+  return overlap(memory, {storage_.rows()->get(), static_cast<std::int64_t>(storage_.rows()->bytes())});
 }
 
 template <class Key, class Value>
 std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContext> context, Stream stream) {
-  const Turn turn(*this, stream);
+  const Turn turn(order_, stream);
   const Control control = refresh(stream);
   TableOptions options = options_;
-  options.capacity = capacity_slots();
-  auto twin = std::make_shared<HashTable>(options, std::move(context), storage_.view.geometry);
-  if (options_.has_rows() && twin->storage_.view.rows.capacity < storage_.view.rows.capacity) {
-    twin->allocate_rows(twin->storage_, storage_.view.rows.capacity, nullptr);
-    twin->executor().clear(*twin->context_, twin->storage_.view, nullptr);  // the new rows' tags, too
+  options.capacity = storage_.capacity();
+  auto twin = std::make_shared<HashTable>(options, std::move(context), storage_.view().geometry);
+  if (options_.has_rows() && twin->storage_.view().rows.capacity < storage_.view().rows.capacity) {
+    twin->storage_.allocate_rows(*twin->context_, storage_.view().rows.capacity, row_bytes(), nullptr);
+    twin->executor().clear(*twin->context_, twin->storage_.view(), nullptr);  // the new rows' tags, too
   }
 
   context_->synchronize(stream);
@@ -706,8 +500,8 @@ std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContex
   const auto copy = [&](void* to, const void* from, std::size_t bytes) {
     if (bytes != 0) target.copy_from(to, *context_, from, bytes, nullptr);
   };
-  const View& from = storage_.view;
-  const View& to = twin->storage_.view;
+  const View& from = storage_.view();
+  const View& to = twin->storage_.view();
   copy(to.slots, from.slots, View::slot_bytes(from.geometry.bucket_count));
   copy(to.filters, from.filters, View::filter_bytes(from.geometry.bucket_count));
   copy(to.control, from.control, sizeof(Control));
@@ -717,11 +511,11 @@ std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContex
     copy(to.rows.free, from.rows.free, control.free_rows * sizeof(std::int64_t));
   }
   target.synchronize(nullptr);
-  twin->fence_->record(nullptr);
+  twin->order_.record(nullptr);
   twin->expect(peak_bound_);
   twin->expect(static_cast<std::int64_t>(control.size));
   twin->pristine_ = false;
-  twin->storage_.view.may_have_erased = storage_.view.may_have_erased;
+  twin->storage_.set_may_have_erased(storage_.view().may_have_erased);
   twin->fresh_filter_bits_ = fresh_filter_bits_;
   return twin;
 }

@@ -2,16 +2,18 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 
 #include <gpuhash/table.hpp>
 #include "core/constants.hpp"
-#include "core/fork_safe_mutex.hpp"
+#include "table/call_order.hpp"
 #include "table/executor.hpp"
+#include "table/growth_rule.hpp"
+#include "table/storage.hpp"
 
 namespace gpuhash {
 
-/// One table: its memory, the context it lives in, and the rules of growth. What touches slots is the executor's work.
+/// One table: its memory and the context it lives in. It sequences what the growth rule decides and what the executor
+/// does, whose work is all that touches slots.
 template <class Key, class Value>
 class HashTable final : public Table {
  public:
@@ -49,20 +51,10 @@ class HashTable final : public Table {
   template <class, class>
   friend class HashTable;  // twins and temporary sets
 
-  /// The memory of one generation of the table; growth builds the next one and swaps.
-  struct Storage {
-    Allocation slots;
-    Allocation filters;
-    Allocation control;
-    std::shared_ptr<Allocation> rows;
-    Allocation free_rows;
-    Allocation row_tags;
-    View view{};
-  };
+  using Storage = gpuhash::Storage<Key, Value>;
+  using Turn = CallOrder::Turn;
 
   static constexpr auto kMostSlots = static_cast<std::int64_t>(kMaxBuckets * View::kSlots);
-
-  class Turn;
 
   const Executor<Key, Value>& executor() const;
   /// What prepare_room() has found for a batch.
@@ -72,19 +64,10 @@ class HashTable final : public Table {
     std::int64_t slots_before = 0;  // not 0: the table was made larger than its distinct keys may need
   };
 
-  Storage allocate(const Geometry& geometry, std::int64_t row_capacity, Stream stream);
-  void allocate_rows(Storage& storage, std::int64_t row_capacity, Stream stream);
-  void set_stream(Storage& storage, Stream stream);
-  template <class Work>
-  void change(const Turn& turn, Work work);
-
-  std::int64_t capacity_slots() const { return std::int64_t{storage_.view.geometry.bucket_count} * View::kSlots; }
-  bool may_grow_beyond(std::int64_t slots) const;
-  std::int64_t key_limit(std::int64_t slots) const;
+  /// 0: no row storage.
+  std::int64_t row_bytes() const { return options_.has_rows() ? options_.value_bytes() : 0; }
+  GrowthRule growth() const { return {kMostSlots, options_.max_capacity, options_.max_load_factor}; }
   std::int64_t current_limit() const;
-  bool may_hold(std::int64_t keys) const;
-  std::int64_t slots_for(std::int64_t keys) const;
-  std::int64_t grown(std::int64_t slots) const;
 
   Control read_control(Stream stream);
   void take_note(const Control& control);
@@ -96,28 +79,22 @@ class HashTable final : public Table {
   bool make_room_for_all(const KeyBatch& keys, const Control& control, Stream stream);
   void settle(const Room& room, std::int64_t keys, Stream stream);
   std::int64_t count_new(const KeyBatch& keys, const Plan* plan, Stream stream);
-  bool is_worn(const Control& control) const;
-  bool is_flooded(const Control& control) const;
+  bool wants_seed(const Control& control) const;
   void maintain(const Control& control, Stream stream);
   void rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream);
 
   TableOptions options_;
   std::shared_ptr<DeviceContext> context_;
-  std::unique_ptr<Fence> fence_;  // recorded after the last call's work
+  CallOrder order_;
   Constants constants_;
   Storage storage_;
-  mutable ForkSafeMutex mutex_;
 
-  std::optional<std::uint64_t> last_stream_;  // whose work the fence is known to follow: its id
-  bool unfenced_ = false;                     // there is work that the fence does not follow
-  std::int64_t size_bound_ = 0;               // size is at most this, known without asking the device
-  std::int64_t peak_bound_ = 0;               // the largest size_bound_ since the last rebuild
-  std::uint64_t fresh_filter_bits_ = 0;       // filter bits that the last rebuild left
-  bool worn_ = false;                         // the next insertion rebuilds the table: see is_worn() and is_flooded()
-  bool broken_ = false;                       // a change has failed midway: only clear() makes the table good
-  bool pristine_ = true;                      // nothing was inserted since the slots were cleared
-  bool captured_ = false;                     // a CUDA graph may be replayed on this memory
-  bool replays_insert_ = false;               // and it inserts: size_bound_ is no bound
+  std::int64_t size_bound_ = 0;          // size is at most this, known without asking the device
+  std::int64_t peak_bound_ = 0;          // the largest size_bound_ since the last rebuild
+  std::uint64_t fresh_filter_bits_ = 0;  // filter bits that the last rebuild left
+  bool worn_ = false;                    // the next insertion rebuilds the table: see take_note()
+  bool pristine_ = true;                 // nothing was inserted since the slots were cleared
+  bool replays_insert_ = false;          // a CUDA graph that inserts may be replayed: size_bound_ is no bound
 };
 
 }  // namespace gpuhash

@@ -1,0 +1,103 @@
+#include "table/growth_rule.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+#include <string>
+
+#include <gpuhash/error.hpp>
+
+namespace gpuhash {
+namespace {
+
+/// Up to this load factor a batch is let into a table that can grow without a look at which of its keys are new, and
+/// the table grows afterwards if it has to. Nor do keys come far from home by chance up to here: see is_flooded().
+constexpr double kUncheckedLoadFactor = 0.92;
+
+/// A batch of this many keys that is larger than the table gets room for all of them, unless a sample says that most
+/// are duplicates, and the table shrinks afterwards if many were: a large table is filled and rebuilt faster than
+/// distinct keys are counted.
+constexpr std::int64_t kLargeBatch = std::int64_t{1} << 22;
+
+/// A batch of absent keys this much smaller than the table is taken to be distinct: growing early by an eighth costs
+/// less than counting.
+constexpr std::int64_t kSmallPart = 8;
+
+/// Is the load at most kUncheckedLoadFactor?
+bool is_lightly_loaded(std::int64_t keys, std::int64_t slots) {
+  return static_cast<double>(keys) <= static_cast<double>(slots) * kUncheckedLoadFactor;
+}
+
+}  // namespace
+
+std::int64_t GrowthRule::key_limit(std::int64_t slots) const {
+  if (!may_grow_beyond(slots)) return slots;
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(slots) * max_load_factor));
+}
+
+bool GrowthRule::may_hold(std::int64_t keys) const {
+  if (max_capacity) return keys <= *max_capacity;
+  return std::ceil(static_cast<double>(keys) / max_load_factor) <= static_cast<double>(most_slots);
+}
+
+std::int64_t GrowthRule::slots_for(std::int64_t keys) const {
+  if (!may_hold(keys)) {
+    if (max_capacity)
+      throw TableFullError("room for " + std::to_string(keys) + " keys was asked of a table that may have at most " +
+                           std::to_string(*max_capacity) +
+                           " slots; erase keys, or make the table with a larger max_capacity or growth=True");
+    std::ostringstream factor;
+    factor << max_load_factor;
+    throw ShapeError("room for " + std::to_string(keys) + " keys was asked of a table with a max_load_factor of " +
+                     factor.str() + ", which takes more than the " + std::to_string(most_slots) +
+                     " slots that are possible; ask for fewer keys, or raise the load factor");
+  }
+  const std::int64_t most = max_capacity.value_or(most_slots);
+  const double wanted = std::ceil(static_cast<double>(keys) / max_load_factor);
+  if (wanted >= static_cast<double>(most)) return most;
+  auto slots = static_cast<std::int64_t>(wanted);
+  while (slots < most && key_limit(slots) < keys) ++slots;  // rounding: once or twice
+  return slots;
+}
+
+std::int64_t GrowthRule::grown(std::int64_t slots) const {
+  return max_capacity ? std::min(2 * slots, *max_capacity) : 2 * slots;
+}
+
+std::int64_t GrowthRule::grown_for(std::int64_t keys, std::int64_t slots) const {
+  return std::max(slots_for(keys), grown(slots));
+}
+
+std::int64_t GrowthRule::most_new(std::int64_t size) const {
+  return max_capacity ? *max_capacity - size : std::int64_t{1} << 62;
+}
+
+bool GrowthRule::may_grow_afterwards(std::int64_t keys, std::int64_t slots) const {
+  return may_grow_beyond(slots) && may_hold(keys) && is_lightly_loaded(keys, slots);
+}
+
+bool GrowthRule::may_make_room_for_all(std::int64_t batch, std::int64_t slots) const {
+  return batch >= kLargeBatch && batch >= slots && !max_capacity;
+}
+
+bool GrowthRule::may_grow_early(std::int64_t absent, std::int64_t size, std::int64_t slots, std::int64_t limit) const {
+  return may_grow_beyond(slots) && absent <= limit / kSmallPart && absent <= most_new(size);
+}
+
+std::optional<std::int64_t> GrowthRule::settled(std::int64_t size, std::int64_t slots, std::int64_t limit,
+                                                std::int64_t slots_before) const {
+  const bool may_shrink = slots_before != 0;
+  const std::int64_t wanted = grown_for(size, may_shrink ? slots_before : slots);
+  if (may_shrink ? slots >= 2 * wanted : size > limit) return wanted;
+  return std::nullopt;
+}
+
+bool is_worn(const Control& control, std::uint64_t buckets, std::uint64_t slots, std::uint64_t fresh_filter_bits) {
+  return control.erased >= slots / 2 && control.filter_bits >= 2 * fresh_filter_bits + buckets / 2;
+}
+
+bool is_flooded(const Control& control, std::int64_t slots, std::int64_t peak) {
+  return control.far_keys >= kManyFarKeys && is_lightly_loaded(peak, slots);
+}
+
+}  // namespace gpuhash

@@ -1,0 +1,62 @@
+#include <gpuhash/table.hpp>
+
+#include <string>
+#include <utility>
+
+#include <gpuhash/error.hpp>
+#include "table/hash_table.hpp"
+
+namespace gpuhash {
+namespace {
+
+constexpr std::size_t kMaxKeyBytes = sizeof(Uint128);
+constexpr std::int64_t kMaxValueBytes = std::int64_t{1} << 28;
+
+void check(const TableOptions& options) {
+  if (!is_integer(options.key_dtype))
+    throw DTypeError("keys of dtype " + std::string(name(options.key_dtype)) +
+                     " were given; keys are integers: view them as an integer dtype of the same width");
+  const auto most = static_cast<std::int64_t>(kMaxKeyBytes / itemsize(options.key_dtype));
+  if (options.key_elements < 1 || options.key_elements > most)
+    throw ShapeError("keys of " + std::to_string(options.key_elements) + " x " + std::string(name(options.key_dtype)) +
+                     " were asked for; a key has 1 to " + std::to_string(kMaxKeyBytes) + " bytes");
+  std::int64_t value_bytes = options.value_dtype ? static_cast<std::int64_t>(itemsize(*options.value_dtype)) : 0;
+  for (const std::int64_t extent : options.value_shape) {
+    if (extent < 1)
+      throw ShapeError("value_shape has an extent of " + std::to_string(extent) + "; extents are 1 or more");
+    if (__builtin_mul_overflow(value_bytes, extent, &value_bytes) || value_bytes > kMaxValueBytes)
+      throw ShapeError("value_shape asks for more than " + std::to_string(kMaxValueBytes) +
+                       " bytes per value, the most that is possible");
+  }
+  if (options.capacity < 0)
+    throw ShapeError("capacity is " + std::to_string(options.capacity) + "; slots are 0 or more");
+  if (options.max_capacity && *options.max_capacity < 1)
+    throw ShapeError("max_capacity is " + std::to_string(*options.max_capacity) + "; slots are 1 or more");
+  if (options.max_capacity && options.capacity > *options.max_capacity)
+    throw ShapeError("capacity " + std::to_string(options.capacity) + " is larger than max_capacity " +
+                     std::to_string(*options.max_capacity));
+  if (!(options.max_load_factor > 0 && options.max_load_factor <= 1))
+    throw ShapeError("max_load_factor must lie in (0, 1], not " + std::to_string(options.max_load_factor));
+}
+
+template <class Key>
+std::shared_ptr<Table> make_with_key(const TableOptions& options, std::shared_ptr<DeviceContext> context) {
+  if (!options.value_dtype) return std::make_shared<HashTable<Key, NoValue>>(options, std::move(context));
+  if constexpr (sizeof(Key) == 4)
+    return std::make_shared<HashTable<Key, std::uint32_t>>(options, std::move(context));
+  else
+    return std::make_shared<HashTable<Key, std::uint64_t>>(options, std::move(context));
+}
+
+}  // namespace
+
+std::shared_ptr<Table> Table::make(const TableOptions& options, std::shared_ptr<DeviceContext> context) {
+  check(options);
+  // A 4-byte key with a wider value takes the slot of an 8-byte key, where the value is aligned.
+  const bool narrow = options.key_bytes() <= 4 && !options.has_rows() && options.value_bytes() <= 4;
+  if (narrow) return make_with_key<std::uint32_t>(options, std::move(context));
+  if (options.key_bytes() <= 8) return make_with_key<std::uint64_t>(options, std::move(context));
+  return make_with_key<Uint128>(options, std::move(context));
+}
+
+}  // namespace gpuhash

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <gpuhash/device_context.hpp>
+#include <gpuhash/error.hpp>
+#include "shared/layout.hpp"
+
+namespace gpuhash {
+
+/// The geometry of at least `slots` slots. Throws ShapeError where they are too many.
+template <class View>
+Geometry make_geometry(std::int64_t slots, const Seeds& seeds) {
+  const std::uint64_t wanted =
+      std::max<std::uint64_t>(1, (static_cast<std::uint64_t>(slots) + View::kSlots - 1) / View::kSlots);
+  if (wanted > kMaxBuckets)
+    throw ShapeError("a table of " + std::to_string(slots) + " slots was asked for; at most " +
+                     std::to_string(kMaxBuckets * View::kSlots) + " are possible");
+  // Of two geometries for the same number of buckets only one exists, so that a copy's is that of its original.
+  const std::uint64_t regions = (wanted + View::kMaxRegionBuckets - 1) / View::kMaxRegionBuckets;
+  const std::uint64_t region_buckets = (wanted + regions - 1) / regions;
+  return {static_cast<std::uint32_t>(regions * region_buckets), static_cast<std::uint32_t>(regions),
+          static_cast<std::uint32_t>(region_buckets), seeds};
+}
+
+/// A table's capacity: its slots without those of the stray bucket.
+template <class View>
+std::int64_t capacity_of(const Geometry& geometry) {
+  return std::int64_t{geometry.bucket_count} * View::kSlots;
+}
+
+/// The memory of one generation of a table; growth builds the next one and swaps. What lies in it is the executor's
+/// work: new memory holds nothing yet.
+template <class Key, class Value>
+class Storage {
+ public:
+  using View = TableView<Key, Value>;
+
+  Storage() = default;
+  /// row_bytes: per row; 0: no row storage, whatever row_capacity says.
+  Storage(DeviceContext& context, const Geometry& geometry, std::int64_t row_capacity, std::int64_t row_bytes,
+          Stream stream);
+
+  const View& view() const { return view_; }
+  std::int64_t capacity() const { return capacity_of<View>(view_.geometry); }
+  /// Null without row storage.
+  const std::shared_ptr<Allocation>& rows() const { return rows_; }
+  std::int64_t nbytes() const;
+
+  /// New rows in place of those that there are.
+  void allocate_rows(DeviceContext& context, std::int64_t row_capacity, std::int64_t row_bytes, Stream stream);
+  void set_may_have_erased(bool may_have_erased) { view_.may_have_erased = may_have_erased; }
+  /// The stream in whose order the memory is given back.
+  void set_stream(Stream stream);
+
+ private:
+  /// No allocation is larger; sums of sizes do not overflow.
+  static constexpr std::size_t kMaxBytes = std::size_t{1} << 60;
+
+  Allocation slots_;
+  Allocation filters_;
+  Allocation control_;
+  std::shared_ptr<Allocation> rows_;  // shared with views of the rows, which keep them
+  Allocation free_rows_;
+  Allocation row_tags_;
+  View view_{};
+};
+
+template <class Key, class Value>
+Storage<Key, Value>::Storage(DeviceContext& context, const Geometry& geometry, std::int64_t row_capacity,
+                             std::int64_t row_bytes, Stream stream)
+    : slots_(context, View::slot_bytes(geometry.bucket_count), stream),
+      filters_(context, View::filter_bytes(geometry.bucket_count), stream),
+      control_(context, sizeof(Control), stream) {
+  view_.slots = slots_.template as<typename View::SlotType>();
+  view_.filters = filters_.template as<std::uint8_t>();
+  view_.control = control_.template as<Control>();
+  view_.geometry = geometry;
+  if (row_bytes != 0) allocate_rows(context, row_capacity, row_bytes, stream);
+}
+
+template <class Key, class Value>
+void Storage<Key, Value>::allocate_rows(DeviceContext& context, std::int64_t row_capacity, std::int64_t row_bytes,
+                                        Stream stream) {
+  const auto rows = static_cast<std::size_t>(row_capacity);
+  std::size_t bytes = 0;
+  if (__builtin_mul_overflow(rows, static_cast<std::size_t>(row_bytes), &bytes) || bytes > kMaxBytes)
+    throw OutOfMemoryError(std::to_string(rows) + " rows of " + std::to_string(row_bytes) +
+                           " bytes were asked for; no memory holds that many");
+  // Whole words: the GPU swaps a single byte by way of the word around it.
+  rows_ = std::make_shared<Allocation>(context, (bytes + 3) / 4 * 4, stream);
+  free_rows_ = Allocation(context, rows * sizeof(std::int64_t), stream);
+  row_tags_ = Allocation(context, rows * sizeof(std::uint32_t), stream);
+  view_.rows = {rows_->template as<std::byte>(), free_rows_.template as<std::int64_t>(),
+                row_tags_.template as<std::uint32_t>(), row_capacity, row_bytes};
+}
+
+template <class Key, class Value>
+void Storage<Key, Value>::set_stream(Stream stream) {
+  for (Allocation* memory : {&slots_, &filters_, &control_, &free_rows_, &row_tags_}) memory->set_stream(stream);
+  if (rows_) rows_->set_stream(stream);
+}
+
+template <class Key, class Value>
+std::int64_t Storage<Key, Value>::nbytes() const {
+  std::size_t bytes = rows_ ? rows_->bytes() : 0;
+  for (const Allocation* memory : {&slots_, &filters_, &control_, &free_rows_, &row_tags_}) bytes += memory->bytes();
+  return static_cast<std::int64_t>(bytes);
+}
+
+}  // namespace gpuhash
