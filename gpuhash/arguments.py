@@ -10,12 +10,26 @@ from typing import Any
 import numpy as np
 
 from .arrays import Framework, Shape
-from .dtypes import ITEMSIZES
+from .dtypes import INTEGER_BOUNDS, ITEMSIZES, encode
 
 
 def as_keys(keys: np.ndarray[Any, Any], key_shape: Shape) -> list[Any]:
     """The keys as Python objects: integers, or tuples of them."""
     return [tuple(key) for key in keys.tolist()] if key_shape else keys.tolist()
+
+
+def encode_keys(keys: Any, dtype: str, key_shape: Shape) -> tuple[np.ndarray[Any, Any], bool]:
+    """Python numbers as an array of keys, and whether they are a single key. Raises as ``encode``."""
+    if type(keys) is int and not key_shape:
+        low, high = INTEGER_BOUNDS[dtype]
+        if low <= keys <= high:
+            return np.array(keys, dtype), True
+    array = encode(keys, dtype, "keys")
+    if not key_shape:
+        return array, array.ndim == 0
+    if array.shape == (0,):
+        array = array.reshape(0, *key_shape)
+    return array, array.ndim == 1 and isinstance(keys, tuple)
 
 
 def shape_of(shape: int | Sequence[int], what: str) -> Shape:

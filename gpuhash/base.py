@@ -126,7 +126,7 @@ class KeyedTable(Calls):
         batch = self._take(keys)
         found = self._mask(batch, out)
         self._core.find(batch.array, None, found.array, None, False, batch.stream)
-        self._finish(batch)
+        batch.finish()
         return found.result(batch)
 
     def __contains__(self, key: object) -> bool:
@@ -159,7 +159,7 @@ class KeyedTable(Calls):
         erased = self._mask(batch, out)
         self._changes += 1
         self._core.erase(batch.array, erased.array, batch.stream)
-        self._finish(batch)
+        batch.finish()
         return erased.result(batch)
 
     def __len__(self) -> int:

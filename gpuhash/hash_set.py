@@ -105,7 +105,7 @@ class HashSet(KeyedTable):
         inserted = self._mask(batch, out)
         self._changes += 1
         self._core.insert(batch.array, None, False, "keep", inserted.array, batch.stream)
-        self._finish(batch)
+        batch.finish()
         return inserted.result(batch)
 
     insert = add
@@ -115,14 +115,14 @@ class HashSet(KeyedTable):
         batch = self._take(keys)
         self._changes += 1
         self._core.insert(batch.array, None, False, "keep", None, batch.stream)
-        self._finish(batch)
+        batch.finish()
 
     def discard(self, keys: Any) -> None:
         """Removes keys; absent ones are passed over. Does not wait for the GPU."""
         batch = self._take(keys)
         self._changes += 1
         self._core.erase(batch.array, None, batch.stream)
-        self._finish(batch)
+        batch.finish()
 
     def remove(self, keys: Any) -> None:
         """Removes keys. Waits. KeyError if any is absent: then nothing is removed."""
@@ -130,7 +130,7 @@ class HashSet(KeyedTable):
         self._check_present(batch, keys)
         self._changes += 1
         self._core.erase(batch.array, None, batch.stream)
-        self._finish(batch)
+        batch.finish()
 
     def pop(self) -> Any:
         """Removes and returns some key. Waits, and reads all keys: take ``keys()`` to empty a set."""

@@ -77,7 +77,7 @@ class Operations(KeyedTable):
         array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
         self._changes += 1
         self._core.insert(batch.array, array, broadcast, "assign", None, batch.stream)
-        self._finish(batch)
+        batch.finish()
 
     @_core.fast_path("insert")
     def insert(self, keys: Any, values: Any, out: Any = None) -> Any:
@@ -129,7 +129,7 @@ class Operations(KeyedTable):
         array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
         self._changes += 1
         self._core.insert(batch.array, array, broadcast, mode, inserted.array, batch.stream)
-        self._finish(batch)
+        batch.finish()
         return inserted.result(batch)
 
     @_core.fast_path("insert_or_apply")
@@ -178,7 +178,7 @@ class Operations(KeyedTable):
         array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
         self._changes += 1
         self._core.apply(batch.array, array, broadcast, cast(Any, name), inserted.array, batch.stream)
-        self._finish(batch)
+        batch.finish()
         return inserted.result(batch)
 
     @_core.fast_path("find")
@@ -207,7 +207,7 @@ class Operations(KeyedTable):
         found = Output(batch, "bool", batch.shape, out_found, "out[1]")
         fallback = self._fallback_for(default, batch)
         self._core.find(batch.array, values.array, found.array, fallback, False, batch.stream)
-        self._finish(batch)
+        batch.finish()
         return values.result(batch), found.result(batch)
 
     def rows(self, keys: Any, out: Any = None) -> Any:
@@ -235,7 +235,7 @@ class Operations(KeyedTable):
         batch = self._take(keys)
         rows = Output(batch, "int64", batch.shape, out)
         self._core.rows(batch.array, rows.array, batch.stream)
-        self._finish(batch)
+        batch.finish()
         return rows.result(batch)
 
     @property

@@ -182,7 +182,7 @@ class HashTable(Operations):
         missing = self._core.find(batch.array, values.array, None, fallback, fallback is None, batch.stream)
         if missing:
             raise self._absent(batch, keys, missing)
-        self._finish(batch)
+        batch.finish()
         return values.result(batch)
 
     def __delitem__(self, keys: Any) -> None:
@@ -191,7 +191,7 @@ class HashTable(Operations):
         self._check_present(batch, keys)
         self._changes += 1
         self._core.erase(batch.array, None, batch.stream)
-        self._finish(batch)
+        batch.finish()
 
     def values(self, like: Any = None) -> Any:
         """All values, ``[len(table), *value_shape]``, in the order of ``keys()``; ``like`` as there. Waits."""
@@ -227,7 +227,7 @@ class HashTable(Operations):
         if fallback is None:
             raise ValueError("get(keys) of a batch needs a default for absent keys: give one here or to the table")
         self._core.find(batch.array, values.array, None, fallback, False, batch.stream)
-        self._finish(batch)
+        batch.finish()
         return values.result(batch)
 
     def setdefault(self, keys: Any, default: Any = None, out: Any = None) -> Any:
@@ -248,7 +248,7 @@ class HashTable(Operations):
         self._changes += 1
         self._core.insert(batch.array, array, broadcast, "keep", None, batch.stream)
         self._core.find(batch.array, values.array, None, None, False, batch.stream)
-        self._finish(batch)
+        batch.finish()
         return values.result(batch)
 
     def pop(self, keys: Any, default: Any = _NO_DEFAULT, out: Any = None) -> Any:
@@ -276,7 +276,7 @@ class HashTable(Operations):
         popped = values.result(batch)
         self._changes += 1
         self._core.erase(batch.array, None, batch.stream)
-        self._finish(batch)
+        batch.finish()
         return popped
 
     def popitem(self) -> tuple[Any, Any]:
