@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Self
 
 from . import _core, serialization
-from .arguments import as_keys, count_of, seed_of, shape_of
+from .arguments import as_keys, count_of
 from .arrays import Shape, default_stream
 from .batch import place
 from .calls import Calls
-from .dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, key_dtype_name
 from .memory import make_context
+from .options import Options
 
 _ITERATION_CHUNK = 4096
 _LEAST_LOAD_FACTOR = 1 / 16  # at which a file's items are inserted
@@ -27,61 +26,17 @@ class KeyedTable(Calls):
     __hash__ = None  # type: ignore[assignment]  # equal tables may change
     __reversed__ = None  # no order; without this Python would try table[len - 1]
 
-    def _make(
-        self,
-        key_dtype: object,
-        key_shape: Sequence[int],
-        device: object,
-        capacity: int,
-        max_load_factor: float,
-        growth: bool,
-        max_capacity: int | None,
-        deterministic: bool,
-        seed: int | str | None,
-        memory: object,
-        name: str | None,
-    ) -> None:
-        dtype = key_dtype_name(key_dtype)
-        shape = shape_of(key_shape, "key_shape")
-        capacity = count_of(capacity, "capacity")
-        max_capacity = None if max_capacity is None else count_of(max_capacity, "max_capacity")
-        if not isinstance(max_load_factor, (int, float)):
-            raise TypeError(f"max_load_factor={max_load_factor!r} was given, expected a number in (0, 1]")
-        if (
-            self._value_dtype is not None
-            and math.prod(self._value_shape) * ITEMSIZES[self._value_dtype] > MAX_VALUE_BYTES
-        ):
-            raise ValueError(
-                f"value_shape={self._value_shape} of {self._value_dtype} was given; a value has up to "
-                f"{MAX_VALUE_BYTES} bytes"
-            )
-        if len(shape) > 1 or math.prod(shape) * ITEMSIZES[dtype] > MAX_KEY_BYTES or 0 in shape:
-            raise ValueError(
-                f"key_shape={shape} of {dtype} was given; a key is one integer, (), or a vector, (k,), of up to "
-                f"{MAX_KEY_BYTES} bytes in all"
-            )
-        if not growth:
-            if max_capacity is not None and max_capacity != capacity:
-                raise ValueError(f"growth=False keeps capacity={capacity}, and max_capacity={max_capacity} differs")
-            if capacity < 1:
-                raise ValueError(f"growth=False keeps capacity={capacity}: give the number of slots that it shall have")
-            max_capacity = capacity
-        if name is not None and (not isinstance(name, str) or not name):
-            raise TypeError(f"name={name!r} was given; a table's name is a string of one character or more, or None")
-        core = _core.Table(
-            make_context(device, memory),
-            dtype,
-            math.prod(shape),
-            self._value_dtype,
-            self._value_shape,
-            capacity,
-            max_capacity,
-            max_load_factor,
-            bool(deterministic),
-            seed_of(seed),
-        )
-        self._attach(core, shape)
-        self._register(name)
+    def _make(self, options: Options) -> None:
+        """Makes this object the face of a new core table."""
+        self._attach(options.make_core(), options.key_shape)
+        self._register(options.name)
+
+    @classmethod
+    def _open(cls, core: _core.Table, name: str) -> Self:
+        """Another face of a core table, by the name that it has."""
+        made = object.__new__(cls)
+        made._attach(core, (core.key_elements,) if core.key_elements > 1 else (), name)
+        return made
 
     def _register(self, name: str | None) -> None:
         if name is not None:
@@ -322,8 +277,10 @@ class KeyedTable(Calls):
         device = self._context if not self._host else context
         stream = 0 if device.platform == "cpu" else default_stream(device.device_index)
         clone = object.__new__(type(self))
-        clone.__dict__.update(self.__dict__)
         clone._attach(self._core.clone(context, stream), self._key_shape)
+        for attribute, value in vars(self).items():
+            if attribute not in vars(clone):  # one of a derived class
+                setattr(clone, attribute, value)
         return clone
 
     # Files -----------------------------------------------------------------------------------------------------------

@@ -19,12 +19,10 @@ _SHOWN_KEYS = 5
 class Calls:
     """A core table, what the face has to know of it, and the steps that all calls are made of."""
 
-    _name: str | None = None
-    _value_dtype: str | None = None
-    _value_shape: Shape = ()
+    _value_dtype: str | None
 
-    def _attach(self, core: _core.Table, key_shape: Shape) -> None:
-        """Makes this object the face of a core table."""
+    def _attach(self, core: _core.Table, key_shape: Shape, name: str | None = None) -> None:
+        """Makes this object the face of a core table. All attributes are set here."""
         self._core = core
         self._fast = _core.FastPath(core, key_shape)
         self._context = core.context
@@ -32,7 +30,9 @@ class Calls:
         self._index = self._context.device_index
         self._key_dtype = core.key_dtype
         self._key_shape = key_shape
-        self._name = None
+        self._value_dtype = core.value_dtype
+        self._value_shape = core.value_shape
+        self._name = name
         self._changes = 0
 
     def _change_count(self) -> int:

@@ -9,10 +9,11 @@ from typing import Any, Self
 import numpy as np
 
 from . import _core, serialization
-from .arguments import as_keys, shape_of
+from .arguments import as_keys
 from .arrays import framework_of
 from .base import KeyedTable
 from .inference import infer_set
+from .options import Options
 
 
 class HashSet(KeyedTable):
@@ -43,25 +44,21 @@ class HashSet(KeyedTable):
         name: str | None = None,
     ) -> None:
         self._make(
-            key_dtype,
-            shape_of(key_shape, "key_shape"),
-            device,
-            capacity,
-            max_load_factor,
-            growth,
-            max_capacity,
-            deterministic,
-            seed,
-            memory,
-            name,
+            Options.checked(
+                key_dtype,
+                None,
+                key_shape=key_shape,
+                device=device,
+                capacity=capacity,
+                max_load_factor=max_load_factor,
+                growth=growth,
+                max_capacity=max_capacity,
+                deterministic=deterministic,
+                seed=seed,
+                memory=memory,
+                name=name,
+            )
         )
-
-    @classmethod
-    def _open(cls, core: _core.Table, name: str) -> Self:
-        made = object.__new__(cls)
-        made._attach(core, (core.key_elements,) if core.key_elements > 1 else ())
-        made._name = name
-        return made
 
     @classmethod
     def from_keys(cls, keys: Any, **options: Any) -> Self:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 
 from . import _core, serialization
-from .arguments import as_keys, shape_of
+from .arguments import as_keys
 from .arrays import framework_of
 from .base import KeyedTable
 from .batch import take_values
 from .dtypes import comparable, dtype_name, storage_dtype
 from .inference import infer
 from .operations import Operations
+from .options import Options
 
 
 class _NoDefault:
@@ -99,32 +100,24 @@ class HashTable(Operations):
         memory: object = None,
         name: str | None = None,
     ) -> None:
-        self._value_dtype = dtype_name(value_dtype)
-        self._value_shape = shape_of(value_shape, "value_shape")
-        storage = None if default is None else self._value_storage(default, "default")
         self._make(
-            key_dtype,
-            shape_of(key_shape, "key_shape"),
-            device,
-            capacity,
-            max_load_factor,
-            growth,
-            max_capacity,
-            deterministic,
-            seed,
-            memory,
-            name,
+            Options.checked(
+                key_dtype,
+                dtype_name(value_dtype),
+                key_shape=key_shape,
+                value_shape=value_shape,
+                device=device,
+                capacity=capacity,
+                max_load_factor=max_load_factor,
+                growth=growth,
+                max_capacity=max_capacity,
+                default=default,
+                deterministic=deterministic,
+                seed=seed,
+                memory=memory,
+                name=name,
+            )
         )
-        self._set_default(storage)
-
-    @classmethod
-    def _open(cls, core: _core.Table, name: str) -> Self:
-        table = object.__new__(cls)
-        table._value_dtype = cast(str, core.value_dtype)
-        table._value_shape = core.value_shape
-        table._attach(core, (core.key_elements,) if core.key_elements > 1 else ())
-        table._name = name
-        return table
 
     @classmethod
     def from_items(cls, keys: Any, values: Any = None, **options: Any) -> Self:

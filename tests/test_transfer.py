@@ -167,6 +167,25 @@ def test_every_way_keeps_defaults_of_every_dtype(device, tmp_path, dtype, value_
     assert WAYS[way](HashTable("int64", dtype, value_shape=value_shape, device=device), tmp_path).default is None
 
 
+@pytest.mark.parametrize("way", ["copy", "deepcopy"])
+def test_copies_keep_what_a_derived_class_adds(way, device):
+    """Attributes of its objects go along; what the copy has of its own, the table and no name, does not change."""
+
+    class Labelled(HashTable):
+        label = "none"
+
+    table = Labelled("int64", "int64", device=device, default=7, name="labelled")
+    table.label = "mine"
+    table[3] = 4
+    made = getattr(copy, way)(table)
+    assert type(made) is Labelled
+    assert (made.label, made.name, made.default, made[3], made[5]) == ("mine", None, 7, 4, 7)
+    made.label = "other"
+    made[3] = 5
+    assert (table.label, table.name, table[3]) == ("mine", "labelled", 4)
+    table.close()
+
+
 def test_pickles_name_what_is_public():
     """Nothing that a later version may move: neither module nor private name."""
     table, _ = table_of("rows", "cpu")
