@@ -11,8 +11,8 @@ import numpy as np
 from . import _core, serialization
 from .arguments import as_keys
 from .arrays import framework_of
-from .base import KeyedTable
 from .inference import infer_set
+from .keyed_table import KeyedTable
 from .options import Options
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from . import _core
 from .arguments import one_value
 from .arrays import NUMPY, Shape, framework_like, framework_of
-from .base import KeyedTable
 from .batch import Batch, Output, join, take_values
 from .dtypes import is_integer, numpy_dtype, to_python
+from .keyed_table import KeyedTable
 from .options import Options
 
 _OPS = ("add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor")

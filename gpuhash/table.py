@@ -10,10 +10,10 @@ import numpy as np
 from . import _core, serialization
 from .arguments import as_keys
 from .arrays import framework_of
-from .base import KeyedTable
 from .batch import take_values
 from .dtypes import comparable, dtype_name, storage_dtype
 from .inference import infer
+from .keyed_table import KeyedTable
 from .operations import Operations
 from .options import Options
 

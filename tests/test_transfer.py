@@ -11,7 +11,7 @@ from frameworks import to_numpy
 from samples import VALUE_DTYPES, as_dict, items_of, random_keys, random_values, same_bytes
 
 import gpuhash
-from gpuhash import HashSet, HashTable, base, serialization
+from gpuhash import HashSet, HashTable, keyed_table, serialization
 
 KINDS = {
     "scalar": ("int64", (), "float32", ()),
@@ -195,6 +195,7 @@ def test_pickles_name_what_is_public():
         assert b"cgpuhash\nunpickle\n" in names
         assert b"cgpuhash\n" + type(made).__name__.encode() + b"\n" in names
         assert b"gpuhash.base" not in names
+        assert b"gpuhash.keyed_table" not in names
         assert b"gpuhash.table" not in names
 
 
@@ -214,7 +215,7 @@ def test_pickles_of_before_still_load():
 def test_large_pickles_come_in_parts(monkeypatch):
     """Text of 4 GiB or more is beyond what torch.save pickles; here a part has 1000 bytes."""
     table, expected = table_of("rows", "cpu")
-    monkeypatch.setattr(base, "_PART_BYTES", 1000)
+    monkeypatch.setattr(keyed_table, "_PART_BYTES", 1000)
     parts = table.__reduce__()[1][2:]
     assert len(parts) > 10
     assert {len(part) for part in parts[:-1]} == {1000}
