@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import markdown
+from . import files, markdown
 from .machine import commit, cpu_name, huge_pages, slug, versions
 from .report import Report
 from .suite import Session, Suite, run
@@ -111,11 +111,11 @@ def measure(arguments: list[str] | None = None) -> int:
         """Prints the part of the report that is finished, and keeps the files up to date."""
         print(markdown.head(report) if suite == LIMITS else markdown.section(report, suite), flush=True)
         if folder is not None:
-            report.write(folder, name)
+            files.write(report, folder, name)
 
     run(session, {LIMITS: limits, **chosen}, finished)
     print(markdown.limits(report), markdown.tail(report), sep="\n")
-    for path in [] if folder is None else [*report.write(folder, name), *_plots(report, folder, name)]:
+    for path in [] if folder is None else [*files.write(report, folder, name), *_plots(report, folder, name)]:
         print(f"wrote {path}", file=sys.stderr)
     return 1 if report.failures else 0
 
@@ -140,7 +140,7 @@ def plot(arguments: list[str]) -> int:
 
     for file in options.files:
         try:
-            paths = plots.draw(Report.read(file), options.output or file.parent, file.stem)
+            paths = plots.draw(files.read(file), options.output or file.parent, file.stem)
         except (OSError, ValueError, plots.NoMatplotlibError) as error:
             print(error, file=sys.stderr)
             return 2

@@ -1,13 +1,10 @@
-"""What a run measured, where, and its files: Markdown, JSON and CSV."""
+"""What a run measured, and where."""
 
 from __future__ import annotations
 
-import csv
 import datetime
-import json
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any
 
 from .timing import Timing
 
@@ -138,31 +135,6 @@ class Report:
     def suites(self) -> list[str]:
         """Those with figures, in the order of the run."""
         return list(dict.fromkeys(entry.suite for entry in [*self.records, *self.quantities]))
-
-    def write(self, folder: Path, name: str) -> list[Path]:
-        """Write ``name``.md, .json and .csv into the folder."""
-        from .markdown import markdown
-
-        folder.mkdir(parents=True, exist_ok=True)
-        paths = [folder / f"{name}.{suffix}" for suffix in ("md", "json", "csv")]
-        paths[0].write_text(markdown(self))
-        paths[1].write_text(json.dumps(asdict(self), indent=1) + "\n")
-        with paths[2].open("w", newline="") as file:
-            rows = csv.DictWriter(file, [f.name for f in fields(Record)], lineterminator="\n")
-            rows.writeheader()
-            rows.writerows(asdict(record) for record in self.records)
-        return paths
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """The report that ``write`` left in a JSON file. ValueError where it holds none."""
-        try:
-            contents = json.loads(path.read_text())
-            for name, kind in (("records", Record), ("quantities", Quantity), ("failures", Failure)):
-                contents[name] = [kind(**entry) for entry in contents[name]]
-            return cls(**contents)
-        except (TypeError, KeyError, ValueError) as error:
-            raise ValueError(f"{path} is no report of these benchmarks: {error}") from error
 
 
 def limit_over(name: str, array_bytes: int) -> str:

@@ -5,8 +5,8 @@ from importlib.metadata import version
 
 from . import _core, traced, weights_only
 from ._core import CudaError, PlatformError, TableFullError
-from .base import unpickle
 from .hash_set import HashSet
+from .keyed_table import unpickle
 from .set_routines import factorize, isin, unique
 from .store import TensorStore, store
 from .table import HashTable

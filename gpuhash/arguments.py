@@ -9,13 +9,29 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Framework, Shape
-from .dtypes import ITEMSIZES
+from . import _core
+from .arrays import Framework, Shape, framework_of, gpu_of
+from .dtypes import INTEGER_BOUNDS, ITEMSIZES, encode, storage_dtype
+from .memory import make_context
 
 
 def as_keys(keys: np.ndarray[Any, Any], key_shape: Shape) -> list[Any]:
     """The keys as Python objects: integers, or tuples of them."""
     return [tuple(key) for key in keys.tolist()] if key_shape else keys.tolist()
+
+
+def encode_keys(keys: Any, dtype: str, key_shape: Shape) -> tuple[np.ndarray[Any, Any], bool]:
+    """Python numbers as an array of keys, and whether they are a single key. Raises as ``encode``."""
+    if type(keys) is int and not key_shape:
+        low, high = INTEGER_BOUNDS[dtype]
+        if low <= keys <= high:
+            return np.array(keys, dtype), True
+    array = encode(keys, dtype, "keys")
+    if not key_shape:
+        return array, array.ndim == 0
+    if array.shape == (0,):
+        array = array.reshape(0, *key_shape)
+    return array, array.ndim == 1 and isinstance(keys, tuple)
 
 
 def shape_of(shape: int | Sequence[int], what: str) -> Shape:
@@ -53,6 +69,28 @@ def seed_of(seed: Any) -> int | None:
     if not 0 <= number < 1 << 64:
         raise ValueError(f"seed={number} was given, expected a number from 0 to 2^64 - 1")
     return number
+
+
+def one_value(value: Any, dtype: str, shape: Shape, what: str) -> np.ndarray[Any, Any]:
+    """One value on the host, of the shape, as its dtype's storage."""
+    framework = framework_of(value)
+    if framework.python:
+        host = encode(value, dtype, what)
+    else:
+        index = gpu_of(value, framework)
+        if index is not None and framework.private_streams:
+            framework.settle(value)
+        stream = None if index is None else framework.stream(value, index)
+        array = framework.borrow(value, stream)
+        if array.dtype != dtype:
+            raise wrong_dtype(what, framework, array.dtype, dtype)
+        host = np.empty(array.shape, storage_dtype(array.dtype))
+        context = make_context("cpu" if index is None else f"cuda:{index}")
+        context.copy(_core.borrow(host), array, stream or 0)
+    if host.shape not in ((), shape):
+        wanted = f"() or {shape}" if shape else "a single value, of shape ()"
+        raise ValueError(f"the {what} has shape {host.shape}, expected {wanted}")
+    return np.array(np.broadcast_to(host, shape), order="C")
 
 
 def wrong_dtype(what: str, framework: Framework, given: str, expected: str) -> TypeError:

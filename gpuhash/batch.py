@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Self
 
 import numpy as np
 
 from . import _core
-from .arguments import wrong_dtype
-from .arrays import Framework, Shape, framework_of
-from .dtypes import encode, storage_dtype, to_python
+from .arguments import encode_keys, wrong_dtype
+from .arrays import NUMPY, Framework, NumPyFramework, Shape, framework_of, gpu_of
+from .dtypes import ITEMSIZES, MAX_KEY_BYTES, encode, storage_dtype, to_python
 from .memory import make_context
 
 
 class Batch:
-    """The keys of one call, in the table's memory, and what its outputs have to be."""
+    """The keys of one call, in the memory where the call works, and what its outputs have to be."""
 
     __slots__ = (
         "array",
@@ -22,6 +23,7 @@ class Batch:
         "core",
         "framework",
         "given",
+        "key_shape",
         "scalar",
         "settle",
         "shape",
@@ -30,28 +32,145 @@ class Batch:
         "tensor",
     )
 
-    array: _core.Array  # [*shape, *key_shape], on the table's device
-    context: _core.Context
-    core: _core.Table  # of the calls of a table
-    framework: Framework
-    given: list[_core.Array]  # the outputs that are the caller's own
-    scalar: bool  # a Python number (or a tuple for a vector key): so are the answers
-    settle: bool  # the host waits for the work before it gives the arrays back
-    shape: Shape
-    staged: bool  # the keys are on the host and the table is not: so are the answers
-    stream: int
-    tensor: Any
+    def __init__(
+        self,
+        array: _core.Array,
+        key_shape: Shape,
+        shape: Shape,
+        framework: Framework,
+        tensor: Any,
+        context: _core.Context,
+        stream: int,
+        core: _core.Table | None = None,
+        scalar: bool = False,
+        staged: bool = False,
+        settle: bool = False,
+    ) -> None:
+        self.array = array  # [*shape, *key_shape], on the context's device
+        self.key_shape = key_shape
+        self.shape = shape
+        self.framework = framework
+        self.tensor = tensor  # the keys as they were given; an array where they were Python numbers
+        self.context = context
+        self.stream = stream
+        self.core = core  # None where the call is not one of a table
+        self.scalar = scalar  # a Python number (or a tuple for a vector key): so are the answers
+        self.staged = staged  # the keys are on the host and the table is not: so are the answers
+        self.settle = settle  # the host waits for the work before it gives the arrays back
+        self.given: list[_core.Array] = []  # the outputs that are the caller's own
+
+    @classmethod
+    def of_keys(
+        cls, keys: Any, key_dtype: str, key_shape: Shape, core: _core.Table, context: _core.Context, host: bool
+    ) -> Self:
+        """The keys of a table's call, in its memory. ``host``: that is the host's.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For keys of another dtype, or of shapes or devices that do not fit.
+        """
+        framework = framework_of(keys)
+        scalar = False
+        if framework.python:
+            keys, scalar = encode_keys(keys, key_dtype, key_shape)
+            framework = NUMPY
+        if host:
+            stream = 0
+            array = framework.borrow(keys, None)
+        else:
+            stream = framework.stream(keys, context.device_index)
+            if framework.private_streams:
+                framework.settle(keys)
+            array = framework.borrow(keys, stream)
+        if array.dtype != key_dtype:
+            raise wrong_dtype("keys", framework, array.dtype, key_dtype)
+        shape = array.shape
+        if key_shape:
+            if shape[-1:] != key_shape:
+                raise ValueError(f"the keys have shape {shape}, expected one that ends with the key shape {key_shape}")
+            shape = shape[:-1]
+        if host and array.platform == "cpu":
+            return cls(array, key_shape, shape, framework, keys, context, stream, core, scalar)
+        array, staged = place(array, context, stream, "keys", keys)
+        settle = framework.private_streams and not staged
+        return cls(array, key_shape, shape, framework, keys, context, stream, core, scalar, staged, settle)
+
+    @classmethod
+    def of_array(cls, keys: Any, axis: int | None, what: str) -> Self:
+        """The keys of a call without a table: each number of an array (``axis=None``), or each row (0), where it lies.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For what is not an array of one of the dtypes, another axis, or rows of no or more than 16 bytes.
+        """
+        if axis not in (None, 0):
+            raise ValueError(f"axis={axis!r} was given, expected None (each number is a key) or 0 (each row is one)")
+        framework = framework_of(keys)
+        if framework.python:
+            keys = as_numpy(keys, what)
+            framework = NUMPY
+        index = None if isinstance(framework, NumPyFramework) else gpu_of(keys, framework)
+        settle = False
+        if index is None:
+            context = make_context("cpu")
+            stream = 0
+            array = framework.borrow(keys, None)
+        else:
+            context = make_context(f"cuda:{index}")
+            stream = framework.stream(keys, index)
+            settle = framework.private_streams
+            if settle:
+                framework.settle(keys)
+            array = framework.borrow(keys, stream)
+        shape = array.shape
+        if axis is None:
+            return cls(array, (), shape, framework, keys, context, stream, settle=settle)
+        if not shape:
+            raise ValueError(f"the {what} have shape (), which has no axis 0: give an array of one or more dimensions")
+        row = shape[1:]
+        bytes_per_row = math.prod(row) * ITEMSIZES[array.dtype]
+        if not 1 <= bytes_per_row <= MAX_KEY_BYTES:
+            raise ValueError(
+                f"the {what} have shape {shape} of {array.dtype}: rows of {bytes_per_row} bytes, expected 1 to "
+                f"{MAX_KEY_BYTES}"
+            )
+        return cls(array, row, shape[:1], framework, keys, context, stream, settle=settle)
+
+    def finish(self) -> None:
+        """Waits for the call's work, where the arrays cannot be given back before."""
+        if self.settle:
+            self.context.synchronize(self.stream)
+
+    def overlaps_rows(self, array: _core.Array) -> bool:
+        """Is some of the array's memory the table's own rows?"""
+        return self.core is not None and self.core.overlaps_rows(array)
 
     def apart(self, array: _core.Array, *, from_rows: bool = False) -> _core.Array:
         """The array, or a copy of it where the call writes into its memory while it reads it.
 
         The copy is made in the order of the batch's stream. ``from_rows``: the call writes the table's rows as well.
         """
-        if not (any(map(array.overlaps, self.given)) or (from_rows and self.core.overlaps_rows(array))):
+        if not (any(map(array.overlaps, self.given)) or (from_rows and self.overlaps_rows(array))):
             return array
         copy = _core.Buffer(self.context, array.dtype, array.shape, self.stream).array()
         self.context.copy(copy, array, self.stream)
         return copy
+
+
+def as_numpy(numbers: Any, what: str) -> np.ndarray[Any, Any]:
+    """Python numbers, or nested sequences of them, as an array of the dtype that NumPy finds for them."""
+    try:
+        array = np.asarray(numbers)
+    except ValueError as error:
+        raise ValueError(f"the {what} are nested sequences of unequal lengths: {error}") from None
+    if array.dtype.name not in ITEMSIZES:
+        raise TypeError(
+            f"the {what} are a {type(numbers).__name__} of {array.dtype}, expected numbers of one of the dtypes "
+            f"{', '.join(ITEMSIZES)}"
+        )
+    return array
 
 
 def place(
@@ -133,7 +252,7 @@ class Output:
             join(batch, framework, out)
         if any(map(array.overlaps, batch.given)):
             raise ValueError(f"{what} shares memory with the other output: give arrays that do not overlap")
-        if batch.core.overlaps_rows(array):
+        if batch.overlaps_rows(array):
             raise ValueError(f"{what} is memory of the table's own row_storage: give another array, and copy from it")
         batch.given.append(array)
         batch.array = batch.apart(batch.array)

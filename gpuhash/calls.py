@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from .arguments import as_keys, wrong_dtype
-from .arrays import NUMPY, Framework, Shape, default_stream, framework_like, framework_of
-from .batch import Batch, Output, place
-from .dtypes import encode, storage_dtype
+from .arguments import as_keys
+from .arrays import NUMPY, Framework, Shape, default_stream, framework_like
+from .batch import Batch, Output
+from .dtypes import storage_dtype
 
 _SHOWN_KEYS = 5
 
@@ -19,12 +19,10 @@ _SHOWN_KEYS = 5
 class Calls:
     """A core table, what the face has to know of it, and the steps that all calls are made of."""
 
-    _name: str | None = None
-    _value_dtype: str | None = None
-    _value_shape: Shape = ()
+    _value_dtype: str | None
 
-    def _attach(self, core: _core.Table, key_shape: Shape) -> None:
-        """Makes this object the face of a core table."""
+    def _attach(self, core: _core.Table, key_shape: Shape, name: str | None = None) -> None:
+        """Makes this object the face of a core table. All attributes are set here."""
         self._core = core
         self._fast = _core.FastPath(core, key_shape)
         self._context = core.context
@@ -32,9 +30,9 @@ class Calls:
         self._index = self._context.device_index
         self._key_dtype = core.key_dtype
         self._key_shape = key_shape
-        bounds = np.iinfo(self._key_dtype)
-        self._key_bounds = int(bounds.min), int(bounds.max)
-        self._name = None
+        self._value_dtype = core.value_dtype
+        self._value_shape = core.value_shape
+        self._name = name
         self._changes = 0
 
     def _change_count(self) -> int:
@@ -46,59 +44,7 @@ class Calls:
 
     def _take(self, keys: Any) -> Batch:
         """The keys of a call, checked, in the table's memory."""
-        batch = Batch()
-        batch.context = self._context
-        batch.core = self._core
-        batch.given = []
-        framework = framework_of(keys)
-        if framework.python:
-            keys, batch.scalar = self._encode_keys(keys)
-            framework = NUMPY
-        else:
-            batch.scalar = False
-        batch.framework = framework
-        batch.tensor = keys
-        if self._host:
-            stream = batch.stream = 0
-            array = framework.borrow(keys, None)
-        else:
-            stream = batch.stream = framework.stream(keys, self._index)
-            if framework.private_streams:
-                framework.settle(keys)
-            array = framework.borrow(keys, stream)
-        if array.dtype != self._key_dtype:
-            raise wrong_dtype("keys", framework, array.dtype, self._key_dtype)
-        batch.shape = array.shape
-        if self._key_shape:
-            if batch.shape[-1:] != self._key_shape:
-                raise ValueError(
-                    f"the keys have shape {batch.shape}, expected one that ends with the key shape {self._key_shape}"
-                )
-            batch.shape = batch.shape[:-1]
-        if self._host and array.platform == "cpu":
-            batch.array = array
-            batch.staged = batch.settle = False
-            return batch
-        batch.array, batch.staged = place(array, self._context, stream, "keys", keys)
-        batch.settle = framework.private_streams and not batch.staged
-        return batch
-
-    def _encode_keys(self, keys: Any) -> tuple[np.ndarray[Any, Any], bool]:
-        """Python numbers as an array, and whether they are a single key."""
-        if type(keys) is int and not self._key_shape:
-            low, high = self._key_bounds
-            if low <= keys <= high:
-                return np.array(keys, self._key_dtype), True
-        array = encode(keys, self._key_dtype, "keys")
-        if not self._key_shape:
-            return array, array.ndim == 0
-        if array.shape == (0,):
-            array = array.reshape(0, *self._key_shape)
-        return array, array.ndim == 1 and isinstance(keys, tuple)
-
-    def _finish(self, batch: Batch) -> None:
-        if batch.settle:
-            self._context.synchronize(batch.stream)
+        return Batch.of_keys(keys, self._key_dtype, self._key_shape, self._core, self._context, self._host)
 
     def _mask(self, batch: Batch, out: Any) -> Output:
         return Output(batch, "bool", batch.shape, out)

@@ -23,6 +23,7 @@ ITEMSIZES = {
     "complex64": 8,
     "complex128": 16,
 }
+INTEGER_BOUNDS = {name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in ITEMSIZES if "int" in name}
 MAX_KEY_BYTES = 16
 MAX_VALUE_BYTES = 1 << 28  # times the largest number of slots, 2^34, this still fits an int64
 

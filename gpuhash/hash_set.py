@@ -9,10 +9,11 @@ from typing import Any, Self
 import numpy as np
 
 from . import _core, serialization
-from .arguments import as_keys, shape_of
+from .arguments import as_keys
 from .arrays import framework_of
-from .base import KeyedTable
 from .inference import infer_set
+from .keyed_table import KeyedTable
+from .options import Options
 
 
 class HashSet(KeyedTable):
@@ -43,25 +44,21 @@ class HashSet(KeyedTable):
         name: str | None = None,
     ) -> None:
         self._make(
-            key_dtype,
-            shape_of(key_shape, "key_shape"),
-            device,
-            capacity,
-            max_load_factor,
-            growth,
-            max_capacity,
-            deterministic,
-            seed,
-            memory,
-            name,
+            Options.checked(
+                key_dtype,
+                None,
+                key_shape=key_shape,
+                device=device,
+                capacity=capacity,
+                max_load_factor=max_load_factor,
+                growth=growth,
+                max_capacity=max_capacity,
+                deterministic=deterministic,
+                seed=seed,
+                memory=memory,
+                name=name,
+            )
         )
-
-    @classmethod
-    def _open(cls, core: _core.Table, name: str) -> Self:
-        made = object.__new__(cls)
-        made._attach(core, (core.key_elements,) if core.key_elements > 1 else ())
-        made._name = name
-        return made
 
     @classmethod
     def from_keys(cls, keys: Any, **options: Any) -> Self:
@@ -105,7 +102,7 @@ class HashSet(KeyedTable):
         inserted = self._mask(batch, out)
         self._changes += 1
         self._core.insert(batch.array, None, False, "keep", inserted.array, batch.stream)
-        self._finish(batch)
+        batch.finish()
         return inserted.result(batch)
 
     insert = add
@@ -115,14 +112,14 @@ class HashSet(KeyedTable):
         batch = self._take(keys)
         self._changes += 1
         self._core.insert(batch.array, None, False, "keep", None, batch.stream)
-        self._finish(batch)
+        batch.finish()
 
     def discard(self, keys: Any) -> None:
         """Removes keys; absent ones are passed over. Does not wait for the GPU."""
         batch = self._take(keys)
         self._changes += 1
         self._core.erase(batch.array, None, batch.stream)
-        self._finish(batch)
+        batch.finish()
 
     def remove(self, keys: Any) -> None:
         """Removes keys. Waits. KeyError if any is absent: then nothing is removed."""
@@ -130,7 +127,7 @@ class HashSet(KeyedTable):
         self._check_present(batch, keys)
         self._changes += 1
         self._core.erase(batch.array, None, batch.stream)
-        self._finish(batch)
+        batch.finish()
 
     def pop(self) -> Any:
         """Removes and returns some key. Waits, and reads all keys: take ``keys()`` to empty a set."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
 from . import _core
-from .arguments import wrong_dtype
-from .arrays import NUMPY, Shape, framework_like, framework_of, gpu_of
-from .base import KeyedTable
+from .arguments import one_value
+from .arrays import NUMPY, Shape, framework_like, framework_of
 from .batch import Batch, Output, join, take_values
-from .dtypes import encode, is_integer, numpy_dtype, storage_dtype, to_python
-from .memory import make_context
+from .dtypes import is_integer, numpy_dtype, to_python
+from .keyed_table import KeyedTable
+from .options import Options
 
 _OPS = ("add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor")
 
@@ -22,35 +22,24 @@ class Operations(KeyedTable):
 
     _value_dtype: str
 
-    def _attach(self, core: _core.Table, key_shape: Shape) -> None:
-        super()._attach(core, key_shape)
-        self._set_default(getattr(self, "_default", None))
+    def _attach(self, core: _core.Table, key_shape: Shape, name: str | None = None) -> None:
+        super()._attach(core, key_shape, name)
+        self._default: np.ndarray[Any, Any] | None = None  # on the host, as the value dtype's storage
+        self._fallback: _core.Array | None = None  # the same in the table's memory
+
+    def _make(self, options: Options) -> None:
+        super()._make(options)
+        self._set_default(options.default)
+
+    def _clone(self, context: _core.Context) -> Self:
+        clone = super()._clone(context)
+        clone._set_default(self._default)
+        return clone
 
     def _set_default(self, storage: np.ndarray[Any, Any] | None) -> None:
         self._default = storage
         self._fallback = None if storage is None else self._core.constant(_core.borrow(storage), self._stream())
         self._fast.set_fallback(self._fallback)
-
-    def _value_storage(self, value: Any, what: str) -> np.ndarray[Any, Any]:
-        """One value on the host, of shape ``value_shape``, as its dtype's storage."""
-        framework = framework_of(value)
-        if framework.python:
-            host = encode(value, self._value_dtype, what)
-        else:
-            index = gpu_of(value, framework)
-            if index is not None and framework.private_streams:
-                framework.settle(value)
-            stream = None if index is None else framework.stream(value, index)
-            array = framework.borrow(value, stream)
-            if array.dtype != self._value_dtype:
-                raise wrong_dtype(what, framework, array.dtype, self._value_dtype)
-            host = np.empty(array.shape, storage_dtype(array.dtype))
-            context = make_context("cpu" if index is None else f"cuda:{index}")
-            context.copy(_core.borrow(host), array, stream or 0)
-        if host.shape not in ((), self._value_shape):
-            wanted = f"() or {self._value_shape}" if self._value_shape else "a single value, of shape ()"
-            raise ValueError(f"the {what} has shape {host.shape}, expected {wanted}")
-        return np.array(np.broadcast_to(host, self._value_shape), order="C")
 
     def _fallback_for(self, default: Any, batch: Batch) -> _core.Array | None:
         """What absent keys get: one value, or one for each key of the batch; None where there is no default."""
@@ -67,7 +56,9 @@ class Operations(KeyedTable):
                 if framework is not batch.framework:
                     join(batch, framework, default)
                 return batch.apart(array)
-        return self._core.constant(_core.borrow(self._value_storage(default, "default")), batch.stream)
+        return self._core.constant(
+            _core.borrow(one_value(default, self._value_dtype, self._value_shape, "default")), batch.stream
+        )
 
     def _values(self, batch: Batch, out: Any = None, what: str = "out") -> Output:
         return Output(batch, self._value_dtype, batch.shape + self._value_shape, out, what)
@@ -77,7 +68,7 @@ class Operations(KeyedTable):
         array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
         self._changes += 1
         self._core.insert(batch.array, array, broadcast, "assign", None, batch.stream)
-        self._finish(batch)
+        batch.finish()
 
     @_core.fast_path("insert")
     def insert(self, keys: Any, values: Any, out: Any = None) -> Any:
@@ -129,7 +120,7 @@ class Operations(KeyedTable):
         array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
         self._changes += 1
         self._core.insert(batch.array, array, broadcast, mode, inserted.array, batch.stream)
-        self._finish(batch)
+        batch.finish()
         return inserted.result(batch)
 
     @_core.fast_path("insert_or_apply")
@@ -178,7 +169,7 @@ class Operations(KeyedTable):
         array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
         self._changes += 1
         self._core.apply(batch.array, array, broadcast, cast(Any, name), inserted.array, batch.stream)
-        self._finish(batch)
+        batch.finish()
         return inserted.result(batch)
 
     @_core.fast_path("find")
@@ -207,7 +198,7 @@ class Operations(KeyedTable):
         found = Output(batch, "bool", batch.shape, out_found, "out[1]")
         fallback = self._fallback_for(default, batch)
         self._core.find(batch.array, values.array, found.array, fallback, False, batch.stream)
-        self._finish(batch)
+        batch.finish()
         return values.result(batch), found.result(batch)
 
     def rows(self, keys: Any, out: Any = None) -> Any:
@@ -235,7 +226,7 @@ class Operations(KeyedTable):
         batch = self._take(keys)
         rows = Output(batch, "int64", batch.shape, out)
         self._core.rows(batch.array, rows.array, batch.stream)
-        self._finish(batch)
+        batch.finish()
         return rows.result(batch)
 
     @property

@@ -7,13 +7,10 @@ import math
 from collections import namedtuple
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from . import _core
-from .arrays import NUMPY, NumPyFramework, Shape, framework_of, gpu_of
+from .arrays import framework_of
 from .batch import Batch, Output, join, place
-from .dtypes import ITEMSIZES, MAX_KEY_BYTES, encode
-from .memory import make_context
+from .dtypes import encode
 
 
 class Factorized(NamedTuple):
@@ -79,15 +76,15 @@ def unique(
     MemoryError
         Where there is no room for the results or for temporary memory.
     """
-    batch, row = _take(keys, axis, "keys")
-    work = _factorize(batch, row, return_inverse or return_counts)
+    batch = Batch.of_array(keys, axis, "keys")
+    work = _factorize(batch, return_inverse or return_counts)
     found = work.count
-    values = Output(batch, batch.array.dtype, (found, *row))
+    values = Output(batch, batch.array.dtype, (found, *batch.key_shape))
     indices = Output(batch, "int64", (found,)) if return_index else None
     inverse = Output(batch, "int64", batch.shape) if return_inverse else None
     counts = Output(batch, "int64", (found,)) if return_counts else None
     work.write(values.array, _array(inverse), _array(counts), _array(indices), sorted)
-    _finish(batch)
+    batch.finish()
     outputs = {"values": values, "indices": indices, "inverse": inverse, "counts": counts}
     results = {name: output.result(batch) for name, output in outputs.items() if output is not None}
     return results["values"] if len(results) == 1 else _result_type(*results)(**results)
@@ -115,12 +112,12 @@ def factorize(keys: Any, *, axis: int | None = None) -> Factorized:
     TypeError, ValueError, MemoryError
         As ``unique``.
     """
-    batch, row = _take(keys, axis, "keys")
-    work = _factorize(batch, row, groups=True)
+    batch = Batch.of_array(keys, axis, "keys")
+    work = _factorize(batch, groups=True)
     codes = Output(batch, "int64", batch.shape)
-    uniques = Output(batch, batch.array.dtype, (work.count, *row))
+    uniques = Output(batch, batch.array.dtype, (work.count, *batch.key_shape))
     work.write(uniques.array, codes.array, None, None, False)
-    _finish(batch)
+    batch.finish()
     return Factorized(codes.result(batch), uniques.result(batch))
 
 
@@ -154,11 +151,11 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int |
     MemoryError
         Where there is no room for the result or for temporary memory.
     """
-    batch, row = _take(elements, axis, "elements")
-    tests = _take_tests(test_elements, batch, row, axis)
+    batch = Batch.of_array(elements, axis, "elements")
+    tests = _take_tests(test_elements, batch, axis)
     mask = Output(batch, "bool", batch.shape)
-    _core.isin(batch.context, batch.array, tests, math.prod(row), invert, mask.array, batch.stream)
-    _finish(batch)
+    _core.isin(batch.context, batch.array, tests, math.prod(batch.key_shape), invert, mask.array, batch.stream)
+    batch.finish()
     return mask.result(batch)
 
 
@@ -171,62 +168,10 @@ def _array(output: Output | None) -> _core.Array | None:
     return None if output is None else output.array
 
 
-def _take(keys: Any, axis: int | None, what: str) -> tuple[Batch, Shape]:
-    """The array where it lies, and the shape of one key."""
-    if axis not in (None, 0):
-        raise ValueError(f"axis={axis!r} was given, expected None (each number is a key) or 0 (each row is one)")
-    batch = Batch()
-    framework = framework_of(keys)
-    if framework.python:
-        keys = _as_numpy(keys, what)
-        framework = NUMPY
-    batch.framework, batch.tensor = framework, keys
-    batch.scalar = batch.staged = False
-    index = None if isinstance(framework, NumPyFramework) else gpu_of(keys, framework)
-    if index is None:
-        batch.context = make_context("cpu")
-        batch.stream = 0
-        batch.settle = False
-        batch.array = framework.borrow(keys, None)
-    else:
-        batch.context = make_context(f"cuda:{index}")
-        batch.stream = framework.stream(keys, index)
-        batch.settle = framework.private_streams
-        if batch.settle:
-            framework.settle(keys)
-        batch.array = framework.borrow(keys, batch.stream)
-    shape = batch.array.shape
-    row: Shape = ()
-    batch.shape = shape
-    if axis == 0:
-        if not shape:
-            raise ValueError(f"the {what} have shape (), which has no axis 0: give an array of one or more dimensions")
-        batch.shape, row = shape[:1], shape[1:]
-        bytes_per_row = math.prod(row) * ITEMSIZES[batch.array.dtype]
-        if not 1 <= bytes_per_row <= MAX_KEY_BYTES:
-            raise ValueError(
-                f"the {what} have shape {shape} of {batch.array.dtype}: rows of {bytes_per_row} bytes, expected 1 to "
-                f"{MAX_KEY_BYTES}"
-            )
-    return batch, row
-
-
-def _as_numpy(numbers: Any, what: str) -> np.ndarray[Any, Any]:
-    try:
-        array = np.asarray(numbers)
-    except ValueError as error:
-        raise ValueError(f"the {what} are nested sequences of unequal lengths: {error}") from None
-    if array.dtype.name not in ITEMSIZES:
-        raise TypeError(
-            f"the {what} are a {type(numbers).__name__} of {array.dtype}, expected numbers of one of the dtypes "
-            f"{', '.join(ITEMSIZES)}"
-        )
-    return array
-
-
-def _take_tests(tests: Any, batch: Batch, row: Shape, axis: int | None) -> _core.Array:
+def _take_tests(tests: Any, batch: Batch, axis: int | None) -> _core.Array:
     """The test elements in the batch's memory."""
     what = "test_elements"
+    row = batch.key_shape
     dtype = batch.array.dtype
     host = batch.context.platform == "cpu"
     framework = framework_of(tests)
@@ -256,10 +201,6 @@ def _take_tests(tests: Any, batch: Batch, row: Shape, axis: int | None) -> _core
     return array
 
 
-def _factorize(batch: Batch, row: Shape, groups: bool) -> _core.Factorization:
-    return _core.Factorization(batch.context, batch.array, math.prod(row), groups, False, batch.stream)
-
-
-def _finish(batch: Batch) -> None:
-    if batch.settle:
-        batch.context.synchronize(batch.stream)
+def _factorize(batch: Batch, groups: bool) -> _core.Factorization:
+    elements = math.prod(batch.key_shape)
+    return _core.Factorization(batch.context, batch.array, elements, groups, False, batch.stream)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 
 from . import _core, serialization
-from .arguments import as_keys, shape_of
+from .arguments import as_keys
 from .arrays import framework_of
-from .base import KeyedTable
 from .batch import take_values
 from .dtypes import comparable, dtype_name, storage_dtype
 from .inference import infer
+from .keyed_table import KeyedTable
 from .operations import Operations
+from .options import Options
 
 
 class _NoDefault:
@@ -99,32 +100,24 @@ class HashTable(Operations):
         memory: object = None,
         name: str | None = None,
     ) -> None:
-        self._value_dtype = dtype_name(value_dtype)
-        self._value_shape = shape_of(value_shape, "value_shape")
-        storage = None if default is None else self._value_storage(default, "default")
         self._make(
-            key_dtype,
-            shape_of(key_shape, "key_shape"),
-            device,
-            capacity,
-            max_load_factor,
-            growth,
-            max_capacity,
-            deterministic,
-            seed,
-            memory,
-            name,
+            Options.checked(
+                key_dtype,
+                dtype_name(value_dtype),
+                key_shape=key_shape,
+                value_shape=value_shape,
+                device=device,
+                capacity=capacity,
+                max_load_factor=max_load_factor,
+                growth=growth,
+                max_capacity=max_capacity,
+                default=default,
+                deterministic=deterministic,
+                seed=seed,
+                memory=memory,
+                name=name,
+            )
         )
-        self._set_default(storage)
-
-    @classmethod
-    def _open(cls, core: _core.Table, name: str) -> Self:
-        table = object.__new__(cls)
-        table._value_dtype = cast(str, core.value_dtype)
-        table._value_shape = core.value_shape
-        table._attach(core, (core.key_elements,) if core.key_elements > 1 else ())
-        table._name = name
-        return table
 
     @classmethod
     def from_items(cls, keys: Any, values: Any = None, **options: Any) -> Self:
@@ -182,7 +175,7 @@ class HashTable(Operations):
         missing = self._core.find(batch.array, values.array, None, fallback, fallback is None, batch.stream)
         if missing:
             raise self._absent(batch, keys, missing)
-        self._finish(batch)
+        batch.finish()
         return values.result(batch)
 
     def __delitem__(self, keys: Any) -> None:
@@ -191,7 +184,7 @@ class HashTable(Operations):
         self._check_present(batch, keys)
         self._changes += 1
         self._core.erase(batch.array, None, batch.stream)
-        self._finish(batch)
+        batch.finish()
 
     def values(self, like: Any = None) -> Any:
         """All values, ``[len(table), *value_shape]``, in the order of ``keys()``; ``like`` as there. Waits."""
@@ -227,7 +220,7 @@ class HashTable(Operations):
         if fallback is None:
             raise ValueError("get(keys) of a batch needs a default for absent keys: give one here or to the table")
         self._core.find(batch.array, values.array, None, fallback, False, batch.stream)
-        self._finish(batch)
+        batch.finish()
         return values.result(batch)
 
     def setdefault(self, keys: Any, default: Any = None, out: Any = None) -> Any:
@@ -248,7 +241,7 @@ class HashTable(Operations):
         self._changes += 1
         self._core.insert(batch.array, array, broadcast, "keep", None, batch.stream)
         self._core.find(batch.array, values.array, None, None, False, batch.stream)
-        self._finish(batch)
+        batch.finish()
         return values.result(batch)
 
     def pop(self, keys: Any, default: Any = _NO_DEFAULT, out: Any = None) -> Any:
@@ -276,7 +269,7 @@ class HashTable(Operations):
         popped = values.result(batch)
         self._changes += 1
         self._core.erase(batch.array, None, batch.stream)
-        self._finish(batch)
+        batch.finish()
         return popped
 
     def popitem(self) -> tuple[Any, Any]:

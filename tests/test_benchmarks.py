@@ -31,7 +31,7 @@ def import_benchmarks():
 
 import_benchmarks()
 
-from benchmarks import markdown, plots  # noqa: E402
+from benchmarks import files, markdown, plots  # noqa: E402
 from benchmarks.progress import Progress  # noqa: E402
 from benchmarks.report import Failure, Limit, Report, limit_family, limit_over  # noqa: E402
 from benchmarks.suite import Group, NotHereError, Session, Suite, run  # noqa: E402
@@ -74,7 +74,7 @@ def quick_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("quick")
     done = run_module("-m", "benchmarks", "--quick", "--output", folder)
     assert done.returncode == 0, done.stderr
-    return done, Report.read(next(folder.glob("*.json"))), folder
+    return done, files.read(next(folder.glob("*.json"))), folder
 
 
 def test_a_quick_run_measures_every_suite(quick_run):
@@ -153,7 +153,7 @@ def test_a_quick_run_on_the_gpu(cuda, tmp_path):
     pytest.importorskip("torch")
     done = run_module("-m", "benchmarks", "--device", "cuda", "--quick", "--output", tmp_path)
     assert done.returncode == 0, done.stderr
-    report = Report.read(next(tmp_path.glob("*.json")))
+    report = files.read(next(tmp_path.glob("*.json")))
     assert report.failures == []
     assert {"table", "cache", "apply", "rows", "build", "growth", "unique", "calls", "sweep-size"} <= set(
         report.suites()
@@ -218,7 +218,7 @@ def test_suites_and_operations_can_be_chosen(tmp_path):
     arguments = ("--quick", "--suites", "sweep-size", "--ops", "erase", "--threads", "1", "--output", tmp_path)
     done = run_module("-m", "benchmarks", *arguments)
     assert done.returncode == 0, done.stderr
-    report = Report.read(next(tmp_path.glob("*.json")))
+    report = files.read(next(tmp_path.glob("*.json")))
     assert {(r.suite, r.operation, r.threads) for r in report.records} == {("sweep-size", "erase", 1)}
 
 
@@ -312,9 +312,9 @@ def test_reports_survive_their_files(tmp_path):
     report.quantity("growth", "peak", 2.5, "times")
     report.note("something")
     report.failures.append(Failure("rows", "all", "RuntimeError: x"))
-    paths = report.write(tmp_path, "name")
+    paths = files.write(report, tmp_path, "name")
     assert [path.name for path in paths] == ["name.md", "name.json", "name.csv"]
-    assert Report.read(paths[1]) == report
+    assert files.read(paths[1]) == report
 
 
 @pytest.mark.parametrize("contents", ["{", "[]", "{}", json.dumps({"records": [{"who": "x"}]})])
@@ -322,7 +322,7 @@ def test_other_files_are_no_reports(tmp_path, contents):
     path = tmp_path / "other.json"
     path.write_text(contents)
     with pytest.raises(ValueError, match="no report"):
-        Report.read(path)
+        files.read(path)
 
 
 def test_tables_show_ratios_to_limits_peers_and_other_days():
@@ -411,7 +411,7 @@ def swept_report():
 
 @pytest.mark.skipif(not HAS_MATPLOTLIB, reason="matplotlib is not installed")
 def test_plots_are_drawn_from_the_file(tmp_path):
-    swept_report().write(tmp_path, "name")
+    files.write(swept_report(), tmp_path, "name")
     done = run_module("-m", "benchmarks", "plot", tmp_path / "name.json", "--output", tmp_path / "plots")
     assert done.returncode == 0, done.stderr
     assert [path.name for path in (tmp_path / "plots").iterdir()] == ["name-batch.png"]

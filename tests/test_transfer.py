@@ -11,7 +11,7 @@ from frameworks import to_numpy
 from samples import VALUE_DTYPES, as_dict, items_of, random_keys, random_values, same_bytes
 
 import gpuhash
-from gpuhash import HashSet, HashTable, base, serialization
+from gpuhash import HashSet, HashTable, keyed_table, serialization
 
 KINDS = {
     "scalar": ("int64", (), "float32", ()),
@@ -167,6 +167,25 @@ def test_every_way_keeps_defaults_of_every_dtype(device, tmp_path, dtype, value_
     assert WAYS[way](HashTable("int64", dtype, value_shape=value_shape, device=device), tmp_path).default is None
 
 
+@pytest.mark.parametrize("way", ["copy", "deepcopy"])
+def test_copies_keep_what_a_derived_class_adds(way, device):
+    """Attributes of its objects go along; what the copy has of its own, the table and no name, does not change."""
+
+    class Labelled(HashTable):
+        label = "none"
+
+    table = Labelled("int64", "int64", device=device, default=7, name="labelled")
+    table.label = "mine"
+    table[3] = 4
+    made = getattr(copy, way)(table)
+    assert type(made) is Labelled
+    assert (made.label, made.name, made.default, made[3], made[5]) == ("mine", None, 7, 4, 7)
+    made.label = "other"
+    made[3] = 5
+    assert (table.label, table.name, table[3]) == ("mine", "labelled", 4)
+    table.close()
+
+
 def test_pickles_name_what_is_public():
     """Nothing that a later version may move: neither module nor private name."""
     table, _ = table_of("rows", "cpu")
@@ -176,6 +195,7 @@ def test_pickles_name_what_is_public():
         assert b"cgpuhash\nunpickle\n" in names
         assert b"cgpuhash\n" + type(made).__name__.encode() + b"\n" in names
         assert b"gpuhash.base" not in names
+        assert b"gpuhash.keyed_table" not in names
         assert b"gpuhash.table" not in names
 
 
@@ -195,7 +215,7 @@ def test_pickles_of_before_still_load():
 def test_large_pickles_come_in_parts(monkeypatch):
     """Text of 4 GiB or more is beyond what torch.save pickles; here a part has 1000 bytes."""
     table, expected = table_of("rows", "cpu")
-    monkeypatch.setattr(base, "_PART_BYTES", 1000)
+    monkeypatch.setattr(keyed_table, "_PART_BYTES", 1000)
     parts = table.__reduce__()[1][2:]
     assert len(parts) > 10
     assert {len(part) for part in parts[:-1]} == {1000}

@@ -1,0 +1,111 @@
+"""What a table is made with: the constructors' arguments, checked once and handed on as one object."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from . import _core
+from .arguments import count_of, one_value, seed_of, shape_of
+from .arrays import Shape
+from .dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, key_dtype_name
+from .memory import make_context
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Options:
+    """What HashTable and HashSet are made with; ``checked`` makes it of their constructors' arguments."""
+
+    key_dtype: str
+    key_shape: Shape  # () or (k,)
+    value_dtype: str | None  # None: a set
+    value_shape: Shape
+    default: np.ndarray[Any, Any] | None  # of value_shape, as the value dtype's storage
+    context: _core.Context
+    capacity: int
+    max_capacity: int | None
+    max_load_factor: float
+    deterministic: bool
+    seed: int | None
+    name: str | None
+
+    @classmethod
+    def checked(
+        cls,
+        key_dtype: object,
+        value_dtype: str | None,
+        *,
+        key_shape: int | Sequence[int],
+        value_shape: int | Sequence[int] = (),
+        device: object,
+        capacity: int,
+        max_load_factor: float,
+        growth: bool,
+        max_capacity: int | None,
+        default: Any = None,
+        deterministic: bool,
+        seed: int | str | None,
+        memory: object,
+        name: str | None,
+    ) -> Self:
+        """The arguments of ``HashTable``; TypeError and ValueError as there. ``value_dtype=None`` is a set."""
+        values = shape_of(value_shape, "value_shape")
+        storage = None
+        if default is not None and value_dtype is not None:
+            storage = one_value(default, value_dtype, values, "default")
+        keys = shape_of(key_shape, "key_shape")
+        dtype = key_dtype_name(key_dtype)
+        capacity = count_of(capacity, "capacity")
+        max_capacity = None if max_capacity is None else count_of(max_capacity, "max_capacity")
+        if not isinstance(max_load_factor, (int, float)):
+            raise TypeError(f"max_load_factor={max_load_factor!r} was given, expected a number in (0, 1]")
+        if value_dtype is not None and math.prod(values) * ITEMSIZES[value_dtype] > MAX_VALUE_BYTES:
+            raise ValueError(
+                f"value_shape={values} of {value_dtype} was given; a value has up to {MAX_VALUE_BYTES} bytes"
+            )
+        if len(keys) > 1 or math.prod(keys) * ITEMSIZES[dtype] > MAX_KEY_BYTES or 0 in keys:
+            raise ValueError(
+                f"key_shape={keys} of {dtype} was given; a key is one integer, (), or a vector, (k,), of up to "
+                f"{MAX_KEY_BYTES} bytes in all"
+            )
+        if not growth:
+            if max_capacity is not None and max_capacity != capacity:
+                raise ValueError(f"growth=False keeps capacity={capacity}, and max_capacity={max_capacity} differs")
+            if capacity < 1:
+                raise ValueError(f"growth=False keeps capacity={capacity}: give the number of slots that it shall have")
+            max_capacity = capacity
+        if name is not None and (not isinstance(name, str) or not name):
+            raise TypeError(f"name={name!r} was given; a table's name is a string of one character or more, or None")
+        return cls(
+            key_dtype=dtype,
+            key_shape=keys,
+            value_dtype=value_dtype,
+            value_shape=values,
+            default=storage,
+            context=make_context(device, memory),
+            capacity=capacity,
+            max_capacity=max_capacity,
+            max_load_factor=max_load_factor,
+            deterministic=bool(deterministic),
+            seed=seed_of(seed),
+            name=name,
+        )
+
+    def make_core(self) -> _core.Table:
+        """A new core table, without a name. ValueError, MemoryError and PlatformError as for ``HashTable``."""
+        return _core.Table(
+            self.context,
+            self.key_dtype,
+            math.prod(self.key_shape),
+            self.value_dtype,
+            self.value_shape,
+            self.capacity,
+            self.max_capacity,
+            self.max_load_factor,
+            self.deterministic,
+            self.seed,
+        )
