@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hashing import hash_of, keys_of_first_part, late_hash_of
-from memory_resources import NumPyMemory
-from samples import as_bytes, as_dict, items_of, random_keys, random_values, same_bytes, type_name
+from support.hashing import hash_of, keys_of_first_part, late_hash_of
+from support.memory_resources import NumPyMemory
+from support.samples import as_bytes, as_dict, items_of, random_keys, random_values, same_bytes, type_name
 
 from gpuhash import HashTable
 

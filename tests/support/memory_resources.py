@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from frameworks import GPU_INDEX, module
+
+from support.frameworks import GPU_INDEX, module
 
 
 class CountingMemory:
