@@ -60,6 +60,12 @@ class NumPyMemory(CountingMemory):
     def give(self, ptr: int, owner: Any) -> None:
         owner[:] = 0x5A  # nor find the old bytes after giving them back
 
+    def block(self, nbytes: int) -> np.ndarray:
+        """The one block of this many bytes that is out, uint8 [nbytes]: the memory itself."""
+        ((address, owner),) = [(address, owner) for address, (size, owner) in self.blocks.items() if size == nbytes]
+        first = address - owner.ctypes.data
+        return owner[first : first + nbytes]
+
 
 class TorchCudaMemory(CountingMemory):
     def take(self, nbytes: int, stream: Any) -> tuple[int, Any]:
