@@ -1,9 +1,12 @@
-"""``python -m gpuhash``: what this installation is and which devices it can use."""
+"""``python -m gpuhash``: what this installation is and which devices it can use; ``--cmake-dir``: its CMake files."""
+
+import argparse
+from pathlib import Path
 
 from . import _core
 
 
-def main() -> None:
+def describe() -> None:
     """Print version, platforms with their devices or why there are none, and build options."""
     build = _core.build_info()
     print(f"gpuhash {build['version']}")
@@ -18,6 +21,19 @@ def main() -> None:
     for option, value in build.items():
         if option != "version":
             print(f"  {option}: {value or 'none'}")
+
+
+def main() -> None:
+    """Say what this installation is, or the one thing that is asked for."""
+    parser = argparse.ArgumentParser("python -m gpuhash", description="What this installation of gpuhash is.")
+    parser.add_argument(
+        "--cmake-dir", action="store_true", help="print the folder to give CMake as gpuhash_DIR, and nothing else"
+    )
+    if parser.parse_args().cmake_dir:
+        # Beside the extension: in an editable install that is not where this file lies.
+        print(Path(_core.__file__).resolve().parent / "cmake")
+    else:
+        describe()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import pytest
-from frameworks import (
+from hypothesis import settings
+from support.frameworks import (
     GPU,
     PLACES,
     Framework,
@@ -22,8 +23,7 @@ from frameworks import (
     platform_of,
     sees_gpu,
 )
-from gpu_record import write_record
-from hypothesis import settings
+from support.gpu_record import write_record
 
 settings.register_profile("gpuhash", derandomize=True, deadline=None, database=None)
 settings.load_profile("gpuhash")

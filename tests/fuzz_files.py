@@ -20,7 +20,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from samples import random_values
+from support.samples import random_values
 
 import gpuhash
 from gpuhash import HashSet, HashTable, serialization

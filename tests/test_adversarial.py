@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frameworks import GPU, nearest_framework, need_cuda, to_numpy
-from hashing import (
+from support.frameworks import GPU, nearest_framework, need_cuda, to_numpy
+from support.hashing import (
     FINISH,
     FOLD,
     WHITEN,
@@ -21,8 +21,8 @@ from hashing import (
     keys_of_first_part,
     keys_of_one_hash,
 )
-from memory_resources import counting_memory
-from samples import as_bytes, as_dict, items_of, same_bytes, type_name
+from support.memory_resources import counting_memory
+from support.samples import as_bytes, as_dict, items_of, same_bytes, type_name
 
 from gpuhash import HashSet, HashTable, TableFullError, _core
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frameworks import to_numpy
-from hashing import hash_key, keys_of_first_bucket, keys_of_one_hash
-from samples import as_dict, items_of, random_values, same_bytes
+from support.frameworks import to_numpy
+from support.hashing import hash_key, keys_of_first_bucket, keys_of_one_hash
+from support.samples import as_dict, items_of, random_values, same_bytes
 
 from gpuhash import HashSet, HashTable
 

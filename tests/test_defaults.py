@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frameworks import module, sees_gpu
-from samples import same_bytes
+from support.frameworks import module, sees_gpu
+from support.samples import same_bytes
 
 import gpuhash
 from gpuhash import HashTable

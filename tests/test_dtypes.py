@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frameworks import to_numpy
-from samples import (
+from support.frameworks import to_numpy
+from support.samples import (
     INTEGERS,
     KEY_DTYPES,
     KEY_TYPES,

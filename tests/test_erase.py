@@ -6,8 +6,8 @@ import time
 
 import numpy as np
 import pytest
-from frameworks import to_numpy
-from samples import BATCH_SIZES, as_dict, items_of, random_keys, random_values, same_bytes
+from support.frameworks import to_numpy
+from support.samples import BATCH_SIZES, as_dict, items_of, random_keys, random_values, same_bytes
 
 from gpuhash import HashTable
 

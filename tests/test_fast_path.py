@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frameworks import (
+from support.frameworks import (
     GPU,
     GPU_INDEX,
     PLACES,
@@ -27,7 +27,7 @@ from frameworks import (
     place_name,
     to_numpy,
 )
-from samples import (
+from support.samples import (
     VALUE_DTYPES,
     as_bytes,
     as_dict,

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frameworks import Framework, to_numpy
-from memory_resources import counting_memory
-from samples import as_bytes, as_dict, random_keys, random_values
+from support.frameworks import Framework, to_numpy
+from support.memory_resources import counting_memory
+from support.samples import as_bytes, as_dict, random_keys, random_values
 
 import gpuhash
 from gpuhash import CudaError, HashSet, HashTable, _core

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frameworks import Framework, to_numpy
-from samples import BATCH_SIZES, random_keys, random_values, same_bytes
+from support.frameworks import Framework, to_numpy
+from support.samples import BATCH_SIZES, random_keys, random_values, same_bytes
 
 from gpuhash import HashTable
 
@@ -264,7 +264,7 @@ def test_strided_out_is_filled_or_refused():
 
 @pytest.mark.parametrize("framework", ["jax", "tensorflow"])
 def test_out_of_immutable_frameworks_is_refused(framework):
-    import frameworks
+    from support import frameworks
 
     if frameworks.module(framework) is None:
         pytest.skip(f"{framework} is not installed")

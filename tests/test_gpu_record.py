@@ -6,7 +6,7 @@ import json
 import warnings
 
 import pytest
-from gpu_record import FIELDS, NEW_FIELDS, RECORD, RUN_FIELDS, sources_digest, updated
+from support.gpu_record import FIELDS, NEW_FIELDS, RECORD, RUN_FIELDS, sources_digest, updated
 
 
 def test_record_is_complete_and_has_no_failures(request):
@@ -42,7 +42,7 @@ def test_record_is_complete_and_has_no_failures(request):
 
 
 def test_digest_follows_the_sources(tmp_path, monkeypatch):
-    import gpu_record
+    from support import gpu_record
 
     monkeypatch.setattr(gpu_record, "ROOT", tmp_path)
     (tmp_path / "cpp" / "__pycache__").mkdir(parents=True)

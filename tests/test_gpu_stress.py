@@ -15,9 +15,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frameworks import GPU, Framework, capture, delay, module, need_place, new_stream, on_stream, sees_gpu, to_numpy
-from raw_streams import PER_THREAD, RawStreams, external_stream
-from samples import as_dict, items_of
+from support.frameworks import (
+    GPU,
+    Framework,
+    capture,
+    delay,
+    module,
+    need_place,
+    new_stream,
+    on_stream,
+    sees_gpu,
+    to_numpy,
+)
+from support.raw_streams import PER_THREAD, RawStreams, external_stream
+from support.samples import as_dict, items_of
 
 from gpuhash import HashTable, _core
 

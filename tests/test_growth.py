@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-from frameworks import to_numpy
-from samples import as_dict, items_of, random_keys, random_values, same_bytes
+from support.frameworks import to_numpy
+from support.samples import as_dict, items_of, random_keys, random_values, same_bytes
 
 import gpuhash
 from gpuhash import HashSet, HashTable, TableFullError, _core
@@ -198,7 +198,7 @@ def test_copies_in_a_large_batch_fill_no_table_that_has_room(on_device, method, 
 
 
 def test_special_keys_do_not_take_room_of_others(native):
-    from samples import special_keys
+    from support.samples import special_keys
 
     table = HashTable("int64", "int64", device=native.table_device, capacity=64, growth=False)
     slots = table.capacity

@@ -6,8 +6,8 @@ import copy
 
 import numpy as np
 import pytest
-from frameworks import to_numpy
-from samples import KEY_TYPES, as_bytes, check_new_mask, random_keys, same_bytes, type_name
+from support.frameworks import to_numpy
+from support.samples import KEY_TYPES, as_bytes, check_new_mask, random_keys, same_bytes, type_name
 
 from gpuhash import HashSet
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hashing import keys_of_first_bucket
-from samples import same_bytes
+from support.hashing import keys_of_first_bucket
+from support.samples import same_bytes
 
 from gpuhash import HashSet, HashTable
 

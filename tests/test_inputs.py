@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frameworks import GPU, Framework, module
-from samples import as_dict, items_of, random_keys, random_values, same_bytes
+from support.frameworks import GPU, Framework, module
+from support.samples import as_dict, items_of, random_keys, random_values, same_bytes
 
 from gpuhash import HashSet, HashTable, _core
 

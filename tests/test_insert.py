@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from frameworks import to_numpy
-from samples import (
+from support.frameworks import to_numpy
+from support.samples import (
     BATCH_SIZES,
     as_bytes,
     as_dict,

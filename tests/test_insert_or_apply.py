@@ -7,8 +7,8 @@ import time
 import ml_dtypes
 import numpy as np
 import pytest
-from frameworks import to_numpy
-from samples import (
+from support.frameworks import to_numpy
+from support.samples import (
     COMPLEX,
     FLOATS,
     INTEGERS,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frameworks import GPU, Framework, module, need_place, to_numpy
-from hashing import keys_of_one_hash
-from samples import FLOATS, KEY_DTYPES, KEY_VECTORS, as_bytes, numpy_dtype, random_keys, same_bytes, type_name
+from support.frameworks import GPU, Framework, module, need_place, to_numpy
+from support.hashing import keys_of_one_hash
+from support.samples import FLOATS, KEY_DTYPES, KEY_VECTORS, as_bytes, numpy_dtype, random_keys, same_bytes, type_name
 
 import gpuhash
 

@@ -6,8 +6,8 @@ import copy
 
 import numpy as np
 import pytest
-from frameworks import Framework, to_numpy
-from samples import as_dict, items_of, random_keys, random_values, same_bytes
+from support.frameworks import Framework, to_numpy
+from support.samples import as_dict, items_of, random_keys, random_values, same_bytes
 
 from gpuhash import HashTable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 import pytest
-from frameworks import GPU
+from support.frameworks import GPU
 
 from gpuhash import HashSet, HashTable
 

@@ -6,7 +6,7 @@ import gc
 
 import numpy as np
 import pytest
-from frameworks import (
+from support.frameworks import (
     GPU,
     GPU_INDEX,
     Framework,
@@ -20,7 +20,7 @@ from frameworks import (
     on_stream,
     to_numpy,
 )
-from samples import same_bytes
+from support.samples import same_bytes
 
 from gpuhash import HashTable, _core, store
 

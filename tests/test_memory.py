@@ -7,9 +7,9 @@ import gc
 
 import numpy as np
 import pytest
-from frameworks import GPU, GPU_INDEX, Framework, sees_gpu, to_numpy
-from memory_resources import counting_memory
-from samples import as_dict, items_of, random_keys, random_values
+from support.frameworks import GPU, GPU_INDEX, Framework, sees_gpu, to_numpy
+from support.memory_resources import counting_memory
+from support.samples import as_dict, items_of, random_keys, random_values
 
 from gpuhash import HashSet, HashTable
 

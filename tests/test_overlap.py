@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frameworks import Framework, module, to_numpy
-from samples import same_bytes
+from support.frameworks import Framework, module, to_numpy
+from support.samples import same_bytes
 
 from gpuhash import HashSet, HashTable
 

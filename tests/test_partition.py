@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from frameworks import to_numpy
-from hashing import keys_of_first_bucket
-from samples import (
+from support.frameworks import to_numpy
+from support.hashing import keys_of_first_bucket
+from support.samples import (
     FLOATS,
     UFUNCS,
     as_bytes,

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hashing import hash_of, keys_of_first_part, late_hash_of
-from memory_resources import NumPyMemory
-from samples import as_bytes, as_dict, items_of, random_keys, random_values, same_bytes, type_name
+from support.hashing import hash_of, keys_of_first_part, late_hash_of
+from support.memory_resources import NumPyMemory
+from support.samples import as_bytes, as_dict, items_of, random_keys, random_values, same_bytes, type_name
 
 from gpuhash import HashTable
 
@@ -31,21 +31,14 @@ class Memory:
         self.regions = -(-self.buckets * bucket_bytes // REGION_BYTES)
         self.region_buckets = self.buckets // self.regions
         assert self.regions * self.region_buckets == self.buckets
-        raw = self.block(memory, (self.buckets + 1) * bucket_bytes).reshape(-1, self.slots, slot_bytes)[:-1]
-        self.filters = self.block(memory, (self.buckets + 1 + 3) // 4 * 4)[: self.buckets]
+        raw = memory.block((self.buckets + 1) * bucket_bytes).reshape(-1, self.slots, slot_bytes)[:-1]
+        self.filters = memory.block((self.buckets + 1 + 3) // 4 * 4)[: self.buckets]
         marked = (raw[..., 1:key_bytes] == EMPTY).all(-1)
         self.empty = marked & (raw[..., 0] == EMPTY)
         self.live = ~self.empty & ~(marked & (raw[..., 0] == ERASED))
         self.bucket_of = np.nonzero(self.live)[0]
         keys = np.ascontiguousarray(raw[self.live][:, :key_bytes]).view(table.key_dtype)
         self.keys = keys.reshape(-1, *table.key_shape)
-
-    @staticmethod
-    def block(memory: NumPyMemory, nbytes: int) -> np.ndarray:
-        (found,) = [(address, owner) for address, (size, owner) in memory.blocks.items() if size == nbytes]
-        address, owner = found
-        first = address - owner.ctypes.data
-        return owner[first : first + nbytes]
 
     def hop(self, hashes: np.ndarray, hop: int) -> np.ndarray:
         """The bucket of each probe sequence after that many hops."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frameworks import to_numpy
-from samples import random_keys, random_values, same_bytes
+from support.frameworks import to_numpy
+from support.samples import random_keys, random_values, same_bytes
 
 from gpuhash import HashTable
 

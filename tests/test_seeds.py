@@ -8,9 +8,9 @@ import time
 
 import numpy as np
 import pytest
-from frameworks import to_numpy
-from hashing import hash_of, keys_of_first_part, keys_of_one_hash
-from samples import as_dict, items_of, random_values, same_bytes
+from support.frameworks import to_numpy
+from support.hashing import hash_of, keys_of_first_part, keys_of_one_hash
+from support.samples import as_dict, items_of, random_values, same_bytes
 
 import gpuhash
 from gpuhash import HashSet, HashTable

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from frameworks import GPU, to_numpy
-from samples import (
+from support.frameworks import GPU, to_numpy
+from support.samples import (
     KEY_TYPES,
     VALUE_DTYPES,
     as_bytes,

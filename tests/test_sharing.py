@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frameworks import PLACES, address_of, module, need_place, place_name, sees_gpu, to_numpy
-from samples import random_keys, random_values, same_bytes
+from support.frameworks import PLACES, address_of, module, need_place, place_name, sees_gpu, to_numpy
+from support.samples import random_keys, random_values, same_bytes
 
 from gpuhash import HashTable
 

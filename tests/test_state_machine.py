@@ -7,7 +7,6 @@ import pickle
 
 import numpy as np
 import pytest
-from frameworks import Framework, to_numpy
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -18,7 +17,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from samples import type_name
+from support.frameworks import Framework, to_numpy
+from support.samples import type_name
 
 from gpuhash import HashTable, _core
 

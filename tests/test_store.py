@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from frameworks import (
+from support.frameworks import (
     GPU,
     PLACES,
     Framework,
@@ -31,7 +31,7 @@ from frameworks import (
     platform_of,
     to_numpy,
 )
-from samples import VALUE_DTYPES, random_values, same_bytes, shape_name
+from support.samples import VALUE_DTYPES, random_values, same_bytes, shape_name
 
 from gpuhash import HashTable, TensorStore, _core, store
 

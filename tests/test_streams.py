@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from frameworks import GPU, capture, current_stream, delay, event_now, new_stream, on_stream, to_numpy
-from raw_streams import PER_THREAD, RawStreams, external_stream, on_handle
-from samples import random_keys, same_bytes
+from support.frameworks import GPU, capture, current_stream, delay, event_now, new_stream, on_stream, to_numpy
+from support.raw_streams import PER_THREAD, RawStreams, external_stream, on_handle
+from support.samples import random_keys, same_bytes
 
 from gpuhash import HashTable, TableFullError, _core
 

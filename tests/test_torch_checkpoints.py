@@ -8,8 +8,8 @@ import textwrap
 
 import numpy as np
 import pytest
-from frameworks import module
-from samples import as_dict, items_of, random_keys, random_values
+from support.frameworks import module
+from support.samples import as_dict, items_of, random_keys, random_values
 
 import gpuhash
 from gpuhash import HashSet, HashTable

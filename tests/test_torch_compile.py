@@ -8,8 +8,8 @@ import threading
 from typing import Any
 
 import pytest
-from frameworks import module
-from samples import same_bytes
+from support.frameworks import module
+from support.samples import same_bytes
 
 import gpuhash
 from gpuhash import HashSet, HashTable

@@ -7,8 +7,8 @@ import pickle
 
 import numpy as np
 import pytest
-from frameworks import to_numpy
-from samples import VALUE_DTYPES, as_dict, items_of, random_keys, random_values, same_bytes
+from support.frameworks import to_numpy
+from support.samples import VALUE_DTYPES, as_dict, items_of, random_keys, random_values, same_bytes
 
 import gpuhash
 from gpuhash import HashSet, HashTable, keyed_table, serialization

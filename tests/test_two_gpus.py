@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from frameworks import current_gpu_kept, gpu_count, module, to_numpy
-from samples import as_dict, items_of, random_keys, random_values, same_bytes
+from support.frameworks import current_gpu_kept, gpu_count, module, to_numpy
+from support.samples import as_dict, items_of, random_keys, random_values, same_bytes
 from test_memory import OPERATIONS
 from test_transfer import KINDS, table_of
 

@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
-from frameworks import GPU, capture, delay, module, new_stream, on_stream, to_numpy
-from hashing import hash_key, keys_of_one_hash, multiply_high
-from memory_resources import counting_memory
-from samples import (
+from support.frameworks import GPU, capture, delay, module, new_stream, on_stream, to_numpy
+from support.hashing import hash_key, keys_of_one_hash, multiply_high
+from support.memory_resources import counting_memory
+from support.samples import (
     COMPLEX,
     FLOATS,
     KEY_VECTORS,

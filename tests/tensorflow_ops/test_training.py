@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from frameworks import platform_of
-from graphs import need_tensorflow
+from support.frameworks import platform_of
+from support.graphs import need_tensorflow
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_training_touches_the_rows_of_the_batch_alone(tools):
 def test_the_example(device):
     """A Keras model on a real, skewed stream; the example compares itself with a static embedding."""
     need_tensorflow(device)
-    example = Path(__file__).parent.parent / "examples" / "tensorflow_embedding.py"
+    example = Path(__file__).parents[2] / "examples" / "tensorflow_embedding.py"
     done = subprocess.run(
         [sys.executable, "-P", str(example), "--device", platform_of(device), "--steps", "60"],
         capture_output=True,

@@ -11,10 +11,10 @@ import time
 
 import numpy as np
 import pytest
-from frameworks import GPU, GPU_INDEX, module, sees_gpu
-from graphs import need_tensorflow
-from memory_resources import counting_memory
-from samples import random_keys, same_bytes
+from support.frameworks import GPU, GPU_INDEX, module, sees_gpu
+from support.graphs import need_tensorflow
+from support.memory_resources import counting_memory
+from support.samples import random_keys, same_bytes
 
 import gpuhash
 

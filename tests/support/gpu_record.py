@@ -13,8 +13,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-RECORD = Path(__file__).resolve().parent / "gpu_record.json"
+ROOT = Path(__file__).resolve().parents[2]
+RECORD = ROOT / "tests" / "gpu_record.json"
 FOLDERS = ("cpp", "cuda", "gpuhash", "tests")
 SUFFIXES = {".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".py", ".pyi"}
 PACKAGES = {

@@ -7,7 +7,8 @@ import importlib
 from typing import Any
 
 import pytest
-from frameworks import module, need_cuda, sees_gpu, tensorflow_device
+
+from support.frameworks import module, need_cuda, sees_gpu, tensorflow_device
 
 
 @functools.cache

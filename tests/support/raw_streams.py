@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from frameworks import GPU, GPU_INDEX, module, on_stream, sees_gpu
+
+from support.frameworks import GPU, GPU_INDEX, module, on_stream, sees_gpu
 
 #: The handle of cudaStreamPerThread: one number, and another stream in each thread.
 PER_THREAD = 2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frameworks import GPU, module, sees_gpu
-from graphs import need_tensorflow
-from samples import VALUE_DTYPES, random_values, same_bytes
+from support.frameworks import GPU, module, sees_gpu
+from support.graphs import need_tensorflow
+from support.samples import VALUE_DTYPES, random_values, same_bytes
 from test_sharing import address_of
 
 import gpuhash

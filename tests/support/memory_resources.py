@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from frameworks import GPU_INDEX, module
+
+from support.frameworks import GPU_INDEX, module
 
 
 class CountingMemory:
@@ -58,6 +59,12 @@ class NumPyMemory(CountingMemory):
 
     def give(self, ptr: int, owner: Any) -> None:
         owner[:] = 0x5A  # nor find the old bytes after giving them back
+
+    def block(self, nbytes: int) -> np.ndarray:
+        """The one block of this many bytes that is out, uint8 [nbytes]: the memory itself."""
+        ((address, owner),) = [(address, owner) for address, (size, owner) in self.blocks.items() if size == nbytes]
+        first = address - owner.ctypes.data
+        return owner[first : first + nbytes]
 
 
 class TorchCudaMemory(CountingMemory):

@@ -11,9 +11,9 @@ import weakref
 
 import numpy as np
 import pytest
-from frameworks import GPU
-from graphs import need_tensorflow
-from samples import random_keys, random_values, same_bytes
+from support.frameworks import GPU
+from support.graphs import need_tensorflow
+from support.samples import random_keys, random_values, same_bytes
 
 import gpuhash
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from frameworks import to_numpy
+
+from support.frameworks import to_numpy
 
 KEY_DTYPES = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 KEY_VECTORS = [

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from graphs import need_tensorflow
+from support.graphs import need_tensorflow
 
 from gpuhash import _core
 

@@ -1,0 +1,1 @@
+"""What the tests share: frameworks and devices, sample data, twins of the hash and of memory resources."""
