@@ -111,7 +111,7 @@ class CudaExecutor final : public Executor<Key, Value> {
   std::unique_ptr<Plan> plan(DeviceContext& context, const View& view, const KeyBatch& keys, const ValueBatch& values,
                              bool with_mask, Stream stream) const override {
     if constexpr (kPlans) {
-      if (view.rows.bytes != 0 || !plan_pays<View>(view.geometry, keys.count)) return nullptr;
+      if (view.rows.bytes != 0 || !is_planned<View>(view.geometry, keys.count)) return nullptr;
       const DeviceGuard guard(context.device().index);
       try {
         if (values.data == nullptr) return make_plan<KeyItem>(context, view.geometry, keys, values, with_mask, stream);
@@ -126,7 +126,7 @@ class CudaExecutor final : public Executor<Key, Value> {
   std::unique_ptr<Plan> plan_apply(DeviceContext& context, const View& view, const ApplyBatch& batch,
                                    Stream stream) const override {
     if constexpr (kPlans && View::kHasValue) {
-      if (view.rows.bytes != 0 || !plan_pays<View>(view.geometry, batch.keys.count)) return nullptr;
+      if (view.rows.bytes != 0 || !is_planned<View>(view.geometry, batch.keys.count)) return nullptr;
       const DeviceGuard guard(context.device().index);
       try {
         return make_apply_plan(context, view, batch, stream);

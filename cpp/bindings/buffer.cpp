@@ -3,7 +3,6 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>

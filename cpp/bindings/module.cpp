@@ -3,7 +3,6 @@
 
 #include <cstring>
 #include <map>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -14,8 +13,8 @@
 #include "bindings/bindings.hpp"
 #include "core/build_info.hpp"
 #include "core/fault_injection.hpp"
+#include "core/test_partition_threshold.hpp"
 #include "shared/layout.hpp"
-#include "table/partition_policy.hpp"
 
 namespace py = pybind11;
 
@@ -123,7 +122,7 @@ PYBIND11_MODULE(_core, module) {
   bind_registries(module);
   module.def("build_info", &build_information);
   module.def("stray_keys", &stray_keys, py::arg("bytes_per_key"));
-  module.def("set_partition_threshold", &set_partition_threshold, py::arg("keys"));
+  module.def("set_partition_threshold", &set_test_partition_threshold, py::arg("keys"));
   module.def(
       "inject_failure", [](const std::string& kind, std::int64_t after) { return inject_fault(fault_of(kind), after); },
       py::arg("kind"), py::arg("after"));

@@ -92,27 +92,6 @@ struct Complex {
   Real imag;
 };
 
-/// The C++ type of a dtype's elements.
-template <DType>
-struct ElementOf;
-// clang-format off
-template <> struct ElementOf<DType::kBool> { using type = Bool; };
-template <> struct ElementOf<DType::kInt8> { using type = std::int8_t; };
-template <> struct ElementOf<DType::kInt16> { using type = std::int16_t; };
-template <> struct ElementOf<DType::kInt32> { using type = std::int32_t; };
-template <> struct ElementOf<DType::kInt64> { using type = std::int64_t; };
-template <> struct ElementOf<DType::kUInt8> { using type = std::uint8_t; };
-template <> struct ElementOf<DType::kUInt16> { using type = std::uint16_t; };
-template <> struct ElementOf<DType::kUInt32> { using type = std::uint32_t; };
-template <> struct ElementOf<DType::kUInt64> { using type = std::uint64_t; };
-template <> struct ElementOf<DType::kFloat16> { using type = Float16; };
-template <> struct ElementOf<DType::kBFloat16> { using type = BFloat16; };
-template <> struct ElementOf<DType::kFloat32> { using type = float; };
-template <> struct ElementOf<DType::kFloat64> { using type = double; };
-template <> struct ElementOf<DType::kComplex64> { using type = Complex<float>; };
-template <> struct ElementOf<DType::kComplex128> { using type = Complex<double>; };
-// clang-format on
-
 /// Calls f with a value of the dtype's element type, to tell the type.
 template <class F>
 decltype(auto) dispatch_dtype(DType dtype, F&& f) {

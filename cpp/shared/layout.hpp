@@ -2,8 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <limits>
 
 #include "shared/hash.hpp"
 #include "shared/host_device.hpp"

@@ -4,11 +4,11 @@
 #include <cmath>
 #include <memory>
 
+#include "core/test_partition_threshold.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/partition/partition.cuh"
 #include "cuda/region/left.cuh"
 #include "cuda/region/shared_region.cuh"
-#include "table/partition_policy.hpp"
 
 /// Making plans on the host: how many bins, how long the lists.
 namespace gpuhash::cuda {
@@ -48,13 +48,20 @@ bool plan_pays(const Geometry& geometry, std::int64_t keys) {
   constexpr std::int64_t kMinKeys = std::int64_t{1} << 22;
   constexpr std::int64_t kMinKeysInL2 = std::int64_t{1} << 19;
   const std::uint64_t table_bytes = std::uint64_t{geometry.bucket_count} * View::kBucketBytes;
-  if (geometry.region_count > kMaxBins * kMaxBins || keys > std::int64_t{1} << 30) return false;
-  if (const std::int64_t least = partition_threshold(); least >= 0) return keys >= std::max<std::int64_t>(least, 1);
   if (table_bytes <= kL2Bytes) {
     const std::int64_t slots = std::int64_t{geometry.bucket_count} * View::kSlots;
     return keys >= kMinKeysInL2 && keys >= slots / 8 * 5 && keys <= slots;  // a larger batch makes the table grow first
   }
   return keys >= kMinKeys && static_cast<std::uint64_t>(keys) * 96 >= table_bytes;
+}
+
+/// Is the batch partitioned?
+template <class View>
+bool is_planned(const Geometry& geometry, std::int64_t keys) {
+  if (geometry.region_count > kMaxBins * kMaxBins || keys > std::int64_t{1} << 30) return false;
+  if (const std::int64_t least = test_partition_threshold(); least >= 0)
+    return keys >= std::max<std::int64_t>(least, 1);
+  return plan_pays<View>(geometry, keys);
 }
 
 /// Room for a list of `mean` items on average: batches of distinct keys stay below, and those whose keys come a few

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "cuda/region/chunk.cuh"
 #include "cuda/region/displace.cuh"
@@ -71,6 +70,74 @@ __device__ __forceinline__ Placed find_or_insert_in_region(SharedRegion<View>& r
   }
 }
 
+/// The first part of a round: looks into the bucket, and takes an empty slot there if the key is not in it. kFull: it
+/// is not, and has none.
+///
+/// kMayWalk: where the bucket has erased slots, the key walks to its end at once. Otherwise that counts as full.
+template <bool kMayWalk, class View>
+__device__ __forceinline__ Placed look_into_bucket(SharedRegion<View>& region, std::uint32_t first_bucket,
+                                                   const Geometry& geometry, const Probe<typename View::Key>& probe,
+                                                   int& filter_bits) {
+  using Key = typename View::Key;
+  if (probe.bucket() == geometry.bucket_count) return {Outcome::kLeft, 0};
+  const std::uint32_t bucket = probe.bucket() - first_bucket;
+  const SharedSeen seen = look_in_region(region, bucket, probe.stored());
+  if (seen.hit != 0) return {Outcome::kFound, seen.hit - 1};
+  if (seen.erased != 0) {
+    if constexpr (!kMayWalk) return {Outcome::kFull, 0};
+    return find_or_insert_in_region(region, first_bucket, Probe<Key>(probe.stored(), geometry), geometry, filter_bits);
+  }
+  for (std::uint32_t free = seen.empty; free != 0; free &= free - 1) {
+    const std::uint32_t at = SharedRegion<View>::place(bucket, __ffs(free) - 1);
+    const Key was = region.swap_key(at, empty_key<Key>(), probe.stored());
+    if (was == empty_key<Key>()) return {Outcome::kNew, at};
+    if (was == probe.stored()) return {Outcome::kFound, at};
+  }
+  return {Outcome::kFull, 0};
+}
+
+/// The second part: passes full buckets, where the key may lie behind them, or the next one has room, or no key can
+/// move. True if the probe has come to a bucket with room, which the next round looks into. close(placed) hears of a
+/// key that is found on the way, or leaves the region, and makes `open` false.
+template <class View, class Close>
+__device__ __forceinline__ bool pass_full_buckets(SharedRegion<View>& region, const Queue& queue,
+                                                  std::uint32_t first_bucket, const Geometry& geometry,
+                                                  Probe<typename View::Key>& probe, const bool& open, int& filter_bits,
+                                                  Close close) {
+  bool stays = false;
+  while (open && !stays) {
+    const std::uint32_t bucket = probe.bucket() - first_bucket;
+    const bool must_pass = region.filter_has(bucket, probe.filter_bit()) || queue.is_stuck(bucket);
+    const bool last = probe.at_last_hop_in_region();
+    Probe<typename View::Key> next = probe;
+    if (!last) next.next(geometry);
+    const SharedSeen seen = look_in_region(region, next.bucket() - first_bucket, probe.stored());
+    if (!must_pass && seen.empty == 0) break;
+    filter_bits += region.set_filter(bucket, probe.filter_bit());
+    probe = next;
+    stays = seen.empty != 0 || seen.erased != 0;
+    if (last) close({Outcome::kLeft, 0});
+    if (seen.hit != 0) close({Outcome::kFound, seen.hit - 1});
+  }
+  return stays;
+}
+
+/// The third part: the key takes the place of another in its full bucket, unless a duplicate has passed, or another
+/// item displaces there in this round; close(placed) hears of it. The bucket is stuck where no key can move.
+template <class View, class Close>
+__device__ __forceinline__ void displace_a_key(SharedRegion<View>& region, Queue& queue, std::uint32_t first_bucket,
+                                               const Geometry& geometry, const Probe<typename View::Key>& probe,
+                                               bool wanted, int& filter_bits, Close close) {
+  const std::uint32_t bucket = probe.bucket() - first_bucket;
+  if (wanted && !region.filter_has(bucket, probe.filter_bit()) && queue.take(bucket)) {
+    const std::uint32_t place = displace_in_region(region, first_bucket, bucket, probe.stored(), geometry, filter_bits);
+    if (place != 0)
+      close({Outcome::kNew, place - 1});
+    else
+      queue.set_stuck(bucket);
+  }
+}
+
 /// Inserts the keys of items [0, count) of a chunk; all threads of the block call it. load(i, item) gets item i and is
 /// false where there is none; done(i, item, outcome, place) hears what became of it and writes the value, and is not
 /// called for leavers, which the queue then knows, and of which there are as many as the result says.
@@ -81,9 +148,9 @@ __device__ __forceinline__ Placed find_or_insert_in_region(SharedRegion<View>& r
 /// the next one free takes the place of one that can move on (R. P. Brent, "Reducing the retrieval time of scatter
 /// storage techniques", CACM 16, 1973). Each round has three parts:
 ///
-///   1. Look into the bucket: the key may be there, or an empty slot.
-///   2. Pass buckets that are full, where the key may lie behind them, or the next one has room, or no key can move.
-///   3. Else displace a key; one item per bucket and round does, and the others look again.
+///   1. look_into_bucket(): the key may be there, or an empty slot.
+///   2. pass_full_buckets(), where the key may lie behind them, or the next one has room, or no key can move.
+///   3. Else displace_a_key(); one item per bucket and round does, and the others look again.
 ///
 /// Two duplicates never both place their key. In 1, keys only take empty slots, and the first one that two duplicates
 /// both try decides. In 2 nothing changes but filter bits, and whoever passes a bucket sets the key's bit there; in 3
@@ -97,32 +164,13 @@ __device__ __forceinline__ std::uint32_t insert_in_rounds(SharedRegion<View>& re
                                                           std::uint32_t count, int& filter_bits, Load load, Done done) {
   using Key = typename View::Key;
   using Item = typename View::SlotType;
-  using Region = SharedRegion<View>;
-
-  const auto look = [&](auto may_walk, const Probe<Key>& probe) -> Placed {
-    if (probe.bucket() == geometry.bucket_count) return {Outcome::kLeft, 0};
-    const std::uint32_t bucket = probe.bucket() - first_bucket;
-    const SharedSeen seen = look_in_region(region, bucket, probe.stored());
-    if (seen.hit != 0) return {Outcome::kFound, seen.hit - 1};
-    if (seen.erased != 0) {
-      if constexpr (!may_walk) return {Outcome::kFull, 0};
-      return find_or_insert_in_region(region, first_bucket, Probe<Key>(probe.stored(), geometry), geometry,
-                                      filter_bits);
-    }
-    for (std::uint32_t free = seen.empty; free != 0; free &= free - 1) {
-      const std::uint32_t at = Region::place(bucket, __ffs(free) - 1);
-      const Key was = region.swap_key(at, empty_key<Key>(), probe.stored());
-      if (was == empty_key<Key>()) return {Outcome::kNew, at};
-      if (was == probe.stored()) return {Outcome::kFound, at};
-    }
-    return {Outcome::kFull, 0};
-  };
 
   queue.reset();
   __syncthreads();  // the region is there, too
   for_each_ahead<Item>(count, load, [&](std::uint32_t i, const Item& item) {
     if constexpr (kSparse) return queue.push(i);
-    const Placed placed = look(std::false_type{}, Probe<Key>(item.key, geometry));
+    const Placed placed =
+        look_into_bucket<false>(region, first_bucket, geometry, Probe<Key>(item.key, geometry), filter_bits);
     if (placed.outcome == Outcome::kFound || placed.outcome == Outcome::kNew)
       done(i, item, placed.outcome, placed.place);
     else
@@ -153,33 +201,11 @@ __device__ __forceinline__ std::uint32_t insert_in_rounds(SharedRegion<View>& re
       open = true;
       at += kRegionBlock;
     }
-    if (open) close(look(std::true_type{}, probe));
+    if (open) close(look_into_bucket<true>(region, first_bucket, geometry, probe, filter_bits));
     __syncthreads();
-    bool stays = false;
-    while (open && !stays) {
-      const std::uint32_t bucket = probe.bucket() - first_bucket;
-      const bool must_pass = region.filter_has(bucket, probe.filter_bit()) || queue.is_stuck(bucket);
-      const bool last = probe.at_last_hop_in_region();
-      Probe<Key> next = probe;
-      if (!last) next.next(geometry);
-      const SharedSeen seen = look_in_region(region, next.bucket() - first_bucket, probe.stored());
-      if (!must_pass && seen.empty == 0) break;
-      filter_bits += region.set_filter(bucket, probe.filter_bit());
-      probe = next;
-      stays = seen.empty != 0 || seen.erased != 0;
-      if (last) close({Outcome::kLeft, 0});
-      if (seen.hit != 0) close({Outcome::kFound, seen.hit - 1});
-    }
+    const bool stays = pass_full_buckets(region, queue, first_bucket, geometry, probe, open, filter_bits, close);
     __syncthreads();
-    const std::uint32_t bucket = probe.bucket() - first_bucket;
-    if (open && !stays && !region.filter_has(bucket, probe.filter_bit()) && queue.take(bucket)) {
-      const std::uint32_t place =
-          displace_in_region(region, first_bucket, bucket, probe.stored(), geometry, filter_bits);
-      if (place != 0)
-        close({Outcome::kNew, place - 1});
-      else
-        queue.set_stuck(bucket);
-    }
+    displace_a_key(region, queue, first_bucket, geometry, probe, open && !stays, filter_bits, close);
     if (!__syncthreads_or(open || at < pending)) return queue.leavers;
     queue.end_round();
   } while (true);

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstdint>
+
+#include <gpuhash/export.hpp>
+
+namespace gpuhash {
+
+/// For tests, which would need gigabytes to see batches partitioned: those of at least this many keys are, whatever the
+/// size of the table. -1, the default: as cuda/partition/plan.cuh has it.
+GPUHASH_API std::int64_t test_partition_threshold() noexcept;
+GPUHASH_API void set_test_partition_threshold(std::int64_t keys) noexcept;
+
+}  // namespace gpuhash
