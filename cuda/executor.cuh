@@ -83,14 +83,14 @@ class CudaExecutor final : public Executor<Key, Value> {
     clear_control(context, view, stream);
   }
 
-  void find(DeviceContext& context, const View& view, const KeyBatch& keys, const FindOutput& out,
+  void find(DeviceContext& context, const View& view, const KeyBatch& keys, const FindOrder& out,
             Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     if (out.count_missing) context.fill(&view.control->missing, 0, sizeof view.control->missing, stream);
     search(view, keys, out, nullptr, stream);
   }
 
-  void insert(DeviceContext& context, const View& view, const InsertBatch& batch, Stream stream) const override {
+  void insert(DeviceContext& context, const View& view, const InsertOrder& batch, Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     const bool assign = batch.mode == InsertMode::kAssign;
     if constexpr (kPlans) {
@@ -109,7 +109,7 @@ class CudaExecutor final : public Executor<Key, Value> {
       insert_rows(view, batch, stream);
   }
 
-  void apply(DeviceContext& context, const View& view, const ApplyBatch& batch, Stream stream) const override {
+  void apply(DeviceContext& context, const View& view, const ApplyOrder& batch, Stream stream) const override {
     if constexpr (View::kHasValue) {
       const DeviceGuard guard(context.device().index);
       if constexpr (kPlans) {
@@ -167,7 +167,7 @@ class CudaExecutor final : public Executor<Key, Value> {
     return nullptr;
   }
 
-  std::unique_ptr<Plan> plan_apply(DeviceContext& context, const View& view, const ApplyBatch& batch,
+  std::unique_ptr<Plan> plan_apply(DeviceContext& context, const View& view, const ApplyOrder& batch,
                                    Stream stream) const override {
     if constexpr (kPlans && View::kHasValue) {
       if (view.rows.bytes != 0 || !plan_pays<View>(view.geometry, batch.keys.count)) return nullptr;
@@ -198,7 +198,7 @@ class CudaExecutor final : public Executor<Key, Value> {
                    Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     context.fill(&view.control->absent, 0, sizeof view.control->absent, stream);
-    search(view, keys, FindOutput{}, out, stream);
+    search(view, keys, FindOrder{}, out, stream);
   }
 
   void rehash(DeviceContext& context, const View& from, const View& to, bool compact_rows,
@@ -266,7 +266,7 @@ class CudaExecutor final : public Executor<Key, Value> {
       context.fill(view.rows.tags, 0, static_cast<std::size_t>(view.rows.capacity) * sizeof(std::uint32_t), stream);
   }
 
-  static void insert_planned(DeviceContext& context, const View& view, const InsertBatch& batch,
+  static void insert_planned(DeviceContext& context, const View& view, const InsertOrder& batch,
                              const RegionPlan<Item>& plan, bool assign, Stream stream) {
     const ExpectedMask mask{batch.inserted, batch.expect_new};
     if (mask.data != nullptr)
@@ -323,7 +323,7 @@ class CudaExecutor final : public Executor<Key, Value> {
   }
 
   /// `absent` as in list_absent, or null.
-  static void search(const View& view, const KeyBatch& keys, const FindOutput& out, Key* absent, Stream stream) {
+  static void search(const View& view, const KeyBatch& keys, const FindOrder& out, Key* absent, Stream stream) {
     const AbsentList<Key> list{absent};
     bool whole = has_whole_words<KeyItem>(keys, {});
     if constexpr (kMayHaveRows) {
@@ -379,7 +379,7 @@ class CudaExecutor final : public Executor<Key, Value> {
     launch("electing writers", count_votes_kernel, count, kRowBlock, stream, tags, places, count, won);
   }
 
-  static void insert_rows(const View& view, const InsertBatch& batch, Stream stream) {
+  static void insert_rows(const View& view, const InsertOrder& batch, Stream stream) {
     with_row_words(view.rows.bytes, {view.rows.data, batch.values.data}, [&](auto word, RowShape shape) {
       using Word = decltype(word);
       launch("inserting rows",
@@ -398,7 +398,7 @@ class CudaExecutor final : public Executor<Key, Value> {
   }
 
   /// As a loop over the batch would: the first of a new key's duplicates is the one that inserts, the last assigns.
-  static void insert_in_order(DeviceContext& context, const View& view, const InsertBatch& batch, Stream stream) {
+  static void insert_in_order(DeviceContext& context, const View& view, const InsertOrder& batch, Stream stream) {
     const std::int64_t n = batch.keys.count;
     const bool rows = view.rows.bytes != 0;
     const bool keep = batch.mode == InsertMode::kKeep;
@@ -411,7 +411,7 @@ class CudaExecutor final : public Executor<Key, Value> {
         scratch<std::uint32_t>(context, View::kHasValue ? 0 : static_cast<std::int64_t>(view.slot_count()), stream);
 
     if (first_wanted) {
-      FindOutput out{};
+      FindOrder out{};
       out.found = found.as<bool>();
       search(view, batch.keys, out, nullptr, stream);
     }
@@ -445,7 +445,7 @@ class CudaExecutor final : public Executor<Key, Value> {
   }
 
   static void fill_rows(const View& view, const std::int64_t* rows, std::int64_t count, const Uint128& element,
-                        const ApplyBatch& batch, Stream stream) {
+                        const ApplyOrder& batch, Stream stream) {
     const auto fill = [&](auto word) {
       using Word = decltype(word);
       RowShape shape{view.rows.bytes / static_cast<std::int64_t>(sizeof(Word)), 1};

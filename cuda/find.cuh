@@ -26,7 +26,7 @@ struct AbsentList {
 /// 24 blocks to a multiprocessor, that is 42 registers per thread: more loads in flight (docs/performance.md).
 template <class View, class RowWord, bool kWhole>
 __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 24 : 16)
-    find_kernel(View view, KeyBatch keys, FindOutput out, AbsentList<typename View::Key> absent, RowShape shape) {
+    find_kernel(View view, KeyBatch keys, FindOrder out, AbsentList<typename View::Key> absent, RowShape shape) {
   using Key = typename View::Key;
   constexpr bool kCopiesRows = !std::is_void_v<RowWord>;
   __shared__ Workspace work;
