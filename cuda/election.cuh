@@ -104,7 +104,7 @@ void store_values(const View& view, const std::int64_t* places, std::int64_t cou
 
 /// As a loop over the batch would: the first of a new key's duplicates is the one that inserts, the last assigns.
 template <class View>
-void insert_in_order(DeviceContext& context, const View& view, const InsertBatch& batch, Stream stream) {
+void insert_in_order(DeviceContext& context, const View& view, const InsertOrder& batch, Stream stream) {
   const std::int64_t n = batch.keys.count;
   const bool rows = view.rows.bytes != 0;
   const bool keep = batch.mode == InsertMode::kKeep;
@@ -117,7 +117,7 @@ void insert_in_order(DeviceContext& context, const View& view, const InsertBatch
       scratch<std::uint32_t>(context, View::kHasValue ? 0 : static_cast<std::int64_t>(view.slot_count()), stream);
 
   if (first_wanted) {
-    FindOutput out{};
+    FindOrder out{};
     out.found = found.as<bool>();
     launch_find(view, batch.keys, out, nullptr, stream);
   }

@@ -39,14 +39,14 @@ class CudaExecutor final : public Executor<Key, Value> {
     clear_control(context, view, stream);
   }
 
-  void find(DeviceContext& context, const View& view, const KeyBatch& keys, const FindOutput& out,
+  void find(DeviceContext& context, const View& view, const KeyBatch& keys, const FindOrder& out,
             Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     if (out.count_missing) context.fill(&view.control->missing, 0, sizeof view.control->missing, stream);
     launch_find(view, keys, out, nullptr, stream);
   }
 
-  void insert(DeviceContext& context, const View& view, const InsertBatch& batch, Stream stream) const override {
+  void insert(DeviceContext& context, const View& view, const InsertOrder& batch, Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     const bool assign = batch.mode == InsertMode::kAssign;
     if constexpr (kPlans) {
@@ -65,7 +65,7 @@ class CudaExecutor final : public Executor<Key, Value> {
       insert_rows(view, batch, stream);
   }
 
-  void apply(DeviceContext& context, const View& view, const ApplyBatch& batch, Stream stream) const override {
+  void apply(DeviceContext& context, const View& view, const ApplyOrder& batch, Stream stream) const override {
     if constexpr (View::kHasValue) {
       const DeviceGuard guard(context.device().index);
       if constexpr (kPlans) {
@@ -123,7 +123,7 @@ class CudaExecutor final : public Executor<Key, Value> {
     return nullptr;
   }
 
-  std::unique_ptr<Plan> plan_apply(DeviceContext& context, const View& view, const ApplyBatch& batch,
+  std::unique_ptr<Plan> plan_apply(DeviceContext& context, const View& view, const ApplyOrder& batch,
                                    Stream stream) const override {
     if constexpr (kPlans && View::kHasValue) {
       if (view.rows.bytes != 0 || !is_planned<View>(view.geometry, batch.keys.count)) return nullptr;
@@ -154,7 +154,7 @@ class CudaExecutor final : public Executor<Key, Value> {
                    Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     context.fill(&view.control->absent, 0, sizeof view.control->absent, stream);
-    launch_find(view, keys, FindOutput{}, out, stream);
+    launch_find(view, keys, FindOrder{}, out, stream);
   }
 
   void rehash(DeviceContext& context, const View& from, const View& to, bool compact_rows,
@@ -216,7 +216,7 @@ class CudaExecutor final : public Executor<Key, Value> {
       context.fill(view.rows.tags, 0, static_cast<std::size_t>(view.rows.capacity) * sizeof(std::uint32_t), stream);
   }
 
-  static void insert_planned(DeviceContext& context, const View& view, const InsertBatch& batch,
+  static void insert_planned(DeviceContext& context, const View& view, const InsertOrder& batch,
                              const RegionPlan<Item>& plan, bool assign, Stream stream) {
     const ExpectedMask mask{batch.inserted, batch.expect_new};
     if (mask.data != nullptr)

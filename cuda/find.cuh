@@ -27,7 +27,7 @@ struct AbsentList {
 /// 24 blocks to a multiprocessor, that is 42 registers per thread: more loads in flight (docs/performance.md).
 template <class View, class RowWord, bool kWhole>
 __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 24 : 16)
-    find_kernel(View view, KeyBatch keys, FindOutput out, AbsentList<typename View::Key> absent, RowShape shape) {
+    find_kernel(View view, KeyBatch keys, FindOrder out, AbsentList<typename View::Key> absent, RowShape shape) {
   using Key = typename View::Key;
   constexpr bool kCopiesRows = !std::is_void_v<RowWord>;
   __shared__ Workspace work;
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 
 
 /// `absent` as in list_absent, or null.
 template <class View>
-void launch_find(const View& view, const KeyBatch& keys, const FindOutput& out, typename View::Key* absent,
+void launch_find(const View& view, const KeyBatch& keys, const FindOrder& out, typename View::Key* absent,
                  Stream stream) {
   using Value = typename View::Value;
   const AbsentList<typename View::Key> list{absent};

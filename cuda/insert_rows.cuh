@@ -13,7 +13,7 @@ namespace gpuhash::cuda {
 /// that claimed the slot stays, and it has nothing to copy. All others that assign, new keys' lanes too, elect one
 /// writer per row: the first to swap the batch's epoch into the row's tag. It alone copies, so a row stays whole.
 template <class View, bool kErased, class Word>
-__global__ void __launch_bounds__(kBlock) insert_rows_kernel(View view, InsertBatch batch, RowShape shape) {
+__global__ void __launch_bounds__(kBlock) insert_rows_kernel(View view, InsertOrder batch, RowShape shape) {
   using Key = typename View::Key;
   using Value = typename View::Value;
   __shared__ Workspace work;
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kBlock) insert_rows_kernel(View view, InsertBa
 }
 
 template <class View>
-void insert_rows(const View& view, const InsertBatch& batch, Stream stream) {
+void insert_rows(const View& view, const InsertOrder& batch, Stream stream) {
   with_row_words(view.rows.bytes, {view.rows.data, batch.values.data}, [&](auto word, RowShape shape) {
     using Word = decltype(word);
     launch("inserting rows",

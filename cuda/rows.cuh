@@ -209,7 +209,7 @@ inline void scatter_rows(const RowView& rows, const std::int64_t* numbers, std::
 
 template <class View>
 void fill_rows(const View& view, const std::int64_t* rows, std::int64_t count, const Uint128& element,
-               const ApplyBatch& batch, Stream stream) {
+               const ApplyOrder& batch, Stream stream) {
   const auto fill = [&](auto word) {
     using Word = decltype(word);
     RowShape shape{view.rows.bytes / static_cast<std::int64_t>(sizeof(Word)), 1};

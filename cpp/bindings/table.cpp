@@ -147,7 +147,6 @@ std::int64_t find(Table& table, const Array& keys, const Array* values, const Ar
   const std::int64_t count = count_keys(table, keys, "keys");
   FindOutput out{};
   out.values = value_output(table, values, "values", count);
-  out.bytes = table.options().value_bytes();
   if (fallback != nullptr) {
     out.fallback_per_key = fallback->bytes() != table.options().value_bytes();
     out.fallback = value_input(table, *fallback, "fallback", out.fallback_per_key ? count : 1);
@@ -163,7 +162,6 @@ void rows(Table& table, const Array& keys, const Array& rows, std::uintptr_t str
   const std::int64_t count = count_keys(table, keys, "keys");
   if (!table.options().has_rows()) throw std::invalid_argument("the table has no row storage");
   FindOutput out{};
-  out.bytes = table.options().value_bytes();
   out.rows = output<std::int64_t>(table, &rows, "rows", count);
   const Stream stream = to_stream(table.context(), stream_address);
   const py::gil_scoped_release unlocked;
@@ -179,7 +177,7 @@ void insert(Table& table, const Array& keys, const Array* values, bool broadcast
   const Stream stream = to_stream(table.context(), stream_address);
   const py::gil_scoped_release unlocked;
   const KeyBatch key_batch{keys.data, count, table.options().key_bytes()};
-  table.insert({key_batch, value_batch, insert_mode, table.options().deterministic, mask}, stream);
+  table.insert(key_batch, value_batch, insert_mode, mask, stream);
 }
 
 void apply(Table& table, const Array& keys, const Array& values, bool broadcast, const std::string& op,
@@ -189,10 +187,9 @@ void apply(Table& table, const Array& keys, const Array& values, bool broadcast,
   const ApplyOp apply_op = choose(kApplyOps, op);
   bool* const mask = output<bool>(table, inserted, "inserted", count);
   const Stream stream = to_stream(table.context(), stream_address);
-  const TableOptions& options = table.options();
   const py::gil_scoped_release unlocked;
   const KeyBatch key_batch{keys.data, count, table.options().key_bytes()};
-  table.apply({key_batch, value_batch, apply_op, *options.value_dtype, options.value_elements(), mask}, stream);
+  table.apply(key_batch, value_batch, apply_op, mask, stream);
 }
 
 void erase(Table& table, const Array& keys, const Array* erased, std::uintptr_t stream_address) {

@@ -20,9 +20,9 @@ class HostExecutor final : public Executor<Key, Value> {
   using View = TableView<Key, Value>;
 
   void clear(DeviceContext&, const View& view, Stream) const override;
-  void find(DeviceContext&, const View& view, const KeyBatch& keys, const FindOutput& out, Stream) const override;
-  void insert(DeviceContext&, const View& view, const InsertBatch& batch, Stream) const override;
-  void apply(DeviceContext&, const View& view, const ApplyBatch& batch, Stream) const override;
+  void find(DeviceContext&, const View& view, const KeyBatch& keys, const FindOrder& out, Stream) const override;
+  void insert(DeviceContext&, const View& view, const InsertOrder& batch, Stream) const override;
+  void apply(DeviceContext&, const View& view, const ApplyOrder& batch, Stream) const override;
   void erase(DeviceContext&, const View& view, const KeyBatch& keys, bool* erased, const Plan*, Stream) const override;
   void list_absent(DeviceContext&, const View& view, const KeyBatch& keys, Key* out, Stream) const override;
   void rehash(DeviceContext&, const View& from, const View& to, bool compact_rows, Stream) const override;
@@ -45,7 +45,7 @@ void HostExecutor<Key, Value>::clear(DeviceContext&, const View& view, Stream) c
 }
 
 template <class Key, class Value>
-void HostExecutor<Key, Value>::find(DeviceContext&, const View& view, const KeyBatch& keys, const FindOutput& out,
+void HostExecutor<Key, Value>::find(DeviceContext&, const View& view, const KeyBatch& keys, const FindOrder& out,
                                     Stream) const {
   std::atomic<std::uint64_t> present{0};
   for_each_part(keys.count, reader_parts(keys.count), [&](int, std::int64_t first, std::int64_t last) {
@@ -58,7 +58,7 @@ void HostExecutor<Key, Value>::find(DeviceContext&, const View& view, const KeyB
 }
 
 template <class Key, class Value>
-void HostExecutor<Key, Value>::insert(DeviceContext&, const View& view, const InsertBatch& batch, Stream) const {
+void HostExecutor<Key, Value>::insert(DeviceContext&, const View& view, const InsertOrder& batch, Stream) const {
   if (is_plain(view, batch)) {
     const PlainInsertion<View> insertion{static_cast<const std::byte*>(batch.values.data), stride_of(batch.values),
                                          batch.mode == InsertMode::kAssign, batch.inserted};
@@ -69,7 +69,7 @@ void HostExecutor<Key, Value>::insert(DeviceContext&, const View& view, const In
 }
 
 template <class Key, class Value>
-void HostExecutor<Key, Value>::apply(DeviceContext&, const View& view, const ApplyBatch& batch, Stream) const {
+void HostExecutor<Key, Value>::apply(DeviceContext&, const View& view, const ApplyOrder& batch, Stream) const {
   if constexpr (View::kHasValue) {
     const auto add = [&]<class T>(T) {
       const PlainAddition<View, T> addition{static_cast<const std::byte*>(batch.values.data), stride_of(batch.values),

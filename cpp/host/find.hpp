@@ -71,7 +71,7 @@ class FindAny {
  public:
   static constexpr bool kPlain = false;
 
-  FindAny(const View& view, const FindOutput& out) : view_(&view), out_(&out) {}
+  FindAny(const View& view, const FindOrder& out) : view_(&view), out_(&out) {}
 
   void found(std::int64_t i, typename View::SlotType* slot) {
     ++present_;
@@ -122,7 +122,7 @@ class FindAny {
   }
 
   const View* view_;
-  const FindOutput* out_;
+  const FindOrder* out_;
   Queue<Row, 2 * kRowsAhead> rows_;
   std::uint64_t present_ = 0;
 };
@@ -130,7 +130,7 @@ class FindAny {
 /// Looks up keys [begin, end) of the batch. Returns how many of them there are.
 template <class View>
 std::uint64_t find_range(const View& view, const KeyBatch& keys, std::int64_t begin, std::int64_t end,
-                         const FindOutput& out) {
+                         const FindOrder& out) {
   const auto run = [&](auto& visitor) {
     walk_each<Purpose::kLookup>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, visitor);
   };

@@ -74,7 +74,7 @@ struct Insertion {
   static constexpr bool kPlain = false;
 
   View view;
-  InsertBatch batch;
+  InsertOrder batch;
   RowSource* row_source;
 
   void place(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
@@ -119,7 +119,7 @@ struct Application {
   static constexpr bool kPlain = false;
 
   View view;
-  ApplyBatch batch;
+  ApplyOrder batch;
   CombineFn combine;
   RowSource* row_source;
 

@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <memory>
 
-#include <gpuhash/batches.hpp>
 #include <gpuhash/device_context.hpp>
 #include "shared/layout.hpp"
+#include "table/orders.hpp"
 
 namespace gpuhash {
 
@@ -20,7 +20,7 @@ class Executor {
 
   /// Makes slots, filters and control those of an empty table.
   virtual void clear(DeviceContext&, const View&, Stream) const = 0;
-  virtual void find(DeviceContext&, const View&, const KeyBatch&, const FindOutput&, Stream) const = 0;
+  virtual void find(DeviceContext&, const View&, const KeyBatch&, const FindOrder&, Stream) const = 0;
   /// Null where a plan would not pay, or there is no memory for one. with_mask: of a batch whose `inserted` or `erased`
   /// is not null.
   virtual std::unique_ptr<Plan> plan(DeviceContext&, const View&, const KeyBatch&, const ValueBatch&,
@@ -28,15 +28,15 @@ class Executor {
     return nullptr;
   }
   /// As plan(), for apply() of this batch.
-  virtual std::unique_ptr<Plan> plan_apply(DeviceContext&, const View&, const ApplyBatch&, Stream) const {
+  virtual std::unique_ptr<Plan> plan_apply(DeviceContext&, const View&, const ApplyOrder&, Stream) const {
     return nullptr;
   }
   /// Sets control->absent to a number of distinct keys of the planned batch that are not in the table, and
   /// control->undecided to that of keys of which it cannot say, few in most batches.
   virtual void count_absent(DeviceContext&, const View&, const Plan&, [[maybe_unused]] bool table_is_empty,
                             Stream) const {}
-  virtual void insert(DeviceContext&, const View&, const InsertBatch&, Stream) const = 0;
-  virtual void apply(DeviceContext&, const View&, const ApplyBatch&, Stream) const = 0;
+  virtual void insert(DeviceContext&, const View&, const InsertOrder&, Stream) const = 0;
+  virtual void apply(DeviceContext&, const View&, const ApplyOrder&, Stream) const = 0;
   /// erased: [n] or null; true for exactly one of an erased key's duplicates. plan: of these keys, or null.
   virtual void erase(DeviceContext&, const View&, const KeyBatch&, bool* erased, const Plan* plan, Stream) const = 0;
   /// Appends the keys that are not in the table, duplicates and all, in any order, to out [n]; their number goes to

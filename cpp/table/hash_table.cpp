@@ -41,14 +41,14 @@ ValueBatch slice(const ValueBatch& values, std::int64_t from) {
   return {static_cast<const char*>(values.data) + from * values.bytes, values.bytes, false};
 }
 
-/// Calls run(part) for parts of the batch of at most kMaxBatch keys, in order.
-template <class Batch, class Run>
-void for_each_part(const Batch& batch, Run run) {
-  for (std::int64_t from = 0; from < batch.keys.count; from += kMaxBatch) {
-    Batch part = batch;
-    part.keys = slice(batch.keys, from, std::min(kMaxBatch, batch.keys.count - from));
-    part.values = slice(batch.values, from);
-    if (batch.inserted != nullptr) part.inserted = batch.inserted + from;
+/// Calls run(part) for parts of the order of at most kMaxBatch keys, one after the other.
+template <class Order, class Run>
+void for_each_part(const Order& order, Run run) {
+  for (std::int64_t from = 0; from < order.keys.count; from += kMaxBatch) {
+    Order part = order;
+    part.keys = slice(order.keys, from, std::min(kMaxBatch, order.keys.count - from));
+    part.values = slice(order.values, from);
+    if (order.inserted != nullptr) part.inserted = order.inserted + from;
     run(part);
   }
 }
@@ -223,7 +223,7 @@ std::int64_t HashTable<Key, Value>::count_new(const KeyBatch& keys, const Plan* 
     for (std::int64_t at = 0; at < part.count;) {
       const std::int64_t count = std::min(part.count - at, std::max(kCountChunk, distinct));
       seen->reserve(distinct + count, stream);
-      seen->insert({slice(part, at, count), {}, InsertMode::kKeep, false, nullptr}, stream);
+      seen->insert(slice(part, at, count), {}, InsertMode::kKeep, nullptr, stream);
       distinct = seen->size(stream);
       at += count;
     }
@@ -340,61 +340,64 @@ template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::find(const KeyBatch& keys, const FindOutput& out, Stream stream) {
   if (keys.count == 0) return 0;
   const Turn turn(order_, stream);
-  executor().find(*context_, storage_.view(), keys, out, stream);
+  executor().find(*context_, storage_.view(), keys, FindOrder{out, options_.value_bytes()}, stream);
   return out.count_missing ? static_cast<std::int64_t>(refresh(stream).missing) : 0;
 }
 
 template <class Key, class Value>
-void HashTable<Key, Value>::insert(const InsertBatch& batch, Stream stream) {
-  if (batch.keys.count == 0) return;
+void HashTable<Key, Value>::insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted,
+                                   Stream stream) {
+  if (keys.count == 0) return;
   const Turn turn(order_, stream);
-  const bool plannable = !options_.deterministic && (!View::kHasValue || batch.values.data != nullptr);
+  InsertOrder order{keys, values, mode, options_.deterministic, inserted};
+  const bool plannable = !options_.deterministic && (!View::kHasValue || values.data != nullptr);
   Room room;
   if (turn.capturing())
-    prepare_captured(batch.keys);
+    prepare_captured(keys);
   else
-    room = prepare_room(batch.keys, stream, [&]() -> std::unique_ptr<Plan> {
+    room = prepare_room(keys, stream, [&]() -> std::unique_ptr<Plan> {
       if (!plannable) return nullptr;
-      return executor().plan(*context_, storage_.view(), batch.keys, batch.values, batch.inserted != nullptr, stream);
+      return executor().plan(*context_, storage_.view(), keys, values, inserted != nullptr, stream);
     });
+  order.plan = room.plan.get();
   turn.change([&] {
-    for_each_part(batch, [&](InsertBatch& part) {
-      part.deterministic = options_.deterministic;
-      part.plan = room.plan.get();
+    for_each_part(order, [&](InsertOrder& part) {
       part.into_empty = pristine_;
-      part.expect_new = pristine_ || batch.mode == InsertMode::kKeep;
+      part.expect_new = pristine_ || mode == InsertMode::kKeep;
       pristine_ = false;
       executor().insert(*context_, storage_.view(), part, stream);
     });
   });
-  settle(room, batch.keys.count, stream);
+  settle(room, keys.count, stream);
 }
 
 template <class Key, class Value>
-void HashTable<Key, Value>::apply(const ApplyBatch& batch, Stream stream) {
-  if (!options_.value_dtype || !has_op(*options_.value_dtype, batch.op))
+void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted,
+                                  Stream stream) {
+  if (!options_.value_dtype || !has_op(*options_.value_dtype, op))
     throw DTypeError(
         "values of dtype " + std::string(options_.value_dtype ? name(*options_.value_dtype) : "none") +
         " have no such operation; bit operations are of integers and bool, and complex numbers have no order");
-  if (batch.keys.count == 0) return;
+  if (keys.count == 0) return;
   const Turn turn(order_, stream);
+  ApplyOrder order{keys, values, op, *options_.value_dtype, options_.value_elements(), inserted};
   Room room;
   if (turn.capturing())
-    prepare_captured(batch.keys);
+    prepare_captured(keys);
   else
-    room = prepare_room(batch.keys, stream, [&]() -> std::unique_ptr<Plan> {
+    room = prepare_room(keys, stream, [&]() -> std::unique_ptr<Plan> {
       if (options_.deterministic) return nullptr;
-      return executor().plan_apply(*context_, storage_.view(), batch, stream);
+      return executor().plan_apply(*context_, storage_.view(), order, stream);
     });
+  order.plan = room.plan.get();
   turn.change([&] {
-    for_each_part(batch, [&](ApplyBatch& part) {
-      part.plan = room.plan.get();
+    for_each_part(order, [&](ApplyOrder& part) {
       part.into_empty = pristine_;
       pristine_ = false;
       executor().apply(*context_, storage_.view(), part, stream);
     });
   });
-  settle(room, batch.keys.count, stream);
+  settle(room, keys.count, stream);
 }
 
 /// As prepare_room(), for an insertion that runs whenever the captured graph is replayed.

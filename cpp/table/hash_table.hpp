@@ -35,8 +35,8 @@ class HashTable final : public Table {
   void set_max_load_factor(double factor) override;
 
   std::int64_t find(const KeyBatch& keys, const FindOutput& out, Stream stream) override;
-  void insert(const InsertBatch& batch, Stream stream) override;
-  void apply(const ApplyBatch& batch, Stream stream) override;
+  void insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted, Stream stream) override;
+  void apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) override;
   void erase(const KeyBatch& keys, bool* erased, Stream stream) override;
   void clear(Stream stream) override;
   void reserve(std::int64_t keys, Stream stream) override;

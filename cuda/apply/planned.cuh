@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kBlock)
 }
 
 template <class View>
-WordReducer<typename View::Value> reducer_of(const ApplyBatch& batch) {
+WordReducer<typename View::Value> reducer_of(const ApplyOrder& batch) {
   return {batch.op, batch.dtype, static_cast<typename View::Value>(identity_bits(batch.op, batch.dtype).low)};
 }
 
@@ -111,7 +111,7 @@ bool claims_whole_slots() {
 }
 
 template <class View>
-std::unique_ptr<Plan> make_apply_plan(DeviceContext& context, const View& view, const ApplyBatch& batch,
+std::unique_ptr<Plan> make_apply_plan(DeviceContext& context, const View& view, const ApplyOrder& batch,
                                       Stream stream) {
   if (!claims_whole_slots<View>()) return nullptr;
   return make_plan<typename View::SlotType>(context, view.geometry, batch.keys, batch.values, batch.inserted != nullptr,
@@ -119,7 +119,7 @@ std::unique_ptr<Plan> make_apply_plan(DeviceContext& context, const View& view, 
 }
 
 template <class View>
-void apply_planned(DeviceContext& context, const View& view, const ApplyBatch& batch, Stream stream) {
+void apply_planned(DeviceContext& context, const View& view, const ApplyOrder& batch, Stream stream) {
   const auto& plan = static_cast<const RegionPlan<typename View::SlotType>&>(*batch.plan);
   const auto reducer = reducer_of<View>(batch);
   if (batch.inserted != nullptr) context.fill(batch.inserted, 0, static_cast<std::size_t>(batch.keys.count), stream);

@@ -10,10 +10,10 @@ namespace gpuhash::cuda {
 
 /// As Executor::plan_apply(), and null, too, where this device has no such kernels.
 template <class View>
-std::unique_ptr<Plan> make_apply_plan(DeviceContext& context, const View& view, const ApplyBatch& batch, Stream stream);
+std::unique_ptr<Plan> make_apply_plan(DeviceContext& context, const View& view, const ApplyOrder& batch, Stream stream);
 
 /// batch.plan is not null.
 template <class View>
-void apply_planned(DeviceContext& context, const View& view, const ApplyBatch& batch, Stream stream);
+void apply_planned(DeviceContext& context, const View& view, const ApplyOrder& batch, Stream stream);
 
 }  // namespace gpuhash::cuda

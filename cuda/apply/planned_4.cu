@@ -3,7 +3,7 @@
 namespace gpuhash::cuda {
 
 using View = TableView<std::uint32_t, std::uint32_t>;
-template std::unique_ptr<Plan> make_apply_plan(DeviceContext&, const View&, const ApplyBatch&, Stream);
-template void apply_planned(DeviceContext&, const View&, const ApplyBatch&, Stream);
+template std::unique_ptr<Plan> make_apply_plan(DeviceContext&, const View&, const ApplyOrder&, Stream);
+template void apply_planned(DeviceContext&, const View&, const ApplyOrder&, Stream);
 
 }  // namespace gpuhash::cuda

@@ -319,7 +319,6 @@ absl::Status find_or_insert(OpKernelContext* ctx) {
   return guarded([&] {
     FindOutput out{};
     out.values = values->data();
-    out.bytes = table->table().options().value_bytes();
     out.fallback = given.data();
     out.fallback_per_key = true;
     table->table().find(table->batch(keys), out, stream_of(ctx));
@@ -352,7 +351,6 @@ absl::Status rows(OpKernelContext* ctx) {
   TF_RETURN_IF_ERROR(ctx->allocate_output(0, table->batch_shape(keys), &numbers));
   return guarded([&] {
     FindOutput out{};
-    out.bytes = table->table().options().value_bytes();
     out.rows = static_cast<std::int64_t*>(numbers->data());
     table->table().find(table->batch(keys), out, stream_of(ctx));
   });
@@ -380,9 +378,7 @@ class InsertOrApply final : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, table->batch_shape(keys), &inserted));
     const ValueBatch values{ctx->input(2).data(), options.value_bytes(), false};
     OP_REQUIRES_OK(ctx, guarded([&] {
-                     table->table().apply({table->batch(keys), values, op_, *options.value_dtype,
-                                           options.value_elements(), mask_data(inserted)},
-                                          stream_of(ctx));
+                     table->table().apply(table->batch(keys), values, op_, mask_data(inserted), stream_of(ctx));
                    }));
   }
 

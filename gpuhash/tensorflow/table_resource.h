@@ -93,7 +93,6 @@ class TableResource final : public tensorflow::lookup::LookupInterface {
     return guarded([&] {
       FindOutput out{};
       out.values = values->data();
-      out.bytes = table_->options().value_bytes();
       out.fallback = default_value.data();
       out.fallback_per_key = default_value.shape() != value_shape_;
       out.found = found;
@@ -103,7 +102,7 @@ class TableResource final : public tensorflow::lookup::LookupInterface {
   /// Throws, as the table does.
   void insert(OpKernelContext* ctx, const Tensor& keys, const Tensor& values, InsertMode mode, bool* inserted) {
     const ValueBatch value_batch{values.data(), table_->options().value_bytes(), false};
-    table_->insert({batch(keys), value_batch, mode, table_->options().deterministic, inserted}, stream_of(ctx));
+    table_->insert(batch(keys), value_batch, mode, inserted, stream_of(ctx));
   }
 
   KeyBatch batch(const Tensor& keys) const {

@@ -218,9 +218,8 @@ py::object FastPath::hand_over(const Keys& keys, const Output& written) {
 }
 
 /// Nothing where it is for the general path.
-std::optional<std::int64_t> FastPath::look_up(const Keys& keys, FindOutput out,
+std::optional<std::int64_t> FastPath::look_up(const Keys& keys, const FindOutput& out,
                                               std::initializer_list<const Output*> written) const {
-  out.bytes = options_.value_bytes();
   const py::gil_scoped_release unlocked;
   if (!is_apart({keys.memory()}, written, false)) return std::nullopt;
   return table_->find(keys.batch, out, keys.stream);
@@ -298,7 +297,7 @@ py::object FastPath::setitem(Arguments given) {
     const py::gil_scoped_release unlocked;
     if (!is_apart({keys->memory(), memory_of(*keys, *values)}, {}, true)) return {};
     ++changes_;
-    table_->insert({keys->batch, *values, InsertMode::kAssign, options_.deterministic, nullptr}, keys->stream);
+    table_->insert(keys->batch, *values, InsertMode::kAssign, nullptr, keys->stream);
   }
   return py::none();
 }
@@ -313,7 +312,7 @@ py::object FastPath::put(const Keys& keys, PyObject* given_values, InsertMode mo
     const py::gil_scoped_release unlocked;
     if (!is_apart({keys.memory(), memory_of(keys, *values)}, {&*inserted}, true)) return {};
     ++changes_;
-    table_->insert({keys.batch, *values, mode, options_.deterministic, inserted->data<bool>()}, keys.stream);
+    table_->insert(keys.batch, *values, mode, inserted->data<bool>(), keys.stream);
   }
   return hand_over(keys, *inserted);
 }
@@ -354,8 +353,7 @@ py::object FastPath::insert_or_apply(Arguments given) {
     const py::gil_scoped_release unlocked;
     if (!is_apart({keys->memory(), memory_of(*keys, *values)}, {&*inserted}, true)) return {};
     ++changes_;
-    table_->apply({keys->batch, *values, *op, *options_.value_dtype, options_.value_elements(), inserted->data<bool>()},
-                  keys->stream);
+    table_->apply(keys->batch, *values, *op, inserted->data<bool>(), keys->stream);
   }
   return hand_over(*keys, *inserted);
 }

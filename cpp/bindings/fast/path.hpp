@@ -96,7 +96,7 @@ class FastPath {
   static MemoryRange memory_of(const Keys& keys, const ValueBatch& values);
   static py::object hand_over(const Keys& keys, const Output& written);
 
-  std::optional<std::int64_t> look_up(const Keys& keys, FindOutput out,
+  std::optional<std::int64_t> look_up(const Keys& keys, const FindOutput& out,
                                       std::initializer_list<const Output*> written) const;
   py::object put(const Keys& keys, PyObject* values, InsertMode mode, PyObject* out);
 

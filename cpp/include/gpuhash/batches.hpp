@@ -24,13 +24,12 @@ struct ValueBatch {
 
 /// What find writes; each pointer may be null.
 struct FindOutput {
-  void* values;           // [n, bytes]
-  std::int64_t bytes;     // per value
-  const void* fallback;   // [bytes], in the table's memory space: the value of absent keys; null: zeros
+  void* values;           // [n, *value_shape]
+  const void* fallback;   // one value, in the table's memory space: the value of absent keys; null: zeros
   bool* found;            // [n]
   std::int64_t* rows;     // [n], row numbers, -1 for absent keys
   bool count_missing;     // set control->missing
-  bool fallback_per_key;  // fallback is [n, bytes]: each absent key has its own
+  bool fallback_per_key;  // fallback is [n, *value_shape]: each absent key has its own
 };
 
 enum class InsertMode : std::uint8_t { kKeep, kAssign };
@@ -46,34 +45,5 @@ inline bool has_op(DType dtype, ApplyOp op) {
   if (is_bit_op(op)) return is_integer(dtype) || dtype == DType::kBool;
   return !is_complex(dtype) || (op != ApplyOp::kMin && op != ApplyOp::kMax);
 }
-
-/// A large batch that an executor has put in the order in which it can work it off faster. Good for one table of the
-/// geometry that it was made for, and for one insertion or erasure.
-class Plan {
- public:
-  virtual ~Plan() = default;
-};
-
-struct InsertBatch {
-  KeyBatch keys;
-  ValueBatch values;
-  InsertMode mode;
-  bool deterministic;          // of a key's values in the batch: the last when assigning, the first when keeping
-  bool* inserted;              // [n] or null: was the key new; true for exactly one of a new key's duplicates
-  const Plan* plan = nullptr;  // of these keys and values, or null
-  bool into_empty = false;     // the table has been empty since clear()
-  bool expect_new = true;      // most keys are new, as far as anyone can tell
-};
-
-struct ApplyBatch {
-  KeyBatch keys;
-  ValueBatch values;
-  ApplyOp op;
-  DType dtype;
-  std::int64_t elements;       // per value
-  bool* inserted;              // [n] or null, as above
-  const Plan* plan = nullptr;  // made for this batch by plan_apply(), or null
-  bool into_empty = false;     // as above
-};
 
 }  // namespace gpuhash
