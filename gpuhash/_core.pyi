@@ -6,16 +6,24 @@ address of a cudaStream_t as an integer (0: the legacy default stream; ignored o
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, final
+from typing import Any, Literal, Never, TypeVar, final, type_check_only
+
+import numpy as np
 
 class TableFullError(RuntimeError): ...
 class CudaError(RuntimeError): ...
 class PlatformError(RuntimeError): ...
 
+@type_check_only
+class _Type(type):
+    """pybind11's type of types."""
+
 @final
-class Array:
+class Array(metaclass=_Type):
     """A tensor of any framework, borrowed without a copy; keeps the tensor alive."""
 
+    def __init__(self, /, *args: Never, **kwargs: Never) -> None:
+        """TypeError: ``borrow`` and ``Buffer.array`` make arrays."""
     @property
     def dtype(self) -> str: ...
     @property
@@ -48,7 +56,7 @@ def current_stream(tensor: object) -> int | None:
     """The framework's current stream for the tensor's device by the exchange API; None where it has none."""
 
 @final
-class Context:
+class Context(metaclass=_Type):
     """A device with a memory resource; tables and buffers are made in one."""
 
     def __init__(self, platform: str, index: int = 0, memory: object | None = None) -> None:
@@ -69,7 +77,7 @@ class Context:
         """Copy all bytes, between any two of host and this device. Waits if the host is one of them."""
 
 @final
-class Buffer:
+class Buffer(metaclass=_Type):
     """An array on a context's device that exports itself by DLPack and ``__array__``.
 
     New ones, and views of a table's rows, are aligned to 64 bytes or more; those on a stored tensor as that is.
@@ -92,11 +100,13 @@ class Buffer:
         copy: bool | None = None,
     ) -> object: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """The memory itself, unless another dtype or a copy is asked for; TypeError where it is not on the host."""
 
-type_of_op = Literal["add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor"]
+_Op = Literal["add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor"]
 
 @final
-class Table:
+class Table(metaclass=_Type):
     def __init__(
         self,
         context: Context,
@@ -157,7 +167,7 @@ class Table:
         stream: int,
     ) -> None: ...
     def apply(
-        self, keys: Array, values: Array, broadcast: bool, op: type_of_op, inserted: Array | None, stream: int
+        self, keys: Array, values: Array, broadcast: bool, op: _Op, inserted: Array | None, stream: int
     ) -> None: ...
     def erase(self, keys: Array, erased: Array | None, stream: int) -> None: ...
     def clear(self, stream: int) -> None: ...
@@ -178,7 +188,7 @@ class Table:
     def clone(self, context: Context, stream: int) -> Table: ...
 
 @final
-class Factorization:
+class Factorization(metaclass=_Type):
     """A batch of keys whose distinct ones have been found; holds the keys and scratch memory."""
 
     def __init__(
@@ -205,7 +215,7 @@ def isin(
 ) -> None: ...
 
 @final
-class FastPath:
+class FastPath(metaclass=_Type):
     """What serves the calls of one face of a table on plain arrays, which need no conversion and no explanation.
 
     Plain: of the class ``numpy.ndarray``, ``torch.Tensor`` or ``cupy.ndarray`` itself, C-contiguous, without gradients
@@ -251,9 +261,11 @@ def unregister_table(name: str) -> bool: ...
 def table_names() -> list[str]: ...
 
 @final
-class StoredTensor:
+class StoredTensor(metaclass=_Type):
     """What a name stood for in the store of tensors when it was looked up; holds the tensor."""
 
+    def __init__(self, /, *args: Never, **kwargs: Never) -> None:
+        """TypeError: ``find_tensor`` makes them."""
     @property
     def dtype(self) -> str | None:
         """None for a dtype that only its framework knows."""
