@@ -44,7 +44,7 @@ class Framework:
         stream = _core.current_stream(tensor)
         return 0 if stream is None else stream
 
-    def settle(self, tensor: Any) -> None:
+    def wait_until_ready(self, tensor: Any) -> None:
         """Waits until the tensor is there, where borrowing does not see to it."""
 
     def broadcast(self, tensor: Any, shape: Shape) -> Any:
@@ -258,7 +258,7 @@ class TensorFlowFramework(Framework):
     def stream(self, tensor: Any, index: int) -> int:
         return default_stream(index)
 
-    def settle(self, tensor: Any) -> None:
+    def wait_until_ready(self, tensor: Any) -> None:
         self.tensorflow.test.experimental.sync_devices()
 
     def broadcast(self, tensor: Any, shape: Shape) -> Any:

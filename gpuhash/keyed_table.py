@@ -12,7 +12,7 @@ import numpy as np
 from . import _core, serialization
 from .arguments import as_keys, count_of
 from .arrays import Shape, default_stream
-from .batch import Batch, Output, place
+from .batch import Batch, Output, to_device
 from .export import export, host_items, raw_items, to_host
 from .memory import make_context
 from .options import Options
@@ -112,7 +112,7 @@ class KeyedTable:
             arrays = raw_items(other._core, other._key_shape)
         else:
             hosts = other._host_items()
-            arrays = [place(_core.borrow(host), self._context, stream, "items", host)[0] for host in hosts]
+            arrays = [to_device(_core.borrow(host), self._context, stream, "items", host)[0] for host in hosts]
         self._changes += 1
         self._core.insert(arrays[0], arrays[1] if len(arrays) > 1 else None, False, "assign", None, stream)
 
@@ -224,7 +224,7 @@ class KeyedTable:
         self._changes += 1
         self._core.clear(self._stream())
 
-    # Size and place --------------------------------------------------------------------------------------------------
+    # Size and device -------------------------------------------------------------------------------------------------
 
     def reserve(self, size: int) -> None:
         """Makes room for ``size`` keys in all, so that no insertion up to there grows the table. Waits."""
@@ -365,7 +365,7 @@ class KeyedTable:
         """Puts a file's items into this new table."""
         stream = self._stream()
         arrays = [
-            place(_core.borrow(array), self._context, stream, "items", array)[0]
+            to_device(_core.borrow(array), self._context, stream, "items", array)[0]
             for array in (contents.keys, contents.values)
             if array is not None
         ]

@@ -151,11 +151,11 @@ def _read(file: BinaryIO, file_bytes: int) -> Contents:
     metadata = _metadata(header.pop("__metadata__", None))
     contents = _describe(metadata)
     data_bytes = file_bytes - _LENGTH_BYTES - header_bytes
-    places = _check_tensors(header, contents, data_bytes)
+    tensors = _check_tensors(header, contents, data_bytes)
     start = _LENGTH_BYTES + header_bytes
-    contents.keys = _read_tensor(file, start + places["keys"][0], contents.key_dtype, places["keys"][1])
+    contents.keys = _read_tensor(file, start + tensors["keys"][0], contents.key_dtype, tensors["keys"][1])
     if contents.value_dtype is not None:
-        begin, shape = places["values"]
+        begin, shape = tensors["values"]
         contents.values = _read_tensor(file, start + begin, contents.value_dtype, shape)
     return contents
 
@@ -311,13 +311,13 @@ def _check_tensors(header: dict[str, Any], contents: Contents, data_bytes: int) 
         expected["values"] = (contents.value_dtype, contents.value_shape)
     if header.keys() != expected.keys():
         raise ValueError(f"the file has the tensors {sorted(header)[:10]}, expected {sorted(expected)}")
-    places = {}
+    tensors = {}
     ranges = []
     for name, (dtype, item_shape) in expected.items():
         begin, end, shape = _check_entry(name, header[name], dtype, data_bytes)
         if shape[1:] != _file_shape(dtype, item_shape) or not shape:
             raise ValueError(f"the tensor {name!r} has shape {shape}, expected [n, *{_file_shape(dtype, item_shape)}]")
-        places[name] = (begin, (shape[0], *item_shape))
+        tensors[name] = (begin, (shape[0], *item_shape))
         ranges.append((begin, end, name))
     position = 0
     for begin, end, name in sorted(ranges):
@@ -326,9 +326,9 @@ def _check_tensors(header: dict[str, Any], contents: Contents, data_bytes: int) 
         position = end
     if position != data_bytes:
         raise ValueError(f"the tensors end at byte {position} of {data_bytes}: the file is truncated or too long")
-    if len({shape[0] for _, shape in places.values()}) != 1:
+    if len({shape[0] for _, shape in tensors.values()}) != 1:
         raise ValueError("the tensors 'keys' and 'values' have different lengths")
-    return places
+    return tensors
 
 
 def _check_entry(name: str, entry: Any, dtype: str, data_bytes: int) -> tuple[int, int, Shape]:
