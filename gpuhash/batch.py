@@ -92,7 +92,7 @@ class Batch:
             shape = shape[:-1]
         if host and array.platform == "cpu":
             return cls(array, key_shape, shape, framework, keys, context, stream, core, scalar)
-        array, staged = to_device(array, context, stream, "keys", keys)
+        array, staged = to_device(array, context, stream, "keys")
         must_wait = framework.private_streams and not staged
         return cls(array, key_shape, shape, framework, keys, context, stream, core, scalar, staged, must_wait)
 
@@ -173,9 +173,7 @@ def as_numpy(numbers: Any, what: str) -> np.ndarray[Any, Any]:
     return array
 
 
-def to_device(
-    array: _core.Array, context: _core.Context, stream: int, what: str, tensor: object
-) -> tuple[_core.Array, bool]:
+def to_device(array: _core.Array, context: _core.Context, stream: int, what: str) -> tuple[_core.Array, bool]:
     """The array in the context's memory, copied there from the host if need be, and whether it was."""
     platform = array.platform
     if platform == context.platform and (platform == "cpu" or array.device_index == context.device_index):
@@ -313,10 +311,10 @@ def take_values(values: Any, batch: Batch, dtype: str, shape: Shape, what: str =
             f"the {what} have shape {given}, expected {batch.shape + shape}, or {shape} for all keys alike"
         )
     if not host:
-        array, staged = to_device(array, batch.context, batch.stream, what, values)
+        array, staged = to_device(array, batch.context, batch.stream, what)
         if not staged and framework is not batch.framework:
             join(batch, framework, values)
     elif array.platform != "cpu":
-        to_device(array, batch.context, 0, what, values)
+        to_device(array, batch.context, 0, what)
     batch.array = batch.apart(batch.array, from_rows=True)
     return batch.apart(array, from_rows=True), broadcast

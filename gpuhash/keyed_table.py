@@ -112,7 +112,7 @@ class KeyedTable:
             arrays = raw_items(other._core, other._key_shape)
         else:
             hosts = other._host_items()
-            arrays = [to_device(_core.borrow(host), self._context, stream, "items", host)[0] for host in hosts]
+            arrays = [to_device(_core.borrow(host), self._context, stream, "items")[0] for host in hosts]
         self._changes += 1
         self._core.insert(arrays[0], arrays[1] if len(arrays) > 1 else None, False, "assign", None, stream)
 
@@ -365,7 +365,7 @@ class KeyedTable:
         """Puts a file's items into this new table."""
         stream = self._stream()
         arrays = [
-            to_device(_core.borrow(array), self._context, stream, "items", array)[0]
+            to_device(_core.borrow(array), self._context, stream, "items")[0]
             for array in (contents.keys, contents.values)
             if array is not None
         ]

@@ -195,7 +195,7 @@ def _take_tests(tests: Any, batch: Batch, axis: int | None) -> _core.Array:
             f"the elements are on {batch.context.device} and the {what} on {array.platform}:{array.device_index}: move "
             "one to the other"
         )
-    array, staged = to_device(array, batch.context, batch.stream, what, tests)
+    array, staged = to_device(array, batch.context, batch.stream, what)
     if not staged and not host and framework is not batch.framework:
         join(batch, framework, tests)
     return array
