@@ -1,8 +1,9 @@
 """The C++ extension: borrowed arrays, device contexts and tables with their dtypes erased.
 
-The Python face (table.py) checks shapes, dtypes and devices and chooses streams; nothing here does it again, except
-what would otherwise read or write beyond an array. Every method releases the GIL while it works. `stream` is the
-address of a cudaStream_t as an integer (0: the legacy default stream; ignored on the host).
+The Python face (batch.py, options.py) checks shapes, dtypes and devices and chooses streams. Nothing here does it
+again, but for `FastPath`, which does it all by itself, and for what would otherwise read or write beyond an array.
+What works on tables or on memory releases the GIL meanwhile. `stream` is the address of a cudaStream_t as an integer
+(0: the legacy default stream; ignored on the host).
 """
 
 from collections.abc import Callable, Sequence
@@ -216,7 +217,7 @@ def isin(
 
 @final
 class FastPath(metaclass=_Type):
-    """What serves the calls of one face of a table on plain arrays, which need no conversion and no explanation.
+    """Serves the calls of one Python object of a table on plain arrays; declines all others, for the general path.
 
     Plain: of the class ``numpy.ndarray``, ``torch.Tensor`` or ``cupy.ndarray`` itself, C-contiguous, without gradients
     or lazy conjugation, not empty. The arrays of a call are of one framework, of the table's dtypes, on its device; the
@@ -262,7 +263,7 @@ def table_names() -> list[str]: ...
 
 @final
 class StoredTensor(metaclass=_Type):
-    """What a name stood for in the store of tensors when it was looked up; holds the tensor."""
+    """The tensor that had a name in the store when it was looked up; keeps it alive."""
 
     def __init__(self, /, *args: Never, **kwargs: Never) -> None:
         """TypeError: ``find_tensor`` makes them."""
@@ -294,7 +295,7 @@ class StoredTensor(metaclass=_Type):
     def buffer(self, stream: int) -> Buffer:
         """The tensor's memory, for use on ``stream``, after ``wait(stream)``; TypeError where dtype is None.
 
-        When the last that was lent the memory is gone, the stream of whoever saved it waits for ``stream``.
+        When the last array that was given the memory is gone, the stream of whoever saved it waits for ``stream``.
         """
 
 def put_tensor(name: str, array: Array, native: object | None, stream: int, settle: bool) -> None:
@@ -316,15 +317,15 @@ def build_info() -> dict[str, str]:
     """Version, compiler, CUDA version and architectures of this build."""
 
 def stray_keys(bytes_per_key: int) -> list[bytes]:
-    """The key patterns that mark slots inside; for tests, which store them like any other key."""
+    """The keys whose bytes are those that mark empty and erased slots. For tests: they are keys like any other."""
 
 def set_num_threads(threads: int) -> None: ...
 def get_num_threads() -> int: ...
 def set_partition_threshold(keys: int) -> None:
-    """Batches of at least so many keys are partitioned, whatever the table's size; -1: as it pays. For tests."""
+    """Partition batches of at least so many keys, whatever the table's size; -1: where that is faster. For tests."""
 
 def inject_failure(kind: Literal["scratch", "launch"], after: int) -> bool:
-    """Let one place fail that hardly ever does, after `after` others of its kind were passed; -1: none. For tests.
+    """Make one step fail that hardly ever does: of its kind, the one after the next `after`; -1: none. For tests.
 
     "scratch": memory of the host's algorithms that is not the resource's, a MemoryError. "launch": the launch of a CUDA
     kernel, which then does not run, a CudaError. Returns whether the failure asked for before is still to come.

@@ -104,7 +104,10 @@ class KeyedTable:
         mine = (self._key_dtype, self._key_shape, self._value_dtype, self._value_shape)
         theirs = (other._key_dtype, other._key_shape, other._value_dtype, other._value_shape)
         if mine != theirs:
-            raise TypeError(f"tables with {mine} cannot take the items of one with {theirs}")
+            raise TypeError(
+                f"a table of key dtype, key shape, value dtype and value shape {mine} cannot take the items of one of "
+                f"{theirs}"
+            )
         if other is self:
             return
         stream = self._stream()
@@ -412,7 +415,7 @@ class KeyedTable:
 
     def __setstate__(self, state: object) -> None:
         # Pickles call unpickle(), which checks all that it is given; one that sets attributes was not made by a table.
-        raise TypeError(f"the pickle sets the state of a {type(self).__name__}, which none made by gpuhash does")
+        raise TypeError(f"the pickle sets the state of a {type(self).__name__}, which no pickle made by gpuhash does")
 
 
 def unpickle(kind: type[KeyedTable], device: str, *parts: bytes) -> KeyedTable:
