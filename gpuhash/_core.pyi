@@ -1,21 +1,30 @@
 """The C++ extension: borrowed arrays, device contexts and tables with their dtypes erased.
 
-The Python face (table.py) checks shapes, dtypes and devices and chooses streams; nothing here does it again, except
-what would otherwise read or write beyond an array. Every method releases the GIL while it works. `stream` is the
-address of a cudaStream_t as an integer (0: the legacy default stream; ignored on the host).
+The Python face (batch.py, options.py) checks shapes, dtypes and devices and chooses streams. Nothing here does it
+again, but for `FastPath`, which does it all by itself, and for what would otherwise read or write beyond an array.
+What works on tables or on memory releases the GIL meanwhile. `stream` is the address of a cudaStream_t as an integer
+(0: the legacy default stream; ignored on the host).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, final
+from typing import Any, Literal, Never, TypeVar, final, type_check_only
+
+import numpy as np
 
 class TableFullError(RuntimeError): ...
 class CudaError(RuntimeError): ...
 class PlatformError(RuntimeError): ...
 
+@type_check_only
+class _Type(type):
+    """pybind11's type of types."""
+
 @final
-class Array:
+class Array(metaclass=_Type):
     """A tensor of any framework, borrowed without a copy; keeps the tensor alive."""
 
+    def __init__(self, /, *args: Never, **kwargs: Never) -> None:
+        """TypeError: ``borrow`` and ``Buffer.array`` make arrays."""
     @property
     def dtype(self) -> str: ...
     @property
@@ -48,7 +57,7 @@ def current_stream(tensor: object) -> int | None:
     """The framework's current stream for the tensor's device by the exchange API; None where it has none."""
 
 @final
-class Context:
+class Context(metaclass=_Type):
     """A device with a memory resource; tables and buffers are made in one."""
 
     def __init__(self, platform: str, index: int = 0, memory: object | None = None) -> None:
@@ -69,7 +78,7 @@ class Context:
         """Copy all bytes, between any two of host and this device. Waits if the host is one of them."""
 
 @final
-class Buffer:
+class Buffer(metaclass=_Type):
     """An array on a context's device that exports itself by DLPack and ``__array__``.
 
     New ones, and views of a table's rows, are aligned to 64 bytes or more; those on a stored tensor as that is.
@@ -92,11 +101,13 @@ class Buffer:
         copy: bool | None = None,
     ) -> object: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """The memory itself, unless another dtype or a copy is asked for; TypeError where it is not on the host."""
 
-type_of_op = Literal["add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor"]
+_Op = Literal["add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor"]
 
 @final
-class Table:
+class Table(metaclass=_Type):
     def __init__(
         self,
         context: Context,
@@ -157,7 +168,7 @@ class Table:
         stream: int,
     ) -> None: ...
     def apply(
-        self, keys: Array, values: Array, broadcast: bool, op: type_of_op, inserted: Array | None, stream: int
+        self, keys: Array, values: Array, broadcast: bool, op: _Op, inserted: Array | None, stream: int
     ) -> None: ...
     def erase(self, keys: Array, erased: Array | None, stream: int) -> None: ...
     def clear(self, stream: int) -> None: ...
@@ -178,7 +189,7 @@ class Table:
     def clone(self, context: Context, stream: int) -> Table: ...
 
 @final
-class Factorization:
+class Factorization(metaclass=_Type):
     """A batch of keys whose distinct ones have been found; holds the keys and scratch memory."""
 
     def __init__(
@@ -205,8 +216,8 @@ def isin(
 ) -> None: ...
 
 @final
-class FastPath:
-    """What serves the calls of one face of a table on plain arrays, which need no conversion and no explanation.
+class FastPath(metaclass=_Type):
+    """Serves the calls of one Python object of a table on plain arrays; declines all others, for the general path.
 
     Plain: of the class ``numpy.ndarray``, ``torch.Tensor`` or ``cupy.ndarray`` itself, C-contiguous, without gradients
     or lazy conjugation, not empty. The arrays of a call are of one framework, of the table's dtypes, on its device; the
@@ -251,9 +262,11 @@ def unregister_table(name: str) -> bool: ...
 def table_names() -> list[str]: ...
 
 @final
-class StoredTensor:
-    """What a name stood for in the store of tensors when it was looked up; holds the tensor."""
+class StoredTensor(metaclass=_Type):
+    """The tensor that had a name in the store when it was looked up; keeps it alive."""
 
+    def __init__(self, /, *args: Never, **kwargs: Never) -> None:
+        """TypeError: ``find_tensor`` makes them."""
     @property
     def dtype(self) -> str | None:
         """None for a dtype that only its framework knows."""
@@ -282,7 +295,7 @@ class StoredTensor:
     def buffer(self, stream: int) -> Buffer:
         """The tensor's memory, for use on ``stream``, after ``wait(stream)``; TypeError where dtype is None.
 
-        When the last that was lent the memory is gone, the stream of whoever saved it waits for ``stream``.
+        When the last array that was given the memory is gone, the stream of whoever saved it waits for ``stream``.
         """
 
 def put_tensor(name: str, array: Array, native: object | None, stream: int, settle: bool) -> None:
@@ -304,15 +317,15 @@ def build_info() -> dict[str, str]:
     """Version, compiler, CUDA version and architectures of this build."""
 
 def stray_keys(bytes_per_key: int) -> list[bytes]:
-    """The key patterns that mark slots inside; for tests, which store them like any other key."""
+    """The keys whose bytes are those that mark empty and erased slots. For tests: they are keys like any other."""
 
 def set_num_threads(threads: int) -> None: ...
 def get_num_threads() -> int: ...
 def set_partition_threshold(keys: int) -> None:
-    """Batches of at least so many keys are partitioned, whatever the table's size; -1: as it pays. For tests."""
+    """Partition batches of at least so many keys, whatever the table's size; -1: where that is faster. For tests."""
 
 def inject_failure(kind: Literal["scratch", "launch"], after: int) -> bool:
-    """Let one place fail that hardly ever does, after `after` others of its kind were passed; -1: none. For tests.
+    """Make one step fail that hardly ever does: of its kind, the one after the next `after`; -1: none. For tests.
 
     "scratch": memory of the host's algorithms that is not the resource's, a MemoryError. "launch": the launch of a CUDA
     kernel, which then does not run, a CudaError. Returns whether the failure asked for before is still to come.

@@ -79,7 +79,7 @@ def one_value(value: Any, dtype: str, shape: Shape, what: str) -> np.ndarray[Any
     else:
         index = gpu_of(value, framework)
         if index is not None and framework.private_streams:
-            framework.settle(value)
+            framework.wait_until_ready(value)
         stream = None if index is None else framework.stream(value, index)
         array = framework.borrow(value, stream)
         if array.dtype != dtype:

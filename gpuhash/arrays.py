@@ -33,7 +33,7 @@ class Framework:
         if not array.contiguous:
             array = _core.borrow(self.compact(tensor), stream)
             if not array.contiguous:
-                raise ValueError(f"a {type(tensor).__name__} that is not C-contiguous: make a contiguous copy of it")
+                raise ValueError(f"the {type(tensor).__name__} is not C-contiguous: give a contiguous copy of it")
         return array
 
     def compact(self, tensor: Any) -> Any:
@@ -44,11 +44,11 @@ class Framework:
         stream = _core.current_stream(tensor)
         return 0 if stream is None else stream
 
-    def settle(self, tensor: Any) -> None:
+    def wait_until_ready(self, tensor: Any) -> None:
         """Waits until the tensor is there, where borrowing does not see to it."""
 
     def broadcast(self, tensor: Any, shape: Shape) -> Any:
-        raise ValueError(f"a {type(tensor).__name__} of shape () cannot be broadcast to {shape}: give it that shape")
+        raise ValueError(f"the {type(tensor).__name__} of shape () cannot be broadcast to {shape}: give it that shape")
 
     def empty(
         self, like: Any, dtype: str, shape: Shape, context: _core.Context, stream: int
@@ -253,12 +253,12 @@ class TensorFlowFramework(Framework):
                 f"{tensor!r} is a symbolic tensor of a TensorFlow graph, without contents yet: call the table outside "
                 "tf.function, with eager tensors"
             )
-        return _core.borrow(tensor, None)  # settled before: it refuses to be told a stream
+        return _core.borrow(tensor, None)  # it refuses to be told a stream: wait_until_ready() was called before
 
     def stream(self, tensor: Any, index: int) -> int:
         return default_stream(index)
 
-    def settle(self, tensor: Any) -> None:
+    def wait_until_ready(self, tensor: Any) -> None:
         self.tensorflow.test.experimental.sync_devices()
 
     def broadcast(self, tensor: Any, shape: Shape) -> Any:
@@ -294,7 +294,7 @@ def framework_of(tensor: Any) -> Framework:
     Raises
     ------
     TypeError
-        For objects that are no arrays, numbers or sequences of numbers.
+        For objects that are not arrays, numbers or sequences of numbers.
     """
     kind = type(tensor)
     framework = _by_type.get(kind)
@@ -314,7 +314,7 @@ def framework_named(name: str) -> Framework:
             "tensorflow": TensorFlowFramework,
         }
         if name not in makers:
-            raise ValueError(f"no framework {name!r}: known are numpy, buffer, {', '.join(makers)}")
+            raise ValueError(f"framework {name!r} is not known: give one of numpy, buffer, {', '.join(makers)}")
         framework = _by_name[name] = makers[name](importlib.import_module(name))
     return framework
 
@@ -338,7 +338,7 @@ def _detect(kind: type) -> Framework:
     if issubclass(kind, np.ndarray):
         return NUMPY
     if issubclass(kind, (str, bytes, bytearray, memoryview)):
-        raise TypeError(f"{kind.__name__} objects are no arrays: give numbers, sequences of them or arrays")
+        raise TypeError(f"{kind.__name__} objects are not arrays: give numbers, sequences of them or arrays")
     if issubclass(kind, _PYTHON_TYPES):
         return PYTHON
     if issubclass(kind, _core.Buffer):
@@ -364,7 +364,7 @@ def _detect(kind: type) -> Framework:
         return _GENERIC
     if hasattr(kind, "__array__"):
         return _ARRAY_LIKE
-    raise TypeError(f"{kind.__name__} objects are no arrays: give numbers, sequences of them or arrays")
+    raise TypeError(f"{kind.__name__} objects are not arrays: give numbers, sequences of them or arrays")
 
 
 def gpu_of(tensor: Any, framework: Framework) -> int | None:

@@ -22,10 +22,10 @@ class Batch:
         "context",
         "core",
         "framework",
-        "given",
         "key_shape",
+        "must_wait",
+        "outputs",
         "scalar",
-        "settle",
         "shape",
         "staged",
         "stream",
@@ -44,7 +44,7 @@ class Batch:
         core: _core.Table | None = None,
         scalar: bool = False,
         staged: bool = False,
-        settle: bool = False,
+        must_wait: bool = False,
     ) -> None:
         self.array = array  # [*shape, *key_shape], on the context's device
         self.key_shape = key_shape
@@ -56,8 +56,8 @@ class Batch:
         self.core = core  # None where the call is not one of a table
         self.scalar = scalar  # a Python number (or a tuple for a vector key): so are the answers
         self.staged = staged  # the keys are on the host and the table is not: so are the answers
-        self.settle = settle  # the host waits for the work before it gives the arrays back
-        self.given: list[_core.Array] = []  # the outputs that are the caller's own
+        self.must_wait = must_wait  # the host waits for the work before it gives the arrays back
+        self.outputs: list[_core.Array] = []  # the outputs that are the caller's own
 
     @classmethod
     def of_keys(
@@ -81,7 +81,7 @@ class Batch:
         else:
             stream = framework.stream(keys, context.device_index)
             if framework.private_streams:
-                framework.settle(keys)
+                framework.wait_until_ready(keys)
             array = framework.borrow(keys, stream)
         if array.dtype != key_dtype:
             raise wrong_dtype("keys", framework, array.dtype, key_dtype)
@@ -92,9 +92,9 @@ class Batch:
             shape = shape[:-1]
         if host and array.platform == "cpu":
             return cls(array, key_shape, shape, framework, keys, context, stream, core, scalar)
-        array, staged = place(array, context, stream, "keys", keys)
-        settle = framework.private_streams and not staged
-        return cls(array, key_shape, shape, framework, keys, context, stream, core, scalar, staged, settle)
+        array, staged = to_device(array, context, stream, "keys")
+        must_wait = framework.private_streams and not staged
+        return cls(array, key_shape, shape, framework, keys, context, stream, core, scalar, staged, must_wait)
 
     @classmethod
     def of_array(cls, keys: Any, axis: int | None, what: str) -> Self:
@@ -112,7 +112,7 @@ class Batch:
             keys = as_numpy(keys, what)
             framework = NUMPY
         index = None if isinstance(framework, NumPyFramework) else gpu_of(keys, framework)
-        settle = False
+        must_wait = False
         if index is None:
             context = make_context("cpu")
             stream = 0
@@ -120,13 +120,13 @@ class Batch:
         else:
             context = make_context(f"cuda:{index}")
             stream = framework.stream(keys, index)
-            settle = framework.private_streams
-            if settle:
-                framework.settle(keys)
+            must_wait = framework.private_streams
+            if must_wait:
+                framework.wait_until_ready(keys)
             array = framework.borrow(keys, stream)
         shape = array.shape
         if axis is None:
-            return cls(array, (), shape, framework, keys, context, stream, settle=settle)
+            return cls(array, (), shape, framework, keys, context, stream, must_wait=must_wait)
         if not shape:
             raise ValueError(f"the {what} have shape (), which has no axis 0: give an array of one or more dimensions")
         row = shape[1:]
@@ -136,11 +136,11 @@ class Batch:
                 f"the {what} have shape {shape} of {array.dtype}: rows of {bytes_per_row} bytes, expected 1 to "
                 f"{MAX_KEY_BYTES}"
             )
-        return cls(array, row, shape[:1], framework, keys, context, stream, settle=settle)
+        return cls(array, row, shape[:1], framework, keys, context, stream, must_wait=must_wait)
 
     def finish(self) -> None:
         """Waits for the call's work, where the arrays cannot be given back before."""
-        if self.settle:
+        if self.must_wait:
             self.context.synchronize(self.stream)
 
     def overlaps_rows(self, array: _core.Array) -> bool:
@@ -152,7 +152,7 @@ class Batch:
 
         The copy is made in the order of the batch's stream. ``from_rows``: the call writes the table's rows as well.
         """
-        if not (any(map(array.overlaps, self.given)) or (from_rows and self.overlaps_rows(array))):
+        if not (any(map(array.overlaps, self.outputs)) or (from_rows and self.overlaps_rows(array))):
             return array
         copy = _core.Buffer(self.context, array.dtype, array.shape, self.stream).array()
         self.context.copy(copy, array, self.stream)
@@ -173,9 +173,7 @@ def as_numpy(numbers: Any, what: str) -> np.ndarray[Any, Any]:
     return array
 
 
-def place(
-    array: _core.Array, context: _core.Context, stream: int, what: str, tensor: object
-) -> tuple[_core.Array, bool]:
+def to_device(array: _core.Array, context: _core.Context, stream: int, what: str) -> tuple[_core.Array, bool]:
     """The array in the context's memory, copied there from the host if need be, and whether it was."""
     platform = array.platform
     if platform == context.platform and (platform == "cpu" or array.device_index == context.device_index):
@@ -250,11 +248,11 @@ class Output:
             raise ValueError(f"{what} is on {array.platform}:{array.device_index} and the table on {context.device}")
         elif framework is not batch.framework:
             join(batch, framework, out)
-        if any(map(array.overlaps, batch.given)):
+        if any(map(array.overlaps, batch.outputs)):
             raise ValueError(f"{what} shares memory with the other output: give arrays that do not overlap")
         if batch.overlaps_rows(array):
             raise ValueError(f"{what} is memory of the table's own row_storage: give another array, and copy from it")
-        batch.given.append(array)
+        batch.outputs.append(array)
         batch.array = batch.apart(batch.array)
 
     def result(self, batch: Batch) -> Any:
@@ -274,13 +272,13 @@ def join(batch: Batch, framework: Framework, tensor: Any) -> None:
     if batch.context.platform == "cpu":
         return
     if framework.private_streams:
-        framework.settle(tensor)
-        batch.settle = True
+        framework.wait_until_ready(tensor)
+        batch.must_wait = True
         return
     stream = framework.stream(tensor, batch.context.device_index)
     if stream != batch.stream:
         batch.context.synchronize(stream)
-        batch.settle = True
+        batch.must_wait = True
 
 
 def take_values(values: Any, batch: Batch, dtype: str, shape: Shape, what: str = "values") -> tuple[_core.Array, bool]:
@@ -297,7 +295,7 @@ def take_values(values: Any, batch: Batch, dtype: str, shape: Shape, what: str =
         array = _core.borrow(values)
     else:
         if framework.private_streams and not host:
-            framework.settle(values)
+            framework.wait_until_ready(values)
         array = framework.borrow(values, stream)
         if array.dtype != dtype:
             raise wrong_dtype(what, framework, array.dtype, dtype)
@@ -313,10 +311,10 @@ def take_values(values: Any, batch: Batch, dtype: str, shape: Shape, what: str =
             f"the {what} have shape {given}, expected {batch.shape + shape}, or {shape} for all keys alike"
         )
     if not host:
-        array, staged = place(array, batch.context, batch.stream, what, values)
+        array, staged = to_device(array, batch.context, batch.stream, what)
         if not staged and framework is not batch.framework:
             join(batch, framework, values)
     elif array.platform != "cpu":
-        place(array, batch.context, 0, what, values)
+        to_device(array, batch.context, 0, what)
     batch.array = batch.apart(batch.array, from_rows=True)
     return batch.apart(array, from_rows=True), broadcast

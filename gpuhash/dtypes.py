@@ -37,7 +37,7 @@ def dtype_name(dtype: object) -> str:
     Raises
     ------
     TypeError
-        Where it is no dtype, or none that tables take.
+        Where it is not a dtype, or not one that tables take.
     """
     try:
         return _known[dtype]
@@ -67,7 +67,7 @@ def _find_name(dtype: Any) -> str:
         numpy_dtype = None
     if numpy_dtype is not None and numpy_dtype.name in ITEMSIZES and numpy_dtype.isnative and dtype is not None:
         return numpy_dtype.name
-    raise TypeError(f"dtype {dtype!r} is none that tables take; they take {', '.join(ITEMSIZES)}")
+    raise TypeError(f"dtype {dtype!r} is not supported: give one of {', '.join(ITEMSIZES)}")
 
 
 def is_integer(name: str) -> bool:
@@ -151,7 +151,7 @@ def _encode_integers(data: Any, target: np.dtype[Any], name: str, what: str) -> 
     bounds = np.iinfo(target)
     for item in objects.flat:
         if not isinstance(item, (int, np.integer)):
-            raise TypeError(f"the {what} are {name}, and {item!r} is no integer")
+            raise TypeError(f"the {what} are {name}, and {item!r} is not an integer")
         if not bounds.min <= item <= bounds.max:
             raise _out_of_range(int(item), name, what)
     return objects.astype(target, order="C")

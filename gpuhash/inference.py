@@ -1,4 +1,4 @@
-"""What table two arrays ask for."""
+"""The constructors' arguments, as far as arrays of keys and values imply them."""
 
 from __future__ import annotations
 

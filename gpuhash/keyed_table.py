@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from typing import Any, Self
 
+import numpy as np
+
 from . import _core, serialization
 from .arguments import as_keys, count_of
 from .arrays import Shape, default_stream
-from .batch import place
-from .calls import Calls
+from .batch import Batch, Output, to_device
+from .export import export, host_items, raw_items, to_host
 from .memory import make_context
 from .options import Options
 
 _ITERATION_CHUNK = 4096
+_SHOWN_KEYS = 5
 _LEAST_LOAD_FACTOR = 1 / 16  # at which a file's items are inserted
 # torch.save pickles bytes as text, in up to two bytes each, and takes no text of 4 GiB or more.
 _PART_BYTES = 1 << 30
 
 
-class KeyedTable(Calls):
+class KeyedTable:
     """A core table and its keys; HashTable and HashSet derive from it."""
+
+    _value_dtype: str | None  # None: a set
 
     __hash__ = None  # type: ignore[assignment]  # equal tables may change
     __reversed__ = None  # no order; without this Python would try table[len - 1]
+
+    def _attach(self, core: _core.Table, key_shape: Shape, name: str | None = None) -> None:
+        """Makes this object the face of a core table. All attributes are set here."""
+        self._core = core
+        self._fast = _core.FastPath(core, key_shape)
+        self._context = core.context
+        self._host = self._context.platform == "cpu"
+        self._index = self._context.device_index
+        self._key_dtype = core.key_dtype
+        self._key_shape = key_shape
+        self._value_dtype = core.value_dtype
+        self._value_shape = core.value_shape
+        self._name = name
+        self._changes = 0
 
     def _make(self, options: Options) -> None:
         """Makes this object the face of a new core table."""
@@ -43,20 +63,59 @@ class KeyedTable(Calls):
             _core.register_table(name, self._core)
         self._name = name
 
+    def _change_count(self) -> int:
+        """How many calls may have changed which keys there are, for iterators to look out for."""
+        return self._changes + self._fast.changes
+
+    def _stream(self) -> int:
+        return 0 if self._host else default_stream(self._index)
+
+    def _take(self, keys: Any) -> Batch:
+        """The keys of a call, checked, in the table's memory."""
+        return Batch.of_keys(keys, self._key_dtype, self._key_shape, self._core, self._context, self._host)
+
+    def _mask(self, batch: Batch, out: Any) -> Output:
+        return Output(batch, "bool", batch.shape, out)
+
+    def _check_present(self, batch: Batch, keys: Any) -> None:
+        """Waits. KeyError if any of the keys is absent."""
+        missing = self._core.find(batch.array, None, None, None, True, batch.stream)
+        if missing:
+            raise self._absent(batch, keys, missing)
+
+    def _absent(self, batch: Batch, keys: Any, missing: int) -> KeyError:
+        if batch.scalar:
+            return KeyError(keys)
+        found = _core.Buffer(self._context, "bool", batch.shape, batch.stream).array()
+        self._core.find(batch.array, None, found, None, False, batch.stream)
+        absent = to_host(self._context, batch.array, batch.stream)[~to_host(self._context, found, batch.stream)]
+        some: list[Any] = as_keys(absent[:_SHOWN_KEYS], self._key_shape)
+        shown = ", ".join(map(str, some)) + (", ..." if missing > len(some) else "")
+        return KeyError(f"{missing} of {math.prod(batch.shape)} keys are absent: {shown}")
+
+    def _export(self, like: Any, *, keys: bool = True, values: bool = True) -> list[Any]:
+        return export(self._core, self._key_shape, like, keys=keys, values=values)
+
+    def _host_items(self, *, values: bool = True) -> list[np.ndarray[Any, Any]]:
+        return host_items(self._core, self._key_shape, values=values)
+
     def _merge(self, other: KeyedTable) -> None:
         """Takes over all items of a table of the same dtypes and shapes, on any device. Waits."""
         mine = (self._key_dtype, self._key_shape, self._value_dtype, self._value_shape)
         theirs = (other._key_dtype, other._key_shape, other._value_dtype, other._value_shape)
         if mine != theirs:
-            raise TypeError(f"tables with {mine} cannot take the items of one with {theirs}")
+            raise TypeError(
+                f"a table of key dtype, key shape, value dtype and value shape {mine} cannot take the items of one of "
+                f"{theirs}"
+            )
         if other is self:
             return
         stream = self._stream()
         if other.device == self.device:
-            arrays = other._raw_items()
+            arrays = raw_items(other._core, other._key_shape)
         else:
             hosts = other._host_items()
-            arrays = [place(_core.borrow(host), self._context, stream, "items", host)[0] for host in hosts]
+            arrays = [to_device(_core.borrow(host), self._context, stream, "items")[0] for host in hosts]
         self._changes += 1
         self._core.insert(arrays[0], arrays[1] if len(arrays) > 1 else None, False, "assign", None, stream)
 
@@ -161,14 +220,14 @@ class KeyedTable(Calls):
         Array of shape ``[len(table), *key_shape]``, in the order of the slots: the same as that of ``values()`` as long
         as the table does not change.
         """
-        return self._export(like, True, False)[0]
+        return self._export(like, values=False)[0]
 
     def clear(self) -> None:
         """Erases all keys; the capacity stays. Does not wait for the GPU."""
         self._changes += 1
         self._core.clear(self._stream())
 
-    # Size and place --------------------------------------------------------------------------------------------------
+    # Size and device -------------------------------------------------------------------------------------------------
 
     def reserve(self, size: int) -> None:
         """Makes room for ``size`` keys in all, so that no insertion up to there grows the table. Waits."""
@@ -309,7 +368,7 @@ class KeyedTable(Calls):
         """Puts a file's items into this new table."""
         stream = self._stream()
         arrays = [
-            place(_core.borrow(array), self._context, stream, "items", array)[0]
+            to_device(_core.borrow(array), self._context, stream, "items")[0]
             for array in (contents.keys, contents.values)
             if array is not None
         ]
@@ -356,7 +415,7 @@ class KeyedTable(Calls):
 
     def __setstate__(self, state: object) -> None:
         # Pickles call unpickle(), which checks all that it is given; one that sets attributes was not made by a table.
-        raise TypeError(f"the pickle sets the state of a {type(self).__name__}, which none made by gpuhash does")
+        raise TypeError(f"the pickle sets the state of a {type(self).__name__}, which no pickle made by gpuhash does")
 
 
 def unpickle(kind: type[KeyedTable], device: str, *parts: bytes) -> KeyedTable:

@@ -51,8 +51,8 @@ class Operations(KeyedTable):
         framework = framework_of(default)
         if not (self._host or framework.python or framework.private_streams):
             array = framework.borrow(default, batch.stream)
-            same_place = array.platform == self._context.platform and array.device_index == self._index
-            if same_place and array.dtype == self._value_dtype and array.shape == self._value_shape:
+            same_device = array.platform == self._context.platform and array.device_index == self._index
+            if same_device and array.dtype == self._value_dtype and array.shape == self._value_shape:
                 if framework is not batch.framework:
                     join(batch, framework, default)
                 return batch.apart(array)

@@ -27,7 +27,7 @@ _MAX_DIMENSIONS = 64
 _LENGTH_BYTES = 8
 _ALIGNMENT = 8
 
-# complex128 is none of the format's dtypes: a trailing axis of two F64 stands for it.
+# The format has no complex128: a trailing axis of two F64 stands for it.
 _FILE_DTYPES = {
     "bool": "BOOL",
     "int8": "I8",
@@ -80,7 +80,7 @@ def write_file(path: str | os.PathLike[str], contents: Contents) -> None:
 
 
 def read_file(path: str | os.PathLike[str]) -> Contents:
-    """The contents of a file. ValueError where it is damaged or none of gpuhash's."""
+    """The contents of a file. ValueError where it is damaged, or was not written by gpuhash."""
     with Path(path).open("rb") as file:
         try:
             return _read(file, os.fstat(file.fileno()).st_size)
@@ -143,19 +143,21 @@ def _write(file: BinaryIO, contents: Contents) -> None:
 
 def _read(file: BinaryIO, file_bytes: int) -> Contents:
     if file_bytes < _LENGTH_BYTES:
-        raise ValueError(f"no safetensors file: it has {file_bytes} bytes, and the header's length alone takes 8")
+        raise ValueError(f"not a safetensors file: it has {file_bytes} bytes, and the header's length alone takes 8")
     header_bytes = int.from_bytes(_read_exactly(file, _LENGTH_BYTES), "little")
     if header_bytes > min(MAX_HEADER_BYTES, file_bytes - _LENGTH_BYTES):
-        raise ValueError(f"no safetensors file, or a truncated one: a header of {header_bytes} bytes in {file_bytes}")
+        raise ValueError(
+            f"not a safetensors file, or a truncated one: a header of {header_bytes} bytes in {file_bytes}"
+        )
     header = _parse_header(_read_exactly(file, header_bytes))
     metadata = _metadata(header.pop("__metadata__", None))
     contents = _describe(metadata)
     data_bytes = file_bytes - _LENGTH_BYTES - header_bytes
-    places = _check_tensors(header, contents, data_bytes)
+    tensors = _check_tensors(header, contents, data_bytes)
     start = _LENGTH_BYTES + header_bytes
-    contents.keys = _read_tensor(file, start + places["keys"][0], contents.key_dtype, places["keys"][1])
+    contents.keys = _read_tensor(file, start + tensors["keys"][0], contents.key_dtype, tensors["keys"][1])
     if contents.value_dtype is not None:
-        begin, shape = places["values"]
+        begin, shape = tensors["values"]
         contents.values = _read_tensor(file, start + begin, contents.value_dtype, shape)
     return contents
 
@@ -175,13 +177,13 @@ def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _parse_header(text: bytes) -> dict[str, Any]:
     if not text.startswith(b"{"):
-        raise ValueError("no safetensors file: its header does not begin with '{'")
+        raise ValueError("not a safetensors file: its header does not begin with '{'")
     try:
         header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique_pairs)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"the header is no valid JSON: {error}") from None
+        raise ValueError(f"the header is not valid JSON: {error}") from None
     if not isinstance(header, dict):
-        raise ValueError("the header is no JSON object")
+        raise ValueError("the header is not a JSON object")
     return header
 
 
@@ -190,7 +192,7 @@ def _metadata(metadata: Any) -> dict[str, str]:
         raise ValueError("the file was not written by gpuhash: its metadata do not say so")
     for name, text in metadata.items():
         if not isinstance(text, str):
-            raise ValueError(f"the metadata {name!r} is no string")
+            raise ValueError(f"{name!r} in the metadata is not a string")
     if metadata.get("format_version") != FORMAT_VERSION:
         raise ValueError(
             f"the file has format version {metadata.get('format_version')!r}, and this gpuhash reads {FORMAT_VERSION!r}"
@@ -205,20 +207,20 @@ def _describe(metadata: dict[str, str]) -> Contents:
         raise ValueError(f"the file's kind is {kind!r}, expected 'table' or 'set'")
     key_dtype = metadata.get("key_dtype", "")
     if key_dtype not in ITEMSIZES or not is_integer(key_dtype):
-        raise ValueError(f"the key dtype {key_dtype!r} is none that tables take")
+        raise ValueError(f"the key dtype {key_dtype!r} is not supported")
     key_shape = _shape_of_text(_entry(metadata, "key_shape"), "key_shape")
     if len(key_shape) > 1 or not 1 <= math.prod(key_shape) * ITEMSIZES[key_dtype] <= MAX_KEY_BYTES:
-        raise ValueError(f"keys of {key_dtype} and shape {key_shape} are none that tables take")
+        raise ValueError(f"keys of {key_dtype} and shape {key_shape} are not supported")
     value_dtype: str | None = None
     value_shape: Shape = ()
     default: bytes | None = None
     if kind == "table":
         value_dtype = metadata.get("value_dtype", "")
         if value_dtype not in ITEMSIZES:
-            raise ValueError(f"the value dtype {value_dtype!r} is none that tables take")
+            raise ValueError(f"the value dtype {value_dtype!r} is not supported")
         value_shape = _shape_of_text(_entry(metadata, "value_shape"), "value_shape")
         if not 1 <= math.prod(value_shape) * ITEMSIZES[value_dtype] <= MAX_VALUE_BYTES:
-            raise ValueError(f"values of {value_dtype} and shape {value_shape} are none that tables take")
+            raise ValueError(f"values of {value_dtype} and shape {value_shape} are not supported")
         default = _default(_entry(metadata, "default"), value_dtype, value_shape)
     empty = np.empty(0, np.uint8)
     return Contents(
@@ -254,15 +256,15 @@ def _shape_of_text(text: str, name: str) -> Shape:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        raise ValueError(f"{name} is no list of integers") from None
+        raise ValueError(f"{name} is not a list of integers") from None
     return _shape(value, name)
 
 
 def _shape(value: Any, name: str) -> Shape:
     if not isinstance(value, list) or len(value) > _MAX_DIMENSIONS:
-        raise ValueError(f"{name} is no list of up to {_MAX_DIMENSIONS} integers")
+        raise ValueError(f"{name} is not a list of up to {_MAX_DIMENSIONS} integers")
     if any(type(length) is not int or not 0 <= length < 1 << 62 for length in value):
-        raise ValueError(f"{name} has a length that is no integer from 0 to 2^62")
+        raise ValueError(f"{name} has a length that is not an integer from 0 to 2^62")
     return tuple(value)
 
 
@@ -300,7 +302,7 @@ def _default(text: str, dtype: str, shape: Shape) -> bytes | None:
     except ValueError:
         raise ValueError("the default is not given as hexadecimal digits") from None
     if len(default) != math.prod(shape) * ITEMSIZES[dtype] or (dtype == "bool" and max(default) > 1):
-        raise ValueError("the default is no value of the table's dtype and shape")
+        raise ValueError("the default is not a value of the table's dtype and shape")
     return default
 
 
@@ -311,13 +313,13 @@ def _check_tensors(header: dict[str, Any], contents: Contents, data_bytes: int) 
         expected["values"] = (contents.value_dtype, contents.value_shape)
     if header.keys() != expected.keys():
         raise ValueError(f"the file has the tensors {sorted(header)[:10]}, expected {sorted(expected)}")
-    places = {}
+    tensors = {}
     ranges = []
     for name, (dtype, item_shape) in expected.items():
         begin, end, shape = _check_entry(name, header[name], dtype, data_bytes)
         if shape[1:] != _file_shape(dtype, item_shape) or not shape:
             raise ValueError(f"the tensor {name!r} has shape {shape}, expected [n, *{_file_shape(dtype, item_shape)}]")
-        places[name] = (begin, (shape[0], *item_shape))
+        tensors[name] = (begin, (shape[0], *item_shape))
         ranges.append((begin, end, name))
     position = 0
     for begin, end, name in sorted(ranges):
@@ -326,20 +328,20 @@ def _check_tensors(header: dict[str, Any], contents: Contents, data_bytes: int) 
         position = end
     if position != data_bytes:
         raise ValueError(f"the tensors end at byte {position} of {data_bytes}: the file is truncated or too long")
-    if len({shape[0] for _, shape in places.values()}) != 1:
+    if len({shape[0] for _, shape in tensors.values()}) != 1:
         raise ValueError("the tensors 'keys' and 'values' have different lengths")
-    return places
+    return tensors
 
 
 def _check_entry(name: str, entry: Any, dtype: str, data_bytes: int) -> tuple[int, int, Shape]:
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise ValueError(f"the entry of {name!r} has not just dtype, shape and data_offsets")
+        raise ValueError(f"the entry of {name!r} has other fields than dtype, shape and data_offsets")
     if entry["dtype"] != _FILE_DTYPES[dtype]:
         raise ValueError(f"the tensor {name!r} has dtype {entry['dtype']!r}, expected {_FILE_DTYPES[dtype]!r}")
     shape = _shape(entry["shape"], f"the shape of {name!r}")
     offsets = entry["data_offsets"]
     if not isinstance(offsets, list) or len(offsets) != 2 or any(type(offset) is not int for offset in offsets):
-        raise ValueError(f"the data_offsets of {name!r} are no pair of integers")
+        raise ValueError(f"the data_offsets of {name!r} are not a pair of integers")
     begin, end = offsets
     if not 0 <= begin <= end <= data_bytes:
         raise ValueError(f"the tensor {name!r} lies at bytes {begin} to {end}, of {data_bytes} in the file")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from . import _core
 from .arrays import framework_of
-from .batch import Batch, Output, join, place
+from .batch import Batch, Output, join, to_device
 from .dtypes import encode
 
 
@@ -182,7 +182,7 @@ def _take_tests(tests: Any, batch: Batch, axis: int | None) -> _core.Array:
         array = _core.borrow(tests)
     else:
         if framework.private_streams and not host:
-            framework.settle(tests)
+            framework.wait_until_ready(tests)
         array = framework.borrow(tests, None if host else batch.stream)
         if array.dtype != dtype:
             raise TypeError(f"the elements are {dtype} and the {what} {array.dtype}: convert one to the other's dtype")
@@ -195,7 +195,7 @@ def _take_tests(tests: Any, batch: Batch, axis: int | None) -> _core.Array:
             f"the elements are on {batch.context.device} and the {what} on {array.platform}:{array.device_index}: move "
             "one to the other"
         )
-    array, staged = place(array, batch.context, batch.stream, what, tests)
+    array, staged = to_device(array, batch.context, batch.stream, what)
     if not staged and not host and framework is not batch.framework:
         join(batch, framework, tests)
     return array

@@ -63,7 +63,7 @@ class TensorStore(MutableMapping[str, Any]):
         on_gpu = index is not None
         stream = 0 if index is None else framework.stream(tensor, index)
         if on_gpu and framework.private_streams:
-            framework.settle(tensor)
+            framework.wait_until_ready(tensor)
         if framework.name in ("buffer", "tensorflow"):
             array = framework.borrow(tensor, stream if on_gpu else None)
         else:  # borrow() of the others would copy where they are not dense

@@ -12,6 +12,7 @@ from .arguments import as_keys
 from .arrays import framework_of
 from .batch import take_values
 from .dtypes import comparable, dtype_name, storage_dtype
+from .export import to_host
 from .inference import infer
 from .keyed_table import KeyedTable
 from .operations import Operations
@@ -188,11 +189,11 @@ class HashTable(Operations):
 
     def values(self, like: Any = None) -> Any:
         """All values, ``[len(table), *value_shape]``, in the order of ``keys()``; ``like`` as there. Waits."""
-        return self._export(like, False, True)[0]
+        return self._export(like, keys=False)[0]
 
     def items(self, like: Any = None) -> tuple[Any, Any]:
         """All keys and values, in the same order; ``like`` as for ``keys()``. Waits."""
-        keys, values = self._export(like, True, True)
+        keys, values = self._export(like)
         return keys, values
 
     @_core.fast_path("get")
@@ -343,7 +344,7 @@ class HashTable(Operations):
         theirs = _core.Buffer(other._context, self._value_dtype, shape, batch.stream).array()
         if other._core.find(batch.array, theirs, found, None, True, batch.stream):
             return False
-        others = other._to_host(theirs, batch.stream)
+        others = to_host(other._context, theirs, batch.stream)
         return bool(np.array_equal(comparable(values, self._value_dtype), comparable(others, self._value_dtype)))
 
     def __ior__(self, other: Any) -> Self:

@@ -158,7 +158,7 @@ def check_trusted(path: Path, kind: int) -> None:
     found = path.lstat()
     mode = stat.S_IMODE(found.st_mode)
     if stat.S_IFMT(found.st_mode) != kind:
-        fault = "is no regular file" if kind == stat.S_IFREG else "is no folder"
+        fault = "is not a regular file" if kind == stat.S_IFREG else "is not a folder"
     elif found.st_uid not in (0, os.geteuid()):
         fault = f"belongs to user {found.st_uid}, neither to user {os.geteuid()}, who runs this, nor to root"
     elif mode & _WRITABLE_BY_OTHERS:

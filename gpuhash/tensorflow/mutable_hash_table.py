@@ -90,7 +90,7 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
         deterministic: bool = True,
     ) -> None:
         if shared_name == "":
-            raise ValueError("shared_name='' was given; a name has one character or more, and None is no name")
+            raise ValueError("shared_name='' was given; a name has one character or more, or is None")
         if shared_name is not None and experimental_is_anonymous:
             raise ValueError(
                 f"an anonymous table has no name, and shared_name={shared_name!r} was given: give one of both"

@@ -14,16 +14,14 @@ int main() {
   const std::int64_t keys[] = {3, -1, 4};
   const float values[] = {0.5f, 1.5f, 2.5f};
   bool inserted[3];
-  table->insert(
-      {{keys, 3, sizeof *keys}, {values, sizeof *values, false}, gpuhash::InsertMode::kAssign, false, inserted},
-      nullptr);
+  table->insert({keys, 3, sizeof *keys}, {values, sizeof *values, false}, gpuhash::InsertMode::kAssign, inserted,
+                nullptr);
 
   const std::int64_t asked[] = {4, 5, 3};
   float answers[3];
   bool found[3];
   gpuhash::FindOutput out{};
   out.values = answers;
-  out.bytes = sizeof *answers;
   out.found = found;
   table->find({asked, 3, sizeof *asked}, out, nullptr);
 

@@ -179,7 +179,7 @@ def test_symbolic_links(cached, tmp_path, monkeypatch):
     cached.parent.chmod(0o700)
     cached.rename(tmp_path / "elsewhere.so")
     cached.symlink_to(tmp_path / "elsewhere.so")
-    with pytest.raises(ImportError, match="is no regular file"):
+    with pytest.raises(ImportError, match="is not a regular file"):
         build.find_or_compile(PACKAGE)
 
 
