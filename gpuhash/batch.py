@@ -17,6 +17,21 @@ from .memory import make_context
 class Batch:
     """The keys of one call, in the memory where the call works, and what its outputs have to be."""
 
+    __slots__ = (
+        "array",
+        "context",
+        "core",
+        "framework",
+        "key_shape",
+        "must_wait",
+        "outputs",
+        "scalar",
+        "shape",
+        "staged",
+        "stream",
+        "tensor",
+    )
+
     # No __init__ with a dozen parameters: it would take a tenth of a small call's time.
     array: _core.Array  # [*shape, *key_shape], on the context's device
     key_shape: Shape
@@ -25,11 +40,11 @@ class Batch:
     tensor: Any  # the keys as they were given; an array where they were Python numbers
     context: _core.Context
     stream: int
-    core: _core.Table | None = None  # None where the call is not one of a table
-    scalar = False  # a Python number (or a tuple for a vector key): so are the answers
-    staged = False  # the keys are on the host and the table is not: so are the answers
-    must_wait = False  # the host waits for the work before it gives the arrays back
-    outputs: tuple[_core.Array, ...] = ()  # those that are the caller's own
+    core: _core.Table | None  # None where the call is not one of a table
+    scalar: bool  # a Python number (or a tuple for a vector key): so are the answers
+    staged: bool  # the keys are on the host and the table is not: so are the answers
+    must_wait: bool  # the host waits for the work before it gives the arrays back
+    outputs: tuple[_core.Array, ...]  # those that are the caller's own
 
     @classmethod
     def of_keys(
@@ -47,6 +62,8 @@ class Batch:
         if framework.python:
             keys, batch.scalar = encode_keys(keys, key_dtype, key_shape)
             framework = NUMPY
+        else:
+            batch.scalar = False
         if host:
             stream = 0
             array = framework.borrow(keys, None)
@@ -62,12 +79,15 @@ class Batch:
             if shape[-1:] != key_shape:
                 raise ValueError(f"the keys have shape {shape}, expected one that ends with the key shape {key_shape}")
             shape = shape[:-1]
-        if not (host and array.platform == "cpu"):
+        if host and array.platform == "cpu":
+            batch.staged = batch.must_wait = False
+        else:
             array, batch.staged = to_device(array, context, stream, "keys")
             batch.must_wait = framework.private_streams and not batch.staged
         batch.array, batch.key_shape, batch.shape = array, key_shape, shape
         batch.framework, batch.tensor = framework, keys
         batch.context, batch.stream, batch.core = context, stream, core
+        batch.outputs = ()
         return batch
 
     @classmethod
@@ -82,6 +102,8 @@ class Batch:
         if axis not in (None, 0):
             raise ValueError(f"axis={axis!r} was given, expected None (each number is a key) or 0 (each row is one)")
         batch = cls()
+        batch.core, batch.outputs = None, ()
+        batch.scalar = batch.staged = batch.must_wait = False
         framework = framework_of(keys)
         if framework.python:
             keys = as_numpy(keys, what)

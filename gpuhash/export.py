@@ -14,6 +14,7 @@ from .dtypes import storage_dtype
 def export(
     core: _core.Table,
     context: _core.Context,
+    host: bool,
     like: Any,
     keys: tuple[str, Shape] | None = None,
     values: tuple[str, Shape] | None = None,
@@ -22,14 +23,13 @@ def export(
 
     Parameters
     ----------
-    core, context
-        The table, and where it is.
+    core, context, host
+        The table, where it is, and whether that is the host.
     like
         The framework of the arrays: its name, one of its arrays, or None as for ``HashTable.keys``.
     keys, values
         What is asked for, as dtype and shape of one of them; None for what is not.
     """
-    host = context.platform == "cpu"
     framework = framework_like(like, host)
     arrays = [array for array in (keys, values) if array is not None]
     stream = 0 if host else framework.stream(None, context.device_index)

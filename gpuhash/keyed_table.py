@@ -97,7 +97,7 @@ class KeyedTable:
         """Arrays of all keys, or of all values where there are any, or of both. Waits."""
         key = (self._key_dtype, self._key_shape) if keys else None
         value = (self._value_dtype, self._value_shape) if values and self._value_dtype is not None else None
-        return export(self._core, self._context, like, key, value)
+        return export(self._core, self._context, self._host, like, key, value)
 
     def _raw_items(self, *, values: bool = True) -> list[_core.Array]:
         """All keys, and values if there are any, in the table's memory."""
