@@ -32,32 +32,19 @@ class Batch:
         "tensor",
     )
 
-    def __init__(
-        self,
-        array: _core.Array,
-        key_shape: Shape,
-        shape: Shape,
-        framework: Framework,
-        tensor: Any,
-        context: _core.Context,
-        stream: int,
-        core: _core.Table | None = None,
-        scalar: bool = False,
-        staged: bool = False,
-        must_wait: bool = False,
-    ) -> None:
-        self.array = array  # [*shape, *key_shape], on the context's device
-        self.key_shape = key_shape
-        self.shape = shape
-        self.framework = framework
-        self.tensor = tensor  # the keys as they were given; an array where they were Python numbers
-        self.context = context
-        self.stream = stream
-        self.core = core  # None where the call is not one of a table
-        self.scalar = scalar  # a Python number (or a tuple for a vector key): so are the answers
-        self.staged = staged  # the keys are on the host and the table is not: so are the answers
-        self.must_wait = must_wait  # the host waits for the work before it gives the arrays back
-        self.outputs: list[_core.Array] = []  # the outputs that are the caller's own
+    # No __init__ with a dozen parameters: it would take a tenth of a small call's time.
+    array: _core.Array  # [*shape, *key_shape], on the context's device
+    key_shape: Shape
+    shape: Shape
+    framework: Framework
+    tensor: Any  # the keys as they were given; an array where they were Python numbers
+    context: _core.Context
+    stream: int
+    core: _core.Table | None  # None where the call is not one of a table
+    scalar: bool  # a Python number (or a tuple for a vector key): so are the answers
+    staged: bool  # the keys are on the host and the table is not: so are the answers
+    must_wait: bool  # the host waits for the work before it gives the arrays back
+    outputs: tuple[_core.Array, ...]  # those that are the caller's own
 
     @classmethod
     def of_keys(
@@ -70,11 +57,13 @@ class Batch:
         TypeError, ValueError
             For keys of another dtype, or of shapes or devices that do not fit.
         """
+        batch = cls()
         framework = framework_of(keys)
-        scalar = False
         if framework.python:
-            keys, scalar = encode_keys(keys, key_dtype, key_shape)
+            keys, batch.scalar = encode_keys(keys, key_dtype, key_shape)
             framework = NUMPY
+        else:
+            batch.scalar = False
         if host:
             stream = 0
             array = framework.borrow(keys, None)
@@ -91,10 +80,15 @@ class Batch:
                 raise ValueError(f"the keys have shape {shape}, expected one that ends with the key shape {key_shape}")
             shape = shape[:-1]
         if host and array.platform == "cpu":
-            return cls(array, key_shape, shape, framework, keys, context, stream, core, scalar)
-        array, staged = to_device(array, context, stream, "keys")
-        must_wait = framework.private_streams and not staged
-        return cls(array, key_shape, shape, framework, keys, context, stream, core, scalar, staged, must_wait)
+            batch.staged = batch.must_wait = False
+        else:
+            array, batch.staged = to_device(array, context, stream, "keys")
+            batch.must_wait = framework.private_streams and not batch.staged
+        batch.array, batch.key_shape, batch.shape = array, key_shape, shape
+        batch.framework, batch.tensor = framework, keys
+        batch.context, batch.stream, batch.core = context, stream, core
+        batch.outputs = ()
+        return batch
 
     @classmethod
     def of_array(cls, keys: Any, axis: int | None, what: str) -> Self:
@@ -107,36 +101,38 @@ class Batch:
         """
         if axis not in (None, 0):
             raise ValueError(f"axis={axis!r} was given, expected None (each number is a key) or 0 (each row is one)")
+        batch = cls()
+        batch.core, batch.outputs = None, ()
+        batch.scalar = batch.staged = batch.must_wait = False
         framework = framework_of(keys)
         if framework.python:
             keys = as_numpy(keys, what)
             framework = NUMPY
+        batch.framework, batch.tensor = framework, keys
         index = None if isinstance(framework, NumPyFramework) else gpu_of(keys, framework)
-        must_wait = False
         if index is None:
-            context = make_context("cpu")
-            stream = 0
+            batch.context, batch.stream = make_context("cpu"), 0
             array = framework.borrow(keys, None)
         else:
-            context = make_context(f"cuda:{index}")
-            stream = framework.stream(keys, index)
-            must_wait = framework.private_streams
-            if must_wait:
+            batch.context, batch.stream = make_context(f"cuda:{index}"), framework.stream(keys, index)
+            batch.must_wait = framework.private_streams
+            if batch.must_wait:
                 framework.wait_until_ready(keys)
-            array = framework.borrow(keys, stream)
-        shape = array.shape
+            array = framework.borrow(keys, batch.stream)
+        batch.array, batch.key_shape, batch.shape = array, (), array.shape
         if axis is None:
-            return cls(array, (), shape, framework, keys, context, stream, must_wait=must_wait)
+            return batch
+        shape = array.shape
         if not shape:
             raise ValueError(f"the {what} have shape (), which has no axis 0: give an array of one or more dimensions")
-        row = shape[1:]
-        bytes_per_row = math.prod(row) * ITEMSIZES[array.dtype]
+        batch.shape, batch.key_shape = shape[:1], shape[1:]
+        bytes_per_row = math.prod(batch.key_shape) * ITEMSIZES[array.dtype]
         if not 1 <= bytes_per_row <= MAX_KEY_BYTES:
             raise ValueError(
                 f"the {what} have shape {shape} of {array.dtype}: rows of {bytes_per_row} bytes, expected 1 to "
                 f"{MAX_KEY_BYTES}"
             )
-        return cls(array, row, shape[:1], framework, keys, context, stream, must_wait=must_wait)
+        return batch
 
     def finish(self) -> None:
         """Waits for the call's work, where the arrays cannot be given back before."""
@@ -252,7 +248,7 @@ class Output:
             raise ValueError(f"{what} shares memory with the other output: give arrays that do not overlap")
         if batch.overlaps_rows(array):
             raise ValueError(f"{what} is memory of the table's own row_storage: give another array, and copy from it")
-        batch.outputs.append(array)
+        batch.outputs = (*batch.outputs, array)
         batch.array = batch.apart(batch.array)
 
     def result(self, batch: Batch) -> Any:

@@ -13,7 +13,7 @@ from . import _core, serialization
 from .arguments import as_keys, count_of
 from .arrays import Shape, default_stream
 from .batch import Batch, Output, to_device
-from .export import export, host_items, raw_items, to_host
+from .export import export, to_host
 from .memory import make_context
 from .options import Options
 
@@ -94,10 +94,19 @@ class KeyedTable:
         return KeyError(f"{missing} of {math.prod(batch.shape)} keys are absent: {shown}")
 
     def _export(self, like: Any, *, keys: bool = True, values: bool = True) -> list[Any]:
-        return export(self._core, self._key_shape, like, keys=keys, values=values)
+        """Arrays of all keys, or of all values where there are any, or of both. Waits."""
+        key = (self._key_dtype, self._key_shape) if keys else None
+        value = (self._value_dtype, self._value_shape) if values and self._value_dtype is not None else None
+        return export(self._core, self._context, self._host, like, key, value)
+
+    def _raw_items(self, *, values: bool = True) -> list[_core.Array]:
+        """All keys, and values if there are any, in the table's memory."""
+        return [buffer.array() for buffer in self._export("buffer", values=values)]
 
     def _host_items(self, *, values: bool = True) -> list[np.ndarray[Any, Any]]:
-        return host_items(self._core, self._key_shape, values=values)
+        """All keys, and values if there are any, on the host, as their dtypes' storage. Waits."""
+        stream = self._stream()
+        return [to_host(self._context, array, stream) for array in self._raw_items(values=values)]
 
     def _merge(self, other: KeyedTable) -> None:
         """Takes over all items of a table of the same dtypes and shapes, on any device. Waits."""
@@ -112,7 +121,7 @@ class KeyedTable:
             return
         stream = self._stream()
         if other.device == self.device:
-            arrays = raw_items(other._core, other._key_shape)
+            arrays = other._raw_items()
         else:
             hosts = other._host_items()
             arrays = [to_device(_core.borrow(host), self._context, stream, "items")[0] for host in hosts]
