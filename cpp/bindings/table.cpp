@@ -4,7 +4,6 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +14,7 @@
 #include "bindings/bindings.hpp"
 #include "bindings/buffer.hpp"
 #include "bindings/context.hpp"
+#include "bindings/names.hpp"
 #include "core/constants.hpp"
 
 /// Methods take what they need from Python, check what would otherwise read or write beyond an array, and drop the GIL
@@ -119,27 +119,6 @@ ValueBatch to_values(const Table& table, const Array* values, bool broadcast, st
   return {value_input(table, *values, "values", broadcast ? 1 : count), options.value_bytes(), broadcast};
 }
 
-template <class Choice, std::size_t kCount>
-Choice choose(const std::array<std::pair<const char*, Choice>, kCount>& choices, const std::string& given) {
-  std::string names;
-  for (const auto& [name, choice] : choices) {
-    if (given == name) return choice;
-    names += std::string(names.empty() ? "" : ", ") + name;
-  }
-  throw std::invalid_argument("\"" + given + "\" was given, expected one of " + names);
-}
-
-constexpr std::array<std::pair<const char*, InsertMode>, 2> kInsertModes = {
-    {{"keep", InsertMode::kKeep}, {"assign", InsertMode::kAssign}}};
-
-constexpr std::array<std::pair<const char*, ApplyOp>, 7> kApplyOps = {{{"add", ApplyOp::kAdd},
-                                                                       {"multiply", ApplyOp::kMultiply},
-                                                                       {"min", ApplyOp::kMin},
-                                                                       {"max", ApplyOp::kMax},
-                                                                       {"bit_and", ApplyOp::kBitAnd},
-                                                                       {"bit_or", ApplyOp::kBitOr},
-                                                                       {"bit_xor", ApplyOp::kBitXor}}};
-
 // Operations ----------------------------------------------------------------------------------------------------------
 
 std::int64_t find(Table& table, const Array& keys, const Array* values, const Array* found, const Array* fallback,
@@ -172,7 +151,7 @@ void insert(Table& table, const Array& keys, const Array* values, bool broadcast
             const Array* inserted, std::uintptr_t stream_address) {
   const std::int64_t count = count_keys(table, keys, "keys");
   const ValueBatch value_batch = to_values(table, values, broadcast, count);
-  const InsertMode insert_mode = choose(kInsertModes, mode);
+  const InsertMode insert_mode = named(kInsertModes, mode);
   bool* const mask = output<bool>(table, inserted, "inserted", count);
   const Stream stream = to_stream(table.context(), stream_address);
   const py::gil_scoped_release unlocked;
@@ -184,7 +163,7 @@ void apply(Table& table, const Array& keys, const Array& values, bool broadcast,
            const Array* inserted, std::uintptr_t stream_address) {
   const std::int64_t count = count_keys(table, keys, "keys");
   const ValueBatch value_batch = to_values(table, &values, broadcast, count);
-  const ApplyOp apply_op = choose(kApplyOps, op);
+  const ApplyOp apply_op = named(kApplyOps, op);
   bool* const mask = output<bool>(table, inserted, "inserted", count);
   const Stream stream = to_stream(table.context(), stream_address);
   const py::gil_scoped_release unlocked;

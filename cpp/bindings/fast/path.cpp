@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "bindings/names.hpp"
 #include "core/constants.hpp"
 #include "shared/apply.hpp"
 
@@ -47,18 +48,6 @@ bool convert(DType dtype, Source number, Store store) {
     }
   }
   return false;
-}
-
-std::optional<ApplyOp> apply_op(std::string_view name) {
-  // As in Python, hyphens may stand for the underscores.
-  if (name == "add") return ApplyOp::kAdd;
-  if (name == "multiply") return ApplyOp::kMultiply;
-  if (name == "min") return ApplyOp::kMin;
-  if (name == "max") return ApplyOp::kMax;
-  if (name == "bit_and" || name == "bit-and") return ApplyOp::kBitAnd;
-  if (name == "bit_or" || name == "bit-or") return ApplyOp::kBitOr;
-  if (name == "bit_xor" || name == "bit-xor") return ApplyOp::kBitXor;
-  return std::nullopt;
 }
 
 }  // namespace
@@ -340,7 +329,7 @@ py::object FastPath::insert_or_apply(Arguments given) {
     PyErr_Clear();  // no name of an operation
     return {};
   }
-  const std::optional<ApplyOp> op = apply_op({text, static_cast<std::size_t>(length)});
+  const std::optional<ApplyOp> op = find_named(kApplyOps, {text, static_cast<std::size_t>(length)});
   if (!op || !has_op(*options_.value_dtype, *op)) return {};
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};

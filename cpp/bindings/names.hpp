@@ -1,0 +1,48 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <gpuhash/batches.hpp>
+
+/// Operations and insert modes by the names that Python has for them.
+namespace gpuhash::bindings {
+
+template <class Choice, std::size_t kCount>
+using Names = std::array<std::pair<std::string_view, Choice>, kCount>;
+
+inline constexpr Names<InsertMode, 2> kInsertModes = {{{"keep", InsertMode::kKeep}, {"assign", InsertMode::kAssign}}};
+
+inline constexpr Names<ApplyOp, 7> kApplyOps = {{{"add", ApplyOp::kAdd},
+                                                 {"multiply", ApplyOp::kMultiply},
+                                                 {"min", ApplyOp::kMin},
+                                                 {"max", ApplyOp::kMax},
+                                                 {"bit_and", ApplyOp::kBitAnd},
+                                                 {"bit_or", ApplyOp::kBitOr},
+                                                 {"bit_xor", ApplyOp::kBitXor}}};
+
+/// Nothing where there is none of that name. As in Python, hyphens may stand for the underscores.
+template <class Choice, std::size_t kCount>
+std::optional<Choice> find_named(const Names<Choice, kCount>& names, std::string_view given) {
+  const auto same = [](char a, char b) { return a == b || (a == '_' && b == '-'); };
+  for (const auto& [name, choice] : names)
+    if (std::ranges::equal(name, given, same)) return choice;
+  return std::nullopt;
+}
+
+/// Throws std::invalid_argument where there is none of that name.
+template <class Choice, std::size_t kCount>
+Choice named(const Names<Choice, kCount>& names, std::string_view given) {
+  if (const std::optional<Choice> choice = find_named(names, given)) return *choice;
+  std::string expected;
+  for (const auto& [name, choice] : names) expected.append(expected.empty() ? "" : ", ").append(name);
+  throw std::invalid_argument("\"" + std::string(given) + "\" was given, expected one of " + expected);
+}
+
+}  // namespace gpuhash::bindings

@@ -1,0 +1,39 @@
+// Answers of GrowthRule, for tests/test_growth_rule.py: reads questions of one line each, writes one line for each.
+//   most_slots max_capacity max_load_factor keys slots size
+// max_capacity 0 stands for none.
+
+#include <cstdint>
+#include <iomanip>
+#include <iostream>
+#include <string>
+
+#include <gpuhash/error.hpp>
+#include "table/growth_rule.hpp"
+
+namespace {
+
+std::string slots_for(const gpuhash::GrowthRule& rule, std::int64_t keys) {
+  try {
+    return std::to_string(rule.slots_for(keys));
+  } catch (const gpuhash::TableFullError&) {
+    return "full";
+  } catch (const gpuhash::ShapeError&) {
+    return "impossible";
+  }
+}
+
+}  // namespace
+
+int main() {
+  gpuhash::GrowthRule rule{};
+  std::int64_t max_capacity = 0;
+  std::int64_t keys = 0;
+  std::int64_t slots = 0;
+  std::int64_t size = 0;
+  while (std::cin >> rule.most_slots >> max_capacity >> rule.max_load_factor >> keys >> slots >> size) {
+    rule.max_capacity = max_capacity == 0 ? std::nullopt : std::optional(max_capacity);
+    std::cout << rule.key_limit(slots) << ' ' << rule.may_hold(keys) << ' ' << slots_for(rule, keys) << ' '
+              << rule.grown(slots) << ' ' << rule.may_grow_beyond(slots) << ' ' << rule.may_grow_afterwards(keys, slots)
+              << ' ' << (rule.most_new(size) >= keys) << '\n';
+  }
+}

@@ -1,0 +1,95 @@
+"""The rule of growth by itself: a small C++ program answers for it, and exact fractions are the oracle."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SOURCES = Path(__file__).resolve().parent.parent / "cpp"
+MOST_SLOTS = 1 << 34
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory):
+    """ask(questions) -> answers; see tests/growth_rule_answers.cpp for what is in a line of each."""
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None or not SOURCES.is_dir():
+        pytest.skip("needs a C++ compiler and the sources")
+    program = tmp_path_factory.mktemp("growth_rule") / "answers"
+    includes = [f"-I{SOURCES}", f"-I{SOURCES / 'include'}"]
+    files = [Path(__file__).with_name("growth_rule_answers.cpp"), SOURCES / "table" / "growth_rule.cpp"]
+    subprocess.run([compiler, "-std=c++20", *includes, *files, "-o", program], check=True, timeout=300)
+
+    def answers(questions: list[tuple]) -> list[list[str]]:
+        text = "".join(" ".join(map(repr, question)) + "\n" for question in questions)
+        done = subprocess.run([program], input=text, capture_output=True, text=True, check=True, timeout=60)
+        lines = [line.split() for line in done.stdout.splitlines()]
+        assert len(lines) == len(questions)
+        return lines
+
+    return answers
+
+
+def questions() -> list[tuple]:
+    """(most_slots, max_capacity, max_load_factor, keys, slots, size); max_capacity 0: none."""
+    generator = np.random.default_rng(8)
+    drawn = [
+        (MOST_SLOTS, int(most), float(factor), int(keys), int(slots), int(size))
+        for most, factor, keys, slots, size in zip(
+            generator.choice([0, 0, 16, 1000, 1 << 20, MOST_SLOTS], 3000),
+            generator.choice([1.0, 0.92, 0.8, 0.5, 0.1, 1 / 3, 1e-6], 3000),
+            2 ** generator.uniform(0, 36, 3000),
+            2 ** generator.uniform(0, 34, 3000),
+            2 ** generator.uniform(0, 10, 3000),
+            strict=True,
+        )
+    ]
+    # A table may lie at its maximum, never beyond.
+    drawn = [(most, top, f, k, min(s, top or s), min(z, top or z)) for most, top, f, k, s, z in drawn]
+    edges = [
+        (MOST_SLOTS, top, factor, keys, slots, 0)
+        for top in (0, 8, 16)
+        for factor in (1.0, 0.8, 1e-9)
+        for keys in (0, 1, 7, 8, 9, 16, 17)
+        for slots in (8, top or MOST_SLOTS)
+    ]
+    return drawn + edges
+
+
+def test_answers(ask):
+    """Limits, sizes and refusals; a table at its maximum fills to the last slot."""
+    asked = questions()
+    for question, answer in zip(asked, ask(asked), strict=True):
+        most_slots, max_capacity, factor, keys, slots, size = question
+        limit, may_hold, slots_for, grown, may_grow, may_grow_afterwards, fits_beside = answer
+        most = max_capacity or most_slots
+        at_maximum = max_capacity != 0 and slots >= max_capacity
+
+        def taken(slots: int, factor: float = factor, max_capacity: int = max_capacity) -> int:
+            return slots if slots == max_capacity else max(1, int(slots * factor))
+
+        assert may_grow == str(int(not at_maximum)), question
+        assert int(limit) == taken(slots), question
+        assert int(grown) == (min(2 * slots, max_capacity) if max_capacity else 2 * slots), question
+        holds = keys <= max_capacity if max_capacity else math.ceil(keys / factor) <= most_slots
+        assert may_hold == str(int(holds)), question
+        if not holds:
+            assert slots_for == ("full" if max_capacity else "impossible"), question
+        else:
+            needed = int(slots_for)
+            assert needed <= most, question
+            assert taken(needed) >= keys or needed == most, question
+            # No slot too many, but for what floating-point numbers round.
+            assert (needed - 2) * Fraction(factor) < keys, question
+        lightly = Fraction(keys) <= Fraction(0.92) * slots * (1 + Fraction(1, 1 << 52))
+        if may_grow_afterwards == "1":
+            assert (holds, at_maximum, lightly) == (True, False, True), question
+        elif holds and not at_maximum:
+            assert Fraction(keys) >= Fraction(0.92) * slots * (1 - Fraction(1, 1 << 52)), question
+        assert fits_beside == str(int(not max_capacity or size + keys <= max_capacity)), question
