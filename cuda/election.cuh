@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "cuda/batch.cuh"
+#include "cuda/copy_rows.cuh"
 #include "cuda/find.cuh"
 #include "cuda/insert.cuh"
 #include "cuda/launch.cuh"

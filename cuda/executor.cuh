@@ -8,6 +8,7 @@
 
 #include "cuda/apply/planned.hpp"
 #include "cuda/check.hpp"
+#include "cuda/copy_rows.cuh"
 #include "cuda/election.cuh"
 #include "cuda/erase.cuh"
 #include "cuda/executor.hpp"
