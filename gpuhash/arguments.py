@@ -12,6 +12,10 @@ from .arrays import Framework, Shape
 from .dtypes import ITEMSIZES
 
 
+class KeyOutOfRangeError(OverflowError):
+    """A single key that the key dtype cannot hold: it cannot be inserted, and no table has it."""
+
+
 def as_keys(keys: np.ndarray[Any, Any], key_shape: Shape) -> list[Any]:
     """The keys as Python objects: integers, or tuples of them."""
     return [tuple(key) for key in keys.tolist()] if key_shape else keys.tolist()
@@ -44,6 +48,8 @@ def wrong_dtype(what: str, framework: Framework, given: str, expected: str) -> T
     call = {
         "torch": f".to(torch.{expected})",
         "tensorflow": f"tf.cast(..., tf.{expected})",
+        "polars": f".to_numpy().astype('{expected}')",
+        "pyarrow": f".to_numpy().astype('{expected}')",
     }.get(framework.name, f".astype('{expected}')")
     text = f"the {what} are {given}, and the table has {what} of {expected}: convert them with {call}"
     if framework.name == "jax" and ITEMSIZES[given] < ITEMSIZES[expected]:

@@ -117,8 +117,18 @@ class KeyedTable(Calls):
         -------
         bool array of shape ``batch``, of the keys' framework; a bool for a single key. Does not wait for the GPU,
         unless the answer is on the host.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For arrays of other dtypes, or of shapes or devices that do not fit.
+        OverflowError
+            For a list with an integer that the key dtype cannot hold. A single key of that kind is absent, here and in
+            all lookups.
         """
-        batch = self._take(keys)
+        batch = self._look_for(keys, out)
+        if batch is None:
+            return False
         found = self._mask(batch, out)
         self._core.find(batch.array, None, found.array, None, False, batch.stream)
         self._finish(batch)
@@ -126,7 +136,9 @@ class KeyedTable(Calls):
 
     def __contains__(self, key: object) -> bool:
         """Is this one key in the table? Waits. TypeError for a batch of keys: that is ``contains(keys)``."""
-        batch = self._take(key)
+        batch = self._look_for(key)
+        if batch is None:
+            return False
         if batch.shape != ():
             raise TypeError(
                 f"`in` takes one key, and this is a batch of shape {batch.shape}: call contains(keys), which gives "
@@ -150,7 +162,9 @@ class KeyedTable(Calls):
         bool array of shape ``batch``: true for exactly one of an erased key's duplicates. Does not wait for the GPU,
         unless the answer is on the host.
         """
-        batch = self._take(keys)
+        batch = self._look_for(keys, out)
+        if batch is None:
+            return False
         erased = self._mask(batch, out)
         self._changes += 1
         self._core.erase(batch.array, erased.array, batch.stream)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from .arguments import as_keys, wrong_dtype
+from .arguments import KeyOutOfRangeError, as_keys, wrong_dtype
 from .arrays import NUMPY, Framework, Shape, default_stream, framework_like, framework_of
 from .batch import Batch, Output, place
 from .dtypes import encode, storage_dtype
@@ -81,13 +81,27 @@ class Calls:
         batch.settle = framework.private_streams and not batch.staged
         return batch
 
+    def _look_for(self, keys: Any, out: Any = None) -> Batch | None:
+        """The keys of a lookup, as ``_take``; None for a single key that the dtype cannot hold: no table has it."""
+        try:
+            return self._take(keys)
+        except KeyOutOfRangeError:
+            if out is None:
+                return None
+            raise
+
     def _encode_keys(self, keys: Any) -> tuple[np.ndarray[Any, Any], bool]:
         """Python numbers as an array, and whether they are a single key."""
         if type(keys) is int and not self._key_shape:
             low, high = self._key_bounds
             if low <= keys <= high:
                 return np.array(keys, self._key_dtype), True
-        array = encode(keys, self._key_dtype, "keys")
+        try:
+            array = encode(keys, self._key_dtype, "keys")
+        except OverflowError as error:
+            if np.shape(keys) == self._key_shape and (isinstance(keys, tuple) or not self._key_shape):
+                raise KeyOutOfRangeError(str(error)) from None
+            raise
         if not self._key_shape:
             return array, array.ndim == 0
         if array.shape == (0,):

@@ -216,7 +216,9 @@ class Operations(KeyedTable):
             answers are on the host.
         """
         out_values, out_found = out_pair(out)
-        batch = self._take(keys)
+        batch = self._look_for(keys, out)
+        if batch is None:
+            return self._absent_value(default), False
         fallback = self._fallback_for(default, batch)
         values = self._values(batch, out_values, "out[0]")
         found = Output(batch, "bool", batch.shape, out_found, "out[1]")
@@ -246,7 +248,9 @@ class Operations(KeyedTable):
             Where the table has no row storage: its values are scalars of up to 8 bytes.
         """
         self._need_rows()
-        batch = self._take(keys)
+        batch = self._look_for(keys, out)
+        if batch is None:
+            return -1
         rows = Output(batch, "int64", batch.shape, out)
         self._core.rows(batch.array, rows.array, batch.stream)
         self._finish(batch)
@@ -290,11 +294,20 @@ class Operations(KeyedTable):
     @property
     def default(self) -> Any:
         """The value of absent keys: a number, a NumPy array where values have a shape, or None."""
-        if self._default is None:
-            return None
+        return None if self._default is None else self._to_value(self._default)
+
+    def _to_value(self, storage: np.ndarray[Any, Any]) -> Any:
+        """The number or NumPy array that a value's storage stands for."""
         if not self._value_shape:
-            return to_python(self._default, self._value_dtype)
-        return self._default.view(numpy_dtype(self._value_dtype)).copy()
+            return to_python(storage, self._value_dtype)
+        return storage.view(numpy_dtype(self._value_dtype)).copy()
+
+    def _absent_value(self, default: Any) -> Any:
+        """What ``find`` gives for a single key that is absent."""
+        storage = self._default if default is None else self._value_storage(default, "default")
+        if storage is None:
+            storage = np.zeros(self._value_shape, storage_dtype(self._value_dtype))
+        return self._to_value(storage)
 
 
 def out_pair(out: Any) -> tuple[Any, Any]:
