@@ -131,7 +131,7 @@ def read_objects(data: Any) -> np.ndarray[Any, Any]:
 
 
 def infer_numbers(data: Any, what: str) -> np.ndarray[Any, Any]:
-    """Python numbers, or nested sequences of them, as an array of the dtype that they have in NumPy.
+    """Python numbers, or nested sequences of them, as an array of their NumPy dtype, or uint64 where that holds them.
 
     Raises
     ------
@@ -142,12 +142,18 @@ def infer_numbers(data: Any, what: str) -> np.ndarray[Any, Any]:
         those that a float beside them would round.
     """
     array = read_numbers(data, what)
-    lost = _lost_integer(array, data) if array.dtype.kind in "fcO" else None
-    if lost is not None:
-        raise OverflowError(
-            f"the {what} hold the integer {lost}, and no dtype of 64 bits holds it and all others: give an array of "
-            "the dtype that you mean"
-        )
+    if array.dtype.kind in "fcO" and array.size:
+        objects = read_objects(data)
+        if all(map(is_python_integer, objects.flat)):  # NumPy has made floats of those from 2^63, or left them objects
+            low, high = min(objects.flat), max(objects.flat)
+            if low >= 0 and high < 1 << 64:
+                return objects.astype("uint64")
+            raise _no_dtype_for(high if high >= 1 << 63 else low, what)
+        # NumPy would compare in the array's dtype; Python compares exactly.
+        if array.dtype.kind != "O" and objects.shape == array.shape:
+            for item, number in zip(objects.flat, array.reshape(-1).tolist(), strict=True):
+                if is_python_integer(item) and number != int(item):
+                    raise _no_dtype_for(item, what)
     if array.dtype.name not in ITEMSIZES:
         raise TypeError(
             f"the {what} are a {type(data).__name__} of {array.dtype}, expected numbers of one of the dtypes "
@@ -156,18 +162,11 @@ def infer_numbers(data: Any, what: str) -> np.ndarray[Any, Any]:
     return array
 
 
-def _lost_integer(array: np.ndarray[Any, Any], data: Any) -> int | None:
-    """The first of the integers among Python numbers that the array read of them does not hold."""
-    objects = read_objects(data)
-    if array.dtype.kind == "O":
-        for item in objects.flat:
-            if is_python_integer(item) and not -(1 << 63) <= item < 1 << 64:
-                return int(item)
-    elif objects.shape == array.shape:  # arrays in lists may stay whole
-        for item, number in zip(objects.flat, array.flat, strict=True):
-            if is_python_integer(item) and number != int(item):
-                return int(item)
-    return None
+def _no_dtype_for(integer: int, what: str) -> OverflowError:
+    return OverflowError(
+        f"the {what} hold the integer {integer}, and no dtype of 64 bits holds it and all others: give an array of the "
+        "dtype that you mean"
+    )
 
 
 def is_python_integer(item: object) -> bool:
