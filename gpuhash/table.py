@@ -62,8 +62,8 @@ class HashTable(Operations):
 
     Keys have the shape ``[*batch, *key_shape]``, with any number of batch dimensions, and values and masks ``[*batch,
     *value_shape]`` and ``[*batch]``. Arrays have exactly the table's dtypes; Python numbers and lists are converted. A
-    Python number, or for vector keys a tuple, is one key, answered by Python numbers. Outputs are of the keys'
-    framework, on GPUs from its allocator, on its current stream; PyTorch's on the host may be such that ``resize_()``
+    Python number, or for vector keys a tuple, is one key, answered by Python numbers; one that the key dtype cannot hold
+    is absent. Columns of pandas, polars and Arrow may have no nulls. Outputs are of the keys' framework, on GPUs from its allocator, on its current stream; PyTorch's on the host may be such that ``resize_()``
     cannot lengthen them. Lists are answered by NumPy arrays. Host arrays given to a GPU table are copied there, and
     answered on the host: then the host waits for the GPU, as it does where the table has to grow.
 
@@ -127,12 +127,19 @@ class HashTable(Operations):
         Parameters
         ----------
         keys
-            An array or list of keys, or a mapping alone. Two-dimensional keys ``[n, k]`` with values of length n are n
+            An array or list of keys, or a mapping or another table alone. Two-dimensional keys ``[n, k]`` with values of length n are n
             vector keys, unless ``key_shape=`` says otherwise.
         values
             An array or list of values, or one value for all keys.
         **options
             As for the constructor, with ``key_dtype`` and ``value_dtype``; those given are not inferred.
+
+        Raises
+        ------
+        TypeError, OverflowError
+            Where there is no dtype for the keys or values, such as for strings, or integers of more than 64 bits.
+        ValueError
+            Where there are more or fewer values than keys, unless ``value_shape=`` says that these are one value.
         """
         if values is None and isinstance(keys, HashTable):
             options = {"key_shape": keys.key_shape, "value_shape": keys.value_shape, **options}
@@ -201,7 +208,10 @@ class HashTable(Operations):
         return self._export(like, False, True)[0]
 
     def items(self, like: Any = None) -> tuple[Any, Any]:
-        """All keys and values, in the same order; ``like`` as for ``keys()``. Waits."""
+        """All keys and values, in the same order; ``like`` as for ``keys()``. Waits.
+
+        These are two arrays and no pairs, unlike a dict's: ``zip(table, table.values().tolist())`` gives pairs.
+        """
         keys, values = self._export(like, True, True)
         return keys, values
 
@@ -438,8 +448,8 @@ class HashTable(Operations):
         return table
 
 
-# By registration, because a table's keys(), values() and items() are arrays: so Counter, pandas.Series and others that
-# ask for a mapping take a table for one.
+# Counter, pandas.Series and others ask for a mapping, and would take a table for a sequence of its keys. They read
+# keys() and values(), or look keys up. Not by inheritance, whose views and items() are not those of arrays.
 MutableMapping.register(HashTable)
 
 
