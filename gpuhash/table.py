@@ -62,10 +62,11 @@ class HashTable(Operations):
 
     Keys have the shape ``[*batch, *key_shape]``, with any number of batch dimensions, and values and masks ``[*batch,
     *value_shape]`` and ``[*batch]``. Arrays have exactly the table's dtypes; Python numbers and lists are converted. A
-    Python number, or for vector keys a tuple, is one key, answered by Python numbers; one that the key dtype cannot hold
-    is absent. Columns of pandas, polars and Arrow may have no nulls. Outputs are of the keys' framework, on GPUs from its allocator, on its current stream; PyTorch's on the host may be such that ``resize_()``
-    cannot lengthen them. Lists are answered by NumPy arrays. Host arrays given to a GPU table are copied there, and
-    answered on the host: then the host waits for the GPU, as it does where the table has to grow.
+    Python number, or for vector keys a tuple, is one key, answered by Python numbers; one that the key dtype cannot
+    hold is absent. Columns of pandas, polars and Arrow may have no nulls. Outputs are of the keys' framework, on GPUs
+    from its allocator, on its current stream; PyTorch's on the host may be such that ``resize_()`` cannot lengthen
+    them. Lists are answered by NumPy arrays. Host arrays given to a GPU table are copied there, and answered on the
+    host: then the host waits for the GPU, as it does where the table has to grow.
 
     Raises
     ------
@@ -127,8 +128,8 @@ class HashTable(Operations):
         Parameters
         ----------
         keys
-            An array or list of keys, or a mapping or another table alone. Two-dimensional keys ``[n, k]`` with values of length n are n
-            vector keys, unless ``key_shape=`` says otherwise.
+            An array or list of keys, or a mapping or another table alone. Two-dimensional keys ``[n, k]`` with values
+            of length n are n vector keys, unless ``key_shape=`` says otherwise.
         values
             An array or list of values, or one value for all keys.
         **options
