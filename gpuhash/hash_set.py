@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Self
@@ -236,14 +237,15 @@ class HashSet(KeyedTable):
         if isinstance(other, HashSet):
             return other, True
         keys = self._batch_of(other)
-        if not framework_of(keys).python or np.ndim(keys) == 0:
+        if not framework_of(keys).python:
             return keys, True
-        held = [key for key in keys if self._can_hold(key)]
-        return held, len(held) == len(keys)
-
-    def _can_hold(self, key: Any) -> bool:
+        parts = read_objects(keys)
+        if parts.shape[parts.ndim - len(self._key_shape) :] != self._key_shape:
+            return keys, True  # whoever takes them says what is wrong
         low, high = self._key_bounds
-        return all(not is_python_integer(part) or low <= part <= high for part in read_objects(key).flat)
+        rows = parts.reshape(-1, math.prod(self._key_shape))
+        held = [all(not is_python_integer(part) or low <= part <= high for part in row) for row in rows]
+        return parts.reshape(-1, *self._key_shape)[held].tolist(), all(held)
 
     def _like_self(self, other: Any) -> HashSet:
         """The other as a HashSet with keys like these."""

@@ -137,6 +137,10 @@ def test_integers_that_the_dtype_cannot_hold_are_in_no_set(device):
         with pytest.raises(OverflowError, match=str(key)):
             made ^= {5, key}
     assert made == model
+    assert made.issuperset([[0, 5], [255, 0]])
+    assert not made.issuperset([[0, 5], [255, 256]])
+    assert made.difference([[0, 256], [7, 7]]) == {5, 255}
+    assert made.issuperset([])
     pairs = HashSet.from_keys([(1, 2), (3, 4)], device=device)
     assert not pairs >= {(1, 2), (1, 2**64)}
     assert pairs & {(1, 2), (1, 2**64)} == {(1, 2)}
