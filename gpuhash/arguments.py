@@ -15,18 +15,29 @@ from .dtypes import INTEGER_BOUNDS, ITEMSIZES, encode, storage_dtype
 from .memory import make_context
 
 
+class KeyOutOfRangeError(OverflowError):
+    """A single key that the key dtype cannot hold: it cannot be inserted, and no table has it."""
+
+
 def as_keys(keys: np.ndarray[Any, Any], key_shape: Shape) -> list[Any]:
     """The keys as Python objects: integers, or tuples of them."""
     return [tuple(key) for key in keys.tolist()] if key_shape else keys.tolist()
 
 
 def encode_keys(keys: Any, dtype: str, key_shape: Shape) -> tuple[np.ndarray[Any, Any], bool]:
-    """Python numbers as an array of keys, and whether they are a single key. Raises as ``encode``."""
+    """Python numbers as an array of keys, and whether they are a single key. Raises as ``encode``, and
+    KeyOutOfRangeError for a single key that the dtype cannot hold.
+    """
     if type(keys) is int and not key_shape:
         low, high = INTEGER_BOUNDS[dtype]
         if low <= keys <= high:
             return np.array(keys, dtype), True
-    array = encode(keys, dtype, "keys")
+    try:
+        array = encode(keys, dtype, "keys")
+    except OverflowError as error:
+        if np.shape(keys) == key_shape and (isinstance(keys, tuple) or not key_shape):
+            raise KeyOutOfRangeError(str(error)) from None
+        raise
     if not key_shape:
         return array, array.ndim == 0
     if array.shape == (0,):
@@ -43,6 +54,22 @@ def shape_of(shape: int | Sequence[int], what: str) -> Shape:
     if any(length < 0 for length in lengths):
         raise ValueError(f"{what}={lengths} was given; lengths are not negative")
     return lengths
+
+
+def axis_of(axis: Any) -> int | None:
+    """The axis of a set routine: 0 or None."""
+    expected = "expected None (each number is a key) or 0 (each row is one)"
+    if axis is None:
+        return None
+    try:
+        number = operator.index(axis)
+    except TypeError:
+        number = None
+    if number is None or isinstance(axis, bool):
+        raise TypeError(f"axis={axis!r} was given, {expected}")
+    if number != 0:
+        raise ValueError(f"axis={axis!r} was given, {expected}")
+    return 0
 
 
 def count_of(count: Any, what: str) -> int:
@@ -98,6 +125,8 @@ def wrong_dtype(what: str, framework: Framework, given: str, expected: str) -> T
     call = {
         "torch": f".to(torch.{expected})",
         "tensorflow": f"tf.cast(..., tf.{expected})",
+        "polars": f".to_numpy().astype('{expected}')",
+        "pyarrow": f".to_numpy().astype('{expected}')",
     }.get(framework.name, f".astype('{expected}')")
     text = f"the {what} are {given}, and the table has {what} of {expected}: convert them with {call}"
     if framework.name == "jax" and ITEMSIZES[given] < ITEMSIZES[expected]:

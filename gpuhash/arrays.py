@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _core
-from .dtypes import ITEMSIZES, numpy_dtype
+from . import _core, columns
+from .dtypes import ITEMSIZES, NUMBER_STRINGS, numpy_dtype
 
 Shape = tuple[int, ...]
 
@@ -113,7 +113,7 @@ class PythonFramework(NumPyFramework):
 
 
 class ArrayLikeFramework(NumPyFramework):
-    """Objects with ``__array__`` and no ``__dlpack__``, such as a pandas Series; answered in NumPy arrays."""
+    """Objects with ``__array__`` and no ``__dlpack__``; answered in NumPy arrays."""
 
     name = "array-like"
     writable = False
@@ -123,6 +123,19 @@ class ArrayLikeFramework(NumPyFramework):
 
     def broadcast(self, tensor: Any, shape: Shape) -> Any:
         return super().broadcast(np.asarray(tensor), shape)
+
+
+class ColumnFramework(ArrayLikeFramework):
+    """Series, indexes and frames of pandas, polars and Arrow, which may hold nulls; answered in NumPy arrays."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def borrow(self, tensor: Any, stream: int | None) -> _core.Array:
+        return super().borrow(columns.to_numpy(tensor), stream)
+
+    def broadcast(self, tensor: Any, shape: Shape) -> Any:
+        return super().broadcast(columns.to_numpy(tensor), shape)
 
 
 class TorchFramework(Framework):
@@ -285,6 +298,7 @@ _CUDA_DEVICES = (2, 13)  # GPU memory, and managed memory
 _PYTHON_TYPES = (int, float, complex, np.generic, Sequence, KeysView, ValuesView)
 
 _by_type: dict[type, Framework] = {}
+_by_library: dict[str, ColumnFramework] = {}
 _by_name: dict[str, Framework] = {"numpy": NUMPY, "python": NUMPY, "buffer": BUFFER}
 
 
@@ -338,7 +352,8 @@ def _detect(kind: type) -> Framework:
     if issubclass(kind, np.ndarray):
         return NUMPY
     if issubclass(kind, (str, bytes, bytearray, memoryview)):
-        raise TypeError(f"{kind.__name__} objects are not arrays: give numbers, sequences of them or arrays")
+        advice = "" if issubclass(kind, memoryview) else f"; {NUMBER_STRINGS}"
+        raise TypeError(f"{kind.__name__} objects are not arrays: give numbers, sequences of them or arrays{advice}")
     if issubclass(kind, _PYTHON_TYPES):
         return PYTHON
     if issubclass(kind, _core.Buffer):
@@ -360,6 +375,9 @@ def _detect(kind: type) -> Framework:
         kind, (sys.modules["tensorflow"].Tensor, sys.modules["tensorflow"].Variable)
     ):
         return framework_named("tensorflow")
+    for library in columns.LIBRARIES:
+        if library in roots and hasattr(kind, "__array__"):
+            return _by_library.setdefault(library, ColumnFramework(library))
     if hasattr(kind, "__dlpack__"):
         return _GENERIC
     if hasattr(kind, "__array__"):

@@ -10,7 +10,7 @@ import numpy as np
 from . import _core
 from .arguments import encode_keys, wrong_dtype
 from .arrays import NUMPY, Framework, NumPyFramework, Shape, framework_of, gpu_of
-from .dtypes import ITEMSIZES, MAX_KEY_BYTES, encode, storage_dtype, to_python
+from .dtypes import ITEMSIZES, MAX_KEY_BYTES, encode, encode_held, infer_numbers, storage_dtype, to_python
 from .memory import make_context
 
 
@@ -96,43 +96,70 @@ class Batch:
 
         Raises
         ------
-        TypeError, ValueError
-            For what is not an array of one of the dtypes, another axis, or rows of no or more than 16 bytes.
+        TypeError, ValueError, OverflowError
+            For what is not an array of one of the dtypes, numbers that no dtype holds, or rows of no or more than 16
+            bytes.
         """
-        if axis not in (None, 0):
-            raise ValueError(f"axis={axis!r} was given, expected None (each number is a key) or 0 (each row is one)")
         batch = cls()
         batch.core, batch.outputs = None, ()
         batch.scalar = batch.staged = batch.must_wait = False
         framework = framework_of(keys)
         if framework.python:
-            keys = as_numpy(keys, what)
+            keys = infer_numbers(keys, what)
             framework = NUMPY
         batch.framework, batch.tensor = framework, keys
-        index = None if isinstance(framework, NumPyFramework) else gpu_of(keys, framework)
-        if index is None:
-            batch.context, batch.stream = make_context("cpu"), 0
+        batch.context, batch.stream = _where(keys, framework)
+        if batch.context.platform == "cpu":
             array = framework.borrow(keys, None)
         else:
-            batch.context, batch.stream = make_context(f"cuda:{index}"), framework.stream(keys, index)
             batch.must_wait = framework.private_streams
             if batch.must_wait:
                 framework.wait_until_ready(keys)
             array = framework.borrow(keys, batch.stream)
-        batch.array, batch.key_shape, batch.shape = array, (), array.shape
+        batch._split(array, axis, what)
+        return batch
+
+    @classmethod
+    def of_numbers(cls, numbers: Any, axis: int | None, what: str, like: Any) -> tuple[Self, np.ndarray[Any, Any]]:
+        """As ``of_array``, of Python numbers as those of an array's dtype, in its memory; and which of the keys that
+        dtype holds.
+        """
+        framework = framework_of(like)
+        batch = cls()
+        batch.core, batch.outputs = None, ()
+        batch.scalar = batch.must_wait = False
+        batch.context, batch.stream = _where(like, framework)
+        batch.staged = batch.context.platform != "cpu"
+        dtype = framework.borrow(like, batch.stream if batch.staged else None).dtype
+        host, held = encode_held(numbers, dtype, what)
+        batch.framework, batch.tensor = NUMPY, host
+        batch._split(batch.lend(host, dtype), axis, what)
+        return batch, held
+
+    def _split(self, array: _core.Array, axis: int | None, what: str) -> None:
+        """Sets the array, and the shapes of the batch and of one key."""
+        self.array, self.key_shape, self.shape = array, (), array.shape
         if axis is None:
-            return batch
+            return
         shape = array.shape
         if not shape:
             raise ValueError(f"the {what} have shape (), which has no axis 0: give an array of one or more dimensions")
-        batch.shape, batch.key_shape = shape[:1], shape[1:]
-        bytes_per_row = math.prod(batch.key_shape) * ITEMSIZES[array.dtype]
+        self.shape, self.key_shape = shape[:1], shape[1:]
+        bytes_per_row = math.prod(self.key_shape) * ITEMSIZES[array.dtype]
         if not 1 <= bytes_per_row <= MAX_KEY_BYTES:
             raise ValueError(
                 f"the {what} have shape {shape} of {array.dtype}: rows of {bytes_per_row} bytes, expected 1 to "
                 f"{MAX_KEY_BYTES}"
             )
-        return batch
+
+    def lend(self, host: np.ndarray[Any, Any], dtype: str) -> _core.Array:
+        """An array of the dtype's storage, in the batch's memory and of that dtype."""
+        array = _core.borrow(host)
+        if self.context.platform == "cpu" and array.dtype == dtype:
+            return array
+        lent = _core.Buffer(self.context, dtype, host.shape, self.stream).array()
+        self.context.copy(lent, array, self.stream)
+        return lent
 
     def finish(self) -> None:
         """Waits for the call's work, where the arrays cannot be given back before."""
@@ -155,18 +182,12 @@ class Batch:
         return copy
 
 
-def as_numpy(numbers: Any, what: str) -> np.ndarray[Any, Any]:
-    """Python numbers, or nested sequences of them, as an array of the dtype that NumPy finds for them."""
-    try:
-        array = np.asarray(numbers)
-    except ValueError as error:
-        raise ValueError(f"the {what} are nested sequences of unequal lengths: {error}") from None
-    if array.dtype.name not in ITEMSIZES:
-        raise TypeError(
-            f"the {what} are a {type(numbers).__name__} of {array.dtype}, expected numbers of one of the dtypes "
-            f"{', '.join(ITEMSIZES)}"
-        )
-    return array
+def _where(tensor: Any, framework: Framework) -> tuple[_core.Context, int]:
+    """The context of the memory that an array lies in, and the stream on which its framework works there."""
+    index = None if isinstance(framework, NumPyFramework) else gpu_of(tensor, framework)
+    if index is None:
+        return make_context("cpu"), 0
+    return make_context(f"cuda:{index}"), framework.stream(tensor, index)
 
 
 def to_device(array: _core.Array, context: _core.Context, stream: int, what: str) -> tuple[_core.Array, bool]:

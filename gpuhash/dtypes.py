@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import KeysView, ValuesView
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,9 @@ ITEMSIZES = {
 INTEGER_BOUNDS = {name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in ITEMSIZES if "int" in name}
 MAX_KEY_BYTES = 16
 MAX_VALUE_BYTES = 1 << 28  # times the largest number of slots, 2^34, this still fits an int64
+
+# What to do with strings, which no table takes.
+NUMBER_STRINGS = "strings have to be numbered first, as by pandas.factorize, or hashed to 64-bit integers"
 
 _PYTHON_TYPES: dict[object, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 _known: dict[object, str] = {}
@@ -61,13 +66,19 @@ def _find_name(dtype: Any) -> str:
         name = ""
     if name in ITEMSIZES:
         return name
+    if isinstance(dtype, (tuple, list, dict)):  # NumPy reads structures out of these
+        raise TypeError(
+            f"dtype {dtype!r} was given, expected one dtype of those that tables take: {', '.join(ITEMSIZES)}; keys "
+            "that are vectors of one dtype have a key_shape, as in key_dtype='int32', key_shape=(2,)"
+        )
     try:
         numpy_dtype = np.dtype(name or dtype)
     except TypeError:
         numpy_dtype = None
     if numpy_dtype is not None and numpy_dtype.name in ITEMSIZES and numpy_dtype.isnative and dtype is not None:
         return numpy_dtype.name
-    raise TypeError(f"dtype {dtype!r} is not supported: give one of {', '.join(ITEMSIZES)}")
+    advice = f"; {NUMBER_STRINGS}" if numpy_dtype is not None and numpy_dtype.kind in "UST" else ""
+    raise TypeError(f"dtype {dtype!r} is not supported: give one of {', '.join(ITEMSIZES)}{advice}")
 
 
 def is_integer(name: str) -> bool:
@@ -107,6 +118,62 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return bfloat16
 
 
+def read_numbers(data: Any, what: str) -> np.ndarray[Any, Any]:
+    """Python numbers, or nested sequences of them, as NumPy reads them: integers that share no dtype become floats."""
+    try:
+        return np.asarray(list(data) if isinstance(data, (KeysView, ValuesView)) else data)
+    except ValueError as error:
+        raise ValueError(f"the {what} are nested sequences of unequal lengths: {error}") from None
+
+
+def read_objects(data: Any) -> np.ndarray[Any, Any]:
+    """The same numbers as Python objects, of which none is converted."""
+    return np.asarray(list(data) if isinstance(data, (KeysView, ValuesView)) else data, dtype=object)
+
+
+def infer_numbers(data: Any, what: str) -> np.ndarray[Any, Any]:
+    """Python numbers, or nested sequences of them, as an array of their NumPy dtype, or uint64 where that holds them.
+
+    Raises
+    ------
+    TypeError
+        Where they are no numbers.
+    OverflowError
+        Where no dtype holds all of them: integers of more than 64 bits, negative ones beside some of 2^63 or more, and
+        those that a float beside them would round.
+    """
+    array = read_numbers(data, what)
+    if array.dtype.kind in "fcO" and array.size:
+        objects = read_objects(data)
+        if all(map(is_python_integer, objects.flat)):  # NumPy has made floats of those from 2^63, or left them objects
+            low, high = min(objects.flat), max(objects.flat)
+            if low >= 0 and high < 1 << 64:
+                return objects.astype("uint64")
+            raise _no_dtype_for(high if high >= 1 << 63 else low, what)
+        # NumPy would compare in the array's dtype; Python compares exactly.
+        if array.dtype.kind != "O" and objects.shape == array.shape:
+            for item, number in zip(objects.flat, array.reshape(-1).tolist(), strict=True):
+                if is_python_integer(item) and number != int(item):
+                    raise _no_dtype_for(item, what)
+    if array.dtype.name not in ITEMSIZES:
+        raise TypeError(
+            f"the {what} are a {type(data).__name__} of {array.dtype}, expected numbers of one of the dtypes "
+            f"{', '.join(ITEMSIZES)}" + (f"; {NUMBER_STRINGS}" if array.dtype.kind in "US" else "")
+        )
+    return array
+
+
+def _no_dtype_for(integer: int, what: str) -> OverflowError:
+    return OverflowError(
+        f"the {what} hold the integer {integer}, and no dtype of 64 bits holds it and all others: give an array of the "
+        "dtype that you mean"
+    )
+
+
+def is_python_integer(item: object) -> bool:
+    return isinstance(item, (int, np.integer))
+
+
 def encode(data: Any, name: str, what: str) -> np.ndarray[Any, Any]:
     """Python numbers, or nested sequences of them, as a dense array of ``storage_dtype(name)``.
 
@@ -117,10 +184,7 @@ def encode(data: Any, name: str, what: str) -> np.ndarray[Any, Any]:
     OverflowError
         Where an integer is out of range.
     """
-    try:
-        array = np.asarray(data)
-    except ValueError as error:
-        raise ValueError(f"the {what} are nested sequences of unequal lengths: {error}") from None
+    array = read_numbers(data, what)
     target = storage_dtype(name)
     kind = array.dtype.kind
     if array.size == 0:
@@ -143,14 +207,43 @@ def encode(data: Any, name: str, what: str) -> np.ndarray[Any, Any]:
                 return round_to_bfloat16(array.astype(np.float32))
             return array.astype(target, order="C")
     given = type(data).__name__ if array.ndim == 0 else f"a {type(data).__name__} of {array.dtype.name}"
+    if kind in "US":
+        raise TypeError(f"the {what} are {name}, and {given} was given: {NUMBER_STRINGS}")
     raise TypeError(f"the {what} are {name}, and {given} cannot be converted to that without loss")
 
 
+def encode_held(data: Any, name: str, what: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """As ``encode``, and which of the numbers the dtype holds; the others are zeros."""
+    array = read_numbers(data, what)
+    if array.size == 0 or name == "bool" or array.dtype.kind == "b" or array.dtype.kind not in "iufcO":
+        array = encode(data, name, what)
+        return array, np.ones(array.shape, bool)
+    objects = read_objects(data)
+    if is_integer(name):
+        bounds = np.iinfo(name)
+        kept = [not is_python_integer(item) or bounds.min <= item <= bounds.max for item in objects.flat]
+    else:
+        floats = [_to_float(item) if is_python_integer(item) else item for item in objects.flat]
+        rounded = comparable(encode(floats, name, what), name).tolist()
+        pairs = zip(objects.flat, rounded, strict=True)
+        kept = [not is_python_integer(item) or number == int(item) for item, number in pairs]
+        objects = np.array(floats).reshape(objects.shape)
+    held = np.array(kept, bool).reshape(objects.shape)
+    return encode(np.where(held, objects, 0), name, what), held
+
+
+def _to_float(integer: int) -> float:
+    try:
+        return float(integer)
+    except OverflowError:
+        return math.inf
+
+
 def _encode_integers(data: Any, target: np.dtype[Any], name: str, what: str) -> np.ndarray[Any, Any]:
-    objects = np.asarray(data, dtype=object)
+    objects = read_objects(data)
     bounds = np.iinfo(target)
     for item in objects.flat:
-        if not isinstance(item, (int, np.integer)):
+        if not is_python_integer(item):
             raise TypeError(f"the {what} are {name}, and {item!r} is not an integer")
         if not bounds.min <= item <= bounds.max:
             raise _out_of_range(int(item), name, what)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Self
@@ -11,6 +12,7 @@ import numpy as np
 from . import _core, serialization
 from .arguments import as_keys
 from .arrays import framework_of
+from .dtypes import INTEGER_BOUNDS, is_python_integer, read_objects
 from .inference import infer_set
 from .keyed_table import KeyedTable
 from .options import Options
@@ -116,14 +118,18 @@ class HashSet(KeyedTable):
 
     def discard(self, keys: Any) -> None:
         """Removes keys; absent ones are passed over. Does not wait for the GPU."""
-        batch = self._take(keys)
+        batch = self._look_for(keys)
+        if batch is None:
+            return
         self._changes += 1
         self._core.erase(batch.array, None, batch.stream)
         batch.finish()
 
     def remove(self, keys: Any) -> None:
         """Removes keys. Waits. KeyError if any is absent: then nothing is removed."""
-        batch = self._take(keys)
+        batch = self._look_for(keys)
+        if batch is None:
+            raise KeyError(keys)
         self._check_present(batch, keys)
         self._changes += 1
         self._core.erase(batch.array, None, batch.stream)
@@ -164,7 +170,7 @@ class HashSet(KeyedTable):
         """Removes the keys that are not in all others."""
         for other in others:
             keys = self._host_keys()
-            self._drop(keys[~self._like_self(other)._holds(keys)])
+            self._drop(keys[~self._like_self(self._held_keys(other)[0])._holds(keys)])
 
     def difference(self, *others: Any) -> Self:
         """A new set of the keys of this one that are in none of the others."""
@@ -178,7 +184,7 @@ class HashSet(KeyedTable):
             if other is self:
                 self.clear()
             else:
-                self._drop(self._like_self(other)._host_keys())
+                self._drop(self._like_self(self._held_keys(other)[0])._host_keys())
 
     def symmetric_difference(self, other: Any) -> Self:
         """A new set of the keys that are in one of both, not in both."""
@@ -203,15 +209,16 @@ class HashSet(KeyedTable):
 
     def isdisjoint(self, other: Any) -> bool:
         """Have both no key in common? Waits."""
-        return not self._holds(self._like_self(other)._host_keys()).any()
+        return not self._holds(self._like_self(self._held_keys(other)[0])._host_keys()).any()
 
     def issubset(self, other: Any) -> bool:
         """Are all keys of this set in the other? Waits."""
-        return bool(self._like_self(other)._holds(self._host_keys()).all())
+        return bool(self._like_self(self._held_keys(other)[0])._holds(self._host_keys()).all())
 
     def issuperset(self, other: Any) -> bool:
         """Are all keys of the other in this set? Waits."""
-        return bool(self._holds(self._like_self(other)._host_keys()).all())
+        held, complete = self._held_keys(other)
+        return complete and bool(self._holds(self._like_self(held)._host_keys()).all())
 
     def _host_keys(self) -> np.ndarray[Any, Any]:
         return self._host_items(values=False)[0]
@@ -231,6 +238,21 @@ class HashSet(KeyedTable):
             return list(keys) if framework_of(keys).python else keys
         except TypeError:
             return list(keys)
+
+    def _held_keys(self, other: Any) -> tuple[Any, bool]:
+        """The keys of the other that this set can have, and whether these are all: Python's integers know no dtype."""
+        if isinstance(other, HashSet):
+            return other, True
+        keys = self._batch_of(other)
+        if not framework_of(keys).python:
+            return keys, True
+        parts = read_objects(keys)
+        if parts.shape[parts.ndim - len(self._key_shape) :] != self._key_shape:
+            return keys, True  # whoever takes them says what is wrong
+        low, high = INTEGER_BOUNDS[self._key_dtype]
+        rows = parts.reshape(-1, math.prod(self._key_shape))
+        held = [all(not is_python_integer(part) or low <= part <= high for part in row) for row in rows]
+        return parts.reshape(-1, *self._key_shape)[held].tolist(), all(held)
 
     def _like_self(self, other: Any) -> HashSet:
         """The other as a HashSet with keys like these."""

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from .arguments import shape_of
 from .arrays import Shape, framework_of
-from .dtypes import ITEMSIZES, MAX_KEY_BYTES, key_dtype_name
+from .dtypes import ITEMSIZES, MAX_KEY_BYTES, infer_numbers, key_dtype_name, read_numbers
 
 
-def describe(data: Any) -> tuple[str, Shape, str]:
-    """Dtype, shape and device of an array or of Python numbers."""
+def describe(data: Any, what: str, dtype_given: bool) -> tuple[str, Shape, str]:
+    """Dtype, shape and device of an array or of Python numbers; where the dtype is given, theirs may be any."""
     framework = framework_of(data)
     if framework.python:
-        array = np.asarray(data)
+        array = read_numbers(data, what) if dtype_given else infer_numbers(data, what)
         return ("int64" if array.size == 0 else str(array.dtype.name)), array.shape, "cpu"
     borrowed = framework.borrow(data, 0)
     device = "cpu" if borrowed.platform == "cpu" else f"{borrowed.platform}:{borrowed.device_index}"
@@ -24,7 +22,7 @@ def describe(data: Any) -> tuple[str, Shape, str]:
 
 def infer_set(keys: Any, options: dict[str, Any]) -> dict[str, Any]:
     """The constructor's arguments for a set of these keys; those in options stay."""
-    dtype, shape, device = describe(keys)
+    dtype, shape, device = describe(keys, "keys", "key_dtype" in options)
     made = {"key_dtype": dtype, "device": device, **options}
     if "key_shape" not in options:
         made["key_shape"] = _key_shape(shape, made["key_dtype"]) if len(shape) == 2 else ()
@@ -33,8 +31,8 @@ def infer_set(keys: Any, options: dict[str, Any]) -> dict[str, Any]:
 
 def infer(keys: Any, values: Any, options: dict[str, Any]) -> dict[str, Any]:
     """The constructor's arguments for a table of these keys and values; those in options stay."""
-    key_dtype, keys_shape, device = describe(keys)
-    value_dtype, values_shape, value_device = describe(values)
+    key_dtype, keys_shape, device = describe(keys, "keys", "key_dtype" in options)
+    value_dtype, values_shape, value_device = describe(values, "values", "value_dtype" in options)
     made = {
         "key_dtype": key_dtype,
         "value_dtype": value_dtype,
@@ -47,8 +45,12 @@ def infer(keys: Any, values: Any, options: dict[str, Any]) -> dict[str, Any]:
     if "value_shape" not in options:
         key_shape = shape_of(made["key_shape"], "key_shape")
         batch = keys_shape[: len(keys_shape) - len(key_shape)]
-        fits = values_shape[: len(batch)] == batch
-        made["value_shape"] = values_shape[len(batch) :] if fits else values_shape
+        if values_shape and values_shape[: len(batch)] != batch:
+            raise ValueError(
+                f"the keys have shape {keys_shape} and the values {values_shape}: give one value for each key, or "
+                f"value_shape={values_shape} if all keys shall have this one"
+            )
+        made["value_shape"] = values_shape[len(batch) :]
     return made
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from . import _core, serialization
-from .arguments import as_keys, count_of
+from .arguments import KeyOutOfRangeError, as_keys, count_of
 from .arrays import Shape, default_stream
 from .batch import Batch, Output, to_device
 from .export import export, to_host
@@ -73,6 +73,15 @@ class KeyedTable:
     def _take(self, keys: Any) -> Batch:
         """The keys of a call, checked, in the table's memory."""
         return Batch.of_keys(keys, self._key_dtype, self._key_shape, self._core, self._context, self._host)
+
+    def _look_for(self, keys: Any, out: Any = None) -> Batch | None:
+        """The keys of a lookup, as ``_take``; None for a single key that the dtype cannot hold: no table has it."""
+        try:
+            return self._take(keys)
+        except KeyOutOfRangeError:
+            if out is None:
+                return None
+            raise
 
     def _mask(self, batch: Batch, out: Any) -> Output:
         return Output(batch, "bool", batch.shape, out)
@@ -145,8 +154,18 @@ class KeyedTable:
         -------
         bool array of shape ``batch``, of the keys' framework; a bool for a single key. Does not wait for the GPU,
         unless the answer is on the host.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For arrays of other dtypes, or of shapes or devices that do not fit.
+        OverflowError
+            For a list with an integer that the key dtype cannot hold. A single key of that kind is absent, here and in
+            all lookups.
         """
-        batch = self._take(keys)
+        batch = self._look_for(keys, out)
+        if batch is None:
+            return False
         found = self._mask(batch, out)
         self._core.find(batch.array, None, found.array, None, False, batch.stream)
         batch.finish()
@@ -154,7 +173,9 @@ class KeyedTable:
 
     def __contains__(self, key: object) -> bool:
         """Is this one key in the table? Waits. TypeError for a batch of keys: that is ``contains(keys)``."""
-        batch = self._take(key)
+        batch = self._look_for(key)
+        if batch is None:
+            return False
         if batch.shape != ():
             raise TypeError(
                 f"`in` takes one key, and this is a batch of shape {batch.shape}: call contains(keys), which gives "
@@ -178,7 +199,9 @@ class KeyedTable:
         bool array of shape ``batch``: true for exactly one of an erased key's duplicates. Does not wait for the GPU,
         unless the answer is on the host.
         """
-        batch = self._take(keys)
+        batch = self._look_for(keys, out)
+        if batch is None:
+            return False
         erased = self._mask(batch, out)
         self._changes += 1
         self._core.erase(batch.array, erased.array, batch.stream)

@@ -10,7 +10,7 @@ from . import _core
 from .arguments import one_value
 from .arrays import NUMPY, Shape, framework_like, framework_of
 from .batch import Batch, Output, join, take_values
-from .dtypes import is_integer, numpy_dtype, to_python
+from .dtypes import is_integer, numpy_dtype, storage_dtype, to_python
 from .keyed_table import KeyedTable
 from .options import Options
 
@@ -193,7 +193,9 @@ class Operations(KeyedTable):
             answers are on the host.
         """
         out_values, out_found = out_pair(out)
-        batch = self._take(keys)
+        batch = self._look_for(keys, out)
+        if batch is None:
+            return self._absent_value(default), False
         values = self._values(batch, out_values, "out[0]")
         found = Output(batch, "bool", batch.shape, out_found, "out[1]")
         fallback = self._fallback_for(default, batch)
@@ -223,7 +225,9 @@ class Operations(KeyedTable):
             Where the table has no row storage: its values are scalars of up to 8 bytes.
         """
         self._need_rows()
-        batch = self._take(keys)
+        batch = self._look_for(keys, out)
+        if batch is None:
+            return -1
         rows = Output(batch, "int64", batch.shape, out)
         self._core.rows(batch.array, rows.array, batch.stream)
         batch.finish()
@@ -267,11 +271,22 @@ class Operations(KeyedTable):
     @property
     def default(self) -> Any:
         """The value of absent keys: a number, a NumPy array where values have a shape, or None."""
-        if self._default is None:
-            return None
+        return None if self._default is None else self._to_value(self._default)
+
+    def _to_value(self, storage: np.ndarray[Any, Any]) -> Any:
+        """The number or NumPy array that a value's storage stands for."""
         if not self._value_shape:
-            return to_python(self._default, self._value_dtype)
-        return self._default.view(numpy_dtype(self._value_dtype)).copy()
+            return to_python(storage, self._value_dtype)
+        return storage.view(numpy_dtype(self._value_dtype)).copy()
+
+    def _absent_value(self, default: Any) -> Any:
+        """What ``find`` gives for a single key that is absent."""
+        storage = self._default
+        if default is not None:
+            storage = one_value(default, self._value_dtype, self._value_shape, "default")
+        if storage is None:
+            storage = np.zeros(self._value_shape, storage_dtype(self._value_dtype))
+        return self._to_value(storage)
 
 
 def out_pair(out: Any) -> tuple[Any, Any]:

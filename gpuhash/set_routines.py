@@ -7,10 +7,14 @@ import math
 from collections import namedtuple
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from . import _core
-from .arrays import framework_of
+from .arguments import axis_of
+from .arrays import ColumnFramework, Shape, framework_of
 from .batch import Batch, Output, join, to_device
-from .dtypes import encode
+from .columns import split_nulls
+from .dtypes import encode_held, infer_numbers, is_integer, is_python_integer, read_numbers, read_objects
 
 
 class Factorized(NamedTuple):
@@ -32,13 +36,13 @@ def unique(
     """The distinct keys of an array, in order of their first occurrence.
 
     Integers, booleans and complex numbers' parts are compared by value. So are floats: -0.0 equals 0.0, and all NaNs
-    are one key; the key that is given back is the first occurrence, bit for bit.
+    are one key; the key that is given back is the first occurrence, bit for bit. Of booleans all bytes but 0 are True.
 
     Parameters
     ----------
     keys
         An array of any framework, of any dtype that tables take as keys or values, or Python numbers. Used where it
-        lies, on the host or on a GPU.
+        lies, on the host or on a GPU. Columns of pandas, polars and Arrow keep their dtype, and may have no nulls.
     return_inverse
         Give also, for each key, the index of its distinct key.
     return_counts
@@ -47,7 +51,8 @@ def unique(
         Give also the position of each distinct key's first occurrence.
     sorted
         Order the distinct keys ascending, as ``numpy.unique`` does: rows by their first number first, complex numbers
-        by their real part first, NaN last. Costs a sort of the distinct keys.
+        by their real part first, NaN last; of complex numbers with NaN those with a real part first, by that, then
+        those with an imaginary part, by that. Costs a sort of the distinct keys.
     axis
         None: each number is a key, and the array is taken as flat. 0: each entry along the first axis is a key, a row
         of up to 16 bytes.
@@ -70,13 +75,15 @@ def unique(
     Raises
     ------
     TypeError
-        Where ``keys`` is no array of a dtype that tables take.
+        Where ``keys`` is no array of a dtype that tables take, or ``axis`` no integer.
     ValueError
-        For rows of no or more than 16 bytes, another axis, or within the capture of a CUDA graph.
+        For rows of no or more than 16 bytes, another axis, nulls, or within the capture of a CUDA graph.
+    OverflowError
+        For Python integers that no 64-bit dtype holds together.
     MemoryError
         Where there is no room for the results or for temporary memory.
     """
-    batch = Batch.of_array(keys, axis, "keys")
+    batch = Batch.of_array(keys, axis_of(axis), "keys")
     work = _factorize(batch, return_inverse or return_counts)
     found = work.count
     values = Output(batch, batch.array.dtype, (found, *batch.key_shape))
@@ -93,8 +100,8 @@ def unique(
 def factorize(keys: Any, *, axis: int | None = None) -> Factorized:
     """Dense ids for keys: equal keys get equal ids, numbered from 0 in order of first occurrence.
 
-    Like ``pandas.factorize`` with ``use_na_sentinel=False``: NaN is a key like others. Keys are compared as ``unique``
-    compares them.
+    Like ``pandas.factorize`` with ``use_na_sentinel=False``: NaN is a key like others. But nulls of columns of pandas,
+    polars and Arrow have the id -1 and are no key. Keys are compared as ``unique`` compares them.
 
     Parameters
     ----------
@@ -109,9 +116,20 @@ def factorize(keys: Any, *, axis: int | None = None) -> Factorized:
 
     Raises
     ------
-    TypeError, ValueError, MemoryError
+    TypeError, ValueError, OverflowError, MemoryError
         As ``unique``.
     """
+    axis = axis_of(axis)
+    if isinstance(framework_of(keys), ColumnFramework):
+        numbers, nulls = split_nulls(keys)
+        if nulls is not None:
+            codes = np.full(nulls.shape, -1, np.int64)
+            codes[~nulls], uniques = _factorize_keys(numbers, axis)
+            return Factorized(codes, uniques)
+    return _factorize_keys(keys, axis)
+
+
+def _factorize_keys(keys: Any, axis: int | None) -> Factorized:
     batch = Batch.of_array(keys, axis, "keys")
     work = _factorize(batch, groups=True)
     codes = Output(batch, "int64", batch.shape)
@@ -129,7 +147,8 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int |
     elements
         As the keys of ``unique``.
     test_elements
-        An array of the same dtype, on the same device or on the host, or Python numbers.
+        An array of the same dtype, or where the elements are integers of any integer dtype, on the same device or on
+        the host, or Python numbers. Those of another dtype are converted on the host, for which it waits.
     invert
         Tell which are not.
     axis
@@ -138,25 +157,44 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int |
 
     Returns
     -------
-    bool array of the shape of ``elements`` (``[len(elements)]`` with ``axis=0``), of their framework and device.
-    Numbers are compared as by ``unique``, so that NaN is in an array that has NaN. Waits for the GPU where
-    the arrays have about a million keys or more, of which the distinct ones are estimated first.
+    bool array of the shape of ``elements`` (``[len(elements)]`` with ``axis=0``), of their framework and device; a
+    NumPy array for Python numbers. Numbers are compared as by ``unique``, so that NaN is in an array that has NaN, and
+    integers by value: Python's, and those of other dtypes, that the other side's dtype cannot hold are in none of its
+    arrays. Floats in a list take the other side's dtype. Waits for the GPU where the arrays have about a million keys
+    or more, of which the distinct ones are estimated first.
 
     Raises
     ------
     TypeError
-        Where one of the arguments is no array of a dtype that tables take, or their dtypes differ.
+        Where one of the arguments is no array of a dtype that tables take, or their dtypes differ and are not both
+        integers.
     ValueError
         For rows of different shapes, arrays on different devices, and as ``unique``.
     MemoryError
         Where there is no room for the result or for temporary memory.
     """
-    batch = Batch.of_array(elements, axis, "elements")
+    axis = axis_of(axis)
+    held = None
+    if not framework_of(elements).python:
+        batch = Batch.of_array(elements, axis, "elements")
+    elif not framework_of(test_elements).python:
+        batch, held = Batch.of_numbers(elements, axis, "elements", test_elements)
+    else:  # converted like elements of an array, if they are of one dtype
+        try:
+            elements = infer_numbers(elements, "elements")
+        except OverflowError:
+            return _isin_of_integers(elements, test_elements, invert, axis)
+        if elements.dtype.name == "bool" and read_numbers(test_elements, "test_elements").dtype.kind != "b":
+            elements = elements.astype("int64")
+        batch = Batch.of_array(elements, axis, "elements")
     tests = _take_tests(test_elements, batch, axis)
     mask = Output(batch, "bool", batch.shape)
     _core.isin(batch.context, batch.array, tests, math.prod(batch.key_shape), invert, mask.array, batch.stream)
     batch.finish()
-    return mask.result(batch)
+    result = mask.result(batch)
+    if held is not None:
+        result[~(held if axis is None else _held_rows(held))] = invert
+    return result
 
 
 @functools.cache
@@ -169,36 +207,80 @@ def _array(output: Output | None) -> _core.Array | None:
 
 
 def _take_tests(tests: Any, batch: Batch, axis: int | None) -> _core.Array:
-    """The test elements in the batch's memory."""
+    """The test elements in the batch's memory, as numbers of its dtype; those that it cannot hold are left out."""
     what = "test_elements"
     row = batch.key_shape
     dtype = batch.array.dtype
-    host = batch.context.platform == "cpu"
     framework = framework_of(tests)
     if framework.python:
-        tests = encode(tests, dtype, what)
-        if axis == 0 and tests.shape == (0,):
-            tests = tests.reshape(0, *row)
-        array = _core.borrow(tests)
-    else:
-        if framework.private_streams and not host:
-            framework.wait_until_ready(tests)
-        array = framework.borrow(tests, None if host else batch.stream)
-        if array.dtype != dtype:
-            raise TypeError(f"the elements are {dtype} and the {what} {array.dtype}: convert one to the other's dtype")
-    if axis == 0 and array.shape[1:] != row:
-        raise ValueError(
-            f"the {what} have shape {array.shape}, expected {('m', *row)}, rows like those of the elements"
-        )
-    if array.platform != "cpu" and (host or array.device_index != batch.context.device_index):
+        host, held = encode_held(tests, dtype, what)
+        if axis == 0 and host.shape == (0,):
+            host, held = host.reshape(0, *row), held.reshape(0, *row)
+        _check_rows(host.shape, row, axis)
+        return batch.lend(_leave_out(host, held, axis), dtype)
+    on_host = batch.context.platform == "cpu"
+    if framework.private_streams and not on_host:
+        framework.wait_until_ready(tests)
+    array = framework.borrow(tests, None if on_host else batch.stream)
+    _check_rows(array.shape, row, axis)
+    if array.platform != "cpu" and (on_host or array.device_index != batch.context.device_index):
         raise ValueError(
             f"the elements are on {batch.context.device} and the {what} on {array.platform}:{array.device_index}: move "
             "one to the other"
         )
-    array, staged = to_device(array, batch.context, batch.stream, what)
-    if not staged and not host and framework is not batch.framework:
+    if array.dtype != dtype and not (is_integer(dtype) and is_integer(array.dtype)):
+        raise TypeError(f"the elements are {dtype} and the {what} {array.dtype}: convert one to the other's dtype")
+    if array.platform != "cpu" and framework is not batch.framework:
         join(batch, framework, tests)
-    return array
+    if array.dtype != dtype:
+        host = np.empty(array.shape, array.dtype)
+        batch.context.copy(_core.borrow(host), array, batch.stream)
+        return batch.lend(_as_integers(host, dtype, axis), dtype)
+    return to_device(array, batch.context, batch.stream, what)[0]
+
+
+def _check_rows(shape: Shape, row: Shape, axis: int | None) -> None:
+    if axis == 0 and shape[1:] != row:
+        raise ValueError(
+            f"the test_elements have shape {shape}, expected {('m', *row)}, rows like those of the elements"
+        )
+
+
+def _as_integers(numbers: np.ndarray[Any, Any], dtype: str, axis: int | None) -> np.ndarray[Any, Any]:
+    """Integers as those of another dtype, without those that it cannot hold."""
+    theirs, ours = np.iinfo(numbers.dtype), np.iinfo(dtype)
+    held = np.logical_and(numbers >= max(theirs.min, ours.min), numbers <= min(theirs.max, ours.max))
+    return _leave_out(numbers, held, axis).astype(dtype, order="C")
+
+
+def _leave_out(numbers: np.ndarray[Any, Any], held: np.ndarray[Any, Any], axis: int | None) -> np.ndarray[Any, Any]:
+    """The numbers that are held, ``[m]``, or with ``axis=0`` the rows of such alone, ``[m, *row]``."""
+    kept: np.ndarray[Any, Any] = numbers[held if axis is None else _held_rows(held)]
+    return kept
+
+
+def _held_rows(held: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.asarray(held.reshape(len(held), math.prod(held.shape[1:])).all(axis=1))
+
+
+def _isin_of_integers(elements: Any, tests: Any, invert: bool, axis: int | None) -> np.ndarray[Any, Any]:
+    """As isin, of Python integers that no dtype holds together, by Python's own sets."""
+    numbers, others = read_objects(elements), read_objects(tests)
+    for what, array in (("elements", numbers), ("test_elements", others)):
+        for item in array.flat:
+            if not is_python_integer(item):
+                raise TypeError(
+                    f"the {what} hold {item!r}, and the elements integers beyond 64 bits: give integers alone"
+                )
+    if axis is None:
+        members = {int(item) for item in others.flat}
+        found = [int(item) in members for item in numbers.flat]
+        return np.array(found, bool).reshape(numbers.shape) ^ invert
+    if others.shape == (0,):
+        others = others.reshape(0, *numbers.shape[1:])
+    _check_rows(others.shape, numbers.shape[1:], axis)
+    rows = {tuple(row.flat) for row in others}
+    return np.array([tuple(row.flat) in rows for row in numbers], bool) ^ invert
 
 
 def _factorize(batch: Batch, groups: bool) -> _core.Factorization:

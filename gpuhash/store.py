@@ -6,11 +6,9 @@ import sys
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
-import numpy as np
-
 from . import _core
 from .arrays import NUMPY, Framework, NumPyFramework, framework_like, framework_of, gpu_of
-from .dtypes import ITEMSIZES
+from .dtypes import ITEMSIZES, read_numbers
 
 _HOST_ALIGNMENT = 64  # TensorFlow ends the process below it, and JAX copies
 
@@ -56,7 +54,7 @@ class TensorStore(MutableMapping[str, Any]):
         _check_name(name)
         framework = framework_of(tensor)
         if isinstance(framework, NumPyFramework) and framework is not NUMPY:
-            tensor, framework = _as_numpy(tensor), NUMPY
+            tensor, framework = read_numbers(tensor, "numbers"), NUMPY
         if framework.name == "tensorflow" and _save_by_tensorflow(name, tensor):
             return
         index = gpu_of(tensor, framework)
@@ -177,13 +175,6 @@ def _describe(name: str) -> str:
     if found is None:
         return f"{name!r} (deleted)"
     return f"{name!r} ({found.dtype or found.framework} {list(found.shape)} on {found.device})"
-
-
-def _as_numpy(numbers: Any) -> np.ndarray[Any, Any]:
-    try:
-        return np.asarray(numbers)
-    except ValueError as error:
-        raise ValueError(f"the nested sequences are of unequal lengths: {error}") from None
 
 
 def _save_by_tensorflow(name: str, tensor: Any) -> bool:

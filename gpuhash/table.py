@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence, Sized
 from typing import Any, Self
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from . import _core, serialization
 from .arguments import as_keys
 from .arrays import framework_of
-from .batch import take_values
+from .batch import Batch, take_values
 from .dtypes import comparable, dtype_name, storage_dtype
 from .export import to_host
 from .inference import infer
@@ -68,10 +68,11 @@ class HashTable(Operations):
 
     Keys have the shape ``[*batch, *key_shape]``, with any number of batch dimensions, and values and masks ``[*batch,
     *value_shape]`` and ``[*batch]``. Arrays have exactly the table's dtypes; Python numbers and lists are converted. A
-    Python number, or for vector keys a tuple, is one key, answered by Python numbers. Outputs are of the keys'
-    framework, on GPUs from its allocator, on its current stream; PyTorch's on the host may be such that ``resize_()``
-    cannot lengthen them. Lists are answered by NumPy arrays. Host arrays given to a GPU table are copied there, and
-    answered on the host: then the host waits for the GPU, as it does where the table has to grow.
+    Python number, or for vector keys a tuple, is one key, answered by Python numbers; one that the key dtype cannot
+    hold is absent. Columns of pandas, polars and Arrow may have no nulls. Outputs are of the keys' framework, on GPUs
+    from its allocator, on its current stream; PyTorch's on the host may be such that ``resize_()`` cannot lengthen
+    them. Lists are answered by NumPy arrays. Host arrays given to a GPU table are copied there, and answered on the
+    host: then the host waits for the GPU, as it does where the table has to grow.
 
     Raises
     ------
@@ -127,14 +128,24 @@ class HashTable(Operations):
         Parameters
         ----------
         keys
-            An array or list of keys, or a mapping alone. Two-dimensional keys ``[n, k]`` with values of length n are n
-            vector keys, unless ``key_shape=`` says otherwise.
+            An array or list of keys, or a mapping or another table alone. Two-dimensional keys ``[n, k]`` with values
+            of length n are n vector keys, unless ``key_shape=`` says otherwise.
         values
             An array or list of values, or one value for all keys.
         **options
             As for the constructor, with ``key_dtype`` and ``value_dtype``; those given are not inferred.
+
+        Raises
+        ------
+        TypeError, OverflowError
+            Where there is no dtype for the keys or values, such as for strings, or integers of more than 64 bits.
+        ValueError
+            Where there are more or fewer values than keys, unless ``value_shape=`` says that these are one value.
         """
-        if values is None and isinstance(keys, Mapping):
+        if values is None and isinstance(keys, HashTable):
+            options = {"key_shape": keys.key_shape, "value_shape": keys.value_shape, **options}
+            keys, values = keys.items(like="buffer")
+        elif values is None and isinstance(keys, Mapping):
             keys, values = list(keys.keys()), list(keys.values())
         elif values is None:
             raise TypeError("from_items takes keys and values, or a mapping alone")
@@ -170,7 +181,11 @@ class HashTable(Operations):
         KeyError
             With the number of absent keys and some of them, unless the table has a ``default=``.
         """
-        batch = self._take(keys)
+        batch = self._look_for(keys)
+        if batch is None:
+            if self._default is None:
+                raise KeyError(keys)
+            return self.default
         values = self._values(batch)
         fallback = self._fallback
         missing = self._core.find(batch.array, values.array, None, fallback, fallback is None, batch.stream)
@@ -181,7 +196,9 @@ class HashTable(Operations):
 
     def __delitem__(self, keys: Any) -> None:
         """Erases keys. Waits. KeyError if any is absent: then nothing is erased."""
-        batch = self._take(keys)
+        batch = self._look_for(keys)
+        if batch is None:
+            raise KeyError(keys)
         self._check_present(batch, keys)
         self._changes += 1
         self._core.erase(batch.array, None, batch.stream)
@@ -192,7 +209,10 @@ class HashTable(Operations):
         return self._export(like, keys=False)[0]
 
     def items(self, like: Any = None) -> tuple[Any, Any]:
-        """All keys and values, in the same order; ``like`` as for ``keys()``. Waits."""
+        """All keys and values, in the same order; ``like`` as for ``keys()``. Waits.
+
+        These are two arrays and no pairs, unlike a dict's: ``zip(table, table.values().tolist())`` gives pairs.
+        """
         keys, values = self._export(like)
         return keys, values
 
@@ -210,7 +230,9 @@ class HashTable(Operations):
         ValueError
             For a batch, where neither is given.
         """
-        batch = self._take(keys)
+        batch = self._look_for(keys, out)
+        if batch is None:
+            return self.default if default is None else default
         values = self._values(batch, out)
         if batch.scalar:
             missing = self._core.find(batch.array, values.array, None, None, True, batch.stream)
@@ -219,10 +241,23 @@ class HashTable(Operations):
             return values.result(batch)
         fallback = self._fallback_for(default, batch)
         if fallback is None:
-            raise ValueError("get(keys) of a batch needs a default for absent keys: give one here or to the table")
+            raise ValueError(
+                "get(keys) of a batch needs a default for absent keys: give one here or to the table"
+                + self._hint_of_single_key(batch, keys)
+            )
         self._core.find(batch.array, values.array, None, fallback, False, batch.stream)
         batch.finish()
         return values.result(batch)
+
+    def _hint_of_single_key(self, batch: Batch, keys: Any) -> str:
+        """What to do where one key came as an array or a list, which are batches."""
+        if batch.shape:
+            return ""
+        single = f"a tuple, as {(0,) * self._key_shape[0]}" if self._key_shape else "a Python integer"
+        return (
+            f". A {type(keys).__name__} of one key is a batch, too: to be answered by None, give a single key, which "
+            f"is {single}"
+        )
 
     def setdefault(self, keys: Any, default: Any = None, out: Any = None) -> Any:
         """Inserts ``default`` for the keys that are absent, and gives the values of all.
@@ -251,9 +286,13 @@ class HashTable(Operations):
         Absent keys get ``default``, as for ``get``; without it they are a KeyError, also where the table has a default,
         and nothing is erased. All of a key's duplicates get its value. ``out`` as for ``get``.
         """
-        batch = self._take(keys)
-        values = self._values(batch, out)
         needed = default is _NO_DEFAULT
+        batch = self._look_for(keys, out)
+        if batch is None:
+            if needed:
+                raise KeyError(keys)
+            return default
+        values = self._values(batch, out)
         if needed and values.given:
             self._check_present(batch, keys)  # before anything is written
         if needed or batch.scalar:
@@ -265,7 +304,10 @@ class HashTable(Operations):
         else:
             fallback = self._fallback_for(default, batch)
             if fallback is None:
-                raise ValueError("pop(keys, None) of a batch: give a value as the default of absent keys")
+                raise ValueError(
+                    "pop(keys, None) of a batch: give a value as the default of absent keys"
+                    + self._hint_of_single_key(batch, keys)
+                )
             self._core.find(batch.array, values.array, None, fallback, False, batch.stream)
         popped = values.result(batch)
         self._changes += 1
@@ -287,10 +329,16 @@ class HashTable(Operations):
         Parameters
         ----------
         other
-            A mapping; a table of the same dtypes and shapes, on any device; an iterable of pairs, of which the last
-            of a key wins; or a tuple of an array of keys and one of values, which may be two arguments as well.
+            A mapping; a table of the same dtypes and shapes, on any device; an iterable of pairs, tuples or lists, of
+            which the last of a key wins; or an array of keys and one of values, as two arguments or as a tuple or list
+            of both, such as what ``items()`` gives.
 
         Waits where ``other`` is a table; else it waits, and in any case raises, as ``table[keys] = values``.
+
+        Raises
+        ------
+        TypeError
+            Where ``other`` is a single array: its rows might be pairs as well as keys and values.
         """
         if values is not _NO_DEFAULT:
             self._assign(other, values)
@@ -298,16 +346,20 @@ class HashTable(Operations):
             self._merge(other)
         elif isinstance(other, KeyedTable):
             raise TypeError(f"a {type(other).__name__} has no values: give a table, a mapping, pairs or arrays")
-        elif isinstance(other, tuple) and len(other) == 2 and not any(framework_of(part).python for part in other):
-            self._assign(*other)
+        elif isinstance(other, Mapping) or hasattr(other, "keys"):
+            keys = list(other.keys())
+            self._assign_all(keys, [other[key] for key in keys])
         else:
-            keys, items = _columns(other)
-            if keys:
-                self._assign(self._batch_of(keys), items)
+            parts = _parts(other)
+            if len(parts) == 2 and all(map(_is_array, parts)):
+                self._assign(*parts)
+            else:
+                self._assign_all(*_columns(parts))
 
-    def _batch_of(self, keys: list[Any]) -> Any:
-        """Keys of a dict as one batch."""
-        return [tuple(key) for key in keys] if self._key_shape else keys
+    def _assign_all(self, keys: list[Any], values: list[Any]) -> None:
+        """Assigns the keys and values of a dict."""
+        if keys:
+            self._assign([tuple(key) for key in keys] if self._key_shape else keys, values)
 
     def __eq__(self, other: object) -> bool:
         """Has the other, a table on any device or a mapping, the same items? Waits.
@@ -400,18 +452,51 @@ class HashTable(Operations):
         return table
 
 
-def _columns(other: Any) -> tuple[list[Any], list[Any]]:
-    """Keys and values of a mapping or an iterable of pairs; the last pair of a key wins."""
-    if isinstance(other, Mapping) or hasattr(other, "keys"):
-        keys = list(other.keys())
-        return keys, [other[key] for key in keys]
-    if not isinstance(other, Iterable):
-        raise TypeError(f"a {type(other).__name__} has no items: give a table, a mapping, pairs or arrays")
-    pairs = list(other)
-    if any(len(pair) != 2 for pair in pairs):
-        raise ValueError("update takes pairs of a key and its value")
+# Counter, pandas.Series and others ask for a mapping, and would take a table for a sequence of its keys. They read
+# keys() and values(), or look keys up. Not by inheritance, whose views and items() are not those of arrays.
+MutableMapping.register(HashTable)
+
+
+def _is_array(part: object) -> bool:
+    """Is it an array of any framework? Python numbers and sequences, and what they may hold, are none."""
     try:
-        items = dict(pairs)
-    except TypeError:  # keys that are arrays or lists
-        items = {tuple(key): value for key, value in pairs}
+        framework = framework_of(part)
+    except TypeError:
+        return False
+    return not framework.python
+
+
+def _parts(other: Any) -> list[Any]:
+    """What is in an iterable of pairs, or of an array of keys and one of values."""
+    if _is_array(other):
+        raise TypeError(
+            f"update got a single {type(other).__name__}, whose rows might be pairs as well as keys and values: give "
+            "update(keys, values)"
+        )
+    if isinstance(other, (str, bytes)) or not isinstance(other, Iterable):
+        raise TypeError(f"a {type(other).__name__} has no items: give a table, a mapping, pairs or arrays")
+    return list(other)
+
+
+def _columns(pairs: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Keys and values of pairs, the last one of a key."""
+    items: dict[Any, Any] = {}
+    for pair in pairs:
+        # Not an array: where there are two of length 2, they may be keys and values as well.
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            length = f" of {len(pair)}" if isinstance(pair, Sized) else ""
+            raise ValueError(
+                f"update takes pairs, tuples or lists of a key and its value, and met a {type(pair).__name__}{length}: "
+                "give keys and values apart, as in update(keys, values)"
+            )
+        items[_hashable(pair[0])] = pair[1]
     return list(items.keys()), list(items.values())
+
+
+def _hashable(key: Any) -> Any:
+    """A key as Python's own numbers: of arrays' hashes and equality every framework has another notion."""
+    if isinstance(key, int):
+        return key
+    if _is_array(key) or isinstance(key, np.generic):
+        key = key.tolist() if hasattr(key, "tolist") else np.asarray(key).tolist()
+    return tuple(key) if isinstance(key, (list, tuple)) else key

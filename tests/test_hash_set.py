@@ -115,6 +115,37 @@ def test_comparisons(device):
         hash(a)
 
 
+def test_integers_that_the_dtype_cannot_hold_are_in_no_set(device):
+    model = {0, 5, 255}
+    made = HashSet.from_keys(np.array(sorted(model), np.uint8), device=device)
+    for other in ({5, 256, -1, 2**64}, {0, 5, 255, 256}, {2**64}, {5}, set()):
+        assert (made & other) == (model & other)
+        assert (made - other) == (model - other)
+        assert (made <= other) == (model <= other)
+        assert (made >= other) == (model >= other)
+        assert (made == other) == (model == other)
+        assert made.isdisjoint(other) == model.isdisjoint(other)
+        assert made.issuperset(list(other)) == model.issuperset(other)
+    for key in (256, -1, 2**64):
+        assert key not in made
+        made.discard(key)
+        with pytest.raises(KeyError, match=str(key)):
+            made.remove(key)
+        for call in (made.add, made.update):
+            with pytest.raises(OverflowError, match=str(key)):
+                call(key if call == made.add else {key})
+        with pytest.raises(OverflowError, match=str(key)):
+            made ^= {5, key}
+    assert made == model
+    assert made.issuperset([[0, 5], [255, 0]])
+    assert not made.issuperset([[0, 5], [255, 256]])
+    assert made.difference([[0, 256], [7, 7]]) == {5, 255}
+    assert made.issuperset([])
+    pairs = HashSet.from_keys([(1, 2), (3, 4)], device=device)
+    assert not pairs >= {(1, 2), (1, 2**64)}
+    assert pairs & {(1, 2), (1, 2**64)} == {(1, 2)}
+
+
 def test_update_copy_clear(device):
     made = HashSet.from_keys([1, 2], device=device)
     made.update([3], np.array([4, 5]), HashSet.from_keys([6]), {7})

@@ -115,6 +115,10 @@ BAD_KEYS = {
     "float-list": (lambda: [1.5, 2.5], TypeError, None),
     "ragged-list": (lambda: [[1, 2], [3]], (TypeError, ValueError), None),
     "slice": (lambda: slice(0, 3), TypeError, None),
+    "string": (lambda: "a", TypeError, "number|hash"),
+    "bytes": (lambda: b"a", TypeError, "numbered"),
+    "list-of-strings": (lambda: ["a", "b", "c"], TypeError, "numbered"),
+    "array-of-strings": (lambda: np.array(["a", "b", "c"]), TypeError, "factorize"),
 }
 
 
@@ -241,6 +245,39 @@ BAD_OPTIONS = {
 def test_bad_options(options, error):
     with pytest.raises(error):
         HashTable("int64", "float32", **options)
+
+
+BAD_DTYPES = {
+    "tuple": (("int32", "int64"), r"\('int32', 'int64'\).*key_shape"),
+    "list": (["int32", "int32"], "key_shape"),
+    "structure": ([("a", "int32")], "key_shape"),
+    "string": (str, "numbered"),
+    "strings": ("U8", "numbered"),
+    "object": (object, "is not supported"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_DTYPES)
+def test_dtypes_that_are_none(kind):
+    dtype, hint = BAD_DTYPES[kind]
+    with pytest.raises(TypeError, match=hint):
+        HashTable(dtype, "float32")
+    with pytest.raises(TypeError, match=hint):
+        HashTable("int64", dtype)
+
+
+def test_from_items_of_strings_says_what_to_do():
+    for keys in ({"a": 1}, ["a"], "a", np.array(["a"])):
+        with pytest.raises(TypeError, match=r"numbered|factorize"):
+            HashTable.from_items(keys) if isinstance(keys, dict) else HashTable.from_items(keys, [1])
+
+
+def test_views_of_a_dict_are_sequences(device):
+    table = HashTable("int64", "int64", device=device)
+    model = {1: 10, 2: 20}
+    table[model.keys()] = model.values()
+    assert table == model
+    assert table.contains(model.keys()).all()
 
 
 def test_sets_refuse_bad_keys_too(device):

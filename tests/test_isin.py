@@ -100,8 +100,113 @@ def test_python_numbers(native):
     assert to_numpy(gpuhash.isin(keys, [(4, 1)], axis=0)).tolist() == [False, True]
     assert not to_numpy(gpuhash.isin(keys, [], axis=0)).any()
     assert gpuhash.isin([1, 2, 3], [2]).tolist() == [False, True, False]
-    with pytest.raises(OverflowError, match="int32"):
-        gpuhash.isin(keys, [1 << 40])
+    assert not to_numpy(gpuhash.isin(keys, [1 << 40, -(1 << 80)])).any()
+
+
+INTEGERS = {dtype: np.iinfo(dtype) for dtype in KEY_DTYPES}
+
+
+def of_every_range(dtype: str) -> np.ndarray:
+    """The limits of all integer dtypes and numbers beside them, as far as the dtype has them."""
+    limits = {bound + step for info in INTEGERS.values() for bound in (info.min, info.max) for step in (-1, 0, 1)}
+    numbers = sorted(number for number in {*limits, 2**53, 2**53 + 1} if number in range(*bounds_of(dtype)))
+    return np.array(numbers, dtype)
+
+
+def bounds_of(dtype: str) -> tuple[int, int]:
+    return int(INTEGERS[dtype].min), int(INTEGERS[dtype].max) + 1
+
+
+@pytest.mark.parametrize("dtype", KEY_DTYPES)
+@pytest.mark.parametrize("test_dtype", KEY_DTYPES)
+def test_integers_of_two_dtypes_compare_by_value(native, dtype, test_dtype):
+    elements, tests = of_every_range(dtype), of_every_range(test_dtype)[::2].copy()
+    members = set(tests.tolist())
+    wanted = [number in members for number in elements.tolist()]
+    for invert in (False, True):
+        mask = gpuhash.isin(native.array(elements), native.array(tests), invert=invert)
+        assert native.owns(mask)
+        assert to_numpy(mask).tolist() == [found != invert for found in wanted]
+    rows, test_rows = np.stack([elements, elements[::-1]], axis=1), np.stack([tests, tests[::-1]], axis=1)
+    if rows[0].nbytes <= 16:
+        members = set(map(tuple, test_rows.tolist()))
+        mask = gpuhash.isin(native.array(rows), native.array(test_rows), axis=0)
+        assert to_numpy(mask).tolist() == [tuple(row) in members for row in rows.tolist()]
+
+
+def test_host_tests_of_another_dtype_go_to_the_gpu(torch_cuda):
+    elements = torch_cuda.arange(10, dtype=torch_cuda.int32, device="cuda")
+    mask = gpuhash.isin(elements, np.array([3, 2**40]))
+    assert mask.device.type == "cuda"
+    assert to_numpy(mask).tolist() == [number == 3 for number in range(10)]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "uint64"])
+def test_lists_on_either_side(native, dtype):
+    numbers = [-(2**64), -(2**63) - 1, -(2**63), -129, -128, -1, 0, 1, 127, 128, 255, 256, 2**63, 2**63 + 1, 2**64]
+    array = of_every_range(dtype)
+    held = set(array.tolist())
+    for invert in (False, True):
+        mask = gpuhash.isin(numbers, native.array(array), invert=invert)
+        assert mask.tolist() == [(number in held) != invert for number in numbers]
+        mask = gpuhash.isin(native.array(array), numbers, invert=invert)
+        assert to_numpy(mask).tolist() == [(number in numbers) != invert for number in array.tolist()]
+    if array.itemsize == 8:
+        rows = [(number, 1) for number in numbers]
+        array = np.stack([array, np.ones_like(array)], axis=1)
+        mask = gpuhash.isin(rows, native.array(array), axis=0)
+        assert mask.tolist() == [number in held for number in numbers]
+        mask = gpuhash.isin(native.array(array), rows, axis=0)
+        assert to_numpy(mask).tolist() == [number in numbers for number in array[:, 0].tolist()]
+    assert gpuhash.isin([], native.array(array)).tolist() == []
+    assert gpuhash.isin(5, native.array(array)).shape == ()
+
+
+@pytest.mark.parametrize(
+    ("elements", "tests"),
+    [
+        ([2**63 + 1, -1], [2**63]),
+        ([2**63 + 1, -1], [2**63 + 1]),
+        ([2**63 + 1, 2**63], [2**63, -1]),
+        ([2**64, 5], [5, 2**64 + 1]),
+        ([1, 2**63], [2**64, 2**63, -1]),
+        ([1, 2, 3], [2**63, 3]),
+        ([True, False], [1]),
+        ([True, False], []),
+        ([2, 3], [True, 3]),
+        ([0.5, 2.0**53], [2**53 + 1, 0.5]),
+        ([], [2**64]),
+        ([2**63 + 1, -1], []),
+    ],
+    ids=str,
+)
+def test_two_lists_compare_as_in_python(elements, tests):
+    for invert in (False, True):
+        mask = gpuhash.isin(elements, tests, invert=invert)
+        assert mask.dtype == bool
+        assert mask.tolist() == [(element in tests) != invert for element in elements]
+    if elements:
+        rows, test_rows = [(element, 1) for element in elements], [(test, 1) for test in tests]
+        mask = gpuhash.isin(rows, test_rows, axis=0)
+        assert mask.tolist() == [row in test_rows for row in rows]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_integers_that_floats_would_round(native, dtype):
+    """2^53 + 1 is in no array of floats, and what is rounded to is not found in its stead."""
+    elements = np.array([2.0**60, 1.0, 0.5, 3.0], numpy_dtype(dtype) if dtype != "float16" else "float32")
+    numbers = [2**60 + 1, 1, 3, 10**400]
+    array = native.array(elements)
+    assert to_numpy(gpuhash.isin(array, numbers)).tolist() == [False, True, False, True]
+    assert gpuhash.isin(numbers, array).tolist() == [False, True, True, False]
+    assert to_numpy(gpuhash.isin(array, [2**60, 0.5])).tolist() == [True, False, True, False]
+
+
+def test_a_list_of_elements_against_the_gpu(torch_cuda):
+    tests = torch_cuda.arange(3, device="cuda")
+    mask = gpuhash.isin([2, 3, 2**70], tests)
+    assert isinstance(mask, np.ndarray)
+    assert mask.tolist() == [True, False, False]
 
 
 def test_host_test_elements_go_to_the_gpu(torch_cuda):
@@ -128,7 +233,12 @@ def test_two_frameworks_on_the_gpu(torch_cuda):
 
 
 BAD = {
-    "dtypes": (lambda: (np.arange(3), np.arange(3, dtype=np.int32)), TypeError, "int64 and the test_elements int32"),
+    "dtypes": (lambda: (np.arange(3), np.arange(3.0)), TypeError, "int64 and the test_elements float64"),
+    "floats": (lambda: (np.arange(3.0), np.arange(3, dtype=np.float32)), TypeError, "float64 and .* float32"),
+    "bools": (lambda: (np.arange(3), np.ones(3, bool)), TypeError, "int64 and the test_elements bool"),
+    "floats-beside-large-integers": (lambda: ([2**63 + 1, -1], [0.5]), TypeError, "0.5"),
+    "axis-false": (lambda: (np.arange(3), np.arange(3), False), TypeError, "axis=False"),
+    "axis-float": (lambda: (np.arange(3), np.arange(3), 0.0), TypeError, "axis=0.0"),
     "floats-among-integers": (lambda: (np.arange(3), [1.5]), TypeError, "without loss|not an integer"),
     "text": (lambda: (np.arange(3), "abc"), TypeError, None),
     "none": (lambda: (np.arange(3), None), TypeError, None),
@@ -138,8 +248,9 @@ BAD = {
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_input(kind):
     make, error, hint = BAD[kind]
+    elements, tests, *axis = make()
     with pytest.raises(error, match=hint):
-        gpuhash.isin(*make())
+        gpuhash.isin(elements, tests, axis=axis[0] if axis else None)
 
 
 def test_rows_of_different_shapes():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import collections
 import copy
+from collections.abc import Mapping, MutableMapping
 
 import numpy as np
+import pandas as pd
 import pytest
 from support.frameworks import Framework, to_numpy
-from support.samples import as_dict, items_of, random_keys, random_values, same_bytes
+from support.samples import KEY_DTYPES, as_dict, items_of, random_keys, random_values, same_bytes
 
-from gpuhash import HashTable
+from gpuhash import HashSet, HashTable
 
 MODEL = {5: 1.5, -7: 2.5, 0: -1.0, 2**62: 8.0}
 
@@ -208,5 +211,237 @@ def test_tables_have_no_order_to_reverse(device):
         reversed(table_of(MODEL, device))
 
 
-def test_dict_of_a_table():
-    assert dict(table_of(MODEL)) == MODEL
+def test_a_table_is_a_mapping_for_those_who_ask(device):
+    table = table_of(MODEL, device).to("cpu")  # PyTorch's tensors, which keys() of a GPU table are, hash by identity
+    assert isinstance(table, Mapping)
+    assert isinstance(table, MutableMapping)
+    assert not isinstance(HashSet("int64"), Mapping)
+    assert dict(table) == MODEL
+    assert dict(collections.ChainMap(table, {1: 1.0})) == {1: 1.0, **MODEL}
+    assert collections.Counter(table) == collections.Counter(MODEL)
+    counter = collections.Counter()
+    counter.update(table)
+    assert counter[5] == MODEL[5]
+    assert dict(collections.abc.ItemsView(table)) == MODEL
+
+
+@pytest.mark.parametrize("value_dtype", ["int64", "float32", "bool", "uint8"])
+@pytest.mark.parametrize("model", [{1: 1, 2: 0, 7: 1}, {1: 1, 2: 0}, {3: 1}, {}], ids=len)
+def test_series_map(model, value_dtype):
+    """Tables of two items are those whose items() could be taken for a pair."""
+    table = HashTable("int64", value_dtype)
+    table.update({key: bool(value) if value_dtype == "bool" else value for key, value in model.items()})
+    keys = pd.Series([1, 2, 3], index=[10, 20, 30])
+    mapped = keys.map(table)
+    wanted = keys.map(dict(table))
+    assert mapped.index.tolist() == [10, 20, 30]
+    assert mapped.isna().tolist() == [key not in model for key in keys]
+    assert mapped.dropna().tolist() == [model[key] for key in keys if key in model]
+    assert wanted.isna().equals(mapped.isna())
+    assert pd.Index([2, 1, 4]).map(table).isna().tolist() == [key not in model for key in (2, 1, 4)]
+    assert pd.Series(table).to_dict() == model
+
+
+def test_series_map_of_rows():
+    table = HashTable("int64", "float32", value_shape=(2,))
+    table[[1, 2]] = [[1, 2], [3, 4]]
+    mapped = pd.Series([2, 3]).map(table)
+    assert mapped[0].tolist() == [3, 4]
+    assert np.isnan(mapped[1])
+
+
+def test_series_of_polars_replaced():
+    pl = pytest.importorskip("polars")
+    table = table_of({1: 1.5, 2: 2.5})
+    assert pl.Series([2, 1]).replace_strict(table).to_list() == [2.5, 1.5]
+
+
+def test_vector_keys_of_a_mapping_have_no_hash():
+    table = HashTable("int32", "int64", key_shape=(2,))
+    table[[[1, 2], [3, 4]]] = [5, 6]
+    with pytest.raises(TypeError, match="unhashable"):
+        dict(table)
+    assert dict(zip(table, table.values().tolist(), strict=True)) == {(1, 2): 5, (3, 4): 6}
+
+
+def test_from_items_of_a_table(device):
+    for key_shape, value_shape in [((), ()), ((2,), ()), ((2,), (3,))]:
+        table = HashTable("int16", "bfloat16", key_shape=key_shape, value_shape=value_shape, device=device)
+        table[np.arange(20, dtype=np.int16).reshape(-1, *key_shape)] = 1.5
+        made = HashTable.from_items(table, max_load_factor=0.5)
+        assert made == table
+        assert (made.key_shape, made.value_shape, made.device) == (key_shape, value_shape, table.device)
+        assert made.max_load_factor == 0.5
+
+
+@pytest.mark.parametrize(
+    ("keys", "values"),
+    [
+        ([1, 2], [7, 8, 9]),
+        ([1, 2, 3], [7, 8]),
+        ([1, 2], [[7, 8, 9]]),
+        (np.arange(100_000), np.arange(99_999)),
+        (np.arange(6).reshape(3, 2), np.arange(2)),
+        ([], [1]),
+    ],
+    ids=["one-more", "one-less", "rows", "many", "vectors", "none"],
+)
+def test_from_items_of_different_lengths(keys, values):
+    with pytest.raises(ValueError, match=r"value_shape="):
+        HashTable.from_items(keys, values)
+
+
+def test_from_items_of_one_value_for_all(device):
+    table = HashTable.from_items([1, 2], [7, 8, 9], value_shape=(3,), device=device)
+    assert table.value_shape == (3,)
+    assert table[[1, 2]].tolist() == [[7, 8, 9]] * 2
+    assert HashTable.from_items([1, 2], 7, device=device) == {1: 7, 2: 7}
+
+
+def test_from_items_keeps_integers(device):
+    table = HashTable.from_items([1, 2], [2**63 + 1, 5], device=device)
+    assert table.value_dtype == "uint64"
+    assert table == {1: 2**63 + 1, 2: 5}
+    assert HashTable.from_items({2**64 - 1: 1, 0: 2}, device=device) == {2**64 - 1: 1, 0: 2}
+    with pytest.raises(OverflowError, match=r"-1|9223372036854775809"):
+        HashTable.from_items([1, 2], [2**63 + 1, -1])
+    table = HashTable.from_items([1, 2], [2**63 + 1, -1], value_dtype="float32", device=device)
+    assert table == {1: 2.0**63, 2: -1.0}
+
+
+UPDATES = {
+    "mapping": (lambda: {1: 10, 2: 20}, {1: 10, 2: 20}),
+    "pairs": (lambda: [(1, 10), (2, 20), (1, 30)], {1: 30, 2: 20}),
+    "two-pairs": (lambda: [(1, 10), (2, 20)], {1: 10, 2: 20}),
+    "two-lists": (lambda: [[1, 10], [2, 20]], {1: 10, 2: 20}),
+    "two-tuples": (lambda: ((1, 10), (2, 20)), {1: 10, 2: 20}),
+    "dict-items": (lambda: {1: 10, 2: 20}.items(), {1: 10, 2: 20}),
+    "generator": (lambda: ((number, 10 * number) for number in (1, 2, 3)), {1: 10, 2: 20, 3: 30}),
+    "numpy-numbers": (lambda: [(np.int64(1), np.int64(10)), (np.int64(1), np.int64(20))], {1: 20}),
+    "arrays-of-one-number": (lambda: [(np.array(1), np.array(10)), (np.array(1), np.array(20))], {1: 20}),
+    "series": (lambda: pd.Series([10, 20], index=[1, 2]), {1: 10, 2: 20}),
+    "two-arrays": (lambda: (np.array([1, 2]), np.array([10, 20])), {1: 10, 2: 20}),
+    "list-of-two-arrays": (lambda: [np.array([1, 2]), np.array([10, 20])], {1: 10, 2: 20}),
+    "list-of-items": (lambda: list(table_of({1: 10, 2: 20}).items()), None),
+    "two-columns": (lambda: [pd.Series([1, 2]), pd.Series([10, 20])], {1: 10, 2: 20}),
+    "nothing": (list, {}),
+}
+
+
+@pytest.mark.parametrize("kind", UPDATES)
+def test_update(device, kind):
+    make, model = UPDATES[kind]
+    table = HashTable("int64", "float64" if model is None else "int64", device=device)
+    table.update(make())
+    assert table == ({1: 10, 2: 20} if model is None else model)
+
+
+def test_update_with_the_items_of_tables_of_every_size(native):
+    for size in (1, 2, 3):
+        table = HashTable("int64", "int64", device=native.table_device)
+        table[native.array(np.arange(size))] = native.array(np.arange(size) + 100)
+        for items in (table.items(), list(table.items())):
+            other = HashTable("int64", "int64", device=native.table_device)
+            other.update(items)
+            assert other == {number: number + 100 for number in range(size)}
+
+
+def test_update_with_tensors_as_pairs():
+    torch = pytest.importorskip("torch")
+    table = HashTable("int64", "int64")
+    table.update([(torch.tensor(1), torch.tensor(10)), (torch.tensor(1), torch.tensor(20))])
+    assert table == {1: 20}
+
+
+BAD_UPDATES = {
+    "array": (lambda: np.array([[1, 10], [2, 20]]), TypeError, r"update\(keys, values\)"),
+    "array-and-list": (lambda: [np.array([1, 2]), [10, 20]], ValueError, r"update\(keys, values\)"),
+    "tuple-and-array": (lambda: [(1, 10), np.array([2, 20])], ValueError, r"update\(keys, values\)"),
+    "many-arrays": (lambda: list(np.array([[1, 10], [2, 20], [3, 30]])), ValueError, r"update\(keys, values\)"),
+    "triples": (lambda: [(1, 10, 5), (2, 20, 5)], ValueError, "tuple of 3"),
+    "two-long-lists": (lambda: [[1, 2, 3], [10, 20, 30]], ValueError, "list of 3"),
+    "numbers": (lambda: [1, 2], ValueError, "met a int"),
+    "column": (lambda: [pd.Series([1, 2])], ValueError, "Series of 2"),
+    "text": (lambda: "ab", TypeError, "no items"),
+    "number": (lambda: 5, TypeError, "no items"),
+    "set": (lambda: HashSet.from_keys([1]), TypeError, "no values"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_UPDATES)
+def test_bad_updates(device, kind):
+    make, error, hint = BAD_UPDATES[kind]
+    table = HashTable("int64", "int64", device=device)
+    table[1] = 5
+    with pytest.raises(error, match=hint):
+        table.update(make())
+    assert table == {1: 5}
+
+
+@pytest.mark.parametrize("dtype", KEY_DTYPES)
+def test_a_key_that_the_dtype_cannot_hold_is_absent(device, dtype):
+    info = np.iinfo(dtype)
+    table = HashTable(dtype, "float32", device=device)
+    model = {0: 1.5, int(info.max): 2.5}
+    table.update(model)
+    rows = HashTable(dtype, "float32", value_shape=(2,), device=device)
+    rows[[0]] = [1, 2]
+    for key in (2**64, -(2**64), int(info.max) + 1, int(info.min) - 1):
+        assert (key in table) == (key in model)
+        assert table.contains(key) is False
+        assert table.get(key) is None
+        assert table.get(key, 7) == 7
+        assert table.find(key) == (0.0, False)
+        assert table.find(key, 7) == (7.0, False)
+        assert table.erase(key) is False
+        assert table.pop(key, 7) == 7
+        for call in (table.__getitem__, table.__delitem__, table.pop):
+            with pytest.raises(KeyError, match=str(key)):
+                call(key)
+        for call in (table.insert, table.setdefault, table.__setitem__):
+            with pytest.raises(OverflowError, match=str(key)):
+                call(key, 1)
+        for call in (table.contains, table.erase, table.__getitem__):
+            with pytest.raises(OverflowError, match=str(key)):
+                call([0, key])  # an array has one dtype
+        with pytest.raises(OverflowError, match=str(key)):
+            table.contains(key, out=np.zeros((), bool))
+        assert rows.rows(key) == -1
+        values, found = rows.find(key)
+        same_bytes(values, np.zeros(2, np.float32))
+        assert found is False
+    assert table == model
+    table = HashTable(dtype, "float32", device=device, default=3)
+    assert table[2**64] == table[5] == 3
+    assert table.find(2**64) == table.find(5) == (3.0, False)
+    assert table.get(2**64) == 3
+
+
+def test_vector_keys_that_the_dtype_cannot_hold_are_absent(device):
+    table = HashTable("uint8", "int64", key_shape=(2,), device=device)
+    table[(1, 2)] = 5
+    for key in ((1, 256), (-1, 2), (2**64, 2**64)):
+        assert key not in table
+        assert table.get(key, 7) == 7
+        with pytest.raises(KeyError, match=r"256|-1|18446744073709551616"):
+            table[key]
+    with pytest.raises(OverflowError):
+        table[(1, 256)] = 1
+    with pytest.raises(OverflowError):
+        table.contains([(1, 256)])
+    assert table == {(1, 2): 5}
+
+
+def test_get_of_one_key_in_a_list_says_what_to_give(device):
+    table = HashTable("int32", "int64", key_shape=(3,), device=device)
+    table[(0, 0, 0)] = 5
+    with pytest.raises(ValueError, match=r"A list of one key.*a tuple, as \(0, 0, 0\)"):
+        table.get([0, 0, 0])
+    assert table.get((0, 0, 0)) == 5
+    assert table.get((0, 0, 1)) is None
+    assert table.get([0, 0, 1], 7) == 7
+    with pytest.raises(ValueError, match="A list of one key"):
+        table.pop([0, 0, 0], None)
+    with pytest.raises(ValueError, match="a Python integer"):
+        HashTable("int64", "int64", device=device).get(np.array(5))
+    assert table == {(0, 0, 0): 5}

@@ -187,6 +187,49 @@ def test_complex_numbers(native, dtype):
     np.testing.assert_array_equal(to_numpy(gpuhash.unique(native.array(keys), sorted=True)), np.unique(keys))
 
 
+@pytest.mark.parametrize("dtype", COMPLEX)
+def test_complex_numbers_with_nan_in_numpys_order(native, dtype):
+    parts = [np.nan, -np.inf, -1.5, 0.0, 1.0, 2.0, np.inf]
+    keys = np.array([complex(real, imag) for real in parts for imag in parts], dtype)
+    keys = np.random.default_rng(1).permutation(keys)
+    ordered = to_numpy(gpuhash.unique(native.array(keys), sorted=True))
+    np.testing.assert_array_equal(ordered.view(ordered.real.dtype), np.sort(keys).view(ordered.real.dtype))
+
+
+def test_rows_of_complex_numbers_with_nan_in_numpys_order(native):
+    parts = [np.nan, -1.0, 2.0]
+    numbers = [complex(real, imag) for real in parts for imag in parts]
+    keys = np.array(list(itertools.product(numbers, numbers)), np.complex64)
+    keys = np.random.default_rng(2).permutation(keys)
+    wanted = np.sort(keys.view([("first", np.complex64), ("second", np.complex64)]).reshape(-1))
+    ordered = to_numpy(gpuhash.unique(native.array(keys), sorted=True, axis=0))
+    np.testing.assert_array_equal(ordered.view(np.float32).reshape(-1), wanted.view(np.float32))
+
+
+@pytest.mark.parametrize("length", [None, 1, 2, 3, 4, 5, 8, 11, 16], ids=str)
+def test_all_bytes_but_0_are_true(native, length):
+    rng = np.random.default_rng(3)
+    raw = rng.integers(0, 256, (2000, length or 1), np.uint8) * (rng.random((2000, length or 1)) < 0.6)
+    raw[:256, 0] = np.arange(256)
+    raw = np.ascontiguousarray(raw.reshape(-1) if length is None else raw, np.uint8)
+    keys, axis = raw.view(bool), None if length is None else 0
+    truth = raw != 0  # as bytes 0 and 1
+    firsts, codes, counts = expected(truth)
+    for order in (False, True):
+        got = gpuhash.unique(native.array(keys), return_inverse=True, return_counts=True, sorted=order, axis=axis)
+        if order:
+            values, inverse, wanted_counts = np.unique(truth, return_inverse=True, return_counts=True, axis=axis)
+        else:
+            values, inverse, wanted_counts = truth[firsts], codes, counts
+        same_bytes(got.values, values)  # ones and zeros come out
+        same_bytes(got.inverse, inverse.reshape(-1))
+        same_bytes(got.counts, wanted_counts)
+    same_bytes(gpuhash.factorize(native.array(keys), axis=axis).codes, codes)
+    some = truth[:3]
+    mask = gpuhash.isin(native.array(keys), native.array(some), axis=axis)
+    same_bytes(mask, np.isin(codes, codes[:3]))
+
+
 def test_float_rows(native):
     keys = np.array([[0.0, np.nan, 1], [-0.0, np.nan, 1], [np.nan, 0.0, 1], [-0.0, -np.nan, 1]], np.float32)
     codes, _ = gpuhash.factorize(native.array(keys), axis=0)
@@ -361,6 +404,13 @@ def test_answers_do_not_depend_on_timing(on_device):
 
 BAD = {
     "axis-1": (lambda: (np.zeros((2, 2), int), 1), ValueError, "axis"),
+    "axis-false": (lambda: (np.zeros((2, 2), int), False), TypeError, "axis=False"),
+    "axis-numpy-false": (lambda: (np.zeros((2, 2), int), np.False_), TypeError, "axis"),
+    "axis-float": (lambda: (np.zeros((2, 2), int), 0.0), TypeError, "axis=0.0"),
+    "axis-text": (lambda: (np.zeros((2, 2), int), "0"), TypeError, "axis='0'"),
+    "integers-of-no-dtype": (lambda: ([2**63 + 1, -1], None), OverflowError, "9223372036854775809"),
+    "integers-beyond-64-bits": (lambda: ([2**64], None), OverflowError, "18446744073709551616"),
+    "integers-rounded-by-floats": (lambda: ([2**53 + 1, 0.5], None), OverflowError, "9007199254740993"),
     "long-rows": (lambda: (np.zeros((4, 3)), 0), ValueError, "24 bytes"),
     "rows-of-nothing": (lambda: (np.zeros((4, 0)), 0), ValueError, "0 bytes"),
     "scalar-rows": (lambda: (np.array(5), 0), ValueError, "axis 0"),
@@ -380,6 +430,21 @@ def test_bad_input(function, kind):
     keys, axis = make()
     with pytest.raises(error, match=hint):
         function(keys, axis=axis)
+
+
+def test_an_axis_may_be_an_integer_of_numpy():
+    assert gpuhash.unique(np.zeros((3, 2), np.int32), axis=np.int64(0)).tolist() == [[0, 0]]
+
+
+def test_python_numbers_have_the_dtype_of_numpy():
+    for numbers in ([1, 0.5, 1], [True, False], [3, -4], [1j, 2]):
+        values = gpuhash.unique(numbers)
+        assert values.dtype == np.asarray(numbers).dtype
+        assert values.tolist() == list(dict.fromkeys(numbers))
+    for numbers in ([2**63 + 1, 5, 5, 2**63], [2**64 - 1], [5, 2**63]):  # of which NumPy makes floats
+        values = gpuhash.unique(numbers)
+        assert values.dtype == np.uint64
+        assert values.tolist() == list(dict.fromkeys(numbers))
 
 
 def test_memory_runs_out(on_device):

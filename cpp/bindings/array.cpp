@@ -117,6 +117,23 @@ std::string type_name(py::handle tensor) {
       "; expected bool, an integer of 8 to 64 bits, float16, bfloat16, float32, float64, complex64 or " + "complex128");
 }
 
+/// What to do with a NumPy array of a kind that holds no numbers.
+const char* advice_on(char kind) {
+  switch (kind) {
+    case 'O':
+      return "convert it, as with .astype(\"int64\")";
+    case 'M':
+    case 'm':
+      return "give the times as integers, as with .view(\"int64\")";
+    case 'S':
+    case 'T':
+    case 'U':
+      return "number the strings first, as pandas.factorize does";
+    default:
+      return "";
+  }
+}
+
 // Dtypes --------------------------------------------------------------------------------------------------------------
 
 std::optional<DType> dtype_of(char kind, std::size_t bytes) {
@@ -307,7 +324,7 @@ Array from_numpy(const py::object& tensor) {
   } else if (type.num() >= 0) {
     dtype = dtype_of(type.kind(), static_cast<std::size_t>(type.itemsize()));
   }
-  if (!dtype) refuse_dtype(py::str(type));
+  if (!dtype) refuse_dtype(py::str(type), advice_on(type.kind()));
   if (type.byteorder() == '>') refuse_dtype(py::str(type), "convert it by .astype(dtype.newbyteorder(\"=\"))");
 
   Array array;

@@ -47,7 +47,7 @@ class KeyReader {
   /// Calls run(reader), with a faster reader of the same keys where they are words without a canonical form.
   template <class Run>
   auto specialized(Run run) const {
-    if (bytes_ == static_cast<std::int64_t>(sizeof(Key)) && !format_.is_float) return run(WordReader{data_});
+    if (bytes_ == static_cast<std::int64_t>(sizeof(Key)) && format_.compares_bits()) return run(WordReader{data_});
     return run(*this);
   }
 

@@ -236,7 +236,8 @@ class HostFactorization final : public Factorization {
         }
         if (out.sorted) id = static_cast<std::int64_t>(places[static_cast<std::size_t>(id)]);
         if (first) {
-          if (out.uniques != nullptr) host::store_word(out.uniques, id, keys_.bytes(), keys_.raw(i));
+          if (out.uniques != nullptr)
+            host::store_word(out.uniques, id, keys_.bytes(), given_back(keys_.raw(i), keys_.format()));
           if (out.firsts != nullptr) out.firsts[id] = i;
         }
         if (out.codes != nullptr) out.codes[i] = id;

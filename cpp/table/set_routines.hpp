@@ -10,8 +10,8 @@
 namespace gpuhash {
 
 /// The keys of a set routine: `count` of `elements` numbers each, dense, in the context's memory; 1 to 16 bytes per
-/// key. Integers, booleans and complex numbers' parts compare as what they are; of floats -0.0 equals 0.0, and all NaNs
-/// are one key.
+/// key. Integers and complex numbers' parts compare as what they are; of floats -0.0 equals 0.0, and all NaNs are one
+/// key; all booleans' bytes but 0 are true.
 struct NumberKeys {
   const void* data = nullptr;
   std::int64_t count = 0;
@@ -25,7 +25,7 @@ struct NumberKeys {
 
 /// Where Factorization::write puts its results; each may be null.
 struct FactorizationOutput {
-  void* uniques;         // [distinct keys], as they stand where they first occur
+  void* uniques;         // [distinct keys], as they stand where they first occur; booleans as 0 and 1
   std::int64_t* codes;   // [n]
   std::int64_t* counts;  // [distinct keys]
   std::int64_t* firsts;  // [distinct keys], positions in the batch

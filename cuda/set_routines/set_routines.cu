@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kBatchBlock)
   }
   if (target.places != nullptr) id = target.places[id];
   if (first) {
-    if (target.uniques != nullptr) store_bytes(target.uniques, id, keys.bytes, keys.raw(i));
+    if (target.uniques != nullptr) store_bytes(target.uniques, id, keys.bytes, given_back(keys.raw(i), keys.format));
     if (target.firsts != nullptr) target.firsts[id] = i;
   }
   if (target.codes != nullptr) __stcs(reinterpret_cast<long long*>(target.codes) + i, static_cast<long long>(id));

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from support.frameworks import GPU
 from support.graphs import need_tensorflow
-from support.samples import random_keys, random_values, same_bytes
+from support.samples import UFUNCS, random_keys, random_values, same_bytes
 
 import gpuhash
 
@@ -175,18 +175,10 @@ def test_find_or_insert_is_setdefault(tools):
     assert table.size().numpy() == len(model)
 
 
-@pytest.mark.parametrize("op", ["add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor"])
+@pytest.mark.parametrize("op", UFUNCS)
 def test_insert_or_apply(tools, op):
     _, ours, device = tools
-    combine = {
-        "add": np.add,
-        "multiply": np.multiply,
-        "min": np.minimum,
-        "max": np.maximum,
-        "bit_and": np.bitwise_and,
-        "bit_or": np.bitwise_or,
-        "bit_xor": np.bitwise_xor,
-    }[op]
+    combine = UFUNCS[op]
     table = ours.MutableHashTable("int32", "int64", 0, device=device, total_buckets=0)
     model: dict[int, np.int64] = {}
     rng = np.random.default_rng(3)

@@ -1,0 +1,112 @@
+"""Columns of pandas, polars and Arrow as NumPy arrays: nulls do not become NaN on the way, nor integers floats.
+
+Their own conversion to NumPy turns integers beside nulls into float64, which merges those beyond 2^53.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+LIBRARIES = ("pandas", "polars", "pyarrow")
+
+_Array = np.ndarray[Any, Any]
+
+
+def to_numpy(column: Any) -> _Array:
+    """The numbers of a column, ``[n]``; of a table of columns of one dtype, ``[n, columns]``.
+
+    Raises
+    ------
+    ValueError
+        Where it has nulls.
+    TypeError
+        Where it holds no numbers, or columns of different dtypes.
+    """
+    if hasattr(column, "columns"):
+        return _frame_to_numpy(column)
+    mask = null_mask(column)
+    if mask is not None:
+        raise ValueError(
+            f"{describe(column)} has nulls, in {int(mask.reshape(len(mask), -1).any(axis=1).sum())} of {len(mask)} "
+            f"entries, and a null is no number: leave them out, as with {_leave_out(column)}, or put numbers in their "
+            f"place, as with {_fill(column)}"
+        )
+    return _numbers_of(column)
+
+
+def split_nulls(column: Any) -> tuple[_Array, _Array | None]:
+    """The numbers of a column without its nulls, and which of its entries are null; None where none is."""
+    if hasattr(column, "columns"):
+        return _frame_to_numpy(column), None
+    mask = null_mask(column)
+    if mask is None:
+        return _numbers_of(column), None
+    if mask.ndim != 1:
+        return to_numpy(column), None  # which raises: a row has nulls among its numbers
+    if hasattr(column, "drop_nulls"):
+        return _numbers_of(column.drop_nulls()), mask
+    return _numbers_of(column.drop_null() if hasattr(column, "drop_null") else column[~mask]), mask
+
+
+def null_mask(column: Any) -> _Array | None:
+    """Which entries are null; None where none is. NaN is no null, unless pandas takes it for one."""
+    if hasattr(column, "isna"):  # pandas
+        if isinstance(column.dtype, np.dtype):
+            return None  # no nulls but NaN, NaT and what objects are
+        mask = np.asarray(column.isna())
+    else:
+        mask = np.asarray(column.is_null())
+        while len(mask) and not mask.any() and type(getattr(column, "dtype", None)).__name__ == "Array":
+            column = column.explode()  # polars: each entry is an array of one shape
+            mask = np.asarray(column.is_null()).reshape(len(mask), -1)
+    return mask if mask.any() else None
+
+
+def describe(column: Any) -> str:
+    """What a column is, in words."""
+    library = type(column).__module__.partition(".")[0]
+    dtype = getattr(column, "dtype", getattr(column, "type", None))
+    return f"a {library} {type(column).__name__}" + ("" if dtype is None else f" of {dtype}")
+
+
+def _numbers_of(column: Any) -> _Array:
+    dtype = getattr(column, "dtype", None)
+    exact = getattr(dtype, "numpy_dtype", None)  # pandas: of masked and Arrow columns
+    try:
+        array = np.asarray(column) if exact is None else column.to_numpy(dtype=exact)
+    except Exception as error:  # each library has errors of its own
+        raise TypeError(f"{describe(column)} cannot be had as a NumPy array: {error}") from error
+    if array.dtype.kind in "biufc":
+        return array
+    advice = "convert it to integers or floats, or number what it holds, as pandas.factorize does"
+    if array.dtype.kind in "mM" or getattr(dtype, "kind", None) in ("m", "M"):
+        library = type(column).__module__.partition(".")[0]
+        call = {"polars": ".to_physical()", "pyarrow": ".cast('int64')"}.get(library, ".astype('int64')")
+        advice = f"give the times as integers, as with {call}"
+    raise TypeError(f"{describe(column)} holds no numbers that tables take: {advice}")
+
+
+def _frame_to_numpy(frame: Any) -> _Array:
+    if hasattr(frame, "get_columns"):  # polars
+        columns = frame.get_columns()
+    elif hasattr(frame, "iloc"):  # pandas
+        columns = [frame.iloc[:, i] for i in range(frame.shape[1])]
+    else:
+        columns = list(frame.columns)
+    arrays = [to_numpy(column) for column in columns]
+    dtypes = dict.fromkeys(str(array.dtype) for array in arrays)
+    if len(dtypes) != 1:
+        raise TypeError(f"{describe(frame)} has columns of {' and '.join(dtypes) or 'nothing'}: give them one dtype")
+    return np.stack(arrays, axis=1)
+
+
+def _leave_out(column: Any) -> str:
+    if hasattr(column, "drop_nulls"):
+        return ".drop_nulls()"
+    return ".drop_null()" if hasattr(column, "drop_null") else ".dropna()"
+
+
+def _fill(column: Any) -> str:
+    return ".fill_null(0)" if hasattr(column, "fill_null") else ".fillna(0)"

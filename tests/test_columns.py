@@ -1,0 +1,200 @@
+"""Columns of pandas, polars and Arrow: against the integers that they hold; nulls are refused or get the id -1."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import gpuhash
+from gpuhash import HashSet, HashTable
+
+pl = pytest.importorskip("polars")
+pa = pytest.importorskip("pyarrow")
+
+# Neighbours beyond 2^53, which float64 merges.
+IDS = [2**53 + 1, 2**53, -(2**62) - 1, 7, 2**53 + 1, 2**63 - 1, 2**63 - 2, 7]
+
+COLUMNS = {
+    "pandas": lambda: pd.Series(IDS),
+    "pandas-index-of-series": lambda: pd.Series(IDS, index=range(100, 100 + len(IDS))),
+    "pandas-nullable": lambda: pd.Series(IDS, dtype="Int64"),
+    "pandas-arrow": lambda: pd.Series(IDS, dtype="int64[pyarrow]"),
+    "pandas-array": lambda: pd.array(IDS, dtype="Int64"),
+    "pandas-index": lambda: pd.Index(IDS),
+    "pandas-nullable-index": lambda: pd.Index(IDS, dtype="Int64"),
+    "pandas-categorical": lambda: pd.Categorical(IDS),
+    "pandas-categories": lambda: pd.Series(IDS, dtype="category"),
+    "pandas-sparse": lambda: pd.arrays.SparseArray(IDS),
+    "polars": lambda: pl.Series(IDS),
+    "polars-chunks": lambda: pl.concat([pl.Series(IDS[:3]), pl.Series(IDS[3:])], rechunk=False),
+    "arrow": lambda: pa.array(IDS),
+    "arrow-slice": lambda: pa.array([1, *IDS, 1]).slice(1, len(IDS)),
+    "arrow-chunks": lambda: pa.chunked_array([IDS[:3], IDS[3:]]),
+    "arrow-dictionary": lambda: pa.array(IDS).dictionary_encode(),
+}
+WITH_NULLS = [*IDS[:3], None, *IDS[3:], None]
+NULLABLE = {
+    "pandas-nullable": lambda: pd.Series(WITH_NULLS, dtype="Int64"),
+    "pandas-arrow": lambda: pd.Series(WITH_NULLS, dtype="int64[pyarrow]"),
+    "pandas-array": lambda: pd.array(WITH_NULLS, dtype="Int64"),
+    "pandas-index": lambda: pd.Index(WITH_NULLS, dtype="Int64"),
+    "pandas-categorical": lambda: pd.Categorical.from_codes(
+        [-1 if number is None else sorted(set(IDS)).index(number) for number in WITH_NULLS], sorted(set(IDS))
+    ),
+    "pandas-other-index": lambda: pd.Series(WITH_NULLS, dtype="Int64", index=[5] * len(WITH_NULLS)),
+    "polars": lambda: pl.Series(WITH_NULLS),
+    "polars-chunks": lambda: pl.concat([pl.Series(WITH_NULLS[:2]), pl.Series(WITH_NULLS[2:])], rechunk=False),
+    "arrow": lambda: pa.array(WITH_NULLS),
+    "arrow-chunks": lambda: pa.chunked_array([WITH_NULLS[:2], WITH_NULLS[2:]]),
+}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_set_routines(kind):
+    column = COLUMNS[kind]()
+    values, counts = gpuhash.unique(column, return_counts=True)
+    assert values.dtype == np.int64
+    assert values.tolist() == list(dict.fromkeys(IDS))
+    assert counts.tolist() == [IDS.count(number) for number in dict.fromkeys(IDS)]
+    codes, uniques = gpuhash.factorize(column)
+    assert uniques[codes].tolist() == IDS
+    tests = [2**53, 2**63 - 2]
+    assert gpuhash.isin(column, tests).tolist() == [number in tests for number in IDS]
+    assert gpuhash.isin(np.array(tests), column).all()
+    assert gpuhash.isin(tests, column).all()
+    assert not gpuhash.isin([2**53 + 2, 2**63 - 3, 2**63], column).any()
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_keys_and_values_of_tables(device, kind):
+    column = COLUMNS[kind]()
+    table = HashTable("int64", "int64", device=device, deterministic=True)
+    table[column] = column
+    model = dict(zip(IDS, IDS, strict=True))
+    assert table == model
+    assert table[column].tolist() == IDS
+    assert table.get(column, 0).tolist() == IDS
+    values, found = table.find(column, column)
+    assert values.tolist() == IDS
+    assert found.all()
+    assert not table.contains(np.array(IDS) + 3).any()
+    table.insert_or_apply(column, column, "max")
+    assert table == model
+    assert HashTable.from_items(column, column) == model
+    made = HashSet.from_keys(column, device=device)
+    assert made == set(IDS)
+    made.update(column)
+    assert made.issubset(column)
+    assert table.erase(column).sum() == len(model)
+    assert len(table) == 0
+
+
+@pytest.mark.parametrize("kind", NULLABLE)
+def test_nulls_are_refused_by_name(device, kind):
+    column = NULLABLE[kind]()
+    table = HashTable("int64", "int64", device=device)
+    table[IDS] = 1
+    before = dict(table.to("cpu"))
+    calls = [
+        lambda: gpuhash.unique(column),
+        lambda: gpuhash.isin(column, [1]),
+        lambda: gpuhash.isin(np.array([1]), column),
+        lambda: table.contains(column),
+        lambda: table.__setitem__(np.arange(len(WITH_NULLS)), column),
+        lambda: HashTable.from_items(column, 1),
+        lambda: HashSet.from_keys(column),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"nulls, in 2 of 10 entries.*(dropna|drop_nulls?)\(\)"):
+            call()
+    assert table == before
+
+
+@pytest.mark.parametrize("kind", NULLABLE)
+def test_factorize_gives_nulls_the_id_of_pandas(kind):
+    codes, uniques = gpuhash.factorize(NULLABLE[kind]())
+    pandas_codes, pandas_uniques = pd.factorize(pd.array(WITH_NULLS, dtype="Int64"))
+    assert codes.dtype == np.int64
+    assert codes.tolist() == pandas_codes.tolist()
+    assert uniques.dtype == np.int64
+    assert uniques.tolist() == pandas_uniques.tolist()
+
+
+OTHER_DTYPES = {
+    "bool-pandas": (lambda: pd.Series([True, False, True], dtype="boolean"), [True, False], "bool"),
+    "bool-polars": (lambda: pl.Series([True, False, True]), [True, False], "bool"),
+    "bool-arrow": (lambda: pa.array([True, False, True]), [True, False], "bool"),
+    "uint8-arrow": (lambda: pa.array([3, 200, 3], pa.uint8()), [3, 200], "uint8"),
+    "uint64-pandas": (lambda: pd.Series([2**64 - 1, 2**64 - 2], dtype="UInt64"), [2**64 - 1, 2**64 - 2], "uint64"),
+    "uint64-polars": (lambda: pl.Series([2**64 - 1, 2**64 - 2], dtype=pl.UInt64), [2**64 - 1, 2**64 - 2], "uint64"),
+    "float32-pandas": (lambda: pd.Series([1.5, 1.5], dtype="Float32"), [1.5], "float32"),
+    "float64-polars": (lambda: pl.Series([0.1, 0.1]), [0.1], "float64"),
+    "float32-arrow": (lambda: pa.array([1.5], pa.float32()), [1.5], "float32"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_DTYPES)
+def test_dtypes_stay(kind):
+    make, expected, dtype = OTHER_DTYPES[kind]
+    values = gpuhash.unique(make())
+    assert values.tolist() == expected
+    assert values.dtype.name == dtype
+
+
+def test_frames_are_rows():
+    rows = [[2**53 + 1, 1], [2**53, 1], [2**53 + 1, 1]]
+    frames = [
+        pd.DataFrame(rows, columns=["a", "b"]),
+        pd.DataFrame(rows, columns=["a", "b"], dtype="Int64"),
+        pl.DataFrame(rows, schema=["a", "b"], orient="row"),
+        pa.table({"a": [row[0] for row in rows], "b": [row[1] for row in rows]}),
+        pl.Series(rows, dtype=pl.Array(pl.Int64, 2)),
+    ]
+    for frame in frames:
+        assert gpuhash.unique(frame, axis=0).tolist() == rows[:2]
+        made = HashSet.from_keys(frame)
+        assert (made.key_shape, len(made)) == ((2,), 2)
+
+
+REFUSED = {
+    "frame-of-two-dtypes": (lambda: pd.DataFrame({"a": [2**53 + 1], "b": [0.5]}), TypeError, "int64 and float64"),
+    "polars-frame-of-two-dtypes": (lambda: pl.DataFrame({"a": [2**53 + 1], "b": [0.5]}), TypeError, "one dtype"),
+    "frame-with-nulls": (lambda: pl.DataFrame({"a": [2**53 + 1, None]}), ValueError, "nulls"),
+    "arrow-table-with-nulls": (lambda: pa.table({"a": [2**53 + 1, None]}), ValueError, "nulls"),
+    "nulls-in-arrays": (lambda: pl.Series([[2**53 + 1, None]], dtype=pl.Array(pl.Int64, 2)), ValueError, "nulls"),
+    "nulls-of-floats": (lambda: pa.array([0.5, None]), ValueError, "nulls"),
+    "nulls-alone": (lambda: pl.Series([None, None]), ValueError, "nulls"),
+    "times": (lambda: pd.Series(pd.to_datetime(["2020-01-01"])), TypeError, r"astype\('int64'\)"),
+    "times-of-a-zone": (lambda: pd.Series(pd.to_datetime(["2020-01-01"], utc=True)), TypeError, r"astype\('int64'\)"),
+    "time-index": (lambda: pd.DatetimeIndex(["2020-01-01"]), TypeError, r"astype\('int64'\)"),
+    "polars-dates": (lambda: pl.Series([18262]).cast(pl.Date), TypeError, "to_physical"),
+    "arrow-times": (lambda: pa.array([1], pa.timestamp("s")), TypeError, r"cast\('int64'\)"),
+    "objects": (lambda: pd.Series([1, 2], dtype=object), TypeError, "pandas Series of object.*convert"),
+    "strings": (lambda: pd.Series(["a", "b"]), TypeError, "factorize"),
+    "polars-strings": (lambda: pl.Series(["a", "b"]), TypeError, "polars Series of String.*factorize"),
+    "arrow-strings": (lambda: pa.array(["a", "b"]), TypeError, "factorize"),
+    "decimals": (lambda: pl.Series([1]).cast(pl.Decimal(10, 2)), TypeError, "Decimal"),
+    "128-bits": (lambda: pl.Series([1]).cast(pl.Int128), TypeError, "i128|Int128"),
+    "lists": (lambda: pl.Series([[1, 2]]), TypeError, "List"),
+    "numpy-objects": (lambda: np.array([1, 2], object), TypeError, "astype"),
+    "numpy-strings": (lambda: np.array(["a"]), TypeError, "factorize"),
+    "numpy-times": (lambda: np.zeros(2, "M8[s]"), TypeError, "view"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_holds_no_numbers_is_refused(kind):
+    make, error, hint = REFUSED[kind]
+    table = HashTable("int64", "int64")
+    for call in (gpuhash.unique, table.contains, lambda keys: table.__setitem__(keys, 1), HashSet.from_keys):
+        with pytest.raises(error, match=hint):
+            call(make())
+    assert len(table) == 0
+
+
+def test_empty_columns():
+    for column in (pd.Series([], dtype="Int64"), pl.Series([], dtype=pl.Int64), pa.array([], pa.int64())):
+        codes, uniques = gpuhash.factorize(column)
+        assert (len(codes), len(uniques), uniques.dtype) == (0, 0, np.int64)
+        assert gpuhash.isin(column, [1]).shape == (0,)
