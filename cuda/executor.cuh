@@ -281,4 +281,10 @@ class CudaExecutor final : public Executor<Key, Value> {
   }
 };
 
+template <class Key, class Value>
+const Executor<Key, Value>& CudaAlgorithms::executor() {
+  static const CudaExecutor<Key, Value> executor;
+  return executor;
+}
+
 }  // namespace gpuhash::cuda

@@ -4,13 +4,13 @@
 
 namespace gpuhash::cuda {
 
-/// The CUDA kernels for all slot types.
-const Executors& cuda_executors();
-
-/// Defined in one source file per key width, which compile side by side.
-void add_executors_4(Executors& executors);
-void add_executors_8(Executors& executors);
-void add_executors_16(Executors& executors);
+/// The algorithms on CUDA GPUs.
+struct CudaAlgorithms {
+  /// Instantiated in one source file per key width, which compile side by side.
+  template <class Key, class Value>
+  static const Executor<Key, Value>& executor();
+  static const Factorizer& factorizer();
+};
 
 /// Where the values lie that apply updates: value i belongs to the cell that begins at
 /// base + index[i] * stride, `elements` elements of `dtype` long.

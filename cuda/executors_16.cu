@@ -3,11 +3,7 @@
 namespace gpuhash::cuda {
 
 /// Tables with 16-byte keys.
-void add_executors_16(Executors& executors) {
-  static const CudaExecutor<Uint128, NoValue> set;
-  static const CudaExecutor<Uint128, std::uint64_t> map;
-  executors.k16 = &set;
-  executors.k16v8 = &map;
-}
+template const Executor<Uint128, NoValue>& CudaAlgorithms::executor();
+template const Executor<Uint128, std::uint64_t>& CudaAlgorithms::executor();
 
 }  // namespace gpuhash::cuda

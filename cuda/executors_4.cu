@@ -3,11 +3,7 @@
 namespace gpuhash::cuda {
 
 /// Tables with 4-byte keys.
-void add_executors_4(Executors& executors) {
-  static const CudaExecutor<std::uint32_t, NoValue> set;
-  static const CudaExecutor<std::uint32_t, std::uint32_t> map;
-  executors.k4 = &set;
-  executors.k4v4 = &map;
-}
+template const Executor<std::uint32_t, NoValue>& CudaAlgorithms::executor();
+template const Executor<std::uint32_t, std::uint32_t>& CudaAlgorithms::executor();
 
 }  // namespace gpuhash::cuda

@@ -141,7 +141,10 @@ class CudaContext final : public DeviceContext {
     }
     return status != cudaStreamCaptureStatusNone;
   }
-  const Executors& executors() const override { return cuda_executors(); }
+  const Executors& executors() const override {
+    static const Executors all = Executors::of<CudaAlgorithms>();
+    return all;
+  }
 
  private:
   void move(void* to, const void* from, std::size_t bytes, Stream stream, const char* action) {

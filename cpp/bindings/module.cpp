@@ -14,7 +14,7 @@
 #include "core/build_info.hpp"
 #include "core/fault_injection.hpp"
 #include "core/test_partition_threshold.hpp"
-#include "shared/layout.hpp"
+#include "table/slot_types.hpp"
 
 namespace py = pybind11;
 
@@ -65,10 +65,13 @@ std::vector<py::bytes> marks() {
 
 /// Keys narrower than their slots are stored with zero bytes above and never meet a mark.
 std::vector<py::bytes> stray_keys(std::size_t bytes_per_key) {
-  if (bytes_per_key == 4) return marks<std::uint32_t>();
-  if (bytes_per_key == 8) return marks<std::uint64_t>();
-  if (bytes_per_key == 16) return marks<Uint128>();
-  return {};
+  std::vector<py::bytes> keys;
+  any_slot_type([&]<class Slot>(Slot) {
+    if (sizeof(typename Slot::Key) != bytes_per_key) return false;
+    keys = marks<typename Slot::Key>();
+    return true;
+  });
+  return keys;
 }
 
 Fault fault_of(const std::string& kind) {

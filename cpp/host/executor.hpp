@@ -2,14 +2,14 @@
 
 #include "table/executor.hpp"
 
-namespace gpuhash {
+namespace gpuhash::host {
 
-/// The algorithms on the host for all slot types.
-const Executors& host_executors();
+/// The algorithms on the host.
+struct HostAlgorithms {
+  /// Instantiated in one source file per key width, which compile side by side.
+  template <class Key, class Value>
+  static const Executor<Key, Value>& executor();
+  static const Factorizer& factorizer();
+};
 
-/// Defined in one source file per key width, which compile side by side.
-void add_host_executors_4(Executors& executors);
-void add_host_executors_8(Executors& executors);
-void add_host_executors_16(Executors& executors);
-
-}  // namespace gpuhash
+}  // namespace gpuhash::host

@@ -171,4 +171,10 @@ void HostExecutor<Key, Value>::export_items(DeviceContext&, const View& view, vo
   });
 }
 
+template <class Key, class Value>
+const Executor<Key, Value>& HostAlgorithms::executor() {
+  static const HostExecutor<Key, Value> executor;
+  return executor;
+}
+
 }  // namespace gpuhash::host

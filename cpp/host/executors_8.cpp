@@ -1,13 +1,9 @@
 #include "host/executor_impl.hpp"
 
-namespace gpuhash {
+namespace gpuhash::host {
 
 /// Tables with 8-byte keys.
-void add_host_executors_8(Executors& executors) {
-  static const host::HostExecutor<std::uint64_t, NoValue> set;
-  static const host::HostExecutor<std::uint64_t, std::uint64_t> map;
-  executors.k8 = &set;
-  executors.k8v8 = &map;
-}
+template const Executor<std::uint64_t, NoValue>& HostAlgorithms::executor();
+template const Executor<std::uint64_t, std::uint64_t>& HostAlgorithms::executor();
 
-}  // namespace gpuhash
+}  // namespace gpuhash::host

@@ -1,4 +1,4 @@
-#include "host/factorization.hpp"
+#include <gpuhash/factorization.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "host/batch_table.hpp"
+#include "host/executor.hpp"
 
 namespace gpuhash {
 
@@ -368,7 +369,7 @@ class HostFactorizer final : public Factorizer {
 
 }  // namespace
 
-const Factorizer& host_factorizer() {
+const Factorizer& host::HostAlgorithms::factorizer() {
   static const HostFactorizer factorizer;
   return factorizer;
 }

@@ -75,7 +75,10 @@ class HostContext final : public DeviceContext {
   std::uint64_t stream_id(Stream) override { return 0; }
   Stream own_stream() override { return nullptr; }
   bool is_capturing(Stream) override { return false; }
-  const Executors& executors() const override { return host_executors(); }
+  const Executors& executors() const override {
+    static const Executors all = Executors::of<host::HostAlgorithms>();
+    return all;
+  }
 };
 
 class HostPlatform final : public Platform {

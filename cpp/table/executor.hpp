@@ -2,12 +2,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <tuple>
 
 #include <gpuhash/device_context.hpp>
 #include "shared/layout.hpp"
 #include "table/orders.hpp"
+#include "table/slot_types.hpp"
 
 namespace gpuhash {
+
+class Factorizer;
 
 /// The algorithms over one slot type, for one platform. Work is enqueued on the stream; pointers are of the device's
 /// memory space. Insertions need room for all new keys (and their rows): the caller has made sure of it, and the caller
@@ -51,29 +55,34 @@ class Executor {
                             std::int64_t value_bytes, std::int64_t* rows, Stream) const = 0;
 };
 
-class Factorizer;
-
-/// One executor per slot type. Narrow keys and values are widened to one of these.
+/// What a platform has: an executor for each slot type, and a factorizer. Narrow keys and values are widened to one of
+/// the slot types.
 struct Executors {
-  const Executor<std::uint32_t, NoValue>* k4 = nullptr;
-  const Executor<std::uint32_t, std::uint32_t>* k4v4 = nullptr;
-  const Executor<std::uint64_t, NoValue>* k8 = nullptr;
-  const Executor<std::uint64_t, std::uint64_t>* k8v8 = nullptr;
-  const Executor<Uint128, NoValue>* k16 = nullptr;
-  const Executor<Uint128, std::uint64_t>* k16v8 = nullptr;
-  const Factorizer* factorizer = nullptr;
+  template <class Types>
+  struct Pointers;
+  template <class... Types>
+  struct Pointers<TypeList<Types...>> {
+    using Tuple = std::tuple<const Executor<typename Types::Key, typename Types::Value>*...>;
+
+    template <class Platform>
+    static Tuple of() {
+      return {&Platform::template executor<typename Types::Key, typename Types::Value>()...};
+    }
+  };
+
+  /// Platform::executor<Key, Value>() gives the executor of a slot type, Platform::factorizer() the factorizer.
+  template <class Platform>
+  static Executors of() {
+    return {Pointers<SlotTypes>::of<Platform>(), &Platform::factorizer()};
+  }
 
   template <class Key, class Value>
-  const Executor<Key, Value>& get() const;
-};
+  const Executor<Key, Value>& get() const {
+    return *std::get<const Executor<Key, Value>*>(all);
+  }
 
-// clang-format off
-template <> inline const Executor<std::uint32_t, NoValue>& Executors::get() const { return *k4; }
-template <> inline const Executor<std::uint32_t, std::uint32_t>& Executors::get() const { return *k4v4; }
-template <> inline const Executor<std::uint64_t, NoValue>& Executors::get() const { return *k8; }
-template <> inline const Executor<std::uint64_t, std::uint64_t>& Executors::get() const { return *k8v8; }
-template <> inline const Executor<Uint128, NoValue>& Executors::get() const { return *k16; }
-template <> inline const Executor<Uint128, std::uint64_t>& Executors::get() const { return *k16v8; }
-// clang-format on
+  Pointers<SlotTypes>::Tuple all;
+  const Factorizer* factorizer;
+};
 
 }  // namespace gpuhash

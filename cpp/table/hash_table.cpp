@@ -522,11 +522,17 @@ std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContex
   return twin;
 }
 
-template class HashTable<std::uint32_t, NoValue>;
-template class HashTable<std::uint32_t, std::uint32_t>;
-template class HashTable<std::uint64_t, NoValue>;
-template class HashTable<std::uint64_t, std::uint64_t>;
-template class HashTable<Uint128, NoValue>;
-template class HashTable<Uint128, std::uint64_t>;
+std::shared_ptr<Table> make_hash_table(const TableOptions& options, std::shared_ptr<DeviceContext> context) {
+  // Beside a key lies its value or the number of its row.
+  const std::size_t value_bytes =
+      options.has_rows() ? sizeof(std::int64_t) : static_cast<std::size_t>(options.value_bytes());
+  std::shared_ptr<Table> table;
+  any_slot_type([&]<class Slot>(Slot) {
+    if (!Slot::fits(options.key_bytes(), options.value_dtype ? &value_bytes : nullptr)) return false;
+    table = std::make_shared<HashTable<typename Slot::Key, typename Slot::Value>>(options, std::move(context));
+    return true;
+  });
+  return table;
+}
 
 }  // namespace gpuhash

@@ -97,4 +97,7 @@ class HashTable final : public Table {
   bool replays_insert_ = false;          // a CUDA graph that inserts may be replayed: size_bound_ is no bound
 };
 
+/// Of the first slot type that fits; for options that are in order.
+std::shared_ptr<Table> make_hash_table(const TableOptions& options, std::shared_ptr<DeviceContext> context);
+
 }  // namespace gpuhash

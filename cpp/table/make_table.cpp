@@ -9,7 +9,7 @@
 namespace gpuhash {
 namespace {
 
-constexpr std::size_t kMaxKeyBytes = sizeof(Uint128);
+constexpr std::size_t kMaxKeyBytes = sizeof(Uint128);  // of the widest slot type
 constexpr std::int64_t kMaxValueBytes = std::int64_t{1} << 28;
 
 void check(const TableOptions& options) {
@@ -39,24 +39,11 @@ void check(const TableOptions& options) {
     throw ShapeError("max_load_factor must lie in (0, 1], not " + std::to_string(options.max_load_factor));
 }
 
-template <class Key>
-std::shared_ptr<Table> make_with_key(const TableOptions& options, std::shared_ptr<DeviceContext> context) {
-  if (!options.value_dtype) return std::make_shared<HashTable<Key, NoValue>>(options, std::move(context));
-  if constexpr (sizeof(Key) == 4)
-    return std::make_shared<HashTable<Key, std::uint32_t>>(options, std::move(context));
-  else
-    return std::make_shared<HashTable<Key, std::uint64_t>>(options, std::move(context));
-}
-
 }  // namespace
 
 std::shared_ptr<Table> Table::make(const TableOptions& options, std::shared_ptr<DeviceContext> context) {
   check(options);
-  // A 4-byte key with a wider value takes the slot of an 8-byte key, where the value is aligned.
-  const bool narrow = options.key_bytes() <= 4 && !options.has_rows() && options.value_bytes() <= 4;
-  if (narrow) return make_with_key<std::uint32_t>(options, std::move(context));
-  if (options.key_bytes() <= 8) return make_with_key<std::uint64_t>(options, std::move(context));
-  return make_with_key<Uint128>(options, std::move(context));
+  return make_hash_table(options, std::move(context));
 }
 
 }  // namespace gpuhash

@@ -1,4 +1,4 @@
-#include "cuda/factorization/factorization.hpp"
+#include <gpuhash/factorization.hpp>
 
 #include <cuda_runtime.h>
 
@@ -287,7 +287,7 @@ class CudaFactorizer final : public Factorizer {
 
 }  // namespace
 
-const Factorizer& cuda_factorizer() {
+const Factorizer& CudaAlgorithms::factorizer() {
   static const CudaFactorizer factorizer;
   return factorizer;
 }
