@@ -84,17 +84,17 @@ def calls(table: Any, make: Callable[[np.ndarray], Any]) -> dict[str, Call]:
     }
 
 
-def microseconds(call: Call, settle: Call, rounds: int) -> list[float]:
+def microseconds(call: Call, synchronize: Call, rounds: int) -> list[float]:
     """Host time per call of each repetition, without the time for which the device has to be awaited at its end."""
     times = []
     for repetition in range(REPETITIONS + 1):
-        settle()
+        synchronize()
         start = time.perf_counter()
         for _ in range(rounds):
             call()
         if repetition:  # the first warms up
             times.append((time.perf_counter() - start) / rounds * 1e6)
-    settle()
+    synchronize()
     return times
 
 
@@ -110,19 +110,19 @@ def prepared(device: str, rounds: int | None = None) -> Iterator[tuple[str, str,
         # Less than the scheduler's time slice; and a GPU's queue holds about a thousand kernels, then the host waits.
         rounds = 400 if device == "cpu" else 200
     for framework, make in frameworks(device).items():
-        settle: Call = int
+        synchronize: Call = int
         if device == "cuda":
             module = importlib.import_module(framework)
-            settle = module.cuda.synchronize if framework == "torch" else module.cuda.Device().synchronize
+            synchronize = module.cuda.synchronize if framework == "torch" else module.cuda.Device().synchronize
         table = gpuhash.HashTable("int64", "int64", device=device, default=-1)
         table.reserve(100_000)  # the bound of the size rises with every batch, and never gets there
         for name, call in calls(table, make).items():
-            yield framework, name, functools.partial(_measure, table, call, settle, rounds)
+            yield framework, name, functools.partial(_measure, table, call, synchronize, rounds)
 
 
-def _measure(table: gpuhash.HashTable, call: Call, settle: Call, rounds: int) -> list[float]:
+def _measure(table: gpuhash.HashTable, call: Call, synchronize: Call, rounds: int) -> list[float]:
     len(table)
-    return microseconds(call, settle, rounds)
+    return microseconds(call, synchronize, rounds)
 
 
 def main(arguments: list[str] | None = None) -> int:

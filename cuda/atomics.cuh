@@ -70,8 +70,8 @@ __device__ __forceinline__ Words cas128(void* at, Words expected, Words desired)
       : "l"(at), "l"(expected.low), "l"(expected.high), "l"(desired.low), "l"(desired.high)
       : "memory");
 #else
-  const std::uint64_t place = reinterpret_cast<std::uintptr_t>(at) / sizeof(Words);
-  unsigned* const lock = locks + ((place * detail::kHashWhiten) >> (64 - kLockBits));
+  const std::uint64_t word = reinterpret_cast<std::uintptr_t>(at) / sizeof(Words);
+  unsigned* const lock = locks + ((word * detail::kHashWhiten) >> (64 - kLockBits));
   for (bool done = false; !done;) {  // a lane that waits must not keep the holder in its warp from going on
     if (atomicCAS(lock, 0u, 1u) == 0u) {
       __threadfence();

@@ -13,13 +13,13 @@
 /// Insertion in the order of the batch: the choice of one writer where it has several values for a key.
 namespace gpuhash::cuda {
 
-/// One 32-bit tag per place, in which the positions of a batch that want the place elect one.
+/// One 32-bit tag per slot or row, in which the positions of a batch that want to write it elect one.
 struct Tags {
   std::byte* base;
   std::int64_t stride;  // bytes
 
-  __device__ __forceinline__ std::uint32_t* at(std::int64_t place) const {
-    return reinterpret_cast<std::uint32_t*>(base + place * stride);
+  __device__ __forceinline__ std::uint32_t* at(std::int64_t target) const {
+    return reinterpret_cast<std::uint32_t*>(base + target * stride);
   }
 };
 
@@ -27,56 +27,56 @@ enum class Elect : std::uint8_t { kFirst, kLast };
 
 /// Stage 1: what is in the tag must lose.
 static __global__ void __launch_bounds__(kRowBlock)
-    reset_tags_kernel(Tags tags, const std::int64_t* places, std::int64_t count, Elect elect) {
+    reset_tags_kernel(Tags tags, const std::int64_t* targets, std::int64_t count, Elect elect) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
-  if (i < count && places[i] >= 0) *tags.at(places[i]) = elect == Elect::kFirst ? ~0u : 0u;
+  if (i < count && targets[i] >= 0) *tags.at(targets[i]) = elect == Elect::kFirst ? ~0u : 0u;
 }
 
 /// Stage 2: positions + 1 compete.
 static __global__ void __launch_bounds__(kRowBlock)
-    vote_kernel(Tags tags, const std::int64_t* places, std::int64_t count, Elect elect) {
+    vote_kernel(Tags tags, const std::int64_t* targets, std::int64_t count, Elect elect) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
-  if (i >= count || places[i] < 0) return;
+  if (i >= count || targets[i] < 0) return;
   const auto ballot = static_cast<std::uint32_t>(i + 1);
-  std::uint32_t* tag = tags.at(places[i]);
+  std::uint32_t* tag = tags.at(targets[i]);
   if (elect == Elect::kFirst)
     atomicMin(tag, ballot);
   else
     atomicMax(tag, ballot);
 }
 
-/// Stage 3: losers forget their place; `won` (null: not wanted) says who did not.
+/// Stage 3: losers forget their target; `won` (null: not wanted) says who did not.
 static __global__ void __launch_bounds__(kRowBlock)
-    count_votes_kernel(Tags tags, std::int64_t* places, std::int64_t count, bool* won) {
+    count_votes_kernel(Tags tags, std::int64_t* targets, std::int64_t count, bool* won) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
   if (i >= count) return;
-  const bool winner = places[i] >= 0 && *tags.at(places[i]) == static_cast<std::uint32_t>(i + 1);
+  const bool winner = targets[i] >= 0 && *tags.at(targets[i]) == static_cast<std::uint32_t>(i + 1);
   if (won != nullptr) won[i] = winner;
-  if (!winner) places[i] = -1;
+  if (!winner) targets[i] = -1;
 }
 
-/// places[i] = locations[i] where absent[i]; else -1. `found` is the complement of absent.
+/// targets[i] = locations[i] where absent[i]; else -1. `found` is the complement of absent.
 static __global__ void __launch_bounds__(kRowBlock)
-    places_of_absent_kernel(const std::int64_t* locations, const bool* found, std::int64_t* places,
-                            std::int64_t count) {
+    targets_of_absent_kernel(const std::int64_t* locations, const bool* found, std::int64_t* targets,
+                             std::int64_t count) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
-  if (i < count) places[i] = found[i] ? -1 : locations[i];
+  if (i < count) targets[i] = found[i] ? -1 : locations[i];
 }
 
 /// Winners' values go beside their keys.
 template <class View>
 __global__ void __launch_bounds__(kRowBlock)
-    store_values_kernel(View view, const std::int64_t* places, ValueBatch values, std::int64_t count) {
+    store_values_kernel(View view, const std::int64_t* targets, ValueBatch values, std::int64_t count) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
-  if (i >= count || places[i] < 0) return;
-  view.slots[places[i]].value = load_value<typename View::Value>(values, i, false);
+  if (i >= count || targets[i] < 0) return;
+  view.slots[targets[i]].value = load_value<typename View::Value>(values, i, false);
 }
 
-static inline void elect(const Tags& tags, std::int64_t* places, std::int64_t count, Elect elect, bool* won,
+static inline void elect(const Tags& tags, std::int64_t* targets, std::int64_t count, Elect elect, bool* won,
                          Stream stream) {
-  launch("electing writers", reset_tags_kernel, count, kRowBlock, stream, tags, places, count, elect);
-  launch("electing writers", vote_kernel, count, kRowBlock, stream, tags, places, count, elect);
-  launch("electing writers", count_votes_kernel, count, kRowBlock, stream, tags, places, count, won);
+  launch("electing writers", reset_tags_kernel, count, kRowBlock, stream, tags, targets, count, elect);
+  launch("electing writers", vote_kernel, count, kRowBlock, stream, tags, targets, count, elect);
+  launch("electing writers", count_votes_kernel, count, kRowBlock, stream, tags, targets, count, won);
 }
 
 template <class View>
@@ -93,13 +93,13 @@ Tags row_tags(const View& view) {
 }
 
 template <class View>
-void store_values(const View& view, const std::int64_t* places, std::int64_t count, const ValueBatch& values,
+void store_values(const View& view, const std::int64_t* targets, std::int64_t count, const ValueBatch& values,
                   Stream stream) {
   if constexpr (View::kHasValue) {
     if (view.rows.bytes != 0)
-      scatter_rows(view.rows, places, count, values, stream);
+      scatter_rows(view.rows, targets, count, values, stream);
     else
-      launch("storing values", store_values_kernel<View>, count, kRowBlock, stream, view, places, values, count);
+      launch("storing values", store_values_kernel<View>, count, kRowBlock, stream, view, targets, values, count);
   }
 }
 
@@ -132,7 +132,7 @@ void insert_in_order(DeviceContext& context, const View& view, const InsertOrder
                     : View::kHasValue ? Tags{value_bytes(view), sizeof(typename View::SlotType)}
                                       : Tags{set_tags.as<std::byte>(), sizeof(std::uint32_t)};
   if (first_wanted) {
-    launch("electing writers", places_of_absent_kernel, n, kRowBlock, stream,
+    launch("electing writers", targets_of_absent_kernel, n, kRowBlock, stream,
            static_cast<const std::int64_t*>(locations.as<std::int64_t>()), static_cast<const bool*>(found.as<bool>()),
            firsts.as<std::int64_t>(), n);
     elect(tags, firsts.as<std::int64_t>(), n, Elect::kFirst, batch.inserted, stream);

@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(kBlock) erase_kernel(View view, KeyBatch keys,
     if constexpr (View::kHasValue) row = static_cast<std::int64_t>(value);
   });
   if (view.rows.bytes != 0) {
-    const std::uint64_t place = take_ticket(&view.control->free_rows, gone);
-    if (gone) view.rows.free[place] = row;
+    const std::uint64_t ticket = take_ticket(&view.control->free_rows, gone);
+    if (gone) view.rows.free[ticket] = row;
   }
   if (valid && erased != nullptr) erased[i] = gone;
   std::uint64_t* const counters[3] = {&view.control->size, &view.control->erased, nullptr};

@@ -74,11 +74,11 @@ class CudaExecutor final : public Executor<Key, Value> {
       }
       const std::int64_t n = batch.keys.count;
       const Uint128 initial = identity_bits(batch.op, batch.dtype);
-      const Allocation places = scratch<std::int64_t>(context, n, stream);
+      const Allocation targets = scratch<std::int64_t>(context, n, stream);
       if (view.rows.bytes == 0) {
         launch_insert(view, batch.keys, ValueBatch{},
-                      InsertTarget{false, false, batch.inserted, places.as<std::int64_t>(), initial.low}, stream);
-        const Cells cells{value_bytes(view), sizeof(typename View::SlotType), places.as<std::int64_t>(),
+                      InsertTarget{false, false, batch.inserted, targets.as<std::int64_t>(), initial.low}, stream);
+        const Cells cells{value_bytes(view), sizeof(typename View::SlotType), targets.as<std::int64_t>(),
                           batch.elements};
         apply_to_cells(cells, batch.values, n, batch.op, batch.dtype, stream);
         return;
@@ -86,14 +86,14 @@ class CudaExecutor final : public Executor<Key, Value> {
       const Allocation fresh = scratch<std::int64_t>(context, n, stream);
       const Allocation mask = scratch<bool>(context, batch.inserted == nullptr ? n : 0, stream);
       bool* const inserted = batch.inserted != nullptr ? batch.inserted : mask.as<bool>();
-      insert_keys(view, batch.keys, inserted, places.as<std::int64_t>(), stream);
-      context.copy(fresh.get(), places.get(), places.bytes(), stream);
+      insert_keys(view, batch.keys, inserted, targets.as<std::int64_t>(), stream);
+      context.copy(fresh.get(), targets.get(), targets.bytes(), stream);
       launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view,
              fresh.as<std::int64_t>(), static_cast<const bool*>(inserted), n);
       fill_rows(view, fresh.as<std::int64_t>(), n, initial, batch, stream);
       launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view,
-             places.as<std::int64_t>(), nullptr, n);
-      const Cells cells{view.rows.data, view.rows.bytes, places.as<std::int64_t>(), batch.elements};
+             targets.as<std::int64_t>(), nullptr, n);
+      const Cells cells{view.rows.data, view.rows.bytes, targets.as<std::int64_t>(), batch.elements};
       apply_to_cells(cells, batch.values, n, batch.op, batch.dtype, stream);
     }
   }

@@ -3,7 +3,7 @@
 #include "cuda/probe.cuh"
 #include "table/executor.hpp"
 
-/// Live slots in the order of their places, in three kernels: count per range of slots, sum, write. An atomic counter
+/// Live slots in their order, in three kernels: count per range of slots, sum, write. An atomic counter
 /// would do it in one, but keys() and values() would then come in different orders.
 namespace gpuhash::cuda {
 

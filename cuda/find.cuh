@@ -93,8 +93,8 @@ __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 
   }
   const bool missing = valid && !found;
   if (absent.keys != nullptr) {
-    const std::uint64_t place = take_ticket(&view.control->absent, missing);
-    if (missing) absent.keys[place] = key;
+    const std::uint64_t ticket = take_ticket(&view.control->absent, missing);
+    if (missing) absent.keys[ticket] = key;
   }
   if (out.count_missing) {
     std::uint64_t* const counters[3] = {&view.control->missing, nullptr, nullptr};

@@ -271,7 +271,7 @@ template <class View>
 void insert_keys(const View& view, const KeyBatch& keys, bool* inserted, std::int64_t* locations, Stream stream) {
   const bool rows = view.rows.bytes != 0;
   launch_insert(view, keys, ValueBatch{}, InsertTarget{false, rows, inserted, locations, 0}, stream);
-  if (rows) settle_rows(view, stream);
+  if (rows) count_off_row_tickets(view, stream);
 }
 
 }  // namespace gpuhash::cuda

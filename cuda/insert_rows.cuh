@@ -69,7 +69,7 @@ void insert_rows(const View& view, const InsertOrder& batch, Stream stream) {
            view.may_have_erased ? insert_rows_kernel<View, true, Word> : insert_rows_kernel<View, false, Word>,
            batch.keys.count, kBlock, stream, view, batch, shape);
   });
-  settle_rows(view, stream);
+  count_off_row_tickets(view, stream);
 }
 
 }  // namespace gpuhash::cuda

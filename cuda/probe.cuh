@@ -174,7 +174,7 @@ __device__ __forceinline__ void add_to_control(Workspace& work, std::uint64_t* c
       atomicAdd(reinterpret_cast<unsigned long long*>(counters[c]), work.sums[c]);
 }
 
-/// One place in a list for each lane that wants one, by one atomic per warp. The whole warp calls it.
+/// A ticket for each lane that wants one, by one atomic per warp. The whole warp calls it.
 __device__ __forceinline__ std::uint64_t take_ticket(std::uint64_t* counter, bool wanted) {
   const unsigned takers = __ballot_sync(kAllLanes, wanted);
   if (takers == 0) return 0;

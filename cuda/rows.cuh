@@ -68,8 +68,8 @@ __device__ __forceinline__ void copy_warp_rows(RowShape shape, Source source, Ta
 inline constexpr std::int64_t kNoRow = -1;
 
 /// A new row for each lane that wants one: those on the free stack first; kNoRow where none is left, which only a
-/// replayed CUDA graph can bring about. The whole warp calls it. settle_rows_kernel takes the rows from the stack after
-/// the insertion.
+/// replayed CUDA graph can bring about. The whole warp calls it. count_off_row_tickets_kernel takes the rows from the
+/// stack after the insertion.
 template <class View>
 __device__ __forceinline__ std::int64_t take_row(const View& view, bool wanted) {
   const std::uint64_t ticket = take_ticket(&view.control->row_tickets, wanted);
@@ -93,7 +93,7 @@ inline constexpr std::uint64_t kMaxRowEpoch = 1 << 16;
 /// After an insertion: the rows that its tickets stand for are taken, keys that got none are taken out again, and the
 /// next insertion has another epoch. One block.
 template <class View>
-__global__ void __launch_bounds__(kRowBlock) settle_rows_kernel(View view) {
+__global__ void __launch_bounds__(kRowBlock) count_off_row_tickets_kernel(View view) {
   Control& control = *view.control;
   const bool epochs_are_spent = control.row_epoch + 1 >= kMaxRowEpoch;
   const std::uint64_t reused = min(control.row_tickets, control.free_rows);
@@ -147,8 +147,8 @@ void with_row_words(std::int64_t row_bytes, std::initializer_list<const void*> a
 }
 
 template <class View>
-void settle_rows(const View& view, Stream stream) {
-  launch("settling rows", settle_rows_kernel<View>, kRowBlock, kRowBlock, stream, view);
+void count_off_row_tickets(const View& view, Stream stream) {
+  launch("counting off row tickets", count_off_row_tickets_kernel<View>, kRowBlock, kRowBlock, stream, view);
 }
 
 }  // namespace gpuhash::cuda

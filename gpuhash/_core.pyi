@@ -298,11 +298,11 @@ class StoredTensor(metaclass=_Type):
         When the last array that was given the memory is gone, the stream of whoever saved it waits for ``stream``.
         """
 
-def put_tensor(name: str, array: Array, native: object | None, stream: int, settle: bool) -> None:
+def put_tensor(name: str, array: Array, native: object | None, stream: int, wait: bool) -> None:
     """Hold a contiguous array under the name, in the place of what had it before.
 
     ``native``: what ``StoredTensor.native`` gives back; None for the memory alone. ``stream``: whose work fills it.
-    ``settle``: the host waits for the stream before it lets go of the array.
+    ``wait``: the host waits for the stream before it lets go of the array.
     """
 
 def find_tensor(name: str) -> StoredTensor | None: ...

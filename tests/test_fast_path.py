@@ -638,7 +638,7 @@ def test_numbers_on_the_gpu_are_copied_there_once(torch_cuda):
     done = event_now()
     assert not done.query(), "a call waited for the device"
     same_bytes(got, np.full(1000, 13))
-    len(table)  # settles the bound of the size
+    len(table)  # makes the bound of the size exact
     graph = torch.cuda.CUDAGraph()
     out = torch.zeros(1000, dtype=torch.bool, device=GPU)
     with capture(graph):

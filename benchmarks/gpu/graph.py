@@ -78,7 +78,7 @@ class GraphBench:
         By operation, the keys of each lookup: int64 ``[n]`` on the table's device, all n the same.
     device
         The table's, in TensorFlow's words.
-    settle
+    synchronize
         Waits for PyTorch's work.
     """
 
@@ -88,13 +88,13 @@ class GraphBench:
         table: gpuhash.HashTable,
         batches: Mapping[str, Sequence[torch.Tensor]],
         device: str,
-        settle: Action,
+        synchronize: Action,
     ) -> None:
-        self.table, self.device, self._settle = table, device, settle
+        self.table, self.device, self._synchronize = table, device, synchronize
         self._batches = batches
         some = next(iter(batches.values()))[0]
         self._out = torch.empty_like(some), torch.empty(some.shape, dtype=torch.bool, device=some.device)
-        self._settle()  # TensorFlow's stream does not wait for PyTorch's
+        self._synchronize()  # TensorFlow's stream does not wait for PyTorch's
         wrapped = gpuhash.tensorflow.wrap(table, _DEFAULT, device=device)
 
         def traced(keys: Sequence[torch.Tensor]) -> Any:
@@ -136,7 +136,7 @@ class GraphBench:
             for _ in range(calls):
                 for keys in batches:
                     self.table.find(keys, out=self._out)
-            self._settle()
+            self._synchronize()
 
         seconds: dict[str, list[float]] = {"gpuhash": [], OWN: []}
         for run in range(1 + runs):

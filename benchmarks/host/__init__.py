@@ -1,7 +1,7 @@
 """The table on the host, beside boost, pandas, TensorFlow, NumPy and dict.
 
 Every contender has a process of its own, forked from this one, which therefore never imports gpuhash: how many threads
-it uses is settled when it is imported.
+it uses is chosen when it is imported.
 """
 
 from __future__ import annotations

@@ -220,28 +220,28 @@ Array constant(const TablePointer& table, const Array& value, std::uintptr_t str
   if (value.device.platform != "cpu" || !value.contiguous || value.bytes() != table->options().value_bytes())
     throw std::invalid_argument("the constant is no value on the host");
   if (table->context().device().platform == "cpu") return value;
-  Array placed = value;
-  placed.tensor = py::object();
-  placed.device = table->context().device();
+  Array on_device = value;
+  on_device.tensor = py::object();
+  on_device.device = table->context().device();
   const Stream stream = to_stream(table->context(), stream_address);
   Allocation temporary;
   const void* data = nullptr;
   {
     const py::gil_scoped_release unlocked;
     const std::string_view bytes(static_cast<const char*>(value.data), static_cast<std::size_t>(value.bytes()));
-    data = table->constants().place(bytes, stream, temporary);
+    data = table->constants().upload(bytes, stream, temporary);
   }
   if (data == nullptr)
     throw std::invalid_argument(
         "the default is not in the GPU's memory yet, and cannot be copied there while a CUDA graph is captured: make "
         "the "
         "same call once before the capture, or give the default as an array on the GPU");
-  placed.data = const_cast<void*>(data);
+  on_device.data = const_cast<void*>(data);
   if (temporary.get() != nullptr)
-    placed.memory = data_of(std::make_shared<Allocation>(std::move(temporary)));
+    on_device.memory = data_of(std::make_shared<Allocation>(std::move(temporary)));
   else
-    placed.memory = {table, placed.data};
-  return placed;
+    on_device.memory = {table, on_device.data};
+  return on_device;
 }
 
 bool overlaps_rows(const Table& table, const Array& array) {

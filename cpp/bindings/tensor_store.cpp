@@ -47,11 +47,11 @@ struct SavedObject {
 
 /// `native` None: the memory alone, as if another library had saved it.
 void put_tensor(const std::string& name, const Array& array, const py::object& native, std::uintptr_t stream_address,
-                bool settle) {
+                bool wait) {
   if (!array.contiguous) throw std::invalid_argument("the tensor is not contiguous");
   const Stream stream = array.device.platform == "cpu" ? nullptr : reinterpret_cast<Stream>(stream_address);
   ContextPointer settled_by;
-  if (settle) {
+  if (wait) {
     const py::gil_scoped_release unlocked;
     settled_by = platform(array.device.platform).make_context(array.device.index, nullptr);
   }
@@ -130,7 +130,7 @@ void bind_tensor_store(py::module_& module) {
           py::arg("stream"), unlocked())
       .def("buffer", &buffer_of, py::arg("stream"));
   module.def("put_tensor", &put_tensor, py::arg("name"), py::arg("array"), py::arg("native"), py::arg("stream"),
-             py::arg("settle"));
+             py::arg("wait"));
   // Without the GIL: what is dropped, or keeps others waiting, may want it.
   module.def("find_tensor", &find_tensor, py::arg("name"), unlocked());
   module.def("remove_tensor", &tensor_store::remove, py::arg("name"), unlocked());

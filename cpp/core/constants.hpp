@@ -24,7 +24,7 @@ class GPUHASH_API Constants {
   /// The value in the device's memory. Waits where it is new. Beyond the bound it lies in `temporary`, which the caller
   /// holds until its work is enqueued on `stream`. Null where it is not there and the stream is being captured: a copy
   /// would be taken only when the graph runs.
-  const void* place(std::string_view bytes, Stream stream, Allocation& temporary);
+  const void* upload(std::string_view bytes, Stream stream, Allocation& temporary);
 
   /// The stream in whose order the memory is given back: that of the table's last call, as calls follow each other.
   void set_stream(Stream stream) noexcept;
@@ -39,7 +39,7 @@ class GPUHASH_API Constants {
 
   DeviceContext& context_;
   ForkSafeMutex mutex_;
-  std::unordered_map<std::string, Allocation, Hash, std::equal_to<>> placed_;
+  std::unordered_map<std::string, Allocation, Hash, std::equal_to<>> uploaded_;
   std::size_t bytes_ = 0;
 };
 

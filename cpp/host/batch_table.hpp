@@ -66,13 +66,13 @@ template <class Key>
 class BatchTable {
  public:
   /// A position in a slot: as wide as the key, so that slots stay small.
-  using Place = std::conditional_t<sizeof(Key) == 4, std::uint32_t, std::uint64_t>;
-  static constexpr Place kEmpty = ~Place{0};
-  static constexpr Place kClaimed = kEmpty - 1;  // a thread is writing the key
+  using FirstPosition = std::conditional_t<sizeof(Key) == 4, std::uint32_t, std::uint64_t>;
+  static constexpr FirstPosition kEmpty = ~FirstPosition{0};
+  static constexpr FirstPosition kClaimed = kEmpty - 1;  // a thread is writing the key
 
   struct Slot {
     Key key;
-    Place first;
+    FirstPosition first;
   };
 
   /// Probe sequences begin at every so many slots, which are a cache line.
@@ -94,13 +94,13 @@ class BatchTable {
   void prefetch(std::int64_t slot) const { __builtin_prefetch(data() + slot, 1); }
 
   struct Found {
-    bool ok;         // false: the probe sequence was too long
-    bool first;      // no smaller position of the key has been met so far
-    Place position;  // not first: a smaller one; first: the one that was displaced, or kEmpty
+    bool ok;                 // false: the probe sequence was too long
+    bool first;              // no smaller position of the key has been met so far
+    FirstPosition position;  // not first: a smaller one; first: the one that was displaced, or kEmpty
   };
 
   /// Puts position i of the key into the table. `slot` is the key's home.
-  Found insert(const Key& key, std::int64_t slot, Place i, std::int64_t max_probes) {
+  Found insert(const Key& key, std::int64_t slot, FirstPosition i, std::int64_t max_probes) {
     // Mostly the key is there, in its first line. All of it is compared without a branch: which of the slots it is
     // would often be predicted wrong.
     Slot* const line = data() + slot;
@@ -119,7 +119,7 @@ class BatchTable {
     for (std::int64_t probes = 0; probes < max_probes; ++probes) {
       Slot& here = data()[slot];
       std::atomic_ref first(here.first);
-      Place seen = first.load(std::memory_order_acquire);
+      FirstPosition seen = first.load(std::memory_order_acquire);
       while (seen >= kClaimed) {
         if (seen == kEmpty) {
           if (!first.compare_exchange_weak(seen, kClaimed, std::memory_order_acquire)) continue;
@@ -137,7 +137,7 @@ class BatchTable {
   }
 
   /// The key's first position, kEmpty where it is not there. No thread inserts meanwhile.
-  Place find(const Key& key, std::int64_t slot) const {
+  FirstPosition find(const Key& key, std::int64_t slot) const {
     const Slot* const line = data() + slot;
     std::uint32_t match = 0;
 #pragma GCC unroll 8
@@ -155,12 +155,12 @@ class BatchTable {
  private:
   Slot* data() const { return memory_.template as<Slot>(); }
 
-  static Place load_first(Slot& slot) { return std::atomic_ref(slot.first).load(std::memory_order_acquire); }
+  static FirstPosition load_first(Slot& slot) { return std::atomic_ref(slot.first).load(std::memory_order_acquire); }
 
   /// The slot holds the key of position i.
-  static Found meet(Slot& slot, Place i) {
+  static Found meet(Slot& slot, FirstPosition i) {
     std::atomic_ref first(slot.first);
-    Place seen = first.load(std::memory_order_acquire);
+    FirstPosition seen = first.load(std::memory_order_acquire);
     while (seen > i)
       if (first.compare_exchange_weak(seen, i, std::memory_order_acq_rel)) return {true, true, seen};
     return {true, false, seen};

@@ -36,7 +36,7 @@ struct Attempt {
 template <class Key, class Position>
 Attempt insert_all(BatchTable<Key>& table, const KeyReader<Key>& keys, std::int64_t count, std::uint32_t* firsts,
                    Position* links) {
-  using Place = typename BatchTable<Key>::Place;
+  using FirstPosition = typename BatchTable<Key>::FirstPosition;
   const bool bounded = table.slots() < batch_size::slots_for(count);
   const std::int64_t max_probes = bounded ? std::min(table.slots(), batch_size::kMaxProbes) : table.slots();
   std::atomic<std::int64_t> given_up{0};
@@ -52,7 +52,7 @@ Attempt insert_all(BatchTable<Key>& table, const KeyReader<Key>& keys, std::int6
       std::int64_t lost = 0;
       std::int64_t inserted = 0;
       const auto insert = [&](std::int64_t i, const Key& key, std::int64_t slot) {
-        const auto found = table.insert(key, slot, static_cast<Place>(i), max_probes);
+        const auto found = table.insert(key, slot, static_cast<FirstPosition>(i), max_probes);
         if (!found.first) {
           if (!found.ok)
             ++lost;
@@ -220,7 +220,7 @@ class HostFactorization final : public Factorization {
   std::int64_t count() const override { return distinct_; }
 
   void write(const FactorizationOutput& out) override {
-    const std::vector<Position> places = out.sorted ? sorted_places() : std::vector<Position>();
+    const std::vector<Position> sorted_ids = out.sorted ? this->sorted_ids() : std::vector<Position>();
     if (out.counts != nullptr) std::fill_n(out.counts, distinct_, 0);
     const bool groups = out.codes != nullptr || out.counts != nullptr;
     const Rank<Position>* const ranks = this->ranks();
@@ -235,7 +235,7 @@ class HostFactorization final : public Factorization {
           if (!groups) continue;
           id = follow_links(ranks, links, static_cast<std::int64_t>(links[i]));
         }
-        if (out.sorted) id = static_cast<std::int64_t>(places[static_cast<std::size_t>(id)]);
+        if (out.sorted) id = static_cast<std::int64_t>(sorted_ids[static_cast<std::size_t>(id)]);
         if (first) {
           if (out.uniques != nullptr)
             host::store_word(out.uniques, id, keys_.bytes(), given_back(keys_.raw(i), keys_.format()));
@@ -250,8 +250,8 @@ class HostFactorization final : public Factorization {
  private:
   Rank<Position>* ranks() const { return ranks_.template as<Rank<Position>>(); }
 
-  /// places[id in order of first occurrence] = id in order of the keys.
-  std::vector<Position> sorted_places() const {
+  /// sorted_ids[id in order of first occurrence] = id in order of the keys.
+  std::vector<Position> sorted_ids() const {
     struct Item {
       Uint128 order;
       Position id;
@@ -261,17 +261,17 @@ class HostFactorization final : public Factorization {
       Position id;
     };
     if (order_bits(keys_.format()) <= 64)
-      return places_of<Narrow>([](const Uint128& order, Position id) { return Narrow{order.low, id}; },
-                               [](const Narrow& a, const Narrow& b) { return a.order < b.order; });
-    return places_of<Item>([](const Uint128& order, Position id) { return Item{order, id}; },
-                           [](const Item& a, const Item& b) {
-                             return a.order.high != b.order.high ? a.order.high < b.order.high
-                                                                 : a.order.low < b.order.low;
-                           });
+      return sorted_ids_of<Narrow>([](const Uint128& order, Position id) { return Narrow{order.low, id}; },
+                                   [](const Narrow& a, const Narrow& b) { return a.order < b.order; });
+    return sorted_ids_of<Item>([](const Uint128& order, Position id) { return Item{order, id}; },
+                               [](const Item& a, const Item& b) {
+                                 return a.order.high != b.order.high ? a.order.high < b.order.high
+                                                                     : a.order.low < b.order.low;
+                               });
   }
 
   template <class Item, class Make, class Less>
-  std::vector<Position> places_of(Make make, Less less) const {
+  std::vector<Position> sorted_ids_of(Make make, Less less) const {
     auto items = host::scratch<Item>(distinct_);
     for_each_chunk(count_, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i)
@@ -280,12 +280,12 @@ class HostFactorization final : public Factorization {
               make(order_word(to_uint128(keys_[i]), keys_.format()), static_cast<Position>(id));
     });
     sort_in_parallel(items, less);
-    auto places = host::scratch<Position>(distinct_);
+    auto sorted_ids = host::scratch<Position>(distinct_);
     for_each_chunk(distinct_, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t place = begin; place < end; ++place)
-        places[static_cast<std::size_t>(items[static_cast<std::size_t>(place)].id)] = static_cast<Position>(place);
+      for (std::int64_t rank = begin; rank < end; ++rank)
+        sorted_ids[static_cast<std::size_t>(items[static_cast<std::size_t>(rank)].id)] = static_cast<Position>(rank);
     });
-    return places;
+    return sorted_ids;
   }
 
   KeyReader<Key> keys_;

@@ -31,7 +31,7 @@ bool is_plain(const View& view, const Batch& batch) {
   return !View::kHasValue || batch.values.bytes == sizeof(typename View::Value);
 }
 
-/// A new key's slot gets key and value. Else, place() is told what is there.
+/// A new key's slot gets key and value. Else, write() is told what is there.
 template <class View>
 void store_new(const View& view, const typename View::Key& stored, typename View::SlotType* slot,
                [[maybe_unused]] const ValueBatch& values, [[maybe_unused]] std::int64_t i,
@@ -60,7 +60,7 @@ struct PlainInsertion {
   bool assigns;
   bool* inserted;  // [n] or null
 
-  void place(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
+  void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
     if (inserted != nullptr) inserted[i] = is_new;
     if (slot == nullptr) return;
     slot->key = stored;
@@ -77,7 +77,7 @@ struct Insertion {
   InsertOrder batch;
   RowSource* row_source;
 
-  void place(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
+  void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
     if (is_new) {
       store_new(view, stored, slot, batch.values, i, *row_source);
     } else if constexpr (View::kHasValue) {
@@ -103,7 +103,7 @@ struct PlainAddition {
   std::int64_t stride;  // bytes from a key's value to the next
   bool* inserted;       // [n] or null
 
-  void place(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
+  void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
     if (inserted != nullptr) inserted[i] = is_new;
     if (slot == nullptr) return;
     slot->key = stored;
@@ -123,7 +123,7 @@ struct Application {
   CombineFn combine;
   RowSource* row_source;
 
-  void place(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
+  void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
     if (is_new) {
       store_new(view, stored, slot, batch.values, i, *row_source);
     } else if (slot != nullptr) {

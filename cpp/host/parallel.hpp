@@ -238,10 +238,10 @@ struct Writer {
   }
   void absent(std::int64_t i) { operation.absent(i); }
   template <class Key, class Slot>
-  void place(std::int64_t i, const Key& stored, Slot* slot, bool is_new) {
+  void write(std::int64_t i, const Key& stored, Slot* slot, bool is_new) {
     tally.size += is_new ? 1 : 0;
     tally.dropped += slot == nullptr ? 1 : 0;
-    operation.place(i, stored, slot, is_new);
+    operation.write(i, stored, slot, is_new);
   }
   void left_region(std::int64_t i) { put_aside->set(i - base); }
 };
@@ -251,7 +251,7 @@ struct Writer {
 /// part of the batch. The operation has
 ///
 ///   found(i, slot, tally), absent(i)   kLookup, one of them for each key
-///   place(i, stored, slot, is_new)     kInsertion; slot null: there was none
+///   write(i, stored, slot, is_new)     kInsertion; slot null: there was none
 ///   kPlain                             as walk_each() wants it
 template <Purpose kPurpose, class View, class Operation>
 void write_each(const View& view, const KeyBatch& keys, const Operation& operation) {

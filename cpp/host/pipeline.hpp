@@ -95,7 +95,7 @@ struct ListedPositions {
 ///   found(i, slot), absent(i)        kLookup, one of them once for each key i
 ///   looked(i, bucket, match)         kLookup, instead of these where the visitor has kEveryLook: at every bucket of
 ///                                    the walk; `match` is the key's slot, if any; what the last bucket shows counts
-///   place(i, stored, slot, is_new)   kInsertion, once for each key; slot null: the table is full
+///   write(i, stored, slot, is_new)   kInsertion, once for each key; slot null: the table is full
 ///   left_region(i)                   kRegion: instead, where the walk would leave the key's region
 ///   kDistinct                        if it has this, no two keys are equal
 template <Purpose kPurpose, bool kNear, class Simd, class View, class Keys, class Positions, class Visitor>
@@ -148,8 +148,8 @@ class Pipeline {
       for (; n < end; ++n) {
         const std::int64_t i = positions_[n];
         const Probe<Key> probe(keys_[i], view_.geometry);
-        const bool settled = look(i, probe.stored(), probe.bucket());
-        if (!settled) wait_at_home(i, probe);
+        const bool done = look(i, probe.stored(), probe.bucket());
+        if (!done) wait_at_home(i, probe);
       }
     } else {
       // Which walks go on is noted without a branch, and their hash is computed again: writing all of every walk to
@@ -195,17 +195,17 @@ class Pipeline {
   }
 
   void look_again(const Walk& walk) {
-    const bool settled = look(walk.i, walk.probe.stored(), walk.probe.bucket());
+    const bool done = look(walk.i, walk.probe.stored(), walk.probe.bucket());
     if constexpr (kPurpose == Purpose::kInsertion) {
       // leave_bit() if the key has its place now, without a branch.
       std::uint8_t& filter = view_.filters[walk.before];
       const bool lacks_bit = (filter & walk.probe.filter_bit()) == 0;
-      passed_.filter_bits += settled && lacks_bit ? 1 : 0;
-      filter |= settled ? walk.probe.filter_bit() : 0;
+      passed_.filter_bits += done && lacks_bit ? 1 : 0;
+      filter |= done ? walk.probe.filter_bit() : 0;
       if constexpr (!kNear)
-        if (!settled && lacks_bit) ask_for_displacement(view_, walk.before);
+        if (!done && lacks_bit) ask_for_displacement(view_, walk.before);
     }
-    wait_for_filter(walk, !settled);
+    wait_for_filter(walk, !done);
   }
 
   void wait_for_filter(const Walk& walk, bool wanted) {
@@ -219,19 +219,19 @@ class Pipeline {
     SlotType* const bucket = bucket_at(view_, bucket_index);
     const auto match = Simd::template slots_with<View>(bucket, stored);
     const auto empty = Simd::template slots_with<View>(bucket, empty_key<Key>());
-    const bool settled = match.any() | empty.any();
+    const bool done = match.any() | empty.any();
     if constexpr (kEveryLook) {
       visitor_.looked(i, bucket, match);
     } else if constexpr (kPurpose == Purpose::kLookup) {
       if (match.any())
         visitor_.found(i, match.first(bucket));
-      else if (settled)
+      else if (done)
         visitor_.absent(i);
-    } else if (settled) {
+    } else if (done) {
       const bool is_new = !match.any();
-      visitor_.place(i, stored, (is_new ? empty : match).first(bucket), is_new);
+      visitor_.write(i, stored, (is_new ? empty : match).first(bucket), is_new);
     }
-    return settled;
+    return done;
   }
 
   /// When walks for the same key that wait for filters, too, are due. At once, if this one has put the key into the
@@ -255,7 +255,7 @@ class Pipeline {
         // Where no key of its bit has passed, an absent one lies nowhere further on.
         const bool may_lie_behind = !ends(walk.probe);
         if (!match.any() && (may_lie_behind || walk.probe.hop() != 0)) return walk_anew(walk.i, walk.home);
-        visitor_.place(walk.i, walk.probe.stored(), (match.any() ? match : erased).first(bucket), !match.any());
+        visitor_.write(walk.i, walk.probe.stored(), (match.any() ? match : erased).first(bucket), !match.any());
         return followers_of(walk.home, walk.i);
       }
       passed_.far_keys += walk.probe.hop() == kFarHops ? 1 : 0;
@@ -273,7 +273,7 @@ class Pipeline {
       if constexpr (!kNear) prefetch_bucket(view_, walk.probe.bucket());
       at_bucket_.push_if(true, walk);
     } else if constexpr (kPurpose == Purpose::kInsertion) {
-      visitor_.place(walk.i, walk.probe.stored(), static_cast<SlotType*>(nullptr), false);
+      visitor_.write(walk.i, walk.probe.stored(), static_cast<SlotType*>(nullptr), false);
     } else if constexpr (!kEveryLook) {
       visitor_.absent(walk.i);
     }
@@ -286,7 +286,7 @@ class Pipeline {
     SlotType* const slot =
         is_followed(walk.home, walk.i) ? nullptr : displace<Simd>(view_, walk.before, passed_.filter_bits);
     if (slot != nullptr)
-      visitor_.place(walk.i, walk.probe.stored(), slot, true);
+      visitor_.write(walk.i, walk.probe.stored(), slot, true);
     else
       leave_bit_of(walk, walk.before);
     return slot != nullptr;
@@ -304,14 +304,14 @@ class Pipeline {
   Followers walk_anew(std::int64_t i, std::uint32_t home) {
     const Probe<Key> probe(keys_[i], view_.geometry);
     const View view = view_;  // the member's address would keep it out of registers
-    const auto place = host::walk<kPurpose>(view, reach_, probe);
-    passed_.filter_bits += place.new_filter_bits;
-    passed_.far_keys += place.far;
-    if (place.left_region)
+    const auto end = host::walk<kPurpose>(view, reach_, probe);
+    passed_.filter_bits += end.new_filter_bits;
+    passed_.far_keys += end.far;
+    if (end.left_region)
       visitor_.left_region(i);
     else
-      visitor_.place(i, probe.stored(), place.match != nullptr ? place.match : place.vacant,
-                     place.match == nullptr && place.vacant != nullptr);
+      visitor_.write(i, probe.stored(), end.match != nullptr ? end.match : end.vacant,
+                     end.match == nullptr && end.vacant != nullptr);
     return followers_of(home, i);
   }
 

@@ -40,7 +40,7 @@ class Rehash {
     control.far_keys = total.far_keys;
     control.erased = 0;
     control.dropped += total.dropped;
-    settle_rows();
+    hand_over_row_numbers();
   }
 
  private:
@@ -91,7 +91,7 @@ class Rehash {
     Items* put_aside;
     Tally tally{};
 
-    void place(std::int64_t i, const Key& stored, SlotType* slot, bool is_new) {
+    void write(std::int64_t i, const Key& stored, SlotType* slot, bool is_new) {
       if (!is_new) {
         ++tally.dropped;
         return;
@@ -173,7 +173,7 @@ class Rehash {
       }
   }
 
-  void settle_rows() {
+  void hand_over_row_numbers() {
     Control& control = *to_.control;
     if (compact_rows_) {
       control.next_row = next_row_.load(std::memory_order_relaxed);

@@ -87,7 +87,7 @@ enum class Reach { kRegion, kTable };
 
 /// Where a walk ended.
 template <class View>
-struct Place {
+struct WalkEnd {
   typename View::SlotType* match = nullptr;   // the key's slot
   typename View::SlotType* vacant = nullptr;  // kInsertion, no match: the slot for the key; null where there is none
   std::uint32_t new_filter_bits = 0;          // kInsertion: set on the way
@@ -100,32 +100,32 @@ struct Place {
 /// such slot does it pass buckets that no key of its filter bit has passed before.
 /// For the few keys that begin anew because of an erased slot (Pipeline::walk_anew); all walks begin in the pipeline.
 template <Purpose kPurpose, class View>
-[[gnu::noinline]] Place<View> walk(const View& view, Reach reach, Probe<typename View::Key> probe) {
+[[gnu::noinline]] WalkEnd<View> walk(const View& view, Reach reach, Probe<typename View::Key> probe) {
   using Key = typename View::Key;
-  Place<View> place;
+  WalkEnd<View> end;
   for (;; probe.next(view.geometry)) {
     auto* const bucket = bucket_at(view, probe.bucket());
     if (const auto match = Portable::slots_with<View>(bucket, probe.stored()); match.any()) {
-      place.match = match.first(bucket);
-      return place;
+      end.match = match.first(bucket);
+      return end;
     }
     const auto empty = Portable::slots_with<View>(bucket, empty_key<Key>());
     if constexpr (kPurpose == Purpose::kInsertion) {
-      if (place.vacant == nullptr) {
+      if (end.vacant == nullptr) {
         const auto erased = Portable::slots_with<View>(bucket, erased_key<Key>());
-        if (empty.any() || erased.any()) place.vacant = (empty.any() ? empty : erased).first(bucket);
+        if (empty.any() || erased.any()) end.vacant = (empty.any() ? empty : erased).first(bucket);
       }
     }
     if (search_ends(empty.any(), [&] { return filter_has(view, probe.bucket(), probe.filter_bit()); })) {
-      if (kPurpose == Purpose::kLookup || place.vacant != nullptr) return place;
-      leave_bit(view, probe.bucket(), probe.filter_bit(), place.new_filter_bits);
-      if (probe.hop() == kFarHops) place.far = 1;
+      if (kPurpose == Purpose::kLookup || end.vacant != nullptr) return end;
+      leave_bit(view, probe.bucket(), probe.filter_bit(), end.new_filter_bits);
+      if (probe.hop() == kFarHops) end.far = 1;
     }
     if (reach == Reach::kRegion && probe.at_last_hop_in_region()) {
-      place.left_region = true;
-      return place;
+      end.left_region = true;
+      return end;
     }
-    if (probe.exhausted(view.geometry)) return place;
+    if (probe.exhausted(view.geometry)) return end;
   }
 }
 

@@ -84,8 +84,8 @@ bool GrowthRule::may_grow_early(std::int64_t absent, std::int64_t size, std::int
   return may_grow_beyond(slots) && absent <= limit / kSmallPart && absent <= most_new(size);
 }
 
-std::optional<std::int64_t> GrowthRule::settled(std::int64_t size, std::int64_t slots, std::int64_t limit,
-                                                std::int64_t slots_before) const {
+std::optional<std::int64_t> GrowthRule::slots_afterwards(std::int64_t size, std::int64_t slots, std::int64_t limit,
+                                                         std::int64_t slots_before) const {
   const bool may_shrink = slots_before != 0;
   const std::int64_t wanted = grown_for(size, may_shrink ? slots_before : slots);
   if (may_shrink ? slots >= 2 * wanted : size > limit) return wanted;

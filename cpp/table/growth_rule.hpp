@@ -38,8 +38,8 @@ struct GrowthRule {
   /// The size of a table that has let a batch in uncounted and now has `size` keys; nothing where it may stay as it is.
   /// slots_before: its slots before it was made larger for all keys of the batch, or 0: it was not. Throws as
   /// slots_for().
-  std::optional<std::int64_t> settled(std::int64_t size, std::int64_t slots, std::int64_t limit,
-                                      std::int64_t slots_before) const;
+  std::optional<std::int64_t> slots_afterwards(std::int64_t size, std::int64_t slots, std::int64_t limit,
+                                               std::int64_t slots_before) const;
 };
 
 /// After long churn, filter bits of keys that are gone make searches go on in vain, and erased marks keep buckets full.

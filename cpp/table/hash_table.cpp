@@ -103,7 +103,7 @@ void HashTable<Key, Value>::expect(std::int64_t size) {
   peak_bound_ = std::max(peak_bound_, size);
 }
 
-/// Waits. The counters as they are now; settles size_bound_.
+/// Waits. The counters as they are now; makes size_bound_ exact.
 template <class Key, class Value>
 Control HashTable<Key, Value>::read_control(Stream stream) {
   Control control;
@@ -234,14 +234,14 @@ std::int64_t HashTable<Key, Value>::count_new(const KeyBatch& keys, const Plan* 
 /// more room than they need, and gives one that is flooded another seed. All keys are in, so nothing is thrown any
 /// more; a table that cannot be rebuilt stays as it is. Waits where there is something to do.
 template <class Key, class Value>
-void HashTable<Key, Value>::settle(const Room& room, std::int64_t keys, Stream stream) {
+void HashTable<Key, Value>::finish_insertion(const Room& room, std::int64_t keys, Stream stream) {
   const bool looks_flooded = context_->is_host() && keys >= static_cast<std::int64_t>(kManyFarKeys) &&
                              storage_.view().control->far_keys >= kManyFarKeys;
   if (!room.unchecked && room.slots_before == 0 && !looks_flooded) return;
   try {
     const Control control = read_control(stream);
     if (const std::optional<std::int64_t> slots =
-            growth().settled(size_bound_, storage_.capacity(), current_limit(), room.slots_before))
+            growth().slots_afterwards(size_bound_, storage_.capacity(), current_limit(), room.slots_before))
       rebuild(*slots, false, control, stream);
     else if (wants_seed(control))
       rebuild(storage_.capacity(), false, control, stream);
@@ -367,7 +367,7 @@ void HashTable<Key, Value>::insert(const KeyBatch& keys, const ValueBatch& value
       executor().insert(*context_, storage_.view(), part, stream);
     });
   });
-  settle(room, keys.count, stream);
+  finish_insertion(room, keys.count, stream);
 }
 
 template <class Key, class Value>
@@ -396,7 +396,7 @@ void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values
       executor().apply(*context_, storage_.view(), part, stream);
     });
   });
-  settle(room, keys.count, stream);
+  finish_insertion(room, keys.count, stream);
 }
 
 /// As prepare_room(), for an insertion that runs whenever the captured graph is replayed.

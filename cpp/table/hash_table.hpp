@@ -77,7 +77,7 @@ class HashTable final : public Table {
   template <class MakePlan>
   Room prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan);
   bool make_room_for_all(const KeyBatch& keys, const Control& control, Stream stream);
-  void settle(const Room& room, std::int64_t keys, Stream stream);
+  void finish_insertion(const Room& room, std::int64_t keys, Stream stream);
   std::int64_t count_new(const KeyBatch& keys, const Plan* plan, Stream stream);
   bool wants_seed(const Control& control) const;
   void maintain(const Control& control, Stream stream);

@@ -22,42 +22,42 @@ template <class T>
 __global__ void __launch_bounds__(kApplyBlock)
     apply_scalars_kernel(Cells cells, const T* values, bool broadcast, std::int64_t count, ApplyOp op) {
   struct Entry {
-    std::int64_t place;
+    std::int64_t index;
     T value;
   };
   __shared__ Entry caches[kApplyBlock / 32][kCacheEntries];
   Entry* const cache = caches[threadIdx.x / 32];
   const int lane = threadIdx.x % 32;
-  cache[lane].place = -1;
+  cache[lane].index = -1;
   __syncwarp();
-  const auto cell = [&](std::int64_t place) { return reinterpret_cast<T*>(cells.base + place * cells.stride); };
+  const auto cell = [&](std::int64_t index) { return reinterpret_cast<T*>(cells.base + index * cells.stride); };
 
   const std::int64_t warp = std::int64_t{blockIdx.x} * (kApplyBlock / 32) + threadIdx.x / 32;
   for (unsigned round = 0; round < kRounds; ++round) {
     const std::int64_t i = (warp * kRounds + round) * 32 + lane;
-    const std::int64_t place = i < count ? cells.index[i] : -1;
-    T value = place >= 0 ? values[broadcast ? 0 : i] : T{};
-    const bool leads = combine_peers(place, value, [op](const T& a, const T& b) { return combine(op, a, b); });
+    const std::int64_t index = i < count ? cells.index[i] : -1;
+    T value = index >= 0 ? values[broadcast ? 0 : i] : T{};
+    const bool leads = combine_peers(index, value, [op](const T& a, const T& b) { return combine(op, a, b); });
 
-    // Of the leaders with one cache entry, the lowest uses it; an entry of another place goes out first.
-    const unsigned slot = static_cast<unsigned>((static_cast<std::uint64_t>(place) * detail::kHashWhiten) >> 59);
+    // Of the leaders with one cache entry, the lowest uses it; an entry of another index goes out first.
+    const unsigned slot = static_cast<unsigned>((static_cast<std::uint64_t>(index) * detail::kHashWhiten) >> 59);
     const unsigned rivals = __match_any_sync(kAllLanes, leads ? slot : kCacheEntries + lane);
     if (leads) {
       if (__ffs(rivals) - 1 == lane) {
         Entry& entry = cache[slot];
-        if (entry.place == place) {
+        if (entry.index == index) {
           entry.value = combine(op, entry.value, value);
         } else {
-          if (entry.place >= 0) update(cell(entry.place), op, entry.value);
-          entry = {place, value};
+          if (entry.index >= 0) update(cell(entry.index), op, entry.value);
+          entry = {index, value};
         }
       } else {
-        update(cell(place), op, value);
+        update(cell(index), op, value);
       }
     }
     __syncwarp();
   }
-  if (cache[lane].place >= 0) update(cell(cache[lane].place), op, cache[lane].value);
+  if (cache[lane].index >= 0) update(cell(cache[lane].index), op, cache[lane].value);
 }
 
 /// Several elements per cell: neighbouring threads take neighbouring elements of one value.
@@ -67,9 +67,9 @@ __global__ void __launch_bounds__(kApplyBlock)
   const std::int64_t t = std::int64_t{blockIdx.x} * kApplyBlock + threadIdx.x;
   const std::int64_t i = t / lanes;
   if (i >= count) return;
-  const std::int64_t place = cells.index[i];
-  if (place < 0) return;
-  T* const cell = reinterpret_cast<T*>(cells.base + place * cells.stride);
+  const std::int64_t index = cells.index[i];
+  if (index < 0) return;
+  T* const cell = reinterpret_cast<T*>(cells.base + index * cells.stride);
   const T* const from = broadcast ? values : values + i * cells.elements;
   for (std::int64_t e = t % lanes; e < cells.elements; e += lanes) update(cell + e, op, from[e]);
 }

@@ -113,14 +113,14 @@ __device__ __forceinline__ T shuffle_element(const T& value, int lane) {
   return out;
 }
 
-/// Combines the values of lanes with equal places into the lowest of them, in a logarithmic number of steps; true in
-/// that lane. place < 0: the lane has no value.
+/// Combines the values of lanes with equal indices into the lowest of them, in a logarithmic number of steps; true in
+/// that lane. index < 0: the lane has no value.
 template <class T, class Combine>
-__device__ __forceinline__ bool combine_peers(std::int64_t place, T& value, Combine combine) {
+__device__ __forceinline__ bool combine_peers(std::int64_t index, T& value, Combine combine) {
   const int lane = threadIdx.x % 32;
-  unsigned peers = __match_any_sync(kAllLanes, static_cast<unsigned long long>(place));
-  const bool leads = place >= 0 && __ffs(peers) - 1 == lane;
-  if (place < 0) peers = 0;
+  unsigned peers = __match_any_sync(kAllLanes, static_cast<unsigned long long>(index));
+  const bool leads = index >= 0 && __ffs(peers) - 1 == lane;
+  if (index < 0) peers = 0;
   int rank = __popc(peers & ((1u << lane) - 1));  // among the peers
   peers &= ~1u << lane;                           // those above
   while (__any_sync(kAllLanes, peers != 0)) {

@@ -26,14 +26,14 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
   extern __shared__ __align__(16) unsigned char memory[];
   auto& region = *reinterpret_cast<SharedRegion<View>*>(memory);
   __shared__ Workspace work;
-  __shared__ Queue queue;
+  __shared__ Backlog backlog;
 
   if (batch.rest.overflown()) return;
   const std::uint32_t r = blockIdx.x;
   const std::uint32_t count = batch.regions.count(r);
   if (count == 0) return;
   const std::uint32_t first_bucket = r * view.geometry.region_buckets;
-  const std::uint64_t first_item = batch.regions.place(r, 0);
+  const std::uint64_t first_item = batch.regions.offset(r, 0);
   // So whoever takes a slot has no value to write, and others may update it at once.
   if (table_is_empty)
     make_region_empty(region, reducer.identity);
@@ -47,17 +47,17 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
     const Item* const items = batch.regions.items + first_item + base;
     const std::uint32_t* const positions = batch.regions.positions + first_item + base;
     const std::uint32_t left = insert_in_rounds<View>(
-        region, queue, first_bucket, view.geometry, min(count - base, kChunk), filter_bits,
+        region, backlog, first_bucket, view.geometry, min(count - base, kChunk), filter_bits,
         [&](std::uint32_t i, Item& item) {
           item = items[i];
           return true;
         },
-        [&](std::uint32_t i, const Item& item, Outcome outcome, std::uint32_t place) {
-          reducer.update(&region.values[place], item.value);
+        [&](std::uint32_t i, const Item& item, Outcome outcome, std::uint32_t at) {
+          reducer.update(&region.values[at], item.value);
           inserted += outcome == Outcome::kNew;
           if (mask != nullptr && outcome == Outcome::kNew) mask[positions[i]] = true;
         });
-    keep_leavers(batch, queue, first_item, base, all_left, mask != nullptr);
+    keep_leavers(batch, backlog, first_item, base, all_left, mask != nullptr);
     all_left += left;
     __syncthreads();
   }
@@ -78,18 +78,18 @@ __global__ void __launch_bounds__(kBlock)
   __shared__ Workspace work;
   Counts counts;
   for_each_left(batch, all, view.geometry.region_count, [&](bool valid, const SlotType& item, std::uint32_t position) {
-    std::int64_t place = -1;
+    std::int64_t index = -1;
     bool is_new = false;
     find_or_insert<View, true>(
         view, work.owners[threadIdx.x / 32], item.key, reducer.identity, valid, counts,
-        [&](SlotType* slot) { place = slot - view.slots; },
+        [&](SlotType* slot) { index = slot - view.slots; },
         [&](SlotType* slot) {
-          place = slot - view.slots;
+          index = slot - view.slots;
           is_new = true;
         });
     Value value = item.value;
-    const bool leads = combine_peers(place, value, [&](Value a, Value b) { return reducer.combine(a, b); });
-    if (leads) reducer.update(&view.slots[place].value, value);
+    const bool leads = combine_peers(index, value, [&](Value a, Value b) { return reducer.combine(a, b); });
+    if (leads) reducer.update(&view.slots[index].value, value);
     if (is_new && mask != nullptr) mask[position] = true;
   });
   counts.add_to(view, work);

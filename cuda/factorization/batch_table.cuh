@@ -35,19 +35,19 @@ struct KeySource {
 template <class Key>
 struct Entry {
   using Mark = std::conditional_t<sizeof(Key) == 4, std::uint32_t, std::uint64_t>;
-  using Place = Mark;
+  using FirstPosition = Mark;
 
   Mark mark;
-  Place first;
+  FirstPosition first;
 
-  __device__ __forceinline__ bool empty() const { return first == ~Place{0}; }
+  __device__ __forceinline__ bool empty() const { return first == ~FirstPosition{0}; }
 };
 
 template <class Key>
 struct BatchTableView {
   using EntryType = Entry<Key>;
   using Mark = typename EntryType::Mark;
-  using Place = typename EntryType::Place;
+  using FirstPosition = typename EntryType::FirstPosition;
 
   EntryType* entries;  // [slots]
   std::int64_t slots;
@@ -97,7 +97,7 @@ struct BatchTableView {
   }
 
   /// Lowers the first position of a slot that is taken; the one that was there.
-  __device__ __forceinline__ Place lower(std::int64_t slot, Place position) const {
+  __device__ __forceinline__ FirstPosition lower(std::int64_t slot, FirstPosition position) const {
     using Word = std::conditional_t<sizeof(Key) == 4, unsigned, unsigned long long>;
     return atomicMin(reinterpret_cast<Word*>(&entries[slot].first), static_cast<Word>(position));
   }
@@ -128,14 +128,14 @@ __global__ void __launch_bounds__(kBatchBlock)
     insert_batch_kernel(BatchTableView<Key> table, KeySource<Key> keys, std::int64_t count, std::uint32_t* firsts,
                         Position* links, BatchStatus* status, std::int64_t max_probes) {
   using EntryType = typename BatchTableView<Key>::EntryType;
-  using Place = typename BatchTableView<Key>::Place;
+  using FirstPosition = typename BatchTableView<Key>::FirstPosition;
   const std::int64_t i = std::int64_t{blockIdx.x} * kBatchBlock + threadIdx.x;
   bool first = false;
   if (i < count) {
     const Key key = keys[i];
     const std::uint64_t hash = hash_key(key, table.seed);
     const auto mark = BatchTableView<Key>::mark_of(key, hash);
-    const auto mine = static_cast<Place>(i);
+    const auto mine = static_cast<FirstPosition>(i);
     std::int64_t slot = table.home(hash);
     for (std::int64_t probes = 1;; ++probes) {
       EntryType entry = table.load(slot);
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kBatchBlock)
         }
       }
       if (table.holds(entry, mark, key, keys)) {
-        const Place before = entry.first > mine ? table.lower(slot, mine) : entry.first;
+        const FirstPosition before = entry.first > mine ? table.lower(slot, mine) : entry.first;
         if (before > mine) {
           first = true;
           atomicXor(firsts + before / 32, 1u << (before % 32));
@@ -184,7 +184,8 @@ __global__ void __launch_bounds__(kBatchBlock) look_up_kernel(BatchTableView<Key
   for (std::int64_t probes = 1; !entry.empty() && !table.holds(entry, mark, key, batch); ++probes) {
     if (++slot == table.slots) slot = 0;
     entry = table.load_unchanging(slot);
-    if (probes == table.slots) entry.first = ~typename Entry<Key>::Place{0};  // all slots are taken by other keys
+    if (probes == table.slots)
+      entry.first = ~typename Entry<Key>::FirstPosition{0};  // all slots are taken by other keys
   }
   visit(i, entry);
 }

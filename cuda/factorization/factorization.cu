@@ -133,7 +133,7 @@ struct WriteTarget {
   void* uniques;
   std::int64_t* codes;
   std::int64_t* firsts;
-  const std::int64_t* places;  // [distinct keys]: ids by rank; null: the ranks are the ids
+  const std::int64_t* sorted_ids;  // [distinct keys]: ids by rank; null: the ranks are the ids
 };
 
 template <class Key, class Position>
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kBatchBlock)
     if (target.codes == nullptr) return;
     id = follow_links(ranks, links, static_cast<std::int64_t>(__ldcs(links + i)));
   }
-  if (target.places != nullptr) id = target.places[id];
+  if (target.sorted_ids != nullptr) id = target.sorted_ids[id];
   if (first) {
     if (target.uniques != nullptr) store_bytes(target.uniques, id, keys.bytes, given_back(keys.raw(i), keys.format));
     if (target.firsts != nullptr) target.firsts[id] = i;
@@ -189,28 +189,28 @@ class CudaFactorization final : public Factorization {
   void write(const FactorizationOutput& out) override {
     if (count_ == 0) return;
     const DeviceGuard guard(context_.device().index);
-    const Allocation places = scratch<std::int64_t>(context_, out.sorted ? distinct_ : 0, stream_);
+    const Allocation sorted_ids = scratch<std::int64_t>(context_, out.sorted ? distinct_ : 0, stream_);
     const bool codes_wanted = out.codes == nullptr && out.counts != nullptr;
     const Allocation scratch_codes = scratch<std::int64_t>(context_, codes_wanted ? count_ : 0, stream_);
     std::int64_t* const codes = codes_wanted ? scratch_codes.as<std::int64_t>() : out.codes;
-    if (out.sorted) sort(places.as<std::int64_t>());
+    if (out.sorted) sort(sorted_ids.as<std::int64_t>());
     launch("writing distinct keys", write_kernel<Key, Position>, count_, kBatchBlock, stream_, keys_, ranks(),
            static_cast<const Position*>(links_.template as<Position>()), count_,
-           WriteTarget{out.uniques, codes, out.firsts, places.as<std::int64_t>()});
+           WriteTarget{out.uniques, codes, out.firsts, sorted_ids.as<std::int64_t>()});
     if (out.counts != nullptr) count_codes(codes, out.counts);
   }
 
  private:
   const Rank<Position>* ranks() const { return ranks_.template as<Rank<Position>>(); }
 
-  /// places[rank] = id in order of the keys.
-  void sort(std::int64_t* places) {
+  /// sorted_ids[rank] = id in order of the keys.
+  void sort(std::int64_t* sorted_ids) {
     const std::uint32_t bits = order_bits(keys_.format);
     const Allocation low = scratch<std::uint64_t>(context_, distinct_, stream_);
     const Allocation high = scratch<std::uint64_t>(context_, bits > 64 ? distinct_ : 0, stream_);
     launch("preparing a sort of keys", order_words_kernel<Key, Position>, count_, kBatchBlock, stream_, keys_, ranks(),
            count_, low.as<std::uint64_t>(), high.as<std::uint64_t>());
-    order_keys(context_, low.as<std::uint64_t>(), high.as<std::uint64_t>(), bits, distinct_, places, stream_);
+    order_keys(context_, low.as<std::uint64_t>(), high.as<std::uint64_t>(), bits, distinct_, sorted_ids, stream_);
   }
 
   /// One more for each code, with the kernel of insert_or_apply, which has a way with codes that come often.

@@ -28,11 +28,12 @@ __global__ void __launch_bounds__(kOrderBlock)
   if (j < count) out[j] = words[ids[j]];
 }
 
-/// places[ids[j]] = j.
+/// sorted_ids[ids[j]] = j.
 template <class Id>
-__global__ void __launch_bounds__(kOrderBlock) invert_kernel(const Id* ids, std::int64_t count, std::int64_t* places) {
+__global__ void __launch_bounds__(kOrderBlock)
+    invert_kernel(const Id* ids, std::int64_t count, std::int64_t* sorted_ids) {
   const std::int64_t j = std::int64_t{blockIdx.x} * kOrderBlock + threadIdx.x;
-  if (j < count) places[ids[j]] = j;
+  if (j < count) sorted_ids[ids[j]] = j;
 }
 
 /// Sorts by `bits` low bits, stable; moves words and ids to their second buffers and back as the sort likes.
@@ -51,7 +52,7 @@ void sort_pairs(DeviceContext& context, cub::DoubleBuffer<std::uint64_t>& words,
 
 template <class Id>
 void order_keys_as(DeviceContext& context, std::uint64_t* low, std::uint64_t* high, std::uint32_t bits,
-                   std::int64_t count, std::int64_t* places, Stream stream) {
+                   std::int64_t count, std::int64_t* sorted_ids, Stream stream) {
   const Allocation spare = scratch<std::uint64_t>(context, count, stream);
   const Allocation numbers = scratch<Id>(context, 2 * count, stream);
   cub::DoubleBuffer<Id> ids(numbers.as<Id>(), numbers.as<Id>() + count);
@@ -66,18 +67,18 @@ void order_keys_as(DeviceContext& context, std::uint64_t* low, std::uint64_t* hi
     cub::DoubleBuffer<std::uint64_t> high_words(gathered, high);
     sort_pairs(context, high_words, ids, count, bits - 64, stream);
   }
-  launch("ordering keys", invert_kernel<Id>, count, kOrderBlock, stream, ids.Current(), count, places);
+  launch("ordering keys", invert_kernel<Id>, count, kOrderBlock, stream, ids.Current(), count, sorted_ids);
 }
 
 }  // namespace
 
 void order_keys(DeviceContext& context, std::uint64_t* low, std::uint64_t* high, std::uint32_t bits, std::int64_t count,
-                std::int64_t* places, Stream stream) {
+                std::int64_t* sorted_ids, Stream stream) {
   if (count == 0) return;
   if (count <= std::numeric_limits<std::uint32_t>::max())
-    order_keys_as<std::uint32_t>(context, low, high, bits, count, places, stream);
+    order_keys_as<std::uint32_t>(context, low, high, bits, count, sorted_ids, stream);
   else
-    order_keys_as<std::uint64_t>(context, low, high, bits, count, places, stream);
+    order_keys_as<std::uint64_t>(context, low, high, bits, count, sorted_ids, stream);
 }
 
 }  // namespace gpuhash::cuda

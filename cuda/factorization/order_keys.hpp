@@ -6,9 +6,10 @@
 
 namespace gpuhash::cuda {
 
-/// places[j] = the place of key j in ascending order. low and high are the order words of the keys [count], distinct,
-/// and scratch from then on; `bits` is how many low bits of both together can be set: up to 64, high is not read.
+/// sorted_ids[j] = the rank of key j in ascending order. low and high are the order words of the keys [count],
+/// distinct, and scratch from then on; `bits` is how many low bits of both together can be set: up to 64, high is not
+/// read.
 void order_keys(DeviceContext& context, std::uint64_t* low, std::uint64_t* high, std::uint32_t bits, std::int64_t count,
-                std::int64_t* places, Stream stream);
+                std::int64_t* sorted_ids, Stream stream);
 
 }  // namespace gpuhash::cuda

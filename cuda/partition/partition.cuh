@@ -88,7 +88,7 @@ struct Lists {
   std::uint32_t capacity;
 
   __device__ __forceinline__ std::uint32_t count(std::uint32_t list) const { return min(counts[list], capacity); }
-  __device__ __forceinline__ std::uint64_t place(std::uint32_t list, std::uint32_t at) const {
+  __device__ __forceinline__ std::uint64_t offset(std::uint32_t list, std::uint32_t at) const {
     return std::uint64_t{list} * capacity + at;
   }
 };
@@ -248,9 +248,9 @@ __device__ __forceinline__ void partition_tile(Tile<Item, kPositions>& tile, std
       if constexpr (kPositions) position = tile.positions[i];
       full = at >= to.capacity;
       if (!full) {
-        const std::uint64_t place = to.place(first_list + bin, at);
-        to.items[place] = item;
-        if constexpr (kPositions) to.positions[place] = position;
+        const std::uint64_t offset = to.offset(first_list + bin, at);
+        to.items[offset] = item;
+        if constexpr (kPositions) to.positions[offset] = position;
       }
     }
     rest.push(full, item, position);
@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(kPartitionBlock, 2)
   const std::uint32_t first = blockIdx.x * kTile;
   const std::uint32_t count = bins.count(bin);
   if (first >= count) return;
-  const std::uint64_t from = bins.place(bin, first);
+  const std::uint64_t from = bins.offset(bin, first);
   const std::uint32_t first_region = bin * binning.regions_per_bin;
   using Key = decltype(Item::key);
   partition_tile(

@@ -5,14 +5,14 @@
 #include "cuda/region/shared_region.cuh"
 #include "shared/layout.hpp"
 
-/// How a block takes its items: a chunk at a time, each thread's next item ahead, and a queue of what is not done.
+/// How a block takes its items: a chunk at a time, each thread's next item ahead, and a backlog of what is not done.
 namespace gpuhash::cuda {
 
 /// Items that a block works on at a time.
 inline constexpr std::uint32_t kChunk = 8 * kRegionBlock;
 
 /// The items of a chunk that are not done at once, by their index.
-struct Queue {
+struct Backlog {
   static constexpr std::uint32_t kBucketWords = kRegionBytes / 64 / 32;
 
   std::uint16_t items[kChunk];

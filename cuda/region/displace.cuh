@@ -12,7 +12,7 @@ __device__ __forceinline__ std::uint32_t count_empty(const SharedRegion<View>& r
   std::uint32_t count = 0;
 #pragma unroll
   for (std::uint32_t s = 0; s < View::kSlots; ++s)
-    count += region.key(SharedRegion<View>::place(bucket, s)) == empty_key<typename View::Key>();
+    count += region.key(SharedRegion<View>::index_of(bucket, s)) == empty_key<typename View::Key>();
   return count;
 }
 
@@ -23,7 +23,7 @@ __device__ __forceinline__ std::uint32_t claim_in_region(SharedRegion<View>& reg
   constexpr auto kEmpty = empty_key<typename View::Key>();
 #pragma unroll
   for (std::uint32_t s = 0; s < View::kSlots; ++s) {
-    const std::uint32_t at = SharedRegion<View>::place(bucket, s);
+    const std::uint32_t at = SharedRegion<View>::index_of(bucket, s);
     if (region.key(at) == kEmpty && region.swap_key(at, kEmpty, key) == kEmpty) return at + 1;
   }
   return 0;
@@ -47,7 +47,7 @@ __device__ __forceinline__ std::uint32_t displace_in_region(SharedRegion<View>& 
     std::uint8_t bit = 0;
 #pragma unroll 1
     for (std::uint32_t s = 0; s < View::kSlots && most_empty < kEnough; ++s) {
-      const std::uint32_t at = Region::place(bucket, s);
+      const std::uint32_t at = Region::index_of(bucket, s);
       Probe<Key> resident(region.key(at), geometry);
       if (resident.bucket() - first_bucket >= geometry.region_buckets) continue;
       while (resident.bucket() - first_bucket != bucket && resident.hop() < kMovableHops) resident.next(geometry);

@@ -34,22 +34,22 @@ __device__ __forceinline__ Erasure erase_in_region(SharedRegion<View>& region, s
 /// Erases the keys of a chunk; done(i, erased). As insert_in_rounds() in all else, but each thread walks to the end:
 /// few walks are long, for the filters stop those of absent keys.
 template <class View, class Item, class Load, class Done>
-__device__ __forceinline__ std::uint32_t erase_chunk(SharedRegion<View>& region, Queue& queue,
+__device__ __forceinline__ std::uint32_t erase_chunk(SharedRegion<View>& region, Backlog& backlog,
                                                      std::uint32_t first_bucket, const Geometry& geometry,
                                                      std::uint32_t count, Load load, Done done) {
-  queue.reset();
+  backlog.reset();
   __syncthreads();
   for_each_ahead<Item>(count, load, [&](std::uint32_t i, const Item& item) {
     const Probe<typename View::Key> probe(item.key, geometry);
     Erasure erasure = Erasure::kLeft;
     if (probe.bucket() != geometry.bucket_count) erasure = erase_in_region(region, first_bucket, probe, geometry);
     if (erasure == Erasure::kLeft)
-      queue.push_leaver(i);
+      backlog.push_leaver(i);
     else
       done(i, erasure == Erasure::kErased);
   });
   __syncthreads();
-  return queue.leavers;
+  return backlog.leavers;
 }
 
 }  // namespace gpuhash::cuda

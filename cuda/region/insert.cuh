@@ -17,17 +17,17 @@ enum class Outcome : std::uint8_t {
 };
 
 /// What became of an item, and, of one that is in the table, where its slot is.
-struct Placed {
+struct InsertResult {
   Outcome outcome;
-  std::uint32_t place;
+  std::uint32_t at;
 };
 
 /// As find_or_insert() in cuda/insert.cuh, by one thread and in one region. Puts the key there, and leaves the value to
 /// the caller.
 template <class View>
-__device__ __forceinline__ Placed find_or_insert_in_region(SharedRegion<View>& region, std::uint32_t first_bucket,
-                                                           Probe<typename View::Key> probe, const Geometry& geometry,
-                                                           int& filter_bits) {
+__device__ __forceinline__ InsertResult find_or_insert_in_region(SharedRegion<View>& region, std::uint32_t first_bucket,
+                                                                 Probe<typename View::Key> probe,
+                                                                 const Geometry& geometry, int& filter_bits) {
   using Key = typename View::Key;
   using Region = SharedRegion<View>;
   bool remembered = false;
@@ -51,7 +51,7 @@ __device__ __forceinline__ Placed find_or_insert_in_region(SharedRegion<View>& r
     } else if (remembered && remembered_bucket == probe.bucket() && remembered_hop == probe.hop()) {
       for (; free != 0; free &= free - 1) {
         const std::uint32_t slot = __ffs(free) - 1;
-        const std::uint32_t at = Region::place(bucket, slot);
+        const std::uint32_t at = Region::index_of(bucket, slot);
         const Key mark = seen.empty >> slot & 1 ? empty_key<Key>() : erased_key<Key>();
         const Key was = region.swap_key(at, mark, probe.stored());
         if (was == mark) return {Outcome::kNew, at};
@@ -75,9 +75,9 @@ __device__ __forceinline__ Placed find_or_insert_in_region(SharedRegion<View>& r
 ///
 /// kMayWalk: where the bucket has erased slots, the key walks to its end at once. Otherwise that counts as full.
 template <bool kMayWalk, class View>
-__device__ __forceinline__ Placed look_into_bucket(SharedRegion<View>& region, std::uint32_t first_bucket,
-                                                   const Geometry& geometry, const Probe<typename View::Key>& probe,
-                                                   int& filter_bits) {
+__device__ __forceinline__ InsertResult look_into_bucket(SharedRegion<View>& region, std::uint32_t first_bucket,
+                                                         const Geometry& geometry,
+                                                         const Probe<typename View::Key>& probe, int& filter_bits) {
   using Key = typename View::Key;
   if (probe.bucket() == geometry.bucket_count) return {Outcome::kLeft, 0};
   const std::uint32_t bucket = probe.bucket() - first_bucket;
@@ -88,7 +88,7 @@ __device__ __forceinline__ Placed look_into_bucket(SharedRegion<View>& region, s
     return find_or_insert_in_region(region, first_bucket, Probe<Key>(probe.stored(), geometry), geometry, filter_bits);
   }
   for (std::uint32_t free = seen.empty; free != 0; free &= free - 1) {
-    const std::uint32_t at = SharedRegion<View>::place(bucket, __ffs(free) - 1);
+    const std::uint32_t at = SharedRegion<View>::index_of(bucket, __ffs(free) - 1);
     const Key was = region.swap_key(at, empty_key<Key>(), probe.stored());
     if (was == empty_key<Key>()) return {Outcome::kNew, at};
     if (was == probe.stored()) return {Outcome::kFound, at};
@@ -97,17 +97,17 @@ __device__ __forceinline__ Placed look_into_bucket(SharedRegion<View>& region, s
 }
 
 /// The second part: passes full buckets, where the key may lie behind them, or the next one has room, or no key can
-/// move. True if the probe has come to a bucket with room, which the next round looks into. close(placed) hears of a
+/// move. True if the probe has come to a bucket with room, which the next round looks into. close(result) hears of a
 /// key that is found on the way, or leaves the region, and makes `open` false.
 template <class View, class Close>
-__device__ __forceinline__ bool pass_full_buckets(SharedRegion<View>& region, const Queue& queue,
+__device__ __forceinline__ bool pass_full_buckets(SharedRegion<View>& region, const Backlog& backlog,
                                                   std::uint32_t first_bucket, const Geometry& geometry,
                                                   Probe<typename View::Key>& probe, const bool& open, int& filter_bits,
                                                   Close close) {
   bool stays = false;
   while (open && !stays) {
     const std::uint32_t bucket = probe.bucket() - first_bucket;
-    const bool must_pass = region.filter_has(bucket, probe.filter_bit()) || queue.is_stuck(bucket);
+    const bool must_pass = region.filter_has(bucket, probe.filter_bit()) || backlog.is_stuck(bucket);
     const bool last = probe.at_last_hop_in_region();
     Probe<typename View::Key> next = probe;
     if (!last) next.next(geometry);
@@ -123,24 +123,24 @@ __device__ __forceinline__ bool pass_full_buckets(SharedRegion<View>& region, co
 }
 
 /// The third part: the key takes the place of another in its full bucket, unless a duplicate has passed, or another
-/// item displaces there in this round; close(placed) hears of it. The bucket is stuck where no key can move.
+/// item displaces there in this round; close(result) hears of it. The bucket is stuck where no key can move.
 template <class View, class Close>
-__device__ __forceinline__ void displace_a_key(SharedRegion<View>& region, Queue& queue, std::uint32_t first_bucket,
+__device__ __forceinline__ void displace_a_key(SharedRegion<View>& region, Backlog& backlog, std::uint32_t first_bucket,
                                                const Geometry& geometry, const Probe<typename View::Key>& probe,
                                                bool wanted, int& filter_bits, Close close) {
   const std::uint32_t bucket = probe.bucket() - first_bucket;
-  if (wanted && !region.filter_has(bucket, probe.filter_bit()) && queue.take(bucket)) {
-    const std::uint32_t place = displace_in_region(region, first_bucket, bucket, probe.stored(), geometry, filter_bits);
-    if (place != 0)
-      close({Outcome::kNew, place - 1});
+  if (wanted && !region.filter_has(bucket, probe.filter_bit()) && backlog.take(bucket)) {
+    const std::uint32_t freed = displace_in_region(region, first_bucket, bucket, probe.stored(), geometry, filter_bits);
+    if (freed != 0)
+      close({Outcome::kNew, freed - 1});
     else
-      queue.set_stuck(bucket);
+      backlog.set_stuck(bucket);
   }
 }
 
 /// Inserts the keys of items [0, count) of a chunk; all threads of the block call it. load(i, item) gets item i and is
-/// false where there is none; done(i, item, outcome, place) hears what became of it and writes the value, and is not
-/// called for leavers, which the queue then knows, and of which there are as many as the result says.
+/// false where there is none; done(i, item, outcome, at) hears what became of it and writes the value, and is not
+/// called for leavers, which the backlog then knows, and of which there are as many as the result says.
 ///
 /// Nearly all items find their key or an empty slot in their home bucket. The others are packed together and go on in
 /// rounds, so that lanes do not wait for the longest walk among them. Placed where they first find an empty slot, they
@@ -152,50 +152,50 @@ __device__ __forceinline__ void displace_a_key(SharedRegion<View>& region, Queue
 ///   2. pass_full_buckets(), where the key may lie behind them, or the next one has room, or no key can move.
 ///   3. Else displace_a_key(); one item per bucket and round does, and the others look again.
 ///
-/// Two duplicates never both place their key. In 1, keys only take empty slots, and the first one that two duplicates
+/// Two duplicates never both insert their key. In 1, keys only take empty slots, and the first one that two duplicates
 /// both try decides. In 2 nothing changes but filter bits, and whoever passes a bucket sets the key's bit there; in 3
 /// the bit keeps all duplicates from displacing, and those that wait find it, or the key, afterwards. What is full or
 /// stuck stays so: where one has passed, the others will.
 ///
 /// kSparse: load() is false for many items, and the home buckets, too, are looked into by items packed together.
 template <class View, bool kSparse = false, class Load, class Done>
-__device__ __forceinline__ std::uint32_t insert_in_rounds(SharedRegion<View>& region, Queue& queue,
+__device__ __forceinline__ std::uint32_t insert_in_rounds(SharedRegion<View>& region, Backlog& backlog,
                                                           std::uint32_t first_bucket, const Geometry& geometry,
                                                           std::uint32_t count, int& filter_bits, Load load, Done done) {
   using Key = typename View::Key;
   using Item = typename View::SlotType;
 
-  queue.reset();
+  backlog.reset();
   __syncthreads();  // the region is there, too
   for_each_ahead<Item>(count, load, [&](std::uint32_t i, const Item& item) {
-    if constexpr (kSparse) return queue.push(i);
-    const Placed placed =
+    if constexpr (kSparse) return backlog.push(i);
+    const InsertResult result =
         look_into_bucket<false>(region, first_bucket, geometry, Probe<Key>(item.key, geometry), filter_bits);
-    if (placed.outcome == Outcome::kFound || placed.outcome == Outcome::kNew)
-      done(i, item, placed.outcome, placed.place);
+    if (result.outcome == Outcome::kFound || result.outcome == Outcome::kNew)
+      done(i, item, result.outcome, result.at);
     else
-      queue.push(i);
+      backlog.push(i);
   });
   __syncthreads();
-  const std::uint32_t pending = queue.pending;
+  const std::uint32_t pending = backlog.pending;
   if (pending == 0) return 0;
 
   bool open = false;
-  std::uint32_t at = threadIdx.x;  // in the queue
+  std::uint32_t at = threadIdx.x;  // in the backlog
   std::uint32_t i = 0;
   Item item{};
   Probe<Key> probe;
-  const auto close = [&](const Placed& placed) {
-    if (placed.outcome == Outcome::kFull || !open) return;
+  const auto close = [&](const InsertResult& result) {
+    if (result.outcome == Outcome::kFull || !open) return;
     open = false;
-    if (placed.outcome == Outcome::kLeft)
-      queue.push_leaver(i);
+    if (result.outcome == Outcome::kLeft)
+      backlog.push_leaver(i);
     else
-      done(i, item, placed.outcome, placed.place);
+      done(i, item, result.outcome, result.at);
   };
   do {
     if (!open && at < pending) {
-      i = queue.items[at];
+      i = backlog.items[at];
       load(i, item);
       probe = Probe<Key>(item.key, geometry);
       open = true;
@@ -203,11 +203,11 @@ __device__ __forceinline__ std::uint32_t insert_in_rounds(SharedRegion<View>& re
     }
     if (open) close(look_into_bucket<true>(region, first_bucket, geometry, probe, filter_bits));
     __syncthreads();
-    const bool stays = pass_full_buckets(region, queue, first_bucket, geometry, probe, open, filter_bits, close);
+    const bool stays = pass_full_buckets(region, backlog, first_bucket, geometry, probe, open, filter_bits, close);
     __syncthreads();
-    displace_a_key(region, queue, first_bucket, geometry, probe, open && !stays, filter_bits, close);
-    if (!__syncthreads_or(open || at < pending)) return queue.leavers;
-    queue.end_round();
+    displace_a_key(region, backlog, first_bucket, geometry, probe, open && !stays, filter_bits, close);
+    if (!__syncthreads_or(open || at < pending)) return backlog.leavers;
+    backlog.end_round();
   } while (true);
 }
 

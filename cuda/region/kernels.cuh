@@ -26,7 +26,7 @@ enum class RegionWork : std::uint8_t {
 };
 
 /// A mask that says what was new, or erased. It is filled with what is expected of most keys before, so that few of its
-/// bytes have to be written at random places.
+/// bytes have to be written at random.
 struct ExpectedMask {
   bool* data;  // [n] or null
   bool expected;
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
   extern __shared__ __align__(16) unsigned char memory[];
   auto& region = *reinterpret_cast<SharedRegion<View>*>(memory);
   __shared__ Workspace work;
-  __shared__ Queue queue;
+  __shared__ Backlog backlog;
 
   if (batch.rest.overflown()) return;
   const std::uint32_t r = blockIdx.x;
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
   if (count == 0) return;
   const Geometry& geometry = view.geometry;
   const std::uint32_t first_bucket = r * geometry.region_buckets;
-  const std::uint64_t first_item = batch.regions.place(r, 0);
+  const std::uint64_t first_item = batch.regions.offset(r, 0);
   if (table_is_empty)
     make_region_empty(region);
   else
@@ -70,16 +70,16 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
     };
     std::uint32_t left;
     if constexpr (kWork == RegionWork::kErase) {
-      left = erase_chunk<View, Item>(region, queue, first_bucket, geometry, length, load,
+      left = erase_chunk<View, Item>(region, backlog, first_bucket, geometry, length, load,
                                      [&](std::uint32_t i, bool erased) {
                                        changed -= erased;
                                        if (mask.data != nullptr) mask.set(positions[i], erased);
                                      });
     } else {
-      left = insert_in_rounds<View>(region, queue, first_bucket, geometry, length, filter_bits, load,
-                                    [&](std::uint32_t i, const Item& item, Outcome outcome, std::uint32_t place) {
+      left = insert_in_rounds<View>(region, backlog, first_bucket, geometry, length, filter_bits, load,
+                                    [&](std::uint32_t i, const Item& item, Outcome outcome, std::uint32_t at) {
                                       if constexpr (View::kHasValue)
-                                        if (assign || outcome == Outcome::kNew) region.values[place] = item.value;
+                                        if (assign || outcome == Outcome::kNew) region.values[at] = item.value;
                                       changed += outcome == Outcome::kNew;
                                       if (mask.data != nullptr) mask.set(positions[i], outcome == Outcome::kNew);
                                     });
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
     if constexpr (kWork == RegionWork::kCount) {
       if (threadIdx.x == 0) undecided += static_cast<int>(left);
     } else {
-      keep_leavers(batch, queue, first_item, base, all_left, mask.data != nullptr);
+      keep_leavers(batch, backlog, first_item, base, all_left, mask.data != nullptr);
       all_left += left;
     }
     __syncthreads();

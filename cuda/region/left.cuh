@@ -21,14 +21,14 @@ struct PartitionedBatch {
 
 /// Moves the chunk's leavers to the front of the region's list, behind the `all_left` that are there.
 template <class Item>
-__device__ __forceinline__ void keep_leavers(const PartitionedBatch<Item>& batch, const Queue& queue,
+__device__ __forceinline__ void keep_leavers(const PartitionedBatch<Item>& batch, const Backlog& backlog,
                                              std::uint64_t first_item, std::uint32_t base, std::uint32_t all_left,
                                              bool with_positions) {
-  if (queue.leavers == 0) return;
+  if (backlog.leavers == 0) return;
   // In their order, so that none is overwritten before it has moved.
 #pragma unroll 1
   for (std::uint32_t i = threadIdx.x; i < kChunk; i += kRegionBlock) {
-    const bool leaves = queue.is_leaver(i);
+    const bool leaves = backlog.is_leaver(i);
     Item item{};
     std::uint32_t position = 0;
     if (leaves) {
@@ -37,7 +37,7 @@ __device__ __forceinline__ void keep_leavers(const PartitionedBatch<Item>& batch
     }
     __syncthreads();
     if (leaves) {
-      const std::uint64_t to = first_item + all_left + queue.leavers_before(i);
+      const std::uint64_t to = first_item + all_left + backlog.leavers_before(i);
       batch.regions.items[to] = item;
       if (with_positions) batch.regions.positions[to] = position;
     }
@@ -73,10 +73,10 @@ __device__ __forceinline__ void for_each_left(const PartitionedBatch<Item>& batc
     for (unsigned some = __ballot_sync(kAllLanes, mine != 0); some != 0; some &= some - 1) {
       const int source = __ffs(some) - 1;
       const std::uint32_t count = __shfl_sync(kAllLanes, mine, source);
-      const std::uint64_t place = batch.regions.place(static_cast<std::uint32_t>(base) + source, 0);
+      const std::uint64_t offset = batch.regions.offset(static_cast<std::uint32_t>(base) + source, 0);
       const std::uint32_t* positions = batch.regions.positions;
       for (std::uint32_t first = 0; first < count; first += 32)
-        run(batch.regions.items + place, positions == nullptr ? nullptr : positions + place, first, count);
+        run(batch.regions.items + offset, positions == nullptr ? nullptr : positions + offset, first, count);
     }
   }
 }
@@ -102,10 +102,10 @@ __global__ void __launch_bounds__(kBlock)
         view, work.owners[threadIdx.x / 32], item.key, value, valid, counts,
         [&](SlotType* slot) {
           if (!assign) return;
-          const auto* volatile* const place = assigned + (slot - view.slots) % kRemembered;
-          if (*place == slot) return;
+          const auto* volatile* const remembered = assigned + (slot - view.slots) % kRemembered;
+          if (*remembered == slot) return;
           assign_value(slot, value);
-          *place = slot;
+          *remembered = slot;
         },
         [&](SlotType*) { is_new = true; });
     if (valid && mask != nullptr) mask[position] = is_new;

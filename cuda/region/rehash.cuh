@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
   extern __shared__ __align__(16) unsigned char memory[];
   auto& region = *reinterpret_cast<SharedRegion<View>*>(memory);
   __shared__ Workspace work;
-  __shared__ Queue queue;
+  __shared__ Backlog backlog;
   if (rest.overflown()) return;
 
   const std::uint32_t r = blockIdx.x;
@@ -56,14 +56,14 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
       };
       const std::uint32_t length = min(slots - base, kChunk);
       const std::uint32_t left =
-          insert_in_rounds<View, true>(region, queue, first_bucket, to.geometry, length, filter_bits, load,
-                                       [&](std::uint32_t, const SlotType& slot, Outcome outcome, std::uint32_t place) {
-                                         if constexpr (View::kHasValue) region.values[place] = slot.value;
+          insert_in_rounds<View, true>(region, backlog, first_bucket, to.geometry, length, filter_bits, load,
+                                       [&](std::uint32_t, const SlotType& slot, Outcome outcome, std::uint32_t at) {
+                                         if constexpr (View::kHasValue) region.values[at] = slot.value;
                                          inserted += outcome == Outcome::kNew;
                                        });
       if (left != 0) {
         for (std::uint32_t i = threadIdx.x; i < kChunk; i += kRegionBlock) {
-          const bool leaves = queue.is_leaver(i);
+          const bool leaves = backlog.is_leaver(i);
           rest.push(leaves, leaves ? items[i] : SlotType{}, 0);
         }
       }

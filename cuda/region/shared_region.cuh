@@ -24,7 +24,7 @@ struct SharedRegion {
 
   /// Where a slot's key and value lie: rotated within the bucket, since lanes that look at the same slot of different
   /// buckets would otherwise meet in a few banks.
-  __device__ __forceinline__ static std::uint32_t place(std::uint32_t bucket, std::uint32_t slot) {
+  __device__ __forceinline__ static std::uint32_t index_of(std::uint32_t bucket, std::uint32_t slot) {
     return bucket * View::kSlots + ((slot ^ (bucket / kBucketsPerRow)) & (View::kSlots - 1));
   }
   __device__ __forceinline__ Key key(std::uint32_t at) const { return static_cast<const volatile Key*>(keys)[at]; }
@@ -53,7 +53,7 @@ struct SharedRegion {
 
 /// What a thread sees in one bucket.
 struct SharedSeen {
-  std::uint32_t hit;     // place + 1, 0: none
+  std::uint32_t hit;     // index + 1, 0: none
   std::uint32_t empty;   // bit per slot
   std::uint32_t erased;  // bit per slot
 };
@@ -65,7 +65,7 @@ __device__ __forceinline__ SharedSeen look_in_region(const SharedRegion<View>& r
   SharedSeen seen{0, 0, 0};
 #pragma unroll
   for (std::uint32_t s = 0; s < View::kSlots; ++s) {
-    const std::uint32_t at = SharedRegion<View>::place(bucket, s);
+    const std::uint32_t at = SharedRegion<View>::index_of(bucket, s);
     const Key key = region.key(at);
     if (key == wanted) seen.hit = at + 1;
     if (key == empty_key<Key>()) seen.empty |= 1u << s;
@@ -117,7 +117,7 @@ __device__ __forceinline__ void load_region(SharedRegion<View>& region, const Vi
     const SlotWord<View> word = words[w];
 #pragma unroll
     for (std::uint32_t s = 0; s < SlotWord<View>::kSlots; ++s) {
-      const std::uint32_t at = SharedRegion<View>::place(bucket, slot + s);
+      const std::uint32_t at = SharedRegion<View>::index_of(bucket, slot + s);
       region.keys[at] = word.slots[s].key;
       if constexpr (View::kHasValue)
         region.values[at] = !kVacant || is_live(word.slots[s].key) ? word.slots[s].value : vacant;
@@ -137,7 +137,7 @@ __device__ __forceinline__ void store_region(const SharedRegion<View>& region, c
     SlotWord<View> word;
 #pragma unroll
     for (std::uint32_t s = 0; s < SlotWord<View>::kSlots; ++s) {
-      const std::uint32_t at = SharedRegion<View>::place(bucket, slot + s);
+      const std::uint32_t at = SharedRegion<View>::index_of(bucket, slot + s);
       word.slots[s].key = region.keys[at];
       if constexpr (View::kHasValue) {
         const bool vacant = kVacant && !is_live(word.slots[s].key);

@@ -103,18 +103,18 @@ bool FastPath::encode(PyObject* given, Number& out) const {
 
 /// The number in the table's memory: where it is, on the host. Null where it cannot be brought there now, under
 /// capture.
-const void* FastPath::place(Number& number, Stream stream) const {
+const void* FastPath::upload(Number& number, Stream stream) const {
   if (on_host_) return number.bytes.data();
   const std::string_view bytes(reinterpret_cast<const char*>(number.bytes.data()),
                                static_cast<std::size_t>(options_.value_bytes()));
   const py::gil_scoped_release unlocked;
-  return table_->constants().place(bytes, stream, number.placed);
+  return table_->constants().upload(bytes, stream, number.uploaded);
 }
 
 std::optional<ValueBatch> FastPath::take_values(const Keys& keys, PyObject* given, Number& number) {
   if (!options_.value_dtype) return given == Py_None ? std::optional<ValueBatch>(ValueBatch{}) : std::nullopt;
   if (encode(given, number)) {
-    const void* const data = place(number, keys.stream);
+    const void* const data = upload(number, keys.stream);
     return data != nullptr ? std::optional<ValueBatch>({data, options_.value_bytes(), true}) : std::nullopt;
   }
   PlainTensor plain;
@@ -136,7 +136,7 @@ bool FastPath::take_fallback(const Keys& keys, PyObject* given, Fallback& out) {
     return true;
   }
   if (!encode(given, out.number)) return false;
-  out.data = place(out.number, keys.stream);
+  out.data = upload(out.number, keys.stream);
   return out.data != nullptr;
 }
 

@@ -20,7 +20,7 @@ namespace gpuhash::bindings {
 /// One value, converted from a Python number.
 struct Number {
   alignas(16) std::array<std::byte, 16> bytes{};
-  Allocation placed;  // the same on a GPU, where the table does not keep it
+  Allocation uploaded;  // the same on a GPU, where the table does not keep it
 };
 
 /// The calls of one face of a table that need nothing explained: all arrays are plain, of one framework, of the table's
@@ -89,7 +89,7 @@ class FastPath {
   std::optional<Output> take_mask(const Keys& keys, PyObject* given) const;
   std::optional<Output> take_value_output(const Keys& keys, PyObject* given) const;
   bool encode(PyObject* given, Number& out) const;
-  const void* place(Number& number, Stream stream) const;
+  const void* upload(Number& number, Stream stream) const;
 
   bool is_apart(std::initializer_list<MemoryRange> read, std::initializer_list<const Output*> written,
                 bool writes_rows) const;

@@ -355,9 +355,9 @@ struct Known {
 constexpr std::size_t kFrameworks = 3;
 std::array<std::atomic<const Known*>, kFrameworks> known_frameworks{};
 
-void make_known(std::size_t place, const py::object& type, std::unique_ptr<PlainFramework> framework) {
+void make_known(std::size_t index, const py::object& type, std::unique_ptr<PlainFramework> framework) {
   auto* const known = new Known{reinterpret_cast<PyTypeObject*>(type.inc_ref().ptr()), std::move(framework)};
-  known_frameworks[place].store(known, std::memory_order_release);
+  known_frameworks[index].store(known, std::memory_order_release);
 }
 
 }  // namespace
