@@ -10,14 +10,6 @@
 #include "cuda/launch.cuh"
 
 namespace gpuhash::cuda {
-namespace {
-
-bool capturing(Stream stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  return cudaStreamIsCapturing(handle(stream), &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
-}
-
-}  // namespace
 
 MemoryPool::MemoryPool(int device) : device_(device) {
   const DeviceGuard guard(device_);
@@ -34,7 +26,7 @@ void* MemoryPool::allocate(std::size_t bytes, Stream stream) {
   const DeviceGuard guard(device_);
   void* data = nullptr;
   cudaError_t status = cudaMallocFromPoolAsync(&data, bytes, pool_, handle(stream));
-  if (status == cudaErrorMemoryAllocation && !capturing(stream)) {
+  if (status == cudaErrorMemoryAllocation && !is_capturing(stream)) {
     // What the pool keeps for other streams may be free by now, and others may need what it keeps unused.
     (void)cudaGetLastError();
     check(cudaDeviceSynchronize(), "waiting for the GPU");

@@ -134,12 +134,7 @@ class CudaContext final : public DeviceContext {
   }
   bool is_capturing(Stream stream) override {
     const DeviceGuard guard(device().index);
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    if (cudaStreamIsCapturing(handle(stream), &status) != cudaSuccess) {
-      (void)cudaGetLastError();  // the legacy stream cannot be asked while another stream is captured
-      return false;
-    }
-    return status != cudaStreamCaptureStatusNone;
+    return cuda::is_capturing(stream);
   }
   const Executors& executors() const override {
     static const Executors all = Executors::of<CudaAlgorithms>();
