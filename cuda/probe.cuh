@@ -4,6 +4,7 @@
 
 #include "cuda/atomics.cuh"
 #include "shared/layout.hpp"
+#include "shared/probe_sequence.hpp"
 
 /// Probing by warps: probe together, act alone.
 ///

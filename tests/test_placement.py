@@ -1,4 +1,4 @@
-"""Where host tables put their keys: read from their memory, by a twin of the probe order in cpp/shared/layout.hpp."""
+"""Where host tables put their keys: read from their memory, by a twin of the order in cpp/shared/probe_sequence.hpp."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "shared/apply.hpp"
+#include "shared/arithmetic.hpp"
 
 namespace gpuhash::host {
 namespace {

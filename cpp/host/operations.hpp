@@ -7,7 +7,7 @@
 #include "host/combine.hpp"
 #include "host/parallel.hpp"
 #include "host/rows.hpp"
-#include "shared/apply.hpp"
+#include "shared/arithmetic.hpp"
 #include "table/executor.hpp"
 
 /// What is done to the slot of each key of a batch, in the shape that write_each() and walk_each() want.

@@ -5,6 +5,7 @@
 
 #include "host/simd.hpp"
 #include "shared/layout.hpp"
+#include "shared/probe_sequence.hpp"
 #include "table/executor.hpp"
 
 /// One key's walk along its probe sequence, on the host, and what it shares with walks of many keys at once

@@ -6,6 +6,7 @@
 #include <string>
 
 #include <gpuhash/error.hpp>
+#include "shared/probe_sequence.hpp"
 
 namespace gpuhash {
 namespace {

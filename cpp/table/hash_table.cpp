@@ -8,7 +8,8 @@
 #include <gpuhash/factorization.hpp>
 #include "core/interruption.hpp"
 #include "core/random_seed.hpp"
-#include "shared/apply.hpp"
+#include "shared/arithmetic.hpp"
+#include "shared/probe_sequence.hpp"
 
 namespace gpuhash {
 namespace {

@@ -1,4 +1,4 @@
-#include "shared/apply.hpp"
+#include "shared/arithmetic.hpp"
 
 #include <cuda_runtime.h>
 

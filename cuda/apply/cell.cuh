@@ -5,7 +5,7 @@
 
 #include "cuda/atomics.cuh"
 #include "cuda/probe.cuh"
-#include "shared/apply.hpp"
+#include "shared/arithmetic.hpp"
 
 /// How values are combined with the cells of their keys, in global or in shared memory.
 namespace gpuhash::cuda {

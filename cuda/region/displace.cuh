@@ -4,6 +4,7 @@
 
 #include "cuda/region/shared_region.cuh"
 #include "shared/layout.hpp"
+#include "shared/probe_sequence.hpp"
 
 namespace gpuhash::cuda {
 

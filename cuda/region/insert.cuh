@@ -6,6 +6,7 @@
 #include "cuda/region/displace.cuh"
 #include "cuda/region/shared_region.cuh"
 #include "shared/layout.hpp"
+#include "shared/probe_sequence.hpp"
 
 namespace gpuhash::cuda {
 

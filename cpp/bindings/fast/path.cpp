@@ -8,7 +8,7 @@
 
 #include "bindings/names.hpp"
 #include "core/constants.hpp"
-#include "shared/apply.hpp"
+#include "shared/arithmetic.hpp"
 
 namespace gpuhash::bindings {
 

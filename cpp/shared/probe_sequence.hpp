@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+
+#include "shared/hash.hpp"
+#include "shared/layout.hpp"
+
+/// The order in which the buckets of a key are looked at; what it has to do with the layout: shared/layout.hpp.
+namespace gpuhash {
+
+inline constexpr std::uint32_t kRegionHops = 8;
+inline constexpr std::uint32_t kTableHops = 120;
+/// Keys that an insertion takes past so many full buckets are counted; so many such keys were picked to meet. In a
+/// table at a load of 0.92, a key in some 10^8 comes so far by chance.
+inline constexpr std::uint32_t kFarHops = 64;
+inline constexpr std::uint64_t kManyFarKeys = 64;
+
+/// Where a key is looked for: its stored pattern and its probe sequence.
+///
+/// for (Probe p(key, geometry); ; p.next(geometry)) { ... p.bucket() ... if (stop) break; }
+template <class Key>
+class Probe {
+ public:
+  /// Nowhere yet.
+  Probe() = default;
+
+  GPUHASH_HD Probe(const Key& key, const Geometry& geometry)
+      : stored_(key), hash_(hash_key(key, geometry.seeds.hash)), hop_(0) {
+    const bool is_empty_mark = key == empty_key<Key>();
+    if (is_empty_mark || key == erased_key<Key>()) {
+      stored_ = key_from_word<Key>(is_empty_mark ? 0 : 1);
+      bucket_ = geometry.bucket_count;
+    } else {
+      bucket_ = multiply_high(static_cast<std::uint32_t>(hash_ >> 32), geometry.bucket_count);
+    }
+  }
+
+  GPUHASH_HD const Key& stored() const { return stored_; }
+  GPUHASH_HD std::uint32_t bucket() const { return bucket_; }
+  GPUHASH_HD std::uint8_t filter_bit() const { return static_cast<std::uint8_t>(1u << ((hash_ >> 29) & 7)); }
+  GPUHASH_HD std::uint32_t hop() const { return hop_; }
+
+  /// The region of the home bucket, in a table of any geometry. Not for stray keys.
+  GPUHASH_HD std::uint32_t home_region(const Geometry& geometry) const {
+    return multiply_high(static_cast<std::uint32_t>(hash_ >> 32), geometry.region_count);
+  }
+
+  /// The same, and region 0 for stray keys.
+  GPUHASH_HD std::uint32_t region(const Geometry& geometry) const {
+    return bucket_ == geometry.bucket_count ? 0 : home_region(geometry);
+  }
+
+  /// True once next() would leave the region of the home bucket.
+  GPUHASH_HD bool at_last_hop_in_region() const { return hop_ >= kRegionHops; }
+
+  /// True once every bucket has been seen.
+  GPUHASH_HD bool exhausted(const Geometry& geometry) const {
+    return hop_ > kRegionHops + kTableHops + geometry.bucket_count;
+  }
+
+  /// To a place where a probe of the same key has been.
+  GPUHASH_HD void move_to(std::uint32_t bucket, std::uint32_t hop) {
+    bucket_ = bucket;
+    hop_ = hop;
+  }
+
+  /// Not for stray keys: their bucket is never passed.
+  GPUHASH_HD void next(const Geometry& geometry) {
+    if (hop_ < kRegionHops + kTableHops) {
+      // An odd multiplier per hop. Double hashing would be cheaper, but can cycle over a bucket count that is not
+      // prime.
+      const std::uint32_t mixed = static_cast<std::uint32_t>(hash_) * (0x9e3779b9u + hop_ * 2u * 0x85ebca6bu);
+      bucket_ = hop_ < kRegionHops
+                    ? home_region(geometry) * geometry.region_buckets + multiply_high(mixed, geometry.region_buckets)
+                    : multiply_high(mixed, geometry.bucket_count);
+    } else if (hop_ == kRegionHops + kTableHops) {
+      bucket_ = multiply_high(late_hash(stored_, geometry.seeds.late), geometry.bucket_count);
+    } else {
+      bucket_ = bucket_ + 1 == geometry.bucket_count ? 0 : bucket_ + 1;
+    }
+    ++hop_;
+  }
+
+ private:
+  Key stored_;
+  std::uint64_t hash_;
+  std::uint32_t hop_;
+  std::uint32_t bucket_;
+};
+
+}  // namespace gpuhash
