@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import jax
@@ -12,6 +13,9 @@ from gpuhash.arrays import Shape, framework_of
 from gpuhash.dtypes import ITEMSIZES, encode, numpy_dtype
 
 _ENABLE = "jax.config.update('jax_enable_x64', True) at the start of the program sets 64-bit mode"
+
+# Not in JAX 0.6, where shard_map takes check_rep=False.
+_TELLS_VARYING = "vma" in inspect.signature(jax.ShapeDtypeStruct).parameters
 
 
 def is_wide() -> bool:
@@ -32,6 +36,8 @@ def to_array(data: Any, dtype: str, what: str) -> Any:
     """An array of JAX of exactly this dtype."""
     need_dtype(dtype, what)
     if isinstance(data, (np.ndarray, np.generic, jax.Array)):
+        if getattr(data, "weak_type", False) and _takes_number(dtype, data.dtype):
+            return jnp.asarray(data, dtype=numpy_dtype(dtype))
         if data.dtype != numpy_dtype(dtype):
             raise TypeError(
                 f"the {what} are {data.dtype}, and the table has {what} of {dtype}: convert them with "
@@ -41,6 +47,14 @@ def to_array(data: Any, dtype: str, what: str) -> Any:
     if not framework_of(data).python:
         raise TypeError(f"the {what} are a {type(data).__name__}, expected an array of JAX or NumPy, or Python numbers")
     return jnp.asarray(encode(data, dtype, what).view(numpy_dtype(dtype)))
+
+
+def _takes_number(dtype: str, given: Any) -> bool:
+    """Does a dtype take a Python number that became an argument of a program? Not integers that it might cut off."""
+    target = numpy_dtype(dtype)
+    if jnp.issubdtype(given, jnp.complexfloating):
+        return bool(jnp.issubdtype(target, jnp.complexfloating))
+    return bool(jnp.issubdtype(target, jnp.inexact))
 
 
 def batch_shape(keys: Any, key_shape: Shape) -> Shape:
@@ -55,8 +69,7 @@ def batch_shape(keys: Any, key_shape: Shape) -> Shape:
 
 def struct(shape: Shape, dtype: str, like: Any) -> Any:
     """What a call gives; where its argument ``like`` differs between the devices of a shard_map, so does it."""
-    varying = getattr(jax.typeof(like), "vma", None) if hasattr(jax, "typeof") else None
-    if varying:
+    if _TELLS_VARYING and (varying := jax.typeof(like).vma):
         return jax.ShapeDtypeStruct(shape, numpy_dtype(dtype), vma=varying)
     return jax.ShapeDtypeStruct(shape, numpy_dtype(dtype))
 
