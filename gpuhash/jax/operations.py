@@ -26,7 +26,6 @@ class _Call:
 
     name: str
     kind: Kind
-    changes: bool = False  # the table: may not be left out, even if nobody looks at the result
     how: str | None = None  # of an insertion
     takes_values: bool = False
     single: bool = False  # one value for all keys
@@ -43,10 +42,11 @@ class _Call:
     def __call__(self, token: Any, keys: Any, values: Any) -> tuple[Any, tuple[Any, ...]]:
         """The next token, and what the call gives. Arrays are None where the call takes none."""
         batch = () if keys is None else batch_shape(keys, self.kind.key_shape)
+        # Declared without a side effect: a program with one leaves JAX's fast way of calling it, which costs 300 us.
+        # The state says that a call depends on those before, and that it is needed where its state is.
         call = jax.ffi.ffi_call(
             target(self.name),
             (struct((TOKEN_WORDS,), "uint32", token), *self.results(batch, token)),
-            has_side_effect=self.changes,
             vmap_method="sequential",
             input_output_aliases={0: 0},
         )
@@ -295,9 +295,9 @@ def _insert(state: State, keys: Any, values: Any, name: str, how: str) -> tuple[
         _check_operation(how, given.dtype)
         if jnp.issubdtype(given.dtype, jnp.inexact):
             given = jax.lax.stop_gradient(_not_differentiated(given))
-    call = _Call("insert", kind, changes=True, how=how, takes_values=True, single=single)
+    call = _Call("insert", kind, how=how, takes_values=True, single=single)
     token, (inserted,) = _run(call, token, array, given)
-    return give(state, token), inserted
+    return give(state, token, name), inserted
 
 
 def _check_operation(op: str, dtype: Any) -> None:
@@ -316,8 +316,8 @@ def erase(state: State, keys: Any) -> tuple[State, Any]:
     Parameters, errors and waiting as for ``find``.
     """
     token, kind = take(state, "erase")
-    token, (erased,) = _run(_Call("erase", kind, changes=True), token, _keys(keys, kind)[0], None)
-    return give(state, token), erased
+    token, (erased,) = _run(_Call("erase", kind), token, _keys(keys, kind)[0], None)
+    return give(state, token, "erase"), erased
 
 
 def size(state: State) -> tuple[State, Any]:

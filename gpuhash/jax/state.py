@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -63,21 +64,34 @@ _faces: weakref.WeakValueDictionary[int, KeyedTable] = weakref.WeakValueDictiona
 class State:
     """One or more tables as a pytree, made by ``from_table`` or ``from_tables``.
 
-    Each call of this package takes a state and gives the next one, and each state is taken once. A program that is
-    compiled for a state on the host serves the tables of all states of the same dtypes and shapes; on GPUs, where
-    memory cannot be read without waiting, it is compiled for its tables.
+    Each call of this package takes a state and gives the next one, and each state is taken once. As everywhere in JAX,
+    a compiled function does what its results depend on: a change whose state it neither returns nor uses is left out,
+    of which a RuntimeWarning tells. A program that is compiled for a state on the host serves the tables of all states
+    of the same dtypes, shapes and default; on GPUs, where memory cannot be read without waiting, it is compiled for its
+    tables.
     """
 
-    __slots__ = ("__weakref__", "_kind", "_token")
+    __slots__ = ("__weakref__", "_change", "_kind", "_token")
 
-    def __init__(self, token: Any, kind: Kind) -> None:
+    def __init__(self, token: Any, kind: Kind, change: str | None = None) -> None:
         self._token = token  # uint32 [6], or [tables, 6]
         self._kind = kind
+        self._change = change  # the call of a traced program that gave it, until somebody uses it
+
+    def __del__(self) -> None:
+        if self._change is not None:
+            warnings.warn(
+                f"the state that {_PREFIX}{self._change} returned was dropped in a function that is being traced: a "
+                "program makes no change that its results do not depend on; return the state",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def tree_flatten(self) -> tuple[tuple[Any], Kind]:
         """For JAX."""
         if self._token in _consumed:
             raise _already_used("a pytree of its arrays was asked for")
+        self._change = None
         return (self._token,), self._kind
 
     @classmethod
@@ -152,10 +166,11 @@ def take(state: Any, call: str) -> tuple[Any, Kind]:
     return state._token, state._kind
 
 
-def give(taken: State, token: Any) -> State:
-    """The state after a call, whose state before is used up."""
+def give(taken: State, token: Any, change: str | None = None) -> State:
+    """The state after a call, which has used up the one before. ``change``: its name, if it may change the table."""
     _consumed.add(taken._token)
-    return State(token, taken._kind)
+    taken._change = None
+    return State(token, taken._kind, change if isinstance(token, jax.core.Tracer) else None)
 
 
 def from_table(table: Any, *, device: Any = None) -> State:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import gc
+import warnings
 
 import numpy as np
 import pytest
@@ -81,17 +82,49 @@ def test_the_program_threads_the_state_through_every_call(programs):
         result = name.strip().partition(":")[0]
 
 
-def test_a_change_that_nobody_looks_at_is_made(programs):
-    ours = programs.ours
+def test_a_change_whose_state_is_dropped(programs):
+    """It is made if its result is used, and left out otherwise, as all that no result depends on; and JAX's user hears
+    of it when the program is traced."""
+    jax, ours = programs.jax, programs.ours
     table = new_table(programs)
+    keys = programs.put(np.arange(9))
+    for call, what in ((ours.insert, "insert"), (ours.insert_or_apply, "insert_or_apply")):
 
-    @programs.jax.jit
-    def run(state, keys):
-        ours.insert(state, keys, keys)
-        return keys.sum()
+        @jax.jit
+        def run(state, keys, call=call):
+            call(state, keys, keys)
+            return keys.sum()
 
-    programs.jax.block_until_ready(run(ours.from_table(table), programs.put(np.arange(9))))
+        with pytest.warns(RuntimeWarning, match=rf"gpuhash\.jax\.{what} returned was dropped.*return the state"):
+            jax.block_until_ready(run(ours.from_table(table), keys))
+    assert len(table) == 0
+    with pytest.warns(RuntimeWarning, match="dropped"):
+        inserted = jax.jit(lambda state, keys: ours.insert(state, keys, keys)[1])(ours.from_table(table), keys)
+    assert np.asarray(inserted).all()
     assert len(table) == 9
+
+
+def test_what_is_no_dropped_change_is_not_warned_of(programs):
+    jax, ours = programs.jax, programs.ours
+    table = new_table(programs)
+    keys = programs.put(np.arange(9))
+
+    def step(state, keys):
+        return ours.insert(state, keys, keys)
+
+    def run(state, keys):
+        state, _ = jax.jit(step)(state, keys)
+        state, _ = jax.lax.scan(step, state, keys.reshape(3, 3) + 100)
+        state, _ = jax.lax.cond(keys[0] > 0, step, step, state, keys)
+        state, _ = ours.erase(state, keys[:1])
+        return ours.find(state, keys)[1]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            ours.insert(ours.from_table(table), keys, keys)  # not in a program: it is made
+            _, found = jax.jit(run)(ours.from_table(table), keys)
+            assert np.asarray(found).tolist() == [False] + [True] * 8
 
 
 def test_calls_of_many_programs_are_in_order(programs):
@@ -139,6 +172,7 @@ def test_a_state_is_used_once(programs):
     ours.find(last, keys)
 
 
+@pytest.mark.filterwarnings("ignore:the state that gpuhash.jax.insert returned was dropped")
 def test_a_state_is_used_once_in_a_program(programs):
     ours = programs.ours
     table = new_table(programs)
@@ -153,6 +187,7 @@ def test_a_state_is_used_once_in_a_program(programs):
     assert len(table) == 0
 
 
+@pytest.mark.filterwarnings("ignore:the state that gpuhash.jax.insert returned was dropped")
 def test_old_states_that_no_trace_shows_fail_when_the_program_runs():
     """The host's handlers count the calls, whatever way a state has taken."""
     programs = need_jax()
