@@ -260,6 +260,17 @@ def register_table(name: str, table: Table) -> None: ...
 def find_table(name: str) -> Table | None: ...
 def unregister_table(name: str) -> bool: ...
 def table_names() -> list[str]: ...
+def handle_of(table: Table) -> int:
+    """The number that stands for the table in compiled programs: that of its name, if it has one, or else its own."""
+
+def own_handle_of(table: Table) -> int:
+    """The number that means this table as long as it lives, whatever its name, and nothing after it."""
+
+def handle_of_name(name: str) -> int:
+    """The same in each process; it means whichever table has the name when it is looked up."""
+
+def table_of(handle: int) -> Table | None:
+    """None where the table has been freed, or none has the name."""
 
 @final
 class StoredTensor(metaclass=_Type):

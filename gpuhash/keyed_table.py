@@ -52,8 +52,8 @@ class KeyedTable:
         self._register(options.name)
 
     @classmethod
-    def _open(cls, core: _core.Table, name: str) -> Self:
-        """Another face of a core table, by the name that it has."""
+    def _open(cls, core: _core.Table, name: str | None) -> Self:
+        """Another face of a core table, with the name that it has, if any."""
         made = object.__new__(cls)
         made._attach(core, (core.key_elements,) if core.key_elements > 1 else (), name)
         return made

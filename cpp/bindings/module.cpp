@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <gpuhash/error.hpp>
+#include <gpuhash/handles.hpp>
 #include <gpuhash/platform.hpp>
 #include <gpuhash/registry.hpp>
 #include "bindings/bindings.hpp"
@@ -104,6 +105,10 @@ void bind_registries(py::module_& module) {
   module.def("find_table", &registry::find, py::arg("name"), unlocked());
   module.def("unregister_table", py::overload_cast<const std::string&>(&registry::remove), py::arg("name"), unlocked());
   module.def("table_names", &registry::names, unlocked());
+  module.def("handle_of", &handle_of, py::arg("table"), unlocked());
+  module.def("own_handle_of", &own_handle_of, py::arg("table"), unlocked());
+  module.def("handle_of_name", &handle_of_name, py::arg("name"), unlocked());
+  module.def("table_of", &table_of, py::arg("handle"), unlocked());
   module.def("platform_names", &platform_names, unlocked());
   module.def("platform_devices", &platform_devices, py::arg("name"), unlocked());
   module.def("platform_unavailable_reason", &platform_unavailable_reason, py::arg("name"), unlocked());

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/fork_safe_mutex.hpp"
+#include "core/handles.hpp"
 
 namespace gpuhash::registry {
 namespace {
@@ -22,17 +23,30 @@ Tables& tables() {
   return *tables;
 }
 
+/// The name's entry, new or not, and whether it is new. To be called under the lock.
+auto enter(const std::string& name, const std::shared_ptr<Table>& table) {
+  const auto entry = tables().by_name.try_emplace(name, table);
+  if (!entry.second) return entry;
+  try {
+    handles::bind_name(name, table);
+  } catch (...) {
+    tables().by_name.erase(entry.first);
+    throw;
+  }
+  return entry;
+}
+
 }  // namespace
 
 void add(const std::string& name, std::shared_ptr<Table> table) {
   const std::lock_guard lock(tables().mutex);
-  if (!tables().by_name.try_emplace(name, std::move(table)).second)
+  if (!enter(name, table).second)
     throw std::invalid_argument("a table named '" + name + "' exists already; open it, or unregister it first");
 }
 
 std::shared_ptr<Table> find_or_add(const std::string& name, std::shared_ptr<Table> table) {
   const std::lock_guard lock(tables().mutex);
-  return tables().by_name.try_emplace(name, std::move(table)).first->second;
+  return enter(name, table).first->second;
 }
 
 std::shared_ptr<Table> find(const std::string& name) {
@@ -48,6 +62,7 @@ bool remove(const std::string& name, const std::shared_ptr<Table>& table) {
   const std::lock_guard lock(tables().mutex);
   const auto found = tables().by_name.find(name);
   if (found == tables().by_name.end() || (table != nullptr && found->second != table)) return false;
+  handles::release_name(name);
   removed = std::move(found->second);
   tables().by_name.erase(found);
   return true;

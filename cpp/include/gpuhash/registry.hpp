@@ -10,7 +10,8 @@
 /// The named tables of this process: one registry, because it lives in the one libgpuhash that all neighbours link to.
 namespace gpuhash::registry {
 
-/// Holds the table until unregistered. std::invalid_argument where the name is taken.
+/// Holds the table until unregistered. std::invalid_argument where the name is taken, or has the handle of another
+/// (<gpuhash/handles.hpp>).
 GPUHASH_API void add(const std::string& name, std::shared_ptr<Table> table);
 /// The table that has the name from now on: this one, or the one that has it already.
 GPUHASH_API std::shared_ptr<Table> find_or_add(const std::string& name, std::shared_ptr<Table> table);

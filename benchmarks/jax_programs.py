@@ -1,0 +1,209 @@
+"""Calls in JAX's compiled programs beside the bare calls, and beside jnp.unique:
+``python -m benchmarks.jax_programs --device cuda``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import gpuhash
+import gpuhash.jax as ours
+from benchmarks.timing import expect
+from gpuhash import _core
+from gpuhash.jax.build import op_library
+
+SMALL = 16  # keys of a call whose cost is measured
+LARGE = 1 << 20  # keys of a call beside the bare one
+EMPTY = "gpuhash_benchmark_nothing"
+
+Call = Callable[[], Any]
+
+
+def milliseconds(call: Call, settle: Call, rounds: int, repetitions: int) -> float:
+    """The median of the repetitions, of the mean of their rounds; the device is awaited at the end of each."""
+    times = []
+    for repetition in range(repetitions + 1):
+        settle()
+        start = time.perf_counter()
+        for _ in range(rounds):
+            call()
+        settle()
+        if repetition:  # the first warms up
+            times.append((time.perf_counter() - start) / rounds * 1e3)
+    return statistics.median(times)
+
+
+class Threaded:
+    """A compiled call that goes on with the state that it got from the call before."""
+
+    def __init__(self, function: Any, state: Any, *arrays: Any) -> None:
+        self.function, self.state, self.arrays, self.result = function, state, arrays, None
+
+    def __call__(self) -> Any:
+        self.state, self.result = self.function(self.state, *self.arrays)
+        return self.result
+
+    def settle(self) -> None:
+        jax.block_until_ready((self.state, self.result))
+
+
+def bare_arrays(device: str, *hosts: np.ndarray) -> tuple[list[Any], Call]:
+    """The arrays of the framework that is nearest to the device, and what waits for it."""
+    if device == "cpu":
+        return [host.copy() for host in hosts], int
+    torch = importlib.import_module("torch")
+    return [torch.from_numpy(host.copy()).to(device) for host in hosts], torch.cuda.synchronize
+
+
+def compare_calls(device: str, place: Any, keys: int, rounds: int, repetitions: int) -> dict[str, tuple[float, float]]:
+    """Milliseconds of the bare call and of the compiled one, by call."""
+    rng = np.random.default_rng(1)
+    stored = rng.permutation(4 * keys)
+    host_keys = rng.permutation(stored[: 2 * keys])[:keys]
+    table = gpuhash.HashTable("int64", "int64", device=device, default=-1)
+    table[stored[: 2 * keys]] = stored[: 2 * keys] * 3
+    table.reserve(64 * keys)
+    len(table)
+    outputs = (np.zeros(keys, np.int64), np.zeros(keys, bool))
+    (bare_keys, bare_values, values, found), settle = bare_arrays(device, host_keys, host_keys * 5, *outputs)
+    jax_keys, jax_values = jax.device_put(host_keys, place), jax.device_put(host_keys * 5, place)
+    results = {}
+    find = Threaded(jax.jit(ours.find), ours.from_table(table), jax_keys)
+    expect(np.array_equal(np.asarray(find()[0]), host_keys * 3), "values found by a program")
+    insert = Threaded(jax.jit(ours.insert_or_assign), ours.from_table(table), jax_keys, jax_values)
+    expect(not np.asarray(insert()).any(), "present keys are not new to a program")
+
+    def bare_find() -> None:
+        table.find(bare_keys, out=(values, found))
+
+    def bare_insert() -> None:
+        table.insert_or_assign(bare_keys, bare_values, out=found)
+
+    for name, bare, program in (("find", bare_find, find), ("insert_or_assign", bare_insert, insert)):
+        times = []
+        for call, wait in ((bare, settle), (program, program.settle)):
+            len(table)  # so that no insertion has to ask for the size
+            times.append(milliseconds(call, wait, rounds, repetitions))
+        results[name] = (times[0], times[1])
+    return results
+
+
+def empty_call(folder: Path) -> Any:
+    """A compiled program of a custom call that does nothing, with the arguments of a lookup."""
+    library = replace(
+        op_library,
+        module="benchmarks.empty",
+        folder=Path(__file__).resolve().parent,
+        sources=("empty_call.cc",),
+        headers=(),
+    )
+    package = Path(_core.__file__).resolve().parent
+    made = folder / "empty_call.so"
+    library.compile(made, package / "include", package, str(package))
+    handler = jax.ffi.pycapsule(ctypes.CDLL(str(made)).gpuhash_benchmark_nothing)
+    for platform in ("cpu", "CUDA"):
+        jax.ffi.register_ffi_target(EMPTY, handler, platform=platform)
+
+    def call(token: Any, keys: Any) -> Any:
+        shapes = (jax.ShapeDtypeStruct(token.shape, token.dtype), jax.ShapeDtypeStruct(keys.shape, bool))
+        return jax.ffi.ffi_call(EMPTY, shapes, input_output_aliases={0: 0}, vmap_method="sequential")(token, keys)
+
+    return jax.jit(call)
+
+
+def small_calls(device: str, place: Any, rounds: int, repetitions: int) -> dict[str, float]:
+    """Microseconds of calls on 16 keys."""
+    host = np.arange(SMALL)
+    table = gpuhash.HashTable("int64", "int64", device=device, default=-1)
+    table[host] = host
+    table.reserve(1 << 20)
+    keys = jax.device_put(host, place)
+    (bare_keys, found), settle = bare_arrays(device, host, np.zeros(SMALL, bool))
+    token = jax.device_put(np.zeros(6, np.uint32), place)
+    with tempfile.TemporaryDirectory() as folder:
+        empty = Threaded(empty_call(Path(folder)), token, keys)
+        contains = Threaded(jax.jit(ours.contains), ours.from_table(table), keys)
+        expect(np.asarray(contains()).all(), "present keys are found by a program")
+        eager = Threaded(ours.contains, ours.from_table(table), keys)
+        ten = Threaded(jax.jit(_ten_times), ours.from_table(table), keys)
+        return {
+            "table.contains(keys, out=)": 1e3
+            * milliseconds(lambda: table.contains(bare_keys, out=found), settle, rounds, repetitions),
+            "program of an empty custom call": 1e3 * milliseconds(empty, empty.settle, rounds, repetitions),
+            "program of one contains": 1e3 * milliseconds(contains, contains.settle, rounds, repetitions),
+            "contains, eager": 1e3 * milliseconds(eager, eager.settle, rounds, repetitions),
+            "each of ten in one program": 1e2 * milliseconds(ten, ten.settle, rounds, repetitions),
+        }
+
+
+def _ten_times(state: Any, keys: Any) -> Any:
+    found = []
+    for step in range(10):
+        state, mask = ours.contains(state, keys + step)
+        found.append(mask)
+    return state, found
+
+
+def compare_unique(place: Any, keys: int, distinct: int, repetitions: int) -> tuple[float, float]:
+    """Milliseconds of jnp.unique and of gpuhash.jax.unique, with the inverse, of draws of a number of keys."""
+    host = np.random.default_rng(2).integers(0, distinct, keys) * 0x9E3779B97F4A7C1
+    array = jax.device_put(host, place)
+    times, firsts = [], []
+    for unique in (jnp.unique, ours.unique):
+        program = jax.jit(lambda keys, unique=unique: unique(keys, size=distinct, return_inverse=True))
+        values, inverse = program(array)
+        expect(bool((values[inverse.reshape(-1)] == array).all()), "values[inverse] are the keys")
+        firsts.append(np.sort(np.unique(np.asarray(values))))
+        run = lambda program=program: jax.block_until_ready(program(array))  # noqa: E731
+        times.append(milliseconds(run, int, 1, repetitions))
+    expect(np.array_equal(*firsts), "both find the same keys")
+    return times[0], times[1]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and print tables; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.jax_programs", description=__doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where table and arrays are")
+    parser.add_argument("--quick", action="store_true", help="few keys and runs, to see that it works")
+    options = parser.parse_args(arguments)
+    jax.config.update("jax_enable_x64", True)
+    try:
+        place = jax.devices(options.device)[0]
+    except RuntimeError as error:
+        print(f"--device {options.device} needs JAX there: {error}", file=sys.stderr)
+        return 2
+    large, many, exponents = (1 << 14, 3, (16,)) if options.quick else (LARGE, 15, (20, 25))
+    print(f"| call on {large} keys | bare, ms | program, ms | ratio |\n|---|---|---|---|")
+    for name, (bare, program) in compare_calls(options.device, place, large, 10, many).items():
+        print(f"| {name} | {bare:.3f} | {program:.3f} | {program / bare:.3f} |")
+    print(f"\n| call on {SMALL} keys | us |\n|---|---|")
+    for name, time_us in small_calls(options.device, place, 20 if options.quick else 200, many).items():
+        print(f"| {name} | {time_us:.2f} |")
+    print("\n| unique, with inverse | distinct | jnp.unique, ms | gpuhash, ms | times faster |\n|---|---|---|---|---|")
+    for exponent in exponents:
+        for share in (64, 1):
+            distinct = (1 << exponent) // share
+            theirs, mine = compare_unique(place, 1 << exponent, distinct, 1 if exponent > 22 else 3)
+            print(f"| 2^{exponent} keys | {distinct} | {theirs:.1f} | {mine:.1f} | {theirs / mine:.1f} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""The table inside JAX's compiled programs: custom calls of XLA, on CPU and GPU, under jit, scan, vmap and shard_map.
+
+The handlers are compiled against the jaxlib that is installed when this package is imported for the first time, which
+takes about 15 seconds and a C++ compiler, and then come from a cache. JAX 0.6 or newer.
+"""
+
+from .factorization import Factorized, factorize, isin, unique
+from .operations import contains, erase, find, insert, insert_or_apply, insert_or_assign, rows, size
+from .state import State, from_table, from_tables
+
+__all__ = [
+    "Factorized",
+    "State",
+    "contains",
+    "erase",
+    "factorize",
+    "find",
+    "from_table",
+    "from_tables",
+    "insert",
+    "insert_or_apply",
+    "insert_or_assign",
+    "isin",
+    "rows",
+    "size",
+    "unique",
+]

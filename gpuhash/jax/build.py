@@ -1,0 +1,22 @@
+"""What is compiled for the JAX that is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import jaxlib
+
+from gpuhash.compiled_ops import OpLibrary
+
+op_library = OpLibrary(
+    module="gpuhash.jax",
+    framework="JAX",
+    version=jaxlib.__version__,
+    folder=Path(__file__).resolve().parent,
+    sources=("state.cc", "table_ops.cc", "factorization_ops.cc"),
+    headers=("call.h", "state.h"),
+    compile_flags=("-std=c++17", f"-isystem{jax.ffi.include_dir()}"),
+    link_flags=(),
+    seconds=15,
+)

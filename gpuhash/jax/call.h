@@ -1,0 +1,194 @@
+// What the handlers hand to libgpuhash of XLA's: its stream, its memory, its dtypes; and errors on the way back.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include <gpuhash/device_context.hpp>
+#include <gpuhash/dtype.hpp>
+#include <gpuhash/error.hpp>
+#include <gpuhash/platform.hpp>
+#include "xla/ffi/api/ffi.h"
+
+namespace gpuhash::jax_ops {
+
+namespace ffi = xla::ffi;
+using Operand = ffi::AnyBuffer;
+using Output = ffi::Result<ffi::AnyBuffer>;
+
+/// Where a call runs.
+struct Place {
+  const XLA_FFI_Api* api;
+  XLA_FFI_ExecutionContext* call;
+  Device device;
+  Stream stream;
+};
+
+// What a handler's binding names to be given a Place, on either platform.
+struct OnHost {};
+struct OnGpu {};
+
+/// A state that cannot be used any more.
+class StateError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Runs what may throw; XLA knows codes and messages alone.
+template <class Work>
+ffi::Error guarded(Work&& work) {
+  try {
+    work();
+    return ffi::Error::Success();
+  } catch (const TableFullError& error) {
+    return {ffi::ErrorCode::kResourceExhausted, error.what()};
+  } catch (const OutOfMemoryError& error) {
+    return {ffi::ErrorCode::kResourceExhausted, error.what()};
+  } catch (const StateError& error) {
+    return {ffi::ErrorCode::kFailedPrecondition, error.what()};
+  } catch (const PlatformError& error) {
+    return {ffi::ErrorCode::kFailedPrecondition, error.what()};
+  } catch (const std::invalid_argument& error) {
+    return ffi::Error::InvalidArgument(error.what());
+  } catch (const std::exception& error) {
+    return ffi::Error::Internal(error.what());
+  }
+}
+
+/// XLA's memory on a GPU, for the time of one call: it is given out again in the order of the call's stream.
+class XlaMemory final : public MemoryResource {
+ public:
+  explicit XlaMemory(const Place& place) : api_(place.api), call_(place.call) {}
+
+  void* allocate(std::size_t bytes, Stream) override {
+    XLA_FFI_DeviceMemory_Allocate_Args args{};
+    args.struct_size = XLA_FFI_DeviceMemory_Allocate_Args_STRUCT_SIZE;
+    args.ctx = call_;
+    args.size = bytes;
+    args.alignment = kAlignment;
+    XLA_FFI_Error* const error = api_->XLA_FFI_DeviceMemory_Allocate(&args);
+    if (error == nullptr && args.data != nullptr) return args.data;
+    throw OutOfMemoryError("XLA's allocator has no " + std::to_string(bytes) + " bytes" + reason(error));
+  }
+
+  void deallocate(void* data, std::size_t bytes, Stream) noexcept override {
+    XLA_FFI_DeviceMemory_Free_Args args{};
+    args.struct_size = XLA_FFI_DeviceMemory_Free_Args_STRUCT_SIZE;
+    args.ctx = call_;
+    args.size = bytes;
+    args.data = data;
+    if (XLA_FFI_Error* const error = api_->XLA_FFI_DeviceMemory_Free(&args))
+      ffi::internal::DestroyError(api_, error);  // the memory stays XLA's, who knows of it
+  }
+
+ private:
+  static constexpr std::size_t kAlignment = 128;
+
+  std::string reason(XLA_FFI_Error* error) const {
+    if (error == nullptr) return "";
+    std::string text = std::string(": ") + ffi::internal::GetErrorMessage(api_, error);
+    ffi::internal::DestroyError(api_, error);
+    return text;
+  }
+
+  const XLA_FFI_Api* const api_;
+  XLA_FFI_ExecutionContext* const call_;
+};
+
+/// A context for one call that has no table. On a GPU, memory is XLA's. On the host it is libgpuhash's own, as XLA
+/// gives calls none there.
+inline std::shared_ptr<DeviceContext> make_context(const Place& place) {
+  std::shared_ptr<MemoryResource> memory;
+  if (place.device.platform != "cpu") memory = std::make_shared<XlaMemory>(place);
+  return platform(place.device.platform).make_context(place.device.index, std::move(memory));
+}
+
+struct DTypePair {
+  ffi::DataType xla;
+  DType gpuhash;
+};
+
+inline constexpr DTypePair kDTypes[] = {
+    {ffi::PRED, DType::kBool},   {ffi::S8, DType::kInt8},       {ffi::S16, DType::kInt16},
+    {ffi::S32, DType::kInt32},   {ffi::S64, DType::kInt64},     {ffi::U8, DType::kUInt8},
+    {ffi::U16, DType::kUInt16},  {ffi::U32, DType::kUInt32},    {ffi::U64, DType::kUInt64},
+    {ffi::F16, DType::kFloat16}, {ffi::BF16, DType::kBFloat16}, {ffi::F32, DType::kFloat32},
+    {ffi::F64, DType::kFloat64}, {ffi::C64, DType::kComplex64}, {ffi::C128, DType::kComplex128}};
+
+/// ShapeError unless the array has this dtype and as many elements.
+inline void check_array(const Operand& array, const char* role, DType dtype, std::int64_t elements) {
+  for (const DTypePair& pair : kDTypes) {
+    if (pair.xla != array.element_type() || pair.gpuhash != dtype) continue;
+    if (static_cast<std::int64_t>(array.element_count()) == elements) return;
+    break;
+  }
+  throw ShapeError("the " + std::string(role) + " are " + std::to_string(array.element_count()) +
+                   " elements that are not as the program's table has them, expected " + std::to_string(elements) +
+                   " of " + std::string(name(dtype)) + ": give each compiled program tables of one kind");
+}
+
+inline DType dtype_of(const Operand& array) {
+  for (const DTypePair& pair : kDTypes)
+    if (pair.xla == array.element_type()) return pair.gpuhash;
+  throw DTypeError("an array of a dtype that tables do not take was given");
+}
+
+/// An output of 64-bit integers. Without 64-bit mode, where XLA's programs have none, it is one of pairs of 32-bit
+/// integers, the lower half first, and the program takes that one.
+class WideOutput {
+ public:
+  WideOutput(Output output, std::int64_t count, const char* role)
+      : data_(static_cast<std::int64_t*>(output->untyped_data())), narrow_(output->element_type() != ffi::S64) {
+    if (static_cast<std::int64_t>(output->size_bytes()) != count * static_cast<std::int64_t>(sizeof(std::int64_t)))
+      throw ShapeError("the output of " + std::string(role) + " has " + std::to_string(output->size_bytes()) +
+                       " bytes, expected " + std::to_string(count) + " integers of 8 bytes");
+  }
+
+  std::int64_t* data() const { return data_; }
+  /// No integer that is written may be larger than this.
+  void check_bound(std::int64_t largest) const {
+    if (narrow_ && largest > INT32_MAX)
+      throw ShapeError("there may be numbers up to " + std::to_string(largest) +
+                       ", and without 64-bit mode JAX has none beyond 2^31 - 1: set jax_enable_x64");
+  }
+
+ private:
+  std::int64_t* data_;
+  bool narrow_;
+};
+
+}  // namespace gpuhash::jax_ops
+
+namespace xla::ffi {
+
+template <>
+struct CtxDecoding<gpuhash::jax_ops::OnHost> {
+  using Type = gpuhash::jax_ops::Place;
+  static std::optional<Type> Decode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* call, DiagnosticEngine&) {
+    return Type{api, call, gpuhash::Device{"cpu", 0}, nullptr};
+  }
+};
+
+template <>
+struct CtxDecoding<gpuhash::jax_ops::OnGpu> {
+  using Type = gpuhash::jax_ops::Place;
+  static std::optional<Type> Decode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* call,
+                                    DiagnosticEngine& diagnostic) {
+    const auto stream = CtxDecoding<PlatformStream<void*>>::Decode(api, call, diagnostic);
+    const auto index = CtxDecoding<DeviceOrdinal>::Decode(api, call, diagnostic);
+    if (!stream || !index) return std::nullopt;
+    return Type{api, call, gpuhash::Device{"cuda", *index}, *stream};
+  }
+};
+
+}  // namespace xla::ffi
+
+/// One handler for the host and one for GPUs: gpuhash_jax_NAME_cpu and gpuhash_jax_NAME_cuda. None is declared
+/// compatible with command buffers: these are replayed without asking a handler, and a table may have moved or gone.
+#define GPUHASH_JAX_HANDLER(name)                                                                         \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(gpuhash_jax_##name##_cpu, name, bind_##name<gpuhash::jax_ops::OnHost>()); \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(gpuhash_jax_##name##_cuda, name, bind_##name<gpuhash::jax_ops::OnGpu>())

@@ -1,0 +1,330 @@
+"""Calls on tables, for JAX's compiled programs: each takes a state, and gives the next state and its result."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpuhash.arrays import Shape
+from gpuhash.dtypes import numpy_dtype, storage_dtype
+
+from .arrays import batch_shape, need_dtype, read_wide, struct, to_array, wide_struct
+from .library import TOKEN_WORDS, target
+from .state import Kind, State, give, take
+
+_OPS = ("add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor")
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A handler, with all that is known of a call when it is traced, but for the shapes of its arrays."""
+
+    name: str
+    kind: Kind
+    how: str | None = None  # of an insertion
+    takes_values: bool = False
+    single: bool = False  # one value for all keys
+
+    def results(self, batch: Shape, token: Any) -> tuple[Any, ...]:
+        """The shapes and dtypes of what it gives for a batch of keys."""
+        if self.name == "find":
+            values = struct(batch + self.kind.value_shape, self.kind.value_dtype or "", token)
+            return values, struct(batch, "bool", token)
+        if self.name in ("rows", "size"):
+            return (wide_struct(batch, token),)
+        return (struct(batch, "bool", token),)
+
+    def __call__(self, token: Any, keys: Any, values: Any) -> tuple[Any, tuple[Any, ...]]:
+        """The next token, and what the call gives. Arrays are None where the call takes none."""
+        batch = () if keys is None else batch_shape(keys, self.kind.key_shape)
+        # Declared without a side effect: a program with one leaves JAX's fast way of calling it, which costs 300 us.
+        # The state says that a call depends on those before, and that it is needed where its state is.
+        call = jax.ffi.ffi_call(
+            target(self.name),
+            (struct((TOKEN_WORDS,), "uint32", token), *self.results(batch, token)),
+            vmap_method="sequential",
+            input_output_aliases={0: 0},
+        )
+        attributes: dict[str, Any] = {"handles": np.array(self.kind.handles, np.int64)}
+        if self.name == "find":
+            attributes["per_key"] = not self.single
+        if self.how is not None:
+            attributes.update(how=self.how, broadcast=self.single)
+        arrays = [] if keys is None else [keys]
+        if self.takes_values:
+            arrays.append(jnp.zeros(0, np.uint8) if values is None else values)
+        next_token, *results = call(token.reshape(TOKEN_WORDS), *arrays, **attributes)
+        return next_token.reshape(token.shape), tuple(results)
+
+    def over_lanes(self) -> Any:
+        """The same, which under vmap is one call for the keys of all lanes."""
+        call = jax.custom_batching.custom_vmap(self.__call__)
+        call.def_vmap(self._of_lanes)
+        return call
+
+    def _of_lanes(self, lanes: int, batched: Any, token: Any, keys: Any, values: Any) -> tuple[Any, Any]:
+        token_batched, keys_batched, values_batched = (bool(each) for each in batched)
+        if token_batched:  # each lane has a table of its own
+            mapped = [each for each, of_lane in zip((token, keys, values), batched, strict=True) if of_lane]
+
+            def one_lane(arrays: list[Any]) -> Any:
+                rest = iter(arrays)
+                mine = [
+                    next(rest) if of_lane else shared
+                    for shared, of_lane in zip((token, keys, values), batched, strict=True)
+                ]
+                return self.over_lanes()(*mine)
+
+            result = jax.lax.map(one_lane, mapped)
+            return result, jax.tree.map(lambda _: True, result)
+        if not keys_batched:
+            keys = jnp.broadcast_to(keys, (lanes, *keys.shape))
+        call = self
+        if values is not None and (values_batched or not self.single):
+            shape = batch_shape(keys, self.kind.key_shape) + self.kind.value_shape
+            if self.single:
+                between = len(shape) - len(self.kind.value_shape) - 1
+                values = values.reshape(lanes, *(1,) * between, *self.kind.value_shape)
+            values = jnp.broadcast_to(values, shape)
+            call = replace(self, single=False)
+        next_token, results = call.over_lanes()(token, keys, values)
+        return (next_token, results), (False, tuple(True for _ in results))
+
+
+# Each is compiled once per kind of table and shape of keys; inside another compiled function it becomes a part of it.
+@functools.partial(jax.jit, static_argnums=0, inline=True)
+def _run(call: _Call, token: Any, keys: Any, values: Any) -> Any:
+    if call.name == "find" and values is not None and jnp.issubdtype(values.dtype, jnp.inexact):
+        return _differentiable(call)(token, keys, values)
+    next_token, results = call.over_lanes()(token, keys, values)
+    return next_token, tuple(map(read_wide, results)) if call.name in ("rows", "size") else results
+
+
+def _differentiable(call: _Call) -> Any:
+    """A lookup whose values are the defaults where a key is absent: these have a derivative there, and keys none."""
+    lookup = jax.custom_jvp(call.over_lanes())
+
+    def tangents_of(primals: Any, tangents: Any) -> Any:
+        token, (values, found) = lookup(*primals)
+        known = found.reshape(found.shape + (1,) * (values.ndim - found.ndim))
+        tangent = jnp.where(known, jnp.zeros_like(values), jnp.broadcast_to(tangents[2], values.shape))
+        none = [np.zeros(each.shape, jax.dtypes.float0) for each in (token, found)]
+        return (token, (values, found)), (none[0], (tangent, none[1]))
+
+    lookup.defjvp(tangents_of)
+    return lookup
+
+
+def _refuse_tangent(primals: Any, tangents: Any) -> Any:
+    (tangent,) = tangents
+    if not isinstance(tangent, jax.custom_derivatives.SymbolicZero):
+        raise TypeError(
+            "values that are put into a table were to be differentiated, and a table keeps no derivatives: give "
+            "jax.lax.stop_gradient(values); to train what a table holds, find the values, differentiate with respect "
+            "to them, and add the steps by insert_or_apply"
+        )
+    return primals[0], tangent
+
+
+_not_differentiated = jax.custom_jvp(lambda values: values)
+_not_differentiated.defjvp(_refuse_tangent, symbolic_zeros=True)
+
+
+def _keys(keys: Any, kind: Kind) -> tuple[Any, Shape]:
+    array = to_array(keys, kind.key_dtype, "keys")
+    return array, batch_shape(array, kind.key_shape)
+
+
+def _values(values: Any, batch: Shape, kind: Kind, what: str) -> tuple[Any, bool]:
+    """The values of a call, and whether they are one for all keys."""
+    if kind.value_dtype is None:
+        raise TypeError(f"{what} were given, and the table is a set, which has none")
+    array = to_array(values, kind.value_dtype, what)
+    if array.ndim == 0:
+        array = jnp.broadcast_to(array, kind.value_shape)
+    if array.shape == batch + kind.value_shape:
+        return array, False
+    if array.shape == kind.value_shape:
+        return array, True
+    raise ValueError(
+        f"the {what} have shape {array.shape}, expected {batch + kind.value_shape}, or {kind.value_shape} for all keys "
+        "alike"
+    )
+
+
+def _need_values(kind: Kind, call: str) -> None:
+    if kind.value_dtype is None:
+        raise TypeError(f"gpuhash.jax.{call} was given the state of a set, which has no values: ask contains")
+    need_dtype(kind.value_dtype, "values")
+
+
+def find(state: State, keys: Any, default: Any = None) -> tuple[State, tuple[Any, Any]]:
+    """The values of keys, and which of them were found.
+
+    Differentiable in ``default``, by forward and reverse mode: where a key is absent its value is the default. The
+    values that the table holds are constants; to train them, differentiate with respect to ``values``.
+
+    Parameters
+    ----------
+    state
+        The state of a table.
+    keys
+        ``[*batch, *key_shape]``, of the table's key dtype.
+    default
+        The value of absent keys: one, of shape ``value_shape`` or a number, or one for each key, ``[*batch,
+        *value_shape]``. None: the table's own default, or else zeros.
+
+    Returns
+    -------
+    state
+        The next state.
+    values, found
+        ``[*batch, *value_shape]``, and bool ``[*batch]``. Does not wait for the GPU.
+
+    Raises
+    ------
+    TypeError, ValueError
+        When it is traced: for arrays of other dtypes or shapes, 64-bit dtypes without 64-bit mode, and sets.
+    RuntimeError
+        For a state that was used before; in a compiled function, when it runs, ``jax.errors.JaxRuntimeError``, also for
+        a table that was freed.
+    """
+    token, kind = take(state, "find")
+    _need_values(kind, "find")
+    array, batch = _keys(keys, kind)
+    if default is None and kind.default is not None:
+        storage = np.frombuffer(kind.default, storage_dtype(kind.value_dtype or ""))
+        default = storage.view(numpy_dtype(kind.value_dtype or "")).reshape(kind.value_shape)
+    defaults, single = (None, True) if default is None else _values(default, batch, kind, "default")
+    call = _Call("find", kind, takes_values=True, single=single)
+    token, (values, found) = _run(call, token, array, defaults)
+    return give(state, token), (values, found)
+
+
+def contains(state: State, keys: Any) -> tuple[State, Any]:
+    """Which of the keys are in the table or set: the next state, and bool ``[*batch]``.
+
+    Parameters, errors and waiting as for ``find``.
+    """
+    token, kind = take(state, "contains")
+    token, (found,) = _run(_Call("contains", kind), token, _keys(keys, kind)[0], None)
+    return give(state, token), found
+
+
+def rows(state: State, keys: Any) -> tuple[State, Any]:
+    """The numbers of the keys' rows in ``table.row_storage``, -1 for absent keys: the next state, and ``[*batch]``.
+
+    They are int64, or int32 without 64-bit mode. Integers have no derivative; rows that are gathered by them have.
+    Parameters, errors and waiting as for ``find``.
+
+    Raises
+    ------
+    ValueError
+        For a table whose values are scalars of up to 8 bytes, which lie beside their keys and have no rows.
+    """
+    token, kind = take(state, "rows")
+    if not kind.has_rows:
+        raise ValueError("this table keeps its values beside their keys and has no rows; give it a value_shape")
+    token, (numbers,) = _run(_Call("rows", kind), token, _keys(keys, kind)[0], None)
+    return give(state, token), numbers
+
+
+def insert(state: State, keys: Any, values: Any = None) -> tuple[State, Any]:
+    """Inserts the keys that are not there, and keeps the values of those that are.
+
+    Parameters
+    ----------
+    state, keys
+        As for ``find``.
+    values
+        ``[*batch, *value_shape]``, or one value for all keys. None for a set. Not differentiable.
+
+    Returns
+    -------
+    state
+        The next state.
+    inserted
+        bool ``[*batch]``: was the key new; true for exactly one of a new key's duplicates.
+
+    Grows the table where it has to, for which the program waits for the GPU.
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        As ``find``, and TypeError for values that are differentiated. A table that may not grow and is full raises
+        ``jax.errors.JaxRuntimeError`` (RESOURCE_EXHAUSTED) when the program runs, and is as it was before the call.
+    """
+    return _insert(state, keys, values, "insert", "keep")
+
+
+def insert_or_assign(state: State, keys: Any, values: Any) -> tuple[State, Any]:
+    """Inserts keys, and replaces the values of those that are there. As ``insert``."""
+    return _insert(state, keys, values, "insert_or_assign", "assign")
+
+
+def insert_or_apply(state: State, keys: Any, values: Any, op: str = "add") -> tuple[State, Any]:
+    """Inserts the keys that are not there, and combines the values of those that are with the new ones.
+
+    All of a key's duplicates count. ``op``: "add", "multiply", "min", "max", "bit_and", "bit_or" or "bit_xor"; "keep"
+    is ``insert`` and "replace" ``insert_or_assign``. Otherwise as ``insert``.
+    """
+    how = {"keep": "keep", "replace": "assign"}.get(op, op)
+    if how not in ("keep", "assign", *_OPS):
+        raise ValueError(f"op={op!r} was given, expected one of {', '.join((*_OPS, 'keep', 'replace'))}")
+    return _insert(state, keys, values, "insert_or_apply", how)
+
+
+def _insert(state: State, keys: Any, values: Any, name: str, how: str) -> tuple[State, Any]:
+    token, kind = take(state, name)
+    array, batch = _keys(keys, kind)
+    given, single = None, False
+    if kind.value_dtype is None:
+        if how != "keep" or values is not None:
+            raise TypeError(
+                f"gpuhash.jax.{name} was given a set's state, which has no values: call insert(state, keys)"
+            )
+    elif values is None:
+        raise TypeError(f"gpuhash.jax.{name} was given no values, and the table has values of {kind.value_dtype}")
+    else:
+        given, single = _values(values, batch, kind, "values")
+        _check_operation(how, given.dtype)
+        if jnp.issubdtype(given.dtype, jnp.inexact):
+            given = jax.lax.stop_gradient(_not_differentiated(given))
+    call = _Call("insert", kind, how=how, takes_values=True, single=single)
+    token, (inserted,) = _run(call, token, array, given)
+    return give(state, token, name), inserted
+
+
+def _check_operation(op: str, dtype: Any) -> None:
+    """TypeError where values of this dtype have no such operation."""
+    inexact = jnp.issubdtype(dtype, jnp.inexact)
+    if (op.startswith("bit_") and inexact) or (op in ("min", "max") and jnp.issubdtype(dtype, jnp.complexfloating)):
+        raise TypeError(
+            f"values of {dtype} have no operation '{op}': bit operations are of integers and bool, and complex numbers "
+            "have no order"
+        )
+
+
+def erase(state: State, keys: Any) -> tuple[State, Any]:
+    """Erases keys: the next state, and bool ``[*batch]``, true for exactly one of an erased key's duplicates.
+
+    Parameters, errors and waiting as for ``find``.
+    """
+    token, kind = take(state, "erase")
+    token, (erased,) = _run(_Call("erase", kind), token, _keys(keys, kind)[0], None)
+    return give(state, token, "erase"), erased
+
+
+def size(state: State) -> tuple[State, Any]:
+    """The number of keys: the next state, and an integer of shape (), int64, or int32 without 64-bit mode.
+
+    Waits for the GPU, when the program runs.
+    """
+    token, kind = take(state, "size")
+    token, (number,) = _run(_Call("size", kind), token, None, None)
+    return give(state, token), number
