@@ -1,5 +1,5 @@
 #include "cuda/executor.hpp"
-#include "cuda/set_routines/set_routines.hpp"
+#include "cuda/factorization/factorization.hpp"
 
 namespace gpuhash::cuda {
 
@@ -9,7 +9,7 @@ const Executors& cuda_executors() {
     add_executors_4(all);
     add_executors_8(all);
     add_executors_16(all);
-    all.set_routines = &cuda_set_routines();
+    all.factorizer = &cuda_factorizer();
     return all;
   }();
   return executors;

@@ -7,7 +7,7 @@ from . import _core, traced, weights_only
 from ._core import CudaError, PlatformError, TableFullError
 from .hash_set import HashSet
 from .keyed_table import unpickle
-from .set_routines import factorize, isin, unique
+from .factorization import factorize, isin, unique
 from .store import TensorStore, store
 from .table import HashTable
 from .tables import load, open

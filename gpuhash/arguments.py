@@ -57,7 +57,7 @@ def shape_of(shape: int | Sequence[int], what: str) -> Shape:
 
 
 def axis_of(axis: Any) -> int | None:
-    """The axis of a set routine: 0 or None."""
+    """The axis of ``unique``, ``factorize`` and ``isin``: 0 or None."""
     expected = "expected None (each number is a key) or 0 (each row is one)"
     if axis is None:
         return None

@@ -85,7 +85,7 @@ def exercise(
 
 
 def to_device(host: np.ndarray) -> object:
-    """Where the set routines shall work: they take arrays where they lie."""
+    """Where ``unique``, ``factorize`` and ``isin`` shall work: they take arrays where they lie."""
     if DEVICE == "cpu":
         return host
     context = _core.Context(DEVICE)
@@ -94,7 +94,7 @@ def to_device(host: np.ndarray) -> object:
     return buffer
 
 
-def exercise_set_routines(dtype: str, shape: tuple[int, ...], count: int, distinct: int, wide: bool) -> None:
+def exercise_factorization(dtype: str, shape: tuple[int, ...], count: int, distinct: int, wide: bool) -> None:
     rng = np.random.default_rng(2)
     axis = 0 if shape else None
     keys = rng.integers(0, distinct, (count, *shape)).astype(dtype)
@@ -149,7 +149,7 @@ def main() -> None:
     batches.append(("int64", (), (1 << 20) + 5, 30_000, False))  # sized by a sample
     batches.append(("int64", (2,), (1 << 20) + 5, 300, False))
     for batch in batches:
-        exercise_set_routines(*batch)
+        exercise_factorization(*batch)
     print(f"{len(cases) + len(batches)} passed, 0 failed", file=sys.stderr)
 
 

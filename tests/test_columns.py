@@ -51,7 +51,7 @@ NULLABLE = {
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
-def test_set_routines(kind):
+def test_unique_factorize_isin(kind):
     column = COLUMNS[kind]()
     values, counts = gpuhash.unique(column, return_counts=True)
     assert values.dtype == np.int64

@@ -504,7 +504,7 @@ def test_scratch_memory_fails(tmp_path: Path, which: Any) -> None:
         assert places >= 3  # lists, keys put aside, tallies
 
 
-def test_scratch_memory_of_set_routines_fails() -> None:
+def test_scratch_memory_of_factorization_fails() -> None:
     if _core.platform_devices("cpu") == ["host memory, 1 thread"]:
         pytest.skip("one thread needs no scratch memory")
     keys = np.random.default_rng(5).integers(0, 1 << 21, 1 << 21)  # many words of bits, for several threads
@@ -534,7 +534,7 @@ def check_set_routine(kind: str, keys: Any, expected: Any, error_type: type[Exce
     assert each_place_fails(kind, lambda: None, attempt, check) >= 3
 
 
-def test_launches_of_set_routines_fail(cuda: str) -> None:
+def test_launches_of_factorization_fail(cuda: str) -> None:
     keys = np.random.default_rng(5).integers(0, 1 << 17, 1 << 18)
     expected = np.unique(keys, return_inverse=True, return_counts=True)
     check_set_routine("launch", Framework("torch", cuda, cuda).array(keys), expected, CudaError)

@@ -178,7 +178,7 @@ def test_a_flood_takes_time_in_proportion(on_device, method):
 
 
 @pytest.mark.parametrize("routine", ["unique", "factorize", "isin"])
-def test_set_routines_take_no_notice_of_picked_keys(on_device, routine):
+def test_factorization_takes_no_notice_of_picked_keys(on_device, routine):
     """Keys that lie close together by the hash of tables without a seed; they took 500 times as long as others."""
     picked = keys_of_first_part(np.arange(1 << 23), 60_000)
     others = np.random.default_rng(0).permutation(1 << 23)[:60_000]

@@ -326,7 +326,7 @@ def test_frameworks_are_answered_where_their_keys_are(torch, name, device):
         assert got.device == keys.device
 
 
-def test_set_routines_on_the_other_gpu(torch):
+def test_factorization_on_the_other_gpu(torch):
     host = np.random.default_rng(0).integers(0, 3000, 100_000)
     keys = torch.from_numpy(host).to(SECOND)
     codes, uniques = gpuhash.factorize(keys)

@@ -11,7 +11,7 @@ void bind_buffer(pybind11::module_& module);
 void bind_table(pybind11::module_& module);
 void bind_fast_path(pybind11::module_& module);
 void bind_process(pybind11::module_& module);
-void bind_set_routines(pybind11::module_& module);
+void bind_factorization(pybind11::module_& module);
 void bind_tensor_store(pybind11::module_& module);
 
 }  // namespace gpuhash::bindings

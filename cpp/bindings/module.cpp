@@ -121,7 +121,7 @@ PYBIND11_MODULE(_core, module) {
   bind_buffer(module);
   bind_table(module);
   bind_fast_path(module);
-  bind_set_routines(module);
+  bind_factorization(module);
   bind_process(module);
   bind_tensor_store(module);
   bind_registries(module);

@@ -7,12 +7,12 @@
 #include <thread>
 #include <type_traits>
 
+#include <gpuhash/factorization.hpp>
 #include "core/random_seed.hpp"
 #include "host/parallel.hpp"
 #include "host/walk.hpp"
 #include "shared/first_occurrence.hpp"
 #include "shared/key_numbers.hpp"
-#include "table/set_routines.hpp"
 
 /// The batch table on the host: threads take chunks of the batch in order and insert together.
 namespace gpuhash::host {

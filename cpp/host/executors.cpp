@@ -1,5 +1,5 @@
 #include "host/executor.hpp"
-#include "host/set_routines.hpp"
+#include "host/factorization.hpp"
 
 namespace gpuhash {
 
@@ -9,7 +9,7 @@ const Executors& host_executors() {
     add_host_executors_4(all);
     add_host_executors_8(all);
     add_host_executors_16(all);
-    all.set_routines = &host_set_routines();
+    all.factorizer = &host_factorizer();
     return all;
   }();
   return executors;

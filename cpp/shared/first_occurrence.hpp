@@ -9,7 +9,7 @@
 #include "shared/hash.hpp"
 #include "shared/host_device.hpp"
 
-/// How the distinct keys of a batch are found and numbered; what the host's and the GPU's set routines share.
+/// How the distinct keys of a batch are found and numbered; what the host's and the GPU's factorization share.
 ///
 /// A *batch table* is an open-addressing table with linear probing that lives as long as one call. A slot holds a key
 /// and the first position at which the key has been met so far. Threads insert in no order, so three arrays over the

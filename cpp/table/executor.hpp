@@ -51,7 +51,7 @@ class Executor {
                             std::int64_t value_bytes, std::int64_t* rows, Stream) const = 0;
 };
 
-class SetRoutines;
+class Factorizer;
 
 /// One executor per slot type. Narrow keys and values are widened to one of these.
 struct Executors {
@@ -61,7 +61,7 @@ struct Executors {
   const Executor<std::uint64_t, std::uint64_t>* k8v8 = nullptr;
   const Executor<Uint128, NoValue>* k16 = nullptr;
   const Executor<Uint128, std::uint64_t>* k16v8 = nullptr;
-  const SetRoutines* set_routines = nullptr;
+  const Factorizer* factorizer = nullptr;
 
   template <class Key, class Value>
   const Executor<Key, Value>& get() const;

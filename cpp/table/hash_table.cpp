@@ -5,10 +5,10 @@
 #include <utility>
 
 #include <gpuhash/error.hpp>
+#include <gpuhash/factorization.hpp>
 #include "core/interruption.hpp"
 #include "core/random_seed.hpp"
 #include "shared/apply.hpp"
-#include "table/set_routines.hpp"
 
 namespace gpuhash {
 namespace {
@@ -173,8 +173,7 @@ bool HashTable<Key, Value>::make_room_for_all(const KeyBatch& keys, const Contro
   if (options_.has_rows() || !growth().may_make_room_for_all(keys.count, slots)) return false;
   try {
     const NumberKeys numbers{keys.data, keys.count, DType::kUInt8, keys.bytes};
-    if (context_->executors().set_routines->estimate_distinct(*context_, numbers, kSample, stream) < keys.count)
-      return false;
+    if (Factorizer::of(*context_).estimate_distinct(*context_, numbers, kSample, stream) < keys.count) return false;
     rebuild(growth().grown_for(size_bound_ + keys.count, slots), false, control, stream);
   } catch (const OutOfMemoryError&) {
     return false;

@@ -1,4 +1,4 @@
-#include "table/set_routines.hpp"
+#include <gpuhash/factorization.hpp>
 
 #include <pybind11/pybind11.h>
 
@@ -10,13 +10,10 @@
 #include "bindings/bindings.hpp"
 #include "bindings/context.hpp"
 #include "shared/hash.hpp"
-#include "table/executor.hpp"
 
 namespace gpuhash::bindings {
 
 namespace {
-
-const SetRoutines& routines_of(const DeviceContext& context) { return *context.executors().set_routines; }
 
 NumberKeys to_keys(const DeviceContext& context, const Array& array, std::int64_t elements, const char* role) {
   check_dense(context, array, role);
@@ -59,7 +56,7 @@ class BoundFactorization {
     const Stream stream = to_stream(*context_, stream_address);
     const py::gil_scoped_release unlocked;
     refuse_capture(*context_, stream);
-    work_ = routines_of(*context_).factorize(*context_, number_keys, {groups, wide_positions}, stream);
+    work_ = Factorizer::of(*context_).factorize(*context_, number_keys, {groups, wide_positions}, stream);
   }
 
   std::int64_t count() const { return work_->count(); }
@@ -95,12 +92,12 @@ void isin(const ContextPointer& context, const Array& elements, const Array& tes
   const Stream stream = to_stream(*context, stream_address);
   const py::gil_scoped_release unlocked;
   refuse_capture(*context, stream);
-  routines_of(*context).isin(*context, element_keys, test_keys, invert, out, stream);
+  Factorizer::of(*context).isin(*context, element_keys, test_keys, invert, out, stream);
 }
 
 }  // namespace
 
-void bind_set_routines(py::module_& module) {
+void bind_factorization(py::module_& module) {
   py::class_<BoundFactorization>(module, "Factorization", py::is_final(),
                                  "A batch of keys whose distinct ones have been found.")
       .def(py::init<ContextPointer, Array, std::int64_t, bool, bool, std::uintptr_t>(), py::arg("context"),

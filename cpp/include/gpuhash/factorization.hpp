@@ -9,7 +9,7 @@
 
 namespace gpuhash {
 
-/// The keys of a set routine: `count` of `elements` numbers each, dense, in the context's memory; 1 to 16 bytes per
+/// The keys of a factorization: `count` of `elements` numbers each, dense, in the context's memory; 1 to 16 bytes per
 /// key. Integers and complex numbers' parts compare as what they are; of floats -0.0 equals 0.0, and all NaNs are one
 /// key; all booleans' bytes but 0 are true.
 struct NumberKeys {
@@ -48,10 +48,12 @@ struct FactorizationOptions {
   bool wide_positions = false;  // 64-bit positions, though 32 bits would do; for tests
 };
 
-/// Operations on whole batches that need a table only while they run.
-class GPUHASH_API SetRoutines {
+/// Finds the distinct keys of batches, with a table that lives as long as the call: `unique`, `factorize` and `isin`.
+class GPUHASH_API Factorizer {
  public:
-  virtual ~SetRoutines() = default;
+  virtual ~Factorizer() = default;
+  /// That of the context's platform.
+  static const Factorizer& of(const DeviceContext& context);
   /// Waits: the number of distinct keys is known when it returns.
   virtual std::unique_ptr<Factorization> factorize(DeviceContext&, const NumberKeys&, const FactorizationOptions&,
                                                    Stream) const = 0;

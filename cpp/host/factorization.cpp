@@ -1,4 +1,4 @@
-#include "host/set_routines.hpp"
+#include "host/factorization.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -333,7 +333,7 @@ void find_members(DeviceContext& context, const NumberKeys& elements, const Numb
   look_up(table, elements, [&](std::int64_t i, auto first) { mask[i] = (bytes[first] != 0) != invert; });
 }
 
-class HostSetRoutines final : public SetRoutines {
+class HostFactorizer final : public Factorizer {
  public:
   std::unique_ptr<Factorization> factorize(DeviceContext& context, const NumberKeys& keys,
                                            const FactorizationOptions& options, Stream) const override {
@@ -368,9 +368,9 @@ class HostSetRoutines final : public SetRoutines {
 
 }  // namespace
 
-const SetRoutines& host_set_routines() {
-  static const HostSetRoutines routines;
-  return routines;
+const Factorizer& host_factorizer() {
+  static const HostFactorizer factorizer;
+  return factorizer;
 }
 
 }  // namespace gpuhash

@@ -1,4 +1,4 @@
-#include "cuda/set_routines/order_keys.hpp"
+#include "cuda/factorization/order_keys.hpp"
 
 #include <cuda_runtime.h>
 

@@ -1,4 +1,4 @@
-#include "cuda/set_routines/set_routines.hpp"
+#include "cuda/factorization/factorization.hpp"
 
 #include <cuda_runtime.h>
 
@@ -10,10 +10,10 @@
 #include "core/random_seed.hpp"
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
+#include "cuda/factorization/batch_table.cuh"
+#include "cuda/factorization/order_keys.hpp"
+#include "cuda/factorization/rank_firsts.cuh"
 #include "cuda/launch.cuh"
-#include "cuda/set_routines/batch_table.cuh"
-#include "cuda/set_routines/order_keys.hpp"
-#include "cuda/set_routines/rank_firsts.cuh"
 
 namespace gpuhash::cuda {
 namespace {
@@ -249,7 +249,7 @@ void find_members(DeviceContext& context, const NumberKeys& elements, const Numb
   look_up(elements, ReadMet{met.as<std::uint8_t>(), mask, invert});
 }
 
-class CudaSetRoutines final : public SetRoutines {
+class CudaFactorizer final : public Factorizer {
  public:
   std::unique_ptr<Factorization> factorize(DeviceContext& context, const NumberKeys& keys,
                                            const FactorizationOptions& options, Stream stream) const override {
@@ -287,9 +287,9 @@ class CudaSetRoutines final : public SetRoutines {
 
 }  // namespace
 
-const SetRoutines& cuda_set_routines() {
-  static const CudaSetRoutines routines;
-  return routines;
+const Factorizer& cuda_factorizer() {
+  static const CudaFactorizer factorizer;
+  return factorizer;
 }
 
 }  // namespace gpuhash::cuda
