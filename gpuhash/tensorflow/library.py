@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from gpuhash import _core
 
-from .build import find_or_compile
+from .build import op_library
 
-path = find_or_compile(Path(_core.__file__).resolve().parent)
+path = op_library.find_or_compile(Path(_core.__file__).resolve().parent)
 ops: Any = tf.load_op_library(str(path))

@@ -36,14 +36,14 @@ def start(cache, **environment):
 @pytest.fixture(scope="module", autouse=True)
 def _tensorflow():
     need_tensorflow()
-    if (Path(_core.__file__).parent / "tensorflow" / need_build().prebuilt_name()).exists():
+    if (Path(_core.__file__).parent / "tensorflow" / need_ops().prebuilt_name).exists():
         pytest.skip("the library was compiled ahead")
 
 
-def need_build():
-    from gpuhash.tensorflow import build
+def need_ops():
+    from gpuhash.tensorflow.build import op_library
 
-    return build
+    return op_library
 
 
 def test_processes_that_start_at_once_compile_once(tmp_path):
@@ -97,13 +97,13 @@ def test_a_cache_that_cannot_be_written_is_a_clear_error(tmp_path):
 
 
 def test_a_library_made_ahead_is_used(tmp_path):
-    build = need_build()
+    ops = need_ops()
     package = Path(_core.__file__).resolve().parent
-    ahead = tmp_path / "tensorflow" / build.prebuilt_name()
+    ahead = tmp_path / "tensorflow" / ops.prebuilt_name
     ahead.parent.mkdir()
     ahead.touch()
-    assert build.find_or_compile(tmp_path) == ahead
-    assert build.find_or_compile(package) != ahead
+    assert ops.find_or_compile(tmp_path) == ahead
+    assert ops.find_or_compile(package) != ahead
 
 
 # Whom the cache trusts -----------------------------------------------------------------------------------------------
@@ -114,27 +114,27 @@ PACKAGE = Path(_core.__file__).resolve().parent
 @pytest.fixture
 def cached(tmp_path, monkeypatch):
     """A cache with one library in it, made by a compiler that is quick about it."""
-    build = need_build()
+    ops = need_ops()
     monkeypatch.setenv("GPUHASH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(build, "compile_library", lambda output, *_: output.write_bytes(b"ops"))
+    monkeypatch.setattr(type(ops), "compile", lambda _, output, *__: output.write_bytes(b"ops"))
     umask = os.umask(0o022)
-    yield build.find_or_compile(PACKAGE)
+    yield ops.find_or_compile(PACKAGE)
     os.umask(umask)
 
 
 def test_a_cache_that_is_made_is_private(cached):
     assert stat.S_IMODE(cached.parent.stat().st_mode) == 0o700
-    assert need_build().find_or_compile(PACKAGE) == cached
+    assert need_ops().find_or_compile(PACKAGE) == cached
 
 
 def test_what_is_compiled_can_be_written_by_its_owner_alone(tmp_path, monkeypatch):
     """Whatever the umask: a cache must take the library that it made."""
-    build = need_build()
+    ops = need_ops()
     compiler = tmp_path / "c++"
     compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\numask 0\n: > "$2"\nchmod 777 "$2"\n')
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
-    build.compile_library(tmp_path / "made.so", PACKAGE / "include", PACKAGE, str(PACKAGE))
+    ops.compile(tmp_path / "made.so", PACKAGE / "include", PACKAGE, str(PACKAGE))
     assert stat.S_IMODE((tmp_path / "made.so").stat().st_mode) == 0o755
 
 
@@ -142,19 +142,19 @@ def test_what_is_compiled_can_be_written_by_its_owner_alone(tmp_path, monkeypatc
 def test_a_folder_that_others_can_write_to_is_refused(cached, mode):
     cached.parent.chmod(mode)
     with pytest.raises(ImportError, match=r"can be written by other users.*chmod go-w.*GPUHASH_CACHE"):
-        need_build().find_or_compile(PACKAGE)
+        need_ops().find_or_compile(PACKAGE)
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o666, 0o702], ids=oct)
 def test_a_library_that_others_can_write_to_is_refused(cached, mode):
     cached.chmod(mode)
     with pytest.raises(ImportError, match=r"can be written by other users.*remove it.*GPUHASH_CACHE"):
-        need_build().find_or_compile(PACKAGE)
+        need_ops().find_or_compile(PACKAGE)
 
 
 @pytest.mark.parametrize("kind", ["folder", "library"])
 def test_what_belongs_to_another_is_refused(cached, monkeypatch, kind):
-    build = need_build()
+    ops = need_ops()
     path = cached if kind == "library" else cached.parent
     if os.geteuid() == 0:
         os.chown(path, 12345, -1)
@@ -163,38 +163,38 @@ def test_what_belongs_to_another_is_refused(cached, monkeypatch, kind):
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(ImportError, match=r"belongs to user \d+.*GPUHASH_CACHE"):
-        build.find_or_compile(PACKAGE)
+        ops.find_or_compile(PACKAGE)
 
 
 def test_symbolic_links(cached, tmp_path, monkeypatch):
     """One to a folder is followed, and what it leads to is checked; one in the place of the library is refused."""
-    build = need_build()
+    ops = need_ops()
     link = tmp_path / "link"
     link.symlink_to(cached.parent)
     monkeypatch.setenv("GPUHASH_CACHE", str(link))
-    assert build.find_or_compile(PACKAGE) == cached
+    assert ops.find_or_compile(PACKAGE) == cached
     cached.parent.chmod(0o777)
     with pytest.raises(ImportError, match="can be written by other users"):
-        build.find_or_compile(PACKAGE)
+        ops.find_or_compile(PACKAGE)
     cached.parent.chmod(0o700)
     cached.rename(tmp_path / "elsewhere.so")
     cached.symlink_to(tmp_path / "elsewhere.so")
     with pytest.raises(ImportError, match="is not a regular file"):
-        build.find_or_compile(PACKAGE)
+        ops.find_or_compile(PACKAGE)
 
 
 def test_below_a_folder_that_all_may_write_to(cached, tmp_path, monkeypatch):
     """As in /tmp, where the sticky bit keeps others from renaming what is not theirs; without it they could."""
-    build = need_build()
+    ops = need_ops()
     everybodys = tmp_path / "everybody's"
     everybodys.mkdir()
     monkeypatch.setenv("GPUHASH_CACHE", str(everybodys / "cache"))
     everybodys.chmod(0o1777)
-    made = build.find_or_compile(PACKAGE)
+    made = ops.find_or_compile(PACKAGE)
     assert made == everybodys / "cache" / cached.name
     everybodys.chmod(0o777)
     with pytest.raises(ImportError, match=r"every user can rename.*chmod \+t.*GPUHASH_CACHE"):
-        build.find_or_compile(PACKAGE)
+        ops.find_or_compile(PACKAGE)
 
 
 def test_an_import_from_a_cache_of_everybody_fails(tmp_path):
