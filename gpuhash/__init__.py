@@ -5,9 +5,9 @@ from importlib.metadata import version
 
 from . import _core, traced, weights_only
 from ._core import CudaError, PlatformError, TableFullError
+from .factorization import factorize, isin, unique
 from .hash_set import HashSet
 from .keyed_table import unpickle
-from .factorization import factorize, isin, unique
 from .store import TensorStore, store
 from .table import HashTable
 from .tables import load, open

@@ -28,11 +28,12 @@ struct Operation {
   std::array<const char*, kMaxParameters> parameters;
 };
 
-constexpr std::array<Operation, 10> kOperations = {{
+constexpr std::array<Operation, 11> kOperations = {{
     {"getitem", &FastPath::getitem, 1, {"keys"}},
     {"get", &FastPath::get, 1, {"keys", "default", "out"}},
     {"find", &FastPath::find, 1, {"keys", "default", "out"}},
     {"contains", &FastPath::contains, 1, {"keys", "out"}},
+    {"rows", &FastPath::rows, 1, {"keys", "out"}},
     {"setitem", &FastPath::setitem, 2, {"keys", "values"}},
     {"insert", &FastPath::insert, 2, {"keys", "values", "out"}},
     {"insert_or_assign", &FastPath::insert_or_assign, 2, {"keys", "values", "out"}},
@@ -206,6 +207,40 @@ py::object decorator(const std::string& name) {
   throw std::invalid_argument("there is no fast path for \"" + name + "\"");
 }
 
+// Subscripts ----------------------------------------------------------------------------------------------------------
+
+PyObject* getitem_method = nullptr;
+PyObject* setitem_method = nullptr;
+objobjargproc python_assign_subscript = nullptr;
+
+PyObject* subscript(PyObject* table, PyObject* keys) {
+  PyObject* const arguments[] = {table, keys};
+  return call(getitem_method, arguments, 2, nullptr);
+}
+
+int assign_subscript(PyObject* table, PyObject* keys, PyObject* values) {
+  if (values == nullptr) return python_assign_subscript(table, keys, nullptr);  // del table[keys]
+  PyObject* const arguments[] = {table, keys, values};
+  PyObject* const done = call(setitem_method, arguments, 3, nullptr);
+  if (done == nullptr) return -1;
+  Py_DECREF(done);
+  return 0;
+}
+
+/// Has table[keys] and table[keys] = values of a class call its methods `_getitem` and `_setitem`, which have a fast
+/// path, without the Python functions `__getitem__` and `__setitem__`, which have to be there for Dynamo. Derived
+/// classes go through the functions.
+void set_subscripts(const py::type& table_class) {
+  auto* const type = reinterpret_cast<PyTypeObject*>(table_class.ptr());
+  getitem_method = py::object(table_class.attr("_getitem")).release().ptr();
+  setitem_method = py::object(table_class.attr("_setitem")).release().ptr();
+  if (Py_TYPE(getitem_method) != method_type() || Py_TYPE(setitem_method) != method_type())
+    throw std::invalid_argument("_getitem and _setitem are to be methods with a fast path");
+  python_assign_subscript = type->tp_as_mapping->mp_ass_subscript;
+  type->tp_as_mapping->mp_subscript = &subscript;
+  type->tp_as_mapping->mp_ass_subscript = &assign_subscript;
+}
+
 }  // namespace
 
 void bind_fast_path(py::module_& module) {
@@ -214,6 +249,7 @@ void bind_fast_path(py::module_& module) {
       .def("set_fallback", &FastPath::set_fallback, py::arg("fallback"))
       .def_property_readonly("changes", &FastPath::changes);
   module.def("fast_path", &decorator, py::arg("operation"));
+  module.def("set_subscripts", &set_subscripts, py::arg("table_class"));
   module.def("set_traced_get", &set_traced_get, py::arg("function"));
   module.def("use_framework", &use_framework, py::arg("name"), py::arg("module"));
 }
