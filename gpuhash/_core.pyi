@@ -251,8 +251,10 @@ def fast_path(
 ) -> Callable[[_Method], _Method]:
     """Decorate a method: the object's ``_fast``, a FastPath, is asked first, the method where that declines."""
 
-def set_traced_get(function: Callable[..., Any]) -> None:
-    """Give the type of methods with a fast path a ``__get__(method, object, owner)`` that only Dynamo sees."""
+def set_traced(get: Callable[..., Any], call: Callable[..., Any]) -> None:
+    """Give the type of methods with a fast path a ``__get__(method, object, owner)`` and a ``__call__(method, object,
+    ...)`` that only Dynamo sees.
+    """
 
 def set_subscripts(table_class: type) -> None:
     """Have ``table[keys]`` and ``table[keys] = values`` call the class's ``_getitem`` and ``_setitem``, in C."""

@@ -48,7 +48,7 @@ class KeyedTable:
         self._value_shape = core.value_shape
         self._name = name
         self._changes = 0
-        self._state: Any = None  # see gpuhash/torch/state.py; False where it cannot be had
+        self._state: Any = None  # see gpuhash/torch_state.py; False where it cannot be had
         self._state_address = 0
 
     def _make(self, options: Options) -> None:

@@ -47,6 +47,11 @@ def bind(method: Any, table: Any, owner: type | None = None) -> Any:
     return method if table is None else functools.partial(method.traced, method, table)
 
 
+def call(method: Any, table: Any, *args: Any, **kwargs: Any) -> Any:
+    """``HashTable.find(table, keys)``, and calls of a bound method that was taken before."""
+    return method.traced(method, table, *args, **kwargs)
+
+
 def _takes(table: Any, keys: Any) -> bool:
     """Are the keys a tensor where the table is, and are there ops?"""
     import torch

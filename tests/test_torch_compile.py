@@ -109,11 +109,21 @@ USES = {
     "store": lambda t, x: (gpuhash.store.__setitem__("compiled", x), gpuhash.store["compiled"] + 1)[1],
 }
 ONE_GRAPH = {
-    *("find", "find-by-name", "get", "getitem", "contains", "rows", "insert", "insert_or_assign", "insert_or_apply"),
+    *(
+        "find",
+        "find-by-name",
+        "find-unbound",
+        "get",
+        "getitem",
+        "contains",
+        "rows",
+        "insert",
+        "insert_or_assign",
+        "insert_or_apply",
+    ),
     *("setitem", "setitem-method", "erase", "add", "unique", "factorize", "isin"),
 }
-# Dynamo calls a method that is taken from the class without a table as it is, as it would any other callable in C.
-NOT_ONE_GRAPH = [use for use in USES if use not in {*ONE_GRAPH, "find-unbound"}]
+NOT_ONE_GRAPH = [use for use in USES if use not in ONE_GRAPH]
 
 
 @pytest.fixture(autouse=True)
@@ -232,7 +242,9 @@ def test_table_in_a_module_and_a_method_on_its_own():
     assert loss.item() == 6
     same_bytes(embedding.weight.grad, torch.tensor([1.0, 2.0, 3.0]).numpy())
     find = embedding.table.find
-    same_bytes(torch.compile(lambda x: find(x)[0] + 1, backend="eager")(x), torch.tensor([2.0, 3.0, 4.0]).numpy())
+    for run in (lambda x: find(x)[0] + 1, lambda x: torch.compile(find, backend="eager", fullgraph=True)(x)[0] + 1):
+        compiled = torch.compile(run, backend="eager", fullgraph=True)
+        same_bytes(compiled(x), torch.tensor([2.0, 3.0, 4.0]).numpy())
 
 
 def test_subclass_that_calls_super():

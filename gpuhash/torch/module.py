@@ -8,10 +8,10 @@ from typing import Any, Self
 import torch
 
 from gpuhash import HashSet, HashTable
+from gpuhash.torch_state import named_state_of
 
 from . import calls
 from .library import ops
-from .state import named_state_of
 
 
 class TableModule(torch.nn.Module):  # type: ignore[misc]

@@ -173,16 +173,18 @@ PyTypeObject* method_type() {
   return type;
 }
 
-/// Puts a Python function into the type's dict as `__get__`. Dynamo, which asks the dict, traces that one; Python takes
-/// the slot, and is none the slower.
-void set_traced_get(const py::object& function) {
+/// Puts Python functions into the type's dict as `__get__` and `__call__`. Dynamo, which asks the dict, traces those;
+/// Python takes the slots, and is none the slower.
+void set_traced(const py::object& get, const py::object& call) {
   PyTypeObject* const type = method_type();
 #if PY_VERSION_HEX >= 0x030C0000
   const auto dict = py::reinterpret_steal<py::object>(PyType_GetDict(type));
 #else
   const auto dict = py::reinterpret_borrow<py::object>(type->tp_dict);
 #endif
-  if (PyDict_SetItemString(dict.ptr(), "__get__", function.ptr()) != 0) throw py::error_already_set();
+  if (PyDict_SetItemString(dict.ptr(), "__get__", get.ptr()) != 0 ||
+      PyDict_SetItemString(dict.ptr(), "__call__", call.ptr()) != 0)
+    throw py::error_already_set();
   PyType_Modified(type);
 }
 
@@ -250,7 +252,7 @@ void bind_fast_path(py::module_& module) {
       .def_property_readonly("changes", &FastPath::changes);
   module.def("fast_path", &decorator, py::arg("operation"));
   module.def("set_subscripts", &set_subscripts, py::arg("table_class"));
-  module.def("set_traced_get", &set_traced_get, py::arg("function"));
+  module.def("set_traced", &set_traced, py::arg("get"), py::arg("call"));
   module.def("use_framework", &use_framework, py::arg("name"), py::arg("module"));
 }
 

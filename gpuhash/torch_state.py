@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gpuhash import _core
+from . import _core
 
 _lock = threading.Lock()
 #: By the tables' own handles. All faces of a table have one tensor: two would let a compiler change the order of calls.
@@ -20,7 +20,7 @@ _states: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 def load_ops() -> bool:
     """Are the ops there, compiled now if need be? Where not, a warning says why."""
     try:
-        from . import library  # noqa: F401
+        from .torch import library  # noqa: F401
     except ImportError as error:
         warnings.warn(f"torch.compile has to break its graphs at calls of gpuhash: {error}", stacklevel=2)
         return False
