@@ -39,7 +39,7 @@ __version__ = version("gpuhash")
 for _public in (HashSet, HashTable, unpickle):
     _public.__module__ = __name__
 weights_only.allow(HashSet, HashTable, unpickle)
-_core.set_traced_get(traced.bind)
+_core.set_traced(get=traced.bind, call=traced.call)
 keep_dynamo_out(
     [module for name, module in sys.modules.items() if name.startswith(__name__ + ".") and module is not traced]
 )

@@ -240,6 +240,7 @@ def fast_path(
         "get",
         "find",
         "contains",
+        "rows",
         "setitem",
         "insert",
         "insert_or_assign",
@@ -250,8 +251,22 @@ def fast_path(
 ) -> Callable[[_Method], _Method]:
     """Decorate a method: the object's ``_fast``, a FastPath, is asked first, the method where that declines."""
 
-def set_traced_get(function: Callable[..., Any]) -> None:
-    """Give the type of methods with a fast path a ``__get__(method, object, owner)`` that only Dynamo sees."""
+def set_traced(get: Callable[..., Any], call: Callable[..., Any]) -> None:
+    """Give the type of methods with a fast path a ``__get__(method, object, owner)`` and a ``__call__(method, object,
+    ...)`` that only Dynamo sees.
+    """
+
+def set_subscripts(table_class: type) -> None:
+    """Have ``table[keys]`` and ``table[keys] = values`` call the class's ``_getitem`` and ``_setitem``, in C."""
+
+def torch_state(table: object) -> Any:
+    """The table's state tensor, made at first use; None where the ops for PyTorch cannot be had."""
+
+def torch_ops(_: object) -> bool:
+    """Are the ops for PyTorch there? They are compiled and loaded at first use."""
+
+def torch_default(table: object) -> Any:
+    """The table's default as a tensor, made at first use; None where it has none."""
 
 def use_framework(name: Literal["numpy", "torch", "cupy"], module: object) -> None:
     """Make a framework's arrays known to ``FastPath``, if they can be read cheaply."""

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import functools
+import itertools
 import math
 from collections import namedtuple
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _core
+from . import _core, traced
 from .arguments import axis_of
 from .arrays import ColumnFramework, Shape, framework_of
 from .batch import Batch, Output, join, to_device
 from .columns import split_nulls
 from .dtypes import encode_held, infer_numbers, is_integer, is_python_integer, read_numbers, read_objects
+
+_EXTRAS = ("indices", "inverse", "counts")
+#: What ``unique`` gives, by what is asked for in addition to the values.
+RESULT_TYPES: dict[tuple[str, ...], Any] = {
+    names: namedtuple("UniqueResult", ("values", *names))
+    for length in range(1, len(_EXTRAS) + 1)
+    for names in itertools.combinations(_EXTRAS, length)
+}
 
 
 class Factorized(NamedTuple):
@@ -24,6 +32,7 @@ class Factorized(NamedTuple):
     uniques: Any
 
 
+@traced.in_place_by(traced.unique)
 def unique(
     keys: Any,
     *,
@@ -92,11 +101,13 @@ def unique(
     counts = Output(batch, "int64", (found,)) if return_counts else None
     work.write(values.array, _array(inverse), _array(counts), _array(indices), sorted)
     batch.finish()
-    outputs = {"values": values, "indices": indices, "inverse": inverse, "counts": counts}
-    results = {name: output.result(batch) for name, output in outputs.items() if output is not None}
-    return results["values"] if len(results) == 1 else _result_type(*results)(**results)
+    outputs = zip(_EXTRAS, (indices, inverse, counts), strict=True)
+    extras = {name: output.result(batch) for name, output in outputs if output is not None}
+    result = values.result(batch)
+    return RESULT_TYPES[tuple(extras)](result, **extras) if extras else result
 
 
+@traced.in_place_by(traced.factorize)
 def factorize(keys: Any, *, axis: int | None = None) -> Factorized:
     """Dense ids for keys: equal keys get equal ids, numbered from 0 in order of first occurrence.
 
@@ -139,6 +150,7 @@ def _factorize_keys(keys: Any, axis: int | None) -> Factorized:
     return Factorized(codes.result(batch), uniques.result(batch))
 
 
+@traced.in_place_by(traced.isin)
 def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int | None = None) -> Any:
     """Which elements are among the test elements.
 
@@ -195,11 +207,6 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int |
     if held is not None:
         result[~(held if axis is None else _held_rows(held))] = invert
     return result
-
-
-@functools.cache
-def _result_type(*names: str) -> Any:
-    return namedtuple("UniqueResult", names)
 
 
 def _array(output: Output | None) -> _core.Array | None:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, serialization
+from . import _core, serialization, traced
 from .arguments import as_keys
 from .arrays import framework_of
 from .dtypes import INTEGER_BOUNDS, is_python_integer, read_objects
@@ -77,6 +77,7 @@ class HashSet(KeyedTable):
 
     # Keys ------------------------------------------------------------------------------------------------------------
 
+    @traced.by(traced.add)
     @_core.fast_path("add")
     def add(self, keys: Any, out: Any = None) -> Any:
         """Adds keys.

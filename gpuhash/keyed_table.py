@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, serialization
+from . import _core, serialization, traced
 from .arguments import KeyOutOfRangeError, as_keys, count_of
 from .arrays import Shape, default_stream
 from .batch import Batch, Output, to_device
@@ -30,6 +30,9 @@ class KeyedTable:
     _value_dtype: str | None  # None: a set
 
     __hash__ = None  # type: ignore[assignment]  # equal tables may change
+    #: What stands for the table in PyTorch's graphs.
+    _torch_state = property(_core.torch_state)
+
     __reversed__ = None  # no order; without this Python would try table[len - 1]
 
     def _attach(self, core: _core.Table, key_shape: Shape, name: str | None = None) -> None:
@@ -45,6 +48,8 @@ class KeyedTable:
         self._value_shape = core.value_shape
         self._name = name
         self._changes = 0
+        self._state: Any = None  # see gpuhash/torch_state.py; False where it cannot be had
+        self._state_address = 0
 
     def _make(self, options: Options) -> None:
         """Makes this object the face of a new core table."""
@@ -139,6 +144,7 @@ class KeyedTable:
 
     # Keys ------------------------------------------------------------------------------------------------------------
 
+    @traced.by(traced.contains)
     @_core.fast_path("contains")
     def contains(self, keys: Any, out: Any = None) -> Any:
         """Which of the keys are in the table.
@@ -183,6 +189,7 @@ class KeyedTable:
             )
         return self._core.find(batch.array, None, None, None, True, batch.stream) == 0
 
+    @traced.by(traced.erase)
     @_core.fast_path("erase")
     def erase(self, keys: Any, out: Any = None) -> Any:
         """Erases keys; absent ones are passed over.

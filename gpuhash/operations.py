@@ -6,7 +6,7 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from . import _core
+from . import _core, traced
 from .arguments import one_value
 from .arrays import NUMPY, Shape, framework_like, framework_of
 from .batch import Batch, Output, join, take_values
@@ -22,10 +22,13 @@ class Operations(KeyedTable):
 
     _value_dtype: str
 
+    _torch_default = property(_core.torch_default)
+
     def _attach(self, core: _core.Table, key_shape: Shape, name: str | None = None) -> None:
         super()._attach(core, key_shape, name)
         self._default: np.ndarray[Any, Any] | None = None  # on the host, as the value dtype's storage
         self._fallback: _core.Array | None = None  # the same in the table's memory
+        self._default_tensor: Any = None  # the same for PyTorch's compiler
 
     def _make(self, options: Options) -> None:
         super()._make(options)
@@ -39,6 +42,7 @@ class Operations(KeyedTable):
     def _set_default(self, storage: np.ndarray[Any, Any] | None) -> None:
         self._default = storage
         self._fallback = None if storage is None else self._core.constant(_core.borrow(storage), self._stream())
+        self._default_tensor = None
         self._fast.set_fallback(self._fallback)
 
     def _fallback_for(self, default: Any, batch: Batch) -> _core.Array | None:
@@ -70,6 +74,7 @@ class Operations(KeyedTable):
         self._core.insert(batch.array, array, broadcast, "assign", None, batch.stream)
         batch.finish()
 
+    @traced.by(traced.insert)
     @_core.fast_path("insert")
     def insert(self, keys: Any, values: Any, out: Any = None) -> Any:
         """Inserts the keys that are not there, and keeps the values of those that are.
@@ -86,6 +91,7 @@ class Operations(KeyedTable):
         """
         return self._insert(keys, values, "keep", out)
 
+    @traced.by(traced.insert_or_assign)
     @_core.fast_path("insert_or_assign")
     def insert_or_assign(self, keys: Any, values: Any, out: Any = None) -> Any:
         """Assigns values to keys, new or not, and tells which were new.
@@ -123,6 +129,7 @@ class Operations(KeyedTable):
         batch.finish()
         return inserted.result(batch)
 
+    @traced.by(traced.insert_or_apply)
     @_core.fast_path("insert_or_apply")
     def insert_or_apply(self, keys: Any, values: Any, op: str, out: Any = None) -> Any:
         """Inserts the keys that are not there, and combines the values of those that are with the new ones.
@@ -172,6 +179,7 @@ class Operations(KeyedTable):
         batch.finish()
         return inserted.result(batch)
 
+    @traced.by(traced.find)
     @_core.fast_path("find")
     def find(self, keys: Any, default: Any = None, out: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
         """The values of keys, and which of them were found.
@@ -203,6 +211,8 @@ class Operations(KeyedTable):
         batch.finish()
         return values.result(batch), found.result(batch)
 
+    @traced.by(traced.rows)
+    @_core.fast_path("rows")
     def rows(self, keys: Any, out: Any = None) -> Any:
         """The numbers of the keys' rows in ``row_storage``.
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, serialization
+from . import _core, serialization, traced
 from .arguments import as_keys
 from .arrays import framework_of
 from .batch import Batch, take_values
@@ -155,7 +155,7 @@ class HashTable(Operations):
 
     # Like a dict -----------------------------------------------------------------------------------------------------
 
-    @_core.fast_path("setitem")
+    @traced.itself
     def __setitem__(self, keys: Any, values: Any) -> None:
         """Assigns values to keys, new or not.
 
@@ -170,10 +170,10 @@ class HashTable(Operations):
         TableFullError, MemoryError
             Where there is no room; the table is as it was.
         """
-        self._assign(keys, values)
+        self._setitem(keys, values)
 
-    @_core.fast_path("getitem")
-    def __getitem__(self, keys: Any) -> Any:
+    @traced.itself
+    def __getitem__(self, keys: Any, *_: None) -> Any:
         """The values of keys, ``[*batch, *value_shape]``. Waits, unless the table has a ``default=``.
 
         Raises
@@ -181,6 +181,17 @@ class HashTable(Operations):
         KeyError
             With the number of absent keys and some of them, unless the table has a ``default=``.
         """
+        # Python would call a function without *args at once, and pass over the fast path: see _core.set_subscripts().
+        return self._getitem(keys)
+
+    @traced.by(traced.setitem)
+    @_core.fast_path("setitem")
+    def _setitem(self, keys: Any, values: Any) -> None:
+        self._assign(keys, values)
+
+    @traced.by(traced.getitem)
+    @_core.fast_path("getitem")
+    def _getitem(self, keys: Any) -> Any:
         batch = self._look_for(keys)
         if batch is None:
             if self._default is None:
@@ -216,6 +227,7 @@ class HashTable(Operations):
         keys, values = self._export(like)
         return keys, values
 
+    @traced.by(traced.get)
     @_core.fast_path("get")
     def get(self, keys: Any, default: Any = None, out: Any = None) -> Any:
         """The values of keys, and a default for absent ones.
@@ -451,6 +463,8 @@ class HashTable(Operations):
         table._register(name)
         return table
 
+
+_core.set_subscripts(HashTable)
 
 # Counter, pandas.Series and others ask for a mapping, and would take a table for a sequence of its keys. They read
 # keys() and values(), or look keys up. Not by inheritance, whose views and items() are not those of arrays.

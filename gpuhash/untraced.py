@@ -16,8 +16,8 @@ from .import_hook import when_imported
 _REASON = "gpuhash works outside of compiled graphs: without fullgraph=True the graph breaks here, and the call runs"
 
 
-def call_untraced(method: Any, table: Any, *args: Any, **kwargs: Any) -> Any:
-    return method(table, *args, **kwargs)
+def call_untraced(function: Any, *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
 
 
 def keep_dynamo_out(modules: Sequence[ModuleType]) -> None:
@@ -40,8 +40,16 @@ def _functions(module: ModuleType) -> Iterator[FunctionType]:
     for value in vars(module).values():
         for member in vars(value).values() if isinstance(value, type) else [value]:
             function = getattr(member, "__wrapped__", member)  # of class methods, caches, methods with a fast path
-            if isinstance(function, FunctionType) and function.__module__ == module.__name__:
+            if (
+                isinstance(function, FunctionType)
+                and function.__module__ == module.__name__
+                and not _is_traced(function)
+            ):
                 yield function
+
+
+def _is_traced(function: FunctionType) -> bool:
+    return hasattr(function, "_torchdynamo_inline") or getattr(function, "traced", None) is True
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -257,7 +257,7 @@ def test_insert_or_apply(plain, op, dtype, value_shape):
 
 def test_methods_look_like_functions():
     table = HashTable("int64", "int64")
-    for name in ("find", "get", "contains", "insert", "insert_or_assign", "insert_or_apply", "erase", "__getitem__"):
+    for name in ("find", "get", "contains", "insert", "insert_or_assign", "insert_or_apply", "erase", "rows"):
         method = getattr(HashTable, name)
         assert method.__name__ == name
         assert method.__qualname__.endswith(f".{name}")

@@ -1,4 +1,6 @@
-"""Tables in functions that torch.compile compiles: the graph breaks, and the results are those of a call without it."""
+"""Tables in functions that torch.compile compiles: the results are those of a call without it, and what has an op stays
+in the graph.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,22 @@ USES = {
     "isin": lambda t, x: ~gpuhash.isin(x // 2, x),
     "store": lambda t, x: (gpuhash.store.__setitem__("compiled", x), gpuhash.store["compiled"] + 1)[1],
 }
-NOT_ONE_GRAPH = [use for use in USES if use not in ("find-unbound",)]
+ONE_GRAPH = {
+    *(
+        "find",
+        "find-by-name",
+        "find-unbound",
+        "get",
+        "getitem",
+        "contains",
+        "rows",
+        "insert",
+        "insert_or_assign",
+        "insert_or_apply",
+    ),
+    *("setitem", "setitem-method", "erase", "add", "unique", "factorize", "isin"),
+}
+NOT_ONE_GRAPH = [use for use in USES if use not in ONE_GRAPH]
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +152,26 @@ def test_compiled_function_does_what_the_plain_one_does(on_device, use):
         assert len(compiled.table) == len(plain.table)
 
 
+@pytest.mark.parametrize("use", sorted(ONE_GRAPH))
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_calls_that_stay_in_the_graph(on_device, use, backend):
+    graphs = []
+
+    def count(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return torch._dynamo.lookup_backend(backend)(graph, inputs)
+
+    function = USES[use]
+    plain, compiled = Tables(on_device.table_device), Tables(on_device.table_device)
+    run = torch.compile(function, backend=count, fullgraph=True)
+    for start in (0, 1):
+        x = torch.arange(start, start + 5, device=on_device.table_device)
+        same_bytes(run(compiled, x), function(plain, x).cpu().numpy())
+        assert compiled.contents() == plain.contents()
+    run(Tables(on_device.table_device), x)
+    assert len(graphs) == 1  # also for other tables
+
+
 @pytest.mark.parametrize("use", NOT_ONE_GRAPH)
 def test_fullgraph_says_that_the_graph_breaks(use):
     tables, x = Tables("cpu"), torch.arange(5)
@@ -156,13 +193,13 @@ def test_operations_around_a_call_are_compiled():
     table[torch.arange(5)] = 1.0
 
     def function(x: Any) -> Any:
-        values, found = table.find((x + 1) * 2)
-        return (values - 1) * found
+        values = table.setdefault((x + 1) * 2, 3.0)
+        return (values - 1) * 2
 
     x = torch.arange(5)
     same_bytes(torch.compile(function, backend=backend)(x), function(x).numpy())
     assert [len(graph) for graph in graphs] == [2, 2]
-    for use in ("rows", "setdefault", "unique", "len"):
+    for use in ("setdefault", "pop", "len"):
         graphs.clear()
         torch._dynamo.reset()
         torch.compile(USES[use], backend=backend)(Tables("cpu"), x)
@@ -205,7 +242,9 @@ def test_table_in_a_module_and_a_method_on_its_own():
     assert loss.item() == 6
     same_bytes(embedding.weight.grad, torch.tensor([1.0, 2.0, 3.0]).numpy())
     find = embedding.table.find
-    same_bytes(torch.compile(lambda x: find(x)[0] + 1, backend="eager")(x), torch.tensor([2.0, 3.0, 4.0]).numpy())
+    for run in (lambda x: find(x)[0] + 1, lambda x: torch.compile(find, backend="eager", fullgraph=True)(x)[0] + 1):
+        compiled = torch.compile(run, backend="eager", fullgraph=True)
+        same_bytes(compiled(x), torch.tensor([2.0, 3.0, 4.0]).numpy())
 
 
 def test_subclass_that_calls_super():

@@ -13,5 +13,6 @@ void bind_fast_path(pybind11::module_& module);
 void bind_process(pybind11::module_& module);
 void bind_factorization(pybind11::module_& module);
 void bind_tensor_store(pybind11::module_& module);
+void bind_torch_state(pybind11::module_& module);
 
 }  // namespace gpuhash::bindings

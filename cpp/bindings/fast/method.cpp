@@ -28,11 +28,12 @@ struct Operation {
   std::array<const char*, kMaxParameters> parameters;
 };
 
-constexpr std::array<Operation, 10> kOperations = {{
+constexpr std::array<Operation, 11> kOperations = {{
     {"getitem", &FastPath::getitem, 1, {"keys"}},
     {"get", &FastPath::get, 1, {"keys", "default", "out"}},
     {"find", &FastPath::find, 1, {"keys", "default", "out"}},
     {"contains", &FastPath::contains, 1, {"keys", "out"}},
+    {"rows", &FastPath::rows, 1, {"keys", "out"}},
     {"setitem", &FastPath::setitem, 2, {"keys", "values"}},
     {"insert", &FastPath::insert, 2, {"keys", "values", "out"}},
     {"insert_or_assign", &FastPath::insert_or_assign, 2, {"keys", "values", "out"}},
@@ -172,16 +173,18 @@ PyTypeObject* method_type() {
   return type;
 }
 
-/// Puts a Python function into the type's dict as `__get__`. Dynamo, which asks the dict, traces that one; Python takes
-/// the slot, and is none the slower.
-void set_traced_get(const py::object& function) {
+/// Puts Python functions into the type's dict as `__get__` and `__call__`. Dynamo, which asks the dict, traces those;
+/// Python takes the slots, and is none the slower.
+void set_traced(const py::object& get, const py::object& call) {
   PyTypeObject* const type = method_type();
 #if PY_VERSION_HEX >= 0x030C0000
   const auto dict = py::reinterpret_steal<py::object>(PyType_GetDict(type));
 #else
   const auto dict = py::reinterpret_borrow<py::object>(type->tp_dict);
 #endif
-  if (PyDict_SetItemString(dict.ptr(), "__get__", function.ptr()) != 0) throw py::error_already_set();
+  if (PyDict_SetItemString(dict.ptr(), "__get__", get.ptr()) != 0 ||
+      PyDict_SetItemString(dict.ptr(), "__call__", call.ptr()) != 0)
+    throw py::error_already_set();
   PyType_Modified(type);
 }
 
@@ -206,6 +209,40 @@ py::object decorator(const std::string& name) {
   throw std::invalid_argument("there is no fast path for \"" + name + "\"");
 }
 
+// Subscripts ----------------------------------------------------------------------------------------------------------
+
+PyObject* getitem_method = nullptr;
+PyObject* setitem_method = nullptr;
+objobjargproc python_assign_subscript = nullptr;
+
+PyObject* subscript(PyObject* table, PyObject* keys) {
+  PyObject* const arguments[] = {table, keys};
+  return call(getitem_method, arguments, 2, nullptr);
+}
+
+int assign_subscript(PyObject* table, PyObject* keys, PyObject* values) {
+  if (values == nullptr) return python_assign_subscript(table, keys, nullptr);  // del table[keys]
+  PyObject* const arguments[] = {table, keys, values};
+  PyObject* const done = call(setitem_method, arguments, 3, nullptr);
+  if (done == nullptr) return -1;
+  Py_DECREF(done);
+  return 0;
+}
+
+/// Has table[keys] and table[keys] = values of a class call its methods `_getitem` and `_setitem`, which have a fast
+/// path, without the Python functions `__getitem__` and `__setitem__`, which have to be there for Dynamo. Derived
+/// classes go through the functions.
+void set_subscripts(const py::type& table_class) {
+  auto* const type = reinterpret_cast<PyTypeObject*>(table_class.ptr());
+  getitem_method = py::object(table_class.attr("_getitem")).release().ptr();
+  setitem_method = py::object(table_class.attr("_setitem")).release().ptr();
+  if (Py_TYPE(getitem_method) != method_type() || Py_TYPE(setitem_method) != method_type())
+    throw std::invalid_argument("_getitem and _setitem are to be methods with a fast path");
+  python_assign_subscript = type->tp_as_mapping->mp_ass_subscript;
+  type->tp_as_mapping->mp_subscript = &subscript;
+  type->tp_as_mapping->mp_ass_subscript = &assign_subscript;
+}
+
 }  // namespace
 
 void bind_fast_path(py::module_& module) {
@@ -214,7 +251,8 @@ void bind_fast_path(py::module_& module) {
       .def("set_fallback", &FastPath::set_fallback, py::arg("fallback"))
       .def_property_readonly("changes", &FastPath::changes);
   module.def("fast_path", &decorator, py::arg("operation"));
-  module.def("set_traced_get", &set_traced_get, py::arg("function"));
+  module.def("set_subscripts", &set_subscripts, py::arg("table_class"));
+  module.def("set_traced", &set_traced, py::arg("get"), py::arg("call"));
   module.def("use_framework", &use_framework, py::arg("name"), py::arg("module"));
 }
 

@@ -276,6 +276,17 @@ py::object FastPath::contains(Arguments given) {
   return look_up(*keys, out, {&*found}) ? hand_over(*keys, *found) : py::object();
 }
 
+py::object FastPath::rows(Arguments given) {
+  if (!options_.has_rows()) return {};
+  const std::optional<Keys> keys = take_keys(given[0]);
+  if (!keys) return {};
+  const std::optional<Output> numbers = take_output(*keys, DType::kInt64, {}, given[1]);
+  if (!numbers) return {};
+  FindOutput out{};
+  out.rows = numbers->data<std::int64_t>();
+  return look_up(*keys, out, {&*numbers}) ? hand_over(*keys, *numbers) : py::object();
+}
+
 py::object FastPath::setitem(Arguments given) {
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};

@@ -44,6 +44,7 @@ class FastPath {
   py::object get(Arguments given);               // keys, default, out
   py::object find(Arguments given);              // keys, default, out
   py::object contains(Arguments given);          // keys, out
+  py::object rows(Arguments given);              // keys, out
   py::object setitem(Arguments given);           // keys, values
   py::object insert(Arguments given);            // keys, values, out
   py::object insert_or_assign(Arguments given);  // keys, values, out

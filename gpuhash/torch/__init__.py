@@ -1,0 +1,11 @@
+"""The table inside PyTorch's compilers: as ops of the graphs of ``torch.compile`` and ``torch.export``.
+
+Functions that ``torch.compile`` takes need nothing of this: calls of tables in them become these ops by themselves.
+``TableModule`` is for models that are exported. The ops are compiled at first use, which takes about 6 seconds and a
+C++ compiler, and then come from a cache. PyTorch 2.11 or newer.
+"""
+
+from .library import ops
+from .module import TableModule
+
+__all__ = ["TableModule", "ops"]

@@ -1,0 +1,187 @@
+"""A table's calls as ops, for PyTorch's compilers: what Dynamo traces, and the methods of ``TableModule``.
+
+A *table* here is whatever has ``_torch_state``, ``_torch_default`` and the dtypes and shapes, under the names that
+tables have them under. All that is checked here is checked while a function is compiled, and costs nothing when it
+runs; what only the tensors tell, such as the lengths of a batch, the ops check.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_ops: Any = torch.ops.gpuhash
+_OPS = ("add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor")
+
+
+def _text(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _key_dims(table: Any, keys: Any) -> int:
+    """The dimensions of one key: 0 or 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For keys of another dtype or shape than the table's.
+    """
+    expected = table._key_dtype
+    if keys.dtype != getattr(torch, expected):
+        raise TypeError(
+            f"the keys are {_text(keys.dtype)}, and the table has keys of {expected}: convert them with "
+            f".to(torch.{expected})"
+        )
+    dims = len(table._key_shape)
+    if dims and (keys.dim() == 0 or keys.shape[-1] != table._key_shape[0]):
+        raise ValueError(
+            f"the keys have shape {tuple(keys.shape)}, expected one that ends with the key shape {table._key_shape}"
+        )
+    return dims
+
+
+def _values(table: Any, keys: Any, values: Any, what: str) -> Any:
+    """Values or defaults as a tensor: one for each key, or one for all.
+
+    Raises
+    ------
+    TypeError, ValueError, OverflowError
+        For values of another dtype or shape than the table's.
+    """
+    name, shape = table._value_dtype, table._value_shape
+    dtype = getattr(torch, name)
+    if isinstance(values, (bool, int, float)):
+        return _number(values, name, shape, what, keys.device)
+    if values.dtype != dtype:
+        raise TypeError(
+            f"the {what} are {_text(values.dtype)}, and the table has values of {name}: convert them with "
+            f".to(torch.{name})"
+        )
+    if values.dim() == 0 and shape:
+        return values.expand(shape)
+    batch_dims = keys.dim() - len(table._key_shape)
+    item = tuple(values.shape[values.dim() - len(shape) :]) if values.dim() >= len(shape) else None
+    if item != tuple(shape) or values.dim() not in (len(shape), batch_dims + len(shape)):
+        batch = tuple(keys.shape[:batch_dims])
+        raise ValueError(
+            f"the {what} have shape {tuple(values.shape)}, expected {batch + tuple(shape)}, or {tuple(shape)} for all "
+            "keys alike"
+        )
+    return values
+
+
+def _number(number: Any, name: str, shape: Any, what: str, device: Any) -> Any:
+    dtype = getattr(torch, name)
+    if isinstance(number, bool) != (name == "bool") or (
+        isinstance(number, float) and not (dtype.is_floating_point or dtype.is_complex)
+    ):
+        raise TypeError(f"the {what} are {name}, and {type(number).__name__} cannot be converted to that without loss")
+    if not (isinstance(number, (bool, float)) or dtype.is_floating_point or dtype.is_complex):
+        bounds = torch.iinfo(dtype)
+        if number < bounds.min or number > bounds.max:
+            raise OverflowError(f"{number} is out of range for {what} of {name} ({bounds.min} to {bounds.max})")
+    return torch.full(shape, number, dtype=dtype, device=device)
+
+
+def _new_values(table: Any, keys: Any, values: Any) -> Any:
+    values = _values(table, keys, values, "values")
+    if values.requires_grad:
+        raise TypeError("the values require grad, and a table does not pass gradients on: call .detach()")
+    return values
+
+
+def find(table: Any, keys: Any, default: Any = None) -> tuple[Any, Any]:
+    key_dims = _key_dims(table, keys)
+    given = table._torch_default if default is None else _values(table, keys, default, "default")
+    constant = given.detach() if given is not None and given.requires_grad else given
+    values, found = _ops.find(
+        table._torch_state, keys, constant, getattr(torch, table._value_dtype), table._value_shape, key_dims
+    )
+    if given is not None and given.requires_grad:  # the gradient of absent keys' values
+        mask = found.reshape(*found.shape, *[1] * len(table._value_shape))
+        values = torch.where(mask, values, given)
+    return values, found
+
+
+def getitem(table: Any, keys: Any) -> Any:
+    if table._torch_default is not None:
+        return find(table, keys)[0]
+    key_dims = _key_dims(table, keys)
+    return _ops.find_all(table._torch_state, keys, getattr(torch, table._value_dtype), table._value_shape, key_dims)
+
+
+def get(table: Any, keys: Any, default: Any = None) -> Any:
+    if default is None and table._torch_default is None:
+        raise ValueError("get(keys) of a batch needs a default for absent keys: give one here or to the table")
+    return find(table, keys, default)[0]
+
+
+def contains(table: Any, keys: Any) -> Any:
+    return _ops.contains(table._torch_state, keys, _key_dims(table, keys))
+
+
+def rows(table: Any, keys: Any) -> Any:
+    if not table._value_shape and table._value_dtype != "complex128":
+        raise ValueError(
+            f"the table has no row storage: its values, scalars of {table._value_dtype}, lie beside their keys; only "
+            "values of a value_shape, or of more than 8 bytes, have rows"
+        )
+    return _ops.rows(table._torch_state, keys, _key_dims(table, keys))
+
+
+def setitem(table: Any, keys: Any, values: Any) -> None:
+    key_dims = _key_dims(table, keys)
+    values = _new_values(table, keys, values)
+    _ops.assign(table._torch_state, keys, values, key_dims, len(table._value_shape))
+
+
+def insert(table: Any, keys: Any, values: Any) -> Any:
+    key_dims = _key_dims(table, keys)
+    values = _new_values(table, keys, values)
+    return _ops.insert(table._torch_state, keys, values, key_dims, len(table._value_shape))
+
+
+def insert_or_assign(table: Any, keys: Any, values: Any) -> Any:
+    key_dims = _key_dims(table, keys)
+    values = _new_values(table, keys, values)
+    return _ops.insert_or_assign(table._torch_state, keys, values, key_dims, len(table._value_shape))
+
+
+def insert_or_apply(table: Any, keys: Any, values: Any, op: str) -> Any:
+    name = op.replace("-", "_")
+    if name == "keep":
+        return insert(table, keys, values)
+    if name == "replace":
+        return insert_or_assign(table, keys, values)
+    dtype = table._value_dtype
+    if name not in _OPS:
+        raise ValueError(f"op={op!r} is not known: give one of {', '.join(_OPS)}, keep, replace")
+    if name.startswith("bit_") and not ("int" in dtype or dtype == "bool"):
+        raise TypeError(f"{op} combines bits of integers, and the table has values of {dtype}")
+    if name in ("min", "max") and dtype.startswith("complex"):
+        raise TypeError(f"{op} needs an order, and complex numbers have none: the table has values of {dtype}")
+    key_dims = _key_dims(table, keys)
+    values = _new_values(table, keys, values)
+    return _ops.insert_or_apply(table._torch_state, keys, values, name, key_dims, len(table._value_shape))
+
+
+def add(table: Any, keys: Any) -> Any:
+    return _ops.insert(table._torch_state, keys, None, _key_dims(table, keys), 0)
+
+
+def erase(table: Any, keys: Any) -> Any:
+    return _ops.erase(table._torch_state, keys, _key_dims(table, keys))
+
+
+# Without a table -----------------------------------------------------------------------------------------------------
+
+
+def unique(
+    keys: Any, rows: bool, ascending: bool, return_index: bool, return_inverse: bool, return_counts: bool
+) -> Any:
+    return _ops.unique(keys, rows, ascending, return_index, return_inverse, return_counts)
+
+
+def isin(elements: Any, test_elements: Any, rows: bool, invert: bool) -> Any:
+    return _ops.isin(elements, test_elements, rows, invert)

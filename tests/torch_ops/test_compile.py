@@ -1,0 +1,562 @@
+"""Compiled functions that use tables: calls keep their order, and nothing is lost, wherever the table comes from."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+from support.frameworks import GPU, gpu_count
+from support.samples import same_bytes
+from support.torch_ops import need_torch_ops
+
+import gpuhash
+from gpuhash import HashSet, HashTable
+
+torch, ours = need_torch_ops()
+TableModule = ours.TableModule
+
+
+@pytest.fixture
+def where(on_device):
+    """The device of tables and tensors."""
+    return on_device.table_device
+
+
+@pytest.fixture(params=["aot_eager", "inductor"])
+def backend(request):
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(function: Any, backend: str = "aot_eager", **options: Any) -> Any:
+    return torch.compile(function, backend=backend, fullgraph=True, **options)
+
+
+def new_table(where: str, **options: Any) -> HashTable:
+    return HashTable("int64", "float32", device=where, **options)
+
+
+def items(table: HashTable) -> dict[int, Any]:
+    keys, values = table.items("torch")
+    return dict(zip(keys.tolist(), values.tolist(), strict=True))
+
+
+# Order ---------------------------------------------------------------------------------------------------------------
+
+
+def changes_and_lookups(table: Any, keys: Any) -> Any:
+    """Each lookup sees what was changed before it, and nothing of what is changed after."""
+    results = [table.find(keys)[0]]
+    table.insert_or_assign(keys, keys.float())
+    results.append(table.find(keys)[0])
+    table[keys[1:]] = -1.0
+    results.append(table.get(keys, 9.0))
+    table.erase(keys[:2])
+    results.append(table.get(keys, 9.0))
+    table.insert_or_apply(keys, 3.0, "add")
+    results.append(table.find(keys)[0])
+    return results
+
+
+def test_order(where, backend):
+    plain, traced = new_table(where), new_table(where)
+    run = compiled(changes_and_lookups, backend)
+    for start in (0, 2):
+        keys = torch.arange(start, start + 4, device=where)
+        for got, expected in zip(run(traced, keys), changes_and_lookups(plain, keys), strict=True):
+            same_bytes(got, expected.cpu().numpy())
+    assert items(traced) == items(plain)
+
+
+def test_changes_whose_results_nobody_uses(where, backend):
+    table, keys = new_table(where), torch.arange(4, device=where)
+
+    def function(keys: Any) -> None:
+        table.insert(keys, 1.0)
+        table.insert_or_assign(keys[:2], 2.0)
+        table[keys[3:]] = 3.0
+        table.insert_or_apply(keys, 10.0, "add")
+        table.erase(keys[2:3])
+
+    compiled(function, backend)(keys)
+    assert items(table) == {0: 12.0, 1: 12.0, 3: 13.0}
+
+
+def test_the_same_lookup_twice_around_a_change(where, backend):
+    """Compilers merge equal calls, unless something between them changes what they read."""
+    table, keys = new_table(where), torch.arange(3, device=where)
+
+    def function(keys: Any) -> Any:
+        before = table.contains(keys)
+        table.insert(keys, 1.0)
+        return before, table.contains(keys)
+
+    before, after = compiled(function, backend)(keys)
+    assert before.tolist() == [False] * 3
+    assert after.tolist() == [True] * 3
+
+
+def test_two_faces_of_one_table(where, backend, request):
+    first = new_table(where, name=request.node.name)
+    second = gpuhash.open(request.node.name)
+    module = TableModule(second)
+    keys = torch.arange(3, device=where)
+
+    def function(a: Any, b: Any, keys: Any) -> Any:
+        a[keys] = 1.0
+        one = b.find(keys)[0]
+        b.insert_or_apply(keys, 1.0, "add")
+        two = module.find(keys)[0]
+        module.erase(keys[:1])
+        return one, two, a.contains(keys)
+
+    one, two, there = compiled(function, backend)(first, second, keys)
+    first.close()
+    assert (one.tolist(), two.tolist(), there.tolist()) == ([1.0] * 3, [2.0] * 3, [False, True, True])
+
+
+def test_loops(where, backend):
+    table, keys = new_table(where), torch.arange(3, device=where)
+
+    def function(keys: Any) -> Any:
+        sums = []
+        for step in range(5):
+            table.insert_or_apply(keys, float(step), "add")
+            sums.append(table.find(keys)[0].sum())
+        return torch.stack(sums)
+
+    assert compiled(function, backend)(keys).tolist() == [0.0, 3.0, 9.0, 18.0, 30.0]
+
+
+# Where tables come from ----------------------------------------------------------------------------------------------
+
+GLOBAL: dict[str, Any] = {}
+
+
+class Model(torch.nn.Module):
+    def __init__(self, table: Any) -> None:
+        super().__init__()
+        self.table = table
+        self.weight = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, keys: Any) -> Any:
+        return self.table.find(keys)[0] * self.weight
+
+
+def test_arguments_attributes_globals_and_cells(where):
+    tables = [new_table(where) for _ in range(4)]
+    keys = torch.arange(3, device=where)
+    for number, table in enumerate(tables):
+        table[keys] = 10.0**number
+    GLOBAL["table"] = tables[1]
+    model = Model(tables[2]).to(where)
+
+    def function(table: Any, keys: Any) -> Any:
+        found = [each.find(keys)[0] for each in (table, GLOBAL["table"], tables[3])]
+        return sum(found) + model(keys)
+
+    assert compiled(function)(tables[0], keys).tolist() == [1111.0] * 3
+    GLOBAL.clear()
+
+
+def test_one_graph_for_all_tables_of_a_kind(where):
+    graphs = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    keys = torch.arange(3, device=where)
+
+    def function(table: Any, keys: Any) -> Any:
+        table.insert(keys, 5.0)
+        return table[keys]
+
+    run = torch.compile(function, backend=backend, fullgraph=True)
+    for number in range(20):
+        table = new_table(where, default=float(number), capacity=10 * number)
+        table[keys[:1]] = number
+        assert run(table, keys).tolist() == [number, 5.0, 5.0]
+    assert len(graphs) == 1
+    run(HashTable("int64", "float32", value_shape=(2,), device=where), keys)
+    assert len(graphs) == 2
+
+
+def test_models_with_tables_of_their_own(where):
+    """Attributes of modules are no inputs of a graph, unless they are tensors."""
+    keys = torch.arange(3, device=where)
+    models = [Model(new_table(where)).to(where) for _ in range(12)]
+    for number, model in enumerate(models):
+        model.table[keys] = number
+    run = compiled(lambda model, keys: model(keys))
+    assert [run(model, keys).tolist() for model in models] == [[float(number)] * 3 for number in range(len(models))]
+
+
+def test_batches_of_any_length(where):
+    lengths = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        lengths.append(graph)
+        return graph.forward
+
+    table = new_table(where)
+    run = torch.compile(lambda keys: table.insert(keys, keys.float()), backend=backend, fullgraph=True, dynamic=True)
+    for length in (3, 5, 100, 2):
+        assert run(torch.arange(length, device=where)).shape == (length,)
+    assert items(table) == {key: float(key) for key in range(100)}
+    assert len(lengths) == 1
+
+
+def test_keys_of_a_length_that_only_the_data_tell(where, backend):
+    table = HashTable("int64", "int64", device=where)
+
+    def count(x: Any) -> Any:
+        values, counts = gpuhash.unique(x, return_counts=True)
+        table.insert_or_apply(values, counts, "add")
+        return table[values], gpuhash.isin(x, values)
+
+    run = compiled(count, backend)
+    for start in (0, 1):
+        x = torch.arange(start, start + 8, device=where) // 3
+        found, mask = run(x)
+        assert mask.all()
+        assert len(found) == len(set(x.tolist()))
+    assert dict(zip(*(part.tolist() for part in table.items("torch")), strict=True)) == {0: 5, 1: 6, 2: 5}
+
+
+def test_sizes(where, backend):
+    table = new_table(where)
+    module = TableModule(table)
+
+    def function(keys: Any) -> Any:
+        module.insert(keys, 1.0)
+        before = module.size()
+        module.erase(keys[:2])
+        return keys + before * 100 + module.size()
+
+    assert compiled(function, backend)(torch.arange(5, device=where)).tolist() == [503 + key for key in range(5)]
+
+
+def test_several_tables_and_sets(where, backend):
+    ids, rows, seen = (
+        HashTable("int64", "int64", device=where),
+        HashTable("int64", "float32", value_shape=(2,), device=where),
+        HashSet("int64", device=where),
+    )
+
+    def function(keys: Any) -> Any:
+        new = seen.add(keys)
+        ids.insert(keys, keys * 2)
+        rows[ids[keys]] = keys.float()[:, None].expand(-1, 2)
+        return new, rows.find(keys * 2)[0], seen.contains(keys + 1)
+
+    new, values, after = compiled(function, backend)(torch.arange(3, device=where))
+    assert (new.tolist(), after.tolist()) == ([True] * 3, [True, True, False])
+    assert values.tolist() == [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]
+    assert (len(ids), len(rows), len(seen)) == (3, 3, 3)
+
+
+# Gradients, control flow, modes --------------------------------------------------------------------------------------
+
+
+def test_training(where, backend):
+    """Lookups before and after a gradient; changes in forward and in backward, in order."""
+    table = new_table(where, default=0.0)
+    keys = torch.arange(3, device=where)
+
+    class Stored(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, keys: Any) -> Any:
+            ctx.save_for_backward(keys)
+            return x * table[keys]
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            (keys,) = ctx.saved_tensors
+            table.insert_or_apply(keys, gradient, "add")
+            return gradient, None
+
+    def function(weight: Any, keys: Any) -> Any:
+        table[keys] = 2.0
+        loss = Stored.apply(weight, keys).sum()
+        table.insert_or_apply(keys, 1.0, "add")
+        return loss
+
+    weight = torch.ones(3, device=where, requires_grad=True)
+    loss = compiled(function, backend)(weight, keys)
+    assert loss.item() == 6.0
+    assert items(table) == dict.fromkeys(range(3), 3.0)
+    loss.backward()
+    assert items(table) == dict.fromkeys(range(3), 4.0)
+
+
+@pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode])
+def test_without_gradients(where, guard):
+    table, keys = new_table(where), torch.arange(3, device=where)
+    run = compiled(changes_and_lookups)
+    with guard():
+        run(table, keys)
+    plain = new_table(where)
+    changes_and_lookups(plain, keys)
+    assert items(table) == items(plain)
+    run(table, keys)
+
+
+def test_defaults_get_the_gradient_of_absent_keys(where):
+    table = HashTable("int64", "float32", value_shape=(2,), device=where)
+    keys = torch.arange(4, device=where)
+    table[keys[:2]] = 5.0
+    module = TableModule(table)
+    for shape in ((2,), (4, 2)):
+        for run in (module.get, compiled(table.get)):
+            default = torch.ones(shape, device=where, requires_grad=True)
+            got = run(keys, default)
+            assert got.tolist() == [[5.0, 5.0]] * 2 + [[1.0, 1.0]] * 2
+            (got * torch.arange(1.0, 9.0, device=where).reshape(4, 2)).sum().backward()
+            expected = [[0.0, 0.0], [0.0, 0.0], [5.0, 6.0], [7.0, 8.0]] if shape == (4, 2) else [12.0, 14.0]
+            assert default.grad.tolist() == expected
+
+
+def test_lookups_in_control_flow(where):
+    table, keys = new_table(where, default=-1.0), torch.arange(4, device=where)
+    table[keys] = keys.float()
+
+    def function(keys: Any) -> Any:
+        there = torch.cond(keys.sum() > 4, lambda k: table[k] * 2, lambda k: table[k], (keys,))
+        table[keys] = 100.0
+        return there, table[keys]
+
+    run = compiled(function)
+    for k, expected in ((keys, [0.0, 2.0, 4.0, 6.0]), (keys[:1], [100.0])):
+        there, after = run(k)
+        assert there.tolist() == expected
+        assert after.tolist() == [100.0] * len(k)
+
+    chain = HashTable("int64", "int64", device=where)
+    chain[keys] = keys + 1
+    step = compiled(
+        lambda key: torch._higher_order_ops.while_loop(lambda k: (k < 4).all(), lambda k: (chain.find(k)[0],), (key,))
+    )
+    assert step(torch.tensor([1], device=where))[0].tolist() == [4]
+
+
+def test_reduce_overhead(where):
+    """Calls are no part of CUDA graphs: each runs, and the table may grow."""
+    table, plain = new_table(where, capacity=8), new_table(where)
+    run = compiled(changes_and_lookups, "inductor", mode="reduce-overhead")
+    for start in range(6):
+        keys = torch.arange(4 * start, 4 * start + 40, device=where)[:40]
+        torch.compiler.cudagraph_mark_step_begin()
+        for got, expected in zip(run(table, keys), changes_and_lookups(plain, keys), strict=True):
+            same_bytes(got, expected.cpu().numpy())
+    assert items(table) == items(plain)
+    other = new_table(where)
+    other[keys] = 7.0
+    torch.compiler.cudagraph_mark_step_begin()
+    assert run(other, keys)[0].tolist() == [7.0] * 40  # another table is never mistaken for the one of before
+
+
+def test_side_streams(torch_cuda):
+    table, keys = new_table(GPU), torch.arange(1000, device=GPU)
+    run = compiled(changes_and_lookups)
+    plain = new_table(GPU)
+    expected = changes_and_lookups(plain, keys)
+    stream = torch_cuda.cuda.Stream(GPU)
+    stream.wait_stream(torch_cuda.cuda.current_stream(GPU))
+    with torch_cuda.cuda.stream(stream):
+        got = run(table, keys)
+    torch_cuda.cuda.current_stream(GPU).wait_stream(stream)
+    for one, other in zip(got, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_two_devices_in_one_graph():
+    if gpu_count() < 2 or torch.cuda.device_count() < 2:
+        pytest.skip("there are not two GPUs")
+    tables = [new_table(f"cuda:{index}") for index in (0, 1)]
+
+    def function(keys: Any) -> Any:
+        for table, mine in zip(tables, keys, strict=True):
+            table[mine] = mine.float()
+        return [table[mine] for table, mine in zip(tables, keys, strict=True)]
+
+    keys = [torch.arange(5, device=table.device) for table in tables]
+    for index, got in enumerate(compiled(function)(keys)):
+        assert got.device == torch.device("cuda", index)
+        assert got.tolist() == list(range(5))
+
+
+def test_host_and_gpu_in_one_graph(torch_cuda):
+    host, gpu = new_table("cpu"), new_table(GPU)
+
+    def function(keys: Any) -> Any:
+        host[keys] = 1.0
+        gpu[keys.to(GPU)] = host[keys].to(GPU) + 1
+        return gpu[keys.to(GPU)]
+
+    assert compiled(function)(torch.arange(3)).tolist() == [2.0] * 3
+
+
+def test_host_keys_for_a_gpu_table_break_the_graph(torch_cuda):
+    table = new_table(GPU, default=2.0)
+    assert torch.compile(lambda keys: table[keys] + 1, backend="eager")(torch.arange(3)).tolist() == [3.0] * 3
+
+
+# Transforms ----------------------------------------------------------------------------------------------------------
+
+
+def test_vmap_is_one_call_with_all_keys(where):
+    table = HashTable("int64", "float32", value_shape=(2,), device=where)
+    module = TableModule(table)
+    keys = torch.arange(12, device=where).reshape(3, 4)
+    values = torch.arange(24.0, device=where).reshape(3, 4, 2)
+    assert torch.vmap(module.insert)(keys, values).all()
+    assert torch.equal(table[keys], values)
+    for dims in (0, 1):
+        found = torch.vmap(lambda k: module.find(k + 2)[0], in_dims=dims, out_dims=dims)(keys)
+        assert torch.equal(found, table.find(keys + 2)[0])
+    one_each = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], device=where)
+    got = torch.vmap(module.get)(keys + 100, one_each)
+    assert torch.equal(got, one_each[:, None].expand(3, 4, 2))
+    assert torch.equal(torch.vmap(module.get, in_dims=(0, None))(keys + 100, one_each[0]), one_each[0].expand(3, 4, 2))
+    per_key = torch.vmap(module.get, in_dims=(None, 0))(keys[0] + 100, one_each)
+    assert torch.equal(per_key, one_each[:, None].expand(3, 4, 2))
+    nested = torch.vmap(torch.vmap(module.contains))(keys)
+    assert nested.all()
+    assert nested.shape == (3, 4)
+    torch.vmap(module.__setitem__, in_dims=(0, None), out_dims=None)(keys, torch.zeros(2, device=where))
+    assert table[keys].sum() == 0
+    torch.vmap(module.insert_or_apply, in_dims=(0, 0, None))(keys, one_each, "add")
+    assert torch.equal(table[keys], one_each[:, None].expand(3, 4, 2))
+    assert torch.vmap(module.erase)(keys).all()
+    assert len(table) == 0
+
+
+def test_vmap_inside_of_a_compiled_function(where):
+    table, keys = new_table(where), torch.arange(6, device=where).reshape(2, 3)
+    table[keys] = keys.float()
+    run = compiled(lambda keys: torch.vmap(lambda k: table.find(k)[0].sum())(keys))
+    assert run(keys).tolist() == [3.0, 12.0]
+
+
+def test_what_vmap_cannot(where):
+    x = torch.arange(6, device=where).reshape(2, 3)
+    with pytest.raises(ValueError, match=r"unique .* outside of vmap"):
+        torch.vmap(lambda k: ours.ops.unique(k, False, False, False, False, False)[0])(x)
+    states = torch.zeros(2, 1, dtype=torch.int64)
+    with pytest.raises(ValueError, match="one table for all items"):
+        torch.vmap(lambda s, k: ours.ops.contains(s, k, 0))(states, x)
+    assert torch.vmap(lambda k: ours.ops.isin(k, x[0], False, False))(x).tolist() == [[True] * 3, [False] * 3]
+
+
+def test_gradients_around_lookups(where):
+    table = new_table(where, default=2.0)
+    module = TableModule(table)
+    keys = torch.arange(3, device=where)
+    gradient = torch.func.grad(lambda x: (module[keys] * x).sum())(torch.ones(3, device=where))
+    assert gradient.tolist() == [2.0] * 3
+
+
+# Errors --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "match"),
+    [
+        (lambda t, k: t.find(k.int()), TypeError, "keys are int32"),
+        (lambda t, k: t.insert(k, k), TypeError, "values are int64"),
+        (lambda t, k: t.insert(k, k.float()), ValueError, "the values have shape"),
+        (lambda t, k: t.get(k), ValueError, "needs a default"),
+        (lambda t, k: t.insert_or_apply(k, 1.0, "bit_and"), TypeError, "bits of integers"),
+        (lambda t, k: t.insert_or_apply(k, 1.0, "sub"), ValueError, "is not known"),
+        (lambda t, k: t.insert(k, torch.ones(2, device=k.device).requires_grad_()), TypeError, "detach"),
+    ],
+)
+def test_wrong_arguments_while_compiling(where, use, error, match):
+    """The error is that of the call without the compiler; fullgraph=True says the same."""
+    table = HashTable("int64", "float32", value_shape=(2,), device=where)
+    keys = torch.arange(3, device=where)
+    with pytest.raises(error, match=match):
+        torch.compile(use, backend="eager")(table, keys)
+    torch._dynamo.reset()
+    with pytest.raises((error, torch._dynamo.exc.Unsupported), match=match):
+        compiled(use)(table, keys)
+    assert len(table) == 0
+
+
+def test_absent_keys_and_other_lengths_when_it_runs(where):
+    table, keys = new_table(where), torch.arange(3, device=where)
+    with pytest.raises(LookupError, match="3 of 3 keys are absent"):
+        compiled(lambda keys: table[keys])(keys)
+    run = compiled(lambda keys, values: table.insert(keys, values), dynamic=True)
+    run(keys, keys.float())
+    with pytest.raises(ValueError, match=r"values have shape \(4,\), expected \(3,\)"):
+        run(keys, torch.ones(4, device=where))
+    assert len(table) == 3
+
+
+def test_a_freed_table(where):
+    """A graph that outlives its table is an error, no crash; the state comes in by hand here, as it would by export."""
+    table, keys = new_table(where), torch.arange(3, device=where)
+    state = table._torch_state
+    run = compiled(lambda state, keys: ours.ops.contains(state, keys, 0))
+    run(state, keys)
+    del table
+    gc.collect()
+    with pytest.raises(ValueError, match="it was freed"):
+        run(state, keys)
+
+
+def test_threads(where):
+    table = new_table(where)
+    run = compiled(lambda keys: table.insert_or_apply(keys, 1.0, "add"))
+    keys = torch.arange(100, device=where)
+    run(keys)
+    failures = []
+
+    def work() -> None:
+        try:
+            for _ in range(50):
+                run(keys)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert items(table) == dict.fromkeys(range(100), 201.0)
+
+
+def test_without_a_compiler_the_graph_breaks():
+    """And a warning says so."""
+    program = """
+import sys, warnings
+import torch, gpuhash
+table = gpuhash.HashTable("int64", "float32", default=2.0)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    got = torch.compile(lambda x: table[x + 1] + 1, backend="eager")(torch.arange(3))
+    assert torch.compile(lambda x: gpuhash.unique(x), backend="eager")(torch.arange(3)).tolist() == [0, 1, 2]
+assert got.tolist() == [3.0] * 3
+assert any("names no compiler" in str(each.message) for each in caught), caught
+"""
+    environment = {"CXX": "/nonexistent", "GPUHASH_CACHE": "/nonexistent", "PATH": "/usr/bin:/bin"}
+    subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=300, env=environment)
+
+
+def test_importing_gpuhash_imports_no_torch():
+    program = "import sys, gpuhash; assert 'torch' not in sys.modules; assert 'gpuhash.torch' not in sys.modules"
+    subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=300)
