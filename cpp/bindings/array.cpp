@@ -58,7 +58,10 @@ TypeInfo examine_type(py::handle type) {
   info.immutable = starts_with(module, "jax") || starts_with(module, "tensorflow");
   info.aborts = starts_with(module, "tensorflow");
   if (is_subtype(type, "torch._subclasses.fake_tensor", "FakeTensor")) {
-    info.refusal = "a fake tensor, which has no data: call gpuhash outside torch.compile and FakeTensorMode";
+    info.refusal =
+        "a fake tensor, which has no data: in a model for torch.export, put the table into a "
+        "gpuhash.torch.TableModule, "
+        "or export with strict=True; otherwise call gpuhash outside of FakeTensorMode";
   } else if (is_subtype(type, "jax.core", "Tracer")) {
     info.refusal = "a value that JAX is tracing, which has no data: call gpuhash outside jit, grad and vmap";
   } else if (is_subtype(type, "numpy.ma", "MaskedArray")) {

@@ -1,0 +1,200 @@
+"""Models with a table, exported: run in this process, in another that has a table of the name, and without Python."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.torch_ops import need_torch_ops
+
+import gpuhash
+from gpuhash import HashSet, HashTable, _core
+from gpuhash.compiled_ops import find_compiler
+
+torch, ours = need_torch_ops()
+
+NAME = "exported"
+PACKAGE = Path(_core.__file__).resolve().parent
+
+
+class Model(torch.nn.Module):
+    """Looks up, changes, and looks up again."""
+
+    def __init__(self, table: Any) -> None:
+        super().__init__()
+        self.table = ours.TableModule(table)
+        self.scale = torch.nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, keys: Any) -> Any:
+        before, found = self.table.find(keys)
+        self.table.insert_or_assign(keys, (before + 1).detach())
+        self.table.erase(keys[:1])
+        return self.table.find(keys, -1.0)[0] * self.scale, found
+
+
+def run_model(model: dict[int, list[float]], keys: list[int]) -> tuple[list[list[float]], list[bool]]:
+    """The same with a dict."""
+    found = [key in model for key in keys]
+    for key in keys:
+        model[key] = [value + 1 for value in model.get(key, [0.0, 0.0])]
+    model.pop(keys[0])
+    return [[value * 2 for value in model.get(key, [-1.0, -1.0])] for key in keys], found
+
+
+def filled(where: str, name: str | None = None) -> HashTable:
+    table = HashTable("int64", "float32", value_shape=(2,), device=where, name=name)
+    keys = torch.arange(3, device=where)
+    table[keys] = torch.stack([keys * 10.0 + 10, keys * 10.0 + 11], 1)
+    return table
+
+
+MODEL = {0: [10.0, 11.0], 1: [20.0, 21.0], 2: [30.0, 31.0]}
+
+
+def exported(table: HashTable) -> Any:
+    keys = torch.arange(4, device=table.device)
+    lengths = ({0: torch.export.Dim("n", min=2, max=1 << 20)},)
+    return torch.export.export(Model(table).to(table.device), (keys,), dynamic_shapes=lengths)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_in_this_process(on_device, strict):
+    where = on_device.table_device
+    table = filled(where)
+    keys = torch.arange(4, device=where)
+    program = torch.export.export(Model(table).to(where), (keys,), strict=strict)
+    assert len(table) == 3  # exporting runs nothing
+    model = dict(MODEL)
+    for _ in range(2):
+        values, found = program.module()(keys)
+        assert (values.tolist(), found.tolist()) == run_model(model, keys.tolist())
+    assert dict(zip(*(part.tolist() for part in table.items("torch")), strict=True)) == model
+
+
+def test_a_plain_table_that_is_only_read(on_device, request):
+    """Dynamo traces the table's methods; without it, under fake tensors, they say what to do."""
+    where = on_device.table_device
+    table = filled(where, request.node.name)
+
+    class Reader(torch.nn.Module):
+        def forward(self, keys: Any) -> Any:
+            return table.find(keys)[0] + table.contains(keys)[:, None]
+
+    keys = torch.arange(2, 5, device=where)
+    with pytest.raises(TypeError, match=r"fake tensor.*TableModule.*strict=True"):
+        torch.export.export(Reader(), (keys,), strict=False)
+    program = torch.export.export(Reader(), (keys,), strict=True)
+    assert torch.equal(program.module()(keys), Reader()(keys))
+    table.close()
+
+
+def test_sets_sizes_and_unique(on_device):
+    where = on_device.table_device
+    made = HashSet("int64", device=where)
+
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen = ours.TableModule(made)
+
+        def forward(self, keys: Any) -> Any:
+            values, counts = gpuhash.unique(keys, return_counts=True)
+            new = self.seen.add(values)
+            return values, counts, new, keys + self.seen.size()
+
+    keys = torch.tensor([5, 3, 5, 7], device=where)
+    values, counts, new, shifted = torch.export.export(Counter(), (keys,), strict=True).module()(keys)
+    assert (values.tolist(), counts.tolist(), new.tolist()) == ([5, 3, 7], [2, 1, 1], [True] * 3)
+    assert shifted.tolist() == [8, 6, 8, 10]
+    assert sorted(made) == [3, 5, 7]
+
+
+PROGRAM = """
+import sys
+import torch, gpuhash, gpuhash.torch
+device, path, compiled = sys.argv[1:]
+def make():
+    table = gpuhash.HashTable("int64", "float32", value_shape=(2,), device=device, name="exported")
+    keys = torch.arange(3, device=device)
+    table[keys] = torch.stack([keys * 10.0 + 10, keys * 10.0 + 11], 1)
+    return table
+keys = torch.arange(1, 5, device=device)
+run = torch._inductor.aoti_load_package(path) if compiled == "True" else torch.export.load(path).module()
+try:
+    run(keys)
+    raise SystemExit("it ran without a table")
+except (ValueError, RuntimeError) as error:
+    assert compiled == "True" or "no table of this process has the handle" in str(error), error
+table = make()
+for _ in range(2):
+    print(run(keys)[0].tolist(), len(table))
+wrong = table.close() or gpuhash.HashTable("int32", "float32", name="exported", device=device)
+try:
+    run(keys)
+    raise SystemExit("it ran with a table of another kind")
+except (ValueError, RuntimeError) as error:
+    assert compiled == "True" or "keys are int64, and the table has keys of int32" in str(error), error
+"""
+
+
+def expected_lines() -> list[str]:
+    model, lines = dict(MODEL), []
+    for _ in range(2):
+        values, _ = run_model(model, [1, 2, 3, 4])
+        lines.append(f"{values} {len(model)}")
+    return lines
+
+
+def run_elsewhere(where: str, path: Path, compiled: bool) -> list[str]:
+    command = [sys.executable, "-P", "-c", PROGRAM, where, str(path), str(compiled)]
+    return subprocess.run(command, check=True, timeout=300, capture_output=True, text=True).stdout.splitlines()
+
+
+def test_in_another_process(on_device, tmp_path):
+    where = on_device.table_device
+    table = filled(where, NAME)
+    torch.export.save(exported(table), tmp_path / "model.pt2")
+    table.close()
+    assert run_elsewhere(where, tmp_path / "model.pt2", compiled=False) == expected_lines()
+
+
+def test_compiled_ahead(on_device, tmp_path):
+    """By AOTInductor: in another process with Python, and in a C++ program without."""
+    where = on_device.table_device
+    table = filled(where, NAME)
+    package = tmp_path / "model.pt2"
+    torch._inductor.aoti_compile_and_package(exported(table), package_path=str(package))
+    table.close()
+    assert run_elsewhere(where, package, compiled=True) == expected_lines()
+    if where != "cpu":
+        return  # the program below makes a table on the host
+    pytorch = Path(torch.__file__).parent
+    program = tmp_path / "run_exported"
+    build = [
+        *(*find_compiler(), "-std=c++20", "-O0", str(Path(__file__).parent / "run_exported.cpp"), "-o", str(program)),
+        *(f"-I{PACKAGE / 'include'}", "-isystem", str(pytorch / "include")),
+        *(f"-L{PACKAGE}", "-l:libgpuhash.so", f"-L{pytorch / 'lib'}", "-ltorch", "-ltorch_cpu", "-lc10"),
+        *(f"-Wl,-rpath,{PACKAGE}:{pytorch / 'lib'}", "-pthread"),
+    ]
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{shlex.join(build)}\n{done.stderr}"
+    ran = subprocess.run(
+        [str(program), str(ours.library.path), str(package)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, "LD_LIBRARY_PATH": ""},
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    model, lines = dict(MODEL), ["no table"]
+    for _ in range(2):
+        values, _ = run_model(model, [1, 2, 3, 4])
+        numbers = " ".join(f"{number:g}" for row in values for number in row)
+        lines.append(f"{numbers} of {len(model)} keys")
+    assert ran.stdout.splitlines() == lines
