@@ -184,4 +184,4 @@ def unique(
 
 
 def isin(elements: Any, test_elements: Any, rows: bool, invert: bool) -> Any:
-    return _ops.isin(elements, test_elements, rows, invert)
+    return _ops.isin(torch.empty(0, device="cpu"), elements, test_elements, rows, invert)

@@ -54,7 +54,7 @@ _FAKE_KERNELS = {
     "insert_or_apply": lambda state, keys, values, op, key_dims, value_dims: _mask(keys, key_dims),
     "erase": lambda state, keys, key_dims: _mask(keys, key_dims),
     "unique": _unique,
-    "isin": lambda elements, tests, rows, invert: elements.new_empty(
+    "isin": lambda host, elements, tests, rows, invert: elements.new_empty(
         elements.shape[:1] if rows else elements.shape, dtype=torch.bool
     ),
 }
@@ -118,13 +118,13 @@ def _refuse_to_batch(*_: Any) -> Any:
     raise ValueError("unique gives each item another number of keys, which vmap cannot: call it outside of vmap")
 
 
-def _batch_isin(info: Any, in_dims: Any, elements: Any, tests: Any, rows: bool, invert: bool) -> Any:
-    if in_dims[1] is not None:
+def _batch_isin(info: Any, in_dims: Any, host: Any, elements: Any, tests: Any, rows: bool, invert: bool) -> Any:
+    if in_dims[0] is not None or in_dims[2] is not None:
         raise ValueError("isin has one set of test elements for all items: call it outside of vmap")
-    elements = elements.movedim(in_dims[0], 0)
+    elements = elements.movedim(in_dims[1], 0)
     if not rows:
-        return ops.isin(elements, tests, rows, invert), 0
-    return ops.isin(elements.flatten(0, 1), tests, rows, invert).reshape(elements.shape[:2]), 0
+        return ops.isin(host, elements, tests, rows, invert), 0
+    return ops.isin(host, elements.flatten(0, 1), tests, rows, invert).reshape(elements.shape[:2]), 0
 
 
 _BATCHING_RULES = {

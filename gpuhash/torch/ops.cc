@@ -426,8 +426,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> unique(const Tensor& given, bool rows
   return {std::move(uniques), std::move(indices), std::move(inverse), std::move(counts)};
 }
 
-/// May wait.
-Tensor isin(const Tensor& given_elements, const Tensor& given_tests, bool rows, bool invert) {
+/// May wait. The first argument is a tensor on the CPU that nobody reads: as the states of tables, it keeps the op out
+/// of CUDA graphs. (Inductor keeps ops with sizes that the data tell, as those of unique, out by itself.)
+Tensor isin(const Tensor&, const Tensor& given_elements, const Tensor& given_tests, bool rows, bool invert) {
   const Keys elements("elements", given_elements, rows);
   const Keys tests("test elements", given_tests, rows);
   const Device device = device_of(elements.tensor);
@@ -461,7 +462,7 @@ void define(StableLibrary& library) {
   library.def(
       "unique(Tensor keys, bool rows, bool sorted, bool return_index, bool return_inverse, bool return_counts)"
       " -> (Tensor values, Tensor indices, Tensor inverse, Tensor counts)");
-  library.def("isin(Tensor elements, Tensor test_elements, bool rows, bool invert) -> Tensor");
+  library.def("isin(Tensor host, Tensor elements, Tensor test_elements, bool rows, bool invert) -> Tensor");
 }
 
 void implement(StableLibrary& library) {

@@ -366,6 +366,20 @@ def test_reduce_overhead(where):
     assert run(other, keys)[0].tolist() == [7.0] * 40  # another table is never mistaken for the one of before
 
 
+def test_reduce_overhead_of_set_routines(where):
+    def function(x: Any) -> Any:
+        values, inverse = gpuhash.unique(x * 2, return_inverse=True)
+        return values[inverse], gpuhash.isin(x, x[:3] + 1)
+
+    run = compiled(function, "inductor", mode="reduce-overhead")
+    for start in range(5):
+        x = torch.arange(start, start + 8, device=where) % 6
+        torch.compiler.cudagraph_mark_step_begin()
+        doubled, mask = run(x)
+        assert torch.equal(doubled, x * 2)
+        assert torch.equal(mask, torch.isin(x, x[:3] + 1))
+
+
 def test_side_streams(torch_cuda):
     table, keys = new_table(GPU), torch.arange(1000, device=GPU)
     run = compiled(changes_and_lookups)
@@ -456,7 +470,10 @@ def test_what_vmap_cannot(where):
     states = torch.zeros(2, 1, dtype=torch.int64)
     with pytest.raises(ValueError, match="one table for all items"):
         torch.vmap(lambda s, k: ours.ops.contains(s, k, 0))(states, x)
-    assert torch.vmap(lambda k: ours.ops.isin(k, x[0], False, False))(x).tolist() == [[True] * 3, [False] * 3]
+    assert torch.vmap(lambda k: ours.ops.isin(torch.empty(0), k, x[0], False, False))(x).tolist() == [
+        [True] * 3,
+        [False] * 3,
+    ]
 
 
 def test_gradients_around_lookups(where):

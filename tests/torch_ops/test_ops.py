@@ -180,7 +180,10 @@ def test_unique_and_isin(where, dtype, rows):
     same_bytes(values, gpuhash.unique(host, sorted=True, axis=axis))
     assert indices.shape == inverse.shape == counts.shape == (0,)
     for invert in (False, True):
-        same_bytes(ops.isin(keys, keys[:7], rows, invert), gpuhash.isin(host, host[:7], invert=invert, axis=axis))
+        same_bytes(
+            ops.isin(torch.empty(0), keys, keys[:7], rows, invert),
+            gpuhash.isin(host, host[:7], invert=invert, axis=axis),
+        )
 
 
 # Schemas and fake kernels --------------------------------------------------------------------------------------------
@@ -208,7 +211,7 @@ def calls(where: str) -> dict[str, tuple[Any, ...]]:
         "erase": (state, keys, 0),
         "unique": (keys // 2, False, False, True, True, True),
         "unique-rows": (keys[:, :2], True, True, False, True, False),
-        "isin": (keys, keys[0], False, False),
+        "isin": (torch.empty(0), keys, keys[0], False, False),
     }
 
 
