@@ -255,6 +255,41 @@ def test_insert_or_apply(plain, op, dtype, value_shape):
         assert items_of(fast) == items_of(slow)
 
 
+def test_subscripts_run_no_python_function():
+    """The functions `__getitem__` and `__setitem__` are for compilers and derived classes alone."""
+    table = HashTable("int64", "int64", default=0)
+    keys = np.arange(16)
+    called = []
+
+    def note(frame, event, _):
+        if event == "call":
+            called.append(frame.f_code.co_name)
+
+    def loop():
+        for number in range(100):  # long enough for the interpreter to specialize
+            table[keys] = number
+            assert table[keys][0] == number
+
+    sys.setprofile(note)
+    try:
+        loop()
+    finally:
+        sys.setprofile(None)
+    assert called == ["loop"]
+
+    class Derived(HashTable):
+        pass
+
+    derived = Derived("int64", "int64", default=7)
+    derived[keys[:2]] = 3
+    del derived[keys[:1]]
+    assert derived[keys[:3]].tolist() == derived.__getitem__(keys[:3]).tolist() == [7, 3, 7]
+    with pytest.raises(TypeError):
+        HashTable.__setitem__(table, keys)
+    del table[keys[:1]]
+    assert table[keys[:2]].tolist() == [0, 99]
+
+
 def test_methods_look_like_functions():
     table = HashTable("int64", "int64")
     for name in ("find", "get", "contains", "insert", "insert_or_assign", "insert_or_apply", "erase", "rows"):

@@ -32,6 +32,7 @@
 namespace gpuhash::torch_ops {
 namespace {
 
+using torch::headeronly::DeviceType;
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 using torch::stable::detail::StableLibrary;
@@ -126,9 +127,11 @@ MemoryRange memory_of(const Tensor& tensor) {
 // Tables and their arguments ------------------------------------------------------------------------------------------
 
 std::shared_ptr<Table> table_of_state(const Tensor& state) {
-  if (!state.is_cpu() || state.numel() != 1 || code_of(state) != aoti_torch_dtype_int64())
-    throw std::invalid_argument("the state of a table is an int64 tensor of one element on the CPU: do not move it");
-  const std::int64_t handle = *static_cast<const std::int64_t*>(state.const_data_ptr());
+  if (state.numel() != 1 || code_of(state) != aoti_torch_dtype_int64())
+    throw std::invalid_argument("the state of a table is an int64 tensor of one element: hand it on as it is");
+  // PyTorch 2.11 puts all constants of a model that was compiled for a GPU there, those on the CPU as well.
+  const Tensor host = state.is_cpu() ? state : torch::stable::to(state, torch::stable::Device(DeviceType::CPU));
+  const std::int64_t handle = *static_cast<const std::int64_t*>(host.const_data_ptr());
   if (std::shared_ptr<Table> table = table_of(handle)) return table;
   throw std::invalid_argument(
       "no table of this process has the handle " + std::to_string(handle) +
