@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
+from support.frameworks import platform_of
 from support.jit import need_jax
 from support.samples import COMPLEX, FLOATS, as_bytes, random_keys, random_values, same_bytes
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -186,6 +194,38 @@ def test_in_a_loop(programs):
         programs.put(keys)
     )
     assert int(total) == keys.sum()
+
+
+def test_the_example(device):
+    """A training step whose batch is deduplicated; the example compares itself with jnp.unique."""
+    need_jax(device)
+    example = ROOT / "examples" / "jax_dedup.py"
+    done = subprocess.run(
+        [sys.executable, "-P", str(example), "--device", platform_of(device), "--steps", "12"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"on {platform_of(device)}" in done.stdout
+    assert "times faster: unique" in done.stdout
+    assert "largest difference between their rows" in done.stdout
+
+
+def test_the_benchmark(device):
+    """It checks all results before it measures."""
+    need_jax(device)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "benchmarks.jax_programs", "--device", platform_of(device), "--quick"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for line in ("| find |", "| insert_or_assign |", "| program of an empty custom call |", "| 2^16 keys |"):
+        assert line in done.stdout
 
 
 def test_bad_input(programs):

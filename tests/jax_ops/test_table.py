@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from support.jit import in_new_process, need_jax
@@ -424,3 +426,13 @@ def test_without_64_bit_mode():
     assert printed[3] == "3 [-1, -1, 0, 1] int32 3 int32 3"
     assert printed[4] == "[[4, 5, 6], [0, 1, 3], [0, 1, 0, 2]] ['int32', 'int32', 'int32']"
     assert "narrows these to int32" in printed[5]
+
+
+# The README ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_lines_of_the_readme():
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    block = text.partition("### In JAX's compiled programs")[2].partition("```python\n")[2].partition("```")[0]
+    printed = in_new_process(block + "print(values.tolist(), found.tolist(), len(state.table))\n")
+    assert printed == "[1.0, 0.0, 2.0] [True, False, True] 2\n"
