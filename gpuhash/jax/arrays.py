@@ -43,7 +43,7 @@ def to_array(data: Any, dtype: str, what: str) -> Any:
                 f"the {what} are {data.dtype}, and the table has {what} of {dtype}: convert them with "
                 f".astype('{dtype}')"
             )
-        return jnp.asarray(data)
+        return data if isinstance(data, jax.Array) else jnp.asarray(data)
     if not framework_of(data).python:
         raise TypeError(f"the {what} are a {type(data).__name__}, expected an array of JAX or NumPy, or Python numbers")
     return jnp.asarray(encode(data, dtype, what).view(numpy_dtype(dtype)))

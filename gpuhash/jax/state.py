@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 import weakref
 from collections.abc import Iterable, Sequence
@@ -158,9 +159,9 @@ def take(state: Any, call: str) -> tuple[Any, Kind]:
     if state._token in _consumed:
         raise _already_used(f"{_PREFIX}{call} was given it")
     shape = np.shape(state._token)
-    if shape[-1:] != (TOKEN_WORDS,) or np.prod(shape) != TOKEN_WORDS:
+    if math.prod(shape) != TOKEN_WORDS:
         raise ValueError(
-            f"{_PREFIX}{call} was given the state of {np.prod(shape[:-1], dtype=int)} tables, expected that of one: "
+            f"{_PREFIX}{call} was given the state of {math.prod(shape[:-1])} tables, expected that of one: "
             "call it in jax.shard_map, or in jax.vmap over the states"
         )
     return state._token, state._kind

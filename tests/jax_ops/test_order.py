@@ -282,6 +282,29 @@ def test_donation(programs):
     assert len(after.table) == 20
 
 
+def test_a_program_follows_its_table(programs):
+    """A table that grows, is rehashed or cleared between two runs lies elsewhere: no program keeps its address."""
+    ours = programs.ours
+    table = new_table(programs)
+    keys = programs.put(np.arange(64))
+    find = programs.jax.jit(ours.find)
+    table[np.arange(64)] = np.arange(64)
+    state = ours.from_table(table)
+    for count in (1_000, 100_000, 300_000):
+        table[np.arange(count)] = np.arange(count) * count
+        table.rehash(4 * count)
+        for _ in range(3):  # XLA captures what it may after some runs
+            state, (values, found) = find(state, keys)
+            assert np.asarray(found).all()
+            same_bytes(values, np.arange(64) * count)
+    table.clear()
+    state, (_, found) = find(state, keys)
+    assert not np.asarray(found).any()
+    text = find.lower(state, keys).compile().as_text()
+    assert text.count("gpuhash_jax_find") == 1
+    assert "command_buffer" not in text
+
+
 # Tables that are gone ------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.frameworks import sees_gpu
 from support.jit import in_new_process, need_jax
+from support.memory_resources import counting_memory
 from support.samples import (
     KEY_TYPES,
     UFUNCS,
@@ -286,6 +288,43 @@ def test_a_full_table_fails_the_program_and_stays_as_it_was(programs):
     _, inserted = insert(ours.from_table(table), few, few)
     assert np.asarray(inserted).tolist() == [False, False, True, True]
     assert len(table) == 22
+
+
+@pytest.mark.parametrize("call", ["insert", "insert_or_apply"])
+def test_each_allocation_fails_once(programs, call):
+    """Whatever memory is missing, the program says so and the table is as it was."""
+    if not programs.on_host and not sees_gpu("torch"):
+        pytest.skip("the memory resource of this test is PyTorch's")
+    memory = counting_memory(programs.device)
+    keys, more = np.arange(300), programs.put(np.arange(200, 3000))
+    rows, new = np.full((300, 3), 2, np.float32), programs.put(np.ones((2800, 3), np.float32))
+    run = programs.jax.jit(getattr(programs.ours, call))
+
+    def no_memory(state):
+        """What the program says of it, or None."""
+        try:
+            programs.jax.block_until_ready(run(state, more, new))
+        except programs.failures as error:
+            return str(error)
+        return None
+
+    failures = 0
+    while True:
+        table = gpuhash.HashTable("int64", "float32", value_shape=(3,), device=programs.device, memory=memory)
+        table[keys] = rows
+        state = programs.ours.from_table(table)
+        memory.fail_after(failures)
+        message = no_memory(state)
+        memory.fail_after(None)
+        if message is None:
+            break
+        assert "RESOURCE_EXHAUSTED" in message
+        assert "bytes in this test" in message
+        assert items_of(table) == as_dict(keys, rows)
+        failures += 1
+    assert failures >= 3
+    assert len(table) == 3000
+    assert not memory.mistakes
 
 
 def test_one_program_for_all_tables_of_a_kind():
