@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import jax
+import jax.ffi
 import jaxlib
 
 from gpuhash.compiled_ops import OpLibrary

@@ -8,6 +8,7 @@ from collections import namedtuple
 from typing import Any, NamedTuple
 
 import jax
+import jax.ffi
 import jax.numpy as jnp
 import numpy as np
 

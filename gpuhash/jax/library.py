@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
-import jax
+import jax.ffi
 
 from gpuhash import _core
 
