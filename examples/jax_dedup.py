@@ -151,10 +151,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         my_time = time_alone(gpuhash.jax.unique, size, batches)
         their_time = time_alone(jnp.unique, size, batches)
 
-    print(f"{options.steps} batches of {BATCH * CONTEXT:,} ids, up to {most:,} distinct of {count:,}, on {device}")
+    name = f"{'cuda' if device.platform == 'gpu' else device.platform}:{device.id}"
+    print(f"{options.steps} batches of {BATCH * CONTEXT:,} ids, up to {most:,} distinct of {count:,}, on {name}")
     print(f"loss of the first batch {mine[0]:.4f}, of the last {mine[-1]:.4f}")
-    for name, step, alone in (("gpuhash", my_step, my_time), ("jnp", their_step, their_time)):
-        print(f"{name + '.unique':15} {alone * 1e3:8.2f} ms, in a step of {step * 1e3:8.2f} ms")
+    for who, step, alone in (("gpuhash", my_step, my_time), ("jnp", their_step, their_time)):
+        print(f"{who + '.unique':15} {alone * 1e3:8.2f} ms, in a step of {step * 1e3:8.2f} ms")
     print(f"times faster: unique {their_time / my_time:.1f}, step {their_step / my_step:.1f}")
     # Alike but for the order in which floats are summed.
     np.testing.assert_allclose(mine, theirs, rtol=0.01)
