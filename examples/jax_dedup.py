@@ -5,7 +5,7 @@
 The stream is real and skewed: the words and signs of the source of Python's own standard library. From eight of them in
 a row the model tells the next one, out of the 255 most frequent. Its embedding is trained by Adagrad, whose step for a
 row depends on the sum of all that a batch asks of it, so every id may come only once: a batch of 65,536 ids is reduced
-to its distinct ones, some thousands, whose rows are gathered, differentiated and written back. In a compiled program
+to its distinct ones, a thousand or so, whose rows are gathered, differentiated and written back. In a compiled program
 that is ``unique(ids, size=, return_inverse=True)``: jnp.unique, which sorts, or gpuhash.jax.unique, which hashes. Both
 must train alike; the example tells how long each takes.
 """

@@ -139,7 +139,7 @@ class State:
                 "the table of this state has been freed, or has given up its name: keep the table as long as its states"
             )
         face = _faces.get(handle)
-        if face is not None:
+        if face is not None and face._core is core:  # another table may have the name by now
             return face
         if core.value_dtype is None:
             return HashSet._open(core, None)

@@ -355,6 +355,7 @@ def test_a_name_means_the_table_that_has_it(programs):
     programs.fails(lambda: contains(_again(programs, state), keys), "given up its name")
     other = new_table(programs, name=name)
     other[np.arange(3)] = 1
+    assert state.table._core is other._core  # not the one that the state was made of, which lives on
     _, found = contains(ours.from_table(other), keys)
     assert np.asarray(found).tolist() == [True] * 3 + [False] * 2
     other.close()
