@@ -58,7 +58,8 @@ def _takes(table: Any, keys: Any) -> bool:
 
     if not isinstance(keys, torch.Tensor):
         return False
-    here = keys.device.type == "cpu" if table._host else keys.device == torch.device("cuda", table._index)
+    device = keys.device  # compared by parts: Dynamo of 2.11 cannot make another one
+    here = device.type == "cpu" if table._host else device.type == "cuda" and device.index == table._index
     return here and table._torch_state is not None
 
 

@@ -69,10 +69,13 @@ class XlaMemory final : public MemoryResource {
     args.struct_size = XLA_FFI_DeviceMemory_Allocate_Args_STRUCT_SIZE;
     args.ctx = call_;
     args.size = bytes;
-    args.alignment = kAlignment;
+    args.alignment = kMostAlignment;
     XLA_FFI_Error* const error = api_->XLA_FFI_DeviceMemory_Allocate(&args);
-    if (error == nullptr && args.data != nullptr) return args.data;
-    throw OutOfMemoryError("XLA's allocator has no " + std::to_string(bytes) + " bytes" + reason(error));
+    if (error != nullptr || args.data == nullptr)
+      throw OutOfMemoryError("XLA's allocator has no " + std::to_string(bytes) + " bytes" + reason(error));
+    if (reinterpret_cast<std::uintptr_t>(args.data) % kAlignment == 0) return args.data;
+    deallocate(args.data, bytes, nullptr);
+    throw std::runtime_error("XLA's allocator gave memory that is not aligned to 128 bytes");
   }
 
   void deallocate(void* data, std::size_t bytes, Stream) noexcept override {
@@ -87,6 +90,7 @@ class XlaMemory final : public MemoryResource {
 
  private:
   static constexpr std::size_t kAlignment = 128;
+  static constexpr std::size_t kMostAlignment = 64;  // that may be asked for; XLA's memory on GPUs has 256
 
   std::string reason(XLA_FFI_Error* error) const {
     if (error == nullptr) return "";

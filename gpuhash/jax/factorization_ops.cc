@@ -26,7 +26,7 @@ class Prefix {
     if (bytes > output_bytes) whole_ = Allocation(context, static_cast<std::size_t>(bytes), stream);
   }
   void* data() const { return whole_.get() == nullptr ? output_ : whole_.get(); }
-  void settle(DeviceContext& context, Stream stream) const {
+  void hand_over(DeviceContext& context, Stream stream) const {
     if (whole_.get() != nullptr && output_bytes_ != 0)
       context.copy(output_, whole_.get(), static_cast<std::size_t>(output_bytes_), stream);
   }
@@ -75,7 +75,7 @@ ffi::Error factorize(Place place, std::int64_t elements, bool sorted, Operand ke
     work->write(out);
     for (const Prefix* each :
          {&all_values, static_cast<const Prefix*>(all_counts.get()), static_cast<const Prefix*>(all_firsts.get())})
-      if (each != nullptr) each->settle(*context, place.stream);
+      if (each != nullptr) each->hand_over(*context, place.stream);
     context->copy_from_host(distinct.data(), &found, sizeof found, place.stream);
   });
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -570,7 +571,7 @@ with warnings.catch_warnings(record=True) as caught:
 assert got.tolist() == [3.0] * 3
 assert any("names no compiler" in str(each.message) for each in caught), caught
 """
-    environment = {"CXX": "/nonexistent", "GPUHASH_CACHE": "/nonexistent", "PATH": "/usr/bin:/bin"}
+    environment = {**os.environ, "CXX": "/nonexistent", "GPUHASH_CACHE": "/nonexistent"}
     subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=300, env=environment)
 
 
