@@ -90,7 +90,7 @@ class XlaMemory final : public MemoryResource {
 
  private:
   static constexpr std::size_t kAlignment = 128;
-  static constexpr std::size_t kMostAlignment = 64;  // that may be asked for; XLA's memory on GPUs has 256
+  static constexpr std::size_t kMostAlignment = 16;  // that may be asked for; XLA's memory on GPUs has 256
 
   std::string reason(XLA_FFI_Error* error) const {
     if (error == nullptr) return "";

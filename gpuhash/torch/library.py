@@ -60,6 +60,8 @@ _FAKE_KERNELS = {
 }
 for _name, _kernel in _FAKE_KERNELS.items():
     torch.library.register_fake(f"gpuhash::{_name}", _kernel)
+    # A state on the CPU keeps an op out of CUDA graphs, but not the nodes that take its several results apart.
+    getattr(ops, _name).default.tags.append(torch.Tag.cudagraph_unsafe)
 
 
 # Batching rules: a call for each item of the batch is one call with all keys -----------------------------------------
