@@ -95,9 +95,7 @@ def find(table: Any, keys: Any, default: Any = None) -> tuple[Any, Any]:
     key_dims = _key_dims(table, keys)
     given = table._torch_default if default is None else _values(table, keys, default, "default")
     constant = given.detach() if given is not None and given.requires_grad else given
-    values, found = _ops.find(
-        table._torch_state, keys, constant, getattr(torch, table._value_dtype), table._value_shape, key_dims
-    )
+    values, found = _ops.find(table._torch_state, keys, constant, table._value_dtype, table._value_shape, key_dims)
     if given is not None and given.requires_grad:  # the gradient of absent keys' values
         mask = found.reshape(*found.shape, *[1] * len(table._value_shape))
         values = torch.where(mask, values, given)
@@ -108,7 +106,7 @@ def getitem(table: Any, keys: Any) -> Any:
     if table._torch_default is not None:
         return find(table, keys)[0]
     key_dims = _key_dims(table, keys)
-    return _ops.find_all(table._torch_state, keys, getattr(torch, table._value_dtype), table._value_shape, key_dims)
+    return _ops.find_all(table._torch_state, keys, table._value_dtype, table._value_shape, key_dims)
 
 
 def get(table: Any, keys: Any, default: Any = None) -> Any:

@@ -27,8 +27,8 @@ def _mask(keys: Any, key_dims: int) -> Any:
     return keys.new_empty(_batch(keys, key_dims), dtype=torch.bool)
 
 
-def _values(keys: Any, dtype: Any, value_shape: Any, key_dims: int) -> Any:
-    return keys.new_empty([*_batch(keys, key_dims), *value_shape], dtype=dtype)
+def _values(keys: Any, dtype: str, value_shape: Any, key_dims: int) -> Any:
+    return keys.new_empty([*_batch(keys, key_dims), *value_shape], dtype=getattr(torch, dtype))
 
 
 def _unique(keys: Any, rows: bool, _: bool, return_index: bool, return_inverse: bool, return_counts: bool) -> Any:

@@ -33,7 +33,6 @@ namespace gpuhash::torch_ops {
 namespace {
 
 using torch::headeronly::DeviceType;
-using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 using torch::stable::detail::StableLibrary;
 
@@ -218,18 +217,18 @@ class Call {
 
 // Looking up ----------------------------------------------------------------------------------------------------------
 
-/// What was compiled knows the values' dtype and shape; the state may be that of another table by now.
-void check_kind(const Call& call, ScalarType dtype, const Shape& value_shape) {
-  const TypeCode expected = torch::stable::detail::to<TypeCode>(torch::stable::detail::from(dtype));
-  if (code_of(call.value_dtype()) != expected || call.options().value_shape != value_shape)
-    throw std::invalid_argument("what was compiled is for a table with values of " + name_of(expected) + " and shape " +
-                                text_of(value_shape) + ", and this one has values of " +
-                                std::string(name(call.value_dtype())) + " and shape " +
-                                text_of(call.options().value_shape));
+/// What was compiled knows the values' dtype and shape; the state may be that of another table by now. The dtype comes
+/// by its name: AOTInductor of PyTorch 2.11 hands on another ScalarType than it was given.
+void check_kind(const Call& call, std::string_view dtype, const Shape& value_shape) {
+  const std::string_view own = name(call.value_dtype());
+  if (own != dtype || call.options().value_shape != value_shape)
+    throw std::invalid_argument("what was compiled is for a table with values of " + std::string(dtype) +
+                                " and shape " + text_of(value_shape) + ", and this one has values of " +
+                                std::string(own) + " and shape " + text_of(call.options().value_shape));
 }
 
 std::tuple<Tensor, Tensor> find(const Tensor& state, const Tensor& keys, const std::optional<Tensor>& fallback,
-                                ScalarType dtype, const Shape& value_shape, std::int64_t key_dims) {
+                                std::string_view dtype, const Shape& value_shape, std::int64_t key_dims) {
   const Call call(state, keys, key_dims);
   check_kind(call, dtype, value_shape);
   Tensor values = call.new_values();
@@ -249,7 +248,7 @@ std::tuple<Tensor, Tensor> find(const Tensor& state, const Tensor& keys, const s
 }
 
 /// Waits: absent keys are an error. PyTorch makes Python's exceptions of std's, and has none for KeyError.
-Tensor find_all(const Tensor& state, const Tensor& keys, ScalarType dtype, const Shape& value_shape,
+Tensor find_all(const Tensor& state, const Tensor& keys, std::string_view dtype, const Shape& value_shape,
                 std::int64_t key_dims) {
   const Call call(state, keys, key_dims);
   check_kind(call, dtype, value_shape);
@@ -450,9 +449,9 @@ Tensor isin(const Tensor&, const Tensor& given_elements, const Tensor& given_tes
 
 void define(StableLibrary& library) {
   library.def(
-      "find(Tensor state, Tensor keys, Tensor? default, ScalarType dtype, int[] value_shape, int key_dims)"
+      "find(Tensor state, Tensor keys, Tensor? default, str dtype, int[] value_shape, int key_dims)"
       " -> (Tensor values, Tensor found)");
-  library.def("find_all(Tensor state, Tensor keys, ScalarType dtype, int[] value_shape, int key_dims) -> Tensor");
+  library.def("find_all(Tensor state, Tensor keys, str dtype, int[] value_shape, int key_dims) -> Tensor");
   library.def("contains(Tensor state, Tensor keys, int key_dims) -> Tensor");
   library.def("rows(Tensor state, Tensor keys, int key_dims) -> Tensor");
   library.def("size(Tensor state) -> SymInt");

@@ -194,7 +194,7 @@ def calls(where: str) -> dict[str, tuple[Any, ...]]:
     table = filled(where, value_shape=(3,))
     state, keys = table._torch_state, torch.arange(3, 9, device=where).reshape(2, 3)
     one, each = torch.ones(3, device=where), torch.ones(2, 3, 3, device=where)
-    kind = (torch.float32, [3], 0)
+    kind = ("float32", [3], 0)
     return {
         "find": (state, keys, None, *kind),
         "find-default": (state, keys, one, *kind),
@@ -252,7 +252,7 @@ def test_a_freed_table_is_an_error(where):
     del table
     gc.collect()
     for call in (
-        lambda: ops.find(state, keys, None, torch.float32, [], 0),
+        lambda: ops.find(state, keys, None, "float32", [], 0),
         lambda: ops.insert(state, keys, torch.ones(3, device=where), 0, 0),
         lambda: ops.size(state),
     ):
@@ -297,7 +297,7 @@ def test_ops_check_what_the_compiler_could_not(where):
     table = filled(where, value_shape=(2,))
     state, keys = table._torch_state, torch.arange(3, device=where)
     with pytest.raises(ValueError, match=r"table with values of float32 and shape \(3,\).*shape \(2,\)"):
-        ops.find(state, keys, None, torch.float32, [3], 0)
+        ops.find(state, keys, None, "float32", [3], 0)
     with pytest.raises(ValueError, match="keys are int32"):
         ops.contains(state, keys.int(), 0)
     with pytest.raises(ValueError, match="values are missing"):
@@ -312,7 +312,7 @@ def test_ops_check_what_the_compiler_could_not(where):
     with pytest.raises(ValueError, match="set"):
         ops.insert(set_state._torch_state, keys, torch.ones(3, device=where), 0, 0)
     with pytest.raises(ValueError, match="has no values"):
-        ops.find(set_state._torch_state, keys, None, torch.float32, [], 0)
+        ops.find(set_state._torch_state, keys, None, "float32", [], 0)
     assert len(table) == 5
 
 
