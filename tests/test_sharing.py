@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.frameworks import PLACES, address_of, module, need_place, place_name, sees_gpu, to_numpy
+from support.graphs import need_tensorflow
+from support.jit import need_jax
 from support.samples import random_keys, random_values, same_bytes
 
 from gpuhash import HashTable
@@ -102,6 +104,53 @@ def test_jax_without_64_bit_types_is_not_narrowed():
             table[keys]
     finally:
         jax.config.update("jax_enable_x64", True)
+
+
+def test_one_table_in_programs_of_all_frameworks(device):
+    """Compiled by PyTorch, jitted by JAX, traced by TensorFlow, and called from each as it is: all in turn."""
+    programs = need_jax(device)
+    tf, tensorflow_table, tf_device = need_tensorflow(device)
+    torch = module("torch")
+    if torch is None or (device != "cpu" and not sees_gpu("torch")):
+        pytest.skip("needs torch there")
+    table = HashTable("int64", "int64", default=0, device=device, name="everywhere")
+    host = np.arange(0, 300, 3)
+    keys = torch.from_numpy(host).to(device)
+    model: dict[int, int] = {}
+
+    def count(expected: object, got: object) -> None:
+        for key in host.tolist():
+            model[key] = model.get(key, 0) + 1
+        assert to_numpy(got).tolist() == to_numpy(expected).tolist() == [model[key] for key in host.tolist()]
+
+    with_torch = torch.compile(lambda keys: (table.insert_or_apply(keys, 1, "add"), table[keys])[1], fullgraph=True)
+    state = programs.ours.from_table(table)
+
+    def count_in_jax(state, keys):
+        state, _ = programs.ours.insert_or_apply(state, keys, keys * 0 + 1, "add")
+        return programs.ours.find(state, keys)
+
+    with_jax = programs.jax.jit(count_in_jax)
+    jax_keys = programs.put(host)
+    with tf.device(tf_device):
+        wrapped = tensorflow_table.wrap(table)
+        tf_keys = tf.identity(tf.constant(host))
+
+        @tf.function
+        def with_tensorflow():
+            with tf.control_dependencies([wrapped.insert_or_apply(tf_keys, tf.ones_like(tf_keys), "add")]):
+                return wrapped.lookup(tf_keys)
+
+    for _ in range(2):
+        count(with_torch(keys), table[keys])
+        state, (values, _) = with_jax(state, jax_keys)
+        count(values, table[keys])
+        with tf.device(tf_device):
+            count(with_tensorflow(), table[keys])
+        table.insert_or_apply(keys, 1, "add")
+        count(table[jax_keys], table[keys])
+    assert len(table) == len(model)
+    table.close()
 
 
 def test_pandas_series_are_arrays():

@@ -236,14 +236,13 @@ std::tuple<Tensor, Tensor> find(const Tensor& state, const Tensor& keys, const s
   FindOutput out{};
   out.values = values.mutable_data_ptr();
   out.found = static_cast<bool*>(found.mutable_data_ptr());
+  std::optional<Tensor> taken;  // until the work is enqueued
   if (fallback) {
-    const Tensor taken = call.take_values("defaults", *fallback);
-    out.fallback = taken.const_data_ptr();
-    out.fallback_per_key = !call.is_one_for_all(taken);
-    call.table().find(call.keys(), out, call.stream());
-  } else {
-    call.table().find(call.keys(), out, call.stream());
+    taken = call.take_values("defaults", *fallback);
+    out.fallback = taken->const_data_ptr();
+    out.fallback_per_key = !call.is_one_for_all(*taken);
   }
+  call.table().find(call.keys(), out, call.stream());
   return {std::move(values), std::move(found)};
 }
 

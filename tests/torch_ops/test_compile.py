@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -351,6 +352,15 @@ def test_lookups_in_control_flow(where):
     assert step(torch.tensor([1], device=where))[0].tolist() == [4]
 
 
+def test_changes_in_control_flow_are_refused(where):
+    """By PyTorch, for any op that writes to its arguments; and the table is as it was."""
+    table, keys = new_table(where), torch.arange(4, device=where)
+    run = compiled(lambda keys: torch.cond(keys.sum() > 4, lambda k: table.insert(k, 1.0), table.contains, (keys,)))
+    with pytest.raises(Exception, match=r"gpuhash::insert|mutat"):
+        run(keys)
+    assert len(table) == 0
+
+
 def test_reduce_overhead(where):
     """Calls are no part of CUDA graphs: each runs, and the table may grow."""
     table, plain = new_table(where, capacity=8), new_table(where)
@@ -573,6 +583,24 @@ assert any("names no compiler" in str(each.message) for each in caught), caught
 """
     environment = {**os.environ, "CXX": "/nonexistent", "GPUHASH_CACHE": "/nonexistent"}
     subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=300, env=environment)
+
+
+def test_the_benchmark(device):
+    """It checks all results before it measures."""
+    if device != "cpu" and not torch.cuda.is_available():
+        pytest.skip("torch sees no GPU")
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "benchmarks.torch_programs", "--device", device.partition(":")[0], "--quick"],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path[1:]])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for line in ("| find |", "| insert_or_assign |", "| keys + 1, compiled |", "| table.contains(keys), compiled |"):
+        assert line in done.stdout
 
 
 def test_importing_gpuhash_imports_no_torch():
