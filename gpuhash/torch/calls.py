@@ -80,7 +80,8 @@ def _number(number: Any, name: str, shape: Any, what: str, device: Any) -> Any:
     if not (isinstance(number, (bool, float)) or dtype.is_floating_point or dtype.is_complex):
         bounds = torch.iinfo(dtype)
         if number < bounds.min or number > bounds.max:
-            raise OverflowError(f"{number} is out of range for {what} of {name} ({bounds.min} to {bounds.max})")
+            # Without the number, which Dynamo may know by a symbol alone.
+            raise OverflowError(f"a number is out of range for {what} of {name} ({bounds.min} to {bounds.max})")
     return torch.full(shape, number, dtype=dtype, device=device)
 
 

@@ -522,6 +522,22 @@ def test_wrong_arguments_while_compiling(where, use, error, match):
     assert len(table) == 0
 
 
+def test_numbers_that_differ_from_call_to_call(where):
+    table = HashTable("int64", "int8", default=-1, device=where)
+    keys = torch.arange(3, device=where)
+    run = compiled(lambda keys, n: (table.insert_or_apply(keys, n, "replace"), table[keys], table.get(keys + 9, n))[1:])
+    for number in (1, 2, 3, 100, -128):
+        assert [part.tolist() for part in run(keys, number)] == [[number] * 3] * 2
+    for number in (128, -129):
+        with pytest.raises((OverflowError, torch._dynamo.exc.Unsupported), match="out of range"):
+            run(keys, number)
+    assert table[keys].tolist() == [-128] * 3
+    floats = new_table(where)
+    run = compiled(lambda keys, x: (floats.insert_or_assign(keys, x), floats[keys])[1])
+    for number in (0.5, 1.5, 2.5, 3):
+        assert run(keys, number).tolist() == [number] * 3
+
+
 def test_absent_keys_and_other_lengths_when_it_runs(where):
     table, keys = new_table(where), torch.arange(3, device=where)
     with pytest.raises(LookupError, match="3 of 3 keys are absent"):
