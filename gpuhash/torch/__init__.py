@@ -2,7 +2,7 @@
 
 Functions that ``torch.compile`` takes need nothing of this: calls of tables in them become these ops by themselves.
 ``TableModule`` is for models that are exported. The ops are compiled at first use, which takes about 6 seconds and a
-C++ compiler, and then come from a cache. PyTorch 2.11 or newer.
+C++ compiler, and then come from a cache. PyTorch 2.11 to 2.13.
 """
 
 from .library import ops
