@@ -235,6 +235,11 @@ def test_opcheck(where, op):
     torch.library.opcheck(getattr(ops, op.partition("-")[0]).default, arguments, **options)
 
 
+def test_ops_stay_out_of_cuda_graphs():
+    for name in {op.partition("-")[0] for op in OPS}:
+        assert torch.Tag.cudagraph_unsafe in getattr(ops, name).default.tags
+
+
 def test_ops_that_change_a_table_say_so():
     for name in ("insert", "insert_or_assign", "assign", "insert_or_apply", "erase"):
         assert getattr(ops, name).default._schema.is_mutable
