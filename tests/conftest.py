@@ -23,7 +23,7 @@ from support.frameworks import (
     platform_of,
     sees_gpu,
 )
-from support.gpu_record import write_record
+from support.gpu_record import is_whole, write_record
 
 settings.register_profile("gpuhash", derandomize=True, deadline=None, database=None)
 settings.load_profile("gpuhash")
@@ -33,8 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gpu-record", action="store_true", help="write tests/gpu_record.json when the run ends")
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    if config.getoption("--gpu-record"):
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    if config.getoption("--gpu-record") and is_whole(exitstatus):
         count = {outcome: len(terminalreporter.stats.get(outcome, [])) for outcome in ("passed", "failed", "skipped")}
         count["failed"] += len(terminalreporter.stats.get("error", []))
         write_record(count)

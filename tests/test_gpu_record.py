@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import warnings
 
 import pytest
-from support.gpu_record import FIELDS, NEW_FIELDS, RECORD, RUN_FIELDS, sources_digest, updated
+from support.gpu_record import FIELDS, NEW_FIELDS, RECORD, RUN_FIELDS, is_whole, sources_digest, updated
 
 
 def test_record_is_complete_and_has_no_failures(request):
@@ -74,3 +76,15 @@ def test_runs_on_other_devices_stand_beside_the_one_on_cuda():
     assert updated(again, run("cuda", 12, "changed"))["runs"] == []
     older = {name: value for name, value in run("cuda", 1).items() if name not in NEW_FIELDS}
     assert [each["device"] for each in updated(older, run("cuda:1", 2))["runs"]] == ["cuda:1"]
+
+
+def test_an_interrupted_run_is_no_record(tmp_path):
+    (tmp_path / "test_it.py").write_text("import os, signal\ndef test(): os.kill(os.getpid(), signal.SIGINT)\n")
+    interrupted = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)],
+        capture_output=True,
+        check=False,
+    )
+    assert not is_whole(interrupted.returncode)
+    assert is_whole(pytest.ExitCode.OK)
+    assert is_whole(pytest.ExitCode.TESTS_FAILED)

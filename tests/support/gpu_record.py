@@ -13,6 +13,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "tests" / "gpu_record.json"
 FOLDERS = ("cpp", "cuda", "gpuhash", "tests")
@@ -58,6 +60,11 @@ def describe_gpu() -> tuple[str | None, str | None]:
     lines = subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines()
     name, _, driver = lines[0].partition(",") if lines else ("", "", "")
     return name.strip() or None, driver.strip() or None
+
+
+def is_whole(exit_status: int) -> bool:
+    """Did all tests run? What was interrupted is no record."""
+    return exit_status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
 
 def requested_device() -> str:
