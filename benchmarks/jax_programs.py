@@ -8,10 +8,8 @@ import argparse
 import ctypes
 import importlib
 import os
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +23,7 @@ import numpy as np
 
 import gpuhash
 import gpuhash.jax as ours
-from benchmarks.timing import expect
+from benchmarks.timing import expect, milliseconds
 from gpuhash import _core
 from gpuhash.jax.build import op_library
 
@@ -34,20 +32,6 @@ LARGE = 1 << 20  # keys of a call beside the bare one
 EMPTY = "gpuhash_benchmark_nothing"
 
 Call = Callable[[], Any]
-
-
-def milliseconds(call: Call, settle: Call, rounds: int, repetitions: int) -> float:
-    """The median of the repetitions, of the mean of their rounds; the device is awaited at the end of each."""
-    times = []
-    for repetition in range(repetitions + 1):
-        settle()
-        start = time.perf_counter()
-        for _ in range(rounds):
-            call()
-        settle()
-        if repetition:  # the first warms up
-            times.append((time.perf_counter() - start) / rounds * 1e3)
-    return statistics.median(times)
 
 
 class Threaded:
@@ -60,7 +44,7 @@ class Threaded:
         self.state, self.result = self.function(self.state, *self.arrays)
         return self.result
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         jax.block_until_ready((self.state, self.result))
 
 
@@ -82,7 +66,7 @@ def compare_calls(device: str, place: Any, keys: int, rounds: int, repetitions: 
     table.reserve(64 * keys)
     len(table)
     outputs = (np.zeros(keys, np.int64), np.zeros(keys, bool))
-    (bare_keys, bare_values, values, found), settle = bare_arrays(device, host_keys, host_keys * 5, *outputs)
+    (bare_keys, bare_values, values, found), synchronize = bare_arrays(device, host_keys, host_keys * 5, *outputs)
     jax_keys, jax_values = jax.device_put(host_keys, place), jax.device_put(host_keys * 5, place)
     results = {}
     find = Threaded(jax.jit(ours.find), ours.from_table(table), jax_keys)
@@ -98,7 +82,7 @@ def compare_calls(device: str, place: Any, keys: int, rounds: int, repetitions: 
 
     for name, bare, program in (("find", bare_find, find), ("insert_or_assign", bare_insert, insert)):
         times = []
-        for call, wait in ((bare, settle), (program, program.settle)):
+        for call, wait in ((bare, synchronize), (program, program.synchronize)):
             len(table)  # so that no insertion has to ask for the size
             times.append(milliseconds(call, wait, rounds, repetitions))
         results[name] = (times[0], times[1])
@@ -135,7 +119,7 @@ def small_calls(device: str, place: Any, rounds: int, repetitions: int) -> dict[
     table[host] = host
     table.reserve(1 << 20)
     keys = jax.device_put(host, place)
-    (bare_keys, found), settle = bare_arrays(device, host, np.zeros(SMALL, bool))
+    (bare_keys, found), synchronize = bare_arrays(device, host, np.zeros(SMALL, bool))
     token = jax.device_put(np.zeros(6, np.uint32), place)
     with tempfile.TemporaryDirectory() as folder:
         empty = Threaded(empty_call(Path(folder)), token, keys)
@@ -145,11 +129,11 @@ def small_calls(device: str, place: Any, rounds: int, repetitions: int) -> dict[
         ten = Threaded(jax.jit(_ten_times), ours.from_table(table), keys)
         return {
             "table.contains(keys, out=)": 1e3
-            * milliseconds(lambda: table.contains(bare_keys, out=found), settle, rounds, repetitions),
-            "program of an empty custom call": 1e3 * milliseconds(empty, empty.settle, rounds, repetitions),
-            "program of one contains": 1e3 * milliseconds(contains, contains.settle, rounds, repetitions),
-            "contains, eager": 1e3 * milliseconds(eager, eager.settle, rounds, repetitions),
-            "each of ten in one program": 1e2 * milliseconds(ten, ten.settle, rounds, repetitions),
+            * milliseconds(lambda: table.contains(bare_keys, out=found), synchronize, rounds, repetitions),
+            "program of an empty custom call": 1e3 * milliseconds(empty, empty.synchronize, rounds, repetitions),
+            "program of one contains": 1e3 * milliseconds(contains, contains.synchronize, rounds, repetitions),
+            "contains, eager": 1e3 * milliseconds(eager, eager.synchronize, rounds, repetitions),
+            "each of ten in one program": 1e2 * milliseconds(ten, ten.synchronize, rounds, repetitions),
         }
 
 

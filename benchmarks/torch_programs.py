@@ -5,16 +5,14 @@
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 import gpuhash
-from benchmarks.timing import expect
+from benchmarks.timing import expect, milliseconds_in_turns
 
 SMALL = 16  # keys of a call whose cost is measured
 LARGE = 1 << 20  # keys of a call beside the bare one
@@ -24,24 +22,6 @@ Call = Callable[[], Any]
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
     return torch.compile(function, fullgraph=True, dynamic=False, **options)
-
-
-def milliseconds(
-    calls: dict[str, Call], prepare: Call, settle: Call, rounds: int, repetitions: int
-) -> dict[str, float]:
-    """Of each call the median of its repetitions; the calls take turns, and the device is awaited after each turn."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for repetition in range(repetitions + 1):
-        for name, call in calls.items():
-            prepare()
-            settle()
-            start = time.perf_counter()
-            for _ in range(rounds):
-                call()
-            settle()
-            if repetition:  # the first warms up
-                times[name].append((time.perf_counter() - start) / rounds * 1e3)
-    return {name: statistics.median(each) for name, each in times.items()}
 
 
 def filled(device: str, keys: int, reserved: int) -> tuple[gpuhash.HashTable, torch.Tensor]:
@@ -54,7 +34,9 @@ def filled(device: str, keys: int, reserved: int) -> tuple[gpuhash.HashTable, to
     return table, stored[torch.randperm(2 * keys, device=device)[:keys]].contiguous()
 
 
-def compare_calls(device: str, keys: int, settle: Call, rounds: int, repetitions: int) -> dict[str, dict[str, float]]:
+def compare_calls(
+    device: str, keys: int, synchronize: Call, rounds: int, repetitions: int
+) -> dict[str, dict[str, float]]:
     """Milliseconds of the bare and the compiled call, by call."""
     # Insertions never have to ask for the size: they are counted from the last time that somebody has.
     table, batch = filled(device, keys, (rounds + 4) * keys)
@@ -71,10 +53,13 @@ def compare_calls(device: str, keys: int, settle: Call, rounds: int, repetitions
             "compiled": lambda: insert(table, batch, values),
         },
     }
-    return {name: milliseconds(pair, lambda: len(table), settle, rounds, repetitions) for name, pair in pairs.items()}
+    return {
+        name: milliseconds_in_turns(pair, lambda: len(table), synchronize, rounds, repetitions)
+        for name, pair in pairs.items()
+    }
 
 
-def small_calls(device: str, settle: Call, rounds: int, repetitions: int) -> dict[str, float]:
+def small_calls(device: str, synchronize: Call, rounds: int, repetitions: int) -> dict[str, float]:
     """Microseconds of calls on 16 keys."""
     table, keys = filled(device, SMALL, 1 << 20)
 
@@ -94,7 +79,7 @@ def small_calls(device: str, settle: Call, rounds: int, repetitions: int) -> dic
         "table.insert_or_assign(keys, keys), compiled": lambda: assign(table, keys),
         "ten of contains, compiled": lambda: all_ten(table, keys),
     }
-    times = milliseconds(calls, lambda: len(table), settle, rounds, repetitions)
+    times = milliseconds_in_turns(calls, lambda: len(table), synchronize, rounds, repetitions)
     return {name: each * 1e3 for name, each in times.items()}
 
 
@@ -107,14 +92,14 @@ def main(arguments: list[str] | None = None) -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         print("--device cuda needs a GPU that PyTorch can use", file=sys.stderr)
         return 2
-    settle: Call = torch.cuda.synchronize if options.device == "cuda" else int
+    synchronize: Call = torch.cuda.synchronize if options.device == "cuda" else int
     keys, repetitions = (1 << 14, 3) if options.quick else (LARGE, 31)
     print(f"| call on {keys} keys | bare, ms | compiled, ms | ratio |\n|---|---|---|---|")
-    for name, times in compare_calls(options.device, keys, settle, 10, repetitions).items():
+    for name, times in compare_calls(options.device, keys, synchronize, 10, repetitions).items():
         bare, program = times["bare"], times["compiled"]
         print(f"| {name} | {bare:.3f} | {program:.3f} | {program / bare:.3f} |")
     print(f"\n| call on {SMALL} keys | us |\n|---|---|")
-    for name, time_us in small_calls(options.device, settle, 20 if options.quick else 200, repetitions).items():
+    for name, time_us in small_calls(options.device, synchronize, 20 if options.quick else 200, repetitions).items():
         print(f"| {name} | {time_us:.2f} |")
     return 0
 

@@ -14,7 +14,7 @@ from .dtypes import is_integer, numpy_dtype, storage_dtype, to_python
 from .keyed_table import KeyedTable
 from .options import Options
 
-_OPS = ("add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor")
+APPLY_OPS = ("add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor")
 
 
 class Operations(KeyedTable):
@@ -164,8 +164,8 @@ class Operations(KeyedTable):
             return self._insert(keys, values, "keep", out)
         if name == "replace":
             return self._insert(keys, values, "assign", out)
-        if name not in _OPS:
-            raise ValueError(f"op={op!r} is not known: give one of {', '.join(_OPS)}, keep, replace")
+        if name not in APPLY_OPS:
+            raise ValueError(f"op={op!r} is not known: give one of {', '.join(APPLY_OPS)}, keep, replace")
         dtype = self._value_dtype
         if name.startswith("bit_") and not (is_integer(dtype) or dtype == "bool"):
             raise TypeError(f"{op} combines bits of integers, and the table has values of {dtype}")

@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include <gpuhash/names.hpp>
 #include "bindings/array.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/buffer.hpp"
 #include "bindings/context.hpp"
-#include "bindings/names.hpp"
 #include "core/constants.hpp"
 
 /// Methods take what they need from Python, check what would otherwise read or write beyond an array, and drop the GIL

@@ -4,7 +4,9 @@ The handlers are compiled against the jaxlib that is installed when this package
 takes about 15 seconds and a C++ compiler, and then come from a cache. JAX 0.6 or newer.
 """
 
-from .factorization import Factorized, factorize, isin, unique
+from gpuhash.factorization import Factorized
+
+from .factorization import factorize, isin, unique
 from .operations import contains, erase, find, insert, insert_or_apply, insert_or_assign, rows, size
 from .state import State, from_table, from_tables
 

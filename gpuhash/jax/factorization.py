@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import namedtuple
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.ffi
@@ -15,16 +14,10 @@ import numpy as np
 from gpuhash.arguments import axis_of, count_of
 from gpuhash.arrays import Shape, framework_of
 from gpuhash.dtypes import ITEMSIZES, MAX_KEY_BYTES
+from gpuhash.factorization import RESULT_TYPES, Factorized
 
 from .arrays import read_wide, struct, wide_struct
 from .library import target
-
-
-class Factorized(NamedTuple):
-    """What ``factorize`` gives."""
-
-    codes: Any
-    uniques: Any
 
 
 def unique(
@@ -89,7 +82,7 @@ def unique(
         results["inverse"] = outputs["inverse"].reshape(array.shape if axis is None else array.shape[:1])
     if return_counts:
         results["counts"] = _filled(outputs["counts"], found, 0)
-    return results["values"] if len(results) == 1 else _result_type(*results)(**results)
+    return results["values"] if len(results) == 1 else RESULT_TYPES[tuple(results)[1:]](**results)
 
 
 def factorize(keys: Any, *, size: int | None = None, fill_value: Any = None, axis: int | None = None) -> Factorized:
@@ -204,8 +197,3 @@ def _filled(values: Any, found: Any, fill: Any) -> Any:
     known = (jnp.arange(len(values)) < found).reshape(-1, *(1,) * (values.ndim - 1))
     rest = values[:1] if fill is None else jnp.asarray(fill, dtype=values.dtype)
     return jnp.where(known, values, rest)
-
-
-@functools.cache
-def _result_type(*names: str) -> Any:
-    return namedtuple("UniqueResult", names)

@@ -15,12 +15,11 @@ import numpy as np
 
 from gpuhash.arrays import Shape
 from gpuhash.dtypes import numpy_dtype, storage_dtype
+from gpuhash.operations import APPLY_OPS
 
 from .arrays import batch_shape, need_dtype, read_wide, struct, to_array, wide_struct
 from .library import TOKEN_WORDS, target
 from .state import Kind, State, give, take
-
-_OPS = ("add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor")
 
 
 @dataclass(frozen=True)
@@ -278,8 +277,8 @@ def insert_or_apply(state: State, keys: Any, values: Any, op: str = "add") -> tu
     is ``insert`` and "replace" ``insert_or_assign``. Otherwise as ``insert``.
     """
     how = {"keep": "keep", "replace": "assign"}.get(op, op)
-    if how not in ("keep", "assign", *_OPS):
-        raise ValueError(f"op={op!r} was given, expected one of {', '.join((*_OPS, 'keep', 'replace'))}")
+    if how not in ("keep", "assign", *APPLY_OPS):
+        raise ValueError(f"op={op!r} was given, expected one of {', '.join((*APPLY_OPS, 'keep', 'replace'))}")
     return _insert(state, keys, values, "insert_or_apply", how)
 
 

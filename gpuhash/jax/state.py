@@ -248,7 +248,7 @@ def _begin(table: Any) -> tuple[Kind, np.ndarray[Any, Any]]:
     token = np.empty(TOKEN_WORDS, np.uint32)
     begin(handle, token.ctypes.data)
     _faces[handle] = table
-    default = getattr(table, "_default", None)
+    default = table._default if isinstance(table, HashTable) else None
     kind = Kind(
         key_dtype=table._key_dtype,
         key_shape=table._key_shape,

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include <gpuhash/names.hpp>
 #include <gpuhash/table.hpp>
 #include "call.h"
 #include "state.h"
@@ -131,15 +132,6 @@ auto bind_erase() {
   return bind_keys<P>();
 }
 
-struct NamedOp {
-  std::string_view name;
-  ApplyOp op;
-};
-
-constexpr NamedOp kOps[] = {{"add", ApplyOp::kAdd},       {"multiply", ApplyOp::kMultiply}, {"min", ApplyOp::kMin},
-                            {"max", ApplyOp::kMax},       {"bit_and", ApplyOp::kBitAnd},    {"bit_or", ApplyOp::kBitOr},
-                            {"bit_xor", ApplyOp::kBitXor}};
-
 /// `how`: "keep", "assign", or an operation's name.
 /// values  // [n, *value_shape], or one value for all keys; no elements for a set
 ffi::Error insert(Place place, Handles handles, std::string_view how, bool broadcast, Operand token, Operand keys,
@@ -159,15 +151,10 @@ ffi::Error insert(Place place, Handles handles, std::string_view how, bool broad
     }
     check_array(*inserted, "marks of inserted keys", DType::kBool, batch.count);
     auto* const mask = static_cast<bool*>(inserted->untyped_data());
-    if (how == "keep" || how == "assign") {
-      table.insert(batch, given, how == "keep" ? InsertMode::kKeep : InsertMode::kAssign, mask, place.stream);
-    } else {
-      std::optional<ApplyOp> op;
-      for (const NamedOp& known : kOps)
-        if (known.name == how) op = known.op;
-      if (!op) throw ShapeError("there is no operation '" + std::string(how) + "'");
-      table.apply(batch, given, *op, mask, place.stream);
-    }
+    if (const std::optional<InsertMode> mode = find_named(kInsertModes, how))
+      table.insert(batch, given, *mode, mask, place.stream);
+    else
+      table.apply(batch, given, named(kApplyOps, how), mask, place.stream);
     use.finish();
   });
 }

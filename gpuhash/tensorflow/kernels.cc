@@ -1,5 +1,4 @@
 // The kernels, the same for CPU and GPU: all that differs is the stream and the memory that they hand down.
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -8,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <gpuhash/names.hpp>
 #include <gpuhash/registry.hpp>
 #include <gpuhash/tensor_store.hpp>
 #include "context.h"
@@ -359,10 +359,9 @@ absl::Status rows(OpKernelContext* ctx) {
 class InsertOrApply final : public OpKernel {
  public:
   explicit InsertOrApply(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    static constexpr const char* kNames[] = {"add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor"};
     std::string op;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("op", &op));
-    op_ = static_cast<ApplyOp>(std::find(std::begin(kNames), std::end(kNames), op) - std::begin(kNames));
+    op_ = *find_named(kApplyOps, op);  // the attribute takes no other names
   }
   void Compute(OpKernelContext* ctx) override {
     Interface held;

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from gpuhash.operations import APPLY_OPS
+
 _ops: Any = torch.ops.gpuhash
-_OPS = ("add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor")
 
 
 def _text(dtype: Any) -> str:
@@ -154,8 +155,8 @@ def insert_or_apply(table: Any, keys: Any, values: Any, op: str) -> Any:
     if name == "replace":
         return insert_or_assign(table, keys, values)
     dtype = table._value_dtype
-    if name not in _OPS:
-        raise ValueError(f"op={op!r} is not known: give one of {', '.join(_OPS)}, keep, replace")
+    if name not in APPLY_OPS:
+        raise ValueError(f"op={op!r} is not known: give one of {', '.join(APPLY_OPS)}, keep, replace")
     if name.startswith("bit_") and not ("int" in dtype or dtype == "bool"):
         raise TypeError(f"{op} combines bits of integers, and the table has values of {dtype}")
     if name in ("min", "max") and dtype.startswith("complex"):

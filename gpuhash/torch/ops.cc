@@ -25,6 +25,7 @@
 #include <gpuhash/error.hpp>
 #include <gpuhash/factorization.hpp>
 #include <gpuhash/handles.hpp>
+#include <gpuhash/names.hpp>
 #include <gpuhash/platform.hpp>
 #include <gpuhash/registry.hpp>
 #include <gpuhash/table.hpp>
@@ -330,23 +331,13 @@ void assign(const Tensor& state, const Tensor& keys, const Tensor& values, std::
   });
 }
 
-ApplyOp op_of(std::string_view given) {
-  constexpr std::pair<std::string_view, ApplyOp> kNames[] = {
-      {"add", ApplyOp::kAdd},        {"multiply", ApplyOp::kMultiply}, {"min", ApplyOp::kMin},
-      {"max", ApplyOp::kMax},        {"bit_and", ApplyOp::kBitAnd},    {"bit_or", ApplyOp::kBitOr},
-      {"bit_xor", ApplyOp::kBitXor},
-  };
-  for (const auto& [name, op] : kNames)
-    if (name == given) return op;
-  throw std::invalid_argument("op=\"" + std::string(given) + "\" is not known");
-}
-
 Tensor insert_or_apply(const Tensor& state, const Tensor& keys, const Tensor& values, std::string_view op,
                        std::int64_t key_dims, std::int64_t) {
   Call call(state, keys, key_dims);
   Tensor inserted = call.new_mask();
   with_values(call, values, [&](const ValueBatch& batch) {
-    call.table().apply(call.keys(), batch, op_of(op), static_cast<bool*>(inserted.mutable_data_ptr()), call.stream());
+    call.table().apply(call.keys(), batch, named(kApplyOps, op), static_cast<bool*>(inserted.mutable_data_ptr()),
+                       call.stream());
   });
   return inserted;
 }

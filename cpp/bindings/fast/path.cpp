@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "bindings/names.hpp"
+#include <gpuhash/names.hpp>
 #include "core/constants.hpp"
 #include "shared/arithmetic.hpp"
 

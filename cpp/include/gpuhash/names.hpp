@@ -11,8 +11,8 @@
 
 #include <gpuhash/batches.hpp>
 
-/// Operations and insert modes by the names that Python has for them.
-namespace gpuhash::bindings {
+/// Operations and insert modes by the names that Python and all frameworks' ops have for them.
+namespace gpuhash {
 
 template <class Choice, std::size_t kCount>
 using Names = std::array<std::pair<std::string_view, Choice>, kCount>;
@@ -32,7 +32,7 @@ template <class Choice, std::size_t kCount>
 std::optional<Choice> find_named(const Names<Choice, kCount>& names, std::string_view given) {
   const auto same = [](char a, char b) { return a == b || (a == '_' && b == '-'); };
   for (const auto& [name, choice] : names)
-    if (std::ranges::equal(name, given, same)) return choice;
+    if (std::equal(name.begin(), name.end(), given.begin(), given.end(), same)) return choice;
   return std::nullopt;
 }
 
@@ -45,4 +45,4 @@ Choice named(const Names<Choice, kCount>& names, std::string_view given) {
   throw std::invalid_argument("\"" + std::string(given) + "\" was given, expected one of " + expected);
 }
 
-}  // namespace gpuhash::bindings
+}  // namespace gpuhash
