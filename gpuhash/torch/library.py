@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,21 @@ def _values(keys: Any, dtype: str, value_shape: Any, key_dims: int) -> Any:
     return keys.new_empty([*_batch(keys, key_dims), *value_shape], dtype=getattr(torch, dtype))
 
 
+def _new_size(op: str) -> Any:
+    """A size that only the op's call tells. What depends on it stays out of CUDA graphs: PyTorch would record one for
+    each size, and fail, as it would pass the tuple that the size came with into them.
+
+    That is a setting of the thread that compiles, which is the one that traces. Its module is there by then.
+    """
+    config: Any = sys.modules.get("torch._inductor.config")
+    name = f"gpuhash::{op}"
+    if config is not None and name not in config.cudagraph_unsafe_unbacked_ops:
+        config.cudagraph_unsafe_unbacked_ops = [*config.cudagraph_unsafe_unbacked_ops, name]
+    return torch.library.get_ctx().new_dynamic_size()
+
+
 def _unique(keys: Any, rows: bool, _: bool, return_index: bool, return_inverse: bool, return_counts: bool) -> Any:
-    count = torch.library.get_ctx().new_dynamic_size()
+    count = _new_size("unique")
     batch, item = (keys.shape[:1], keys.shape[1:]) if rows else (keys.shape, ())
     return (
         keys.new_empty([count, *item]),
@@ -47,7 +61,7 @@ _FAKE_KERNELS = {
     "find_all": lambda state, keys, *kind: _values(keys, *kind),
     "contains": lambda state, keys, key_dims: _mask(keys, key_dims),
     "rows": lambda state, keys, key_dims: keys.new_empty(_batch(keys, key_dims), dtype=torch.int64),
-    "size": lambda state: torch.library.get_ctx().new_dynamic_size(),
+    "size": lambda state: _new_size("size"),
     "insert": lambda state, keys, values, key_dims, value_dims: _mask(keys, key_dims),
     "insert_or_assign": lambda state, keys, values, key_dims, value_dims: _mask(keys, key_dims),
     "assign": lambda state, keys, values, key_dims, value_dims: None,

@@ -171,8 +171,10 @@ def expected_lines() -> list[str]:
 
 
 def run_elsewhere(where: str, path: Path, compiled: bool) -> list[str]:
-    command = [sys.executable, "-P", "-c", PROGRAM, where, str(path), str(compiled)]
-    return subprocess.run(command, check=True, timeout=300, capture_output=True, text=True).stdout.splitlines()
+    command = [sys.executable, "-P", "-X", "faulthandler", "-c", PROGRAM, where, str(path), str(compiled)]
+    ran = subprocess.run(command, check=False, timeout=300, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout.splitlines()
 
 
 def test_in_another_process(on_device, tmp_path):
