@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import importlib
 import os
 import sys
@@ -29,6 +30,7 @@ from gpuhash.jax.build import op_library
 
 SMALL = 16  # keys of a call whose cost is measured
 LARGE = 1 << 20  # keys of a call beside the bare one
+IN_A_ROW = 10  # calls in one program
 EMPTY = "gpuhash_benchmark_nothing"
 
 Call = Callable[[], Any]
@@ -56,36 +58,65 @@ def bare_arrays(device: str, *hosts: np.ndarray) -> tuple[list[Any], Call]:
     return [torch.from_numpy(host.copy()).to(device) for host in hosts], torch.cuda.synchronize
 
 
+def in_a_row(call: Any) -> Any:
+    """A function that makes a call for each of several batches of arrays."""
+
+    def run(state: Any, batches: Any) -> Any:
+        results = []
+        for arrays in batches:
+            state, result = call(state, *arrays)
+            results.append(result)
+        return state, results
+
+    return run
+
+
 def compare_calls(device: str, place: Any, keys: int, rounds: int, repetitions: int) -> dict[str, tuple[float, float]]:
-    """Milliseconds of the bare call and of the compiled one, by call."""
+    """Milliseconds of the bare call and of the compiled one, by call; of one in a program, and of each of IN_A_ROW."""
     rng = np.random.default_rng(1)
     stored = rng.permutation(4 * keys)
-    host_keys = rng.permutation(stored[: 2 * keys])[:keys]
+    batches = [rng.permutation(stored[: 2 * keys])[:keys] for _ in range(IN_A_ROW)]
     table = gpuhash.HashTable("int64", "int64", device=device, default=-1)
     table[stored[: 2 * keys]] = stored[: 2 * keys] * 3
     table.reserve(64 * keys)
     len(table)
     outputs = (np.zeros(keys, np.int64), np.zeros(keys, bool))
-    (bare_keys, bare_values, values, found), synchronize = bare_arrays(device, host_keys, host_keys * 5, *outputs)
-    jax_keys, jax_values = jax.device_put(host_keys, place), jax.device_put(host_keys * 5, place)
+    (bare_values, values, found, *bare_keys), synchronize = bare_arrays(device, batches[0] * 5, *outputs, *batches)
+    jax_keys, jax_values = [jax.device_put(batch, place) for batch in batches], jax.device_put(batches[0] * 5, place)
     results = {}
-    find = Threaded(jax.jit(ours.find), ours.from_table(table), jax_keys)
-    expect(np.array_equal(np.asarray(find()[0]), host_keys * 3), "values found by a program")
-    insert = Threaded(jax.jit(ours.insert_or_assign), ours.from_table(table), jax_keys, jax_values)
+    finds = Threaded(jax.jit(in_a_row(ours.find)), ours.from_table(table), [(batch,) for batch in jax_keys])
+    for (got, _), batch in zip(finds(), batches, strict=True):
+        expect(np.array_equal(np.asarray(got), batch * 3), "values found by a program")
+    find = Threaded(jax.jit(ours.find), ours.from_table(table), jax_keys[0])
+    pairs = [(batch, jax_values) for batch in jax_keys]
+    inserts = Threaded(jax.jit(in_a_row(ours.insert_or_assign)), ours.from_table(table), pairs)
+    insert = Threaded(jax.jit(ours.insert_or_assign), ours.from_table(table), *pairs[0])
     expect(not np.asarray(insert()).any(), "present keys are not new to a program")
 
-    def bare_find() -> None:
-        table.find(bare_keys, out=(values, found))
+    def bare_find(batch: Any) -> None:
+        table.find(batch, out=(values, found))
 
-    def bare_insert() -> None:
-        table.insert_or_assign(bare_keys, bare_values, out=found)
+    def bare_insert(batch: Any) -> None:
+        table.insert_or_assign(batch, bare_values, out=found)
 
-    for name, bare, program in (("find", bare_find, find), ("insert_or_assign", bare_insert, insert)):
-        times = []
-        for call, wait in ((bare, synchronize), (program, program.synchronize)):
-            len(table)  # so that no insertion has to ask for the size
-            times.append(milliseconds(call, wait, rounds, repetitions))
-        results[name] = (times[0], times[1])
+    for name, bare, one, several in (
+        ("find", bare_find, find, finds),
+        ("insert_or_assign", bare_insert, insert, inserts),
+    ):
+
+        def bare_in_a_row(bare: Any = bare) -> None:
+            for batch in bare_keys:
+                bare(batch)
+
+        for count, bare_calls, program in (
+            (1, functools.partial(bare, bare_keys[0]), one),
+            (IN_A_ROW, bare_in_a_row, several),
+        ):
+            times = []
+            for call, wait in ((bare_calls, synchronize), (program, program.synchronize)):
+                len(table)  # so that no insertion has to ask for the size
+                times.append(milliseconds(call, wait, max(1, rounds // count), repetitions) / count)
+            results[name if count == 1 else f"{name}, each of {count} in a row"] = (times[0], times[1])
     return results
 
 
@@ -127,6 +158,9 @@ def small_calls(device: str, place: Any, rounds: int, repetitions: int) -> dict[
         expect(np.asarray(contains()).all(), "present keys are found by a program")
         eager = Threaded(ours.contains, ours.from_table(table), keys)
         ten = Threaded(jax.jit(_ten_times), ours.from_table(table), keys)
+        fixed = gpuhash.HashTable("int64", "int64", device=device, default=-1)
+        fixed[host] = host
+        recorded = Threaded(jax.jit(_ten_times, donate_argnums=0), ours.from_table(fixed, fixed=True), keys)
         return {
             "table.contains(keys, out=)": 1e3
             * milliseconds(lambda: table.contains(bare_keys, out=found), synchronize, rounds, repetitions),
@@ -134,6 +168,7 @@ def small_calls(device: str, place: Any, rounds: int, repetitions: int) -> dict[
             "program of one contains": 1e3 * milliseconds(contains, contains.synchronize, rounds, repetitions),
             "contains, eager": 1e3 * milliseconds(eager, eager.synchronize, rounds, repetitions),
             "each of ten in one program": 1e2 * milliseconds(ten, ten.synchronize, rounds, repetitions),
+            "likewise, on a fixed table": 1e2 * milliseconds(recorded, recorded.synchronize, rounds, repetitions),
         }
 
 

@@ -16,6 +16,7 @@ from benchmarks.timing import expect, milliseconds_in_turns
 
 SMALL = 16  # keys of a call whose cost is measured
 LARGE = 1 << 20  # keys of a call beside the bare one
+IN_A_ROW = 10  # calls in one function
 
 Call = Callable[[], Any]
 
@@ -37,14 +38,25 @@ def filled(device: str, keys: int, reserved: int) -> tuple[gpuhash.HashTable, to
 def compare_calls(
     device: str, keys: int, synchronize: Call, rounds: int, repetitions: int
 ) -> dict[str, dict[str, float]]:
-    """Milliseconds of the bare and the compiled call, by call."""
+    """Milliseconds of the bare and the compiled call, by call; of one in a function, and of each of IN_A_ROW."""
     # Insertions never have to ask for the size: they are counted from the last time that somebody has.
-    table, batch = filled(device, keys, (rounds + 4) * keys)
+    table, batch = filled(device, keys, (rounds + IN_A_ROW + 4) * keys)
+    batches = [batch[torch.randperm(keys, device=device)].contiguous() for _ in range(IN_A_ROW)]
     values = batch * 3
+
+    def finds(table: Any, batches: Any) -> Any:
+        return [table.find(keys) for keys in batches]
+
+    def inserts(table: Any, batches: Any, values: Any) -> Any:
+        return [table.insert_or_assign(keys, values) for keys in batches]
+
     find = compiled(lambda table, keys: table.find(keys))
     insert = compiled(lambda table, keys, values: table.insert_or_assign(keys, values))
+    compiled_finds, compiled_inserts = compiled(finds), compiled(inserts)
     got, found = find(table, batch)
     expect(torch.equal(got, values) and found.all(), "values found by a compiled function")
+    for (got, _), keys_of_it in zip(compiled_finds(table, batches), batches, strict=True):
+        expect(torch.equal(got, keys_of_it * 3), "values found by a compiled function")
     expect(not insert(table, batch, values).any(), "present keys are not new to a compiled function")
     pairs: dict[str, dict[str, Call]] = {
         "find": {"bare": lambda: table.find(batch), "compiled": lambda: find(table, batch)},
@@ -53,10 +65,21 @@ def compare_calls(
             "compiled": lambda: insert(table, batch, values),
         },
     }
-    return {
-        name: milliseconds_in_turns(pair, lambda: len(table), synchronize, rounds, repetitions)
-        for name, pair in pairs.items()
+    rows = {
+        "find": {"bare": lambda: finds(table, batches), "compiled": lambda: compiled_finds(table, batches)},
+        "insert_or_assign": {
+            "bare": lambda: inserts(table, batches, values),
+            "compiled": lambda: compiled_inserts(table, batches, values),
+        },
     }
+    results = {}
+    for name in pairs:
+        results[name] = milliseconds_in_turns(pairs[name], lambda: len(table), synchronize, rounds, repetitions)
+        times = milliseconds_in_turns(
+            rows[name], lambda: len(table), synchronize, max(1, rounds // IN_A_ROW), repetitions
+        )
+        results[f"{name}, each of {IN_A_ROW} in a row"] = {way: time / IN_A_ROW for way, time in times.items()}
+    return results
 
 
 def small_calls(device: str, synchronize: Call, rounds: int, repetitions: int) -> dict[str, float]:
