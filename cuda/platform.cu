@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <map>
 #include <memory>
@@ -18,9 +19,12 @@
 #include "cuda/executor.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/memory_pool.hpp"
+#include "shared/advance_chain.hpp"
 
 namespace gpuhash::cuda {
 namespace {
+
+__global__ void advance_one_chain(ChainStep step) { advance_chain(step); }
 
 class CudaFence final : public Fence {
  public:
@@ -135,6 +139,17 @@ class CudaContext final : public DeviceContext {
   bool is_capturing(Stream stream) override {
     const DeviceGuard guard(device().index);
     return cuda::is_capturing(stream);
+  }
+  std::shared_ptr<void> make_mailbox(std::size_t bytes) override {
+    const DeviceGuard guard(device().index);
+    void* memory = nullptr;
+    check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "allocating pinned host memory");
+    std::memset(memory, 0, bytes);
+    return {memory, [](void* made) { (void)cudaFreeHost(made); }};
+  }
+  void advance(const ChainStep& step, Stream stream) override {
+    const DeviceGuard guard(device().index);
+    launch("advancing a chain of calls", advance_one_chain, 1, 1, stream, step);
   }
   const Executors& executors() const override {
     static const Executors all = Executors::of<CudaAlgorithms>();

@@ -317,6 +317,12 @@ void bind_table(py::module_& module) {
             return table.rehash(slots, compact_rows, to_stream(table.context(), stream_address));
           },
           py::arg("slots"), py::arg("compact_rows"), stream, unlocked())
+      .def(
+          "fix_in_place",
+          [](Table& table, std::uintptr_t stream_address) {
+            return table.fix_in_place(to_stream(table.context(), stream_address));
+          },
+          stream, unlocked())
       .def("export_items", &export_items, keys, py::arg("values"), py::arg("rows"), stream)
       .def("row_storage", &row_storage, stream)
       .def("overlaps_rows", &overlaps_rows, py::arg("array"))

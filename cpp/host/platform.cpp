@@ -11,6 +11,7 @@
 #include "core/interruption.hpp"
 #include "core/thread_pool.hpp"
 #include "host/executor.hpp"
+#include "shared/advance_chain.hpp"
 
 namespace gpuhash {
 namespace {
@@ -75,6 +76,8 @@ class HostContext final : public DeviceContext {
   std::uint64_t stream_id(Stream) override { return 0; }
   Stream own_stream() override { return nullptr; }
   bool is_capturing(Stream) override { return false; }
+  std::shared_ptr<void> make_mailbox(std::size_t bytes) override { return std::shared_ptr<char[]>(new char[bytes]()); }
+  void advance(const ChainStep& step, Stream) override { advance_chain(step); }
   const Executors& executors() const override {
     static const Executors all = Executors::of<host::HostAlgorithms>();
     return all;

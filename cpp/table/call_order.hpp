@@ -30,6 +30,8 @@ class CallOrder {
   [[nodiscard]] std::unique_lock<ForkSafeMutex> lock() const { return std::unique_lock(mutex_); }
   /// A CUDA graph may be replayed on the table's memory. To be asked under the lock.
   bool captured() const { return captured_; }
+  /// Somebody will capture one without asking. Likewise.
+  void expect_capture() { captured_ = true; }
 
  private:
   DeviceContext& context_;

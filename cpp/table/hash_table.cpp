@@ -159,6 +159,7 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
     }
   }
   if (size + added > current_limit() && !room.unchecked) {
+    need_movable(size + added);
     room.plan = nullptr;  // gives its memory back first
     rebuild(growth().grown_for(size + added, slots), false, control, stream);
     room.plan = make_plan();
@@ -403,11 +404,11 @@ void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values
 /// As prepare_room(), for an insertion that runs whenever the captured graph is replayed.
 template <class Key, class Value>
 void HashTable<Key, Value>::prepare_captured(const KeyBatch& keys) {
-  if (size_bound_ + keys.count > current_limit())
+  if (size_bound_ + keys.count > current_limit() && !fixed_)
     throw ShapeError("a batch of " + std::to_string(keys.count) +
                      " keys may not fit, and a table cannot grow while a " +
                      "CUDA graph is captured; call reserve() and len() before the capture");
-  expect(size_bound_ + keys.count);
+  expect(std::min(size_bound_ + keys.count, current_limit()));
   replays_insert_ = true;
   // When it is replayed: keys may have been erased before, or have been taken out again for want of a row.
   storage_.set_may_have_erased(true);
@@ -443,19 +444,44 @@ void HashTable<Key, Value>::reserve(std::int64_t keys, Stream stream) {
   if (keys < 0) throw ShapeError("reserve takes a number of keys, not " + std::to_string(keys));
   const Turn turn(order_, stream);
   const Control control = refresh(stream);
-  if (keys > current_limit()) rebuild(std::max(growth().slots_for(keys), storage_.capacity()), false, control, stream);
+  if (keys <= current_limit()) return;
+  need_movable(keys);
+  rebuild(std::max(growth().slots_for(keys), storage_.capacity()), false, control, stream);
 }
 
 template <class Key, class Value>
 void HashTable<Key, Value>::rehash(std::int64_t slots, bool compact_rows, Stream stream) {
   if (slots < 0) throw ShapeError("rehash takes a number of slots, not " + std::to_string(slots));
   const Turn turn(order_, stream);
+  if (fixed_)
+    throw ShapeError(
+        "rehash was asked of a table whose memory compiled programs hold, so that it stays where it is: rehash a copy");
   const Control control = refresh(stream);
   const std::int64_t needed = growth().slots_for(static_cast<std::int64_t>(control.size));
   if (options_.max_capacity && slots > *options_.max_capacity)
     throw ShapeError("rehash to " + std::to_string(slots) + " slots was asked of a table whose max_capacity is " +
                      std::to_string(*options_.max_capacity));
   rebuild(std::max(slots, needed), compact_rows, control, stream);
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::fix_in_place(Stream stream) {
+  const Turn turn(order_, stream);
+  maintain(refresh(stream), stream);  // for the last time
+  fixed_ = true;
+  worn_ = false;
+  order_.expect_capture();
+  storage_.set_may_have_erased(true);
+}
+
+/// TableFullError where the table would have to be rebuilt for so many keys, and may not.
+template <class Key, class Value>
+void HashTable<Key, Value>::need_movable(std::int64_t keys) const {
+  if (fixed_)
+    throw TableFullError("room for " + std::to_string(keys) + " keys was asked of a table that has some for " +
+                         std::to_string(current_limit()) +
+                         " and whose memory compiled programs hold, so that it stays where it is: erase keys, or use a "
+                         "copy; reserve more before a program holds it");
 }
 
 template <class Key, class Value>

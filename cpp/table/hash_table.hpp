@@ -41,6 +41,7 @@ class HashTable final : public Table {
   void clear(Stream stream) override;
   void reserve(std::int64_t keys, Stream stream) override;
   void rehash(std::int64_t slots, bool compact_rows, Stream stream) override;
+  void fix_in_place(Stream stream) override;
   std::int64_t export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) override;
   RowStorage row_storage(Stream stream) override;
   bool overlaps_rows(const MemoryRange& memory) const override;
@@ -66,7 +67,9 @@ class HashTable final : public Table {
 
   /// 0: no row storage.
   std::int64_t row_bytes() const { return options_.has_rows() ? options_.value_bytes() : 0; }
-  GrowthRule growth() const { return {kMostSlots, options_.max_capacity, options_.max_load_factor}; }
+  GrowthRule growth() const {
+    return {kMostSlots, fixed_ ? storage_.capacity() : options_.max_capacity, options_.max_load_factor};
+  }
   std::int64_t current_limit() const;
 
   Control read_control(Stream stream);
@@ -81,6 +84,7 @@ class HashTable final : public Table {
   std::int64_t count_new(const KeyBatch& keys, const Plan* plan, Stream stream);
   bool wants_seed(const Control& control) const;
   void maintain(const Control& control, Stream stream);
+  void need_movable(std::int64_t keys) const;
   void rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream);
 
   TableOptions options_;
@@ -94,6 +98,7 @@ class HashTable final : public Table {
   std::uint64_t fresh_filter_bits_ = 0;  // filter bits that the last rebuild left
   bool worn_ = false;                    // the next insertion rebuilds the table: see take_note()
   bool pristine_ = true;                 // nothing was inserted since the slots were cleared
+  bool fixed_ = false;                   // the memory stays where it is: see fix_in_place()
   bool replays_insert_ = false;          // a CUDA graph that inserts may be replayed: size_bound_ is no bound
 };
 

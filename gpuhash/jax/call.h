@@ -191,8 +191,16 @@ struct CtxDecoding<gpuhash::jax_ops::OnGpu> {
 
 }  // namespace xla::ffi
 
-/// One handler for the host and one for GPUs: gpuhash_jax_NAME_cpu and gpuhash_jax_NAME_cuda. None is declared
-/// compatible with command buffers: these are replayed without asking a handler, and a table may have moved or gone.
+/// One handler for the host and one for GPUs: gpuhash_jax_NAME_cpu and gpuhash_jax_NAME_cuda. XLA does not put their
+/// calls into command buffers, which are replayed without asking a handler: a table may have moved or gone.
 #define GPUHASH_JAX_HANDLER(name)                                                                         \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(gpuhash_jax_##name##_cpu, name, bind_##name<gpuhash::jax_ops::OnHost>()); \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(gpuhash_jax_##name##_cuda, name, bind_##name<gpuhash::jax_ops::OnGpu>())
+
+/// The same, and gpuhash_jax_NAME_fixed_cpu and _cuda for tables that stay where they are (Table::fix_in_place()) and
+/// live as long as the program. Of these a command buffer may keep the addresses, as each run does the same.
+#define GPUHASH_JAX_TABLE_HANDLER(name)                                                                         \
+  GPUHASH_JAX_HANDLER(name);                                                                                    \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(gpuhash_jax_##name##_fixed_cpu, name, bind_##name<gpuhash::jax_ops::OnHost>()); \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(gpuhash_jax_##name##_fixed_cuda, name, bind_##name<gpuhash::jax_ops::OnGpu>(),  \
+                                {xla::ffi::Traits::kCmdBufferCompatible})

@@ -47,7 +47,7 @@ class _Call:
         # Declared without a side effect: a program with one leaves JAX's fast way of calling it, for 300 us more.
         # The state says that a call depends on those before, and that it is needed where its state is.
         call = jax.ffi.ffi_call(
-            target(self.name),
+            target(self.name, fixed=bool(self.kind.held) and self.name != "size"),
             (struct((TOKEN_WORDS,), "uint32", token), *self.results(batch, token)),
             vmap_method="sequential",
             input_output_aliases={0: 0},

@@ -19,7 +19,7 @@ from gpuhash.hash_set import HashSet
 from gpuhash.keyed_table import KeyedTable
 from gpuhash.table import HashTable
 
-from .library import TOKEN_WORDS, begin
+from .library import TOKEN_WORDS, begin, check
 
 _PREFIX = "gpuhash.jax."
 
@@ -35,6 +35,7 @@ class Kind:
     has_rows: bool
     default: bytes | None  # the value of absent keys, as the value dtype's storage
     handles: tuple[int, ...]  # of the tables, where they are on GPUs; on the host the token says it
+    held: tuple[Any, ...] = ()  # the tables, where they stay in place: they live as long as the programs
 
 
 class _Consumed:
@@ -130,6 +131,8 @@ class State:
             raise RuntimeError("a program is being traced, and has no table yet: ask a state outside of it")
         words = np.array(self._token).reshape(-1, TOKEN_WORDS)
         handles = self._kind.handles or words[:, :2].copy().view(np.int64).ravel().tolist()
+        for handle in self._kind.handles:
+            check(handle)
         return [self._face(handle) for handle in handles]
 
     def _face(self, handle: int) -> Any:
@@ -174,7 +177,7 @@ def give(taken: State, token: Any, change: str | None = None) -> State:
     return State(token, taken._kind, change if isinstance(token, jax.core.Tracer) else None)
 
 
-def from_table(table: Any, *, device: Any = None) -> State:
+def from_table(table: Any, *, device: Any = None, fixed: bool = False) -> State:
     """The state of a table, for the calls of this package.
 
     Several states of one table are each in order, and in no order with each other, as calls of several threads. So
@@ -187,6 +190,14 @@ def from_table(table: Any, *, device: Any = None) -> State:
     device
         The JAX device of the state, one of the table's platform; by default the GPU that the table is on, or the first
         CPU device.
+    fixed
+        The table stays where it is in memory from now on, so that XLA may put calls with this state into command
+        buffers (CUDA graphs), which it replays without asking the host: for programs of many small calls, with the
+        state donated. Such a table does not grow; ``reserve`` before, as there is no way back but a copy. Where it
+        would have to grow, ``TableFullError`` is raised, ``JaxRuntimeError`` in a program; keys that a replay finds no
+        room for are lost and counted, and the next call that waits for the table's size raises ``TableFullError``.
+        Compiled programs keep the table's memory until they are dropped themselves (``jax.clear_caches``), and its
+        calls outside of these programs have to wait for them (``jax.block_until_ready``).
 
     Returns
     -------
@@ -201,11 +212,11 @@ def from_table(table: Any, *, device: Any = None) -> State:
     RuntimeError
         In a function that is being traced: make the state outside, and give it to the function.
     """
-    kind, token = _begin(table)
+    kind, token = _begin(table, fixed)
     return State(_put(token, _jax_device(table, device)), kind)
 
 
-def from_tables(tables: Sequence[Any], mesh: Any) -> State:
+def from_tables(tables: Sequence[Any], mesh: Any, *, fixed: bool = False) -> State:
     """The state of one table per device, for use in ``jax.shard_map``.
 
     Parameters
@@ -214,6 +225,8 @@ def from_tables(tables: Sequence[Any], mesh: Any) -> State:
         Tables of one kind: the same dtypes, shapes and default, one for each device of the mesh, in its order.
     mesh
         A ``jax.sharding.Mesh`` of one axis. The state is sharded over it: its ``PartitionSpec`` is that of the axis.
+    fixed
+        As for ``from_table``.
 
     Raises
     ------
@@ -226,11 +239,15 @@ def from_tables(tables: Sequence[Any], mesh: Any) -> State:
             f"{len(tables)} tables were given for a mesh of {len(devices)} devices and {len(mesh.axis_names)} axes, "
             "expected a mesh of one axis, and one table for each of its devices"
         )
-    begun = [_begin(table) for table in tables]
-    kinds = {(replace(kind, handles=()), bool(kind.handles)) for kind, _ in begun}
+    begun = [_begin(table, fixed) for table in tables]
+    kinds = {(replace(kind, handles=(), held=()), bool(kind.handles)) for kind, _ in begun}
     if len(kinds) != 1:
         raise ValueError("tables of several kinds were given, expected tables of the same dtypes, shapes and default")
-    kind = replace(begun[0][0], handles=tuple(handle for each, _ in begun for handle in each.handles))
+    kind = replace(
+        begun[0][0],
+        handles=tuple(handle for each, _ in begun for handle in each.handles),
+        held=tuple(table for each, _ in begun for table in each.held),
+    )
     shards = [
         _put(token[None], _jax_device(table, device))
         for table, (_, token), device in zip(tables, begun, devices, strict=True)
@@ -240,12 +257,16 @@ def from_tables(tables: Sequence[Any], mesh: Any) -> State:
     return State(array, kind)
 
 
-def _begin(table: Any) -> tuple[Kind, np.ndarray[Any, Any]]:
+def _begin(table: Any, fixed: bool) -> tuple[Kind, np.ndarray[Any, Any]]:
     if not isinstance(table, KeyedTable):
         raise TypeError(f"a {type(table).__name__} was given, expected a gpuhash.HashTable or gpuhash.HashSet")
     core = table._core
     handle = _core.handle_of(core)
     token = np.empty(TOKEN_WORDS, np.uint32)
+    if not table._host:
+        check(handle)
+    if fixed:
+        core.fix_in_place(table._stream())
     begin(handle, token.ctypes.data)
     _faces[handle] = table
     default = table._default if isinstance(table, HashTable) else None
@@ -257,6 +278,7 @@ def _begin(table: Any) -> tuple[Kind, np.ndarray[Any, Any]]:
         has_rows=core.has_rows,
         default=None if default is None else default.tobytes(),
         handles=() if table._host else (handle,),
+        held=(core,) if fixed else (),
     )
     return kind, token
 

@@ -197,11 +197,11 @@ auto bind_size() {
 
 }  // namespace
 
-GPUHASH_JAX_HANDLER(find);
-GPUHASH_JAX_HANDLER(contains);
-GPUHASH_JAX_HANDLER(rows);
-GPUHASH_JAX_HANDLER(erase);
-GPUHASH_JAX_HANDLER(insert);
+GPUHASH_JAX_TABLE_HANDLER(find);
+GPUHASH_JAX_TABLE_HANDLER(contains);
+GPUHASH_JAX_TABLE_HANDLER(rows);
+GPUHASH_JAX_TABLE_HANDLER(erase);
+GPUHASH_JAX_TABLE_HANDLER(insert);
 GPUHASH_JAX_HANDLER(size);
 
 }  // namespace gpuhash::jax_ops

@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
-from support.frameworks import module, sees_gpu
+from support.frameworks import current_gpu_kept, module, sees_gpu
 from support.graphs import gpuhash_tensorflow
 from support.jit import in_new_process, need_jax
 from support.samples import as_dict, items_of, same_bytes
@@ -223,6 +223,47 @@ def test_old_states_that_no_trace_shows_fail_when_the_program_runs():
     programs.fails(lambda: insert(copy, keys, keys), message)
     state, inserted = insert(ours.from_table(table), keys + 20, keys)  # and the table is good
     assert inserted.tolist() == [True] * 4
+
+
+@pytest.mark.filterwarnings("ignore:the state that gpuhash.jax.insert returned was dropped")
+def test_old_states_that_no_trace_shows_are_found_by_the_gpu(cuda):
+    """Its own count of the calls, which the next call that the host hears of reads."""
+    programs = need_jax(cuda)
+    jax, ours = programs.jax, programs.ours
+    table = new_table(programs)
+    keys = programs.put(np.arange(4))
+    insert = jax.jit(ours.insert)
+    twice = jax.jit(lambda state: (insert(state, keys, keys), insert(state, keys + 10, keys)))
+    constant = ours.from_table(table)
+    closed = jax.jit(lambda: ours.insert(constant, keys, keys)[1])
+
+    def given_twice():
+        state = ours.from_table(table)
+        return insert(state, keys, keys), insert(state, keys, keys)
+
+    def copied():
+        state = ours.from_table(table)
+        copy = jax.tree.map(lambda array: array + 0, state)
+        return insert(state, keys, keys), insert(copy, keys, keys)
+
+    for misuse in (given_twice, lambda: twice(ours.from_table(table)), lambda: (closed(), closed()), copied):
+        good = ours.from_table(table)
+        with current_gpu_kept():
+            jax.block_until_ready(misuse())
+            with pytest.raises(RuntimeError, match=r"had used already.*use the state that each call returns"):
+                ours.from_table(table)
+            jax.block_until_ready(misuse())
+            with pytest.raises(RuntimeError, match="had used already"):
+                _ = good.table
+            jax.block_until_ready(misuse())
+        programs.fails(lambda good=good: insert(good, keys + 20, keys), "FAILED_PRECONDITION.*had used already")
+        good, _ = insert(good, keys + 20, keys)  # told once; and a call that fails does not use up its state
+        assert good.table is table
+    other = new_table(programs)  # of another table nothing is said
+    insert(ours.from_table(other), keys, keys)
+    with current_gpu_kept():
+        jax.block_until_ready(given_twice())
+    assert len(ours.from_table(other).table) == 4
 
 
 def test_a_call_that_fails_does_not_use_up_its_state():

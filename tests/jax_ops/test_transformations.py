@@ -148,7 +148,9 @@ SHARDED = """
     from jax.sharding import Mesh, PartitionSpec as P
     mesh = Mesh(np.array(jax.devices()[:2]), ("x",))
     tables = [gpuhash.HashTable("int64", "int64", device=device) for device in DEVICES]
-    state = ours.from_tables(tables, mesh)
+    for table in tables:
+        table.reserve(100)
+    state = ours.from_tables(tables, mesh, fixed=FIXED)
     if hasattr(jax, "shard_map"):
         shard_map, options = jax.shard_map, {}
     else:
@@ -193,16 +195,19 @@ def check_sharded(printed):
     assert lines[-3:] == ["[True, True]", "1 tables were given for a mesh", "tables of several kinds were g"]
 
 
-def test_shard_map_with_one_table_per_host_device():
-    setup = "os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=2'\nDEVICES = ['cpu', 'cpu']\n"
+@pytest.mark.parametrize("fixed", [False, True])
+def test_shard_map_with_one_table_per_host_device(fixed):
+    setup = f"FIXED = {fixed}\nDEVICES = ['cpu', 'cpu']\n"
+    setup += "os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=2'\n"
     check_sharded(in_new_process(setup + _dedented(SHARDED)))
 
 
-def test_shard_map_with_one_table_per_gpu(cuda):
+@pytest.mark.parametrize("fixed", [False, True])
+def test_shard_map_with_one_table_per_gpu(cuda, fixed):
     need_jax(cuda)
     if gpu_count() < 2 or GPU_INDEX != 0:
         pytest.skip("needs two GPUs")
-    setup = "os.environ['JAX_PLATFORMS'] = 'cuda,cpu'\nDEVICES = ['cuda:0', 'cuda:1']\n"
+    setup = f"FIXED = {fixed}\nDEVICES = ['cuda:0', 'cuda:1']\nos.environ['JAX_PLATFORMS'] = 'cuda,cpu'\n"
     check_sharded(in_new_process(setup + _dedented(SHARDED)))
 
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include <gpuhash/call_chain.hpp>
 #include <gpuhash/export.hpp>
 
 namespace gpuhash {
@@ -77,6 +78,12 @@ class GPUHASH_API DeviceContext {
   virtual Stream own_stream() = 0;
   /// Is the stream being captured into a CUDA graph? Then its work runs later, perhaps often, perhaps never.
   virtual bool is_capturing(Stream stream) = 0;
+
+  /// Zeroed host memory that work on the device can write, and the host reads meanwhile.
+  virtual std::shared_ptr<void> make_mailbox(std::size_t bytes) = 0;
+  /// In stream order: the next state of a chain of calls. Where the one that is taken is not its last, because another
+  /// call took it before, the owner's number gets into the mailbox.
+  virtual void advance(const ChainStep& step, Stream stream) = 0;
 
   /// The algorithms that run here.
   virtual const Executors& executors() const = 0;

@@ -80,6 +80,10 @@ class GPUHASH_API Table {
   virtual void reserve(std::int64_t keys, Stream stream) = 0;
   /// Waits. At least `slots` slots, and as many as the keys need; row numbers stay unless compact_rows.
   virtual void rehash(std::int64_t slots, bool compact_rows, Stream stream) = 0;
+  /// Waits. From now on the table's memory stays where it is, for CUDA graphs that others capture, replay and forget
+  /// without asking: what would move it throws TableFullError or ShapeError. A captured insertion of more keys than
+  /// may fit is no error then; those that a replay finds no room for are counted, and the next call that waits throws.
+  virtual void fix_in_place(Stream stream) = 0;
   /// Waits. Keys, values and row numbers in slot order; each may be null. Returns how many there are: where they are
   /// more than there is `room` for, because another thread has inserted some since the caller asked, nothing was
   /// written.

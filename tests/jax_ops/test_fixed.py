@@ -1,0 +1,197 @@
+"""Tables that stay where they are, so that XLA may replay calls on them without asking."""
+
+from __future__ import annotations
+
+import functools
+import gc
+
+import numpy as np
+import pytest
+from support.jit import need_jax
+from support.samples import as_dict, items_of, same_bytes
+
+import gpuhash
+from gpuhash import TableFullError, _core
+
+
+@pytest.fixture
+def programs(device):
+    return need_jax(device)
+
+
+def new_table(programs, value_shape=(), **options):
+    return gpuhash.HashTable("int64", "float32", value_shape=value_shape, device=programs.device, **options)
+
+
+def values_of(keys, value_shape):
+    return np.broadcast_to(keys.reshape(-1, *(1,) * len(value_shape)), (len(keys), *value_shape)).astype(np.float32)
+
+
+@pytest.mark.parametrize("value_shape", [(), (5,)])
+def test_a_fixed_table_does_not_grow(programs, value_shape):
+    jax, ours = programs.jax, programs.ours
+    table = new_table(programs, value_shape)
+    first = np.arange(100)
+    table[first] = values_of(first, value_shape)
+    table.reserve(1000)
+    capacity, nbytes = table.capacity, table.nbytes
+    state = ours.from_table(table, fixed=True)
+    insert = jax.jit(ours.insert)
+    keys = np.arange(50, 1000)
+    state, inserted = insert(state, programs.put(keys), programs.put(values_of(keys, value_shape)))
+    same_bytes(inserted, keys >= 100)
+    before = items_of(table)
+    everyone = np.arange(1000)
+    assert before == as_dict(everyone, values_of(everyone, value_shape))
+
+    many = np.arange(1_000_000)
+    programs.fails(
+        lambda: insert(state, programs.put(many), programs.put(values_of(many, value_shape))),
+        "RESOURCE_EXHAUSTED.*stays where it is",
+    )
+    for refused in (
+        lambda: table.insert(many, values_of(many, value_shape)),
+        lambda: table.insert_or_apply(many, values_of(many, value_shape), "add"),
+        lambda: table.reserve(1_000_000),
+    ):
+        with pytest.raises(TableFullError, match=r"stays where it is.*use a copy"):
+            refused()
+    for refused in (lambda: table.rehash(1 << 20), table.rehash, table.shrink_to_fit):
+        with pytest.raises(ValueError, match="rehash a copy"):
+            refused()
+    assert (table.capacity, table.nbytes) == (capacity, nbytes)
+    assert items_of(table) == before
+
+    copy = table.copy()
+    copy[many] = values_of(many, value_shape)
+    assert len(copy) == len(many)
+    assert copy.max_capacity is None
+
+
+def test_a_fixed_table_never_moves(programs):
+    """Under what makes other tables rebuild themselves: it fills to the last row, and erases and inserts for long."""
+    table = new_table(programs, (4,))
+    table.reserve(500)
+    programs.ours.from_table(table, fixed=True)
+    rows = table.row_storage
+    address = rows.__array_interface__["data"][0] if programs.on_host else rows.__cuda_array_interface__["data"][0]
+    capacity = table.capacity
+    generator = np.random.default_rng(1)
+    model: dict[int, float] = {}
+    for step in range(60):
+        gone = np.array(list(model)[::2], np.int64)
+        assert table.erase(gone).all()
+        for key in gone.tolist():
+            del model[key]
+        new = generator.integers(-(2**62), 2**62, 500 - len(model))
+        table[new] = np.full((len(new), 4), step, np.float32)
+        model.update(dict.fromkeys(new.tolist(), float(step)))
+    assert table.capacity == capacity
+    rows = table.row_storage
+    assert address == (
+        rows.__array_interface__["data"][0] if programs.on_host else rows.__cuda_array_interface__["data"][0]
+    )
+    table.clear()
+    assert len(table) == 0
+    table[np.arange(500)] = np.ones((500, 4), np.float32)
+    assert table.capacity == capacity
+
+
+def test_programs_hold_a_fixed_table(programs):
+    """Nobody asks for the table when a program is replayed: it lives until the program goes."""
+    jax, ours = programs.jax, programs.ours
+    table = new_table(programs)
+    table[np.arange(10)] = np.arange(10, dtype=np.float32)
+    handle = _core.handle_of(table._core)
+    find = jax.jit(lambda state, keys: ours.find(state, keys))
+    keys = programs.put(np.arange(20))
+    state, _ = find(ours.from_table(table, fixed=True), keys)
+    del table
+    gc.collect()
+    assert _core.table_of(handle) is not None
+    state, (values, found) = find(state, keys)
+    same_bytes(found, np.arange(20) < 10)
+    same_bytes(values, np.where(np.arange(20) < 10, np.arange(20.0), 0).astype(np.float32))
+    del state, find
+    jax.clear_caches()
+    gc.collect()
+    assert _core.table_of(handle) is None
+
+
+def test_replays_do_not_ask(cuda):
+    """XLA records a program of calls on a fixed table into a command buffer. Once the table has given up its name, a
+    handler that is asked finds none; the replayed calls go on, and do what a dict does."""
+    programs = need_jax(cuda)
+    jax, ours = programs.jax, programs.ours
+
+    def step(state, keys):
+        state, new = ours.insert(state, keys, keys)
+        state, _ = ours.insert_or_apply(state, keys, 1, "add")
+        state, (values, found) = ours.find(state, keys + 1)
+        state, erased = ours.erase(state, keys[:2])
+        state, there = ours.contains(state, keys)
+        return state, (new, values, found, erased, there)
+
+    def model_step(model, keys):
+        new = [key not in model for key in keys]
+        model.update((key, model.get(key, key) + 1) for key in keys)
+        values, found = [model.get(key + 1, 0) for key in keys], [key + 1 in model for key in keys]
+        for key in keys[:2]:
+            del model[key]
+        return new, values, found, [True] * 2, [key in model for key in keys]
+
+    options = {"xla_gpu_graph_min_graph_size": 1}
+    for fixed in (True, False):
+        table = gpuhash.HashTable("int64", "int64", device=cuda, name=f"replayed-{fixed}")
+        table.reserve(10_000)
+        run = jax.jit(functools.partial(step), donate_argnums=0, compiler_options=options)
+        keys = programs.put(np.arange(100, 200))
+        state = ours.from_table(table, fixed=fixed)
+        model: dict[int, int] = {}
+        for _ in range(6):
+            state, results = jax.block_until_ready(run(state, keys))
+            for got, expected in zip(results, model_step(model, range(100, 200)), strict=True):
+                assert np.asarray(got).tolist() == expected
+            del results
+        table.close()
+        if not fixed:
+            programs.fails(lambda run=run, state=state, keys=keys: run(state, keys), "has been freed")
+            continue
+        for _ in range(3):
+            state, results = jax.block_until_ready(run(state, keys))
+            for got, expected in zip(results, model_step(model, range(100, 200)), strict=True):
+                assert np.asarray(got).tolist() == expected
+            del results
+        keys_left = np.array(list(model))
+        assert items_of(table) == as_dict(keys_left, np.array(list(model.values())))
+
+
+def test_replays_count_what_they_lose(cuda):
+    """A replay cannot raise: keys that it finds no room for are counted, and the next call that waits tells."""
+    programs = need_jax(cuda)
+    jax, ours = programs.jax, programs.ours
+    table = gpuhash.HashTable("int64", "int64", device=cuda)
+    table.reserve(1000)
+    capacity = table.capacity
+    state = ours.from_table(table, fixed=True)
+
+    def step(state, keys):
+        return ours.insert(state, keys, keys)[0], keys + 1000
+
+    run = jax.jit(step, donate_argnums=(0, 1), compiler_options={"xla_gpu_graph_min_graph_size": 1})
+    keys = programs.put(np.arange(1000))
+    lost = None
+    for _ in range(50):
+        try:
+            state, keys = jax.block_until_ready(run(state, keys))
+        except programs.failures as error:  # XLA has asked the handler this time
+            lost = str(error)
+            break
+        try:
+            len(table)
+        except TableFullError as error:
+            lost = str(error)
+            break
+    assert lost is not None
+    assert "are lost" in lost or "stays where it is" in lost
+    assert len(table) == capacity
