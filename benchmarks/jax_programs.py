@@ -31,6 +31,7 @@ from gpuhash.jax.build import op_library
 SMALL = 16  # keys of a call whose cost is measured
 LARGE = 1 << 20  # keys of a call beside the bare one
 IN_A_ROW = 10  # calls in one program
+FEWER_ROUNDS = 5  # of such programs: enough for the GPU to have work while the host prepares the next
 EMPTY = "gpuhash_benchmark_nothing"
 
 Call = Callable[[], Any]
@@ -115,7 +116,7 @@ def compare_calls(device: str, place: Any, keys: int, rounds: int, repetitions: 
             times = []
             for call, wait in ((bare_calls, synchronize), (program, program.synchronize)):
                 len(table)  # so that no insertion has to ask for the size
-                times.append(milliseconds(call, wait, max(1, rounds // count), repetitions) / count)
+                times.append(milliseconds(call, wait, rounds if count == 1 else FEWER_ROUNDS, repetitions) / count)
             results[name if count == 1 else f"{name}, each of {count} in a row"] = (times[0], times[1])
     return results
 

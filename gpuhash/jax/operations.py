@@ -32,6 +32,16 @@ class _Call:
     takes_values: bool = False
     single: bool = False  # one value for all keys
 
+    @property
+    def is_same_each_time(self) -> bool:
+        """Does a run launch the same kernels on the same memory as the one before, and nothing else?
+
+        On a fixed table, where the call takes no scratch memory.
+        """
+        if not self.kind.held or self.name == "size":
+            return False
+        return self.how is None or (self.how in ("keep", "assign") and not self.kind.held[0].deterministic)
+
     def results(self, batch: Shape, token: Any) -> tuple[Any, ...]:
         """The shapes and dtypes of what it gives for a batch of keys."""
         if self.name == "find":
@@ -47,7 +57,7 @@ class _Call:
         # Declared without a side effect: a program with one leaves JAX's fast way of calling it, for 300 us more.
         # The state says that a call depends on those before, and that it is needed where its state is.
         call = jax.ffi.ffi_call(
-            target(self.name, fixed=bool(self.kind.held) and self.name != "size"),
+            target(self.name, fixed=self.is_same_each_time),
             (struct((TOKEN_WORDS,), "uint32", token), *self.results(batch, token)),
             vmap_method="sequential",
             input_output_aliases={0: 0},

@@ -192,12 +192,13 @@ def from_table(table: Any, *, device: Any = None, fixed: bool = False) -> State:
         CPU device.
     fixed
         The table stays where it is in memory from now on, so that XLA may put calls with this state into command
-        buffers (CUDA graphs), which it replays without asking the host: for programs of many small calls, with the
-        state donated. Such a table does not grow; ``reserve`` before, as there is no way back but a copy. Where it
-        would have to grow, ``TableFullError`` is raised, ``JaxRuntimeError`` in a program; keys that a replay finds no
-        room for are lost and counted, and the next call that waits for the table's size raises ``TableFullError``.
-        Compiled programs keep the table's memory until they are dropped themselves (``jax.clear_caches``), and its
-        calls outside of these programs have to wait for them (``jax.block_until_ready``).
+        buffers (CUDA graphs), which it replays without asking the host: all but ``size``, ``insert_or_apply`` and the
+        insertions of tables that are deterministic. XLA records them again where an array has another address than in
+        the run before, so donate the state. Such a table does not grow; ``reserve`` before, as there is no way back
+        but a copy. Where it would have to grow, ``TableFullError`` is raised, ``JaxRuntimeError`` in a program; keys
+        that a replay finds no room for are lost and counted, and the next call that waits for the table's size raises
+        ``TableFullError``. Compiled programs keep the table's memory until they are dropped themselves
+        (``jax.clear_caches``), and calls outside of them have to wait for them (``jax.block_until_ready``).
 
     Returns
     -------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 
 import numpy as np
@@ -12,6 +11,8 @@ from support.samples import as_dict, items_of, same_bytes
 
 import gpuhash
 from gpuhash import TableFullError, _core
+
+RECORD_ALL = {"xla_gpu_graph_min_graph_size": 1}  # XLA's command buffers have 5 calls or more, unless told otherwise
 
 
 @pytest.fixture
@@ -73,11 +74,15 @@ def test_a_fixed_table_never_moves(programs):
     table = new_table(programs, (4,))
     table.reserve(500)
     programs.ours.from_table(table, fixed=True)
-    rows = table.row_storage
-    address = rows.__array_interface__["data"][0] if programs.on_host else rows.__cuda_array_interface__["data"][0]
-    capacity = table.capacity
+    table[7] = np.ones(4, np.float32)
+
+    def address():
+        rows = table.row_storage
+        return rows.__array_interface__["data"][0] if programs.on_host else rows.__cuda_array_interface__["data"][0]
+
+    first_address, capacity = address(), table.capacity
     generator = np.random.default_rng(1)
-    model: dict[int, float] = {}
+    model = {7: 1.0}
     for step in range(60):
         gone = np.array(list(model)[::2], np.int64)
         assert table.erase(gone).all()
@@ -87,10 +92,7 @@ def test_a_fixed_table_never_moves(programs):
         table[new] = np.full((len(new), 4), step, np.float32)
         model.update(dict.fromkeys(new.tolist(), float(step)))
     assert table.capacity == capacity
-    rows = table.row_storage
-    assert address == (
-        rows.__array_interface__["data"][0] if programs.on_host else rows.__cuda_array_interface__["data"][0]
-    )
+    assert address() == first_address
     table.clear()
     assert len(table) == 0
     table[np.arange(500)] = np.ones((500, 4), np.float32)
@@ -126,7 +128,8 @@ def test_replays_do_not_ask(cuda):
 
     def step(state, keys):
         state, new = ours.insert(state, keys, keys)
-        state, _ = ours.insert_or_apply(state, keys, 1, "add")
+        state, (before, _) = ours.find(state, keys)
+        state, _ = ours.insert_or_assign(state, keys, before + 1)
         state, (values, found) = ours.find(state, keys + 1)
         state, erased = ours.erase(state, keys[:2])
         state, there = ours.contains(state, keys)
@@ -140,30 +143,54 @@ def test_replays_do_not_ask(cuda):
             del model[key]
         return new, values, found, [True] * 2, [key in model for key in keys]
 
-    options = {"xla_gpu_graph_min_graph_size": 1}
+    def run_and_compare(run, state, keys, model):
+        state, results = jax.block_until_ready(run(state, keys))
+        for got, expected in zip(results, model_step(model, range(100, 200)), strict=True):
+            assert np.asarray(got).tolist() == expected
+        return state
+
+    keys = programs.put(np.arange(100, 200))
     for fixed in (True, False):
         table = gpuhash.HashTable("int64", "int64", device=cuda, name=f"replayed-{fixed}")
         table.reserve(10_000)
-        run = jax.jit(functools.partial(step), donate_argnums=0, compiler_options=options)
-        keys = programs.put(np.arange(100, 200))
+        run = jax.jit(lambda state, keys: step(state, keys), donate_argnums=0, compiler_options=RECORD_ALL)
         state = ours.from_table(table, fixed=fixed)
         model: dict[int, int] = {}
         for _ in range(6):
-            state, results = jax.block_until_ready(run(state, keys))
-            for got, expected in zip(results, model_step(model, range(100, 200)), strict=True):
-                assert np.asarray(got).tolist() == expected
-            del results
+            state = run_and_compare(run, state, keys, model)
         table.close()
         if not fixed:
-            programs.fails(lambda run=run, state=state, keys=keys: run(state, keys), "has been freed")
+            programs.fails(lambda run=run, state=state: run(state, keys), "has been freed")
             continue
         for _ in range(3):
-            state, results = jax.block_until_ready(run(state, keys))
-            for got, expected in zip(results, model_step(model, range(100, 200)), strict=True):
-                assert np.asarray(got).tolist() == expected
-            del results
-        keys_left = np.array(list(model))
-        assert items_of(table) == as_dict(keys_left, np.array(list(model.values())))
+            state = run_and_compare(run, state, keys, model)
+        assert items_of(table) == as_dict(np.array(list(model)), np.array(list(model.values())))
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_calls_that_cannot_be_recorded(cuda, deterministic):
+    """They are made between command buffers, in order."""
+    programs = need_jax(cuda)
+    jax, ours = programs.jax, programs.ours
+    table = gpuhash.HashTable("int64", "int64", device=cuda, deterministic=deterministic)
+    table.reserve(1000)
+    keys = programs.put(np.arange(100))
+
+    def step(state, keys):
+        state, (before, _) = ours.find(state, keys)
+        state, _ = ours.insert(state, keys, keys)
+        state, _ = ours.insert_or_apply(state, keys, 1, "add")
+        state, (after, _) = ours.find(state, keys)
+        state, size = ours.size(state)
+        return state, (before, after, size)
+
+    run = jax.jit(step, donate_argnums=0, compiler_options=RECORD_ALL)
+    state = ours.from_table(table, fixed=True)
+    for count in range(5):
+        state, (before, after, size) = jax.block_until_ready(run(state, keys))
+        same_bytes(before, np.arange(100) + count if count else np.zeros(100, np.int64))
+        same_bytes(after, np.arange(100) + count + 1)
+        assert int(size) == 100
 
 
 def test_replays_count_what_they_lose(cuda):
@@ -178,7 +205,7 @@ def test_replays_count_what_they_lose(cuda):
     def step(state, keys):
         return ours.insert(state, keys, keys)[0], keys + 1000
 
-    run = jax.jit(step, donate_argnums=(0, 1), compiler_options={"xla_gpu_graph_min_graph_size": 1})
+    run = jax.jit(step, donate_argnums=(0, 1), compiler_options=RECORD_ALL)
     keys = programs.put(np.arange(1000))
     lost = None
     for _ in range(50):
@@ -194,4 +221,4 @@ def test_replays_count_what_they_lose(cuda):
             break
     assert lost is not None
     assert "are lost" in lost or "stays where it is" in lost
-    assert len(table) == capacity
+    assert len(table) == (capacity if "are lost" in lost else 1000)

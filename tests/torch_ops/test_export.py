@@ -170,11 +170,18 @@ def expected_lines() -> list[str]:
     return lines
 
 
-def run_elsewhere(where: str, path: Path, compiled: bool) -> list[str]:
+def run_elsewhere(where: str, path: Path, compiled: bool) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-X", "faulthandler", "-c", PROGRAM, where, str(path), str(compiled)]
-    ran = subprocess.run(command, check=False, timeout=300, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout.splitlines()
+    return subprocess.run(command, check=False, timeout=300, capture_output=True, text=True)
+
+
+def loads_plain_models(where: str, path: Path) -> bool:
+    """Does a process survive loading what AOTInductor makes of PyTorch's own operations?"""
+    program = torch.export.export(torch.nn.Linear(2, 2).to(where), (torch.ones(1, 2, device=where),))
+    torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+    script = "import sys, torch; torch._inductor.aoti_load_package(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-P", "-c", script, str(path)], check=False, timeout=300)
+    return done.returncode == 0
 
 
 def test_in_another_process(on_device, tmp_path):
@@ -182,7 +189,9 @@ def test_in_another_process(on_device, tmp_path):
     table = filled(where, NAME)
     torch.export.save(exported(table), tmp_path / "model.pt2")
     table.close()
-    assert run_elsewhere(where, tmp_path / "model.pt2", compiled=False) == expected_lines()
+    ran = run_elsewhere(where, tmp_path / "model.pt2", compiled=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == expected_lines()
 
 
 def test_compiled_ahead(on_device, tmp_path):
@@ -192,7 +201,15 @@ def test_compiled_ahead(on_device, tmp_path):
     package = tmp_path / "model.pt2"
     torch._inductor.aoti_compile_and_package(exported(table), package_path=str(package))
     table.close()
-    assert run_elsewhere(where, package, compiled=True) == expected_lines()
+    ran = run_elsewhere(where, package, compiled=True)
+    if (
+        ran.returncode < 0
+        and "in aoti_load_package" in ran.stderr
+        and not loads_plain_models(where, tmp_path / "plain.pt2")
+    ):
+        pytest.skip("AOTInductor's models crash here when they are loaded, those of PyTorch's own operations as well")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == expected_lines()
     if where != "cpu":
         return  # the program below makes a table on the host
     pytorch = Path(torch.__file__).parent
