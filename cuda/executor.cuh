@@ -50,20 +50,22 @@ class CudaExecutor final : public Executor<Key, Value> {
   void insert(DeviceContext& context, const View& view, const InsertOrder& batch, Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     const bool assign = batch.mode == InsertMode::kAssign;
-    if constexpr (kPlans) {
-      if (batch.plan != nullptr)
-        return insert_planned(context, view, batch, static_cast<const RegionPlan<Item>&>(*batch.plan), assign, stream);
-    }
     // Which of a set's duplicates comes first shows in the mask alone.
     const bool in_any_order = !batch.deterministic || (!View::kHasValue && batch.inserted == nullptr);
-    if (view.rows.bytes == 0 && in_any_order) {
-      launch_insert(view, batch.keys, batch.values, InsertTarget{assign, false, batch.inserted, nullptr, 0}, stream);
+    if (batch.plan == nullptr && view.rows.bytes == 0 && in_any_order) {
+      const InsertTarget target{assign, false, batch.inserted, nullptr, 0, batch.step};
+      launch_insert(view, batch.keys, batch.values, target, stream);
       return;
     }
-    if (batch.deterministic)
+    if (batch.plan != nullptr) {
+      if constexpr (kPlans)
+        insert_planned(context, view, batch, static_cast<const RegionPlan<Item>&>(*batch.plan), assign, stream);
+    } else if (batch.deterministic) {
       insert_in_order(context, view, batch, stream);
-    else if constexpr (kMayHaveRows<View>)
+    } else if constexpr (kMayHaveRows<View>) {
       insert_rows(view, batch, stream);
+    }
+    if (batch.step.taken != nullptr) context.advance(batch.step, stream);
   }
 
   void apply(DeviceContext& context, const View& view, const ApplyOrder& batch, Stream stream) const override {

@@ -6,6 +6,7 @@
 #include "cuda/launch.cuh"
 #include "cuda/probe.cuh"
 #include "cuda/rows.cuh"
+#include "shared/advance_chain.hpp"
 #include "table/executor.hpp"
 
 namespace gpuhash::cuda {
@@ -37,6 +38,7 @@ __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 
   [[maybe_unused]] Value* const warp_values = found_values + (View::kHasValue ? threadIdx.x / 32 * 32 : 0);
   std::uint8_t* owners = work.owners[threadIdx.x / 32];
   const std::int64_t i = std::int64_t{blockIdx.x} * kFindBlock + threadIdx.x;
+  if (i == 0 && out.step.taken != nullptr) advance_chain(out.step);
   const std::int64_t first = i - threadIdx.x % 32;
   const bool valid = i < keys.count;
   Key key{};

@@ -4,6 +4,7 @@
 #include "cuda/launch.cuh"
 #include "cuda/probe.cuh"
 #include "cuda/rows.cuh"
+#include "shared/advance_chain.hpp"
 #include "table/executor.hpp"
 
 namespace gpuhash::cuda {
@@ -159,6 +160,7 @@ struct InsertTarget {
   bool* inserted;           // [n] or null
   std::int64_t* locations;  // [n] or null: the index of each key's slot
   std::uint64_t initial;    // the value of new keys where the batch has none
+  ChainStep step = {};
 };
 
 /// Blocks to a multiprocessor, at least: more of them have more loads in flight, but fewer registers each. 12 were
@@ -176,6 +178,7 @@ __global__ void __launch_bounds__(kBlock, (kInsertBlocks<View, kErased>))
   using Value = typename View::Value;
   __shared__ Workspace work;
   const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  if (i == 0 && target.step.taken != nullptr) advance_chain(target.step);
   const bool valid = i < keys.count;
   Key key{};
   if (valid) key = load_key<Key>(keys, i, kWhole);

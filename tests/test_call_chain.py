@@ -13,6 +13,7 @@ from gpuhash.compiled_ops import find_compiler
 
 PACKAGE = Path(_core.__file__).resolve().parent
 COUNTERS = 8
+WAYS = 8  # to make a step; tests/chain_steps.cpp lists them
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_every_second_use_of_a_state_is_found(program, device):
     steps = some_steps()
     lines = expected(steps)
     assert {bool(misused) for *_, misused in lines} == {True, False}
-    text = "".join(f"{chain} {version}\n" for chain, version in steps)
+    text = "".join(f"{chain} {version} {i % WAYS}\n" for i, (chain, version) in enumerate(steps))
     done = subprocess.run(
         [program, device, str(COUNTERS)], input=text, capture_output=True, text=True, check=True, timeout=120
     )

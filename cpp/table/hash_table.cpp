@@ -339,16 +339,23 @@ void HashTable<Key, Value>::set_max_load_factor(double factor) {
 
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::find(const KeyBatch& keys, const FindOutput& out, Stream stream) {
-  if (keys.count == 0) return 0;
+  if (keys.count == 0) {
+    if (out.step.taken != nullptr) context_->advance(out.step, stream);
+    return 0;
+  }
   const Turn turn(order_, stream);
   executor().find(*context_, storage_.view(), keys, FindOrder{out, options_.value_bytes()}, stream);
+  if (context_->is_host() && out.step.taken != nullptr) context_->advance(out.step, stream);  // GPUs' kernels do
   return out.count_missing ? static_cast<std::int64_t>(refresh(stream).missing) : 0;
 }
 
 template <class Key, class Value>
 void HashTable<Key, Value>::insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted,
-                                   Stream stream) {
-  if (keys.count == 0) return;
+                                   Stream stream, const ChainStep& step) {
+  if (keys.count == 0) {
+    if (step.taken != nullptr) context_->advance(step, stream);
+    return;
+  }
   const Turn turn(order_, stream);
   InsertOrder order{keys, values, mode, options_.deterministic, inserted};
   const bool plannable = !options_.deterministic && (!View::kHasValue || values.data != nullptr);
@@ -361,14 +368,17 @@ void HashTable<Key, Value>::insert(const KeyBatch& keys, const ValueBatch& value
       return executor().plan(*context_, storage_.view(), keys, values, inserted != nullptr, stream);
     });
   order.plan = room.plan.get();
+  order.step = step;
   turn.change([&] {
     for_each_part(order, [&](InsertOrder& part) {
+      part.step = std::exchange(order.step, {});
       part.into_empty = pristine_;
       part.expect_new = pristine_ || mode == InsertMode::kKeep;
       pristine_ = false;
       executor().insert(*context_, storage_.view(), part, stream);
     });
   });
+  if (context_->is_host() && step.taken != nullptr) context_->advance(step, stream);
   finish_insertion(room, keys.count, stream);
 }
 

@@ -35,7 +35,8 @@ class HashTable final : public Table {
   void set_max_load_factor(double factor) override;
 
   std::int64_t find(const KeyBatch& keys, const FindOutput& out, Stream stream) override;
-  void insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted, Stream stream) override;
+  void insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted, Stream stream,
+              const ChainStep& step = {}) override;
   void apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) override;
   void erase(const KeyBatch& keys, bool* erased, Stream stream) override;
   void clear(Stream stream) override;

@@ -27,6 +27,7 @@ struct InsertOrder {
   const Plan* plan = nullptr;  // of these keys and values, or null
   bool into_empty = false;     // the table has been empty since clear()
   bool expect_new = true;      // most keys are new, as far as anyone can tell
+  ChainStep step = {};
 };
 
 struct ApplyOrder {

@@ -96,10 +96,14 @@ std::int64_t* GpuChains::mailbox(std::int64_t handle) const {
   return static_cast<std::int64_t*>(mailboxes_.get()) + static_cast<std::size_t>(handle) % kMailboxes;
 }
 
-void GpuChains::advance(std::int64_t handle, const void* taken, void* next, Stream stream) {
-  context_->advance({static_cast<const Token*>(taken), static_cast<Token*>(next), counters_.as<ChainCounter>(), kChains,
-                     mailbox(handle)},
-                    stream);
+ChainStep GpuChains::step(std::int64_t handle, const void* taken, void* next) const {
+  ChainStep step;
+  step.taken = static_cast<const Token*>(taken);
+  step.next = static_cast<Token*>(next);
+  step.counters = counters_.as<ChainCounter>();
+  step.count = kChains;
+  step.misused_by = mailbox(handle);
+  return step;
 }
 
 void GpuChains::check(std::int64_t handle) {
@@ -116,6 +120,7 @@ Use::Use(const Place& place, ffi::Span<const std::int64_t> handles, const Operan
     throw ShapeError("a state of " + std::to_string(token.size_bytes()) + " bytes was given, expected one of " +
                      std::to_string(sizeof(Token)) + ": give a state of one table, or call it in jax.shard_map");
   const bool on_host = place.device.platform == "cpu";
+  std::int64_t mine = 0;
   if (on_host != (handles.size() == 0))
     throw ShapeError("the state is of a table on " + std::string(on_host ? "a GPU" : "the host") +
                      ", and the program runs on " + place.device.to_string() + ": run it where the table is");
@@ -127,7 +132,7 @@ Use::Use(const Place& place, ffi::Span<const std::int64_t> handles, const Operan
       std::shared_ptr<Table> table = need_table(handle);
       if (!(table->context().device() == place.device)) continue;
       table_ = std::move(table);
-      handle_ = handle;
+      mine = handle;
     }
   }
   if (table_ == nullptr || !(table_->context().device() == place.device))
@@ -139,15 +144,16 @@ Use::Use(const Place& place, ffi::Span<const std::int64_t> handles, const Operan
     std::memcpy(next->untyped_data(), &after, sizeof after);
     return;
   }
-  chains_ = &GpuChains::of(place.device);
-  chains_->check(handle_);
-  taken_ = token.untyped_data();
-  next_ = next->untyped_data();
+  GpuChains& chains = GpuChains::of(place.device);
+  chains.check(mine);
+  step_ = chains.step(mine, token.untyped_data(), next->untyped_data());
   stream_ = place.stream;
 }
 
+ChainStep Use::hand_on_step() { return std::exchange(step_, {}); }
+
 void Use::finish() {
-  if (chains_ != nullptr) chains_->advance(handle_, taken_, next_, stream_);
+  if (step_.taken != nullptr) table_->context().advance(step_, stream_);
   finished_ = true;
 }
 

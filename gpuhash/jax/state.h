@@ -57,8 +57,8 @@ class GpuChains {
  public:
   static GpuChains& of(const Device& device);
 
-  /// Enqueues the step of a call on this table: `next` is the state after it.
-  void advance(std::int64_t handle, const void* taken, void* next, Stream stream);
+  /// The step of a call on this table, to which `next` is the state after it.
+  ChainStep step(std::int64_t handle, const void* taken, void* next) const;
   /// StateError, once, where a call has taken a state of this table that another one had taken before.
   void check(std::int64_t handle);
 
@@ -87,6 +87,8 @@ class Use {
   Use& operator=(const Use&) = delete;
 
   Table& table() const { return *table_; }
+  /// The step of a call on a GPU, for work that makes it on the way; none on the host.
+  ChainStep hand_on_step();
   /// The call has done its work.
   void finish();
 
@@ -96,10 +98,7 @@ class Use {
   bool finished_ = false;
   std::shared_ptr<Table> table_;
   // On a GPU:
-  GpuChains* chains_ = nullptr;
-  std::int64_t handle_ = 0;
-  const void* taken_ = nullptr;
-  void* next_ = nullptr;
+  ChainStep step_;
   Stream stream_ = nullptr;
 };
 

@@ -53,6 +53,7 @@ ffi::Error find(Place place, Handles handles, bool per_key, Operand token, Opera
     }
     out.values = values->untyped_data();
     out.found = static_cast<bool*>(found->untyped_data());
+    out.step = use.hand_on_step();
     use.table().find(batch, out, place.stream);
     use.finish();
   });
@@ -91,6 +92,7 @@ ffi::Error contains(Place place, Handles handles, Operand token, Operand keys, O
     check_array(*found, "marks of found keys", DType::kBool, batch.count);
     FindOutput out{};
     out.found = static_cast<bool*>(found->untyped_data());
+    out.step = use.hand_on_step();
     use.table().find(batch, out, place.stream);
     use.finish();
   });
@@ -111,6 +113,7 @@ ffi::Error rows(Place place, Handles handles, Operand token, Operand keys, Outpu
     numbers.check_bound(use.table().capacity());
     FindOutput out{};
     out.rows = numbers.data();
+    out.step = use.hand_on_step();
     use.table().find(batch, out, place.stream);
     use.finish();
   });
@@ -156,7 +159,7 @@ ffi::Error insert(Place place, Handles handles, std::string_view how, bool broad
     check_array(*inserted, "marks of inserted keys", DType::kBool, batch.count);
     auto* const mask = static_cast<bool*>(inserted->untyped_data());
     if (const std::optional<InsertMode> mode = find_named(kInsertModes, how))
-      table.insert(batch, given, *mode, mask, place.stream);
+      table.insert(batch, given, *mode, mask, place.stream, use.hand_on_step());
     else
       table.apply(batch, given, named(kApplyOps, how), mask, place.stream);
     use.finish();

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include <gpuhash/call_chain.hpp>
 #include <gpuhash/dtype.hpp>
 
 /// What a call hands down: pointers to dense arrays, in the table's memory space.
@@ -30,6 +31,7 @@ struct FindOutput {
   std::int64_t* rows;     // [n], row numbers, -1 for absent keys
   bool count_missing;     // set control->missing
   bool fallback_per_key;  // fallback is [n, *value_shape]: each absent key has its own
+  ChainStep step;
 };
 
 enum class InsertMode : std::uint8_t { kKeep, kAssign };

@@ -68,8 +68,8 @@ class GPUHASH_API Table {
   virtual std::int64_t find(const KeyBatch& keys, const FindOutput& out, Stream stream) = 0;
   /// Does not wait while there is room for all keys as if they were new.
   /// inserted: [n] or null: was the key new; true for exactly one of a new key's duplicates.
-  virtual void insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted,
-                      Stream stream) = 0;
+  virtual void insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted, Stream stream,
+                      const ChainStep& step = {}) = 0;
   /// New keys get their value; that of others becomes op(it, the given one). Throws DTypeError where has_op() is false.
   virtual void apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) = 0;
   /// erased: [n] or null; true for exactly one of an erased key's duplicates.
