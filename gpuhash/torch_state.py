@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,6 +17,22 @@ from . import _core
 _lock = threading.Lock()
 #: By the tables' own handles. All faces of a table have one tensor: two would let a compiler change the order of calls.
 _states: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+@contextlib.contextmanager
+def _plainly() -> Iterator[None]:
+    """Tensors that outlive the call are made and written in here: outside of all modes and transforms around it.
+
+    The first use of a table may be traced, or be inside of ``torch.func.grad``, whose tensors are of no use after it.
+    """
+    with (
+        torch.inference_mode(False),
+        _disable_current_modes(),
+        torch._C._DisableFuncTorch(),
+        torch.no_grad(),
+        torch.autograd.forward_ad._set_fwd_grad_enabled(False),
+    ):
+        yield
 
 
 def load_ops() -> bool:
@@ -35,7 +53,7 @@ def state_of(table: Any) -> Any:
         own = _core.own_handle_of(table._core)
         state = _states.get(own)
         if state is None:
-            with torch.inference_mode(False), _disable_current_modes():
+            with _plainly():
                 state = torch.tensor([_core.handle_of(table._core)], dtype=torch.int64, device="cpu")
             torch._dynamo.mark_static_address(state, guard=False)
             _states[own] = state
@@ -52,7 +70,7 @@ def named_state_of(table: Any) -> Any:
 
 
 def _write(state: Any, handle: int) -> None:
-    with torch.inference_mode(False), _disable_current_modes(), torch.no_grad():
+    with _plainly():
         state.fill_(handle)
 
 
@@ -63,6 +81,6 @@ def renew(table: Any, state: Any) -> None:
 
 def default_of(table: Any) -> Any:
     """The value of absent keys as a tensor of shape ``value_shape``, where the table is."""
-    with torch.inference_mode(False), _disable_current_modes():
+    with _plainly():
         host = torch.from_numpy(table._default.copy()).view(getattr(torch, table._value_dtype))
         return host.reshape(table._value_shape).to(table.device)

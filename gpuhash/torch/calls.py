@@ -16,6 +16,34 @@ from gpuhash.operations import APPLY_OPS
 _ops: Any = torch.ops.gpuhash
 
 
+def _under_derivatives() -> bool:
+    """Is a transform of torch.func with derivatives, or forward mode, around the call?"""
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    if any(each.key() != torch._C._functorch.TransformType.Vmap for each in stack):
+        return True
+    level: int = torch.autograd.forward_ad._current_level
+    return level >= 0
+
+
+# Dynamo asks while it traces, when the transforms are there as they are without it, and guards those outside of it.
+_under_derivatives._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def constant(tensor: Any, what: str) -> Any:
+    """The tensor, which nothing may be derived from.
+
+    Raises
+    ------
+    TypeError
+        Where it requires grad or has a tangent. While Dynamo traces a transform, tensors do not tell; the op does.
+    """
+    if tensor.requires_grad:
+        raise TypeError(f"the {what} require grad, and a table does not pass gradients on: call .detach()")
+    if (tensor.dtype.is_floating_point or tensor.dtype.is_complex) and _under_derivatives():
+        return _ops.constant(tensor, what)
+    return tensor
+
+
 def _text(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
@@ -87,18 +115,16 @@ def _number(number: Any, name: str, shape: Any, what: str, device: Any) -> Any:
 
 
 def _new_values(table: Any, keys: Any, values: Any) -> Any:
-    values = _values(table, keys, values, "values")
-    if values.requires_grad:
-        raise TypeError("the values require grad, and a table does not pass gradients on: call .detach()")
-    return values
+    return constant(_values(table, keys, values, "values"), "values")
 
 
 def find(table: Any, keys: Any, default: Any = None) -> tuple[Any, Any]:
     key_dims = _key_dims(table, keys)
     given = table._torch_default if default is None else _values(table, keys, default, "default")
-    constant = given.detach() if given is not None and given.requires_grad else given
-    values, found = _ops.find(table._torch_state, keys, constant, table._value_dtype, table._value_shape, key_dims)
-    if given is not None and given.requires_grad:  # the gradient of absent keys' values
+    derived = isinstance(default, torch.Tensor) and (default.requires_grad or _under_derivatives())
+    fallback = given.detach() if derived else given
+    values, found = _ops.find(table._torch_state, keys, fallback, table._value_dtype, table._value_shape, key_dims)
+    if derived:  # the derivative of absent keys' values
         mask = found.reshape(*found.shape, *[1] * len(table._value_shape))
         values = torch.where(mask, values, given)
     return values, found
@@ -180,8 +206,10 @@ def erase(table: Any, keys: Any) -> Any:
 def unique(
     keys: Any, rows: bool, ascending: bool, return_index: bool, return_inverse: bool, return_counts: bool
 ) -> Any:
+    keys = constant(keys, "keys")
     return _ops.unique(keys, rows, ascending, return_index, return_inverse, return_counts)
 
 
 def isin(elements: Any, test_elements: Any, rows: bool, invert: bool) -> Any:
+    elements, test_elements = constant(elements, "elements"), constant(test_elements, "test elements")
     return _ops.isin(torch.empty(0, device="cpu"), elements, test_elements, rows, invert)

@@ -78,6 +78,26 @@ for _name, _kernel in _FAKE_KERNELS.items():
     getattr(ops, _name).default.tags.append(torch.Tag.cudagraph_unsafe)
 
 
+# What must not have derivatives --------------------------------------------------------------------------------------
+
+# In functions under torch.compile, the transforms of torch.func show what requires grad to ops alone. This one is
+# called around values under such transforms only. It gives a copy, as an op has to.
+_constants = torch.library.Library("gpuhash", "FRAGMENT")
+_constants.define("constant(Tensor tensor, str what) -> Tensor")
+_constants.impl("constant", lambda tensor, what: tensor.clone(), "CompositeExplicitAutograd")
+
+
+def _refuse_derivatives(tensor: Any, what: str) -> Any:
+    """Called once for each level of transforms, with the tensor as it is there."""
+    if tensor.requires_grad or torch.autograd.forward_ad.unpack_dual(tensor, level=0).tangent is not None:
+        raise TypeError(f"the {what} require grad, and a table does not pass gradients on: call .detach()")
+    with torch._C._AutoDispatchBelowAutograd():
+        return ops.constant(tensor, what)
+
+
+_constants.impl("constant", _refuse_derivatives, "Autograd")
+
+
 # Batching rules: a call for each item of the batch is one call with all keys -----------------------------------------
 
 
@@ -150,6 +170,7 @@ _BATCHING_RULES = {
         name: _batch_keys_and_values(getattr(ops, name))
         for name in ("insert", "insert_or_assign", "assign", "insert_or_apply")
     },
+    "constant": lambda info, in_dims, tensor, what: (ops.constant(tensor, what), in_dims[0]),
     "unique": _refuse_to_batch,
     "isin": _batch_isin,
 }

@@ -27,8 +27,9 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
         A HashTable or HashSet, kept as the attribute ``table``. One without a name is found in this process alone.
 
     The methods are those of the table, for tensors where the table is; numbers may be values and defaults. A default
-    that requires grad gets the gradient of absent keys' values; keys have none, and values that are stored may not
-    require it. ``.to()`` moves neither the table nor its state, and copies of the module share the table.
+    that is a tensor gets the derivatives of absent keys' values, by ``backward()`` and under ``torch.func``; keys have
+    none, and values that are stored may not require any. ``.to()`` moves neither the table nor its state, and copies of
+    the module share the table.
     """
 
     table: HashTable | HashSet
@@ -78,7 +79,7 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
         return calls.get(self, keys, default)
 
     def __getitem__(self, keys: Any) -> Any:
-        """The values of keys; a RuntimeError where some are absent, unless the table has a default."""
+        """The values of keys; an IndexError where some are absent, unless the table has a default."""
         self._need_values()
         return calls.getitem(self, keys)
 

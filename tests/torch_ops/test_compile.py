@@ -495,6 +495,114 @@ def test_gradients_around_lookups(where):
     assert gradient.tolist() == [2.0] * 3
 
 
+def test_tables_that_a_transform_uses_first(where):
+    """What is made at first use outlives the transform, and is of no use if it is the transform's."""
+    keys = torch.arange(3, device=where)
+    weight = torch.ones(3, device=where)
+    for first in ("state", "default", "module"):
+        torch._dynamo.reset()
+        table = new_table(where, default=2.0)
+        if first == "default":
+            assert table._torch_state is not None
+        if first == "module":
+            got = torch.func.grad(lambda w, table=table: (w * TableModule(table)[keys]).sum())(weight)
+        else:
+            got = compiled(lambda w, table=table: torch.func.grad(lambda v: (v * table[keys]).sum())(w))(weight)
+        assert got.tolist() == [2.0] * 3
+        for kept in (table._torch_state, table._torch_default):
+            assert not torch._C._functorch.is_functorch_wrapped_tensor(kept)
+        assert compiled(lambda k, table=table: table[k])(keys).tolist() == [2.0] * 3
+
+
+def forward_mode(function: Any, primal: Any) -> Any:
+    """The derivative in the direction of ones, by PyTorch's dual tensors."""
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(primal, torch.ones_like(primal))
+        return torch.autograd.forward_ad.unpack_dual(function(dual)).tangent
+
+
+def along(function: Any, x: Any) -> Any:
+    return torch.func.jvp(function, (x,), (torch.ones_like(x),))[1]
+
+
+DERIVATIVES = {
+    "grad": lambda function, x: torch.func.grad(lambda y: function(y).sum())(x),
+    "jvp": along,
+    "jacrev": lambda function, x: torch.func.jacrev(function)(x).sum(1),
+    "jacfwd": lambda function, x: torch.func.jacfwd(function)(x).sum(1),
+    "forward-mode": forward_mode,
+    "grad-of-grad": lambda function, x: torch.func.grad(
+        lambda y: torch.func.grad(lambda z: function(y * z).sum())(torch.ones_like(x)).sum()
+    )(x),
+    "vmap-of-grad": lambda function, x: torch.vmap(torch.func.grad(lambda y: function(y).sum()))(x.expand(1, -1))[0],
+}
+
+
+@pytest.mark.parametrize("derivative", DERIVATIVES)
+@pytest.mark.parametrize("through", ["module", "aot_eager"])
+def test_derivatives_of_defaults(where, derivative, through):
+    """Those of torch.where: a default is the value of absent keys alone."""
+    table, keys = new_table(where), torch.arange(4, device=where)
+    table[keys[:2]] = 5.0
+    there = table.contains(keys)
+    face = TableModule(table) if through == "module" else table
+    apply = DERIVATIVES[derivative]
+
+    def function(x: Any) -> Any:
+        return apply(lambda default: face.find(keys, default * default)[0], x)
+
+    x = torch.arange(1.0, 5.0, device=where)
+    got = (function if through == "module" else compiled(function))(x)
+    expected = apply(lambda default: torch.where(there, 5.0, default * default), x)
+    assert expected.count_nonzero() == 2
+    assert torch.equal(got, expected)
+
+
+def test_derivatives_of_defaults_by_inductor(where):
+    table, keys = new_table(where), torch.arange(4, device=where)
+    table[keys[:2]] = 5.0
+    run = compiled(lambda x: torch.func.grad(lambda default: table.find(keys, default)[0].sum())(x), "inductor")
+    assert run(torch.ones(4, device=where)).tolist() == [0.0, 0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("derivative", ["grad", "jvp", "forward-mode", "grad-of-grad", "vmap-of-grad"])
+@pytest.mark.parametrize("through", ["module", "aot_eager"])
+def test_values_with_derivatives_are_refused(where, derivative, through):
+    table, keys = new_table(where), torch.arange(4, device=where)
+    face = TableModule(table) if through == "module" else table
+    apply = DERIVATIVES[derivative]
+    x = torch.arange(1.0, 5.0, device=where)
+
+    def put(values: Any, detached: bool) -> Any:
+        face.insert_or_assign(keys, values.detach() if detached else values)
+        face.insert_or_apply(keys, 1.0, "add")
+        return values * values
+
+    for detached in (False, True):
+        torch._dynamo.reset()
+
+        def function(x: Any, detached: bool = detached) -> Any:
+            return apply(lambda values: put(values, detached), x)
+
+        run = function if through == "module" else compiled(function)
+        if not detached:
+            with pytest.raises((TypeError, RuntimeError), match=r"values require grad.*\.detach\(\)"):
+                run(x)
+            assert len(table) == 0
+        else:
+            assert torch.equal(run(x), apply(lambda values: values * values, x))
+            assert len(table) == 4
+
+
+@pytest.mark.parametrize("routine", [gpuhash.unique, lambda x: gpuhash.factorize(x)[1]], ids=["unique", "factorize"])
+def test_set_routines_have_no_derivatives(where, routine):
+    x = torch.tensor([1.0, 2.0, 1.0], device=where)
+    with pytest.raises((TypeError, RuntimeError), match=r"keys require grad.*\.detach\(\)"):
+        compiled(lambda x: torch.func.grad(lambda keys: routine(keys).sum())(x))(x)
+    run = compiled(lambda x: torch.func.grad(lambda y: (y * gpuhash.isin(y.detach(), y.detach()[:1])).sum())(x))
+    assert run(x).tolist() == [1.0, 0.0, 1.0]
+
+
 # Errors --------------------------------------------------------------------------------------------------------------
 
 
