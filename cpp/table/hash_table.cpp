@@ -481,6 +481,7 @@ void HashTable<Key, Value>::fix_in_place(Stream stream) {
   fixed_ = true;
   worn_ = false;
   order_.expect_capture();
+  storage_.lend(context_);  // a replay may be running when the table goes
   storage_.set_may_have_erased(true);
 }
 

@@ -56,6 +56,8 @@ class Storage {
   void set_may_have_erased(bool may_have_erased) { view_.may_have_erased = may_have_erased; }
   /// The stream in whose order the memory is given back.
   void set_stream(Stream stream);
+  /// Others use it on streams of which the table is not told: see Allocation::lend().
+  void lend(const std::shared_ptr<DeviceContext>& context);
 
  private:
   /// No allocation is larger; sums of sizes do not overflow.
@@ -103,6 +105,12 @@ template <class Key, class Value>
 void Storage<Key, Value>::set_stream(Stream stream) {
   for (Allocation* memory : {&slots_, &filters_, &control_, &free_rows_, &row_tags_}) memory->set_stream(stream);
   if (rows_) rows_->set_stream(stream);
+}
+
+template <class Key, class Value>
+void Storage<Key, Value>::lend(const std::shared_ptr<DeviceContext>& context) {
+  for (Allocation* memory : {&slots_, &filters_, &control_, &free_rows_, &row_tags_}) memory->lend(context);
+  if (rows_ != nullptr) rows_->lend(context);
 }
 
 template <class Key, class Value>

@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 import jax
+import jax.custom_derivatives
 import jax.numpy as jnp
 import numpy as np
 
@@ -82,3 +83,17 @@ def wide_struct(shape: Shape, like: Any) -> Any:
 def read_wide(output: Any) -> Any:
     """The integers of an output as ``wide_struct`` describes it: int64, or int32 without 64-bit mode."""
     return output if output.dtype == np.int64 else jax.lax.bitcast_convert_type(output[..., 0], np.int32)
+
+
+def not_differentiable(error: str) -> Any:
+    """The identity; a TypeError for whoever differentiates through it, as zeros would be wrong in silence."""
+
+    def refuse(primals: Any, tangents: Any) -> Any:
+        (tangent,) = tangents
+        if not isinstance(tangent, jax.custom_derivatives.SymbolicZero):
+            raise TypeError(error)
+        return primals[0], tangent
+
+    identity = jax.custom_jvp(lambda array: array)
+    identity.defjvp(refuse, symbolic_zeros=True)
+    return identity

@@ -13,10 +13,10 @@ import numpy as np
 
 from gpuhash.arguments import axis_of, count_of
 from gpuhash.arrays import Shape, framework_of
-from gpuhash.dtypes import ITEMSIZES, MAX_KEY_BYTES
+from gpuhash.dtypes import ITEMSIZES, MAX_KEY_BYTES, encode
 from gpuhash.factorization import RESULT_TYPES, Factorized
 
-from .arrays import read_wide, struct, wide_struct
+from .arrays import not_differentiable, read_wide, struct, wide_struct
 from .library import target
 
 
@@ -139,8 +139,10 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int |
 
 def _keys_of(data: Any, axis: int | None, what: str, like: Any = None) -> tuple[Any, Shape, int]:
     """An array of keys, the shape of one, and how many there are."""
-    if isinstance(data, (jax.Array, np.ndarray)) or (framework_of(data).python):
-        array = jnp.asarray(data, dtype=None if isinstance(data, (jax.Array, np.ndarray)) else like)
+    if isinstance(data, (jax.Array, np.ndarray)) or (like is None and framework_of(data).python):
+        array = jnp.asarray(data)
+    elif framework_of(data).python:
+        array = jnp.asarray(encode(data, like.name, what).view(like))
     else:
         raise TypeError(f"the {what} are a {type(data).__name__}, expected an array of JAX or NumPy, or Python numbers")
     if isinstance(data, np.ndarray) and array.dtype != data.dtype:
@@ -161,10 +163,16 @@ def _keys_of(data: Any, axis: int | None, what: str, like: Any = None) -> tuple[
     return array, row, len(array)
 
 
+_not_differentiated = not_differentiable(
+    "keys of gpuhash.jax.unique or factorize were to be differentiated: give jax.lax.stop_gradient(keys), and gather "
+    "from the keys themselves by the indices that return_index=True gives"
+)
+
+
 @functools.partial(jax.jit, static_argnums=(1, 2, 3, 4), inline=True)
 def _factorize(keys: Any, row: Shape, room: int, sorted: bool, asked: tuple[str, ...]) -> Any:
     """The number of distinct keys, the first ``room`` of them, and what else is asked for; the rest is undefined."""
-    keys = jax.lax.stop_gradient(keys)
+    keys = _not_differentiated(keys)
     elements = math.prod(row)
     count = keys.size // elements
     shapes = {"inverse": (count,), "counts": (room,), "indices": (room,)}

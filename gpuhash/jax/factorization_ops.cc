@@ -54,6 +54,7 @@ ffi::Error factorize(Place place, std::int64_t elements, bool sorted, Operand ke
     const bool wants_inverse = inverse->element_count() != 0;
     const bool wants_counts = counts->element_count() != 0;
     const bool wants_firsts = firsts->element_count() != 0;
+    distinct.check_bound(batch.count);
     if (context->is_capturing(place.stream))
       throw ShapeError("this cannot be captured, because it waits for the number of distinct keys");
     const std::unique_ptr<Factorization> work = Factorizer::of(*context).factorize(

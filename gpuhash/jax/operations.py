@@ -12,14 +12,48 @@ import jax.custom_derivatives
 import jax.ffi
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 from gpuhash.arrays import Shape
 from gpuhash.dtypes import numpy_dtype, storage_dtype
 from gpuhash.operations import APPLY_OPS
 
-from .arrays import batch_shape, need_dtype, read_wide, struct, to_array, wide_struct
+from .arrays import batch_shape, need_dtype, not_differentiable, read_wide, struct, to_array, wide_struct
 from .library import TOKEN_WORDS, target
 from .state import Kind, State, give, take
+
+# A custom call of XLA on a token. XLA is told that it has a side effect: it would make one of two equal calls that are
+# given one state, and leave out a change whose state nobody uses. JAX is not told: a program that has an effect leaves
+# its fast way of calling it, for 300 us more. The state says on which calls another one depends.
+_call_p = Primitive("gpuhash_call")
+_call_p.multiple_results = True
+
+
+def _results_of(token: Any, *_arrays: Any, target: str, results: Any, attributes: Any) -> Any:
+    given = ((token.shape, token.dtype), *results)
+    return [token.update(shape=shape, dtype=dtype, weak_type=False) for shape, dtype in given]
+
+
+def _run_alone(*arrays: Any, target: str, results: Any, attributes: Any) -> Any:
+    """Where nothing is compiled: under ``jax.disable_jit``."""
+    structs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in ((arrays[0].shape, arrays[0].dtype), *results)]
+    call = jax.ffi.ffi_call(target, structs, input_output_aliases={0: 0}, vmap_method="sequential")
+    return call(*arrays, **_as_arrays(attributes))
+
+
+def _lower(context: Any, *operands: Any, target: str, results: Any, attributes: Any) -> Any:
+    rule = jax.ffi.ffi_lowering(target, operand_output_aliases={0: 0}, has_side_effect=True)
+    return rule(context, *operands, **_as_arrays(attributes))
+
+
+_call_p.def_abstract_eval(_results_of)
+_call_p.def_impl(_run_alone)
+mlir.register_lowering(_call_p, _lower)
+
+
+def _as_arrays(attributes: Any) -> dict[str, Any]:
+    return {name: np.array(value, np.int64) if name == "handles" else value for name, value in attributes}
 
 
 @dataclass(frozen=True)
@@ -40,7 +74,8 @@ class _Call:
         """
         if not self.kind.held or self.name == "size":
             return False
-        return self.how is None or (self.how in ("keep", "assign") and not self.kind.held[0].deterministic)
+        in_any_order = not any(table.deterministic for table in self.kind.held)
+        return self.how is None or (self.how in ("keep", "assign") and in_any_order)
 
     def results(self, batch: Shape, token: Any) -> tuple[Any, ...]:
         """The shapes and dtypes of what it gives for a batch of keys."""
@@ -54,15 +89,7 @@ class _Call:
     def __call__(self, token: Any, keys: Any, values: Any) -> tuple[Any, tuple[Any, ...]]:
         """The next token, and what the call gives. Arrays are None where the call takes none."""
         batch = () if keys is None else batch_shape(keys, self.kind.key_shape)
-        # Declared without a side effect: a program with one leaves JAX's fast way of calling it, for 300 us more.
-        # The state says that a call depends on those before, and that it is needed where its state is.
-        call = jax.ffi.ffi_call(
-            target(self.name, fixed=self.is_same_each_time),
-            (struct((TOKEN_WORDS,), "uint32", token), *self.results(batch, token)),
-            vmap_method="sequential",
-            input_output_aliases={0: 0},
-        )
-        attributes: dict[str, Any] = {"handles": np.array(self.kind.handles, np.int64)}
+        attributes: dict[str, Any] = {"handles": self.kind.handles}
         if self.name == "find":
             attributes["per_key"] = not self.single
         if self.how is not None:
@@ -70,7 +97,13 @@ class _Call:
         arrays = [] if keys is None else [keys]
         if self.takes_values:
             arrays.append(jnp.zeros(0, np.uint8) if values is None else values)
-        next_token, *results = call(token.reshape(TOKEN_WORDS), *arrays, **attributes)
+        next_token, *results = _call_p.bind(
+            token.reshape(TOKEN_WORDS),
+            *arrays,
+            target=target(self.name, fixed=self.is_same_each_time),
+            results=tuple((each.shape, each.dtype) for each in self.results(batch, token)),
+            attributes=tuple(attributes.items()),
+        )
         return next_token.reshape(token.shape), tuple(results)
 
     def over_lanes(self) -> Any:
@@ -133,19 +166,11 @@ def _differentiable(call: _Call) -> Any:
     return lookup
 
 
-def _refuse_tangent(primals: Any, tangents: Any) -> Any:
-    (tangent,) = tangents
-    if not isinstance(tangent, jax.custom_derivatives.SymbolicZero):
-        raise TypeError(
-            "values that are put into a table were to be differentiated, and a table keeps no derivatives: give "
-            "jax.lax.stop_gradient(values); to train what a table holds, find the values, differentiate with respect "
-            "to them, and add the steps by insert_or_apply"
-        )
-    return primals[0], tangent
-
-
-_not_differentiated = jax.custom_jvp(lambda values: values)
-_not_differentiated.defjvp(_refuse_tangent, symbolic_zeros=True)
+_not_differentiated = not_differentiable(
+    "values that are put into a table were to be differentiated, and a table keeps no derivatives: give "
+    "jax.lax.stop_gradient(values); to train what a table holds, find the values, differentiate with respect to them, "
+    "and add the steps by insert_or_apply"
+)
 
 
 def _keys(keys: Any, kind: Kind) -> tuple[Any, Shape]:
@@ -204,8 +229,8 @@ def find(state: State, keys: Any, default: Any = None) -> tuple[State, tuple[Any
     TypeError, ValueError
         When it is traced: for arrays of other dtypes or shapes, 64-bit dtypes without 64-bit mode, and sets.
     RuntimeError
-        For a state that was used before; in a compiled function, when it runs, ``jax.errors.JaxRuntimeError``, also for
-        a table that was freed.
+        For a state that was used before; in a compiled function, when it runs, ``jax.errors.JaxRuntimeError`` (from
+        some versions of jaxlib a ValueError), also for a table that was freed.
     """
     token, kind = take(state, "find")
     _need_values(kind, "find")

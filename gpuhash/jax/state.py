@@ -68,9 +68,9 @@ class State:
 
     Each call of this package takes a state and gives the next one, and each state is taken once. As everywhere in JAX,
     a compiled function does what its results depend on: a change whose state it neither returns nor uses is left out,
-    of which a RuntimeWarning tells. A program that is compiled for a state on the host serves the tables of all states
-    of the same dtypes, shapes and default; on GPUs, where memory cannot be read without waiting, it is compiled for its
-    tables.
+    of which a RuntimeWarning tells, unless it is made in another compiled function within. A program that is compiled
+    for a state on the host serves the tables of all states of the same dtypes, shapes and default; on GPUs, where
+    memory cannot be read without waiting, it is compiled for its tables.
     """
 
     __slots__ = ("__weakref__", "_change", "_kind", "_token")
@@ -101,6 +101,12 @@ class State:
         """For JAX."""
         (token,) = leaves
         return cls(token, kind)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a state is good in this process and once, and cannot be copied or pickled: do so with the table "
+            "(state.table), and make a new state by gpuhash.jax.from_table(table)"
+        )
 
     def __repr__(self) -> str:
         kind = self._kind
@@ -198,7 +204,8 @@ def from_table(table: Any, *, device: Any = None, fixed: bool = False) -> State:
         but a copy. Where it would have to grow, ``TableFullError`` is raised, ``JaxRuntimeError`` in a program; keys
         that a replay finds no room for are lost and counted, and the next call that waits for the table's size raises
         ``TableFullError``. Compiled programs keep the table's memory until they are dropped themselves
-        (``jax.clear_caches``), and calls outside of them have to wait for them (``jax.block_until_ready``).
+        (``jax.clear_caches``). Replays wait for nobody: between them and calls from elsewhere wait for the GPU, by
+        ``jax.block_until_ready`` after a program, and by ``len(table)`` after other calls.
 
     Returns
     -------
@@ -214,7 +221,10 @@ def from_table(table: Any, *, device: Any = None, fixed: bool = False) -> State:
         In a function that is being traced: make the state outside, and give it to the function.
     """
     kind, token = _begin(table, fixed)
-    return State(_put(token, _jax_device(table, device)), kind)
+    state = State(_put(token, _jax_device(table, device)), kind)
+    if fixed:
+        table._core.fix_in_place(table._stream())
+    return state
 
 
 def from_tables(tables: Sequence[Any], mesh: Any, *, fixed: bool = False) -> State:
@@ -255,6 +265,8 @@ def from_tables(tables: Sequence[Any], mesh: Any, *, fixed: bool = False) -> Sta
     ]
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*mesh.axis_names))
     array = jax.make_array_from_single_device_arrays((len(tables), TOKEN_WORDS), sharding, shards)
+    for table in tables if fixed else ():
+        table._core.fix_in_place(table._stream())
     return State(array, kind)
 
 
@@ -262,12 +274,11 @@ def _begin(table: Any, fixed: bool) -> tuple[Kind, np.ndarray[Any, Any]]:
     if not isinstance(table, KeyedTable):
         raise TypeError(f"a {type(table).__name__} was given, expected a gpuhash.HashTable or gpuhash.HashSet")
     core = table._core
-    handle = _core.handle_of(core)
+    # A name may get another table; the handle of one that stays where it is means that table alone.
+    handle = _core.own_handle_of(core) if fixed else _core.handle_of(core)
     token = np.empty(TOKEN_WORDS, np.uint32)
     if not table._host:
         check(handle)
-    if fixed:
-        core.fix_in_place(table._stream())
     begin(handle, token.ctypes.data)
     _faces[handle] = table
     default = table._default if isinstance(table, HashTable) else None
@@ -296,6 +307,8 @@ def _put(token: np.ndarray[Any, Any], device: Any) -> Any:
 
 def _jax_device(table: KeyedTable, device: Any) -> Any:
     """The JAX device that a table is on: the one given, if it is there."""
+    if not (device is None or hasattr(device, "platform")):
+        raise TypeError(f"device={device!r} was given, expected one of jax.devices()")
     if table._host:
         found = jax.devices("cpu")[0] if device is None else device
         if found.platform == "cpu":

@@ -244,3 +244,35 @@ def test_bad_input(programs):
     ):
         with pytest.raises(error, match=message):
             call()
+
+
+def test_lists_of_other_numbers_are_refused(programs):
+    """Not cut down to the dtype of the other side."""
+    jnp, ours = programs.jax.numpy, programs.ours
+    keys = programs.put(np.array([1, 2, 3], np.int32))
+    assert np.asarray(ours.isin(keys, [3, 1])).tolist() == [True, False, True]
+    with pytest.raises(TypeError, match=r"1\.5 is not an integer"):
+        ours.isin(keys, [1.5, 2.7])
+    with pytest.raises(OverflowError):
+        ours.isin(keys, [1, 1 << 40])
+    with pytest.raises(TypeError, match="without loss"):
+        ours.isin(jnp.array([True, False]), [2])
+
+
+def test_distinct_keys_are_not_differentiated_in_silence(programs):
+    jax, ours = programs.jax, programs.ours
+    keys = programs.put(np.array([1, 2, 1], np.float32))
+    for total in (
+        lambda keys: ours.unique(keys, size=3).sum(),
+        lambda keys: ours.factorize(keys, size=3).uniques.sum(),
+    ):
+        with pytest.raises(TypeError, match=r"to be differentiated.*stop_gradient"):
+            jax.grad(total)(keys)
+
+    def gathered(keys):
+        result = ours.unique(jax.lax.stop_gradient(keys), size=2, return_index=True)
+        return keys[result.indices].sum()
+
+    same_bytes(jax.grad(gathered)(keys), np.array([1, 1, 0], np.float32))
+    mask = jax.grad(lambda keys: (keys * ours.isin(keys, keys[:1])).sum())(keys)
+    same_bytes(mask, np.array([1, 0, 1], np.float32))

@@ -6,6 +6,7 @@ import gc
 
 import numpy as np
 import pytest
+from support.frameworks import current_gpu_kept
 from support.jit import need_jax
 from support.samples import as_dict, items_of, same_bytes
 
@@ -120,9 +121,46 @@ def test_programs_hold_a_fixed_table(programs):
     assert _core.table_of(handle) is None
 
 
+def test_a_fixed_state_means_its_table_alone(programs):
+    """Not another one that gets its name later, which may move."""
+    jax, ours = programs.jax, programs.ours
+    name = f"fixed-{programs.device}"
+    table = new_table(programs, name=name)
+    table[np.arange(3)] = np.ones(3, np.float32)
+    find = jax.jit(ours.find)
+    keys = programs.put(np.arange(3))
+    state, _ = find(ours.from_table(table, fixed=True), keys)
+    table.close()
+    other = new_table(programs, name=name)
+    state, (values, found) = find(state, keys)
+    assert np.asarray(found).all()
+    same_bytes(values, np.ones(3, np.float32))
+    state, _ = jax.jit(ours.erase)(state, keys)
+    assert state.table is table
+    assert (len(table), len(other)) == (0, 0)
+    other.close()
+
+
+def test_what_fails_fixes_nothing(programs):
+    jax, ours = programs.jax, programs.ours
+    table, another = new_table(programs), gpuhash.HashTable("int32", "float32", device=programs.device)
+    devices = np.array(jax.devices("cpu" if programs.on_host else "cuda")[:1] * 2)
+    with pytest.raises(RuntimeError, match="make it outside"):
+        jax.jit(lambda: ours.from_table(table, fixed=True))()
+    with pytest.raises(TypeError, match=r"device='cpu' was given, expected one of jax\.devices"):
+        ours.from_table(table, fixed=True, device="cpu")
+    if len(set(devices)) == len(devices):
+        with pytest.raises(ValueError, match="several kinds"):
+            ours.from_tables([table, another], jax.sharding.Mesh(devices, ("x",)), fixed=True)
+    with pytest.raises(ValueError, match="one table for each"):
+        ours.from_tables([table, another], jax.sharding.Mesh(devices[:1], ("x",)), fixed=True)
+    table.rehash(1 << 12)
+    assert table.capacity >= 1 << 12
+
+
 def test_replays_do_not_ask(cuda):
-    """XLA records a program of calls on a fixed table into a command buffer. Once the table has given up its name, a
-    handler that is asked finds none; the replayed calls go on, and do what a dict does."""
+    """XLA records a program of calls on a fixed table into a command buffer. When a state of the table was misused, a
+    handler that is asked says so; replayed calls go on, and do what a dict does."""
     programs = need_jax(cuda)
     jax, ours = programs.jax, programs.ours
 
@@ -150,21 +188,43 @@ def test_replays_do_not_ask(cuda):
         return state
 
     keys = programs.put(np.arange(100, 200))
-    for fixed in (True, False):
-        table = gpuhash.HashTable("int64", "int64", device=cuda, name=f"replayed-{fixed}")
+    insert = jax.jit(lambda state, keys: ours.insert(state, keys, keys))
+
+    def misuse(table):
+        state = ours.from_table(table)
+        with current_gpu_kept():
+            jax.block_until_ready((insert(state, keys[:1]), insert(state, keys[:1])))
+
+    def replays_of(fixed):
+        """How many of some runs after a misuse went on as if nobody had been asked."""
+        table = gpuhash.HashTable("int64", "int64", device=cuda)
         table.reserve(10_000)
         run = jax.jit(lambda state, keys: step(state, keys), donate_argnums=0, compiler_options=RECORD_ALL)
-        state = ours.from_table(table, fixed=fixed)
-        model: dict[int, int] = {}
-        for _ in range(6):
-            state = run_and_compare(run, state, keys, model)
-        table.close()
-        if not fixed:
-            programs.fails(lambda run=run, state=state: run(state, keys), "has been freed")
-            continue
-        for _ in range(3):
-            state = run_and_compare(run, state, keys, model)
+        table.insert(np.array([100]), np.array([100]))
+        model = {100: 100}
+        count = 0
+        for _ in range(5):
+            state = ours.from_table(table, fixed=fixed)
+            for _ in range(4):
+                state = run_and_compare(run, state, keys, model)
+            misuse(table)
+            model.setdefault(100, 100)
+            message = ""
+            try:
+                state = run_and_compare(run, state, keys, model)
+            except programs.failures as error:
+                message = str(error)
+            if message == "":
+                count += 1
+                with pytest.raises(RuntimeError, match="had used already"):
+                    _ = state.table
+            else:
+                assert "had used already" in message
         assert items_of(table) == as_dict(np.array(list(model)), np.array(list(model.values())))
+        return count
+
+    assert replays_of(fixed=False) == 0
+    assert replays_of(fixed=True) > 0
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import gc
+import pickle
 import warnings
 
 import numpy as np
@@ -223,6 +225,45 @@ def test_old_states_that_no_trace_shows_fail_when_the_program_runs():
     programs.fails(lambda: insert(copy, keys, keys), message)
     state, inserted = insert(ours.from_table(table), keys + 20, keys)  # and the table is good
     assert inserted.tolist() == [True] * 4
+
+
+@pytest.mark.parametrize("how", ["call", "scan"])
+def test_equal_calls_on_one_state_are_not_made_one(how):
+    """XLA would merge them, as two equal sums, and a change would be made once."""
+    programs = need_jax()
+    jax, ours = programs.jax, programs.ours
+    table = new_table(programs)
+    keys = np.arange(4)
+    add = jax.jit(lambda state, keys: ours.insert_or_apply(state, keys, 1, "add"))
+    if how == "scan":
+        once = add
+        add = jax.jit(lambda state, keys: jax.lax.scan(lambda state, _: once(state, keys), state, None, length=3))
+
+    @jax.jit
+    def twice(state, keys):
+        _, first = add(state, keys)
+        state, second = add(state, keys)
+        return state, first, second
+
+    programs.fails(lambda: twice(ours.from_table(table), keys), "FAILED_PRECONDITION.*was used before")
+
+
+def test_copies_of_states_are_refused(programs):
+    state = programs.ours.from_table(new_table(programs))
+    for work in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"cannot be copied or pickled.*state\.table"):
+            work(state)
+
+
+def test_without_jit(programs):
+    table = new_table(programs)
+    keys = programs.put(np.arange(5))
+    with programs.jax.disable_jit():
+        state, inserted = programs.ours.insert(programs.ours.from_table(table), keys, keys * 2)
+        state, (values, found) = programs.ours.find(state, keys + 1)
+    assert np.asarray(inserted).all()
+    same_bytes(values, np.array([2, 4, 6, 8, 0]))
+    assert np.asarray(found).tolist() == [True] * 4 + [False]
 
 
 @pytest.mark.filterwarnings("ignore:the state that gpuhash.jax.insert returned was dropped")
