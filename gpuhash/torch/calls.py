@@ -114,8 +114,17 @@ def _number(number: Any, name: str, shape: Any, what: str, device: Any) -> Any:
     return torch.full(shape, number, dtype=dtype, device=device)
 
 
-def _new_values(table: Any, keys: Any, values: Any) -> Any:
-    return constant(_values(table, keys, values, "values"), "values")
+def _new_values(table: Any, keys: Any, values: Any) -> tuple[Any, int]:
+    """Values to be stored, and the dimensions of one of them.
+
+    Complex ones go as pairs of their parts: Inductor cannot compile ops that write to an argument and take complex
+    numbers.
+    """
+    values = constant(_values(table, keys, values, "values"), "values")
+    dims = len(table._value_shape)
+    if values.dtype.is_complex:
+        return torch.view_as_real(values.resolve_conj()), dims + 1
+    return values, dims
 
 
 def find(table: Any, keys: Any, default: Any = None) -> tuple[Any, Any]:
@@ -158,20 +167,20 @@ def rows(table: Any, keys: Any) -> Any:
 
 def setitem(table: Any, keys: Any, values: Any) -> None:
     key_dims = _key_dims(table, keys)
-    values = _new_values(table, keys, values)
-    _ops.assign(table._torch_state, keys, values, key_dims, len(table._value_shape))
+    values, value_dims = _new_values(table, keys, values)
+    _ops.assign(table._torch_state, keys, values, key_dims, value_dims)
 
 
 def insert(table: Any, keys: Any, values: Any) -> Any:
     key_dims = _key_dims(table, keys)
-    values = _new_values(table, keys, values)
-    return _ops.insert(table._torch_state, keys, values, key_dims, len(table._value_shape))
+    values, value_dims = _new_values(table, keys, values)
+    return _ops.insert(table._torch_state, keys, values, key_dims, value_dims)
 
 
 def insert_or_assign(table: Any, keys: Any, values: Any) -> Any:
     key_dims = _key_dims(table, keys)
-    values = _new_values(table, keys, values)
-    return _ops.insert_or_assign(table._torch_state, keys, values, key_dims, len(table._value_shape))
+    values, value_dims = _new_values(table, keys, values)
+    return _ops.insert_or_assign(table._torch_state, keys, values, key_dims, value_dims)
 
 
 def insert_or_apply(table: Any, keys: Any, values: Any, op: str) -> Any:
@@ -188,8 +197,8 @@ def insert_or_apply(table: Any, keys: Any, values: Any, op: str) -> Any:
     if name in ("min", "max") and dtype.startswith("complex"):
         raise TypeError(f"{op} needs an order, and complex numbers have none: the table has values of {dtype}")
     key_dims = _key_dims(table, keys)
-    values = _new_values(table, keys, values)
-    return _ops.insert_or_apply(table._torch_state, keys, values, name, key_dims, len(table._value_shape))
+    values, value_dims = _new_values(table, keys, values)
+    return _ops.insert_or_apply(table._torch_state, keys, values, name, key_dims, value_dims)
 
 
 def add(table: Any, keys: Any) -> Any:

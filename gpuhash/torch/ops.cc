@@ -175,17 +175,18 @@ class Call {
   Tensor new_values() const { return empty(values_shape(), code_of(value_dtype()), keys_); }
   Tensor new_rows() const { return empty(batch_, aoti_torch_dtype_int64(), keys_); }
 
-  /// One value or one per key; dense.
+  /// One value or one per key; dense. Complex ones may come as pairs of their parts, with one more dimension.
   Tensor take_values(const char* what, const Tensor& given) const {
     check_device(what, given);
-    check_dtype(what, given, value_dtype());
+    if (!are_parts(given)) check_dtype(what, given, value_dtype());
     const Shape shape = shape_of(given);
-    if (shape != values_shape() && shape != options().value_shape)
+    const Shape one = value_shape_in(given);
+    if (shape != joined(batch_, one) && shape != one)
       throw ShapeError(std::string("the ") + what + " have shape " + text_of(shape) + ", expected " +
-                       text_of(values_shape()) + ", or " + text_of(options().value_shape) + " for all keys alike");
+                       text_of(joined(batch_, one)) + ", or " + text_of(one) + " for all keys alike");
     return dense(given);
   }
-  bool is_one_for_all(const Tensor& values) const { return shape_of(values) != values_shape(); }
+  bool is_one_for_all(const Tensor& values) const { return shape_of(values) != joined(batch_, value_shape_in(values)); }
 
   /// Before a change, which writes rows: copies of what is read where it is the table's own rows.
   void leave_rows() { leave_rows(keys_); }
@@ -208,6 +209,15 @@ class Call {
       throw DTypeError(std::string("the ") + what + " are " + name_of(given) + ", and the table has " + what + " of " +
                        std::string(name(expected)) + ": convert them with .to(torch." + std::string(name(expected)) +
                        ")");
+  }
+
+  bool are_parts(const Tensor& given) const {
+    const DType dtype = value_dtype();
+    return (dtype == DType::kComplex64 && code_of(given) == code_of(DType::kFloat32)) ||
+           (dtype == DType::kComplex128 && code_of(given) == code_of(DType::kFloat64));
+  }
+  Shape value_shape_in(const Tensor& given) const {
+    return are_parts(given) ? joined(options().value_shape, {2}) : options().value_shape;
   }
 
   std::shared_ptr<Table> table_;

@@ -268,6 +268,68 @@ def test_several_tables_and_sets(where, backend):
     assert (len(ids), len(rows), len(seen)) == (3, 3, 3)
 
 
+DTYPES = ["bool", "uint8", "int16", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64"]
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "complex64", "complex128"])
+def test_values_of_every_dtype_by_inductor(where, dtype):
+    table = HashTable("int64", dtype, value_shape=(2,), device=where)
+    keys = torch.arange(3, device=where)
+    values = (torch.arange(6).reshape(3, 2) % 5).to(getattr(torch, dtype)).to(where)
+    if values.is_complex():
+        values *= 2 - 1j
+
+    def function(keys: Any, values: Any) -> Any:
+        table[keys + 9] = values[0]
+        inserted = table.insert(keys, values)
+        assigned = table.insert_or_assign(keys + 1, values)
+        applied = table.insert_or_apply(keys + 2, values, "add" if dtype != "bool" else "bit_or")
+        return inserted, assigned, applied, table.find(keys, values[0])
+
+    inserted, assigned, applied, (found, _) = compiled(function, "inductor")(keys, values)
+    for mask, expected in ((inserted, [True] * 3), (assigned, [False, False, True]), (applied, [False, False, True])):
+        assert mask.tolist() == expected
+    first, second, third = values.cpu()
+    add = torch.logical_or if dtype == "bool" else lambda a, b: torch.from_numpy(a.numpy() + b.numpy())
+    if dtype == "bfloat16":
+        add = torch.add
+    model = {0: first, 1: first, 2: add(second, first), 3: add(third, second), 4: third, 9: first, 10: first, 11: first}
+    assert items(table) == {key: value.tolist() for key, value in model.items()}
+    assert torch.equal(found.cpu(), torch.stack([model[key] for key in range(3)]))
+
+
+def test_complex_values(where):
+    """Inductor cannot take them into ops that write: they go as pairs of real numbers."""
+    for value_shape in ((), (2,)):
+        plain, traced, mapped = (
+            HashTable("int64", "complex64", value_shape=value_shape, device=where) for _ in range(3)
+        )
+        keys = torch.arange(4, device=where)
+        values = torch.arange(1.0, 1 + 4 * max(1, len(value_shape) * 2), device=where).reshape(4, *value_shape) * (
+            1 + 2j
+        )
+
+        def function(table: Any, keys: Any, values: Any) -> Any:
+            table[keys] = values
+            table[keys[2:]] = values[0]
+            table.insert_or_apply(keys[1:], 2.0, "multiply")
+
+        function(plain, keys, values)
+        compiled(function, "inductor")(traced, keys, values)
+        assert traced == plain
+        insert = TableModule(mapped).insert
+        pairs, one_each = keys.reshape(2, 2), values[:2]
+        assert torch.vmap(insert)(pairs, values.reshape(2, 2, *value_shape)).all()
+        assert torch.equal(mapped[keys], values)
+        assert torch.vmap(insert)(pairs + 4, one_each).all()
+        assert torch.equal(mapped[keys + 4], one_each.repeat_interleave(2, 0))
+        module = TableModule(mapped)
+        module[keys] = values.conj()
+        assert torch.equal(mapped[keys], values.conj().resolve_conj())
+        with pytest.raises(ValueError, match="the values have shape"):
+            module.insert(keys, values[:3])
+
+
 # Gradients, control flow, modes --------------------------------------------------------------------------------------
 
 
