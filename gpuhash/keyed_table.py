@@ -346,6 +346,8 @@ class KeyedTable:
         if self._name is not None:
             _core.unregister_table(self._name)
             self._name = None
+            if self._state is not None:
+                _core.torch_state(self)  # from now on it stands for this table, and for the name no more
 
     def to(self, device: object, *, memory: object = None) -> Self:
         """The table on another device, slot for slot; itself where it is there already. Waits.

@@ -75,8 +75,11 @@ def _write(state: Any, handle: int) -> None:
 
 
 def renew(table: Any, state: Any) -> None:
-    """Another table has got the name that the state stands for, or none: from now on it stands for this table alone."""
-    _write(state, _core.own_handle_of(table._core))
+    """Something else is written in the state: another table has got the name that it stood for, or none has.
+
+    Or a program has written into the tensor, as DistributedDataParallel does into the buffers of modules.
+    """
+    _write(state, _core.handle_of(table._core))
 
 
 def default_of(table: Any) -> Any:

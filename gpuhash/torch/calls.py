@@ -14,6 +14,7 @@ import torch
 from gpuhash.operations import APPLY_OPS
 
 _ops: Any = torch.ops.gpuhash
+_LARGEST_INT = (1 << 63) - 1
 
 
 def _under_derivatives() -> bool:
@@ -102,16 +103,31 @@ def _values(table: Any, keys: Any, values: Any, what: str) -> Any:
 
 def _number(number: Any, name: str, shape: Any, what: str, device: Any) -> Any:
     dtype = getattr(torch, name)
-    if isinstance(number, bool) != (name == "bool") or (
-        isinstance(number, float) and not (dtype.is_floating_point or dtype.is_complex)
+    real = dtype.is_floating_point or dtype.is_complex
+    if (
+        isinstance(number, bool) != (name == "bool")
+        or (isinstance(number, float) and not real)
+        or (isinstance(number, int) and real and not -_LARGEST_INT - 1 <= number <= 2 * _LARGEST_INT + 1)
     ):
         raise TypeError(f"the {what} are {name}, and {type(number).__name__} cannot be converted to that without loss")
-    if not (isinstance(number, (bool, float)) or dtype.is_floating_point or dtype.is_complex):
+    if not (isinstance(number, bool) or real):
         bounds = torch.iinfo(dtype)
         if number < bounds.min or number > bounds.max:
             # Without the number, which Dynamo may know by a symbol alone.
             raise OverflowError(f"a number is out of range for {what} of {name} ({bounds.min} to {bounds.max})")
+    if real:
+        return _rounded(number, dtype, shape, device)
     return torch.full(shape, number, dtype=dtype, device=device)
+
+
+def _rounded(number: Any, dtype: Any, shape: Any, device: Any) -> Any:
+    """Numbers beyond the largest of the dtype are infinite, as they are without the compiler."""
+    if isinstance(number, int):
+        if abs(number) <= min(torch.finfo(dtype).max, _LARGEST_INT):
+            return torch.full(shape, number, dtype=dtype, device=device)
+        number = float(number)
+    wide = torch.complex128 if dtype.is_complex else torch.float64  # torch.full refuses what is out of range
+    return torch.full(shape, number, dtype=wide, device=device).to(dtype)
 
 
 def _new_values(table: Any, keys: Any, values: Any) -> tuple[Any, int]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, Self
 
 import torch
 
 from gpuhash import HashSet, HashTable
-from gpuhash.torch_state import named_state_of
+from gpuhash.torch_state import default_of, named_state_of
 
 from . import calls
 from .library import ops
@@ -43,18 +44,39 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
         self.table = table
         self._key_dtype, self._key_shape = table._key_dtype, table._key_shape
         self._value_dtype, self._value_shape = table._value_dtype, table._value_shape
+        self._register_table()
+
+    def _register_table(self) -> None:
+        table = self.table
         self.register_buffer("_torch_state", named_state_of(table), persistent=False)
-        default = table._torch_default if isinstance(table, HashTable) else None
-        self.register_buffer("_torch_default", default, persistent=False)
+        has_default = isinstance(table, HashTable) and table._torch_default is not None
+        self.register_buffer("_torch_default", default_of(table) if has_default else None, persistent=False)
+
+    def _face(self) -> Any:
+        """What calls ask for state and default: the buffers are for programs that are exported.
+
+        Elsewhere the table is asked, whose state never stands for another table that has got its name; and others, such
+        as DistributedDataParallel, write into buffers.
+        """
+        return self if torch.compiler.is_exporting() else self.table
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return type(self)(self.table)
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("_torch_state", "_torch_default")
+        buffers = {name: buffer for name, buffer in self._buffers.items() if name not in own}
+        return {**self.__dict__, "_buffers": buffers}
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.table,)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._register_table()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        memo[id(self.table)] = self.table
+        made = memo[id(self)] = type(self).__new__(type(self))
+        made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return made
 
     def extra_repr(self) -> str:
         return repr(self.table)
@@ -65,58 +87,58 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
 
     def size(self) -> int:
         """The number of keys. Waits."""
-        size: int = ops.size(self._torch_state)
+        size: int = ops.size(self._face()._torch_state)
         return size
 
     def find(self, keys: Any, default: Any = None) -> tuple[Any, Any]:
         """``(values, found)``, as ``HashTable.find``."""
         self._need_values()
-        return calls.find(self, keys, default)
+        return calls.find(self._face(), keys, default)
 
     def get(self, keys: Any, default: Any = None) -> Any:
         """As ``HashTable.get``."""
         self._need_values()
-        return calls.get(self, keys, default)
+        return calls.get(self._face(), keys, default)
 
     def __getitem__(self, keys: Any) -> Any:
         """The values of keys; an IndexError where some are absent, unless the table has a default."""
         self._need_values()
-        return calls.getitem(self, keys)
+        return calls.getitem(self._face(), keys)
 
     def __setitem__(self, keys: Any, values: Any) -> None:
         self._need_values()
-        calls.setitem(self, keys, values)
+        calls.setitem(self._face(), keys, values)
 
     def contains(self, keys: Any) -> Any:
         """As ``HashTable.contains``."""
-        return calls.contains(self, keys)
+        return calls.contains(self._face(), keys)
 
     def rows(self, keys: Any) -> Any:
         """As ``HashTable.rows``."""
         self._need_values()
-        return calls.rows(self, keys)
+        return calls.rows(self._face(), keys)
 
     def insert(self, keys: Any, values: Any) -> Any:
         """As ``HashTable.insert``."""
         self._need_values()
-        return calls.insert(self, keys, values)
+        return calls.insert(self._face(), keys, values)
 
     def insert_or_assign(self, keys: Any, values: Any) -> Any:
         """As ``HashTable.insert_or_assign``."""
         self._need_values()
-        return calls.insert_or_assign(self, keys, values)
+        return calls.insert_or_assign(self._face(), keys, values)
 
     def insert_or_apply(self, keys: Any, values: Any, op: str) -> Any:
         """As ``HashTable.insert_or_apply``."""
         self._need_values()
-        return calls.insert_or_apply(self, keys, values, op)
+        return calls.insert_or_apply(self._face(), keys, values, op)
 
     def add(self, keys: Any) -> Any:
         """As ``HashSet.add``."""
         if self._value_dtype is not None:
             raise TypeError("a HashTable has values, too: call insert or insert_or_assign")
-        return calls.add(self, keys)
+        return calls.add(self._face(), keys)
 
     def erase(self, keys: Any) -> Any:
         """As ``HashTable.erase``."""
-        return calls.erase(self, keys)
+        return calls.erase(self._face(), keys)

@@ -122,6 +122,30 @@ def test_numbers_as_values_and_defaults(where):
     assert module.size() == 3
 
 
+@pytest.mark.parametrize(
+    ("dtype", "number"),
+    [
+        *(("float16", 65520.0), ("float16", 70000), ("bfloat16", 1.0039), ("complex64", 1e300), ("float64", 1 << 63)),
+        *(("float32", -1e300), ("float32", (1 << 64) - 1), ("float32", (1 << 60) + 1)),
+    ],
+)
+def test_numbers_that_are_rounded(where, dtype, number):
+    """As they are by the table's own methods: what is too large becomes infinite."""
+    keys = torch.arange(2, device=where)
+    plain, through_op = (HashTable("int64", dtype, device=where) for _ in range(2))
+    plain[keys] = number
+    TableModule(through_op)[keys] = number
+    assert through_op == plain
+
+
+@pytest.mark.parametrize("number", [1 << 64, -(1 << 63) - 1, 10**400])
+def test_integers_that_no_dtype_has(where, number):
+    table, keys = HashTable("int64", "float64", device=where), torch.arange(2, device=where)
+    for face in (table, TableModule(table)):
+        with pytest.raises(TypeError, match="without loss"):
+            face.insert(keys, number)
+
+
 def test_defaults_of_the_table(where):
     table = filled(where, default=7.0)
     module = TableModule(table)
@@ -367,6 +391,55 @@ def test_a_name_that_comes_later(where, request):
     assert TableModule(table).size() == 5
     gpuhash._core.unregister_table(request.node.name)
     assert table._torch_state.item() == own
+
+
+def test_a_module_of_a_table_that_was_closed(where, request):
+    """It stays with its table, whoever gets the name, and whatever is written into its buffers."""
+    table = filled(where, name=request.node.name, default=2.0)
+    module = TableModule(table)
+    table.close()
+    assert module._torch_state.item() == gpuhash._core.own_handle_of(table._core)
+    keys = torch.arange(3, 6, device=where)
+    assert module.get(keys).tolist() == [30.0, 40.0, 2.0]
+    other = HashTable("int64", "float32", device=where, name=request.node.name)
+    other[keys] = 9.0
+    assert module.find(keys)[0].tolist() == [30.0, 40.0, 2.0]
+    assert module.erase(keys[:1]).tolist() == [True]
+    assert (module.size(), len(table), len(other)) == (4, 4, 3)
+    module._torch_state.fill_(other._torch_state.item())  # as DistributedDataParallel broadcasts buffers
+    module._torch_default.fill_(7.0)
+    assert module.get(keys).tolist() == [2.0, 40.0, 2.0]
+    assert module.contains(keys).tolist() == [False, True, False]
+    assert table.get(keys).tolist() == torch.compile(table.get, backend="eager")(keys).tolist() == [2.0, 40.0, 2.0]
+    other.close()
+
+
+class Scaled(TableModule):
+    def __init__(self, table: HashTable, scale: float, *, layer: Any) -> None:
+        super().__init__(table)
+        self.scale = scale
+        self.layer = layer
+        self.register_buffer("offset", torch.ones(1))
+
+
+def test_copies_are_whole(where):
+    """Of a subclass as well, whose constructor takes other arguments."""
+    table = filled(where)
+    module = Scaled(table, 3.0, layer=torch.nn.Linear(2, 2)).eval()
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    loaded, copied = torch.load(file, weights_only=False), copy.deepcopy(module)
+    for other in (loaded, copied):
+        assert not other.training
+        assert not other.layer.training
+        assert (other.scale, other.offset.item(), other.size()) == (3.0, 1.0, 5)
+        assert other.layer is not module.layer
+        assert torch.equal(other.layer.weight, module.layer.weight)
+        assert list(other.state_dict()) == list(module.state_dict())
+    assert copied.table is table
+    assert loaded.table == table
+    assert loaded.table is not table
 
 
 def test_modules_are_copied_and_moved_with_their_model(where):
