@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -706,6 +707,20 @@ def test_numbers_that_differ_from_call_to_call(where):
     run = compiled(lambda keys, x: (floats.insert_or_assign(keys, x), floats[keys])[1])
     for number in (0.5, 1.5, 2.5, 3):
         assert run(keys, number).tolist() == [number] * 3
+
+
+def test_numbers_beyond_the_largest_are_infinite(where, backend):
+    table, half = new_table(where), HashTable("int64", "float16", device=where)
+    keys = torch.arange(3, device=where)
+
+    def function(keys: Any) -> Any:
+        table[keys] = 1e300
+        half[keys] = -70000
+        return table.get(keys + 1, -1e300), half[keys]
+
+    single, halved = compiled(function, backend)(keys)
+    assert single.tolist() == [math.inf, math.inf, -math.inf]
+    assert halved.tolist() == [-math.inf] * 3
 
 
 def test_absent_keys_and_other_lengths_when_it_runs(where):
