@@ -173,6 +173,7 @@ def test_fullgraph_says_that_the_graph_breaks(use):
 
 def test_operations_around_a_call_are_compiled():
     """The break costs the graph at the call, not what stands before and behind it; and nothing of ours is compiled."""
+    torch._dynamo.reset()
     graphs = []
 
     def backend(graph: Any, _: Any) -> Any:
