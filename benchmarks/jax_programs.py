@@ -24,14 +24,14 @@ import numpy as np
 
 import gpuhash
 import gpuhash.jax as ours
-from benchmarks.timing import expect, milliseconds
+from benchmarks.timing import expect, milliseconds, milliseconds_in_turns
 from gpuhash import _core
 from gpuhash.jax.build import op_library
 
 SMALL = 16  # keys of a call whose cost is measured
 LARGE = 1 << 20  # keys of a call beside the bare one
 IN_A_ROW = 10  # calls in one program
-FEWER_ROUNDS = 5  # of such programs: enough for the GPU to have work while the host prepares the next
+FEWER_ROUNDS = 20  # of such programs: enough for the time before the first kernel and behind the last not to count
 EMPTY = "gpuhash_benchmark_nothing"
 
 Call = Callable[[], Any]
@@ -79,10 +79,12 @@ def compare_calls(device: str, place: Any, keys: int, rounds: int, repetitions: 
     batches = [rng.permutation(stored[: 2 * keys])[:keys] for _ in range(IN_A_ROW)]
     table = gpuhash.HashTable("int64", "int64", device=device, default=-1)
     table[stored[: 2 * keys]] = stored[: 2 * keys] * 3
-    table.reserve(64 * keys)
+    table.reserve((FEWER_ROUNDS * IN_A_ROW + 24) * keys)
     len(table)
-    outputs = (np.zeros(keys, np.int64), np.zeros(keys, bool))
-    (bare_values, values, found, *bare_keys), synchronize = bare_arrays(device, batches[0] * 5, *outputs, *batches)
+    (bare_values, *bare_keys), synchronize = bare_arrays(device, batches[0] * 5, *batches)
+    # As many as a program has: writing the same ones again and again would be work for the cache alone.
+    outputs, _ = bare_arrays(device, *(np.zeros(keys, dtype) for dtype in (np.int64, bool) for _ in batches))
+    values, found = outputs[:IN_A_ROW], outputs[IN_A_ROW:]
     jax_keys, jax_values = [jax.device_put(batch, place) for batch in batches], jax.device_put(batches[0] * 5, place)
     results = {}
     finds = Threaded(jax.jit(in_a_row(ours.find)), ours.from_table(table), [(batch,) for batch in jax_keys])
@@ -94,11 +96,11 @@ def compare_calls(device: str, place: Any, keys: int, rounds: int, repetitions: 
     insert = Threaded(jax.jit(ours.insert_or_assign), ours.from_table(table), *pairs[0])
     expect(not np.asarray(insert()).any(), "present keys are not new to a program")
 
-    def bare_find(batch: Any) -> None:
-        table.find(batch, out=(values, found))
+    def bare_find(i: int) -> None:
+        table.find(bare_keys[i], out=(values[i], found[i]))
 
-    def bare_insert(batch: Any) -> None:
-        table.insert_or_assign(batch, bare_values, out=found)
+    def bare_insert(i: int) -> None:
+        table.insert_or_assign(bare_keys[i], bare_values, out=found[i])
 
     for name, bare, one, several in (
         ("find", bare_find, find, finds),
@@ -106,18 +108,25 @@ def compare_calls(device: str, place: Any, keys: int, rounds: int, repetitions: 
     ):
 
         def bare_in_a_row(bare: Any = bare) -> None:
-            for batch in bare_keys:
-                bare(batch)
+            for i in range(IN_A_ROW):
+                bare(i)
 
         for count, bare_calls, program in (
-            (1, functools.partial(bare, bare_keys[0]), one),
+            (1, functools.partial(bare, 0), one),
             (IN_A_ROW, bare_in_a_row, several),
         ):
-            times = []
-            for call, wait in ((bare_calls, synchronize), (program, program.synchronize)):
-                len(table)  # so that no insertion has to ask for the size
-                times.append(milliseconds(call, wait, rounds if count == 1 else FEWER_ROUNDS, repetitions) / count)
-            results[name if count == 1 else f"{name}, each of {count} in a row"] = (times[0], times[1])
+
+            def wait(program: Threaded = program) -> None:
+                synchronize()
+                program.synchronize()
+
+            ways: dict[str, Call] = {"bare": bare_calls, "program": program}
+            # Before each the table is asked for its size, so that no insertion has to.
+            times = milliseconds_in_turns(
+                ways, lambda: len(table), wait, rounds if count == 1 else FEWER_ROUNDS, repetitions
+            )
+            label = name if count == 1 else f"{name}, each of {count} in a row"
+            results[label] = (times["bare"] / count, times["program"] / count)
     return results
 
 

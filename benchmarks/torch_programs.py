@@ -17,7 +17,7 @@ from benchmarks.timing import expect, milliseconds_in_turns
 SMALL = 16  # keys of a call whose cost is measured
 LARGE = 1 << 20  # keys of a call beside the bare one
 IN_A_ROW = 10  # calls in one function
-FEWER_ROUNDS = 5  # of such functions: enough for the GPU to have work while the host prepares the next
+FEWER_ROUNDS = 20  # of such functions: enough for the time before the first kernel and behind the last not to count
 
 Call = Callable[[], Any]
 
