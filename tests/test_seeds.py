@@ -173,8 +173,11 @@ def test_a_flood_takes_time_in_proportion(on_device, method):
         getattr(table, method)(batch, 1, *["add"][: method == "insert_or_apply"])
         assert len(table) == len(batch)
 
-    few, many = (seconds(lambda batch=batch: flood(batch)) for batch in batches)
-    assert many < 25 * few
+    def ratio():
+        few, many = (seconds(lambda batch=batch: flood(batch)) for batch in batches)
+        return many / few
+
+    assert any(ratio() < 25 for _ in range(4))  # other processes may hold up one of the two
 
 
 @pytest.mark.parametrize("routine", ["unique", "factorize", "isin"])
