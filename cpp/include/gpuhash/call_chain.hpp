@@ -18,7 +18,7 @@ struct ChainCounter {
 };
 
 /// One call's step in its chain, see DeviceContext::advance(). A call of a table that is given one makes it on the way,
-/// unless it throws: a kernel for it alone would cost a lookup of 2^20 keys a seventh of its time.
+/// unless it throws: a kernel for it alone takes 3 us, a tenth of a lookup of 2^20 keys.
 struct ChainStep {
   const ChainState* taken = nullptr;  // null: no step
   ChainState* next = nullptr;         // may be `taken`
