@@ -276,7 +276,12 @@ def test_old_states_that_no_trace_shows_are_found_by_the_gpu(cuda):
     insert = jax.jit(ours.insert)
     twice = jax.jit(lambda state: (insert(state, keys, keys), insert(state, keys + 10, keys)))
     constant = ours.from_table(table)
-    closed = jax.jit(lambda: ours.insert(constant, keys, keys)[1])
+    run_closed = jax.jit(lambda: ours.insert(constant, keys, keys)[1])
+
+    def closed():
+        with jax.default_device(next(iter(keys.devices()))):  # nothing else says where it runs
+            return run_closed()
+
     jax.block_until_ready(closed())
 
     def given_twice():
