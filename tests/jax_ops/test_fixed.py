@@ -228,6 +228,42 @@ def test_replays_do_not_ask(cuda):
     assert replays_of(fixed=True) > 0
 
 
+def test_rows_in_replays(cuda):
+    """Values in rows, new ones in each run, erased ones among them; against a dict."""
+    programs = need_jax(cuda)
+    jax, ours = programs.jax, programs.ours
+    table = new_table(programs, (3,))
+    table.reserve(2000)
+
+    def step(state, keys, values):
+        state, gone = ours.erase(state, keys[::2] - 100)
+        state, new = ours.insert_or_assign(state, keys, values)
+        state, numbers = ours.rows(state, keys)
+        state, (found_values, found) = ours.find(state, keys - 100)
+        return state, keys + 100, values + 1, (gone, new, numbers, found_values, found)
+
+    run = jax.jit(step, donate_argnums=(0, 1, 2), compiler_options=RECORD_ALL)
+    state = ours.from_table(table, fixed=True)
+    keys, values = programs.put(np.arange(200)), programs.put(np.zeros((200, 3), np.float32))
+    model: dict[int, float] = {}
+    for count in range(8):
+        batch = np.arange(200) + 100 * count
+        erased = [model.pop(key, None) is not None for key in (batch[::2] - 100).tolist()]
+        expected_new = [key not in model for key in batch.tolist()]
+        model.update(dict.fromkeys(batch.tolist(), float(count)))
+        before = (batch - 100).tolist()
+        state, keys, values, (gone, new, numbers, found_values, found) = jax.block_until_ready(run(state, keys, values))
+        assert np.asarray(gone).tolist() == erased
+        assert np.asarray(new).tolist() == expected_new
+        assert len(set(np.asarray(numbers).tolist())) == 200
+        assert np.asarray(found).tolist() == [key in model for key in before]
+        expected = np.array([model.get(key, 0.0) for key in before], np.float32)
+        same_bytes(found_values, np.repeat(expected[:, None], 3, 1))
+    assert items_of(table) == as_dict(
+        np.array(list(model)), np.repeat(np.array(list(model.values()), np.float32)[:, None], 3, 1)
+    )
+
+
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_calls_that_cannot_be_recorded(cuda, deterministic):
     """They are made between command buffers, in order."""
