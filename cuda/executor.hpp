@@ -10,6 +10,7 @@ struct CudaAlgorithms {
   template <class Key, class Value>
   static const Executor<Key, Value>& executor();
   static const Factorizer& factorizer();
+  static const Splitter& splitter();
 };
 
 /// Where the values lie that apply updates: value i belongs to the cell that begins at

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -48,6 +49,23 @@ void MemoryPool::deallocate(void* data, std::size_t, Stream stream) noexcept {
   } catch (const std::exception&) {
     // At exit the driver may be gone before the last table; its memory went with it.
   }
+}
+
+bool MemoryPool::let_in(int device) {
+  const std::lock_guard lock(mutex_);
+  const auto known = reached_by_.find(device);
+  if (known != reached_by_.end()) return known->second;
+  const DeviceGuard guard(device_);
+  int can = 0;
+  check(cudaDeviceCanAccessPeer(&can, device, device_), "asking for access between GPUs");
+  if (can != 0) {
+    cudaMemAccessDesc access{};
+    access.location.type = cudaMemLocationTypeDevice;
+    access.location.id = device;
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    check(cudaMemPoolSetAccess(pool_, &access, 1), "giving another GPU access to a memory pool");
+  }
+  return reached_by_[device] = can != 0;
 }
 
 CallersMemory::CallersMemory(int device, std::shared_ptr<MemoryResource> memory)

@@ -3,9 +3,11 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <map>
 #include <memory>
 
 #include <gpuhash/device_context.hpp>
+#include "core/fork_safe_mutex.hpp"
 
 /// Where the memory of tables on a GPU comes from.
 namespace gpuhash::cuda {
@@ -18,10 +20,14 @@ class MemoryPool final : public MemoryResource {
 
   void* allocate(std::size_t bytes, Stream stream) override;
   void deallocate(void* data, std::size_t bytes, Stream stream) noexcept override;
+  /// Lets work on another GPU read and write all of the pool's memory; false where the two cannot reach each other.
+  bool let_in(int device);
 
  private:
   int device_;
   cudaMemPool_t pool_ = nullptr;
+  ForkSafeMutex mutex_;
+  std::map<int, bool> reached_by_;
 };
 
 /// A caller's memory resource, with its device current while it works, whatever the thread's own.

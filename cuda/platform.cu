@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <gpuhash/platform.hpp>
+#include "core/environment.hpp"
 #include "core/fork_safe_mutex.hpp"
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
@@ -107,6 +108,12 @@ class CudaContext final : public DeviceContext {
       copy_from_host(static_cast<std::byte*>(to) + begin, host.data(), count, stream);
       synchronize(stream);
     }
+  }
+  bool reaches(DeviceContext& other) override {
+    if (other.is_host()) return false;
+    if (other.device() == device()) return true;
+    auto* const pool = dynamic_cast<MemoryPool*>(&other.memory());
+    return pool != nullptr && environment().peer_access && pool->let_in(device().index);
   }
   void synchronize(Stream stream) override {
     const DeviceGuard guard(device().index);

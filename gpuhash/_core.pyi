@@ -7,7 +7,7 @@ What works on tables or on memory releases the GIL meanwhile. `stream` is the ad
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Never, TypeVar, final, type_check_only
+from typing import Any, Literal, Never, TypeAlias, TypeVar, final, type_check_only
 
 import numpy as np
 
@@ -106,11 +106,14 @@ class Buffer(metaclass=_Type):
 
 _Op = Literal["add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor"]
 
+# Table (``at`` of the arrays' device), keys, values, broadcast, mask, stream
+_Change: TypeAlias = tuple[Table, Array, Array | None, bool, Array | None, int]
+
 @final
 class Table(metaclass=_Type):
     def __init__(
         self,
-        context: Context,
+        contexts: Sequence[Context],
         key_dtype: str,
         key_elements: int,
         value_dtype: str | None,
@@ -120,7 +123,9 @@ class Table(metaclass=_Type):
         max_load_factor: float,
         deterministic: bool,
         seed: int | None,
-    ) -> None: ...
+        sharded: bool,
+    ) -> None:
+        """One context: a table there. ``sharded``: a shard per context; calls' arrays lie on the first one's device."""
     @property
     def context(self) -> Context: ...
     @property
@@ -189,6 +194,23 @@ class Table(metaclass=_Type):
         where it is new. ValueError where it is new and the stream is being captured into a CUDA graph.
         """
     def clone(self, context: Context, stream: int) -> Table: ...
+    @property
+    def shards(self) -> list[Table]:
+        """Empty for a single table."""
+    def at(self, context: Context) -> Table:
+        """A table of several shards as seen from another of its devices. ValueError where it has no shard there."""
+    def find_parts(
+        self, parts: Sequence[tuple[Table, Array, Array | None, Array | None, Array | None, Array | None, int]]
+    ) -> None:
+        """``find`` of several batches: table (``at`` of their device), keys, values, found, rows, fallback, stream."""
+    def insert_parts(
+        self,
+        parts: Sequence[_Change],
+        mode: Literal["keep", "assign"],
+    ) -> None:
+        """``insert`` of several batches: table, keys, values, broadcast, inserted, stream."""
+    def apply_parts(self, parts: Sequence[_Change], op: str) -> None: ...
+    def erase_parts(self, parts: Sequence[_Change]) -> None: ...
 
 @final
 class Factorization(metaclass=_Type):

@@ -13,6 +13,8 @@ from .arrays import NUMPY, Framework, NumPyFramework, Shape, framework_of, gpu_o
 from .dtypes import ITEMSIZES, MAX_KEY_BYTES, encode, encode_held, infer_numbers, storage_dtype, to_python
 from .memory import make_context
 
+Views = dict[int, _core.Table]
+
 
 class Batch:
     """The keys of one call, in the memory where the call works, and what its outputs have to be."""
@@ -40,7 +42,7 @@ class Batch:
     tensor: Any  # the keys as they were given; an array where they were Python numbers
     context: _core.Context
     stream: int
-    core: _core.Table | None  # None where the call is not one of a table
+    core: _core.Table  # the table, as seen from the context's device; not set where the call is not one of a table
     scalar: bool  # a Python number (or a tuple for a vector key): so are the answers
     staged: bool  # the keys are on the host and the table is not: so are the answers
     must_wait: bool  # the host waits for the work before it gives the arrays back
@@ -48,9 +50,9 @@ class Batch:
 
     @classmethod
     def of_keys(
-        cls, keys: Any, key_dtype: str, key_shape: Shape, core: _core.Table, context: _core.Context, host: bool
+        cls, keys: Any, key_dtype: str, key_shape: Shape, core: _core.Table, context: _core.Context, views: Views | None
     ) -> Self:
-        """The keys of a table's call, in its memory. ``host``: that is the host's.
+        """The keys of a table's call, in its memory. ``views``: of a table on several GPUs, which takes them on each.
 
         Raises
         ------
@@ -64,6 +66,11 @@ class Batch:
             framework = NUMPY
         else:
             batch.scalar = False
+        host = context.platform == "cpu"
+        if views is not None and not isinstance(framework, NumPyFramework):
+            index = gpu_of(keys, framework)
+            if index is not None and index != context.device_index and index in views:
+                core, context = views[index], views[index].context
         if host:
             stream = 0
             array = framework.borrow(keys, None)
@@ -101,7 +108,7 @@ class Batch:
             bytes.
         """
         batch = cls()
-        batch.core, batch.outputs = None, ()
+        batch.outputs = ()
         batch.scalar = batch.staged = batch.must_wait = False
         framework = framework_of(keys)
         if framework.python:
@@ -126,7 +133,7 @@ class Batch:
         """
         framework = framework_of(like)
         batch = cls()
-        batch.core, batch.outputs = None, ()
+        batch.outputs = ()
         batch.scalar = batch.must_wait = False
         batch.context, batch.stream = _where(like, framework)
         batch.staged = batch.context.platform != "cpu"
@@ -168,7 +175,7 @@ class Batch:
 
     def overlaps_rows(self, array: _core.Array) -> bool:
         """Is some of the array's memory the table's own rows?"""
-        return self.core is not None and self.core.overlaps_rows(array)
+        return hasattr(self, "core") and self.core.overlaps_rows(array)
 
     def apart(self, array: _core.Array, *, from_rows: bool = False) -> _core.Array:
         """The array, or a copy of it where the call writes into its memory while it reads it.

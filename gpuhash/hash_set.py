@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, serialization, traced
+from . import _core, batches, serialization, traced
 from .arguments import as_keys
 from .arrays import framework_of
 from .dtypes import INTEGER_BOUNDS, is_python_integer, read_objects
@@ -101,10 +101,12 @@ class HashSet(KeyedTable):
         TableFullError, MemoryError
             Where there is no room; the set is as it was.
         """
+        if self._shards and batches.are_batches(keys, out):
+            return batches.insert(self, keys, None, "keep", True)
         batch = self._take(keys)
         inserted = self._mask(batch, out)
         self._changes += 1
-        self._core.insert(batch.array, None, False, "keep", inserted.array, batch.stream)
+        batch.core.insert(batch.array, None, False, "keep", inserted.array, batch.stream)
         batch.finish()
         return inserted.result(batch)
 
@@ -114,7 +116,7 @@ class HashSet(KeyedTable):
         """Adds keys, without a mask."""
         batch = self._take(keys)
         self._changes += 1
-        self._core.insert(batch.array, None, False, "keep", None, batch.stream)
+        batch.core.insert(batch.array, None, False, "keep", None, batch.stream)
         batch.finish()
 
     def discard(self, keys: Any) -> None:
@@ -123,7 +125,7 @@ class HashSet(KeyedTable):
         if batch is None:
             return
         self._changes += 1
-        self._core.erase(batch.array, None, batch.stream)
+        batch.core.erase(batch.array, None, batch.stream)
         batch.finish()
 
     def remove(self, keys: Any) -> None:
@@ -133,7 +135,7 @@ class HashSet(KeyedTable):
             raise KeyError(keys)
         self._check_present(batch, keys)
         self._changes += 1
-        self._core.erase(batch.array, None, batch.stream)
+        batch.core.erase(batch.array, None, batch.stream)
         batch.finish()
 
     def pop(self) -> Any:
@@ -199,11 +201,11 @@ class HashSet(KeyedTable):
         both = self._holds(theirs)
         common, others = self._take(theirs[both]), self._take(theirs[~both])
         self._changes += 1
-        self._core.erase(common.array, None, common.stream)
+        common.core.erase(common.array, None, common.stream)
         try:
-            self._core.insert(others.array, None, False, "keep", None, others.stream)
+            others.core.insert(others.array, None, False, "keep", None, others.stream)
         except BaseException:
-            self._core.insert(
+            common.core.insert(
                 common.array, None, False, "keep", None, common.stream
             )  # where they were: needs no memory
             raise

@@ -9,12 +9,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, serialization, traced
+from . import _core, batches, serialization, traced
 from .arguments import KeyOutOfRangeError, as_keys, count_of
 from .arrays import Shape, default_stream
-from .batch import Batch, Output, to_device
+from .batch import Batch, Output, Views, to_device
 from .export import export, to_host
-from .memory import make_context
+from .memory import is_sharded, make_context
 from .options import Options
 
 _ITERATION_CHUNK = 4096
@@ -40,8 +40,10 @@ class KeyedTable:
         self._core = core
         self._fast = _core.FastPath(core, key_shape)
         self._context = core.context
+        self._shards = core.shards
         self._host = self._context.platform == "cpu"
         self._index = self._context.device_index
+        self._views = views_of(core, self._shards)
         self._key_dtype = core.key_dtype
         self._key_shape = key_shape
         self._value_dtype = core.value_dtype
@@ -77,7 +79,7 @@ class KeyedTable:
 
     def _take(self, keys: Any) -> Batch:
         """The keys of a call, checked, in the table's memory."""
-        return Batch.of_keys(keys, self._key_dtype, self._key_shape, self._core, self._context, self._host)
+        return Batch.of_keys(keys, self._key_dtype, self._key_shape, self._core, self._context, self._views)
 
     def _look_for(self, keys: Any, out: Any = None) -> Batch | None:
         """The keys of a lookup, as ``_take``; None for a single key that the dtype cannot hold: no table has it."""
@@ -93,16 +95,16 @@ class KeyedTable:
 
     def _check_present(self, batch: Batch, keys: Any) -> None:
         """Waits. KeyError if any of the keys is absent."""
-        missing = self._core.find(batch.array, None, None, None, True, batch.stream)
+        missing = batch.core.find(batch.array, None, None, None, True, batch.stream)
         if missing:
             raise self._absent(batch, keys, missing)
 
     def _absent(self, batch: Batch, keys: Any, missing: int) -> KeyError:
         if batch.scalar:
             return KeyError(keys)
-        found = _core.Buffer(self._context, "bool", batch.shape, batch.stream).array()
-        self._core.find(batch.array, None, found, None, False, batch.stream)
-        absent = to_host(self._context, batch.array, batch.stream)[~to_host(self._context, found, batch.stream)]
+        found = _core.Buffer(batch.context, "bool", batch.shape, batch.stream).array()
+        batch.core.find(batch.array, None, found, None, False, batch.stream)
+        absent = to_host(batch.context, batch.array, batch.stream)[~to_host(batch.context, found, batch.stream)]
         some: list[Any] = as_keys(absent[:_SHOWN_KEYS], self._key_shape)
         shown = ", ".join(map(str, some)) + (", ..." if missing > len(some) else "")
         return KeyError(f"{missing} of {math.prod(batch.shape)} keys are absent: {shown}")
@@ -169,11 +171,13 @@ class KeyedTable:
             For a list with an integer that the key dtype cannot hold. A single key of that kind is absent, here and in
             all lookups.
         """
+        if self._shards and batches.are_batches(keys, out):
+            return batches.contains(self, keys)
         batch = self._look_for(keys, out)
         if batch is None:
             return False
         found = self._mask(batch, out)
-        self._core.find(batch.array, None, found.array, None, False, batch.stream)
+        batch.core.find(batch.array, None, found.array, None, False, batch.stream)
         batch.finish()
         return found.result(batch)
 
@@ -187,7 +191,7 @@ class KeyedTable:
                 f"`in` takes one key, and this is a batch of shape {batch.shape}: call contains(keys), which gives "
                 "a mask"
             )
-        return self._core.find(batch.array, None, None, None, True, batch.stream) == 0
+        return batch.core.find(batch.array, None, None, None, True, batch.stream) == 0
 
     @traced.by(traced.erase)
     @_core.fast_path("erase")
@@ -206,12 +210,14 @@ class KeyedTable:
         bool array of shape ``batch``: true for exactly one of an erased key's duplicates. Does not wait for the GPU,
         unless the answer is on the host.
         """
+        if self._shards and batches.are_batches(keys, out):
+            return batches.erase(self, keys, True)
         batch = self._look_for(keys, out)
         if batch is None:
             return False
         erased = self._mask(batch, out)
         self._changes += 1
-        self._core.erase(batch.array, erased.array, batch.stream)
+        batch.core.erase(batch.array, erased.array, batch.stream)
         batch.finish()
         return erased.result(batch)
 
@@ -313,8 +319,21 @@ class KeyedTable:
 
     @property
     def device(self) -> str:
-        """The name of the device: "cpu", or "cuda:" and a number."""
-        return self._context.device
+        """The name of the device: "cpu", or "cuda:" and a number; of several shards, theirs with commas between."""
+        return ",".join(shard.context.device for shard in self._shards) or self._context.device
+
+    @property
+    def shards(self) -> tuple[Self, ...]:
+        """The tables of which this one is made, each on its device, without a copy; of a single table, itself.
+
+        Each key belongs to one of them, by its hash. What is done to a shard is done to the table: a key that is
+        inserted into a shard it does not belong to is never found in the table.
+        """
+        return tuple(self._face(shard) for shard in self._shards) or (self,)
+
+    def _face(self, core: _core.Table) -> Self:
+        """Another object of a core table, that does with absent keys what this one does."""
+        return self._open(core, None)
 
     @property
     def key_dtype(self) -> str:
@@ -359,10 +378,37 @@ class KeyedTable:
         memory
             As for the constructor; None for the device's own pool.
         """
+        if is_sharded(device) or self._shards:
+            made = object.__new__(type(self))
+            made._attach(self._options(device, memory).make_core(), self._key_shape)
+            if memory is None and made.device == self.device and bool(made._shards) == bool(self._shards):
+                return self
+            made.reserve(len(self))
+            made._merge(self)
+            self._copy_attributes(made)
+            return made
         context = make_context(device, memory)
         if memory is None and context.device == self.device:
             return self
         return self._clone(context)
+
+    def _options(self, device: object, memory: object) -> Options:
+        """What a table like this one is made with, on other devices."""
+        return Options.checked(
+            self._key_dtype,
+            self._value_dtype,
+            key_shape=self._key_shape,
+            value_shape=self._value_shape,
+            device=device,
+            capacity=0,
+            max_load_factor=self.max_load_factor,
+            growth=True,
+            max_capacity=self.max_capacity,
+            deterministic=self.deterministic,
+            seed=self.seed or None,
+            memory=memory,
+            name=None,
+        )
 
     def copy(self) -> Self:
         """An independent copy on the same device, from the same memory resource, without a name. Waits."""
@@ -378,10 +424,14 @@ class KeyedTable:
         stream = 0 if device.platform == "cpu" else default_stream(device.device_index)
         clone = object.__new__(type(self))
         clone._attach(self._core.clone(context, stream), self._key_shape)
-        for attribute, value in vars(self).items():
-            if attribute not in vars(clone):  # one of a derived class
-                setattr(clone, attribute, value)
+        self._copy_attributes(clone)
         return clone
+
+    def _copy_attributes(self, copy: Self) -> None:
+        """Those that a derived class has added."""
+        for attribute, value in vars(self).items():
+            if attribute not in vars(copy):
+                setattr(copy, attribute, value)
 
     # Files -----------------------------------------------------------------------------------------------------------
 
@@ -457,6 +507,17 @@ class KeyedTable:
     def __setstate__(self, state: object) -> None:
         # Pickles call unpickle(), which checks all that it is given; one that sets attributes was not made by a table.
         raise TypeError(f"the pickle sets the state of a {type(self).__name__}, which no pickle made by gpuhash does")
+
+
+def views_of(core: _core.Table, shards: list[_core.Table]) -> Views | None:
+    """A table of several shards as seen from each of its GPUs, by their numbers; None for one on the host."""
+    if not shards or core.context.platform == "cpu":
+        return None
+    views: Views = {core.context.device_index: core}
+    for shard in shards:
+        if shard.context.device_index not in views:
+            views[shard.context.device_index] = core.at(shard.context)
+    return views
 
 
 def unpickle(kind: type[KeyedTable], device: str, *parts: bytes) -> KeyedTable:

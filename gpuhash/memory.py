@@ -143,6 +143,49 @@ def parse_device(device: object) -> tuple[str, int]:
     return platform, 0
 
 
+def devices_of(device: object) -> list[object]:
+    """The devices of a table's ``device=``: those of a list, or of "cuda:0,cuda:1", and all GPUs for "cuda:all".
+
+    A list of one device is a table of one shard; a single device is no list.
+    """
+    if isinstance(device, (list, tuple)):
+        return [each for given in device for each in devices_of(given)]
+    name = str(device)
+    if name == "cuda:all":
+        gpus = len(_core.platform_devices("cuda"))
+        return [f"cuda:{index}" for index in range(max(gpus, 1))]  # without one, making the context says why
+    return list(name.split(",")) if "," in name else [device]
+
+
+def is_sharded(device: object) -> bool:
+    """Does ``device=`` ask for a table of several shards?"""
+    return isinstance(device, (list, tuple)) or str(device) == "cuda:all" or "," in str(device)
+
+
+def make_contexts(device: object, memory: object = None) -> tuple[_core.Context, ...]:
+    """The contexts of ``device=``, one per shard.
+
+    Raises
+    ------
+    ValueError
+        For no devices, devices that are not known, and devices of several platforms.
+    PlatformError
+        For devices that are not there.
+    """
+    if not is_sharded(device):
+        return (make_context(device, memory),)
+    devices = devices_of(device)
+    platforms = {parse_device(each)[0] for each in devices}
+    if len(platforms) != 1:
+        raise ValueError(f"device={device!r} was given: a table's shards lie on one or more devices of one platform")
+    memories = memory if isinstance(memory, (list, tuple)) else [memory] * len(devices)
+    if len(memories) != len(devices) or (memory is not None and not isinstance(memory, (str, list, tuple))):
+        raise ValueError(
+            f"memory={memory!r} was given for {len(devices)} shards: give 'torch', or a list with a resource for each"
+        )
+    return tuple(make_context(each, resource) for each, resource in zip(devices, memories, strict=True))
+
+
 def make_context(device: object, memory: object = None) -> _core.Context:
     """The context of a device, shared between all who leave the memory resource to it."""
     platform, index = parse_device(device)

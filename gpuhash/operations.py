@@ -6,7 +6,7 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from . import _core, traced
+from . import _core, batches, traced
 from .arguments import one_value
 from .arrays import NUMPY, Shape, framework_like, framework_of
 from .batch import Batch, Output, join, take_values
@@ -48,30 +48,41 @@ class Operations(KeyedTable):
     def _fallback_for(self, default: Any, batch: Batch) -> _core.Array | None:
         """What absent keys get: one value, or one for each key of the batch; None where there is no default."""
         if default is None:
-            return self._fallback
+            if self._default is None or batch.context is self._context or self._views is None:
+                return self._fallback
+            return batch.core.constant(_core.borrow(self._default), batch.stream)  # on the batch's GPU
         shape = default.shape if hasattr(default, "shape") else np.shape(default)
         if len(shape) > len(self._value_shape) and batch.shape:
             return take_values(default, batch, self._value_dtype, self._value_shape, "default")[0]
         framework = framework_of(default)
         if not (self._host or framework.python or framework.private_streams):
             array = framework.borrow(default, batch.stream)
-            same_device = array.platform == self._context.platform and array.device_index == self._index
+            context = batch.context
+            same_device = array.platform == context.platform and array.device_index == context.device_index
             if same_device and array.dtype == self._value_dtype and array.shape == self._value_shape:
                 if framework is not batch.framework:
                     join(batch, framework, default)
                 return batch.apart(array)
-        return self._core.constant(
+        return batch.core.constant(
             _core.borrow(one_value(default, self._value_dtype, self._value_shape, "default")), batch.stream
         )
 
     def _values(self, batch: Batch, out: Any = None, what: str = "out") -> Output:
         return Output(batch, self._value_dtype, batch.shape + self._value_shape, out, what)
 
+    def _face(self, core: _core.Table) -> Self:
+        face = super()._face(core)
+        face._set_default(self._default)
+        return face
+
     def _assign(self, keys: Any, values: Any) -> None:
+        if self._shards and batches.are_batches(keys):
+            batches.insert(self, keys, values, "assign", False)
+            return
         batch = self._take(keys)
         array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
         self._changes += 1
-        self._core.insert(batch.array, array, broadcast, "assign", None, batch.stream)
+        batch.core.insert(batch.array, array, broadcast, "assign", None, batch.stream)
         batch.finish()
 
     @traced.by(traced.insert)
@@ -121,11 +132,13 @@ class Operations(KeyedTable):
         return self._insert(keys, values, "assign", out)
 
     def _insert(self, keys: Any, values: Any, mode: Any, out: Any) -> Any:
+        if self._shards and batches.are_batches(keys, out):
+            return batches.insert(self, keys, values, mode, True)
         batch = self._take(keys)
         inserted = self._mask(batch, out)
         array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
         self._changes += 1
-        self._core.insert(batch.array, array, broadcast, mode, inserted.array, batch.stream)
+        batch.core.insert(batch.array, array, broadcast, mode, inserted.array, batch.stream)
         batch.finish()
         return inserted.result(batch)
 
@@ -171,11 +184,13 @@ class Operations(KeyedTable):
             raise TypeError(f"{op} combines bits of integers, and the table has values of {dtype}")
         if name in ("min", "max") and dtype.startswith("complex"):
             raise TypeError(f"{op} needs an order, and complex numbers have none: the table has values of {dtype}")
+        if self._shards and batches.are_batches(keys, out):
+            return batches.apply(self, keys, values, name)
         batch = self._take(keys)
         inserted = self._mask(batch, out)
         array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
         self._changes += 1
-        self._core.apply(batch.array, array, broadcast, cast(Any, name), inserted.array, batch.stream)
+        batch.core.apply(batch.array, array, broadcast, cast(Any, name), inserted.array, batch.stream)
         batch.finish()
         return inserted.result(batch)
 
@@ -200,6 +215,8 @@ class Operations(KeyedTable):
             ``[*batch, *value_shape]`` of the value dtype, and bool ``[*batch]``. Does not wait for the GPU, unless the
             answers are on the host.
         """
+        if self._shards and batches.are_batches(keys, out):
+            return batches.find(self, keys, default)
         out_values, out_found = out_pair(out)
         batch = self._look_for(keys, out)
         if batch is None:
@@ -207,7 +224,7 @@ class Operations(KeyedTable):
         values = self._values(batch, out_values, "out[0]")
         found = Output(batch, "bool", batch.shape, out_found, "out[1]")
         fallback = self._fallback_for(default, batch)
-        self._core.find(batch.array, values.array, found.array, fallback, False, batch.stream)
+        batch.core.find(batch.array, values.array, found.array, fallback, False, batch.stream)
         batch.finish()
         return values.result(batch), found.result(batch)
 
@@ -235,11 +252,13 @@ class Operations(KeyedTable):
             Where the table has no row storage: its values are scalars of up to 8 bytes.
         """
         self._need_rows()
+        if self._shards and batches.are_batches(keys, out):
+            return batches.rows(self, keys)
         batch = self._look_for(keys, out)
         if batch is None:
             return -1
         rows = Output(batch, "int64", batch.shape, out)
-        self._core.rows(batch.array, rows.array, batch.stream)
+        batch.core.rows(batch.array, rows.array, batch.stream)
         batch.finish()
         return rows.result(batch)
 
@@ -256,6 +275,11 @@ class Operations(KeyedTable):
     def row_storage_as(self, like: Any = None) -> Any:
         """``row_storage`` as an array of a framework that can write: "torch", "cupy", "numpy" or "buffer"."""
         self._need_rows()
+        if self._shards:
+            raise ValueError(
+                "a table of several shards has no single row storage: its rows lie with its shards, as "
+                "table.shards[i].row_storage"
+            )
         framework = framework_like(like, self._host)
         if framework is NUMPY and not self._host:
             raise ValueError(f"the rows are on {self.device}, which NumPy cannot see: ask for PyTorch or CuPy")

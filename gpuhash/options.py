@@ -13,7 +13,7 @@ from . import _core
 from .arguments import count_of, one_value, seed_of, shape_of
 from .arrays import Shape
 from .dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, key_dtype_name
-from .memory import make_context
+from .memory import is_sharded, make_contexts
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -25,7 +25,8 @@ class Options:
     value_dtype: str | None  # None: a set
     value_shape: Shape
     default: np.ndarray[Any, Any] | None  # of value_shape, as the value dtype's storage
-    context: _core.Context
+    contexts: tuple[_core.Context, ...]  # of the shards; of a single table one
+    sharded: bool
     capacity: int
     max_capacity: int | None
     max_load_factor: float
@@ -86,7 +87,8 @@ class Options:
             value_dtype=value_dtype,
             value_shape=values,
             default=storage,
-            context=make_context(device, memory),
+            contexts=make_contexts(device, memory),
+            sharded=is_sharded(device),
             capacity=capacity,
             max_capacity=max_capacity,
             max_load_factor=max_load_factor,
@@ -98,7 +100,7 @@ class Options:
     def make_core(self) -> _core.Table:
         """A new core table, without a name. ValueError, MemoryError and PlatformError as for ``HashTable``."""
         return _core.Table(
-            self.context,
+            self.contexts,
             self.key_dtype,
             math.prod(self.key_shape),
             self.value_dtype,
@@ -108,4 +110,5 @@ class Options:
             self.max_load_factor,
             self.deterministic,
             self.seed,
+            self.sharded,
         )

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, serialization, traced
+from . import _core, batches, serialization, traced
 from .arguments import as_keys
 from .arrays import framework_of
 from .batch import Batch, take_values
@@ -198,8 +198,8 @@ class HashTable(Operations):
                 raise KeyError(keys)
             return self.default
         values = self._values(batch)
-        fallback = self._fallback
-        missing = self._core.find(batch.array, values.array, None, fallback, fallback is None, batch.stream)
+        fallback = self._fallback_for(None, batch)
+        missing = batch.core.find(batch.array, values.array, None, fallback, fallback is None, batch.stream)
         if missing:
             raise self._absent(batch, keys, missing)
         batch.finish()
@@ -212,7 +212,7 @@ class HashTable(Operations):
             raise KeyError(keys)
         self._check_present(batch, keys)
         self._changes += 1
-        self._core.erase(batch.array, None, batch.stream)
+        batch.core.erase(batch.array, None, batch.stream)
         batch.finish()
 
     def values(self, like: Any = None) -> Any:
@@ -242,12 +242,14 @@ class HashTable(Operations):
         ValueError
             For a batch, where neither is given.
         """
+        if self._shards and batches.are_batches(keys, out):
+            return batches.find(self, keys, default, needs_default=True)[0]
         batch = self._look_for(keys, out)
         if batch is None:
             return self.default if default is None else default
         values = self._values(batch, out)
         if batch.scalar:
-            missing = self._core.find(batch.array, values.array, None, None, True, batch.stream)
+            missing = batch.core.find(batch.array, values.array, None, None, True, batch.stream)
             if missing:
                 return self.default if default is None else default
             return values.result(batch)
@@ -257,7 +259,7 @@ class HashTable(Operations):
                 "get(keys) of a batch needs a default for absent keys: give one here or to the table"
                 + self._hint_of_single_key(batch, keys)
             )
-        self._core.find(batch.array, values.array, None, fallback, False, batch.stream)
+        batch.core.find(batch.array, values.array, None, fallback, False, batch.stream)
         batch.finish()
         return values.result(batch)
 
@@ -287,8 +289,8 @@ class HashTable(Operations):
         values = self._values(batch, out)
         array, broadcast = take_values(default, batch, self._value_dtype, self._value_shape, "default")
         self._changes += 1
-        self._core.insert(batch.array, array, broadcast, "keep", None, batch.stream)
-        self._core.find(batch.array, values.array, None, None, False, batch.stream)
+        batch.core.insert(batch.array, array, broadcast, "keep", None, batch.stream)
+        batch.core.find(batch.array, values.array, None, None, False, batch.stream)
         batch.finish()
         return values.result(batch)
 
@@ -308,7 +310,7 @@ class HashTable(Operations):
         if needed and values.given:
             self._check_present(batch, keys)  # before anything is written
         if needed or batch.scalar:
-            missing = self._core.find(batch.array, values.array, None, None, True, batch.stream)
+            missing = batch.core.find(batch.array, values.array, None, None, True, batch.stream)
             if missing and needed:
                 raise self._absent(batch, keys, missing)
             if missing:
@@ -320,10 +322,10 @@ class HashTable(Operations):
                     "pop(keys, None) of a batch: give a value as the default of absent keys"
                     + self._hint_of_single_key(batch, keys)
                 )
-            self._core.find(batch.array, values.array, None, fallback, False, batch.stream)
+            batch.core.find(batch.array, values.array, None, fallback, False, batch.stream)
         popped = values.result(batch)
         self._changes += 1
-        self._core.erase(batch.array, None, batch.stream)
+        batch.core.erase(batch.array, None, batch.stream)
         batch.finish()
         return popped
 
@@ -403,12 +405,12 @@ class HashTable(Operations):
             return False
         keys, values = self._host_items()
         batch = other._take(keys)
-        found = _core.Buffer(other._context, "bool", batch.shape, batch.stream).array()
+        found = _core.Buffer(batch.context, "bool", batch.shape, batch.stream).array()
         shape = batch.shape + self._value_shape
-        theirs = _core.Buffer(other._context, self._value_dtype, shape, batch.stream).array()
-        if other._core.find(batch.array, theirs, found, None, True, batch.stream):
+        theirs = _core.Buffer(batch.context, self._value_dtype, shape, batch.stream).array()
+        if batch.core.find(batch.array, theirs, found, None, True, batch.stream):
             return False
-        others = to_host(other._context, theirs, batch.stream)
+        others = to_host(batch.context, theirs, batch.stream)
         return bool(np.array_equal(comparable(values, self._value_dtype), comparable(others, self._value_dtype)))
 
     def __ior__(self, other: Any) -> Self:

@@ -7,10 +7,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include <gpuhash/names.hpp>
+#include <gpuhash/sharded_table.hpp>
 #include "bindings/array.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/buffer.hpp"
@@ -43,10 +45,12 @@ ContextPointer context_of(const TablePointer& table) {
   return {table, &table->context()};
 }
 
-TablePointer make_table(const ContextPointer& context, const std::string& key_dtype, std::int64_t key_elements,
-                        const std::optional<std::string>& value_dtype, std::vector<std::int64_t> value_shape,
-                        std::int64_t capacity, std::optional<std::int64_t> max_capacity, double max_load_factor,
-                        bool deterministic, std::optional<std::uint64_t> seed) {
+/// One context: a table there. Several: one of several shards, whose calls' arrays lie on the first one's device.
+TablePointer make_table(const std::vector<ContextPointer>& contexts, const std::string& key_dtype,
+                        std::int64_t key_elements, const std::optional<std::string>& value_dtype,
+                        std::vector<std::int64_t> value_shape, std::int64_t capacity,
+                        std::optional<std::int64_t> max_capacity, double max_load_factor, bool deterministic,
+                        std::optional<std::uint64_t> seed, bool sharded) {
   TableOptions options;
   options.key_dtype = dtype_from_name(key_dtype);
   options.key_elements = key_elements;
@@ -58,7 +62,8 @@ TablePointer make_table(const ContextPointer& context, const std::string& key_dt
   options.deterministic = deterministic;
   options.seed = seed;
   const py::gil_scoped_release unlocked;
-  return with_context(Table::make(options, context), context);
+  if (!sharded) return with_context(Table::make(options, contexts.at(0)), contexts.at(0));
+  return with_context(ShardedTable::make(options, contexts), contexts.at(0));
 }
 
 // Arguments -----------------------------------------------------------------------------------------------------------
@@ -121,9 +126,8 @@ ValueBatch to_values(const Table& table, const Array* values, bool broadcast, st
 
 // Operations ----------------------------------------------------------------------------------------------------------
 
-std::int64_t find(Table& table, const Array& keys, const Array* values, const Array* found, const Array* fallback,
-                  bool count_missing, std::uintptr_t stream_address) {
-  const std::int64_t count = count_keys(table, keys, "keys");
+FindOutput find_output(const Table& table, std::int64_t count, const Array* values, const Array* found,
+                       const Array* fallback) {
   FindOutput out{};
   out.values = value_output(table, values, "values", count);
   if (fallback != nullptr) {
@@ -131,6 +135,13 @@ std::int64_t find(Table& table, const Array& keys, const Array* values, const Ar
     out.fallback = value_input(table, *fallback, "fallback", out.fallback_per_key ? count : 1);
   }
   out.found = output<bool>(table, found, "found", count);
+  return out;
+}
+
+std::int64_t find(Table& table, const Array& keys, const Array* values, const Array* found, const Array* fallback,
+                  bool count_missing, std::uintptr_t stream_address) {
+  const std::int64_t count = count_keys(table, keys, "keys");
+  FindOutput out = find_output(table, count, values, found, fallback);
   out.count_missing = count_missing;
   const Stream stream = to_stream(table.context(), stream_address);
   const py::gil_scoped_release unlocked;
@@ -251,6 +262,84 @@ bool overlaps_rows(const Table& table, const Array& array) {
   return table.overlaps_rows(range);
 }
 
+// Several shards ------------------------------------------------------------------------------------------------------
+
+ShardedTable& sharded(Table& table) {
+  if (auto* const made = dynamic_cast<ShardedTable*>(&table)) return *made;
+  throw std::invalid_argument("the table has no shards");
+}
+
+/// Empty for a single table.
+std::vector<TablePointer> shards(const TablePointer& table) {
+  std::vector<TablePointer> found;
+  if (const auto* const made = dynamic_cast<const ShardedTable*>(table.get()))
+    for (const std::shared_ptr<Table>& shard : made->shards())
+      found.push_back(with_context(shard, {shard, &shard->context()}));
+  return found;
+}
+
+TablePointer at(Table& table, const ContextPointer& context) {
+  return with_context(sharded(table).at(context->device()), context);
+}
+
+/// What Python gives for each batch of a call with several.
+using FindPart = std::tuple<TablePointer, const Array*, const Array*, const Array*, const Array*, const Array*,
+                            std::uintptr_t>;  // table, keys, values, found, rows, fallback, stream
+using ChangePart = std::tuple<TablePointer, const Array*, const Array*, bool, const Array*,
+                              std::uintptr_t>;  // table, keys, values, broadcast, mask, stream
+
+void find_parts(Table& table, const std::vector<FindPart>& given) {
+  std::vector<ShardedTable::Part> parts;
+  for (const auto& [view, keys, values, found, rows, fallback, stream] : given) {
+    const std::int64_t count = count_keys(*view, *keys, "keys");
+    FindOutput out = find_output(*view, count, values, found, fallback);
+    out.rows = output<std::int64_t>(*view, rows, "rows", count);
+    parts.push_back({&sharded(*view),
+                     {keys->data, count, view->options().key_bytes()},
+                     {},
+                     out,
+                     nullptr,
+                     to_stream(view->context(), stream)});
+  }
+  const py::gil_scoped_release unlocked;
+  sharded(table).find_parts(parts);
+}
+
+std::vector<ShardedTable::Part> change_parts(const std::vector<ChangePart>& given, bool with_values) {
+  std::vector<ShardedTable::Part> parts;
+  for (const auto& [view, keys, values, broadcast, mask, stream] : given) {
+    const std::int64_t count = count_keys(*view, *keys, "keys");
+    const ValueBatch value_batch = with_values ? to_values(*view, values, broadcast, count) : ValueBatch{};
+    parts.push_back({&sharded(*view),
+                     {keys->data, count, view->options().key_bytes()},
+                     value_batch,
+                     {},
+                     output<bool>(*view, mask, "mask", count),
+                     to_stream(view->context(), stream)});
+  }
+  return parts;
+}
+
+void insert_parts(Table& table, const std::vector<ChangePart>& given, const std::string& mode) {
+  const std::vector<ShardedTable::Part> parts = change_parts(given, true);
+  const InsertMode insert_mode = named(kInsertModes, mode);
+  const py::gil_scoped_release unlocked;
+  sharded(table).insert_parts(parts, insert_mode);
+}
+
+void apply_parts(Table& table, const std::vector<ChangePart>& given, const std::string& op) {
+  const std::vector<ShardedTable::Part> parts = change_parts(given, true);
+  const ApplyOp apply_op = named(kApplyOps, op);
+  const py::gil_scoped_release unlocked;
+  sharded(table).apply_parts(parts, apply_op);
+}
+
+void erase_parts(Table& table, const std::vector<ChangePart>& given) {
+  const std::vector<ShardedTable::Part> parts = change_parts(given, false);
+  const py::gil_scoped_release unlocked;
+  sharded(table).erase_parts(parts);
+}
+
 TablePointer clone(Table& table, const ContextPointer& context, std::uintptr_t stream_address) {
   // The stream is one of the CUDA device that is part of it, if any.
   const bool on_cpu = table.context().device().platform == "cpu" && context->device().platform == "cpu";
@@ -266,9 +355,9 @@ void bind_table(py::module_& module) {
   const auto keys = py::arg("keys");
   const auto stream = py::arg("stream");
   py::class_<Table, TablePointer>(module, "Table", py::is_final(), "A hash table with its dtypes erased.")
-      .def(py::init(&make_table), py::arg("context"), py::arg("key_dtype"), py::arg("key_elements"),
+      .def(py::init(&make_table), py::arg("contexts"), py::arg("key_dtype"), py::arg("key_elements"),
            py::arg("value_dtype"), py::arg("value_shape"), py::arg("capacity"), py::arg("max_capacity"),
-           py::arg("max_load_factor"), py::arg("deterministic"), py::arg("seed"))
+           py::arg("max_load_factor"), py::arg("deterministic"), py::arg("seed"), py::arg("sharded"))
       .def_property_readonly("context", &context_of)
       .def_property_readonly("key_dtype", [](const Table& table) { return name(table.options().key_dtype); })
       .def_property_readonly("key_elements", [](const Table& table) { return table.options().key_elements; })
@@ -327,7 +416,13 @@ void bind_table(py::module_& module) {
       .def("row_storage", &row_storage, stream)
       .def("overlaps_rows", &overlaps_rows, py::arg("array"))
       .def("constant", &constant, py::arg("value"), stream)
-      .def("clone", &clone, py::arg("context"), stream);
+      .def("clone", &clone, py::arg("context"), stream)
+      .def_property_readonly("shards", &shards)
+      .def("at", &at, py::arg("context"))
+      .def("find_parts", &find_parts, py::arg("parts"))
+      .def("insert_parts", &insert_parts, py::arg("parts"), py::arg("mode"))
+      .def("apply_parts", &apply_parts, py::arg("parts"), py::arg("op"))
+      .def("erase_parts", &erase_parts, py::arg("parts"));
 }
 
 }  // namespace gpuhash::bindings

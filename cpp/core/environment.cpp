@@ -14,7 +14,8 @@ std::string read(const char* name) {
 
 const Environment& environment() {
   // Never destroyed: threads of the pool outlive main().
-  static const auto& values = *new Environment{read("GPUHASH_NUM_THREADS"), read("GPUHASH_SIMD")};
+  static const auto& values =
+      *new Environment{read("GPUHASH_NUM_THREADS"), read("GPUHASH_SIMD"), read("GPUHASH_PEER_ACCESS") != "0"};
   return values;
 }
 

@@ -9,6 +9,7 @@ namespace gpuhash {
 struct Environment {
   std::string threads;  // GPUHASH_NUM_THREADS
   std::string simd;     // GPUHASH_SIMD
+  bool peer_access;     // GPUHASH_PEER_ACCESS is not 0: GPUs may use each other's memory, where they can
 };
 
 const Environment& environment();

@@ -12,6 +12,7 @@
 namespace gpuhash {
 
 class Factorizer;
+class Splitter;
 
 /// The algorithms over one slot type, for one platform. Work is enqueued on the stream; pointers are of the device's
 /// memory space. Insertions need room for all new keys (and their rows): the caller has made sure of it, and the caller
@@ -55,7 +56,7 @@ class Executor {
                             std::int64_t value_bytes, std::int64_t* rows, Stream) const = 0;
 };
 
-/// What a platform has: an executor for each slot type, and a factorizer. Narrow keys and values are widened to one of
+/// What a platform has: an executor for each slot type, a factorizer, and a splitter. Narrow keys and values are widened to one of
 /// the slot types.
 struct Executors {
   template <class Types>
@@ -70,10 +71,10 @@ struct Executors {
     }
   };
 
-  /// Platform::executor<Key, Value>() gives the executor of a slot type, Platform::factorizer() the factorizer.
+  /// Platform::executor<Key, Value>() gives the executor of a slot type.
   template <class Platform>
   static Executors of() {
-    return {Pointers<SlotTypes>::of<Platform>(), &Platform::factorizer()};
+    return {Pointers<SlotTypes>::of<Platform>(), &Platform::factorizer(), &Platform::splitter()};
   }
 
   template <class Key, class Value>
@@ -83,6 +84,7 @@ struct Executors {
 
   Pointers<SlotTypes>::Tuple all;
   const Factorizer* factorizer;
+  const Splitter* splitter;
 };
 
 }  // namespace gpuhash

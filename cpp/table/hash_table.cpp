@@ -411,6 +411,16 @@ void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values
   finish_insertion(room, keys.count, stream);
 }
 
+template <class Key, class Value>
+void HashTable<Key, Value>::make_room(const KeyBatch& keys, Stream stream) {
+  if (keys.count == 0) return;
+  const Turn turn(order_, stream);
+  if (turn.capturing()) return;
+  const std::int64_t bound = size_bound_;
+  prepare_room(keys, stream, [] { return std::unique_ptr<Plan>(); });
+  if (!replays_insert_) size_bound_ = std::min(size_bound_, bound);  // none of them is in yet
+}
+
 /// As prepare_room(), for an insertion that runs whenever the captured graph is replayed.
 template <class Key, class Value>
 void HashTable<Key, Value>::prepare_captured(const KeyBatch& keys) {

@@ -38,6 +38,7 @@ class HashTable final : public Table {
   void insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted, Stream stream,
               const ChainStep& step = {}) override;
   void apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) override;
+  void make_room(const KeyBatch& keys, Stream stream) override;
   void erase(const KeyBatch& keys, bool* erased, Stream stream) override;
   void clear(Stream stream) override;
   void reserve(std::int64_t keys, Stream stream) override;

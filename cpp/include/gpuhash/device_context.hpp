@@ -66,6 +66,8 @@ class GPUHASH_API DeviceContext {
   /// From another context's memory, whatever its device, which nobody writes any more. `stream` is this device's. May
   /// wait.
   virtual void copy_from(void* to, DeviceContext& other, const void* from, std::size_t bytes, Stream stream) = 0;
+  /// Can work here read and write what the other context's memory resource gives? From then on it may.
+  virtual bool reaches(DeviceContext& other) { return is_host() && other.is_host(); }
   virtual void synchronize(Stream stream) = 0;
   /// Waits for all work on the device, whatever the stream. Not while a stream is being captured into a CUDA graph.
   virtual void synchronize_all() = 0;

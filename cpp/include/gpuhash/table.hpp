@@ -72,6 +72,9 @@ class GPUHASH_API Table {
                       const ChainStep& step = {}) = 0;
   /// New keys get their value; that of others becomes op(it, the given one). Throws DTypeError where has_op() is false.
   virtual void apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) = 0;
+  /// Makes room for the keys of the batch that are not there, as an insertion of it would first: afterwards that fails
+  /// for want of room only if others have inserted in between.
+  virtual void make_room(const KeyBatch& keys, Stream stream) = 0;
   /// erased: [n] or null; true for exactly one of an erased key's duplicates.
   virtual void erase(const KeyBatch& keys, bool* erased, Stream stream) = 0;
   virtual void clear(Stream stream) = 0;

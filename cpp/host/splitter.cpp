@@ -1,0 +1,155 @@
+#include "table/splitter.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "host/executor.hpp"
+#include "host/parallel.hpp"
+#include "host/walk.hpp"
+#include "shared/owner.hpp"
+
+namespace gpuhash::host {
+namespace {
+
+static_assert(Splitter::kMaxShards <= 256, "owners are kept in bytes");
+
+template <class Body>
+void with_item_words(std::int64_t bytes, Body body) {
+  switch (bytes) {
+    case 1:
+      return body(std::integral_constant<std::size_t, 1>());
+    case 2:
+      return body(std::integral_constant<std::size_t, 2>());
+    case 4:
+      return body(std::integral_constant<std::size_t, 4>());
+    case 8:
+      return body(std::integral_constant<std::size_t, 8>());
+    case 16:
+      return body(std::integral_constant<std::size_t, 16>());
+    default:
+      return body(static_cast<std::size_t>(bytes));
+  }
+}
+
+/// Threads take consecutive parts of the batch each, and know where in each owner's list their part begins.
+class HostSplit final : public Split {
+ public:
+  HostSplit(const KeyBatch& keys, std::uint64_t seed, std::size_t shards)
+      : Split(shards),
+        count_(keys.count),
+        parts_(reader_parts(keys.count)),
+        owners_(uninitialised<std::uint8_t>(keys.count)),
+        begins_(scratch<std::int64_t>(parts_ * static_cast<std::int64_t>(shards))) {
+    if (keys.bytes <= 4)
+      find_owners<std::uint32_t>(keys, seed);
+    else if (keys.bytes <= 8)
+      find_owners<std::uint64_t>(keys, seed);
+    else
+      find_owners<Uint128>(keys, seed);
+    std::int64_t sum = 0;
+    for (std::size_t shard = 0; shard < shards; ++shard) {
+      const std::int64_t first = sum;
+      for (int part = 0; part < parts_; ++part) sum += std::exchange(begins_[at(part, shard)], sum);
+      counts_[shard] = sum - first;
+    }
+    set_offsets();
+  }
+
+  void scatter(const void* items, std::int64_t bytes, const std::vector<void*>& to, Stream) const override {
+    const char* const from = static_cast<const char*>(items);
+    with_item_words(bytes, [&](auto width) {
+      for_each_part(count_, parts_, [&](int part, std::int64_t begin, std::int64_t end) {
+        std::vector<char*> next(to.size());
+        for (std::size_t shard = 0; shard < to.size(); ++shard)
+          next[shard] = static_cast<char*>(to[shard]) +
+                        (begins_[at(part, shard)] - offsets_[shard]) * static_cast<std::int64_t>(std::size_t{width});
+        for (std::int64_t i = begin; i < end; ++i) {
+          char*& target = next[owners_[i]];
+          std::memcpy(target, from + i * static_cast<std::int64_t>(std::size_t{width}), width);
+          target += std::size_t{width};
+        }
+      });
+    });
+  }
+
+  void gather(const void* items, std::int64_t bytes, void* out, const GatherOptions& options, Stream) const override {
+    const auto* const from = static_cast<const char*>(items);
+    const auto* const fallback = static_cast<const char*>(options.fallback);
+    auto* const to = static_cast<char*>(out);
+    with_item_words(bytes, [&](auto width) {
+      const auto item = static_cast<std::int64_t>(std::size_t{width});
+      for_each_answer([&](std::int64_t i, std::int64_t position) {
+        const char* source = from + position * item;
+        if (fallback != nullptr && !options.found[position])
+          source = fallback + (options.fallback_per_key ? i * item : 0);
+        std::memcpy(to + i * item, source, width);
+      });
+    });
+  }
+
+  void gather_rows(const std::int64_t* rows, std::int64_t* out, Stream) const override {
+    for_each_answer([&](std::int64_t i, std::int64_t position) {
+      const std::int64_t row = rows[position];
+      out[i] = row < 0 ? row : std::int64_t{owners_[i]} << kShardShift | row;
+    });
+  }
+
+ private:
+  std::size_t at(int part, std::size_t shard) const { return static_cast<std::size_t>(part) * counts_.size() + shard; }
+
+  template <class Key>
+  void find_owners(const KeyBatch& keys, std::uint64_t seed) {
+    const auto shards = static_cast<std::uint32_t>(counts_.size());
+    for_each_part(count_, parts_, [&](int part, std::int64_t begin, std::int64_t end) {
+      std::int64_t sizes[Splitter::kMaxShards] = {};  // on the stack: in begins_ they would share a line with others'
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::uint32_t owner = owner_of(load_word<Key>(keys.data, i, keys.bytes), seed, shards);
+        owners_[i] = static_cast<std::uint8_t>(owner);
+        ++sizes[owner];
+      }
+      for (std::size_t shard = 0; shard < shards; ++shard) begins_[at(part, shard)] = sizes[shard];
+    });
+  }
+
+  /// Calls body(i, position) for each key and its position in the owners' order.
+  template <class Body>
+  void for_each_answer(Body body) const {
+    for_each_part(count_, parts_, [&](int part, std::int64_t begin, std::int64_t end) {
+      std::vector<std::int64_t> next(counts_.size());
+      for (std::size_t shard = 0; shard < next.size(); ++shard) next[shard] = begins_[at(part, shard)];
+      for (std::int64_t i = begin; i < end; ++i) body(i, next[owners_[i]]++);
+    });
+  }
+
+  std::int64_t count_;
+  int parts_;
+  std::unique_ptr<std::uint8_t[]> owners_;
+  std::vector<std::int64_t> begins_;  // [part, shard], in the owners' order
+};
+
+class HostSplitter final : public Splitter {
+ public:
+  std::unique_ptr<Split> split(DeviceContext&, const KeyBatch& keys, std::uint64_t seed, std::size_t shards,
+                               Stream) const override {
+    return std::make_unique<HostSplit>(keys, seed, shards);
+  }
+  void number_rows(DeviceContext&, std::int64_t* rows, std::int64_t count, std::size_t shard, Stream) const override {
+    for_each_part(count, reader_parts(count), [&](int, std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) rows[i] |= static_cast<std::int64_t>(shard) << kShardShift;
+    });
+  }
+};
+
+}  // namespace
+
+const Splitter& HostAlgorithms::splitter() {
+  static const HostSplitter splitter;
+  return splitter;
+}
+
+}  // namespace gpuhash::host

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <gpuhash/export.hpp>
+#include <gpuhash/table.hpp>
+
+namespace gpuhash {
+
+/// One table over several devices of a platform: a table of its own on each, its *shard*, and each key in the one that
+/// a hash of it picks. Row numbers have the shard's number above their 40 lower bits.
+///
+/// A ShardedTable is the table as seen from one of its devices: that is where a call's arrays lie. at() gives it as
+/// seen from another one. Calls are ordered across all of them. The calls of Table differ in this:
+///
+///   - Calls on GPUs wait until it is known how many of the keys belong to each shard.
+///   - Each shard grows alone, and is full alone: of capacity, max_capacity and reserve() each has an equal part.
+///   - Before an insertion each shard makes room for its keys. What fails after that, such as a launch, or memory for
+///     scratch, may leave the keys of some shards inserted.
+///   - They cannot be captured into CUDA graphs, nor fixed in place, and the rows of one shard are that table's.
+class GPUHASH_API ShardedTable : public Table {
+ public:
+  /// One shard per context; the arrays of calls lie on the device of the first. Throws ShapeError for no contexts, too
+  /// many, and contexts of several platforms.
+  static std::shared_ptr<ShardedTable> make(const TableOptions& options,
+                                            std::vector<std::shared_ptr<DeviceContext>> contexts);
+
+  /// One batch of a call with several, as seen from the device that its arrays lie on.
+  struct Part {
+    ShardedTable* table;  // this one, or another of at()
+    KeyBatch keys;
+    ValueBatch values;  // of insert_parts() and apply_parts()
+    FindOutput out;     // of find_parts()
+    bool* mask;         // [n] or null: inserted, or erased
+    Stream stream;
+  };
+  /// As one call for each part, one after the other; parts from different devices go on side by side.
+  virtual std::int64_t find_parts(const std::vector<Part>& parts) = 0;
+  virtual void insert_parts(const std::vector<Part>& parts, InsertMode mode) = 0;
+  virtual void apply_parts(const std::vector<Part>& parts, ApplyOp op) = 0;
+  virtual void erase_parts(const std::vector<Part>& parts) = 0;
+
+  virtual const std::vector<std::shared_ptr<Table>>& shards() const = 0;
+  /// The same table for arrays on another of its devices. Throws ShapeError where no shard is there.
+  virtual std::shared_ptr<ShardedTable> at(const Device& device) = 0;
+};
+
+}  // namespace gpuhash

@@ -1,0 +1,639 @@
+#include <gpuhash/sharded_table.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include <gpuhash/error.hpp>
+#include "core/constants.hpp"
+#include "core/fork_safe_mutex.hpp"
+#include "table/call_order.hpp"
+#include "table/executor.hpp"
+#include "table/splitter.hpp"
+
+namespace gpuhash {
+namespace {
+
+std::int64_t divide_up(std::int64_t total, std::size_t parts) {
+  const auto divisor = static_cast<std::int64_t>(parts);
+  return total / divisor + (total % divisor != 0 ? 1 : 0);
+}
+
+/// How many of so many keys one shard gets at most, but for one time in 10^9: a binomial distribution's mean and six
+/// standard deviations.
+std::int64_t most_of(std::int64_t keys, std::size_t shards) {
+  if (shards == 1) return keys;
+  const double mean = static_cast<double>(keys) / static_cast<double>(shards);
+  return std::min(keys, static_cast<std::int64_t>(mean + 6 * std::sqrt(mean)) + 8);
+}
+
+/// What all views of one sharded table share.
+struct Shards {
+  std::vector<std::shared_ptr<Table>> tables;
+  std::vector<std::shared_ptr<DeviceContext>> contexts;  // of each shard
+  TableOptions options;                                  // of the whole
+  std::uint64_t seed = 0;                                // of the owners
+  ForkSafeMutex mutex;                                   // one call after the other, in one order on all shards
+};
+
+/// The table as seen from the device of one context, its *home*.
+class View final : public ShardedTable {
+ public:
+  View(std::shared_ptr<Shards> shards, std::shared_ptr<DeviceContext> home);
+  ~View() override;
+
+  const TableOptions& options() const override { return all_->options; }
+  DeviceContext& context() const override { return *home_; }
+  std::uint64_t seed() const override { return all_->tables.front()->seed(); }
+
+  std::int64_t size(Stream stream) override;
+  std::int64_t capacity() const override {
+    return sum([](Table& shard) { return shard.capacity(); });
+  }
+  std::int64_t nbytes() const override {
+    return sum([](Table& shard) { return shard.nbytes(); });
+  }
+  double max_load_factor() const override { return all_->tables.front()->max_load_factor(); }
+  void set_max_load_factor(double factor) override {
+    const std::lock_guard lock(all_->mutex);
+    for (const auto& shard : all_->tables) shard->set_max_load_factor(factor);
+  }
+
+  std::int64_t find(const KeyBatch& keys, const FindOutput& out, Stream stream) override;
+  void insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted, Stream stream,
+              const ChainStep& step) override;
+  void apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) override;
+  std::int64_t find_parts(const std::vector<Part>& parts) override;
+  void insert_parts(const std::vector<Part>& parts, InsertMode mode) override;
+  void apply_parts(const std::vector<Part>& parts, ApplyOp op) override;
+  void erase_parts(const std::vector<Part>& parts) override;
+  void make_room(const KeyBatch& keys, Stream stream) override;
+  void erase(const KeyBatch& keys, bool* erased, Stream stream) override;
+  void clear(Stream stream) override;
+  void reserve(std::int64_t keys, Stream stream) override;
+  void rehash(std::int64_t slots, bool compact_rows, Stream stream) override;
+  void fix_in_place(Stream) override {
+    throw ShapeError(
+        "a table of several shards was to stay in place, which single tables can: hold its shards, table.shards");
+  }
+  std::int64_t export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) override;
+  RowStorage row_storage(Stream) override {
+    throw ShapeError(
+        "a table of several shards has no single row storage: its rows lie with its shards, "
+        "table.shards[i].row_storage");
+  }
+  bool overlaps_rows(const MemoryRange& memory) const override {
+    return std::ranges::any_of(all_->tables, [&](const auto& shard) { return shard->overlaps_rows(memory); });
+  }
+  Constants& constants() override { return constants_; }
+  std::shared_ptr<Table> clone(std::shared_ptr<DeviceContext> context, Stream stream) override;
+
+  const std::vector<std::shared_ptr<Table>>& shards() const override { return all_->tables; }
+  std::shared_ptr<ShardedTable> at(const Device& device) override;
+
+ private:
+  /// A shard, as this device gets to it.
+  struct Way {
+    Table* shard;
+    DeviceContext* context;
+    bool local;                        // the shard is on this device
+    bool direct;                       // work on either device can reach the other's memory
+    std::unique_ptr<Fence> leaving;    // recorded here, for the shard's stream; null where it is local
+    std::unique_ptr<Fence> returning;  // the reverse
+  };
+  class Turn;
+  class Call;
+
+  template <class Run>
+  static void one_call_each(const std::vector<Part>& parts, Run run);
+  template <class Change>
+  void change_parts(const std::vector<Part>& parts, bool needs_room, Change change);
+
+  template <class Number>
+  std::int64_t sum(Number number) const {
+    const std::lock_guard lock(all_->mutex);
+    std::int64_t total = 0;
+    for (const auto& shard : all_->tables) total += number(*shard);
+    return total;
+  }
+  Stream stream_of(const Way& way, Stream stream) const { return way.local ? stream : way.context->own_stream(); }
+  /// Calls body(way, stream, number) for all shards, whose streams follow this one, and lets it follow them.
+  template <class Body>
+  void in_order(Stream stream, Body body);
+
+  std::shared_ptr<Shards> all_;
+  std::shared_ptr<DeviceContext> home_;
+  CallOrder order_;
+  Constants constants_;
+  std::vector<Way> ways_;
+};
+
+/// One call's turn, here and at all shards.
+class View::Turn {
+ public:
+  Turn(View& view, Stream stream) : here_(view.order_, stream), all_(view.all_->mutex, std::defer_lock) {
+    if (here_.capturing())
+      throw ShapeError(
+          "a call on a table of several shards was made while a CUDA graph is captured: it waits to learn how many "
+          "keys belong to each shard, which a graph cannot; call it outside of the capture");
+  }
+  /// After those of all views that take part.
+  void lock_all() { all_.lock(); }
+
+ private:
+  CallOrder::Turn here_;
+  std::unique_lock<ForkSafeMutex> all_;
+};
+
+/// One batch on its way: split, sent to the shards, answered, and back in the order of the keys.
+class View::Call {
+ public:
+  /// To be followed by wait() and send().
+  Call(View& view, const KeyBatch& keys, Stream stream)
+      : view_(view), keys_(keys), stream_(stream), parcels_(view.ways_.size()) {
+    split_ = view.home_->executors().splitter->split(*view.home_, keys, view.all_->seed, view.ways_.size(), stream);
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  /// Memory goes back in the order of the stream that it is from. Where the call was broken off, others may be at it.
+  ~Call() {
+    if (std::uncaught_exceptions() == exceptions_) return;
+    try {
+      leave();
+      come_back();
+    } catch (const std::exception&) {
+      report_ignored_error("breaking off a call on a table of several shards");
+    }
+  }
+
+  /// Until it is known which shards the keys belong to.
+  void wait() { split_->wait(); }
+
+  std::size_t shards() const { return parcels_.size(); }
+  std::int64_t count(std::size_t shard) const { return split_->counts()[shard]; }
+  Table& table(std::size_t shard) const { return *view_.ways_[shard].shard; }
+  Stream stream(std::size_t shard) const { return view_.stream_of(view_.ways_[shard], stream_); }
+
+  /// The keys go to their shards; with values, unless that is a null pointer.
+  void send(const ValueBatch& values = {nullptr, 0, false}) {
+    std::vector<Allocation> own_keys = send_items(keys_.data, keys_.bytes, &Parcel::keys);
+    std::vector<Allocation> own_values;
+    if (values.data != nullptr && !values.broadcast)
+      own_values = send_items(values.data, values.bytes, &Parcel::values);
+    else if (values.data != nullptr)
+      send_one(values.data, values.bytes);
+    leave();
+    copy_over(own_keys, keys_.bytes, &Parcel::keys);
+    copy_over(own_values, values.bytes, &Parcel::values);
+  }
+
+  KeyBatch keys(std::size_t shard) const { return {parcels_[shard].keys, count(shard), keys_.bytes}; }
+  ValueBatch values(std::size_t shard, const ValueBatch& all) const {
+    return {parcels_[shard].values, all.bytes, all.broadcast};
+  }
+
+  /// Answers of one kind: `bytes` for each key.
+  struct Answers {
+    std::int64_t bytes = 0;
+    Allocation home;                 // [n, bytes], in the owners' order
+    std::vector<Allocation> remote;  // where the shard cannot write to `home`
+  };
+
+  Answers expect(std::int64_t bytes, bool written_directly) {
+    Answers answers;
+    answers.bytes = bytes;
+    answers.home = Allocation(*view_.home_, static_cast<std::size_t>(keys_.count * bytes), stream_);
+    answers.remote.resize(shards());
+    for (std::size_t shard = 0; shard < shards(); ++shard) {
+      const Way& way = view_.ways_[shard];
+      if (way.local || (way.direct && written_directly)) continue;
+      answers.remote[shard] = Allocation(*way.context, static_cast<std::size_t>(count(shard) * bytes), stream(shard));
+    }
+    return answers;
+  }
+
+  /// Where the shard writes its answers; null where none are expected.
+  void* of(const Answers& answers, std::size_t shard) const {
+    if (answers.home.get() == nullptr) return nullptr;
+    if (answers.remote[shard].get() != nullptr) return answers.remote[shard].get();
+    return answers.home.as<char>() + split_->offsets()[shard] * answers.bytes;
+  }
+
+  /// The stream of the call follows the work of all shards; then the answers that lie there are fetched.
+  void fetch(std::initializer_list<Answers*> all) {
+    come_back();
+    bool fetched = false;
+    for (Answers* const answers : all)
+      for (std::size_t shard = 0; shard < answers->remote.size(); ++shard) {
+        const Allocation& there = answers->remote[shard];
+        if (there.get() == nullptr) continue;
+        fetched = true;
+        view_.home_->copy_from(answers->home.as<char>() + split_->offsets()[shard] * answers->bytes,
+                               *view_.ways_[shard].context, there.get(),
+                               static_cast<std::size_t>(count(shard) * answers->bytes), stream_);
+      }
+    if (fetched) leave();  // before what was fetched is given back
+  }
+
+  const Split& split() const { return *split_; }
+
+ private:
+  struct Parcel {
+    void* keys = nullptr;
+    void* values = nullptr;
+    std::vector<Allocation> memory;  // on the shard's device
+  };
+
+  /// Puts items into the owners' order, in the shards' memory where this device can write there; what it cannot is
+  /// returned, one allocation per shard.
+  std::vector<Allocation> send_items(const void* items, std::int64_t bytes, void* Parcel::* member) {
+    std::vector<Allocation> own(shards());
+    std::vector<void*> to(shards());
+    for (std::size_t shard = 0; shard < shards(); ++shard) {
+      const Way& way = view_.ways_[shard];
+      const auto size = static_cast<std::size_t>(count(shard) * bytes);
+      if (size == 0) continue;
+      Allocation there(*way.context, size, stream(shard));
+      parcels_[shard].*member = to[shard] = there.get();
+      parcels_[shard].memory.push_back(std::move(there));
+      if (way.local) continue;
+      if (way.direct) {
+        way.returning->record(stream(shard));  // the memory may be written to from here on
+        way.returning->wait(stream_);
+      } else {
+        own[shard] = Allocation(*view_.home_, size, stream_);
+        to[shard] = own[shard].get();
+      }
+    }
+    split_->scatter(items, bytes, to, stream_);
+    return own;
+  }
+
+  /// One item for all keys.
+  void send_one(const void* item, std::int64_t bytes) {
+    for (std::size_t shard = 0; shard < shards(); ++shard) {
+      const Way& way = view_.ways_[shard];
+      if (way.local) {
+        parcels_[shard].values = const_cast<void*>(item);
+        continue;
+      }
+      way.leaving->record(stream_);
+      way.leaving->wait(stream(shard));
+      Allocation there(*way.context, static_cast<std::size_t>(bytes), stream(shard));
+      way.context->copy_from(there.get(), *view_.home_, item, static_cast<std::size_t>(bytes), stream(shard));
+      parcels_[shard].values = there.get();
+      parcels_[shard].memory.push_back(std::move(there));
+    }
+  }
+
+  void copy_over(const std::vector<Allocation>& own, std::int64_t bytes, void* Parcel::* member) {
+    bool copied = false;
+    for (std::size_t shard = 0; shard < own.size(); ++shard) {
+      if (own[shard].get() == nullptr) continue;
+      copied = true;
+      view_.ways_[shard].context->copy_from(parcels_[shard].*member, *view_.home_, own[shard].get(),
+                                            static_cast<std::size_t>(count(shard) * bytes), stream(shard));
+    }
+    if (copied) come_back();  // before what was copied is given back
+  }
+
+  /// The shards' streams follow that of the call.
+  void leave() {
+    for (const Way& way : view_.ways_) {
+      if (way.local) continue;
+      way.leaving->record(stream_);
+      way.leaving->wait(view_.stream_of(way, stream_));
+    }
+  }
+  /// The reverse.
+  void come_back() {
+    for (const Way& way : view_.ways_) {
+      if (way.local) continue;
+      way.returning->record(view_.stream_of(way, stream_));
+      way.returning->wait(stream_);
+    }
+  }
+
+  const int exceptions_ = std::uncaught_exceptions();
+  View& view_;
+  KeyBatch keys_;
+  Stream stream_;
+  std::unique_ptr<Split> split_;
+  std::vector<Parcel> parcels_;
+};
+
+View::View(std::shared_ptr<Shards> shards, std::shared_ptr<DeviceContext> home)
+    : all_(std::move(shards)), home_(std::move(home)), order_(*home_), constants_(*home_) {
+  for (std::size_t shard = 0; shard < all_->tables.size(); ++shard) {
+    DeviceContext& context = *all_->contexts[shard];
+    Way way{all_->tables[shard].get(), &context, context.device() == home_->device(), false, nullptr, nullptr};
+    if (!way.local) {
+      way.direct = home_->reaches(context) && context.reaches(*home_);
+      way.leaving = home_->make_fence();
+      way.returning = context.make_fence();
+    }
+    ways_.push_back(std::move(way));
+  }
+}
+
+View::~View() {
+  try {
+    constants_.set_stream(order_.stream_after_all());
+  } catch (const CudaError&) {
+    // At exit the driver may be gone before the last table.
+  }
+}
+
+template <class Body>
+void View::in_order(Stream stream, Body body) {
+  for (std::size_t number = 0; number < ways_.size(); ++number) {
+    const Way& way = ways_[number];
+    const Stream there = stream_of(way, stream);
+    if (!way.local) {
+      way.leaving->record(stream);
+      way.leaving->wait(there);
+    }
+    body(way, there, number);
+    if (!way.local) {
+      way.returning->record(there);
+      way.returning->wait(stream);
+    }
+  }
+}
+
+std::int64_t View::size(Stream stream) {
+  Turn turn(*this, stream);
+  turn.lock_all();
+  std::int64_t total = 0;
+  in_order(stream, [&](const Way& way, Stream there, std::size_t) { total += way.shard->size(there); });
+  return total;
+}
+
+/// Calls run(calls, parts), with a call for each part whose keys are split; where several parts come from one device,
+/// one after the other.
+template <class Run>
+void View::one_call_each(const std::vector<Part>& parts, Run run) {
+  std::vector<View*> views;
+  std::vector<Part> some;
+  for (const Part& part : parts) {
+    if (part.keys.count == 0) continue;
+    some.push_back(part);
+    views.push_back(static_cast<View*>(part.table));
+  }
+  std::vector<View*> distinct = views;
+  std::ranges::sort(distinct);
+  if (std::ranges::adjacent_find(distinct) != distinct.end()) {
+    for (const Part& part : some) one_call_each({part}, run);
+    return;
+  }
+  // In one order, or two threads with the same parts could wait for each other.
+  std::vector<std::size_t> order(some.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::ranges::sort(order, {}, [&](std::size_t i) { return views[i]; });
+  std::deque<Turn> turns;
+  for (const std::size_t i : order) turns.emplace_back(*views[i], some[i].stream);
+  if (turns.empty()) return;
+  turns.front().lock_all();
+  std::deque<Call> calls;
+  for (std::size_t i = 0; i < some.size(); ++i) calls.emplace_back(*views[i], some[i].keys, some[i].stream);
+  for (Call& call : calls) call.wait();
+  run(calls, some);
+}
+
+std::int64_t View::find_parts(const std::vector<Part>& parts) {
+  std::int64_t missing = 0;
+  one_call_each(parts, [&](std::deque<Call>& calls, const std::vector<Part>& some) {
+    struct Wanted {
+      Call::Answers values, found, rows;
+    };
+    std::vector<Wanted> wanted(some.size());
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      const FindOutput& out = some[i].out;
+      if (out.values != nullptr) wanted[i].values = calls[i].expect(all_->options.value_bytes(), true);
+      if (out.found != nullptr || (out.values != nullptr && out.fallback != nullptr))
+        wanted[i].found = calls[i].expect(sizeof(bool), true);
+      if (out.rows != nullptr) wanted[i].rows = calls[i].expect(sizeof(std::int64_t), true);
+      calls[i].send();
+    }
+    for (std::size_t i = 0; i < some.size(); ++i)
+      for (std::size_t shard = 0; shard < calls[i].shards(); ++shard) {
+        if (calls[i].count(shard) == 0) continue;
+        FindOutput part{};
+        part.values = calls[i].of(wanted[i].values, shard);
+        part.found = static_cast<bool*>(calls[i].of(wanted[i].found, shard));
+        part.rows = static_cast<std::int64_t*>(calls[i].of(wanted[i].rows, shard));
+        part.count_missing = some[i].out.count_missing;
+        missing += calls[i].table(shard).find(calls[i].keys(shard), part, calls[i].stream(shard));
+      }
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      const FindOutput& out = some[i].out;
+      auto& [values, found, rows] = wanted[i];
+      calls[i].fetch({&values, &found, &rows});
+      const Split& split = calls[i].split();
+      if (out.values != nullptr)
+        split.gather(values.home.get(), values.bytes, out.values,
+                     {found.home.as<bool>(), out.fallback, out.fallback_per_key}, some[i].stream);
+      if (out.found != nullptr) split.gather(found.home.get(), sizeof(bool), out.found, {}, some[i].stream);
+      if (out.rows != nullptr) split.gather_rows(rows.home.as<std::int64_t>(), out.rows, some[i].stream);
+    }
+  });
+  return missing;
+}
+
+/// change(shard's table, keys, values, mask, stream) is called for each part and shard.
+template <class Change>
+void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change change) {
+  one_call_each(parts, [&](std::deque<Call>& calls, const std::vector<Part>& some) {
+    std::vector<Call::Answers> masks(some.size());
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      if (some[i].mask != nullptr) masks[i] = calls[i].expect(sizeof(bool), false);
+      calls[i].send(some[i].values);
+    }
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      Call& call = calls[i];
+      if (needs_room)
+        for (std::size_t shard = 0; shard < call.shards(); ++shard)
+          call.table(shard).make_room(call.keys(shard), call.stream(shard));
+      for (std::size_t shard = 0; shard < call.shards(); ++shard)
+        change(call.table(shard), call.keys(shard), call.values(shard, some[i].values),
+               static_cast<bool*>(call.of(masks[i], shard)), call.stream(shard));
+    }
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      if (some[i].mask == nullptr) continue;
+      calls[i].fetch({&masks[i]});
+      calls[i].split().gather(masks[i].home.get(), sizeof(bool), some[i].mask, {}, some[i].stream);
+    }
+  });
+}
+
+void View::insert_parts(const std::vector<Part>& parts, InsertMode mode) {
+  change_parts(parts, true,
+               [&](Table& shard, const KeyBatch& keys, const ValueBatch& values, bool* mask, Stream stream) {
+                 shard.insert(keys, values, mode, mask, stream);
+               });
+}
+
+void View::apply_parts(const std::vector<Part>& parts, ApplyOp op) {
+  // Of no keys, to check the operation before anything is done.
+  all_->tables.front()->apply({nullptr, 0, all_->options.key_bytes()}, {}, op, nullptr, nullptr);
+  change_parts(parts, true,
+               [&](Table& shard, const KeyBatch& keys, const ValueBatch& values, bool* mask, Stream stream) {
+                 shard.apply(keys, values, op, mask, stream);
+               });
+}
+
+void View::erase_parts(const std::vector<Part>& parts) {
+  change_parts(parts, false, [&](Table& shard, const KeyBatch& keys, const ValueBatch&, bool* mask, Stream stream) {
+    shard.erase(keys, mask, stream);
+  });
+}
+
+std::int64_t View::find(const KeyBatch& keys, const FindOutput& out, Stream stream) {
+  const std::int64_t missing = find_parts({{this, keys, {}, out, nullptr, stream}});
+  if (out.step.taken != nullptr) home_->advance(out.step, stream);
+  return missing;
+}
+
+void View::insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted, Stream stream,
+                  const ChainStep& step) {
+  insert_parts({{this, keys, values, {}, inserted, stream}}, mode);
+  if (step.taken != nullptr) home_->advance(step, stream);
+}
+
+void View::apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) {
+  apply_parts({{this, keys, values, {}, inserted, stream}}, op);
+}
+
+void View::erase(const KeyBatch& keys, bool* erased, Stream stream) {
+  erase_parts({{this, keys, {}, {}, erased, stream}});
+}
+
+void View::make_room(const KeyBatch& keys, Stream stream) {
+  one_call_each({{this, keys, {}, {}, nullptr, stream}}, [&](std::deque<Call>& calls, const std::vector<Part>&) {
+    Call& call = calls.front();
+    call.send();
+    for (std::size_t shard = 0; shard < call.shards(); ++shard)
+      call.table(shard).make_room(call.keys(shard), call.stream(shard));
+  });
+}
+
+void View::clear(Stream stream) {
+  Turn turn(*this, stream);
+  turn.lock_all();
+  in_order(stream, [&](const Way& way, Stream there, std::size_t) { way.shard->clear(there); });
+}
+
+void View::reserve(std::int64_t keys, Stream stream) {
+  if (keys < 0) throw ShapeError("reserve takes a number of keys, not " + std::to_string(keys));
+  Turn turn(*this, stream);
+  turn.lock_all();
+  const std::int64_t each = most_of(keys, ways_.size());
+  in_order(stream, [&](const Way& way, Stream there, std::size_t) { way.shard->reserve(each, there); });
+}
+
+void View::rehash(std::int64_t slots, bool compact_rows, Stream stream) {
+  if (slots < 0) throw ShapeError("rehash takes a number of slots, not " + std::to_string(slots));
+  Turn turn(*this, stream);
+  turn.lock_all();
+  const std::int64_t each = divide_up(slots, ways_.size());
+  in_order(stream, [&](const Way& way, Stream there, std::size_t) { way.shard->rehash(each, compact_rows, there); });
+}
+
+std::int64_t View::export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) {
+  Turn turn(*this, stream);
+  turn.lock_all();
+  const auto key_bytes = static_cast<std::int64_t>(all_->options.key_bytes());
+  const std::int64_t value_bytes = all_->options.value_bytes();
+  std::vector<std::int64_t> sizes(ways_.size());
+  std::int64_t total = 0;
+  in_order(stream,
+           [&](const Way& way, Stream there, std::size_t shard) { total += sizes[shard] = way.shard->size(there); });
+  if (total > room) return total;
+
+  std::int64_t first = 0;
+  const auto part_of = [&](void* array, std::int64_t bytes) -> void* {
+    return array == nullptr ? nullptr : static_cast<char*>(array) + first * bytes;
+  };
+  in_order(stream, [&](const Way& way, Stream there, std::size_t shard) {
+    const std::int64_t size = sizes[shard];
+    void* const part_keys = part_of(keys, key_bytes);
+    void* const part_values = part_of(values, value_bytes);
+    auto* const part_rows = static_cast<std::int64_t*>(part_of(rows, sizeof(std::int64_t)));
+    first += size;
+    if (size == 0) return;
+    std::int64_t exported = size;
+    if (way.local) {
+      exported = way.shard->export_items(part_keys, part_values, part_rows, size, there);
+    } else {
+      const auto fetch = [&](void* to, std::int64_t bytes, auto run) {
+        if (to == nullptr) return;
+        const Allocation remote(*way.context, static_cast<std::size_t>(size * bytes), there);
+        exported = std::max(exported, run(remote.get()));
+        way.context->synchronize(there);
+        home_->copy_from(to, *way.context, remote.get(), static_cast<std::size_t>(size * bytes), stream);
+        home_->synchronize(stream);
+      };
+      fetch(part_keys, key_bytes, [&](void* to) { return way.shard->export_items(to, nullptr, nullptr, size, there); });
+      fetch(part_values, value_bytes,
+            [&](void* to) { return way.shard->export_items(nullptr, to, nullptr, size, there); });
+      fetch(part_rows, sizeof(std::int64_t), [&](void* to) {
+        return way.shard->export_items(nullptr, nullptr, static_cast<std::int64_t*>(to), size, there);
+      });
+    }
+    if (exported != size)
+      throw ShapeError("a shard has changed its size while all items were read: another thread works on it; ask again");
+    if (part_rows != nullptr && shard != 0)
+      home_->executors().splitter->number_rows(*home_, part_rows, size, shard, stream);
+  });
+  return total;
+}
+
+std::shared_ptr<Table> View::clone(std::shared_ptr<DeviceContext>, Stream stream) {
+  Turn turn(*this, stream);
+  turn.lock_all();
+  auto twin = std::make_shared<Shards>();
+  twin->options = all_->options;
+  twin->seed = all_->seed;
+  twin->contexts = all_->contexts;
+  in_order(stream, [&](const Way& way, Stream there, std::size_t shard) {
+    twin->tables.push_back(way.shard->clone(all_->contexts[shard], there));
+  });
+  return std::make_shared<View>(std::move(twin), home_);
+}
+
+std::shared_ptr<ShardedTable> View::at(const Device& device) {
+  for (const auto& context : all_->contexts)
+    if (context->device() == device) return std::make_shared<View>(all_, context);
+  throw ShapeError("arrays on " + device.to_string() + " were given to a table that has no shard there");
+}
+
+}  // namespace
+
+std::shared_ptr<ShardedTable> ShardedTable::make(const TableOptions& options,
+                                                 std::vector<std::shared_ptr<DeviceContext>> contexts) {
+  const std::size_t count = contexts.size();
+  if (count == 0 || count > Splitter::kMaxShards)
+    throw ShapeError(std::to_string(count) + " devices were given; a table has 1 to " +
+                     std::to_string(Splitter::kMaxShards) + " shards");
+  for (const auto& context : contexts)
+    if (context->device().platform != contexts.front()->device().platform)
+      throw ShapeError("shards on " + contexts.front()->device().to_string() + " and " + context->device().to_string() +
+                       " were asked for; all shards of a table lie on one platform");
+  auto shards = std::make_shared<Shards>();
+  shards->options = options;
+  shards->seed = options.seed.value_or(0);
+  TableOptions each = options;
+  each.capacity = options.capacity == 0 ? 0 : divide_up(options.capacity, count);
+  if (options.max_capacity) each.max_capacity = divide_up(*options.max_capacity, count);
+  for (const auto& context : contexts) shards->tables.push_back(Table::make(each, context));
+  shards->contexts = std::move(contexts);
+  std::shared_ptr<DeviceContext> home = shards->contexts.front();
+  return std::make_shared<View>(std::move(shards), std::move(home));
+}
+
+}  // namespace gpuhash
