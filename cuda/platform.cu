@@ -14,7 +14,6 @@
 #include <vector>
 
 #include <gpuhash/platform.hpp>
-#include "core/environment.hpp"
 #include "core/fork_safe_mutex.hpp"
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
@@ -113,7 +112,7 @@ class CudaContext final : public DeviceContext {
     if (other.is_host()) return false;
     if (other.device() == device()) return true;
     auto* const pool = dynamic_cast<MemoryPool*>(&other.memory());
-    return pool != nullptr && environment().peer_access && pool->let_in(device().index);
+    return pool != nullptr && pool->let_in(device().index);
   }
   void synchronize(Stream stream) override {
     const DeviceGuard guard(device().index);

@@ -233,7 +233,8 @@ class Operations(KeyedTable):
     def rows(self, keys: Any, out: Any = None) -> Any:
         """The numbers of the keys' rows in ``row_storage``.
 
-        A row keeps its number until its key is erased or the table shrunk to fit.
+        A row keeps its number until its key is erased or the table shrunk to fit. In a table of several shards,
+        ``number >> 40`` is the shard, and the 40 lower bits are the row in its ``row_storage``.
 
         Parameters
         ----------

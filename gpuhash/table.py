@@ -41,7 +41,9 @@ class HashTable(Operations):
     value_shape
         The shape of one value. Values that are no scalars of up to 8 bytes lie in row storage.
     device
-        "cpu", "cuda", "cuda:1", a torch.device or anything whose ``str`` is one of these.
+        "cpu", "cuda", "cuda:1", a torch.device or anything whose ``str`` is one of these. A list of them, or
+        "cuda:all", makes one table of several shards, each on its device, which takes keys on any of them; one of its
+        calls may have a list of arrays, one batch for each GPU, and gives lists.
     capacity
         Slots to begin with.
     max_load_factor
@@ -62,7 +64,8 @@ class HashTable(Operations):
         somebody who knows it, the table takes a random one by itself and rebuilds. Copies and files keep it.
     memory
         None for the device's own pool; "torch" for PyTorch's caching allocator; or an object with ``allocate(nbytes,
-        stream)`` and ``deallocate(ptr, nbytes, stream)``, such as the resources of rmm and cuda.core.
+        stream)`` and ``deallocate(ptr, nbytes, stream)``, such as the resources of rmm and cuda.core; for several
+        shards "torch", or a list of one for each.
     name
         Makes ``gpuhash.open(name)`` find this table, until ``close()``.
 

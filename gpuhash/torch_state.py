@@ -86,4 +86,4 @@ def default_of(table: Any) -> Any:
     """The value of absent keys as a tensor of shape ``value_shape``, where the table is."""
     with _plainly():
         host = torch.from_numpy(table._default.copy()).view(getattr(torch, table._value_dtype))
-        return host.reshape(table._value_shape).to(table.device)
+        return host.reshape(table._value_shape).to(table._context.device)

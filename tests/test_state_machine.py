@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from support.frameworks import Framework, to_numpy
+from support.frameworks import Framework, gpu_count, to_numpy
 from support.samples import type_name
 
 from gpuhash import HashTable, _core
@@ -36,6 +36,7 @@ class TableAgainstDict(RuleBasedStateMachine):
     place: Framework
     key_type: tuple[str, tuple[int, ...]]
     value_type: tuple[str, tuple[int, ...]]
+    device: object = None  # of the table; None: that of the place
     deterministic = True  # otherwise batches have no duplicates: any of them might win
 
     @initialize(data=st.data())
@@ -47,7 +48,7 @@ class TableAgainstDict(RuleBasedStateMachine):
             self.value_type[0],
             key_shape=self.key_type[1],
             value_shape=self.value_type[1],
-            device=self.place.table_device,
+            device=self.device or self.place.table_device,
             deterministic=self.deterministic,
             capacity=data.draw(st.sampled_from([0, 1, 64, 1000])),
             max_load_factor=data.draw(st.sampled_from([0.3, 0.8, 1.0])),
@@ -228,7 +229,7 @@ class TableAgainstDict(RuleBasedStateMachine):
         elif way == "pickle":
             self.table = pickle.loads(pickle.dumps(old))
         else:
-            self.table = old.to("cpu").to(self.place.table_device)
+            self.table = old.to("cpu").to(self.device or self.place.table_device)
         assert self.table == old
 
     @invariant()
@@ -269,3 +270,17 @@ def test_any_order_of_operations_on_partitioned_batches(on_device, key_type):
         )
     finally:
         _core.set_partition_threshold(-1)
+
+
+@pytest.mark.parametrize("value_type", [("int64", ()), ("float32", (2,))], ids=type_name)
+@pytest.mark.parametrize("key_type", FEW_KEYS, ids=type_name)
+def test_any_order_of_operations_on_shards(on_device, key_type, value_type):
+    class Machine(TableAgainstDict):
+        pass
+
+    Machine.place, Machine.key_type, Machine.value_type = on_device, key_type, value_type
+    others = {"cpu"} if on_device.table_device == "cpu" else {f"cuda:{index}" for index in range(gpu_count())}
+    Machine.device = [on_device.table_device, *sorted(others), on_device.table_device]
+    run_state_machine_as_test(
+        Machine, settings=settings(max_examples=15, stateful_step_count=40, derandomize=True, deadline=None)
+    )

@@ -9,7 +9,9 @@ namespace gpuhash {
 struct Environment {
   std::string threads;  // GPUHASH_NUM_THREADS
   std::string simd;     // GPUHASH_SIMD
-  bool peer_access;     // GPUHASH_PEER_ACCESS is not 0: GPUs may use each other's memory, where they can
+  /// GPUHASH_PEER_ACCESS is not 0: shards may use each other's memory, where they can. Otherwise all that they exchange
+  /// is copied, also between shards of one device, so that a test of it needs no two GPUs.
+  bool peer_access;
 };
 
 const Environment& environment();

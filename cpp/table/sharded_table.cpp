@@ -10,6 +10,7 @@
 
 #include <gpuhash/error.hpp>
 #include "core/constants.hpp"
+#include "core/environment.hpp"
 #include "core/fork_safe_mutex.hpp"
 #include "table/call_order.hpp"
 #include "table/executor.hpp"
@@ -329,11 +330,14 @@ class View::Call {
 
 View::View(std::shared_ptr<Shards> shards, std::shared_ptr<DeviceContext> home)
     : all_(std::move(shards)), home_(std::move(home)), order_(*home_), constants_(*home_) {
+  bool first_here = true;
   for (std::size_t shard = 0; shard < all_->tables.size(); ++shard) {
     DeviceContext& context = *all_->contexts[shard];
-    Way way{all_->tables[shard].get(), &context, context.device() == home_->device(), false, nullptr, nullptr};
+    const bool here = context.device() == home_->device();
+    Way way{all_->tables[shard].get(), &context, here, false, nullptr, nullptr};
+    if (!environment().peer_access) way.local = here && std::exchange(first_here, false);
     if (!way.local) {
-      way.direct = home_->reaches(context) && context.reaches(*home_);
+      way.direct = environment().peer_access && home_->reaches(context) && context.reaches(*home_);
       way.leaving = home_->make_fence();
       way.returning = context.make_fence();
     }

@@ -282,7 +282,7 @@ def wrap(table: HashTable, default_value: Any = None, *, device: str | None = No
         raise RuntimeError("wrap() was called while a graph is built: call it before, and use what it returns there")
     if default_value is None:
         default_value = 0 if table._default is None else table._default
-    index = table.device.partition(":")[2]
+    index = table._context.device.partition(":")[2]
     name = f"gpuhash.tensorflow.wrap/{os.getpid()}/{next(_numbers)}"
     _core.register_table(name, table._core)  # for as long as it takes to find it
     try:

@@ -1,0 +1,595 @@
+"""Tables of several shards: the answers of a single table, whatever the shards' devices and the keys' own."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.frameworks import GPU, Framework, gpu_count, module, need_cuda, need_place, sees_gpu, to_numpy
+from support.memory_resources import counting_memory
+from support.samples import as_dict, check_new_mask, items_of, random_keys, random_values, same_bytes
+
+import gpuhash
+from gpuhash import HashSet, HashTable, PlatformError, TableFullError
+
+SHARD_SHIFT = 40
+KINDS = {
+    "scalar": ("int64", (), "float32", ()),
+    "narrow": ("uint8", (), "int64", ()),
+    "wide": ("int64", (2,), "int32", ()),
+    "odd": ("int8", (3,), "int16", ()),
+    "rows": ("int32", (), "float32", (5,)),
+    "wide-rows": ("int64", (), "float64", (16,)),
+    "bfloat16-rows": ("uint16", (), "bfloat16", (3, 3)),
+}
+OUTLINES = {  # the shards' devices
+    "host-1": ["cpu"],
+    "host-4": ["cpu"] * 4,
+    "gpu-1": [GPU],
+    "gpu-3": [GPU] * 3,
+    "two-gpus": ["cuda:0", "cuda:1"],
+    "two-gpus-five-shards": ["cuda:1", "cuda:0", "cuda:1", "cuda:1", "cuda:0"],
+}
+
+
+@pytest.fixture(params=OUTLINES)
+def devices(request):
+    devices = OUTLINES[request.param]
+    if devices[0] != "cpu":
+        need_cuda()
+        if "two" in request.param and gpu_count() < 2:
+            pytest.skip("needs two GPUs")
+    return devices
+
+
+def arrays_on(devices):
+    """The nearest framework on each of the shards' devices."""
+    return [
+        need_place(Framework("numpy" if device == "cpu" else "torch", device, device))
+        for device in dict.fromkeys(devices)
+    ]
+
+
+def make(kind, device, **options):
+    key_dtype, key_shape, value_dtype, value_shape = KINDS[kind]
+    return HashTable(key_dtype, value_dtype, key_shape=key_shape, value_shape=value_shape, device=device, **options)
+
+
+def samples(kind, count=3000, seed=0):
+    key_dtype, key_shape, value_dtype, value_shape = KINDS[kind]
+    keys = random_keys(key_dtype, key_shape, count, seed)
+    return keys, random_values(value_dtype, (len(keys), *value_shape), seed)
+
+
+def shuffled(rng, *arrays):
+    order = rng.permutation(len(arrays[0]))
+    return [array[order] for array in arrays]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_are_those_of_a_single_table(devices, kind):
+    rng = np.random.default_rng(1)
+    one, many = make(kind, "cpu", deterministic=True), make(kind, devices, deterministic=True)
+    keys, values = samples(kind)
+    keys, values = shuffled(
+        rng, np.concatenate([keys, keys[: len(keys) // 3]]), np.concatenate([values, values[: len(keys) // 3][::-1]])
+    )
+    stored = len(keys) * 2 // 3
+    for place in arrays_on(devices):
+        given, numbers = place.array(keys[:stored]), place.array(values[:stored])
+        same_bytes(many.insert(given, numbers), one.insert(keys[:stored], values[:stored]))
+        same_bytes(many.contains(place.array(keys)), one.contains(keys))
+        expected, expected_found = one.find(keys)
+        got, found = many.find(place.array(keys))
+        assert place.owns(got)
+        assert place.owns(found)
+        same_bytes(found, expected_found)
+        same_bytes(got, expected)
+        default = values[0]
+        same_bytes(many.get(place.array(keys), default), one.get(keys, default))
+        same_bytes(many.find(place.array(keys), place.array(values))[0], one.find(keys, values)[0])
+        many[place.array(keys[::2])] = place.array(values[::2])
+        one[keys[::2]] = values[::2]
+        same_bytes(many[place.array(keys[::2])], one[keys[::2]])
+        same_bytes(many.insert_or_assign(given, numbers), one.insert_or_assign(keys[:stored], values[:stored]))
+        many[place.array(keys[:7])] = place.array(values[5])
+        one[keys[:7]] = values[5]
+        same_bytes(many.erase(place.array(keys[::3])), one.erase(keys[::3]))
+        assert len(many) == len(one)
+        assert items_of(many) == items_of(one)
+        with pytest.raises(KeyError, match="are absent"):
+            many[place.array(keys)]
+        assert many == one
+        assert one == many
+        empty = many.find(place.array(keys[:0]))
+        assert to_numpy(empty[0]).shape == values[:0].shape
+        assert to_numpy(empty[1]).shape == (0,)
+        many.clear()
+        one.clear()
+        assert len(many) == 0
+
+
+@pytest.mark.parametrize("op", ["add", "multiply", "min", "max", "bit_xor"])
+@pytest.mark.parametrize("kind", ["narrow", "wide", "odd"])
+def test_insert_or_apply(devices, kind, op):
+    rng = np.random.default_rng(2)
+    keys, values = samples(kind)
+    picked = rng.integers(0, len(keys), 9000)
+    one, many = make(kind, "cpu"), make(kind, devices)
+    for place in arrays_on(devices):
+        for part in np.split(picked, 3):
+            given, numbers = keys[part], values[rng.integers(0, len(values), len(part))]
+            known = as_dict(*one.items())
+            one.insert_or_apply(given, numbers, op)
+            new = many.insert_or_apply(place.array(given), place.array(numbers), op)
+            check_new_mask(new, given, known, in_order=False)
+            assert items_of(many) == items_of(one)
+    with pytest.raises(ValueError, match="is not known"):
+        many.insert_or_apply(keys[:1], values[:1], "divide")
+
+
+@pytest.mark.parametrize("kind", ["scalar", "rows", "wide"])
+def test_arrays_of_every_framework(place, kind):
+    devices = [place.table_device] * 3
+    table = make(kind, devices, default=1)
+    keys, values = samples(kind)
+    table[place.array(keys[::2])] = place.array(values[::2])
+    got, found = table.find(place.array(keys))
+    assert place.owns(got)
+    expected = np.where(
+        (np.arange(len(keys)) % 2 == 0).reshape(-1, *(1,) * len(KINDS[kind][3])), values, np.ones((), values.dtype)
+    )
+    same_bytes(got, expected)
+    assert to_numpy(found).tolist() == (np.arange(len(keys)) % 2 == 0).tolist()
+    assert table[int(keys[0]) if not KINDS[kind][1] else tuple(keys[0].tolist())] is not None
+    new, *others = table.insert(place.array(keys), place.array(values)), len(table)
+    assert to_numpy(new).sum() == len(keys) // 2
+    assert others == [len(keys)]
+
+
+@pytest.mark.parametrize("pattern", ["sequential", "strided", "high", "reversed", "owner-strided"])
+def test_keys_of_any_pattern_spread_evenly(pattern):
+    """Over the shards, and over each shard's slots: neither has more than chance would give it."""
+    count, shards = 1 << 16, 4
+    numbers = np.arange(count, dtype=np.uint64)
+    keys = {
+        "sequential": numbers,
+        "strided": numbers * np.uint64(1 << 20),
+        "high": numbers << np.uint64(48),
+        "reversed": numbers * np.uint64(0x8000000000000001),
+        "owner-strided": numbers * np.uint64(shards),
+    }[pattern]
+    table = HashSet("uint64", device=["cpu"] * shards)
+    table.add(keys)
+    sizes = np.array([len(shard) for shard in table.shards])
+    mean = len(np.unique(keys)) / shards
+    assert abs(sizes - mean).max() < 6 * np.sqrt(mean)
+    for shard in table.shards:  # keys come in the order of their slots: those of half of the slots
+        mine = to_numpy(shard.keys())
+        alone = HashSet("uint64", capacity=shard.capacity)
+        alone.add(mine)
+        half = HashSet("uint64", capacity=shard.capacity)
+        half.add(np.random.default_rng(3).integers(0, 1 << 63, len(mine)).astype(np.uint64))
+        assert alone.capacity == half.capacity, "it fills up no earlier than with random keys"
+
+
+def test_the_owner_is_the_same_wherever_keys_come_from(devices):
+    table = make("scalar", devices)
+    keys, values = samples("scalar")
+    for place, part in zip(arrays_on(devices) * 2, np.array_split(np.arange(len(keys)), 2), strict=False):
+        table[place.array(keys[part])] = place.array(values[part])
+    table[keys] = values  # from the host
+    assert len(table) == len(keys)
+    assert sum(map(len, table.shards)) == len(keys)
+    assert items_of(table) == as_dict(keys, values)
+    same_bytes(table[keys], values)
+
+
+@pytest.mark.parametrize("kind", ["scalar", "rows"])
+def test_several_batches_in_one_call(devices, kind):
+    rng = np.random.default_rng(5)
+    keys, values = samples(kind)
+    places = (arrays_on(devices) * 4)[:4]
+    parts = np.array_split(rng.permutation(len(keys)), 4)
+    parts[2] = parts[2][:0]
+    one, many = make(kind, "cpu", default=3), make(kind, devices, default=3)
+    batches = [place.array(keys[part]) for place, part in zip(places, parts, strict=True)]
+    numbers = [place.array(values[part]) for place, part in zip(places, parts, strict=True)]
+    for name in ("insert", "insert_or_assign"):
+        new = getattr(many, name)(batches[:3], numbers[:3])
+        for part, mask in zip(parts[:3], new, strict=True):
+            same_bytes(mask, getattr(one, name)(keys[part], values[part]))
+    many[batches[3:]] = 2
+    one[keys[parts[3]]] = 2
+    assert items_of(many) == items_of(one)
+    found, (got, also) = many.contains(batches), many.find(batches)
+    for part, place, mask, value, again, fetched in zip(
+        parts, places, found, got, also, many.get(batches, 1), strict=True
+    ):
+        assert place.owns(mask)
+        assert place.owns(value)
+        expected = one.find(keys[part])
+        same_bytes(mask, expected[1])
+        same_bytes(again, expected[1])
+        same_bytes(value, expected[0])
+        same_bytes(fetched, one.get(keys[part], 1))
+    many.insert_or_apply(batches, numbers, "add")
+    for part in parts:
+        one.insert_or_apply(keys[part], values[part], "add")
+    assert items_of(many) == items_of(one)
+    for part, mask in zip(parts[1:], many.erase(batches[1:]), strict=True):
+        same_bytes(mask, one.erase(keys[part]))
+    assert items_of(many) == items_of(one)
+    before = items_of(many)
+    with pytest.raises(TypeError, match="uint32"):
+        many.insert([batches[1], places[0].array(keys.astype(np.uint32))], 1)
+    with pytest.raises(ValueError, match="3 arrays of values"):
+        many.insert(batches, numbers[:3])
+    with pytest.raises(TypeError, match="out="):
+        many.contains(batches, out=places[0].array(np.zeros(4, bool)))
+    assert items_of(many) == before
+
+
+def test_a_set_of_several_batches(devices):
+    keys, _ = samples("scalar")
+    table = HashSet("int64", device=devices)
+    places = arrays_on(devices)
+    new = table.add([place.array(keys) for place in places])
+    assert [int(to_numpy(mask).sum()) for mask in new] == [len(keys), *[0] * (len(places) - 1)]
+    assert len(table) == len(keys)
+    assert table == set(keys.tolist())
+    assert (table & HashSet.from_keys(keys[:5])) == set(keys[:5].tolist())
+    assert (table ^ set(keys[:5].tolist())) == set(keys[5:].tolist())
+
+
+@pytest.mark.parametrize("kind", ["rows", "wide-rows"])
+def test_rows_name_shard_and_row(devices, kind):
+    table = make(kind, devices)
+    keys, values = samples(kind)
+    table[keys[:-5]] = values[:-5]
+    for place in arrays_on(devices):
+        numbers = to_numpy(table.rows(place.array(keys)))
+        assert (numbers[-5:] == -1).all()
+        storages = [to_numpy(shard.row_storage) for shard in table.shards]
+        for number, value in zip(numbers[:-5], values[:-5], strict=True):
+            same_bytes(storages[number >> SHARD_SHIFT][number & ((1 << SHARD_SHIFT) - 1)], value)
+        (again,) = table.rows([place.array(keys)])
+        same_bytes(again, numbers)
+    with pytest.raises(ValueError, match=r"shards\[i\]\.row_storage"):
+        _ = table.row_storage
+    with pytest.raises(ValueError, match="no row storage"):
+        make("scalar", devices).rows(keys)
+
+
+def test_shards_are_the_table_itself(devices):
+    table = make("scalar", devices, default=-1)
+    keys, values = samples("scalar")
+    table[keys] = values
+    assert [shard.device for shard in table.shards] == devices
+    assert table.device == ",".join(devices)
+    merged = {}
+    for shard in table.shards:
+        mine = items_of(shard)
+        assert not merged.keys() & mine.keys()
+        merged |= mine
+        assert shard.default == -1
+        assert shard.shards[0] is shard
+    assert merged == items_of(table) == as_dict(keys, values)
+    first = table.shards[0]
+    own = to_numpy(first.keys())
+    first.erase(own)
+    assert len(table) == len(keys) - len(own)
+    assert not to_numpy(table.contains(own)).any()
+
+
+@pytest.mark.parametrize("kind", ["scalar", "rows", "bfloat16-rows"])
+def test_moves_copies_and_files(devices, kind, tmp_path):
+    keys, values = samples(kind)
+    table = make(kind, devices, max_load_factor=0.6, deterministic=True)
+    table[keys] = values
+    expected = as_dict(keys, values)
+    path = tmp_path / "table.safetensors"
+    table.save(path)
+    host = ["cpu"] * 3
+    for other in (
+        HashTable.load(path, device=host),
+        gpuhash.load(path, device=devices),
+        gpuhash.load(path),
+        table.to(host),
+        table.to("cpu"),
+        table.to("cpu").to(devices),
+        pickle.loads(pickle.dumps(table)),
+        table.copy(),
+        copy.deepcopy(table),
+    ):
+        assert items_of(other) == expected
+        assert other == table
+        assert other.deterministic
+        assert other.max_load_factor == 0.6
+        other.clear()
+        assert len(table) == len(keys)
+    assert HashTable.load(path, device=devices).device == table.device == table.copy().device
+    assert table.to(devices) is table
+    table.update(make(kind, "cpu"))
+    other = make(kind, host)
+    other.update(table)
+    assert items_of(other) == expected
+
+
+def test_a_named_table_is_opened_with_its_shards(devices):
+    table = HashTable("int64", "int64", device=devices, name="sharded for a test")
+    try:
+        table[np.arange(100)] = 5
+        other = gpuhash.open("sharded for a test")
+        assert other.device == table.device
+        assert len(other.shards) == len(devices)
+        other[np.arange(50, 150)] = 6
+        assert len(table) == 150
+        assert table[149] == 6
+    finally:
+        table.close()
+
+
+def test_each_shard_is_full_alone_and_nothing_is_half_done(devices):
+    table = HashTable("int64", "int64", device=devices, capacity=64 * len(devices), growth=False, deterministic=True)
+    table[np.arange(40)] = np.arange(40)
+    before = items_of(table)
+    many = np.arange(10000)
+    for place in arrays_on(devices):
+        for call in (
+            lambda place=place: table.insert(place.array(many), place.array(many)),
+            lambda place=place: table.insert_or_apply(place.array(many), place.array(many), "add"),
+            lambda place=place: table.insert_or_assign([place.array(many)], 1),
+        ):
+            with pytest.raises(TableFullError):
+                call()
+            assert items_of(table) == before
+        present = np.tile(np.arange(40), 100)
+        table[place.array(present)] = place.array(present)  # needs no room
+        assert items_of(table) == before
+    table.clear()
+    table[np.arange(30)] = 1
+    assert len(table) == 30
+
+
+def test_room_is_shared_out(devices):
+    table = HashTable("int64", "int64", device=devices)
+    table.reserve(10000)
+    capacity = table.capacity
+    table[np.arange(10000)] = 1
+    assert table.capacity == capacity
+    table.rehash(100000)
+    assert table.capacity >= 100000
+    table.shrink_to_fit()
+    assert 10000 <= table.capacity < 20000
+    table.max_load_factor = 0.5
+    assert [shard.max_load_factor for shard in table.shards] == [0.5] * len(devices)
+    assert table.nbytes == sum(shard.nbytes for shard in table.shards)
+    for bad in (-1, 2.0):
+        with pytest.raises((ValueError, TypeError)):
+            table.reserve(bad)
+
+
+def test_memory_that_cannot_be_had_loses_nothing(devices):
+    """Each allocation of a growing insertion fails once."""
+    keys, values = samples("rows", 4000)
+    for failing in range(60):
+        resources = [counting_memory(device) for device in devices]
+        table = make("rows", devices, memory=resources)
+        table[keys[:300]] = values[:300]
+        before = items_of(table)
+        calls = [resource.calls for resource in resources]
+        shard = failing % len(devices)
+        resources[shard].fail_after(failing // len(devices))
+        try:
+            table[keys] = values
+        except MemoryError:
+            resources[shard].fail_after(None)
+            assert items_of(table) == before
+            table[keys] = values
+        resources[shard].fail_after(None)
+        assert items_of(table) == as_dict(keys, values)
+        assert [resource.calls for resource in resources] != calls
+        del table
+        for resource in resources:
+            assert not resource.mistakes
+
+
+def test_threads_share_a_table(devices):
+    table = HashTable("int64", "int64", device=devices)
+    places = arrays_on(devices)
+    errors = []
+
+    def work(number):
+        try:
+            place = places[number % len(places)]
+            keys = np.arange(number * 5000, (number + 1) * 5000)
+            for part in np.split(keys, 10):
+                table[place.array(part)] = place.array(part * 2)
+                same_bytes(table[place.array(part)], part * 2)
+            table.insert_or_apply(place.array(np.arange(-500, 0)), place.array(np.ones(500, np.int64)), "add")
+            erased = table.erase(place.array(keys[:1000]))
+            assert to_numpy(erased).all()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert len(table) == 6 * 4000 + 500
+    same_bytes(table[np.arange(-500, 0)], np.full(500, 6))
+
+
+def test_streams_and_late_keys(devices):
+    """Keys that a busy stream has still to make, and answers that another one reads."""
+    if devices[0] == "cpu":
+        pytest.skip("streams are of GPUs")
+    torch = module("torch")
+    table = HashTable("int64", "int64", device=devices, default=-1)
+    for device in dict.fromkeys(devices):
+        with torch.cuda.device(device):
+            first, second = torch.cuda.Stream(), torch.cuda.Stream()
+            keys = torch.zeros(10000, dtype=torch.int64, device=device)
+            torch.cuda.synchronize()
+            with torch.cuda.stream(first):
+                torch.cuda._sleep(50_000_000)
+                keys.copy_(torch.arange(10000, device=device))
+                table[keys] = keys * 7
+            with torch.cuda.stream(second):
+                second.wait_stream(first)
+                values = table[keys + 1]
+                assert (values[:-1] == (keys[1:] * 7)).all()
+                assert values[-1] == -1
+
+
+def test_a_capture_is_refused(devices):
+    if devices[0] == "cpu":
+        pytest.skip("graphs are of GPUs")
+    torch = module("torch")
+    table = HashTable("int64", "int64", device=devices, default=-1)
+    with torch.cuda.device(devices[0]):
+        keys = torch.arange(100, device=devices[0])
+        table[keys] = keys
+        graph = torch.cuda.CUDAGraph()
+        with pytest.raises((ValueError, RuntimeError), match="captured"), torch.cuda.graph(graph):
+            table.find(keys)
+        torch.cuda.synchronize()
+        assert (table[keys] == keys).all()
+
+
+def test_the_default_lies_where_the_keys_are(devices):
+    table = HashTable("int64", "float64", value_shape=(3,), device=devices, default=[1.0, 2.0, 3.0])
+    for place in arrays_on(devices) * 2:
+        same_bytes(table[place.array(np.arange(4))], np.tile([1.0, 2.0, 3.0], (4, 1)))
+        same_bytes(table.get(place.array(np.arange(4)), 5), np.full((4, 3), 5.0))
+
+
+def test_out_and_the_keys_own_memory(devices):
+    table = HashTable("int64", "int64", device=devices, default=-1)
+    table[np.arange(1000)] = np.arange(1000) + 1
+    for place in arrays_on(devices):
+        keys = place.array(np.arange(2000))
+        found = place.array(np.zeros(2000, bool))
+        values, mask = table.find(keys, out=(keys, found))
+        assert values is keys
+        expected = np.where(np.arange(2000) < 1000, np.arange(2000) + 1, -1)
+        same_bytes(values, expected)
+        assert to_numpy(mask).sum() == 1000
+
+
+@pytest.mark.parametrize(
+    ("device", "error", "match"),
+    [
+        ([], ValueError, "one or more devices"),
+        (["cpu", "cuda:0"], ValueError, "one platform"),
+        (["cpu", "tpu"], ValueError, "not known"),
+        (["cuda:0", "cuda:99"], PlatformError, "cuda"),
+        (["cpu"] * 65, ValueError, "1 to 64 shards"),
+        ("cpu,", ValueError, "not known"),
+    ],
+    ids=str,
+)
+def test_devices_that_cannot_be(device, error, match):
+    with pytest.raises(error, match=match):
+        HashTable("int64", "int64", device=device)
+
+
+def test_all_gpus():
+    if gpu_count() == 0:
+        with pytest.raises(PlatformError):
+            HashTable("int64", "int64", device="cuda:all")
+    else:
+        table = HashTable("int64", "int64", device="cuda:all")
+        assert table.device.split(",") == [f"cuda:{index}" for index in range(gpu_count())]
+
+
+def test_memory_of_shards():
+    with pytest.raises(ValueError, match="a resource for each"):
+        HashTable("int64", "int64", device=["cpu"] * 2, memory=counting_memory("cpu"))
+    with pytest.raises(ValueError, match="a resource for each"):
+        HashTable("int64", "int64", device=["cpu"] * 2, memory=[counting_memory("cpu")])
+
+
+def test_keys_on_a_gpu_without_a_shard():
+    if gpu_count() < 2 or not sees_gpu("torch"):
+        pytest.skip("needs two GPUs")
+    torch = module("torch")
+    table = HashTable("int64", "int64", device=["cuda:0"])
+    with pytest.raises(ValueError, match="cuda:1"):
+        table.contains(torch.arange(3, device="cuda:1"))
+    with pytest.raises(ValueError, match="cuda:0"):
+        HashTable("int64", "int64", device=["cpu"] * 2).contains(torch.arange(3, device="cuda:0"))
+
+
+def test_inside_compiled_functions(devices):
+    torch = module("torch")
+    table = HashTable("int64", "int64", device=devices, default=-1)
+    place = need_place(Framework("torch", devices[0], devices[0]))
+    keys = place.array(np.arange(100))
+
+    def step(keys):
+        table[keys] = keys + 1
+        return table[keys * 2]
+
+    expected = np.where(np.arange(100) < 50, np.arange(100) * 2 + 1, -1)
+    same_bytes(torch.compile(step, fullgraph=True)(keys), expected)
+
+
+def test_inside_jax_programs():
+    jax = module("jax")
+    if jax is None:
+        pytest.skip("jax is not installed")
+    table = HashTable("int32", "int32", device=["cpu"] * 3)
+    import gpuhash.jax as ours
+
+    state = ours.from_table(table)
+    keys = jax.device_put(np.arange(100, dtype=np.int32), jax.devices("cpu")[0])
+
+    @jax.jit
+    def program(state, keys):
+        state, new = ours.insert(state, keys, keys * 2)
+        state, (values, found) = ours.find(state, keys[::-1])
+        return state, new, values, found
+
+    state, new, values, found = program(state, keys)
+    assert np.asarray(new).all()
+    assert np.asarray(found).all()
+    same_bytes(np.asarray(values), np.arange(100, dtype=np.int32)[::-1] * 2)
+    assert state.table is not None
+    assert len(table) == 100
+
+
+@pytest.mark.skipif("GPUHASH_PEER_ACCESS" in os.environ, reason="runs in the other process")
+def test_without_access_to_each_others_memory():
+    """The tests of this file, with copies instead of stores into another shard's memory."""
+    environment = {**os.environ, "GPUHASH_PEER_ACCESS": "0"}
+    chosen = "answers or insert_or_apply or several or rows or half or cannot_be_had or threads or streams or moves"
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        __file__,
+        "-k",
+        chosen,
+    ]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parent, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout
