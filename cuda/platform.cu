@@ -47,12 +47,15 @@ class CudaFence final : public Fence {
     const DeviceGuard guard(device_);
     check(cudaEventRecord(event_, handle(stream)), "recording a CUDA event");
   }
-  void wait(Stream stream) override {
-    const DeviceGuard guard(device_);
+  void wait(Stream stream) override { wait_there(device_, stream); }
+  void wait_on(const Device& device, Stream stream) override { wait_there(device.index, stream); }
+
+ private:
+  void wait_there(int device, Stream stream) const {
+    const DeviceGuard guard(device);
     check(cudaStreamWaitEvent(handle(stream), event_, 0), "waiting for a CUDA event");
   }
 
- private:
   int device_;
   cudaEvent_t event_ = nullptr;
 };

@@ -41,6 +41,7 @@ class HostFence final : public Fence {
  public:
   void record(Stream) override {}
   void wait(Stream) override {}
+  void wait_on(const Device&, Stream) override {}
 };
 
 class HostContext final : public DeviceContext {

@@ -88,6 +88,7 @@ class HostSplit final : public Split {
         if (fallback != nullptr && !options.found[position])
           source = fallback + (options.fallback_per_key ? i * item : 0);
         std::memcpy(to + i * item, source, width);
+        if (options.found_out != nullptr) options.found_out[i] = options.found[position];
       });
     });
   }

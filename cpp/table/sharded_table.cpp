@@ -265,7 +265,7 @@ class View::Call {
       if (way.local) continue;
       if (way.direct) {
         way.returning->record(stream(shard));  // the memory may be written to from here on
-        way.returning->wait(stream_);
+        way.returning->wait_on(view_.home_->device(), stream_);
       } else {
         own[shard] = Allocation(*view_.home_, size, stream_);
         to[shard] = own[shard].get();
@@ -284,7 +284,7 @@ class View::Call {
         continue;
       }
       way.leaving->record(stream_);
-      way.leaving->wait(stream(shard));
+      way.leaving->wait_on(way.context->device(), stream(shard));
       Allocation there(*way.context, static_cast<std::size_t>(bytes), stream(shard));
       way.context->copy_from(there.get(), *view_.home_, item, static_cast<std::size_t>(bytes), stream(shard));
       parcels_[shard].values = there.get();
@@ -308,7 +308,7 @@ class View::Call {
     for (const Way& way : view_.ways_) {
       if (way.local) continue;
       way.leaving->record(stream_);
-      way.leaving->wait(view_.stream_of(way, stream_));
+      way.leaving->wait_on(way.context->device(), view_.stream_of(way, stream_));
     }
   }
   /// The reverse.
@@ -316,7 +316,7 @@ class View::Call {
     for (const Way& way : view_.ways_) {
       if (way.local) continue;
       way.returning->record(view_.stream_of(way, stream_));
-      way.returning->wait(stream_);
+      way.returning->wait_on(view_.home_->device(), stream_);
     }
   }
 
@@ -360,12 +360,12 @@ void View::in_order(Stream stream, Body body) {
     const Stream there = stream_of(way, stream);
     if (!way.local) {
       way.leaving->record(stream);
-      way.leaving->wait(there);
+      way.leaving->wait_on(way.context->device(), there);
     }
     body(way, there, number);
     if (!way.local) {
       way.returning->record(there);
-      way.returning->wait(stream);
+      way.returning->wait_on(home_->device(), stream);
     }
   }
 }
@@ -441,8 +441,9 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
       const Split& split = calls[i].split();
       if (out.values != nullptr)
         split.gather(values.home.get(), values.bytes, out.values,
-                     {found.home.as<bool>(), out.fallback, out.fallback_per_key}, some[i].stream);
-      if (out.found != nullptr) split.gather(found.home.get(), sizeof(bool), out.found, {}, some[i].stream);
+                     {found.home.as<bool>(), out.fallback, out.fallback_per_key, out.found}, some[i].stream);
+      else if (out.found != nullptr)
+        split.gather(found.home.get(), sizeof(bool), out.found, {}, some[i].stream);
       if (out.rows != nullptr) split.gather_rows(rows.home.as<std::int64_t>(), out.rows, some[i].stream);
     }
   });

@@ -17,6 +17,7 @@ struct GatherOptions {
   const bool* found = nullptr;     // in the order of the owners; where it is false, the key gets the fallback
   const void* fallback = nullptr;  // one item; null: items are taken as they are
   bool fallback_per_key = false;   // fallback is [n] items, in the keys' order
+  bool* found_out = nullptr;       // [n], in the keys' order: gets what `found` says
 };
 
 /// A batch of keys that is split by owners: which of a table's shards each key belongs to. In the *owners' order* come

@@ -104,6 +104,7 @@ __global__ void __launch_bounds__(kSplitBlock)
       }
       sizes[shard * tiles + tile] = sum - begin;
     }
+    if (tile == 0) sizes[shards * tiles] = 0;  // so that the sums end with that of all
   }
   __syncthreads();
 #pragma unroll
@@ -195,6 +196,8 @@ __global__ void __launch_bounds__(kSplitBlock)
     const int place = ranked.ranks[base + j];
     const std::int64_t position = runs.offsets[runs.owner(place, ranked.shards)] + place;
     const Word* source = items + position * shape.words;
+    if (options.found_out != nullptr && threadIdx.x % shape.lanes == 0)
+      options.found_out[base + j] = options.found[position];
     if (fallback != nullptr && !options.found[position])
       source = fallback + (options.fallback_per_key ? (base + j) * shape.words : 0);
     for (std::int64_t w = threadIdx.x % shape.lanes; w < shape.words; w += shape.lanes)
@@ -242,17 +245,22 @@ class CudaSplit final : public Split {
         stream_(stream),
         count_(keys.count),
         tiles_((keys.count + kTileKeys - 1) / kTileKeys),
-        ranks_(scratch<std::uint16_t>(context, keys.count, stream)),
-        sizes_(scratch<std::int64_t>(context, tiles_ * static_cast<std::int64_t>(shards) + 1, stream)),
-        begins_(scratch<std::int64_t>(context, tiles_ * static_cast<std::int64_t>(shards) + 1, stream)) {
+        sums_(tiles_ * static_cast<std::int64_t>(shards) + 1) {
     const DeviceGuard guard(context.device().index);
     int owner_bits = 0;
     while (std::size_t{1} << owner_bits < shards) ++owner_bits;
+    std::size_t workspace_bytes = 0;
+    check(cub::DeviceScan::ExclusiveSum(nullptr, workspace_bytes, sizes(), begins(), sums_, handle(stream)),
+          "splitting a batch");
+    const std::size_t words = 2 * static_cast<std::size_t>(sums_) * sizeof(std::int64_t);
+    const std::size_t ranks_end = words + static_cast<std::size_t>(count_) * sizeof(std::uint16_t);
+    const std::size_t workspace = (ranks_end + 255) / 256 * 256;
+    memory_ = Allocation(context, workspace + workspace_bytes, stream);
     const auto rank = [&](auto key) {
       using Key = decltype(key);
       launch("splitting a batch", rank_kernel<Key>, tiles_ * kSplitBlock, kSplitBlock, stream, keys,
              keys.bytes == sizeof(Key) && is_aligned<Key>(keys.data), seed, static_cast<int>(shards), owner_bits,
-             ranks_.as<std::uint16_t>(), sizes_.as<std::int64_t>(), tiles_);
+             ranks(), sizes(), tiles_);
     };
     if (keys.bytes <= 4)
       rank(std::uint32_t{});
@@ -260,17 +268,9 @@ class CudaSplit final : public Split {
       rank(std::uint64_t{});
     else
       rank(Uint128{});
-    // One more than there are: the last sum is that of all, so that no shard is a special case.
-    const std::int64_t sums = tiles_ * static_cast<std::int64_t>(shards) + 1;
-    context.fill(sizes_.as<std::int64_t>() + sums - 1, 0, sizeof(std::int64_t), stream);
-    std::size_t bytes = 0;
-    check(cub::DeviceScan::ExclusiveSum(nullptr, bytes, sizes_.as<std::int64_t>(), begins_.as<std::int64_t>(), sums,
-                                        handle(stream)),
-          "splitting a batch");
-    const Allocation workspace(context, bytes, stream);
     launch_may_fail("splitting a batch");
-    check(cub::DeviceScan::ExclusiveSum(workspace.get(), bytes, sizes_.as<std::int64_t>(), begins_.as<std::int64_t>(),
-                                        sums, handle(stream)),
+    check(cub::DeviceScan::ExclusiveSum(memory_.as<std::byte>() + workspace, workspace_bytes, sizes(), begins(), sums_,
+                                        handle(stream)),
           "splitting a batch");
     note_launched_kernel();
   }
@@ -278,7 +278,7 @@ class CudaSplit final : public Split {
   void wait() override {
     const DeviceGuard guard(context_.device().index);
     std::vector<std::int64_t> begins(counts_.size() + 1);
-    check(cudaMemcpy2DAsync(begins.data(), sizeof(std::int64_t), begins_.get(), tiles_ * sizeof(std::int64_t),
+    check(cudaMemcpy2DAsync(begins.data(), sizeof(std::int64_t), this->begins(), tiles_ * sizeof(std::int64_t),
                             sizeof(std::int64_t), begins.size(), cudaMemcpyDeviceToHost, handle(stream_)),
           "reading how a batch is split");
     context_.synchronize(stream_);
@@ -322,17 +322,18 @@ class CudaSplit final : public Split {
   }
 
  private:
-  Ranked ranked() const {
-    return {ranks_.as<std::uint16_t>(), begins_.as<std::int64_t>(), count_, tiles_, static_cast<int>(counts_.size())};
-  }
+  Ranked ranked() const { return {ranks(), begins(), count_, tiles_, static_cast<int>(counts_.size())}; }
+
+  std::int64_t* sizes() const { return memory_.as<std::int64_t>(); }
+  std::int64_t* begins() const { return sizes() + sums_; }
+  std::uint16_t* ranks() const { return reinterpret_cast<std::uint16_t*>(begins() + sums_); }
 
   DeviceContext& context_;
   Stream stream_;
   std::int64_t count_;
   std::int64_t tiles_;
-  Allocation ranks_;   // uint16 [n]
-  Allocation sizes_;   // int64 [shards, tiles], and a zero
-  Allocation begins_;  // their exclusive sums
+  std::int64_t sums_;  // shards x tiles, and one more: the last sum is that of all
+  Allocation memory_;  // sizes int64 [sums], begins int64 [sums], ranks uint16 [n], and what their sums take
 };
 
 class CudaSplitter final : public Splitter {

@@ -68,14 +68,18 @@ class NumPyMemory(CountingMemory):
 
 
 class TorchCudaMemory(CountingMemory):
+    def __init__(self, index: int = GPU_INDEX) -> None:
+        super().__init__()
+        self.index = index
+
     def take(self, nbytes: int, stream: Any) -> tuple[int, Any]:
         torch = module("torch")
         # Blocks go back in the order of the stream that they were taken on, as the protocol has it.
-        return torch.cuda.caching_allocator_alloc(nbytes, GPU_INDEX, int(stream or 0)), None
+        return torch.cuda.caching_allocator_alloc(nbytes, self.index, int(stream or 0)), None
 
     def give(self, ptr: int, owner: Any) -> None:
         module("torch").cuda.caching_allocator_delete(ptr)
 
 
 def counting_memory(device: str) -> CountingMemory:
-    return NumPyMemory() if device == "cpu" else TorchCudaMemory()
+    return NumPyMemory() if device == "cpu" else TorchCudaMemory(int(device.partition(":")[2] or GPU_INDEX))

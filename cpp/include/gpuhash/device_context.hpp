@@ -41,6 +41,8 @@ class GPUHASH_API Fence {
   virtual void record(Stream stream) = 0;
   /// Work enqueued on `stream` from now on starts after the recorded point. The host does not wait.
   virtual void wait(Stream stream) = 0;
+  /// Likewise, of a stream of another device: a null stream is that device's own.
+  virtual void wait_on(const Device& device, Stream stream) = 0;
 };
 
 struct Executors;
