@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import distributed_checks as checks
-from support.frameworks import GPU_INDEX, gpu_count, module
+from support.frameworks import GPU, GPU_INDEX, Framework, gpu_count, module, need_place
 from support.ranks import started
 from support.samples import KEY_TYPES, VALUE_DTYPES, random_keys
 
@@ -27,23 +27,28 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module", params=["gloo", "nccl"])
+@pytest.fixture(scope="module", params=["gloo", "gloo-cuda", "nccl"])
 def ranks(request):
-    """Four processes on the host, or two on two GPUs; the name of the device first."""
+    """Where the shards are, and their processes: four on the host; two on one GPU, which exchange through the host; or
+    two on two GPUs ("cuda": each on its own).
+    """
     if request.param == "gloo":
-        with started(4, "gloo") as group:
-            yield "cpu", group
-        return
-    if GPU_INDEX:
-        pytest.skip("the ranks take the first two GPUs, in the run whose tables are on the first")
-    if gpu_count() < 2 or torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs that gpuhash and PyTorch can use")
-    if not torch.distributed.is_nccl_available():
-        if os.environ.get("GPUHASH_REQUIRE_CUDA") == "1":
-            pytest.fail("GPUHASH_REQUIRE_CUDA=1 and two GPUs, but PyTorch has no NCCL")
-        pytest.skip("this PyTorch has no NCCL")
-    with started(2, "nccl") as group:
-        yield "cuda", group
+        device, count, backend = "cpu", 4, "gloo"
+    elif request.param == "gloo-cuda":
+        need_place(Framework("torch", GPU, GPU))
+        device, count, backend = GPU, 2, "gloo"
+    else:
+        if GPU_INDEX:
+            pytest.skip("the ranks take the first two GPUs, in the run whose tables are on the first")
+        if gpu_count() < 2 or torch.cuda.device_count() < 2:
+            pytest.skip("needs two GPUs that gpuhash and PyTorch can use")
+        if not torch.distributed.is_nccl_available():
+            if os.environ.get("GPUHASH_REQUIRE_CUDA") == "1":
+                pytest.fail("GPUHASH_REQUIRE_CUDA=1 and two GPUs, but PyTorch has no NCCL")
+            pytest.skip("this PyTorch has no NCCL")
+        device, count, backend = "cuda", 2, "nccl"
+    with started(count, backend) as group:
+        yield device, group
 
 
 @pytest.mark.parametrize(
@@ -105,7 +110,7 @@ def test_damaged_files(ranks, tmp_path):
 
 def test_a_rank_that_does_not_come(ranks):
     device, group = ranks
-    if device != "cpu":
+    if device == "cuda":
         pytest.skip("NCCL ends the processes when the time is over")
     group.run(checks.no_answer, device)
 

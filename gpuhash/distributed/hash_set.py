@@ -9,8 +9,9 @@ from torch import Tensor
 
 from gpuhash import HashSet as LocalSet
 
+from .call import BOOL, Prepared
 from .duplicates import choose
-from .keyed import BOOL, Keyed, Prepared
+from .keyed import Keyed
 
 
 class HashSet(Keyed):

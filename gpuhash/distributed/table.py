@@ -19,8 +19,9 @@ from gpuhash.table import _is_array as is_array
 from gpuhash.table import _parts as parts_of
 
 from .batch import Batch, Kind, take_values
+from .call import BOOL, INT64, Call, Prepared, attempt
 from .duplicates import choose, combine
-from .keyed import BOOL, INT64, Call, Keyed, Prepared, attempt
+from .keyed import Keyed
 from .words import from_words, host_tensor, row_bytes, take_rows, to_numpy, to_words, where
 
 _SHOWN_KEYS = 5

@@ -41,7 +41,7 @@ HOT = 3 * duplicates._SAMPLE  # keys of a batch in which duplicates are looked f
 
 
 def place(device: str, rank: int) -> Framework:
-    where = "cpu" if device == "cpu" else f"cuda:{rank}"
+    where = f"cuda:{rank}" if device == "cuda" else device
     return Framework("torch", where, where)
 
 
