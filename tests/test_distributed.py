@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +130,21 @@ def test_killed_ranks(tmp_path):
             store = Path(tmp_path, step).as_uri()
             totals = {total for total in group.run(checks.go_on, store, left, 10) if total is not None}
             assert len(totals) == 1
+
+
+def test_the_example_counts_as_one_process_does(tmp_path):
+    """Two processes, of which the first has a file more than the second."""
+    texts = [b"to be or not to be", b"that is the question", b"tis nobler in the mind", b"tiny", b"to be or not" * 9]
+    for number, text in enumerate(texts):
+        Path(tmp_path, f"{number}.txt").write_bytes(text)
+    example = Path(__file__).parent.parent / "examples" / "distributed_count.py"
+    launch = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", example]
+    done = subprocess.run([*launch, tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    counts = Counter(text[start : start + 8] for text in texts for start in range(len(text) - 7))
+    assert f"5 files, {sum(map(len, texts))} bytes, {counts.total()} n-grams, {len(counts)} distinct" in done.stdout
+    assert f"{max(counts.values()):12,}  b'" in done.stdout
+    assert done.stdout.endswith("the same counts as one process\n")
 
 
 @pytest.mark.parametrize("key_type", KEY_TYPES, ids=str)
