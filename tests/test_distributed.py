@@ -83,6 +83,7 @@ def test_all_dtypes(ranks):
         checks.sums_of_floats,
         checks.one_whole_value_stays,
         checks.python_objects,
+        checks.in_compiled_functions,
         checks.sets,
         checks.bad_input,
         checks.full_shards,

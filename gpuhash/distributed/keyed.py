@@ -38,7 +38,6 @@ class Keyed:
 
     _local: type[Any]  # of the shards
 
-    __hash__ = None  # type: ignore[assignment]
     __iter__ = None  # each rank would go its own way: iterate over the shard, or over keys()
 
     def _make(self, group: Any, device: Any, options: Callable[[], dict[str, Any]]) -> None:
@@ -321,6 +320,12 @@ class Keyed:
         derived = object.__new__(type(self))
         derived._adopt(shard if shard is not self._shard else shard.copy(), steps, self._seed)
         return derived
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"a distributed {type(self).__name__} cannot be pickled, as no process has all of it: save it with save(), "
+            "or pickle its shard"
+        )
 
     def __repr__(self) -> str:
         return f"<gpuhash.distributed.{type(self).__name__}, rank {self.rank} of {self.world_size}: {self._shard!r}>"

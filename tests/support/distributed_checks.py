@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import time
 from pathlib import Path
@@ -255,7 +256,32 @@ def python_objects(rank: int, count: int, device: str) -> None:
     vectors = distributed.HashTable("int32", "float32", key_shape=(2,), device=here.device)
     vectors.update({(rank, 1): 0.5})
     assert vectors[((rank + 1) % count, 1)] == 0.5
+    on_host = table.find(torch.tensor([[100, 5000]]))  # asked there and answered there, wherever the shards are
+    assert [answer.device.type for answer in on_host] == ["cpu", "cpu"]
+    assert [answer.tolist() for answer in on_host] == [[[7, -1]], [[True, False]]]
+    random = distributed.HashTable("int64", "int64", device=here.device, seed="random")
+    random.update({1: 2} if rank == 0 else {})
+    assert random[1] == 2
+    assert len(set(gathered(random._seed))) == 1
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(table)
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(table)
     assert repr(table).startswith(f"<gpuhash.distributed.HashTable, rank {rank} of {count}: <HashTable int64")
+
+
+def in_compiled_functions(rank: int, count: int, device: str) -> None:
+    """torch.compile breaks its graphs there, and the calls run as without it."""
+    here = place(device, rank)
+    table = distributed.HashTable("int64", "int64", device=here.device)
+
+    def tally(keys: Any) -> Any:
+        table.insert_or_apply(keys, 1, "add")
+        return table[keys] * 2
+
+    compiled = torch.compile(tally, backend="eager")
+    assert compiled(here.array(np.arange(4))).tolist() == [2 * count] * 4
+    assert compiled(here.array(np.arange(3))).tolist() == [4 * count] * 3
 
 
 def sets(rank: int, count: int, device: str) -> None:
