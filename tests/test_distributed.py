@@ -87,6 +87,8 @@ def test_all_dtypes(ranks):
         checks.sets,
         checks.bad_input,
         checks.full_shards,
+        checks.hot_keys_are_sent_once,
+        checks.shards_that_fail,
         checks.room,
         checks.moved,
     ],

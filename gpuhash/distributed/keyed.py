@@ -207,7 +207,7 @@ class Keyed:
         """Erases all keys of all ranks; the capacity stays. Collective; waits."""
         with self._steps.call("clear"):
             self._steps.open(None, None)
-            self._agree(self._shard.clear)
+            self._agree(lambda: self._shard.clear())
             self._size_bound = 0
 
     # Sizes and places ------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ class Keyed:
 
     def copy(self) -> Self:
         """An independent table of the same items. Collective; waits."""
-        return self._derive("copy", self._steps.device, self._shard.copy)
+        return self._derive("copy", self._steps.device, lambda: self._shard.copy())
 
     def _derive(self, operation: str, device: torch.device, make: Callable[[], Any]) -> Self:
         with self._steps.call(operation):

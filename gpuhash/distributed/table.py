@@ -423,8 +423,12 @@ class HashTable(Keyed):
             if not mask:
                 call.serve(lambda: self._shard.__setitem__(call.keys, call.values))
                 return None
-            insert = self._shard.insert_or_assign if mode == "assign" else self._shard.insert
-            (inserted,) = call.serve(lambda: [insert(call.keys, call.values)], [BOOL])
+
+            def work() -> list[Tensor]:
+                insert = self._shard.insert_or_assign if mode == "assign" else self._shard.insert
+                return [insert(call.keys, call.values)]
+
+            (inserted,) = call.serve(work, [BOOL])
         return call.batch.answer(call.for_one(inserted), BOOL)
 
     def _assign_chunk(self, chunk: Callable[[], tuple[Any, Any]]) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import signal
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -390,6 +391,97 @@ def full_shards(rank: int, count: int, device: str) -> None:
     with pytest.raises(TableFullError):
         members.add(here.array(keys))
     assert len(members) == 0
+
+
+class Failing:
+    """A shard of which one method raises."""
+
+    def __init__(self, shard: Any, method: str, error: Exception) -> None:
+        self._real = shard
+        self._method = method
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._method:
+            raise self._error
+        return getattr(self._real, name)
+
+    def __len__(self) -> int:
+        return len(self._real)
+
+    def __setitem__(self, keys: Any, values: Any) -> None:
+        raise self._error
+
+
+def shards_that_fail(rank: int, count: int, device: str) -> None:
+    """Whatever a shard raises at its work, all ranks raise, and go on in step."""
+    here = place(device, rank)
+    table = distributed.HashTable("int64", "int64", device=here.device)
+    keys = here.array(np.arange(1000))
+    table[keys] = keys
+    shard, before = table.shard, items_of(table.shard)
+
+    def refused(kind: type[Exception], method: str, error: Exception, call: Any) -> None:
+        if rank == count - 1:
+            table._shard = Failing(shard, method, error)
+        with pytest.raises(kind, match=f"rank {count - 1}: .*broken") as caught:
+            call()
+        assert (caught.value.__cause__ is error) == (rank == count - 1)
+        table._shard = shard
+
+    more = here.array(np.arange(100_000))
+    refused(MemoryError, "reserve", MemoryError("broken"), lambda: table.insert(more, more))
+    assert items_of(table.shard) == before
+    refused(MemoryError, "reserve", MemoryError("broken"), lambda: table.reserve(1 << 20))
+    refused(gpuhash.CudaError, "find", gpuhash.CudaError("broken"), lambda: table.find(keys))
+    refused(RuntimeError, "contains", ArithmeticError("broken"), lambda: table.contains(keys))
+    refused(MemoryError, "find", torch.OutOfMemoryError("broken"), lambda: table[keys])
+    refused(MemoryError, "insert_or_apply", MemoryError("broken"), lambda: table.insert_or_apply(keys, keys, "min"))
+    refused(MemoryError, "", MemoryError("broken"), lambda: table.__setitem__(keys, keys))
+    refused(RuntimeError, "clear", RuntimeError("broken"), table.clear)
+    with tempfile.TemporaryDirectory() as folder:
+        refused(OSError, "_contents", OSError("broken"), lambda: table.save(folder))
+        assert list(Path(folder).iterdir()) == []
+    refused(MemoryError, "copy", MemoryError("broken"), table.copy)
+    refused(MemoryError, "items", MemoryError("broken"), table.gather)
+    table[keys] = 7
+    assert to_numpy(table[keys]).tolist() == [7] * 1000
+
+
+def hot_keys_are_sent_once(rank: int, count: int, device: str) -> None:
+    """Whatever the keys' frequencies, no owner gets much more than the others, and none more than distinct keys."""
+    here = place(device, rank)
+    table = distributed.HashTable("int64", "int64", device=here.device)
+    rows: list[int] = []
+    exchange = Group.exchange
+
+    def counted(self: Group, tensors: Any, send: Any, receive: Any) -> Any:
+        rows.append(sum(receive))
+        return exchange(self, tensors, send, receive)
+
+    drawn = np.random.default_rng(rank)
+    hot = here.array((drawn.zipf(1.5, HOT) * 977).astype(np.int64))
+    uniform = here.array(drawn.integers(0, 1 << 40, HOT))
+    ones = torch.ones_like(hot)
+    Group.exchange = counted
+    try:
+        for call in (
+            lambda keys: table.insert_or_apply(keys, ones, "add"),
+            lambda keys: table.insert(keys, ones),
+            lambda keys: table.__setitem__(keys, ones),
+            table.find,
+            table.contains,
+            table.erase,
+        ):
+            for keys in (hot, uniform):
+                rows.clear()
+                call(keys)
+                received = gathered(rows[0])
+                distinct = sum(gathered(len(np.unique(to_numpy(keys)))))
+                assert sum(received) == distinct
+                assert max(received) < 1.5 * distinct / count
+    finally:
+        Group.exchange = exchange
 
 
 def owner_of(table: Any, here: Framework, keys: np.ndarray) -> Any:
