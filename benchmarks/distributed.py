@@ -17,7 +17,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 import gpuhash
+import gpuhash.distributed
 from benchmarks.timing import Action, expect, milliseconds, milliseconds_in_turns, nothing
+from gpuhash.distributed.duplicates import are_many
+from gpuhash.distributed.split import Split
 
 ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # makes keys of numbers, one to one, that have no pattern
 EXPONENTS = {"uniform": None, "Zipf 1.05": 1.05, "Zipf 1.5": 1.5}
@@ -83,10 +86,8 @@ class Job:
 def filled(place: Place, pairs: int, *, together: bool) -> Job:
     """A table of ``pairs`` keys on this rank, or on each, with three times themselves as values, half full."""
     if together:
-        from gpuhash import distributed
-
         universe = pairs * place.size
-        table: Any = distributed.HashTable("int64", "int64", device=place.device, capacity=2 * universe)
+        table: Any = gpuhash.distributed.HashTable("int64", "int64", device=place.device, capacity=2 * universe)
         mine = torch.arange(place.rank, universe, place.size, device=place.device)
     else:
         universe = pairs
@@ -134,8 +135,10 @@ def cases(job: Job, spread: float | None, count: int) -> Iterator[tuple[str, Act
 
 def measure(
     place: Place, pairs: int, count: int, rounds: int, repetitions: int
-) -> dict[tuple[str, str], dict[str, float]]:
-    """Keys per second of all ranks by operation and kind of keys: "alone", a table in each, and "together", one."""
+) -> tuple[dict[tuple[str, str], dict[str, float]], dict[str, float]]:
+    """Keys per second of all ranks by operation and kind of keys: "alone", a table in each, and "together", one; and
+    milliseconds of a lookup's phases.
+    """
     rates: dict[tuple[str, str], dict[str, float]] = {}
     for together in (False, True):
         job = filled(place, pairs, together=together)
@@ -148,8 +151,48 @@ def measure(
                     time = milliseconds_in_turns(calls, prepare, place.synchronize, 1, repetitions)[name]
                 rate = place.size * count / place.slowest(time) * 1e3
                 rates.setdefault((name, kind), {})["together" if together else "alone"] = rate
+        if together:
+            times = phases(job, count, rounds, repetitions)
         del job
-    return rates
+    return rates, times
+
+
+def phases(job: Job, count: int, rounds: int, repetitions: int) -> dict[str, float]:
+    """Milliseconds of the slowest rank for each phase of a lookup of uniform keys, one after the other."""
+    place, table = job.place, job.table
+    keys = keys_of(numbers(None, count, job.universe, place.device, 1000 + place.rank))
+    steps, shard = table._steps, table.shard
+    split = Split(keys, place.size)
+    send = split.counts
+    receive = torch.empty_like(split.sizes)
+    dist.all_to_all_single(receive, split.sizes)
+    arrive = receive.tolist()
+    scattered = split.scatter(keys)
+    received = steps.finish(*steps.exchange([scattered], send, arrive))[0]
+    answers = shard.find(received)
+    expect(answers[1].all(), "each shard has the keys that are sent to it")
+    back = [answers[0], answers[1].view(torch.uint8)]
+    returned = steps.finish(*steps.exchange(back, arrive, send))
+    expect(torch.equal(split.gather(returned[0]), keys * 3), "the answers in the order of the keys")
+
+    def counts() -> None:
+        steps.open(split.sizes, None)
+
+    steps.call("phases")
+    calls: dict[str, Action] = {
+        "look for hot keys": lambda: are_many(keys, place.size),
+        "split": lambda: Split(keys, place.size),
+        "counts": counts,
+        "scatter": lambda: split.scatter(keys),
+        "exchange of keys": lambda: steps.finish(*steps.exchange([scattered], send, arrive)),
+        "find": lambda: shard.find(received),
+        "exchange of answers": lambda: steps.finish(*steps.exchange(back, arrive, send)),
+        "gather": lambda: [split.gather(each) for each in returned],
+        "agreement": lambda: steps.agree(None),
+        "find, whole": lambda: table.find(keys),
+    }
+    times = milliseconds_in_turns(calls, nothing, place.synchronize, rounds, repetitions)
+    return {name: place.slowest(time) for name, time in times.items()}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -177,7 +220,7 @@ def main(arguments: list[str] | None = None) -> int:
     place = Place(dist.get_rank(), dist.get_world_size(), device)
     pairs = options.pairs or (1 << 14 if options.quick else 1 << 27 if on_gpu else 1 << 20)
     count = options.keys or (1 << 13 if options.quick else 1 << 24 if on_gpu else 1 << 18)
-    rates = measure(place, pairs, count, 5, 3 if options.quick else 11)
+    rates, times = measure(place, pairs, count, 5, 3 if options.quick else 11)
     if place.rank == 0:
         print(f"{place.size} processes on {options.device}, {pairs} pairs and {count} keys a batch in each\n")
         columns = ("operation", "keys", "a table in each, M keys/s", "one table, M keys/s")
@@ -186,6 +229,9 @@ def main(arguments: list[str] | None = None) -> int:
         for (name, kind), rate in rates.items():
             part = rate["together"] / rates[name, "uniform"]["alone"]
             print(f"| {name} | {kind} | {rate['alone'] / 1e6:.1f} | {rate['together'] / 1e6:.1f} | {part:.2f} |")
+        print("\n| phase of find, uniform keys | ms |\n|---|---|")
+        for name, time in times.items():
+            print(f"| {name} | {time:.3f} |")
     dist.destroy_process_group()
     return 0
 

@@ -391,10 +391,14 @@ def test_a_table_over_processes_is_measured(tmp_path):
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "--log-dir", tmp_path]
         done = run_module(*launch, "-m", "benchmarks.distributed", "--quick", "--device", device)
         assert done.returncode == 0, done.stderr
-        lines = [line.split(" | ") for line in done.stdout.splitlines() if " | " in line][1:]
+        rates, times = done.stdout.split("\n| phase of find")
+        lines = [line.split(" | ") for line in rates.splitlines() if " | " in line][1:]
         assert [line[0].strip("| ") for line in lines] == ["find", "insert", "insert_or_apply"] * 3
         assert [line[1] for line in lines[::3]] == ["uniform", "Zipf 1.05", "Zipf 1.5"]
         assert all(float(number.strip("| ")) > 0 for line in lines for number in line[2:4])
+        assert {"split", "exchange of keys", "find, whole"} <= {
+            line.split(" | ")[0].strip("| ") for line in times.split("\n")
+        }
     alone = run_module("-m", "benchmarks.distributed", "--quick")
     assert alone.returncode == 2
     assert "torch.distributed.run" in alone.stderr

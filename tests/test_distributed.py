@@ -21,6 +21,7 @@ if torch is None:
 if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
     pytest.skip("this PyTorch has no Gloo", allow_module_level=True)
 
+from gpuhash.distributed.duplicates import are_many  # noqa: E402
 from gpuhash.distributed.split import Split  # noqa: E402
 
 KINDS = {
@@ -50,7 +51,7 @@ def ranks(request):
                 pytest.fail("GPUHASH_REQUIRE_CUDA=1 and two GPUs, but PyTorch has no NCCL")
             pytest.skip("this PyTorch has no NCCL")
         device, count, backend = "cuda", 2, "nccl"
-    with started(count, backend) as group:
+    with started(count, backend, on_gpus=device != "cpu") as group:
         yield device, group
 
 
@@ -183,3 +184,27 @@ def test_keys_are_spread_evenly_whatever_their_pattern(pattern, parts):
         counts = np.array(Split(keys, parts, seed).counts)
         mean = len(keys) / parts
         assert abs(counts - mean).max() < 6 * mean**0.5, (seed, counts)
+
+
+def test_when_duplicates_are_taken_together():
+    """Where a sample repeats itself much, or an owner would have too much to do; never where keys are few."""
+    rng = np.random.default_rng(3)
+    count = 1 << 17
+    uniform = rng.integers(0, 1 << 40, count)
+    one_in_ten = np.where(rng.random(count) < 0.1, 7, uniform)
+    thrice = np.repeat(uniform[: count // 3], 3)
+    hot = rng.zipf(1.5, count).astype(np.int64)
+    pairs = np.stack([hot, hot], 1)
+    for keys, ranks, expected in [
+        (uniform, 2, False),
+        (uniform, 64, False),
+        (thrice, 2, False),
+        (one_in_ten, 2, False),
+        (one_in_ten, 4, True),
+        (hot, 2, True),
+        (pairs, 2, True),
+        (hot, 1, False),
+        (hot[:100], 2, False),
+        (hot[:0], 2, False),
+    ]:
+        assert are_many(torch.from_numpy(keys), ranks) is expected

@@ -16,6 +16,8 @@ from .split import hash_keys
 from .words import reverse, take_rows
 
 _SAMPLE = 1 << 12  # keys
+_MANY = 0.5  # of the sample, which repeat others: on the host the rest then takes less time than is saved
+_HOT = 0.125  # of a rank's keys, by which the owner of a hot key may have more than the others
 
 
 @dataclass
@@ -29,17 +31,19 @@ class Distinct:
 
 
 def are_many(keys: Tensor, ranks: int) -> bool:
-    """Are there so many duplicates among the keys that one owner would have much more to do than the others?
+    """Are duplicates so many that it pays to find them before the exchange, or one key so hot that its owner would have
+    much more to do than the others?
 
-    Of a sample, a part of 1 / (4 ranks) repeats. Keys of which each comes a few times over, and none often, are spread
-    evenly as they are, and their duplicates cost less on their way than to be found: a sample sees few of them. Waits.
+    Tells by a sample. Keys of which each comes a few times over, and none often, are spread evenly as they are, and a
+    sample sees few of their duplicates. Waits.
     """
     count = keys.shape[0]
     if ranks == 1 or count < _SAMPLE:
         return False
     hashes = hash_keys(keys[:: count // _SAMPLE][:_SAMPLE].contiguous()).sort().values
-    repeats = int((hashes[1:] == hashes[:-1]).sum())
-    return 4 * ranks * repeats > _SAMPLE
+    _, times = torch.unique_consecutive(hashes, return_counts=True)
+    repeats = _SAMPLE - times.shape[0]
+    return repeats > _MANY * _SAMPLE or (ranks - 1) * int(times.max()) > _HOT * _SAMPLE
 
 
 def find_distinct(keys: Tensor) -> Distinct:

@@ -22,12 +22,14 @@ class Ranks:
     What they call has to be importable, as ``support.distributed_checks`` is.
     """
 
-    def __init__(self, count: int, backend: str, seconds: float = SECONDS) -> None:
+    def __init__(self, count: int, backend: str, *, on_gpus: bool, seconds: float) -> None:
         self.count = count
         self._folder = tempfile.TemporaryDirectory()
-        # A server imports what takes seconds once, and forks the ranks.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "gpuhash.distributed", "pytest", "safetensors.numpy"])
+        if on_gpus:
+            context: Any = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+        else:  # a server imports what takes seconds once, and forks the ranks
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(["torch", "gpuhash.distributed", "pytest", "safetensors.numpy"])
         self._pipes, self._processes = [], []
         for rank in range(count):
             mine, theirs = context.Pipe()
@@ -79,8 +81,9 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def started(count: int, backend: str, seconds: float = SECONDS) -> Iterator[Ranks]:
-    ranks = Ranks(count, backend, seconds)
+def started(count: int, backend: str, *, on_gpus: bool = False, seconds: float = SECONDS) -> Iterator[Ranks]:
+    """Ranks for the time of a with statement; ``seconds`` is the group's time-out."""
+    ranks = Ranks(count, backend, on_gpus=on_gpus, seconds=seconds)
     try:
         yield ranks
     finally:
@@ -101,6 +104,7 @@ def _serve(pipe: Connection, rank: int, count: int, backend: str, store: str, se
                 pipe.send((function(rank, count, *args), None))
             except Exception:
                 pipe.send((None, traceback.format_exc()))
+    torch.distributed.destroy_process_group()
 
 
 def join_group(rank: int, count: int, backend: str, store: str, seconds: float) -> None:
