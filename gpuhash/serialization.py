@@ -12,6 +12,7 @@ import json
 import math
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -65,12 +66,17 @@ class Contents:
 
 
 def write_file(path: str | os.PathLike[str], contents: Contents) -> None:
+    """Writes a table's file, whole or not at all."""
+    write_whole(path, lambda file: _write(file, contents))
+
+
+def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
     """Writes the whole file or none: a temporary one beside it takes its place at the end."""
     target = Path(path).absolute()
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
     try:
         with temporary.open("xb") as file:
-            _write(file, contents)
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
@@ -102,7 +108,8 @@ def _file_shape(dtype: str, shape: Shape) -> Shape:
     return (*shape, 2) if dtype == "complex128" else shape
 
 
-def _write(file: BinaryIO, contents: Contents) -> None:
+def metadata_of(contents: Contents) -> dict[str, str]:
+    """What a file says of a table besides its items."""
     metadata = {
         "format": "gpuhash",
         "format_version": FORMAT_VERSION,
@@ -114,15 +121,20 @@ def _write(file: BinaryIO, contents: Contents) -> None:
         "deterministic": json.dumps(contents.deterministic),
         "seed": "" if contents.seed is None else str(contents.seed),
     }
-    tensors = [("keys", contents.key_dtype, contents.keys)]
-    if contents.value_dtype is not None and contents.values is not None:
+    if contents.value_dtype is not None:
         metadata["value_dtype"] = contents.value_dtype
         metadata["value_shape"] = json.dumps(contents.value_shape)
         metadata["default"] = "" if contents.default is None else contents.default.hex()
+    return metadata
+
+
+def _write(file: BinaryIO, contents: Contents) -> None:
+    tensors = [("keys", contents.key_dtype, contents.keys)]
+    if contents.value_dtype is not None and contents.values is not None:
         tensors.append(("values", contents.value_dtype, contents.values))
     # The safetensors package wants the wider dtypes first, so that each tensor is aligned.
     tensors.sort(key=lambda tensor: -ITEMSIZES[tensor[1]])
-    header: dict[str, Any] = {"__metadata__": metadata}
+    header: dict[str, Any] = {"__metadata__": metadata_of(contents)}
     begin = 0
     for name, dtype, array in tensors:
         end = begin + array.nbytes
@@ -149,9 +161,8 @@ def _read(file: BinaryIO, file_bytes: int) -> Contents:
         raise ValueError(
             f"not a safetensors file, or a truncated one: a header of {header_bytes} bytes in {file_bytes}"
         )
-    header = _parse_header(_read_exactly(file, header_bytes))
-    metadata = _metadata(header.pop("__metadata__", None))
-    contents = _describe(metadata)
+    header = parse_header(_read_exactly(file, header_bytes))
+    contents = describe(header.pop("__metadata__", None))
     data_bytes = file_bytes - _LENGTH_BYTES - header_bytes
     tensors = _check_tensors(header, contents, data_bytes)
     start = _LENGTH_BYTES + header_bytes
@@ -169,13 +180,19 @@ def _read_exactly(file: BinaryIO, count: int) -> bytes:
     return data
 
 
+def describe(metadata: Any) -> Contents:
+    """What the metadata say of a table, checked; its items are still to come."""
+    return _describe(_metadata(metadata))
+
+
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({name for name, _ in pairs}) != len(pairs):
         raise ValueError("a name appears twice in the header")
     return dict(pairs)
 
 
-def _parse_header(text: bytes) -> dict[str, Any]:
+def parse_header(text: bytes) -> dict[str, Any]:
+    """The JSON object of a header, or of an index of files."""
     if not text.startswith(b"{"):
         raise ValueError("not a safetensors file: its header does not begin with '{'")
     try:

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from support.frameworks import gpu_count, module
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,6 +39,7 @@ from benchmarks.suite import Group, NotHereError, Session, Suite, run  # noqa: E
 from benchmarks.timing import Timing  # noqa: E402
 
 HAS_TENSORFLOW = find_spec("tensorflow") is not None
+HAS_TORCH = find_spec("torch") is not None
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 
 
@@ -379,6 +381,27 @@ def test_the_whole_report_names_what_is_missing():
     text = markdown.markdown(report)
     assert "* unique: CuPy is not installed" in text
     assert "* rows, all: RuntimeError: out of luck\n" in text
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+def test_a_table_over_processes_is_measured(tmp_path):
+    """Two processes on the host, or on two GPUs where there are such; the results are checked before they are timed."""
+    devices = ["cpu", *(["cuda"] if gpu_count() > 1 and module("torch").cuda.device_count() > 1 else [])]
+    for device in devices:
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "--log-dir", tmp_path]
+        done = run_module(*launch, "-m", "benchmarks.distributed", "--quick", "--device", device)
+        assert done.returncode == 0, done.stderr
+        rates, times = done.stdout.split("\n| phase of find")
+        lines = [line.split(" | ") for line in rates.splitlines() if " | " in line][1:]
+        assert [line[0].strip("| ") for line in lines] == ["find", "insert", "insert_or_apply"] * 3
+        assert [line[1] for line in lines[::3]] == ["uniform", "Zipf 1.05", "Zipf 1.5"]
+        assert all(float(number.strip("| ")) > 0 for line in lines for number in line[2:4])
+        assert {"split", "exchange of keys", "find, whole"} <= {
+            line.split(" | ")[0].strip("| ") for line in times.split("\n")
+        }
+    alone = run_module("-m", "benchmarks.distributed", "--quick")
+    assert alone.returncode == 2
+    assert "torch.distributed.run" in alone.stderr
 
 
 def test_names_of_limits():

@@ -1,0 +1,125 @@
+"""One rank's part of a collective call: its keys and values as tensors where the table is, and how it is answered."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpuhash import _core, columns
+from gpuhash.arguments import encode_keys, wrong_dtype
+from gpuhash.arrays import ColumnFramework, Framework, NumPyFramework, Shape, framework_of
+from gpuhash.dtypes import encode, to_python
+
+from .words import host_tensor, to_numpy
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What one key or value is."""
+
+    dtype: str
+    shape: Shape
+
+
+@dataclass
+class Batch:
+    """Keys of one rank, checked, and how their answers are given."""
+
+    keys: Tensor  # [n, *key_shape], dense, where the table is
+    shape: Shape  # of the batch: n is its product
+    device: torch.device | None  # of the answers; None: NumPy arrays
+    scalar: bool  # a single key, answered by Python's numbers
+
+    def answer(self, tensor: Tensor, kind: Kind) -> Any:
+        """What the caller gets for ``[n, *kind.shape]`` in the order of the keys."""
+        shaped = tensor.view((*self.shape, *kind.shape))
+        if self.device is not None:
+            return shaped.to(self.device)
+        array = to_numpy(shaped, kind.dtype)
+        if not self.scalar or kind.shape:
+            return array
+        return to_python(array.view("uint16") if kind.dtype == "bfloat16" else array, kind.dtype)
+
+
+def take_keys(keys: Any, kind: Kind, device: torch.device) -> Batch:
+    """The keys of a call.
+
+    Raises
+    ------
+    TypeError, ValueError, OverflowError
+        As ``gpuhash.HashTable`` does; TypeError for arrays of other frameworks than PyTorch and NumPy.
+    """
+    framework = framework_of(keys)
+    scalar = False
+    if framework.python:
+        keys, scalar = encode_keys(keys, kind.dtype, kind.shape)
+        tensor = host_tensor(keys, kind.dtype)
+    else:
+        tensor = _tensor_of(keys, framework, kind.dtype, "keys")
+    shape = tuple(tensor.shape)
+    if kind.shape:
+        if shape[-1:] != kind.shape:
+            raise ValueError(f"the keys have shape {shape}, expected one that ends with the key shape {kind.shape}")
+        shape = shape[:-1]
+    where = None if isinstance(framework, NumPyFramework) else tensor.device
+    flat = _bring(tensor, device, "keys").reshape(math.prod(shape), *kind.shape)
+    return Batch(flat, shape, where, scalar)
+
+
+def take_values(values: Any, batch: Batch, kind: Kind, device: torch.device, what: str = "values") -> Tensor:
+    """The values of a call, one for each key: ``[n, *value_shape]``, dense, where the table is. Raises as
+    ``take_keys``.
+    """
+    tensor = _values_of(values, kind, what)
+    expected = (*batch.shape, *kind.shape)
+    if tensor.shape in ((), kind.shape):
+        tensor = _bring(tensor, device, what).expand(expected)
+    elif tensor.shape != expected:
+        raise ValueError(
+            f"the {what} have shape {tuple(tensor.shape)}, expected {expected}, or {kind.shape} for all keys alike"
+        )
+    return _bring(tensor, device, what).reshape(len(batch.keys), *kind.shape).contiguous()
+
+
+def _values_of(values: Any, kind: Kind, what: str) -> Tensor:
+    framework = framework_of(values)
+    if not framework.python:
+        return _tensor_of(values, framework, kind.dtype, what)
+    array = encode(values, kind.dtype, what)
+    if array.shape == (0,):
+        array = array.reshape(0, *kind.shape)
+    return host_tensor(array, kind.dtype)
+
+
+def _tensor_of(array: Any, framework: Framework, dtype: str, what: str) -> Tensor:
+    """An array of PyTorch or NumPy, or a column, of exactly the dtype, as a tensor where it lies."""
+    if framework.name == "torch":
+        stream = framework.stream(array, array.device.index) if array.device.type == "cuda" else None
+        given = _core.borrow(array, stream).dtype  # which refuses what is no plain tensor
+    elif isinstance(framework, NumPyFramework):
+        array = columns.to_numpy(array) if isinstance(framework, ColumnFramework) else np.asarray(array)
+        given = _core.borrow(array).dtype
+    else:
+        raise TypeError(
+            f"the {what} are a {type(array).__name__}, and distributed tables take PyTorch's tensors, NumPy arrays and "
+            "lists: convert it, as with torch.from_dlpack"
+        )
+    if given != dtype:
+        raise wrong_dtype(what, framework, given, dtype)
+    if framework.name == "torch":
+        tensor: Tensor = array.contiguous()
+        return tensor
+    return host_tensor(array, dtype)
+
+
+def _bring(tensor: Tensor, device: torch.device, what: str) -> Tensor:
+    if tensor.device == device:
+        return tensor
+    if tensor.device.type != "cpu":
+        raise ValueError(f"the {what} are on {tensor.device} and the table is on {device}: move one to the other")
+    return tensor.to(device)

@@ -1,0 +1,134 @@
+"""One collective call on one rank: its keys on the way to their owners, and the answers on the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .batch import Batch, Kind
+from .duplicates import Distinct
+from .group import Group
+from .split import Split
+from .words import from_words, row_bytes, take_rows, to_words, torch_dtype
+
+BOOL = Kind("bool", ())
+INT64 = Kind("int64", ())
+
+#: A batch, what is left of it without duplicates (None: it goes as it is), and values.
+Prepared = tuple[Batch, Distinct | None, Tensor | None]
+
+
+class Call:
+    """One collective call on this rank: the keys that it serves as an owner, and its own batch's way back.
+
+    Parameters
+    ----------
+    group
+        The group, inside of its ``call``.
+    seed
+        Of the owners' hash.
+    prepare
+        Checks this rank's arguments, and gives the batch, what is left of it without duplicates (or None), and values
+        (or None). What it raises, all ranks raise.
+    kinds
+        Of keys and, where there are some, values.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        seed: int,
+        prepare: Callable[[], Prepared],
+        kinds: Sequence[Kind],
+    ) -> None:
+        self._group = group
+        problem, sent, split = None, [], None
+        try:
+            self.batch, self._distinct, values = prepare()
+            keys = self.batch.keys
+            if self._distinct is not None:
+                keys, values = self._distinct.keys, self._distinct.values if values is not None else None
+            split = Split(keys, group.size, seed)
+            tensors = (keys,) if values is None else (keys, values)
+            words = [
+                to_words(tensor, len(keys), row_bytes(kind.dtype, kind.shape))
+                for tensor, kind in zip(tensors, kinds, strict=True)
+            ]
+            sent = [split.scatter(rows) for rows in words]
+        except Exception as error:
+            problem = error
+        self._send, self._receive = group.open(None if split is None or problem else split.sizes, problem)
+        assert split is not None
+        self._split = split
+        arrived = group.finish(*group.exchange(sent, self._send, self._receive))
+        received = [from_words(rows, kind.dtype, kind.shape) for rows, kind in zip(arrived, kinds, strict=True)]
+        self.keys = received[0]  # [m, *key_shape], rank by rank, each in the order of its batch
+        self.values = received[1] if len(received) > 1 else None  # [m, *value_shape]
+
+    @property
+    def owners(self) -> Tensor:
+        """The rank that owns each key of the batch, int64 ``[n]``."""
+        owners = self._split.owners.to(torch.int64)
+        if self._distinct is not None and self._distinct.inverse is not None:
+            owners = owners.index_select(0, self._distinct.inverse)
+        return owners
+
+    def serve(self, work: Callable[[], Any], kinds: Sequence[Kind] = ()) -> list[Tensor]:
+        """Does this owner's work, and brings the answers back.
+
+        Parameters
+        ----------
+        work
+            Gives the answers to the keys received, ``[m, *shape]`` each. What it raises, all ranks raise.
+        kinds
+            Of the answers; where there are none, nothing is brought back.
+
+        Returns
+        -------
+        The answers to what this rank has sent, ``[n or distinct keys, *shape]``, in that order.
+        """
+        answers, problem = attempt(work)
+        agreement = self._group.start_agreement(problem)
+        if not kinds:
+            self._group.agree(problem, agreement)
+            return []
+        count = len(self.keys)
+        if problem is not None:  # what is sent is of no use to anybody, and keeps the ranks in step
+            answers = [
+                torch.zeros(count, *kind.shape, dtype=torch_dtype(kind.dtype), device=self.keys.device)
+                for kind in kinds
+            ]
+        sent = [
+            to_words(answer, count, row_bytes(kind.dtype, kind.shape))
+            for answer, kind in zip(answers, kinds, strict=True)
+        ]
+        returned = self._group.finish(*self._group.exchange(sent, self._receive, self._send))
+        self._group.agree(problem, agreement)
+        return [
+            from_words(self._split.gather(rows), kind.dtype, kind.shape)
+            for rows, kind in zip(returned, kinds, strict=True)
+        ]
+
+    def for_all(self, answers: Tensor) -> Tensor:
+        """Answers for each key of the batch, where duplicates get what their key got."""
+        if self._distinct is None or self._distinct.inverse is None:
+            return answers
+        return take_rows(answers, self._distinct.inverse)
+
+    def for_one(self, mask: Tensor) -> Tensor:
+        """A mask for each key of the batch, where one of a key's duplicates gets what the key got, the others False."""
+        if self._distinct is None or self._distinct.positions is None:
+            return mask
+        spread = torch.zeros(len(self.batch.keys), dtype=torch.bool, device=mask.device)
+        return spread.index_copy_(0, self._distinct.positions, mask)
+
+
+def attempt(work: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    """What the work gives, or raises, for all ranks to know before any goes on."""
+    try:
+        return work(), None
+    except Exception as error:
+        return None, error

@@ -1,0 +1,148 @@
+"""The files of a distributed table: one for each rank, and an index in JSON that names them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpuhash import serialization
+from gpuhash.serialization import Contents
+
+from .batch import Kind
+from .words import host_tensor, torch_dtype
+
+INDEX = "index.json"
+_MAX_FILES = 1 << 20
+_NAME = re.compile(r"shard-[0-9]{5,7}-of-[0-9]{5,7}-[0-9a-f]{8}\.safetensors")
+
+
+@dataclass(frozen=True)
+class Index:
+    """What the index of a folder says."""
+
+    folder: Path
+    contents: Contents  # the options of the whole table, without items
+    names: list[str]  # of the files
+    counts: list[int]  # of their keys
+
+    @property
+    def size(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def kind(self) -> str:
+        return "set" if self.contents.value_dtype is None else "table"
+
+
+class Saved:
+    """What one rank writes of a table into a folder."""
+
+    def __init__(self, path: str | os.PathLike[str], rank: int, ranks: int, token: str) -> None:
+        self._folder = Path(path).absolute()
+        self._rank = rank
+        self._names = [f"shard-{each:05}-of-{ranks:05}-{token}.safetensors" for each in range(ranks)]
+        self._previous: list[str] = []
+
+    def write_shard(self, contents: Contents) -> int:
+        """Writes this rank's file, and gives its number of keys."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        serialization.write_file(self._folder / self._names[self._rank], contents)
+        return len(contents.keys)
+
+    def write_index(self, contents: Contents, counts: list[int]) -> None:
+        """Writes the index, if this is the first rank; from then on it is this table that the folder holds."""
+        if self._rank != 0:
+            return
+        index = self._folder / INDEX
+        if index.exists():
+            self._previous = _names_in(index)
+        files = [{"name": name, "keys": keys} for name, keys in zip(self._names, counts, strict=True)]
+        text = json.dumps({"metadata": serialization.metadata_of(contents), "files": files}, indent=1)
+        serialization.write_whole(index, lambda file: file.write(text.encode()))
+
+    def remove_previous(self) -> None:
+        """Removes the files of the table that was there before."""
+        for name in self._previous:
+            (self._folder / name).unlink(missing_ok=True)
+
+    def withdraw(self) -> None:
+        """Removes this rank's file, if it could be written: the save has failed, and says why."""
+        with contextlib.suppress(OSError):
+            (self._folder / self._names[self._rank]).unlink(missing_ok=True)
+
+
+def _names_in(index: Path) -> list[str]:
+    """The files that an index names, as far as they are named like ours: nothing else is removed."""
+    try:
+        entries = json.loads(index.read_text())["files"]
+        return [entry["name"] for entry in entries if _NAME.fullmatch(entry["name"])]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return []  # damaged, and about to be replaced
+
+
+def read_index(path: str | os.PathLike[str]) -> Index:
+    """The index of a folder. ValueError where it is damaged."""
+    folder = Path(path).absolute()
+    file = folder / INDEX
+    if file.stat().st_size > serialization.MAX_HEADER_BYTES:
+        raise ValueError(f"{os.fspath(file)!r} is no index: it has {file.stat().st_size} bytes")
+    try:
+        index = serialization.parse_header(file.read_bytes())
+        contents = serialization.describe(index.get("metadata"))
+        entries = index.get("files")
+        if not isinstance(entries, list) or not 0 < len(entries) <= _MAX_FILES:
+            raise ValueError("'files' is not a list of files")
+        for entry in entries:
+            if not isinstance(entry, dict) or entry.keys() != {"name", "keys"}:
+                raise ValueError("an entry of 'files' has other fields than name and keys")
+            if not isinstance(entry["name"], str) or not _NAME.fullmatch(entry["name"]):
+                raise ValueError(f"{entry['name']!r} is not the name of a shard's file")
+            if type(entry["keys"]) is not int or not 0 <= entry["keys"] < 1 << 48:
+                raise ValueError(f"{entry['keys']!r} is not a number of keys")
+    except ValueError as error:
+        raise ValueError(f"{os.fspath(file)!r}: {error}") from None
+    return Index(folder, contents, [entry["name"] for entry in entries], [entry["keys"] for entry in entries])
+
+
+def chunk_count(index: Index, rank: int, ranks: int, size: int) -> int:
+    """The number of chunks that ``chunks`` has something in."""
+    return sum(-(-count // size) for count in index.counts[rank::ranks])
+
+
+def chunks(index: Index, rank: int, ranks: int, size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Keys and values of this rank's part of the files, up to ``size`` at once, on the host; in the end empty ones.
+
+    Raises
+    ------
+    ValueError, OSError
+        Where a file is damaged, missing, or of another table.
+    """
+    whole = index.contents
+    key, value = Kind(whole.key_dtype, whole.key_shape), Kind(whole.value_dtype or "bool", whole.value_shape)
+    for name, count in zip(index.names[rank::ranks], index.counts[rank::ranks], strict=True):
+        contents = serialization.read_file(index.folder / name)
+        theirs = (contents.key_dtype, contents.key_shape, contents.value_dtype, contents.value_shape)
+        if theirs != (whole.key_dtype, whole.key_shape, whole.value_dtype, whole.value_shape):
+            raise ValueError(f"{name!r} holds {theirs}, and is not of the table that the index describes")
+        if len(contents.keys) != count:
+            raise ValueError(f"{name!r} has {len(contents.keys)} keys, and {count} by the index")
+        keys = host_tensor(contents.keys, key.dtype)
+        values = None if contents.values is None else host_tensor(contents.values, value.dtype)
+        for start in range(0, count, size):
+            yield keys[start : start + size], None if values is None else values[start : start + size]
+    nothing: Any = None if whole.value_dtype is None else _none_of(value)
+    while True:
+        yield _none_of(key), nothing
+
+
+def _none_of(kind: Kind) -> Tensor:
+    return torch.empty(0, *kind.shape, dtype=torch_dtype(kind.dtype))

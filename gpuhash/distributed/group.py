@@ -1,0 +1,245 @@
+"""Collective steps of one process group: counts, tensors and errors between all of its processes."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gpuhash._core import CudaError, TableFullError
+
+# What one process raises, all raise; other classes arrive as RuntimeError.
+_ERRORS: dict[str, type[Exception]] = {
+    kind.__name__: kind
+    for kind in (TypeError, ValueError, OverflowError, KeyError, MemoryError, OSError, TableFullError, CudaError)
+}
+_FINE, _FAILED = 0, 1
+
+
+class Group:
+    """A process group of PyTorch, this process's place in it, and the collective steps of one table.
+
+    A *call* of the table is a sequence of steps that all ranks take in the same order, inside of ``with
+    group.call(name)``. What fails on one rank alone before its data are needed is carried to all by ``open`` and
+    ``agree``, which raise it everywhere: the group stays in step. Whatever else leaves a call has left the others
+    waiting. Then every later call is refused, as its messages would be taken for those of the broken one.
+
+    Parameters
+    ----------
+    group
+        The process group; None for the default one.
+    device
+        Where the table's tensors are. Those of a GPU go through the host where the group has no backend for GPUs.
+    """
+
+    def __init__(self, group: Any, device: torch.device) -> None:
+        self.process_group = group
+        self.rank: int = dist.get_rank(group)
+        if self.rank < 0:
+            raise ValueError("this process is not in the process group: only its members make the table")
+        self.size: int = dist.get_world_size(group)
+        self.device = device
+        self.wire = _wire_device(group, device)
+        self.table = 0  # the number of the table among those of all groups, the same on all ranks
+        self._call: str | None = None
+        self._agreed: Exception | None = None
+        self._lost: str | None = None
+
+    def call(self, name: str) -> Group:
+        """The context of one collective call.
+
+        Raises
+        ------
+        RuntimeError
+            Where an earlier call broke off between the ranks.
+        """
+        if self._lost is not None:
+            raise RuntimeError(
+                f"{name} cannot be called: {self._lost}. What the shard holds is still there, as table.shard; make the "
+                "process group anew without the lost ranks, and a table of these items in it"
+            )
+        self._call, self._agreed = name, None
+        return self
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None and error is not self._agreed:
+            self._lost = f"{self._call} broke off on rank {self.rank} ({type(error).__name__}), out of step with others"
+            error.add_note(f"gpuhash: rank {self.rank} of {self.size} left the collective call {self._call} by this")
+
+    def open(self, sizes: Tensor | None, problem: Exception | None) -> tuple[list[int], list[int]]:
+        """The first step of a call: tells each rank how many rows it will get. Waits.
+
+        Parameters
+        ----------
+        sizes
+            Rows for each rank, int64 ``[size]``; None for none.
+        problem
+            What is wrong with this rank's arguments.
+
+        Returns
+        -------
+        Rows that go to each rank, and rows that come from each.
+
+        Raises
+        ------
+        The problem of the first rank that has one, on all ranks; RuntimeError where the ranks have called different
+        operations.
+        """
+        status = _FINE if problem is None else _FAILED
+        signature = zlib.crc32(f"{self.table} {self._call}".encode())
+        mine = torch.zeros((self.size, 3), dtype=torch.int64, device=self.wire)
+        if sizes is not None:
+            mine[:, 0] = sizes
+        mine[:, 1] = status
+        mine[:, 2] = signature
+        theirs = torch.empty_like(mine)
+        dist.all_to_all_single(theirs, mine, group=self.process_group)
+        send, receive, statuses, signatures = torch.cat([mine[:, :1], theirs], 1).t().tolist()
+        if any(other != signature for other in signatures):
+            calls = self._gather_objects((self.table, self._call))
+            raise self.on_all(
+                RuntimeError(
+                    "the ranks have called different operations or tables: "
+                    + "; ".join(f"rank {rank}: table {table}, {call}" for rank, (table, call) in enumerate(calls))
+                )
+            )
+        if any(statuses):
+            self._raise_problems(problem)
+        return send, receive
+
+    def exchange(
+        self, tensors: Sequence[Tensor], send: Sequence[int], receive: Sequence[int]
+    ) -> tuple[list[Tensor], list[Any]]:
+        """Starts to move rows: ``send[i]`` of each tensor, in order, to rank i, for ``receive[i]`` of its own.
+
+        Returns
+        -------
+        The tensors received, whose rows are in the order of ranks, and what to ``finish``.
+        """
+        received, works = [], []
+        for tensor in tensors:
+            there = tensor.to(self.wire)
+            arrived = torch.empty((sum(receive), *tensor.shape[1:]), dtype=tensor.dtype, device=self.wire)
+            work = dist.all_to_all_single(
+                _for_wire(arrived),
+                _for_wire(there),
+                list(receive),
+                list(send),
+                group=self.process_group,
+                async_op=True,
+            )
+            works.append((work, there))  # which holds the tensor that is being sent
+            received.append(arrived)
+        return received, works
+
+    def finish(self, received: Sequence[Tensor], works: Sequence[Any]) -> list[Tensor]:
+        """The tensors of ``exchange`` once they are there; on a GPU in the order of the current stream."""
+        for work, _ in works:
+            work.wait()
+        return [tensor.to(self.device) for tensor in received]
+
+    def start_agreement(self, problem: Exception | None) -> Any:
+        """Starts to tell all ranks whether this one has a problem; ``agree`` ends it."""
+        worst = torch.full((1,), _FINE if problem is None else _FAILED, dtype=torch.int64, device=self.wire)
+        return dist.all_reduce(worst, dist.ReduceOp.MAX, group=self.process_group, async_op=True), worst
+
+    def agree(self, problem: Exception | None, started: Any = None) -> None:
+        """Goes on where no rank has a problem. Waits.
+
+        Raises
+        ------
+        The problem of the first rank that has one, on all ranks.
+        """
+        work, worst = started if started is not None else self.start_agreement(problem)
+        work.wait()
+        if int(worst) != _FINE:
+            self._raise_problems(problem)
+
+    def tell_all(self, item: Any, problem: Exception | None = None) -> list[Any]:
+        """A small Python object of each rank, in the order of ranks, for all of them. Waits; raises as ``agree``."""
+        answers = self._gather_objects((item, problem is not None))
+        if any(failed for _, failed in answers):
+            self._raise_problems(problem)
+        return [item for item, _ in answers]
+
+    def _gather_objects(self, item: Any) -> list[Any]:
+        items: list[Any] = [None] * self.size
+        if self.wire.type == "cuda":
+            with torch.cuda.device(self.wire):  # where PyTorch puts what it sends
+                dist.all_gather_object(items, item, group=self.process_group)
+        else:
+            dist.all_gather_object(items, item, group=self.process_group)
+        return items
+
+    def _raise_problems(self, problem: Exception | None) -> None:
+        mine = None if problem is None else (_kind_of(problem), _text_of(problem))
+        told: dict[tuple[str, str], list[str]] = {}
+        for rank, theirs in enumerate(self._gather_objects(mine)):
+            if theirs is not None:
+                told.setdefault(theirs, []).append(str(rank))
+        kind = next(iter(told))[0]
+        text = "; ".join(
+            f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranks)}: {'' if name == kind else name + ': '}{text}"
+            for (name, text), ranks in told.items()
+        )
+        raise self.on_all(_ERRORS.get(kind, RuntimeError)(text)) from problem
+
+    def on_all(self, error: Exception) -> Exception:
+        """The error, which all ranks raise at this point, so that the group stays in step."""
+        self._agreed = error
+        return error
+
+
+def _kind_of(problem: Exception) -> str:
+    if isinstance(problem, torch.OutOfMemoryError):
+        return "MemoryError"
+    for kind in type(problem).__mro__:
+        if kind.__name__ in _ERRORS:
+            return kind.__name__
+    return type(problem).__name__
+
+
+def _text_of(problem: Exception) -> str:
+    """The message; of a KeyError str() would be that in quotation marks."""
+    return str(problem.args[0]) if isinstance(problem, KeyError) and problem.args else str(problem)
+
+
+def _for_wire(tensor: Tensor) -> Tensor:
+    """The same memory, of a dtype that all backends take."""
+    if tensor.dtype != torch.int16:
+        return tensor
+    return tensor.view(torch.uint8).view(tensor.shape[0], 2 * math.prod(tensor.shape[1:]))
+
+
+def backends_of(group: Any) -> dict[str, str]:
+    """The backends of a process group by the type of device that they serve."""
+    config = dist.get_backend_config(group)
+    return dict(part.split(":") for part in config.split(",")) if ":" in config else {"cpu": config, "cuda": config}
+
+
+def default_device(group: Any) -> torch.device:
+    """PyTorch's current GPU where the group has NCCL, otherwise the host."""
+    if backends_of(group).get("cuda") == "nccl" and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def _wire_device(group: Any, device: torch.device) -> torch.device:
+    """Where tensors are that the group's backends take."""
+    backends = backends_of(group)
+    if device.type == "cuda" and backends.get("cuda") != "gloo" and "cuda" in backends:
+        return device
+    if "cpu" in backends and backends["cpu"] != "nccl":
+        return torch.device("cpu")
+    raise ValueError(
+        f"the table is on {device}, and the process group moves tensors of {' and '.join(backends)} alone, by "
+        f"{' and '.join(sorted(set(backends.values())))}: make the table on a GPU, or the group with backend='gloo'"
+    )

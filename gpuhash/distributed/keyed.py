@@ -1,0 +1,459 @@
+"""What distributed tables and sets share: shards, room, keys, sizes, copies and files."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpuhash import serialization
+from gpuhash._core import TableFullError
+from gpuhash.arguments import count_of, seed_of
+from gpuhash.arrays import Shape
+from gpuhash.dtypes import storage_dtype
+from gpuhash.factorization import unique
+from gpuhash.hash_set import HashSet
+from gpuhash.keyed_table import _LEAST_LOAD_FACTOR as LEAST_LOAD_FACTOR
+
+from . import files
+from .batch import Batch, Kind, take_keys
+from .call import BOOL, Call, Prepared, attempt
+from .duplicates import are_many, choose, find_distinct
+from .group import Group, default_device
+from .words import from_words, row_bytes, take_rows, to_words
+
+_CHUNK = 1 << 24  # keys of a file that are on their way at once
+_numbers = itertools.count(1)  # of the tables that this process has made
+
+
+class Keyed:
+    """A shard per rank, and what is done with keys; HashTable and HashSet derive from it."""
+
+    _local: type[Any]  # of the shards
+
+    __iter__ = None  # each rank would go its own way: iterate over the shard, or over keys()
+
+    def _make(self, group: Any, device: Any, options: Callable[[], dict[str, Any]]) -> None:
+        """Makes this rank's shard, together with all other ranks."""
+        where = default_device(group) if device is None else torch.device(str(device))
+        if where.type == "cuda" and where.index is None:
+            where = torch.device("cuda", torch.cuda.current_device())
+        steps = Group(group, where)
+        with steps.call(f"{type(self).__name__}()"):
+            given, problem = attempt(lambda: self._share(options(), steps.size))
+            # All ranks take the number and the seed of the first: the seed may be a random one.
+            told = steps.tell_all((next(_numbers), None if given is None else given["seed"]), problem)
+            steps.table, seed = told[0]
+            shard, problem = attempt(lambda: self._local(**{**given, "seed": seed}, device=str(where)))
+            kinds = steps.tell_all(None if problem else _describe(shard), problem)
+            if any(kind != kinds[0] for kind in kinds):
+                each = "; ".join(f"rank {rank}: {kind}" for rank, kind in enumerate(kinds))
+                raise steps.on_all(ValueError(f"the ranks make different tables: {each}"))
+        self._adopt(shard, steps, seed or 0)
+
+    @staticmethod
+    def _share(options: dict[str, Any], ranks: int) -> dict[str, Any]:
+        """The options of the whole table as those of one shard."""
+        slots = {
+            name: math.ceil(count_of(options[name], name) / ranks)
+            for name in ("capacity", "max_capacity")
+            if options[name] is not None
+        }
+        return {**options, **slots, "seed": seed_of(options["seed"])}
+
+    def _adopt(self, shard: Any, steps: Group, seed: int) -> None:
+        """All attributes are set here."""
+        self._steps = steps
+        self._seed = seed  # of the owners' hash, and of the shards' at first
+        self._shard = shard
+        self._key = Kind(shard.key_dtype, shard.key_shape)
+        self._size_bound = len(shard)  # keys that the shard may have
+
+    # The parts of a call ---------------------------------------------------------------------------------------------
+
+    def _call(self, prepare: Callable[[], Prepared], *kinds: Kind) -> Call:
+        return Call(self._steps, self._seed, prepare, (self._key, *kinds))
+
+    def _take(self, keys: Any) -> Batch:
+        return take_keys(keys, self._key, self._steps.device)
+
+    def _are_many(self, batch: Batch) -> bool:
+        """Are duplicates to be taken together before the exchange?"""
+        return are_many(batch.keys, self._steps.size)
+
+    def _lookup(self, keys: Any) -> Prepared:
+        """The keys of a call that changes nothing, and whose answers are the same for all duplicates."""
+        batch = self._take(keys)
+        return batch, find_distinct(batch.keys) if self._are_many(batch) else None, None
+
+    def _agree(self, work: Callable[[], Any]) -> None:
+        """Does what may fail on one rank, and goes on where it has failed on none."""
+        self._steps.agree(attempt(work)[1])
+
+    def _make_room(self, keys: Tensor) -> None:
+        """Makes room in the shard for the keys received, of which it knows only those that it has to.
+
+        Raises
+        ------
+        TableFullError, MemoryError
+            Where there is none; all items are there as before.
+        """
+        shard, count = self._shard, len(keys)
+        self._size_bound += count
+        limit = int(shard.capacity * shard.max_load_factor)
+        if self._size_bound <= limit:
+            return
+        size = len(shard)
+        if size + count > limit:
+            absent = torch.nonzero(~shard.contains(keys)).view(-1)
+            count = len(unique(take_rows(keys, absent), axis=0 if self._key.shape else None))
+            if size + count > limit:
+                try:
+                    shard.reserve(max(size + count, 2 * limit))  # twice, so that growing costs a constant per key
+                except (TableFullError, MemoryError):
+                    shard.reserve(size + count)
+        self._size_bound = size + count
+
+    def _erase(self, operation: str, keys: Any) -> Any:
+        def prepare() -> Prepared:
+            batch = self._take(keys)
+            return batch, choose(batch.keys, last=False) if self._are_many(batch) else None, None
+
+        with self._steps.call(operation):
+            call = self._call(prepare)
+            self._steps.agree(None)
+            (erased,) = call.serve(lambda: [self._shard.erase(call.keys)], [BOOL])
+        return call.batch.answer(call.for_one(erased), BOOL)
+
+    # Keys ------------------------------------------------------------------------------------------------------------
+
+    def contains(self, keys: Any) -> Any:
+        """Which of this rank's keys are in the table. Collective; waits.
+
+        Parameters
+        ----------
+        keys
+            Keys of shape ``[*batch, *key_shape]``, as for all operations.
+
+        Returns
+        -------
+        bool tensor of shape ``batch``, on the device of the keys.
+
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            On all ranks, where one rank's keys are of another dtype, or of a shape or device that does not fit.
+        """
+        with self._steps.call("contains"):
+            call = self._call(lambda: self._lookup(keys))
+            (found,) = call.serve(lambda: [self._shard.contains(call.keys)], [BOOL])
+        return call.batch.answer(call.for_all(found), BOOL)
+
+    def __contains__(self, key: object) -> bool:
+        """Is this rank's one key in the table? Collective; waits."""
+        return bool(self.contains(key))
+
+    def erase(self, keys: Any) -> Any:
+        """Erases all ranks' keys; absent ones are passed over. Collective; waits.
+
+        Returns
+        -------
+        bool tensor of shape ``batch``: true for exactly one of an erased key's duplicates over all ranks.
+        """
+        return self._erase("erase", keys)
+
+    def keys(self, like: Any = "torch") -> Any:
+        """The keys of this rank's shard alone, ``[len(shard), *key_shape]``; ``like`` as for ``gpuhash.HashTable``.
+
+        Not collective; ``gather`` gives those of all ranks. Waits.
+        """
+        return self._shard.keys(like)
+
+    def _gather(self, rank: int | None, kinds: Sequence[Kind]) -> list[Tensor] | None:
+        """All keys, and values if there are any, of all ranks: on one rank, or on all."""
+        steps = self._steps
+
+        def own() -> list[Tensor]:
+            if rank is not None and not 0 <= rank < steps.size:
+                raise ValueError(f"rank={rank} was given, expected a rank from 0 to {steps.size - 1}, or None for all")
+            if len(kinds) == 1:
+                return [self._shard.keys("torch")]
+            return list(self._shard.items("torch"))
+
+        with steps.call(f"gather(rank={rank})"):
+            arrays, problem = attempt(own)
+            sizes = torch.zeros(steps.size, dtype=torch.int64)
+            if problem is None:
+                sizes[slice(None) if rank is None else rank] = len(arrays[0])
+            send, receive = steps.open(sizes, problem)
+            rows = [
+                to_words(array, len(array), row_bytes(kind.dtype, kind.shape))
+                for array, kind in zip(arrays, kinds, strict=True)
+            ]
+            copies = [torch.cat([row] * steps.size) for row in rows] if rank is None else rows
+            arrived = steps.finish(*steps.exchange(copies, send, receive))
+        if rank is not None and rank != steps.rank:
+            return None
+        return [from_words(row, kind.dtype, kind.shape) for row, kind in zip(arrived, kinds, strict=True)]
+
+    def clear(self) -> None:
+        """Erases all keys of all ranks; the capacity stays. Collective; waits."""
+        with self._steps.call("clear"):
+            self._steps.open(None, None)
+            self._agree(lambda: self._shard.clear())
+            self._size_bound = 0
+
+    # Sizes and places ------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """The number of keys of all ranks together. Collective; waits."""
+        return sum(self._tell_counts("len", lambda: len(self._shard)))
+
+    def _tell_counts(self, operation: str, count: Callable[[], int]) -> list[int]:
+        """A number of each rank, for all of them."""
+        with self._steps.call(operation):
+            number, problem = attempt(count)
+            sizes = torch.full((self._steps.size,), number or 0, dtype=torch.int64, device=self._steps.wire)
+            return self._steps.open(sizes, problem)[1]
+
+    def reserve(self, size: int) -> None:
+        """Makes room for ``size`` keys in all. Collective: all ranks give the same number. Waits.
+
+        A shard gets room for its part and six standard deviations more, as the keys are spread by chance.
+
+        Raises
+        ------
+        TableFullError, MemoryError
+            On all ranks, where one shard has no room.
+        """
+        sizes = self._tell_counts("reserve", lambda: count_of(size, "size"))
+        with self._steps.call("reserve"):
+            if len(set(sizes)) > 1:
+                raise self._steps.on_all(ValueError(f"the ranks reserve different sizes: {sizes}; give one"))
+            self._agree(lambda: self._shard.reserve(self._part_of(size)))
+
+    def _part_of(self, size: int) -> int:
+        """The keys that a shard hardly ever has more of, where all have ``size``."""
+        mean = size / self._steps.size
+        return min(size, math.ceil(mean + 6 * math.sqrt(mean)))
+
+    @property
+    def shard(self) -> Any:
+        """The part of this rank, a ``gpuhash.HashTable`` or ``HashSet``: to be read, saved, measured, and not changed.
+
+        Which keys it has is decided by their hash and the number of ranks.
+        """
+        return self._shard
+
+    @property
+    def group(self) -> Any:
+        """The process group; None for the default one."""
+        return self._steps.process_group
+
+    @property
+    def rank(self) -> int:
+        """The number of this process in the group."""
+        return self._steps.rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks, each of which has a shard."""
+        return self._steps.size
+
+    @property
+    def device(self) -> str:
+        """Where this rank's shard is."""
+        name: str = self._shard.device
+        return name
+
+    @property
+    def key_dtype(self) -> str:
+        """The name of the keys' dtype."""
+        return self._key.dtype
+
+    @property
+    def key_shape(self) -> Shape:
+        """The shape of one key: ``()``, or ``(k,)`` for vectors."""
+        return self._key.shape
+
+    @property
+    def max_load_factor(self) -> float:
+        """Keys per slot that no shard passes: it grows before."""
+        factor: float = self._shard.max_load_factor
+        return factor
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether of a key's duplicates the last stays (with ``insert`` the first), by ranks, then by positions."""
+        return bool(self._shard.deterministic)
+
+    def to(self, device: Any, *, memory: Any = None) -> Self:
+        """A table of the same items whose shards are on another device; this rank's on ``device``. Collective; waits.
+
+        ``memory`` as for the constructor. Itself where all shards are there already.
+        """
+        where = torch.device(str(device))
+        if where.type == "cuda" and where.index is None:
+            where = torch.device("cuda", torch.cuda.current_device())
+        return self._derive("to", where, lambda: self._shard.to(str(where), memory=memory))
+
+    def copy(self) -> Self:
+        """An independent table of the same items. Collective; waits."""
+        return self._derive("copy", self._steps.device, lambda: self._shard.copy())
+
+    def _derive(self, operation: str, device: torch.device, make: Callable[[], Any]) -> Self:
+        with self._steps.call(operation):
+            self._steps.open(None, None)
+            made, problem = attempt(lambda: (make(), Group(self._steps.process_group, device)))
+            told = self._steps.tell_all((next(_numbers), made is not None and made[0] is self._shard), problem)
+            if all(same for _, same in told):
+                return self
+        shard, steps = made
+        steps.table = told[0][0]
+        derived = object.__new__(type(self))
+        derived._adopt(shard if shard is not self._shard else shard.copy(), steps, self._seed)
+        return derived
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"a distributed {type(self).__name__} cannot be pickled, as no process has all of it: save it with save(), "
+            "or pickle its shard"
+        )
+
+    def __repr__(self) -> str:
+        return f"<gpuhash.distributed.{type(self).__name__}, rank {self.rank} of {self.world_size}: {self._shard!r}>"
+
+    # Files -----------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the table into a folder: a safetensors file for each rank, and ``index.json``. Collective; waits.
+
+        All ranks give the same folder, on a file system that they share; it is made if need be. The files are such as
+        ``gpuhash.HashTable.save`` writes, with the tensors "keys" and "values", and appear whole or not at all. The
+        index, which names them, comes last: until then a table that was saved there before can be loaded, and its files
+        go afterwards.
+
+        Raises
+        ------
+        OSError
+            On all ranks, where one cannot write.
+        """
+        with self._steps.call("save"):
+            self._steps.open(None, None)
+            token = self._steps.tell_all(secrets.token_hex(4))[0]
+            saved = files.Saved(path, self._steps.rank, self._steps.size, token)
+            count, problem = attempt(lambda: saved.write_shard(self._shard._contents()))
+            try:
+                counts = self._steps.tell_all(count, problem)
+                self._agree(lambda: saved.write_index(self._whole(), counts))
+            except BaseException:
+                saved.withdraw()
+                raise
+            self._agree(saved.remove_previous)
+
+    def _whole(self) -> serialization.Contents:
+        """What the index says: the options of the whole table, without items."""
+        shard = self._shard
+        most = shard.max_capacity
+        return serialization.Contents(
+            key_dtype=shard.key_dtype,
+            key_shape=shard.key_shape,
+            value_dtype=shard._value_dtype,
+            value_shape=shard._value_shape,
+            max_load_factor=shard.max_load_factor,
+            max_capacity=None if most is None else most * self._steps.size,
+            deterministic=shard.deterministic,
+            seed=self._seed or None,
+            default=None,
+            keys=np.empty((0, *shard.key_shape), storage_dtype(shard.key_dtype)),
+            values=None,
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, device: Any = None, memory: Any = None, group: Any = None) -> Self:
+        """The table that ``save`` wrote, by any number of ranks. Collective; waits.
+
+        Parameters
+        ----------
+        path
+            The folder, the same on all ranks.
+        device, memory, group
+            As for the constructor.
+
+        Raises
+        ------
+        ValueError, OSError
+            On all ranks, where a file is damaged or missing, or is none of this class.
+        TableFullError, MemoryError
+            On all ranks, where a shard has no room.
+        """
+        indexes: list[files.Index] = []
+
+        def options() -> dict[str, Any]:
+            index = files.read_index(path)
+            if (index.contents.value_dtype is None) != (cls._local is HashSet):
+                raise ValueError(f"{os.fspath(path)!r} holds a {index.kind}, and not what {cls.__name__} is for")
+            indexes.append(index)
+            return {**cls._options_of(index.contents), "memory": memory}
+
+        made = cls.__new__(cls)
+        made._make(group, device, options)
+        made._fill(indexes[0])
+        return made
+
+    @staticmethod
+    def _options_of(contents: serialization.Contents) -> dict[str, Any]:
+        """The constructor's options for what a file says."""
+        return {
+            "key_dtype": contents.key_dtype,
+            "key_shape": contents.key_shape,
+            "capacity": 0,
+            "max_load_factor": contents.max_load_factor,
+            "growth": True,
+            "max_capacity": contents.max_capacity,
+            "deterministic": contents.deterministic,
+            "seed": contents.seed,
+        }
+
+    def _fill(self, index: files.Index) -> None:
+        """Puts a file's items into this new table."""
+        shard, rank, ranks = self._shard, self._steps.rank, self._steps.size
+        factor = shard.max_load_factor
+        room = self._part_of(index.size)
+        with self._steps.call("load"):
+            self._steps.open(None, None)
+            shard.max_load_factor = max(factor, LEAST_LOAD_FACTOR)
+            self._agree(lambda: shard.reserve(room if shard.max_capacity is None else min(room, shard.max_capacity)))
+        parts = files.chunks(index, rank, ranks, _CHUNK)
+        for _ in range(max(files.chunk_count(index, each, ranks, _CHUNK) for each in range(ranks))):
+            self._assign_chunk(lambda: next(parts))
+        shard.max_load_factor = factor
+        if len(self) != index.size:
+            raise ValueError(
+                f"the files have {index.size} keys, of which only some are distinct: they are damaged, or not of one "
+                "table"
+            )
+
+    def _assign_chunk(self, chunk: Callable[[], tuple[Any, Any]]) -> None:
+        raise NotImplementedError
+
+
+def _describe(shard: Any) -> tuple[Any, ...]:
+    """What has to be the same on all ranks."""
+    return (
+        type(shard).__name__,
+        shard.key_dtype,
+        shard.key_shape,
+        shard._value_dtype,
+        shard._value_shape,
+        shard.max_capacity,
+        shard.deterministic,
+        shard._default.tobytes() if shard._value_dtype is not None and shard._default is not None else None,
+    )

@@ -1,0 +1,700 @@
+"""What the ranks of a process group do and assert in the tests of gpuhash.distributed.
+
+Each function is called on all ranks with (rank, count, device, ...). All ranks make the batches of all by the same
+seeds, so that each of them knows what one table would say to all batches in a row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+import torch.distributed as dist
+
+import gpuhash
+from gpuhash import TableFullError, distributed
+from gpuhash.distributed import duplicates
+from gpuhash.distributed.group import Group
+from support.frameworks import Framework, to_numpy
+from support.ranks import join_group
+from support.samples import (
+    UFUNCS,
+    as_bytes,
+    check_new_mask,
+    has_operation,
+    items_of,
+    random_keys,
+    random_values,
+    same_bytes,
+)
+
+OPERATIONS = ("insert", "insert_or_assign", "setitem", "apply", "erase", "pop", "setdefault", "delitem", "update")
+HOT = 3 * duplicates._SAMPLE  # keys of a batch in which duplicates are looked for
+
+
+def place(device: str, rank: int) -> Framework:
+    where = f"cuda:{rank}" if device == "cuda" else device
+    return Framework("torch", where, where)
+
+
+def gathered(item: Any) -> list[Any]:
+    """An object of each rank, for all."""
+    items: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(items, item)
+    return items
+
+
+def batches(pool: np.ndarray, sizes: list[int], seed: int, *, hot: bool) -> list[np.ndarray]:
+    """Keys of each rank: few of the pool come often where they are hot, else any of it."""
+    rng = np.random.default_rng([seed, len(pool)])
+    drawn = [rng.zipf(1.3, size) - 1 if hot else rng.integers(0, len(pool), size) for size in sizes]
+    return [pool[positions % len(pool)] for positions in drawn]
+
+
+def whole(table: Any) -> dict[bytes, bytes]:
+    """The items of all shards; no key is in two."""
+    merged: dict[bytes, bytes] = {}
+    shards = gathered(items_of(table.shard))
+    for shard in shards:
+        merged.update(shard)
+    assert len(merged) == sum(map(len, shards))
+    return merged
+
+
+def concatenated(parts: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(parts)
+
+
+def answers_agree(rank: int, got: Any, expected: np.ndarray, parts: list[np.ndarray]) -> None:
+    """What this rank got is its part of the answers to all."""
+    start = sum(map(len, parts[:rank]))
+    same_bytes(got, expected[start : start + len(parts[rank])])
+
+
+def check_mask(mask: Any, parts: list[np.ndarray], known: Any, rank: int) -> None:
+    """Over all ranks, true for exactly one of a new key's duplicates."""
+    assert len(mask) == len(parts[rank])
+    masks = gathered(to_numpy(mask))
+    check_new_mask(np.concatenate(masks), concatenated(parts), known, in_order=False)
+
+
+def operations_against_one_table(
+    rank: int, count: int, device: str, key_type: Any, value_dtype: str, value_shape: tuple[int, ...]
+) -> None:
+    """Every operation, with batches of all kinds, says what one table says to all batches in a row."""
+    key_dtype, key_shape = key_type
+    here = place(device, rank)
+    pool = random_keys(key_dtype, key_shape, 3000, seed=5)
+    kind = {"key_shape": key_shape, "value_shape": value_shape, "deterministic": True}
+    table = distributed.HashTable(key_dtype, value_dtype, device=here.device, **kind)
+    one = gpuhash.HashTable(key_dtype, value_dtype, **kind)
+    ops = [op for op in UFUNCS if has_operation(op, value_dtype) and op != "multiply"]
+    if value_dtype in ("float16", "bfloat16"):
+        ops.remove("add")  # which rounds in another order
+    empties = [[0] * count, [0, *[40] * (count - 1)], [*[1] * (count - 1), 900]]
+    hot_sizes = [HOT, *[0] * (count - 2), HOT + 1]
+    for turn, sizes in enumerate([*empties, hot_sizes, [300] * count]):
+        hot = sizes == hot_sizes
+        for step, operation in enumerate(OPERATIONS):
+            seed = 100 * turn + step
+            parts = batches(pool, sizes, seed, hot=hot)
+            keys = concatenated(parts)
+            values = random_values(value_dtype, (len(keys), *value_shape), seed)
+            start = sum(sizes[:rank])
+            mine, theirs = here.array(parts[rank]), here.array(values[start : start + sizes[rank]])
+            known = set(as_bytes(to_numpy(one.keys())).tolist())
+            if operation in ("insert", "insert_or_assign"):
+                mask = getattr(table, operation)(mine, theirs)
+                check_mask(mask, parts, known, rank)
+                getattr(one, operation)(keys, values)
+            elif operation == "setitem":
+                table[mine] = theirs
+                one[keys] = values
+            elif operation == "update":
+                table.update(mine, theirs)
+                one.update(keys, values)
+            elif operation == "apply":
+                op = ops[turn % len(ops)]
+                check_mask(table.insert_or_apply(mine, theirs, op), parts, known, rank)
+                one.insert_or_apply(keys, values, op)
+            elif operation == "erase":
+                gone = np.concatenate(gathered(to_numpy(table.erase(mine[::3])))) if sizes[rank] else None
+                if gone is None:
+                    gone = np.concatenate(gathered(to_numpy(table.erase(mine))))
+                erased = concatenated([part[::3] for part in parts])
+                marked = as_bytes(erased[gone]).tolist()
+                assert len(marked) == len(set(marked))
+                assert set(marked) == set(as_bytes(erased).tolist()) & known
+                one.erase(erased)
+            elif operation == "pop":
+                few = [part[:7] for part in parts]
+                fallback = np.asarray(random_values(value_dtype, value_shape, 3))
+                popped = table.pop(here.array(few[rank]), here.array(fallback))
+                answers_agree(rank, popped, one.pop(concatenated(few), fallback), few)
+            elif operation == "setdefault":
+                answers_agree(rank, table.setdefault(mine, theirs), one.setdefault(keys, values), parts)
+            elif operation == "delitem":
+                present = [part[one.contains(part)][:5] for part in parts]
+                del table[here.array(present[rank])]
+                del one[concatenated(present)]
+            assert len(table) == len(one)
+        parts = batches(pool, sizes, turn, hot=hot)
+        keys = concatenated(parts)
+        mine = here.array(parts[rank])
+        (found_values, found), (expected, expected_found) = table.find(mine), one.find(keys)
+        assert here.owns(found_values)
+        answers_agree(rank, found_values, expected, parts)
+        answers_agree(rank, found, expected_found, parts)
+        answers_agree(rank, table.contains(mine), expected_found, parts)
+        default = np.asarray(random_values(value_dtype, value_shape, 9))
+        answers_agree(rank, table.get(mine, here.array(default)), one.get(keys, default), parts)
+        each = random_values(value_dtype, (len(keys), *value_shape), 10)
+        start = sum(sizes[:rank])
+        got = table.find(mine, here.array(each[start : start + sizes[rank]]))[0]
+        answers_agree(rank, got, one.find(keys, each)[0], parts)
+        present = [part[one.contains(part)] for part in parts]
+        answers_agree(rank, table[here.array(present[rank])], one[concatenated(present)], present)
+        assert whole(table) == items_of(one)
+    if one._core.has_rows:
+        keys = concatenated(parts)
+        ranks, rows = table.rows(mine)
+        storages = gathered(to_numpy(table.shard.row_storage))
+        for key, owner, row in zip(parts[rank], to_numpy(ranks), to_numpy(rows), strict=True):
+            single = one.find(key[None])
+            assert (row >= 0) == single[1][0]
+            if row >= 0:
+                same_bytes(storages[owner][row], single[0][0])
+    clone = table.copy()
+    table.clear()
+    assert len(table) == 0
+    assert whole(clone) == items_of(one)
+
+
+def sums_of_floats(rank: int, count: int, device: str) -> None:
+    """All values of hot keys count, up to rounding; each rank's batch is combined before it is sent."""
+    here = place(device, rank)
+    pool = random_keys("int64", (), 5000)
+    table = distributed.HashTable("int64", "float32", device=here.device)
+    parts = batches(pool, [HOT] * count, 7, hot=True)
+    values = np.random.default_rng(8).random((count, HOT), np.float32)
+    for _ in range(2):
+        table.insert_or_apply(here.array(parts[rank]), here.array(values[rank]), "add")
+    distinct, inverse = np.unique(concatenated(parts), return_inverse=True)
+    expected = np.bincount(inverse, values.reshape(-1).astype(np.float64)) * 2
+    assert len(table) == len(distinct)
+    np.testing.assert_allclose(to_numpy(table[here.array(distinct)]), expected, rtol=1e-4)
+
+
+def one_whole_value_stays(rank: int, count: int, device: str) -> None:
+    """Of duplicates on several ranks, without an order: never a mix of two."""
+    here = place(device, rank)
+    table = distributed.HashTable("int32", "float32", value_shape=(4,), device=here.device)
+    keys = np.random.default_rng(rank).integers(0, 500, HOT).astype(np.int32)
+    values = np.repeat((np.arange(HOT) * count + rank).astype(np.float32)[:, None], 4, 1)
+    table[here.array(keys)] = here.array(values)
+    merged = table.gather()
+    found, rows = map(to_numpy, merged)
+    assert (rows == rows[:, :1]).all()
+    everyone = gathered(keys)
+    for key, row in zip(found.tolist(), rows[:, 0].astype(int).tolist(), strict=True):
+        assert everyone[row % count][row // count] == key
+
+
+def all_dtypes(rank: int, count: int, device: str, key_types: Any, value_types: Any) -> None:
+    """Keys and values of every kind go there and back as they are."""
+    here = place(device, rank)
+    for key_dtype, key_shape in key_types:
+        for value_dtype, value_shape in value_types:
+            table = distributed.HashTable(
+                key_dtype, value_dtype, key_shape=key_shape, value_shape=value_shape, device=here.device
+            )
+            pool = random_keys(key_dtype, key_shape, 200, seed=1)
+            values = random_values(value_dtype, (len(pool), *value_shape))
+            table[here.array(pool[rank::count])] = here.array(values[rank::count])
+            mine = np.random.default_rng(rank).permutation(len(pool))
+            same_bytes(table[here.array(pool[mine])], values[mine])
+            found = table.find(pool[mine[:9]])  # a NumPy array, or a list
+            assert isinstance(found[0], np.ndarray)
+            same_bytes(found[0], values[mine[:9]])
+            default = np.asarray(random_values(value_dtype, value_shape, 4))
+            table.erase(here.array(pool))
+            filled = table.get(here.array(pool[mine]), here.array(default))
+            same_bytes(filled, np.broadcast_to(default, values.shape).copy())
+
+
+def python_objects(rank: int, count: int, device: str) -> None:
+    """Numbers, lists and mappings are converted as for one table, and answered as there."""
+    here = place(device, rank)
+    table = distributed.HashTable("int64", "int64", device=here.device, default=-1)
+    table.update({rank: 10 * rank, 100 + rank: 7})
+    assert len(table) == 2 * count
+    assert table[rank] == 10 * rank
+    assert table[[0, 100, 5000]].tolist() == [0, 7, -1]
+    assert table.find(5000) == (-1, False)
+    assert (rank in table) is True
+    assert (-rank - 1 in table) is False
+    assert table.pop(rank) == 10 * rank
+    assert table.get(rank, 3) == 3
+    table.update([(rank, 1), (rank, 2)])
+    assert table.get([[rank]]).tolist() == [[2]]
+    bare = distributed.HashTable("int64", "int64", device=here.device)
+    assert bare.get(1) is None
+    assert bare.pop(1, None) is None
+    bare.update(table.shard)
+    assert whole(bare) == whole(table)
+    bare.update(gpuhash.HashTable.from_items([1000 + rank], [rank]))
+    assert bare[1000 + (rank + 1) % count] == (rank + 1) % count
+    vectors = distributed.HashTable("int32", "float32", key_shape=(2,), device=here.device)
+    vectors.update({(rank, 1): 0.5})
+    assert vectors[((rank + 1) % count, 1)] == 0.5
+    on_host = table.find(torch.tensor([[100, 5000]]))  # asked there and answered there, wherever the shards are
+    assert [answer.device.type for answer in on_host] == ["cpu", "cpu"]
+    assert [answer.tolist() for answer in on_host] == [[[7, -1]], [[True, False]]]
+    random = distributed.HashTable("int64", "int64", device=here.device, seed="random")
+    random.update({1: 2} if rank == 0 else {})
+    assert random[1] == 2
+    assert len(set(gathered(random._seed))) == 1
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(table)
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(table)
+    assert repr(table).startswith(f"<gpuhash.distributed.HashTable, rank {rank} of {count}: <HashTable int64")
+
+
+def in_compiled_functions(rank: int, count: int, device: str) -> None:
+    """torch.compile breaks its graphs there, and the calls run as without it; one rank shows it for all."""
+    here = place(device, rank)
+    table = distributed.HashTable("int64", "int64", device=here.device)
+
+    def tally(keys: Any) -> Any:
+        table.insert_or_apply(keys, 1, "add")
+        return table[keys] * 2
+
+    compiled = torch.compile(tally, backend="eager") if rank == 0 else tally
+    assert compiled(here.array(np.arange(4))).tolist() == [2 * count] * 4
+    assert compiled(here.array(np.arange(3))).tolist() == [4 * count] * 3
+
+
+def sets(rank: int, count: int, device: str) -> None:
+    here = place(device, rank)
+    members = distributed.HashSet("uint64", device=here.device)
+    pool = random_keys("uint64", (), 4000)
+    known: set[bytes] = set()
+    for turn, sizes in enumerate([[50] * count, [HOT, *[0] * (count - 1)], [0] * count]):
+        parts = batches(pool, sizes, turn, hot=True)
+        check_mask(members.add(here.array(parts[rank])), parts, known, rank)
+        known |= set(as_bytes(concatenated(parts)).tolist())
+        assert len(members) == len(known)
+        assert set(as_bytes(to_numpy(members.gather())).tolist()) == known
+    mine = here.array(pool[rank::count])
+    expected = [key in known for key in as_bytes(pool[rank::count]).tolist()]
+    assert to_numpy(members.contains(mine)).tolist() == expected
+    members.discard(mine)
+    assert len(members) == 0
+
+
+def bad_input(rank: int, count: int, device: str) -> None:
+    """Whatever one rank gets wrong, all raise, with its number, and the table is as it was and goes on."""
+    here = place(device, rank)
+    table = distributed.HashTable("int64", "float32", value_shape=(2,), device=here.device)
+    good = here.array(np.arange(20 * rank, 20 * rank + 20))
+    values = here.array(np.ones((20, 2), np.float32))
+    table[good] = values
+    before = items_of(table.shard)
+    last = count - 1
+    other = here.array(np.arange(20, dtype=np.int32))
+    flat = here.array(np.ones(20, np.float32))
+
+    def refused(kind: type[Exception], text: str, call: Any, ranks: tuple[int, ...] = (last,)) -> None:
+        who = ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+        with pytest.raises(kind, match=f"{who}: {text}") as caught:
+            call()
+        assert gathered(str(caught.value)) == [str(caught.value)] * count
+        assert items_of(table.shard) == before
+
+    def mine(wrong: Any, right: Any, ranks: tuple[int, ...] = (last,)) -> Any:
+        return wrong if rank in ranks else right
+
+    refused(TypeError, "the keys are int32", lambda: table.find(mine(other, good)))
+    refused(TypeError, "the keys are int32", lambda: table.contains(mine(other, good)))
+    refused(TypeError, "the keys are int32", lambda: table.erase(mine(other, good)))
+    refused(TypeError, "the keys are int32", lambda: table.__setitem__(mine(other, good), values))
+    refused(TypeError, "the keys are int32", lambda: table.insert(mine(other, good, (0, last)), values), (0, last))
+    refused(TypeError, "the values are float64", lambda: table.insert(good, mine(values.double(), values)))
+    refused(ValueError, "the values have shape", lambda: table.insert(good, mine(flat, values)))
+    refused(ValueError, "the values have shape", lambda: table.insert_or_apply(good, mine(flat, values), "add"))
+    grads = torch.ones(20, 2, device=here.device, requires_grad=True)
+    refused(TypeError, ".*grad", lambda: table.insert(good, mine(grads, values)))
+    refused(TypeError, "str", lambda: table.find(mine("text", good)))
+    refused(TypeError, "the keys are a set|set objects", lambda: table.find(mine({1}, good)))
+    refused(OverflowError, ".*out of range", lambda: table.find(mine([1 << 70], good)))
+    refused(ValueError, "get.keys. of a batch", lambda: table.get(good, mine(None, 0.0)))
+    refused(ValueError, "op='nothing'", lambda: table.insert_or_apply(good, values, "nothing"), tuple(range(count)))
+    refused(TypeError, "bit_and combines", lambda: table.insert_or_apply(good, values, "bit_and"), tuple(range(count)))
+    refused(TypeError, "update got a single", lambda: table.update(mine(good, (good, values))))
+    absent = here.array(np.array([5000, 1, 6000]))
+    text = "2 of 3 keys are absent: 5000, 6000"
+    for call in (table.__getitem__, table.__delitem__, table.pop):
+        refused(KeyError, text, lambda call=call: call(mine(absent, good)))
+    with pytest.raises(ValueError, match="the ranks reserve different sizes"):
+        table.reserve(100 + rank)
+    with pytest.raises(RuntimeError, match=r"different operations.*rank 0: table \d+, find; rank 1: .*, contains"):
+        (table.find if rank == 0 else table.contains)(good)
+    with pytest.raises(ValueError, match="the ranks make different tables: rank 0: "):
+        distributed.HashTable("int64", "float32" if rank else "int32", device=here.device)
+    with pytest.raises(ValueError, match="rank 0: growth=False"):
+        distributed.HashTable("int64", "int64", device=here.device, growth=rank > 0)
+    with pytest.raises(TypeError, match="rank 0: dtype 'text'"):
+        distributed.HashTable("int64" if rank else "text", "int64", device=here.device)
+    assert len(table) == 20 * count
+    assert items_of(table.shard) == before
+
+
+def full_shards(rank: int, count: int, device: str) -> None:
+    """A shard without room refuses the batch on all ranks, and none of it is put in anywhere."""
+    here = place(device, rank)
+    table = distributed.HashTable("int64", "int64", device=here.device, capacity=100 * count, growth=False)
+    keys = np.arange(5000)
+    owners = to_numpy(owner_of(table, here, keys))
+    crowd, others = keys[owners == count - 1], keys[owners != count - 1]
+    if rank == 0:
+        table[here.array(crowd[:90])] = 1
+    else:
+        table[here.array(others[:0])] = 1
+    table[here.array(crowd[:90])] = 2  # all present
+    before = items_of(table.shard)
+    batch = np.concatenate([others[:30], crowd[90:111]]) if rank == 0 else others[30:50]
+    for call in (
+        lambda: table.__setitem__(here.array(batch), 5),
+        lambda: table.insert(here.array(batch), 5),
+        lambda: table.insert_or_apply(here.array(batch), 5, "add"),
+        lambda: table.setdefault(here.array(batch), 5),
+    ):
+        with pytest.raises(TableFullError, match=f"rank {count - 1}: room for 111 keys"):
+            call()
+        assert items_of(table.shard) == before
+    table[here.array(crowd[90:100] if rank == 0 else crowd[:0])] = 3  # to the last slot
+    assert len(table) == 100
+    with pytest.raises(TableFullError):
+        table.reserve(1000 * count)
+    members = distributed.HashSet("int64", device=here.device, capacity=10 * count, max_capacity=10 * count)
+    with pytest.raises(TableFullError):
+        members.add(here.array(keys))
+    assert len(members) == 0
+
+
+class Failing:
+    """A shard of which one method raises."""
+
+    def __init__(self, shard: Any, method: str, error: Exception) -> None:
+        self._real = shard
+        self._method = method
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._method:
+            raise self._error
+        return getattr(self._real, name)
+
+    def __len__(self) -> int:
+        return len(self._real)
+
+    def __setitem__(self, keys: Any, values: Any) -> None:
+        raise self._error
+
+
+def shards_that_fail(rank: int, count: int, device: str) -> None:
+    """Whatever a shard raises at its work, all ranks raise, and go on in step."""
+    here = place(device, rank)
+    table = distributed.HashTable("int64", "int64", device=here.device)
+    keys = here.array(np.arange(1000))
+    table[keys] = keys
+    shard, before = table.shard, items_of(table.shard)
+
+    def refused(kind: type[Exception], method: str, error: Exception, call: Any) -> None:
+        if rank == count - 1:
+            table._shard = Failing(shard, method, error)
+        with pytest.raises(kind, match=f"rank {count - 1}: .*broken") as caught:
+            call()
+        assert (caught.value.__cause__ is error) == (rank == count - 1)
+        table._shard = shard
+
+    more = here.array(np.arange(100_000))
+    refused(MemoryError, "reserve", MemoryError("broken"), lambda: table.insert(more, more))
+    assert items_of(table.shard) == before
+    refused(MemoryError, "reserve", MemoryError("broken"), lambda: table.reserve(1 << 20))
+    refused(gpuhash.CudaError, "find", gpuhash.CudaError("broken"), lambda: table.find(keys))
+    refused(RuntimeError, "contains", ArithmeticError("broken"), lambda: table.contains(keys))
+    refused(MemoryError, "find", torch.OutOfMemoryError("broken"), lambda: table[keys])
+    refused(MemoryError, "insert_or_apply", MemoryError("broken"), lambda: table.insert_or_apply(keys, keys, "min"))
+    refused(MemoryError, "", MemoryError("broken"), lambda: table.__setitem__(keys, keys))
+    refused(RuntimeError, "clear", RuntimeError("broken"), table.clear)
+    with tempfile.TemporaryDirectory() as folder:
+        refused(OSError, "_contents", OSError("broken"), lambda: table.save(folder))
+        assert list(Path(folder).iterdir()) == []
+    refused(MemoryError, "copy", MemoryError("broken"), table.copy)
+    refused(MemoryError, "items", MemoryError("broken"), table.gather)
+    table[keys] = 7
+    assert to_numpy(table[keys]).tolist() == [7] * 1000
+
+
+def hot_keys_are_sent_once(rank: int, count: int, device: str) -> None:
+    """Whatever the keys' frequencies, no owner gets much more than the others, and none more than distinct keys."""
+    here = place(device, rank)
+    table = distributed.HashTable("int64", "int64", device=here.device)
+    rows: list[int] = []
+    exchange = Group.exchange
+
+    def counted(self: Group, tensors: Any, send: Any, receive: Any) -> Any:
+        rows.append(sum(receive))
+        return exchange(self, tensors, send, receive)
+
+    drawn = np.random.default_rng(rank)
+    hot = here.array((drawn.zipf(1.5, HOT) * 977).astype(np.int64))
+    uniform = here.array(drawn.integers(0, 1 << 40, HOT))
+    ones = torch.ones_like(hot)
+    Group.exchange = counted
+    try:
+        for call in (
+            lambda keys: table.insert_or_apply(keys, ones, "add"),
+            lambda keys: table.insert(keys, ones),
+            lambda keys: table.__setitem__(keys, ones),
+            table.find,
+            table.contains,
+            table.erase,
+        ):
+            for keys in (hot, uniform):
+                rows.clear()
+                call(keys)
+                received = gathered(rows[0])
+                distinct = sum(gathered(len(np.unique(to_numpy(keys)))))
+                assert sum(received) == distinct
+                assert max(received) < 1.5 * distinct / count
+    finally:
+        Group.exchange = exchange
+
+
+def owner_of(table: Any, here: Framework, keys: np.ndarray) -> Any:
+    """The rank that owns each key, as another table of the same ranks says."""
+    rows = distributed.HashTable("int64", "int64", value_shape=(1,), device=here.device)
+    return rows.rows(here.array(keys))[0]
+
+
+def room(rank: int, count: int, device: str) -> None:
+    """reserve() is enough for that many keys; without it a table grows by doubling; capacity is that of all shards."""
+    here = place(device, rank)
+    table = distributed.HashTable("int64", "int64", device=here.device)
+    table.reserve(50_000)
+    capacity = table.shard.capacity
+    keys = random_keys("int64", (), 50_000, seed=2)
+    for part in np.array_split(keys, 10):
+        table[here.array(part[rank::count])] = 1
+    assert table.shard.capacity == capacity
+    assert sum(gathered(capacity)) < 100_000
+    grown = distributed.HashTable("int64", "int64", device=here.device)
+    capacities = set()
+    for part in np.array_split(keys, 100):
+        grown[here.array(part[rank::count])] = 1
+        capacities.add(grown.shard.capacity)
+    assert len(capacities) < 20
+    few = distributed.HashTable("int64", "int64", device=here.device, capacity=1000 * count)
+    assert few.shard.capacity < 1100
+    capacity = few.shard.capacity
+    for turn in range(20):  # many draws of few keys, which a sample does not tell from others
+        drawn = np.random.default_rng([turn, rank]).integers(0, 500 * count, 3000)
+        few[here.array(drawn)] = turn
+    assert few.shard.capacity == capacity
+
+
+def save(rank: int, count: int, device: str, folder: str, kinds: Any) -> None:
+    here = place(device, rank)
+    for name, (key_dtype, key_shape, value_dtype, value_shape) in kinds.items():
+        keys = random_keys(key_dtype, key_shape, 3000, seed=3)
+        if value_dtype is None:
+            made: Any = distributed.HashSet(key_dtype, key_shape=key_shape, device=here.device, deterministic=True)
+            made.add(here.array(keys[rank::count]))
+        else:
+            made = distributed.HashTable(
+                key_dtype,
+                value_dtype,
+                key_shape=key_shape,
+                value_shape=value_shape,
+                device=here.device,
+                default=random_values(value_dtype, value_shape, 1),
+                max_load_factor=0.6,
+                seed=5,
+            )
+            values = random_values(value_dtype, (len(keys), *value_shape), 4)
+            made.save(Path(folder, name))  # an empty one, which the next replaces
+            made[here.array(keys[rank::count])] = here.array(values[rank::count])
+        made.save(Path(folder, name))
+        files = sorted(path.name for path in Path(folder, name).iterdir())
+        index = json.loads(Path(folder, name, "index.json").read_text())
+        assert files == ["index.json", *(entry["name"] for entry in index["files"])]
+        assert [entry["keys"] for entry in index["files"]] == gathered(len(made.shard))
+        tensors = (
+            safetensors.numpy.load_file(Path(folder, name, files[1 + rank])) if value_dtype != "bfloat16" else None
+        )
+        if tensors is not None:
+            assert tensors.keys() == ({"keys"} if value_dtype is None else {"keys", "values"})
+            assert len(tensors["keys"]) == len(made.shard)
+
+
+def load(rank: int, count: int, device: str, folder: str, kinds: Any, subset: int) -> None:
+    """Another number of ranks: the first ``subset`` of them form a group of their own."""
+    here = place(device, rank)
+    group = dist.new_group(range(subset))
+    if rank >= subset:
+        return
+    for name, (key_dtype, key_shape, value_dtype, value_shape) in kinds.items():
+        keys = random_keys(key_dtype, key_shape, 3000, seed=3)
+        if value_dtype is None:
+            members = distributed.HashSet.load(Path(folder, name), device=here.device, group=group)
+            assert len(members) == len(keys)
+            assert to_numpy(members.contains(here.array(keys))).all()
+            assert members.deterministic
+            with pytest.raises(ValueError, match="holds a set"):
+                distributed.HashTable.load(Path(folder, name), device=here.device, group=group)
+            continue
+        table = distributed.HashTable.load(Path(folder, name), device=here.device, group=group)
+        values = random_values(value_dtype, (len(keys), *value_shape), 4)
+        assert len(table) == len(keys)
+        same_bytes(table[here.array(keys)], values)
+        assert (table.max_load_factor, table.shard.seed, table.world_size) == (0.6, 5, subset)
+        absent = to_numpy(table.get(here.array(np.flip(keys)[:1] ^ keys[:1]), None))
+        known = set(as_bytes(keys).tolist())
+        if as_bytes(np.flip(keys)[:1] ^ keys[:1]).tolist()[0] not in known:
+            same_bytes(absent[0], random_values(value_dtype, value_shape, 1).reshape(value_shape))
+        table.save(Path(folder, f"{name}-{subset}"))
+    dist.destroy_process_group(group)
+
+
+def damaged_files(rank: int, count: int, device: str, folder: str) -> None:
+    here = place(device, rank)
+    table = distributed.HashTable("int64", "int64", device=here.device)
+    table[here.array(np.arange(1000 * rank, 1000 * rank + 1000))] = 1
+    path = Path(folder, "damaged")
+    table.save(path)
+    index = path / "index.json"
+    text = index.read_text()
+    described = json.loads(text)
+    dist.barrier()
+
+    def refused(kind: type[Exception], match: str, change: Any) -> None:
+        """Loading fails on all ranks after the first has changed something."""
+        if rank == 0:
+            change()
+        dist.barrier()
+        with pytest.raises(kind, match=match):
+            distributed.HashTable.load(path, device=here.device)
+        dist.barrier()
+        if rank == 0:
+            index.write_text(text)
+        dist.barrier()
+
+    def changed(**fields: Any) -> Any:
+        return lambda: index.write_text(json.dumps({**described, **fields}))
+
+    files = described["files"]
+    refused(ValueError, "ranks 0, .*JSON", lambda: index.write_text("{"))
+    refused(ValueError, "not a list of files", changed(files=[]))
+    refused(ValueError, "not the name of a shard's file", changed(files=[{"name": "../../secret", "keys": 1}]))
+    refused(ValueError, "is not a number of keys", changed(files=[{**files[0], "keys": -1}]))
+    refused(
+        ValueError, f"{files[1]['keys']} keys, and 1 by the index", changed(files=[files[0], {**files[1], "keys": 1}])
+    )
+    refused(ValueError, "only some are distinct", changed(files=[files[0], files[0]]))
+    refused(ValueError, "key_dtype|key dtype", changed(metadata={**described["metadata"], "key_dtype": "float32"}))
+    refused(ValueError, "is not of the table", changed(metadata={**described["metadata"], "key_dtype": "int32"}))
+    assert len(distributed.HashTable.load(path, device=here.device)) == 1000 * count
+    refused(OSError, "No such file", lambda: (path / files[-1]["name"]).unlink())
+    refused(OSError, "No such file", index.unlink)
+    locked = Path(folder, f"file-{rank}")
+    locked.write_text("")  # where a folder is expected
+    with pytest.raises(OSError, match="rank 0: "):
+        table.save(locked)
+    assert len(table) == 1000 * count
+
+
+def moved(rank: int, count: int, device: str) -> None:
+    """Shards on the host, whose group is that of GPUs as well."""
+    here = place(device, rank)
+    table = distributed.HashTable("int64", "int64", device=here.device)
+    table[here.array(np.arange(100))] = rank
+    same = table.to(here.device)
+    assert same is table
+    twin = table.copy()
+    twin[here.array(np.arange(100, 200))] = 1
+    assert (len(table), len(twin)) == (100, 200)
+    assert table.gather(1) is None or rank == 1
+    if rank == 1:
+        assert set(to_numpy(twin.keys("torch")).tolist()) <= set(range(200))
+
+
+def no_answer(rank: int, count: int, device: str) -> None:
+    """A rank that does not come: the others get an error when the group's time is over."""
+    here = place(device, rank)
+    import datetime
+
+    group = dist.new_group(timeout=datetime.timedelta(seconds=2))
+    table = distributed.HashTable("int64", "int64", device=here.device, group=group)
+    keys = here.array(np.arange(100))
+    table[keys] = 1
+    before = items_of(table.shard)
+    start = time.monotonic()
+    if rank == 0:
+        dist.barrier()
+    else:
+        with pytest.raises(RuntimeError) as caught:
+            table[keys] = 2
+        assert time.monotonic() - start < 20
+        assert any("left the collective call table[keys] = values" in note for note in caught.value.__notes__)
+        assert items_of(table.shard) == before
+        with pytest.raises(RuntimeError, match=r"find cannot be called: table.keys. = values broke off on rank"):
+            table.find(keys)
+        dist.barrier()
+
+
+def die_in(rank: int, count: int, step: str, victim: int) -> list[bool]:
+    """One rank is killed at a step of a change: all others get an error in time, and their shards are as they were."""
+    table = distributed.HashTable("int64", "int64")
+    keys = torch.arange(3000) + 1000 * rank
+    table[keys] = keys
+    before = items_of(table.shard)
+    if rank == victim:
+        setattr(Group, step, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    start = time.monotonic()
+    with pytest.raises(RuntimeError):
+        table.insert_or_apply(keys + 7, torch.ones(3000, dtype=torch.int64), "add")
+    assert time.monotonic() - start < 30
+    assert items_of(table.shard) == before
+    with pytest.raises(RuntimeError, match=f"cannot be called: .* broke off on rank {dist.get_rank()} "):
+        len(table)
+    survivors.append(table.shard)
+    return [True]
+
+
+survivors: list[Any] = []
+
+
+def go_on(rank: int, count: int, store: str, ranks: list[int], seconds: float) -> int:
+    """The ranks that are left form a group and a table of what their shards have."""
+    dist.destroy_process_group()
+    join_group(ranks.index(rank), len(ranks), "gloo", store, seconds)
+    shard = survivors[-1]
+    table = distributed.HashTable("int64", "int64")
+    table.update(shard)
+    total = sum(gathered(len(shard)))
+    assert len(table) == total
+    assert whole(table).items() >= items_of(shard).items()
+    return total

@@ -1,0 +1,210 @@
+"""Tables over several processes: Gloo on the host, and NCCL where there are two GPUs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import distributed_checks as checks
+from support.frameworks import GPU, GPU_INDEX, Framework, gpu_count, module, need_place
+from support.ranks import started
+from support.samples import KEY_TYPES, VALUE_DTYPES, random_keys
+
+torch = module("torch")
+if torch is None:
+    pytest.skip("torch is not installed", allow_module_level=True)
+if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+    pytest.skip("this PyTorch has no Gloo", allow_module_level=True)
+
+from gpuhash.distributed.duplicates import are_many  # noqa: E402
+from gpuhash.distributed.split import Split  # noqa: E402
+
+KINDS = {
+    "scalars": ("int64", (), "float32", ()),
+    "rows": ("int32", (2,), "bfloat16", (4,)),
+    "set": ("uint16", (3,), None, ()),
+}
+
+
+@pytest.fixture(scope="module", params=["gloo", "gloo-cuda", "nccl"])
+def ranks(request):
+    """Where the shards are, and their processes: four on the host; two on one GPU, which exchange through the host; or
+    two on two GPUs ("cuda": each on its own).
+    """
+    if request.param == "gloo":
+        device, count, backend = "cpu", 4, "gloo"
+    elif request.param == "gloo-cuda":
+        need_place(Framework("torch", GPU, GPU))
+        device, count, backend = GPU, 2, "gloo"
+    else:
+        if GPU_INDEX:
+            pytest.skip("the ranks take the first two GPUs, in the run whose tables are on the first")
+        if gpu_count() < 2 or torch.cuda.device_count() < 2:
+            pytest.skip("needs two GPUs that gpuhash and PyTorch can use")
+        if not torch.distributed.is_nccl_available():
+            if os.environ.get("GPUHASH_REQUIRE_CUDA") == "1":
+                pytest.fail("GPUHASH_REQUIRE_CUDA=1 and two GPUs, but PyTorch has no NCCL")
+            pytest.skip("this PyTorch has no NCCL")
+        device, count, backend = "cuda", 2, "nccl"
+    with started(count, backend, on_gpus=device != "cpu") as group:
+        yield device, group
+
+
+@pytest.mark.parametrize(
+    ("key_type", "value_dtype", "value_shape"),
+    [
+        (("int64", ()), "int64", ()),
+        (("int64", ()), "float32", (4,)),
+        (("int32", ()), "bfloat16", ()),
+        (("int32", (3,)), "int64", (3,)),
+        (("uint16", ()), "complex128", ()),
+    ],
+    ids=["int64-int64", "int64-float32x4", "int32-bfloat16", "int32x3-int64x3", "uint16-complex128"],
+)
+def test_operations_against_one_table(ranks, key_type, value_dtype, value_shape):
+    device, group = ranks
+    group.run(checks.operations_against_one_table, device, key_type, value_dtype, value_shape)
+
+
+def test_all_dtypes(ranks):
+    device, group = ranks
+    group.run(checks.all_dtypes, device, KEY_TYPES, [("float32", ())])
+    group.run(checks.all_dtypes, device, [("int64", ())], [(dtype, ()) for dtype in VALUE_DTYPES])
+    group.run(checks.all_dtypes, device, [("uint8", (3,))], [("float16", (3,)), ("bool", (5,)), ("complex64", (2, 2))])
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        checks.sums_of_floats,
+        checks.one_whole_value_stays,
+        checks.python_objects,
+        checks.in_compiled_functions,
+        checks.sets,
+        checks.bad_input,
+        checks.full_shards,
+        checks.hot_keys_are_sent_once,
+        checks.shards_that_fail,
+        checks.room,
+        checks.moved,
+    ],
+    ids=lambda check: check.__name__,
+)
+def test_ranks(ranks, check):
+    device, group = ranks
+    group.run(check, device)
+
+
+def test_save_and_load_by_other_numbers_of_ranks(ranks, tmp_path):
+    device, group = ranks
+    group.run(checks.save, device, str(tmp_path), KINDS)
+    whole = group.count
+    group.run(checks.load, device, str(tmp_path), KINDS, whole // 2)
+    smaller = {f"{name}-{whole // 2}": kind for name, kind in KINDS.items() if kind[2] is not None}
+    group.run(checks.load, device, str(tmp_path), smaller, whole - 1)
+    group.run(checks.load, device, str(tmp_path), smaller, whole)
+
+
+def test_damaged_files(ranks, tmp_path):
+    device, group = ranks
+    group.run(checks.damaged_files, device, str(tmp_path))
+
+
+def test_a_rank_that_does_not_come(ranks):
+    device, group = ranks
+    if device == "cuda":
+        pytest.skip("NCCL ends the processes when the time is over")
+    group.run(checks.no_answer, device)
+
+
+def test_killed_ranks(tmp_path):
+    """One after the other is killed in the middle of a change; the others raise, keep their shards, and go on."""
+    left = [0, 1, 2, 3]
+    with started(4, "gloo", seconds=10) as group:
+        for step, victim in (("open", 1), ("exchange", 3), ("agree", 0)):
+            results = group.run(checks.die_in, step, victim)
+            left.remove(victim)
+            assert [rank for rank, result in enumerate(results) if result is not None] == left
+            assert group.alive() == [rank in left for rank in range(4)]
+            store = Path(tmp_path, step).as_uri()
+            totals = {total for total in group.run(checks.go_on, store, left, 10) if total is not None}
+            assert len(totals) == 1
+
+
+def test_the_example_counts_as_one_process_does(tmp_path):
+    """Two processes, of which the first has a file more than the second."""
+    texts = [b"to be or not to be", b"that is the question", b"tis nobler in the mind", b"tiny", b"to be or not" * 9]
+    for number, text in enumerate(texts):
+        Path(tmp_path, f"{number}.txt").write_bytes(text)
+    example = Path(__file__).parent.parent / "examples" / "distributed_count.py"
+    launch = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", example]
+    done = subprocess.run([*launch, tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    counts = Counter(text[start : start + 8] for text in texts for start in range(len(text) - 7))
+    assert f"5 files, {sum(map(len, texts))} bytes, {counts.total()} n-grams, {len(counts)} distinct" in done.stdout
+    assert f"{max(counts.values()):12,}  b'" in done.stdout
+    assert done.stdout.endswith("the same counts as one process\n")
+
+
+@pytest.mark.parametrize("key_type", KEY_TYPES, ids=str)
+def test_a_split_puts_keys_in_the_order_of_their_owners_and_back(key_type):
+    keys = random_keys(*key_type, 5000)
+    tensor = torch.from_numpy(keys)
+    for parts in (1, 2, 3, 8, 300):
+        split = Split(tensor, parts)
+        owners = split.owners.numpy()
+        assert owners.min() >= 0
+        assert owners.max() < parts
+        assert split.counts == np.bincount(owners, minlength=parts).tolist()
+        rows = torch.arange(len(keys))
+        scattered = split.scatter(rows)
+        np.testing.assert_array_equal(scattered.numpy(), np.argsort(owners, kind="stable"))
+        assert torch.equal(split.gather(scattered), rows)
+        assert torch.equal(Split(torch.from_numpy(keys[::-1].copy()), parts).owners.flip(0), split.owners)
+    assert Split(tensor[:0], 3).counts == [0, 0, 0]
+
+
+@pytest.mark.parametrize("parts", [2, 3, 8, 64])
+@pytest.mark.parametrize("pattern", ["sequence", "strided", "high bits", "random", "vectors"])
+def test_keys_are_spread_evenly_whatever_their_pattern(pattern, parts):
+    numbers = torch.arange(1 << 16)
+    keys = {
+        "sequence": numbers,
+        "strided": numbers * 1024,
+        "high bits": numbers << 47,
+        "random": torch.from_numpy(random_keys("int64", (), 1 << 16)),
+        "vectors": torch.stack([numbers % 256, numbers // 256], 1).to(torch.int32),
+    }[pattern]
+    for seed in (0, 1, 2**64 - 1):
+        counts = np.array(Split(keys, parts, seed).counts)
+        mean = len(keys) / parts
+        assert abs(counts - mean).max() < 6 * mean**0.5, (seed, counts)
+
+
+def test_when_duplicates_are_taken_together():
+    """Where a sample repeats itself much, or an owner would have too much to do; never where keys are few."""
+    rng = np.random.default_rng(3)
+    count = 1 << 17
+    uniform = rng.integers(0, 1 << 40, count)
+    one_in_ten = np.where(rng.random(count) < 0.1, 7, uniform)
+    thrice = np.repeat(uniform[: count // 3], 3)
+    hot = rng.zipf(1.5, count).astype(np.int64)
+    pairs = np.stack([hot, hot], 1)
+    for keys, ranks, expected in [
+        (uniform, 2, False),
+        (uniform, 64, False),
+        (thrice, 2, False),
+        (one_in_ten, 2, False),
+        (one_in_ten, 4, True),
+        (hot, 2, True),
+        (pairs, 2, True),
+        (hot, 1, False),
+        (hot[:100], 2, False),
+        (hot[:0], 2, False),
+    ]:
+        assert are_many(torch.from_numpy(keys), ranks) is expected
