@@ -15,7 +15,7 @@ op_library = OpLibrary(
     version=jaxlib.__version__,
     folder=Path(__file__).resolve().parent,
     sources=("state.cc", "table_ops.cc", "factorization_ops.cc"),
-    headers=("call.h", "state.h"),
+    headers=("call.h", "state.h", "table_calls.h"),
     compile_flags=("-std=c++17", f"-isystem{jax.ffi.include_dir()}"),
     link_flags=(),
     seconds=15,
