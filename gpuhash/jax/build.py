@@ -14,7 +14,7 @@ op_library = OpLibrary(
     framework="JAX",
     version=jaxlib.__version__,
     folder=Path(__file__).resolve().parent,
-    sources=("state.cc", "table_ops.cc", "factorization_ops.cc"),
+    sources=("state.cc", "table_ops.cc", "exchange_ops.cc", "factorization_ops.cc"),
     headers=("call.h", "state.h", "table_calls.h"),
     compile_flags=("-std=c++17", f"-isystem{jax.ffi.include_dir()}"),
     link_flags=(),
