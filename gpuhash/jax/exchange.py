@@ -154,7 +154,8 @@ class _Routes:
         bits = (count - 1).bit_length()
         packed = jax.lax.sort((owner.astype(np.uint32) << bits) | jax.lax.iota(np.uint32, count))
         self.order = (packed & np.uint32((1 << bits) - 1)).astype(np.int32)  # [n]: positions in the batch
-        begins = jnp.searchsorted(packed, jnp.arange(devices, dtype=np.uint32) << bits).astype(np.int32)
+        firsts = jnp.arange(devices, dtype=np.uint32) << bits
+        begins = jnp.searchsorted(packed, firsts, method="scan_unrolled").astype(np.int32)
         mine = jnp.diff(begins, append=np.int32(count))
         self._me = jax.lax.axis_index(spread.axis_name)
         # Of each device's keys those of each owner, [devices, devices]; on all devices the same matrices.
@@ -217,7 +218,7 @@ def exchange(
         )
     token, keys, *columns = vary((token, keys, *columns), axis)
     routes = _Routes(owners_of(keys, spread.devices), spread, room)
-    outgoing = [array[routes.order] for array in (keys, *columns)]
+    outgoing = [array.at[routes.order].get(mode="promise_in_bounds") for array in (keys, *columns)]
     status, *empty = vary(
         (jnp.zeros(1, np.uint32), *(jnp.zeros((count, *shape), dtype) for shape, dtype in answers)), axis, like=token
     )
@@ -227,7 +228,7 @@ def exchange(
         way, way_back = routes.of_round(number)
         arrived = [_transfer(array, _no_keys(array, room), way, axis, on_host) for array in outgoing]
         ends = jnp.cumsum(way.recv_sizes, dtype=np.int32)
-        sources = jnp.searchsorted(ends, jax.lax.iota(np.int32, room), side="right").clip(0, spread.devices - 1)
+        sources = (ends[:-1, None] <= jax.lax.iota(np.int32, room)).sum(0, dtype=np.int32)
         told = jnp.concatenate([ends[-1:].astype(np.uint32), status])
         token, status, results = work(token, status, told, sources, arrived)
         back = [
@@ -242,7 +243,7 @@ def exchange(
         carried = jax.lax.fori_loop(0, routes.rounds, one_round, carried)
     token, status, collected = carried
     in_order = [
-        array.at[routes.order].set(ordered, unique_indices=True)
+        array.at[routes.order].set(ordered, mode="promise_in_bounds", unique_indices=True)
         for array, ordered in zip(empty, collected, strict=True)
     ]
     return token, jax.lax.pmax(status, axis), in_order
