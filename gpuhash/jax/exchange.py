@@ -57,19 +57,28 @@ def spread_over(axis_name: Hashable, capacity: Any, handles: Sequence[int], call
     room = None if capacity is None else count_of(capacity, "capacity")
     if room == 0:
         raise ValueError("capacity=0 was given, expected 1 or more: the keys that a device takes in at a time")
-    try:
-        devices = int(jax.lax.psum(1, axis_name))
-    except NameError:
+    devices = _devices_along(axis_name)
+    if devices is None:
         raise ValueError(
             f"gpuhash.jax.{call} was given axis_name={axis_name!r}, and no such axis is known here: call it in a "
             "function that runs under jax.shard_map over a mesh with this axis"
-        ) from None
+        )
     if handles and len(handles) != devices:
         raise ValueError(
             f"gpuhash.jax.{call} was given axis_name={axis_name!r}, an axis of {devices} devices, and the state of "
             f"{len(handles)} tables: make it of one table per device by gpuhash.jax.from_tables"
         )
     return Spread(axis_name, devices, room)
+
+
+def _devices_along(axis_name: str) -> int | None:
+    """None for an axis that is not there, or is one of vmap, along which there are no devices."""
+    if axis_name not in jax.sharding.get_abstract_mesh().axis_names:
+        return None
+    try:
+        return int(jax.lax.psum(1, axis_name))
+    except NameError:  # shard_map leaves this axis of the mesh to XLA
+        return None
 
 
 def owners(keys: Any, devices: int, *, key_dtype: str | None = None, key_shape: int | Sequence[int] = ()) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import multiprocessing
 import os
 import subprocess
@@ -160,6 +161,12 @@ def test_gradients(run, capacity):
     run(exchange.gradients, capacity=capacity)
 
 
+@on_two_devices
+def test_distinct_keys_are_sent_once(run):
+    """As README says of keys that come very often."""
+    run(exchange.distinct_keys_alone)
+
+
 def test_deterministic_tables(run):
     run(exchange.the_same_each_time)
 
@@ -221,6 +228,9 @@ def test_bad_arguments(device):
         with pytest.raises(error, match=message):
             call(state, keys, **options)
         ours.contains(state, keys)  # the state is as good as before
+    lane = functools.partial(ours.contains, axis_name="x")
+    with pytest.raises(ValueError, match="no such axis is known"):
+        jax.vmap(lane, in_axes=(None, 0), out_axes=(None, 0), axis_name="x")(ours.from_table(table), keys[None])
     mesh = jax.sharding.Mesh(np.array(jax.devices("cuda" if device != "cpu" else "cpu")[:1]), ("x",))
     for option in ("device", "name"):
         with pytest.raises(TypeError, match=f"make_tables was given {option}='a'"):

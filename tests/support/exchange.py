@@ -353,6 +353,26 @@ def gradients(platform: str, count: int, *, capacity: int | None) -> None:
     del state
 
 
+def distinct_keys_alone(platform: str, count: int) -> None:
+    """Each device makes its keys distinct before it sends them; what is filled up comes to nothing."""
+    devices = Devices(platform, count)
+    ours = devices.ours
+    tables = devices.tables("int64", "int64")
+    keys = np.random.default_rng(5).zipf(1.3, 300 * count) % 100
+
+    def run(state: Any, keys: Any) -> Any:
+        mine = ours.unique(keys, return_inverse=True, return_counts=True)
+        state, _ = ours.insert_or_apply(state, mine.values, mine.counts, "add", axis_name="x")
+        state, (values, _) = ours.find(state, mine.values, axis_name="x")
+        return state, values[mine.inverse]
+
+    _, counts = devices.program(run)(devices.state(tables), keys)
+    numbers = np.bincount(keys, minlength=100)
+    assert np.asarray(counts).tolist() == numbers[keys].tolist()
+    present = np.flatnonzero(numbers)
+    assert contents(tables) == as_dict(present, numbers[present])
+
+
 def the_same_each_time(platform: str, count: int) -> None:
     """Deterministic tables: what a loop over the batches gives, whatever the timing and the number of rounds."""
     devices = Devices(platform, count)
