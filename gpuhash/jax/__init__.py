@@ -6,9 +6,10 @@ takes about 15 seconds and a C++ compiler, and then come from a cache. JAX 0.6 o
 
 from gpuhash.factorization import Factorized
 
+from .exchange import owners
 from .factorization import factorize, isin, unique
 from .operations import contains, erase, find, insert, insert_or_apply, insert_or_assign, rows, size
-from .state import State, from_table, from_tables
+from .state import State, from_table, from_tables, make_tables
 
 __all__ = [
     "Factorized",
@@ -23,6 +24,8 @@ __all__ = [
     "insert_or_apply",
     "insert_or_assign",
     "isin",
+    "make_tables",
+    "owners",
     "rows",
     "size",
     "unique",

@@ -15,8 +15,11 @@ from gpuhash.dtypes import ITEMSIZES, encode, numpy_dtype
 
 _ENABLE = "jax.config.update('jax_enable_x64', True) at the start of the program sets 64-bit mode"
 
-# Not in JAX 0.6, where shard_map takes check_rep=False.
-_TELLS_VARYING = "vma" in inspect.signature(jax.ShapeDtypeStruct).parameters
+# Under which name types say over which mesh axes an array differs, "vma" up to JAX 0.9. None in JAX 0.6, where
+# shard_map takes check_rep=False.
+_VARYING = next(
+    (name for name in ("manual_axis_type", "vma") if name in inspect.signature(jax.ShapeDtypeStruct).parameters), None
+)
 
 
 def is_wide() -> bool:
@@ -70,9 +73,35 @@ def batch_shape(keys: Any, key_shape: Shape) -> Shape:
 
 def struct(shape: Shape, dtype: str, like: Any) -> Any:
     """What a call gives; where its argument ``like`` differs between the devices of a shard_map, so does it."""
-    if _TELLS_VARYING and (varying := jax.typeof(like).vma):
-        return jax.ShapeDtypeStruct(shape, numpy_dtype(dtype), vma=varying)
-    return jax.ShapeDtypeStruct(shape, numpy_dtype(dtype))
+    if not varying_axes(like):
+        return jax.ShapeDtypeStruct(shape, numpy_dtype(dtype))
+    type_ = jax.typeof(like)
+    told: dict[str, Any] = {str(_VARYING): getattr(type_, str(_VARYING))}
+    if _VARYING == "manual_axis_type":  # which JAX takes together with the mesh alone
+        told["sharding"] = jax.sharding.NamedSharding(type_.sharding.mesh, jax.sharding.PartitionSpec())
+    return jax.ShapeDtypeStruct(shape, numpy_dtype(dtype), **told)
+
+
+def varying_axes(array: Any) -> frozenset[Any]:
+    """The mesh axes over which an array differs between devices, as far as types tell."""
+    if _VARYING is None:
+        return frozenset()
+    told = getattr(jax.typeof(array), _VARYING)
+    return frozenset(getattr(told, "varying", told))
+
+
+def vary(arrays: Any, axis_name: Any, like: Any = None) -> list[Any]:
+    """The arrays, typed as some that differ over a mesh axis, and over all axes over which one of them differs."""
+    if _VARYING is None:
+        return list(arrays)
+    axes = frozenset({axis_name}).union(*map(varying_axes, [*arrays, *([] if like is None else [like])]))
+    return [_cast(array, tuple(axes - varying_axes(array))) for array in arrays]
+
+
+def _cast(array: Any, axes: Any) -> Any:
+    if not axes:
+        return array
+    return jax.lax.pcast(array, axes, to="varying") if hasattr(jax.lax, "pcast") else jax.lax.pvary(array, axes)
 
 
 def wide_struct(shape: Shape, like: Any) -> Any:

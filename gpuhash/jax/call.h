@@ -38,25 +38,39 @@ class StateError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// What XLA is told of an exception.
+struct Failure {
+  ffi::ErrorCode code;
+  std::string message;
+
+  ffi::Error to_error() const { return {code, message}; }
+};
+
 /// Runs what may throw; XLA knows codes and messages alone.
 template <class Work>
-ffi::Error guarded(Work&& work) {
+std::optional<Failure> failure_of(Work&& work) {
   try {
     work();
-    return ffi::Error::Success();
+    return std::nullopt;
   } catch (const TableFullError& error) {
-    return {ffi::ErrorCode::kResourceExhausted, error.what()};
+    return Failure{ffi::ErrorCode::kResourceExhausted, error.what()};
   } catch (const OutOfMemoryError& error) {
-    return {ffi::ErrorCode::kResourceExhausted, error.what()};
+    return Failure{ffi::ErrorCode::kResourceExhausted, error.what()};
   } catch (const StateError& error) {
-    return {ffi::ErrorCode::kFailedPrecondition, error.what()};
+    return Failure{ffi::ErrorCode::kFailedPrecondition, error.what()};
   } catch (const PlatformError& error) {
-    return {ffi::ErrorCode::kFailedPrecondition, error.what()};
+    return Failure{ffi::ErrorCode::kFailedPrecondition, error.what()};
   } catch (const std::invalid_argument& error) {
-    return ffi::Error::InvalidArgument(error.what());
+    return Failure{ffi::ErrorCode::kInvalidArgument, error.what()};
   } catch (const std::exception& error) {
-    return ffi::Error::Internal(error.what());
+    return Failure{ffi::ErrorCode::kInternal, error.what()};
   }
+}
+
+template <class Work>
+ffi::Error guarded(Work&& work) {
+  const std::optional<Failure> failure = failure_of(std::forward<Work>(work));
+  return failure ? failure->to_error() : ffi::Error::Success();
 }
 
 /// XLA's memory on a GPU, for the time of one call: it is given out again in the order of the call's stream.

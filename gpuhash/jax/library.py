@@ -54,7 +54,9 @@ def _register(name: str) -> None:
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform=platform)
 
 
-for _call in (*TABLE_CALLS, "size", "factorize", "isin"):
+EXCHANGE_CALLS = (*(f"{call}_part" for call in ("find", "contains", "erase", "insert", "size")), "settle")
+
+for _call in (*TABLE_CALLS, "size", *EXCHANGE_CALLS, "factorize", "isin"):
     _register(target(_call))
 for _call in TABLE_CALLS:
     _register(target(_call, fixed=True))

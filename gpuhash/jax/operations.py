@@ -2,169 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.custom_batching
-import jax.custom_derivatives
-import jax.ffi
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive
-from jax.interpreters import mlir
 
 from gpuhash.arrays import Shape
 from gpuhash.dtypes import numpy_dtype, storage_dtype
 from gpuhash.operations import APPLY_OPS
 
-from .arrays import batch_shape, need_dtype, not_differentiable, read_wide, struct, to_array, wide_struct
-from .library import TOKEN_WORDS, target
+from .arrays import batch_shape, need_dtype, not_differentiable, to_array
+from .calls import Call, run
+from .exchange import spread_over
 from .state import Kind, State, give, take
-
-# A custom call of XLA on a token. XLA is told that it has a side effect: it would make one of two equal calls that are
-# given one state, and leave out a change whose state nobody uses. JAX is not told: a program that has an effect leaves
-# its fast way of calling it, for 300 us more. The state says on which calls another one depends.
-_call_p = Primitive("gpuhash_call")
-_call_p.multiple_results = True
-
-
-def _results_of(token: Any, *_arrays: Any, target: str, results: Any, attributes: Any) -> Any:
-    given = ((token.shape, token.dtype), *results)
-    return [token.update(shape=shape, dtype=dtype, weak_type=False) for shape, dtype in given]
-
-
-def _run_alone(*arrays: Any, target: str, results: Any, attributes: Any) -> Any:
-    """Where nothing is compiled: under ``jax.disable_jit``."""
-    structs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in ((arrays[0].shape, arrays[0].dtype), *results)]
-    call = jax.ffi.ffi_call(target, structs, input_output_aliases={0: 0}, vmap_method="sequential")
-    return call(*arrays, **_as_arrays(attributes))
-
-
-def _lower(context: Any, *operands: Any, target: str, results: Any, attributes: Any) -> Any:
-    rule = jax.ffi.ffi_lowering(target, operand_output_aliases={0: 0}, has_side_effect=True)
-    return rule(context, *operands, **_as_arrays(attributes))
-
-
-_call_p.def_abstract_eval(_results_of)
-_call_p.def_impl(_run_alone)
-mlir.register_lowering(_call_p, _lower)
-
-
-def _as_arrays(attributes: Any) -> dict[str, Any]:
-    return {name: np.array(value, np.int64) if name == "handles" else value for name, value in attributes}
-
-
-@dataclass(frozen=True)
-class _Call:
-    """A handler, with all that is known of a call when it is traced, but for the shapes of its arrays."""
-
-    name: str
-    kind: Kind
-    how: str | None = None  # of an insertion
-    takes_values: bool = False
-    single: bool = False  # one value for all keys
-
-    @property
-    def is_same_each_time(self) -> bool:
-        """Does a run launch the same kernels on the same memory as the one before, and nothing else?
-
-        On a fixed table, where the call takes no scratch memory.
-        """
-        if not self.kind.held or self.name == "size":
-            return False
-        in_any_order = not any(table.deterministic for table in self.kind.held)
-        return self.how is None or (self.how in ("keep", "assign") and in_any_order)
-
-    def results(self, batch: Shape, token: Any) -> tuple[Any, ...]:
-        """The shapes and dtypes of what it gives for a batch of keys."""
-        if self.name == "find":
-            values = struct(batch + self.kind.value_shape, self.kind.value_dtype or "", token)
-            return values, struct(batch, "bool", token)
-        if self.name in ("rows", "size"):
-            return (wide_struct(batch, token),)
-        return (struct(batch, "bool", token),)
-
-    def __call__(self, token: Any, keys: Any, values: Any) -> tuple[Any, tuple[Any, ...]]:
-        """The next token, and what the call gives. Arrays are None where the call takes none."""
-        batch = () if keys is None else batch_shape(keys, self.kind.key_shape)
-        attributes: dict[str, Any] = {"handles": self.kind.handles}
-        if self.name == "find":
-            attributes["per_key"] = not self.single
-        if self.how is not None:
-            attributes.update(how=self.how, broadcast=self.single)
-        arrays = [] if keys is None else [keys]
-        if self.takes_values:
-            arrays.append(jnp.zeros(0, np.uint8) if values is None else values)
-        next_token, *results = _call_p.bind(
-            token.reshape(TOKEN_WORDS),
-            *arrays,
-            target=target(self.name, fixed=self.is_same_each_time),
-            results=tuple((each.shape, each.dtype) for each in self.results(batch, token)),
-            attributes=tuple(attributes.items()),
-        )
-        return next_token.reshape(token.shape), tuple(results)
-
-    def over_lanes(self) -> Any:
-        """The same, which under vmap is one call for the keys of all lanes."""
-        call = jax.custom_batching.custom_vmap(self.__call__)
-        call.def_vmap(self._of_lanes)
-        return call
-
-    def _of_lanes(self, lanes: int, batched: Any, token: Any, keys: Any, values: Any) -> tuple[Any, Any]:
-        """The call of all lanes, and which of its results have one entry per lane: the next token only if it had."""
-        token_batched, keys_batched, values_batched = (bool(each) for each in batched)
-        if token_batched:  # each lane has a table of its own
-            mapped = [each for each, of_lane in zip((token, keys, values), batched, strict=True) if of_lane]
-
-            def one_lane(arrays: list[Any]) -> Any:
-                rest = iter(arrays)
-                mine = [
-                    next(rest) if of_lane else shared
-                    for shared, of_lane in zip((token, keys, values), batched, strict=True)
-                ]
-                return self.over_lanes()(*mine)
-
-            result = jax.lax.map(one_lane, mapped)
-            return result, jax.tree.map(lambda _: True, result)
-        if not keys_batched:
-            keys = jnp.broadcast_to(keys, (lanes, *keys.shape))
-        call = self
-        if values is not None and (values_batched or not self.single):
-            shape = batch_shape(keys, self.kind.key_shape) + self.kind.value_shape
-            if self.single:
-                between = len(shape) - len(self.kind.value_shape) - 1
-                values = values.reshape(lanes, *(1,) * between, *self.kind.value_shape)
-            values = jnp.broadcast_to(values, shape)
-            call = replace(self, single=False)
-        next_token, results = call.over_lanes()(token, keys, values)
-        return (next_token, results), (False, tuple(True for _ in results))
-
-
-# Each is compiled once per kind of table and shape of keys; inside another compiled function it becomes a part of it.
-@functools.partial(jax.jit, static_argnums=0, inline=True)
-def _run(call: _Call, token: Any, keys: Any, values: Any) -> Any:
-    if call.name == "find" and values is not None and jnp.issubdtype(values.dtype, jnp.inexact):
-        return _differentiable(call)(token, keys, values)
-    next_token, results = call.over_lanes()(token, keys, values)
-    return next_token, tuple(map(read_wide, results)) if call.name in ("rows", "size") else results
-
-
-def _differentiable(call: _Call) -> Any:
-    """A lookup whose values are the defaults where a key is absent: these have a derivative there, and keys none."""
-    lookup = jax.custom_jvp(call.over_lanes())
-
-    def tangents_of(primals: Any, tangents: Any) -> Any:
-        token, (values, found) = lookup(*primals)
-        known = found.reshape(found.shape + (1,) * (values.ndim - found.ndim))
-        tangent = jnp.where(known, jnp.zeros_like(values), jnp.broadcast_to(tangents[2], values.shape))
-        none = [np.zeros(each.shape, jax.dtypes.float0) for each in (token, found)]
-        return (token, (values, found)), (none[0], (tangent, none[1]))
-
-    lookup.defjvp(tangents_of)
-    return lookup
-
 
 _not_differentiated = not_differentiable(
     "values that are put into a table were to be differentiated, and a table keeps no derivatives: give "
@@ -201,7 +52,9 @@ def _need_values(kind: Kind, call: str) -> None:
     need_dtype(kind.value_dtype, "values")
 
 
-def find(state: State, keys: Any, default: Any = None) -> tuple[State, tuple[Any, Any]]:
+def find(
+    state: State, keys: Any, default: Any = None, *, axis_name: str | None = None, capacity: int | None = None
+) -> tuple[State, tuple[Any, Any]]:
     """The values of keys, and which of them were found.
 
     Differentiable in ``default``, by forward and reverse mode: where a key is absent its value is the default. The
@@ -216,18 +69,30 @@ def find(state: State, keys: Any, default: Any = None) -> tuple[State, tuple[Any
     default
         The value of absent keys: one, of shape ``value_shape`` or a number, or one for each key, ``[*batch,
         *value_shape]``. None: the table's own default, or else zeros.
+    axis_name
+        The table is spread over this mesh axis: in a function under ``jax.shard_map`` each device gives a batch of its
+        own, as long as those of the others, and each key goes to the device that owns it, whose table is one of
+        ``from_tables``. All devices have to make the call, as any collective one. Results are those of one table that
+        is given the batches one after the other; where a device's table fails, the program fails on all, and the other
+        tables have done their part. Then the program waits for the GPU in each call.
+    capacity
+        With ``axis_name``: how many keys a device takes in at a time, for which it has memory (for keys, and what goes
+        with them and comes back). Where it owns more of the keys, all devices go on in further rounds until nobody has
+        keys left; none is lost. None: ``n + n / 4``, of n keys per device, and at least 4096, so that keys that are
+        unlike each other take one round. ``n`` times the number of devices is enough for all, and leaves out the loop.
 
     Returns
     -------
     state
         The next state.
     values, found
-        ``[*batch, *value_shape]``, and bool ``[*batch]``. Does not wait for the GPU.
+        ``[*batch, *value_shape]``, and bool ``[*batch]``. Does not wait for the GPU, without ``axis_name``.
 
     Raises
     ------
     TypeError, ValueError
-        When it is traced: for arrays of other dtypes or shapes, 64-bit dtypes without 64-bit mode, and sets.
+        When it is traced: for arrays of other dtypes or shapes, 64-bit dtypes without 64-bit mode, sets, and an axis
+        that is not there or has more or fewer devices than the state has tables.
     RuntimeError
         For a state that was used before; in a compiled function, when it runs, ``jax.errors.JaxRuntimeError`` (from
         some versions of jaxlib a ValueError), also for a table that was freed.
@@ -239,18 +104,22 @@ def find(state: State, keys: Any, default: Any = None) -> tuple[State, tuple[Any
         storage = np.frombuffer(kind.default, storage_dtype(kind.value_dtype or ""))
         default = storage.view(numpy_dtype(kind.value_dtype or "")).reshape(kind.value_shape)
     defaults, single = (None, True) if default is None else _values(default, batch, kind, "default")
-    call = _Call("find", kind, takes_values=True, single=single)
-    token, (values, found) = _run(call, token, array, defaults)
+    spread = spread_over(axis_name, capacity, kind.handles, "find")
+    call = Call("find", kind, takes_values=True, single=single, spread=spread)
+    token, (values, found) = run(call, token, array, defaults)
     return give(state, token), (values, found)
 
 
-def contains(state: State, keys: Any) -> tuple[State, Any]:
+def contains(
+    state: State, keys: Any, *, axis_name: str | None = None, capacity: int | None = None
+) -> tuple[State, Any]:
     """Which of the keys are in the table or set: the next state, and bool ``[*batch]``.
 
     Parameters, errors and waiting as for ``find``.
     """
     token, kind = take(state, "contains")
-    token, (found,) = _run(_Call("contains", kind), token, _keys(keys, kind)[0], None)
+    spread = spread_over(axis_name, capacity, kind.handles, "contains")
+    token, (found,) = run(Call("contains", kind, spread=spread), token, _keys(keys, kind)[0], None)
     return give(state, token), found
 
 
@@ -268,16 +137,18 @@ def rows(state: State, keys: Any) -> tuple[State, Any]:
     token, kind = take(state, "rows")
     if not kind.has_rows:
         raise ValueError("this table keeps its values beside their keys and has no rows; give it a value_shape")
-    token, (numbers,) = _run(_Call("rows", kind), token, _keys(keys, kind)[0], None)
+    token, (numbers,) = run(Call("rows", kind), token, _keys(keys, kind)[0], None)
     return give(state, token), numbers
 
 
-def insert(state: State, keys: Any, values: Any = None) -> tuple[State, Any]:
+def insert(
+    state: State, keys: Any, values: Any = None, *, axis_name: str | None = None, capacity: int | None = None
+) -> tuple[State, Any]:
     """Inserts the keys that are not there, and keeps the values of those that are.
 
     Parameters
     ----------
-    state, keys
+    state, keys, axis_name, capacity
         As for ``find``.
     values
         ``[*batch, *value_shape]``, or one value for all keys. None for a set. Not differentiable.
@@ -287,7 +158,8 @@ def insert(state: State, keys: Any, values: Any = None) -> tuple[State, Any]:
     state
         The next state.
     inserted
-        bool ``[*batch]``: was the key new; true for exactly one of a new key's duplicates.
+        bool ``[*batch]``: was the key new; true for exactly one of a new key's duplicates, of those on all devices with
+        ``axis_name``.
 
     Grows the table where it has to, for which the program waits for the GPU.
 
@@ -297,15 +169,25 @@ def insert(state: State, keys: Any, values: Any = None) -> tuple[State, Any]:
         As ``find``, and TypeError for values that are differentiated. A table that may not grow and is full raises
         ``jax.errors.JaxRuntimeError`` (RESOURCE_EXHAUSTED) when the program runs, and is as it was before the call.
     """
-    return _insert(state, keys, values, "insert", "keep")
+    return _insert(state, keys, values, "insert", "keep", axis_name, capacity)
 
 
-def insert_or_assign(state: State, keys: Any, values: Any) -> tuple[State, Any]:
+def insert_or_assign(
+    state: State, keys: Any, values: Any, *, axis_name: str | None = None, capacity: int | None = None
+) -> tuple[State, Any]:
     """Inserts keys, and replaces the values of those that are there. As ``insert``."""
-    return _insert(state, keys, values, "insert_or_assign", "assign")
+    return _insert(state, keys, values, "insert_or_assign", "assign", axis_name, capacity)
 
 
-def insert_or_apply(state: State, keys: Any, values: Any, op: str = "add") -> tuple[State, Any]:
+def insert_or_apply(
+    state: State,
+    keys: Any,
+    values: Any,
+    op: str = "add",
+    *,
+    axis_name: str | None = None,
+    capacity: int | None = None,
+) -> tuple[State, Any]:
     """Inserts the keys that are not there, and combines the values of those that are with the new ones.
 
     All of a key's duplicates count. ``op``: "add", "multiply", "min", "max", "bit_and", "bit_or" or "bit_xor"; "keep"
@@ -314,11 +196,14 @@ def insert_or_apply(state: State, keys: Any, values: Any, op: str = "add") -> tu
     how = {"keep": "keep", "replace": "assign"}.get(op, op)
     if how not in ("keep", "assign", *APPLY_OPS):
         raise ValueError(f"op={op!r} was given, expected one of {', '.join((*APPLY_OPS, 'keep', 'replace'))}")
-    return _insert(state, keys, values, "insert_or_apply", how)
+    return _insert(state, keys, values, "insert_or_apply", how, axis_name, capacity)
 
 
-def _insert(state: State, keys: Any, values: Any, name: str, how: str) -> tuple[State, Any]:
+def _insert(
+    state: State, keys: Any, values: Any, name: str, how: str, axis_name: str | None, capacity: int | None
+) -> tuple[State, Any]:
     token, kind = take(state, name)
+    spread = spread_over(axis_name, capacity, kind.handles, name)
     array, batch = _keys(keys, kind)
     given, single = None, False
     if kind.value_dtype is None:
@@ -333,8 +218,9 @@ def _insert(state: State, keys: Any, values: Any, name: str, how: str) -> tuple[
         _check_operation(how, given.dtype)
         if jnp.issubdtype(given.dtype, jnp.inexact):
             given = jax.lax.stop_gradient(_not_differentiated(given))
-    call = _Call("insert", kind, how=how, takes_values=True, single=single)
-    token, (inserted,) = _run(call, token, array, given)
+    alike = single and not isinstance(values, jax.core.Tracer)  # a constant of the program
+    call = Call("insert", kind, how=how, takes_values=True, single=single, spread=spread, alike=alike)
+    token, (inserted,) = run(call, token, array, given)
     return give(state, token, name), inserted
 
 
@@ -348,21 +234,24 @@ def _check_operation(op: str, dtype: Any) -> None:
         )
 
 
-def erase(state: State, keys: Any) -> tuple[State, Any]:
+def erase(state: State, keys: Any, *, axis_name: str | None = None, capacity: int | None = None) -> tuple[State, Any]:
     """Erases keys: the next state, and bool ``[*batch]``, true for exactly one of an erased key's duplicates.
 
     Parameters, errors and waiting as for ``find``.
     """
     token, kind = take(state, "erase")
-    token, (erased,) = _run(_Call("erase", kind), token, _keys(keys, kind)[0], None)
+    spread = spread_over(axis_name, capacity, kind.handles, "erase")
+    token, (erased,) = run(Call("erase", kind, spread=spread), token, _keys(keys, kind)[0], None)
     return give(state, token, "erase"), erased
 
 
-def size(state: State) -> tuple[State, Any]:
+def size(state: State, *, axis_name: str | None = None) -> tuple[State, Any]:
     """The number of keys: the next state, and an integer of shape (), int64, or int32 without 64-bit mode.
 
-    Waits for the GPU, when the program runs.
+    ``axis_name``: that of the tables of all devices of this mesh axis together, as for ``find``. Waits for the GPU,
+    when the program runs.
     """
     token, kind = take(state, "size")
-    token, (number,) = _run(_Call("size", kind), token, None, None)
+    spread = spread_over(axis_name, None, kind.handles, "size")
+    token, (number,) = run(Call("size", kind, spread=spread), token, None, None)
     return give(state, token), number

@@ -227,8 +227,41 @@ def from_table(table: Any, *, device: Any = None, fixed: bool = False) -> State:
     return state
 
 
+def make_tables(mesh: Any, key_dtype: Any, value_dtype: Any = None, **options: Any) -> list[Any]:
+    """New tables for ``from_tables``: one for each device of a mesh, where that device is.
+
+    Parameters
+    ----------
+    mesh
+        A ``jax.sharding.Mesh`` of CPU devices, or of GPUs.
+    key_dtype, value_dtype, options
+        As for ``gpuhash.HashTable``, of each table, so ``capacity`` is that of one; without a value dtype as for
+        ``gpuhash.HashSet``. Neither ``device`` nor ``name``.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As ``gpuhash.HashTable``, and ValueError for devices that are neither.
+    """
+    for option in ("device", "name"):
+        if option in options:
+            raise TypeError(f"make_tables was given {option}={options[option]!r}: the tables differ in that")
+    made: list[Any] = []
+    for device in mesh.devices.flat:
+        if device.platform not in ("cpu", "gpu"):
+            raise ValueError(f"the mesh has {device}, expected CPU devices or GPUs: tables are on these")
+        where = "cpu" if device.platform == "cpu" else f"cuda:{device.local_hardware_id}"
+        if value_dtype is None:
+            made.append(HashSet(key_dtype, device=where, **options))
+        else:
+            made.append(HashTable(key_dtype, value_dtype, device=where, **options))
+    return made
+
+
 def from_tables(tables: Sequence[Any], mesh: Any, *, fixed: bool = False) -> State:
     """The state of one table per device, for use in ``jax.shard_map``.
+
+    Each is a table by itself, unless calls are given ``axis_name=``, to which they are one.
 
     Parameters
     ----------

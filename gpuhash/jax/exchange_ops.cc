@@ -1,0 +1,254 @@
+// The calls on tables as parts of an exchange between devices (exchange.py): of an operand of keys the first ones
+// count, as many as came, and a call that fails says so by a number instead of an error. XLA ends the program of a
+// device that returns an error, and the others, who wait for its answers, would wait for ever. When all have exchanged
+// their numbers, all fail at once.
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "call.h"
+#include "state.h"
+#include "table_calls.h"
+
+namespace gpuhash::jax_ops {
+namespace {
+
+/// The last failures of this process, by number, until the programs in which they happened end with them.
+class Failures {
+ public:
+  /// Never destroyed: XLA's threads may run when the process ends.
+  static Failures& all() {
+    static auto* failures = new Failures;
+    return *failures;
+  }
+
+  /// Its number, which is not 0.
+  std::uint32_t add(Failure failure) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (++last_ == 0) ++last_;
+    by_number_.insert_or_assign(last_, std::move(failure));
+    if (by_number_.size() > kKept) by_number_.erase(by_number_.begin());
+    return last_;
+  }
+
+  Failure get(std::uint32_t number) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = by_number_.find(number);
+    if (found != by_number_.end()) return found->second;
+    return {ffi::ErrorCode::kInternal, "a call on the table of another device has failed"};
+  }
+
+ private:
+  static constexpr std::size_t kKept = 1024;
+
+  std::mutex mutex_;
+  std::map<std::uint32_t, Failure> by_number_;
+  std::uint32_t last_ = 0;
+};
+
+using Word = std::uint32_t;
+
+/// Waits on a GPU.
+template <std::size_t N>
+std::array<Word, N> read_words(const Place& place, const Operand& operand) {
+  std::array<Word, N> words{};
+  if (operand.size_bytes() != sizeof words)
+    throw ShapeError("an operand of " + std::to_string(operand.size_bytes()) + " bytes was given, expected one of " +
+                     std::to_string(sizeof words));
+  make_context(place)->copy_to_host(words.data(), operand.untyped_data(), sizeof words, place.stream);
+  return words;
+}
+
+/// An operand that XLA gives back as a result, in the same memory.
+void pass_on(const Place& place, const Operand& operand, const Operand& result) {
+  if (operand.untyped_data() != result.untyped_data())
+    make_context(place)->copy(result.untyped_data(), operand.untyped_data(), operand.size_bytes(), place.stream);
+}
+
+/// How a call hears of an exchange, and what it says.
+struct Part {
+  const Place& place;
+  const Operand& token;
+  const Operand& status;  // [1], uint32: the number of a failure, or 0
+  const Operand& told;    // [2], uint32: how many keys have come, and the status
+  Output& next;
+  Output& after;  // [1], uint32: the status after the call
+
+  /// work(n): the call on the first n keys. Where an earlier part on this device has failed, nothing is done.
+  ///
+  /// A lookup may look up what lies behind those, too; on a GPU it does so, as it would have to wait to be told better.
+  template <class Work>
+  ffi::Error run(bool is_lookup, Work&& work) const {
+    return guarded([&] {
+      pass_on(place, status, *after);
+      std::int64_t limit = kAllKeys;
+      if (!is_lookup || place.device.platform == "cpu") {
+        const std::array<Word, 2> words = read_words<2>(place, told);
+        if (words[1] != 0) return pass_on(place, token, *next);
+        limit = words[0];
+      }
+      std::optional<Failure> failure = failure_of([&] { work(limit); });
+      if (!failure) return;
+      pass_on(place, token, *next);
+      const Word number = Failures::all().add(*std::move(failure));
+      make_context(place)->copy_from_host(after->untyped_data(), &number, sizeof number, place.stream);
+    });
+  }
+};
+
+ffi::Error find_part(Place place, Handles handles, Operand token, Operand status, Operand told, Operand keys,
+                     Operand fallback, Output next, Output after, Output values, Output found) {
+  return Part{place, token, status, told, next, after}.run(/*is_lookup=*/true, [&](std::int64_t limit) {
+    Use use(place, handles, token, next);
+    find_values(use, place.stream, limit, /*per_key=*/false, keys, fallback, values, found);
+  });
+}
+
+template <class P>
+auto bind_find_part() {
+  return ffi::Ffi::Bind()
+      .Ctx<P>()
+      .template Attr<Handles>("handles")
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>();
+}
+
+/// What contains and erase have in common: keys in, one answer per key out.
+template <class P>
+auto bind_keys_part() {
+  return ffi::Ffi::Bind()
+      .Ctx<P>()
+      .template Attr<Handles>("handles")
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>();
+}
+
+ffi::Error contains_part(Place place, Handles handles, Operand token, Operand status, Operand told, Operand keys,
+                         Output next, Output after, Output found) {
+  return Part{place, token, status, told, next, after}.run(/*is_lookup=*/true, [&](std::int64_t limit) {
+    Use use(place, handles, token, next);
+    find_keys(use, place.stream, limit, keys, found);
+  });
+}
+
+template <class P>
+auto bind_contains_part() {
+  return bind_keys_part<P>();
+}
+
+ffi::Error erase_part(Place place, Handles handles, Operand token, Operand status, Operand told, Operand keys,
+                      Output next, Output after, Output erased) {
+  return Part{place, token, status, told, next, after}.run(/*is_lookup=*/false, [&](std::int64_t limit) {
+    Use use(place, handles, token, next);
+    erase_keys(use, place.stream, limit, keys, erased);
+  });
+}
+
+template <class P>
+auto bind_erase_part() {
+  return bind_keys_part<P>();
+}
+
+ffi::Error insert_part(Place place, Handles handles, std::string_view how, bool broadcast, Operand token,
+                       Operand status, Operand told, Operand keys, Operand values, Output next, Output after,
+                       Output inserted) {
+  return Part{place, token, status, told, next, after}.run(/*is_lookup=*/false, [&](std::int64_t limit) {
+    Use use(place, handles, token, next);
+    insert_keys(use, place.stream, limit, how, broadcast, keys, values, inserted);
+  });
+}
+
+template <class P>
+auto bind_insert_part() {
+  return ffi::Ffi::Bind()
+      .Ctx<P>()
+      .template Attr<Handles>("handles")
+      .template Attr<std::string_view>("how")
+      .template Attr<bool>("broadcast")
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>();
+}
+
+/// Of one of `tables` tables, whose sizes are added up.
+ffi::Error size_part(Place place, Handles handles, std::int64_t tables, Operand token, Operand status, Operand told,
+                     Output next, Output after, Output size) {
+  return Part{place, token, status, told, next, after}.run(/*is_lookup=*/true, [&](std::int64_t) {
+    Use use(place, handles, token, next);
+    count_keys(use, place.stream, tables, size);
+  });
+}
+
+template <class P>
+auto bind_size_part() {
+  return ffi::Ffi::Bind()
+      .Ctx<P>()
+      .template Attr<Handles>("handles")
+      .template Attr<std::int64_t>("tables")
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>();
+}
+
+/// The end of an exchange: the error, where the status, which is that of all devices now, is the number of one. Waits
+/// on a GPU. Results pass through, so that whoever uses one has this call in his program.
+ffi::Error settle(Place place, Operand token, Operand status, ffi::RemainingArgs operands, Output next,
+                  ffi::RemainingRets results) {
+  std::optional<Failure> failure;
+  const ffi::Error error = guarded([&] {
+    const std::array<Word, 1> number = read_words<1>(place, status);
+    if (number[0] != 0) failure = Failures::all().get(number[0]);
+    pass_on(place, token, *next);
+    for (std::size_t i = 0; i < operands.size(); ++i)
+      pass_on(place, *operands.get<Operand>(i), **results.get<ffi::AnyBuffer>(i));
+  });
+  return failure ? failure->to_error() : error;
+}
+
+template <class P>
+auto bind_settle() {
+  return ffi::Ffi::Bind()
+      .Ctx<P>()
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .RemainingArgs()
+      .template Ret<ffi::AnyBuffer>()
+      .RemainingRets();
+}
+
+}  // namespace
+
+GPUHASH_JAX_HANDLER(find_part);
+GPUHASH_JAX_HANDLER(contains_part);
+GPUHASH_JAX_HANDLER(erase_part);
+GPUHASH_JAX_HANDLER(insert_part);
+GPUHASH_JAX_HANDLER(size_part);
+GPUHASH_JAX_HANDLER(settle);
+
+}  // namespace gpuhash::jax_ops

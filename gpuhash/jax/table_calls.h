@@ -1,0 +1,121 @@
+// What the calls on tables do, for their handlers, alone (table_ops.cc) or as parts of an exchange (exchange_ops.cc).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <gpuhash/names.hpp>
+#include <gpuhash/table.hpp>
+#include "call.h"
+#include "state.h"
+
+namespace gpuhash::jax_ops {
+
+using Handles = ffi::Span<const std::int64_t>;
+
+/// Of the keys, a call is about as many as this, from the first one on.
+inline constexpr std::int64_t kAllKeys = std::numeric_limits<std::int64_t>::max();
+
+/// All keys of an operand; outputs are as long, whatever part of them a call is about.
+inline KeyBatch to_keys(const TableOptions& options, const Operand& keys) {
+  const auto elements = static_cast<std::int64_t>(keys.element_count());
+  check_array(keys, "keys", options.key_dtype, elements / options.key_elements * options.key_elements);
+  return {keys.untyped_data(), elements / options.key_elements, options.key_bytes()};
+}
+
+inline KeyBatch first_of(KeyBatch batch, std::int64_t limit) {
+  batch.count = std::min(batch.count, limit);
+  return batch;
+}
+
+/// The operand's memory; or a copy of it, where it is memory of the table's own rows, which the call writes.
+inline const void* apart(Table& table, const Operand& array, Stream stream, Allocation& copy) {
+  const MemoryRange memory{array.untyped_data(), static_cast<std::int64_t>(array.size_bytes())};
+  if (!table.options().has_rows() || !table.overlaps_rows(memory)) return memory.data;
+  if (table.context().is_capturing(stream))
+    throw ShapeError(
+        "an array that shares memory with the table's rows was given to an insertion, which cannot be recorded into a "
+        "command buffer: give a copy of it, or a state that is not fixed");
+  copy = Allocation(table.context(), array.size_bytes(), stream);
+  table.context().copy(copy.get(), memory.data, array.size_bytes(), stream);
+  return copy.get();
+}
+
+/// keys  // [n, *key_shape]
+/// fallback  // one value, [n, *value_shape] if per_key, or no elements: zeros
+inline void find_values(Use& use, Stream stream, std::int64_t limit, bool per_key, const Operand& keys,
+                        const Operand& fallback, Output& values, Output& found) {
+  const TableOptions& options = use.table().options();
+  const KeyBatch batch = to_keys(options, keys);
+  if (!options.value_dtype) throw ShapeError("a set has no values to find: ask contains");
+  const std::int64_t per_value = options.value_elements();
+  check_array(*values, "values", *options.value_dtype, batch.count * per_value);
+  check_array(*found, "marks of found keys", DType::kBool, batch.count);
+  FindOutput out{};
+  if (fallback.element_count() != 0) {
+    check_array(fallback, "defaults", *options.value_dtype, per_key ? batch.count * per_value : per_value);
+    out.fallback = fallback.untyped_data();
+    out.fallback_per_key = per_key;
+  }
+  out.values = values->untyped_data();
+  out.found = static_cast<bool*>(found->untyped_data());
+  out.step = use.hand_on_step();
+  use.table().find(first_of(batch, limit), out, stream);
+  use.finish();
+}
+
+inline void find_keys(Use& use, Stream stream, std::int64_t limit, const Operand& keys, Output& found) {
+  const KeyBatch batch = to_keys(use.table().options(), keys);
+  check_array(*found, "marks of found keys", DType::kBool, batch.count);
+  FindOutput out{};
+  out.found = static_cast<bool*>(found->untyped_data());
+  out.step = use.hand_on_step();
+  use.table().find(first_of(batch, limit), out, stream);
+  use.finish();
+}
+
+inline void erase_keys(Use& use, Stream stream, std::int64_t limit, const Operand& keys, Output& erased) {
+  const KeyBatch batch = to_keys(use.table().options(), keys);
+  check_array(*erased, "marks of erased keys", DType::kBool, batch.count);
+  use.table().erase(first_of(batch, limit), static_cast<bool*>(erased->untyped_data()), stream);
+  use.finish();
+}
+
+/// `how`: "keep", "assign", or an operation's name.
+/// values  // [n, *value_shape], or one value for all keys; no elements for a set
+inline void insert_keys(Use& use, Stream stream, std::int64_t limit, std::string_view how, bool broadcast,
+                        const Operand& keys, const Operand& values, Output& inserted) {
+  Table& table = use.table();
+  const TableOptions& options = table.options();
+  Allocation copies[2];
+  KeyBatch batch = to_keys(options, keys);
+  batch.data = apart(table, keys, stream, copies[0]);
+  ValueBatch given{};
+  if (options.value_dtype) {
+    const std::int64_t per_value = options.value_elements();
+    check_array(values, "values", *options.value_dtype, broadcast ? per_value : batch.count * per_value);
+    given = {apart(table, values, stream, copies[1]), options.value_bytes(), broadcast};
+  }
+  check_array(*inserted, "marks of inserted keys", DType::kBool, batch.count);
+  auto* const mask = static_cast<bool*>(inserted->untyped_data());
+  if (const std::optional<InsertMode> mode = find_named(kInsertModes, how))
+    table.insert(first_of(batch, limit), given, *mode, mask, stream, use.hand_on_step());
+  else
+    table.apply(first_of(batch, limit), given, named(kApplyOps, how), mask, stream);
+  use.finish();
+}
+
+/// Waits. Throws where the keys of `tables` tables as large might be more than the output's integers can count.
+inline void count_keys(Use& use, Stream stream, std::int64_t tables, Output& size) {
+  const WideOutput out(size, 1, "the size");
+  const std::int64_t keys = use.table().size(stream);
+  out.check_bound(keys * tables);
+  use.table().context().copy_from_host(out.data(), &keys, sizeof keys, stream);
+  use.finish();
+}
+
+}  // namespace gpuhash::jax_ops
