@@ -60,7 +60,7 @@ class HostSplit final : public Split {
     set_offsets();
   }
 
-  void scatter(const void* items, std::int64_t bytes, const std::vector<void*>& to, bool, Stream) const override {
+  void scatter(const void* items, std::int64_t bytes, const std::vector<void*>& to, Stream) const override {
     const char* const from = static_cast<const char*>(items);
     with_item_words(bytes, [&](auto width) {
       for_each_part(count_, parts_, [&](int part, std::int64_t begin, std::int64_t end) {
@@ -69,7 +69,6 @@ class HostSplit final : public Split {
           next[shard] = static_cast<char*>(to[shard]) +
                         (begins_[at(part, shard)] - offsets_[shard]) * static_cast<std::int64_t>(std::size_t{width});
         for (std::int64_t i = begin; i < end; ++i) {
-          if (to[owners_[i]] == nullptr) continue;
           char*& target = next[owners_[i]];
           std::memcpy(target, from + i * static_cast<std::int64_t>(std::size_t{width}), width);
           target += std::size_t{width};

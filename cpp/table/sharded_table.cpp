@@ -111,8 +111,6 @@ class View final : public ShardedTable {
 
   template <class Run>
   static void one_call_each(const std::vector<Part>& parts, Run run);
-  template <class Body>
-  static void near_first(const std::deque<Call>& calls, Body body);
   template <class Change>
   void change_parts(const std::vector<Part>& parts, bool needs_room, Change change);
 
@@ -133,7 +131,6 @@ class View final : public ShardedTable {
   CallOrder order_;
   Constants constants_;
   std::vector<Way> ways_;
-  std::unique_ptr<Fence> beside_;  // between the call's stream and the home's own
 };
 
 /// One call's turn, here and at all shards.
@@ -153,9 +150,6 @@ class View::Turn {
   std::unique_lock<ForkSafeMutex> all_;
 };
 
-/// Keys of a batch from which on a stream of its own pays for what is sent to other devices.
-constexpr std::int64_t kWorthAStream = std::int64_t{1} << 18;
-
 /// One batch on its way: split, sent to the shards, answered, and back in the order of the keys.
 class View::Call {
  public:
@@ -171,9 +165,8 @@ class View::Call {
   ~Call() {
     if (std::uncaught_exceptions() == exceptions_) return;
     try {
-      settle();
-      leave(stream_);
-      come_back(stream_);
+      leave();
+      come_back();
     } catch (const std::exception&) {
       report_ignored_error("breaking off a call on a table of several shards");
     }
@@ -184,35 +177,20 @@ class View::Call {
 
   std::size_t shards() const { return parcels_.size(); }
   std::int64_t count(std::size_t shard) const { return split_->counts()[shard]; }
-  bool is_near(std::size_t shard) const { return view_.ways_[shard].local; }
   Table& table(std::size_t shard) const { return *view_.ways_[shard].shard; }
   Stream stream(std::size_t shard) const { return view_.stream_of(view_.ways_[shard], stream_); }
 
-  /// The keys go to their shards; with values, unless that is a null pointer. In large batches those for other devices
-  /// travel while the shards here are at work: on a stream beside that of the call, until settle().
+  /// The keys go to their shards; with values, unless that is a null pointer.
   void send(const ValueBatch& values = {nullptr, 0, false}) {
-    if (keys_.count >= kWorthAStream && std::ranges::any_of(view_.ways_, [](const Way& way) { return !way.local; })) {
-      beside_ = view_.home_->own_stream();
-      view_.beside_->record(stream_);
-      view_.beside_->wait(beside_);
-    }
-    const std::vector<Allocation> own_keys = send_items(keys_.data, keys_.bytes, &Parcel::keys);
+    std::vector<Allocation> own_keys = send_items(keys_.data, keys_.bytes, &Parcel::keys);
     std::vector<Allocation> own_values;
     if (values.data != nullptr && !values.broadcast)
       own_values = send_items(values.data, values.bytes, &Parcel::values);
     else if (values.data != nullptr)
       send_one(values.data, values.bytes);
-    leave(sending_stream());
+    leave();
     copy_over(own_keys, keys_.bytes, &Parcel::keys);
     copy_over(own_values, values.bytes, &Parcel::values);
-  }
-
-  /// The stream of the call follows what was sent beside it: what it reads may be gone afterwards.
-  void settle() {
-    if (beside_ == nullptr) return;
-    view_.beside_->record(beside_);
-    view_.beside_->wait(stream_);
-    beside_ = nullptr;
   }
 
   KeyBatch keys(std::size_t shard) const { return {parcels_[shard].keys, count(shard), keys_.bytes}; }
@@ -249,8 +227,7 @@ class View::Call {
 
   /// The stream of the call follows the work of all shards; then the answers that lie there are fetched.
   void fetch(std::initializer_list<Answers*> all) {
-    settle();
-    come_back(stream_);
+    come_back();
     bool fetched = false;
     for (Answers* const answers : all)
       for (std::size_t shard = 0; shard < answers->remote.size(); ++shard) {
@@ -261,7 +238,7 @@ class View::Call {
                                *view_.ways_[shard].context, there.get(),
                                static_cast<std::size_t>(count(shard) * answers->bytes), stream_);
       }
-    if (fetched) leave(stream_);  // before what was fetched is given back
+    if (fetched) leave();  // before what was fetched is given back
   }
 
   const Split& split() const { return *split_; }
@@ -273,40 +250,28 @@ class View::Call {
     std::vector<Allocation> memory;  // on the shard's device
   };
 
-  /// On which what is for other devices is sent.
-  Stream sending_stream() const { return beside_ != nullptr ? beside_ : stream_; }
-
   /// Puts items into the owners' order, in the shards' memory where this device can write there; what it cannot is
   /// returned, one allocation per shard.
   std::vector<Allocation> send_items(const void* items, std::int64_t bytes, void* Parcel::* member) {
     std::vector<Allocation> own(shards());
-    std::vector<void*> here(shards());
-    std::vector<void*> away(shards());
+    std::vector<void*> to(shards());
     for (std::size_t shard = 0; shard < shards(); ++shard) {
       const Way& way = view_.ways_[shard];
       const auto size = static_cast<std::size_t>(count(shard) * bytes);
       if (size == 0) continue;
       Allocation there(*way.context, size, stream(shard));
-      parcels_[shard].*member = there.get();
-      (way.local ? here : away)[shard] = there.get();
+      parcels_[shard].*member = to[shard] = there.get();
       parcels_[shard].memory.push_back(std::move(there));
       if (way.local) continue;
       if (way.direct) {
         way.returning->record(stream(shard));  // the memory may be written to from here on
-        way.returning->wait_on(view_.home_->device(), sending_stream());
+        way.returning->wait_on(view_.home_->device(), stream_);
       } else {
-        own[shard] = Allocation(*view_.home_, size, sending_stream());
-        away[shard] = own[shard].get();
+        own[shard] = Allocation(*view_.home_, size, stream_);
+        to[shard] = own[shard].get();
       }
     }
-    if (beside_ != nullptr) {
-      split_->scatter(items, bytes, away, true, beside_);
-      split_->scatter(items, bytes, here, false, stream_);
-    } else {
-      for (std::size_t shard = 0; shard < shards(); ++shard)
-        if (away[shard] != nullptr) here[shard] = away[shard];
-      split_->scatter(items, bytes, here, false, stream_);
-    }
+    split_->scatter(items, bytes, to, stream_);
     return own;
   }
 
@@ -322,7 +287,7 @@ class View::Call {
       way.leaving->wait_on(way.context->device(), stream(shard));
       Allocation there(*way.context, static_cast<std::size_t>(bytes), stream(shard));
       way.context->copy_from(there.get(), *view_.home_, item, static_cast<std::size_t>(bytes), stream(shard));
-      way.returning->record(stream(shard));  // the caller may do with it what it wants afterwards
+      way.returning->record(stream(shard));  // afterwards the caller may do with its item what it wants
       way.returning->wait_on(view_.home_->device(), stream_);
       parcels_[shard].values = there.get();
       parcels_[shard].memory.push_back(std::move(there));
@@ -337,23 +302,23 @@ class View::Call {
       view_.ways_[shard].context->copy_from(parcels_[shard].*member, *view_.home_, own[shard].get(),
                                             static_cast<std::size_t>(count(shard) * bytes), stream(shard));
     }
-    if (copied) come_back(sending_stream());  // before what was copied is given back
+    if (copied) come_back();  // before what was copied is given back
   }
 
-  /// The shards' streams follow one of the home's.
-  void leave(Stream stream) {
+  /// The shards' streams follow that of the call.
+  void leave() {
     for (const Way& way : view_.ways_) {
       if (way.local) continue;
-      way.leaving->record(stream);
+      way.leaving->record(stream_);
       way.leaving->wait_on(way.context->device(), view_.stream_of(way, stream_));
     }
   }
   /// The reverse.
-  void come_back(Stream stream) {
+  void come_back() {
     for (const Way& way : view_.ways_) {
       if (way.local) continue;
       way.returning->record(view_.stream_of(way, stream_));
-      way.returning->wait_on(view_.home_->device(), stream);
+      way.returning->wait_on(view_.home_->device(), stream_);
     }
   }
 
@@ -361,17 +326,12 @@ class View::Call {
   View& view_;
   KeyBatch keys_;
   Stream stream_;
-  Stream beside_ = nullptr;  // null: all is sent on the stream of the call
   std::unique_ptr<Split> split_;
   std::vector<Parcel> parcels_;
 };
 
 View::View(std::shared_ptr<Shards> shards, std::shared_ptr<DeviceContext> home)
-    : all_(std::move(shards)),
-      home_(std::move(home)),
-      order_(*home_),
-      constants_(*home_),
-      beside_(home_->make_fence()) {
+    : all_(std::move(shards)), home_(std::move(home)), order_(*home_), constants_(*home_) {
   bool first_here = true;
   for (std::size_t shard = 0; shard < all_->tables.size(); ++shard) {
     DeviceContext& context = *all_->contexts[shard];
@@ -451,16 +411,6 @@ void View::one_call_each(const std::vector<Part>& parts, Run run) {
   run(calls, some);
 }
 
-/// Calls body(i, shard) for each call and shard that gets keys: first for the shards on the calls' own devices, whose
-/// keys are there before the others'.
-template <class Body>
-void View::near_first(const std::deque<Call>& calls, Body body) {
-  for (const bool near : {true, false})
-    for (std::size_t i = 0; i < calls.size(); ++i)
-      for (std::size_t shard = 0; shard < calls[i].shards(); ++shard)
-        if (calls[i].is_near(shard) == near && calls[i].count(shard) != 0) body(i, shard);
-}
-
 std::int64_t View::find_parts(const std::vector<Part>& parts) {
   std::int64_t missing = 0;
   one_call_each(parts, [&](std::deque<Call>& calls, const std::vector<Part>& some) {
@@ -476,14 +426,16 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
       if (out.rows != nullptr) wanted[i].rows = calls[i].expect(sizeof(std::int64_t), true);
       calls[i].send();
     }
-    near_first(calls, [&](std::size_t i, std::size_t shard) {
-      FindOutput part{};
-      part.values = calls[i].of(wanted[i].values, shard);
-      part.found = static_cast<bool*>(calls[i].of(wanted[i].found, shard));
-      part.rows = static_cast<std::int64_t*>(calls[i].of(wanted[i].rows, shard));
-      part.count_missing = some[i].out.count_missing;
-      missing += calls[i].table(shard).find(calls[i].keys(shard), part, calls[i].stream(shard));
-    });
+    for (std::size_t i = 0; i < some.size(); ++i)
+      for (std::size_t shard = 0; shard < calls[i].shards(); ++shard) {
+        if (calls[i].count(shard) == 0) continue;
+        FindOutput part{};
+        part.values = calls[i].of(wanted[i].values, shard);
+        part.found = static_cast<bool*>(calls[i].of(wanted[i].found, shard));
+        part.rows = static_cast<std::int64_t*>(calls[i].of(wanted[i].rows, shard));
+        part.count_missing = some[i].out.count_missing;
+        missing += calls[i].table(shard).find(calls[i].keys(shard), part, calls[i].stream(shard));
+      }
     for (std::size_t i = 0; i < some.size(); ++i) {
       const FindOutput& out = some[i].out;
       auto& [values, found, rows] = wanted[i];
@@ -509,27 +461,15 @@ void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change 
       if (some[i].mask != nullptr) masks[i] = calls[i].expect(sizeof(bool), false);
       calls[i].send(some[i].values);
     }
-    const auto make_room = [&](Call& call) {
-      if (!needs_room) return;
-      for (std::size_t shard = 0; shard < call.shards(); ++shard)
-        call.table(shard).make_room(call.keys(shard), call.stream(shard));
-    };
-    const auto change_shard = [&](std::size_t i, std::size_t shard) {
+    for (std::size_t i = 0; i < some.size(); ++i) {
       Call& call = calls[i];
-      change(call.table(shard), call.keys(shard), call.values(shard, some[i].values),
-             static_cast<bool*>(call.of(masks[i], shard)), call.stream(shard));
-    };
-    if (all_->options.deterministic || all_->options.max_capacity) {  // batch by batch
-      for (std::size_t i = 0; i < some.size(); ++i) {
-        make_room(calls[i]);
-        for (std::size_t shard = 0; shard < calls[i].shards(); ++shard)
-          if (calls[i].count(shard) != 0) change_shard(i, shard);
-      }
-    } else {
-      for (Call& call : calls) make_room(call);
-      near_first(calls, change_shard);
+      if (needs_room)
+        for (std::size_t shard = 0; shard < call.shards(); ++shard)
+          call.table(shard).make_room(call.keys(shard), call.stream(shard));
+      for (std::size_t shard = 0; shard < call.shards(); ++shard)
+        change(call.table(shard), call.keys(shard), call.values(shard, some[i].values),
+               static_cast<bool*>(call.of(masks[i], shard)), call.stream(shard));
     }
-    for (Call& call : calls) call.settle();
     for (std::size_t i = 0; i < some.size(); ++i) {
       if (some[i].mask == nullptr) continue;
       calls[i].fetch({&masks[i]});
@@ -586,7 +526,6 @@ void View::make_room(const KeyBatch& keys, Stream stream) {
     call.send();
     for (std::size_t shard = 0; shard < call.shards(); ++shard)
       call.table(shard).make_room(call.keys(shard), call.stream(shard));
-    call.settle();
   });
 }
 

@@ -36,9 +36,8 @@ class Split {
   const std::vector<std::int64_t>& offsets() const { return offsets_; }
 
   /// Writes each key's item of `bytes` to its shard's list, to[shard] [counts()[shard], bytes], which work on this
-  /// device can reach; not where that is null. in_background: leaves most of the device to what runs beside it.
-  virtual void scatter(const void* items, std::int64_t bytes, const std::vector<void*>& to, bool in_background,
-                       Stream stream) const = 0;
+  /// device can reach.
+  virtual void scatter(const void* items, std::int64_t bytes, const std::vector<void*>& to, Stream stream) const = 0;
   /// Puts items [n, bytes] out of the owners' order into that of the keys.
   virtual void gather(const void* items, std::int64_t bytes, void* out, const GatherOptions& options,
                       Stream stream) const = 0;

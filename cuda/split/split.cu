@@ -2,7 +2,6 @@
 
 #include <cub/device/device_scan.cuh>
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -67,7 +66,7 @@ __device__ __forceinline__ unsigned same_owner(std::uint32_t owner, bool valid, 
 }
 
 template <class Key>
-__global__ void __launch_bounds__(kSplitBlock, 4)
+__global__ void __launch_bounds__(kSplitBlock)
     rank_kernel(KeyBatch keys, bool whole, std::uint64_t seed, int shards, int owner_bits, std::uint16_t* ranks,
                 std::int64_t* sizes, std::int64_t tiles) {
   __shared__ std::uint32_t counts[kSplitWarps][kMaxShards];  // then where each warp's part of each owner begins
@@ -78,24 +77,18 @@ __global__ void __launch_bounds__(kSplitBlock, 4)
   for (int shard = lane; shard < shards; shard += 32) counts[warp][shard] = 0;
   __syncwarp();
 
-  std::uint32_t places[kRounds];  // the owner; then owner << 16 | rank among the warp's keys of the owner
+  std::uint32_t places[kRounds];  // owner << 16 | rank among the warp's keys of the owner
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
     const std::int64_t i = first + round * 32;
-    places[round] = 0;
-    if (i < keys.count)
-      places[round] = owner_of(load_key<Key>(keys, i, whole), seed, static_cast<std::uint32_t>(shards));
-  }
-#pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    const bool valid = first + round * 32 < keys.count;
-    const std::uint32_t owner = places[round];
+    const bool valid = i < keys.count;
+    std::uint32_t owner = 0;
+    if (valid) owner = owner_of(load_key<Key>(keys, i, whole), seed, static_cast<std::uint32_t>(shards));
     const unsigned same = same_owner(owner, valid, owner_bits);
-    const unsigned earlier = same & ((1u << lane) - 1);
     std::uint32_t before = 0;
-    if (valid) before = counts[warp][owner] + __popc(earlier);
+    if (valid) before = counts[warp][owner] + __popc(same & ((1u << lane) - 1));
     __syncwarp();
-    if (valid && earlier == 0) counts[warp][owner] += __popc(same);
+    if (valid && (same & ((1u << lane) - 1)) == 0) counts[warp][owner] += __popc(same);
     __syncwarp();
     places[round] = owner << 16 | before;
   }
@@ -155,21 +148,16 @@ template <class Word>
 __global__ void __launch_bounds__(kSplitBlock) scatter_kernel(Ranked ranked, const Word* items, Targets to) {
   __shared__ Word sorted[kTileKeys];
   __shared__ Runs runs;
-  for (std::int64_t tile = blockIdx.x; tile < ranked.tiles; tile += gridDim.x) {
-    const std::int64_t base = tile * kTileKeys;
-    const int size = static_cast<int>(min(std::int64_t{kTileKeys}, ranked.count - base));
-#pragma unroll 8
-    for (int j = threadIdx.x; j < size; j += kSplitBlock) sorted[ranked.ranks[base + j]] = __ldcs(items + base + j);
-    runs.load(ranked, tile, true);
-    for (int shard = 0; shard < ranked.shards; ++shard) {
-      Word* const list = reinterpret_cast<Word*>(to.lists[shard]);
-      if (list == nullptr) continue;
-      const int begin = shard == 0 ? 0 : runs.ends[shard - 1];
+  const std::int64_t tile = blockIdx.x;
+  const std::int64_t base = tile * kTileKeys;
+  const int size = static_cast<int>(min(std::int64_t{kTileKeys}, ranked.count - base));
 #pragma unroll 4
-      for (int j = begin + threadIdx.x; j < runs.ends[shard]; j += kSplitBlock)
-        list[runs.offsets[shard] + j] = sorted[j];
-    }
-    __syncthreads();
+  for (int j = threadIdx.x; j < size; j += kSplitBlock) sorted[ranked.ranks[base + j]] = __ldcs(items + base + j);
+  runs.load(ranked, tile, true);
+#pragma unroll 4
+  for (int j = threadIdx.x; j < size; j += kSplitBlock) {
+    const int shard = runs.owner(j, ranked.shards);
+    reinterpret_cast<Word*>(to.lists[shard])[runs.offsets[shard] + j] = sorted[j];
   }
 }
 
@@ -178,21 +166,18 @@ template <class Word>
 __global__ void __launch_bounds__(kSplitBlock)
     scatter_rows_kernel(Ranked ranked, const Word* items, RowShape shape, Targets to) {
   __shared__ Runs runs;
-  for (std::int64_t tile = blockIdx.x; tile < ranked.tiles; tile += gridDim.x) {
-    const std::int64_t base = tile * kTileKeys;
-    const int size = static_cast<int>(min(std::int64_t{kTileKeys}, ranked.count - base));
-    runs.load(ranked, tile, true);
-    const int at_once = static_cast<int>(kSplitBlock) / shape.lanes;
-    for (int j = static_cast<int>(threadIdx.x) / shape.lanes; j < size; j += at_once) {
-      const int place = ranked.ranks[base + j];
-      const int shard = runs.owner(place, ranked.shards);
-      if (to.lists[shard] == nullptr) continue;
-      Word* const target = reinterpret_cast<Word*>(to.lists[shard]) + (runs.offsets[shard] + place) * shape.words;
-      const Word* const source = items + (base + j) * shape.words;
-      for (std::int64_t w = threadIdx.x % shape.lanes; w < shape.words; w += shape.lanes)
-        __stcs(target + w, load_row_word(source + w));
-    }
-    __syncthreads();
+  const std::int64_t tile = blockIdx.x;
+  const std::int64_t base = tile * kTileKeys;
+  const int size = static_cast<int>(min(std::int64_t{kTileKeys}, ranked.count - base));
+  runs.load(ranked, tile, true);
+  const int at_once = static_cast<int>(kSplitBlock) / shape.lanes;
+  for (int j = static_cast<int>(threadIdx.x) / shape.lanes; j < size; j += at_once) {
+    const int place = ranked.ranks[base + j];
+    const int shard = runs.owner(place, ranked.shards);
+    Word* const target = reinterpret_cast<Word*>(to.lists[shard]) + (runs.offsets[shard] + place) * shape.words;
+    const Word* const source = items + (base + j) * shape.words;
+    for (std::int64_t w = threadIdx.x % shape.lanes; w < shape.words; w += shape.lanes)
+      __stcs(target + w, load_row_word(source + w));
   }
 }
 
@@ -252,12 +237,6 @@ void with_items(std::int64_t bytes, std::initializer_list<const void*> arrays, O
   with_row_words(bytes, arrays, several);
 }
 
-int multiprocessors(int device) {
-  int count = 0;
-  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "reading a GPU's properties");
-  return count;
-}
-
 class CudaSplit final : public Split {
  public:
   CudaSplit(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::size_t shards, Stream stream)
@@ -307,24 +286,20 @@ class CudaSplit final : public Split {
     set_offsets();
   }
 
-  void scatter(const void* items, std::int64_t bytes, const std::vector<void*>& to, bool in_background,
-               Stream stream) const override {
+  void scatter(const void* items, std::int64_t bytes, const std::vector<void*>& to, Stream stream) const override {
     const DeviceGuard guard(context_.device().index);
-    // One block per multiprocessor keeps NVLink busy, and an eighth of the threads.
-    const std::int64_t blocks =
-        in_background ? std::min<std::int64_t>(tiles_, multiprocessors(context_.device().index)) : tiles_;
     Targets targets{};
     for (std::size_t shard = 0; shard < to.size(); ++shard) targets.lists[shard] = static_cast<std::byte*>(to[shard]);
     with_items(
         bytes, {items},
         [&](auto word) {
           using Word = decltype(word);
-          launch("sending a batch to its shards", scatter_kernel<Word>, blocks * kSplitBlock, kSplitBlock, stream,
+          launch("sending a batch to its shards", scatter_kernel<Word>, tiles_ * kSplitBlock, kSplitBlock, stream,
                  ranked(), static_cast<const Word*>(items), targets);
         },
         [&](auto word, RowShape shape) {
           using Word = decltype(word);
-          launch("sending a batch to its shards", scatter_rows_kernel<Word>, blocks * kSplitBlock, kSplitBlock, stream,
+          launch("sending a batch to its shards", scatter_rows_kernel<Word>, tiles_ * kSplitBlock, kSplitBlock, stream,
                  ranked(), static_cast<const Word*>(items), shape, targets);
         });
   }
