@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -11,14 +12,27 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gpuhash._core import CudaError, TableFullError
+from gpuhash._core import CudaError, PlatformError, TableFullError
+from gpuhash.memory import make_context, parse_device
 
 # What one process raises, all raise; other classes arrive as RuntimeError.
 _ERRORS: dict[str, type[Exception]] = {
     kind.__name__: kind
-    for kind in (TypeError, ValueError, OverflowError, KeyError, MemoryError, OSError, TableFullError, CudaError)
+    for kind in (
+        TypeError,
+        ValueError,
+        OverflowError,
+        KeyError,
+        MemoryError,
+        OSError,
+        TableFullError,
+        CudaError,
+        PlatformError,
+    )
 }
 _FINE, _FAILED = 0, 1
+#: Why process groups are out of step: what one table has begun would meet the calls of all others.
+_lost: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 class Group:
@@ -27,7 +41,8 @@ class Group:
     A *call* of the table is a sequence of steps that all ranks take in the same order, inside of ``with
     group.call(name)``. What fails on one rank alone before its data are needed is carried to all by ``open`` and
     ``agree``, which raise it everywhere: the group stays in step. Whatever else leaves a call has left the others
-    waiting. Then every later call is refused, as its messages would be taken for those of the broken one.
+    waiting. Then every later call in the process group is refused, as its messages would be taken for those of the
+    broken one.
 
     Parameters
     ----------
@@ -38,7 +53,7 @@ class Group:
     """
 
     def __init__(self, group: Any, device: torch.device) -> None:
-        self.process_group = group
+        self.process_group = dist.group.WORLD if group is None else group  # another one may be the default later
         self.rank: int = dist.get_rank(group)
         if self.rank < 0:
             raise ValueError("this process is not in the process group: only its members make the table")
@@ -48,7 +63,6 @@ class Group:
         self.table = 0  # the number of the table among those of all groups, the same on all ranks
         self._call: str | None = None
         self._agreed: Exception | None = None
-        self._lost: str | None = None
 
     def call(self, name: str) -> Group:
         """The context of one collective call.
@@ -58,9 +72,10 @@ class Group:
         RuntimeError
             Where an earlier call broke off between the ranks.
         """
-        if self._lost is not None:
+        lost = _lost.get(self.process_group)
+        if lost is not None:
             raise RuntimeError(
-                f"{name} cannot be called: {self._lost}. What the shard holds is still there, as table.shard; make the "
+                f"{name} cannot be called: {lost}. What the shard holds is still there, as table.shard; make the "
                 "process group anew without the lost ranks, and a table of these items in it"
             )
         self._call, self._agreed = name, None
@@ -71,7 +86,9 @@ class Group:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None and error is not self._agreed:
-            self._lost = f"{self._call} broke off on rank {self.rank} ({type(error).__name__}), out of step with others"
+            _lost[self.process_group] = (
+                f"{self._call} broke off on rank {self.rank} ({type(error).__name__}), out of step with others"
+            )
             error.add_note(f"gpuhash: rank {self.rank} of {self.size} left the collective call {self._call} by this")
 
     def open(self, sizes: Tensor | None, problem: Exception | None) -> tuple[list[int], list[int]]:
@@ -223,6 +240,24 @@ def backends_of(group: Any) -> dict[str, str]:
     """The backends of a process group by the type of device that they serve."""
     config = dist.get_backend_config(group)
     return dict(part.split(":") for part in config.split(",")) if ":" in config else {"cpu": config, "cuda": config}
+
+
+def device_of(device: Any, group: Any) -> torch.device:
+    """The device that a table is asked for, with its number; by default the group's.
+
+    Raises
+    ------
+    ValueError, PlatformError
+        For what is no device, is not there, or is out of the group's reach.
+    """
+    where = default_device(group) if device is None else torch.device(*parse_device(device))
+    make_context(where)  # which knows the devices that are there
+    if where.type == "cpu":
+        where = torch.device("cpu")
+    elif where.index >= torch.cuda.device_count():
+        raise PlatformError(f"PyTorch has {torch.cuda.device_count()} GPUs here, and {where} is none of them")
+    _wire_device(group, where)
+    return where
 
 
 def default_device(group: Any) -> torch.device:
