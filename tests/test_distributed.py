@@ -83,6 +83,7 @@ def test_all_dtypes(ranks):
     [
         checks.sums_of_floats,
         checks.one_whole_value_stays,
+        checks.one_value_for_all_keys,
         checks.python_objects,
         checks.in_compiled_functions,
         checks.sets,

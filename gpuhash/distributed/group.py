@@ -6,7 +6,7 @@ import math
 import weakref
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -33,6 +33,14 @@ _ERRORS: dict[str, type[Exception]] = {
 _FINE, _FAILED = 0, 1
 #: Why process groups are out of step: what one table has begun would meet the calls of all others.
 _lost: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+
+class Opened(NamedTuple):
+    """What all ranks have told each other at the beginning of a call."""
+
+    send: list[int]  # rows that go to each rank
+    receive: list[int]  # rows that come from each rank
+    constant: int | None  # the bits of the one value that all keys of all ranks have, if there is one
 
 
 class Group:
@@ -91,7 +99,7 @@ class Group:
             )
             error.add_note(f"gpuhash: rank {self.rank} of {self.size} left the collective call {self._call} by this")
 
-    def open(self, sizes: Tensor | None, problem: Exception | None) -> tuple[list[int], list[int]]:
+    def open(self, sizes: Tensor | None, problem: Exception | None, constant: int | None = None) -> Opened:
         """The first step of a call: tells each rank how many rows it will get. Waits.
 
         Parameters
@@ -100,10 +108,8 @@ class Group:
             Rows for each rank, int64 ``[size]``; None for none.
         problem
             What is wrong with this rank's arguments.
-
-        Returns
-        -------
-        Rows that go to each rank, and rows that come from each.
+        constant
+            The bits of the one value that all of this rank's keys have, if there is one.
 
         Raises
         ------
@@ -112,14 +118,16 @@ class Group:
         """
         status = _FINE if problem is None else _FAILED
         signature = zlib.crc32(f"{self.table} {self._call}".encode())
-        mine = torch.zeros((self.size, 3), dtype=torch.int64, device=self.wire)
+        told = [0, status, signature, constant is not None, constant or 0, 0]
+        mine = torch.tensor(told, dtype=torch.int64).repeat(self.size, 1).to(self.wire)
         if sizes is not None:
+            sizes = sizes.to(self.wire)
             mine[:, 0] = sizes
-        mine[:, 1] = status
-        mine[:, 2] = signature
+            mine[:, 5] = sizes.sum()
         theirs = torch.empty_like(mine)
         dist.all_to_all_single(theirs, mine, group=self.process_group)
-        send, receive, statuses, signatures = torch.cat([mine[:, :1], theirs], 1).t().tolist()
+        both = torch.cat([mine[:, :1], theirs], 1).t().tolist()
+        send, receive, statuses, signatures, constants, bits, totals = both
         if any(other != signature for other in signatures):
             calls = self._gather_objects((self.table, self._call))
             raise self.on_all(
@@ -130,7 +138,9 @@ class Group:
             )
         if any(statuses):
             self._raise_problems(problem)
-        return send, receive
+        # Of ranks without keys the values are of no matter. All ranks know the same of all, and come to the same.
+        values = {one if has else None for has, one, total in zip(constants, bits, totals, strict=True) if total}
+        return Opened(send, receive, values.pop() if len(values) == 1 else None)
 
     def exchange(
         self, tensors: Sequence[Tensor], send: Sequence[int], receive: Sequence[int]

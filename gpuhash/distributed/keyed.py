@@ -190,7 +190,7 @@ class Keyed:
             sizes = torch.zeros(steps.size, dtype=torch.int64)
             if problem is None:
                 sizes[slice(None) if rank is None else rank] = len(arrays[0])
-            send, receive = steps.open(sizes, problem)
+            send, receive, _ = steps.open(sizes, problem)
             rows = [
                 to_words(array, len(array), row_bytes(kind.dtype, kind.shape))
                 for array, kind in zip(arrays, kinds, strict=True)
@@ -219,7 +219,7 @@ class Keyed:
         with self._steps.call(operation):
             number, problem = attempt(count)
             sizes = torch.full((self._steps.size,), number or 0, dtype=torch.int64, device=self._steps.wire)
-            return self._steps.open(sizes, problem)[1]
+            return self._steps.open(sizes, problem).receive
 
     def reserve(self, size: int) -> None:
         """Makes room for ``size`` keys in all. Collective: all ranks give the same number. Waits.
