@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support import distributed_checks as checks
 from support.frameworks import GPU, GPU_INDEX, Framework, gpu_count, module, need_place
+from support.hashing import hash_of
 from support.ranks import started
 from support.samples import KEY_TYPES, VALUE_DTYPES, random_keys
 
@@ -83,6 +84,7 @@ def test_all_dtypes(ranks):
     [
         checks.sums_of_floats,
         checks.one_whole_value_stays,
+        checks.one_value_for_all_keys,
         checks.python_objects,
         checks.in_compiled_functions,
         checks.sets,
@@ -184,6 +186,26 @@ def test_keys_are_spread_evenly_whatever_their_pattern(pattern, parts):
         counts = np.array(Split(keys, parts, seed).counts)
         mean = len(keys) / parts
         assert abs(counts - mean).max() < 6 * mean**0.5, (seed, counts)
+
+
+@pytest.mark.parametrize("parts", [2, 8])
+@pytest.mark.parametrize("pattern", ["sequence", "strided", "random"])
+def test_the_keys_of_one_owner_use_all_buckets(pattern, parts):
+    """The home bucket comes from the high bits of the table's hash, and the owner from another hash."""
+    count = 1 << 17
+    numbers = {
+        "sequence": np.arange(count),
+        "strided": np.arange(count) * 4096,
+        "random": random_keys("int64", (), count),
+    }
+    keys = numbers[pattern]
+    for seed in (0, 12345):
+        owners = Split(torch.from_numpy(keys), parts, seed).owners.numpy()
+        for owner in range(parts):
+            region = hash_of(keys[owners == owner], seed) >> np.uint64(58)
+            counts = np.bincount(region.astype(np.int64), minlength=64)
+            mean = counts.sum() / 64
+            assert abs(counts - mean).max() < 6 * mean**0.5
 
 
 def test_when_duplicates_are_taken_together():

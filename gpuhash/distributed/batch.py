@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,9 @@ from gpuhash.arguments import encode_keys, wrong_dtype
 from gpuhash.arrays import ColumnFramework, Framework, NumPyFramework, Shape, framework_of
 from gpuhash.dtypes import encode, to_python
 
-from .words import host_tensor, to_numpy
+from .words import host_tensor, row_bytes, take_rows, to_numpy, to_words, torch_dtype
+
+_WORD_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -71,19 +74,44 @@ def take_keys(keys: Any, kind: Kind, device: torch.device) -> Batch:
     return Batch(flat, shape, where, scalar)
 
 
-def take_values(values: Any, batch: Batch, kind: Kind, device: torch.device, what: str = "values") -> Tensor:
-    """The values of a call, one for each key: ``[n, *value_shape]``, dense, where the table is. Raises as
-    ``take_keys``.
-    """
+@dataclass
+class Values:
+    """Values of one rank's batch, where the table is."""
+
+    rows: Tensor  # [n, *value_shape], dense; [1, *value_shape] where all keys get one
+    bits: int | None = None  # of the one value, as an int64, where it came from the host and has up to 8 bytes
+
+    def at(self, positions: Tensor) -> Values:
+        """Those at positions of the batch."""
+        return self if self.bits is not None else Values(take_rows(self.rows, positions))
+
+
+def take_values(values: Any, batch: Batch, kind: Kind, device: torch.device, what: str = "values") -> Values:
+    """The values of a call, one for each key or one for all. Raises as ``take_keys``."""
     tensor = _values_of(values, kind, what)
     expected = (*batch.shape, *kind.shape)
     if tensor.shape in ((), kind.shape):
+        size = row_bytes(kind.dtype, kind.shape)
+        if tensor.device.type == "cpu" and size <= _WORD_BYTES:
+            one = tensor.expand(kind.shape).contiguous()
+            return Values(_bring(one.unsqueeze(0), device, what), _bits_of(one, size))
         tensor = _bring(tensor, device, what).expand(expected)
     elif tensor.shape != expected:
         raise ValueError(
             f"the {what} have shape {tuple(tensor.shape)}, expected {expected}, or {kind.shape} for all keys alike"
         )
-    return _bring(tensor, device, what).reshape(len(batch.keys), *kind.shape).contiguous()
+    return Values(_bring(tensor, device, what).reshape(len(batch.keys), *kind.shape).contiguous())
+
+
+def _bits_of(value: Tensor, size: int) -> int:
+    raw = to_words(value, 1, size).reshape(-1).view(torch.uint8).numpy().tobytes()
+    return int.from_bytes(raw.ljust(_WORD_BYTES, b"\0"), sys.byteorder, signed=True)
+
+
+def value_of(bits: int, kind: Kind, device: torch.device) -> Tensor:
+    """The value of these bits, ``[*kind.shape]``, without a copy from the host."""
+    word = torch.full((1,), bits, dtype=torch.int64, device=device)
+    return word.view(torch.uint8)[: row_bytes(kind.dtype, kind.shape)].view(torch_dtype(kind.dtype)).view(kind.shape)
 
 
 def _values_of(values: Any, kind: Kind, what: str) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .batch import Batch, Kind
+from .batch import Batch, Kind, Values, value_of
 from .duplicates import Distinct
 from .group import Group
 from .split import Split
@@ -18,7 +18,7 @@ BOOL = Kind("bool", ())
 INT64 = Kind("int64", ())
 
 #: A batch, what is left of it without duplicates (None: it goes as it is), and values.
-Prepared = tuple[Batch, Distinct | None, Tensor | None]
+Prepared = tuple[Batch, Distinct | None, Values | None]
 
 
 class Call:
@@ -45,28 +45,35 @@ class Call:
         kinds: Sequence[Kind],
     ) -> None:
         self._group = group
-        problem, sent, split = None, [], None
+        problem, sent, split, values = None, [], None, None
         try:
             self.batch, self._distinct, values = prepare()
             keys = self.batch.keys
             if self._distinct is not None:
-                keys, values = self._distinct.keys, self._distinct.values if values is not None else None
+                keys, values = self._distinct.keys, self._distinct.values
             split = Split(keys, group.size, seed)
-            tensors = (keys,) if values is None else (keys, values)
-            words = [
-                to_words(tensor, len(keys), row_bytes(kind.dtype, kind.shape))
-                for tensor, kind in zip(tensors, kinds, strict=True)
-            ]
-            sent = [split.scatter(rows) for rows in words]
+            tensors = [keys] if values is None or values.bits is not None else [keys, values.rows]
+            sent = [split.scatter(_words(tensor, kind)) for tensor, kind in zip(tensors, kinds, strict=False)]
         except Exception as error:
             problem = error
-        self._send, self._receive = group.open(None if split is None or problem else split.sizes, problem)
+        constant = None if values is None else values.bits
+        opened = group.open(None if split is None or problem else split.sizes, problem, constant)
         assert split is not None
-        self._split = split
+        self._split, self._send, self._receive = split, opened.send, opened.receive
+        if len(kinds) > 1 and opened.constant is not None:
+            del sent[1:]  # all ranks have the one value
+        elif len(kinds) > 1 and len(sent) == 1:
+            assert values is not None
+            words = _words(values.rows, kinds[1])
+            sent.append(words.expand(len(keys), *words.shape[1:]).contiguous())
         arrived = group.finish(*group.exchange(sent, self._send, self._receive))
-        received = [from_words(rows, kind.dtype, kind.shape) for rows, kind in zip(arrived, kinds, strict=True)]
+        received = [from_words(rows, kind.dtype, kind.shape) for rows, kind in zip(arrived, kinds, strict=False)]
         self.keys = received[0]  # [m, *key_shape], rank by rank, each in the order of its batch
-        self.values = received[1] if len(received) > 1 else None  # [m, *value_shape]
+        #: [m, *value_shape], or [*value_shape]: the same for all keys
+        self.values: Tensor | None = None
+        if len(kinds) > 1:
+            one = opened.constant
+            self.values = received[1] if one is None else value_of(one, kinds[1], group.device)
 
     @property
     def owners(self) -> Tensor:
@@ -101,10 +108,7 @@ class Call:
                 torch.zeros(count, *kind.shape, dtype=torch_dtype(kind.dtype), device=self.keys.device)
                 for kind in kinds
             ]
-        sent = [
-            to_words(answer, count, row_bytes(kind.dtype, kind.shape))
-            for answer, kind in zip(answers, kinds, strict=True)
-        ]
+        sent = [_words(answer, kind) for answer, kind in zip(answers, kinds, strict=True)]
         returned = self._group.finish(*self._group.exchange(sent, self._receive, self._send))
         self._group.agree(problem, agreement)
         return [
@@ -124,6 +128,10 @@ class Call:
             return mask
         spread = torch.zeros(len(self.batch.keys), dtype=torch.bool, device=mask.device)
         return spread.index_copy_(0, self._distinct.positions, mask)
+
+
+def _words(tensor: Tensor, kind: Kind) -> Tensor:
+    return to_words(tensor, tensor.shape[0], row_bytes(kind.dtype, kind.shape))
 
 
 def attempt(work: Callable[[], Any]) -> tuple[Any, Exception | None]:

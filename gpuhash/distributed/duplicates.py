@@ -11,7 +11,7 @@ from torch import Tensor
 from gpuhash.factorization import factorize, unique
 from gpuhash.table import HashTable
 
-from .batch import Kind
+from .batch import Kind, Values
 from .split import hash_keys
 from .words import reverse, take_rows
 
@@ -27,7 +27,7 @@ class Distinct:
     keys: Tensor  # [m, *key_shape]
     positions: Tensor | None = None  # int64 [m]: of each key, one position in the batch
     inverse: Tensor | None = None  # int64 [n]: of each position in the batch, the number of its key
-    values: Tensor | None = None  # [m, *value_shape]: what all values of a key come to
+    values: Values | None = None  # of each key: what all of its values come to
 
 
 def are_many(keys: Tensor, ranks: int) -> bool:
@@ -62,15 +62,16 @@ def choose(keys: Tensor, *, last: bool, inverse: bool = False) -> Distinct:
     return Distinct(found.values, positions=positions, inverse=codes)
 
 
-def combine(keys: Tensor, values: Tensor, op: Any, key: Kind, value: Kind) -> Distinct:
+def combine(keys: Tensor, values: Values, op: Any, key: Kind, value: Kind) -> Distinct:
     """Each key once, with the position of one occurrence, and all its values combined into one. Waits.
 
     By a table of their own, whose arithmetic is that of the shards: integers come to the same bits as one by one.
     """
+    rows = values.rows if values.bits is None else values.rows[0]
     table = HashTable(key.dtype, value.dtype, key_shape=key.shape, value_shape=value.shape, device=keys.device)
-    positions = torch.nonzero(table.insert_or_apply(keys, values, op)).view(-1)
+    positions = torch.nonzero(table.insert_or_apply(keys, rows, op)).view(-1)
     distinct = take_rows(keys, positions)
-    return Distinct(distinct, positions=positions, values=table[distinct])
+    return Distinct(distinct, positions=positions, values=Values(table[distinct]))
 
 
 def _axis(keys: Tensor) -> int | None:

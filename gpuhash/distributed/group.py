@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import math
+import weakref
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gpuhash._core import CudaError, TableFullError
+from gpuhash._core import CudaError, PlatformError, TableFullError
+from gpuhash.memory import make_context, parse_device
 
 # What one process raises, all raise; other classes arrive as RuntimeError.
 _ERRORS: dict[str, type[Exception]] = {
     kind.__name__: kind
-    for kind in (TypeError, ValueError, OverflowError, KeyError, MemoryError, OSError, TableFullError, CudaError)
+    for kind in (
+        TypeError,
+        ValueError,
+        OverflowError,
+        KeyError,
+        MemoryError,
+        OSError,
+        TableFullError,
+        CudaError,
+        PlatformError,
+    )
 }
 _FINE, _FAILED = 0, 1
+#: Why process groups are out of step: what one table has begun would meet the calls of all others.
+_lost: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+
+class Opened(NamedTuple):
+    """What all ranks have told each other at the beginning of a call."""
+
+    send: list[int]  # rows that go to each rank
+    receive: list[int]  # rows that come from each rank
+    constant: int | None  # the bits of the one value that all keys of all ranks have, if there is one
 
 
 class Group:
@@ -27,7 +49,8 @@ class Group:
     A *call* of the table is a sequence of steps that all ranks take in the same order, inside of ``with
     group.call(name)``. What fails on one rank alone before its data are needed is carried to all by ``open`` and
     ``agree``, which raise it everywhere: the group stays in step. Whatever else leaves a call has left the others
-    waiting. Then every later call is refused, as its messages would be taken for those of the broken one.
+    waiting. Then every later call in the process group is refused, as its messages would be taken for those of the
+    broken one.
 
     Parameters
     ----------
@@ -38,7 +61,7 @@ class Group:
     """
 
     def __init__(self, group: Any, device: torch.device) -> None:
-        self.process_group = group
+        self.process_group = dist.group.WORLD if group is None else group  # another one may be the default later
         self.rank: int = dist.get_rank(group)
         if self.rank < 0:
             raise ValueError("this process is not in the process group: only its members make the table")
@@ -48,7 +71,6 @@ class Group:
         self.table = 0  # the number of the table among those of all groups, the same on all ranks
         self._call: str | None = None
         self._agreed: Exception | None = None
-        self._lost: str | None = None
 
     def call(self, name: str) -> Group:
         """The context of one collective call.
@@ -58,9 +80,10 @@ class Group:
         RuntimeError
             Where an earlier call broke off between the ranks.
         """
-        if self._lost is not None:
+        lost = _lost.get(self.process_group)
+        if lost is not None:
             raise RuntimeError(
-                f"{name} cannot be called: {self._lost}. What the shard holds is still there, as table.shard; make the "
+                f"{name} cannot be called: {lost}. What the shard holds is still there, as table.shard; make the "
                 "process group anew without the lost ranks, and a table of these items in it"
             )
         self._call, self._agreed = name, None
@@ -71,10 +94,12 @@ class Group:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None and error is not self._agreed:
-            self._lost = f"{self._call} broke off on rank {self.rank} ({type(error).__name__}), out of step with others"
+            _lost[self.process_group] = (
+                f"{self._call} broke off on rank {self.rank} ({type(error).__name__}), out of step with others"
+            )
             error.add_note(f"gpuhash: rank {self.rank} of {self.size} left the collective call {self._call} by this")
 
-    def open(self, sizes: Tensor | None, problem: Exception | None) -> tuple[list[int], list[int]]:
+    def open(self, sizes: Tensor | None, problem: Exception | None, constant: int | None = None) -> Opened:
         """The first step of a call: tells each rank how many rows it will get. Waits.
 
         Parameters
@@ -83,10 +108,8 @@ class Group:
             Rows for each rank, int64 ``[size]``; None for none.
         problem
             What is wrong with this rank's arguments.
-
-        Returns
-        -------
-        Rows that go to each rank, and rows that come from each.
+        constant
+            The bits of the one value that all of this rank's keys have, if there is one.
 
         Raises
         ------
@@ -95,14 +118,16 @@ class Group:
         """
         status = _FINE if problem is None else _FAILED
         signature = zlib.crc32(f"{self.table} {self._call}".encode())
-        mine = torch.zeros((self.size, 3), dtype=torch.int64, device=self.wire)
+        told = [0, status, signature, constant is not None, constant or 0, 0]
+        mine = torch.tensor(told, dtype=torch.int64).repeat(self.size, 1).to(self.wire)
         if sizes is not None:
+            sizes = sizes.to(self.wire)
             mine[:, 0] = sizes
-        mine[:, 1] = status
-        mine[:, 2] = signature
+            mine[:, 5] = sizes.sum()
         theirs = torch.empty_like(mine)
         dist.all_to_all_single(theirs, mine, group=self.process_group)
-        send, receive, statuses, signatures = torch.cat([mine[:, :1], theirs], 1).t().tolist()
+        both = torch.cat([mine[:, :1], theirs], 1).t().tolist()
+        send, receive, statuses, signatures, constants, bits, totals = both
         if any(other != signature for other in signatures):
             calls = self._gather_objects((self.table, self._call))
             raise self.on_all(
@@ -113,7 +138,9 @@ class Group:
             )
         if any(statuses):
             self._raise_problems(problem)
-        return send, receive
+        # Of ranks without keys the values are of no matter. All ranks know the same of all, and come to the same.
+        values = {one if has else None for has, one, total in zip(constants, bits, totals, strict=True) if total}
+        return Opened(send, receive, values.pop() if len(values) == 1 else None)
 
     def exchange(
         self, tensors: Sequence[Tensor], send: Sequence[int], receive: Sequence[int]
@@ -223,6 +250,24 @@ def backends_of(group: Any) -> dict[str, str]:
     """The backends of a process group by the type of device that they serve."""
     config = dist.get_backend_config(group)
     return dict(part.split(":") for part in config.split(",")) if ":" in config else {"cpu": config, "cuda": config}
+
+
+def device_of(device: Any, group: Any) -> torch.device:
+    """The device that a table is asked for, with its number; by default the group's.
+
+    Raises
+    ------
+    ValueError, PlatformError
+        For what is no device, is not there, or is out of the group's reach.
+    """
+    where = default_device(group) if device is None else torch.device(*parse_device(device))
+    make_context(where)  # which knows the devices that are there
+    if where.type == "cpu":
+        where = torch.device("cpu")
+    elif where.index >= torch.cuda.device_count():
+        raise PlatformError(f"PyTorch has {torch.cuda.device_count()} GPUs here, and {where} is none of them")
+    _wire_device(group, where)
+    return where
 
 
 def default_device(group: Any) -> torch.device:

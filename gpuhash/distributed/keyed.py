@@ -26,7 +26,7 @@ from . import files
 from .batch import Batch, Kind, take_keys
 from .call import BOOL, Call, Prepared, attempt
 from .duplicates import are_many, choose, find_distinct
-from .group import Group, default_device
+from .group import Group, default_device, device_of
 from .words import from_words, row_bytes, take_rows, to_words
 
 _CHUNK = 1 << 24  # keys of a file that are on their way at once
@@ -42,17 +42,15 @@ class Keyed:
 
     def _make(self, group: Any, device: Any, options: Callable[[], dict[str, Any]]) -> None:
         """Makes this rank's shard, together with all other ranks."""
-        where = default_device(group) if device is None else torch.device(str(device))
-        if where.type == "cuda" and where.index is None:
-            where = torch.device("cuda", torch.cuda.current_device())
-        steps = Group(group, where)
+        where, misplaced = attempt(lambda: device_of(device, group))
+        steps = Group(group, where or default_device(group))
         with steps.call(f"{type(self).__name__}()"):
             given, problem = attempt(lambda: self._share(options(), steps.size))
             # All ranks take the number and the seed of the first: the seed may be a random one.
-            told = steps.tell_all((next(_numbers), None if given is None else given["seed"]), problem)
+            told = steps.tell_all((next(_numbers), None if given is None else given["seed"]), misplaced or problem)
             steps.table, seed = told[0]
             shard, problem = attempt(lambda: self._local(**{**given, "seed": seed}, device=str(where)))
-            kinds = steps.tell_all(None if problem else _describe(shard), problem)
+            kinds = steps.tell_all(None if problem else (*_describe(shard), steps.wire.type), problem)
             if any(kind != kinds[0] for kind in kinds):
                 each = "; ".join(f"rank {rank}: {kind}" for rank, kind in enumerate(kinds))
                 raise steps.on_all(ValueError(f"the ranks make different tables: {each}"))
@@ -192,7 +190,7 @@ class Keyed:
             sizes = torch.zeros(steps.size, dtype=torch.int64)
             if problem is None:
                 sizes[slice(None) if rank is None else rank] = len(arrays[0])
-            send, receive = steps.open(sizes, problem)
+            send, receive, _ = steps.open(sizes, problem)
             rows = [
                 to_words(array, len(array), row_bytes(kind.dtype, kind.shape))
                 for array, kind in zip(arrays, kinds, strict=True)
@@ -221,7 +219,7 @@ class Keyed:
         with self._steps.call(operation):
             number, problem = attempt(count)
             sizes = torch.full((self._steps.size,), number or 0, dtype=torch.int64, device=self._steps.wire)
-            return self._steps.open(sizes, problem)[1]
+            return self._steps.open(sizes, problem).receive
 
     def reserve(self, size: int) -> None:
         """Makes room for ``size`` keys in all. Collective: all ranks give the same number. Waits.
@@ -237,7 +235,7 @@ class Keyed:
         with self._steps.call("reserve"):
             if len(set(sizes)) > 1:
                 raise self._steps.on_all(ValueError(f"the ranks reserve different sizes: {sizes}; give one"))
-            self._agree(lambda: self._shard.reserve(self._part_of(size)))
+            self._agree(lambda: self._shard.reserve(self._part_of(sizes[0])))
 
     def _part_of(self, size: int) -> int:
         """The keys that a shard hardly ever has more of, where all have ``size``."""
@@ -254,7 +252,7 @@ class Keyed:
 
     @property
     def group(self) -> Any:
-        """The process group; None for the default one."""
+        """The process group."""
         return self._steps.process_group
 
     @property
@@ -299,23 +297,29 @@ class Keyed:
 
         ``memory`` as for the constructor. Itself where all shards are there already.
         """
-        where = torch.device(str(device))
-        if where.type == "cuda" and where.index is None:
-            where = torch.device("cuda", torch.cuda.current_device())
-        return self._derive("to", where, lambda: self._shard.to(str(where), memory=memory))
+        return self._derive("to", device, lambda where: self._shard.to(where, memory=memory))
 
     def copy(self) -> Self:
         """An independent table of the same items. Collective; waits."""
-        return self._derive("copy", self._steps.device, lambda: self._shard.copy())
+        return self._derive("copy", self._steps.device, lambda _: self._shard.copy())
 
-    def _derive(self, operation: str, device: torch.device, make: Callable[[], Any]) -> Self:
+    def _derive(self, operation: str, device: Any, make: Callable[[str], Any]) -> Self:
+        """A table of other shards, or this one where they are the same on all ranks."""
+
+        def made() -> tuple[Any, Group]:
+            where = device_of(device, self._steps.process_group)
+            return make(str(where)), Group(self._steps.process_group, where)
+
         with self._steps.call(operation):
             self._steps.open(None, None)
-            made, problem = attempt(lambda: (make(), Group(self._steps.process_group, device)))
-            told = self._steps.tell_all((next(_numbers), made is not None and made[0] is self._shard), problem)
-            if all(same for _, same in told):
-                return self
-        shard, steps = made
+            results, problem = attempt(made)
+            shard, steps = results or (None, self._steps)
+            told = self._steps.tell_all((next(_numbers), shard is self._shard, steps.wire.type), problem)
+            wires = [wire for _, _, wire in told]
+            if len(set(wires)) > 1:
+                raise self._steps.on_all(ValueError(f"the ranks ask for devices that cannot be connected: {wires}"))
+        if all(same for _, same, _ in told):
+            return self
         steps.table = told[0][0]
         derived = object.__new__(type(self))
         derived._adopt(shard if shard is not self._shard else shard.copy(), steps, self._seed)

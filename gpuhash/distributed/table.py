@@ -18,7 +18,7 @@ from gpuhash.table import _columns as columns_of_pairs
 from gpuhash.table import _is_array as is_array
 from gpuhash.table import _parts as parts_of
 
-from .batch import Batch, Kind, take_values
+from .batch import Batch, Kind, Values, take_values
 from .call import BOOL, INT64, Call, Prepared, attempt
 from .duplicates import choose, combine
 from .keyed import Keyed
@@ -214,8 +214,8 @@ class HashTable(Keyed):
                     raise ValueError("setdefault needs a default for absent keys: give one here or to the table")
                 values = host_tensor(self._shard._default, self._value.dtype)
             batch = self._take(keys)
-            tensor = take_values(values, batch, self._value, self._steps.device, "default")
-            return self._chosen(batch, tensor, last=False, inverse=True)
+            given = take_values(values, batch, self._value, self._steps.device, "default")
+            return self._chosen(batch, given, last=False, inverse=True)
 
         with self._steps.call("setdefault"):
             call = self._call(prepare, self._value)
@@ -364,10 +364,10 @@ class HashTable(Keyed):
         def prepare() -> Prepared:
             self._check_operation(op, name)
             batch = self._take(keys)
-            tensor = take_values(values, batch, self._value, self._steps.device)
+            given = take_values(values, batch, self._value, self._steps.device)
             if not self._are_many(batch):
-                return batch, None, tensor
-            return batch, combine(batch.keys, tensor, name, self._key, self._value), tensor
+                return batch, None, given
+            return batch, combine(batch.keys, given, name, self._key, self._value), given
 
         with self._steps.call(f"insert_or_apply({name})"):
             call = self._call(prepare, self._value)
@@ -414,8 +414,8 @@ class HashTable(Keyed):
         def prepare() -> Prepared:
             keys, values = items()
             batch = self._take(keys)
-            tensor = take_values(values, batch, self._value, self._steps.device)
-            return self._chosen(batch, tensor, last=mode == "assign")
+            given = take_values(values, batch, self._value, self._steps.device)
+            return self._chosen(batch, given, last=mode == "assign")
 
         with self._steps.call(operation):
             call = self._call(prepare, self._value)
@@ -434,13 +434,13 @@ class HashTable(Keyed):
     def _assign_chunk(self, chunk: Callable[[], tuple[Any, Any]]) -> None:
         self._insert("load", chunk, "assign", mask=False)
 
-    def _chosen(self, batch: Batch, values: Tensor, *, last: bool, inverse: bool = False) -> Prepared:
+    def _chosen(self, batch: Batch, values: Values, *, last: bool, inverse: bool = False) -> Prepared:
         """A batch of an insertion: where duplicates are many, each key with one of its values."""
         if not self._are_many(batch):
             return batch, None, values
         distinct = choose(batch.keys, last=last, inverse=inverse)
         assert distinct.positions is not None
-        distinct.values = take_rows(values, distinct.positions)
+        distinct.values = values.at(distinct.positions)
         return batch, distinct, values
 
     def _serve_find(self, call: Call) -> list[Tensor]:
@@ -452,7 +452,7 @@ class HashTable(Keyed):
             batch, (dtype, shape) = prepared[0], (self._value.dtype, self._value.shape)
             given = default.shape if hasattr(default, "shape") else np.shape(default)
             if len(given) > len(shape) and batch.shape:
-                fallback.append(take_values(default, batch, self._value, self._steps.device, "default"))
+                fallback.append(take_values(default, batch, self._value, self._steps.device, "default").rows)
             else:
                 one = host_tensor(one_value(default, dtype, shape, "default"), dtype)
                 fallback.append(one.unsqueeze(0).to(self._steps.device))

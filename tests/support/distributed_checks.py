@@ -232,6 +232,51 @@ def all_dtypes(rank: int, count: int, device: str, key_types: Any, value_types: 
             same_bytes(filled, np.broadcast_to(default, values.shape).copy())
 
 
+def one_value_for_all_keys(rank: int, count: int, device: str) -> None:
+    """A value that all keys of all ranks get is not sent with each; where ranks differ, all of them count."""
+    here = place(device, rank)
+    sent: list[int] = []
+    exchange = Group.exchange
+
+    def counted(self: Group, tensors: Any, send: Any, receive: Any) -> Any:
+        sent.append(len(tensors))
+        return exchange(self, tensors, send, receive)
+
+    kinds = [("int64", ()), ("int32", ()), ("bool", ()), ("bfloat16", ()), ("complex64", ()), ("float32", (2,))]
+    Group.exchange = counted
+    try:
+        for dtype, shape in [*kinds, ("float32", (4,)), ("complex128", ())]:
+            table = distributed.HashTable("int64", dtype, value_shape=shape, device=here.device)
+            keys = np.arange(10 * rank, 10 * rank + 10)
+            pool = np.arange(10 * count)
+            values = random_values(dtype, (count, *shape), 1)
+            for each, mine in [
+                (values[[0] * count], here.array(keys)),
+                (values[[0] * count], here.array(keys[: 10 if rank else 0])),
+                (values, here.array(keys)),
+            ]:
+                sent.clear()
+                table[mine] = np.asarray(each[rank])
+                same = (each == each[0]).all() and (dtype, shape) in kinds
+                assert sent[0] == (1 if same else 2)
+                expected = np.repeat(each, 10, 0)
+                same_bytes(table[here.array(pool)], expected)
+                table.insert(mine, here.array(np.asarray(each[rank])))
+            rows = random_values(dtype, (10, *shape), 2)
+            table[here.array(keys)] = here.array(rows) if rank == 0 else np.asarray(values[0])
+            same_bytes(table[here.array(pool[:20])], np.concatenate([rows, np.repeat(values[:1], 10, 0)]))
+        counts = distributed.HashTable("int64", "int64", device=here.device)
+        hot, cold = np.arange(HOT) % 7, np.arange(HOT) * 3
+        for rank_is_hot in ([True] * count, [False] * count, [True, *[False] * (count - 1)]):
+            counts.clear()
+            counts.insert_or_apply(here.array(hot if rank_is_hot[rank] else cold), -1, "add")
+            keys = np.concatenate([hot if is_hot else cold for is_hot in rank_is_hot])
+            distinct, times = np.unique(keys, return_counts=True)
+            same_bytes(counts[here.array(distinct)], -times)
+    finally:
+        Group.exchange = exchange
+
+
 def python_objects(rank: int, count: int, device: str) -> None:
     """Numbers, lists and mappings are converted as for one table, and answered as there."""
     here = place(device, rank)
@@ -670,6 +715,7 @@ def die_in(rank: int, count: int, step: str, victim: int) -> list[bool]:
     table = distributed.HashTable("int64", "int64")
     keys = torch.arange(3000) + 1000 * rank
     table[keys] = keys
+    other = distributed.HashTable("int64", "int64")
     before = items_of(table.shard)
     if rank == victim:
         setattr(Group, step, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
@@ -680,6 +726,8 @@ def die_in(rank: int, count: int, step: str, victim: int) -> list[bool]:
     assert items_of(table.shard) == before
     with pytest.raises(RuntimeError, match=f"cannot be called: .* broke off on rank {dist.get_rank()} "):
         len(table)
+    with pytest.raises(RuntimeError, match=r"find cannot be called: insert_or_apply.* broke off"):
+        other.find(keys)  # of the same group
     survivors.append(table.shard)
     return [True]
 
