@@ -176,8 +176,10 @@ def test_calls_without_an_axis(run):
     run(exchange.calls_without_an_axis)
 
 
-def test_no_keys_and_eager_calls(run):
-    run(exchange.no_keys_and_eager)
+@pytest.mark.parametrize("axis_name", ["x", None])
+@on_two_devices
+def test_no_keys_and_eager_calls(run, axis_name):
+    run(exchange.no_keys_and_eager, axis_name=axis_name)
 
 
 def test_transfers_of_parts(run):
