@@ -90,6 +90,12 @@ def varying_axes(array: Any) -> frozenset[Any]:
     return frozenset(getattr(told, "varying", told))
 
 
+def no_results(structs: Any, like: Any) -> tuple[Any, ...]:
+    """What a call gives for no keys: arrays without elements, typed as those of ``struct``."""
+    axes = varying_axes(like)
+    return tuple(_cast(jnp.zeros(each.shape, each.dtype), tuple(axes)) for each in structs)
+
+
 def vary(arrays: Any, axis_name: Any, like: Any = None) -> list[Any]:
     """The arrays, typed as some that differ over a mesh axis, and over all axes over which one of them differs."""
     if _VARYING is None:

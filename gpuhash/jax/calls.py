@@ -16,7 +16,7 @@ from jax.interpreters import mlir
 
 from gpuhash.arrays import Shape
 
-from .arrays import batch_shape, read_wide, struct, vary, wide_struct
+from .arrays import batch_shape, no_results, read_wide, struct, vary, wide_struct
 from .exchange import Spread, exchange
 from .library import TOKEN_WORDS, target
 from .state import Kind
@@ -88,15 +88,17 @@ class Call:
 
     def __call__(self, token: Any, keys: Any, values: Any) -> tuple[Any, tuple[Any, ...]]:
         """The next token, and what the call gives. Arrays are None where the call takes none."""
-        if self.spread is not None:
-            return self._exchanged(self.spread, token, keys, values)
         batch = () if keys is None else batch_shape(keys, self.kind.key_shape)
+        if 0 in batch:  # nothing to do, and jaxlib 0.11 crashes when it compiles it in a shard_map
+            return token, no_results(self.results(batch, token), token)
+        if self.spread is not None and self.spread.devices != 1:
+            return self._exchanged(self.spread, token, keys, values, batch)
         next_token, *results = _call_p.bind(
             token.reshape(TOKEN_WORDS),
             *self._operands(keys, values),
             target=target(self.name, fixed=self.is_same_each_time),
             results=tuple((each.shape, each.dtype) for each in self.results(batch, token)),
-            attributes=self._attributes(),
+            attributes=self._attributes(None),
             aliases=((0, 0),),
         )
         return next_token.reshape(token.shape), tuple(results)
@@ -107,22 +109,21 @@ class Call:
             arrays.append(jnp.zeros(0, np.uint8) if values is None else values)
         return arrays
 
-    def _attributes(self) -> tuple[tuple[str, Any], ...]:
+    def _attributes(self, spread: Spread | None) -> tuple[tuple[str, Any], ...]:
         attributes: dict[str, Any] = {"handles": self.kind.handles}
-        if self.name == "find" and self.spread is None:
+        if self.name == "find" and spread is None:
             attributes["per_key"] = not self.single
-        if self.name == "size" and self.spread is not None:
-            attributes["tables"] = np.int64(self.spread.devices)
+        if self.name == "size" and spread is not None:
+            attributes["tables"] = np.int64(spread.devices)
         if self.how is not None:
             attributes.update(how=self.how, broadcast=self.single)
         return tuple(attributes.items())
 
-    def _exchanged(self, spread: Spread, token: Any, keys: Any, values: Any) -> tuple[Any, tuple[Any, ...]]:
+    def _exchanged(
+        self, spread: Spread, token: Any, keys: Any, values: Any, batch: Shape
+    ) -> tuple[Any, tuple[Any, ...]]:
         """The same with the tables of all devices of a mesh axis."""
         kind = self.kind
-        batch = () if keys is None else batch_shape(keys, kind.key_shape)
-        if spread.devices == 1 or 0 in batch:
-            return replace(self, spread=None)(token, keys, values)
         shape, words = token.shape, token.reshape(TOKEN_WORDS)
         if keys is None:
             words, status = vary((words, jnp.zeros(1, np.uint32)), spread.axis_name)
@@ -172,7 +173,7 @@ class Call:
             *self._operands(keys, values),
             target=target(f"{self.name}_part"),
             results=((status.shape, status.dtype), *((each.shape, each.dtype) for each in results)),
-            attributes=self._attributes(),
+            attributes=self._attributes(self.spread),
             aliases=((0, 0), (1, 1)),
         )
         return next_token, next_status, given

@@ -163,9 +163,7 @@ class _Routes:
         bits = (count - 1).bit_length()
         packed = jax.lax.sort((owner.astype(np.uint32) << bits) | jax.lax.iota(np.uint32, count))
         self.order = (packed & np.uint32((1 << bits) - 1)).astype(np.int32)  # [n]: positions in the batch
-        firsts = jnp.arange(devices, dtype=np.uint32) << bits
-        begins = jnp.searchsorted(packed, firsts, method="scan_unrolled").astype(np.int32)
-        mine = jnp.diff(begins, append=np.int32(count))
+        mine = (owner == jnp.arange(devices, dtype=np.int32)[:, None]).sum(1, dtype=np.int32)
         self._me = jax.lax.axis_index(spread.axis_name)
         # Of each device's keys those of each owner, [devices, devices]; on all devices the same matrices.
         self._counts = jax.lax.all_gather(mine, spread.axis_name)

@@ -81,21 +81,39 @@ def run(request, workers):
 on_two_devices = pytest.mark.parametrize("run", [HOST, GPUS], ids=["cpux2", "cudax2"], indirect=True)
 
 
+@on_two_devices
 @pytest.mark.parametrize(
     ("skew", "capacity"),
-    [(skew, room) for skew in ("uniform", "zipf", "equal", "one-owner") for room in (None, 13)]
-    + [("uniform", 1), ("uniform", 4000)],
+    [
+        *((skew, capacity) for skew in ("uniform", "zipf", "equal", "one-owner") for capacity in (None, 13)),
+        ("uniform", 1),
+        ("uniform", 4000),
+    ],
 )
 def test_every_call_beside_a_dict(run, skew, capacity):
     """Also where one device owns all keys of all batches, and others none, in one round and in many."""
     run(exchange.every_call_beside_a_dict, skew=skew, batch=24 if capacity == 1 else 203, capacity=capacity)
 
 
-def test_a_large_batch_in_rounds(run):
-    """With the capacity that is the default: one round for uniform keys, more for keys of one owner."""
-    run(exchange.every_call_beside_a_dict, skew="zipf", batch=20_000, capacity=None)
+@pytest.mark.parametrize("run", [MORE], ids=["cpux4"], indirect=True)
+@pytest.mark.parametrize(("skew", "capacity"), [("zipf", None), ("zipf", 50), ("one-owner", 100)])
+def test_more_devices(run, skew, capacity):
+    run(exchange.every_call_beside_a_dict, skew=skew, batch=151, capacity=capacity)
 
 
+@on_two_devices
+@pytest.mark.parametrize("skew", ["uniform", "one-owner"])
+def test_a_large_batch(run, skew):
+    """With the capacity that is the default: one round for uniform keys, two where one device owns all of them."""
+    run(exchange.every_call_beside_a_dict, skew=skew, batch=20_000, capacity=None)
+
+
+@on_two_devices
+def test_loops_and_memory(run):
+    run(exchange.loops_and_memory)
+
+
+@on_two_devices
 def test_without_types_of_what_varies(run):
     run(exchange.every_call_beside_a_dict, skew="zipf", batch=100, capacity=30, typed=False)
 
@@ -126,6 +144,7 @@ def test_types(run, key_type, value_dtype, value_shape):
     run(exchange.key_and_value_types, key_type=key_type, value_dtype=value_dtype, value_shape=value_shape)
 
 
+@on_two_devices
 def test_sets(run):
     run(exchange.sets)
 
@@ -152,10 +171,12 @@ def test_scan(run):
     run(exchange.loops)
 
 
+@on_two_devices
 def test_vmap_is_one_exchange(run):
     run(exchange.lanes)
 
 
+@on_two_devices
 @pytest.mark.parametrize("capacity", [None, 5])
 def test_gradients(run, capacity):
     run(exchange.gradients, capacity=capacity)
@@ -176,8 +197,10 @@ def test_calls_without_an_axis(run):
     run(exchange.calls_without_an_axis)
 
 
-def test_no_keys_and_eager_calls(run):
-    run(exchange.no_keys_and_eager)
+@pytest.mark.parametrize("axis_name", ["x", None])
+@on_two_devices
+def test_no_keys_and_eager_calls(run, axis_name):
+    run(exchange.no_keys_and_eager, axis_name=axis_name)
 
 
 def test_transfers_of_parts(run):

@@ -390,6 +390,28 @@ def the_same_each_time(platform: str, count: int) -> None:
         assert contents(tables) == as_dict(keys, values)
 
 
+def loops_and_memory(platform: str, count: int) -> None:
+    """What a device has room for is the capacity, and where that is enough for all keys there is no loop."""
+    devices = Devices(platform, count)
+    ours = devices.ours
+    tables = devices.tables("int64", "int64")
+    for batch, capacity, room in (
+        (100, None, 100 * count),
+        (100, 30, 30),
+        (100, 10**6, 100 * count),
+        (5000, None, 6250),
+        (1000, None, min(1000 * count, 4096)),
+    ):
+
+        def find(state: Any, keys: Any, capacity: Any = capacity) -> Any:
+            return ours.find(state, keys, axis_name="x", capacity=capacity)
+
+        text = devices.program(find).lower(devices.state(tables), np.arange(batch * count)).as_text()
+        (call,) = [line for line in text.splitlines() if "@gpuhash_jax_find_part" in line]
+        assert f"tensor<{room}xi64>" in call
+        assert ("stablehlo.while" in text) == (room < batch * count)
+
+
 def calls_without_an_axis(platform: str, count: int) -> None:
     """What calls give differs between devices, and is typed so: else loops refuse to carry it, and gradients to go."""
     devices = Devices(platform, count)
@@ -416,21 +438,23 @@ def calls_without_an_axis(platform: str, count: int) -> None:
     assert np.asarray(gradient).tolist() == [6] + [12] * (count - 1)
 
 
-def no_keys_and_eager(platform: str, count: int) -> None:
+def no_keys_and_eager(platform: str, count: int, *, axis_name: str | None) -> None:
     devices = Devices(platform, count)
     ours = devices.ours
+    over = {"axis_name": axis_name}
 
     def run(state: Any, keys: Any) -> Any:
-        state, inserted = ours.insert(state, keys, keys, axis_name="x")
-        state, (values, found) = ours.find(state, keys, axis_name="x")
-        return state, inserted, values, found
+        state, inserted = ours.insert(state, keys, keys, **over)
+        state, (values, found) = ours.find(state, keys, **over)
+        state, erased = ours.erase(state, keys[:0], **over)
+        return state, inserted, values, found, erased
 
     for way in (devices.spread(run), devices.program(run)):
         tables = devices.tables("int64", "int64")
         state, *empty = way(devices.state(tables), np.empty(0, np.int64))
-        assert [len(array) for array in empty] == [0, 0, 0]
+        assert [(len(array), array.dtype) for array in empty] == [(0, bool), (0, np.int64), (0, bool), (0, bool)]
         keys = np.arange(10 * count)
-        state, inserted, values, found = way(state, keys)
+        state, inserted, values, found, _ = way(state, keys)
         assert np.asarray(inserted).all()
         assert np.asarray(found).all()
         same_bytes(np.asarray(values), keys)
