@@ -56,8 +56,8 @@ class Executor {
                             std::int64_t value_bytes, std::int64_t* rows, Stream) const = 0;
 };
 
-/// What a platform has: an executor for each slot type, a factorizer, and a splitter. Narrow keys and values are widened to one of
-/// the slot types.
+/// What a platform has: an executor for each slot type, a factorizer, and a splitter. Narrow keys and values are
+/// widened to one of the slot types.
 struct Executors {
   template <class Types>
   struct Pointers;

@@ -8,6 +8,7 @@ many keys as there is room for, whose number is the same everywhere, so that sha
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,6 +25,10 @@ from .arrays import batch_shape, to_array, vary
 _LEAST_ROOM = 4096  # keys; below it one round is not worth sparing memory
 _MOST_KEYS = 2**30  # of a call, over all devices: positions in a queue, and their sums, are int32
 _MOST_DEVICES = 2**16
+_RAGGED_FLAG = "xla_gpu_allow_ragged_all_to_all_nccl_send_recv_fallback"
+# jaxlib 0.11 has kernels for ragged_all_to_all that did not take on any of these exchanges between two H200s, and
+# refuses to do without them unless this flag is set. XLA reads its flags once, as this does.
+_RAGGED_ON_GPUS = jax.__version_info__ < (0, 11) or f"{_RAGGED_FLAG}=true" in os.environ.get("XLA_FLAGS", "")
 
 Work = Callable[[Any, Any, Any, Any, Sequence[Any]], tuple[Any, Any, Sequence[Any]]]
 
@@ -262,8 +267,8 @@ def _no_keys(array: Any, room: int) -> Any:
 
 
 def _transfer(operand: Any, output: Any, transfer: _Transfer, axis_name: Hashable, on_host: bool) -> Any:
-    """``jax.lax.ragged_all_to_all``, which XLA has for GPUs alone; on the host the same from whole operands."""
-    if not on_host:
+    """``jax.lax.ragged_all_to_all``, which XLA has for GPUs alone; elsewhere the same from whole operands."""
+    if _RAGGED_ON_GPUS and not on_host:
         return jax.lax.ragged_all_to_all(operand, output, *transfer, axis_name=axis_name)
     me = jax.lax.axis_index(axis_name)
     everything = jax.lax.all_gather(operand, axis_name)
