@@ -182,8 +182,8 @@ class View::Call {
 
   /// The keys go to their shards; with values, unless that is a null pointer.
   void send(const ValueBatch& values = {nullptr, 0, false}) {
-    std::vector<Allocation> own_keys = send_items(keys_.data, keys_.bytes, &Parcel::keys);
-    std::vector<Allocation> own_values;
+    const std::vector<void*> own_keys = send_items(keys_.data, keys_.bytes, &Parcel::keys);
+    std::vector<void*> own_values;
     if (values.data != nullptr && !values.broadcast)
       own_values = send_items(values.data, values.bytes, &Parcel::values);
     else if (values.data != nullptr)
@@ -191,6 +191,7 @@ class View::Call {
     leave();
     copy_over(own_keys, keys_.bytes, &Parcel::keys);
     copy_over(own_values, values.bytes, &Parcel::values);
+    if (!own_.empty()) come_back();  // before what was copied is given back
   }
 
   KeyBatch keys(std::size_t shard) const { return {parcels_[shard].keys, count(shard), keys_.bytes}; }
@@ -205,8 +206,9 @@ class View::Call {
     std::vector<Allocation> remote;  // where the shard cannot write to `home`
   };
 
-  Answers expect(std::int64_t bytes, bool written_directly) {
-    Answers answers;
+  /// The call keeps them: others may be writing to them when it is broken off.
+  Answers* expect(std::int64_t bytes, bool written_directly) {
+    Answers& answers = answers_.emplace_back();
     answers.bytes = bytes;
     answers.home = Allocation(*view_.home_, static_cast<std::size_t>(keys_.count * bytes), stream_);
     answers.remote.resize(shards());
@@ -215,28 +217,28 @@ class View::Call {
       if (way.local || (way.direct && written_directly)) continue;
       answers.remote[shard] = Allocation(*way.context, static_cast<std::size_t>(count(shard) * bytes), stream(shard));
     }
-    return answers;
+    return &answers;
   }
 
   /// Where the shard writes its answers; null where none are expected.
-  void* of(const Answers& answers, std::size_t shard) const {
-    if (answers.home.get() == nullptr) return nullptr;
-    if (answers.remote[shard].get() != nullptr) return answers.remote[shard].get();
-    return answers.home.as<char>() + split_->offsets()[shard] * answers.bytes;
+  void* of(const Answers* answers, std::size_t shard) const {
+    if (answers == nullptr) return nullptr;
+    if (answers->remote[shard].get() != nullptr) return answers->remote[shard].get();
+    return answers->home.as<char>() + split_->offsets()[shard] * answers->bytes;
   }
 
   /// The stream of the call follows the work of all shards; then the answers that lie there are fetched.
-  void fetch(std::initializer_list<Answers*> all) {
+  void fetch() {
     come_back();
     bool fetched = false;
-    for (Answers* const answers : all)
-      for (std::size_t shard = 0; shard < answers->remote.size(); ++shard) {
-        const Allocation& there = answers->remote[shard];
+    for (const Answers& answers : answers_)
+      for (std::size_t shard = 0; shard < answers.remote.size(); ++shard) {
+        const Allocation& there = answers.remote[shard];
         if (there.get() == nullptr) continue;
         fetched = true;
-        view_.home_->copy_from(answers->home.as<char>() + split_->offsets()[shard] * answers->bytes,
+        view_.home_->copy_from(answers.home.as<char>() + split_->offsets()[shard] * answers.bytes,
                                *view_.ways_[shard].context, there.get(),
-                               static_cast<std::size_t>(count(shard) * answers->bytes), stream_);
+                               static_cast<std::size_t>(count(shard) * answers.bytes), stream_);
       }
     if (fetched) leave();  // before what was fetched is given back
   }
@@ -250,10 +252,10 @@ class View::Call {
     std::vector<Allocation> memory;  // on the shard's device
   };
 
-  /// Puts items into the owners' order, in the shards' memory where this device can write there; what it cannot is
-  /// returned, one allocation per shard.
-  std::vector<Allocation> send_items(const void* items, std::int64_t bytes, void* Parcel::* member) {
-    std::vector<Allocation> own(shards());
+  /// Puts items into the owners' order, in the shards' memory where this device can write there. Where it cannot, they
+  /// are to be copied from what is returned, a list for each such shard.
+  std::vector<void*> send_items(const void* items, std::int64_t bytes, void* Parcel::* member) {
+    std::vector<void*> own(shards());
     std::vector<void*> to(shards());
     for (std::size_t shard = 0; shard < shards(); ++shard) {
       const Way& way = view_.ways_[shard];
@@ -267,8 +269,8 @@ class View::Call {
         way.returning->record(stream(shard));  // the memory may be written to from here on
         way.returning->wait_on(view_.home_->device(), stream_);
       } else {
-        own[shard] = Allocation(*view_.home_, size, stream_);
-        to[shard] = own[shard].get();
+        own_.emplace_back(*view_.home_, size, stream_);
+        to[shard] = own[shard] = own_.back().get();
       }
     }
     split_->scatter(items, bytes, to, stream_);
@@ -294,15 +296,11 @@ class View::Call {
     }
   }
 
-  void copy_over(const std::vector<Allocation>& own, std::int64_t bytes, void* Parcel::* member) {
-    bool copied = false;
-    for (std::size_t shard = 0; shard < own.size(); ++shard) {
-      if (own[shard].get() == nullptr) continue;
-      copied = true;
-      view_.ways_[shard].context->copy_from(parcels_[shard].*member, *view_.home_, own[shard].get(),
-                                            static_cast<std::size_t>(count(shard) * bytes), stream(shard));
-    }
-    if (copied) come_back();  // before what was copied is given back
+  void copy_over(const std::vector<void*>& own, std::int64_t bytes, void* Parcel::* member) {
+    for (std::size_t shard = 0; shard < own.size(); ++shard)
+      if (own[shard] != nullptr)
+        view_.ways_[shard].context->copy_from(parcels_[shard].*member, *view_.home_, own[shard],
+                                              static_cast<std::size_t>(count(shard) * bytes), stream(shard));
   }
 
   /// The shards' streams follow that of the call.
@@ -328,6 +326,8 @@ class View::Call {
   Stream stream_;
   std::unique_ptr<Split> split_;
   std::vector<Parcel> parcels_;
+  std::vector<Allocation> own_;  // lists at home, on their way
+  std::deque<Answers> answers_;
 };
 
 View::View(std::shared_ptr<Shards> shards, std::shared_ptr<DeviceContext> home)
@@ -415,7 +415,9 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
   std::int64_t missing = 0;
   one_call_each(parts, [&](std::deque<Call>& calls, const std::vector<Part>& some) {
     struct Wanted {
-      Call::Answers values, found, rows;
+      Call::Answers* values = nullptr;
+      Call::Answers* found = nullptr;
+      Call::Answers* rows = nullptr;
     };
     std::vector<Wanted> wanted(some.size());
     for (std::size_t i = 0; i < some.size(); ++i) {
@@ -438,15 +440,17 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
       }
     for (std::size_t i = 0; i < some.size(); ++i) {
       const FindOutput& out = some[i].out;
-      auto& [values, found, rows] = wanted[i];
-      calls[i].fetch({&values, &found, &rows});
+      const auto& [values, found, rows] = wanted[i];
+      calls[i].fetch();
       const Split& split = calls[i].split();
       if (out.values != nullptr)
-        split.gather(values.home.get(), values.bytes, out.values,
-                     {found.home.as<bool>(), out.fallback, out.fallback_per_key, out.found}, some[i].stream);
+        split.gather(
+            values->home.get(), values->bytes, out.values,
+            {found != nullptr ? found->home.as<bool>() : nullptr, out.fallback, out.fallback_per_key, out.found},
+            some[i].stream);
       else if (out.found != nullptr)
-        split.gather(found.home.get(), sizeof(bool), out.found, {}, some[i].stream);
-      if (out.rows != nullptr) split.gather_rows(rows.home.as<std::int64_t>(), out.rows, some[i].stream);
+        split.gather(found->home.get(), sizeof(bool), out.found, {}, some[i].stream);
+      if (out.rows != nullptr) split.gather_rows(rows->home.as<std::int64_t>(), out.rows, some[i].stream);
     }
   });
   return missing;
@@ -456,7 +460,7 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
 template <class Change>
 void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change change) {
   one_call_each(parts, [&](std::deque<Call>& calls, const std::vector<Part>& some) {
-    std::vector<Call::Answers> masks(some.size());
+    std::vector<Call::Answers*> masks(some.size());
     for (std::size_t i = 0; i < some.size(); ++i) {
       if (some[i].mask != nullptr) masks[i] = calls[i].expect(sizeof(bool), false);
       calls[i].send(some[i].values);
@@ -472,8 +476,8 @@ void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change 
     }
     for (std::size_t i = 0; i < some.size(); ++i) {
       if (some[i].mask == nullptr) continue;
-      calls[i].fetch({&masks[i]});
-      calls[i].split().gather(masks[i].home.get(), sizeof(bool), some[i].mask, {}, some[i].stream);
+      calls[i].fetch();
+      calls[i].split().gather(masks[i]->home.get(), sizeof(bool), some[i].mask, {}, some[i].stream);
     }
   });
 }
