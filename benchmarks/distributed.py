@@ -14,31 +14,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 import gpuhash
 import gpuhash.distributed
+from benchmarks.random_keys import keys_of, numbers
 from benchmarks.timing import Action, expect, milliseconds, milliseconds_in_turns, nothing
 from gpuhash.distributed.duplicates import are_many
 from gpuhash.distributed.split import Split
 
-ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # makes keys of numbers, one to one, that have no pattern
 EXPONENTS = {"uniform": None, "Zipf 1.05": 1.05, "Zipf 1.5": 1.5}
-
-
-def numbers(spread: float | None, count: int, universe: int, device: torch.device, seed: int) -> Tensor:
-    """Random numbers below ``universe``, int64 ``[count]``: uniform, or by Zipf's law with this exponent."""
-    generator = torch.Generator(device).manual_seed(seed)
-    if spread is None:
-        return torch.randint(universe, (count,), device=device, generator=generator)
-    drawn = torch.rand(count, device=device, generator=generator, dtype=torch.float64)
-    power = 1 - spread
-    ranks = ((universe**power - 1) * drawn + 1) ** (1 / power)
-    return (ranks.to(torch.int64) - 1).clamp(0, universe - 1)
-
-
-def keys_of(drawn: Tensor) -> Tensor:
-    return drawn * ODD
 
 
 @dataclass

@@ -15,35 +15,12 @@ from typing import Any
 import torch
 
 import gpuhash
+from benchmarks.random_keys import keys_of, numbers
 from benchmarks.timing import expect, milliseconds_in_turns, nothing
 
 Tensor = torch.Tensor
 
 REPETITIONS = 11
-FIRST = -0x61C8864680B583EB  # odd constants, wrapped to int64: of the golden ratio, and of splitmix64
-SECOND = -0x40A7B892E31B1A47
-
-
-def keys_of(ranks: Tensor) -> Tensor:
-    """A key without a pattern for each number, and another one for another number."""
-    mixed = ranks * FIRST
-    mixed ^= (mixed >> 32) & 0xFFFFFFFF
-    return mixed * SECOND
-
-
-def uniform(count: int, most: int, device: str, seed: int) -> Tensor:
-    """Numbers below `most`, each as likely."""
-    generator = torch.Generator(device).manual_seed(seed)
-    return torch.randint(0, most, (count,), device=device, generator=generator)
-
-
-def zipf(count: int, most: int, exponent: float, device: str, seed: int) -> Tensor:
-    """Numbers below `most`, number k about as often as 1 / (k + 1)^exponent: by the inverse of the distribution."""
-    generator = torch.Generator(device).manual_seed(seed)
-    draws = torch.rand(count, device=device, generator=generator, dtype=torch.float64)
-    power = 1 - exponent
-    numbers = (((most + 1) ** power - 1) * draws + 1) ** (1 / power) - 1
-    return numbers.long().clamp_(0, most - 1)
 
 
 def synchronize(devices: list[str]) -> None:
@@ -89,11 +66,11 @@ class Comparison:
         )
         return Row(operation, keys, times["several"], times["single"])
 
-    def find(self, name: str, draw: Callable[[int, str, int], Tensor], count: int) -> Row:
+    def find(self, name: str, exponent: float | None, count: int) -> Row:
         most = self.pairs * len(self.devices)
-        ranks = [draw(most, device, seed) for seed, device in enumerate(self.devices)]
+        ranks = [numbers(exponent, count, most, torch.device(device), seed) for seed, device in enumerate(self.devices)]
         batches = [keys_of(each) for each in ranks]
-        alone = draw(self.pairs, self.devices[0], 9)
+        alone = numbers(exponent, count, self.pairs, torch.device(self.devices[0]), 9)
         mine = keys_of(alone)
         values, found = self.several.find(batches)
         for rank, value, mask in zip(ranks, values, found, strict=True):
@@ -131,12 +108,12 @@ class Comparison:
         middle = {name: sorted(each)[len(each) // 2] for name, each in times.items()}
         return Row("insert", count, middle["several"], middle["single"])
 
-    def apply(self, name: str, draw: Callable[[int, str, int], Tensor], count: int) -> Row:
+    def apply(self, name: str, exponent: float | None, count: int) -> Row:
         most = self.pairs * len(self.devices)
-        ranks = [draw(most, device, seed) for seed, device in enumerate(self.devices)]
+        ranks = [numbers(exponent, count, most, torch.device(device), seed) for seed, device in enumerate(self.devices)]
         batches = [keys_of(each) for each in ranks]
         zeros = [torch.zeros_like(batch) for batch in batches]  # so that every run finds the same table
-        mine = keys_of(draw(self.pairs, self.devices[0], 9))
+        mine = keys_of(numbers(exponent, count, self.pairs, torch.device(self.devices[0]), 9))
         self.several.insert_or_apply(batches, [torch.ones_like(batch) for batch in batches], "add")
         sums = torch.zeros(most, dtype=torch.int64, device=self.devices[0])
         for rank in ranks:
@@ -219,17 +196,17 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"| {row.operation} | {row.keys} | {times} |", flush=True)
 
     for count in (large, small):
-        show(comparison.find("find", lambda most, device, seed, n=count: uniform(n, most, device, seed), count))
+        show(comparison.find("find", None, count))
         for exponent in (1.05, 1.5):
-            draw = lambda most, device, seed, n=count, e=exponent: zipf(n, most, e, device, seed)  # noqa: E731
-            show(comparison.find(f"find, Zipf {exponent}", draw, count))
-            show(comparison.apply(f"insert_or_apply, Zipf {exponent}", draw, count))
+            show(comparison.find(f"find, Zipf {exponent}", exponent, count))
+            show(comparison.apply(f"insert_or_apply, Zipf {exponent}", exponent, count))
         show(comparison.insert(count))
     if devices[0] != "cpu":
         print("\n| lookup of uniform keys, per device | us |\n|---|---|")
         for count in (large, small):
             batches = [
-                keys_of(uniform(count, pairs * len(devices), device, seed)) for seed, device in enumerate(devices)
+                keys_of(numbers(None, count, pairs * number, torch.device(device), seed))
+                for seed, device in enumerate(devices)
             ]
             for name, time_us in phases(comparison.several, batches, devices).items():
                 print(f"| {count} keys: {name} | {time_us:.1f} |")

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from support.frameworks import gpu_count, module
+from support.frameworks import gpu_count, module, sees_gpu
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -384,6 +384,21 @@ def test_the_whole_report_names_what_is_missing():
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+def test_a_table_of_several_shards_is_measured():
+    """On the host, or on two GPUs where there are such; the results are checked before they are timed."""
+    places = [["cpu", "cpu"], *([["cuda:0", "cuda:1"]] if gpu_count() > 1 and sees_gpu("torch") else [])]
+    for devices in places:
+        done = run_module("-m", "benchmarks.several", "--quick", "--devices", *devices)
+        assert done.returncode == 0, done.stderr
+        lines = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith(("| find", "| insert"))]
+        kinds = ["find", "find, Zipf 1.05", "insert_or_apply, Zipf 1.05", "find, Zipf 1.5", "insert_or_apply, Zipf 1.5"]
+        assert [line[0].strip("| ") for line in lines] == [*kinds, "insert"] * 2
+        assert all(float(line[2]) > 0 for line in lines)
+    missing = run_module("-m", "benchmarks.several", "--quick", "--devices", "cuda:0", "cuda:99")
+    assert missing.returncode == 2
+    assert "cuda" in missing.stderr
+
+
 def test_a_table_over_processes_is_measured(tmp_path):
     """Two processes on the host, or on two GPUs where there are such; the results are checked before they are timed."""
     devices = ["cpu", *(["cuda"] if gpu_count() > 1 and module("torch").cuda.device_count() > 1 else [])]
