@@ -332,8 +332,10 @@ class KeyedTable:
         return tuple(self._face(shard) for shard in self._shards) or (self,)
 
     def _face(self, core: _core.Table) -> Self:
-        """Another object of a core table, that does with absent keys what this one does."""
-        return self._open(core, None)
+        """An object of another core table of this kind, that does with absent keys what this one does."""
+        face = object.__new__(type(self))
+        face._attach(core, self._key_shape)
+        return face
 
     @property
     def key_dtype(self) -> str:
@@ -379,8 +381,7 @@ class KeyedTable:
             As for the constructor; None for the device's own pool.
         """
         if is_sharded(device) or self._shards:
-            made = object.__new__(type(self))
-            made._attach(self._options(device, memory).make_core(), self._key_shape)
+            made = self._face(self._options(device, memory).make_core())
             if memory is None and made.device == self.device and bool(made._shards) == bool(self._shards):
                 return self
             made.reserve(len(self))

@@ -293,7 +293,7 @@ def test_shards_are_the_table_itself(devices):
 @pytest.mark.parametrize("kind", ["scalar", "rows", "bfloat16-rows"])
 def test_moves_copies_and_files(devices, kind, tmp_path):
     keys, values = samples(kind)
-    table = make(kind, devices, max_load_factor=0.6, deterministic=True)
+    table = make(kind, devices, max_load_factor=0.6, deterministic=True, default=2)
     table[keys] = values
     expected = as_dict(keys, values)
     path = tmp_path / "table.safetensors"
@@ -314,6 +314,7 @@ def test_moves_copies_and_files(devices, kind, tmp_path):
         assert other == table
         assert other.deterministic
         assert other.max_load_factor == 0.6
+        same_bytes(np.asarray(other.default), np.asarray(table.default))
         other.clear()
         assert len(table) == len(keys)
     assert HashTable.load(path, device=devices).device == table.device == table.copy().device
@@ -336,6 +337,16 @@ def test_a_named_table_is_opened_with_its_shards(devices):
         assert table[149] == 6
     finally:
         table.close()
+
+
+def test_keys_of_shape_one(devices):
+    table = HashTable("int64", "int64", key_shape=(1,), device=devices)
+    keys = np.arange(100).reshape(-1, 1)
+    table[keys] = np.arange(100)
+    for other in (table.to(["cpu"] * 2), *table.shards):
+        assert other.key_shape == (1,)
+        assert to_numpy(other.keys()).shape == (len(other), 1)
+    same_bytes(table.to(["cpu"] * 2)[keys], np.arange(100))
 
 
 def test_each_shard_is_full_alone_and_nothing_is_half_done(devices):
