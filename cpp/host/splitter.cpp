@@ -16,7 +16,7 @@
 namespace gpuhash::host {
 namespace {
 
-static_assert(Splitter::kMaxShards <= 256, "owners are kept in bytes");
+static_assert(Split::kMaxParts <= 256, "owners are kept in bytes");
 
 template <class Body>
 void with_item_words(std::int64_t bytes, Body body) {
@@ -36,44 +36,39 @@ void with_item_words(std::int64_t bytes, Body body) {
   }
 }
 
-/// Threads take consecutive parts of the batch each, and know where in each owner's list their part begins.
+/// Threads take consecutive pieces of the batch each, and know where in each part of the owners' order theirs begin.
 class HostSplit final : public Split {
  public:
-  HostSplit(const KeyBatch& keys, std::uint64_t seed, std::size_t shards)
-      : Split(shards),
+  HostSplit(const KeyBatch& keys, std::uint64_t seed, std::size_t parts, void* sorted)
+      : Split(parts),
         count_(keys.count),
-        parts_(reader_parts(keys.count)),
+        pieces_(reader_parts(keys.count)),
         owners_(uninitialised<std::uint8_t>(keys.count)),
-        begins_(scratch<std::int64_t>(parts_ * static_cast<std::int64_t>(shards))) {
+        begins_(scratch<std::int64_t>(pieces_ * static_cast<std::int64_t>(parts))) {
     if (keys.bytes <= 4)
       find_owners<std::uint32_t>(keys, seed);
     else if (keys.bytes <= 8)
       find_owners<std::uint64_t>(keys, seed);
     else
       find_owners<Uint128>(keys, seed);
+    std::int64_t counts[kMaxParts];
     std::int64_t sum = 0;
-    for (std::size_t shard = 0; shard < shards; ++shard) {
+    for (std::size_t part = 0; part < parts; ++part) {
       const std::int64_t first = sum;
-      for (int part = 0; part < parts_; ++part) sum += std::exchange(begins_[at(part, shard)], sum);
-      counts_[shard] = sum - first;
+      for (int piece = 0; piece < pieces_; ++piece) sum += std::exchange(begins_[at(piece, part)], sum);
+      counts[part] = sum - first;
     }
-    set_offsets();
+    set_counts(counts);
+    HostSplit::sort(keys.data, keys.bytes, sorted, nullptr);
   }
 
-  void scatter(const void* items, std::int64_t bytes, const std::vector<void*>& to, Stream) const override {
+  void sort(const void* items, std::int64_t bytes, void* out, Stream) const override {
     const char* const from = static_cast<const char*>(items);
+    auto* const to = static_cast<char*>(out);
     with_item_words(bytes, [&](auto width) {
-      for_each_part(count_, parts_, [&](int part, std::int64_t begin, std::int64_t end) {
-        std::vector<char*> next(to.size());
-        for (std::size_t shard = 0; shard < to.size(); ++shard)
-          next[shard] = static_cast<char*>(to[shard]) +
-                        (begins_[at(part, shard)] - offsets_[shard]) * static_cast<std::int64_t>(std::size_t{width});
-        for (std::int64_t i = begin; i < end; ++i) {
-          char*& target = next[owners_[i]];
-          std::memcpy(target, from + i * static_cast<std::int64_t>(std::size_t{width}), width);
-          target += std::size_t{width};
-        }
-      });
+      const auto item = static_cast<std::int64_t>(std::size_t{width});
+      for_each_position(
+          [&](std::int64_t i, std::int64_t position) { std::memcpy(to + position * item, from + i * item, width); });
     });
   }
 
@@ -83,7 +78,7 @@ class HostSplit final : public Split {
     auto* const to = static_cast<char*>(out);
     with_item_words(bytes, [&](auto width) {
       const auto item = static_cast<std::int64_t>(std::size_t{width});
-      for_each_answer([&](std::int64_t i, std::int64_t position) {
+      for_each_position([&](std::int64_t i, std::int64_t position) {
         const char* source = from + position * item;
         if (fallback != nullptr && !options.found[position])
           source = fallback + (options.fallback_per_key ? i * item : 0);
@@ -94,50 +89,50 @@ class HostSplit final : public Split {
   }
 
   void gather_rows(const std::int64_t* rows, std::int64_t* out, Stream) const override {
-    for_each_answer([&](std::int64_t i, std::int64_t position) {
+    for_each_position([&](std::int64_t i, std::int64_t position) {
       const std::int64_t row = rows[position];
       out[i] = row < 0 ? row : std::int64_t{owners_[i]} << kShardShift | row;
     });
   }
 
  private:
-  std::size_t at(int part, std::size_t shard) const { return static_cast<std::size_t>(part) * counts_.size() + shard; }
+  std::size_t at(int piece, std::size_t part) const { return static_cast<std::size_t>(piece) * counts().size() + part; }
 
   template <class Key>
   void find_owners(const KeyBatch& keys, std::uint64_t seed) {
-    const auto shards = static_cast<std::uint32_t>(counts_.size());
-    for_each_part(count_, parts_, [&](int part, std::int64_t begin, std::int64_t end) {
-      std::int64_t sizes[Splitter::kMaxShards] = {};  // on the stack: in begins_ they would share a line with others'
+    const auto parts = static_cast<std::uint32_t>(counts().size());
+    for_each_part(count_, pieces_, [&](int piece, std::int64_t begin, std::int64_t end) {
+      std::int64_t sizes[kMaxParts] = {};  // on the stack: in begins_ they would share a line with others'
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::uint32_t owner = owner_of(load_word<Key>(keys.data, i, keys.bytes), seed, shards);
+        const std::uint32_t owner = owner_of(load_word<Key>(keys.data, i, keys.bytes), seed, parts);
         owners_[i] = static_cast<std::uint8_t>(owner);
         ++sizes[owner];
       }
-      for (std::size_t shard = 0; shard < shards; ++shard) begins_[at(part, shard)] = sizes[shard];
+      for (std::size_t part = 0; part < parts; ++part) begins_[at(piece, part)] = sizes[part];
     });
   }
 
   /// Calls body(i, position) for each key and its position in the owners' order.
   template <class Body>
-  void for_each_answer(Body body) const {
-    for_each_part(count_, parts_, [&](int part, std::int64_t begin, std::int64_t end) {
-      std::vector<std::int64_t> next(counts_.size());
-      for (std::size_t shard = 0; shard < next.size(); ++shard) next[shard] = begins_[at(part, shard)];
+  void for_each_position(Body body) const {
+    for_each_part(count_, pieces_, [&](int piece, std::int64_t begin, std::int64_t end) {
+      std::int64_t next[kMaxParts];
+      for (std::size_t part = 0; part < counts().size(); ++part) next[part] = begins_[at(piece, part)];
       for (std::int64_t i = begin; i < end; ++i) body(i, next[owners_[i]]++);
     });
   }
 
   std::int64_t count_;
-  int parts_;
+  int pieces_;
   std::unique_ptr<std::uint8_t[]> owners_;
-  std::vector<std::int64_t> begins_;  // [part, shard], in the owners' order
+  std::vector<std::int64_t> begins_;  // [piece, part], in the owners' order
 };
 
 class HostSplitter final : public Splitter {
  public:
-  std::unique_ptr<Split> split(DeviceContext&, const KeyBatch& keys, std::uint64_t seed, std::size_t shards,
-                               Stream) const override {
-    return std::make_unique<HostSplit>(keys, seed, shards);
+  std::unique_ptr<Split> split(DeviceContext&, const KeyBatch& keys, std::uint64_t seed, std::size_t parts,
+                               void* sorted, CountsMailbox&, Stream) const override {
+    return std::make_unique<HostSplit>(keys, seed, parts, sorted);
   }
   void number_rows(DeviceContext&, std::int64_t* rows, std::int64_t count, std::size_t shard, Stream) const override {
     for_each_part(count, reader_parts(count), [&](int, std::int64_t begin, std::int64_t end) {

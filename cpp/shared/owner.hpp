@@ -6,14 +6,17 @@
 
 namespace gpuhash {
 
-/// Which of `shards` shards a key belongs to: about equally many keys to each, whatever pattern they have.
+inline constexpr int kOwnerBits = 29;
+
+/// Which of `parts` parts a key belongs to: about equally many keys to each, whatever pattern they have. One rule for
+/// the shards of a table, the ranks of a process group and the devices of a mesh axis.
 ///
-/// A hash of the key's hash: a shard's keys must spread over all of its buckets, and those are picked by the same hash
-/// function.
+/// Of the hash that a table with this seed uses, those bits that pick neither the key's home bucket nor its bit in the
+/// filter: a part's keys spread over all buckets. (Where they go after a full one depends on all of the lower bits.)
 template <class Key>
-GPUHASH_HD std::uint32_t owner_of(const Key& key, std::uint64_t seed, std::uint32_t shards) {
-  constexpr std::uint64_t kApart = 0x2545f4914f6cdd1dull;
-  return static_cast<std::uint32_t>(multiply_high(hash_key(hash_key(key, seed), kApart), std::uint64_t{shards}));
+GPUHASH_HD std::uint32_t owner_of(const Key& key, std::uint64_t seed, std::uint32_t parts) {
+  const std::uint64_t bits = hash_key(key, seed) & ((std::uint64_t{1} << kOwnerBits) - 1);
+  return static_cast<std::uint32_t>(bits * parts >> kOwnerBits);
 }
 
 }  // namespace gpuhash

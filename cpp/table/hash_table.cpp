@@ -97,6 +97,12 @@ std::int64_t HashTable<Key, Value>::current_limit() const {
   return options_.has_rows() ? std::min(limit, storage_.view().rows.capacity) : limit;
 }
 
+/// So many more keys fit, and there is nothing else to see to before they are inserted.
+template <class Key, class Value>
+bool HashTable<Key, Value>::has_known_room(std::int64_t keys) const {
+  return !replays_insert_ && !worn_ && size_bound_ + keys <= current_limit();
+}
+
 /// There may be up to `size` keys from now on.
 template <class Key, class Value>
 void HashTable<Key, Value>::expect(std::int64_t size) {
@@ -137,9 +143,16 @@ template <class Key, class Value>
 template <class MakePlan>
 auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan) -> Room {
   const std::int64_t n = keys.count;
+  const std::optional<RoomMade> made = std::exchange(room_made_, std::nullopt);
   Room room;
-  if (!replays_insert_ && !worn_ && size_bound_ + n <= current_limit()) {
+  if (has_known_room(n)) {
     expect(size_bound_ + n);
+    room.plan = make_plan();
+    return room;
+  }
+  if (made && made->keys == keys.data && made->count == n && !replays_insert_) {
+    expect(made->size);
+    room.slots_before = made->slots_before;
     room.plan = make_plan();
     return room;
   }
@@ -277,6 +290,7 @@ void HashTable<Key, Value>::maintain(const Control& control, Stream stream) {
 /// Builds the table anew with `slots` slots and swaps; all memory is allocated before any work.
 template <class Key, class Value>
 void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream) {
+  room_made_.reset();
   const Seeds seeds = wants_seed(control) ? Seeds{random_seed(), random_seed()} : storage_.view().geometry.seeds;
   const Geometry geometry = make_geometry<View>(slots, seeds);
   const std::int64_t used_rows = static_cast<std::int64_t>(compact_rows ? control.size : control.next_row);
@@ -412,13 +426,20 @@ void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values
 }
 
 template <class Key, class Value>
-void HashTable<Key, Value>::make_room(const KeyBatch& keys, Stream stream) {
+void HashTable<Key, Value>::make_room(const KeyBatch& keys, bool expect_insertion, Stream stream) {
   if (keys.count == 0) return;
   const Turn turn(order_, stream);
   if (turn.capturing()) return;
   const std::int64_t bound = size_bound_;
-  prepare_room(keys, stream, [] { return std::unique_ptr<Plan>(); });
+  const Room room = prepare_room(keys, stream, [] { return std::unique_ptr<Plan>(); });
+  if (expect_insertion && !room.unchecked) room_made_ = {keys.data, keys.count, size_bound_, room.slots_before};
   if (!replays_insert_) size_bound_ = std::min(size_bound_, bound);  // none of them is in yet
+}
+
+template <class Key, class Value>
+bool HashTable<Key, Value>::has_room(std::int64_t keys) const {
+  const auto lock = order_.lock();
+  return has_known_room(keys);
 }
 
 /// As prepare_room(), for an insertion that runs whenever the captured graph is replayed.
@@ -429,6 +450,7 @@ void HashTable<Key, Value>::prepare_captured(const KeyBatch& keys) {
                      " keys may not fit, and a table cannot grow while a " +
                      "CUDA graph is captured; call reserve() and len() before the capture");
   expect(std::min(size_bound_ + keys.count, current_limit()));
+  room_made_.reset();
   replays_insert_ = true;
   // When it is replayed: keys may have been erased before, or have been taken out again for want of a row.
   storage_.set_may_have_erased(true);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include <gpuhash/table.hpp>
 #include "core/constants.hpp"
@@ -38,7 +39,12 @@ class HashTable final : public Table {
   void insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted, Stream stream,
               const ChainStep& step = {}) override;
   void apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) override;
-  void make_room(const KeyBatch& keys, Stream stream) override;
+  void make_room(const KeyBatch& keys, bool expect_insertion, Stream stream) override;
+  void forget_room() override {
+    const auto lock = order_.lock();
+    room_made_.reset();
+  }
+  bool has_room(std::int64_t keys) const override;
   void erase(const KeyBatch& keys, bool* erased, Stream stream) override;
   void clear(Stream stream) override;
   void reserve(std::int64_t keys, Stream stream) override;
@@ -67,12 +73,21 @@ class HashTable final : public Table {
     std::int64_t slots_before = 0;  // not 0: the table was made larger than its distinct keys may need
   };
 
+  /// What make_room() has found out about the batch that is expected next.
+  struct RoomMade {
+    const void* keys;
+    std::int64_t count;
+    std::int64_t size;  // the table's, at most, once the batch is in
+    std::int64_t slots_before;
+  };
+
   /// 0: no row storage.
   std::int64_t row_bytes() const { return options_.has_rows() ? options_.value_bytes() : 0; }
   GrowthRule growth() const {
     return {kMostSlots, fixed_ ? storage_.capacity() : options_.max_capacity, options_.max_load_factor};
   }
   std::int64_t current_limit() const;
+  bool has_known_room(std::int64_t keys) const;
 
   Control read_control(Stream stream);
   void take_note(const Control& control);
@@ -101,6 +116,7 @@ class HashTable final : public Table {
   bool worn_ = false;                    // the next insertion rebuilds the table: see take_note()
   bool pristine_ = true;                 // nothing was inserted since the slots were cleared
   bool fixed_ = false;                   // the memory stays where it is: see fix_in_place()
+  std::optional<RoomMade> room_made_;    // until the next insertion or rebuild
   bool replays_insert_ = false;          // a CUDA graph that inserts may be replayed: size_bound_ is no bound
 };
 

@@ -72,7 +72,14 @@ class View final : public ShardedTable {
   void insert_parts(const std::vector<Part>& parts, InsertMode mode) override;
   void apply_parts(const std::vector<Part>& parts, ApplyOp op) override;
   void erase_parts(const std::vector<Part>& parts) override;
-  void make_room(const KeyBatch& keys, Stream stream) override;
+  void make_room(const KeyBatch& keys, bool expect_insertion, Stream stream) override;
+  void forget_room() override {
+    for (const auto& shard : all_->tables) shard->forget_room();
+  }
+  bool has_room(std::int64_t keys) const override {
+    const std::lock_guard lock(all_->mutex);
+    return std::ranges::all_of(all_->tables, [&](const auto& shard) { return shard->has_room(keys); });
+  }
   void erase(const KeyBatch& keys, bool* erased, Stream stream) override;
   void clear(Stream stream) override;
   void reserve(std::int64_t keys, Stream stream) override;
@@ -102,15 +109,18 @@ class View final : public ShardedTable {
     Table* shard;
     DeviceContext* context;
     bool local;                        // the shard is on this device
-    bool direct;                       // work on either device can reach the other's memory
-    std::unique_ptr<Fence> leaving;    // recorded here, for the shard's stream; null where it is local
-    std::unique_ptr<Fence> returning;  // the reverse
+    bool direct;                       // work on the shard's device can write to the memory here
+    std::unique_ptr<Fence> returning;  // recorded there, for streams here; null where it is local
   };
   class Turn;
   class Call;
 
   template <class Run>
   static void one_call_each(const std::vector<Part>& parts, Run run);
+  template <class Calls, class Body>
+  static void for_each_shard(Calls& calls, Body body);
+  template <class Calls>
+  bool has_room_for(const Calls& calls) const;
   template <class Change>
   void change_parts(const std::vector<Part>& parts, bool needs_room, Change change);
 
@@ -130,6 +140,8 @@ class View final : public ShardedTable {
   std::shared_ptr<DeviceContext> home_;
   CallOrder order_;
   Constants constants_;
+  CountsMailbox mailbox_;
+  std::unique_ptr<Fence> leaving_;  // recorded here, for the shards' streams; null where all are local
   std::vector<Way> ways_;
 };
 
@@ -151,12 +163,20 @@ class View::Turn {
 };
 
 /// One batch on its way: split, sent to the shards, answered, and back in the order of the keys.
+///
+/// What a shard works on lies in its own memory, and it works in the order of a stream on its device: for shards here
+/// that is the call's, which the others follow where they have to.
 class View::Call {
  public:
-  /// To be followed by wait() and send().
-  Call(View& view, const KeyBatch& keys, Stream stream)
-      : view_(view), keys_(keys), stream_(stream), parcels_(view.ways_.size()) {
-    split_ = view.home_->executors().splitter->split(*view.home_, keys, view.all_->seed, view.ways_.size(), stream);
+  /// To be followed by expect() and send().
+  Call(View& view, const KeyBatch& keys, const ValueBatch& values, Stream stream)
+      : view_(view), keys_(keys), values_(values), stream_(stream), parcels_(view.ways_.size()) {
+    sorted_keys_ = allocate(keys.bytes);
+    split_ = view.home_->executors().splitter->split(*view.home_, keys, view.all_->seed, view.ways_.size(),
+                                                     sorted_keys_.get(), view.mailbox_, stream);
+    if (values.data == nullptr || values.broadcast) return;
+    sorted_values_ = allocate(values.bytes);
+    split_->sort(values.data, values.bytes, sorted_values_.get(), stream);
   }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -172,36 +192,16 @@ class View::Call {
     }
   }
 
-  /// Until it is known which shards the keys belong to.
-  void wait() { split_->wait(); }
-
   std::size_t shards() const { return parcels_.size(); }
+  bool is_local(std::size_t shard) const { return view_.ways_[shard].local; }
   std::int64_t count(std::size_t shard) const { return split_->counts()[shard]; }
   Table& table(std::size_t shard) const { return *view_.ways_[shard].shard; }
   Stream stream(std::size_t shard) const { return view_.stream_of(view_.ways_[shard], stream_); }
 
-  /// The keys go to their shards; with values, unless that is a null pointer.
-  void send(const ValueBatch& values = {nullptr, 0, false}) {
-    const std::vector<void*> own_keys = send_items(keys_.data, keys_.bytes, &Parcel::keys);
-    std::vector<void*> own_values;
-    if (values.data != nullptr && !values.broadcast)
-      own_values = send_items(values.data, values.bytes, &Parcel::values);
-    else if (values.data != nullptr)
-      send_one(values.data, values.bytes);
-    leave();
-    copy_over(own_keys, keys_.bytes, &Parcel::keys);
-    copy_over(own_values, values.bytes, &Parcel::values);
-    if (!own_.empty()) come_back();  // before what was copied is given back
-  }
-
-  KeyBatch keys(std::size_t shard) const { return {parcels_[shard].keys, count(shard), keys_.bytes}; }
-  ValueBatch values(std::size_t shard, const ValueBatch& all) const {
-    return {parcels_[shard].values, all.bytes, all.broadcast};
-  }
-
   /// Answers of one kind: `bytes` for each key.
   struct Answers {
     std::int64_t bytes = 0;
+    bool written_directly = false;
     Allocation home;                 // [n, bytes], in the owners' order
     std::vector<Allocation> remote;  // where the shard cannot write to `home`
   };
@@ -210,25 +210,49 @@ class View::Call {
   Answers* expect(std::int64_t bytes, bool written_directly) {
     Answers& answers = answers_.emplace_back();
     answers.bytes = bytes;
-    answers.home = Allocation(*view_.home_, static_cast<std::size_t>(keys_.count * bytes), stream_);
+    answers.written_directly = written_directly;
+    answers.home = allocate(bytes);
     answers.remote.resize(shards());
-    for (std::size_t shard = 0; shard < shards(); ++shard) {
-      const Way& way = view_.ways_[shard];
-      if (way.local || (way.direct && written_directly)) continue;
-      answers.remote[shard] = Allocation(*way.context, static_cast<std::size_t>(count(shard) * bytes), stream(shard));
-    }
     return &answers;
   }
+
+  /// Waits until it is known which shards the keys belong to.
+  void wait() { split_->wait(); }
+
+  /// Copies go to the shards that are elsewhere.
+  void send() {
+    leave();
+    for (std::size_t shard = 0; shard < shards(); ++shard) {
+      const Way& way = view_.ways_[shard];
+      Parcel& parcel = parcels_[shard];
+      parcel.keys = deliver(shard, part_of(sorted_keys_, keys_.bytes, shard), count(shard) * keys_.bytes);
+      if (values_.broadcast)
+        parcel.values = deliver(shard, const_cast<void*>(values_.data), values_.bytes);
+      else if (values_.data != nullptr)
+        parcel.values = deliver(shard, part_of(sorted_values_, values_.bytes, shard), count(shard) * values_.bytes);
+      if (way.local) continue;
+      way.returning->record(stream(shard));  // what lies here has been read
+      for (Answers& answers : answers_)
+        if (!way.direct || !answers.written_directly)
+          answers.remote[shard] =
+              Allocation(*way.context, static_cast<std::size_t>(count(shard) * answers.bytes), stream(shard));
+    }
+  }
+
+  KeyBatch keys(std::size_t shard) const { return {parcels_[shard].keys, count(shard), keys_.bytes}; }
+  ValueBatch values(std::size_t shard) const { return {parcels_[shard].values, values_.bytes, values_.broadcast}; }
 
   /// Where the shard writes its answers; null where none are expected.
   void* of(const Answers* answers, std::size_t shard) const {
     if (answers == nullptr) return nullptr;
     if (answers->remote[shard].get() != nullptr) return answers->remote[shard].get();
-    return answers->home.as<char>() + split_->offsets()[shard] * answers->bytes;
+    return part_of(answers->home, answers->bytes, shard);
   }
 
-  /// The stream of the call follows the work of all shards; then the answers that lie there are fetched.
-  void fetch() {
+  /// The stream of the call follows what it has to: the work of all shards, where answers are expected, and else the
+  /// copies that were sent. Answers that lie elsewhere are fetched.
+  void finish() {
+    if (answers_.empty()) return follow();
     come_back();
     bool fetched = false;
     for (const Answers& answers : answers_)
@@ -236,8 +260,7 @@ class View::Call {
         const Allocation& there = answers.remote[shard];
         if (there.get() == nullptr) continue;
         fetched = true;
-        view_.home_->copy_from(answers.home.as<char>() + split_->offsets()[shard] * answers.bytes,
-                               *view_.ways_[shard].context, there.get(),
+        view_.home_->copy_from(part_of(answers.home, answers.bytes, shard), *view_.ways_[shard].context, there.get(),
                                static_cast<std::size_t>(count(shard) * answers.bytes), stream_);
       }
     if (fetched) leave();  // before what was fetched is given back
@@ -252,81 +275,53 @@ class View::Call {
     std::vector<Allocation> memory;  // on the shard's device
   };
 
-  /// Puts items into the owners' order, in the shards' memory where this device can write there. Where it cannot, they
-  /// are to be copied from what is returned, a list for each such shard.
-  std::vector<void*> send_items(const void* items, std::int64_t bytes, void* Parcel::* member) {
-    std::vector<void*> own(shards());
-    std::vector<void*> to(shards());
-    for (std::size_t shard = 0; shard < shards(); ++shard) {
-      const Way& way = view_.ways_[shard];
-      const auto size = static_cast<std::size_t>(count(shard) * bytes);
-      if (size == 0) continue;
-      Allocation there(*way.context, size, stream(shard));
-      parcels_[shard].*member = to[shard] = there.get();
-      parcels_[shard].memory.push_back(std::move(there));
-      if (way.local) continue;
-      if (way.direct) {
-        way.returning->record(stream(shard));  // the memory may be written to from here on
-        way.returning->wait_on(view_.home_->device(), stream_);
-      } else {
-        own_.emplace_back(*view_.home_, size, stream_);
-        to[shard] = own[shard] = own_.back().get();
-      }
-    }
-    split_->scatter(items, bytes, to, stream_);
-    return own;
+  /// Memory here, for n items.
+  Allocation allocate(std::int64_t bytes) const {
+    return Allocation(*view_.home_, static_cast<std::size_t>(keys_.count * bytes), stream_);
+  }
+  void* part_of(const Allocation& items, std::int64_t bytes, std::size_t shard) const {
+    return items.as<char>() + split_->offsets()[shard] * bytes;
   }
 
-  /// One item for all keys.
-  void send_one(const void* item, std::int64_t bytes) {
-    for (std::size_t shard = 0; shard < shards(); ++shard) {
-      const Way& way = view_.ways_[shard];
-      if (way.local) {
-        parcels_[shard].values = const_cast<void*>(item);
-        continue;
-      }
-      way.leaving->record(stream_);
-      way.leaving->wait_on(way.context->device(), stream(shard));
-      Allocation there(*way.context, static_cast<std::size_t>(bytes), stream(shard));
-      way.context->copy_from(there.get(), *view_.home_, item, static_cast<std::size_t>(bytes), stream(shard));
-      way.returning->record(stream(shard));  // afterwards the caller may do with its item what it wants
-      way.returning->wait_on(view_.home_->device(), stream_);
-      parcels_[shard].values = there.get();
-      parcels_[shard].memory.push_back(std::move(there));
-    }
-  }
-
-  void copy_over(const std::vector<void*>& own, std::int64_t bytes, void* Parcel::* member) {
-    for (std::size_t shard = 0; shard < own.size(); ++shard)
-      if (own[shard] != nullptr)
-        view_.ways_[shard].context->copy_from(parcels_[shard].*member, *view_.home_, own[shard],
-                                              static_cast<std::size_t>(count(shard) * bytes), stream(shard));
+  /// Where the shard finds what lies here at `from`.
+  void* deliver(std::size_t shard, void* from, std::int64_t bytes) {
+    const Way& way = view_.ways_[shard];
+    if (way.local || bytes == 0) return from;
+    Allocation& there =
+        parcels_[shard].memory.emplace_back(*way.context, static_cast<std::size_t>(bytes), stream(shard));
+    way.context->copy_from(there.get(), *view_.home_, from, static_cast<std::size_t>(bytes), stream(shard));
+    return there.get();
   }
 
   /// The shards' streams follow that of the call.
   void leave() {
-    for (const Way& way : view_.ways_) {
-      if (way.local) continue;
-      way.leaving->record(stream_);
-      way.leaving->wait_on(way.context->device(), view_.stream_of(way, stream_));
-    }
+    if (view_.leaving_ == nullptr) return;
+    view_.leaving_->record(stream_);
+    for (std::size_t shard = 0; shard < shards(); ++shard)
+      if (const Way& way = view_.ways_[shard]; !way.local)
+        view_.leaving_->wait_on(way.context->device(), stream(shard));
   }
   /// The reverse.
   void come_back() {
-    for (const Way& way : view_.ways_) {
-      if (way.local) continue;
-      way.returning->record(view_.stream_of(way, stream_));
-      way.returning->wait_on(view_.home_->device(), stream_);
-    }
+    for (std::size_t shard = 0; shard < shards(); ++shard)
+      if (const Way& way = view_.ways_[shard]; !way.local) way.returning->record(stream(shard));
+    follow();
+  }
+  /// The stream of the call follows what the shards' streams had to do when that was recorded.
+  void follow() {
+    for (const Way& way : view_.ways_)
+      if (!way.local) way.returning->wait_on(view_.home_->device(), stream_);
   }
 
   const int exceptions_ = std::uncaught_exceptions();
   View& view_;
   KeyBatch keys_;
+  ValueBatch values_;
   Stream stream_;
+  Allocation sorted_keys_;    // [n, bytes], in the owners' order
+  Allocation sorted_values_;  // likewise, if each key has one
   std::unique_ptr<Split> split_;
   std::vector<Parcel> parcels_;
-  std::vector<Allocation> own_;  // lists at home, on their way
   std::deque<Answers> answers_;
 };
 
@@ -336,12 +331,12 @@ View::View(std::shared_ptr<Shards> shards, std::shared_ptr<DeviceContext> home)
   for (std::size_t shard = 0; shard < all_->tables.size(); ++shard) {
     DeviceContext& context = *all_->contexts[shard];
     const bool here = context.device() == home_->device();
-    Way way{all_->tables[shard].get(), &context, here, false, nullptr, nullptr};
+    Way way{all_->tables[shard].get(), &context, here, false, nullptr};
     if (!environment().peer_access) way.local = here && std::exchange(first_here, false);
     if (!way.local) {
-      way.direct = environment().peer_access && home_->reaches(context) && context.reaches(*home_);
-      way.leaving = home_->make_fence();
+      way.direct = environment().peer_access && context.reaches(*home_);
       way.returning = context.make_fence();
+      if (leaving_ == nullptr) leaving_ = home_->make_fence();
     }
     ways_.push_back(std::move(way));
   }
@@ -361,8 +356,8 @@ void View::in_order(Stream stream, Body body) {
     const Way& way = ways_[number];
     const Stream there = stream_of(way, stream);
     if (!way.local) {
-      way.leaving->record(stream);
-      way.leaving->wait_on(way.context->device(), there);
+      leaving_->record(stream);
+      leaving_->wait_on(way.context->device(), there);
     }
     body(way, there, number);
     if (!way.local) {
@@ -406,9 +401,19 @@ void View::one_call_each(const std::vector<Part>& parts, Run run) {
   if (turns.empty()) return;
   turns.front().lock_all();
   std::deque<Call> calls;
-  for (std::size_t i = 0; i < some.size(); ++i) calls.emplace_back(*views[i], some[i].keys, some[i].stream);
-  for (Call& call : calls) call.wait();
+  for (const Part& part : some)
+    calls.emplace_back(static_cast<View&>(*part.table), part.keys, part.values, part.stream);
   run(calls, some);
+}
+
+/// Calls body(number of the call, call, shard): for the shards at home of all calls first, as their keys are there
+/// already, and then for the others, whose keys are being copied meanwhile.
+template <class Calls, class Body>
+void View::for_each_shard(Calls& calls, Body body) {
+  for (const bool local : {true, false})
+    for (std::size_t i = 0; i < calls.size(); ++i)
+      for (std::size_t shard = 0; shard < calls[i].shards(); ++shard)
+        if (calls[i].is_local(shard) == local) body(i, calls[i], shard);
 }
 
 std::int64_t View::find_parts(const std::vector<Part>& parts) {
@@ -426,22 +431,22 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
       if (out.found != nullptr || (out.values != nullptr && out.fallback != nullptr))
         wanted[i].found = calls[i].expect(sizeof(bool), true);
       if (out.rows != nullptr) wanted[i].rows = calls[i].expect(sizeof(std::int64_t), true);
-      calls[i].send();
     }
-    for (std::size_t i = 0; i < some.size(); ++i)
-      for (std::size_t shard = 0; shard < calls[i].shards(); ++shard) {
-        if (calls[i].count(shard) == 0) continue;
-        FindOutput part{};
-        part.values = calls[i].of(wanted[i].values, shard);
-        part.found = static_cast<bool*>(calls[i].of(wanted[i].found, shard));
-        part.rows = static_cast<std::int64_t*>(calls[i].of(wanted[i].rows, shard));
-        part.count_missing = some[i].out.count_missing;
-        missing += calls[i].table(shard).find(calls[i].keys(shard), part, calls[i].stream(shard));
-      }
+    for (Call& call : calls) call.wait();
+    for (Call& call : calls) call.send();
+    for_each_shard(calls, [&](std::size_t i, Call& call, std::size_t shard) {
+      if (call.count(shard) == 0) return;
+      FindOutput part{};
+      part.values = call.of(wanted[i].values, shard);
+      part.found = static_cast<bool*>(call.of(wanted[i].found, shard));
+      part.rows = static_cast<std::int64_t*>(call.of(wanted[i].rows, shard));
+      part.count_missing = some[i].out.count_missing;
+      missing += call.table(shard).find(call.keys(shard), part, call.stream(shard));
+    });
     for (std::size_t i = 0; i < some.size(); ++i) {
       const FindOutput& out = some[i].out;
       const auto& [values, found, rows] = wanted[i];
-      calls[i].fetch();
+      calls[i].finish();
       const Split& split = calls[i].split();
       if (out.values != nullptr)
         split.gather(
@@ -456,28 +461,52 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
   return missing;
 }
 
+/// Is it known that the keys of all calls fit?
+template <class Calls>
+bool View::has_room_for(const Calls& calls) const {
+  for (std::size_t shard = 0; shard < ways_.size(); ++shard) {
+    std::int64_t keys = 0;
+    for (const Call& call : calls) keys += call.count(shard);
+    if (!all_->tables[shard]->has_room(keys)) return false;
+  }
+  return true;
+}
+
 /// change(shard's table, keys, values, mask, stream) is called for each part and shard.
 template <class Change>
 void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change change) {
   one_call_each(parts, [&](std::deque<Call>& calls, const std::vector<Part>& some) {
     std::vector<Call::Answers*> masks(some.size());
-    for (std::size_t i = 0; i < some.size(); ++i) {
+    for (std::size_t i = 0; i < some.size(); ++i)
       if (some[i].mask != nullptr) masks[i] = calls[i].expect(sizeof(bool), false);
-      calls[i].send(some[i].values);
+    for (Call& call : calls) call.wait();
+    for (Call& call : calls) call.send();
+    const bool fits = !needs_room || has_room_for(calls);
+    const auto make_room = [&](std::size_t, Call& call, std::size_t shard) {
+      call.table(shard).make_room(call.keys(shard), true, call.stream(shard));
+    };
+    const auto make_change = [&](std::size_t i, Call& call, std::size_t shard) {
+      change(call.table(shard), call.keys(shard), call.values(shard), static_cast<bool*>(call.of(masks[i], shard)),
+             call.stream(shard));
+    };
+    const auto exceptions = std::uncaught_exceptions();
+    const auto forget = [&](View* view) {
+      if (std::uncaught_exceptions() != exceptions) view->forget_room();  // some expect what will not come
+    };
+    const std::unique_ptr<View, decltype(forget)> guard(this, forget);
+    if (calls.size() == 1 || (fits && !all_->options.deterministic)) {
+      if (!fits) for_each_shard(calls, make_room);
+      for_each_shard(calls, make_change);
+    } else {  // the batches in their order, and what one brings is there before room is made for the next
+      for (std::size_t i = 0; i < calls.size(); ++i) {
+        for (std::size_t shard = 0; shard < calls[i].shards() && !fits; ++shard) make_room(i, calls[i], shard);
+        for (std::size_t shard = 0; shard < calls[i].shards(); ++shard) make_change(i, calls[i], shard);
+      }
     }
     for (std::size_t i = 0; i < some.size(); ++i) {
-      Call& call = calls[i];
-      if (needs_room)
-        for (std::size_t shard = 0; shard < call.shards(); ++shard)
-          call.table(shard).make_room(call.keys(shard), call.stream(shard));
-      for (std::size_t shard = 0; shard < call.shards(); ++shard)
-        change(call.table(shard), call.keys(shard), call.values(shard, some[i].values),
-               static_cast<bool*>(call.of(masks[i], shard)), call.stream(shard));
-    }
-    for (std::size_t i = 0; i < some.size(); ++i) {
-      if (some[i].mask == nullptr) continue;
-      calls[i].fetch();
-      calls[i].split().gather(masks[i]->home.get(), sizeof(bool), some[i].mask, {}, some[i].stream);
+      calls[i].finish();
+      if (some[i].mask != nullptr)
+        calls[i].split().gather(masks[i]->home.get(), sizeof(bool), some[i].mask, {}, some[i].stream);
     }
   });
 }
@@ -524,12 +553,14 @@ void View::erase(const KeyBatch& keys, bool* erased, Stream stream) {
   erase_parts({{this, keys, {}, {}, erased, stream}});
 }
 
-void View::make_room(const KeyBatch& keys, Stream stream) {
+void View::make_room(const KeyBatch& keys, bool, Stream stream) {
   one_call_each({{this, keys, {}, {}, nullptr, stream}}, [&](std::deque<Call>& calls, const std::vector<Part>&) {
     Call& call = calls.front();
+    call.wait();
     call.send();
     for (std::size_t shard = 0; shard < call.shards(); ++shard)
-      call.table(shard).make_room(call.keys(shard), call.stream(shard));
+      call.table(shard).make_room(call.keys(shard), false, call.stream(shard));
+    call.finish();
   });
 }
 
@@ -628,9 +659,9 @@ std::shared_ptr<ShardedTable> View::at(const Device& device) {
 std::shared_ptr<ShardedTable> ShardedTable::make(const TableOptions& options,
                                                  std::vector<std::shared_ptr<DeviceContext>> contexts) {
   const std::size_t count = contexts.size();
-  if (count == 0 || count > Splitter::kMaxShards)
+  if (count == 0 || count > Split::kMaxParts)
     throw ShapeError(std::to_string(count) + " devices were given; a table has 1 to " +
-                     std::to_string(Splitter::kMaxShards) + " shards");
+                     std::to_string(Split::kMaxParts) + " shards");
   for (const auto& context : contexts)
     if (context->device().platform != contexts.front()->device().platform)
       throw ShapeError("shards on " + contexts.front()->device().to_string() + " and " + context->device().to_string() +

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <gpuhash/batches.hpp>
@@ -20,52 +21,73 @@ struct GatherOptions {
   bool* found_out = nullptr;       // [n], in the keys' order: gets what `found` says
 };
 
-/// A batch of keys that is split by owners: which of a table's shards each key belongs to. In the *owners' order* come
-/// the keys of shard 0, then those of shard 1, and so on, each in the order of the batch.
+/// A batch of keys that is split by owners: which of several parts each key belongs to. In the *owners' order* come the
+/// keys of part 0, then those of part 1, and so on, each in the order of the batch.
 class Split {
  public:
-  explicit Split(std::size_t shards) : counts_(shards), offsets_(shards) {}
+  static constexpr std::size_t kMaxParts = 64;
+
+  explicit Split(std::size_t parts) : counts_(parts), offsets_(parts) {}
   virtual ~Split() = default;
 
-  /// Until it is known how many keys each shard gets. To be called once, before all that follows.
+  /// Until it is known how many keys each part gets. To be called once, before counts() and offsets().
   virtual void wait() {}
 
-  /// Keys per shard.
+  /// Keys per part.
   const std::vector<std::int64_t>& counts() const { return counts_; }
-  /// Where each shard's keys begin in the owners' order.
+  /// Where each part's keys begin in the owners' order.
   const std::vector<std::int64_t>& offsets() const { return offsets_; }
 
-  /// Writes each key's item of `bytes` to its shard's list, to[shard] [counts()[shard], bytes], which work on this
-  /// device can reach.
-  virtual void scatter(const void* items, std::int64_t bytes, const std::vector<void*>& to, Stream stream) const = 0;
-  /// Puts items [n, bytes] out of the owners' order into that of the keys.
+  /// Puts items [n, bytes] out of the order of the keys into the owners'.
+  virtual void sort(const void* items, std::int64_t bytes, void* out, Stream stream) const = 0;
+  /// The reverse.
   virtual void gather(const void* items, std::int64_t bytes, void* out, const GatherOptions& options,
                       Stream stream) const = 0;
-  /// Likewise, row numbers, with the shard's number above; -1 stays.
+  /// Likewise, row numbers, with the part's number above; -1 stays.
   virtual void gather_rows(const std::int64_t* rows, std::int64_t* out, Stream stream) const = 0;
 
  protected:
-  void set_offsets() {
+  void set_counts(const std::int64_t* counts) {
     std::int64_t sum = 0;
-    for (std::size_t shard = 0; shard < counts_.size(); ++shard) {
-      offsets_[shard] = sum;
-      sum += counts_[shard];
+    for (std::size_t part = 0; part < counts_.size(); ++part) {
+      offsets_[part] = sum;
+      sum += counts_[part] = counts[part];
     }
   }
 
+ private:
   std::vector<std::int64_t> counts_;
   std::vector<std::int64_t> offsets_;
+};
+
+/// Host memory in which a device says how batches are split, one batch after the other.
+class CountsMailbox {
+ public:
+  struct Letter {
+    std::int64_t counts[Split::kMaxParts];
+    std::uint64_t number;  // of the batch; written last
+  };
+
+  /// The number of the next batch, and where the device is to write.
+  std::pair<Letter*, std::uint64_t> next(DeviceContext& context) {
+    if (memory_ == nullptr) memory_ = context.make_mailbox(sizeof(Letter));
+    return {static_cast<Letter*>(memory_.get()), ++last_};
+  }
+
+ private:
+  std::shared_ptr<void> memory_;  // made when it is first asked for: the host needs none
+  std::uint64_t last_ = 0;
 };
 
 /// Splits batches, on one platform.
 class Splitter {
  public:
-  static constexpr std::size_t kMaxShards = 64;
-
   virtual ~Splitter() = default;
-  /// `seed` as for owner_of(). The keys are not needed any more once work on the stream is done.
+  /// `sorted` [n, keys.bytes] gets the keys in the owners' order; `seed` as for owner_of(). The keys are not needed any
+  /// more once work on the stream is done. The mailbox has to live until then.
   virtual std::unique_ptr<Split> split(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed,
-                                       std::size_t shards, Stream stream) const = 0;
+                                       std::size_t parts, void* sorted, CountsMailbox& mailbox,
+                                       Stream stream) const = 0;
   /// Puts the shard's number above row numbers of one shard.
   virtual void number_rows(DeviceContext& context, std::int64_t* rows, std::int64_t count, std::size_t shard,
                            Stream stream) const = 0;

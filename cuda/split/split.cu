@@ -1,11 +1,12 @@
 #include <cuda_runtime.h>
 
-#include <cub/device/device_scan.cuh>
-
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <tuple>
 #include <utility>
-#include <vector>
 
 #include "cuda/atomics.cuh"
 #include "cuda/batch.cuh"
@@ -16,207 +17,382 @@
 #include "shared/owner.hpp"
 #include "table/splitter.hpp"
 
-/// Splitting a batch by owners, in tiles of kTileKeys keys. One kernel reads the keys, and leaves for each its rank in
-/// its tile's owners' order (2 bytes) and for each tile how many keys every shard gets. Sums over all tiles tell where
-/// each tile's part of each list begins. All that follows moves items by ranks and needs no keys: a tile of items is
-/// sorted in shared memory and goes out in runs, one per shard, which over NVLink are stores of whole lines; answers
-/// are read back from runs, which neighbouring threads share.
+/// Splitting a batch by owners. The batch is cut into tiles, and those into one *chunk* of neighbouring tiles for each
+/// block that the GPU runs at a time. One kernel counts each chunk's keys per owner. Another one sums up what lies
+/// before its own chunk, and then sorts tile by tile in shared memory, so that keys leave in runs, one per owner. For
+/// each key it leaves 16 bits, its owner and its rank in its tile's order, and for each tile where its runs begin. By
+/// those all that follows moves items, and needs no keys.
 ///
-/// Nothing in it depends on timing: each list is in the order of the batch.
+/// What binds these kernels is how many instructions they spend on a key, before memory does (docs/performance.md): so
+/// the bits of an owner are a parameter of theirs.
+///
+/// Nothing in it depends on timing: each part is in the order of the batch.
 namespace gpuhash::cuda {
 namespace {
 
 constexpr unsigned kSplitBlock = 256;
 constexpr int kSplitWarps = kSplitBlock / 32;
-constexpr int kRounds = 16;
-constexpr int kTileKeys = kSplitBlock * kRounds;
-constexpr int kMaxShards = static_cast<int>(Splitter::kMaxShards);
+constexpr int kInFlight = 4;  // loads of a thread, where each waits for another one
+constexpr int kMaxParts = static_cast<int>(Split::kMaxParts);
+constexpr int kMaxOwnerBits = 6;
+static_assert(kMaxParts == 1 << kMaxOwnerBits);
 
-/// What all kernels after the first one are given.
+/// Keys of a thread in a tile.
+constexpr int rounds(int owner_bits) { return owner_bits <= 5 ? 8 : 4; }
+constexpr int tile_keys(int owner_bits) { return static_cast<int>(kSplitBlock) * rounds(owner_bits); }
+constexpr int kMaxTileKeys = tile_keys(1);
+static_assert(kMaxTileKeys <= 1 << 11 && tile_keys(kMaxOwnerBits) <= 1 << 10, "owner and rank share 16 bits");
+
+/// What is known of a split batch.
 struct Ranked {
-  const std::uint16_t* ranks;  // [n]
-  const std::int64_t* begins;  // [shards, tiles]: where the tile's part begins in the owners' order; then n
+  std::uint16_t* ranks;   // [n]: owner << rank_bits | rank in the tile's order
+  std::int64_t* offsets;  // [tiles, parts]: what turns such a rank into a position in the owners' order
   std::int64_t count;
-  std::int64_t tiles;
-  int shards;
+  int parts;
+  int tile_keys;
+  int rank_bits;
+};
 
-  __device__ __forceinline__ std::int64_t begin(int shard, std::int64_t tile) const {
-    return begins[shard * tiles + tile];
+/// A warp's keys per owner: lane i counts those of owner i, and of owner i + 32 where there are so many. Of one warp's
+/// keys, which are looked at 32 at a time, each learns how many of its owner's came before.
+template <int kOwnerBits>
+struct WarpCounts {
+  std::uint32_t low = 0;
+  std::uint32_t high = 0;
+
+  __device__ __forceinline__ std::uint32_t add(std::uint32_t owner, bool valid) {
+    const std::uint32_t lane = threadIdx.x % 32;
+    unsigned same = __ballot_sync(kAllLanes, valid);
+    unsigned lows = same;  // the keys that this lane counts
+    unsigned highs = same;
+#pragma unroll
+    for (int bit = 0; bit < kOwnerBits; ++bit) {
+      const bool set = (owner >> bit & 1) != 0;
+      const unsigned with = __ballot_sync(kAllLanes, set);
+      same &= set ? with : ~with;
+      lows &= (lane >> bit & 1) != 0 ? with : ~with;
+      if constexpr (kOwnerBits > 5) highs &= ((lane + 32) >> bit & 1) != 0 ? with : ~with;
+    }
+    std::uint32_t before = __shfl_sync(kAllLanes, low, static_cast<int>(owner % 32));
+    if constexpr (kOwnerBits > 5) {
+      const std::uint32_t high_before = __shfl_sync(kAllLanes, high, static_cast<int>(owner % 32));
+      before = owner < 32 ? before : high_before;
+      high += __popc(highs);
+    }
+    low += __popc(lows);
+    return before + __popc(same & ((1u << lane) - 1));
   }
-  /// Keys of the tile that belong to the shard.
-  __device__ __forceinline__ int size(int shard, std::int64_t tile) const {
-    const std::int64_t at = shard * tiles + tile;
-    return static_cast<int>(begins[at + 1] - begins[at]);
+
+  /// To counts [parts].
+  __device__ __forceinline__ void write(int parts, std::uint32_t* counts) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    if (lane < parts) counts[lane] = low;
+    if (kOwnerBits > 5 && lane + 32 < parts) counts[lane + 32] = high;
   }
 };
 
-struct Targets {
-  std::byte* lists[kMaxShards];
-};
-
-/// Which lanes have the same owner.
-__device__ __forceinline__ unsigned same_owner(std::uint32_t owner, bool valid, int owner_bits) {
-  unsigned same = __ballot_sync(kAllLanes, valid);
-  for (int bit = 0; bit < owner_bits; ++bit) {
-    const bool set = owner >> bit & 1;
-    const unsigned with = __ballot_sync(kAllLanes, set);
-    same &= set ? with : ~with;
+/// sizes [parts, chunks]: keys of each chunk per owner.
+template <class Key, int kOwnerBits>
+__global__ void __launch_bounds__(kSplitBlock) count_kernel(KeyBatch keys, bool whole, std::uint64_t seed, int parts,
+                                                            std::int64_t chunk_keys, std::uint32_t* sizes) {
+  __shared__ std::uint32_t counts[kSplitWarps][kMaxParts];
+  const std::int64_t begin = blockIdx.x * chunk_keys;
+  const int size = static_cast<int>(min(chunk_keys, keys.count - begin));
+  WarpCounts<kOwnerBits> mine;
+  constexpr int kAtOnce = 8;
+  for (int start = 0; start < size; start += static_cast<int>(kSplitBlock) * kAtOnce) {
+    const int base = start + static_cast<int>(threadIdx.x);
+    Key key[kAtOnce];
+#pragma unroll
+    for (int r = 0; r < kAtOnce; ++r) {
+      const int j = base + r * static_cast<int>(kSplitBlock);
+      key[r] = j < size ? load_key<Key>(keys, begin + j, whole) : Key{};
+    }
+#pragma unroll
+    for (int r = 0; r < kAtOnce; ++r)
+      mine.add(owner_of(key[r], seed, static_cast<std::uint32_t>(parts)),
+               base + r * static_cast<int>(kSplitBlock) < size);
   }
-  return same;
+  mine.write(parts, counts[threadIdx.x / 32]);
+  __syncthreads();
+  const int part = static_cast<int>(threadIdx.x);
+  if (part >= parts) return;
+  std::uint32_t sum = 0;
+  for (int warp = 0; warp < kSplitWarps; ++warp) sum += counts[warp][part];
+  sizes[part * gridDim.x + blockIdx.x] = sum;
 }
 
-template <class Key>
-__global__ void __launch_bounds__(kSplitBlock)
-    rank_kernel(KeyBatch keys, bool whole, std::uint64_t seed, int shards, int owner_bits, std::uint16_t* ranks,
-                std::int64_t* sizes, std::int64_t tiles) {
-  __shared__ std::uint32_t counts[kSplitWarps][kMaxShards];  // then where each warp's part of each owner begins
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
-  const std::int64_t tile = blockIdx.x;
-  const std::int64_t first = tile * kTileKeys + warp * (kTileKeys / kSplitWarps) + lane;
-  for (int shard = lane; shard < shards; shard += 32) counts[warp][shard] = 0;
+/// Sets `all` and `before` [parts]: keys of each owner in all chunks, and in those before this block's. The whole block
+/// calls it, and synchronizes afterwards.
+__device__ __forceinline__ void sum_up(const std::uint32_t* sizes, int parts, std::int64_t* all, std::int64_t* before) {
+  const unsigned lane = threadIdx.x % 32;
+  for (int part = static_cast<int>(threadIdx.x / 32); part < parts; part += kSplitWarps) {
+    std::uint64_t sum = 0;
+    std::uint64_t first = 0;
+#pragma unroll 8
+    for (unsigned chunk = lane; chunk < gridDim.x; chunk += 32) {
+      const std::uint32_t size = sizes[part * gridDim.x + chunk];
+      sum += size;
+      first += chunk < blockIdx.x ? size : 0;
+    }
+    for (int step = 16; step > 0; step /= 2) {
+      sum += __shfl_xor_sync(kAllLanes, sum, step);
+      first += __shfl_xor_sync(kAllLanes, first, step);
+    }
+    if (lane == 0) {
+      all[part] = static_cast<std::int64_t>(sum);
+      before[part] = static_cast<std::int64_t>(first);
+    }
+  }
+}
+
+/// Tells the host. One warp calls it.
+__device__ __forceinline__ void send_letter(CountsMailbox::Letter* letter, std::uint64_t number, int parts,
+                                            const std::int64_t* all) {
+  for (int part = static_cast<int>(threadIdx.x % 32); part < parts; part += 32) letter->counts[part] = all[part];
+  __threadfence_system();
   __syncwarp();
+  if (threadIdx.x % 32 == 0) *static_cast<volatile std::uint64_t*>(&letter->number) = number;
+}
 
-  std::uint32_t places[kRounds];  // owner << 16 | rank among the warp's keys of the owner
-#pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    const std::int64_t i = first + round * 32;
-    const bool valid = i < keys.count;
-    std::uint32_t owner = 0;
-    if (valid) owner = owner_of(load_key<Key>(keys, i, whole), seed, static_cast<std::uint32_t>(shards));
-    const unsigned same = same_owner(owner, valid, owner_bits);
-    std::uint32_t before = 0;
-    if (valid) before = counts[warp][owner] + __popc(same & ((1u << lane) - 1));
-    __syncwarp();
-    if (valid && (same & ((1u << lane) - 1)) == 0) counts[warp][owner] += __popc(same);
-    __syncwarp();
-    places[round] = owner << 16 | before;
-  }
+/// One tile in shared memory.
+template <class Key>
+struct SortedTile {
+  Key keys[kMaxTileKeys];
+  std::uint8_t owners[kMaxTileKeys];
+  std::uint32_t counts[kSplitWarps][kMaxParts];  // of the warps; then what comes before each in the tile
+  std::int64_t offsets[kMaxParts];               // as of Ranked
+};
+
+template <class Key, int kOwnerBits>
+__global__ void __launch_bounds__(kSplitBlock, sizeof(Key) <= 8 ? 5 : 4)
+    sort_keys_kernel(KeyBatch keys, bool whole, std::uint64_t seed, std::int64_t chunk_keys, const std::uint32_t* sizes,
+                     Ranked ranked, void* out, bool out_whole, CountsMailbox::Letter* letter, std::uint64_t number) {
+  constexpr int kRounds = rounds(kOwnerBits);
+  constexpr int kTileKeys = tile_keys(kOwnerBits);
+  constexpr int kRankBits = 16 - kOwnerBits;
+  __shared__ SortedTile<Key> tile;
+  __shared__ std::int64_t next[kMaxParts];  // where the next tile's keys of each owner go
+  __shared__ std::int64_t all[kMaxParts];
+  const int parts = ranked.parts;
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+
+  sum_up(sizes, parts, all, next);
   __syncthreads();
+  if (blockIdx.x == 0 && warp == 1) send_letter(letter, number, parts, all);
   if (threadIdx.x == 0) {
-    std::uint32_t sum = 0;
-    for (int shard = 0; shard < shards; ++shard) {
-      const std::uint32_t begin = sum;
-      for (int w = 0; w < kSplitWarps; ++w) {
-        const std::uint32_t size = counts[w][shard];
-        counts[w][shard] = sum;
-        sum += size;
-      }
-      sizes[shard * tiles + tile] = sum - begin;
+    std::int64_t sum = 0;
+    for (int part = 0; part < parts; ++part) {
+      next[part] += sum;
+      sum += all[part];
     }
-    if (tile == 0) sizes[shards * tiles] = 0;  // so that the sums end with that of all
   }
-  __syncthreads();
+
+  const std::int64_t chunk_begin = blockIdx.x * chunk_keys;
+  const std::int64_t chunk_end = min(chunk_begin + chunk_keys, keys.count);
+  for (std::int64_t base = chunk_begin; base < chunk_end; base += kTileKeys) {
+    const int size = static_cast<int>(min(std::int64_t{kTileKeys}, chunk_end - base));
+    const int first = warp * 32 * kRounds + lane;  // each warp has neighbouring keys, for the order
+    Key key[kRounds];
 #pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    const std::int64_t i = first + round * 32;
-    if (i < keys.count)
-      ranks[i] = static_cast<std::uint16_t>(counts[warp][places[round] >> 16] + (places[round] & 0xffff));
+    for (int r = 0; r < kRounds; ++r) {
+      const int j = first + r * 32;
+      key[r] = j < size ? load_key<Key>(keys, base + j, whole) : Key{};
+    }
+    WarpCounts<kOwnerBits> mine;
+    std::uint32_t places[kRounds];  // owner << kRankBits | how many of the warp's keys of this owner come before
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const std::uint32_t owner = owner_of(key[r], seed, static_cast<std::uint32_t>(parts));
+      places[r] = owner << kRankBits | mine.add(owner, first + r * 32 < size);
+    }
+    mine.write(parts, tile.counts[warp]);
+    __syncthreads();  // also: the tile before has been written out, and `next` is there
+    if (warp == 0) {
+      int parts_before = 0;
+      for (int part = lane; part < (kOwnerBits > 5 ? 64 : 32); part += 32) {
+        int total = 0;
+        for (int w = 0; part < parts && w < kSplitWarps; ++w) total += static_cast<int>(tile.counts[w][part]);
+        int end = total;
+        for (int step = 1; step < 32; step *= 2) {
+          const int sum = __shfl_up_sync(kAllLanes, end, step);
+          if (lane >= step) end += sum;
+        }
+        end += parts_before;
+        parts_before = __shfl_sync(kAllLanes, end, 31);
+        if (part >= parts) continue;
+        int sum = end - total;
+        tile.offsets[part] = next[part] - sum;
+        ranked.offsets[base / kTileKeys * parts + part] = tile.offsets[part];
+        next[part] += total;
+        for (int w = 0; w < kSplitWarps; ++w) {
+          const int count = static_cast<int>(tile.counts[w][part]);
+          tile.counts[w][part] = static_cast<std::uint32_t>(sum);
+          sum += count;
+        }
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const int j = first + r * 32;
+      if (j >= size) continue;
+      const std::uint32_t owner = places[r] >> kRankBits;
+      const std::uint32_t place = places[r] + tile.counts[warp][owner];
+      const std::uint32_t rank = place & ((1u << kRankBits) - 1);
+      tile.keys[rank] = key[r];
+      tile.owners[rank] = static_cast<std::uint8_t>(owner);
+      ranked.ranks[base + j] = static_cast<std::uint16_t>(place);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const int rank = r * static_cast<int>(kSplitBlock) + static_cast<int>(threadIdx.x);
+      if (rank >= size) continue;
+      const std::int64_t position = tile.offsets[tile.owners[rank]] + rank;
+      if (out_whole)
+        static_cast<Key*>(out)[position] = tile.keys[rank];
+      else
+        store_bytes(out, position, keys.bytes, tile.keys[rank]);
+    }
   }
 }
 
-/// Where the runs of a tile lie.
-struct Runs {
-  int ends[kMaxShards];              // in the tile's sorted order
-  std::int64_t offsets[kMaxShards];  // what turns a place in it into one of the list
+/// A block's tile of a ranked batch.
+struct Tile {
+  std::int64_t base;
+  int size;
+  const std::uint16_t* ranks;   // of its keys
+  const std::int64_t* offsets;  // in shared memory
+  int rank_bits;
 
-  /// The whole block calls it.
-  __device__ __forceinline__ void load(const Ranked& ranked, std::int64_t tile, bool in_lists) {
-    if (threadIdx.x < ranked.shards) {
-      const int shard = static_cast<int>(threadIdx.x);
-      ends[shard] = ranked.size(shard, tile);
-      offsets[shard] = ranked.begin(shard, tile) - (in_lists ? ranked.begin(shard, 0) : 0);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      int sum = 0;
-      for (int shard = 0; shard < ranked.shards; ++shard) {
-        offsets[shard] -= sum;
-        ends[shard] = sum += ends[shard];
-      }
-    }
+  /// The whole block makes it.
+  __device__ __forceinline__ Tile(const Ranked& ranked, std::int64_t* shared)
+      : offsets(shared), rank_bits(ranked.rank_bits) {
+    base = std::int64_t{blockIdx.x} * ranked.tile_keys;
+    size = static_cast<int>(min(std::int64_t{ranked.tile_keys}, ranked.count - base));
+    ranks = ranked.ranks + base;
+    if (threadIdx.x < static_cast<unsigned>(ranked.parts))
+      shared[threadIdx.x] = ranked.offsets[std::int64_t{blockIdx.x} * ranked.parts + threadIdx.x];
     __syncthreads();
   }
-  __device__ __forceinline__ int owner(int place, int shards) const {
-    int shard = 0;
-    while (shard + 1 < shards && place >= ends[shard]) ++shard;
-    return shard;
+  __device__ __forceinline__ int owner(std::uint32_t rank) const { return static_cast<int>(rank >> rank_bits); }
+  __device__ __forceinline__ std::int64_t position(std::uint32_t rank) const {
+    return offsets[rank >> rank_bits] + (rank & ((1u << rank_bits) - 1));
   }
 };
 
+/// Items of one word.
 template <class Word>
-__global__ void __launch_bounds__(kSplitBlock) scatter_kernel(Ranked ranked, const Word* items, Targets to) {
-  __shared__ Word sorted[kTileKeys];
-  __shared__ Runs runs;
-  const std::int64_t tile = blockIdx.x;
-  const std::int64_t base = tile * kTileKeys;
-  const int size = static_cast<int>(min(std::int64_t{kTileKeys}, ranked.count - base));
-#pragma unroll 4
-  for (int j = threadIdx.x; j < size; j += kSplitBlock) sorted[ranked.ranks[base + j]] = __ldcs(items + base + j);
-  runs.load(ranked, tile, true);
-#pragma unroll 4
-  for (int j = threadIdx.x; j < size; j += kSplitBlock) {
-    const int shard = runs.owner(j, ranked.shards);
-    reinterpret_cast<Word*>(to.lists[shard])[runs.offsets[shard] + j] = sorted[j];
+__global__ void __launch_bounds__(kSplitBlock) sort_words_kernel(Ranked ranked, const Word* items, Word* out) {
+  __shared__ Word sorted[kMaxTileKeys];
+  __shared__ std::uint8_t owners[kMaxTileKeys];
+  __shared__ std::int64_t offsets[kMaxParts];
+  const Tile tile(ranked, offsets);
+  for (int begin = static_cast<int>(threadIdx.x); begin < tile.size; begin += kSplitBlock * kInFlight) {
+    Word word[kInFlight];
+    std::uint32_t rank[kInFlight];
+#pragma unroll
+    for (int r = 0; r < kInFlight; ++r) {
+      const int j = begin + r * static_cast<int>(kSplitBlock);
+      if (j >= tile.size) continue;
+      word[r] = __ldcs(items + tile.base + j);
+      rank[r] = tile.ranks[j];
+    }
+#pragma unroll
+    for (int r = 0; r < kInFlight; ++r) {
+      if (begin + r * static_cast<int>(kSplitBlock) >= tile.size) continue;
+      const std::uint32_t at = rank[r] & ((1u << tile.rank_bits) - 1);
+      sorted[at] = word[r];
+      owners[at] = static_cast<std::uint8_t>(tile.owner(rank[r]));
+    }
   }
+  __syncthreads();
+#pragma unroll 4
+  for (int rank = static_cast<int>(threadIdx.x); rank < tile.size; rank += kSplitBlock)
+    out[offsets[owners[rank]] + rank] = sorted[rank];
 }
 
 /// Items of any width: each moved by `shape.lanes` neighbouring threads.
 template <class Word>
 __global__ void __launch_bounds__(kSplitBlock)
-    scatter_rows_kernel(Ranked ranked, const Word* items, RowShape shape, Targets to) {
-  __shared__ Runs runs;
-  const std::int64_t tile = blockIdx.x;
-  const std::int64_t base = tile * kTileKeys;
-  const int size = static_cast<int>(min(std::int64_t{kTileKeys}, ranked.count - base));
-  runs.load(ranked, tile, true);
+    sort_rows_kernel(Ranked ranked, const Word* items, RowShape shape, Word* out) {
+  __shared__ std::int64_t offsets[kMaxParts];
+  const Tile tile(ranked, offsets);
   const int at_once = static_cast<int>(kSplitBlock) / shape.lanes;
-  for (int j = static_cast<int>(threadIdx.x) / shape.lanes; j < size; j += at_once) {
-    const int place = ranked.ranks[base + j];
-    const int shard = runs.owner(place, ranked.shards);
-    Word* const target = reinterpret_cast<Word*>(to.lists[shard]) + (runs.offsets[shard] + place) * shape.words;
-    const Word* const source = items + (base + j) * shape.words;
+  for (int j = static_cast<int>(threadIdx.x) / shape.lanes; j < tile.size; j += at_once) {
+    Word* const target = out + tile.position(tile.ranks[j]) * shape.words;
+    const Word* const source = items + (tile.base + j) * shape.words;
     for (std::int64_t w = threadIdx.x % shape.lanes; w < shape.words; w += shape.lanes)
       __stcs(target + w, load_row_word(source + w));
   }
 }
 
+/// Items of one word.
+template <class Word, bool kFound>
+__global__ void __launch_bounds__(kSplitBlock)
+    gather_words_kernel(Ranked ranked, const Word* items, GatherOptions options, Word* out) {
+  __shared__ std::int64_t offsets[kMaxParts];
+  const Tile tile(ranked, offsets);
+  const auto* const fallback = static_cast<const Word*>(options.fallback);
+  for (int begin = static_cast<int>(threadIdx.x); begin < tile.size; begin += kSplitBlock * kInFlight) {
+    std::int64_t position[kInFlight];
+    Word word[kInFlight];
+    bool found[kInFlight];
+#pragma unroll
+    for (int r = 0; r < kInFlight; ++r) {
+      const int j = begin + r * static_cast<int>(kSplitBlock);
+      if (j < tile.size) position[r] = tile.position(tile.ranks[j]);
+    }
+#pragma unroll
+    for (int r = 0; r < kInFlight; ++r) {
+      if (begin + r * static_cast<int>(kSplitBlock) >= tile.size) continue;
+      word[r] = items[position[r]];
+      if constexpr (kFound) found[r] = options.found[position[r]];
+    }
+#pragma unroll
+    for (int r = 0; r < kInFlight; ++r) {
+      const int j = begin + r * static_cast<int>(kSplitBlock);
+      if (j >= tile.size) continue;
+      if constexpr (kFound) {
+        if (options.found_out != nullptr) options.found_out[tile.base + j] = found[r];
+        if (fallback != nullptr && !found[r]) word[r] = fallback[options.fallback_per_key ? tile.base + j : 0];
+      }
+      __stcs(out + tile.base + j, word[r]);
+    }
+  }
+}
+
+/// Items of any width, as above.
 template <class Word>
 __global__ void __launch_bounds__(kSplitBlock)
-    gather_kernel(Ranked ranked, const Word* items, RowShape shape, GatherOptions options, Word* out) {
-  __shared__ Runs runs;
-  const std::int64_t tile = blockIdx.x;
-  const std::int64_t base = tile * kTileKeys;
-  const int size = static_cast<int>(min(std::int64_t{kTileKeys}, ranked.count - base));
-  runs.load(ranked, tile, false);
+    gather_rows_kernel(Ranked ranked, const Word* items, RowShape shape, GatherOptions options, Word* out) {
+  __shared__ std::int64_t offsets[kMaxParts];
+  const Tile tile(ranked, offsets);
   const auto* const fallback = static_cast<const Word*>(options.fallback);
   const int at_once = static_cast<int>(kSplitBlock) / shape.lanes;
 #pragma unroll 4
-  for (int j = static_cast<int>(threadIdx.x) / shape.lanes; j < size; j += at_once) {
-    const int place = ranked.ranks[base + j];
-    const std::int64_t position = runs.offsets[runs.owner(place, ranked.shards)] + place;
+  for (int j = static_cast<int>(threadIdx.x) / shape.lanes; j < tile.size; j += at_once) {
+    const std::int64_t i = tile.base + j;
+    const std::int64_t position = tile.position(tile.ranks[j]);
     const Word* source = items + position * shape.words;
-    if (options.found_out != nullptr && threadIdx.x % shape.lanes == 0)
-      options.found_out[base + j] = options.found[position];
+    if (options.found_out != nullptr && threadIdx.x % shape.lanes == 0) options.found_out[i] = options.found[position];
     if (fallback != nullptr && !options.found[position])
-      source = fallback + (options.fallback_per_key ? (base + j) * shape.words : 0);
+      source = fallback + (options.fallback_per_key ? i * shape.words : 0);
     for (std::int64_t w = threadIdx.x % shape.lanes; w < shape.words; w += shape.lanes)
-      __stcs(out + (base + j) * shape.words + w, source[w]);
+      __stcs(out + i * shape.words + w, source[w]);
   }
 }
 
 __global__ void __launch_bounds__(kSplitBlock)
     gather_row_numbers_kernel(Ranked ranked, const std::int64_t* rows, std::int64_t* out) {
-  __shared__ Runs runs;
-  const std::int64_t tile = blockIdx.x;
-  const std::int64_t base = tile * kTileKeys;
-  const int size = static_cast<int>(min(std::int64_t{kTileKeys}, ranked.count - base));
-  runs.load(ranked, tile, false);
-  for (int j = threadIdx.x; j < size; j += kSplitBlock) {
-    const int place = ranked.ranks[base + j];
-    const int shard = runs.owner(place, ranked.shards);
-    const std::int64_t row = rows[runs.offsets[shard] + place];
-    out[base + j] = row < 0 ? row : std::int64_t{shard} << kShardShift | row;
+  __shared__ std::int64_t offsets[kMaxParts];
+  const Tile tile(ranked, offsets);
+  for (int j = static_cast<int>(threadIdx.x); j < tile.size; j += kSplitBlock) {
+    const std::uint32_t rank = tile.ranks[j];
+    const std::int64_t row = rows[tile.position(rank)];
+    out[tile.base + j] = row < 0 ? row : std::int64_t{tile.owner(rank)} << kShardShift | row;
   }
 }
 
@@ -237,110 +413,144 @@ void with_items(std::int64_t bytes, std::initializer_list<const void*> arrays, O
   with_row_words(bytes, arrays, several);
 }
 
+/// Blocks of the kernel that the current GPU runs at a time.
+template <class Kernel>
+std::int64_t resident_blocks(Kernel kernel, int device) {
+  int blocks = 0;
+  int multiprocessors = 0;
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kSplitBlock, 0), "splitting a batch");
+  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "splitting a batch");
+  return std::max(1, blocks * multiprocessors);
+}
+
 class CudaSplit final : public Split {
  public:
-  CudaSplit(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::size_t shards, Stream stream)
-      : Split(shards),
-        context_(context),
-        stream_(stream),
-        count_(keys.count),
-        tiles_((keys.count + kTileKeys - 1) / kTileKeys),
-        sums_(tiles_ * static_cast<std::int64_t>(shards) + 1) {
+  CudaSplit(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::size_t parts, void* sorted,
+            CountsMailbox& mailbox, Stream stream)
+      : Split(parts), context_(context), stream_(stream) {
     const DeviceGuard guard(context.device().index);
-    int owner_bits = 0;
-    while (std::size_t{1} << owner_bits < shards) ++owner_bits;
-    std::size_t workspace_bytes = 0;
-    check(cub::DeviceScan::ExclusiveSum(nullptr, workspace_bytes, sizes(), begins(), sums_, handle(stream)),
-          "splitting a batch");
-    const std::size_t words = 2 * static_cast<std::size_t>(sums_) * sizeof(std::int64_t);
-    const std::size_t ranks_end = words + static_cast<std::size_t>(count_) * sizeof(std::uint16_t);
-    const std::size_t workspace = (ranks_end + 255) / 256 * 256;
-    memory_ = Allocation(context, workspace + workspace_bytes, stream);
-    const auto rank = [&](auto key) {
+    std::tie(letter_, number_) = mailbox.next(context);
+    const auto start = [&](auto key) {
       using Key = decltype(key);
-      launch("splitting a batch", rank_kernel<Key>, tiles_ * kSplitBlock, kSplitBlock, stream, keys,
-             keys.bytes == sizeof(Key) && is_aligned<Key>(keys.data), seed, static_cast<int>(shards), owner_bits,
-             ranks(), sizes(), tiles_);
+      if (parts <= 2)
+        launch_split<Key, 1>(keys, seed, sorted);
+      else if (parts <= 8)
+        launch_split<Key, 3>(keys, seed, sorted);
+      else
+        launch_split<Key, kMaxOwnerBits>(keys, seed, sorted);
     };
     if (keys.bytes <= 4)
-      rank(std::uint32_t{});
+      start(std::uint32_t{});
     else if (keys.bytes <= 8)
-      rank(std::uint64_t{});
+      start(std::uint64_t{});
     else
-      rank(Uint128{});
-    launch_may_fail("splitting a batch");
-    check(cub::DeviceScan::ExclusiveSum(memory_.as<std::byte>() + workspace, workspace_bytes, sizes(), begins(), sums_,
-                                        handle(stream)),
-          "splitting a batch");
-    note_launched_kernel();
+      start(Uint128{});
   }
 
+  /// Most often the letter comes soon. Where the stream has a long way to it, or fails, waiting for the stream says so.
   void wait() override {
-    const DeviceGuard guard(context_.device().index);
-    std::vector<std::int64_t> begins(counts_.size() + 1);
-    check(cudaMemcpy2DAsync(begins.data(), sizeof(std::int64_t), this->begins(), tiles_ * sizeof(std::int64_t),
-                            sizeof(std::int64_t), begins.size(), cudaMemcpyDeviceToHost, handle(stream_)),
-          "reading how a batch is split");
-    context_.synchronize(stream_);
-    for (std::size_t shard = 0; shard < counts_.size(); ++shard) counts_[shard] = begins[shard + 1] - begins[shard];
-    set_offsets();
+    constexpr auto kSoon = std::chrono::microseconds(500);
+    const auto begin = std::chrono::steady_clock::now();
+    while (!has_letter() && std::chrono::steady_clock::now() - begin < kSoon) {
+    }
+    if (!has_letter()) context_.synchronize(stream_);
+    if (!has_letter()) throw CudaError("splitting a batch failed: the GPU is done and has sent no counts");
+    set_counts(letter_->counts);
   }
 
-  void scatter(const void* items, std::int64_t bytes, const std::vector<void*>& to, Stream stream) const override {
+  void sort(const void* items, std::int64_t bytes, void* out, Stream stream) const override {
     const DeviceGuard guard(context_.device().index);
-    Targets targets{};
-    for (std::size_t shard = 0; shard < to.size(); ++shard) targets.lists[shard] = static_cast<std::byte*>(to[shard]);
     with_items(
-        bytes, {items},
+        bytes, {items, out},
         [&](auto word) {
           using Word = decltype(word);
-          launch("sending a batch to its shards", scatter_kernel<Word>, tiles_ * kSplitBlock, kSplitBlock, stream,
-                 ranked(), static_cast<const Word*>(items), targets);
+          launch_tiles("sorting a batch by shards", sort_words_kernel<Word>, stream, static_cast<const Word*>(items),
+                       static_cast<Word*>(out));
         },
         [&](auto word, RowShape shape) {
           using Word = decltype(word);
-          launch("sending a batch to its shards", scatter_rows_kernel<Word>, tiles_ * kSplitBlock, kSplitBlock, stream,
-                 ranked(), static_cast<const Word*>(items), shape, targets);
+          launch_tiles("sorting a batch by shards", sort_rows_kernel<Word>, stream, static_cast<const Word*>(items),
+                       shape, static_cast<Word*>(out));
         });
   }
 
   void gather(const void* items, std::int64_t bytes, void* out, const GatherOptions& options,
               Stream stream) const override {
     const DeviceGuard guard(context_.device().index);
-    const auto run = [&](auto word, RowShape shape) {
-      using Word = decltype(word);
-      launch("gathering answers", gather_kernel<Word>, tiles_ * kSplitBlock, kSplitBlock, stream, ranked(),
-             static_cast<const Word*>(items), shape, options, static_cast<Word*>(out));
-    };
-    with_items(bytes, {items, out, options.fallback}, [&](auto word) { run(word, RowShape{1, 1}); }, run);
+    with_items(
+        bytes, {items, out, options.fallback},
+        [&](auto word) {
+          using Word = decltype(word);
+          const bool needs_found = options.fallback != nullptr || options.found_out != nullptr;
+          launch_tiles("gathering answers",
+                       needs_found ? gather_words_kernel<Word, true> : gather_words_kernel<Word, false>, stream,
+                       static_cast<const Word*>(items), options, static_cast<Word*>(out));
+        },
+        [&](auto word, RowShape shape) {
+          using Word = decltype(word);
+          launch_tiles("gathering answers", gather_rows_kernel<Word>, stream, static_cast<const Word*>(items), shape,
+                       options, static_cast<Word*>(out));
+        });
   }
 
   void gather_rows(const std::int64_t* rows, std::int64_t* out, Stream stream) const override {
     const DeviceGuard guard(context_.device().index);
-    launch("gathering row numbers", gather_row_numbers_kernel, tiles_ * kSplitBlock, kSplitBlock, stream, ranked(),
-           rows, out);
+    launch_tiles("gathering row numbers", gather_row_numbers_kernel, stream, rows, out);
   }
 
  private:
-  Ranked ranked() const { return {ranks(), begins(), count_, tiles_, static_cast<int>(counts_.size())}; }
+  template <class Key, int kOwnerBits>
+  void launch_split(const KeyBatch& keys, std::uint64_t seed, void* sorted) {
+    constexpr int kTileKeys = tile_keys(kOwnerBits);
+    const auto parts = static_cast<int>(counts().size());
+    const std::int64_t tiles = (keys.count + kTileKeys - 1) / kTileKeys;
+    static const std::int64_t resident = resident_blocks(sort_keys_kernel<Key, kOwnerBits>, context_.device().index);
+    const std::int64_t chunk_tiles = (tiles + resident - 1) / resident;
+    const std::int64_t chunks = (tiles + chunk_tiles - 1) / chunk_tiles;
 
-  std::int64_t* sizes() const { return memory_.as<std::int64_t>(); }
-  std::int64_t* begins() const { return sizes() + sums_; }
-  std::uint16_t* ranks() const { return reinterpret_cast<std::uint16_t*>(begins() + sums_); }
+    const std::int64_t offsets_end = tiles * parts * static_cast<std::int64_t>(sizeof(std::int64_t));
+    const std::int64_t sizes_end = offsets_end + chunks * parts * static_cast<std::int64_t>(sizeof(std::uint32_t));
+    const std::int64_t bytes = sizes_end + keys.count * static_cast<std::int64_t>(sizeof(std::uint16_t));
+    memory_ = scratch<std::byte>(context_, bytes, stream_);
+    auto* const sizes = reinterpret_cast<std::uint32_t*>(memory_.as<std::byte>() + offsets_end);
+    ranked_ = {reinterpret_cast<std::uint16_t*>(memory_.as<std::byte>() + sizes_end),
+               memory_.as<std::int64_t>(),
+               keys.count,
+               parts,
+               kTileKeys,
+               16 - kOwnerBits};
+
+    const bool fits = keys.bytes == sizeof(Key);
+    const bool whole = fits && is_aligned<Key>(keys.data);
+    launch("splitting a batch", count_kernel<Key, kOwnerBits>, chunks * kSplitBlock, kSplitBlock, stream_, keys, whole,
+           seed, parts, chunk_tiles * kTileKeys, sizes);
+    launch("splitting a batch", sort_keys_kernel<Key, kOwnerBits>, chunks * kSplitBlock, kSplitBlock, stream_, keys,
+           whole, seed, chunk_tiles * kTileKeys, static_cast<const std::uint32_t*>(sizes), ranked_, sorted,
+           fits && is_aligned<Key>(sorted), letter_, number_);
+  }
+
+  template <class... Parameters, class... Arguments>
+  void launch_tiles(const char* action, void (*kernel)(Ranked, Parameters...), Stream stream,
+                    Arguments... arguments) const {
+    const std::int64_t tiles = (ranked_.count + ranked_.tile_keys - 1) / ranked_.tile_keys;
+    launch(action, kernel, tiles * kSplitBlock, kSplitBlock, stream, ranked_, arguments...);
+  }
+
+  bool has_letter() const { return std::atomic_ref(letter_->number).load(std::memory_order_acquire) == number_; }
 
   DeviceContext& context_;
   Stream stream_;
-  std::int64_t count_;
-  std::int64_t tiles_;
-  std::int64_t sums_;  // shards x tiles, and one more: the last sum is that of all
-  Allocation memory_;  // sizes int64 [sums], begins int64 [sums], ranks uint16 [n], and what their sums take
+  CountsMailbox::Letter* letter_ = nullptr;
+  std::uint64_t number_ = 0;
+  Allocation memory_;  // offsets int64 [tiles, parts], sizes uint32 [parts, chunks], ranks uint16 [n]
+  Ranked ranked_{};
 };
 
 class CudaSplitter final : public Splitter {
  public:
-  std::unique_ptr<Split> split(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::size_t shards,
-                               Stream stream) const override {
-    return std::make_unique<CudaSplit>(context, keys, seed, shards, stream);
+  std::unique_ptr<Split> split(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::size_t parts,
+                               void* sorted, CountsMailbox& mailbox, Stream stream) const override {
+    return std::make_unique<CudaSplit>(context, keys, seed, parts, sorted, mailbox, stream);
   }
   void number_rows(DeviceContext& context, std::int64_t* rows, std::int64_t count, std::size_t shard,
                    Stream stream) const override {

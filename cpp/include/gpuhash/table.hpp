@@ -73,8 +73,12 @@ class GPUHASH_API Table {
   /// New keys get their value; that of others becomes op(it, the given one). Throws DTypeError where has_op() is false.
   virtual void apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) = 0;
   /// Makes room for the keys of the batch that are not there, as an insertion of it would first: afterwards that fails
-  /// for want of room only if others have inserted in between.
-  virtual void make_room(const KeyBatch& keys, Stream stream) = 0;
+  /// for want of room only if others have inserted in between. expect_insertion: the next insertion of so many keys at
+  /// this address is the batch's, and need not look again, unless forget_room() comes before it.
+  virtual void make_room(const KeyBatch& keys, bool expect_insertion, Stream stream) = 0;
+  virtual void forget_room() = 0;
+  /// Is it known, without waiting, that so many more keys fit? Then make_room() would have nothing to do.
+  virtual bool has_room(std::int64_t keys) const = 0;
   /// erased: [n] or null; true for exactly one of an erased key's duplicates.
   virtual void erase(const KeyBatch& keys, bool* erased, Stream stream) = 0;
   virtual void clear(Stream stream) = 0;
