@@ -20,7 +20,7 @@ import gpuhash.distributed
 from benchmarks.random_keys import keys_of, numbers
 from benchmarks.timing import Action, expect, milliseconds, milliseconds_in_turns, nothing
 from gpuhash.distributed.duplicates import are_many
-from gpuhash.distributed.split import Split
+from gpuhash.distributed.split import Split, Splitter
 
 EXPONENTS = {"uniform": None, "Zipf 1.05": 1.05, "Zipf 1.5": 1.5}
 
@@ -146,12 +146,14 @@ def phases(job: Job, count: int, rounds: int, repetitions: int) -> dict[str, flo
     place, table = job.place, job.table
     keys = keys_of(numbers(None, count, job.universe, place.device, 1000 + place.rank))
     steps, shard = table._steps, table.shard
-    split = Split(keys, place.size)
+    splitter = Splitter(place.device)
+    split = Split(keys, place.size, splitter=splitter)
     send = split.counts
-    receive = torch.empty_like(split.sizes)
-    dist.all_to_all_single(receive, split.sizes)
+    sizes = torch.tensor(send, device=place.device)
+    receive = torch.empty_like(sizes)
+    dist.all_to_all_single(receive, sizes)
     arrive = receive.tolist()
-    scattered = split.scatter(keys)
+    scattered = split.keys
     received = steps.finish(*steps.exchange([scattered], send, arrive))[0]
     answers = shard.find(received)
     expect(answers[1].all(), "each shard has the keys that are sent to it")
@@ -160,14 +162,14 @@ def phases(job: Job, count: int, rounds: int, repetitions: int) -> dict[str, flo
     expect(torch.equal(split.gather(returned[0]), keys * 3), "the answers in the order of the keys")
 
     def counts() -> None:
-        steps.open(split.sizes, None)
+        steps.open(send, None)
 
     steps.call("phases")
     calls: dict[str, Action] = {
         "look for hot keys": lambda: are_many(keys, place.size),
-        "split": lambda: Split(keys, place.size),
+        "split": lambda: Split(keys, place.size, splitter=splitter).counts,
         "counts": counts,
-        "scatter": lambda: split.scatter(keys),
+        "sort values": lambda: split.scatter(keys),
         "exchange of keys": lambda: steps.finish(*steps.exchange([scattered], send, arrive)),
         "find": lambda: shard.find(received),
         "exchange of answers": lambda: steps.finish(*steps.exchange(back, arrive, send)),

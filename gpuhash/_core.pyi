@@ -235,6 +235,33 @@ class Factorization(metaclass=_Type):
         On the stream of the constructor; does not wait.
         """
 
+MAX_PARTS: int
+
+@final
+class Splitter(metaclass=_Type):
+    """Splits batches by owners, one after the other: the next one once the ``counts`` of the last are known."""
+
+    def __init__(self, context: Context) -> None: ...
+
+@final
+class Split(metaclass=_Type):
+    """A batch of keys that is split by owners."""
+
+    def __init__(self, splitter: Splitter, keys: Array, parts: int, seed: int, sorted: Array, stream: int) -> None:
+        """Put keys ``[n, ...]`` in the order of their owners into ``sorted``. Does not wait.
+
+        ``parts``: up to ``MAX_PARTS``. All that the split does is enqueued on the stream.
+        """
+    def counts(self) -> list[int]:
+        """Keys of each part. Waits until they are known, but not for the keys to be sorted."""
+    def sort(self, rows: Array, out: Array) -> None:
+        """Put rows ``[n, ...]`` of any dtype out of the order of the keys into that of the owners."""
+    def gather(self, rows: Array, out: Array) -> None:
+        """Put them back."""
+
+def find_owners(context: Context, keys: Array, parts: int, seed: int, out: Array, stream: int) -> None:
+    """Fill int32 ``out [n]`` with the owners of keys ``[n, ...]``, of any number of parts."""
+
 def isin(
     context: Context, elements: Array, tests: Array, per_key: int, invert: bool, mask: Array, stream: int
 ) -> None: ...

@@ -165,6 +165,7 @@ def test_a_split_puts_keys_in_the_order_of_their_owners_and_back(key_type):
         assert split.counts == np.bincount(owners, minlength=parts).tolist()
         rows = torch.arange(len(keys))
         scattered = split.scatter(rows)
+        np.testing.assert_array_equal(split.keys.numpy(), keys[np.argsort(owners, kind="stable")])
         np.testing.assert_array_equal(scattered.numpy(), np.argsort(owners, kind="stable"))
         assert torch.equal(split.gather(scattered), rows)
         assert torch.equal(Split(torch.from_numpy(keys[::-1].copy()), parts).owners.flip(0), split.owners)
@@ -191,7 +192,7 @@ def test_keys_are_spread_evenly_whatever_their_pattern(pattern, parts):
 @pytest.mark.parametrize("parts", [2, 8])
 @pytest.mark.parametrize("pattern", ["sequence", "strided", "random"])
 def test_the_keys_of_one_owner_use_all_buckets(pattern, parts):
-    """The home bucket comes from the high bits of the table's hash, and the owner from another hash."""
+    """The home bucket comes from the high bits of the table's hash, and the owner from its low ones."""
     count = 1 << 17
     numbers = {
         "sequence": np.arange(count),

@@ -125,6 +125,7 @@ PYBIND11_MODULE(_core, module) {
   bind_table(module);
   bind_fast_path(module);
   bind_factorization(module);
+  bind_splitter(module);
   bind_process(module);
   bind_tensor_store(module);
   bind_torch_state(module);

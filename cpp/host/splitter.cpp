@@ -36,6 +36,14 @@ void with_item_words(std::int64_t bytes, Body body) {
   }
 }
 
+/// Calls body with a word that is as wide as the keys or wider.
+template <class Body>
+void with_key_word(const KeyBatch& keys, Body body) {
+  if (keys.bytes <= 4) return body(std::uint32_t{});
+  if (keys.bytes <= 8) return body(std::uint64_t{});
+  body(Uint128{});
+}
+
 /// Threads take consecutive pieces of the batch each, and know where in each part of the owners' order theirs begin.
 class HostSplit final : public Split {
  public:
@@ -45,12 +53,7 @@ class HostSplit final : public Split {
         pieces_(reader_parts(keys.count)),
         owners_(uninitialised<std::uint8_t>(keys.count)),
         begins_(scratch<std::int64_t>(pieces_ * static_cast<std::int64_t>(parts))) {
-    if (keys.bytes <= 4)
-      find_owners<std::uint32_t>(keys, seed);
-    else if (keys.bytes <= 8)
-      find_owners<std::uint64_t>(keys, seed);
-    else
-      find_owners<Uint128>(keys, seed);
+    with_key_word(keys, [&](auto key) { find_owners<decltype(key)>(keys, seed); });
     std::int64_t counts[kMaxParts];
     std::int64_t sum = 0;
     for (std::size_t part = 0; part < parts; ++part) {
@@ -133,6 +136,17 @@ class HostSplitter final : public Splitter {
   std::unique_ptr<Split> split(DeviceContext&, const KeyBatch& keys, std::uint64_t seed, std::size_t parts,
                                void* sorted, CountsMailbox&, Stream) const override {
     return std::make_unique<HostSplit>(keys, seed, parts, sorted);
+  }
+  void find_owners(DeviceContext&, const KeyBatch& keys, std::uint64_t seed, std::uint32_t parts, std::int32_t* owners,
+                   Stream) const override {
+    const auto find = [&](auto key) {
+      for_each_part(keys.count, reader_parts(keys.count), [&](int, std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i)
+          owners[i] =
+              static_cast<std::int32_t>(owner_of(load_word<decltype(key)>(keys.data, i, keys.bytes), seed, parts));
+      });
+    };
+    with_key_word(keys, find);
   }
   void number_rows(DeviceContext&, std::int64_t* rows, std::int64_t count, std::size_t shard, Stream) const override {
     for_each_part(count, reader_parts(count), [&](int, std::int64_t begin, std::int64_t end) {

@@ -88,6 +88,9 @@ class Splitter {
   virtual std::unique_ptr<Split> split(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed,
                                        std::size_t parts, void* sorted, CountsMailbox& mailbox,
                                        Stream stream) const = 0;
+  /// owners [n]: of any number of parts.
+  virtual void find_owners(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::uint32_t parts,
+                           std::int32_t* owners, Stream stream) const = 0;
   /// Puts the shard's number above row numbers of one shard.
   virtual void number_rows(DeviceContext& context, std::int64_t* rows, std::int64_t count, std::size_t shard,
                            Stream stream) const = 0;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <tuple>
 #include <utility>
@@ -401,6 +402,25 @@ __global__ void number_rows_kernel(std::int64_t* rows, std::int64_t count, std::
   if (i < count) rows[i] |= number;
 }
 
+template <class Key>
+__global__ void owners_kernel(KeyBatch keys, bool whole, std::uint64_t seed, std::uint32_t parts,
+                              std::int32_t* owners) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < keys.count) owners[i] = static_cast<std::int32_t>(owner_of(load_key<Key>(keys, i, whole), seed, parts));
+}
+
+/// Calls run(word, whole) with a word that is as wide as the keys or wider; whole as for load_key().
+template <class Run>
+void with_key_word(const KeyBatch& keys, Run run) {
+  const auto call = [&](auto key) {
+    using Key = decltype(key);
+    run(key, keys.bytes == sizeof(Key) && is_aligned<Key>(keys.data));
+  };
+  if (keys.bytes <= 4) return call(std::uint32_t{});
+  if (keys.bytes <= 8) return call(std::uint64_t{});
+  call(Uint128{});
+}
+
 /// Calls run(word, shape) for items that are one word, of up to 8 bytes, or of several words.
 template <class One, class Several>
 void with_items(std::int64_t bytes, std::initializer_list<const void*> arrays, One one, Several several) {
@@ -430,25 +450,32 @@ class CudaSplit final : public Split {
       : Split(parts), context_(context), stream_(stream) {
     const DeviceGuard guard(context.device().index);
     std::tie(letter_, number_) = mailbox.next(context);
-    const auto start = [&](auto key) {
+    with_key_word(keys, [&](auto key, bool whole) {
       using Key = decltype(key);
       if (parts <= 2)
-        launch_split<Key, 1>(keys, seed, sorted);
+        launch_split<Key, 1>(keys, whole, seed, sorted);
       else if (parts <= 8)
-        launch_split<Key, 3>(keys, seed, sorted);
+        launch_split<Key, 3>(keys, whole, seed, sorted);
       else
-        launch_split<Key, kMaxOwnerBits>(keys, seed, sorted);
-    };
-    if (keys.bytes <= 4)
-      start(std::uint32_t{});
-    else if (keys.bytes <= 8)
-      start(std::uint64_t{});
-    else
-      start(Uint128{});
+        launch_split<Key, kMaxOwnerBits>(keys, whole, seed, sorted);
+    });
   }
+
+  /// The letter is not to come when the mailbox has gone.
+  ~CudaSplit() override {
+    if (waited_) return;
+    try {
+      context_.synchronize(stream_);
+    } catch (const std::exception&) {
+      report_ignored_error("giving up the split of a batch");
+    }
+  }
+  CudaSplit(const CudaSplit&) = delete;
+  CudaSplit& operator=(const CudaSplit&) = delete;
 
   /// Most often the letter comes soon. Where the stream has a long way to it, or fails, waiting for the stream says so.
   void wait() override {
+    waited_ = true;
     constexpr auto kSoon = std::chrono::microseconds(500);
     const auto begin = std::chrono::steady_clock::now();
     while (!has_letter() && std::chrono::steady_clock::now() - begin < kSoon) {
@@ -500,7 +527,7 @@ class CudaSplit final : public Split {
 
  private:
   template <class Key, int kOwnerBits>
-  void launch_split(const KeyBatch& keys, std::uint64_t seed, void* sorted) {
+  void launch_split(const KeyBatch& keys, bool whole, std::uint64_t seed, void* sorted) {
     constexpr int kTileKeys = tile_keys(kOwnerBits);
     const auto parts = static_cast<int>(counts().size());
     const std::int64_t tiles = (keys.count + kTileKeys - 1) / kTileKeys;
@@ -520,13 +547,11 @@ class CudaSplit final : public Split {
                kTileKeys,
                16 - kOwnerBits};
 
-    const bool fits = keys.bytes == sizeof(Key);
-    const bool whole = fits && is_aligned<Key>(keys.data);
     launch("splitting a batch", count_kernel<Key, kOwnerBits>, chunks * kSplitBlock, kSplitBlock, stream_, keys, whole,
            seed, parts, chunk_tiles * kTileKeys, sizes);
     launch("splitting a batch", sort_keys_kernel<Key, kOwnerBits>, chunks * kSplitBlock, kSplitBlock, stream_, keys,
            whole, seed, chunk_tiles * kTileKeys, static_cast<const std::uint32_t*>(sizes), ranked_, sorted,
-           fits && is_aligned<Key>(sorted), letter_, number_);
+           keys.bytes == sizeof(Key) && is_aligned<Key>(sorted), letter_, number_);
   }
 
   template <class... Parameters, class... Arguments>
@@ -542,6 +567,7 @@ class CudaSplit final : public Split {
   Stream stream_;
   CountsMailbox::Letter* letter_ = nullptr;
   std::uint64_t number_ = 0;
+  bool waited_ = false;
   Allocation memory_;  // offsets int64 [tiles, parts], sizes uint32 [parts, chunks], ranks uint16 [n]
   Ranked ranked_{};
 };
@@ -551,6 +577,14 @@ class CudaSplitter final : public Splitter {
   std::unique_ptr<Split> split(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::size_t parts,
                                void* sorted, CountsMailbox& mailbox, Stream stream) const override {
     return std::make_unique<CudaSplit>(context, keys, seed, parts, sorted, mailbox, stream);
+  }
+  void find_owners(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::uint32_t parts,
+                   std::int32_t* owners, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    with_key_word(keys, [&](auto key, bool whole) {
+      launch("finding the owners of keys", owners_kernel<decltype(key)>, keys.count, kSplitBlock, stream, keys, whole,
+             seed, parts, owners);
+    });
   }
   void number_rows(DeviceContext& context, std::int64_t* rows, std::int64_t count, std::size_t shard,
                    Stream stream) const override {

@@ -51,13 +51,14 @@ class Call:
             keys = self.batch.keys
             if self._distinct is not None:
                 keys, values = self._distinct.keys, self._distinct.values
-            split = Split(keys, group.size, seed)
-            tensors = [keys] if values is None or values.bits is not None else [keys, values.rows]
-            sent = [split.scatter(_words(tensor, kind)) for tensor, kind in zip(tensors, kinds, strict=False)]
+            split = Split(keys, group.size, seed, group.splitter)
+            sent = [_words(split.keys, kinds[0])]
+            if values is not None and values.bits is None:
+                sent.append(split.scatter(_words(values.rows, kinds[1])))
         except Exception as error:
             problem = error
         constant = None if values is None else values.bits
-        opened = group.open(None if split is None or problem else split.sizes, problem, constant)
+        opened = group.open(None if split is None or problem else split.counts, problem, constant)
         assert split is not None
         self._split, self._send, self._receive = split, opened.send, opened.receive
         if len(kinds) > 1 and opened.constant is not None:

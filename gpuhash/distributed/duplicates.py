@@ -12,7 +12,6 @@ from gpuhash.factorization import factorize, unique
 from gpuhash.table import HashTable
 
 from .batch import Kind, Values
-from .split import hash_keys
 from .words import reverse, take_rows
 
 _SAMPLE = 1 << 12  # keys
@@ -40,8 +39,8 @@ def are_many(keys: Tensor, ranks: int) -> bool:
     count = keys.shape[0]
     if ranks == 1 or count < _SAMPLE:
         return False
-    hashes = hash_keys(keys[:: count // _SAMPLE][:_SAMPLE].contiguous()).sort().values
-    _, times = torch.unique_consecutive(hashes, return_counts=True)
+    sample = keys[:: count // _SAMPLE][:_SAMPLE].contiguous()
+    times = unique(sample, return_counts=True, axis=_axis(keys)).counts
     repeats = _SAMPLE - times.shape[0]
     return repeats > _MANY * _SAMPLE or (ranks - 1) * int(times.max()) > _HOT * _SAMPLE
 

@@ -15,6 +15,8 @@ from torch import Tensor
 from gpuhash._core import CudaError, PlatformError, TableFullError
 from gpuhash.memory import make_context, parse_device
 
+from .split import Splitter
+
 # What one process raises, all raise; other classes arrive as RuntimeError.
 _ERRORS: dict[str, type[Exception]] = {
     kind.__name__: kind
@@ -68,6 +70,7 @@ class Group:
         self.size: int = dist.get_world_size(group)
         self.device = device
         self.wire = _wire_device(group, device)
+        self.splitter = Splitter(device)
         self.table = 0  # the number of the table among those of all groups, the same on all ranks
         self._call: str | None = None
         self._agreed: Exception | None = None
@@ -99,13 +102,13 @@ class Group:
             )
             error.add_note(f"gpuhash: rank {self.rank} of {self.size} left the collective call {self._call} by this")
 
-    def open(self, sizes: Tensor | None, problem: Exception | None, constant: int | None = None) -> Opened:
+    def open(self, counts: Sequence[int] | None, problem: Exception | None, constant: int | None = None) -> Opened:
         """The first step of a call: tells each rank how many rows it will get. Waits.
 
         Parameters
         ----------
-        sizes
-            Rows for each rank, int64 ``[size]``; None for none.
+        counts
+            Rows for each rank; None for none.
         problem
             What is wrong with this rank's arguments.
         constant
@@ -118,16 +121,12 @@ class Group:
         """
         status = _FINE if problem is None else _FAILED
         signature = zlib.crc32(f"{self.table} {self._call}".encode())
-        told = [0, status, signature, constant is not None, constant or 0, 0]
-        mine = torch.tensor(told, dtype=torch.int64).repeat(self.size, 1).to(self.wire)
-        if sizes is not None:
-            sizes = sizes.to(self.wire)
-            mine[:, 0] = sizes
-            mine[:, 5] = sizes.sum()
+        send = [0] * self.size if counts is None else list(counts)
+        told = [status, signature, constant is not None, constant or 0, sum(send)]
+        mine = torch.tensor([[count, *told] for count in send], dtype=torch.int64).to(self.wire)
         theirs = torch.empty_like(mine)
         dist.all_to_all_single(theirs, mine, group=self.process_group)
-        both = torch.cat([mine[:, :1], theirs], 1).t().tolist()
-        send, receive, statuses, signatures, constants, bits, totals = both
+        receive, statuses, signatures, constants, bits, totals = theirs.t().tolist()
         if any(other != signature for other in signatures):
             calls = self._gather_objects((self.table, self._call))
             raise self.on_all(

@@ -1,51 +1,26 @@
-"""Which process a key belongs to, and batches put into the order of their owners and back."""
+"""Batches put into the order of the processes that their keys belong to, and back."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .words import to_words
+from gpuhash import _core
+from gpuhash.arrays import framework_of
+from gpuhash.memory import make_context
 
-# Odd constants of Steele and Vigna, "Computationally easy, spectrally good multipliers for congruential pseudorandom
-# number generators" (2022). The tables' own hash folds 128-bit products with others: where a key lies in its shard has
-# nothing to do with whose it is.
-_FIRST = 0xF1357AEA2E62A9C5 - (1 << 64)
-_NEXT = 0xAEF17502108EF2D9 - (1 << 64)
-
-_HOST_BLOCK = 1 << 16  # keys whose hashes stay in the host's cache on their way to owners
+from .words import take_rows
 
 
-def hash_keys(keys: Tensor, seed: int = 0) -> Tensor:
-    """Hashes of keys, int64 ``[n]``, whose high bits are good.
+class Splitter:
+    """Splits batches on one device, one after the other."""
 
-    Parameters
-    ----------
-    keys
-        Integers of any dtype, ``[n]``, or vectors of up to 16 bytes, ``[n, k]``; dense.
-    seed
-        From 0 to 2^64 - 1.
-    """
-    rows = keys.shape[0]
-    words = to_words(keys, rows, keys.element_size() * (keys.shape[1] if keys.dim() > 1 else 1))
-    columns = [words] if words.dim() == 1 else list(words.unbind(1))
-    # Products wrap. The shift brings the sign along, so that two hashes become one: that is of no matter here.
-    hashes = (columns[0].to(torch.int64) ^ (seed - (1 << 64) if seed >> 63 else seed)) * _FIRST
-    for column in columns[1:]:
-        hashes ^= hashes >> 32
-        hashes += column
-        hashes *= _FIRST
-    hashes ^= hashes >> 32
-    hashes *= _NEXT
-    return hashes
-
-
-def owners_of(hashes: Tensor, parts: int) -> Tensor:
-    """The owner of each hash, 0 to ``parts - 1``, of the narrowest dtype that holds them."""
-    dtype = torch.uint8 if parts <= 1 << 8 else torch.int16 if parts <= 1 << 15 else torch.int32
-    top = hashes >> 33  # 31 bits, from -2^30
-    return ((top + (1 << 30)) * parts >> 31).to(dtype)
+    def __init__(self, device: torch.device) -> None:
+        self.context = make_context(device)
+        self.core = _core.Splitter(self.context)
 
 
 class Split:
@@ -54,46 +29,91 @@ class Split:
     Parameters
     ----------
     keys
-        Integers of any dtype, ``[n]``, or vectors of them, ``[n, k]``, dense, on any device.
+        Integers of any dtype, ``[n]``, or vectors of up to 16 bytes, ``[n, k]``; dense, on any device.
     parts
         The number of owners.
     seed
         Of the hash that chooses them, from 0 to 2^64 - 1.
+    splitter
+        Of the keys' device; by default one of the split's own.
 
-    Within a part the keys keep the order of the batch. Nothing waits for a GPU but ``counts``.
+    Within a part the keys keep the order of the batch. All work is enqueued on the stream that is PyTorch's current one
+    at first. Nothing waits for a GPU but ``counts``.
     """
 
-    def __init__(self, keys: Tensor, parts: int, seed: int = 0) -> None:
-        count = keys.shape[0]
-        on_host = keys.device.type == "cpu"
-        self.parts = parts
-        blocks = keys.split(_HOST_BLOCK) if on_host and count else (keys,)
-        #: The owner of each key, ``[n]``, of some integer dtype.
-        self.owners = torch.cat([owners_of(hash_keys(block, seed), parts) for block in blocks])
-        #: Keys of each part, int64 ``[parts]``, where the keys are.
-        self.sizes: Tensor
+    def __init__(self, keys: Tensor, parts: int, seed: int = 0, splitter: Splitter | None = None) -> None:
+        self._keys, self._parts, self._seed = keys, parts, seed
+        self._splitter = Splitter(keys.device) if splitter is None else splitter
+        self._stream = 0
+        if keys.device.type == "cuda":
+            self._stream = framework_of(keys).stream(keys, keys.device.index)
+        #: The keys in the order of their owners.
+        self.keys = keys
+        self._core: _core.Split | None = None
         self._order: Tensor | None = None  # int64 [n]: the batch's positions in the order of the owners
-        if parts == 1:
-            self.sizes = torch.full((1,), count, dtype=torch.int64, device=keys.device)
-        elif on_host:
-            # Stable sorts of integers of up to 16 bits are radix sorts in NumPy.
-            self._order = torch.from_numpy(np.argsort(self.owners.numpy(), kind="stable"))
-            self.sizes = torch.bincount(self.owners, minlength=parts)
+        self._counts: list[int] | None = None
+        if parts == 1 or not len(keys):
+            self._counts = [len(keys)] + [0] * (parts - 1)
+        elif parts <= _core.MAX_PARTS:
+            self.keys = torch.empty_like(keys)
+            self._core = _core.Split(
+                self._splitter.core, self._borrow(keys), parts, seed, self._borrow(self.keys), self._stream
+            )
         else:
-            owners, self._order = torch.sort(self.owners, stable=True)
-            starts = torch.searchsorted(owners, torch.arange(parts, device=keys.device, dtype=owners.dtype))
-            self.sizes = torch.diff(starts, append=starts.new_full((1,), count))
+            owners = self.owners
+            if keys.device.type == "cpu":
+                # Stable sorts of integers of up to 16 bits are radix sorts in NumPy.
+                narrow = owners.numpy().astype(np.uint16 if parts <= 1 << 16 else np.int32)
+                self._order = torch.from_numpy(np.argsort(narrow, kind="stable"))
+            else:
+                self._order = torch.sort(owners, stable=True).indices
+            self.keys = self.scatter(keys)
+            self._counts = torch.bincount(owners, minlength=parts).tolist()
 
     @property
     def counts(self) -> list[int]:
-        """Keys of each part. Waits for a GPU."""
-        counts: list[int] = self.sizes.tolist()
-        return counts
+        """Keys of each part. Waits for a GPU until they are known."""
+        if self._counts is None:
+            assert self._core is not None
+            self._counts = self._core.counts()
+        return self._counts
+
+    @property
+    def owners(self) -> Tensor:
+        """The owner of each key, int32 ``[n]``."""
+        owners = torch.zeros(len(self._keys), dtype=torch.int32, device=self._keys.device)
+        if self._parts > 1 and len(owners):
+            _core.find_owners(
+                self._splitter.context,
+                self._borrow(self._keys),
+                self._parts,
+                self._seed,
+                self._borrow(owners),
+                self._stream,
+            )
+        return owners
 
     def scatter(self, rows: Tensor) -> Tensor:
         """Rows ``[n, ...]`` of the batch in the order of the owners."""
-        return rows if self._order is None else rows.index_select(0, self._order)
+        if self._order is not None:
+            return take_rows(rows, self._order)
+        if self._core is None:
+            return rows
+        rows = rows.contiguous()
+        out = torch.empty_like(rows)
+        self._core.sort(self._borrow(rows), self._borrow(out))
+        return out
 
     def gather(self, rows: Tensor) -> Tensor:
         """Rows ``[n, ...]`` in the order of the owners back in the order of the batch."""
-        return rows if self._order is None else torch.empty_like(rows).index_copy_(0, self._order, rows)
+        if self._order is not None:
+            return torch.empty_like(rows).index_copy_(0, self._order, rows)
+        if self._core is None:
+            return rows
+        rows = rows.contiguous()
+        out = torch.empty_like(rows)
+        self._core.gather(self._borrow(rows), self._borrow(out))
+        return out
+
+    def _borrow(self, tensor: Tensor) -> Any:
+        return _core.borrow(tensor, self._stream if tensor.device.type == "cuda" else None)
