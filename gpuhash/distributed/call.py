@@ -99,9 +99,8 @@ class Call:
         The answers to what this rank has sent, ``[n or distinct keys, *shape]``, in that order.
         """
         answers, problem = attempt(work)
-        agreement = self._group.start_agreement(problem)
         if not kinds:
-            self._group.agree(problem, agreement)
+            self._group.agree(problem)
             return []
         count = len(self.keys)
         if problem is not None:  # what is sent is of no use to anybody, and keeps the ranks in step
@@ -110,12 +109,14 @@ class Call:
                 for kind in kinds
             ]
         sent = [_words(answer, kind) for answer, kind in zip(answers, kinds, strict=True)]
-        returned = self._group.finish(*self._group.exchange(sent, self._receive, self._send))
-        self._group.agree(problem, agreement)
-        return [
+        exchange = self._group.exchange(sent, self._receive, self._send)
+        agreement = self._group.start_agreement(problem)
+        in_order = [
             from_words(self._split.gather(rows), kind.dtype, kind.shape)
-            for rows, kind in zip(returned, kinds, strict=True)
+            for rows, kind in zip(self._group.finish(*exchange), kinds, strict=True)
         ]
+        self._group.agree(problem, agreement)  # the host waits, when all that the GPU is to do has been enqueued
+        return in_order
 
     def for_all(self, answers: Tensor) -> Tensor:
         """Answers for each key of the batch, where duplicates get what their key got."""

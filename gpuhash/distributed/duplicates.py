@@ -12,10 +12,12 @@ from gpuhash.factorization import factorize, unique
 from gpuhash.table import HashTable
 
 from .batch import Kind, Values
+from .split import owners_of
 from .words import reverse, take_rows
 
 _SAMPLE = 1 << 12  # keys
 _MANY = 0.5  # of the sample, which repeat others: on the host the rest then takes less time than is saved
+_HASHES = 1 << 29  # of which no two keys of a sample have the same, but for one sample in 60
 _HOT = 0.125  # of a rank's keys, by which the owner of a hot key may have more than the others
 
 
@@ -40,9 +42,11 @@ def are_many(keys: Tensor, ranks: int) -> bool:
     if ranks == 1 or count < _SAMPLE:
         return False
     sample = keys[:: count // _SAMPLE][:_SAMPLE].contiguous()
-    times = unique(sample, return_counts=True, axis=_axis(keys)).counts
-    repeats = _SAMPLE - times.shape[0]
-    return repeats > _MANY * _SAMPLE or (ranks - 1) * int(times.max()) > _HOT * _SAMPLE
+    hashes = owners_of(sample, _HASHES).sort().values
+    repeats = (hashes[1:] == hashes[:-1]).sum()
+    often = int(_HOT * _SAMPLE / (ranks - 1))  # of one key
+    is_hot = (hashes[often:] == hashes[: _SAMPLE - often]).any() if often else repeats >= 0
+    return bool((repeats > _MANY * _SAMPLE) | is_hot)
 
 
 def find_distinct(keys: Tensor) -> Distinct:

@@ -71,6 +71,8 @@ class Group:
         self.device = device
         self.wire = _wire_device(group, device)
         self.splitter = Splitter(device)
+        # A stream on which ranks tell each other what the hosts know, while the GPU still works on the keys.
+        self._apart = torch.cuda.Stream(self.wire) if self.wire.type == "cuda" else None
         self.table = 0  # the number of the table among those of all groups, the same on all ranks
         self._call: str | None = None
         self._agreed: Exception | None = None
@@ -123,10 +125,12 @@ class Group:
         signature = zlib.crc32(f"{self.table} {self._call}".encode())
         send = [0] * self.size if counts is None else list(counts)
         told = [status, signature, constant is not None, constant or 0, sum(send)]
-        mine = torch.tensor([[count, *told] for count in send], dtype=torch.int64).to(self.wire)
-        theirs = torch.empty_like(mine)
-        dist.all_to_all_single(theirs, mine, group=self.process_group)
-        receive, statuses, signatures, constants, bits, totals = theirs.t().tolist()
+        mine = torch.tensor([[count, *told] for count in send], dtype=torch.int64, pin_memory=self._apart is not None)
+        with torch.cuda.stream(self._apart):
+            mine = mine.to(self.wire, non_blocking=True)
+            theirs = torch.empty_like(mine)
+            dist.all_to_all_single(theirs, mine, group=self.process_group)
+            receive, statuses, signatures, constants, bits, totals = theirs.t().tolist()
         if any(other != signature for other in signatures):
             calls = self._gather_objects((self.table, self._call))
             raise self.on_all(

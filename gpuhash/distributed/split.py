@@ -19,8 +19,26 @@ class Splitter:
     """Splits batches on one device, one after the other."""
 
     def __init__(self, device: torch.device) -> None:
-        self.context = make_context(device)
-        self.core = _core.Splitter(self.context)
+        self.core = _core.Splitter(make_context(device))
+
+
+def owners_of(keys: Tensor, parts: int, seed: int = 0) -> Tensor:
+    """The owner of each key, int32 ``[n]``, from 0 to ``parts - 1``, in the order of PyTorch's current stream.
+
+    Of 2^29 parts it is a hash of 29 bits.
+    """
+    owners = torch.zeros(len(keys), dtype=torch.int32, device=keys.device)
+    if parts > 1 and len(keys):
+        stream = _stream(keys)
+        context = make_context(keys.device)
+        _core.find_owners(context, _core.borrow(keys, stream), parts, seed, _core.borrow(owners, stream), stream or 0)
+    return owners
+
+
+def _stream(tensor: Tensor) -> int | None:
+    if tensor.device.type == "cpu":
+        return None
+    return framework_of(tensor).stream(tensor, tensor.device.index)
 
 
 class Split:
@@ -43,10 +61,7 @@ class Split:
 
     def __init__(self, keys: Tensor, parts: int, seed: int = 0, splitter: Splitter | None = None) -> None:
         self._keys, self._parts, self._seed = keys, parts, seed
-        self._splitter = Splitter(keys.device) if splitter is None else splitter
-        self._stream = 0
-        if keys.device.type == "cuda":
-            self._stream = framework_of(keys).stream(keys, keys.device.index)
+        self._stream = _stream(keys)
         #: The keys in the order of their owners.
         self.keys = keys
         self._core: _core.Split | None = None
@@ -55,9 +70,10 @@ class Split:
         if parts == 1 or not len(keys):
             self._counts = [len(keys)] + [0] * (parts - 1)
         elif parts <= _core.MAX_PARTS:
+            splitter = Splitter(keys.device) if splitter is None else splitter
             self.keys = torch.empty_like(keys)
             self._core = _core.Split(
-                self._splitter.core, self._borrow(keys), parts, seed, self._borrow(self.keys), self._stream
+                splitter.core, self._borrow(keys), parts, seed, self._borrow(self.keys), self._stream or 0
             )
         else:
             owners = self.owners
@@ -81,17 +97,7 @@ class Split:
     @property
     def owners(self) -> Tensor:
         """The owner of each key, int32 ``[n]``."""
-        owners = torch.zeros(len(self._keys), dtype=torch.int32, device=self._keys.device)
-        if self._parts > 1 and len(owners):
-            _core.find_owners(
-                self._splitter.context,
-                self._borrow(self._keys),
-                self._parts,
-                self._seed,
-                self._borrow(owners),
-                self._stream,
-            )
-        return owners
+        return owners_of(self._keys, self._parts, self._seed)
 
     def scatter(self, rows: Tensor) -> Tensor:
         """Rows ``[n, ...]`` of the batch in the order of the owners."""
@@ -116,4 +122,4 @@ class Split:
         return out
 
     def _borrow(self, tensor: Tensor) -> Any:
-        return _core.borrow(tensor, self._stream if tensor.device.type == "cuda" else None)
+        return _core.borrow(tensor, self._stream)
