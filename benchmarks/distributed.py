@@ -202,7 +202,11 @@ def main(arguments: list[str] | None = None) -> int:
     device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=datetime.timedelta(minutes=5))
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        timeout=datetime.timedelta(minutes=5),
+        device_id=device if on_gpu else None,
+    )
     place = Place(dist.get_rank(), dist.get_world_size(), device)
     pairs = options.pairs or (1 << 14 if options.quick else 1 << 27 if on_gpu else 1 << 20)
     count = options.keys or (1 << 13 if options.quick else 1 << 24 if on_gpu else 1 << 18)
