@@ -247,17 +247,20 @@ class Splitter(metaclass=_Type):
 class Split(metaclass=_Type):
     """A batch of keys that is split by owners."""
 
-    def __init__(self, splitter: Splitter, keys: Array, parts: int, seed: int, sorted: Array, stream: int) -> None:
+    def __init__(
+        self, splitter: Splitter, keys: Array, parts: int, seed: int, alignment: int, sorted: Array, stream: int
+    ) -> None:
         """Put keys ``[n, ...]`` in the order of their owners into ``sorted``. Does not wait.
 
-        ``parts``: up to ``MAX_PARTS``. All that the split does is enqueued on the stream.
+        ``parts``: up to ``MAX_PARTS``. ``alignment``: each part begins at a multiple of so many rows. ``sorted [n +
+        parts * (alignment - 1), ...]``. All that the split does is enqueued on the stream.
         """
     def counts(self) -> list[int]:
         """Keys of each part. Waits until they are known, but not for the keys to be sorted."""
     def sort(self, rows: Array, out: Array) -> None:
-        """Put rows ``[n, ...]`` of any dtype out of the order of the keys into that of the owners."""
+        """Put rows ``[n, ...]`` of any dtype out of the order of the keys into that of the owners, as ``sorted`` is."""
     def gather(self, rows: Array, out: Array) -> None:
-        """Put them back."""
+        """Put rows in the order of the owners, of which the last part's may be the last, back. After ``counts``."""
 
 def find_owners(context: Context, keys: Array, parts: int, seed: int, out: Array, stream: int) -> None:
     """Fill int32 ``out [n]`` with the owners of keys ``[n, ...]``, of any number of parts."""

@@ -22,8 +22,8 @@ if torch is None:
 if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
     pytest.skip("this PyTorch has no Gloo", allow_module_level=True)
 
-from gpuhash.distributed.duplicates import are_many  # noqa: E402
-from gpuhash.distributed.split import Split  # noqa: E402
+from gpuhash.distributed.split import Split, compact, spans_of, spread  # noqa: E402
+from gpuhash.distributed.words import to_words  # noqa: E402
 
 KINDS = {
     "scalars": ("int64", (), "float32", ()),
@@ -153,6 +153,11 @@ def test_the_example_counts_as_one_process_does(tmp_path):
     assert done.stdout.endswith("the same counts as one process\n")
 
 
+def words_of(keys):
+    """A row of words for each key: PyTorch has no cat and no indexing of some integers."""
+    return to_words(keys, len(keys), keys[0].nbytes)
+
+
 @pytest.mark.parametrize("key_type", KEY_TYPES, ids=str)
 def test_a_split_puts_keys_in_the_order_of_their_owners_and_back(key_type):
     keys = random_keys(*key_type, 5000)
@@ -164,10 +169,15 @@ def test_a_split_puts_keys_in_the_order_of_their_owners_and_back(key_type):
         assert owners.max() < parts
         assert split.counts == np.bincount(owners, minlength=parts).tolist()
         rows = torch.arange(len(keys))
-        scattered = split.scatter(rows)
-        np.testing.assert_array_equal(split.keys.numpy(), keys[np.argsort(owners, kind="stable")])
-        np.testing.assert_array_equal(scattered.numpy(), np.argsort(owners, kind="stable"))
+        order = np.argsort(owners, kind="stable")
+        spans = spans_of(split.counts)
+        assert [span % 16 for span in spans] == [0] * parts if parts > 1 else spans == [len(keys)]
+        scattered, sorted_keys = split.scatter(rows)[: sum(spans)], split.keys[: sum(spans)]
+        without_gaps = compact(scattered, split.counts)
+        np.testing.assert_array_equal(without_gaps.numpy(), order)
+        np.testing.assert_array_equal(compact(words_of(sorted_keys), split.counts), words_of(tensor)[order])
         assert torch.equal(split.gather(scattered), rows)
+        assert torch.equal(split.gather(spread(without_gaps, split.counts)), rows)
         assert torch.equal(Split(torch.from_numpy(keys[::-1].copy()), parts).owners.flip(0), split.owners)
     assert Split(tensor[:0], 3).counts == [0, 0, 0]
 
@@ -230,4 +240,4 @@ def test_when_duplicates_are_taken_together():
         (hot[:100], 2, False),
         (hot[:0], 2, False),
     ]:
-        assert are_many(torch.from_numpy(keys), ranks) is expected
+        assert Sample(torch.from_numpy(keys), ranks).has_many() is expected

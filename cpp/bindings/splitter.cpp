@@ -62,17 +62,20 @@ struct BoundSplitter {
 class BoundSplit {
  public:
   BoundSplit(std::shared_ptr<BoundSplitter> splitter, const Array& keys, std::int64_t parts, std::uint64_t seed,
-             const Array& sorted, std::uintptr_t stream_address)
+             std::int64_t alignment, const Array& sorted, std::uintptr_t stream_address)
       : splitter_(std::move(splitter)), stream_(to_stream(*splitter_->context, stream_address)) {
     if (parts < 1 || parts > static_cast<std::int64_t>(Split::kMaxParts))
       throw std::invalid_argument(std::to_string(parts) + " parts were asked for, expected 1 to " +
                                   std::to_string(Split::kMaxParts));
     const KeyBatch batch = to_keys(*splitter_->context, keys);
     const Rows target = to_rows(*splitter_->context, sorted, "sorted", true);
-    check_rows(target, batch.count, batch.bytes, "sorted");
+    if (alignment < 1)
+      throw std::invalid_argument("alignment is " + std::to_string(alignment) + ", expected 1 or more");
+    positions_ = Split::most_positions(batch.count, static_cast<std::size_t>(parts), alignment);
+    check_rows(target, positions_, batch.bytes, "sorted");
     count_ = batch.count;
     const py::gil_scoped_release unlocked;
-    split_ = splitter_->algorithm().split(*splitter_->context, batch, seed, static_cast<std::size_t>(parts),
+    split_ = splitter_->algorithm().split(*splitter_->context, batch, seed, static_cast<std::size_t>(parts), alignment,
                                           target.data, splitter_->mailbox, stream_);
   }
   std::vector<std::int64_t> counts() {
@@ -82,26 +85,34 @@ class BoundSplit {
   }
 
   void sort(const Array& rows, const Array& out) const {
-    move(rows, out, [&](const Rows& from, void* to) { split_->sort(from.data, from.bytes, to, stream_); });
+    const auto [from, to] = from_and_to(rows, count_, out, positions_);
+    const py::gil_scoped_release unlocked;
+    if (from.bytes != 0) split_->sort(from.data, from.bytes, to.data, stream_);
   }
   void gather(const Array& rows, const Array& out) const {
-    move(rows, out, [&](const Rows& from, void* to) { split_->gather(from.data, from.bytes, to, {}, stream_); });
+    if (!waited_) throw std::invalid_argument("how many rows there are is not known before counts()");
+    const std::int64_t end = split_->offsets().back() + split_->counts().back();
+    const auto [from, to] = from_and_to(rows, end, out, count_);
+    const py::gil_scoped_release unlocked;
+    if (from.bytes != 0) split_->gather(from.data, from.bytes, to.data, {}, stream_);
   }
 
  private:
-  template <class Run>
-  void move(const Array& rows, const Array& out, Run run) const {
+  /// `least` rows or more, and exactly `count`, of the same width.
+  std::pair<Rows, Rows> from_and_to(const Array& rows, std::int64_t least, const Array& out, std::int64_t count) const {
     const Rows from = to_rows(*splitter_->context, rows, "rows", false);
     const Rows to = to_rows(*splitter_->context, out, "out", true);
-    check_rows(from, count_, from.bytes, "rows");
-    check_rows(to, count_, from.bytes, "out");
-    const py::gil_scoped_release unlocked;
-    if (from.bytes != 0) run(from, to.data);
+    if (from.count < least)
+      throw std::invalid_argument("rows has " + std::to_string(from.count) + " rows, expected " +
+                                  std::to_string(least) + " or more");
+    check_rows(to, count, from.bytes, "out");
+    return {from, to};
   }
 
   std::shared_ptr<BoundSplitter> splitter_;
   Stream stream_;
   std::int64_t count_ = 0;
+  std::int64_t positions_ = 0;  // at most
   std::unique_ptr<Split> split_;
   bool waited_ = false;
 };
@@ -127,10 +138,10 @@ void bind_splitter(py::module_& module) {
                                                             "Splits batches by owners, one after the other.")
       .def(py::init<ContextPointer>(), py::arg("context"));
   py::class_<BoundSplit>(module, "Split", py::is_final(), "A batch of keys that is split by owners.")
-      .def(py::init<std::shared_ptr<BoundSplitter>, const Array&, std::int64_t, std::uint64_t, const Array&,
-                    std::uintptr_t>(),
-           py::arg("splitter"), py::arg("keys"), py::arg("parts"), py::arg("seed"), py::arg("sorted"),
-           py::arg("stream"))
+      .def(py::init<std::shared_ptr<BoundSplitter>, const Array&, std::int64_t, std::uint64_t, std::int64_t,
+                    const Array&, std::uintptr_t>(),
+           py::arg("splitter"), py::arg("keys"), py::arg("parts"), py::arg("seed"), py::arg("alignment"),
+           py::arg("sorted"), py::arg("stream"))
       .def("counts", &BoundSplit::counts)
       .def("sort", &BoundSplit::sort, py::arg("rows"), py::arg("out"))
       .def("gather", &BoundSplit::gather, py::arg("rows"), py::arg("out"));

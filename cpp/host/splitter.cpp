@@ -47,8 +47,8 @@ void with_key_word(const KeyBatch& keys, Body body) {
 /// Threads take consecutive pieces of the batch each, and know where in each part of the owners' order theirs begin.
 class HostSplit final : public Split {
  public:
-  HostSplit(const KeyBatch& keys, std::uint64_t seed, std::size_t parts, void* sorted)
-      : Split(parts),
+  HostSplit(const KeyBatch& keys, std::uint64_t seed, std::size_t parts, std::int64_t alignment, void* sorted)
+      : Split(parts, alignment),
         count_(keys.count),
         pieces_(reader_parts(keys.count)),
         owners_(uninitialised<std::uint8_t>(keys.count)),
@@ -60,6 +60,7 @@ class HostSplit final : public Split {
       const std::int64_t first = sum;
       for (int piece = 0; piece < pieces_; ++piece) sum += std::exchange(begins_[at(piece, part)], sum);
       counts[part] = sum - first;
+      sum = align(sum, alignment);
     }
     set_counts(counts);
     HostSplit::sort(keys.data, keys.bytes, sorted, nullptr);
@@ -134,8 +135,8 @@ class HostSplit final : public Split {
 class HostSplitter final : public Splitter {
  public:
   std::unique_ptr<Split> split(DeviceContext&, const KeyBatch& keys, std::uint64_t seed, std::size_t parts,
-                               void* sorted, CountsMailbox&, Stream) const override {
-    return std::make_unique<HostSplit>(keys, seed, parts, sorted);
+                               std::int64_t alignment, void* sorted, CountsMailbox&, Stream) const override {
+    return std::make_unique<HostSplit>(keys, seed, parts, alignment, sorted);
   }
   void find_owners(DeviceContext&, const KeyBatch& keys, std::uint64_t seed, std::uint32_t parts, std::int32_t* owners,
                    Stream) const override {

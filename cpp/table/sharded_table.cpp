@@ -172,7 +172,7 @@ class View::Call {
   Call(View& view, const KeyBatch& keys, const ValueBatch& values, Stream stream)
       : view_(view), keys_(keys), values_(values), stream_(stream), parcels_(view.ways_.size()) {
     sorted_keys_ = allocate(keys.bytes);
-    split_ = view.home_->executors().splitter->split(*view.home_, keys, view.all_->seed, view.ways_.size(),
+    split_ = view.home_->executors().splitter->split(*view.home_, keys, view.all_->seed, view.ways_.size(), 1,
                                                      sorted_keys_.get(), view.mailbox_, stream);
     if (values.data == nullptr || values.broadcast) return;
     sorted_values_ = allocate(values.bytes);

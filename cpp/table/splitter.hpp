@@ -7,6 +7,7 @@
 
 #include <gpuhash/batches.hpp>
 #include <gpuhash/device_context.hpp>
+#include "shared/host_device.hpp"
 
 namespace gpuhash {
 
@@ -22,12 +23,13 @@ struct GatherOptions {
 };
 
 /// A batch of keys that is split by owners: which of several parts each key belongs to. In the *owners' order* come the
-/// keys of part 0, then those of part 1, and so on, each in the order of the batch.
+/// keys of part 0, then those of part 1, and so on, each in the order of the batch, and each from a position on that is
+/// a multiple of `alignment`: what lies between two parts is of no matter.
 class Split {
  public:
   static constexpr std::size_t kMaxParts = 64;
 
-  explicit Split(std::size_t parts) : counts_(parts), offsets_(parts) {}
+  Split(std::size_t parts, std::int64_t alignment) : counts_(parts), offsets_(parts), alignment_(alignment) {}
   virtual ~Split() = default;
 
   /// Until it is known how many keys each part gets. To be called once, before counts() and offsets().
@@ -35,8 +37,17 @@ class Split {
 
   /// Keys per part.
   const std::vector<std::int64_t>& counts() const { return counts_; }
-  /// Where each part's keys begin in the owners' order.
+  /// Where each part begins in the owners' order.
   const std::vector<std::int64_t>& offsets() const { return offsets_; }
+
+  /// The positions in the owners' order of a batch of n keys, at most.
+  static std::int64_t most_positions(std::int64_t keys, std::size_t parts, std::int64_t alignment) {
+    return keys + static_cast<std::int64_t>(parts) * (alignment - 1);
+  }
+  /// Where the next part begins, if the one before ends here.
+  GPUHASH_HD static std::int64_t align(std::int64_t end, std::int64_t alignment) {
+    return (end + alignment - 1) / alignment * alignment;
+  }
 
   /// Puts items [n, bytes] out of the order of the keys into the owners'.
   virtual void sort(const void* items, std::int64_t bytes, void* out, Stream stream) const = 0;
@@ -51,13 +62,15 @@ class Split {
     std::int64_t sum = 0;
     for (std::size_t part = 0; part < counts_.size(); ++part) {
       offsets_[part] = sum;
-      sum += counts_[part] = counts[part];
+      counts_[part] = counts[part];
+      sum = align(sum + counts[part], alignment_);
     }
   }
 
  private:
   std::vector<std::int64_t> counts_;
   std::vector<std::int64_t> offsets_;
+  std::int64_t alignment_;
 };
 
 /// Host memory in which a device says how batches are split, one batch after the other.
@@ -83,10 +96,10 @@ class CountsMailbox {
 class Splitter {
  public:
   virtual ~Splitter() = default;
-  /// `sorted` [n, keys.bytes] gets the keys in the owners' order; `seed` as for owner_of(). The keys are not needed any
-  /// more once work on the stream is done. The mailbox has to live until then.
+  /// `sorted` [Split::most_positions(), keys.bytes] gets the keys in the owners' order; `seed` as for owner_of(). The
+  /// keys are not needed any more once work on the stream is done. The mailbox has to live until then.
   virtual std::unique_ptr<Split> split(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed,
-                                       std::size_t parts, void* sorted, CountsMailbox& mailbox,
+                                       std::size_t parts, std::int64_t alignment, void* sorted, CountsMailbox& mailbox,
                                        Stream stream) const = 0;
   /// owners [n]: of any number of parts.
   virtual void find_owners(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::uint32_t parts,

@@ -52,6 +52,7 @@ struct Ranked {
   int parts;
   int tile_keys;
   int rank_bits;
+  std::int64_t alignment;
 };
 
 /// A warp's keys per owner: lane i counts those of owner i, and of owner i + 32 where there are so many. Of one warp's
@@ -186,7 +187,7 @@ __global__ void __launch_bounds__(kSplitBlock, sizeof(Key) <= 8 ? 5 : 4)
     std::int64_t sum = 0;
     for (int part = 0; part < parts; ++part) {
       next[part] += sum;
-      sum += all[part];
+      sum = Split::align(sum + all[part], ranked.alignment);
     }
   }
 
@@ -445,9 +446,10 @@ std::int64_t resident_blocks(Kernel kernel, int device) {
 
 class CudaSplit final : public Split {
  public:
-  CudaSplit(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::size_t parts, void* sorted,
-            CountsMailbox& mailbox, Stream stream)
-      : Split(parts), context_(context), stream_(stream) {
+  CudaSplit(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::size_t parts, std::int64_t alignment,
+            void* sorted, CountsMailbox& mailbox, Stream stream)
+      : Split(parts, alignment), context_(context), stream_(stream) {
+    ranked_.alignment = alignment;
     const DeviceGuard guard(context.device().index);
     std::tie(letter_, number_) = mailbox.next(context);
     with_key_word(keys, [&](auto key, bool whole) {
@@ -545,7 +547,8 @@ class CudaSplit final : public Split {
                keys.count,
                parts,
                kTileKeys,
-               16 - kOwnerBits};
+               16 - kOwnerBits,
+               ranked_.alignment};
 
     launch("splitting a batch", count_kernel<Key, kOwnerBits>, chunks * kSplitBlock, kSplitBlock, stream_, keys, whole,
            seed, parts, chunk_tiles * kTileKeys, sizes);
@@ -575,8 +578,9 @@ class CudaSplit final : public Split {
 class CudaSplitter final : public Splitter {
  public:
   std::unique_ptr<Split> split(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::size_t parts,
-                               void* sorted, CountsMailbox& mailbox, Stream stream) const override {
-    return std::make_unique<CudaSplit>(context, keys, seed, parts, sorted, mailbox, stream);
+                               std::int64_t alignment, void* sorted, CountsMailbox& mailbox,
+                               Stream stream) const override {
+    return std::make_unique<CudaSplit>(context, keys, seed, parts, alignment, sorted, mailbox, stream);
   }
   void find_owners(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::uint32_t parts,
                    std::int32_t* owners, Stream stream) const override {

@@ -16,6 +16,7 @@ from gpuhash.arguments import encode_keys, wrong_dtype
 from gpuhash.arrays import ColumnFramework, Framework, NumPyFramework, Shape, framework_of
 from gpuhash.dtypes import encode, to_python
 
+from .split import Split
 from .words import host_tensor, row_bytes, take_rows, to_numpy, to_words, torch_dtype
 
 _WORD_BYTES = 8
@@ -37,6 +38,7 @@ class Batch:
     shape: Shape  # of the batch: n is its product
     device: torch.device | None  # of the answers; None: NumPy arrays
     scalar: bool  # a single key, answered by Python's numbers
+    split: Split | None = None  # of the keys by owner, where that has been begun
 
     def answer(self, tensor: Tensor, kind: Kind) -> Any:
         """What the caller gets for ``[n, *kind.shape]`` in the order of the keys."""

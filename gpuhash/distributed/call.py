@@ -11,7 +11,7 @@ from torch import Tensor
 from .batch import Batch, Kind, Values, value_of
 from .duplicates import Distinct
 from .group import Group
-from .split import Split
+from .split import Split, compact, spans_of, spread
 from .words import from_words, row_bytes, take_rows, to_words, torch_dtype
 
 BOOL = Kind("bool", ())
@@ -51,7 +51,10 @@ class Call:
             keys = self.batch.keys
             if self._distinct is not None:
                 keys, values = self._distinct.keys, self._distinct.values
-            split = Split(keys, group.size, seed, group.splitter)
+            split = self.batch.split if self._distinct is None else None
+            if split is None:
+                self.batch.split = None  # the splitter is free
+                split = Split(keys, group.size, seed, group.splitter)
             sent = [_words(split.keys, kinds[0])]
             if values is not None and values.bits is None:
                 sent.append(split.scatter(_words(values.rows, kinds[1])))
@@ -60,21 +63,42 @@ class Call:
         constant = None if values is None else values.bits
         opened = group.open(None if split is None or problem else split.counts, problem, constant)
         assert split is not None
-        self._split, self._send, self._receive = split, opened.send, opened.receive
+        self._split, self._kinds = split, kinds
+        self._counts = opened.receive  # of the keys that came, rank by rank
+        self._send, self._receive = spans_of(opened.send), spans_of(opened.receive)
         if len(kinds) > 1 and opened.constant is not None:
             del sent[1:]  # all ranks have the one value
         elif len(kinds) > 1 and len(sent) == 1:
             assert values is not None
             words = _words(values.rows, kinds[1])
-            sent.append(words.expand(len(keys), *words.shape[1:]).contiguous())
-        arrived = group.finish(*group.exchange(sent, self._send, self._receive))
-        received = [from_words(rows, kind.dtype, kind.shape) for rows, kind in zip(arrived, kinds, strict=False)]
-        self.keys = received[0]  # [m, *key_shape], rank by rank, each in the order of its batch
-        #: [m, *value_shape], or [*value_shape]: the same for all keys
-        self.values: Tensor | None = None
-        if len(kinds) > 1:
-            one = opened.constant
-            self.values = received[1] if one is None else value_of(one, kinds[1], group.device)
+            sent.append(words.expand(split.rows, *words.shape[1:]).contiguous())
+        sent = [rows[: sum(self._send)] for rows in sent]
+        self._arrived = group.finish(*group.exchange(sent, self._send, self._receive))
+        self._constant = opened.constant
+        self._compact: dict[int, Tensor] = {}
+
+    @property
+    def arrived(self) -> Tensor:
+        """The keys that this rank serves, ``[m', *key_shape]``, with gaps between the ranks': anything may be there."""
+        return from_words(self._arrived[0], self._kinds[0].dtype, self._kinds[0].shape)
+
+    @property
+    def keys(self) -> Tensor:
+        """The same without gaps, ``[m, *key_shape]``: rank by rank, each in the order of its batch."""
+        return self._without_gaps(0)
+
+    @property
+    def values(self) -> Tensor:
+        """Of ``keys``, ``[m, *value_shape]``, or ``[*value_shape]``: the same for all."""
+        if self._constant is not None:
+            return value_of(self._constant, self._kinds[1], self._group.device)
+        return self._without_gaps(1)
+
+    def _without_gaps(self, column: int) -> Tensor:
+        if column not in self._compact:
+            kind, rows = self._kinds[column], compact(self._arrived[column], self._counts)
+            self._compact[column] = from_words(rows, kind.dtype, kind.shape)
+        return self._compact[column]
 
     @property
     def owners(self) -> Tensor:
@@ -84,15 +108,17 @@ class Call:
             owners = owners.index_select(0, self._distinct.inverse)
         return owners
 
-    def serve(self, work: Callable[[], Any], kinds: Sequence[Kind] = ()) -> list[Tensor]:
+    def serve(self, work: Callable[[], Any], kinds: Sequence[Kind] = (), *, with_gaps: bool = False) -> list[Tensor]:
         """Does this owner's work, and brings the answers back.
 
         Parameters
         ----------
         work
-            Gives the answers to the keys received, ``[m, *shape]`` each. What it raises, all ranks raise.
+            Gives the answers to ``keys``, ``[m, *shape]`` each. What it raises, all ranks raise.
         kinds
             Of the answers; where there are none, nothing is brought back.
+        with_gaps
+            The answers are those to ``arrived``.
 
         Returns
         -------
@@ -102,13 +128,12 @@ class Call:
         if not kinds:
             self._group.agree(problem)
             return []
-        count = len(self.keys)
         if problem is not None:  # what is sent is of no use to anybody, and keeps the ranks in step
-            answers = [
-                torch.zeros(count, *kind.shape, dtype=torch_dtype(kind.dtype), device=self.keys.device)
-                for kind in kinds
-            ]
+            with_gaps, count, device = True, sum(self._receive), self._group.device
+            answers = [torch.zeros(count, *kind.shape, dtype=torch_dtype(kind.dtype), device=device) for kind in kinds]
         sent = [_words(answer, kind) for answer, kind in zip(answers, kinds, strict=True)]
+        if not with_gaps:
+            sent = [spread(rows, self._counts) for rows in sent]
         exchange = self._group.exchange(sent, self._receive, self._send)
         agreement = self._group.start_agreement(problem)
         in_order = [

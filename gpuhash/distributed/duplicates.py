@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,22 +32,42 @@ class Distinct:
     values: Values | None = None  # of each key: what all of its values come to
 
 
-def are_many(keys: Tensor, ranks: int) -> bool:
-    """Are duplicates so many that it pays to find them before the exchange, or one key so hot that its owner would have
-    much more to do than the others?
+class Sample:
+    """Keys of a batch by which it is judged whether to take duplicates together before the exchange.
 
-    Tells by a sample. Keys of which each comes a few times over, and none often, are spread evenly as they are, and a
-    sample sees few of their duplicates. Waits.
+    That pays where they are many, or one key is so hot that its owner would have much more to do than the others. Keys
+    of which each comes a few times over, and none often, are spread evenly as they are, and a sample sees few of their
+    duplicates.
     """
-    count = keys.shape[0]
-    if ranks == 1 or count < _SAMPLE:
-        return False
-    sample = keys[:: count // _SAMPLE][:_SAMPLE].contiguous()
-    hashes = owners_of(sample, _HASHES).sort().values
-    repeats = (hashes[1:] == hashes[:-1]).sum()
-    often = int(_HOT * _SAMPLE / (ranks - 1))  # of one key
-    is_hot = (hashes[often:] == hashes[: _SAMPLE - often]).any() if often else repeats >= 0
-    return bool((repeats > _MANY * _SAMPLE) | is_hot)
+
+    def __init__(self, keys: Tensor, ranks: int) -> None:
+        """Does not wait."""
+        count = keys.shape[0]
+        self._often = int(_HOT * _SAMPLE / max(1, ranks - 1))  # so many times, or more often, one key may come
+        self._hashes: Tensor | None = None
+        self._arrival: torch.cuda.Event | None = None
+        if ranks == 1 or count < _SAMPLE:
+            return
+        hashes = owners_of(keys[:: count // _SAMPLE][:_SAMPLE].contiguous(), _HASHES)
+        if hashes.device.type == "cpu":
+            self._hashes = hashes
+            return
+        self._hashes = torch.empty_like(hashes, device="cpu", pin_memory=True)
+        self._hashes.copy_(hashes, non_blocking=True)
+        self._arrival = torch.cuda.Event()
+        self._arrival.record(torch.cuda.current_stream(hashes.device))
+
+    def has_many(self) -> bool:
+        """Are there many duplicates, or is there a hot key? Waits for the sample."""
+        if self._hashes is None:
+            return False
+        if self._arrival is not None:
+            self._arrival.synchronize()
+        hashes = np.sort(self._hashes.numpy())
+        repeats = np.count_nonzero(hashes[1:] == hashes[:-1])
+        if repeats > _MANY * _SAMPLE or not self._often:
+            return True
+        return bool((hashes[self._often :] == hashes[: -self._often]).any())
 
 
 def find_distinct(keys: Tensor) -> Distinct:

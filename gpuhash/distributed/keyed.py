@@ -25,8 +25,9 @@ from gpuhash.keyed_table import _LEAST_LOAD_FACTOR as LEAST_LOAD_FACTOR
 from . import files
 from .batch import Batch, Kind, take_keys
 from .call import BOOL, Call, Prepared, attempt
-from .duplicates import are_many, choose, find_distinct
+from .duplicates import Sample, choose, find_distinct
 from .group import Group, default_device, device_of
+from .split import Split
 from .words import from_words, row_bytes, take_rows, to_words
 
 _CHUNK = 1 << 24  # keys of a file that are on their way at once
@@ -84,7 +85,9 @@ class Keyed:
 
     def _are_many(self, batch: Batch) -> bool:
         """Are duplicates to be taken together before the exchange?"""
-        return are_many(batch.keys, self._steps.size)
+        sample = Sample(batch.keys, self._steps.size)
+        batch.split = Split(batch.keys, self._steps.size, self._seed, self._steps.splitter)  # while that is on its way
+        return sample.has_many()
 
     def _lookup(self, keys: Any) -> Prepared:
         """The keys of a call that changes nothing, and whose answers are the same for all duplicates."""
@@ -151,7 +154,7 @@ class Keyed:
         """
         with self._steps.call("contains"):
             call = self._call(lambda: self._lookup(keys))
-            (found,) = call.serve(lambda: [self._shard.contains(call.keys)], [BOOL])
+            (found,) = call.serve(lambda: [self._shard.contains(call.arrived)], [BOOL], with_gaps=True)
         return call.batch.answer(call.for_all(found), BOOL)
 
     def __contains__(self, key: object) -> bool:

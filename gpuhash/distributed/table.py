@@ -405,7 +405,7 @@ class HashTable(Keyed):
 
         with self._steps.call("rows"):
             call = self._call(prepare)
-            (rows,) = call.serve(lambda: [self._shard.rows(call.keys)], [INT64])
+            (rows,) = call.serve(lambda: [self._shard.rows(call.arrived)], [INT64], with_gaps=True)
         return call.batch.answer(call.owners, INT64), call.batch.answer(call.for_all(rows), INT64)
 
     # Parts -----------------------------------------------------------------------------------------------------------
@@ -444,7 +444,7 @@ class HashTable(Keyed):
         return batch, distinct, values
 
     def _serve_find(self, call: Call) -> list[Tensor]:
-        return call.serve(lambda: self._shard.find(call.keys), [self._value, BOOL])
+        return call.serve(lambda: self._shard.find(call.arrived), [self._value, BOOL], with_gaps=True)
 
     def _with_default(self, prepared: Prepared, default: Any, fallback: list[Tensor]) -> Prepared:
         """Puts the default of a lookup, checked, into ``fallback``: one value, or one for each key."""

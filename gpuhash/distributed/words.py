@@ -54,6 +54,11 @@ def take_rows(tensor: Tensor, positions: Tensor) -> Tensor:
     return _by_words(tensor, lambda words: words.index_select(0, positions))
 
 
+def put_rows(tensor: Tensor, positions: Tensor, count: int) -> Tensor:
+    """``count`` rows, of which those at the positions are the tensor's; the others are of no matter."""
+    return _by_words(tensor, lambda words: words.new_empty((count, *words.shape[1:])).index_copy_(0, positions, words))
+
+
 def reverse(tensor: Tensor) -> Tensor:
     """The rows from the last to the first."""
     return _by_words(tensor, lambda words: words.flip(0))

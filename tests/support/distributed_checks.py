@@ -25,6 +25,7 @@ import gpuhash
 from gpuhash import TableFullError, distributed
 from gpuhash.distributed import duplicates
 from gpuhash.distributed.group import Group
+from gpuhash.distributed.split import ALIGNMENT
 from support.frameworks import Framework, to_numpy
 from support.ranks import join_group
 from support.samples import (
@@ -523,7 +524,7 @@ def hot_keys_are_sent_once(rank: int, count: int, device: str) -> None:
                 call(keys)
                 received = gathered(rows[0])
                 distinct = sum(gathered(len(np.unique(to_numpy(keys)))))
-                assert sum(received) == distinct
+                assert distinct <= sum(received) <= distinct + count * count * (ALIGNMENT - 1)
                 assert max(received) < 1.5 * distinct / count
     finally:
         Group.exchange = exchange
