@@ -48,7 +48,7 @@ class Comparison:
         self.several = self._filled(devices, pairs * len(devices), batch, devices)
         expect(len(self.several) == pairs * len(devices), "all keys are in")
         sizes = [len(shard) for shard in self.several.shards]
-        expect(max(sizes) - min(sizes) < pairs // 100, "the shards have equal shares")
+        expect(max(sizes) - min(sizes) < 6 * (pairs * len(devices)) ** 0.5, "the shards have equal shares")
 
     @staticmethod
     def _filled(device: Any, pairs: int, batch: int, sources: list[str]) -> gpuhash.HashTable:

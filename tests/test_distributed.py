@@ -22,6 +22,7 @@ if torch is None:
 if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
     pytest.skip("this PyTorch has no Gloo", allow_module_level=True)
 
+from gpuhash.distributed.duplicates import Sample  # noqa: E402
 from gpuhash.distributed.split import Split, compact, spans_of, spread  # noqa: E402
 from gpuhash.distributed.words import to_words  # noqa: E402
 

@@ -93,6 +93,8 @@ def combine(keys: Tensor, values: Values, op: Any, key: Kind, value: Kind) -> Di
     """
     rows = values.rows if values.bits is None else values.rows[0]
     table = HashTable(key.dtype, value.dtype, key_shape=key.shape, value_shape=value.shape, device=keys.device)
+    if not table._core.has_rows:
+        table.reserve(len(keys))  # to find out how many there are would take longer
     positions = torch.nonzero(table.insert_or_apply(keys, rows, op)).view(-1)
     distinct = take_rows(keys, positions)
     return Distinct(distinct, positions=positions, values=Values(table[distinct]))
