@@ -156,22 +156,6 @@ def phases(table: gpuhash.HashTable, batches: list[Tensor], devices: list[str]) 
     return times
 
 
-def bare_copy(devices: list[str], nbytes: int) -> float:
-    """Milliseconds in which each device sends so many bytes to the next one, all at once."""
-    sources = [torch.zeros(nbytes, dtype=torch.uint8, device=device) for device in devices]
-    targets = [torch.zeros(nbytes, dtype=torch.uint8, device=device) for device in devices]
-    # PyTorch orders a copy on the current streams of both devices: with one stream each, one would wait for the other.
-    arrivals = [torch.cuda.Stream(device) for device in devices]
-
-    def copy() -> None:
-        for i, source in enumerate(sources):
-            to = (i + 1) % len(targets)
-            with torch.cuda.stream(arrivals[to]):
-                targets[to].copy_(source, non_blocking=True)
-
-    return milliseconds_in_turns({"": copy}, nothing, lambda: synchronize(devices), 1, REPETITIONS)[""]
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Measure and print tables; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.several", description=__doc__)
@@ -214,8 +198,6 @@ def main(arguments: list[str] | None = None) -> int:
             ]
             for name, time_us in phases(comparison.several, batches, devices).items():
                 print(f"| {count} keys: {name} | {time_us:.1f} |")
-            copied = bare_copy(devices, 8 * count * (number - 1) // number)
-            print(f"| {count} keys: bare copy of the keys that leave | {1e3 * copied:.1f} |")
     return 0
 
 

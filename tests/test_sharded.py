@@ -238,6 +238,26 @@ def test_several_batches_in_one_call(devices, kind):
     assert items_of(many) == before
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_key_in_several_batches(devices, deterministic):
+    """One whole value stays, and one of the duplicates is told that it is new; which, if the table is deterministic."""
+    table = HashTable("int64", "int64", device=devices, deterministic=deterministic)
+    places = (arrays_on(devices) * 3)[:3]
+    keys = [np.arange(200), np.arange(100, 300), np.arange(0, 300, 3)]
+    for name, first in (("insert", True), ("insert_or_assign", False)):
+        batches = [place.array(part) for place, part in zip(places, keys, strict=True)]
+        numbers = [place.array(part + 1000 * i) for i, (place, part) in enumerate(zip(places, keys, strict=True))]
+        masks = [to_numpy(mask) for mask in getattr(table, name)(batches, numbers)]
+        found, values = table.contains(np.arange(300)), table[np.arange(300)]
+        assert found.all()
+        assert len(table) == 300
+        assert sum(np.bincount(part[mask], minlength=300) for part, mask in zip(keys, masks, strict=True)).max() == 1
+        for key, value in enumerate(values):
+            given = [key + 1000 * i for i, part in enumerate(keys) if key in part]
+            assert value == (given[0] if first else given[-1]) if deterministic else value in given
+        table.clear()
+
+
 def test_a_set_of_several_batches(devices):
     keys, _ = samples("scalar")
     table = HashSet("int64", device=devices)

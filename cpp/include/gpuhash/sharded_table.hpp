@@ -35,7 +35,8 @@ class GPUHASH_API ShardedTable : public Table {
     bool* mask;         // [n] or null: inserted, or erased
     Stream stream;
   };
-  /// As one call for each part, one after the other; parts from different devices go on side by side.
+  /// As one call with the keys of all parts; parts from different devices go on side by side. Of a key that comes
+  /// several times one whole value stays, in a deterministic table that of the last (the first) part.
   virtual std::int64_t find_parts(const std::vector<Part>& parts) = 0;
   virtual void insert_parts(const std::vector<Part>& parts, InsertMode mode) = 0;
   virtual void apply_parts(const std::vector<Part>& parts, ApplyOp op) = 0;
