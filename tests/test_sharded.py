@@ -615,21 +615,21 @@ def test_inside_jax_programs():
 def test_without_access_to_each_others_memory():
     """The tests of this file, with copies instead of stores into another shard's memory."""
     environment = {**os.environ, "GPUHASH_PEER_ACCESS": "0"}
-    chosen = "answers or insert_or_apply or several or rows or half or cannot_be_had or threads or streams or moves"
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        __file__,
-        "-k",
-        chosen,
-    ]
+    chosen = (
+        test_answers_are_those_of_a_single_table,
+        test_insert_or_apply,
+        test_several_batches_in_one_call,
+        test_a_set_of_several_batches,
+        test_rows_name_shard_and_row,
+        test_moves_copies_and_files,
+        test_each_shard_is_full_alone_and_nothing_is_half_done,
+        test_memory_that_cannot_be_had_loses_nothing,
+        test_threads_share_a_table,
+        test_streams_and_late_keys,
+    )
+    # By name and not by -k, which would choose by parameters, too, and import every framework for "rows".
+    tests = [f"{__file__}::{test.__name__}" for test in chosen]
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parent, check=False
     )

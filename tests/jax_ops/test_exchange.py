@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import exchange
-from support.frameworks import GPU_INDEX, gpu_count
+from support.frameworks import GPU_INDEX, gpu_count, module
 from support.hashing import hash_key
 from support.jit import in_new_process, need_jax
 from support.samples import UFUNCS, random_keys, shape_name, type_name
@@ -25,10 +25,18 @@ SECONDS = 240  # after which a check hangs: XLA lets the devices of an exchange 
 
 
 class Workers:
-    """A process of its own for each platform: on the host JAX has to be told of several devices before it starts."""
+    """A process of its own for each platform: on the host JAX has to be told of several devices before it starts.
+
+    There LLVM leaves unoptimised what runs once, and took most of the time; XLA's own passes are as ever. The example
+    and the program without 64-bit mode, below, are compiled as users' programs are.
+    """
 
     ENVIRONMENTS = {  # noqa: RUF012
-        "cpu": {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
+        "cpu": {
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        },
         "cuda": {"JAX_PLATFORMS": "cuda,cpu"},
     }
 
@@ -81,31 +89,30 @@ def run(request, workers):
 on_two_devices = pytest.mark.parametrize("run", [HOST, GPUS], ids=["cpux2", "cudax2"], indirect=True)
 
 
+SKEWS = ("uniform", "zipf", "equal", "one-owner")
+
+
 @on_two_devices
 @pytest.mark.parametrize(
-    ("skew", "capacity"),
-    [
-        *((skew, capacity) for skew in ("uniform", "zipf", "equal", "one-owner") for capacity in (None, 13)),
-        ("uniform", 1),
-        ("uniform", 4000),
-    ],
+    ("skews", "capacity"),
+    [(SKEWS, None), (SKEWS, 13), (("uniform",), 1), (("uniform",), 4000)],
+    ids=["None", "13", "1", "4000"],
 )
-def test_every_call_beside_a_dict(run, skew, capacity):
+def test_every_call_beside_a_dict(run, skews, capacity):
     """Also where one device owns all keys of all batches, and others none, in one round and in many."""
-    run(exchange.every_call_beside_a_dict, skew=skew, batch=24 if capacity == 1 else 203, capacity=capacity)
+    run(exchange.every_call_beside_a_dict, skews=skews, batch=24 if capacity == 1 else 203, capacity=capacity)
 
 
 @pytest.mark.parametrize("run", [MORE], ids=["cpux4"], indirect=True)
 @pytest.mark.parametrize(("skew", "capacity"), [("zipf", None), ("zipf", 50), ("one-owner", 100)])
 def test_more_devices(run, skew, capacity):
-    run(exchange.every_call_beside_a_dict, skew=skew, batch=151, capacity=capacity)
+    run(exchange.every_call_beside_a_dict, skews=[skew], batch=151, capacity=capacity)
 
 
 @on_two_devices
-@pytest.mark.parametrize("skew", ["uniform", "one-owner"])
-def test_a_large_batch(run, skew):
+def test_a_large_batch(run):
     """With the capacity that is the default: one round for uniform keys, two where one device owns all of them."""
-    run(exchange.every_call_beside_a_dict, skew=skew, batch=20_000, capacity=None)
+    run(exchange.every_call_beside_a_dict, skews=["uniform", "one-owner"], batch=20_000, capacity=None)
 
 
 @on_two_devices
@@ -115,7 +122,7 @@ def test_loops_and_memory(run):
 
 @on_two_devices
 def test_without_types_of_what_varies(run):
-    run(exchange.every_call_beside_a_dict, skew="zipf", batch=100, capacity=30, typed=False)
+    run(exchange.every_call_beside_a_dict, skews=["zipf"], batch=100, capacity=30, typed=False)
 
 
 KEYS = [
@@ -212,7 +219,10 @@ def test_transfers_of_parts(run):
 
 @pytest.fixture
 def run_alone(run, workers):
-    """In a process of its own: in JAX 0.6 a program with a collective that failed fails all later ones."""
+    """In JAX 0.6 in a process of its own: there a program with a collective that failed fails all later ones."""
+    if module("jax").__version_info__ >= (0, 7):
+        yield run
+        return
     workers.close()
     workers._processes.clear()
     yield run

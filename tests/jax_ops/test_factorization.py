@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -51,7 +52,10 @@ def expected(keys, size, fill):
     )
 
 
-def check(programs, mode, keys, size, fill=None, axis=None):
+@functools.lru_cache(32)
+def everything_of(programs, mode, size, fill, axis):
+    """All that is compared; the same function for the same arguments, so that keys of one shape share a program."""
+
     def everything(keys):
         found = programs.ours.unique(
             keys,
@@ -65,8 +69,12 @@ def check(programs, mode, keys, size, fill=None, axis=None):
         codes, uniques = programs.ours.factorize(keys, size=size, fill_value=fill, axis=axis)
         return found, codes, uniques, programs.ours.unique(keys, size=size, fill_value=fill, axis=axis)
 
+    return programs.compiled(everything, mode)
+
+
+def check(programs, mode, keys, size, fill=None, axis=None):
     array = programs.put(keys)
-    found, codes, uniques, alone = programs.compiled(everything, mode)(array)
+    found, codes, uniques, alone = everything_of(programs, mode, size, fill, axis)(array)
     room = len(keys) if size is None else size
     values, firsts, inverse, counts = expected(keys, room, fill)
     assert found._fields == ("values", "indices", "inverse", "counts")

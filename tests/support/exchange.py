@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,15 +111,14 @@ def draw(skew: str, devices: Devices, count: int) -> np.ndarray:
 
 
 def every_call_beside_a_dict(
-    platform: str, count: int, *, skew: str, batch: int, capacity: int | None, typed: bool = True
+    platform: str, count: int, *, skews: Sequence[str], batch: int, capacity: int | None, typed: bool = True
 ) -> None:
-    """Also beside a single table, which has the batches of all devices one after the other."""
-    import gpuhash
+    """Also beside a single table, which has the batches of all devices one after the other.
 
+    New tables for each skew, and the same two programs: on the host these are compiled once.
+    """
     devices = Devices(platform, count)
     ours = devices.ours
-    tables = devices.tables("int64", "int64", deterministic=True)
-    single = gpuhash.HashTable("int64", "int64", deterministic=True)
     over = {"axis_name": "x", "capacity": capacity}
 
     def change(state: Any, keys: Any, values: Any) -> Any:
@@ -135,10 +134,24 @@ def every_call_beside_a_dict(
         state, erased = ours.erase(state, keys[::3], **over)
         return state, found, there[0], erased
 
-    keys = draw(skew, devices, batch)
+    programs = devices.program(change, typed=typed), devices.program(look, typed=typed)
+    for skew in skews:
+        try:
+            _beside_a_dict(devices, *programs, draw(skew, devices, batch))
+        except Exception as error:
+            error.add_note(f"{skew=}")
+            raise
+
+
+def _beside_a_dict(devices: Devices, change: Any, look: Any, keys: np.ndarray) -> None:
+    import gpuhash
+
+    count = devices.count
+    tables = devices.tables("int64", "int64", deterministic=True)
+    single = gpuhash.HashTable("int64", "int64", deterministic=True)
     values = np.arange(1, len(keys) + 1)
     few, few_values = (array.reshape(count, -1)[:, ::2].reshape(-1) for array in (keys, values))
-    state, kept, assigned, added, sizes = devices.program(change, typed=typed)(devices.state(tables), keys, values)
+    state, kept, assigned, added, sizes = change(devices.state(tables), keys, values)
 
     devices.check_mask(kept, keys, set())
     single.insert(keys, values)
@@ -151,7 +164,7 @@ def every_call_beside_a_dict(
     devices.check_owners(tables)
 
     asked = keys - 3
-    state, (given, found), there, erased = devices.program(look, typed=typed)(state, asked)
+    state, (given, found), there, erased = look(state, asked)
     wanted, known = single.find(asked, 0)
     same_bytes(np.asarray(given), wanted)
     same_bytes(np.asarray(found), known)
