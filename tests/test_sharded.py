@@ -619,6 +619,7 @@ def test_without_access_to_each_others_memory():
         test_answers_are_those_of_a_single_table,
         test_insert_or_apply,
         test_several_batches_in_one_call,
+        test_a_key_in_several_batches,
         test_a_set_of_several_batches,
         test_rows_name_shard_and_row,
         test_moves_copies_and_files,
