@@ -20,7 +20,7 @@ import gpuhash.distributed
 from benchmarks.random_keys import keys_of, numbers
 from benchmarks.timing import Action, expect, milliseconds, milliseconds_in_turns, nothing
 from gpuhash.distributed.duplicates import Sample
-from gpuhash.distributed.split import ALIGNMENT, Split, Splitter, spans_of
+from gpuhash.distributed.split import ALIGNMENT, Split, spans_of
 
 EXPONENTS = {"uniform": None, "Zipf 1.05": 1.05, "Zipf 1.5": 1.5}
 
@@ -146,7 +146,7 @@ def phases(job: Job, count: int, rounds: int, repetitions: int) -> dict[str, flo
     place, table = job.place, job.table
     keys = keys_of(numbers(None, count, job.universe, place.device, 1000 + place.rank))
     steps, shard = table._steps, table.shard
-    splitter = Splitter(place.device)
+    splitter = steps.splitter
     split = Split(keys, place.size, splitter=splitter)
     send = spans_of(split.counts)
     sizes = torch.tensor(send, device=place.device)

@@ -9,7 +9,7 @@ namespace gpuhash {
 inline constexpr int kOwnerBits = 29;
 
 /// Which of `parts` parts a key belongs to: about equally many keys to each, whatever pattern they have. One rule for
-/// the shards of a table, the ranks of a process group and the devices of a mesh axis.
+/// the shards of a table and the ranks of a process group.
 ///
 /// Of the hash that a table with this seed uses, those bits that pick neither the key's home bucket nor its bit in the
 /// filter: a part's keys spread over all buckets. (Where they go after a full one depends on all of the lower bits.)

@@ -45,7 +45,7 @@ class Call:
         kinds: Sequence[Kind],
     ) -> None:
         self._group = group
-        problem, sent, split, values = None, [], None, None
+        problem, sent, split, counts, values = None, [], None, None, None
         try:
             self.batch, self._distinct, values = prepare()
             keys = self.batch.keys
@@ -58,10 +58,11 @@ class Call:
             sent = [_words(split.keys, kinds[0])]
             if values is not None and values.bits is None:
                 sent.append(split.scatter(_words(values.rows, kinds[1])))
+            counts = split.counts
         except Exception as error:
             problem = error
         constant = None if values is None else values.bits
-        opened = group.open(None if split is None or problem else split.counts, problem, constant)
+        opened = group.open(counts, problem, constant)
         assert split is not None
         self._split, self._kinds = split, kinds
         self._counts = opened.receive  # of the keys that came, rank by rank

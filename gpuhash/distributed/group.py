@@ -12,10 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gpuhash import _core
 from gpuhash._core import CudaError, PlatformError, TableFullError
 from gpuhash.memory import make_context, parse_device
-
-from .split import Splitter
 
 # What one process raises, all raise; other classes arrive as RuntimeError.
 _ERRORS: dict[str, type[Exception]] = {
@@ -70,7 +69,7 @@ class Group:
         self.size: int = dist.get_world_size(group)
         self.device = device
         self.wire = _wire_device(group, device)
-        self.splitter = Splitter(device)
+        self.splitter = _core.Splitter(make_context(device))
         # A stream on which ranks tell each other what the hosts know, while the GPU still works on the keys.
         self._apart = torch.cuda.Stream(self.wire) if self.wire.type == "cuda" else None
         self.table = 0  # the number of the table among those of all groups, the same on all ranks

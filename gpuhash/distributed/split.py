@@ -20,13 +20,6 @@ from .words import put_rows, take_rows
 ALIGNMENT = 16
 
 
-class Splitter:
-    """Splits batches on one device, one after the other."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.core = _core.Splitter(make_context(device))
-
-
 def owners_of(keys: Tensor, parts: int, seed: int = 0) -> Tensor:
     """The owner of each key, int32 ``[n]``, from 0 to ``parts - 1``, in the order of PyTorch's current stream.
 
@@ -86,10 +79,11 @@ class Split:
         Of the keys' device; by default one of the split's own.
 
     In the order of the owners come the parts, each in the order of the batch, and apart as ``spans_of(counts)`` says.
-    All work is enqueued on the stream that is PyTorch's current one at first. Nothing waits for a GPU but ``counts``.
+    All work is enqueued on the stream that is PyTorch's current one at first. Nothing waits for a GPU but ``counts``,
+    and the constructor where there are more than 64 parts.
     """
 
-    def __init__(self, keys: Tensor, parts: int, seed: int = 0, splitter: Splitter | None = None) -> None:
+    def __init__(self, keys: Tensor, parts: int, seed: int = 0, splitter: _core.Splitter | None = None) -> None:
         self._keys, self._parts, self._seed = keys, parts, seed
         self._stream = _stream(keys)
         self._core: _core.Split | None = None
@@ -104,10 +98,10 @@ class Split:
             return
         self.rows += parts * (ALIGNMENT - 1)
         if parts <= _core.MAX_PARTS:
-            splitter = Splitter(keys.device) if splitter is None else splitter
+            splitter = _core.Splitter(make_context(keys.device)) if splitter is None else splitter
             self.keys = keys.new_empty((self.rows, *keys.shape[1:]))
             self._core = _core.Split(
-                splitter.core,
+                splitter,
                 self._borrow(keys),
                 parts,
                 seed,
