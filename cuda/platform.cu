@@ -135,6 +135,7 @@ class CudaContext final : public DeviceContext {
     if (stream == nullptr) legacy_id_ = id;
     return id;
   }
+  bool is_shared(Stream stream) const noexcept override { return handle(stream) != cudaStreamPerThread; }
   Stream own_stream() override {
     if (const cudaStream_t stream = own_stream_.load(std::memory_order_acquire)) return stream;
     const DeviceGuard guard(device().index);

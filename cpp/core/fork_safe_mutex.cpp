@@ -5,7 +5,7 @@
 namespace gpuhash {
 namespace {
 
-thread_local int locks_held = 0;
+thread_local int held = 0;
 
 }  // namespace
 
@@ -31,7 +31,7 @@ class AllLocks {
   }
 
   bool try_lock() {
-    if (locks_held != 0) return true;
+    if (held != 0) return true;
     if (!list_mutex_.try_lock()) return false;
     for (ForkSafeMutex* mutex = first_; mutex != nullptr; mutex = mutex->after_)
       if (!mutex->mutex_.try_lock()) {
@@ -63,22 +63,24 @@ ForkSafeMutex::~ForkSafeMutex() { AllLocks::instance().remove(*this); }
 
 void ForkSafeMutex::lock() {
   mutex_.lock();
-  ++locks_held;
+  ++held;
 }
 bool ForkSafeMutex::try_lock() {
   if (!mutex_.try_lock()) return false;
-  ++locks_held;
+  ++held;
   return true;
 }
 void ForkSafeMutex::unlock() {
-  --locks_held;
+  --held;
   mutex_.unlock();
 }
 
+int locks_held() noexcept { return held; }
+void set_locks_held(int locks) noexcept { held = locks; }
+
 void let_fork_pass() {
   auto& forks = AllLocks::instance().forks;
-  for (int announced; (announced = forks.load(std::memory_order_acquire)) != 0 && locks_held == 0;)
-    forks.wait(announced);
+  for (int announced; (announced = forks.load(std::memory_order_acquire)) != 0 && held == 0;) forks.wait(announced);
 }
 
 void announce_fork() { AllLocks::instance().forks.fetch_add(1, std::memory_order_acq_rel); }

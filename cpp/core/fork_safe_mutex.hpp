@@ -34,6 +34,11 @@ class GPUHASH_API ForkSafeMutex {
 /// and at once where the thread holds another lock, for which the one that forks is waiting.
 GPUHASH_API void let_fork_pass();
 
+/// How many locks the thread holds. A thread that works for another one, which waits for it, takes over that one's
+/// number: so it does not wait for a fork that waits for the other's locks.
+int locks_held() noexcept;
+void set_locks_held(int locks) noexcept;
+
 /// Tries to take all locks; false where one of them is held: then it has none, and the caller lets others work and
 /// tries again. The caller says first, and only once, that it is about to fork. Never waits, so that it may be called
 /// with the GIL, for which those who hold a lock may be waiting. A thread that forks with a lock in its hand, as a

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "core/environment.hpp"
+#include "core/fork_safe_mutex.hpp"
 #include "core/interruption.hpp"
 
 namespace gpuhash {
@@ -50,6 +51,7 @@ struct Job {
   int parts;
   void (*call)(void*, int);
   void* context;
+  int locks_held;
   std::atomic<int> next{0};
   std::atomic<bool> interrupted{false};
   std::mutex error_mutex{};
@@ -106,9 +108,12 @@ void Job::work() {
   activity.job = outer;
 }
 
-/// Its threads sleep between jobs and are never joined: the pool lives as long as the process.
+/// Its threads watch for the next job for a while after each, then sleep, and are never joined: the pool lives as long
+/// as the process.
 class ThreadPool {
  public:
+  explicit ThreadPool(std::chrono::microseconds watch) : watch_(watch) {}
+
   /// False where another job has the pool.
   bool run(Job& job) {
     const int helpers = std::min(job.parts, thread_count()) - 1;
@@ -117,14 +122,15 @@ class ThreadPool {
     {
       const std::lock_guard lock(mutex_);
       job_ = &job;
-      ++generation_;
+      generation_.fetch_add(1, std::memory_order_release);
     }
     wake_.notify_all();
     job.work();
+    watch_until([&] { return active_.load(std::memory_order_acquire) == 0; });
     {
       std::unique_lock lock(mutex_);
       job_ = nullptr;  // who wakes late must not touch the job, which dies with this call
-      const auto all_idle = [this] { return active_ == 0; };
+      const auto all_idle = [this] { return active_.load(std::memory_order_relaxed) == 0; };
       while (!idle_.wait_for(lock, kBetweenTests, all_idle)) {
         lock.unlock();  // the test may wait for the GIL
         if (is_asked_to_end()) {
@@ -150,19 +156,33 @@ class ThreadPool {
   [[noreturn]] void serve() {
     activity.is_workers = true;
     std::uint64_t seen = 0;
+    const auto has_next = [&] { return generation_.load(std::memory_order_acquire) != seen; };
     std::unique_lock lock(mutex_);
     for (;;) {
-      wake_.wait(lock, [&] { return generation_ != seen; });
-      seen = generation_;
+      wake_.wait(lock, has_next);
+      seen = generation_.load(std::memory_order_relaxed);
       if (job_ == nullptr) continue;
       Job& job = *job_;
-      ++active_;
+      active_.fetch_add(1, std::memory_order_relaxed);
       lock.unlock();
+      set_locks_held(job.locks_held);
       job.work();
+      set_locks_held(0);
       lock.lock();
-      if (--active_ == 0) idle_.notify_one();
+      if (active_.fetch_sub(1, std::memory_order_release) == 1) idle_.notify_one();
+      lock.unlock();
+      watch_until(has_next);
+      lock.lock();
     }
   }
+
+  template <class Done>
+  void watch_until(Done done) const {
+    if (watch_ == watch_.zero()) return;
+    for (const auto end = Clock::now() + watch_; !done() && Clock::now() < end;) std::this_thread::yield();
+  }
+
+  const std::chrono::microseconds watch_;
 
   std::atomic_flag busy_{};
   int threads_ = 0;  // under busy_
@@ -170,23 +190,29 @@ class ThreadPool {
   std::condition_variable wake_;
   std::condition_variable idle_;
   Job* job_ = nullptr;
-  std::uint64_t generation_ = 0;
-  int active_ = 0;
+  std::atomic<std::uint64_t> generation_{0};  // written under the lock
+  std::atomic<int> active_{0};                // likewise
 };
 
-std::atomic<ThreadPool*> current_pool{nullptr};
+std::atomic<ThreadPool*> pools[2] = {nullptr, nullptr};
 
-/// A forked child has none of the threads, and mutexes in whatever state they were: it forgets the pool and makes
-/// another when it needs one.
-[[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, [] { current_pool.store(nullptr); });
+/// A forked child has none of the threads, and mutexes in whatever state they were: it forgets the pools and makes
+/// others when it needs them.
+[[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, [] {
+  for (auto& pool : pools) pool.store(nullptr);
+});
 
 /// Without a lock, which a fork could leave locked in the child. Two first callers at once make one pool too many,
-/// whose threads sleep for ever.
-ThreadPool& pool() {
-  ThreadPool* existing = current_pool.load(std::memory_order_acquire);
+/// which never gets any threads.
+ThreadPool& pool(detail::Threads threads) {
+  const bool for_launches = threads == detail::Threads::kForLaunches;
+  auto& current = pools[for_launches];
+  ThreadPool* existing = current.load(std::memory_order_acquire);
   if (existing != nullptr) return *existing;
-  auto* made = new ThreadPool;
-  return current_pool.compare_exchange_strong(existing, made, std::memory_order_acq_rel) ? *made : *existing;
+  auto* made = new ThreadPool(std::chrono::microseconds(for_launches ? 200 : 0));
+  if (current.compare_exchange_strong(existing, made, std::memory_order_acq_rel)) return *made;
+  delete made;
+  return *existing;
 }
 
 }  // namespace
@@ -217,9 +243,9 @@ void interruption_point() {
   if (is_asked_to_end()) throw Interrupted();
 }
 
-void detail::run_parts(int parts, void (*call)(void*, int), void* context) {
-  Job job{parts, call, context};
-  if (parts <= 1 || !pool().run(job)) job.work();
+void detail::run_parts(Threads threads, int parts, void (*call)(void*, int), void* context) {
+  Job job{parts, call, context, locks_held()};
+  if (parts <= 1 || !pool(threads).run(job)) job.work();
   if (job.error != nullptr) std::rethrow_exception(job.error);
 }
 

@@ -1,6 +1,7 @@
 #include <gpuhash/sharded_table.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <deque>
 #include <exception>
@@ -12,6 +13,7 @@
 #include "core/constants.hpp"
 #include "core/environment.hpp"
 #include "core/fork_safe_mutex.hpp"
+#include "core/thread_pool.hpp"
 #include "table/call_order.hpp"
 #include "table/executor.hpp"
 #include "table/splitter.hpp"
@@ -117,8 +119,11 @@ class View final : public ShardedTable {
 
   template <class Run>
   static void one_call_each(const std::vector<Part>& parts, Run run);
-  template <class Calls, class Body>
-  static void for_each_shard(Calls& calls, Body body);
+  static bool are_launched_apart(const std::deque<Call>& calls);
+  template <class Body>
+  static void for_each_call(std::deque<Call>& calls, Body body);
+  template <class Body>
+  static void for_each_shard(std::deque<Call>& calls, Body body);
   template <class Calls>
   bool has_room_for(const Calls& calls) const;
   template <class Change>
@@ -168,16 +173,9 @@ class View::Turn {
 /// that is the call's, which the others follow where they have to.
 class View::Call {
  public:
-  /// To be followed by expect() and send().
+  /// To be followed by expect() and send(). Nothing is enqueued before.
   Call(View& view, const KeyBatch& keys, const ValueBatch& values, Stream stream)
-      : view_(view), keys_(keys), values_(values), stream_(stream), parcels_(view.ways_.size()) {
-    sorted_keys_ = allocate(keys.bytes);
-    split_ = view.home_->executors().splitter->split(*view.home_, keys, view.all_->seed, view.ways_.size(), 1,
-                                                     sorted_keys_.get(), view.mailbox_, stream);
-    if (values.data == nullptr || values.broadcast) return;
-    sorted_values_ = allocate(values.bytes);
-    split_->sort(values.data, values.bytes, sorted_values_.get(), stream);
-  }
+      : view_(view), keys_(keys), values_(values), stream_(stream), parcels_(view.ways_.size()) {}
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
@@ -193,6 +191,8 @@ class View::Call {
   }
 
   std::size_t shards() const { return parcels_.size(); }
+  bool may_be_launched_apart() const { return !view_.home_->is_host() && view_.home_->is_shared(stream_); }
+  const Device& device(std::size_t shard) const { return view_.ways_[shard].context->device(); }
   bool is_local(std::size_t shard) const { return view_.ways_[shard].local; }
   std::int64_t count(std::size_t shard) const { return split_->counts()[shard]; }
   Table& table(std::size_t shard) const { return *view_.ways_[shard].shard; }
@@ -206,21 +206,26 @@ class View::Call {
     std::vector<Allocation> remote;  // where the shard cannot write to `home`
   };
 
-  /// The call keeps them: others may be writing to them when it is broken off.
+  /// Before send(). The call keeps them: others may be writing to them when it is broken off.
   Answers* expect(std::int64_t bytes, bool written_directly) {
     Answers& answers = answers_.emplace_back();
     answers.bytes = bytes;
     answers.written_directly = written_directly;
-    answers.home = allocate(bytes);
     answers.remote.resize(shards());
     return &answers;
   }
 
-  /// Waits until it is known which shards the keys belong to.
-  void wait() { split_->wait(); }
-
-  /// Copies go to the shards that are elsewhere.
+  /// The keys are split, and copies go to the shards that are elsewhere. Waits until it is known which keys those are.
   void send() {
+    sorted_keys_ = allocate(keys_.bytes);
+    split_ = view_.home_->executors().splitter->split(*view_.home_, keys_, view_.all_->seed, view_.ways_.size(), 1,
+                                                      sorted_keys_.get(), view_.mailbox_, stream_);
+    if (values_.data != nullptr && !values_.broadcast) {
+      sorted_values_ = allocate(values_.bytes);
+      split_->sort(values_.data, values_.bytes, sorted_values_.get(), stream_);
+    }
+    for (Answers& answers : answers_) answers.home = allocate(answers.bytes);
+    split_->wait();
     leave();
     for (std::size_t shard = 0; shard < shards(); ++shard) {
       const Way& way = view_.ways_[shard];
@@ -406,18 +411,42 @@ void View::one_call_each(const std::vector<Part>& parts, Run run) {
   run(calls, some);
 }
 
-/// Calls body(number of the call, call, shard): for the shards at home of all calls first, as their keys are there
-/// already, and then for the others, whose keys are being copied meanwhile.
-template <class Calls, class Body>
-void View::for_each_shard(Calls& calls, Body body) {
-  for (const bool local : {true, false})
-    for (std::size_t i = 0; i < calls.size(); ++i)
-      for (std::size_t shard = 0; shard < calls[i].shards(); ++shard)
-        if (calls[i].is_local(shard) == local) body(i, calls[i], shard);
+/// Is each of several calls to be launched by a thread of its own, so that no GPU waits for launches on another one?
+bool View::are_launched_apart(const std::deque<Call>& calls) {
+  return calls.size() > 1 && std::ranges::all_of(calls, &Call::may_be_launched_apart);
+}
+
+/// Calls body(number of the call, call), on each home's own thread.
+template <class Body>
+void View::for_each_call(std::deque<Call>& calls, Body body) {
+  auto run = [&](int i) { body(static_cast<std::size_t>(i), calls[static_cast<std::size_t>(i)]); };
+  const int count = static_cast<int>(calls.size());
+  if (are_launched_apart(calls)) return launch_side_by_side(count, run);
+  for (int i = 0; i < count; ++i) run(i);
+}
+
+/// Calls body(number of the call, call, shard), on each shard's device's own thread: for the shards at home of all
+/// calls first, as their keys are there already, and then for the others, whose keys are being copied meanwhile.
+template <class Body>
+void View::for_each_shard(std::deque<Call>& calls, Body body) {
+  const auto run = [&](auto is_mine) {
+    for (const bool local : {true, false})
+      for (std::size_t i = 0; i < calls.size(); ++i)
+        for (std::size_t shard = 0; shard < calls[i].shards(); ++shard)
+          if (calls[i].is_local(shard) == local && is_mine(calls[i].device(shard))) body(i, calls[i], shard);
+  };
+  if (!are_launched_apart(calls)) return run([](const Device&) { return true; });
+  std::vector<Device> devices;
+  for (std::size_t shard = 0; shard < calls.front().shards(); ++shard)
+    if (const Device& device = calls.front().device(shard); std::ranges::find(devices, device) == devices.end())
+      devices.push_back(device);
+  launch_side_by_side(static_cast<int>(devices.size()), [&](int number) {
+    run([&](const Device& device) { return device == devices[static_cast<std::size_t>(number)]; });
+  });
 }
 
 std::int64_t View::find_parts(const std::vector<Part>& parts) {
-  std::int64_t missing = 0;
+  std::atomic<std::int64_t> missing{0};
   one_call_each(parts, [&](std::deque<Call>& calls, const std::vector<Part>& some) {
     struct Wanted {
       Call::Answers* values = nullptr;
@@ -432,8 +461,7 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
         wanted[i].found = calls[i].expect(sizeof(bool), true);
       if (out.rows != nullptr) wanted[i].rows = calls[i].expect(sizeof(std::int64_t), true);
     }
-    for (Call& call : calls) call.wait();
-    for (Call& call : calls) call.send();
+    for_each_call(calls, [](std::size_t, Call& call) { call.send(); });
     for_each_shard(calls, [&](std::size_t i, Call& call, std::size_t shard) {
       if (call.count(shard) == 0) return;
       FindOutput part{};
@@ -443,11 +471,11 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
       part.count_missing = some[i].out.count_missing;
       missing += call.table(shard).find(call.keys(shard), part, call.stream(shard));
     });
-    for (std::size_t i = 0; i < some.size(); ++i) {
+    for_each_call(calls, [&](std::size_t i, Call& call) {
       const FindOutput& out = some[i].out;
       const auto& [values, found, rows] = wanted[i];
-      calls[i].finish();
-      const Split& split = calls[i].split();
+      call.finish();
+      const Split& split = call.split();
       if (out.values != nullptr)
         split.gather(
             values->home.get(), values->bytes, out.values,
@@ -456,7 +484,7 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
       else if (out.found != nullptr)
         split.gather(found->home.get(), sizeof(bool), out.found, {}, some[i].stream);
       if (out.rows != nullptr) split.gather_rows(rows->home.as<std::int64_t>(), out.rows, some[i].stream);
-    }
+    });
   });
   return missing;
 }
@@ -479,8 +507,7 @@ void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change 
     std::vector<Call::Answers*> masks(some.size());
     for (std::size_t i = 0; i < some.size(); ++i)
       if (some[i].mask != nullptr) masks[i] = calls[i].expect(sizeof(bool), false);
-    for (Call& call : calls) call.wait();
-    for (Call& call : calls) call.send();
+    for_each_call(calls, [](std::size_t, Call& call) { call.send(); });
     const bool fits = !needs_room || has_room_for(calls);
     const auto make_room = [&](std::size_t, Call& call, std::size_t shard) {
       call.table(shard).make_room(call.keys(shard), true, call.stream(shard));
@@ -503,11 +530,11 @@ void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change 
         for (std::size_t shard = 0; shard < calls[i].shards(); ++shard) make_change(i, calls[i], shard);
       }
     }
-    for (std::size_t i = 0; i < some.size(); ++i) {
-      calls[i].finish();
+    for_each_call(calls, [&](std::size_t i, Call& call) {
+      call.finish();
       if (some[i].mask != nullptr)
-        calls[i].split().gather(masks[i]->home.get(), sizeof(bool), some[i].mask, {}, some[i].stream);
-    }
+        call.split().gather(masks[i]->home.get(), sizeof(bool), some[i].mask, {}, some[i].stream);
+    });
   });
 }
 
@@ -556,7 +583,6 @@ void View::erase(const KeyBatch& keys, bool* erased, Stream stream) {
 void View::make_room(const KeyBatch& keys, bool, Stream stream) {
   one_call_each({{this, keys, {}, {}, nullptr, stream}}, [&](std::deque<Call>& calls, const std::vector<Part>&) {
     Call& call = calls.front();
-    call.wait();
     call.send();
     for (std::size_t shard = 0; shard < call.shards(); ++shard)
       call.table(shard).make_room(call.keys(shard), false, call.stream(shard));

@@ -78,6 +78,8 @@ class GPUHASH_API DeviceContext {
   /// Two streams are the same one iff these are equal. A stream's address does not tell: that of the per-thread default
   /// stream means another one in each thread, and a new stream may get the address of one that was destroyed.
   virtual std::uint64_t stream_id(Stream stream) = 0;
+  /// Does the address mean the same stream in every thread?
+  virtual bool is_shared(Stream) const noexcept { return true; }
   /// A stream of the context's own, for work that no caller's stream is there for. It lives as long as the context.
   virtual Stream own_stream() = 0;
   /// Is the stream being captured into a CUDA graph? Then its work runs later, perhaps often, perhaps never.
