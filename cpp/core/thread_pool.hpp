@@ -28,7 +28,7 @@ void parallel_for(int parts, Fn&& fn) {
 /// The same for parts of some microseconds each, such as launches on several GPUs: on threads of their own, which after
 /// a call watch for the next one for a while.
 template <class Fn>
-void launch_side_by_side(int parts, Fn&& fn) {
+void launch_side_by_side(int parts, Fn fn) {
   detail::run_parts(
       detail::Threads::kForLaunches, parts, [](void* context, int part) { (*static_cast<Fn*>(context))(part); }, &fn);
 }
