@@ -167,7 +167,7 @@ def phases(job: Job, count: int, rounds: int, repetitions: int) -> dict[str, flo
 
     steps.call("phases")
     calls: dict[str, Action] = {
-        "look for hot keys": lambda: Sample(keys, place.size).has_many(),
+        "look for hot keys": lambda: Sample(keys, place.size, are_sent_fast=True).has_many(),
         "split": lambda: Split(keys, place.size, splitter=splitter).counts,
         "counts": counts,
         "sort values": lambda: split.scatter(keys),

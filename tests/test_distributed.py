@@ -221,7 +221,9 @@ def test_the_keys_of_one_owner_use_all_buckets(pattern, parts):
 
 
 def test_when_duplicates_are_taken_together():
-    """Where a sample repeats itself much, or an owner would have too much to do; never where keys are few."""
+    """Where an owner would have too much to do, or a sample repeats itself much and sending takes long; never where keys
+    are few.
+    """
     rng = np.random.default_rng(3)
     count = 1 << 17
     uniform = rng.integers(0, 1 << 40, count)
@@ -229,16 +231,19 @@ def test_when_duplicates_are_taken_together():
     thrice = np.repeat(uniform[: count // 3], 3)
     hot = rng.zipf(1.5, count).astype(np.int64)
     pairs = np.stack([hot, hot], 1)
-    for keys, ranks, expected in [
-        (uniform, 2, False),
-        (uniform, 64, False),
-        (thrice, 2, False),
-        (one_in_ten, 2, False),
-        (one_in_ten, 4, True),
-        (hot, 2, True),
-        (pairs, 2, True),
-        (hot, 1, False),
-        (hot[:100], 2, False),
-        (hot[:0], 2, False),
+    often = rng.integers(0, 1000, count)
+    for keys, ranks, expected, expected_fast in [
+        (uniform, 2, False, False),
+        (uniform, 64, False, False),
+        (thrice, 2, False, False),
+        (often, 2, True, False),
+        (one_in_ten, 2, False, False),
+        (one_in_ten, 4, True, True),
+        (hot, 2, True, True),
+        (pairs, 2, True, True),
+        (hot, 1, False, False),
+        (hot[:100], 2, False, False),
+        (hot[:0], 2, False, False),
     ]:
-        assert Sample(torch.from_numpy(keys), ranks).has_many() is expected
+        assert Sample(torch.from_numpy(keys), ranks, are_sent_fast=False).has_many() is expected
+        assert Sample(torch.from_numpy(keys), ranks, are_sent_fast=True).has_many() is expected_fast

@@ -18,6 +18,7 @@ from .words import reverse, take_rows
 
 _SAMPLE = 1 << 12  # keys
 _MANY = 0.5  # of the sample, which repeat others: on the host the rest then takes less time than is saved
+FAST_ROW = 64  # bytes of key and value: up to these, NCCL between GPUs is faster than to find duplicates
 _HASHES = 1 << 29  # of which no two keys of a sample have the same, but for one sample in 60
 _HOT = 0.125  # of a rank's keys, by which the owner of a hot key may have more than the others
 
@@ -35,14 +36,15 @@ class Distinct:
 class Sample:
     """Keys of a batch by which it is judged whether to take duplicates together before the exchange.
 
-    That pays where they are many, or one key is so hot that its owner would have much more to do than the others. Keys
-    of which each comes a few times over, and none often, are spread evenly as they are, and a sample sees few of their
-    duplicates.
+    That pays where one key is so hot that its owner would have much more to do than the others, and where duplicates are
+    many and it takes long to send them. Keys of which each comes a few times over, and none often, are spread evenly as
+    they are, and a sample sees few of their duplicates.
     """
 
-    def __init__(self, keys: Tensor, ranks: int) -> None:
-        """Does not wait."""
+    def __init__(self, keys: Tensor, ranks: int, *, are_sent_fast: bool) -> None:
+        """Does not wait. ``are_sent_fast``: keys, with what goes along with them, are sent sooner than compared."""
         count = keys.shape[0]
+        self._most_repeats = _SAMPLE if are_sent_fast else int(_MANY * _SAMPLE)
         self._often = int(_HOT * _SAMPLE / max(1, ranks - 1))  # so many times, or more often, one key may come
         self._hashes: Tensor | None = None
         self._arrival: torch.cuda.Event | None = None
@@ -65,7 +67,7 @@ class Sample:
             self._arrival.synchronize()
         hashes = np.sort(self._hashes.numpy())
         repeats = np.count_nonzero(hashes[1:] == hashes[:-1])
-        if repeats > _MANY * _SAMPLE or not self._often:
+        if repeats > self._most_repeats or not self._often:
             return True
         return bool((hashes[self._often :] == hashes[: -self._often]).any())
 

@@ -25,7 +25,7 @@ from gpuhash.keyed_table import _LEAST_LOAD_FACTOR as LEAST_LOAD_FACTOR
 from . import files
 from .batch import Batch, Kind, take_keys
 from .call import BOOL, Call, Prepared, attempt
-from .duplicates import Sample, choose, find_distinct
+from .duplicates import FAST_ROW, Sample, choose, find_distinct
 from .group import Group, default_device, device_of
 from .split import Split
 from .words import from_words, row_bytes, take_rows, to_words
@@ -73,6 +73,7 @@ class Keyed:
         self._seed = seed  # of the owners' hash, and of the shards' at first
         self._shard = shard
         self._key = Kind(shard.key_dtype, shard.key_shape)
+        self._row_bytes = row_bytes(self._key.dtype, self._key.shape)  # of what is sent for a key: without values
         self._size_bound = len(shard)  # keys that the shard may have
 
     # The parts of a call ---------------------------------------------------------------------------------------------
@@ -85,7 +86,8 @@ class Keyed:
 
     def _are_many(self, batch: Batch) -> bool:
         """Are duplicates to be taken together before the exchange?"""
-        sample = Sample(batch.keys, self._steps.size)
+        fast = self._steps.wire.type == "cuda" and self._row_bytes <= FAST_ROW
+        sample = Sample(batch.keys, self._steps.size, are_sent_fast=fast)
         batch.split = Split(batch.keys, self._steps.size, self._seed, self._steps.splitter)  # while that is on its way
         return sample.has_many()
 

@@ -106,6 +106,7 @@ class HashTable(Keyed):
     def _adopt(self, shard: Any, steps: Any, seed: int) -> None:
         super()._adopt(shard, steps, seed)
         self._value = Kind(shard.value_dtype, shard.value_shape)
+        self._row_bytes += row_bytes(self._value.dtype, self._value.shape)
 
     # Like a dict -----------------------------------------------------------------------------------------------------
 
