@@ -221,8 +221,8 @@ def test_the_keys_of_one_owner_use_all_buckets(pattern, parts):
 
 
 def test_when_duplicates_are_taken_together():
-    """Where an owner would have too much to do, or a sample repeats itself much and sending takes long; never where keys
-    are few.
+    """Where an owner would have too much to do, or a sample repeats itself much and sending takes long; never where
+    keys are few.
     """
     rng = np.random.default_rng(3)
     count = 1 << 17

@@ -36,9 +36,9 @@ class Distinct:
 class Sample:
     """Keys of a batch by which it is judged whether to take duplicates together before the exchange.
 
-    That pays where one key is so hot that its owner would have much more to do than the others, and where duplicates are
-    many and it takes long to send them. Keys of which each comes a few times over, and none often, are spread evenly as
-    they are, and a sample sees few of their duplicates.
+    That pays where one key is so hot that its owner would have much more to do than the others, and where duplicates
+    are many and it takes long to send them. Keys of which each comes a few times over, and none often, are spread
+    evenly as they are, and a sample sees few of their duplicates.
     """
 
     def __init__(self, keys: Tensor, ranks: int, *, are_sent_fast: bool) -> None:
