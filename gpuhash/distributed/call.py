@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -74,18 +75,23 @@ class Call:
             words = _words(values.rows, kinds[1])
             sent.append(words.expand(split.rows, *words.shape[1:]).contiguous())
         sent = [rows[: sum(self._send)] for rows in sent]
-        self._arrived = group.finish(*group.exchange(sent, self._send, self._receive))
+        self._sent_keys = sent[0]
+        self._exchange = group.exchange(sent, self._send, self._receive)
         self._constant = opened.constant
         self._compact: dict[int, Tensor] = {}
 
-    @property
-    def arrived(self) -> Tensor:
-        """The keys that this rank serves, ``[m', *key_shape]``, with gaps between the ranks': anything may be there."""
-        return from_words(self._arrived[0], self._kinds[0].dtype, self._kinds[0].shape)
+    def receive(self) -> None:
+        """Waits until the keys are there, on a GPU in the order of the current stream."""
+        _ = self._arrived
+
+    @functools.cached_property
+    def _arrived(self) -> list[Tensor]:
+        """Rows of keys and values that this rank serves, with gaps between the ranks': anything may be there."""
+        return self._group.finish(*self._exchange)
 
     @property
     def keys(self) -> Tensor:
-        """The same without gaps, ``[m, *key_shape]``: rank by rank, each in the order of its batch."""
+        """The keys that this rank serves, ``[m, *key_shape]``: rank by rank, each in the order of its batch."""
         return self._without_gaps(0)
 
     @property
@@ -109,8 +115,8 @@ class Call:
             owners = owners.index_select(0, self._distinct.inverse)
         return owners
 
-    def serve(self, work: Callable[[], Any], kinds: Sequence[Kind] = (), *, with_gaps: bool = False) -> list[Tensor]:
-        """Does this owner's work, and brings the answers back.
+    def serve(self, work: Callable[[], Any], kinds: Sequence[Kind] = ()) -> list[Tensor]:
+        """Does this owner's work, and brings the answers back. After ``receive``.
 
         Parameters
         ----------
@@ -118,8 +124,6 @@ class Call:
             Gives the answers to ``keys``, ``[m, *shape]`` each. What it raises, all ranks raise.
         kinds
             Of the answers; where there are none, nothing is brought back.
-        with_gaps
-            The answers are those to ``arrived``.
 
         Returns
         -------
@@ -129,12 +133,51 @@ class Call:
         if not kinds:
             self._group.agree(problem)
             return []
+        sent = []
+        if problem is None:
+            words = [_words(answer, kind) for answer, kind in zip(answers, kinds, strict=True)]
+            sent = [spread(rows, self._counts) for rows in words]
+        return self._bring_back(sent, kinds, problem)
+
+    def look_up(self, work: Callable[[Tensor, list[Tensor]], Any], kinds: Sequence[Kind]) -> list[Tensor]:
+        """As ``serve``, of what changes nothing: ``work(keys, answers)`` fills answers ``[k, *shape]`` to keys ``[k,
+        *key_shape]``. This rank's own keys are looked up while those of the others are on their way.
+        """
+        rank, key = self._group.rank, self._kinds[0]
+        begin, first = sum(self._receive[:rank]), sum(self._send[:rank])
+        end = begin + self._receive[rank]
+        answers: list[Tensor] = []
+
+        def look(rows: Tensor, start: int) -> None:
+            if len(rows):
+                parts = [answer[start : start + len(rows)] for answer in answers]
+                work(from_words(rows, key.dtype, key.shape), parts)
+
+        def look_for_own() -> None:
+            answers.extend(self._no_answers(torch.empty, kinds))
+            look(self._sent_keys[first : first + end - begin], begin)
+
+        def look_for_others() -> None:
+            look(self._arrived[0][:begin], 0)
+            look(self._arrived[0][end:], end)
+
+        problem = attempt(look_for_own)[1]
+        self.receive()
+        if problem is None:
+            problem = attempt(look_for_others)[1]
+        sent = [] if problem else [_words(answer, kind) for answer, kind in zip(answers, kinds, strict=True)]
+        return self._bring_back(sent, kinds, problem)
+
+    def _no_answers(self, make: Callable[..., Tensor], kinds: Sequence[Kind]) -> list[Tensor]:
+        """Tensors for answers to all keys that have come, with gaps."""
+        count, device = sum(self._receive), self._group.device
+        return [make(count, *kind.shape, dtype=torch_dtype(kind.dtype), device=device) for kind in kinds]
+
+    def _bring_back(self, sent: list[Tensor], kinds: Sequence[Kind], problem: Exception | None) -> list[Tensor]:
+        """Rows of answers, with gaps as the keys came, to those that asked."""
         if problem is not None:  # what is sent is of no use to anybody, and keeps the ranks in step
-            with_gaps, count, device = True, sum(self._receive), self._group.device
-            answers = [torch.zeros(count, *kind.shape, dtype=torch_dtype(kind.dtype), device=device) for kind in kinds]
-        sent = [_words(answer, kind) for answer, kind in zip(answers, kinds, strict=True)]
-        if not with_gaps:
-            sent = [spread(rows, self._counts) for rows in sent]
+            nothing = self._no_answers(torch.zeros, kinds)
+            sent = [_words(answer, kind) for answer, kind in zip(nothing, kinds, strict=True)]
         exchange = self._group.exchange(sent, self._receive, self._send)
         agreement = self._group.start_agreement(problem)
         in_order = [

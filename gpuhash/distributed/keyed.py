@@ -79,6 +79,13 @@ class Keyed:
     # The parts of a call ---------------------------------------------------------------------------------------------
 
     def _call(self, prepare: Callable[[], Prepared], *kinds: Kind) -> Call:
+        """A call whose keys have come to their owners."""
+        call = self._ask(prepare, *kinds)
+        call.receive()
+        return call
+
+    def _ask(self, prepare: Callable[[], Prepared], *kinds: Kind) -> Call:
+        """One whose keys are on their way; ``look_up`` is what follows."""
         return Call(self._steps, self._seed, prepare, (self._key, *kinds))
 
     def _take(self, keys: Any) -> Batch:
@@ -155,8 +162,8 @@ class Keyed:
             On all ranks, where one rank's keys are of another dtype, or of a shape or device that does not fit.
         """
         with self._steps.call("contains"):
-            call = self._call(lambda: self._lookup(keys))
-            (found,) = call.serve(lambda: [self._shard.contains(call.arrived)], [BOOL], with_gaps=True)
+            call = self._ask(lambda: self._lookup(keys))
+            (found,) = call.look_up(lambda keys, out: self._shard.contains(keys, out=out[0]), [BOOL])
         return call.batch.answer(call.for_all(found), BOOL)
 
     def __contains__(self, key: object) -> bool:

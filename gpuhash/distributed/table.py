@@ -135,7 +135,7 @@ class HashTable(Keyed):
             On all ranks, with the number of absent keys of each, unless the table has a ``default=``.
         """
         with self._steps.call("table[keys]"):
-            call = self._call(lambda: self._lookup(keys))
+            call = self._ask(lambda: self._lookup(keys))
             values, found = self._serve_find(call)
             if self._shard.default is None:
                 self._check_present(call, found)
@@ -144,8 +144,8 @@ class HashTable(Keyed):
     def __delitem__(self, keys: Any) -> None:
         """Erases keys. Collective; waits. KeyError on all ranks if any key is absent: then nothing is erased."""
         with self._steps.call("del table[keys]"):
-            call = self._call(lambda: self._lookup(keys))
-            (found,) = call.serve(lambda: [self._shard.contains(call.keys)], [BOOL])
+            call = self._ask(lambda: self._lookup(keys))
+            (found,) = call.look_up(lambda keys, out: self._shard.contains(keys, out=out[0]), [BOOL])
             self._check_present(call, found)
             call.serve(lambda: self._shard.erase(call.keys))
 
@@ -195,7 +195,7 @@ class HashTable(Keyed):
 
         with self._steps.call("get"):
             fallback: list[Tensor] = []
-            call = self._call(lambda: self._with_default(prepare(), default, fallback))
+            call = self._ask(lambda: self._with_default(prepare(), default, fallback))
             values, found = self._serve_find(call)
             if needed and not bool(found):
                 return None
@@ -246,7 +246,7 @@ class HashTable(Keyed):
         with self._steps.call("pop"):
             fallback: list[Tensor] = []
             given = None if needed else default
-            call = self._call(lambda: self._with_default(prepare(), given, fallback))
+            call = self._ask(lambda: self._with_default(prepare(), given, fallback))
             values, found = self._serve_find(call)
             self._check_present(call, found, needed=needed)
             call.serve(lambda: self._shard.erase(call.keys))
@@ -305,7 +305,7 @@ class HashTable(Keyed):
         """
         with self._steps.call("find"):
             fallback: list[Tensor] = []
-            call = self._call(lambda: self._with_default(self._lookup(keys), default, fallback))
+            call = self._ask(lambda: self._with_default(self._lookup(keys), default, fallback))
             values, found = self._serve_find(call)
             filled = self._filled(call, values, found, fallback)
         return call.batch.answer(filled, self._value), call.batch.answer(call.for_all(found), BOOL)
@@ -405,8 +405,8 @@ class HashTable(Keyed):
             return self._lookup(keys)
 
         with self._steps.call("rows"):
-            call = self._call(prepare)
-            (rows,) = call.serve(lambda: [self._shard.rows(call.arrived)], [INT64], with_gaps=True)
+            call = self._ask(prepare)
+            (rows,) = call.look_up(lambda keys, out: self._shard.rows(keys, out=out[0]), [INT64])
         return call.batch.answer(call.owners, INT64), call.batch.answer(call.for_all(rows), INT64)
 
     # Parts -----------------------------------------------------------------------------------------------------------
@@ -445,7 +445,7 @@ class HashTable(Keyed):
         return batch, distinct, values
 
     def _serve_find(self, call: Call) -> list[Tensor]:
-        return call.serve(lambda: self._shard.find(call.arrived), [self._value, BOOL], with_gaps=True)
+        return call.look_up(lambda keys, out: self._shard.find(keys, out=(out[0], out[1])), [self._value, BOOL])
 
     def _with_default(self, prepared: Prepared, default: Any, fallback: list[Tensor]) -> Prepared:
         """Puts the default of a lookup, checked, into ``fallback``: one value, or one for each key."""
