@@ -173,7 +173,7 @@ class View::Turn {
 /// that is the call's, which the others follow where they have to.
 class View::Call {
  public:
-  /// To be followed by expect() and send(). Nothing is enqueued before.
+  /// To be followed by expect(), begin() and send(). Nothing is enqueued before.
   Call(View& view, const KeyBatch& keys, const ValueBatch& values, Stream stream)
       : view_(view), keys_(keys), values_(values), stream_(stream), parcels_(view.ways_.size()) {}
   Call(const Call&) = delete;
@@ -206,7 +206,7 @@ class View::Call {
     std::vector<Allocation> remote;  // where the shard cannot write to `home`
   };
 
-  /// Before send(). The call keeps them: others may be writing to them when it is broken off.
+  /// Before begin(). The call keeps them: others may be writing to them when it is broken off.
   Answers* expect(std::int64_t bytes, bool written_directly) {
     Answers& answers = answers_.emplace_back();
     answers.bytes = bytes;
@@ -215,8 +215,8 @@ class View::Call {
     return &answers;
   }
 
-  /// The keys are split, and copies go to the shards that are elsewhere. Waits until it is known which keys those are.
-  void send() {
+  /// The keys are split. Waits until it is known which shard gets how many.
+  void begin() {
     sorted_keys_ = allocate(keys_.bytes);
     split_ = view_.home_->executors().splitter->split(*view_.home_, keys_, view_.all_->seed, view_.ways_.size(), 1,
                                                       sorted_keys_.get(), view_.mailbox_, stream_);
@@ -227,15 +227,19 @@ class View::Call {
     for (Answers& answers : answers_) answers.home = allocate(answers.bytes);
     split_->wait();
     leave();
+    for (std::size_t shard = 0; shard < shards(); ++shard)
+      if (is_local(shard)) parcels_[shard] = {part_of(sorted_keys_, keys_.bytes, shard), values_of(shard), {}};
+  }
+
+  /// Copies go to the shards that are elsewhere. They wait for nothing that was enqueued after begin().
+  void send() {
     for (std::size_t shard = 0; shard < shards(); ++shard) {
       const Way& way = view_.ways_[shard];
+      if (way.local) continue;
       Parcel& parcel = parcels_[shard];
       parcel.keys = deliver(shard, part_of(sorted_keys_, keys_.bytes, shard), count(shard) * keys_.bytes);
-      if (values_.broadcast)
-        parcel.values = deliver(shard, const_cast<void*>(values_.data), values_.bytes);
-      else if (values_.data != nullptr)
-        parcel.values = deliver(shard, part_of(sorted_values_, values_.bytes, shard), count(shard) * values_.bytes);
-      if (way.local) continue;
+      if (void* const values = values_of(shard); values != nullptr)
+        parcel.values = deliver(shard, values, values_.broadcast ? values_.bytes : count(shard) * values_.bytes);
       way.returning->record(stream(shard));  // what lies here has been read
       for (Answers& answers : answers_)
         if (!way.direct || !answers.written_directly)
@@ -288,10 +292,16 @@ class View::Call {
     return items.as<char>() + split_->offsets()[shard] * bytes;
   }
 
-  /// Where the shard finds what lies here at `from`.
+  /// Those of the shard's keys, or the one that all keys have; null where there are none.
+  void* values_of(std::size_t shard) const {
+    if (values_.broadcast || values_.data == nullptr) return const_cast<void*>(values_.data);
+    return part_of(sorted_values_, values_.bytes, shard);
+  }
+
+  /// Where a shard that is elsewhere finds what lies here at `from`.
   void* deliver(std::size_t shard, void* from, std::int64_t bytes) {
+    if (bytes == 0) return from;
     const Way& way = view_.ways_[shard];
-    if (way.local || bytes == 0) return from;
     Allocation& there =
         parcels_[shard].memory.emplace_back(*way.context, static_cast<std::size_t>(bytes), stream(shard));
     way.context->copy_from(there.get(), *view_.home_, from, static_cast<std::size_t>(bytes), stream(shard));
@@ -461,8 +471,7 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
         wanted[i].found = calls[i].expect(sizeof(bool), true);
       if (out.rows != nullptr) wanted[i].rows = calls[i].expect(sizeof(std::int64_t), true);
     }
-    for_each_call(calls, [](std::size_t, Call& call) { call.send(); });
-    for_each_shard(calls, [&](std::size_t i, Call& call, std::size_t shard) {
+    const auto look_up = [&](std::size_t i, Call& call, std::size_t shard) {
       if (call.count(shard) == 0) return;
       FindOutput part{};
       part.values = call.of(wanted[i].values, shard);
@@ -470,6 +479,18 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
       part.rows = static_cast<std::int64_t*>(call.of(wanted[i].rows, shard));
       part.count_missing = some[i].out.count_missing;
       missing += call.table(shard).find(call.keys(shard), part, call.stream(shard));
+    };
+    const auto is_first = [&](std::size_t i, const Call& call, std::size_t shard) {
+      return call.is_local(shard) && !some[i].out.count_missing;  // which waits
+    };
+    for_each_call(calls, [&](std::size_t i, Call& call) {
+      call.begin();
+      for (std::size_t shard = 0; shard < call.shards(); ++shard)
+        if (is_first(i, call, shard)) look_up(i, call, shard);
+      call.send();
+    });
+    for_each_shard(calls, [&](std::size_t i, Call& call, std::size_t shard) {
+      if (!is_first(i, call, shard)) look_up(i, call, shard);
     });
     for_each_call(calls, [&](std::size_t i, Call& call) {
       const FindOutput& out = some[i].out;
@@ -507,7 +528,10 @@ void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change 
     std::vector<Call::Answers*> masks(some.size());
     for (std::size_t i = 0; i < some.size(); ++i)
       if (some[i].mask != nullptr) masks[i] = calls[i].expect(sizeof(bool), false);
-    for_each_call(calls, [](std::size_t, Call& call) { call.send(); });
+    for_each_call(calls, [](std::size_t, Call& call) {
+      call.begin();
+      call.send();  // before anything changes: there may be no memory for it
+    });
     const bool fits = !needs_room || has_room_for(calls);
     const auto make_room = [&](std::size_t, Call& call, std::size_t shard) {
       call.table(shard).make_room(call.keys(shard), true, call.stream(shard));
@@ -583,6 +607,7 @@ void View::erase(const KeyBatch& keys, bool* erased, Stream stream) {
 void View::make_room(const KeyBatch& keys, bool, Stream stream) {
   one_call_each({{this, keys, {}, {}, nullptr, stream}}, [&](std::deque<Call>& calls, const std::vector<Part>&) {
     Call& call = calls.front();
+    call.begin();
     call.send();
     for (std::size_t shard = 0; shard < call.shards(); ++shard)
       call.table(shard).make_room(call.keys(shard), false, call.stream(shard));
