@@ -20,7 +20,7 @@ import gpuhash.distributed
 from benchmarks.random_keys import keys_of, numbers
 from benchmarks.timing import Action, expect, milliseconds, milliseconds_in_turns, nothing
 from gpuhash.distributed.duplicates import Sample
-from gpuhash.distributed.split import ALIGNMENT, Split, spans_of
+from gpuhash.distributed.split import ALIGNMENT, spans_of
 
 EXPONENTS = {"uniform": None, "Zipf 1.05": 1.05, "Zipf 1.5": 1.5}
 
@@ -146,35 +146,40 @@ def phases(job: Job, count: int, rounds: int, repetitions: int) -> dict[str, flo
     place, table = job.place, job.table
     keys = keys_of(numbers(None, count, job.universe, place.device, 1000 + place.rank))
     steps, shard = table._steps, table.shard
-    splitter = steps.splitter
-    split = Split(keys, place.size, splitter=splitter)
-    send = spans_of(split.counts)
-    sizes = torch.tensor(send, device=place.device)
-    receive = torch.empty_like(sizes)
-    dist.all_to_all_single(receive, sizes)
-    arrive = receive.tolist()
-    sorted_keys = split.keys[: sum(send)]
-    received = steps.finish(*steps.exchange([sorted_keys], send, arrive))[0]
+    split = steps.split(keys, 0)
+    counts = split.counts
+    opened = steps.open(counts, None)
+    elsewhere = [rank != place.rank for rank in range(place.size)]
+    send = spans_of([count * there for count, there in zip(opened.send, elsewhere, strict=True)])
+    arrive = spans_of([count * there for count, there in zip(opened.receive, elsewhere, strict=True)])
+    others = sum(send)
+    sorted_keys = split.keys[:others]
+    received = steps.finish(steps.exchange([sorted_keys], send, arrive))[0]
     answers = shard.find(received)
     gaps = place.size * (ALIGNMENT - 1)  # at most
     expect(int(answers[1].sum()) >= len(answers[1]) - gaps, "each shard has the keys that are sent to it")
     back = [answers[0], answers[1].view(torch.uint8)]
-    returned = steps.finish(*steps.exchange(back, arrive, send))
-    expect(torch.equal(split.gather(returned[0]), keys * 3), "the answers in the order of the keys")
+    own = split.keys[others : others + counts[place.rank]]
+    returned = [torch.cat([each.new_empty(others), each]) for each in shard.find(own)]
+    into = [each[:others] for each in (returned[0], returned[1].view(torch.uint8))]
+    steps.finish(steps.exchange(back, arrive, send, into))
+    expect(torch.equal(split.gather(returned[0])[0], keys * 3), "the answers in the order of the keys")
 
-    def counts() -> None:
-        steps.open(split.counts, None)
+    def tell() -> None:
+        begun = steps.split(keys, 0)
+        steps.finish_open(steps.start_open(begun, None))
 
     steps.call("phases")
     calls: dict[str, Action] = {
-        "look for hot keys": lambda: Sample(keys, place.size, are_sent_fast=True).has_many(),
-        "split": lambda: Split(keys, place.size, splitter=splitter).counts,
-        "counts": counts,
+        "look for hot keys": lambda: Sample(keys, place.size, steps.splitter, are_sent_fast=True).has_many(),
+        "count, and tell each other": tell,
+        "count, sort": lambda: steps.split(keys, 0).counts,
         "sort values": lambda: split.scatter(keys),
-        "exchange of keys": lambda: steps.finish(*steps.exchange([sorted_keys], send, arrive)),
-        "find": lambda: shard.find(received),
-        "exchange of answers": lambda: steps.finish(*steps.exchange(back, arrive, send)),
-        "gather": lambda: [split.gather(each) for each in returned],
+        "exchange of keys": lambda: steps.finish(steps.exchange([sorted_keys], send, arrive)),
+        "find, own": lambda: shard.find(own),
+        "find, others'": lambda: shard.find(received),
+        "exchange of answers": lambda: steps.finish(steps.exchange(back, arrive, send, into)),
+        "gather": lambda: split.gather(*returned),
         "agreement": lambda: steps.agree(None),
         "find, whole": lambda: table.find(keys),
     }

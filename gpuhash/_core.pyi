@@ -236,6 +236,7 @@ class Factorization(metaclass=_Type):
         """
 
 MAX_PARTS: int
+SAMPLE_KEYS: int
 
 @final
 class Splitter(metaclass=_Type):
@@ -245,22 +246,37 @@ class Splitter(metaclass=_Type):
 
 @final
 class Split(metaclass=_Type):
-    """A batch of keys that is split by owners."""
+    """A batch of keys that is split by owners. All that it does is enqueued on one stream."""
 
     def __init__(
-        self, splitter: Splitter, keys: Array, parts: int, seed: int, alignment: int, sorted: Array, stream: int
+        self, splitter: Splitter, keys: Array, parts: int, last: int, alignment: int, seed: int, stream: int
     ) -> None:
-        """Put keys ``[n, ...]`` in the order of their owners into ``sorted``. Does not wait.
+        """Count the keys ``[n, ...]`` of each of up to ``MAX_PARTS`` parts. Does not wait.
 
-        ``parts``: up to ``MAX_PARTS``. ``alignment``: each part begins at a multiple of so many rows. ``sorted [n +
-        parts * (alignment - 1), ...]``. All that the split does is enqueued on the stream.
+        In the order of the owners the parts come in that of their numbers, but for ``last``, and begin at multiples of
+        ``alignment`` rows.
         """
+    def positions(self) -> int:
+        """How many rows the order of the owners has, at most: ``n + parts * (alignment - 1)``."""
+    def tell(self, told: Array) -> None:
+        """Put the keys of each part into the first column of int64 ``told [parts, k]``. Does not wait."""
+    def sort_keys(self, sorted: Array) -> None:
+        """Put the keys in the order of their owners into ``sorted [positions, ...]``: once, before what follows."""
     def counts(self) -> list[int]:
         """Keys of each part. Waits until they are known, but not for the keys to be sorted."""
     def sort(self, rows: Array, out: Array) -> None:
-        """Put rows ``[n, ...]`` of any dtype out of the order of the keys into that of the owners, as ``sorted`` is."""
-    def gather(self, rows: Array, out: Array) -> None:
-        """Put rows in the order of the owners, of which the last part's may be the last, back. After ``counts``."""
+        """Put rows ``[n, ...]`` of any dtype into the order of the owners, ``[positions, ...]``."""
+    def gather(self, rows: Array, out: Array, found: Array | None = None, found_out: Array | None = None) -> None:
+        """Put rows in the order of the owners, up to the last part's, back; a mask, too. After ``counts``."""
+
+@final
+class Sample(metaclass=_Type):
+    """``SAMPLE_KEYS`` keys of a batch, by which it is judged how many duplicates there are."""
+
+    def __init__(self, splitter: Splitter, keys: Array, stream: int) -> None:
+        """Of keys ``[n, ...]``. Does not wait."""
+    def repeats(self) -> tuple[int, int]:
+        """How many of the keys repeat others, and how often one comes; two may be taken for one. Waits."""
 
 def find_owners(context: Context, keys: Array, parts: int, seed: int, out: Array, stream: int) -> None:
     """Fill int32 ``out [n]`` with the owners of keys ``[n, ...]``, of any number of parts."""

@@ -22,15 +22,24 @@ if torch is None:
 if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
     pytest.skip("this PyTorch has no Gloo", allow_module_level=True)
 
+from gpuhash import _core  # noqa: E402
 from gpuhash.distributed.duplicates import Sample  # noqa: E402
-from gpuhash.distributed.split import Split, compact, spans_of, spread  # noqa: E402
+from gpuhash.distributed.split import Split, join, parts_of, spans_of, stream_of  # noqa: E402
 from gpuhash.distributed.words import to_words  # noqa: E402
+from gpuhash.memory import make_context, parse_device  # noqa: E402
 
 KINDS = {
     "scalars": ("int64", (), "float32", ()),
     "rows": ("int32", (2,), "bfloat16", (4,)),
     "set": ("uint16", (3,), None, ()),
 }
+
+
+@pytest.fixture(params=["cpu", GPU])
+def device(request):
+    """Where keys are split in one process."""
+    need_place(Framework("torch", request.param, request.param))
+    return torch.device(*parse_device(request.param))
 
 
 @pytest.fixture(scope="module", params=["gloo", "gloo-cuda", "nccl"])
@@ -129,7 +138,7 @@ def test_killed_ranks(tmp_path):
     """One after the other is killed in the middle of a change; the others raise, keep their shards, and go on."""
     left = [0, 1, 2, 3]
     with started(4, "gloo", seconds=10) as group:
-        for step, victim in (("open", 1), ("exchange", 3), ("agree", 0)):
+        for step, victim in (("start_open", 1), ("exchange", 3), ("agree", 0)):
             results = group.run(checks.die_in, step, victim)
             left.remove(victim)
             assert [rank for rank, result in enumerate(results) if result is not None] == left
@@ -160,26 +169,39 @@ def words_of(keys):
 
 
 @pytest.mark.parametrize("key_type", KEY_TYPES, ids=str)
-def test_a_split_puts_keys_in_the_order_of_their_owners_and_back(key_type):
+def test_a_split_puts_keys_in_the_order_of_their_owners_and_back(key_type, device):
     keys = random_keys(*key_type, 5000)
-    tensor = torch.from_numpy(keys)
-    for parts in (1, 2, 3, 8, 300):
-        split = Split(tensor, parts)
-        owners = split.owners.numpy()
+    tensor = torch.from_numpy(keys).to(device)
+    for parts, last in [(1, 0), (2, 1), (2, 0), (3, 1), (8, 0), (8, 5), (300, 7), (300, 299)]:
+        split = Split(tensor, parts, last=last)
+        owners = split.owners.cpu().numpy()
         assert owners.min() >= 0
         assert owners.max() < parts
-        assert split.counts == np.bincount(owners, minlength=parts).tolist()
-        rows = torch.arange(len(keys))
-        order = np.argsort(owners, kind="stable")
-        spans = spans_of(split.counts)
+        told = torch.full((parts, 3), -1, device=device)
+        split.tell(told)
+        assert told[:, 0].tolist() == split.counts == np.bincount(owners, minlength=parts).tolist()
+        assert (told[:, 1:] == -1).all()
+        elsewhere = torch.zeros((parts, 1), dtype=torch.int64)
+        split.tell(elsewhere)
+        assert elsewhere[:, 0].tolist() == split.counts
+        rows = torch.arange(len(keys), device=device)
+        places = np.where(owners == last, parts, owners)  # in the order of the owners
+        order = np.argsort(places, kind="stable")
+        counts = [split.counts[part] for part in range(parts) if part != last] + [split.counts[last]]
+        spans = spans_of(counts)
         assert [span % 16 for span in spans] == [0] * parts if parts > 1 else spans == [len(keys)]
         scattered, sorted_keys = split.scatter(rows)[: sum(spans)], split.keys[: sum(spans)]
-        without_gaps = compact(scattered, split.counts)
-        np.testing.assert_array_equal(without_gaps.numpy(), order)
-        np.testing.assert_array_equal(compact(words_of(sorted_keys), split.counts), words_of(tensor)[order])
-        assert torch.equal(split.gather(scattered), rows)
-        assert torch.equal(split.gather(spread(without_gaps, split.counts)), rows)
-        assert torch.equal(Split(torch.from_numpy(keys[::-1].copy()), parts).owners.flip(0), split.owners)
+        without_gaps = parts_of(scattered, counts)
+        np.testing.assert_array_equal(torch.cat(without_gaps).cpu(), order)
+        words = torch.cat(parts_of(words_of(sorted_keys), counts))
+        np.testing.assert_array_equal(words.cpu(), words_of(tensor).cpu()[order])
+        assert torch.equal(split.gather(scattered)[0], rows)
+        mask = join(without_gaps) % 3 == 0
+        back, found = split.gather(join(without_gaps), mask)
+        assert torch.equal(back, rows)
+        assert torch.equal(found, rows % 3 == 0)
+        reverse = torch.from_numpy(keys[::-1].copy()).to(device)
+        assert torch.equal(Split(reverse, parts).owners.flip(0), split.owners)
     assert Split(tensor[:0], 3).counts == [0, 0, 0]
 
 
@@ -232,6 +254,7 @@ def test_when_duplicates_are_taken_together():
     hot = rng.zipf(1.5, count).astype(np.int64)
     pairs = np.stack([hot, hot], 1)
     often = rng.integers(0, 1000, count)
+    splitter = _core.Splitter(make_context("cpu"))
     for keys, ranks, expected, expected_fast in [
         (uniform, 2, False, False),
         (uniform, 64, False, False),
@@ -245,5 +268,26 @@ def test_when_duplicates_are_taken_together():
         (hot[:100], 2, False, False),
         (hot[:0], 2, False, False),
     ]:
-        assert Sample(torch.from_numpy(keys), ranks, are_sent_fast=False).has_many() is expected
-        assert Sample(torch.from_numpy(keys), ranks, are_sent_fast=True).has_many() is expected_fast
+        given = torch.from_numpy(keys)
+        assert Sample(given, ranks, splitter, are_sent_fast=False).has_many() is expected
+        assert Sample(given, ranks, splitter, are_sent_fast=True).has_many() is expected_fast
+
+
+@pytest.mark.parametrize("key_type", KEY_TYPES, ids=str)
+def test_a_sample_counts_repeated_keys(key_type, device):
+    """Of a batch three times as large every third key is looked at."""
+    size = _core.SAMPLE_KEYS
+    splitter = _core.Splitter(make_context(device))
+    for distinct in (1, 2, 200):
+        some = random_keys(*key_type, distinct)
+        some = np.unique(some, axis=0 if some.ndim > 1 else None)
+        picks = np.random.default_rng(distinct).zipf(1.3, size) % len(some)
+        keys = np.repeat(some[picks], 3, axis=0)
+        keys[1::3], keys[2::3] = 0, 1  # which nobody looks at
+        tensor = torch.from_numpy(keys).to(device)
+        sample = _core.Sample(splitter, _core.borrow(tensor, stream_of(tensor)), stream_of(tensor) or 0)
+        counts = np.bincount(picks)
+        assert sample.repeats() == (size - np.count_nonzero(counts), counts.max())
+        assert sample.repeats() == (size - np.count_nonzero(counts), counts.max())
+    with pytest.raises(ValueError, match=f"{size - 1} keys were given, expected {size} or more"):
+        _core.Sample(splitter, _core.borrow(tensor[: size - 1], stream_of(tensor)), stream_of(tensor) or 0)

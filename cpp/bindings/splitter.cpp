@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -55,53 +56,78 @@ struct BoundSplitter {
   const Splitter& algorithm() const { return *context->executors().splitter; }
 
   ContextPointer context;
-  CountsMailbox mailbox;
+  CountsMailbox splits;
+  CountsMailbox samples;
 };
 
 /// A split together with what it refers to.
 class BoundSplit {
  public:
-  BoundSplit(std::shared_ptr<BoundSplitter> splitter, const Array& keys, std::int64_t parts, std::uint64_t seed,
-             std::int64_t alignment, const Array& sorted, std::uintptr_t stream_address)
-      : splitter_(std::move(splitter)), stream_(to_stream(*splitter_->context, stream_address)) {
+  BoundSplit(std::shared_ptr<BoundSplitter> splitter, const Array& keys, std::int64_t parts, std::int64_t last,
+             std::int64_t alignment, std::uint64_t seed, std::uintptr_t stream_address)
+      : splitter_(std::move(splitter)), stream_(to_stream(context(), stream_address)), keys_(to_keys(context(), keys)) {
     if (parts < 1 || parts > static_cast<std::int64_t>(Split::kMaxParts))
       throw std::invalid_argument(std::to_string(parts) + " parts were asked for, expected 1 to " +
                                   std::to_string(Split::kMaxParts));
-    const KeyBatch batch = to_keys(*splitter_->context, keys);
-    const Rows target = to_rows(*splitter_->context, sorted, "sorted", true);
+    if (last < 0 || last >= parts)
+      throw std::invalid_argument("the last part is " + std::to_string(last) + ", expected one of " +
+                                  std::to_string(parts));
     if (alignment < 1)
       throw std::invalid_argument("alignment is " + std::to_string(alignment) + ", expected 1 or more");
-    positions_ = Split::most_positions(batch.count, static_cast<std::size_t>(parts), alignment);
-    check_rows(target, positions_, batch.bytes, "sorted");
-    count_ = batch.count;
     const py::gil_scoped_release unlocked;
-    split_ = splitter_->algorithm().split(*splitter_->context, batch, seed, static_cast<std::size_t>(parts), alignment,
-                                          target.data, splitter_->mailbox, stream_);
+    split_ = splitter_->algorithm().split(
+        context(), keys_, seed, Parts(static_cast<std::size_t>(parts), static_cast<std::size_t>(last), alignment),
+        splitter_->splits, stream_);
+  }
+  std::int64_t positions() const { return split_->parts().most_positions(keys_.count); }
+  void tell(const Array& array) const {
+    const Rows told = to_rows(context(), array, "told", true);
+    const auto parts = static_cast<std::int64_t>(split_->parts().count);
+    if (array.dtype != DType::kInt64 || told.count != parts || told.bytes == 0)
+      throw std::invalid_argument("told is no int64 array with " + std::to_string(parts) + " rows");
+    const py::gil_scoped_release unlocked;
+    split_->tell(static_cast<std::int64_t*>(told.data), told.bytes / static_cast<std::int64_t>(sizeof(std::int64_t)));
+  }
+  void sort_keys(const Array& sorted) {
+    if (std::exchange(sorted_, true)) throw std::invalid_argument("the keys have been sorted already");
+    const Rows target = to_rows(context(), sorted, "sorted", true);
+    check_rows(target, positions(), keys_.bytes, "sorted");
+    const py::gil_scoped_release unlocked;
+    split_->sort_keys(target.data);
   }
   std::vector<std::int64_t> counts() {
+    need_sorted();
     const py::gil_scoped_release unlocked;
     if (!std::exchange(waited_, true)) split_->wait();
     return split_->counts();
   }
 
   void sort(const Array& rows, const Array& out) const {
-    const auto [from, to] = from_and_to(rows, count_, out, positions_);
+    need_sorted();
+    const auto [from, to] = from_and_to(rows, keys_.count, out, positions());
     const py::gil_scoped_release unlocked;
     if (from.bytes != 0) split_->sort(from.data, from.bytes, to.data, stream_);
   }
-  void gather(const Array& rows, const Array& out) const {
+  /// With `found` bool [rows] goes `found_out`, which gets that in the keys' order.
+  void gather(const Array& rows, const Array& out, const Array* found, const Array* found_out) const {
     if (!waited_) throw std::invalid_argument("how many rows there are is not known before counts()");
-    const std::int64_t end = split_->offsets().back() + split_->counts().back();
-    const auto [from, to] = from_and_to(rows, end, out, count_);
+    const auto [from, to] = from_and_to(rows, split_->end(), out, keys_.count);
+    GatherOptions options;
+    if (found != nullptr && found_out != nullptr) {
+      const auto [mask, mask_out] = from_and_to(*found, split_->end(), *found_out, keys_.count);
+      if (mask.bytes != sizeof(bool)) throw std::invalid_argument("found is no mask: it has rows of several bytes");
+      options.found = static_cast<const bool*>(mask.data);
+      options.found_out = static_cast<bool*>(mask_out.data);
+    }
     const py::gil_scoped_release unlocked;
-    if (from.bytes != 0) split_->gather(from.data, from.bytes, to.data, {}, stream_);
+    if (from.bytes != 0) split_->gather(from.data, from.bytes, to.data, options, stream_);
   }
 
  private:
   /// `least` rows or more, and exactly `count`, of the same width.
   std::pair<Rows, Rows> from_and_to(const Array& rows, std::int64_t least, const Array& out, std::int64_t count) const {
-    const Rows from = to_rows(*splitter_->context, rows, "rows", false);
-    const Rows to = to_rows(*splitter_->context, out, "out", true);
+    const Rows from = to_rows(context(), rows, "rows", false);
+    const Rows to = to_rows(context(), out, "out", true);
     if (from.count < least)
       throw std::invalid_argument("rows has " + std::to_string(from.count) + " rows, expected " +
                                   std::to_string(least) + " or more");
@@ -109,12 +135,41 @@ class BoundSplit {
     return {from, to};
   }
 
+  void need_sorted() const {
+    if (!sorted_) throw std::invalid_argument("the keys have not been sorted yet: call sort_keys() before");
+  }
+  DeviceContext& context() const { return *splitter_->context; }
+
   std::shared_ptr<BoundSplitter> splitter_;
   Stream stream_;
-  std::int64_t count_ = 0;
-  std::int64_t positions_ = 0;  // at most
+  KeyBatch keys_;
   std::unique_ptr<Split> split_;
+  bool sorted_ = false;
   bool waited_ = false;
+};
+
+class BoundSample {
+ public:
+  BoundSample(std::shared_ptr<BoundSplitter> splitter, const Array& keys, std::uintptr_t stream_address)
+      : splitter_(std::move(splitter)) {
+    const KeyBatch batch = to_keys(*splitter_->context, keys);
+    if (batch.count < Sample::kKeys)
+      throw std::invalid_argument(std::to_string(batch.count) + " keys were given, expected " +
+                                  std::to_string(Sample::kKeys) + " or more");
+    const Stream stream = to_stream(*splitter_->context, stream_address);
+    const py::gil_scoped_release unlocked;
+    sample_ = splitter_->algorithm().sample(*splitter_->context, batch, splitter_->samples, stream);
+  }
+  std::pair<std::int64_t, std::int64_t> repeats() {
+    const py::gil_scoped_release unlocked;
+    if (!repeats_) repeats_ = sample_->wait();
+    return {repeats_->all, repeats_->most};
+  }
+
+ private:
+  std::shared_ptr<BoundSplitter> splitter_;
+  std::unique_ptr<Sample> sample_;
+  std::optional<Sample::Repeats> repeats_;
 };
 
 void find_owners(const ContextPointer& context, const Array& keys, std::int64_t parts, std::uint64_t seed,
@@ -138,16 +193,25 @@ void bind_splitter(py::module_& module) {
                                                             "Splits batches by owners, one after the other.")
       .def(py::init<ContextPointer>(), py::arg("context"));
   py::class_<BoundSplit>(module, "Split", py::is_final(), "A batch of keys that is split by owners.")
-      .def(py::init<std::shared_ptr<BoundSplitter>, const Array&, std::int64_t, std::uint64_t, std::int64_t,
-                    const Array&, std::uintptr_t>(),
-           py::arg("splitter"), py::arg("keys"), py::arg("parts"), py::arg("seed"), py::arg("alignment"),
-           py::arg("sorted"), py::arg("stream"))
+      .def(py::init<std::shared_ptr<BoundSplitter>, const Array&, std::int64_t, std::int64_t, std::int64_t,
+                    std::uint64_t, std::uintptr_t>(),
+           py::arg("splitter"), py::arg("keys"), py::arg("parts"), py::arg("last"), py::arg("alignment"),
+           py::arg("seed"), py::arg("stream"))
+      .def("positions", &BoundSplit::positions)
+      .def("tell", &BoundSplit::tell, py::arg("told"))
+      .def("sort_keys", &BoundSplit::sort_keys, py::arg("sorted"))
       .def("counts", &BoundSplit::counts)
       .def("sort", &BoundSplit::sort, py::arg("rows"), py::arg("out"))
-      .def("gather", &BoundSplit::gather, py::arg("rows"), py::arg("out"));
+      .def("gather", &BoundSplit::gather, py::arg("rows"), py::arg("out"), py::arg("found") = nullptr,
+           py::arg("found_out") = nullptr);
+  py::class_<BoundSample>(module, "Sample", py::is_final(), "Some keys of a batch, and how many repeat others.")
+      .def(py::init<std::shared_ptr<BoundSplitter>, const Array&, std::uintptr_t>(), py::arg("splitter"),
+           py::arg("keys"), py::arg("stream"))
+      .def("repeats", &BoundSample::repeats);
   module.def("find_owners", &find_owners, py::arg("context"), py::arg("keys"), py::arg("parts"), py::arg("seed"),
              py::arg("out"), py::arg("stream"));
   module.attr("MAX_PARTS") = Split::kMaxParts;
+  module.attr("SAMPLE_KEYS") = Sample::kKeys;
 }
 
 }  // namespace gpuhash::bindings

@@ -12,6 +12,7 @@
 #include "host/parallel.hpp"
 #include "host/walk.hpp"
 #include "shared/owner.hpp"
+#include "shared/sample_slots.hpp"
 
 namespace gpuhash::host {
 namespace {
@@ -47,24 +48,31 @@ void with_key_word(const KeyBatch& keys, Body body) {
 /// Threads take consecutive pieces of the batch each, and know where in each part of the owners' order theirs begin.
 class HostSplit final : public Split {
  public:
-  HostSplit(const KeyBatch& keys, std::uint64_t seed, std::size_t parts, std::int64_t alignment, void* sorted)
-      : Split(parts, alignment),
-        count_(keys.count),
+  HostSplit(const KeyBatch& keys, std::uint64_t seed, const Parts& parts)
+      : Split(parts),
+        keys_(keys),
         pieces_(reader_parts(keys.count)),
         owners_(uninitialised<std::uint8_t>(keys.count)),
-        begins_(scratch<std::int64_t>(pieces_ * static_cast<std::int64_t>(parts))) {
-    with_key_word(keys, [&](auto key) { find_owners<decltype(key)>(keys, seed); });
+        begins_(scratch<std::int64_t>(pieces_ * static_cast<std::int64_t>(parts.count))) {
+    with_key_word(keys, [&](auto key) { find_owners<decltype(key)>(seed); });
     std::int64_t counts[kMaxParts];
     std::int64_t sum = 0;
-    for (std::size_t part = 0; part < parts; ++part) {
+    for (std::size_t i = 0; i < parts.count; ++i) {
+      const std::size_t part = parts.at(i);
       const std::int64_t first = sum;
       for (int piece = 0; piece < pieces_; ++piece) sum += std::exchange(begins_[at(piece, part)], sum);
       counts[part] = sum - first;
-      sum = align(sum, alignment);
+      sum = parts.align(sum);
     }
     set_counts(counts);
-    HostSplit::sort(keys.data, keys.bytes, sorted, nullptr);
   }
+
+  void tell(std::int64_t* told, std::int64_t stride) const override {
+    for (std::size_t part = 0; part < counts().size(); ++part)
+      told[static_cast<std::int64_t>(part) * stride] = counts()[part];
+  }
+
+  void sort_keys(void* sorted) override { sort(keys_.data, keys_.bytes, sorted, nullptr); }
 
   void sort(const void* items, std::int64_t bytes, void* out, Stream) const override {
     const char* const from = static_cast<const char*>(items);
@@ -103,12 +111,12 @@ class HostSplit final : public Split {
   std::size_t at(int piece, std::size_t part) const { return static_cast<std::size_t>(piece) * counts().size() + part; }
 
   template <class Key>
-  void find_owners(const KeyBatch& keys, std::uint64_t seed) {
+  void find_owners(std::uint64_t seed) {
     const auto parts = static_cast<std::uint32_t>(counts().size());
-    for_each_part(count_, pieces_, [&](int piece, std::int64_t begin, std::int64_t end) {
+    for_each_part(keys_.count, pieces_, [&](int piece, std::int64_t begin, std::int64_t end) {
       std::int64_t sizes[kMaxParts] = {};  // on the stack: in begins_ they would share a line with others'
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::uint32_t owner = owner_of(load_word<Key>(keys.data, i, keys.bytes), seed, parts);
+        const std::uint32_t owner = owner_of(load_word<Key>(keys_.data, i, keys_.bytes), seed, parts);
         owners_[i] = static_cast<std::uint8_t>(owner);
         ++sizes[owner];
       }
@@ -119,24 +127,52 @@ class HostSplit final : public Split {
   /// Calls body(i, position) for each key and its position in the owners' order.
   template <class Body>
   void for_each_position(Body body) const {
-    for_each_part(count_, pieces_, [&](int piece, std::int64_t begin, std::int64_t end) {
+    for_each_part(keys_.count, pieces_, [&](int piece, std::int64_t begin, std::int64_t end) {
       std::int64_t next[kMaxParts];
       for (std::size_t part = 0; part < counts().size(); ++part) next[part] = begins_[at(piece, part)];
       for (std::int64_t i = begin; i < end; ++i) body(i, next[owners_[i]]++);
     });
   }
 
-  std::int64_t count_;
+  KeyBatch keys_;
   int pieces_;
   std::unique_ptr<std::uint8_t[]> owners_;
   std::vector<std::int64_t> begins_;  // [piece, part], in the owners' order
 };
 
+class HostSample final : public Sample {
+ public:
+  explicit HostSample(const KeyBatch& keys) {
+    std::vector<std::uint32_t> slots = scratch<std::uint32_t>(SampleSlots::kSlots);
+    const std::int64_t step = keys.count / kKeys;
+    repeats_ = {kKeys, 0};
+    with_key_word(keys, [&](auto key) {
+      for (std::int64_t i = 0; i < kKeys; ++i) {
+        const SampleSlots::Place place(hash_key(load_word<decltype(key)>(keys.data, i * step, keys.bytes), 0));
+        std::uint32_t at = place.home;
+        while (slots[at] != 0 && !place.is_mine(slots[at])) at = SampleSlots::next(at);
+        if (slots[at] == 0) {
+          slots[at] = place.empty();
+          --repeats_.all;
+        }
+        repeats_.most = std::max(repeats_.most, SampleSlots::count(++slots[at]));
+      }
+    });
+  }
+  Repeats wait() override { return repeats_; }
+
+ private:
+  Repeats repeats_;
+};
+
 class HostSplitter final : public Splitter {
  public:
-  std::unique_ptr<Split> split(DeviceContext&, const KeyBatch& keys, std::uint64_t seed, std::size_t parts,
-                               std::int64_t alignment, void* sorted, CountsMailbox&, Stream) const override {
-    return std::make_unique<HostSplit>(keys, seed, parts, alignment, sorted);
+  std::unique_ptr<Split> split(DeviceContext&, const KeyBatch& keys, std::uint64_t seed, const Parts& parts,
+                               CountsMailbox&, Stream) const override {
+    return std::make_unique<HostSplit>(keys, seed, parts);
+  }
+  std::unique_ptr<Sample> sample(DeviceContext&, const KeyBatch& keys, CountsMailbox&, Stream) const override {
+    return std::make_unique<HostSample>(keys);
   }
   void find_owners(DeviceContext&, const KeyBatch& keys, std::uint64_t seed, std::uint32_t parts, std::int32_t* owners,
                    Stream) const override {

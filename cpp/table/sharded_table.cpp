@@ -218,8 +218,9 @@ class View::Call {
   /// The keys are split. Waits until it is known which shard gets how many.
   void begin() {
     sorted_keys_ = allocate(keys_.bytes);
-    split_ = view_.home_->executors().splitter->split(*view_.home_, keys_, view_.all_->seed, view_.ways_.size(), 1,
-                                                      sorted_keys_.get(), view_.mailbox_, stream_);
+    split_ = view_.home_->executors().splitter->split(*view_.home_, keys_, view_.all_->seed, Parts(view_.ways_.size()),
+                                                      view_.mailbox_, stream_);
+    split_->sort_keys(sorted_keys_.get());
     if (values_.data != nullptr && !values_.broadcast) {
       sorted_values_ = allocate(values_.bytes);
       split_->sort(values_.data, values_.bytes, sorted_values_.get(), stream_);

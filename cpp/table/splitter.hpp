@@ -22,32 +22,53 @@ struct GatherOptions {
   bool* found_out = nullptr;       // [n], in the keys' order: gets what `found` says
 };
 
-/// A batch of keys that is split by owners: which of several parts each key belongs to. In the *owners' order* come the
-/// keys of part 0, then those of part 1, and so on, each in the order of the batch, and each from a position on that is
-/// a multiple of `alignment`: what lies between two parts is of no matter.
+/// The parts that a batch is split into. In the *owners' order* they come in that of their numbers, but for one, which
+/// is the last.
+struct Parts {
+  std::size_t count;
+  std::size_t last;
+  std::int64_t alignment = 1;  // at multiples of it parts begin: what lies between two of them is of no matter
+
+  explicit Parts(std::size_t parts) : count(parts), last(parts - 1) {}
+  Parts(std::size_t parts, std::size_t last_part, std::int64_t multiple)
+      : count(parts), last(last_part), alignment(multiple) {}
+
+  /// The i-th part in the owners' order.
+  GPUHASH_HD std::size_t at(std::size_t i) const { return i + 1 == count ? last : i + (i >= last ? 1 : 0); }
+  /// Where the next part begins, if the one before ends here.
+  GPUHASH_HD std::int64_t align(std::int64_t end) const { return (end + alignment - 1) / alignment * alignment; }
+  /// The positions in the owners' order of a batch of n keys, at most.
+  std::int64_t most_positions(std::int64_t keys) const {
+    return keys + static_cast<std::int64_t>(count) * (alignment - 1);
+  }
+};
+
+/// A batch of keys that is split by owners: which of several parts each key belongs to. Each part is in the order of
+/// the batch.
 class Split {
  public:
   static constexpr std::size_t kMaxParts = 64;
 
-  Split(std::size_t parts, std::int64_t alignment) : counts_(parts), offsets_(parts), alignment_(alignment) {}
+  explicit Split(const Parts& parts) : parts_(parts), counts_(parts.count), offsets_(parts.count) {}
   virtual ~Split() = default;
 
-  /// Until it is known how many keys each part gets. To be called once, before counts() and offsets().
+  /// counts[part * stride] gets the keys of each part, in the device's memory.
+  virtual void tell(std::int64_t* counts, std::int64_t stride) const = 0;
+
+  /// Puts the keys into the owners' order, [Parts::most_positions(), bytes of a key]. To be called once, before all
+  /// that follows. The keys are not needed any more once work on the stream is done.
+  virtual void sort_keys(void* sorted) = 0;
+
+  /// Until it is known here how many keys each part gets. To be called once, before counts() and offsets().
   virtual void wait() {}
 
+  const Parts& parts() const { return parts_; }
   /// Keys per part.
   const std::vector<std::int64_t>& counts() const { return counts_; }
   /// Where each part begins in the owners' order.
   const std::vector<std::int64_t>& offsets() const { return offsets_; }
-
-  /// The positions in the owners' order of a batch of n keys, at most.
-  static std::int64_t most_positions(std::int64_t keys, std::size_t parts, std::int64_t alignment) {
-    return keys + static_cast<std::int64_t>(parts) * (alignment - 1);
-  }
-  /// Where the next part begins, if the one before ends here.
-  GPUHASH_HD static std::int64_t align(std::int64_t end, std::int64_t alignment) {
-    return (end + alignment - 1) / alignment * alignment;
-  }
+  /// Where the last one ends.
+  std::int64_t end() const { return offsets_[parts_.last] + counts_[parts_.last]; }
 
   /// Puts items [n, bytes] out of the order of the keys into the owners'.
   virtual void sort(const void* items, std::int64_t bytes, void* out, Stream stream) const = 0;
@@ -60,20 +81,36 @@ class Split {
  protected:
   void set_counts(const std::int64_t* counts) {
     std::int64_t sum = 0;
-    for (std::size_t part = 0; part < counts_.size(); ++part) {
+    for (std::size_t i = 0; i < parts_.count; ++i) {
+      const std::size_t part = parts_.at(i);
       offsets_[part] = sum;
       counts_[part] = counts[part];
-      sum = align(sum + counts[part], alignment_);
+      sum = parts_.align(sum + counts[part]);
     }
   }
 
  private:
+  Parts parts_;
   std::vector<std::int64_t> counts_;
   std::vector<std::int64_t> offsets_;
-  std::int64_t alignment_;
 };
 
-/// Host memory in which a device says how batches are split, one batch after the other.
+/// Some keys of a batch, by which it is judged how many duplicates there are.
+class Sample {
+ public:
+  static constexpr std::int64_t kKeys = 1 << 12;
+
+  struct Repeats {
+    std::int64_t all;   // keys that repeat others
+    std::int64_t most;  // how often one key comes
+  };
+
+  virtual ~Sample() = default;
+  /// Waits. To be called once.
+  virtual Repeats wait() = 0;
+};
+
+/// Host memory in which a device says what it has counted, in one batch after the other.
 class CountsMailbox {
  public:
   struct Letter {
@@ -96,11 +133,13 @@ class CountsMailbox {
 class Splitter {
  public:
   virtual ~Splitter() = default;
-  /// `sorted` [Split::most_positions(), keys.bytes] gets the keys in the owners' order; `seed` as for owner_of(). The
-  /// keys are not needed any more once work on the stream is done. The mailbox has to live until then.
+  /// Counts the keys of each part; `seed` as for owner_of(). The mailbox has to live until the split has been waited
+  /// for.
   virtual std::unique_ptr<Split> split(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed,
-                                       std::size_t parts, std::int64_t alignment, void* sorted, CountsMailbox& mailbox,
-                                       Stream stream) const = 0;
+                                       const Parts& parts, CountsMailbox& mailbox, Stream stream) const = 0;
+  /// Of Sample::kKeys keys or more.
+  virtual std::unique_ptr<Sample> sample(DeviceContext& context, const KeyBatch& keys, CountsMailbox& mailbox,
+                                         Stream stream) const = 0;
   /// owners [n]: of any number of parts.
   virtual void find_owners(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::uint32_t parts,
                            std::int32_t* owners, Stream stream) const = 0;

@@ -16,10 +16,12 @@
 #include "cuda/launch.cuh"
 #include "cuda/rows.cuh"
 #include "shared/owner.hpp"
+#include "shared/sample_slots.hpp"
 #include "table/splitter.hpp"
 
 /// Splitting a batch by owners. The batch is cut into tiles, and those into one *chunk* of neighbouring tiles for each
-/// block that the GPU runs at a time. One kernel counts each chunk's keys per owner. Another one sums up what lies
+/// block that the GPU runs at a time. One kernel counts each chunk's keys per owner. Another one, which need not follow
+/// at once, sums up what lies
 /// before its own chunk, and then sorts tile by tile in shared memory, so that keys leave in runs, one per owner. For
 /// each key it leaves 16 bits, its owner and its rank in its tile's order, and for each tile where its runs begin. By
 /// those all that follows moves items, and needs no keys.
@@ -35,6 +37,7 @@ constexpr unsigned kSplitBlock = 256;
 constexpr int kSplitWarps = kSplitBlock / 32;
 constexpr int kInFlight = 4;  // loads of a thread, where each waits for another one
 constexpr int kMaxParts = static_cast<int>(Split::kMaxParts);
+constexpr unsigned kSampleBlock = 1024;
 constexpr int kMaxOwnerBits = 6;
 static_assert(kMaxParts == 1 << kMaxOwnerBits);
 
@@ -49,10 +52,9 @@ struct Ranked {
   std::uint16_t* ranks;   // [n]: owner << rank_bits | rank in the tile's order
   std::int64_t* offsets;  // [tiles, parts]: what turns such a rank into a position in the owners' order
   std::int64_t count;
-  int parts;
+  Parts parts;
   int tile_keys;
   int rank_bits;
-  std::int64_t alignment;
 };
 
 /// A warp's keys per owner: lane i counts those of owner i, and of owner i + 32 where there are so many. Of one warp's
@@ -124,18 +126,19 @@ __global__ void __launch_bounds__(kSplitBlock) count_kernel(KeyBatch keys, bool 
   sizes[part * gridDim.x + blockIdx.x] = sum;
 }
 
-/// Sets `all` and `before` [parts]: keys of each owner in all chunks, and in those before this block's. The whole block
-/// calls it, and synchronizes afterwards.
-__device__ __forceinline__ void sum_up(const std::uint32_t* sizes, int parts, std::int64_t* all, std::int64_t* before) {
+/// Sets `all` and `before` [parts]: keys of each owner in all chunks, and in those before the given one. The whole
+/// block calls it, and synchronizes afterwards.
+__device__ __forceinline__ void sum_up(const std::uint32_t* sizes, int parts, unsigned chunks, unsigned own,
+                                       std::int64_t* all, std::int64_t* before) {
   const unsigned lane = threadIdx.x % 32;
   for (int part = static_cast<int>(threadIdx.x / 32); part < parts; part += kSplitWarps) {
     std::uint64_t sum = 0;
     std::uint64_t first = 0;
 #pragma unroll 8
-    for (unsigned chunk = lane; chunk < gridDim.x; chunk += 32) {
-      const std::uint32_t size = sizes[part * gridDim.x + chunk];
+    for (unsigned chunk = lane; chunk < chunks; chunk += 32) {
+      const std::uint32_t size = sizes[part * chunks + chunk];
       sum += size;
-      first += chunk < blockIdx.x ? size : 0;
+      first += chunk < own ? size : 0;
     }
     for (int step = 16; step > 0; step /= 2) {
       sum += __shfl_xor_sync(kAllLanes, sum, step);
@@ -148,10 +151,21 @@ __device__ __forceinline__ void sum_up(const std::uint32_t* sizes, int parts, st
   }
 }
 
-/// Tells the host. One warp calls it.
-__device__ __forceinline__ void send_letter(CountsMailbox::Letter* letter, std::uint64_t number, int parts,
-                                            const std::int64_t* all) {
-  for (int part = static_cast<int>(threadIdx.x % 32); part < parts; part += 32) letter->counts[part] = all[part];
+/// In one block: counts[part * stride] = keys of the part.
+__global__ void __launch_bounds__(kSplitBlock)
+    tell_kernel(const std::uint32_t* sizes, int parts, unsigned chunks, std::int64_t* counts, std::int64_t stride) {
+  __shared__ std::int64_t all[kMaxParts];
+  __shared__ std::int64_t before[kMaxParts];
+  sum_up(sizes, parts, chunks, 0, all, before);
+  __syncthreads();
+  const int part = static_cast<int>(threadIdx.x);
+  if (part < parts) counts[part * stride] = all[part];
+}
+
+/// Tells the host what has been counted. One warp calls it.
+__device__ __forceinline__ void send_letter(CountsMailbox::Letter* letter, std::uint64_t number, int size,
+                                            const std::int64_t* counts) {
+  for (int i = static_cast<int>(threadIdx.x % 32); i < size; i += 32) letter->counts[i] = counts[i];
   __threadfence_system();
   __syncwarp();
   if (threadIdx.x % 32 == 0) *static_cast<volatile std::uint64_t*>(&letter->number) = number;
@@ -176,18 +190,19 @@ __global__ void __launch_bounds__(kSplitBlock, sizeof(Key) <= 8 ? 5 : 4)
   __shared__ SortedTile<Key> tile;
   __shared__ std::int64_t next[kMaxParts];  // where the next tile's keys of each owner go
   __shared__ std::int64_t all[kMaxParts];
-  const int parts = ranked.parts;
+  const int parts = static_cast<int>(ranked.parts.count);
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x % 32);
 
-  sum_up(sizes, parts, all, next);
+  sum_up(sizes, parts, gridDim.x, blockIdx.x, all, next);
   __syncthreads();
   if (blockIdx.x == 0 && warp == 1) send_letter(letter, number, parts, all);
   if (threadIdx.x == 0) {
     std::int64_t sum = 0;
-    for (int part = 0; part < parts; ++part) {
+    for (std::size_t i = 0; i < ranked.parts.count; ++i) {
+      const std::size_t part = ranked.parts.at(i);
       next[part] += sum;
-      sum = Split::align(sum + all[part], ranked.alignment);
+      sum = ranked.parts.align(sum + all[part]);
     }
   }
 
@@ -275,8 +290,8 @@ struct Tile {
     base = std::int64_t{blockIdx.x} * ranked.tile_keys;
     size = static_cast<int>(min(std::int64_t{ranked.tile_keys}, ranked.count - base));
     ranks = ranked.ranks + base;
-    if (threadIdx.x < static_cast<unsigned>(ranked.parts))
-      shared[threadIdx.x] = ranked.offsets[std::int64_t{blockIdx.x} * ranked.parts + threadIdx.x];
+    const auto parts = static_cast<unsigned>(ranked.parts.count);
+    if (threadIdx.x < parts) shared[threadIdx.x] = ranked.offsets[std::int64_t{blockIdx.x} * parts + threadIdx.x];
     __syncthreads();
   }
   __device__ __forceinline__ int owner(std::uint32_t rank) const { return static_cast<int>(rank >> rank_bits); }
@@ -403,6 +418,47 @@ __global__ void number_rows_kernel(std::int64_t* rows, std::int64_t count, std::
   if (i < count) rows[i] |= number;
 }
 
+/// In one block: tells the host how many of a sample's keys repeat others, and how often one key comes.
+template <class Key>
+__global__ void __launch_bounds__(kSampleBlock)
+    sample_kernel(KeyBatch keys, bool whole, CountsMailbox::Letter* letter, std::uint64_t number) {
+  __shared__ std::uint32_t slots[SampleSlots::kSlots];
+  __shared__ std::int64_t told[2];
+  __shared__ int distinct;
+  __shared__ int most;
+  for (unsigned at = threadIdx.x; at < SampleSlots::kSlots; at += kSampleBlock) slots[at] = 0;
+  if (threadIdx.x == 0) distinct = most = 0;
+  __syncthreads();
+  const std::int64_t step = keys.count / Sample::kKeys;
+  for (std::int64_t i = threadIdx.x; i < Sample::kKeys; i += kSampleBlock) {
+    const SampleSlots::Place place(hash_key(load_key<Key>(keys, i * step, whole), 0));
+    for (std::uint32_t at = place.home;; at = SampleSlots::next(at)) {
+      const std::uint32_t there = atomicCAS(&slots[at], 0, place.empty() + 1);
+      if (there == 0) break;
+      if (!place.is_mine(there)) continue;
+      atomicAdd(&slots[at], 1);
+      break;
+    }
+  }
+  __syncthreads();
+  int mine = 0;
+  int often = 0;
+  for (unsigned at = threadIdx.x; at < SampleSlots::kSlots; at += kSampleBlock) {
+    mine += slots[at] != 0;
+    often = max(often, static_cast<int>(SampleSlots::count(slots[at])));
+  }
+  atomicAdd(&distinct, mine);
+  atomicMax(&most, often);
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  if (threadIdx.x == 0) {
+    told[0] = Sample::kKeys - distinct;
+    told[1] = most;
+  }
+  __syncwarp();
+  send_letter(letter, number, 2, told);
+}
+
 template <class Key>
 __global__ void owners_kernel(KeyBatch keys, bool whole, std::uint64_t seed, std::uint32_t parts,
                               std::int32_t* owners) {
@@ -444,48 +500,78 @@ std::int64_t resident_blocks(Kernel kernel, int device) {
   return std::max(1, blocks * multiprocessors);
 }
 
-class CudaSplit final : public Split {
+/// A letter on its way, which must not come when the mailbox has gone.
+class ExpectedLetter {
  public:
-  CudaSplit(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::size_t parts, std::int64_t alignment,
-            void* sorted, CountsMailbox& mailbox, Stream stream)
-      : Split(parts, alignment), context_(context), stream_(stream) {
-    ranked_.alignment = alignment;
-    const DeviceGuard guard(context.device().index);
+  ExpectedLetter(DeviceContext& context, CountsMailbox& mailbox, Stream stream) : context_(context), stream_(stream) {
     std::tie(letter_, number_) = mailbox.next(context);
-    with_key_word(keys, [&](auto key, bool whole) {
-      using Key = decltype(key);
-      if (parts <= 2)
-        launch_split<Key, 1>(keys, whole, seed, sorted);
-      else if (parts <= 8)
-        launch_split<Key, 3>(keys, whole, seed, sorted);
-      else
-        launch_split<Key, kMaxOwnerBits>(keys, whole, seed, sorted);
-    });
   }
-
-  /// The letter is not to come when the mailbox has gone.
-  ~CudaSplit() override {
-    if (waited_) return;
+  ExpectedLetter(const ExpectedLetter&) = delete;
+  ExpectedLetter& operator=(const ExpectedLetter&) = delete;
+  ~ExpectedLetter() {
+    if (!on_its_way_) return;
     try {
       context_.synchronize(stream_);
     } catch (const std::exception&) {
-      report_ignored_error("giving up the split of a batch");
+      report_ignored_error("giving up a batch whose keys are being counted");
     }
   }
-  CudaSplit(const CudaSplit&) = delete;
-  CudaSplit& operator=(const CudaSplit&) = delete;
 
-  /// Most often the letter comes soon. Where the stream has a long way to it, or fails, waiting for the stream says so.
-  void wait() override {
-    waited_ = true;
+  /// To be called before the kernel that sends it is launched.
+  CountsMailbox::Letter* expect() {
+    on_its_way_ = true;
+    return letter_;
+  }
+  std::uint64_t number() const { return number_; }
+
+  /// Most often it comes soon. Where the stream has a long way to it, or fails, waiting for the stream says so.
+  const std::int64_t* wait() {
+    on_its_way_ = false;
     constexpr auto kSoon = std::chrono::microseconds(500);
     const auto begin = std::chrono::steady_clock::now();
-    while (!has_letter() && std::chrono::steady_clock::now() - begin < kSoon) {
+    while (!has_come() && std::chrono::steady_clock::now() - begin < kSoon) {
     }
-    if (!has_letter()) context_.synchronize(stream_);
-    if (!has_letter()) throw CudaError("splitting a batch failed: the GPU is done and has sent no counts");
-    set_counts(letter_->counts);
+    if (!has_come()) context_.synchronize(stream_);
+    if (!has_come()) throw CudaError("counting a batch's keys failed: the GPU is done and has sent no counts");
+    return letter_->counts;
   }
+
+ private:
+  bool has_come() const { return std::atomic_ref(letter_->number).load(std::memory_order_acquire) == number_; }
+
+  DeviceContext& context_;
+  Stream stream_;
+  CountsMailbox::Letter* letter_ = nullptr;
+  std::uint64_t number_ = 0;
+  bool on_its_way_ = false;
+};
+
+class CudaSplit final : public Split {
+ public:
+  CudaSplit(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, const Parts& parts,
+            CountsMailbox& mailbox, Stream stream)
+      : Split(parts), context_(context), stream_(stream), letter_(context, mailbox, stream), keys_(keys), seed_(seed) {
+    const DeviceGuard guard(context.device().index);
+    with_kernels([&](auto key, bool whole, auto owner_bits) { count<decltype(key), owner_bits>(whole); });
+  }
+
+  void tell(std::int64_t* counts, std::int64_t stride) const override {
+    const DeviceGuard guard(context_.device().index);
+    launch("counting the keys of parts", tell_kernel, kSplitBlock, kSplitBlock, stream_, sizes_,
+           static_cast<int>(parts().count), static_cast<unsigned>(chunks_), counts, stride);
+  }
+
+  void sort_keys(void* sorted) override {
+    const DeviceGuard guard(context_.device().index);
+    with_kernels([&](auto key, bool whole, auto owner_bits) {
+      using Key = decltype(key);
+      launch("splitting a batch", sort_keys_kernel<Key, owner_bits>, chunks_ * kSplitBlock, kSplitBlock, stream_, keys_,
+             whole, seed_, chunk_keys_, sizes_, ranked_, sorted, keys_.bytes == sizeof(Key) && is_aligned<Key>(sorted),
+             letter_.expect(), letter_.number());
+    });
+  }
+
+  void wait() override { set_counts(letter_.wait()); }
 
   void sort(const void* items, std::int64_t bytes, void* out, Stream stream) const override {
     const DeviceGuard guard(context_.device().index);
@@ -528,33 +614,44 @@ class CudaSplit final : public Split {
   }
 
  private:
+  /// Calls run(word, whole, owner bits): word and whole as of with_key_word().
+  template <class Run>
+  void with_kernels(Run run) {
+    with_key_word(keys_, [&](auto key, bool whole) {
+      if (parts().count <= 2)
+        run(key, whole, std::integral_constant<int, 1>());
+      else if (parts().count <= 8)
+        run(key, whole, std::integral_constant<int, 3>());
+      else
+        run(key, whole, std::integral_constant<int, kMaxOwnerBits>());
+    });
+  }
+
   template <class Key, int kOwnerBits>
-  void launch_split(const KeyBatch& keys, bool whole, std::uint64_t seed, void* sorted) {
+  void count(bool whole) {
     constexpr int kTileKeys = tile_keys(kOwnerBits);
-    const auto parts = static_cast<int>(counts().size());
-    const std::int64_t tiles = (keys.count + kTileKeys - 1) / kTileKeys;
+    const auto part_count = static_cast<std::int64_t>(parts().count);
+    const std::int64_t tiles = (keys_.count + kTileKeys - 1) / kTileKeys;
     static const std::int64_t resident = resident_blocks(sort_keys_kernel<Key, kOwnerBits>, context_.device().index);
     const std::int64_t chunk_tiles = (tiles + resident - 1) / resident;
-    const std::int64_t chunks = (tiles + chunk_tiles - 1) / chunk_tiles;
+    chunks_ = (tiles + chunk_tiles - 1) / chunk_tiles;
+    chunk_keys_ = chunk_tiles * kTileKeys;
 
-    const std::int64_t offsets_end = tiles * parts * static_cast<std::int64_t>(sizeof(std::int64_t));
-    const std::int64_t sizes_end = offsets_end + chunks * parts * static_cast<std::int64_t>(sizeof(std::uint32_t));
-    const std::int64_t bytes = sizes_end + keys.count * static_cast<std::int64_t>(sizeof(std::uint16_t));
+    const std::int64_t offsets_end = tiles * part_count * static_cast<std::int64_t>(sizeof(std::int64_t));
+    const std::int64_t sizes_end =
+        offsets_end + chunks_ * part_count * static_cast<std::int64_t>(sizeof(std::uint32_t));
+    const std::int64_t bytes = sizes_end + keys_.count * static_cast<std::int64_t>(sizeof(std::uint16_t));
     memory_ = scratch<std::byte>(context_, bytes, stream_);
     auto* const sizes = reinterpret_cast<std::uint32_t*>(memory_.as<std::byte>() + offsets_end);
+    sizes_ = sizes;
     ranked_ = {reinterpret_cast<std::uint16_t*>(memory_.as<std::byte>() + sizes_end),
                memory_.as<std::int64_t>(),
-               keys.count,
-               parts,
+               keys_.count,
+               parts(),
                kTileKeys,
-               16 - kOwnerBits,
-               ranked_.alignment};
-
-    launch("splitting a batch", count_kernel<Key, kOwnerBits>, chunks * kSplitBlock, kSplitBlock, stream_, keys, whole,
-           seed, parts, chunk_tiles * kTileKeys, sizes);
-    launch("splitting a batch", sort_keys_kernel<Key, kOwnerBits>, chunks * kSplitBlock, kSplitBlock, stream_, keys,
-           whole, seed, chunk_tiles * kTileKeys, static_cast<const std::uint32_t*>(sizes), ranked_, sorted,
-           keys.bytes == sizeof(Key) && is_aligned<Key>(sorted), letter_, number_);
+               16 - kOwnerBits};
+    launch("splitting a batch", count_kernel<Key, kOwnerBits>, chunks_ * kSplitBlock, kSplitBlock, stream_, keys_,
+           whole, seed_, static_cast<int>(part_count), chunk_keys_, sizes);
   }
 
   template <class... Parameters, class... Arguments>
@@ -564,23 +661,46 @@ class CudaSplit final : public Split {
     launch(action, kernel, tiles * kSplitBlock, kSplitBlock, stream, ranked_, arguments...);
   }
 
-  bool has_letter() const { return std::atomic_ref(letter_->number).load(std::memory_order_acquire) == number_; }
-
   DeviceContext& context_;
   Stream stream_;
-  CountsMailbox::Letter* letter_ = nullptr;
-  std::uint64_t number_ = 0;
-  bool waited_ = false;
+  ExpectedLetter letter_;
+  KeyBatch keys_;
+  std::uint64_t seed_;
+  std::int64_t chunks_ = 0;
+  std::int64_t chunk_keys_ = 0;
   Allocation memory_;  // offsets int64 [tiles, parts], sizes uint32 [parts, chunks], ranks uint16 [n]
-  Ranked ranked_{};
+  const std::uint32_t* sizes_ = nullptr;
+  Ranked ranked_{nullptr, nullptr, 0, parts(), 0, 0};
+};
+
+class CudaSample final : public Sample {
+ public:
+  CudaSample(DeviceContext& context, const KeyBatch& keys, CountsMailbox& mailbox, Stream stream)
+      : letter_(context, mailbox, stream) {
+    const DeviceGuard guard(context.device().index);
+    with_key_word(keys, [&](auto key, bool whole) {
+      launch("counting repeated keys", sample_kernel<decltype(key)>, kSampleBlock, kSampleBlock, stream, keys, whole,
+             letter_.expect(), letter_.number());
+    });
+  }
+  Repeats wait() override {
+    const std::int64_t* const counts = letter_.wait();
+    return {counts[0], counts[1]};
+  }
+
+ private:
+  ExpectedLetter letter_;
 };
 
 class CudaSplitter final : public Splitter {
  public:
-  std::unique_ptr<Split> split(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::size_t parts,
-                               std::int64_t alignment, void* sorted, CountsMailbox& mailbox,
-                               Stream stream) const override {
-    return std::make_unique<CudaSplit>(context, keys, seed, parts, alignment, sorted, mailbox, stream);
+  std::unique_ptr<Split> split(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, const Parts& parts,
+                               CountsMailbox& mailbox, Stream stream) const override {
+    return std::make_unique<CudaSplit>(context, keys, seed, parts, mailbox, stream);
+  }
+  std::unique_ptr<Sample> sample(DeviceContext& context, const KeyBatch& keys, CountsMailbox& mailbox,
+                                 Stream stream) const override {
+    return std::make_unique<CudaSample>(context, keys, mailbox, stream);
   }
   void find_owners(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::uint32_t parts,
                    std::int32_t* owners, Stream stream) const override {

@@ -12,7 +12,7 @@ from torch import Tensor
 from .batch import Batch, Kind, Values, value_of
 from .duplicates import Distinct
 from .group import Group
-from .split import Split, compact, spans_of, spread
+from .split import join, parts_of, spans_of
 from .words import from_words, row_bytes, take_rows, to_words, torch_dtype
 
 BOOL = Kind("bool", ())
@@ -45,39 +45,44 @@ class Call:
         prepare: Callable[[], Prepared],
         kinds: Sequence[Kind],
     ) -> None:
-        self._group = group
-        problem, sent, split, counts, values = None, [], None, None, None
+        self._group, self._kinds = group, kinds
+        problem, split, words, room, values = None, None, None, None, None
         try:
             self.batch, self._distinct, values = prepare()
             keys = self.batch.keys
             if self._distinct is not None:
                 keys, values = self._distinct.keys, self._distinct.values
-            split = self.batch.split if self._distinct is None else None
-            if split is None:
                 self.batch.split = None  # the splitter is free
-                split = Split(keys, group.size, seed, group.splitter)
-            sent = [_words(split.keys, kinds[0])]
+            split = group.split(keys, seed) if self.batch.split is None else self.batch.split
             if values is not None and values.bits is None:
-                sent.append(split.scatter(_words(values.rows, kinds[1])))
-            counts = split.counts
+                words = _words(values.rows, kinds[1])
+                room = split.room_for(words)
         except Exception as error:
             problem = error
-        constant = None if values is None else values.bits
-        opened = group.open(counts, problem, constant)
+        opening = group.start_open(split, problem, None if values is None else values.bits)
+        sent = []
+        if problem is None:
+            assert split is not None
+            sent.append(_words(split.keys, kinds[0]))  # while the ranks hear from each other
+            if words is not None:
+                sent.append(split.scatter(words, room))
+        opened = group.finish_open(opening)
         assert split is not None
-        self._split, self._kinds = split, kinds
-        self._counts = opened.receive  # of the keys that came, rank by rank
-        self._send, self._receive = spans_of(opened.send), spans_of(opened.receive)
+        self._split = split
         if len(kinds) > 1 and opened.constant is not None:
             del sent[1:]  # all ranks have the one value
         elif len(kinds) > 1 and len(sent) == 1:
             assert values is not None
             words = _words(values.rows, kinds[1])
             sent.append(words.expand(split.rows, *words.shape[1:]).contiguous())
-        sent = [rows[: sum(self._send)] for rows in sent]
-        self._sent_keys = sent[0]
-        self._exchange = group.exchange(sent, self._send, self._receive)
         self._constant = opened.constant
+        # This rank's own part stays here: it comes last in what is sorted, and is none of what ranks send each other.
+        self._own = opened.send[group.rank]
+        self._counts = _without(opened.receive, group.rank)  # of the keys that come, rank by rank
+        self._send, self._receive = spans_of(_without(opened.send, group.rank)), spans_of(self._counts)
+        self._others = sum(self._send)
+        self._own_rows = [rows[self._others : self._others + self._own] for rows in sent]
+        self._exchange = group.exchange([rows[: self._others] for rows in sent], self._send, self._receive)
         self._compact: dict[int, Tensor] = {}
 
     def receive(self) -> None:
@@ -86,8 +91,8 @@ class Call:
 
     @functools.cached_property
     def _arrived(self) -> list[Tensor]:
-        """Rows of keys and values that this rank serves, with gaps between the ranks': anything may be there."""
-        return self._group.finish(*self._exchange)
+        """Rows of keys and values that the other ranks sent, with gaps between the ranks': anything may be there."""
+        return self._group.finish(self._exchange)
 
     @property
     def keys(self) -> Tensor:
@@ -103,7 +108,10 @@ class Call:
 
     def _without_gaps(self, column: int) -> Tensor:
         if column not in self._compact:
-            kind, rows = self._kinds[column], compact(self._arrived[column], self._counts)
+            parts = parts_of(self._arrived[column], self._counts)
+            parts[self._group.rank] = self._own_rows[column]
+            kind, some = self._kinds[column], [part for part in parts if len(part)]
+            rows = some[0] if len(some) == 1 else torch.cat(parts)
             self._compact[column] = from_words(rows, kind.dtype, kind.shape)
         return self._compact[column]
 
@@ -123,7 +131,7 @@ class Call:
         work
             Gives the answers to ``keys``, ``[m, *shape]`` each. What it raises, all ranks raise.
         kinds
-            Of the answers; where there are none, nothing is brought back.
+            Of the answers: of one kind, or of any kind and a mask. Where there are none, nothing is brought back.
 
         Returns
         -------
@@ -133,59 +141,58 @@ class Call:
         if not kinds:
             self._group.agree(problem)
             return []
-        sent = []
+        sent, returned = [], self._room_for_answers(kinds)
         if problem is None:
-            words = [_words(answer, kind) for answer, kind in zip(answers, kinds, strict=True)]
-            sent = [spread(rows, self._counts) for rows in words]
-        return self._bring_back(sent, kinds, problem)
+            sizes = list(self._counts)
+            sizes[self._group.rank] = self._own
+            for answer, kind, target in zip(answers, kinds, returned, strict=True):
+                parts = list(_words(answer, kind).split(sizes))
+                _words(target, kind)[self._others :] = parts[self._group.rank]
+                parts[self._group.rank] = parts[self._group.rank][:0]
+                sent.append(join(parts))
+        return self._bring_back(sent, returned, kinds, problem)
 
     def look_up(self, work: Callable[[Tensor, list[Tensor]], Any], kinds: Sequence[Kind]) -> list[Tensor]:
         """As ``serve``, of what changes nothing: ``work(keys, answers)`` fills answers ``[k, *shape]`` to keys ``[k,
         *key_shape]``. This rank's own keys are looked up while those of the others are on their way.
         """
-        rank, key = self._group.rank, self._kinds[0]
-        begin, first = sum(self._receive[:rank]), sum(self._send[:rank])
-        end = begin + self._receive[rank]
-        answers: list[Tensor] = []
+        returned = self._room_for_answers(kinds)
 
-        def look(rows: Tensor, start: int) -> None:
+        def look(rows: Tensor, answers: list[Tensor]) -> list[Tensor]:
             if len(rows):
-                parts = [answer[start : start + len(rows)] for answer in answers]
-                work(from_words(rows, key.dtype, key.shape), parts)
+                work(from_words(rows, self._kinds[0].dtype, self._kinds[0].shape), answers)
+            return answers
 
-        def look_for_own() -> None:
-            answers.extend(self._no_answers(torch.empty, kinds))
-            look(self._sent_keys[first : first + end - begin], begin)
-
-        def look_for_others() -> None:
-            look(self._arrived[0][:begin], 0)
-            look(self._arrived[0][end:], end)
-
-        problem = attempt(look_for_own)[1]
+        problem = attempt(lambda: look(self._own_rows[0], [answers[self._others :] for answers in returned]))[1]
         self.receive()
+        answers: list[Tensor] | None = None
         if problem is None:
-            problem = attempt(look_for_others)[1]
-        sent = [] if problem else [_words(answer, kind) for answer, kind in zip(answers, kinds, strict=True)]
-        return self._bring_back(sent, kinds, problem)
+            answers, problem = attempt(lambda: look(self._arrived[0], self._answers(torch.empty, kinds)))
+        sent = [] if answers is None else [_words(rows, kind) for rows, kind in zip(answers, kinds, strict=True)]
+        return self._bring_back(sent, returned, kinds, problem)
 
-    def _no_answers(self, make: Callable[..., Tensor], kinds: Sequence[Kind]) -> list[Tensor]:
-        """Tensors for answers to all keys that have come, with gaps."""
-        count, device = sum(self._receive), self._group.device
-        return [make(count, *kind.shape, dtype=torch_dtype(kind.dtype), device=device) for kind in kinds]
+    def _answers(self, make: Callable[..., Tensor], kinds: Sequence[Kind]) -> list[Tensor]:
+        """Tensors for answers to the keys that have come, with gaps."""
+        return [_tensor(make, sum(self._receive), kind, self._group.device) for kind in kinds]
 
-    def _bring_back(self, sent: list[Tensor], kinds: Sequence[Kind], problem: Exception | None) -> list[Tensor]:
-        """Rows of answers, with gaps as the keys came, to those that asked."""
+    def _room_for_answers(self, kinds: Sequence[Kind]) -> list[Tensor]:
+        """Tensors for those to this rank's keys, in the order of their owners: this rank's own ones are the last."""
+        return [_tensor(torch.empty, self._others + self._own, kind, self._group.device) for kind in kinds]
+
+    def _bring_back(
+        self, sent: list[Tensor], returned: list[Tensor], kinds: Sequence[Kind], problem: Exception | None
+    ) -> list[Tensor]:
+        """Words of answers, with gaps as the keys came, to those that asked."""
         if problem is not None:  # what is sent is of no use to anybody, and keeps the ranks in step
-            nothing = self._no_answers(torch.zeros, kinds)
-            sent = [_words(answer, kind) for answer, kind in zip(nothing, kinds, strict=True)]
-        exchange = self._group.exchange(sent, self._receive, self._send)
+            sent = [_words(answer, kind) for answer, kind in zip(self._answers(torch.zeros, kinds), kinds, strict=True)]
+        words = [_words(answer, kind) for answer, kind in zip(returned, kinds, strict=True)]
+        exchange = self._group.exchange(sent, self._receive, self._send, [rows[: self._others] for rows in words])
         agreement = self._group.start_agreement(problem)
-        in_order = [
-            from_words(self._split.gather(rows), kind.dtype, kind.shape)
-            for rows, kind in zip(self._group.finish(*exchange), kinds, strict=True)
-        ]
+        self._group.finish(exchange)
+        mask = words[1] if len(words) > 1 else None
+        in_order = [rows for rows in self._split.gather(words[0], mask) if rows is not None]
         self._group.agree(problem, agreement)  # the host waits, when all that the GPU is to do has been enqueued
-        return in_order
+        return [from_words(rows, kind.dtype, kind.shape) for rows, kind in zip(in_order, kinds, strict=True)]
 
     def for_all(self, answers: Tensor) -> Tensor:
         """Answers for each key of the batch, where duplicates get what their key got."""
@@ -203,6 +210,15 @@ class Call:
 
 def _words(tensor: Tensor, kind: Kind) -> Tensor:
     return to_words(tensor, tensor.shape[0], row_bytes(kind.dtype, kind.shape))
+
+
+def _tensor(make: Callable[..., Tensor], count: int, kind: Kind, device: torch.device) -> Tensor:
+    return make(count, *kind.shape, dtype=torch_dtype(kind.dtype), device=device)
+
+
+def _without(counts: Sequence[int], rank: int) -> list[int]:
+    """The counts of the other ranks, and none of this one."""
+    return [0 if other == rank else count for other, count in enumerate(counts)]
 
 
 def attempt(work: Callable[[], Any]) -> tuple[Any, Exception | None]:

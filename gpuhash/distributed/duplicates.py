@@ -5,21 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from gpuhash import _core
 from gpuhash.factorization import factorize, unique
 from gpuhash.table import HashTable
 
 from .batch import Kind, Values
-from .split import owners_of
+from .split import stream_of
 from .words import reverse, take_rows
 
-_SAMPLE = 1 << 12  # keys
 _MANY = 0.5  # of the sample, which repeat others: on the host the rest then takes less time than is saved
 FAST_ROW = 64  # bytes of key and value: up to these, NCCL between GPUs is faster than to find duplicates
-_HASHES = 1 << 29  # of which no two keys of a sample have the same, but for one sample in 60
 _HOT = 0.125  # of a rank's keys, by which the owner of a hot key may have more than the others
 
 
@@ -41,35 +39,21 @@ class Sample:
     evenly as they are, and a sample sees few of their duplicates.
     """
 
-    def __init__(self, keys: Tensor, ranks: int, *, are_sent_fast: bool) -> None:
+    def __init__(self, keys: Tensor, ranks: int, splitter: _core.Splitter, *, are_sent_fast: bool) -> None:
         """Does not wait. ``are_sent_fast``: keys, with what goes along with them, are sent sooner than compared."""
-        count = keys.shape[0]
-        self._most_repeats = _SAMPLE if are_sent_fast else int(_MANY * _SAMPLE)
-        self._often = int(_HOT * _SAMPLE / max(1, ranks - 1))  # so many times, or more often, one key may come
-        self._hashes: Tensor | None = None
-        self._arrival: torch.cuda.Event | None = None
-        if ranks == 1 or count < _SAMPLE:
-            return
-        hashes = owners_of(keys[:: count // _SAMPLE][:_SAMPLE].contiguous(), _HASHES)
-        if hashes.device.type == "cpu":
-            self._hashes = hashes
-            return
-        self._hashes = torch.empty_like(hashes, device="cpu", pin_memory=True)
-        self._hashes.copy_(hashes, non_blocking=True)
-        self._arrival = torch.cuda.Event()
-        self._arrival.record(torch.cuda.current_stream(hashes.device))
+        self._most_repeats = _core.SAMPLE_KEYS if are_sent_fast else int(_MANY * _core.SAMPLE_KEYS)
+        self._often = int(_HOT * _core.SAMPLE_KEYS / max(1, ranks - 1))  # how often one key may come
+        self._core: _core.Sample | None = None
+        if ranks > 1 and len(keys) >= _core.SAMPLE_KEYS:
+            stream = stream_of(keys)
+            self._core = _core.Sample(splitter, _core.borrow(keys, stream), stream or 0)
 
     def has_many(self) -> bool:
         """Are there many duplicates, or is there a hot key? Waits for the sample."""
-        if self._hashes is None:
+        if self._core is None:
             return False
-        if self._arrival is not None:
-            self._arrival.synchronize()
-        hashes = np.sort(self._hashes.numpy())
-        repeats = np.count_nonzero(hashes[1:] == hashes[:-1])
-        if repeats > self._most_repeats or not self._often:
-            return True
-        return bool((hashes[self._often :] == hashes[: -self._often]).any())
+        repeats, most = self._core.repeats()
+        return repeats > self._most_repeats or most > self._often
 
 
 def find_distinct(keys: Tensor) -> Distinct:

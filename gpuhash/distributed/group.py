@@ -16,6 +16,8 @@ from gpuhash import _core
 from gpuhash._core import CudaError, PlatformError, TableFullError
 from gpuhash.memory import make_context, parse_device
 
+from .split import Split
+
 # What one process raises, all raise; other classes arrive as RuntimeError.
 _ERRORS: dict[str, type[Exception]] = {
     kind.__name__: kind
@@ -44,6 +46,23 @@ class Opened(NamedTuple):
     constant: int | None  # the bits of the one value that all keys of all ranks have, if there is one
 
 
+class Opening(NamedTuple):
+    """The first step of a call, under way."""
+
+    problem: Exception | None
+    signature: int
+    arrival: torch.cuda.Event | None  # of what all ranks have told
+
+
+class Sent(NamedTuple):
+    """Rows on their way."""
+
+    work: Any
+    there: Tensor  # what is being sent
+    arrived: Tensor  # where rows arrive, in memory that the backend takes
+    target: Tensor  # where they are wanted
+
+
 class Group:
     """A process group of PyTorch, this process's place in it, and the collective steps of one table.
 
@@ -70,8 +89,9 @@ class Group:
         self.device = device
         self.wire = _wire_device(group, device)
         self.splitter = _core.Splitter(make_context(device))
-        # A stream on which ranks tell each other what the hosts know, while the GPU still works on the keys.
-        self._apart = torch.cuda.Stream(self.wire) if self.wire.type == "cuda" else None
+        pinned = self.wire.type == "cuda"
+        self._told = torch.empty((self.size, 6), dtype=torch.int64, pin_memory=pinned)
+        self._heard = torch.empty((2, self.size, 6), dtype=torch.int64, pin_memory=pinned)  # of all ranks, and _told
         self.table = 0  # the number of the table among those of all groups, the same on all ranks
         self._call: str | None = None
         self._agreed: Exception | None = None
@@ -103,34 +123,60 @@ class Group:
             )
             error.add_note(f"gpuhash: rank {self.rank} of {self.size} left the collective call {self._call} by this")
 
-    def open(self, counts: Sequence[int] | None, problem: Exception | None, constant: int | None = None) -> Opened:
-        """The first step of a call: tells each rank how many rows it will get. Waits.
+    def split(self, keys: Tensor, seed: int) -> Split:
+        """A batch by owner, this rank's own part last: it need not be sent. The next one after its ``counts``."""
+        return Split(keys, self.size, seed, self.splitter, self.rank)
+
+    def open(self, counts: Sequence[int] | None, problem: Exception | None) -> Opened:
+        """The first step of a call: tells each rank how many rows it gets. Waits, and raises, as ``finish_open``."""
+        return self.finish_open(self.start_open(counts, problem))
+
+    def start_open(
+        self, counts: Split | Sequence[int] | None, problem: Exception | None, constant: int | None = None
+    ) -> Opening:
+        """Starts the first step of a call. Does not wait where the group is one of GPUs.
 
         Parameters
         ----------
         counts
-            Rows for each rank; None for none.
+            Rows for each rank; a split batch has as many as there are keys of each. None for none.
         problem
             What is wrong with this rank's arguments.
         constant
             The bits of the one value that all of this rank's keys have, if there is one.
+        """
+        status = _FINE if problem is None else _FAILED
+        signature = zlib.crc32(f"{self.table} {self._call}".encode())
+        given = [] if counts is None or isinstance(counts, Split) else list(counts)
+        total = counts.size if isinstance(counts, Split) else sum(given)
+        self._told.copy_(torch.tensor([0, status, signature, constant is not None, constant or 0, total]))
+        if given:
+            self._told[:, 0] = torch.tensor(given)
+        mine = self._told.to(self.wire, non_blocking=True)
+        if isinstance(counts, Split):
+            counts.tell(mine)
+        heard = torch.empty_like(self._heard, device=self.wire, pin_memory=False)
+        dist.all_to_all_single(heard[0], mine, group=self.process_group)
+        heard[1] = mine
+        self._heard.copy_(heard, non_blocking=True)
+        arrival = torch.cuda.Event() if self.wire.type == "cuda" else None
+        if arrival is not None:
+            arrival.record(torch.cuda.current_stream(self.wire))
+        return Opening(problem, signature, arrival)
+
+    def finish_open(self, opening: Opening) -> Opened:
+        """What all ranks have told. Waits, on a GPU for what was enqueued before ``start_open`` and not for more.
 
         Raises
         ------
         The problem of the first rank that has one, on all ranks; RuntimeError where the ranks have called different
         operations.
         """
-        status = _FINE if problem is None else _FAILED
-        signature = zlib.crc32(f"{self.table} {self._call}".encode())
-        send = [0] * self.size if counts is None else list(counts)
-        told = [status, signature, constant is not None, constant or 0, sum(send)]
-        mine = torch.tensor([[count, *told] for count in send], dtype=torch.int64, pin_memory=self._apart is not None)
-        with torch.cuda.stream(self._apart):
-            mine = mine.to(self.wire, non_blocking=True)
-            theirs = torch.empty_like(mine)
-            dist.all_to_all_single(theirs, mine, group=self.process_group)
-            receive, statuses, signatures, constants, bits, totals = theirs.t().tolist()
-        if any(other != signature for other in signatures):
+        if opening.arrival is not None:
+            opening.arrival.synchronize()
+        receive, statuses, signatures, constants, bits, totals = self._heard[0].t().tolist()
+        send = self._heard[1, :, 0].tolist()
+        if any(other != opening.signature for other in signatures):
             calls = self._gather_objects((self.table, self._call))
             raise self.on_all(
                 RuntimeError(
@@ -139,24 +185,30 @@ class Group:
                 )
             )
         if any(statuses):
-            self._raise_problems(problem)
+            self._raise_problems(opening.problem)
         # Of ranks without keys the values are of no matter. All ranks know the same of all, and come to the same.
         values = {one if has else None for has, one, total in zip(constants, bits, totals, strict=True) if total}
         return Opened(send, receive, values.pop() if len(values) == 1 else None)
 
     def exchange(
-        self, tensors: Sequence[Tensor], send: Sequence[int], receive: Sequence[int]
-    ) -> tuple[list[Tensor], list[Any]]:
+        self,
+        tensors: Sequence[Tensor],
+        send: Sequence[int],
+        receive: Sequence[int],
+        into: Sequence[Tensor] | None = None,
+    ) -> list[Sent]:
         """Starts to move rows: ``send[i]`` of each tensor, in order, to rank i, for ``receive[i]`` of its own.
 
         Returns
         -------
-        The tensors received, whose rows are in the order of ranks, and what to ``finish``.
+        What to ``finish``: a tensor for each, those of ``into`` if given, with the rows received, rank by rank.
         """
-        received, works = [], []
-        for tensor in tensors:
+        sent = []
+        for number, tensor in enumerate(tensors):
             there = tensor.to(self.wire)
-            arrived = torch.empty((sum(receive), *tensor.shape[1:]), dtype=tensor.dtype, device=self.wire)
+            shape = (sum(receive), *tensor.shape[1:])
+            target = torch.empty(shape, dtype=tensor.dtype, device=self.device) if into is None else into[number]
+            arrived = target if target.device == self.wire else torch.empty_like(target, device=self.wire)
             work = dist.all_to_all_single(
                 _for_wire(arrived),
                 _for_wire(there),
@@ -165,15 +217,16 @@ class Group:
                 group=self.process_group,
                 async_op=True,
             )
-            works.append((work, there))  # which holds the tensor that is being sent
-            received.append(arrived)
-        return received, works
+            sent.append(Sent(work, there, arrived, target))
+        return sent
 
-    def finish(self, received: Sequence[Tensor], works: Sequence[Any]) -> list[Tensor]:
+    def finish(self, sent: Sequence[Sent]) -> list[Tensor]:
         """The tensors of ``exchange`` once they are there; on a GPU in the order of the current stream."""
-        for work, _ in works:
-            work.wait()
-        return [tensor.to(self.device) for tensor in received]
+        for each in sent:
+            each.work.wait()
+            if each.arrived is not each.target:
+                each.target.copy_(each.arrived)
+        return [each.target for each in sent]
 
     def start_agreement(self, problem: Exception | None) -> Any:
         """Starts to tell all ranks whether this one has a problem; ``agree`` ends it."""

@@ -27,7 +27,6 @@ from .batch import Batch, Kind, take_keys
 from .call import BOOL, Call, Prepared, attempt
 from .duplicates import FAST_ROW, Sample, choose, find_distinct
 from .group import Group, default_device, device_of
-from .split import Split
 from .words import from_words, row_bytes, take_rows, to_words
 
 _CHUNK = 1 << 24  # keys of a file that are on their way at once
@@ -93,9 +92,10 @@ class Keyed:
 
     def _are_many(self, batch: Batch) -> bool:
         """Are duplicates to be taken together before the exchange?"""
-        fast = self._steps.wire.type == "cuda" and self._row_bytes <= FAST_ROW
-        sample = Sample(batch.keys, self._steps.size, are_sent_fast=fast)
-        batch.split = Split(batch.keys, self._steps.size, self._seed, self._steps.splitter)  # while that is on its way
+        steps = self._steps
+        fast = steps.wire.type == "cuda" and self._row_bytes <= FAST_ROW
+        sample = Sample(batch.keys, steps.size, steps.splitter, are_sent_fast=fast)
+        batch.split = steps.split(batch.keys, self._seed)  # while that is on its way
         return sample.has_many()
 
     def _lookup(self, keys: Any) -> Prepared:
@@ -199,16 +199,15 @@ class Keyed:
 
         with steps.call(f"gather(rank={rank})"):
             arrays, problem = attempt(own)
-            sizes = torch.zeros(steps.size, dtype=torch.int64)
-            if problem is None:
-                sizes[slice(None) if rank is None else rank] = len(arrays[0])
+            size = 0 if problem else len(arrays[0])
+            sizes = [size if rank in (None, other) else 0 for other in range(steps.size)]
             send, receive, _ = steps.open(sizes, problem)
             rows = [
                 to_words(array, len(array), row_bytes(kind.dtype, kind.shape))
                 for array, kind in zip(arrays, kinds, strict=True)
             ]
             copies = [torch.cat([row] * steps.size) for row in rows] if rank is None else rows
-            arrived = steps.finish(*steps.exchange(copies, send, receive))
+            arrived = steps.finish(steps.exchange(copies, send, receive))
         if rank is not None and rank != steps.rank:
             return None
         return [from_words(row, kind.dtype, kind.shape) for row, kind in zip(arrived, kinds, strict=True)]
@@ -230,8 +229,7 @@ class Keyed:
         """A number of each rank, for all of them."""
         with self._steps.call(operation):
             number, problem = attempt(count)
-            sizes = torch.full((self._steps.size,), number or 0, dtype=torch.int64, device=self._steps.wire)
-            return self._steps.open(sizes, problem).receive
+            return self._steps.open([number or 0] * self._steps.size, problem).receive
 
     def reserve(self, size: int) -> None:
         """Makes room for ``size`` keys in all. Collective: all ranks give the same number. Waits.

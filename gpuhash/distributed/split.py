@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,19 +22,17 @@ ALIGNMENT = 16
 
 
 def owners_of(keys: Tensor, parts: int, seed: int = 0) -> Tensor:
-    """The owner of each key, int32 ``[n]``, from 0 to ``parts - 1``, in the order of PyTorch's current stream.
-
-    Of 2^29 parts it is a hash of 29 bits.
-    """
+    """The owner of each key, int32 ``[n]``, from 0 to ``parts - 1``, in the order of PyTorch's current stream."""
     owners = torch.zeros(len(keys), dtype=torch.int32, device=keys.device)
     if parts > 1 and len(keys):
-        stream = _stream(keys)
+        stream = stream_of(keys)
         context = make_context(keys.device)
         _core.find_owners(context, _core.borrow(keys, stream), parts, seed, _core.borrow(owners, stream), stream or 0)
     return owners
 
 
-def _stream(tensor: Tensor) -> int | None:
+def stream_of(tensor: Tensor) -> int | None:
+    """PyTorch's current stream where the tensor is; None on the host."""
     if tensor.device.type == "cpu":
         return None
     return framework_of(tensor).stream(tensor, tensor.device.index)
@@ -44,23 +43,17 @@ def spans_of(counts: Sequence[int]) -> list[int]:
     return list(counts) if len(counts) == 1 else [-(-count // ALIGNMENT) * ALIGNMENT for count in counts]
 
 
-def compact(rows: Tensor, counts: Sequence[int]) -> Tensor:
-    """The rows of parts that lie as far apart as ``spans_of`` says, without gaps."""
-    spans = spans_of(counts)
-    if list(counts) == spans:
-        return rows
-    parts = rows.split(spans)
-    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+def parts_of(rows: Tensor, counts: Sequence[int]) -> list[Tensor]:
+    """The parts of rows that lie as far apart as ``spans_of`` says; the same memory."""
+    return [part[:count] for part, count in zip(rows.split(spans_of(counts)), counts, strict=True)]
 
 
-def spread(rows: Tensor, counts: Sequence[int]) -> Tensor:
-    """The reverse; what lies between parts is of no matter."""
-    spans = spans_of(counts)
-    if list(counts) == spans:
-        return rows
+def join(parts: Sequence[Tensor]) -> Tensor:
+    """The reverse: rows in which the parts lie so far apart. What lies between them is of no matter."""
+    counts = [len(part) for part in parts]
     pieces: list[Tensor] = []
-    for part, count, span in zip(rows.split(list(counts)), counts, spans, strict=True):
-        pieces += [part, rows.new_empty((span - count, *rows.shape[1:]))]
+    for part, count, span in zip(parts, counts, spans_of(counts), strict=True):
+        pieces += [part, part.new_empty((span - count, *part.shape[1:]))]
     return torch.cat(pieces)
 
 
@@ -77,38 +70,42 @@ class Split:
         Of the hash that chooses them, from 0 to 2^64 - 1.
     splitter
         Of the keys' device; by default one of the split's own.
+    last
+        The owner whose part comes last in the order of the owners; by default that with the highest number.
 
-    In the order of the owners come the parts, each in the order of the batch, and apart as ``spans_of(counts)`` says.
-    All work is enqueued on the stream that is PyTorch's current one at first. Nothing waits for a GPU but ``counts``,
-    and the constructor where there are more than 64 parts.
+    In the order of the owners come the other parts by number, then the last one, each in the order of the batch, and
+    apart as ``spans_of(counts)`` says. The constructor counts the keys; they are sorted when ``keys`` or ``counts`` are
+    asked for. All work is enqueued on the stream that is PyTorch's current one at first. Nothing waits for a GPU but
+    ``counts``, and the constructor where there are more than 64 parts.
     """
 
-    def __init__(self, keys: Tensor, parts: int, seed: int = 0, splitter: _core.Splitter | None = None) -> None:
-        self._keys, self._parts, self._seed = keys, parts, seed
-        self._stream = _stream(keys)
+    def __init__(
+        self,
+        keys: Tensor,
+        parts: int,
+        seed: int = 0,
+        splitter: _core.Splitter | None = None,
+        last: int | None = None,
+    ) -> None:
+        self._batch, self._parts, self._seed = keys, parts, seed
+        self._stream = stream_of(keys)
         self._core: _core.Split | None = None
         self._positions: Tensor | None = None  # int64 [n]: of each key in the order of the owners
         self._counts: list[int] | None = None
+        #: The number of keys.
+        self.size = len(keys)
         #: Rows that the order of the owners has at most: what follows the last part is of no matter.
         self.rows = len(keys)
-        #: The keys in the order of their owners, ``[rows, ...]``.
-        self.keys = keys
+        self._room = keys  # for the keys in that order
         if parts == 1 or not len(keys):
             self._counts = [len(keys)] + [0] * (parts - 1)
             return
+        last = parts - 1 if last is None else last
         self.rows += parts * (ALIGNMENT - 1)
+        self._room = self.room_for(keys)
         if parts <= _core.MAX_PARTS:
             splitter = _core.Splitter(make_context(keys.device)) if splitter is None else splitter
-            self.keys = keys.new_empty((self.rows, *keys.shape[1:]))
-            self._core = _core.Split(
-                splitter,
-                self._borrow(keys),
-                parts,
-                seed,
-                ALIGNMENT,
-                self._borrow(self.keys),
-                self._stream or 0,
-            )
+            self._core = _core.Split(splitter, self._borrow(keys), parts, last, ALIGNMENT, seed, self._stream or 0)
             return
         owners = self.owners
         if keys.device.type == "cpu":
@@ -119,47 +116,77 @@ class Split:
             order = torch.sort(owners, stable=True).indices
         counts = torch.bincount(owners, minlength=parts).cpu()
         self._counts = counts.tolist()
-        gaps = torch.tensor(spans_of(self._counts)) - counts
-        before = (gaps.cumsum(0) - gaps).to(keys.device)
-        sorted_positions = torch.arange(len(keys), device=keys.device) + before[owners[order].long()]
-        self._positions = torch.empty_like(order).index_copy_(0, order, sorted_positions)
-        self.keys = self.scatter(keys)
+        spans = torch.tensor(spans_of(self._counts))
+        begins = spans.cumsum(0) - spans
+        begins[last + 1 :] -= spans[last]
+        begins[last] = spans.sum() - spans[last]
+        moved = (begins - (counts.cumsum(0) - counts)).to(keys.device)  # from where a stable sort puts the part
+        positions = torch.arange(len(keys), device=keys.device) + moved[owners[order].long()]
+        self._positions = torch.empty_like(order).index_copy_(0, order, positions)
+
+    @functools.cached_property
+    def keys(self) -> Tensor:
+        """The keys in the order of their owners, ``[rows, ...]``."""
+        if self._core is not None:
+            self._core.sort_keys(self._borrow(self._room))
+            return self._room
+        return self.scatter(self._batch, self._room)
 
     @property
     def counts(self) -> list[int]:
         """Keys of each part. Waits for a GPU until they are known."""
         if self._counts is None:
             assert self._core is not None
+            _ = self.keys
             self._counts = self._core.counts()
         return self._counts
+
+    def tell(self, told: Tensor) -> None:
+        """Puts the keys of each part into the first column of int64 ``told [parts, k]``; waits if it is elsewhere."""
+        if self._core is not None and told.device == self._batch.device:
+            self._core.tell(self._borrow(told))
+        else:
+            told[:, 0] = torch.tensor(self.counts)
 
     @property
     def owners(self) -> Tensor:
         """The owner of each key, int32 ``[n]``."""
-        return owners_of(self._keys, self._parts, self._seed)
+        return owners_of(self._batch, self._parts, self._seed)
 
-    def scatter(self, rows: Tensor) -> Tensor:
-        """Rows ``[n, ...]`` of the batch in the order of the owners, ``[self.rows, ...]``."""
-        if self._positions is not None:
-            return put_rows(rows, self._positions, self.rows)
-        if self._core is None:
+    def room_for(self, rows: Tensor) -> Tensor:
+        """Memory for such rows in the order of the owners."""
+        return rows.new_empty((self.rows, *rows.shape[1:]))
+
+    def scatter(self, rows: Tensor, room: Tensor | None = None) -> Tensor:
+        """Rows ``[n, ...]`` of the batch in the order of the owners, ``[self.rows, ...]``; in ``room``, if given."""
+        if self._core is None and self._positions is None:
             return rows
-        rows = rows.contiguous()
-        out = rows.new_empty((self.rows, *rows.shape[1:]))
-        self._core.sort(self._borrow(rows), self._borrow(out))
+        out = self.room_for(rows) if room is None else room
+        if self._core is None:
+            assert self._positions is not None
+            put_rows(rows, self._positions, out)
+        else:
+            _ = self.keys
+            self._core.sort(self._borrow(rows.contiguous()), self._borrow(out))
         return out
 
-    def gather(self, rows: Tensor) -> Tensor:
-        """Rows in the order of the owners, to the end of the last part or more, in the order of the batch."""
-        if self._positions is not None:
-            return take_rows(rows, self._positions)
+    def gather(self, rows: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Rows in the order of the owners, to the end of the last part or more, in the order of the batch; and so a
+        mask of theirs, if it is given.
+        """
         if self._core is None:
-            return rows
-        rows = rows.contiguous()
-        out = rows.new_empty((len(self._keys), *rows.shape[1:]))
+            if self._positions is None:
+                return rows, found
+            return take_rows(rows, self._positions), None if found is None else take_rows(found, self._positions)
         _ = self.counts  # without which nobody knows how many rows there have to be
-        self._core.gather(self._borrow(rows), self._borrow(out))
-        return out
+        rows = rows.contiguous()
+        out = rows.new_empty((self.size, *rows.shape[1:]))
+        if found is None:
+            self._core.gather(self._borrow(rows), self._borrow(out))
+            return out, None
+        mask = found.new_empty(self.size)
+        self._core.gather(self._borrow(rows), self._borrow(out), self._borrow(found.contiguous()), self._borrow(mask))
+        return out, mask
 
     def _borrow(self, tensor: Tensor) -> Any:
         return _core.borrow(tensor, self._stream)

@@ -54,9 +54,10 @@ def take_rows(tensor: Tensor, positions: Tensor) -> Tensor:
     return _by_words(tensor, lambda words: words.index_select(0, positions))
 
 
-def put_rows(tensor: Tensor, positions: Tensor, count: int) -> Tensor:
-    """``count`` rows, of which those at the positions are the tensor's; the others are of no matter."""
-    return _by_words(tensor, lambda words: words.new_empty((count, *words.shape[1:])).index_copy_(0, positions, words))
+def put_rows(tensor: Tensor, positions: Tensor, out: Tensor) -> None:
+    """``out[positions] = tensor``, whatever the dtype; ``out`` is dense."""
+    width = math.prod(tensor.shape[1:]) * tensor.element_size()
+    to_words(out, len(out), width).index_copy_(0, positions, to_words(tensor, len(tensor), width))
 
 
 def reverse(tensor: Tensor) -> Tensor:

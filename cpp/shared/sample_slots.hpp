@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+
+#include "shared/host_device.hpp"
+
+namespace gpuhash {
+
+/// Slots in which the keys of a sample are counted: by 32 bits of their hashes, so that no more than
+/// one sample in a hundred takes two of its keys for one. A slot holds those bits that do not pick it, and how often
+/// the key has come. All zeros: empty.
+struct SampleSlots {
+  static constexpr int kSlotBits = 13;
+  static constexpr std::uint32_t kSlots = 1u << kSlotBits;
+
+  struct Place {
+    std::uint32_t home;
+    std::uint32_t tag;
+
+    GPUHASH_HD explicit Place(std::uint64_t hash)
+        : home(static_cast<std::uint32_t>(hash) % kSlots), tag(static_cast<std::uint32_t>(hash) / kSlots) {}
+    /// A slot of this key that has not come yet.
+    GPUHASH_HD std::uint32_t empty() const { return tag << kSlotBits; }
+    GPUHASH_HD bool is_mine(std::uint32_t slot) const { return slot >> kSlotBits == tag; }
+  };
+
+  GPUHASH_HD static std::uint32_t next(std::uint32_t at) { return (at + 1) % kSlots; }
+  GPUHASH_HD static std::int64_t count(std::uint32_t slot) { return slot % kSlots; }
+};
+
+}  // namespace gpuhash
