@@ -298,6 +298,8 @@ class FastPath(metaclass=_Type):
     def __init__(self, table: Table, key_shape: Sequence[int]) -> None: ...
     def set_fallback(self, fallback: Array | None) -> None:
         """Choose the value of absent keys, in the table's memory."""
+    def set_views(self, views: Sequence[FastPath]) -> None:
+        """Choose what serves batches on the other devices of a table with shards, in calls with lists of batches."""
     @property
     def changes(self) -> int:
         """How many of the calls served may have changed which keys there are."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from . import _core, batches, traced
 from .arguments import one_value
-from .arrays import NUMPY, Shape, framework_like, framework_of
+from .arrays import NUMPY, Shape, default_stream, framework_like, framework_of
 from .batch import Batch, Output, join, take_values
 from .dtypes import is_integer, numpy_dtype, storage_dtype, to_python
 from .keyed_table import KeyedTable
@@ -44,6 +44,9 @@ class Operations(KeyedTable):
         self._fallback = None if storage is None else self._core.constant(_core.borrow(storage), self._stream())
         self._default_tensor = None
         self._fast.set_fallback(self._fallback)
+        for view, fast in self._fast_views:
+            stream = default_stream(view.context.device_index)
+            fast.set_fallback(None if storage is None else view.constant(_core.borrow(storage), stream))
 
     def _fallback_for(self, default: Any, batch: Batch) -> _core.Array | None:
         """What absent keys get: one value, or one for each key of the batch; None where there is no default."""

@@ -70,8 +70,8 @@ def both(make: Any, place: Framework, **options: Any) -> tuple[Any, Any]:
 
 def is_same(place: Framework, got: Any, expected: Any) -> None:
     """Two answers of the same type, shape and bits."""
-    if isinstance(expected, tuple):
-        assert type(got) is tuple
+    if isinstance(expected, tuple | list):
+        assert type(got) is type(expected)
         for one, other in zip(got, expected, strict=True):
             is_same(place, one, other)
         return
@@ -80,6 +80,63 @@ def is_same(place: Framework, got: Any, expected: Any) -> None:
         return
     assert place.owns(got)
     same_bytes(got, to_numpy(expected))
+
+
+@pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
+@pytest.mark.parametrize("default", [None, 7], ids=["no-default", "default"])
+def test_lists_of_batches_give_what_the_general_path_gives(plain, value_shape, default):
+    """In a table of several shards; the fast path's own counter tells that it has served a change."""
+    options = {"value_shape": value_shape, "default": default, "deterministic": True}
+    shards = [plain.table_device] * 3
+    fast = HashTable("int64", "float32", device=shards, **options)
+    slow = general(HashTable("int64", "float32", device=shards, **options))
+    known = random_keys("int64", (), 60)
+    batches = [plain.array(part) for part in (known[:20], known[10:50].reshape(2, 20), known[40:41])]
+    rows = [
+        plain.array(random_values("float32", (*part.shape, *value_shape), seed)) for seed, part in enumerate(batches)
+    ]
+    others = [plain.array(known), plain.array(known[:7])]
+    fast.contains(batches[0])  # the first call that a framework's arrays come in makes it known to the fast path
+    numbers_are_served = not value_shape
+    changes: list[tuple[bool, Any]] = [
+        (True, lambda table: table.insert(batches[:2], rows[:2])),
+        (numbers_are_served, lambda table: table.insert_or_assign(batches, 2.5)),
+        (True, lambda table: table.__setitem__(batches, rows)),
+        (True, lambda table: table.insert_or_apply(batches, rows, "add")),
+        (numbers_are_served, lambda table: table.insert_or_apply(batches, 3, "max")),
+        (True, lambda table: table.erase(batches[1:])),
+        (True, lambda table: table.insert_or_assign([batches[0]], [rows[0]])),
+    ]
+    for is_served, change in changes:
+        served = fast._fast.changes
+        is_same(plain, change(fast), change(slow))
+        assert fast._fast.changes - served == is_served
+        assert items_of(fast) == items_of(slow)
+        for given in (others, batches):
+            is_same(plain, fast.find(given), slow.find(given))
+            is_same(plain, fast.find(given, 4), slow.find(given, 4))
+            is_same(plain, fast.contains(given), slow.contains(given))
+            is_same(plain, fast.get(given, 5), slow.get(given, 5))
+    keys, other = HashSet("int64", device=shards), general(HashSet("int64", device=shards))
+    is_same(plain, keys.add(batches), other.add(batches))
+    is_same(plain, keys.contains(others), other.contains(others))
+    assert keys == other
+    assert keys._fast.changes == 1
+    # What is declined is answered, or refused, by the general path, and changes nothing before.
+    before = items_of(fast)
+    for given in ([batches[0], plain.array(known.astype(np.int32))], [batches[0], None], [batches[0], [1, 2]]):
+        for table in (fast, slow):
+            with pytest.raises((TypeError, ValueError)):
+                table.insert(given, 1)
+    for values in (rows[:2], [rows[0], rows[1], rows[0]], [1, 2]):
+        for table in (fast, slow):
+            with pytest.raises((TypeError, ValueError)):
+                table.insert(batches, values)
+    assert items_of(fast) == before
+    is_same(plain, fast.find([batches[0], batches[1][:, ::2]]), slow.find([batches[0], batches[1][:, ::2]]))
+    empty = [batches[0], plain.array(known[:0])]
+    is_same(plain, fast.erase(empty), slow.erase(empty))
+    assert items_of(fast) == items_of(slow)
 
 
 def batch_of(keys: np.ndarray, shape: tuple[int, ...], seed: int) -> np.ndarray:

@@ -193,13 +193,15 @@ def test_the_owner_is_the_same_wherever_keys_come_from(devices):
     same_bytes(table[keys], values)
 
 
+@pytest.mark.parametrize("one_is_empty", [False, True])
 @pytest.mark.parametrize("kind", ["scalar", "rows"])
-def test_several_batches_in_one_call(devices, kind):
+def test_several_batches_in_one_call(devices, kind, one_is_empty):
     rng = np.random.default_rng(5)
     keys, values = samples(kind)
     places = (arrays_on(devices) * 4)[:4]
     parts = np.array_split(rng.permutation(len(keys)), 4)
-    parts[2] = parts[2][:0]
+    if one_is_empty:
+        parts[2] = parts[2][:0]
     one, many = make(kind, "cpu", default=3), make(kind, devices, default=3)
     batches = [place.array(keys[part]) for place, part in zip(places, parts, strict=True)]
     numbers = [place.array(values[part]) for place, part in zip(places, parts, strict=True)]

@@ -3,6 +3,7 @@
 #include <structmember.h>
 
 #include <cstddef>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -246,9 +247,11 @@ void set_subscripts(const py::type& table_class) {
 }  // namespace
 
 void bind_fast_path(py::module_& module) {
-  py::class_<FastPath>(module, "FastPath", py::is_final(), "What serves a table's calls on plain arrays.")
+  py::class_<FastPath, std::shared_ptr<FastPath>>(module, "FastPath", py::is_final(),
+                                                  "What serves a table's calls on plain arrays.")
       .def(py::init<std::shared_ptr<Table>, std::vector<std::int64_t>>(), py::arg("table"), py::arg("key_shape"))
       .def("set_fallback", &FastPath::set_fallback, py::arg("fallback"))
+      .def("set_views", &FastPath::set_views, py::arg("views"))
       .def_property_readonly("changes", &FastPath::changes);
   module.def("fast_path", &decorator, py::arg("operation"));
   module.def("set_subscripts", &set_subscripts, py::arg("table_class"));

@@ -16,6 +16,14 @@ namespace {
 
 py::object borrowed(PyObject* object) { return py::reinterpret_borrow<py::object>(object); }
 
+/// The object, or a copy of a list, which keeps its items whatever others do to the list meanwhile.
+py::object held_items(PyObject* given) {
+  if (PyList_CheckExact(given) == 0) return borrowed(given);
+  auto copy = py::reinterpret_steal<py::object>(PyList_GetSlice(given, 0, PyList_GET_SIZE(given)));
+  if (!copy) throw py::error_already_set();
+  return copy;
+}
+
 /// Calls store(number) with the number as one of the dtype; false where the dtype cannot hold it, or the conversion is
 /// none of a single instruction.
 template <class Source, class Store>
@@ -57,12 +65,19 @@ FastPath::FastPath(std::shared_ptr<Table> table, std::vector<std::int64_t> key_s
       options_(table_->options()),
       device_(table_->context().device()),
       on_host_(device_.platform == "cpu"),
-      key_shape_(std::move(key_shape)) {}
+      key_shape_(std::move(key_shape)),
+      is_sharded_(dynamic_cast<ShardedTable*>(table_.get()) != nullptr) {}
 
 void FastPath::set_fallback(const Array* fallback) {
   if (fallback != nullptr && (fallback->bytes() != options_.value_bytes() || !(fallback->device == device_)))
     throw std::invalid_argument("the fallback is no value in the table's memory");
   fallback_ = fallback == nullptr ? nullptr : std::make_shared<Array>(*fallback);
+}
+
+void FastPath::set_views(std::vector<std::shared_ptr<FastPath>> views) {
+  for (const auto& view : views)
+    if (!view->is_sharded_ || !is_sharded_) throw std::invalid_argument("a table without shards has no views");
+  views_ = std::move(views);
 }
 
 // Arguments -----------------------------------------------------------------------------------------------------------
@@ -229,6 +244,7 @@ py::object FastPath::getitem(Arguments given) {
 }
 
 py::object FastPath::get(Arguments given) {
+  if (PyList_CheckExact(given[0]) != 0 && given[2] == Py_None) return look_up_batches(given[0], given[1], true, false);
   const std::optional<Keys> keys = take_keys(given[0]);
   Fallback fallback;
   if (!keys || !take_fallback(*keys, given[1], fallback) || fallback.data == nullptr) return {};
@@ -243,6 +259,7 @@ py::object FastPath::get(Arguments given) {
 py::object FastPath::find(Arguments given) {
   PyObject* const pair = given[2];
   const bool new_outputs = pair == Py_None;
+  if (PyList_CheckExact(given[0]) != 0 && new_outputs) return look_up_batches(given[0], given[1], true, true);
   if (!new_outputs && (PyTuple_CheckExact(pair) == 0 || PyTuple_GET_SIZE(pair) != 2)) return {};
   const std::optional<Keys> keys = take_keys(given[0]);
   Fallback fallback;
@@ -267,6 +284,7 @@ py::object FastPath::find(Arguments given) {
 }
 
 py::object FastPath::contains(Arguments given) {
+  if (PyList_CheckExact(given[0]) != 0 && given[1] == Py_None) return look_up_batches(given[0], Py_None, false, true);
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};
   const std::optional<Output> found = take_mask(*keys, given[1]);
@@ -288,6 +306,9 @@ py::object FastPath::rows(Arguments given) {
 }
 
 py::object FastPath::setitem(Arguments given) {
+  if (PyList_CheckExact(given[0]) != 0)
+    return change_batches(given[0], given[1], false,
+                          [&](const auto& parts) { sharded().insert_parts(parts, InsertMode::kAssign); });
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};
   Number number;
@@ -318,16 +339,25 @@ py::object FastPath::put(const Keys& keys, PyObject* given_values, InsertMode mo
 }
 
 py::object FastPath::insert(Arguments given) {
+  if (PyList_CheckExact(given[0]) != 0 && given[2] == Py_None)
+    return change_batches(given[0], given[1], true,
+                          [&](const auto& parts) { sharded().insert_parts(parts, InsertMode::kKeep); });
   const std::optional<Keys> keys = take_keys(given[0]);
   return keys ? put(*keys, given[1], InsertMode::kKeep, given[2]) : py::object();
 }
 
 py::object FastPath::insert_or_assign(Arguments given) {
+  if (PyList_CheckExact(given[0]) != 0 && given[2] == Py_None)
+    return change_batches(given[0], given[1], true,
+                          [&](const auto& parts) { sharded().insert_parts(parts, InsertMode::kAssign); });
   const std::optional<Keys> keys = take_keys(given[0]);
   return keys ? put(*keys, given[1], InsertMode::kAssign, given[2]) : py::object();
 }
 
 py::object FastPath::add(Arguments given) {
+  if (PyList_CheckExact(given[0]) != 0 && given[1] == Py_None)
+    return change_batches(given[0], Py_None, true,
+                          [&](const auto& parts) { sharded().insert_parts(parts, InsertMode::kKeep); });
   const std::optional<Keys> keys = take_keys(given[0]);
   return keys ? put(*keys, Py_None, InsertMode::kKeep, given[1]) : py::object();
 }
@@ -342,6 +372,8 @@ py::object FastPath::insert_or_apply(Arguments given) {
   }
   const std::optional<ApplyOp> op = find_named(kApplyOps, {text, static_cast<std::size_t>(length)});
   if (!op || !has_op(*options_.value_dtype, *op)) return {};
+  if (PyList_CheckExact(given[0]) != 0 && given[3] == Py_None)
+    return change_batches(given[0], given[1], true, [&](const auto& parts) { sharded().apply_parts(parts, *op); });
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};
   Number number;
@@ -359,6 +391,8 @@ py::object FastPath::insert_or_apply(Arguments given) {
 }
 
 py::object FastPath::erase(Arguments given) {
+  if (PyList_CheckExact(given[0]) != 0 && given[1] == Py_None)
+    return change_batches(given[0], nullptr, true, [&](const auto& parts) { sharded().erase_parts(parts); });
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};
   const std::optional<Output> erased = take_mask(*keys, given[1]);
@@ -370,6 +404,110 @@ py::object FastPath::erase(Arguments given) {
     table_->erase(keys->batch, erased->data<bool>(), keys->stream);
   }
   return hand_over(*keys, *erased);
+}
+
+// Lists of batches ----------------------------------------------------------------------------------------------------
+
+/// Nothing where one of them is for the general path, as lists of numbers are.
+std::vector<FastPath::Item> FastPath::take_batches(PyObject* given) {
+  std::vector<Item> items;
+  if (!is_sharded_) return items;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(given); ++i) {
+    py::object tensor = borrowed(PyList_GET_ITEM(given, i));
+    FastPath* path = this;
+    std::optional<Keys> keys = take_keys(tensor.ptr());
+    for (auto view = views_.begin(); !keys && view != views_.end(); ++view) {
+      path = view->get();
+      keys = path->take_keys(tensor.ptr());
+    }
+    if (!keys || keys->batch_dims == 0) return {};
+    items.push_back({std::move(tensor), path, *keys});
+  }
+  return items;
+}
+
+py::object FastPath::look_up_batches(PyObject* keys, PyObject* default_value, bool values, bool found) {
+  const std::vector<Item> items = take_batches(keys);
+  if (items.empty()) return {};
+  std::vector<Fallback> fallbacks(items.size());
+  std::vector<ShardedTable::Part> parts;
+  py::list all_values;
+  py::list all_found;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const auto& [tensor, path, batch] = items[i];
+    FindOutput out{};
+    if (values) {
+      if (!path->take_fallback(batch, default_value, fallbacks[i])) return {};
+      if (!found && fallbacks[i].data == nullptr) return {};
+      const std::optional<Output> made = path->take_value_output(batch, Py_None);
+      if (!made) return {};
+      out.values = made->data();
+      out.fallback = fallbacks[i].data;
+      all_values.append(made->tensor);
+    }
+    if (found) {
+      const std::optional<Output> made = path->take_mask(batch, Py_None);
+      if (!made) return {};
+      out.found = made->data<bool>();
+      all_found.append(made->tensor);
+    }
+    parts.push_back({&path->sharded(), batch.batch, {}, out, nullptr, batch.stream});
+  }
+  {
+    const py::gil_scoped_release unlocked;
+    sharded().find_parts(parts);
+  }
+  if (values && found) return py::make_tuple(all_values, all_found);
+  return values ? all_values : all_found;
+}
+
+/// `values` are an array for each batch, or the same number for all; null where there are none to be taken. Memory for
+/// masks, where they are asked for, is put into a list.
+std::optional<std::vector<ShardedTable::Part>> FastPath::take_changes(const std::vector<Item>& items, PyObject* values,
+                                                                      std::vector<Number>& numbers, py::list* masks) {
+  const bool one_each = values != nullptr && PyList_CheckExact(values) != 0;
+  if (one_each && static_cast<std::size_t>(PyList_GET_SIZE(values)) != items.size()) return std::nullopt;
+  std::vector<ShardedTable::Part> parts;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const auto& [tensor, path, keys] = items[i];
+    std::optional<ValueBatch> batch = ValueBatch{};
+    if (values != nullptr)
+      batch =
+          path->take_values(keys, one_each ? PyList_GET_ITEM(values, static_cast<Py_ssize_t>(i)) : values, numbers[i]);
+    if (!batch || (one_each && batch->broadcast)) return std::nullopt;
+    bool* mask = nullptr;
+    if (masks != nullptr) {
+      const std::optional<Output> made = path->take_mask(keys, Py_None);
+      if (!made) return std::nullopt;
+      mask = made->data<bool>();
+      masks->append(made->tensor);
+    }
+    parts.push_back({&path->sharded(), keys.batch, *batch, {}, mask, keys.stream});
+  }
+  return parts;
+}
+
+/// change(parts) does it.
+template <class Change>
+py::object FastPath::change_batches(PyObject* keys, PyObject* values, bool mask, Change change) {
+  const std::vector<Item> items = take_batches(keys);
+  if (items.empty()) return {};
+  std::vector<Number> numbers(items.size());
+  const py::object held = values == nullptr ? py::object() : held_items(values);
+  py::list masks;
+  const auto parts = take_changes(items, held ? held.ptr() : nullptr, numbers, mask ? &masks : nullptr);
+  if (!parts) return {};
+  {
+    const py::gil_scoped_release unlocked;
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const Keys& batch = items[i].keys;
+      if (!items[i].path->is_apart({batch.memory(), memory_of(batch, (*parts)[i].values)}, {}, values != nullptr))
+        return {};
+    }
+    ++changes_;
+    change(*parts);
+  }
+  return mask ? py::object(masks) : py::none();
 }
 
 }  // namespace gpuhash::bindings

@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include <gpuhash/sharded_table.hpp>
 #include <gpuhash/table.hpp>
 #include "bindings/array.hpp"
 #include "bindings/fast/plain_tensor.hpp"
@@ -29,6 +30,7 @@ struct Number {
 /// convert and how to say what is wrong.
 ///
 /// The functions take the arguments of the Python methods that they serve, in that order; None for those not given.
+/// Keys may be a list of batches where the table has several shards.
 class FastPath {
  public:
   using Arguments = PyObject* const*;  // borrowed
@@ -37,6 +39,8 @@ class FastPath {
 
   /// The value of absent keys, in the table's memory; null: none.
   void set_fallback(const Array* fallback);
+  /// The table as seen from its other devices, for batches that lie there.
+  void set_views(std::vector<std::shared_ptr<FastPath>> views);
   /// How many calls may have changed which keys there are.
   std::uint64_t changes() const { return changes_.load(std::memory_order_relaxed); }
 
@@ -76,6 +80,13 @@ class FastPath {
     }
   };
 
+  /// One batch of a list.
+  struct Item {
+    py::object tensor;  // the list may lose it meanwhile
+    FastPath* path;     // of the device that it is on
+    Keys keys;
+  };
+
   struct Fallback {
     std::shared_ptr<const Array> array;
     Number number;
@@ -101,12 +112,22 @@ class FastPath {
                                       std::initializer_list<const Output*> written) const;
   py::object put(const Keys& keys, PyObject* values, InsertMode mode, PyObject* out);
 
+  std::vector<Item> take_batches(PyObject* given);
+  std::optional<std::vector<ShardedTable::Part>> take_changes(const std::vector<Item>& items, PyObject* values,
+                                                              std::vector<Number>& numbers, py::list* masks);
+  py::object look_up_batches(PyObject* keys, PyObject* default_value, bool values, bool found);
+  template <class Change>
+  py::object change_batches(PyObject* keys, PyObject* values, bool mask, Change change);
+  ShardedTable& sharded() const { return static_cast<ShardedTable&>(*table_); }
+
   std::shared_ptr<Table> table_;
   TableOptions options_;
   Device device_;
   bool on_host_;
   std::vector<std::int64_t> key_shape_;
   std::shared_ptr<const Array> fallback_;
+  std::vector<std::shared_ptr<FastPath>> views_;
+  bool is_sharded_;
   std::atomic<std::uint64_t> changes_{0};
 };
 
