@@ -258,8 +258,10 @@ class Split(metaclass=_Type):
         """
     def positions(self) -> int:
         """How many rows the order of the owners has, at most: ``n + parts * (alignment - 1)``."""
-    def tell(self, told: Array) -> None:
-        """Put the keys of each part into the first column of int64 ``told [parts, k]``. Does not wait."""
+    def tell(self, notes: Sequence[int], told: Array) -> None:
+        """Put the keys of each part, and beside them up to 7 notes, into int64 ``told [parts, 1 + notes]``. Does not
+        wait.
+        """
     def sort_keys(self, sorted: Array) -> None:
         """Put the keys in the order of their owners into ``sorted [positions, ...]``: once, before what follows."""
     def counts(self) -> list[int]:

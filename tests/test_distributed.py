@@ -177,12 +177,11 @@ def test_a_split_puts_keys_in_the_order_of_their_owners_and_back(key_type, devic
         owners = split.owners.cpu().numpy()
         assert owners.min() >= 0
         assert owners.max() < parts
-        told = torch.full((parts, 3), -1, device=device)
-        split.tell(told)
+        told, elsewhere = torch.zeros((parts, 3), dtype=torch.int64, device=device), torch.zeros((parts, 1)).long()
+        split.tell([7, -(2**63)], told)
+        split.tell([], elsewhere)
         assert told[:, 0].tolist() == split.counts == np.bincount(owners, minlength=parts).tolist()
-        assert (told[:, 1:] == -1).all()
-        elsewhere = torch.zeros((parts, 1), dtype=torch.int64)
-        split.tell(elsewhere)
+        assert told[:, 1:].tolist() == [[7, -(2**63)]] * parts
         assert elsewhere[:, 0].tolist() == split.counts
         rows = torch.arange(len(keys), device=device)
         places = np.where(owners == last, parts, owners)  # in the order of the owners

@@ -80,13 +80,16 @@ class BoundSplit {
         splitter_->splits, stream_);
   }
   std::int64_t positions() const { return split_->parts().most_positions(keys_.count); }
-  void tell(const Array& array) const {
+  void tell(const std::vector<std::int64_t>& notes, const Array& array) const {
     const Rows told = to_rows(context(), array, "told", true);
-    const auto parts = static_cast<std::int64_t>(split_->parts().count);
-    if (array.dtype != DType::kInt64 || told.count != parts || told.bytes == 0)
-      throw std::invalid_argument("told is no int64 array with " + std::to_string(parts) + " rows");
+    const std::size_t columns = 1 + notes.size();
+    check_rows(told, static_cast<std::int64_t>(split_->parts().count),
+               static_cast<std::int64_t>(columns * sizeof(std::int64_t)), "told");
+    if (notes.size() > Split::kMaxNotes)
+      throw std::invalid_argument(std::to_string(notes.size()) + " notes were given, expected up to " +
+                                  std::to_string(Split::kMaxNotes));
     const py::gil_scoped_release unlocked;
-    split_->tell(static_cast<std::int64_t*>(told.data), told.bytes / static_cast<std::int64_t>(sizeof(std::int64_t)));
+    split_->tell(notes, static_cast<std::int64_t*>(told.data));
   }
   void sort_keys(const Array& sorted) {
     if (std::exchange(sorted_, true)) throw std::invalid_argument("the keys have been sorted already");
@@ -198,7 +201,7 @@ void bind_splitter(py::module_& module) {
            py::arg("splitter"), py::arg("keys"), py::arg("parts"), py::arg("last"), py::arg("alignment"),
            py::arg("seed"), py::arg("stream"))
       .def("positions", &BoundSplit::positions)
-      .def("tell", &BoundSplit::tell, py::arg("told"))
+      .def("tell", &BoundSplit::tell, py::arg("notes"), py::arg("told"))
       .def("sort_keys", &BoundSplit::sort_keys, py::arg("sorted"))
       .def("counts", &BoundSplit::counts)
       .def("sort", &BoundSplit::sort, py::arg("rows"), py::arg("out"))

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -67,9 +68,11 @@ class HostSplit final : public Split {
     set_counts(counts);
   }
 
-  void tell(std::int64_t* told, std::int64_t stride) const override {
-    for (std::size_t part = 0; part < counts().size(); ++part)
-      told[static_cast<std::int64_t>(part) * stride] = counts()[part];
+  void tell(std::span<const std::int64_t> notes, std::int64_t* told) const override {
+    for (const std::int64_t count : counts()) {
+      *told++ = count;
+      told = std::ranges::copy(notes, told).out;
+    }
   }
 
   void sort_keys(void* sorted) override { sort(keys_.data, keys_.bytes, sorted, nullptr); }

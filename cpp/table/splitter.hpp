@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -52,8 +53,9 @@ class Split {
   explicit Split(const Parts& parts) : parts_(parts), counts_(parts.count), offsets_(parts.count) {}
   virtual ~Split() = default;
 
-  /// counts[part * stride] gets the keys of each part, in the device's memory.
-  virtual void tell(std::int64_t* counts, std::int64_t stride) const = 0;
+  static constexpr std::size_t kMaxNotes = 7;
+  /// told [parts, 1 + notes], in the device's memory, gets the keys of each part and beside them the notes.
+  virtual void tell(std::span<const std::int64_t> notes, std::int64_t* told) const = 0;
 
   /// Puts the keys into the owners' order, [Parts::most_positions(), bytes of a key]. To be called once, before all
   /// that follows. The keys are not needed any more once work on the stream is done.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -151,15 +152,21 @@ __device__ __forceinline__ void sum_up(const std::uint32_t* sizes, int parts, un
   }
 }
 
-/// In one block: counts[part * stride] = keys of the part.
+struct Notes {
+  std::int64_t notes[Split::kMaxNotes];
+  int count;
+};
+
+/// In one block: told [parts, 1 + notes].
 __global__ void __launch_bounds__(kSplitBlock)
-    tell_kernel(const std::uint32_t* sizes, int parts, unsigned chunks, std::int64_t* counts, std::int64_t stride) {
+    tell_kernel(const std::uint32_t* sizes, int parts, unsigned chunks, Notes notes, std::int64_t* told) {
   __shared__ std::int64_t all[kMaxParts];
   __shared__ std::int64_t before[kMaxParts];
   sum_up(sizes, parts, chunks, 0, all, before);
   __syncthreads();
-  const int part = static_cast<int>(threadIdx.x);
-  if (part < parts) counts[part * stride] = all[part];
+  const int columns = 1 + notes.count;
+  for (int i = static_cast<int>(threadIdx.x); i < parts * columns; i += kSplitBlock)
+    told[i] = i % columns == 0 ? all[i / columns] : notes.notes[i % columns - 1];
 }
 
 /// Tells the host what has been counted. One warp calls it.
@@ -555,10 +562,12 @@ class CudaSplit final : public Split {
     with_kernels([&](auto key, bool whole, auto owner_bits) { count<decltype(key), owner_bits>(whole); });
   }
 
-  void tell(std::int64_t* counts, std::int64_t stride) const override {
+  void tell(std::span<const std::int64_t> notes, std::int64_t* told) const override {
     const DeviceGuard guard(context_.device().index);
-    launch("counting the keys of parts", tell_kernel, kSplitBlock, kSplitBlock, stream_, sizes_,
-           static_cast<int>(parts().count), static_cast<unsigned>(chunks_), counts, stride);
+    Notes told_beside{{}, static_cast<int>(notes.size())};
+    std::ranges::copy(notes, told_beside.notes);
+    launch("telling the keys of parts", tell_kernel, kSplitBlock, kSplitBlock, stream_, sizes_,
+           static_cast<int>(parts().count), static_cast<unsigned>(chunks_), told_beside, told);
   }
 
   void sort_keys(void* sorted) override {

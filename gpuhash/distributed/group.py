@@ -51,7 +51,6 @@ class Opening(NamedTuple):
 
     problem: Exception | None
     signature: int
-    arrival: torch.cuda.Event | None  # of what all ranks have told
 
 
 class Sent(NamedTuple):
@@ -89,9 +88,13 @@ class Group:
         self.device = device
         self.wire = _wire_device(group, device)
         self.splitter = _core.Splitter(make_context(device))
-        pinned = self.wire.type == "cuda"
-        self._told = torch.empty((self.size, 6), dtype=torch.int64, pin_memory=pinned)
-        self._heard = torch.empty((2, self.size, 6), dtype=torch.int64, pin_memory=pinned)  # of all ranks, and _told
+        with torch.inference_mode(False):  # what is made in that mode cannot be written to outside of it
+            told = torch.zeros((2, self.size, 6), dtype=torch.int64, device=self.wire)
+            on_gpu = self.wire.type == "cuda"
+            heard = torch.empty_like(told, device="cpu", pin_memory=True) if on_gpu else told
+        self._told, self._heard = told, heard  # by all ranks to this one, and by this one; where the host can read it
+        self._theirs, self._mine = told.unbind()
+        self._arrival = torch.cuda.Event() if on_gpu else None  # of what all have told
         self.table = 0  # the number of the table among those of all groups, the same on all ranks
         self._call: str | None = None
         self._agreed: Exception | None = None
@@ -147,22 +150,18 @@ class Group:
         """
         status = _FINE if problem is None else _FAILED
         signature = zlib.crc32(f"{self.table} {self._call}".encode())
-        given = [] if counts is None or isinstance(counts, Split) else list(counts)
-        total = counts.size if isinstance(counts, Split) else sum(given)
-        self._told.copy_(torch.tensor([0, status, signature, constant is not None, constant or 0, total]))
-        if given:
-            self._told[:, 0] = torch.tensor(given)
-        mine = self._told.to(self.wire, non_blocking=True)
+        has_constant = constant is not None
         if isinstance(counts, Split):
-            counts.tell(mine)
-        heard = torch.empty_like(self._heard, device=self.wire, pin_memory=False)
-        dist.all_to_all_single(heard[0], mine, group=self.process_group)
-        heard[1] = mine
-        self._heard.copy_(heard, non_blocking=True)
-        arrival = torch.cuda.Event() if self.wire.type == "cuda" else None
-        if arrival is not None:
-            arrival.record(torch.cuda.current_stream(self.wire))
-        return Opening(problem, signature, arrival)
+            counts.tell([status, signature, has_constant, constant or 0, counts.size], self._mine)
+        else:
+            given = [0] * self.size if counts is None else list(counts)
+            notes = [status, signature, has_constant, constant or 0, sum(given)]
+            self._mine.copy_(torch.tensor([[count, *notes] for count in given]))
+        dist.all_to_all_single(self._theirs, self._mine, group=self.process_group)
+        if self._arrival is not None:
+            self._heard.copy_(self._told, non_blocking=True)
+            self._arrival.record(torch.cuda.current_stream(self.wire))
+        return Opening(problem, signature)
 
     def finish_open(self, opening: Opening) -> Opened:
         """What all ranks have told. Waits, on a GPU for what was enqueued before ``start_open`` and not for more.
@@ -172,10 +171,11 @@ class Group:
         The problem of the first rank that has one, on all ranks; RuntimeError where the ranks have called different
         operations.
         """
-        if opening.arrival is not None:
-            opening.arrival.synchronize()
-        receive, statuses, signatures, constants, bits, totals = self._heard[0].t().tolist()
-        send = self._heard[1, :, 0].tolist()
+        if self._arrival is not None:
+            self._arrival.synchronize()
+        theirs, mine = self._heard.tolist()
+        receive, statuses, signatures, constants, bits, totals = zip(*theirs, strict=True)
+        send = [row[0] for row in mine]
         if any(other != opening.signature for other in signatures):
             calls = self._gather_objects((self.table, self._call))
             raise self.on_all(
@@ -188,7 +188,7 @@ class Group:
             self._raise_problems(opening.problem)
         # Of ranks without keys the values are of no matter. All ranks know the same of all, and come to the same.
         values = {one if has else None for has, one, total in zip(constants, bits, totals, strict=True) if total}
-        return Opened(send, receive, values.pop() if len(values) == 1 else None)
+        return Opened(send, list(receive), values.pop() if len(values) == 1 else None)
 
     def exchange(
         self,

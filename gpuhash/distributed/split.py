@@ -141,12 +141,14 @@ class Split:
             self._counts = self._core.counts()
         return self._counts
 
-    def tell(self, told: Tensor) -> None:
-        """Puts the keys of each part into the first column of int64 ``told [parts, k]``; waits if it is elsewhere."""
+    def tell(self, notes: list[int], told: Tensor) -> None:
+        """Puts the keys of each part, and beside them the notes, into int64 ``told [parts, 1 + notes]``. Waits where
+        that is on another device.
+        """
         if self._core is not None and told.device == self._batch.device:
-            self._core.tell(self._borrow(told))
+            self._core.tell(notes, self._borrow(told))
         else:
-            told[:, 0] = torch.tensor(self.counts)
+            told.copy_(torch.tensor([[count, *notes] for count in self.counts]))
 
     @property
     def owners(self) -> Tensor:

@@ -32,6 +32,8 @@ def to_words(tensor: Tensor, rows: int, row_bytes: int) -> Tensor:
     otherwise ``[rows, words]``. The same memory, but for tensors that do not lie at a multiple of a word.
     """
     width, dtype = next(word for word in _WORDS if row_bytes % word[0] == 0)
+    if tensor.dtype == dtype and tensor.dim() == 1 and tensor.stride(0) == 1:
+        return tensor
     if not rows:  # PyTorch gives empty tensors strides that cannot be viewed
         return tensor.new_empty((0,) if width == row_bytes else (0, row_bytes // width), dtype=dtype)
     bits = tensor.reshape(-1)
@@ -44,6 +46,8 @@ def to_words(tensor: Tensor, rows: int, row_bytes: int) -> Tensor:
 
 def from_words(words: Tensor, dtype: str, shape: Shape) -> Tensor:
     """The keys or values whose bits the words are, ``[rows, *shape]``; the same memory."""
+    if not shape and words.dtype == torch_dtype(dtype):
+        return words
     if not words.shape[0]:
         return words.new_empty((0, *shape), dtype=torch_dtype(dtype))
     return words.reshape(-1).view(torch.uint8).view(torch_dtype(dtype)).view((words.shape[0], *shape))
