@@ -511,13 +511,17 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
   return missing;
 }
 
-/// Is it known that the keys of all calls fit?
+/// Is it known that the keys of all calls fit, as if all were new? Where a shard may have had that many more, it is
+/// asked how many it has: otherwise the batches would have to be taken one after the other.
 template <class Calls>
 bool View::has_room_for(const Calls& calls) const {
   for (std::size_t shard = 0; shard < ways_.size(); ++shard) {
     std::int64_t keys = 0;
     for (const Call& call : calls) keys += call.count(shard);
-    if (!all_->tables[shard]->has_room(keys)) return false;
+    Table& table = *all_->tables[shard];
+    if (table.has_room(keys)) continue;
+    table.size(all_->contexts[shard]->own_stream());
+    if (!table.has_room(keys)) return false;
   }
   return true;
 }

@@ -150,11 +150,16 @@ class Call:
                 _words(target, kind)[self._others :] = parts[self._group.rank]
                 parts[self._group.rank] = parts[self._group.rank][:0]
                 sent.append(join(parts))
-        return self._bring_back(sent, returned, kinds, problem)
+        in_order = self._bring_back(sent, returned, kinds, problem)
+        self.settle()
+        return in_order
 
-    def look_up(self, work: Callable[[Tensor, list[Tensor]], Any], kinds: Sequence[Kind]) -> list[Tensor]:
+    def look_up(
+        self, work: Callable[[Tensor, list[Tensor]], Any], kinds: Sequence[Kind], *, settle: bool = True
+    ) -> list[Tensor]:
         """As ``serve``, of what changes nothing: ``work(keys, answers)`` fills answers ``[k, *shape]`` to keys ``[k,
-        *key_shape]``. This rank's own keys are looked up while those of the others are on their way.
+        *key_shape]``. This rank's own keys are looked up while those of the others are on their way. Without
+        ``settle`` that is still to be called.
         """
         returned = self._room_for_answers(kinds)
 
@@ -169,7 +174,14 @@ class Call:
         if problem is None:
             answers, problem = attempt(lambda: look(self._arrived[0], self._answers(torch.empty, kinds)))
         sent = [] if answers is None else [_words(rows, kind) for rows, kind in zip(answers, kinds, strict=True)]
-        return self._bring_back(sent, returned, kinds, problem)
+        in_order = self._bring_back(sent, returned, kinds, problem)
+        if settle:
+            self.settle()
+        return in_order
+
+    def settle(self) -> None:
+        """Waits until all ranks have their answers. What one could not do, all raise: till then they are anything."""
+        self._group.agree(*self._agreement)
 
     def _answers(self, make: Callable[..., Tensor], kinds: Sequence[Kind]) -> list[Tensor]:
         """Tensors for answers to the keys that have come, with gaps."""
@@ -187,11 +199,10 @@ class Call:
             sent = [_words(answer, kind) for answer, kind in zip(self._answers(torch.zeros, kinds), kinds, strict=True)]
         words = [_words(answer, kind) for answer, kind in zip(returned, kinds, strict=True)]
         exchange = self._group.exchange(sent, self._receive, self._send, [rows[: self._others] for rows in words])
-        agreement = self._group.start_agreement(problem)
         self._group.finish(exchange)
         mask = words[1] if len(words) > 1 else None
         in_order = [rows for rows in self._split.gather(words[0], mask) if rows is not None]
-        self._group.agree(problem, agreement)  # the host waits, when all that the GPU is to do has been enqueued
+        self._agreement = (problem, self._group.start_agreement(problem))
         return [from_words(rows, kind.dtype, kind.shape) for rows, kind in zip(in_order, kinds, strict=True)]
 
     def for_all(self, answers: Tensor) -> Tensor:

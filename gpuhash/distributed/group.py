@@ -92,6 +92,7 @@ class Group:
             told = torch.zeros((2, self.size, 6), dtype=torch.int64, device=self.wire)
             on_gpu = self.wire.type == "cuda"
             heard = torch.empty_like(told, device="cpu", pin_memory=True) if on_gpu else told
+            self._worst = told.new_full((1,), _FINE)  # of all ranks' problems
         self._told, self._heard = told, heard  # by all ranks to this one, and by this one; where the host can read it
         self._theirs, self._mine = told.unbind()
         self._arrival = torch.cuda.Event() if on_gpu else None  # of what all have told
@@ -230,7 +231,7 @@ class Group:
 
     def start_agreement(self, problem: Exception | None) -> Any:
         """Starts to tell all ranks whether this one has a problem; ``agree`` ends it."""
-        worst = torch.full((1,), _FINE if problem is None else _FAILED, dtype=torch.int64, device=self.wire)
+        worst = self._worst if problem is None else torch.full_like(self._worst, _FAILED)
         return dist.all_reduce(worst, dist.ReduceOp.MAX, group=self.process_group, async_op=True), worst
 
     def agree(self, problem: Exception | None, started: Any = None) -> None:
@@ -243,6 +244,7 @@ class Group:
         work, worst = started if started is not None else self.start_agreement(problem)
         work.wait()
         if int(worst) != _FINE:
+            self._worst.fill_(_FINE)
             self._raise_problems(problem)
 
     def tell_all(self, item: Any, problem: Exception | None = None) -> list[Any]:

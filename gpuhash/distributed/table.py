@@ -306,9 +306,11 @@ class HashTable(Keyed):
         with self._steps.call("find"):
             fallback: list[Tensor] = []
             call = self._ask(lambda: self._with_default(self._lookup(keys), default, fallback))
-            values, found = self._serve_find(call)
+            values, found = self._serve_find(call, settle=False)
             filled = self._filled(call, values, found, fallback)
-        return call.batch.answer(filled, self._value), call.batch.answer(call.for_all(found), BOOL)
+            answers = call.batch.answer(filled, self._value), call.batch.answer(call.for_all(found), BOOL)
+            call.settle()
+        return answers
 
     def insert(self, keys: Any, values: Any) -> Any:
         """Inserts the keys that are not there, and keeps the values of those that are. Collective; waits.
@@ -444,8 +446,11 @@ class HashTable(Keyed):
         distinct.values = values.at(distinct.positions)
         return batch, distinct, values
 
-    def _serve_find(self, call: Call) -> list[Tensor]:
-        return call.look_up(lambda keys, out: self._shard.find(keys, out=(out[0], out[1])), [self._value, BOOL])
+    def _serve_find(self, call: Call, *, settle: bool = True) -> list[Tensor]:
+        def find(keys: Tensor, out: list[Tensor]) -> None:
+            self._shard.find(keys, out=(out[0], out[1]))
+
+        return call.look_up(find, [self._value, BOOL], settle=settle)
 
     def _with_default(self, prepared: Prepared, default: Any, fallback: list[Tensor]) -> Prepared:
         """Puts the default of a lookup, checked, into ``fallback``: one value, or one for each key."""
