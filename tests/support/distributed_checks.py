@@ -694,7 +694,7 @@ def no_answer(rank: int, count: int, device: str) -> None:
     here = place(device, rank)
     import datetime
 
-    group = dist.new_group(timeout=datetime.timedelta(seconds=2))
+    group = dist.new_group(timeout=datetime.timedelta(seconds=5))
     table = distributed.HashTable("int64", "int64", device=here.device, group=group)
     keys = here.array(np.arange(100))
     table[keys] = 1
