@@ -110,7 +110,8 @@ void insert_in_order(DeviceContext& context, const View& view, const InsertOrder
   const bool rows = view.rows.bytes != 0;
   const bool keep = batch.mode == InsertMode::kKeep;
   const bool first_wanted = keep || batch.inserted != nullptr;
-  const Allocation locations = scratch<std::int64_t>(context, n, stream);
+  const Allocation memory = scratch<std::int64_t>(context, batch.rows != nullptr ? 0 : n, stream);
+  std::int64_t* const locations = batch.rows != nullptr ? batch.rows : memory.as<std::int64_t>();  // rows in the end
   const Allocation firsts = scratch<std::int64_t>(context, first_wanted ? n : 0, stream);
   const Allocation found = scratch<bool>(context, first_wanted ? n : 0, stream);
   // A set has no value in which to vote.
@@ -122,23 +123,22 @@ void insert_in_order(DeviceContext& context, const View& view, const InsertOrder
     out.found = found.as<bool>();
     launch_find(view, batch.keys, out, nullptr, stream);
   }
-  insert_keys(view, batch.keys, nullptr, locations.as<std::int64_t>(), stream);
+  insert_keys(view, batch.keys, nullptr, locations, stream);
   if constexpr (View::kHasValue) {
     if (rows)
-      launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view,
-             locations.as<std::int64_t>(), nullptr, n);
+      launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view, locations, nullptr, n);
   }
   const Tags tags = rows              ? row_tags(view)
                     : View::kHasValue ? Tags{value_bytes(view), sizeof(typename View::SlotType)}
                                       : Tags{set_tags.as<std::byte>(), sizeof(std::uint32_t)};
   if (first_wanted) {
     launch("electing writers", targets_of_absent_kernel, n, kRowBlock, stream,
-           static_cast<const std::int64_t*>(locations.as<std::int64_t>()), static_cast<const bool*>(found.as<bool>()),
+           static_cast<const std::int64_t*>(locations), static_cast<const bool*>(found.as<bool>()),
            firsts.as<std::int64_t>(), n);
     elect(tags, firsts.as<std::int64_t>(), n, Elect::kFirst, batch.inserted, stream);
   }
-  if (!keep) elect(tags, locations.as<std::int64_t>(), n, Elect::kLast, nullptr, stream);
-  store_values(view, keep ? firsts.as<std::int64_t>() : locations.as<std::int64_t>(), n, batch.values, stream);
+  if (!keep) elect(tags, locations, n, Elect::kLast, nullptr, stream);
+  store_values(view, keep ? firsts.as<std::int64_t>() : locations, n, batch.values, stream);
 }
 
 }  // namespace gpuhash::cuda

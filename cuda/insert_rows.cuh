@@ -8,6 +8,8 @@ namespace gpuhash::cuda {
 
 /// Finds or inserts 32 keys per warp and copies their rows, where no order of duplicates is asked for.
 ///
+/// Where row numbers are asked for, a lane whose key has none yet leaves the number of its slot instead.
+///
 /// A slot is claimed with the value of an empty slot, which is no row number, and gets its row number once the warp has
 /// taken its tickets. So a lane that finds its key with that value has a duplicate of a new key: the row of the lane
 /// that claimed the slot stays, and it has nothing to copy. All others that assign, new keys' lanes too, elect one
@@ -31,9 +33,10 @@ __global__ void __launch_bounds__(kBlock) insert_rows_kernel(View view, InsertOr
 
   Counts counts;
   typename View::SlotType* claimed = nullptr;
+  typename View::SlotType* hit = nullptr;
   find_or_insert<View, kErased>(
-      view, work.owners[threadIdx.x / 32], key, empty_value<Value>(), valid, counts, Ignore{},
-      [&](typename View::SlotType* slot) { claimed = slot; },
+      view, work.owners[threadIdx.x / 32], key, empty_value<Value>(), valid, counts,
+      [&](typename View::SlotType* slot) { hit = slot; }, [&](typename View::SlotType* slot) { claimed = slot; },
       [&](const typename View::SlotType& slot, int of) { warp_rows[of] = static_cast<std::int64_t>(slot.value); });
   const std::int64_t new_row = give_row(view, claimed, counts);
   const bool is_new = new_row != kNoRow;
@@ -41,6 +44,8 @@ __global__ void __launch_bounds__(kBlock) insert_rows_kernel(View view, InsertOr
 
   __syncwarp();
   const std::int64_t row = claimed != nullptr ? new_row : valid ? warp_rows[lane] : -1;
+  if (valid && batch.rows != nullptr)
+    batch.rows[i] = row >= 0 || hit == nullptr ? row : slot_in_place_of_row(hit - view.slots);
   bool writes = row >= 0;
   if (batch.mode == InsertMode::kKeep) {
     writes = is_new;
@@ -70,6 +75,9 @@ void insert_rows(const View& view, const InsertOrder& batch, Stream stream) {
            batch.keys.count, kBlock, stream, view, batch, shape);
   });
   count_off_row_tickets(view, stream);
+  if (batch.rows != nullptr)
+    launch("reading row numbers", settle_row_numbers_kernel<View>, batch.keys.count, kRowBlock, stream, view,
+           batch.rows, batch.keys.count);
 }
 
 }  // namespace gpuhash::cuda

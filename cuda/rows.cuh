@@ -131,6 +131,19 @@ __global__ void __launch_bounds__(kRowBlock)
   locations[i] = wanted ? static_cast<std::int64_t>(view.slots[locations[i]].value) : -1;
 }
 
+/// In place of a row's number, below all of them and kNoRow: the slot that will have it when the kernel is done.
+__device__ __forceinline__ std::int64_t slot_in_place_of_row(std::int64_t slot) { return kNoRow - 1 - slot; }
+
+/// Puts row numbers where those of slots are; kNoRow where a key got none and was taken out again.
+template <class View>
+__global__ void __launch_bounds__(kRowBlock)
+    settle_row_numbers_kernel(View view, std::int64_t* rows, std::int64_t count) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
+  if (i >= count || rows[i] >= kNoRow) return;
+  const auto row = static_cast<std::int64_t>(view.slots[kNoRow - 1 - rows[i]].value);
+  rows[i] = row >= 0 ? row : kNoRow;
+}
+
 /// The widest word that divides every row and its address.
 template <class Run>
 void with_row_words(std::int64_t row_bytes, std::initializer_list<const void*> arrays, Run run) {

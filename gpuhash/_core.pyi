@@ -172,6 +172,10 @@ class Table(metaclass=_Type):
         inserted: Array | None,
         stream: int,
     ) -> None: ...
+    def find_or_insert(
+        self, keys: Array, values: Array, broadcast: bool, rows: Array, inserted: Array, stream: int
+    ) -> None:
+        """``insert`` that keeps, of a table with row storage: ``rows [n]`` gets the numbers of the keys' rows."""
     def apply(
         self, keys: Array, values: Array, broadcast: bool, op: _Op, inserted: Array | None, stream: int
     ) -> None: ...
@@ -209,6 +213,7 @@ class Table(metaclass=_Type):
         mode: Literal["keep", "assign"],
     ) -> None:
         """``insert`` of several batches: table, keys, values, broadcast, inserted, stream."""
+    def find_or_insert_parts(self, parts: Sequence[_Change], rows: Sequence[Array]) -> None: ...
     def apply_parts(self, parts: Sequence[_Change], op: str) -> None: ...
     def erase_parts(self, parts: Sequence[_Change]) -> None: ...
 
@@ -319,6 +324,7 @@ def fast_path(
         "insert",
         "insert_or_assign",
         "insert_or_apply",
+        "find_or_insert",
         "add",
         "erase",
     ],

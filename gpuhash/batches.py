@@ -65,6 +65,13 @@ def insert(table: KeyedTable, keys: list[Any], values: Any, mode: Literal["keep"
     return _results(batches, masks)
 
 
+def find_or_insert(table: Operations, keys: list[Any], values: Any) -> tuple[list[Any], list[Any]]:
+    batches, masks, parts = _change(table, keys, values, True)
+    rows = [Output(batch, "int64", batch.shape) for batch in batches]
+    table._core.find_or_insert_parts(parts, [each.array for each in rows])
+    return _results(batches, cast(Any, rows)), _results(batches, masks)
+
+
 def apply(table: Operations, keys: list[Any], values: Any, op: str) -> list[Any]:
     batches, masks, parts = _change(table, keys, values, True)
     table._core.apply_parts(parts, op)

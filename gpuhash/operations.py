@@ -10,7 +10,7 @@ from . import _core, batches, traced
 from .arguments import one_value
 from .arrays import NUMPY, Shape, default_stream, framework_like, framework_of
 from .batch import Batch, Output, join, take_values
-from .dtypes import is_integer, numpy_dtype, storage_dtype, to_python
+from .dtypes import comparable, is_integer, numpy_dtype, storage_dtype, to_python
 from .keyed_table import KeyedTable
 from .options import Options
 
@@ -144,6 +144,57 @@ class Operations(KeyedTable):
         batch.core.insert(batch.array, array, broadcast, mode, inserted.array, batch.stream)
         batch.finish()
         return inserted.result(batch)
+
+    @_core.fast_path("find_or_insert")
+    def find_or_insert(self, keys: Any, values: Any = None, out: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
+        """The rows of keys in ``row_storage``, after those that are not there have been inserted.
+
+        Parameters
+        ----------
+        keys
+            Keys of shape ``[*batch, *key_shape]``.
+        values
+            What new keys get: values of shape ``[*batch, *value_shape]``, or a scalar or an array of shape
+            ``value_shape`` for all; None takes the table's default, or else zeros.
+        out
+            Arrays ``(rows, is_new)`` to write into, int64 and bool of shape ``batch``.
+
+        Returns
+        -------
+        rows, is_new
+            int64 ``batch``: the number of each key's row, the same for all of its duplicates, as ``rows`` would give
+            it; in a table that grows the rows move, and their numbers stay. bool ``batch``: was the key new; true for
+            exactly one of a new key's duplicates. Waits as ``insert``; a replayed CUDA graph that finds no room for a
+            key gives -1.
+
+        Raises
+        ------
+        ValueError
+            Where the table has no row storage: its values are scalars of up to 8 bytes.
+        TypeError, ValueError, TableFullError, MemoryError
+            As ``insert_or_assign``.
+        """
+        self._need_rows()
+        if values is None:
+            values = self._default_value()
+        if self._shards and batches.are_batches(keys, out):
+            return batches.find_or_insert(self, keys, values)
+        out_rows, out_new = out_pair(out, "(rows, is_new)")
+        batch = self._take(keys)
+        rows = Output(batch, "int64", batch.shape, out_rows, "out[0]")
+        inserted = Output(batch, "bool", batch.shape, out_new, "out[1]")
+        array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
+        assert array is not None
+        self._changes += 1
+        batch.core.find_or_insert(batch.array, array, broadcast, rows.array, inserted.array, batch.stream)
+        batch.finish()
+        return rows.result(batch), inserted.result(batch)
+
+    def _default_value(self) -> Any:
+        """The table's default, or zero, as a caller would give it."""
+        if self._default is None:
+            return False if self._value_dtype == "bool" else 0
+        return self._default if self._value_dtype != "bfloat16" else comparable(self._default, "bfloat16").tolist()
 
     @traced.by(traced.insert_or_apply)
     @_core.fast_path("insert_or_apply")
@@ -327,9 +378,9 @@ class Operations(KeyedTable):
         return self._to_value(storage)
 
 
-def out_pair(out: Any) -> tuple[Any, Any]:
+def out_pair(out: Any, what: str = "(values, found)") -> tuple[Any, Any]:
     if out is None:
         return None, None
     if not isinstance(out, tuple) or len(out) != 2:
-        raise TypeError("out takes a tuple of two arrays, (values, found)")
+        raise TypeError(f"out takes a tuple of two arrays, {what}")
     return out

@@ -285,9 +285,7 @@ class HashTable(Operations):
         if default is None:
             if self._default is None:
                 raise ValueError("setdefault needs a default for absent keys: give one here or to the table")
-            default = (
-                self._default if self._value_dtype != "bfloat16" else comparable(self._default, "bfloat16").tolist()
-            )
+            default = self._default_value()
         batch = self._take(keys)
         values = self._values(batch, out)
         array, broadcast = take_values(default, batch, self._value_dtype, self._value_shape, "default")

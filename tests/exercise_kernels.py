@@ -52,6 +52,11 @@ def exercise(
     for count in (1000, 333):
         keys = random_keys(rng, count, key_dtype, key_shape)
         items = as_items(keys)
+        if value_shape:
+            rows, is_new = table.find_or_insert(keys[::2], 1)
+            assert rows.tolist() == table.rows(keys[::2]).tolist()
+            assert is_new.sum() == len(set(items[::2]) - set(model))
+            table.erase(keys[::2][is_new])
         if value_dtype is None:
             inserted = table.insert(keys)
             values = np.zeros(count)

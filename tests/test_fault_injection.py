@@ -234,6 +234,9 @@ TABLE_OPERATIONS = {
     "insert": Operation(lambda c, t: t.insert(c.batch, c.batch_values), kept),
     "insert_or_assign": Operation(lambda c, t: t.insert_or_assign(c.batch, c.batch_values, out=c.mask()), assigned),
     "insert_or_apply": Operation(lambda c, t: t.insert_or_apply(c.batch, c.batch_values, "add"), added),
+    "find_or_insert": Operation(
+        lambda c, t: t.find_or_insert(c.batch, c.batch_values) if c.rows else t.insert(c.batch, c.batch_values), kept
+    ),
     "setdefault": Operation(lambda c, t: t.setdefault(c.batch, c.batch_values), kept),
     "find": Operation(lambda c, t: t.find(c.batch, default=3)),
     "get": Operation(lambda c, t: t.get(c.batch, c.batch_values)),

@@ -170,6 +170,18 @@ void insert(Table& table, const Array& keys, const Array* values, bool broadcast
   table.insert(key_batch, value_batch, insert_mode, mask, stream);
 }
 
+void find_or_insert(Table& table, const Array& keys, const Array& values, bool broadcast, const Array& rows,
+                    const Array& inserted, std::uintptr_t stream_address) {
+  const std::int64_t count = count_keys(table, keys, "keys");
+  if (!table.options().has_rows()) throw std::invalid_argument("the table has no row storage");
+  const ValueBatch value_batch = to_values(table, &values, broadcast, count);
+  auto* const numbers = output<std::int64_t>(table, &rows, "rows", count);
+  bool* const mask = output<bool>(table, &inserted, "inserted", count);
+  const Stream stream = to_stream(table.context(), stream_address);
+  const py::gil_scoped_release unlocked;
+  table.find_or_insert({keys.data, count, table.options().key_bytes()}, value_batch, numbers, mask, stream);
+}
+
 void apply(Table& table, const Array& keys, const Array& values, bool broadcast, const std::string& op,
            const Array* inserted, std::uintptr_t stream_address) {
   const std::int64_t count = count_keys(table, keys, "keys");
@@ -327,6 +339,16 @@ void insert_parts(Table& table, const std::vector<ChangePart>& given, const std:
   sharded(table).insert_parts(parts, insert_mode);
 }
 
+/// Given with their rows.
+void find_or_insert_parts(Table& table, const std::vector<ChangePart>& given, const std::vector<const Array*>& rows) {
+  std::vector<ShardedTable::Part> parts = change_parts(given, true);
+  if (rows.size() != parts.size()) throw std::invalid_argument("rows are not one array for each part");
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    parts[i].rows = output<std::int64_t>(*std::get<0>(given[i]), rows[i], "rows", parts[i].keys.count);
+  const py::gil_scoped_release unlocked;
+  sharded(table).find_or_insert_parts(parts);
+}
+
 void apply_parts(Table& table, const std::vector<ChangePart>& given, const std::string& op) {
   const std::vector<ShardedTable::Part> parts = change_parts(given, true);
   const ApplyOp apply_op = named(kApplyOps, op);
@@ -386,6 +408,8 @@ void bind_table(py::module_& module) {
       .def("rows", &rows, keys, py::arg("rows"), stream)
       .def("insert", &insert, keys, py::arg("values"), py::arg("broadcast"), py::arg("mode"), py::arg("inserted"),
            stream)
+      .def("find_or_insert", &find_or_insert, keys, py::arg("values"), py::arg("broadcast"), py::arg("rows"),
+           py::arg("inserted"), py::arg("stream"))
       .def("apply", &apply, keys, py::arg("values"), py::arg("broadcast"), py::arg("op"), py::arg("inserted"), stream)
       .def("erase", &erase, keys, py::arg("erased"), stream)
       .def(
@@ -421,6 +445,7 @@ void bind_table(py::module_& module) {
       .def("at", &at, py::arg("context"))
       .def("find_parts", &find_parts, py::arg("parts"))
       .def("insert_parts", &insert_parts, py::arg("parts"), py::arg("mode"))
+      .def("find_or_insert_parts", &find_or_insert_parts, py::arg("parts"), py::arg("rows"))
       .def("apply_parts", &apply_parts, py::arg("parts"), py::arg("op"))
       .def("erase_parts", &erase_parts, py::arg("parts"));
 }

@@ -90,6 +90,8 @@ struct Insertion {
       }
     }
     if (batch.inserted != nullptr) batch.inserted[i] = is_new;
+    if constexpr (View::kHasValue)
+      if (batch.rows != nullptr) batch.rows[i] = slot == nullptr ? -1 : static_cast<std::int64_t>(slot->value);
   }
 };
 

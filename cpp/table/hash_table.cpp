@@ -42,7 +42,7 @@ ValueBatch slice(const ValueBatch& values, std::int64_t from) {
   return {static_cast<const char*>(values.data) + from * values.bytes, values.bytes, false};
 }
 
-/// Calls run(part) for parts of the order of at most kMaxBatch keys, one after the other.
+/// Calls run(part, its first key) for parts of the order of at most kMaxBatch keys, one after the other.
 template <class Order, class Run>
 void for_each_part(const Order& order, Run run) {
   for (std::int64_t from = 0; from < order.keys.count; from += kMaxBatch) {
@@ -50,7 +50,7 @@ void for_each_part(const Order& order, Run run) {
     part.keys = slice(order.keys, from, std::min(kMaxBatch, order.keys.count - from));
     part.values = slice(order.values, from);
     if (order.inserted != nullptr) part.inserted = order.inserted + from;
-    run(part);
+    run(part, from);
   }
 }
 
@@ -366,34 +366,51 @@ std::int64_t HashTable<Key, Value>::find(const KeyBatch& keys, const FindOutput&
 template <class Key, class Value>
 void HashTable<Key, Value>::insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted,
                                    Stream stream, const ChainStep& step) {
-  if (keys.count == 0) {
+  InsertOrder order{keys, values, mode, options_.deterministic, inserted};
+  order.step = step;
+  insert_batch(order, stream);
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::int64_t* rows,
+                                           bool* inserted, Stream stream) {
+  if (!options_.has_rows()) throw DTypeError("the values of the table lie beside their keys: there are no rows");
+  InsertOrder order{keys, values, InsertMode::kKeep, options_.deterministic, inserted};
+  order.rows = rows;
+  insert_batch(order, stream);
+}
+
+/// Of the order, what only the table knows is still to be set.
+template <class Key, class Value>
+void HashTable<Key, Value>::insert_batch(InsertOrder order, Stream stream) {
+  const ChainStep step = order.step;
+  if (order.keys.count == 0) {
     if (step.taken != nullptr) context_->advance(step, stream);
     return;
   }
   const Turn turn(order_, stream);
-  InsertOrder order{keys, values, mode, options_.deterministic, inserted};
-  const bool plannable = !options_.deterministic && (!View::kHasValue || values.data != nullptr);
+  const bool plannable = !options_.deterministic && (!View::kHasValue || order.values.data != nullptr);
   Room room;
   if (turn.capturing())
-    prepare_captured(keys);
+    prepare_captured(order.keys);
   else
-    room = prepare_room(keys, stream, [&]() -> std::unique_ptr<Plan> {
+    room = prepare_room(order.keys, stream, [&]() -> std::unique_ptr<Plan> {
       if (!plannable) return nullptr;
-      return executor().plan(*context_, storage_.view(), keys, values, inserted != nullptr, stream);
+      return executor().plan(*context_, storage_.view(), order.keys, order.values, order.inserted != nullptr, stream);
     });
   order.plan = room.plan.get();
-  order.step = step;
   turn.change([&] {
-    for_each_part(order, [&](InsertOrder& part) {
+    for_each_part(order, [&](InsertOrder& part, std::int64_t from) {
       part.step = std::exchange(order.step, {});
+      if (order.rows != nullptr) part.rows = order.rows + from;
       part.into_empty = pristine_;
-      part.expect_new = pristine_ || mode == InsertMode::kKeep;
+      part.expect_new = pristine_ || order.mode == InsertMode::kKeep;
       pristine_ = false;
       executor().insert(*context_, storage_.view(), part, stream);
     });
   });
   if (context_->is_host() && step.taken != nullptr) context_->advance(step, stream);
-  finish_insertion(room, keys.count, stream);
+  finish_insertion(room, order.keys.count, stream);
 }
 
 template <class Key, class Value>
@@ -416,7 +433,7 @@ void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values
     });
   order.plan = room.plan.get();
   turn.change([&] {
-    for_each_part(order, [&](ApplyOrder& part) {
+    for_each_part(order, [&](ApplyOrder& part, std::int64_t) {
       part.into_empty = pristine_;
       pristine_ = false;
       executor().apply(*context_, storage_.view(), part, stream);

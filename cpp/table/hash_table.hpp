@@ -38,6 +38,8 @@ class HashTable final : public Table {
   std::int64_t find(const KeyBatch& keys, const FindOutput& out, Stream stream) override;
   void insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted, Stream stream,
               const ChainStep& step = {}) override;
+  void find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::int64_t* rows, bool* inserted,
+                      Stream stream) override;
   void apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) override;
   void make_room(const KeyBatch& keys, bool expect_insertion, Stream stream) override;
   void forget_room() override {
@@ -93,6 +95,7 @@ class HashTable final : public Table {
   void take_note(const Control& control);
   Control refresh(Stream stream);
   void expect(std::int64_t size);
+  void insert_batch(InsertOrder order, Stream stream);
   void prepare_captured(const KeyBatch& keys);
   template <class MakePlan>
   Room prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan);

@@ -28,6 +28,7 @@ struct InsertOrder {
   bool into_empty = false;     // the table has been empty since clear()
   bool expect_new = true;      // most keys are new, as far as anyone can tell
   ChainStep step = {};
+  std::int64_t* rows = nullptr;  // [n] or null: gets the number of each key's row; of an order that keeps, without plan
 };
 
 struct ApplyOrder {

@@ -72,6 +72,9 @@ class View final : public ShardedTable {
   void apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) override;
   std::int64_t find_parts(const std::vector<Part>& parts) override;
   void insert_parts(const std::vector<Part>& parts, InsertMode mode) override;
+  void find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::int64_t* rows, bool* inserted,
+                      Stream stream) override;
+  void find_or_insert_parts(const std::vector<Part>& parts) override;
   void apply_parts(const std::vector<Part>& parts, ApplyOp op) override;
   void erase_parts(const std::vector<Part>& parts) override;
   void make_room(const KeyBatch& keys, bool expect_insertion, Stream stream) override;
@@ -526,13 +529,16 @@ bool View::has_room_for(const Calls& calls) const {
   return true;
 }
 
-/// change(shard's table, keys, values, mask, stream) is called for each part and shard.
+/// change(shard's table, keys, values, mask, rows, stream) is called for each part and shard.
 template <class Change>
 void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change change) {
   one_call_each(parts, [&](std::deque<Call>& calls, const std::vector<Part>& some) {
     std::vector<Call::Answers*> masks(some.size());
-    for (std::size_t i = 0; i < some.size(); ++i)
+    std::vector<Call::Answers*> rows(some.size());
+    for (std::size_t i = 0; i < some.size(); ++i) {
       if (some[i].mask != nullptr) masks[i] = calls[i].expect(sizeof(bool), false);
+      if (some[i].rows != nullptr) rows[i] = calls[i].expect(sizeof(std::int64_t), false);
+    }
     for_each_call(calls, [](std::size_t, Call& call) {
       call.begin();
       call.send();  // before anything changes: there may be no memory for it
@@ -543,7 +549,7 @@ void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change 
     };
     const auto make_change = [&](std::size_t i, Call& call, std::size_t shard) {
       change(call.table(shard), call.keys(shard), call.values(shard), static_cast<bool*>(call.of(masks[i], shard)),
-             call.stream(shard));
+             static_cast<std::int64_t*>(call.of(rows[i], shard)), call.stream(shard));
     };
     const auto exceptions = std::uncaught_exceptions();
     const auto forget = [&](View* view) {
@@ -563,30 +569,37 @@ void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change 
       call.finish();
       if (some[i].mask != nullptr)
         call.split().gather(masks[i]->home.get(), sizeof(bool), some[i].mask, {}, some[i].stream);
+      if (some[i].rows != nullptr)
+        call.split().gather_rows(rows[i]->home.as<std::int64_t>(), some[i].rows, some[i].stream);
     });
   });
 }
 
 void View::insert_parts(const std::vector<Part>& parts, InsertMode mode) {
   change_parts(parts, true,
-               [&](Table& shard, const KeyBatch& keys, const ValueBatch& values, bool* mask, Stream stream) {
-                 shard.insert(keys, values, mode, mask, stream);
-               });
+               [&](Table& shard, const KeyBatch& keys, const ValueBatch& values, bool* mask, std::int64_t*,
+                   Stream stream) { shard.insert(keys, values, mode, mask, stream); });
+}
+
+void View::find_or_insert_parts(const std::vector<Part>& parts) {
+  change_parts(parts, true,
+               [&](Table& shard, const KeyBatch& keys, const ValueBatch& values, bool* mask, std::int64_t* rows,
+                   Stream stream) { shard.find_or_insert(keys, values, rows, mask, stream); });
 }
 
 void View::apply_parts(const std::vector<Part>& parts, ApplyOp op) {
   // Of no keys, to check the operation before anything is done.
   all_->tables.front()->apply({nullptr, 0, all_->options.key_bytes()}, {}, op, nullptr, nullptr);
   change_parts(parts, true,
-               [&](Table& shard, const KeyBatch& keys, const ValueBatch& values, bool* mask, Stream stream) {
-                 shard.apply(keys, values, op, mask, stream);
-               });
+               [&](Table& shard, const KeyBatch& keys, const ValueBatch& values, bool* mask, std::int64_t*,
+                   Stream stream) { shard.apply(keys, values, op, mask, stream); });
 }
 
 void View::erase_parts(const std::vector<Part>& parts) {
-  change_parts(parts, false, [&](Table& shard, const KeyBatch& keys, const ValueBatch&, bool* mask, Stream stream) {
-    shard.erase(keys, mask, stream);
-  });
+  change_parts(parts, false,
+               [&](Table& shard, const KeyBatch& keys, const ValueBatch&, bool* mask, std::int64_t*, Stream stream) {
+                 shard.erase(keys, mask, stream);
+               });
 }
 
 std::int64_t View::find(const KeyBatch& keys, const FindOutput& out, Stream stream) {
@@ -599,6 +612,12 @@ void View::insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mod
                   const ChainStep& step) {
   insert_parts({{this, keys, values, {}, inserted, stream}}, mode);
   if (step.taken != nullptr) home_->advance(step, stream);
+}
+
+void View::find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::int64_t* rows, bool* inserted,
+                          Stream stream) {
+  if (!all_->options.has_rows()) throw DTypeError("the values of the table lie beside their keys: there are no rows");
+  find_or_insert_parts({{this, keys, values, {}, inserted, stream, rows}});
 }
 
 void View::apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) {

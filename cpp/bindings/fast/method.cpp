@@ -29,7 +29,7 @@ struct Operation {
   std::array<const char*, kMaxParameters> parameters;
 };
 
-constexpr std::array<Operation, 11> kOperations = {{
+constexpr std::array<Operation, 12> kOperations = {{
     {"getitem", &FastPath::getitem, 1, {"keys"}},
     {"get", &FastPath::get, 1, {"keys", "default", "out"}},
     {"find", &FastPath::find, 1, {"keys", "default", "out"}},
@@ -39,6 +39,7 @@ constexpr std::array<Operation, 11> kOperations = {{
     {"insert", &FastPath::insert, 2, {"keys", "values", "out"}},
     {"insert_or_assign", &FastPath::insert_or_assign, 2, {"keys", "values", "out"}},
     {"insert_or_apply", &FastPath::insert_or_apply, 3, {"keys", "values", "op", "out"}},
+    {"find_or_insert", &FastPath::find_or_insert, 1, {"keys", "values", "out"}},
     {"add", &FastPath::add, 1, {"keys", "out"}},
     {"erase", &FastPath::erase, 1, {"keys", "out"}},
 }};

@@ -221,6 +221,18 @@ py::object FastPath::hand_over(const Keys& keys, const Output& written) {
   return written.tensor;
 }
 
+/// Two answers; `pair` is the caller's own, or None.
+py::object FastPath::hand_over_pair(const Keys& keys, PyObject* pair, const Output& first, const Output& second) {
+  if (first.given && second.given) {
+    keys.framework->note_write(pair);
+    return borrowed(pair);
+  }
+  auto both =
+      py::reinterpret_steal<py::object>(PyTuple_Pack(2, hand_over(keys, first).ptr(), hand_over(keys, second).ptr()));
+  if (!both) throw py::error_already_set();
+  return both;
+}
+
 /// Nothing where it is for the general path.
 std::optional<std::int64_t> FastPath::look_up(const Keys& keys, const FindOutput& out,
                                               std::initializer_list<const Output*> written) const {
@@ -273,14 +285,7 @@ py::object FastPath::find(Arguments given) {
   out.fallback = fallback.data;
   out.found = found->data<bool>();
   if (!look_up(*keys, out, {&*values, &*found})) return {};
-  if (values->given && found->given) {
-    keys->framework->note_write(pair);
-    return borrowed(pair);
-  }
-  auto both = py::reinterpret_steal<py::object>(
-      PyTuple_Pack(2, hand_over(*keys, *values).ptr(), hand_over(*keys, *found).ptr()));
-  if (!both) throw py::error_already_set();
-  return both;
+  return hand_over_pair(*keys, pair, *values, *found);
 }
 
 py::object FastPath::contains(Arguments given) {
@@ -352,6 +357,33 @@ py::object FastPath::insert_or_assign(Arguments given) {
                           [&](const auto& parts) { sharded().insert_parts(parts, InsertMode::kAssign); });
   const std::optional<Keys> keys = take_keys(given[0]);
   return keys ? put(*keys, given[1], InsertMode::kAssign, given[2]) : py::object();
+}
+
+py::object FastPath::find_or_insert(Arguments given) {
+  PyObject* const pair = given[2];
+  const bool new_outputs = pair == Py_None;
+  if (!options_.has_rows() || (given[1] == Py_None && fallback_ == nullptr)) return {};
+  if (!new_outputs && (PyTuple_CheckExact(pair) == 0 || PyTuple_GET_SIZE(pair) != 2)) return {};
+  const std::optional<Keys> keys = take_keys(given[0]);
+  if (!keys) return {};
+  Number number;
+  const std::shared_ptr<const Array> fallback = fallback_;
+  const std::optional<ValueBatch> values = given[1] != Py_None
+                                               ? take_values(*keys, given[1], number)
+                                               : ValueBatch{fallback->data, options_.value_bytes(), true};
+  if (!values) return {};
+  const std::optional<Output> rows =
+      take_output(*keys, DType::kInt64, {}, new_outputs ? Py_None : PyTuple_GET_ITEM(pair, 0));
+  if (!rows) return {};
+  const std::optional<Output> inserted = take_mask(*keys, new_outputs ? Py_None : PyTuple_GET_ITEM(pair, 1));
+  if (!inserted) return {};
+  {
+    const py::gil_scoped_release unlocked;
+    if (!is_apart({keys->memory(), memory_of(*keys, *values)}, {&*rows, &*inserted}, true)) return {};
+    ++changes_;
+    table_->find_or_insert(keys->batch, *values, rows->data<std::int64_t>(), inserted->data<bool>(), keys->stream);
+  }
+  return hand_over_pair(*keys, pair, *rows, *inserted);
 }
 
 py::object FastPath::add(Arguments given) {

@@ -53,6 +53,7 @@ class FastPath {
   py::object insert(Arguments given);            // keys, values, out
   py::object insert_or_assign(Arguments given);  // keys, values, out
   py::object insert_or_apply(Arguments given);   // keys, values, op, out
+  py::object find_or_insert(Arguments given);    // keys, values, out
   py::object add(Arguments given);               // keys, out
   py::object erase(Arguments given);             // keys, out
 
@@ -110,6 +111,7 @@ class FastPath {
 
   std::optional<std::int64_t> look_up(const Keys& keys, const FindOutput& out,
                                       std::initializer_list<const Output*> written) const;
+  py::object hand_over_pair(const Keys& keys, PyObject* pair, const Output& first, const Output& second);
   py::object put(const Keys& keys, PyObject* values, InsertMode mode, PyObject* out);
 
   std::vector<Item> take_batches(PyObject* given);

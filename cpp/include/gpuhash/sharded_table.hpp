@@ -34,11 +34,13 @@ class GPUHASH_API ShardedTable : public Table {
     FindOutput out;     // of find_parts()
     bool* mask;         // [n] or null: inserted, or erased
     Stream stream;
+    std::int64_t* rows = nullptr;  // [n]: of find_or_insert_parts()
   };
   /// As one call with the keys of all parts; parts from different devices go on side by side. Of a key that comes
   /// several times one whole value stays, in a deterministic table that of the last (the first) part.
   virtual std::int64_t find_parts(const std::vector<Part>& parts) = 0;
   virtual void insert_parts(const std::vector<Part>& parts, InsertMode mode) = 0;
+  virtual void find_or_insert_parts(const std::vector<Part>& parts) = 0;
   virtual void apply_parts(const std::vector<Part>& parts, ApplyOp op) = 0;
   virtual void erase_parts(const std::vector<Part>& parts) = 0;
 

@@ -70,6 +70,10 @@ class GPUHASH_API Table {
   /// inserted: [n] or null: was the key new; true for exactly one of a new key's duplicates.
   virtual void insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted, Stream stream,
                       const ChainStep& step = {}) = 0;
+  /// As insert() that keeps, of a table with row storage. rows: [n], the numbers of the keys' rows, new or not, -1
+  /// where a replayed CUDA graph found no room. inserted: as above.
+  virtual void find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::int64_t* rows, bool* inserted,
+                              Stream stream) = 0;
   /// New keys get their value; that of others becomes op(it, the given one). Throws DTypeError where has_op() is false.
   virtual void apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) = 0;
   /// Makes room for the keys of the batch that are not there, as an insertion of it would first: afterwards that fails
