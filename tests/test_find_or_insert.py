@@ -284,15 +284,17 @@ def test_cuda_graph(torch_cuda, deterministic):
         assert len(held) <= room
         assert len(set(held.values())) == len(held)
         assert (rows[is_new] >= 0).all()
+        is_lost = rows < 0
+        if is_lost.any():
+            assert len(held) == room
+            with pytest.raises(TableFullError, match=f"{len(np.unique(batch[is_lost]))} are lost"):
+                len(table)
+        assert len(table) == len(held)
         got = to_numpy(table.row_storage)[rows[is_new]]
         np.testing.assert_array_equal(got, np.broadcast_to((batch[is_new] + 1000)[:, None], got.shape))
-        if (rows < 0).any():
-            assert len(held) == room
-            with pytest.raises(TableFullError, match="are lost"):
-                len(table)
+        if is_lost.any():
             break
-        assert len(table) == len(held)
-    assert (rows < 0).any()
+    assert is_lost.any()
     assert len(table) == room
 
 
