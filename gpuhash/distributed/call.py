@@ -61,7 +61,7 @@ class Call:
             problem = error
         opening = group.start_open(split, problem, None if values is None else values.bits)
         sent = []
-        if problem is None:
+        if opening.problem is None:
             assert split is not None
             sent.append(_words(split.keys, kinds[0]))  # while the ranks hear from each other
             if words is not None:

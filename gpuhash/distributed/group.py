@@ -149,13 +149,16 @@ class Group:
         constant
             The bits of the one value that all of this rank's keys have, if there is one.
         """
-        status = _FINE if problem is None else _FAILED
         signature = zlib.crc32(f"{self.table} {self._call}".encode())
         has_constant = constant is not None
-        if isinstance(counts, Split):
-            counts.tell([status, signature, has_constant, constant or 0, counts.size], self._mine)
-        else:
-            given = [0] * self.size if counts is None else list(counts)
+        given = [0] * self.size if counts is None or isinstance(counts, Split) else list(counts)
+        if isinstance(counts, Split) and problem is None:
+            try:
+                counts.tell([_FINE, signature, has_constant, constant or 0, counts.size], self._mine)
+            except Exception as error:
+                problem = error
+        if not isinstance(counts, Split) or problem is not None:
+            status = _FINE if problem is None else _FAILED
             notes = [status, signature, has_constant, constant or 0, sum(given)]
             self._mine.copy_(torch.tensor([[count, *notes] for count in given]))
         dist.all_to_all_single(self._theirs, self._mine, group=self.process_group)

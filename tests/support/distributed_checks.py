@@ -24,7 +24,7 @@ import torch.distributed as dist
 import gpuhash
 from gpuhash import TableFullError, _core, distributed
 from gpuhash.distributed.group import Group
-from gpuhash.distributed.split import ALIGNMENT
+from gpuhash.distributed.split import ALIGNMENT, Split
 from support.frameworks import Framework, to_numpy
 from support.ranks import join_group
 from support.samples import (
@@ -484,6 +484,18 @@ def shards_that_fail(rank: int, count: int, device: str) -> None:
     refused(MemoryError, "insert_or_apply", MemoryError("broken"), lambda: table.insert_or_apply(keys, keys, "min"))
     refused(MemoryError, "", MemoryError("broken"), lambda: table.__setitem__(keys, keys))
     refused(RuntimeError, "clear", RuntimeError("broken"), table.clear)
+    tell, held = Split.tell, items_of(shard)
+
+    def tell_nothing(*_: Any) -> None:
+        raise gpuhash.CudaError("broken")
+
+    for call in (lambda: table.find(keys), lambda: table.insert(keys, 1)):
+        if rank == count - 1:
+            Split.tell = tell_nothing
+        with pytest.raises(gpuhash.CudaError, match=f"rank {count - 1}: broken"):
+            call()
+        Split.tell = tell
+        assert items_of(shard) == held
     with tempfile.TemporaryDirectory() as folder:
         refused(OSError, "_contents", OSError("broken"), lambda: table.save(folder))
         assert list(Path(folder).iterdir()) == []
