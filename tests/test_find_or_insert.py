@@ -84,28 +84,31 @@ def test_rows_are_those_of_a_dict(place, key_type, deterministic):
 
 
 @pytest.mark.parametrize(
-    "value_type", [("float32", (64,)), ("int8", (3,)), ("complex128", ()), ("bfloat16", (2, 3))], ids=str
+    "value_type",
+    [("float32", (64,)), ("int8", (3,)), ("complex128", ()), ("bfloat16", (2, 3)), ("bool", (5,))],
+    ids=str,
 )
 def test_values_of_new_keys(native, value_type):
     """One for each, one for all, the table's default, or zeros."""
     dtype, shape = value_type
+    number = bool if dtype == "bool" else int
     keys = np.arange(40)
     own = random_values(dtype, (40, *shape), 1)
     one = random_values(dtype, shape, 2)
-    for default in (None, 3):
+    for default in (None, number(3)):
         table = HashTable("int64", dtype, value_shape=shape, device=native.table_device, default=default)
         filled = np.zeros((10, *shape), own.dtype) + np.asarray(default or 0).astype(own.dtype)
         for first, given, expected in [
             (0, (), filled),
             (10, (native.array(own[10:20]),), own[10:20]),
             (20, (native.array(np.asarray(one)),), np.broadcast_to(one, (10, *shape))),
-            (30, (2,), np.zeros((10, *shape), own.dtype) + np.asarray(2).astype(own.dtype)),
+            (30, (number(2),), np.zeros((10, *shape), own.dtype) + np.asarray(2).astype(own.dtype)),
         ]:
             mine = native.array(keys[first : first + 10])
             rows, is_new = table.find_or_insert(mine, *given)
             assert to_numpy(is_new).all()
             same_bytes(table[mine], np.ascontiguousarray(expected))
-            again, is_new = table.find_or_insert(mine, 1)
+            again, is_new = table.find_or_insert(mine, number(1))
             same_bytes(again, to_numpy(rows))
             assert not to_numpy(is_new).any()
             same_bytes(table[mine], np.ascontiguousarray(expected))

@@ -22,10 +22,9 @@
 
 /// Splitting a batch by owners. The batch is cut into tiles, and those into one *chunk* of neighbouring tiles for each
 /// block that the GPU runs at a time. One kernel counts each chunk's keys per owner. Another one, which need not follow
-/// at once, sums up what lies
-/// before its own chunk, and then sorts tile by tile in shared memory, so that keys leave in runs, one per owner. For
-/// each key it leaves 16 bits, its owner and its rank in its tile's order, and for each tile where its runs begin. By
-/// those all that follows moves items, and needs no keys.
+/// at once, sums up what lies before its own chunk, and then sorts tile by tile in shared memory, so that keys leave in
+/// runs, one per owner. For each key it leaves 16 bits, its owner and its rank in its tile's order, and for each tile
+/// where its runs begin. By those all that follows moves items, and needs no keys.
 ///
 /// What binds these kernels is how many instructions they spend on a key, before memory does (docs/performance.md): so
 /// the bits of an owner are a parameter of theirs.

@@ -16,9 +16,11 @@ namespace {
 
 py::object borrowed(PyObject* object) { return py::reinterpret_borrow<py::object>(object); }
 
+bool is_list(PyObject* object) { return PyList_CheckExact(object) != 0; }
+
 /// The object, or a copy of a list, which keeps its items whatever others do to the list meanwhile.
 py::object held_items(PyObject* given) {
-  if (PyList_CheckExact(given) == 0) return borrowed(given);
+  if (!is_list(given)) return borrowed(given);
   auto copy = py::reinterpret_steal<py::object>(PyList_GetSlice(given, 0, PyList_GET_SIZE(given)));
   if (!copy) throw py::error_already_set();
   return copy;
@@ -256,7 +258,7 @@ py::object FastPath::getitem(Arguments given) {
 }
 
 py::object FastPath::get(Arguments given) {
-  if (PyList_CheckExact(given[0]) != 0 && given[2] == Py_None) return look_up_batches(given[0], given[1], true, false);
+  if (is_list(given[0]) && given[2] == Py_None) return look_up_batches(given[0], given[1], true, false);
   const std::optional<Keys> keys = take_keys(given[0]);
   Fallback fallback;
   if (!keys || !take_fallback(*keys, given[1], fallback) || fallback.data == nullptr) return {};
@@ -271,7 +273,7 @@ py::object FastPath::get(Arguments given) {
 py::object FastPath::find(Arguments given) {
   PyObject* const pair = given[2];
   const bool new_outputs = pair == Py_None;
-  if (PyList_CheckExact(given[0]) != 0 && new_outputs) return look_up_batches(given[0], given[1], true, true);
+  if (is_list(given[0]) && new_outputs) return look_up_batches(given[0], given[1], true, true);
   if (!new_outputs && (PyTuple_CheckExact(pair) == 0 || PyTuple_GET_SIZE(pair) != 2)) return {};
   const std::optional<Keys> keys = take_keys(given[0]);
   Fallback fallback;
@@ -289,7 +291,7 @@ py::object FastPath::find(Arguments given) {
 }
 
 py::object FastPath::contains(Arguments given) {
-  if (PyList_CheckExact(given[0]) != 0 && given[1] == Py_None) return look_up_batches(given[0], Py_None, false, true);
+  if (is_list(given[0]) && given[1] == Py_None) return look_up_batches(given[0], Py_None, false, true);
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};
   const std::optional<Output> found = take_mask(*keys, given[1]);
@@ -311,9 +313,7 @@ py::object FastPath::rows(Arguments given) {
 }
 
 py::object FastPath::setitem(Arguments given) {
-  if (PyList_CheckExact(given[0]) != 0)
-    return change_batches(given[0], given[1], false,
-                          [&](const auto& parts) { sharded().insert_parts(parts, InsertMode::kAssign); });
+  if (is_list(given[0])) return put_batches(given[0], given[1], InsertMode::kAssign, false);
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};
   Number number;
@@ -344,17 +344,13 @@ py::object FastPath::put(const Keys& keys, PyObject* given_values, InsertMode mo
 }
 
 py::object FastPath::insert(Arguments given) {
-  if (PyList_CheckExact(given[0]) != 0 && given[2] == Py_None)
-    return change_batches(given[0], given[1], true,
-                          [&](const auto& parts) { sharded().insert_parts(parts, InsertMode::kKeep); });
+  if (is_list(given[0]) && given[2] == Py_None) return put_batches(given[0], given[1], InsertMode::kKeep, true);
   const std::optional<Keys> keys = take_keys(given[0]);
   return keys ? put(*keys, given[1], InsertMode::kKeep, given[2]) : py::object();
 }
 
 py::object FastPath::insert_or_assign(Arguments given) {
-  if (PyList_CheckExact(given[0]) != 0 && given[2] == Py_None)
-    return change_batches(given[0], given[1], true,
-                          [&](const auto& parts) { sharded().insert_parts(parts, InsertMode::kAssign); });
+  if (is_list(given[0]) && given[2] == Py_None) return put_batches(given[0], given[1], InsertMode::kAssign, true);
   const std::optional<Keys> keys = take_keys(given[0]);
   return keys ? put(*keys, given[1], InsertMode::kAssign, given[2]) : py::object();
 }
@@ -387,9 +383,7 @@ py::object FastPath::find_or_insert(Arguments given) {
 }
 
 py::object FastPath::add(Arguments given) {
-  if (PyList_CheckExact(given[0]) != 0 && given[1] == Py_None)
-    return change_batches(given[0], Py_None, true,
-                          [&](const auto& parts) { sharded().insert_parts(parts, InsertMode::kKeep); });
+  if (is_list(given[0]) && given[1] == Py_None) return put_batches(given[0], Py_None, InsertMode::kKeep, true);
   const std::optional<Keys> keys = take_keys(given[0]);
   return keys ? put(*keys, Py_None, InsertMode::kKeep, given[1]) : py::object();
 }
@@ -404,7 +398,7 @@ py::object FastPath::insert_or_apply(Arguments given) {
   }
   const std::optional<ApplyOp> op = find_named(kApplyOps, {text, static_cast<std::size_t>(length)});
   if (!op || !has_op(*options_.value_dtype, *op)) return {};
-  if (PyList_CheckExact(given[0]) != 0 && given[3] == Py_None)
+  if (is_list(given[0]) && given[3] == Py_None)
     return change_batches(given[0], given[1], true, [&](const auto& parts) { sharded().apply_parts(parts, *op); });
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};
@@ -423,7 +417,7 @@ py::object FastPath::insert_or_apply(Arguments given) {
 }
 
 py::object FastPath::erase(Arguments given) {
-  if (PyList_CheckExact(given[0]) != 0 && given[1] == Py_None)
+  if (is_list(given[0]) && given[1] == Py_None)
     return change_batches(given[0], nullptr, true, [&](const auto& parts) { sharded().erase_parts(parts); });
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};
@@ -497,7 +491,7 @@ py::object FastPath::look_up_batches(PyObject* keys, PyObject* default_value, bo
 /// masks, where they are asked for, is put into a list.
 std::optional<std::vector<ShardedTable::Part>> FastPath::take_changes(const std::vector<Item>& items, PyObject* values,
                                                                       std::vector<Number>& numbers, py::list* masks) {
-  const bool one_each = values != nullptr && PyList_CheckExact(values) != 0;
+  const bool one_each = values != nullptr && is_list(values);
   if (one_each && static_cast<std::size_t>(PyList_GET_SIZE(values)) != items.size()) return std::nullopt;
   std::vector<ShardedTable::Part> parts;
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -540,6 +534,10 @@ py::object FastPath::change_batches(PyObject* keys, PyObject* values, bool mask,
     change(*parts);
   }
   return mask ? py::object(masks) : py::none();
+}
+
+py::object FastPath::put_batches(PyObject* keys, PyObject* values, InsertMode mode, bool mask) {
+  return change_batches(keys, values, mask, [&](const auto& parts) { sharded().insert_parts(parts, mode); });
 }
 
 }  // namespace gpuhash::bindings

@@ -120,6 +120,7 @@ class FastPath {
   py::object look_up_batches(PyObject* keys, PyObject* default_value, bool values, bool found);
   template <class Change>
   py::object change_batches(PyObject* keys, PyObject* values, bool mask, Change change);
+  py::object put_batches(PyObject* keys, PyObject* values, InsertMode mode, bool mask);
   ShardedTable& sharded() const { return static_cast<ShardedTable&>(*table_); }
 
   std::shared_ptr<Table> table_;
