@@ -20,7 +20,7 @@ import gpuhash.distributed
 from benchmarks.random_keys import keys_of, numbers
 from benchmarks.timing import Action, expect, milliseconds, milliseconds_in_turns, nothing
 from gpuhash.distributed.duplicates import Sample
-from gpuhash.distributed.split import ALIGNMENT, spans_of
+from gpuhash.distributed.split import ALIGNMENT, GAP, spans_of
 
 EXPONENTS = {"uniform": None, "Zipf 1.05": 1.05, "Zipf 1.5": 1.5}
 
@@ -149,14 +149,13 @@ def phases(job: Job, count: int, rounds: int, repetitions: int) -> dict[str, flo
     split = steps.split(keys, 0)
     counts = split.counts
     opened = steps.open(counts, None)
-    elsewhere = [rank != place.rank for rank in range(place.size)]
-    send = spans_of([count * there for count, there in zip(opened.send, elsewhere, strict=True)])
-    arrive = spans_of([count * there for count, there in zip(opened.receive, elsewhere, strict=True)])
+    send, arrive = spans_of(opened.send), spans_of(opened.receive)
+    send[place.rank] = arrive[place.rank] = 0
     others = sum(send)
     sorted_keys = split.keys[:others]
     received = steps.finish(steps.exchange([sorted_keys], send, arrive))[0]
     answers = shard.find(received)
-    gaps = place.size * (ALIGNMENT - 1)  # at most
+    gaps = place.size * (GAP + ALIGNMENT - 1)  # at most
     expect(int(answers[1].sum()) >= len(answers[1]) - gaps, "each shard has the keys that are sent to it")
     back = [answers[0], answers[1].view(torch.uint8)]
     own = split.keys[others : others + counts[place.rank]]
@@ -171,7 +170,7 @@ def phases(job: Job, count: int, rounds: int, repetitions: int) -> dict[str, flo
 
     steps.call("phases")
     calls: dict[str, Action] = {
-        "look for hot keys": lambda: Sample(keys, place.size, steps.splitter, are_sent_fast=True).has_many(),
+        "look for hot keys": lambda: Sample(keys, place.size, 0, steps.splitter, are_sent_fast=True).has_many(),
         "count, and tell each other": tell,
         "count, sort": lambda: steps.split(keys, 0).counts,
         "sort values": lambda: split.scatter(keys),
@@ -180,7 +179,6 @@ def phases(job: Job, count: int, rounds: int, repetitions: int) -> dict[str, flo
         "find, others'": lambda: shard.find(received),
         "exchange of answers": lambda: steps.finish(steps.exchange(back, arrive, send, into)),
         "gather": lambda: split.gather(*returned),
-        "agreement": lambda: steps.agree(None),
         "find, whole": lambda: table.find(keys),
     }
     times = milliseconds_in_turns(calls, nothing, place.synchronize, rounds, repetitions)

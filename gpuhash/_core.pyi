@@ -250,19 +250,38 @@ class Splitter(metaclass=_Type):
     def __init__(self, context: Context) -> None: ...
 
 @final
+class Sample(metaclass=_Type):
+    """``SAMPLE_KEYS`` keys of a batch, by which it is judged how many duplicates there are, and which keys are hot."""
+
+    def __init__(self, splitter: Splitter, keys: Array, seed: int, stream: int) -> None:
+        """Of keys ``[n, ...]``. Does not wait. The seed is that of the split whose hot keys these are to be."""
+    def repeats(self) -> tuple[int, int]:
+        """How many of the keys repeat others, and how often one comes; two may be taken for one. Waits."""
+
+@final
 class Split(metaclass=_Type):
     """A batch of keys that is split by owners. All that it does is enqueued on one stream."""
 
     def __init__(
-        self, splitter: Splitter, keys: Array, parts: int, last: int, alignment: int, seed: int, stream: int
+        self,
+        splitter: Splitter,
+        keys: Array,
+        parts: int,
+        last: int,
+        alignment: int,
+        gap: int,
+        seed: int,
+        stream: int,
+        hot: Sample | None = None,
     ) -> None:
         """Count the keys ``[n, ...]`` of each of up to ``MAX_PARTS`` parts. Does not wait.
 
         In the order of the owners the parts come in that of their numbers, but for ``last``, and begin at multiples of
-        ``alignment`` rows.
+        ``alignment`` rows, ``gap`` or more rows after the part before. With a sample of these keys, several that are
+        one hot key share a place.
         """
     def positions(self) -> int:
-        """How many rows the order of the owners has, at most: ``n + parts * (alignment - 1)``."""
+        """How many rows the order of the owners has, at most: ``n + parts * (gap + alignment - 1)``."""
     def tell(self, notes: Sequence[int], told: Array) -> None:
         """Put the keys of each part, and beside them up to 7 notes, into int64 ``told [parts, 1 + notes]``. Does not
         wait.
@@ -273,17 +292,12 @@ class Split(metaclass=_Type):
         """Keys of each part. Waits until they are known, but not for the keys to be sorted."""
     def sort(self, rows: Array, out: Array) -> None:
         """Put rows ``[n, ...]`` of any dtype into the order of the owners, ``[positions, ...]``."""
+    def combine(self, values: Array, op: str, out: Array) -> None:
+        """Likewise values of 4 or 8 bytes, ``[n]`` or ``[1]`` for all; those of keys that share a place by ``op``."""
+    def gather_mask(self, mask: Array, out: Array) -> None:
+        """Put a mask in the order of the owners back: of keys that share a place, one gets it. After ``counts``."""
     def gather(self, rows: Array, out: Array, found: Array | None = None, found_out: Array | None = None) -> None:
         """Put rows in the order of the owners, up to the last part's, back; a mask, too. After ``counts``."""
-
-@final
-class Sample(metaclass=_Type):
-    """``SAMPLE_KEYS`` keys of a batch, by which it is judged how many duplicates there are."""
-
-    def __init__(self, splitter: Splitter, keys: Array, stream: int) -> None:
-        """Of keys ``[n, ...]``. Does not wait."""
-    def repeats(self) -> tuple[int, int]:
-        """How many of the keys repeat others, and how often one comes; two may be taken for one. Waits."""
 
 def find_owners(context: Context, keys: Array, parts: int, seed: int, out: Array, stream: int) -> None:
     """Fill int32 ``out [n]`` with the owners of keys ``[n, ...]``, of any number of parts."""

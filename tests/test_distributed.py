@@ -24,7 +24,7 @@ if not torch.distributed.is_available() or not torch.distributed.is_gloo_availab
 
 from gpuhash import _core  # noqa: E402
 from gpuhash.distributed.duplicates import Sample  # noqa: E402
-from gpuhash.distributed.split import Split, join, parts_of, spans_of, stream_of  # noqa: E402
+from gpuhash.distributed.split import GAP, Split, join, spans_of, stream_of  # noqa: E402
 from gpuhash.distributed.words import to_words  # noqa: E402
 from gpuhash.memory import make_context, parse_device  # noqa: E402
 
@@ -101,6 +101,7 @@ def test_all_dtypes(ranks):
         checks.bad_input,
         checks.full_shards,
         checks.hot_keys_are_sent_once,
+        checks.hot_keys_are_merged,
         checks.shards_that_fail,
         checks.room,
         checks.moved,
@@ -188,15 +189,23 @@ def test_a_split_puts_keys_in_the_order_of_their_owners_and_back(key_type, devic
         order = np.argsort(places, kind="stable")
         counts = [split.counts[part] for part in range(parts) if part != last] + [split.counts[last]]
         spans = spans_of(counts)
-        assert [span % 16 for span in spans] == [0] * parts if parts > 1 else spans == [len(keys)]
-        scattered, sorted_keys = split.scatter(rows)[: sum(spans)], split.keys[: sum(spans)]
-        without_gaps = parts_of(scattered, counts)
+        assert [span % 16 for span in spans] == [0] * parts
+        assert all(span >= count + GAP for span, count in zip(spans, counts, strict=True))
+        begins = np.cumsum([0, *spans])[:-1]
+        end = int(begins[-1]) + counts[-1]
+        assert end <= split.rows
+
+        def parts_of(rows, begins=begins, counts=counts):
+            return [rows[begin : begin + count] for begin, count in zip(begins, counts, strict=True)]
+
+        scattered = split.scatter(rows)[:end]
+        without_gaps = parts_of(scattered)
         np.testing.assert_array_equal(torch.cat(without_gaps).cpu(), order)
-        words = torch.cat(parts_of(words_of(sorted_keys), counts))
+        words = torch.cat(parts_of(words_of(split.keys)))
         np.testing.assert_array_equal(words.cpu(), words_of(tensor).cpu()[order])
         assert torch.equal(split.gather(scattered)[0], rows)
-        mask = join(without_gaps) % 3 == 0
-        back, found = split.gather(join(without_gaps), mask)
+        joined = join(without_gaps, spans)[:end]
+        back, found = split.gather(joined, joined % 3 == 0)
         assert torch.equal(back, rows)
         assert torch.equal(found, rows % 3 == 0)
         reverse = torch.from_numpy(keys[::-1].copy()).to(device)
@@ -268,8 +277,11 @@ def test_when_duplicates_are_taken_together():
         (hot[:0], 2, False, False),
     ]:
         given = torch.from_numpy(keys)
-        assert Sample(given, ranks, splitter, are_sent_fast=False).has_many() is expected
-        assert Sample(given, ranks, splitter, are_sent_fast=True).has_many() is expected_fast
+        assert Sample(given, ranks, 0, splitter, are_sent_fast=False).has_many() is expected
+        sample = Sample(given, ranks, 0, splitter, are_sent_fast=True)
+        assert sample.has_many() is expected_fast
+        is_hot = keys is hot or keys is pairs or keys is one_in_ten
+        assert (sample.hot() is not None) is (is_hot and ranks > 1)
 
 
 @pytest.mark.parametrize("key_type", KEY_TYPES, ids=str)
@@ -284,9 +296,122 @@ def test_a_sample_counts_repeated_keys(key_type, device):
         keys = np.repeat(some[picks], 3, axis=0)
         keys[1::3], keys[2::3] = 0, 1  # which nobody looks at
         tensor = torch.from_numpy(keys).to(device)
-        sample = _core.Sample(splitter, _core.borrow(tensor, stream_of(tensor)), stream_of(tensor) or 0)
+        sample = _core.Sample(splitter, _core.borrow(tensor, stream_of(tensor)), 3, stream_of(tensor) or 0)
         counts = np.bincount(picks)
         assert sample.repeats() == (size - np.count_nonzero(counts), counts.max())
         assert sample.repeats() == (size - np.count_nonzero(counts), counts.max())
     with pytest.raises(ValueError, match=f"{size - 1} keys were given, expected {size} or more"):
-        _core.Sample(splitter, _core.borrow(tensor[: size - 1], stream_of(tensor)), stream_of(tensor) or 0)
+        _core.Sample(splitter, _core.borrow(tensor[: size - 1], stream_of(tensor)), 0, stream_of(tensor) or 0)
+
+
+def merged_split(keys, parts, seed):
+    """A split of keys whose hot ones are merged, and the largest number of places that one key may have."""
+    splitter = _core.Splitter(make_context(keys.device))
+    sample = _core.Sample(splitter, _core.borrow(keys, stream_of(keys)), seed, stream_of(keys) or 0)
+    places = len(keys) // 1024 + 1 if keys.device.type == "cuda" else 64
+    return Split(keys, parts, seed, splitter, parts - 1, sample), places
+
+
+def places_of(split):
+    """Where the parts end, gaps and all, and all rows in the order of the owners that keys have."""
+    ends = np.cumsum(spans_of(split.counts))
+    begins = [0, *ends[:-1]]
+    parts = [np.arange(begin, begin + count) for begin, count in zip(begins, split.counts, strict=True)]
+    return ends, np.concatenate(parts)
+
+
+@pytest.mark.parametrize("key_type", KEY_TYPES, ids=str)
+def test_hot_keys_are_merged_while_keys_are_sorted(key_type, device):
+    """Several of a hot key's duplicates share a row, and get its answer; sums are those of all values."""
+    rng = np.random.default_rng(5)
+    pool = random_keys(*key_type, 3000)
+    pool = np.unique(pool, axis=0 if pool.ndim > 1 else None)
+    for count, parts, spread in [(4096, 2, 1.5), (50_001, 2, 1.05), (50_001, 7, 1.5), (50_001, 64, 1.5), (9001, 8, 0)]:
+        codes = np.minimum(rng.zipf(spread, count) - 1, len(pool) - 1) if spread else np.zeros(count, np.int64)
+        keys = torch.from_numpy(pool[codes]).to(device)
+        split, most_places = merged_split(keys, parts, 11)
+        times = np.bincount(codes, minlength=len(pool))
+        assert sum(split.counts) < count, "the hottest key is merged"
+        owners = split.owners.cpu().numpy()
+        numbers = torch.arange(count, device=device)
+        ends, places = places_of(split)
+        # Of keys that share a row one number arrives; with the largest of all, nobody's is smaller.
+        some = split.combine(numbers, "max", split.room_for(numbers)).cpu().numpy()
+        shared = split.gather(torch.from_numpy(some).to(device))[0].cpu().numpy()
+        np.testing.assert_array_equal(codes[shared], codes)
+        assert (shared >= np.arange(count)).all()
+        np.testing.assert_array_equal(np.unique(shared), np.sort(some[places]))
+        for part in range(parts):
+            begin = ends[part] - spans_of(split.counts)[part]
+            np.testing.assert_array_equal(owners[some[begin : begin + split.counts[part]]], part)
+        sorted_keys = words_of(split.keys).cpu()[places]
+        np.testing.assert_array_equal(sorted_keys, words_of(keys).cpu()[some[places]])
+        used = np.bincount(codes[some[places]], minlength=len(pool))
+        assert ((used >= 1) == (times >= 1)).all()
+        assert used[times.argmax()] <= most_places
+        assert (used <= times).all()
+        # One of those that share a row is told what is true there.
+        mask = torch.zeros(split.rows, dtype=torch.bool, device=device)
+        mask[torch.from_numpy(places[::2].copy()).to(device)] = True
+        told = split.gather_mask(mask).cpu().numpy()
+        np.testing.assert_array_equal(np.sort(shared[told]), np.sort(some[places[::2]]))
+
+
+OPERATIONS = {
+    "int64": ["add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor"],
+    "uint32": ["add", "min", "bit_xor"],
+    "float32": ["add", "min", "max"],
+    "float64": ["multiply", "max"],
+    "complex64": ["add"],
+}
+
+
+@pytest.mark.parametrize(("dtype", "op"), [(dtype, op) for dtype, ops in OPERATIONS.items() for op in ops])
+def test_values_of_hot_keys_are_combined(dtype, op, device):
+    """As one after the other would be; whole numbers, so that sums of floats are exact, and of both signs."""
+    rng = np.random.default_rng(8)
+    count = 20_000
+    keys = torch.from_numpy((rng.zipf(1.4, count) % 500).astype(np.int64)).to(device)
+    low, high = (1, 3) if op == "multiply" else (-100, 100)
+    values = rng.integers(low, high, count).astype(dtype)
+    if dtype.startswith("float") and op in ("min", "max"):
+        values[rng.integers(0, count, 3)] = np.nan
+    if op == "multiply":
+        values[rng.random(count) < 0.99] = 1
+    split, _ = merged_split(keys, 3, 0)
+    given = torch.from_numpy(values).to(device)
+    rows = split.combine(given, op, split.room_for(given)).cpu().numpy()
+    _, places = places_of(split)
+    ufunc = {"bit_and": "bitwise_and", "bit_or": "bitwise_or", "bit_xor": "bitwise_xor", "min": "minimum"}
+    ufunc = getattr(np, {**ufunc, "max": "maximum"}.get(op, op))
+    sums, found = {}, {}
+    for table, some_keys, some in ((sums, keys.cpu().numpy(), values), (found, split.keys.cpu()[places], rows[places])):
+        for key, value in zip(np.asarray(some_keys).tolist(), some, strict=True):
+            table[key] = ufunc(table[key], value) if key in table else value
+    assert sums.keys() == found.keys()
+    np.testing.assert_array_equal([sums[key] for key in sums], [found[key] for key in sums])
+    # One value for all keys: as often as a key comes.
+    one = torch.full((1,), 3, dtype=given.dtype).to(device)
+    if op == "add":
+        rows = split.combine(one, op, split.room_for(given)).cpu().numpy()
+        assert rows[places].sum() == 3 * count
+
+
+def test_what_cannot_be_merged(device):
+    """A sample of other keys, or of another seed; values of other widths, or without the operation."""
+    keys = torch.arange(8192, device=device) % 7
+    splitter = _core.Splitter(make_context(device))
+    borrowed, stream = _core.borrow(keys, stream_of(keys)), stream_of(keys) or 0
+    sample = _core.Sample(splitter, borrowed, 0, stream)
+    with pytest.raises(ValueError, match="of other keys, or has another seed"):
+        Split(keys, 2, 1, splitter, 1, sample)
+    with pytest.raises(ValueError, match="of other keys, or has another seed"):
+        Split(keys[:-1], 2, 0, splitter, 1, sample)
+    split = Split(keys, 2, 0, splitter, 1, sample)
+    for dtype, op in ((torch.int16, "add"), (torch.float32, "bit_or"), (torch.complex128, "add")):
+        values = torch.zeros(len(keys), dtype=dtype, device=device)
+        with pytest.raises(ValueError, match=f"cannot be combined by {op}"):
+            split.combine(values, op, split.room_for(values))
+    with pytest.raises(ValueError, match="values has 3 rows"):
+        split.combine(keys[:3], "add", split.room_for(keys))
+    assert sum(split.counts) < 8192

@@ -639,3 +639,44 @@ def test_without_access_to_each_others_memory():
     )
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("key_type", "value_dtype", "value"),
+    [
+        (("int64", ()), "int64", "each"),
+        (("int64", ()), "int64", "one"),
+        (("int32", (2,)), "float32", "each"),
+        (("uint16", ()), "float64", "one"),
+        (("int64", ()), "uint8", "each"),
+    ],
+    ids=["int64-int64", "int64-one", "int32x2-float32", "uint16-float64-one", "int64-uint8"],
+)
+def test_hot_keys_of_large_batches(devices, key_type, value_dtype, value):
+    """Their values are combined before they go to their shards; whole numbers, so that float sums are exact."""
+    rng = np.random.default_rng(3)
+    count = (1 << 20) + 777
+    pool = random_keys(*key_type, 2000)
+    pool = np.unique(pool, axis=0 if pool.ndim > 1 else None)
+    many = HashTable(key_type[0], value_dtype, key_shape=key_type[1], device=devices)
+    stored = pool[::3]
+    many[arrays_on(devices)[0].array(stored)] = 1
+    expected = np.zeros(len(pool), np.int64)
+    expected[::3] = 1
+    present = np.arange(len(pool)) % 3 == 0
+    for place in arrays_on(devices):
+        for spread in (1.1, 1.5):
+            codes = (rng.zipf(spread, count) - 1) % len(pool)
+            numbers = rng.integers(0, 4, count).astype(value_dtype) if value == "each" else np.ones(count, value_dtype)
+            given = place.array(numbers) if value == "each" else 1
+            is_new = to_numpy(many.insert_or_apply(place.array(pool[codes]), given, "add"))
+            np.add.at(expected, codes, numbers.astype(np.int64))
+            comes = np.bincount(codes, minlength=len(pool)) > 0
+            told = np.bincount(codes[is_new], minlength=len(pool))
+            np.testing.assert_array_equal(told, comes & ~present, "one of a new key's duplicates is told")
+            present |= comes
+            values, found = many.find(place.array(pool))
+            np.testing.assert_array_equal(to_numpy(found), present)
+            wrapped = expected.astype(value_dtype) if value_dtype != "uint8" else (expected % 256).astype(np.uint8)
+            np.testing.assert_array_equal(to_numpy(values), np.where(present, wrapped, 0).astype(value_dtype))
+        assert len(many) == present.sum()

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <gpuhash/device_context.hpp>
+#include <gpuhash/names.hpp>
 #include "bindings/array.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/context.hpp"
@@ -60,11 +61,45 @@ struct BoundSplitter {
   CountsMailbox samples;
 };
 
+/// A sample together with what it refers to.
+class BoundSample {
+ public:
+  BoundSample(std::shared_ptr<BoundSplitter> splitter, const Array& keys, std::uint64_t seed,
+              std::uintptr_t stream_address)
+      : splitter_(std::move(splitter)), keys_(to_keys(*splitter_->context, keys)), seed_(seed) {
+    if (keys_.count < Sample::kKeys)
+      throw std::invalid_argument(std::to_string(keys_.count) + " keys were given, expected " +
+                                  std::to_string(Sample::kKeys) + " or more");
+    const Stream stream = to_stream(*splitter_->context, stream_address);
+    const py::gil_scoped_release unlocked;
+    sample_ = splitter_->algorithm().sample(*splitter_->context, keys_, seed, splitter_->samples, stream);
+  }
+  std::pair<std::int64_t, std::int64_t> repeats() {
+    const py::gil_scoped_release unlocked;
+    if (!repeats_) repeats_ = sample_->wait();
+    return {repeats_->all, repeats_->most};
+  }
+  /// For the split of the same keys.
+  std::shared_ptr<const Sample> sample_of(const KeyBatch& keys, std::uint64_t seed) const {
+    if (keys.data != keys_.data || keys.count != keys_.count || keys.bytes != keys_.bytes || seed != seed_)
+      throw std::invalid_argument("the sample is of other keys, or has another seed");
+    return sample_;
+  }
+
+ private:
+  std::shared_ptr<BoundSplitter> splitter_;
+  KeyBatch keys_;
+  std::uint64_t seed_;
+  std::shared_ptr<Sample> sample_;
+  std::optional<Sample::Repeats> repeats_;
+};
+
 /// A split together with what it refers to.
 class BoundSplit {
  public:
   BoundSplit(std::shared_ptr<BoundSplitter> splitter, const Array& keys, std::int64_t parts, std::int64_t last,
-             std::int64_t alignment, std::uint64_t seed, std::uintptr_t stream_address)
+             std::int64_t alignment, std::int64_t gap, std::uint64_t seed, std::uintptr_t stream_address,
+             const BoundSample* hot)
       : splitter_(std::move(splitter)), stream_(to_stream(context(), stream_address)), keys_(to_keys(context(), keys)) {
     if (parts < 1 || parts > static_cast<std::int64_t>(Split::kMaxParts))
       throw std::invalid_argument(std::to_string(parts) + " parts were asked for, expected 1 to " +
@@ -74,10 +109,11 @@ class BoundSplit {
                                   std::to_string(parts));
     if (alignment < 1)
       throw std::invalid_argument("alignment is " + std::to_string(alignment) + ", expected 1 or more");
+    if (gap < 0) throw std::invalid_argument("gap is " + std::to_string(gap) + ", expected 0 or more");
     const py::gil_scoped_release unlocked;
     split_ = splitter_->algorithm().split(
-        context(), keys_, seed, Parts(static_cast<std::size_t>(parts), static_cast<std::size_t>(last), alignment),
-        splitter_->splits, stream_);
+        context(), keys_, seed, Parts(static_cast<std::size_t>(parts), static_cast<std::size_t>(last), alignment, gap),
+        splitter_->splits, hot == nullptr ? nullptr : hot->sample_of(keys_, seed), stream_);
   }
   std::int64_t positions() const { return split_->parts().most_positions(keys_.count); }
   void tell(const std::vector<std::int64_t>& notes, const Array& array) const {
@@ -110,6 +146,26 @@ class BoundSplit {
     const auto [from, to] = from_and_to(rows, keys_.count, out, positions());
     const py::gil_scoped_release unlocked;
     if (from.bytes != 0) split_->sort(from.data, from.bytes, to.data, stream_);
+  }
+  /// Values [n] of `dtype`, or one for all keys, combined where keys were merged.
+  void combine(const Array& values, const std::string& op, const Array& out) const {
+    need_sorted();
+    const Reduction reduction{named(kApplyOps, op), values.dtype};
+    if (!reduction.can_merge() || !has_op(values.dtype, reduction.op))
+      throw std::invalid_argument("values of " + std::string(name(values.dtype)) + " cannot be combined by " + op);
+    const Rows from = to_rows(context(), values, "values", false);
+    const Rows to = to_rows(context(), out, "out", true);
+    if (from.count != 1) check_rows(from, keys_.count, reduction.bytes(), "values");
+    check_rows(to, positions(), reduction.bytes(), "out");
+    const py::gil_scoped_release unlocked;
+    split_->combine(from.data, from.count == 1, reduction, to.data, stream_);
+  }
+  void gather_mask(const Array& mask, const Array& out) const {
+    if (!waited_) throw std::invalid_argument("how many rows there are is not known before counts()");
+    const auto [from, to] = from_and_to(mask, split_->end(), out, keys_.count);
+    if (from.bytes != sizeof(bool)) throw std::invalid_argument("the mask has rows of several bytes");
+    const py::gil_scoped_release unlocked;
+    split_->gather_mask(static_cast<const bool*>(from.data), static_cast<bool*>(to.data), stream_);
   }
   /// With `found` bool [rows] goes `found_out`, which gets that in the keys' order.
   void gather(const Array& rows, const Array& out, const Array* found, const Array* found_out) const {
@@ -151,30 +207,6 @@ class BoundSplit {
   bool waited_ = false;
 };
 
-class BoundSample {
- public:
-  BoundSample(std::shared_ptr<BoundSplitter> splitter, const Array& keys, std::uintptr_t stream_address)
-      : splitter_(std::move(splitter)) {
-    const KeyBatch batch = to_keys(*splitter_->context, keys);
-    if (batch.count < Sample::kKeys)
-      throw std::invalid_argument(std::to_string(batch.count) + " keys were given, expected " +
-                                  std::to_string(Sample::kKeys) + " or more");
-    const Stream stream = to_stream(*splitter_->context, stream_address);
-    const py::gil_scoped_release unlocked;
-    sample_ = splitter_->algorithm().sample(*splitter_->context, batch, splitter_->samples, stream);
-  }
-  std::pair<std::int64_t, std::int64_t> repeats() {
-    const py::gil_scoped_release unlocked;
-    if (!repeats_) repeats_ = sample_->wait();
-    return {repeats_->all, repeats_->most};
-  }
-
- private:
-  std::shared_ptr<BoundSplitter> splitter_;
-  std::unique_ptr<Sample> sample_;
-  std::optional<Sample::Repeats> repeats_;
-};
-
 void find_owners(const ContextPointer& context, const Array& keys, std::int64_t parts, std::uint64_t seed,
                  const Array& out, std::uintptr_t stream_address) {
   constexpr std::int64_t kMost = std::int64_t{1} << 31;
@@ -195,22 +227,24 @@ void bind_splitter(py::module_& module) {
   py::class_<BoundSplitter, std::shared_ptr<BoundSplitter>>(module, "Splitter", py::is_final(),
                                                             "Splits batches by owners, one after the other.")
       .def(py::init<ContextPointer>(), py::arg("context"));
+  py::class_<BoundSample>(module, "Sample", py::is_final(), "Some keys of a batch, and how many repeat others.")
+      .def(py::init<std::shared_ptr<BoundSplitter>, const Array&, std::uint64_t, std::uintptr_t>(), py::arg("splitter"),
+           py::arg("keys"), py::arg("seed"), py::arg("stream"))
+      .def("repeats", &BoundSample::repeats);
   py::class_<BoundSplit>(module, "Split", py::is_final(), "A batch of keys that is split by owners.")
       .def(py::init<std::shared_ptr<BoundSplitter>, const Array&, std::int64_t, std::int64_t, std::int64_t,
-                    std::uint64_t, std::uintptr_t>(),
+                    std::int64_t, std::uint64_t, std::uintptr_t, const BoundSample*>(),
            py::arg("splitter"), py::arg("keys"), py::arg("parts"), py::arg("last"), py::arg("alignment"),
-           py::arg("seed"), py::arg("stream"))
+           py::arg("gap"), py::arg("seed"), py::arg("stream"), py::arg("hot") = nullptr)
       .def("positions", &BoundSplit::positions)
       .def("tell", &BoundSplit::tell, py::arg("notes"), py::arg("told"))
       .def("sort_keys", &BoundSplit::sort_keys, py::arg("sorted"))
       .def("counts", &BoundSplit::counts)
       .def("sort", &BoundSplit::sort, py::arg("rows"), py::arg("out"))
+      .def("combine", &BoundSplit::combine, py::arg("values"), py::arg("op"), py::arg("out"))
+      .def("gather_mask", &BoundSplit::gather_mask, py::arg("mask"), py::arg("out"))
       .def("gather", &BoundSplit::gather, py::arg("rows"), py::arg("out"), py::arg("found") = nullptr,
            py::arg("found_out") = nullptr);
-  py::class_<BoundSample>(module, "Sample", py::is_final(), "Some keys of a batch, and how many repeat others.")
-      .def(py::init<std::shared_ptr<BoundSplitter>, const Array&, std::uintptr_t>(), py::arg("splitter"),
-           py::arg("keys"), py::arg("stream"))
-      .def("repeats", &BoundSample::repeats);
   module.def("find_owners", &find_owners, py::arg("context"), py::arg("keys"), py::arg("parts"), py::arg("seed"),
              py::arg("out"), py::arg("stream"));
   module.attr("MAX_PARTS") = Split::kMaxParts;

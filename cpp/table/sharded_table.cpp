@@ -6,6 +6,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -130,7 +131,8 @@ class View final : public ShardedTable {
   template <class Calls>
   bool has_room_for(const Calls& calls) const;
   template <class Change>
-  void change_parts(const std::vector<Part>& parts, bool needs_room, Change change);
+  void change_parts(const std::vector<Part>& parts, bool needs_room, Change change,
+                    const std::optional<Reduction>& reduction = {});
 
   template <class Number>
   std::int64_t sum(Number number) const {
@@ -149,6 +151,7 @@ class View final : public ShardedTable {
   CallOrder order_;
   Constants constants_;
   CountsMailbox mailbox_;
+  CountsMailbox samples_;
   std::unique_ptr<Fence> leaving_;  // recorded here, for the shards' streams; null where all are local
   std::vector<Way> ways_;
 };
@@ -218,14 +221,24 @@ class View::Call {
     return &answers;
   }
 
+  /// Before begin(). What the batch does to the values of one key may be done here to all that a hot key has.
+  void allow_merging(const Reduction& reduction) { reduction_ = reduction; }
+
   /// The keys are split. Waits until it is known which shard gets how many.
   void begin() {
+    const Splitter& splitter = *view_.home_->executors().splitter;
+    std::shared_ptr<Sample> hot;
+    if (reduction_ && keys_.count >= kLeastToMerge && shards() > 1)
+      hot = splitter.sample(*view_.home_, keys_, view_.all_->seed, view_.samples_, stream_);
     sorted_keys_ = allocate(keys_.bytes);
-    split_ = view_.home_->executors().splitter->split(*view_.home_, keys_, view_.all_->seed, Parts(view_.ways_.size()),
-                                                      view_.mailbox_, stream_);
+    if (values_.data != nullptr && (!values_.broadcast || hot != nullptr)) sorted_values_ = allocate(values_.bytes);
+    if (hot != nullptr && hot->wait().most < kOftenInSample) hot = nullptr;
+    split_ = splitter.split(*view_.home_, keys_, view_.all_->seed, Parts(shards()), view_.mailbox_, hot, stream_);
     split_->sort_keys(sorted_keys_.get());
-    if (values_.data != nullptr && !values_.broadcast) {
-      sorted_values_ = allocate(values_.bytes);
+    if (hot != nullptr) {
+      split_->combine(values_.data, values_.broadcast, *reduction_, sorted_values_.get(), stream_);
+      values_.broadcast = false;
+    } else if (values_.data != nullptr && !values_.broadcast) {
       split_->sort(values_.data, values_.bytes, sorted_values_.get(), stream_);
     }
     for (Answers& answers : answers_) answers.home = allocate(answers.bytes);
@@ -332,13 +345,19 @@ class View::Call {
       if (!way.local) way.returning->wait_on(view_.home_->device(), stream_);
   }
 
+  /// Fewer keys than these are split and sent sooner than a sample of them is looked at.
+  static constexpr std::int64_t kLeastToMerge = std::int64_t{1} << 20;
+  /// Of Sample::kKeys: where no key comes as often, no owner of one has much more to do than the others.
+  static constexpr std::int64_t kOftenInSample = 64;
+
   const int exceptions_ = std::uncaught_exceptions();
   View& view_;
   KeyBatch keys_;
   ValueBatch values_;
   Stream stream_;
-  Allocation sorted_keys_;    // [n, bytes], in the owners' order
-  Allocation sorted_values_;  // likewise, if each key has one
+  std::optional<Reduction> reduction_;  // where keys may be merged
+  Allocation sorted_keys_;              // [n, bytes], in the owners' order
+  Allocation sorted_values_;            // likewise, if each key has one
   std::unique_ptr<Split> split_;
   std::vector<Parcel> parcels_;
   std::deque<Answers> answers_;
@@ -529,9 +548,11 @@ bool View::has_room_for(const Calls& calls) const {
   return true;
 }
 
-/// change(shard's table, keys, values, mask, rows, stream) is called for each part and shard.
+/// change(shard's table, keys, values, mask, rows, stream) is called for each part and shard. reduction: where the
+/// values of hot keys may be combined beforehand.
 template <class Change>
-void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change change) {
+void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change change,
+                        const std::optional<Reduction>& reduction) {
   one_call_each(parts, [&](std::deque<Call>& calls, const std::vector<Part>& some) {
     std::vector<Call::Answers*> masks(some.size());
     std::vector<Call::Answers*> rows(some.size());
@@ -539,7 +560,8 @@ void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change 
       if (some[i].mask != nullptr) masks[i] = calls[i].expect(sizeof(bool), false);
       if (some[i].rows != nullptr) rows[i] = calls[i].expect(sizeof(std::int64_t), false);
     }
-    for_each_call(calls, [](std::size_t, Call& call) {
+    for_each_call(calls, [&](std::size_t, Call& call) {
+      if (reduction) call.allow_merging(*reduction);
       call.begin();
       call.send();  // before anything changes: there may be no memory for it
     });
@@ -567,8 +589,7 @@ void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change 
     }
     for_each_call(calls, [&](std::size_t i, Call& call) {
       call.finish();
-      if (some[i].mask != nullptr)
-        call.split().gather(masks[i]->home.get(), sizeof(bool), some[i].mask, {}, some[i].stream);
+      if (some[i].mask != nullptr) call.split().gather_mask(masks[i]->home.as<bool>(), some[i].mask, some[i].stream);
       if (some[i].rows != nullptr)
         call.split().gather_rows(rows[i]->home.as<std::int64_t>(), some[i].rows, some[i].stream);
     });
@@ -590,9 +611,15 @@ void View::find_or_insert_parts(const std::vector<Part>& parts) {
 void View::apply_parts(const std::vector<Part>& parts, ApplyOp op) {
   // Of no keys, to check the operation before anything is done.
   all_->tables.front()->apply({nullptr, 0, all_->options.key_bytes()}, {}, op, nullptr, nullptr);
-  change_parts(parts, true,
-               [&](Table& shard, const KeyBatch& keys, const ValueBatch& values, bool* mask, std::int64_t*,
-                   Stream stream) { shard.apply(keys, values, op, mask, stream); });
+  std::optional<Reduction> reduction;
+  if (!all_->options.has_rows() && !all_->options.deterministic) reduction = {op, *all_->options.value_dtype};
+  if (reduction && !reduction->can_merge()) reduction.reset();
+  change_parts(
+      parts, true,
+      [&](Table& shard, const KeyBatch& keys, const ValueBatch& values, bool* mask, std::int64_t*, Stream stream) {
+        shard.apply(keys, values, op, mask, stream);
+      },
+      reduction);
 }
 
 void View::erase_parts(const std::vector<Part>& parts) {

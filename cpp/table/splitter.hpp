@@ -29,23 +29,38 @@ struct Parts {
   std::size_t count;
   std::size_t last;
   std::int64_t alignment = 1;  // at multiples of it parts begin: what lies between two of them is of no matter
+  std::int64_t gap = 0;        // positions between two of them, at least
 
   explicit Parts(std::size_t parts) : count(parts), last(parts - 1) {}
-  Parts(std::size_t parts, std::size_t last_part, std::int64_t multiple)
-      : count(parts), last(last_part), alignment(multiple) {}
+  Parts(std::size_t parts, std::size_t last_part, std::int64_t multiple, std::int64_t least_gap)
+      : count(parts), last(last_part), alignment(multiple), gap(least_gap) {}
 
   /// The i-th part in the owners' order.
   GPUHASH_HD std::size_t at(std::size_t i) const { return i + 1 == count ? last : i + (i >= last ? 1 : 0); }
   /// Where the next part begins, if the one before ends here.
-  GPUHASH_HD std::int64_t align(std::int64_t end) const { return (end + alignment - 1) / alignment * alignment; }
+  GPUHASH_HD std::int64_t next_after(std::int64_t end) const {
+    return (end + gap + alignment - 1) / alignment * alignment;
+  }
   /// The positions in the owners' order of a batch of n keys, at most.
   std::int64_t most_positions(std::int64_t keys) const {
-    return keys + static_cast<std::int64_t>(count) * (alignment - 1);
+    return keys + static_cast<std::int64_t>(count) * (gap + alignment - 1);
   }
+};
+
+/// How values of one key are combined: what merging them needs to know.
+struct Reduction {
+  ApplyOp op;
+  DType dtype;
+  std::int64_t bytes() const { return static_cast<std::int64_t>(itemsize(dtype)); }
+  /// Split::combine() can be called.
+  bool can_merge() const { return bytes() == 4 || bytes() == 8; }
 };
 
 /// A batch of keys that is split by owners: which of several parts each key belongs to. Each part is in the order of
 /// the batch.
+///
+/// Where *hot* keys, which come very often, are merged, all of one key in a tile of some thousand keys (on the host, in
+/// a thread's piece of the batch) have one place in the owners' order, and the parts have no order.
 class Split {
  public:
   static constexpr std::size_t kMaxParts = 64;
@@ -79,6 +94,11 @@ class Split {
                       Stream stream) const = 0;
   /// Likewise, row numbers, with the part's number above; -1 stays.
   virtual void gather_rows(const std::int64_t* rows, std::int64_t* out, Stream stream) const = 0;
+  /// Likewise, a mask: of the keys that were merged into one place, one gets what is there, and the others false.
+  virtual void gather_mask(const bool* mask, bool* out, Stream stream) const = 0;
+  /// As sort(), of values whose keys may have been merged: they are combined. `values` is [n], or one for all keys.
+  virtual void combine(const void* values, bool broadcast, const Reduction& reduction, void* out,
+                       Stream stream) const = 0;
 
  protected:
   void set_counts(const std::int64_t* counts) {
@@ -87,7 +107,7 @@ class Split {
       const std::size_t part = parts_.at(i);
       offsets_[part] = sum;
       counts_[part] = counts[part];
-      sum = parts_.align(sum + counts[part]);
+      sum = parts_.next_after(sum + counts[part]);
     }
   }
 
@@ -97,7 +117,7 @@ class Split {
   std::vector<std::int64_t> offsets_;
 };
 
-/// Some keys of a batch, by which it is judged how many duplicates there are.
+/// Some keys of a batch, by which it is judged how many duplicates there are, and which keys are hot.
 class Sample {
  public:
   static constexpr std::int64_t kKeys = 1 << 12;
@@ -136,12 +156,13 @@ class Splitter {
  public:
   virtual ~Splitter() = default;
   /// Counts the keys of each part; `seed` as for owner_of(). The mailbox has to live until the split has been waited
-  /// for.
+  /// for. hot: a sample of these keys, with this seed, whose hot keys are to be merged; or null.
   virtual std::unique_ptr<Split> split(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed,
-                                       const Parts& parts, CountsMailbox& mailbox, Stream stream) const = 0;
+                                       const Parts& parts, CountsMailbox& mailbox, std::shared_ptr<const Sample> hot,
+                                       Stream stream) const = 0;
   /// Of Sample::kKeys keys or more.
-  virtual std::unique_ptr<Sample> sample(DeviceContext& context, const KeyBatch& keys, CountsMailbox& mailbox,
-                                         Stream stream) const = 0;
+  virtual std::shared_ptr<Sample> sample(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed,
+                                         CountsMailbox& mailbox, Stream stream) const = 0;
   /// owners [n]: of any number of parts.
   virtual void find_owners(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::uint32_t parts,
                            std::int32_t* owners, Stream stream) const = 0;

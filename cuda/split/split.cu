@@ -10,12 +10,14 @@
 #include <tuple>
 #include <utility>
 
+#include "cuda/apply/cell.cuh"
 #include "cuda/atomics.cuh"
 #include "cuda/batch.cuh"
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/rows.cuh"
+#include "shared/hot_keys.hpp"
 #include "shared/owner.hpp"
 #include "shared/sample_slots.hpp"
 #include "table/splitter.hpp"
@@ -30,6 +32,9 @@
 /// the bits of an owner are a parameter of theirs.
 ///
 /// Nothing in it depends on timing: each part is in the order of the batch.
+///
+/// Hot keys are merged by tiles: each that comes in a tile gets one place there, behind the others of its owner, and
+/// all that come of it have this one rank. A *mark* per key says whose rank is shared so.
 namespace gpuhash::cuda {
 namespace {
 
@@ -51,6 +56,7 @@ static_assert(kMaxTileKeys <= 1 << 11 && tile_keys(kMaxOwnerBits) <= 1 << 10, "o
 struct Ranked {
   std::uint16_t* ranks;   // [n]: owner << rank_bits | rank in the tile's order
   std::int64_t* offsets;  // [tiles, parts]: what turns such a rank into a position in the owners' order
+  std::uint32_t* marks;   // a bit for each key: is it hot? null: none was looked for
   std::int64_t count;
   Parts parts;
   int tile_keys;
@@ -95,16 +101,55 @@ struct WarpCounts {
   }
 };
 
-/// sizes [parts, chunks]: keys of each chunk per owner.
-template <class Key, int kOwnerBits>
-__global__ void __launch_bounds__(kSplitBlock) count_kernel(KeyBatch keys, bool whole, std::uint64_t seed, int parts,
-                                                            std::int64_t chunk_keys, std::uint32_t* sizes) {
+/// The hot keys of a batch, and which of them a tile has, in shared memory.
+template <class Key>
+struct HotTile {
+  static_assert(kHotSlots == kSplitBlock, "each thread has a slot of its own");
+
+  HotKeys<Key> hot;
+  std::uint8_t owners[kSplitBlock];
+  std::uint8_t seen[2][kSplitBlock];  // of this tile and of the one before or after
+
+  /// The whole block calls it, and synchronizes afterwards.
+  __device__ __forceinline__ void load(const HotKeys<Key>& from, std::uint64_t seed, int parts) {
+    const unsigned slot = threadIdx.x;
+    hot.keys[slot] = from.keys[slot];
+    hot.used[slot] = from.used[slot];
+    owners[slot] = static_cast<std::uint8_t>(owner_of(from.keys[slot], seed, static_cast<std::uint32_t>(parts)));
+    seen[0][slot] = seen[1][slot] = 0;
+  }
+  /// The slot of a hot key, which the tile then has; -1 for others.
+  __device__ __forceinline__ int see(const Key& key, std::uint64_t hash, unsigned tile) {
+    const int slot = hot.find(key, hash);
+    if (slot >= 0) seen[tile % 2][slot] = 1;
+    return slot;
+  }
+  /// Has the tile the key of this thread's slot? Forgets it. After the block has synchronized.
+  __device__ __forceinline__ bool take(unsigned tile) {
+    const bool has = seen[tile % 2][threadIdx.x] != 0;
+    seen[tile % 2][threadIdx.x] = 0;
+    return has;
+  }
+};
+struct NoHotTile {};
+
+/// sizes [parts, chunks]: keys of each chunk per owner. kMerges: of hot keys, one for each tile.
+template <class Key, int kOwnerBits, bool kMerges>
+__global__ void __launch_bounds__(kSplitBlock)
+    count_kernel(KeyBatch keys, bool whole, std::uint64_t seed, int parts, std::int64_t chunk_keys,
+                 const HotKeys<Key>* hot, std::uint32_t* sizes) {
   __shared__ std::uint32_t counts[kSplitWarps][kMaxParts];
+  __shared__ std::conditional_t<kMerges, HotTile<Key>, NoHotTile> merging;
+  if constexpr (kMerges) {
+    merging.load(*hot, seed, parts);
+    __syncthreads();
+  }
   const std::int64_t begin = blockIdx.x * chunk_keys;
   const int size = static_cast<int>(min(chunk_keys, keys.count - begin));
   WarpCounts<kOwnerBits> mine;
-  constexpr int kAtOnce = 8;
-  for (int start = 0; start < size; start += static_cast<int>(kSplitBlock) * kAtOnce) {
+  constexpr int kAtOnce = kMerges ? rounds(kOwnerBits) : 8;  // a tile, whose hot keys are counted together
+  [[maybe_unused]] unsigned tile = 0;
+  for (int start = 0; start < size; start += static_cast<int>(kSplitBlock) * kAtOnce, ++tile) {
     const int base = start + static_cast<int>(threadIdx.x);
     Key key[kAtOnce];
 #pragma unroll
@@ -113,9 +158,18 @@ __global__ void __launch_bounds__(kSplitBlock) count_kernel(KeyBatch keys, bool 
       key[r] = j < size ? load_key<Key>(keys, begin + j, whole) : Key{};
     }
 #pragma unroll
-    for (int r = 0; r < kAtOnce; ++r)
-      mine.add(owner_of(key[r], seed, static_cast<std::uint32_t>(parts)),
-               base + r * static_cast<int>(kSplitBlock) < size);
+    for (int r = 0; r < kAtOnce; ++r) {
+      const std::uint64_t hash = hash_key(key[r], seed);
+      bool counts_alone = base + r * static_cast<int>(kSplitBlock) < size;
+      if constexpr (kMerges) {
+        if (counts_alone) counts_alone = merging.see(key[r], hash, tile) < 0;
+      }
+      mine.add(owner_of_hash(hash, static_cast<std::uint32_t>(parts)), counts_alone);
+    }
+    if constexpr (kMerges) {
+      __syncthreads();
+      mine.add(merging.owners[threadIdx.x], merging.take(tile));
+    }
   }
   mine.write(parts, counts[threadIdx.x / 32]);
   __syncthreads();
@@ -177,29 +231,39 @@ __device__ __forceinline__ void send_letter(CountsMailbox::Letter* letter, std::
   if (threadIdx.x % 32 == 0) *static_cast<volatile std::uint64_t*>(&letter->number) = number;
 }
 
-/// One tile in shared memory.
-template <class Key>
+/// One tile in shared memory. Each warp's keys, and where hot keys are merged then each warp's slots of them, follow
+/// each other in the order of an owner.
+template <class Key, bool kMerges>
 struct SortedTile {
+  static constexpr int kGroups = kMerges ? 2 * kSplitWarps : kSplitWarps;
+
   Key keys[kMaxTileKeys];
   std::uint8_t owners[kMaxTileKeys];
-  std::uint32_t counts[kSplitWarps][kMaxParts];  // of the warps; then what comes before each in the tile
-  std::int64_t offsets[kMaxParts];               // as of Ranked
+  std::uint32_t counts[kGroups][kMaxParts];  // then what comes before each group in the tile
+  std::int64_t offsets[kMaxParts];           // as of Ranked
+  int size;                                  // places
 };
 
-template <class Key, int kOwnerBits>
+template <class Key, int kOwnerBits, bool kMerges>
 __global__ void __launch_bounds__(kSplitBlock, sizeof(Key) <= 8 ? 5 : 4)
-    sort_keys_kernel(KeyBatch keys, bool whole, std::uint64_t seed, std::int64_t chunk_keys, const std::uint32_t* sizes,
-                     Ranked ranked, void* out, bool out_whole, CountsMailbox::Letter* letter, std::uint64_t number) {
+    sort_keys_kernel(KeyBatch keys, bool whole, std::uint64_t seed, std::int64_t chunk_keys, const HotKeys<Key>* hot,
+                     const std::uint32_t* sizes, Ranked ranked, void* out, bool out_whole,
+                     CountsMailbox::Letter* letter, std::uint64_t number) {
   constexpr int kRounds = rounds(kOwnerBits);
   constexpr int kTileKeys = tile_keys(kOwnerBits);
   constexpr int kRankBits = 16 - kOwnerBits;
-  __shared__ SortedTile<Key> tile;
+  constexpr std::uint32_t kIsHot = 1u << 31;  // in `places`, beside the slot
+  using Sorted = SortedTile<Key, kMerges>;
+  __shared__ Sorted tile;
+  __shared__ std::conditional_t<kMerges, HotTile<Key>, NoHotTile> merging;
+  __shared__ std::uint16_t hot_places[kMerges ? kSplitBlock : 1];
   __shared__ std::int64_t next[kMaxParts];  // where the next tile's keys of each owner go
   __shared__ std::int64_t all[kMaxParts];
   const int parts = static_cast<int>(ranked.parts.count);
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x % 32);
 
+  if constexpr (kMerges) merging.load(*hot, seed, parts);
   sum_up(sizes, parts, gridDim.x, blockIdx.x, all, next);
   __syncthreads();
   if (blockIdx.x == 0 && warp == 1) send_letter(letter, number, parts, all);
@@ -208,7 +272,7 @@ __global__ void __launch_bounds__(kSplitBlock, sizeof(Key) <= 8 ? 5 : 4)
     for (std::size_t i = 0; i < ranked.parts.count; ++i) {
       const std::size_t part = ranked.parts.at(i);
       next[part] += sum;
-      sum = ranked.parts.align(sum + all[part]);
+      sum = ranked.parts.next_after(sum + all[part]);
     }
   }
 
@@ -225,18 +289,37 @@ __global__ void __launch_bounds__(kSplitBlock, sizeof(Key) <= 8 ? 5 : 4)
     }
     WarpCounts<kOwnerBits> mine;
     std::uint32_t places[kRounds];  // owner << kRankBits | how many of the warp's keys of this owner come before
+    [[maybe_unused]] const auto number_of_tile = static_cast<unsigned>(base / kTileKeys);
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
-      const std::uint32_t owner = owner_of(key[r], seed, static_cast<std::uint32_t>(parts));
-      places[r] = owner << kRankBits | mine.add(owner, first + r * 32 < size);
+      const std::uint64_t hash = hash_key(key[r], seed);
+      const std::uint32_t owner = owner_of_hash(hash, static_cast<std::uint32_t>(parts));
+      const bool valid = first + r * 32 < size;
+      int slot = -1;
+      if constexpr (kMerges) {
+        if (valid) slot = merging.see(key[r], hash, number_of_tile);
+        const unsigned marks = __ballot_sync(kAllLanes, slot >= 0);
+        if (lane == 0) ranked.marks[base / 32 + warp * kRounds + r] = marks;
+      }
+      const std::uint32_t before = mine.add(owner, valid && slot < 0);
+      places[r] = slot < 0 ? owner << kRankBits | before : kIsHot | static_cast<std::uint32_t>(slot);
     }
     mine.write(parts, tile.counts[warp]);
-    __syncthreads();  // also: the tile before has been written out, and `next` is there
+    __syncthreads();                        // also: the tile before has been written out, and `next` is there
+    [[maybe_unused]] bool has_hot = false;  // has the tile the key of this thread's slot?
+    [[maybe_unused]] std::uint32_t hot_before = 0;
+    if constexpr (kMerges) {
+      WarpCounts<kOwnerBits> mine_hot;
+      has_hot = merging.take(number_of_tile);
+      hot_before = mine_hot.add(merging.owners[threadIdx.x], has_hot);
+      mine_hot.write(parts, tile.counts[kSplitWarps + warp]);
+      __syncthreads();
+    }
     if (warp == 0) {
       int parts_before = 0;
       for (int part = lane; part < (kOwnerBits > 5 ? 64 : 32); part += 32) {
         int total = 0;
-        for (int w = 0; part < parts && w < kSplitWarps; ++w) total += static_cast<int>(tile.counts[w][part]);
+        for (int w = 0; part < parts && w < Sorted::kGroups; ++w) total += static_cast<int>(tile.counts[w][part]);
         int end = total;
         for (int step = 1; step < 32; step *= 2) {
           const int sum = __shfl_up_sync(kAllLanes, end, step);
@@ -249,18 +332,28 @@ __global__ void __launch_bounds__(kSplitBlock, sizeof(Key) <= 8 ? 5 : 4)
         tile.offsets[part] = next[part] - sum;
         ranked.offsets[base / kTileKeys * parts + part] = tile.offsets[part];
         next[part] += total;
-        for (int w = 0; w < kSplitWarps; ++w) {
+        for (int w = 0; w < Sorted::kGroups; ++w) {
           const int count = static_cast<int>(tile.counts[w][part]);
           tile.counts[w][part] = static_cast<std::uint32_t>(sum);
           sum += count;
         }
       }
+      if (lane == 0) tile.size = parts_before;
     }
     __syncthreads();
+    if constexpr (kMerges) {
+      if (has_hot) {
+        const std::uint32_t owner = merging.owners[threadIdx.x];
+        const std::uint32_t rank = hot_before + tile.counts[kSplitWarps + warp][owner];
+        tile.keys[rank] = merging.hot.keys[threadIdx.x];
+        tile.owners[rank] = static_cast<std::uint8_t>(owner);
+        hot_places[threadIdx.x] = static_cast<std::uint16_t>(owner << kRankBits | rank);
+      }
+    }
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
       const int j = first + r * 32;
-      if (j >= size) continue;
+      if (j >= size || (kMerges && (places[r] & kIsHot) != 0)) continue;
       const std::uint32_t owner = places[r] >> kRankBits;
       const std::uint32_t place = places[r] + tile.counts[warp][owner];
       const std::uint32_t rank = place & ((1u << kRankBits) - 1);
@@ -269,10 +362,15 @@ __global__ void __launch_bounds__(kSplitBlock, sizeof(Key) <= 8 ? 5 : 4)
       ranked.ranks[base + j] = static_cast<std::uint16_t>(place);
     }
     __syncthreads();
+    if constexpr (kMerges) {
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r)
+        if ((places[r] & kIsHot) != 0) ranked.ranks[base + first + r * 32] = hot_places[places[r] & ~kIsHot];
+    }
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
       const int rank = r * static_cast<int>(kSplitBlock) + static_cast<int>(threadIdx.x);
-      if (rank >= size) continue;
+      if (rank >= (kMerges ? tile.size : size)) continue;
       const std::int64_t position = tile.offsets[tile.owners[rank]] + rank;
       if (out_whole)
         static_cast<Key*>(out)[position] = tile.keys[rank];
@@ -288,6 +386,7 @@ struct Tile {
   int size;
   const std::uint16_t* ranks;   // of its keys
   const std::int64_t* offsets;  // in shared memory
+  const std::uint32_t* marks;   // as of Ranked
   int rank_bits;
 
   /// The whole block makes it.
@@ -296,14 +395,19 @@ struct Tile {
     base = std::int64_t{blockIdx.x} * ranked.tile_keys;
     size = static_cast<int>(min(std::int64_t{ranked.tile_keys}, ranked.count - base));
     ranks = ranked.ranks + base;
+    marks = ranked.marks == nullptr ? nullptr : ranked.marks + base / 32;
     const auto parts = static_cast<unsigned>(ranked.parts.count);
     if (threadIdx.x < parts) shared[threadIdx.x] = ranked.offsets[std::int64_t{blockIdx.x} * parts + threadIdx.x];
     __syncthreads();
   }
   __device__ __forceinline__ int owner(std::uint32_t rank) const { return static_cast<int>(rank >> rank_bits); }
+  /// Its place in the tile's order.
+  __device__ __forceinline__ std::uint32_t place(std::uint32_t rank) const { return rank & ((1u << rank_bits) - 1); }
   __device__ __forceinline__ std::int64_t position(std::uint32_t rank) const {
-    return offsets[rank >> rank_bits] + (rank & ((1u << rank_bits) - 1));
+    return offsets[rank >> rank_bits] + place(rank);
   }
+  /// Is key j hot?
+  __device__ __forceinline__ bool is_marked(int j) const { return (marks[j / 32] >> j % 32 & 1) != 0; }
 };
 
 /// Items of one word.
@@ -326,7 +430,7 @@ __global__ void __launch_bounds__(kSplitBlock) sort_words_kernel(Ranked ranked, 
 #pragma unroll
     for (int r = 0; r < kInFlight; ++r) {
       if (begin + r * static_cast<int>(kSplitBlock) >= tile.size) continue;
-      const std::uint32_t at = rank[r] & ((1u << tile.rank_bits) - 1);
+      const std::uint32_t at = tile.place(rank[r]);
       sorted[at] = word[r];
       owners[at] = static_cast<std::uint8_t>(tile.owner(rank[r]));
     }
@@ -335,6 +439,59 @@ __global__ void __launch_bounds__(kSplitBlock) sort_words_kernel(Ranked ranked, 
 #pragma unroll 4
   for (int rank = static_cast<int>(threadIdx.x); rank < tile.size; rank += kSplitBlock)
     out[offsets[owners[rank]] + rank] = sorted[rank];
+}
+
+/// Values of one word: those of a hot key are combined in the tile.
+template <class Word>
+__global__ void __launch_bounds__(kSplitBlock)
+    combine_words_kernel(Ranked ranked, const Word* values, bool broadcast, WordReducer<Word> reducer, Word* out) {
+  constexpr std::uint8_t kNobody = 0xff;
+  static_assert(kMaxParts <= kNobody);
+  __shared__ Word combined[kMaxTileKeys];
+  __shared__ std::uint8_t owners[kMaxTileKeys];
+  __shared__ std::int64_t offsets[kMaxParts];
+  for (int at = static_cast<int>(threadIdx.x); at < kMaxTileKeys; at += kSplitBlock) owners[at] = kNobody;
+  const Tile tile(ranked, offsets);
+#pragma unroll 4
+  for (int j = static_cast<int>(threadIdx.x); j < tile.size; j += kSplitBlock) {
+    const std::uint32_t rank = tile.ranks[j];
+    const std::uint32_t at = tile.place(rank);
+    combined[at] = tile.is_marked(j) ? reducer.identity : values[broadcast ? 0 : tile.base + j];
+    owners[at] = static_cast<std::uint8_t>(tile.owner(rank));
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int begin = static_cast<int>(threadIdx.x) & ~31; begin < tile.size; begin += kSplitBlock) {
+    if (tile.marks[begin / 32] == 0) continue;
+    const int j = begin + static_cast<int>(threadIdx.x % 32);
+    const bool is_hot = j < tile.size && tile.is_marked(j);
+    const std::int64_t at = is_hot ? std::int64_t{tile.place(tile.ranks[j])} : -1;
+    Word value = is_hot ? values[broadcast ? 0 : tile.base + j] : Word{};
+    const bool leads = combine_peers(at, value, [&](Word a, Word b) { return reducer.combine(a, b); });
+    if (leads) reducer.update(&combined[at], value);
+  }
+  __syncthreads();
+#pragma unroll 4
+  for (int at = static_cast<int>(threadIdx.x); at < tile.size; at += kSplitBlock)
+    if (owners[at] != kNobody) out[offsets[owners[at]] + at] = combined[at];
+}
+
+/// Of keys that share a place where the mask is true, one gets it.
+__global__ void __launch_bounds__(kSplitBlock) gather_mask_once_kernel(Ranked ranked, const bool* mask, bool* out) {
+  __shared__ std::uint32_t given[kMaxTileKeys / 32];
+  __shared__ std::int64_t offsets[kMaxParts];
+  if (threadIdx.x < kMaxTileKeys / 32) given[threadIdx.x] = 0;
+  const Tile tile(ranked, offsets);
+#pragma unroll 4
+  for (int j = static_cast<int>(threadIdx.x); j < tile.size; j += kSplitBlock) {
+    const std::uint32_t rank = tile.ranks[j];
+    bool answer = mask[tile.position(rank)];
+    if (answer && tile.is_marked(j)) {
+      const std::uint32_t at = tile.place(rank);
+      answer = (atomicOr(&given[at / 32], 1u << at % 32) >> at % 32 & 1) == 0;
+    }
+    out[tile.base + j] = answer;
+  }
 }
 
 /// Items of any width: each moved by `shape.lanes` neighbouring threads.
@@ -424,29 +581,48 @@ __global__ void number_rows_kernel(std::int64_t* rows, std::int64_t count, std::
   if (i < count) rows[i] |= number;
 }
 
-/// In one block: tells the host how many of a sample's keys repeat others, and how often one key comes.
+/// In one block: tells the host how many of a sample's keys repeat others, and how often one key comes, and lists those
+/// that are hot.
 template <class Key>
 __global__ void __launch_bounds__(kSampleBlock)
-    sample_kernel(KeyBatch keys, bool whole, CountsMailbox::Letter* letter, std::uint64_t number) {
+    sample_kernel(KeyBatch keys, bool whole, std::uint64_t seed, HotKeys<Key>* hot, CountsMailbox::Letter* letter,
+                  std::uint64_t number) {
+  using Hot = HotKeys<Key>;
+  constexpr int kPositionBits = 12;
+  static_assert(Sample::kKeys == 1 << kPositionBits);
   __shared__ std::uint32_t slots[SampleSlots::kSlots];
+  __shared__ std::uint32_t hottest[kHotSlots];  // how often it comes << kPositionBits | one of its positions
   __shared__ std::int64_t told[2];
   __shared__ int distinct;
   __shared__ int most;
   for (unsigned at = threadIdx.x; at < SampleSlots::kSlots; at += kSampleBlock) slots[at] = 0;
+  if (threadIdx.x < kHotSlots) hottest[threadIdx.x] = 0;
   if (threadIdx.x == 0) distinct = most = 0;
   __syncthreads();
+  constexpr int kEach = static_cast<int>(Sample::kKeys / kSampleBlock);
   const std::int64_t step = keys.count / Sample::kKeys;
-  for (std::int64_t i = threadIdx.x; i < Sample::kKeys; i += kSampleBlock) {
-    const SampleSlots::Place place(hash_key(load_key<Key>(keys, i * step, whole), 0));
-    for (std::uint32_t at = place.home;; at = SampleSlots::next(at)) {
-      const std::uint32_t there = atomicCAS(&slots[at], 0, place.empty() + 1);
+  const auto key_at = [&](std::int64_t i) { return load_key<Key>(keys, i * step, whole); };
+  std::uint64_t hashes[kEach];
+  std::uint32_t found[kEach];  // slots
+#pragma unroll
+  for (int r = 0; r < kEach; ++r) {
+    hashes[r] = hash_key(key_at(threadIdx.x + std::int64_t{r} * kSampleBlock), seed);
+    const SampleSlots::Place place(hashes[r]);
+    for (found[r] = place.home;; found[r] = SampleSlots::next(found[r])) {
+      const std::uint32_t there = atomicCAS(&slots[found[r]], 0, place.empty() + 1);
       if (there == 0) break;
       if (!place.is_mine(there)) continue;
-      atomicAdd(&slots[at], 1);
+      atomicAdd(&slots[found[r]], 1);
       break;
     }
   }
   __syncthreads();
+#pragma unroll
+  for (int r = 0; r < kEach; ++r) {
+    const auto count = static_cast<std::uint32_t>(SampleSlots::count(slots[found[r]]));
+    if (count >= Hot::kLeastInSample)
+      atomicMax(&hottest[Hot::slot_of(hashes[r])], count << kPositionBits | (threadIdx.x + r * kSampleBlock));
+  }
   int mine = 0;
   int often = 0;
   for (unsigned at = threadIdx.x; at < SampleSlots::kSlots; at += kSampleBlock) {
@@ -456,6 +632,11 @@ __global__ void __launch_bounds__(kSampleBlock)
   atomicAdd(&distinct, mine);
   atomicMax(&most, often);
   __syncthreads();
+  if (threadIdx.x < kHotSlots) {
+    const std::uint32_t entry = hottest[threadIdx.x];
+    hot->keys[threadIdx.x] = key_at(entry & ((1u << kPositionBits) - 1));  // any key, where there is none
+    hot->used[threadIdx.x] = entry != 0;
+  }
   if (threadIdx.x >= 32) return;
   if (threadIdx.x == 0) {
     told[0] = Sample::kKeys - distinct;
@@ -552,13 +733,47 @@ class ExpectedLetter {
   bool on_its_way_ = false;
 };
 
+class CudaSample final : public Sample {
+ public:
+  CudaSample(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, CountsMailbox& mailbox, Stream stream)
+      : letter_(context, mailbox, stream) {
+    const DeviceGuard guard(context.device().index);
+    with_key_word(keys, [&](auto key, bool whole) {
+      using Key = decltype(key);
+      hot_ = Allocation(context, sizeof(HotKeys<Key>), stream);
+      launch("counting repeated keys", sample_kernel<Key>, kSampleBlock, kSampleBlock, stream, keys, whole, seed,
+             hot_.as<HotKeys<Key>>(), letter_.expect(), letter_.number());
+    });
+  }
+  Repeats wait() override {
+    const std::int64_t* const counts = letter_.wait();
+    return {counts[0], counts[1]};
+  }
+
+  template <class Key>
+  const HotKeys<Key>* hot() const {
+    return hot_.as<HotKeys<Key>>();
+  }
+
+ private:
+  ExpectedLetter letter_;
+  Allocation hot_;
+};
+
 class CudaSplit final : public Split {
  public:
   CudaSplit(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, const Parts& parts,
-            CountsMailbox& mailbox, Stream stream)
-      : Split(parts), context_(context), stream_(stream), letter_(context, mailbox, stream), keys_(keys), seed_(seed) {
+            CountsMailbox& mailbox, std::shared_ptr<const Sample> hot, Stream stream)
+      : Split(parts),
+        context_(context),
+        stream_(stream),
+        hot_(std::static_pointer_cast<const CudaSample>(std::move(hot))),
+        letter_(context, mailbox, stream),
+        keys_(keys),
+        seed_(seed) {
     const DeviceGuard guard(context.device().index);
-    with_kernels([&](auto key, bool whole, auto owner_bits) { count<decltype(key), owner_bits>(whole); });
+    with_kernels(
+        [&](auto key, bool whole, auto owner_bits, auto merges) { count<decltype(key), owner_bits, merges>(whole); });
   }
 
   void tell(std::span<const std::int64_t> notes, std::int64_t* told) const override {
@@ -571,11 +786,11 @@ class CudaSplit final : public Split {
 
   void sort_keys(void* sorted) override {
     const DeviceGuard guard(context_.device().index);
-    with_kernels([&](auto key, bool whole, auto owner_bits) {
+    with_kernels([&](auto key, bool whole, auto owner_bits, auto merges) {
       using Key = decltype(key);
-      launch("splitting a batch", sort_keys_kernel<Key, owner_bits>, chunks_ * kSplitBlock, kSplitBlock, stream_, keys_,
-             whole, seed_, chunk_keys_, sizes_, ranked_, sorted, keys_.bytes == sizeof(Key) && is_aligned<Key>(sorted),
-             letter_.expect(), letter_.number());
+      launch("splitting a batch", sort_keys_kernel<Key, owner_bits, merges>, chunks_ * kSplitBlock, kSplitBlock,
+             stream_, keys_, whole, seed_, chunk_keys_, hot<Key>(), sizes_, ranked_, sorted,
+             keys_.bytes == sizeof(Key) && is_aligned<Key>(sorted), letter_.expect(), letter_.number());
     });
   }
 
@@ -621,26 +836,60 @@ class CudaSplit final : public Split {
     launch_tiles("gathering row numbers", gather_row_numbers_kernel, stream, rows, out);
   }
 
+  void gather_mask(const bool* mask, bool* out, Stream stream) const override {
+    if (hot_ == nullptr) return gather(mask, sizeof(bool), out, {}, stream);
+    const DeviceGuard guard(context_.device().index);
+    launch_tiles("gathering answers", gather_mask_once_kernel, stream, mask, out);
+  }
+
+  void combine(const void* values, bool broadcast, const Reduction& reduction, void* out,
+               Stream stream) const override {
+    const DeviceGuard guard(context_.device().index);
+    const auto run = [&](auto word) {
+      using Word = decltype(word);
+      const WordReducer<Word> reducer{reduction.op, reduction.dtype,
+                                      static_cast<Word>(identity_bits(reduction.op, reduction.dtype).low)};
+      launch_tiles("combining the values of hot keys", combine_words_kernel<Word>, stream,
+                   static_cast<const Word*>(values), broadcast, reducer, static_cast<Word*>(out));
+    };
+    if (reduction.bytes() == 8)
+      run(std::uint64_t{});
+    else
+      run(std::uint32_t{});
+  }
+
  private:
-  /// Calls run(word, whole, owner bits): word and whole as of with_key_word().
+  /// Calls run(word, whole, owner bits, merges): word and whole as of with_key_word().
   template <class Run>
   void with_kernels(Run run) {
+    const auto with_bits = [&](auto key, bool whole, auto owner_bits) {
+      if (hot_ == nullptr)
+        run(key, whole, owner_bits, std::false_type());
+      else
+        run(key, whole, owner_bits, std::true_type());
+    };
     with_key_word(keys_, [&](auto key, bool whole) {
       if (parts().count <= 2)
-        run(key, whole, std::integral_constant<int, 1>());
+        with_bits(key, whole, std::integral_constant<int, 1>());
       else if (parts().count <= 8)
-        run(key, whole, std::integral_constant<int, 3>());
+        with_bits(key, whole, std::integral_constant<int, 3>());
       else
-        run(key, whole, std::integral_constant<int, kMaxOwnerBits>());
+        with_bits(key, whole, std::integral_constant<int, kMaxOwnerBits>());
     });
   }
 
-  template <class Key, int kOwnerBits>
+  template <class Key>
+  const HotKeys<Key>* hot() const {
+    return hot_ == nullptr ? nullptr : hot_->hot<Key>();
+  }
+
+  template <class Key, int kOwnerBits, bool kMerges>
   void count(bool whole) {
     constexpr int kTileKeys = tile_keys(kOwnerBits);
     const auto part_count = static_cast<std::int64_t>(parts().count);
     const std::int64_t tiles = (keys_.count + kTileKeys - 1) / kTileKeys;
-    static const std::int64_t resident = resident_blocks(sort_keys_kernel<Key, kOwnerBits>, context_.device().index);
+    static const std::int64_t resident =
+        resident_blocks(sort_keys_kernel<Key, kOwnerBits, kMerges>, context_.device().index);
     const std::int64_t chunk_tiles = (tiles + resident - 1) / resident;
     chunks_ = (tiles + chunk_tiles - 1) / chunk_tiles;
     chunk_keys_ = chunk_tiles * kTileKeys;
@@ -648,18 +897,21 @@ class CudaSplit final : public Split {
     const std::int64_t offsets_end = tiles * part_count * static_cast<std::int64_t>(sizeof(std::int64_t));
     const std::int64_t sizes_end =
         offsets_end + chunks_ * part_count * static_cast<std::int64_t>(sizeof(std::uint32_t));
-    const std::int64_t bytes = sizes_end + keys_.count * static_cast<std::int64_t>(sizeof(std::uint16_t));
+    const std::int64_t marks_end =
+        sizes_end + (kMerges ? tiles * (kTileKeys / 32) * static_cast<std::int64_t>(sizeof(std::uint32_t)) : 0);
+    const std::int64_t bytes = marks_end + keys_.count * static_cast<std::int64_t>(sizeof(std::uint16_t));
     memory_ = scratch<std::byte>(context_, bytes, stream_);
     auto* const sizes = reinterpret_cast<std::uint32_t*>(memory_.as<std::byte>() + offsets_end);
     sizes_ = sizes;
-    ranked_ = {reinterpret_cast<std::uint16_t*>(memory_.as<std::byte>() + sizes_end),
+    ranked_ = {reinterpret_cast<std::uint16_t*>(memory_.as<std::byte>() + marks_end),
                memory_.as<std::int64_t>(),
+               kMerges ? reinterpret_cast<std::uint32_t*>(memory_.as<std::byte>() + sizes_end) : nullptr,
                keys_.count,
                parts(),
                kTileKeys,
                16 - kOwnerBits};
-    launch("splitting a batch", count_kernel<Key, kOwnerBits>, chunks_ * kSplitBlock, kSplitBlock, stream_, keys_,
-           whole, seed_, static_cast<int>(part_count), chunk_keys_, sizes);
+    launch("splitting a batch", count_kernel<Key, kOwnerBits, kMerges>, chunks_ * kSplitBlock, kSplitBlock, stream_,
+           keys_, whole, seed_, static_cast<int>(part_count), chunk_keys_, hot<Key>(), sizes);
   }
 
   template <class... Parameters, class... Arguments>
@@ -671,44 +923,27 @@ class CudaSplit final : public Split {
 
   DeviceContext& context_;
   Stream stream_;
+  std::shared_ptr<const CudaSample> hot_;  // null: nothing is merged
   ExpectedLetter letter_;
   KeyBatch keys_;
   std::uint64_t seed_;
   std::int64_t chunks_ = 0;
   std::int64_t chunk_keys_ = 0;
-  Allocation memory_;  // offsets int64 [tiles, parts], sizes uint32 [parts, chunks], ranks uint16 [n]
+  Allocation memory_;  // offsets int64 [tiles, parts], sizes uint32 [parts, chunks], marks, ranks uint16 [n]
   const std::uint32_t* sizes_ = nullptr;
-  Ranked ranked_{nullptr, nullptr, 0, parts(), 0, 0};
-};
-
-class CudaSample final : public Sample {
- public:
-  CudaSample(DeviceContext& context, const KeyBatch& keys, CountsMailbox& mailbox, Stream stream)
-      : letter_(context, mailbox, stream) {
-    const DeviceGuard guard(context.device().index);
-    with_key_word(keys, [&](auto key, bool whole) {
-      launch("counting repeated keys", sample_kernel<decltype(key)>, kSampleBlock, kSampleBlock, stream, keys, whole,
-             letter_.expect(), letter_.number());
-    });
-  }
-  Repeats wait() override {
-    const std::int64_t* const counts = letter_.wait();
-    return {counts[0], counts[1]};
-  }
-
- private:
-  ExpectedLetter letter_;
+  Ranked ranked_{nullptr, nullptr, nullptr, 0, parts(), 0, 0};
 };
 
 class CudaSplitter final : public Splitter {
  public:
   std::unique_ptr<Split> split(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, const Parts& parts,
-                               CountsMailbox& mailbox, Stream stream) const override {
-    return std::make_unique<CudaSplit>(context, keys, seed, parts, mailbox, stream);
+                               CountsMailbox& mailbox, std::shared_ptr<const Sample> hot,
+                               Stream stream) const override {
+    return std::make_unique<CudaSplit>(context, keys, seed, parts, mailbox, std::move(hot), stream);
   }
-  std::unique_ptr<Sample> sample(DeviceContext& context, const KeyBatch& keys, CountsMailbox& mailbox,
-                                 Stream stream) const override {
-    return std::make_unique<CudaSample>(context, keys, mailbox, stream);
+  std::shared_ptr<Sample> sample(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed,
+                                 CountsMailbox& mailbox, Stream stream) const override {
+    return std::make_shared<CudaSample>(context, keys, seed, mailbox, stream);
   }
   void find_owners(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::uint32_t parts,
                    std::int32_t* owners, Stream stream) const override {

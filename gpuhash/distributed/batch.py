@@ -82,6 +82,7 @@ class Values:
 
     rows: Tensor  # [n, *value_shape], dense; [1, *value_shape] where all keys get one
     bits: int | None = None  # of the one value, as an int64, where it came from the host and has up to 8 bytes
+    op: str | None = None  # by which those of one key are combined, if they may be
 
     def at(self, positions: Tensor) -> Values:
         """Those at positions of the batch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from .batch import Batch, Kind, Values, value_of
 from .duplicates import Distinct
 from .group import Group
-from .split import join, parts_of, spans_of
+from .split import Split, join, spans_of
 from .words import from_words, row_bytes, take_rows, to_words, torch_dtype
 
 BOOL = Kind("bool", ())
@@ -46,7 +47,7 @@ class Call:
         kinds: Sequence[Kind],
     ) -> None:
         self._group, self._kinds = group, kinds
-        problem, split, words, room, values = None, None, None, None, None
+        problem, split, room, values = None, None, None, None
         try:
             self.batch, self._distinct, values = prepare()
             keys = self.batch.keys
@@ -54,18 +55,19 @@ class Call:
                 keys, values = self._distinct.keys, self._distinct.values
                 self.batch.split = None  # the splitter is free
             split = group.split(keys, seed) if self.batch.split is None else self.batch.split
-            if values is not None and values.bits is None:
-                words = _words(values.rows, kinds[1])
-                room = split.room_for(words)
+            if values is not None and (values.bits is None or split.merges):
+                room = split.room_for(values.rows)
         except Exception as error:
             problem = error
-        opening = group.start_open(split, problem, None if values is None else values.bits)
+        constant = None if values is None or room is not None else values.bits
+        opening = group.start_open(split, problem, constant)
         sent = []
         if opening.problem is None:
             assert split is not None
             sent.append(_words(split.keys, kinds[0]))  # while the ranks hear from each other
-            if words is not None:
-                sent.append(split.scatter(words, room))
+            if room is not None:
+                assert values is not None
+                sent.append(_in_order(split, values, kinds[1], room))
         opened = group.finish_open(opening)
         assert split is not None
         self._split = split
@@ -78,11 +80,11 @@ class Call:
         self._constant = opened.constant
         # This rank's own part stays here: it comes last in what is sorted, and is none of what ranks send each other.
         self._own = opened.send[group.rank]
-        self._counts = _without(opened.receive, group.rank)  # of the keys that come, rank by rank
-        self._send, self._receive = spans_of(_without(opened.send, group.rank)), spans_of(self._counts)
+        self._send, self._receive = self._spans(opened.send), self._spans(opened.receive)
         self._others = sum(self._send)
-        self._own_rows = [rows[self._others : self._others + self._own] for rows in sent]
         self._exchange = group.exchange([rows[: self._others] for rows in sent], self._send, self._receive)
+        self._own_rows = [rows[self._others : self._others + self._own] for rows in sent]
+        self._counts = _without(opened.receive, group.rank)  # of the keys that come, rank by rank
         self._compact: dict[int, Tensor] = {}
 
     def receive(self) -> None:
@@ -108,7 +110,8 @@ class Call:
 
     def _without_gaps(self, column: int) -> Tensor:
         if column not in self._compact:
-            parts = parts_of(self._arrived[column], self._counts)
+            spans = self._arrived[column].split(self._receive)
+            parts = [part[:count] for part, count in zip(spans, self._counts, strict=True)]
             parts[self._group.rank] = self._own_rows[column]
             kind, some = self._kinds[column], [part for part in parts if len(part)]
             rows = some[0] if len(some) == 1 else torch.cat(parts)
@@ -149,7 +152,7 @@ class Call:
                 parts = list(_words(answer, kind).split(sizes))
                 _words(target, kind)[self._others :] = parts[self._group.rank]
                 parts[self._group.rank] = parts[self._group.rank][:0]
-                sent.append(join(parts))
+                sent.append(join(parts, self._receive))
         in_order = self._bring_back(sent, returned, kinds, problem)
         self.settle()
         return in_order
@@ -181,7 +184,13 @@ class Call:
 
     def settle(self) -> None:
         """Waits until all ranks have their answers. What one could not do, all raise: till then they are anything."""
-        self._group.agree(*self._agreement)
+        self._group.agree_on(*self._outcome)
+
+    def _spans(self, counts: Sequence[int]) -> list[int]:
+        """Rows from where each rank's part begins to where the next one's does. This rank's own is none of them."""
+        spans = spans_of(counts)
+        spans[self._group.rank] = 0
+        return spans
 
     def _answers(self, make: Callable[..., Tensor], kinds: Sequence[Kind]) -> list[Tensor]:
         """Tensors for answers to the keys that have come, with gaps."""
@@ -198,11 +207,17 @@ class Call:
         if problem is not None:  # what is sent is of no use to anybody, and keeps the ranks in step
             sent = [_words(answer, kind) for answer, kind in zip(self._answers(torch.zeros, kinds), kinds, strict=True)]
         words = [_words(answer, kind) for answer, kind in zip(returned, kinds, strict=True)]
+        # In the gap behind each part of the last kind the owner says whether it has a problem.
+        for row in _ends(self._receive):
+            sent[-1][row] = int(problem is not None)
         exchange = self._group.exchange(sent, self._receive, self._send, [rows[: self._others] for rows in words])
         self._group.finish(exchange)
-        mask = words[1] if len(words) > 1 else None
-        in_order = [rows for rows in self._split.gather(words[0], mask) if rows is not None]
-        self._agreement = (problem, self._group.start_agreement(problem))
+        self._outcome = problem, self._group.start_reading([words[-1][row] for row in _ends(self._send)])
+        if self._split.merges:
+            in_order = [self._split.gather_mask(words[0])]
+        else:
+            mask = words[1] if len(words) > 1 else None
+            in_order = [rows for rows in self._split.gather(words[0], mask) if rows is not None]
         return [from_words(rows, kind.dtype, kind.shape) for rows, kind in zip(in_order, kinds, strict=True)]
 
     def for_all(self, answers: Tensor) -> Tensor:
@@ -217,6 +232,19 @@ class Call:
             return mask
         spread = torch.zeros(len(self.batch.keys), dtype=torch.bool, device=mask.device)
         return spread.index_copy_(0, self._distinct.positions, mask)
+
+
+def _in_order(split: Split, values: Values, kind: Kind, room: Tensor) -> Tensor:
+    """Words of values, or of what those of keys that share a row come to, in the order of the owners."""
+    if not split.merges:
+        return split.scatter(_words(values.rows, kind), _words(room, kind))
+    assert values.op is not None
+    return _words(split.combine(values.rows, values.op, room), kind)
+
+
+def _ends(spans: Sequence[int]) -> list[int]:
+    """The last row of each part: it lies in the gap behind."""
+    return [end - 1 for end, span in zip(itertools.accumulate(spans), spans, strict=True) if span]
 
 
 def _words(tensor: Tensor, kind: Kind) -> Tensor:

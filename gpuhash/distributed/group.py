@@ -96,6 +96,9 @@ class Group:
         self._told, self._heard = told, heard  # by all ranks to this one, and by this one; where the host can read it
         self._theirs, self._mine = told.unbind()
         self._arrival = torch.cuda.Event() if on_gpu else None  # of what all have told
+        # On which that is exchanged: what else the call does until then need not wait for it.
+        self._aside = torch.cuda.Stream(self.wire) if on_gpu else None
+        self._failed = torch.zeros(1, dtype=torch.bool, pin_memory=on_gpu)  # has one of the others a problem?
         self.table = 0  # the number of the table among those of all groups, the same on all ranks
         self._call: str | None = None
         self._agreed: Exception | None = None
@@ -127,9 +130,9 @@ class Group:
             )
             error.add_note(f"gpuhash: rank {self.rank} of {self.size} left the collective call {self._call} by this")
 
-    def split(self, keys: Tensor, seed: int) -> Split:
+    def split(self, keys: Tensor, seed: int, hot: _core.Sample | None = None) -> Split:
         """A batch by owner, this rank's own part last: it need not be sent. The next one after its ``counts``."""
-        return Split(keys, self.size, seed, self.splitter, self.rank)
+        return Split(keys, self.size, seed, self.splitter, self.rank, hot)
 
     def open(self, counts: Sequence[int] | None, problem: Exception | None) -> Opened:
         """The first step of a call: tells each rank how many rows it gets. Waits, and raises, as ``finish_open``."""
@@ -152,19 +155,28 @@ class Group:
         signature = zlib.crc32(f"{self.table} {self._call}".encode())
         has_constant = constant is not None
         given = [0] * self.size if counts is None or isinstance(counts, Split) else list(counts)
+        told = None
         if isinstance(counts, Split) and problem is None:
             try:
                 counts.tell([_FINE, signature, has_constant, constant or 0, counts.size], self._mine)
+                told = self._mark()
+                _ = counts.keys  # which a GPU sorts while the host launches what follows
             except Exception as error:
                 problem = error
         if not isinstance(counts, Split) or problem is not None:
             status = _FINE if problem is None else _FAILED
             notes = [status, signature, has_constant, constant or 0, sum(given)]
             self._mine.copy_(torch.tensor([[count, *notes] for count in given]))
-        dist.all_to_all_single(self._theirs, self._mine, group=self.process_group)
-        if self._arrival is not None:
-            self._heard.copy_(self._told, non_blocking=True)
-            self._arrival.record(torch.cuda.current_stream(self.wire))
+            told = self._mark()
+        if self._aside is None or self._arrival is None:
+            dist.all_to_all_single(self._theirs, self._mine, group=self.process_group)
+        else:
+            with torch.cuda.stream(self._aside):
+                if told is not None:
+                    told.wait()
+                dist.all_to_all_single(self._theirs, self._mine, group=self.process_group)
+                self._heard.copy_(self._told, non_blocking=True)
+                self._arrival.record()
         return Opening(problem, signature)
 
     def finish_open(self, opening: Opening) -> Opened:
@@ -232,23 +244,37 @@ class Group:
                 each.target.copy_(each.arrived)
         return [each.target for each in sent]
 
-    def start_agreement(self, problem: Exception | None) -> Any:
-        """Starts to tell all ranks whether this one has a problem; ``agree`` ends it."""
-        worst = self._worst if problem is None else torch.full_like(self._worst, _FAILED)
-        return dist.all_reduce(worst, dist.ReduceOp.MAX, group=self.process_group, async_op=True), worst
-
-    def agree(self, problem: Exception | None, started: Any = None) -> None:
+    def agree(self, problem: Exception | None) -> None:
         """Goes on where no rank has a problem. Waits.
 
         Raises
         ------
         The problem of the first rank that has one, on all ranks.
         """
-        work, worst = started if started is not None else self.start_agreement(problem)
-        work.wait()
+        worst = self._worst if problem is None else torch.full_like(self._worst, _FAILED)
+        dist.all_reduce(worst, dist.ReduceOp.MAX, group=self.process_group)
         if int(worst) != _FINE:
             self._worst.fill_(_FINE)
             self._raise_problems(problem)
+
+    def start_reading(self, theirs: Sequence[Tensor]) -> Any:
+        """Starts to bring to the host what each other rank has told: nonzero words are problems. ``agree_on`` waits."""
+        if not theirs:
+            self._failed.fill_(False)
+            return None
+        self._failed.copy_(torch.stack(list(theirs)).any().view(1), non_blocking=True)
+        return self._mark()
+
+    def agree_on(self, problem: Exception | None, reading: Any) -> None:
+        """As ``agree``, after ``start_reading``."""
+        if reading is not None:
+            reading.synchronize()
+        if problem is not None or bool(self._failed):
+            self._raise_problems(problem)
+
+    def _mark(self) -> torch.cuda.Event | None:
+        """What has been enqueued on the current stream; None on the host."""
+        return torch.cuda.current_stream(self.device).record_event() if self.device.type == "cuda" else None
 
     def tell_all(self, item: Any, problem: Exception | None = None) -> list[Any]:
         """A small Python object of each rank, in the order of ranks, for all of them. Waits; raises as ``agree``."""

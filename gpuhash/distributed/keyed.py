@@ -90,12 +90,17 @@ class Keyed:
     def _take(self, keys: Any) -> Batch:
         return take_keys(keys, self._key, self._steps.device)
 
+    def _sample(self, batch: Batch) -> Sample:
+        steps = self._steps
+        return Sample(batch.keys, steps.size, self._seed, steps.splitter, are_sent_fast=self._are_sent_fast())
+
+    def _are_sent_fast(self) -> bool:
+        return self._steps.wire.type == "cuda" and self._row_bytes <= FAST_ROW
+
     def _are_many(self, batch: Batch) -> bool:
         """Are duplicates to be taken together before the exchange?"""
-        steps = self._steps
-        fast = steps.wire.type == "cuda" and self._row_bytes <= FAST_ROW
-        sample = Sample(batch.keys, steps.size, steps.splitter, are_sent_fast=fast)
-        batch.split = steps.split(batch.keys, self._seed)  # while that is on its way
+        sample = self._sample(batch)
+        batch.split = self._steps.split(batch.keys, self._seed)  # while that is on its way
         return sample.has_many()
 
     def _lookup(self, keys: Any) -> Prepared:

@@ -19,6 +19,8 @@ from .words import put_rows, take_rows
 #: Rows at whose multiples parts begin. NCCL took twice as long for what did not begin at a multiple of 16 bytes (67 MB
 #: from each of two H200s to the other: 0.6 ms instead of 0.3), and rows may be of one byte.
 ALIGNMENT = 16
+#: Rows that follow each part: in the answers to one, the owner says there whether it has a problem.
+GAP = 1
 
 
 def owners_of(keys: Tensor, parts: int, seed: int = 0) -> Tensor:
@@ -39,21 +41,17 @@ def stream_of(tensor: Tensor) -> int | None:
 
 
 def spans_of(counts: Sequence[int]) -> list[int]:
-    """Rows from where each part begins to where the next one may: ``ALIGNMENT`` divides them, if there are several."""
-    return list(counts) if len(counts) == 1 else [-(-count // ALIGNMENT) * ALIGNMENT for count in counts]
+    """Rows from where each part begins to where the next one may: ``GAP`` more or some, so that ``ALIGNMENT`` divides
+    them.
+    """
+    return [-(-(count + GAP) // ALIGNMENT) * ALIGNMENT for count in counts]
 
 
-def parts_of(rows: Tensor, counts: Sequence[int]) -> list[Tensor]:
-    """The parts of rows that lie as far apart as ``spans_of`` says; the same memory."""
-    return [part[:count] for part, count in zip(rows.split(spans_of(counts)), counts, strict=True)]
-
-
-def join(parts: Sequence[Tensor]) -> Tensor:
-    """The reverse: rows in which the parts lie so far apart. What lies between them is of no matter."""
-    counts = [len(part) for part in parts]
+def join(parts: Sequence[Tensor], spans: Sequence[int]) -> Tensor:
+    """Rows in which the parts begin so far apart. What lies between them is of no matter."""
     pieces: list[Tensor] = []
-    for part, count, span in zip(parts, counts, spans_of(counts), strict=True):
-        pieces += [part, part.new_empty((span - count, *part.shape[1:]))]
+    for part, span in zip(parts, spans, strict=True):
+        pieces += [part, part.new_empty((span - len(part), *part.shape[1:]))]
     return torch.cat(pieces)
 
 
@@ -72,6 +70,9 @@ class Split:
         Of the keys' device; by default one of the split's own.
     last
         The owner whose part comes last in the order of the owners; by default that with the highest number.
+    hot
+        A sample of these keys, with this seed, by which hot keys are merged: several of one such key share a row, and
+        the parts have no order. Not with more than 64 parts.
 
     In the order of the owners come the other parts by number, then the last one, each in the order of the batch, and
     apart as ``spans_of(counts)`` says. The constructor counts the keys; they are sorted when ``keys`` or ``counts`` are
@@ -86,6 +87,7 @@ class Split:
         seed: int = 0,
         splitter: _core.Splitter | None = None,
         last: int | None = None,
+        hot: _core.Sample | None = None,
     ) -> None:
         self._batch, self._parts, self._seed = keys, parts, seed
         self._stream = stream_of(keys)
@@ -94,18 +96,26 @@ class Split:
         self._counts: list[int] | None = None
         #: The number of keys.
         self.size = len(keys)
+        #: Do several keys share a row?
+        self.merges = False
         #: Rows that the order of the owners has at most: what follows the last part is of no matter.
         self.rows = len(keys)
         self._room = keys  # for the keys in that order
-        if parts == 1 or not len(keys):
-            self._counts = [len(keys)] + [0] * (parts - 1)
+        if parts == 1:
+            self._counts = [len(keys)]
             return
         last = parts - 1 if last is None else last
-        self.rows += parts * (ALIGNMENT - 1)
+        self.rows += parts * (GAP + ALIGNMENT - 1)
         self._room = self.room_for(keys)
+        if not len(keys):
+            self._counts = [0] * parts
+            self._positions = torch.empty(0, dtype=torch.int64, device=keys.device)
+            return
         if parts <= _core.MAX_PARTS:
             splitter = _core.Splitter(make_context(keys.device)) if splitter is None else splitter
-            self._core = _core.Split(splitter, self._borrow(keys), parts, last, ALIGNMENT, seed, self._stream or 0)
+            given = self._borrow(keys)
+            self._core = _core.Split(splitter, given, parts, last, ALIGNMENT, GAP, seed, self._stream or 0, hot)
+            self.merges = hot is not None
             return
         owners = self.owners
         if keys.device.type == "cpu":
@@ -170,6 +180,26 @@ class Split:
         else:
             _ = self.keys
             self._core.sort(self._borrow(rows.contiguous()), self._borrow(out))
+        return out
+
+    def combine(self, values: Tensor, op: str, room: Tensor) -> Tensor:
+        """As ``scatter``, of values ``[n]``, or ``[1]`` for all, of 4 or 8 bytes each; those of a shared row by ``op``.
+
+        Only where the split ``merges``.
+        """
+        assert self._core is not None
+        _ = self.keys
+        self._core.combine(self._borrow(values.contiguous()), op, self._borrow(room))
+        return room
+
+    def gather_mask(self, mask: Tensor) -> Tensor:
+        """As ``gather``, of a mask: of keys that share a row, one gets what is there, and the others False."""
+        if not self.merges:
+            return self.gather(mask)[0]
+        assert self._core is not None
+        _ = self.counts
+        out = mask.new_empty(self.size)
+        self._core.gather_mask(self._borrow(mask.contiguous()), self._borrow(out))
         return out
 
     def gather(self, rows: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor | None]:

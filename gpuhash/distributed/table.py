@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gpuhash import HashTable as LocalTable
 from gpuhash import serialization
+from gpuhash._core import MAX_PARTS
 from gpuhash.arguments import as_keys, one_value
 from gpuhash.dtypes import dtype_name, is_integer, storage_dtype
 from gpuhash.operations import APPLY_OPS
@@ -368,15 +369,25 @@ class HashTable(Keyed):
             self._check_operation(op, name)
             batch = self._take(keys)
             given = take_values(values, batch, self._value, self._steps.device)
-            if not self._are_many(batch):
-                return batch, None, given
-            return batch, combine(batch.keys, given, name, self._key, self._value), given
+            if self._merges:
+                given.op = name
+                batch.split = self._steps.split(batch.keys, self._seed, self._sample(batch).hot())
+            elif self._are_many(batch):
+                return batch, combine(batch.keys, given, name, self._key, self._value), given
+            return batch, None, given
 
         with self._steps.call(f"insert_or_apply({name})"):
             call = self._call(prepare, self._value)
             self._agree(lambda: self._make_room(call.keys))
             (inserted,) = call.serve(lambda: [self._shard.insert_or_apply(call.keys, call.values, name)], [BOOL])
         return call.batch.answer(call.for_one(inserted), BOOL)
+
+    @property
+    def _merges(self) -> bool:
+        """Are the values of hot keys combined while a batch is sorted by owner?"""
+        value = row_bytes(self._value.dtype, self._value.shape)
+        scalar = not self._value.shape and value in (4, 8)
+        return scalar and self._are_sent_fast() and 1 < self._steps.size <= MAX_PARTS and not self.deterministic
 
     def _check_operation(self, op: Any, name: Any) -> None:
         dtype = self._value.dtype

@@ -24,7 +24,7 @@ import torch.distributed as dist
 import gpuhash
 from gpuhash import TableFullError, _core, distributed
 from gpuhash.distributed.group import Group
-from gpuhash.distributed.split import ALIGNMENT, Split
+from gpuhash.distributed.split import ALIGNMENT, GAP, Split
 from support.frameworks import Framework, to_numpy
 from support.ranks import join_group
 from support.samples import (
@@ -521,27 +521,64 @@ def hot_keys_are_sent_once(rank: int, count: int, device: str) -> None:
     hot = here.array((drawn.zipf(1.5, HOT) * 977).astype(np.int64))
     uniform = here.array(drawn.integers(0, 1 << 40, HOT))
     ones = torch.ones_like(hot)
+    calls = {
+        "apply": lambda keys: table.insert_or_apply(keys, ones, "add"),
+        "insert": lambda keys: table.insert(keys, ones),
+        "assign": lambda keys: table.__setitem__(keys, ones),
+        "find": table.find,
+        "contains": table.contains,
+        "erase": table.erase,
+    }
     Group.exchange = counted
     try:
-        for call in (
-            lambda keys: table.insert_or_apply(keys, ones, "add"),
-            lambda keys: table.insert(keys, ones),
-            lambda keys: table.__setitem__(keys, ones),
-            table.find,
-            table.contains,
-            table.erase,
-        ):
-            for keys in (hot, uniform):
-                rows.clear()
-                call(keys)
-                received = gathered(rows[0])
-                distinct = sum(gathered(len(np.unique(to_numpy(keys)))))
-                leave = distinct * (count - 1) / count  # and the others are of the ranks that asked
-                gaps = count * count * (ALIGNMENT - 1)
-                assert leave - 6 * distinct**0.5 < sum(received) < leave + 6 * distinct**0.5 + gaps
-                assert max(received) < 1.5 * leave / count
+        for fast in (False, True):  # as between GPUs
+            table._are_sent_fast = lambda fast=fast: fast
+            for name, call in calls.items():
+                for keys in (hot, uniform):
+                    rows.clear()
+                    call(keys)
+                    received = gathered(rows[0])
+                    distinct = sum(gathered(len(np.unique(to_numpy(keys)))))
+                    # Where hot keys are merged, each comes once in a tile, or a thread's piece, of some thousand keys.
+                    merged = 256 * 11 * count if fast and name == "apply" and keys is hot else 0
+                    part = (count - 1) / count  # the others are of the ranks that asked
+                    gaps = count * count * (GAP + ALIGNMENT - 1)
+                    assert distinct * part - 6 * distinct**0.5 < sum(received)
+                    assert sum(received) < (distinct + merged) * part + 6 * distinct**0.5 + gaps
+                    assert max(received) < 1.5 * sum(received) / count
     finally:
         Group.exchange = exchange
+
+
+def hot_keys_are_merged(rank: int, count: int, device: str) -> None:
+    """Their values are combined while keys are sorted, as between GPUs: all count, and one is told that it is new."""
+    here = place(device, rank)
+    pool = random_keys("int64", (), 4000, seed=3)
+    for dtype, op in (("int64", "add"), ("int32", "max"), ("float64", "min"), ("complex64", "add")):
+        table = distributed.HashTable("int64", dtype, device=here.device)
+        one = gpuhash.HashTable("int64", dtype)
+        table._are_sent_fast = lambda: True
+        assert table._merges
+        for turn in range(6):
+            sizes = [HOT + turn, *[0] * (count - 2), HOT] if turn < 3 else [HOT] * count
+            parts = batches(pool, sizes, turn, hot=True)
+            if turn == 5:  # on one rank alone
+                parts[1] = batches(pool, sizes, turn, hot=False)[1]
+            values = [(np.arange(size) % 7 - 3).astype(dtype) for size in sizes]
+            given = here.array(values[rank])
+            if turn % 2:  # one value for all of a rank's keys: the same for all ranks, or not
+                each = [2 if turn == 1 else 2 + other for other in range(count)]
+                values = [np.full(size, value, dtype) for size, value in zip(sizes, each, strict=True)]
+                given = each[rank]
+            mask = table.insert_or_apply(here.array(parts[rank]), given, op)
+            check_mask(mask, parts, set(items_of(one)), rank)
+            one.insert_or_apply(concatenated(parts), np.concatenate(values), op)
+            assert whole(table) == items_of(one)
+    deterministic = distributed.HashTable("int64", "float32", device=here.device, deterministic=True)
+    rows = distributed.HashTable("int64", "float32", value_shape=(2,), device=here.device)
+    for other in (deterministic, rows):
+        other._are_sent_fast = lambda: True
+        assert not other._merges
 
 
 def owner_of(table: Any, here: Framework, keys: np.ndarray) -> Any:
