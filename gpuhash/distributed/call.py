@@ -209,7 +209,7 @@ class Call:
         words = [_words(answer, kind) for answer, kind in zip(returned, kinds, strict=True)]
         # In the gap behind each part of the last kind the owner says whether it has a problem.
         for row in _ends(self._receive):
-            sent[-1][row] = int(problem is not None)
+            sent[-1][row].fill_(problem is not None)  # assigning a number to the row would wait for the GPU
         exchange = self._group.exchange(sent, self._receive, self._send, [rows[: self._others] for rows in words])
         self._group.finish(exchange)
         self._outcome = problem, self._group.start_reading([words[-1][row] for row in _ends(self._send)])

@@ -98,7 +98,8 @@ class Group:
         self._arrival = torch.cuda.Event() if on_gpu else None  # of what all have told
         # On which that is exchanged: what else the call does until then need not wait for it.
         self._aside = torch.cuda.Stream(self.wire) if on_gpu else None
-        self._failed = torch.zeros(1, dtype=torch.bool, pin_memory=on_gpu)  # has one of the others a problem?
+        # A word of each other rank: has it a problem?
+        self._failed = torch.zeros(8 * self.size, dtype=torch.uint8, pin_memory=on_gpu)
         self.table = 0  # the number of the table among those of all groups, the same on all ranks
         self._call: str | None = None
         self._agreed: Exception | None = None
@@ -258,18 +259,19 @@ class Group:
             self._raise_problems(problem)
 
     def start_reading(self, theirs: Sequence[Tensor]) -> Any:
-        """Starts to bring to the host what each other rank has told: nonzero words are problems. ``agree_on`` waits."""
-        if not theirs:
-            self._failed.fill_(False)
-            return None
-        self._failed.copy_(torch.stack(list(theirs)).any().view(1), non_blocking=True)
+        """Starts to bring to the host what each other rank has told, a row each: other than zeros are problems."""
+        self._failed.fill_(0)
+        if theirs:
+            words = [row.reshape(-1)[:1] for row in theirs]
+            bits = (words[0] if len(words) == 1 else torch.cat(words)).view(torch.uint8)
+            self._failed[: len(bits)].copy_(bits, non_blocking=True)
         return self._mark()
 
     def agree_on(self, problem: Exception | None, reading: Any) -> None:
-        """As ``agree``, after ``start_reading``."""
+        """As ``agree``, after ``start_reading``. Waits."""
         if reading is not None:
             reading.synchronize()
-        if problem is not None or bool(self._failed):
+        if problem is not None or any(self._failed.tolist()):
             self._raise_problems(problem)
 
     def _mark(self) -> torch.cuda.Event | None:
