@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from support.frameworks import address_of, to_numpy
+from support.frameworks import GPU, address_of, to_numpy
 from support.memory_resources import counting_memory
 from support.samples import as_dict, items_of, random_values, same_bytes
 
@@ -269,6 +269,37 @@ def test_growth_takes_no_memory_for_a_second_copy():
 
     assert peak(-1) < 40_000_000
     assert peak(0) > 100_000_000
+
+
+@pytest.mark.parametrize("limit", [-1, 0], ids=["in-place", "copied"])
+def test_growth_on_a_gpu_takes_no_memory_for_a_second_copy(torch_cuda, reserve_at_most, limit):
+    """1 GiB of rows, which become 2, where 1.75 are left."""
+    torch = torch_cuda
+    reserve_at_most(limit)
+    keys = torch.arange(1 << 20, device=GPU)
+    table = HashTable("int64", "float32", value_shape=(256,), device=GPU)
+    table.reserve(len(keys))
+    table[keys] = 3
+    with pytest.raises(MemoryError):  # before which the pool gives back what it keeps
+        HashTable("int64", "float32", value_shape=(1 << 28,), capacity=1024, device=GPU)
+    gc.collect()
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info(GPU)
+    if free < 4 << 30:
+        pytest.skip(f"needs 4 GiB of free GPU memory, there are {free >> 20} MiB")
+    held = torch.empty(free - (1792 << 20), dtype=torch.uint8, device=GPU)
+    capacity = table.capacity
+    if limit == 0:
+        with pytest.raises(MemoryError):
+            table.reserve(2 * len(keys))
+        assert table.capacity == capacity
+    else:
+        table.reserve(2 * len(keys))
+        assert table.capacity >= 2 * capacity
+    del held
+    torch.cuda.empty_cache()
+    assert bool((table[keys] == 3).all())
+    assert len(table) == len(keys)
 
 
 def test_where_addresses_are_rationed_rows_are_copied():
