@@ -5,11 +5,11 @@
 #include <atomic>
 
 #include "cuda/check.hpp"
+#include "cuda/driver.hpp"
 
 namespace gpuhash::cuda {
 namespace {
 
-/// The driver's functions, without a link to libcuda, which machines without a driver lack.
 struct Driver {
   decltype(&cuCtxGetCurrent) get_current = nullptr;
   decltype(&cuCtxPushCurrent) push = nullptr;
@@ -17,18 +17,6 @@ struct Driver {
   decltype(&cuDevicePrimaryCtxRetain) retain_primary = nullptr;
   decltype(&cuDeviceGet) device_get = nullptr;
 };
-
-template <class Function>
-void look_up(const char* name, Function& function) {
-  void* address = nullptr;
-#if CUDART_VERSION >= 12050
-  check(cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault), "looking up a driver function");
-#else
-  check(cudaGetDriverEntryPoint(name, &address, cudaEnableDefault), "looking up a driver function");
-#endif
-  if (address == nullptr) throw CudaError(std::string("the CUDA driver has no function ") + name);
-  function = reinterpret_cast<Function>(address);
-}
 
 const Driver& driver() {
   static const Driver functions = [] {
@@ -41,12 +29,6 @@ const Driver& driver() {
     return found;
   }();
   return functions;
-}
-
-void check_driver(CUresult result, const char* action) {
-  if (result == CUDA_SUCCESS) return;
-  throw CudaError(std::string(action) + " failed: error " + std::to_string(static_cast<int>(result)) +
-                  " of the CUDA driver");
 }
 
 constexpr int kMaxDevices = 256;

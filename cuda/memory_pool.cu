@@ -12,7 +12,7 @@
 
 namespace gpuhash::cuda {
 
-MemoryPool::MemoryPool(int device) : device_(device) {
+MemoryPool::MemoryPool(int device) : device_(device), reserved_(device, [this] { trim(); }) {
   const DeviceGuard guard(device_);
   cudaMemPoolProps props{};
   props.allocType = cudaMemAllocationTypePinned;
@@ -28,14 +28,20 @@ void* MemoryPool::allocate(std::size_t bytes, Stream stream) {
   void* data = nullptr;
   cudaError_t status = cudaMallocFromPoolAsync(&data, bytes, pool_, handle(stream));
   if (status == cudaErrorMemoryAllocation && !is_capturing(stream)) {
-    // What the pool keeps for other streams may be free by now, and others may need what it keeps unused.
     (void)cudaGetLastError();
-    check(cudaDeviceSynchronize(), "waiting for the GPU");
-    check(cudaMemPoolTrimTo(pool_, 0), "trimming the CUDA memory pool");
+    trim();
     status = cudaMallocFromPoolAsync(&data, bytes, pool_, handle(stream));
   }
   check(status, ("allocating " + std::to_string(bytes) + " bytes of GPU memory").c_str());
   return data;
+}
+
+/// What the pool keeps for other streams may be free by now, and others may need what it keeps unused. Waits for the
+/// GPU.
+void MemoryPool::trim() {
+  const DeviceGuard guard(device_);
+  check(cudaDeviceSynchronize(), "waiting for the GPU");
+  check(cudaMemPoolTrimTo(pool_, 0), "trimming the CUDA memory pool");
 }
 
 void MemoryPool::deallocate(void* data, std::size_t, Stream stream) noexcept {
@@ -64,6 +70,7 @@ bool MemoryPool::let_in(int device) {
     access.location.id = device;
     access.flags = cudaMemAccessFlagsProtReadWrite;
     check(cudaMemPoolSetAccess(pool_, &access, 1), "giving another GPU access to a memory pool");
+    reserved_.let_in(device);
   }
   return reached_by_[device] = can != 0;
 }

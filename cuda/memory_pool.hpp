@@ -8,6 +8,7 @@
 
 #include <gpuhash/device_context.hpp>
 #include "core/fork_safe_mutex.hpp"
+#include "cuda/reserved_memory.hpp"
 
 /// Where the memory of tables on a GPU comes from.
 namespace gpuhash::cuda {
@@ -20,12 +21,20 @@ class MemoryPool final : public MemoryResource {
 
   void* allocate(std::size_t bytes, Stream stream) override;
   void deallocate(void* data, std::size_t bytes, Stream stream) noexcept override;
-  /// Lets work on another GPU read and write all of the pool's memory; false where the two cannot reach each other.
+  /// Not from the pool itself, and not kept when it ends.
+  std::unique_ptr<GrowingMemory> reserve(std::size_t bytes) override { return reserved_.make(bytes); }
+  /// Lets work on another GPU read and write all of the pool's memory, and all that grows where it lies; false where
+  /// the two cannot reach each other.
   bool let_in(int device);
+  /// Likewise, but only what grows where it lies.
+  bool let_in_to_reserved(int device) { return reserved_.let_in(device); }
 
  private:
+  void trim();
+
   int device_;
   cudaMemPool_t pool_ = nullptr;
+  ReservedMemories reserved_;
   ForkSafeMutex mutex_;
   std::map<int, bool> reached_by_;
 };

@@ -96,6 +96,9 @@ class CudaContext final : public DeviceContext {
     if (other.is_host()) return copy_from_host(to, from, bytes, stream);
     if (other.device() == device()) return copy(to, from, bytes, stream);
     if (bytes == 0) return;
+    // Rows may lie in memory that the other GPU has no access to yet, and either may be the one that copies.
+    if (auto* const pool = dynamic_cast<MemoryPool*>(&other.memory())) pool->let_in_to_reserved(device().index);
+    if (auto* const pool = dynamic_cast<MemoryPool*>(&memory())) pool->let_in_to_reserved(other.device().index);
     const DeviceGuard guard(device().index);
     const cudaError_t status =
         cudaMemcpyPeerAsync(to, device().index, from, other.device().index, bytes, handle(stream));

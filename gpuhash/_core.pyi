@@ -444,7 +444,12 @@ def get_num_threads() -> int: ...
 def set_partition_threshold(keys: int) -> None:
     """Partition batches of at least so many keys, whatever the table's size; -1: where that is faster. For tests."""
 
-def inject_failure(kind: Literal["scratch", "launch"], after: int) -> bool:
+def set_reservation_limit(bytes: int) -> None:
+    """Memory that grows where it lies has addresses for so many bytes, or as many as it begins with; 0: there is none
+    of that kind, and rows are copied; -1: as many as there is memory. For tests.
+    """
+
+def inject_failure(kind: Literal["scratch", "launch", "mapping"], after: int) -> bool:
     """Make one step fail that hardly ever does: of its kind, the one after the next `after`; -1: none. For tests.
 
     "scratch": memory of the host's algorithms that is not the resource's, a MemoryError. "launch": the launch of a CUDA

@@ -163,9 +163,8 @@ class Operations(KeyedTable):
         -------
         rows, is_new
             int64 ``batch``: the number of each key's row, the same for all of its duplicates, as ``rows`` would give
-            it; in a table that grows the rows move, and their numbers stay. bool ``batch``: was the key new; true for
-            exactly one of a new key's duplicates. Waits as ``insert``; a replayed CUDA graph that finds no room for a
-            key gives -1.
+            it; numbers stay when the table grows. bool ``batch``: was the key new; true for exactly one of a new key's
+            duplicates. Waits as ``insert``; a replayed CUDA graph that finds no room for a key gives -1.
 
         Raises
         ------
@@ -322,8 +321,11 @@ class Operations(KeyedTable):
         """All rows, without a copy: ``[rows handed out, *value_shape]``, erased ones among them.
 
         A NumPy array for host tables; of PyTorch or CuPy, whichever is imported, for GPU tables (see
-        ``row_storage_as``). What is written there is the table's from then on, in the order of the stream. When the
-        table grows its rows move: the view then is the memory of before, so take it anew after insertions.
+        ``row_storage_as``). What is written there is the table's from then on, in the order of the stream.
+
+        Rows of 4 MiB and more in gpuhash's own memory stay where they are when the table grows, and so the view goes on
+        being the table's rows, as many as it has. Where they move all the same (smaller ones and those in ``memory=``
+        with growth, all of them in a table that gets smaller) it is the memory of before: take it anew then.
         """
         return self.row_storage_as()
 

@@ -141,6 +141,21 @@ def exercise_rehash() -> None:
     assert table.contains(keys).tolist() == [i % 2 == 1 for i in range(len(keys))]
 
 
+def exercise_growing_rows() -> None:
+    """Rows that grow where they lie, through several pieces of memory, and move when the table shrinks."""
+    rng = np.random.default_rng(4)
+    values = rng.integers(0, 100, (20_000, 129)).astype(np.float32)  # no row ends where a piece does
+    keys = rng.permutation(len(values))
+    table = gpuhash.HashTable("int64", "float32", value_shape=(129,), capacity=10_000, device=DEVICE)
+    for end in range(4000, len(keys) + 1, 4000):
+        table[keys[:end]] = values[:end]
+        assert (table[keys[:end]] == values[:end]).all()
+    assert table.erase(keys[::2]).all()
+    table.shrink_to_fit()
+    assert (table[keys[1::2]] == values[1::2]).all()
+    assert (table.copy()[keys[1::2]] == values[1::2]).all()
+
+
 def main() -> None:
     values = [kind for kind in VALUES if kind != ODD_ROWS or "--whole-words" not in sys.argv]
     cases = list(itertools.product(KEYS, values, (False, True)))
@@ -150,6 +165,7 @@ def main() -> None:
             exercise(key_dtype, key_shape, value_dtype, value_shape, ordered)
         exercise_rehash()
     _core.set_partition_threshold(-1)
+    exercise_growing_rows()
     batches = [(dtype, shape, 3333, 100, True) for dtype, shape in [*KEYS, ("float32", ())]]
     batches.append(("int64", (), (1 << 20) + 5, 30_000, False))  # sized by a sample
     batches.append(("int64", (2,), (1 << 20) + 5, 300, False))

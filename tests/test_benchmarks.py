@@ -399,6 +399,23 @@ def test_a_table_of_several_shards_is_measured():
     assert "cuda" in missing.stderr
 
 
+def test_growth_of_rows_is_measured():
+    """It checks that rows stay, or move, and what they hold."""
+    for device in ["cpu", *(["cuda"] if gpu_count() > 0 and sees_gpu("torch") else [])]:
+        done = run_module("-m", "benchmarks.growing", "--device", device, "--rows", 20_000)
+        assert done.returncode == 0, done.stderr
+        lines = [line.split(" ms ")[0].rsplit(maxsplit=1) for line in done.stdout.splitlines() if " ms " in line]
+        assert [name for name, _ in lines] == [
+            "plain copy of the rows",
+            "growth, rows stay",
+            "growth, rows are copied",
+        ]
+        assert all(float(milliseconds) > 0 for _, milliseconds in lines)
+    missing = run_module("-m", "benchmarks.growing", "--rows", 1 << 40)
+    assert missing.returncode == 2
+    assert "fewer --rows" in missing.stderr
+
+
 def test_a_table_over_processes_is_measured(tmp_path):
     """Two processes on the host, or on two GPUs where there are such; the results are checked before they are timed."""
     devices = ["cpu", *(["cuda"] if gpu_count() > 1 and module("torch").cuda.device_count() > 1 else [])]

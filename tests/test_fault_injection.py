@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.frameworks import Framework, to_numpy
+from support.frameworks import Framework, address_of, to_numpy
 from support.memory_resources import counting_memory
 from support.samples import as_bytes, as_dict, random_keys, random_values
 
@@ -81,6 +81,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "no-growth": {"growth": False, "capacity": 4000},
     "max-capacity": {"max_capacity": 4000},
 }
+LARGE_ROWS = {"value_shape": (2500,)}  # 4 MiB with 420 keys: rows that grow where they lie
 SET_KINDS = [kind for kind, options in KINDS.items() if "value_shape" not in options]
 
 Items = dict[bytes, bytes]
@@ -91,7 +92,8 @@ class Case:
 
     def __init__(self, kind: str, is_set: bool, place: Framework, folder: Path, count: int, memory: Any = None) -> None:
         self.place, self.memory, self.is_set = place, memory, is_set
-        self.options = {"key_dtype": "int64", **KINDS[kind], "device": place.table_device}
+        options = LARGE_ROWS if kind == "large-rows" else KINDS[kind]
+        self.options = {"key_dtype": "int64", **options, "device": place.table_device}
         if not is_set:
             self.options["value_dtype"] = "float32"
         self.rows = "value_shape" in self.options
@@ -447,7 +449,7 @@ def test_deallocate_raises(
     assert set(told) == {error_type}
 
 
-# Scratch memory of the host, launches on the GPU ---------------------------------------------------------------------
+# Scratch memory of the host, memory that grows where it lies, launches on the GPU ------------------------------------
 
 
 def each_place_fails(
@@ -507,6 +509,73 @@ def test_scratch_memory_fails(tmp_path: Path, which: Any) -> None:
         assert places >= 3  # lists, keys put aside, tallies
 
 
+MAPS = {  # operations on a table of 600 large rows, and how often they ask for memory behind their addresses
+    "construct": 1,
+    "setitem": 1,
+    "insert": 1,
+    "insert_or_assign": 1,
+    "insert_or_apply": 1,
+    "find_or_insert": 1,
+    "setdefault": 1,
+    "update-arrays": 1,
+    "update-table": 1,
+    "reserve": 1,
+    "rehash": 1,
+    "shrink_to_fit": 1,
+    "copy": 1,
+    "deepcopy": 1,
+    "erase": 0,
+    "clear": 0,
+    "find": 0,
+    "row_storage": 0,
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_memory_that_grows_fails(on_device: Framework, tmp_path: Path, name: str) -> None:
+    operation = TABLE_OPERATIONS[name]
+    case = Case("large-rows", False, on_device, tmp_path, 600)
+    original = case.make(case.first, case.first_values)
+    addresses = []
+
+    def attempt(table: Any) -> BaseException | None:
+        addresses[:] = [table.row_storage]
+        return call(operation, case, table)
+
+    def check(table: Any, error: BaseException | None) -> None:
+        assert type(error) in (type(None), MemoryError), error
+        if error is not None:
+            assert address_of(table.row_storage) == address_of(addresses[0])
+        check_after(case, operation, table, error, original.capacity)
+
+    places = each_place_fails("mapping", original.copy, attempt, check)
+    assert places >= MAPS[name]
+
+
+def test_scratch_memory_fails_when_rows_have_grown(tmp_path: Path) -> None:
+    """What comes after the rows in a rebuild: the table has more memory then, and does not use it."""
+    if _core.platform_devices("cpu") == ["host memory, 1 thread"]:
+        pytest.skip("one thread needs no scratch memory")
+    keys = np.arange(150_000)
+    values = random_values("float32", (len(keys), 12))
+    original = HashTable("int64", "float32", value_shape=(12,), capacity=2 * len(keys))
+    original[keys] = values
+
+    def check(table: Any, error: BaseException | None) -> None:
+        assert type(error) in (type(None), MemoryError), error
+        assert (table.capacity == original.capacity) == (error is not None)
+        assert as_dict(*table.items()) == as_dict(keys, values)
+        view = table.row_storage
+        table.reserve(5 * len(keys))
+        assert address_of(table.row_storage) == address_of(view)
+        assert as_dict(*table.items()) == as_dict(keys, values)
+
+    def reserve(table: Any) -> BaseException | None:
+        return call(Operation(lambda c, t: t.reserve(4 * len(keys))), None, table)
+
+    assert each_place_fails("scratch", original.copy, reserve, check) >= 1
+
+
 def test_scratch_memory_of_factorization_fails() -> None:
     if _core.platform_devices("cpu") == ["host memory, 1 thread"]:
         pytest.skip("one thread needs no scratch memory")
@@ -544,7 +613,7 @@ def test_launches_of_factorization_fail(cuda: str) -> None:
 
 
 def test_kinds_of_failures() -> None:
-    with pytest.raises(ValueError, match="no failures of kind 'disk'; expected 'scratch' or 'launch'"):
+    with pytest.raises(ValueError, match="no failures of kind 'disk'; expected 'scratch', 'launch' or 'mapping'"):
         _core.inject_failure("disk", 1)
     assert not _core.inject_failure("scratch", 5)
     assert _core.inject_failure("scratch", -1)

@@ -104,6 +104,32 @@ def test_rows_are_read_while_the_table_grows(torch_cuda, reader):
         same_bytes(table[keys], np.full((len(keys), WIDTH), 3, np.float32))
 
 
+@pytest.mark.parametrize("reader", ["torch", "cupy"])
+def test_rows_are_read_while_the_table_shrinks(torch_cuda, reader):
+    """The rows move, and the memory of before goes back: behind whoever reads it."""
+    torch = torch_cuda
+    need_place(Framework(reader, GPU, GPU))
+    other = new_stream()
+    reading = on_stream if reader == "torch" else on_cupy_stream
+    for cycles in ROUNDS:
+        table = table_of_threes(torch)
+        left = torch.arange(ROWS // 2, table.capacity, device=GPU)
+        with reading(other):
+            view = table.row_storage_as(reader)
+        torch.cuda.synchronize(GPU)
+        with on_stream(other):
+            delay(cycles)
+        with reading(other):
+            least, most = view.min(), view.max()
+        del view
+        table.erase(torch.arange(ROWS // 2, device=GPU))
+        table.shrink_to_fit()
+        overwrite(torch)
+        torch.cuda.synchronize(GPU)
+        assert (float(least), float(most)) == (3, 3)
+        assert bool((table[left] == 3).all())
+
+
 def long_work(name, place):
     """A function that keeps the framework's stream of the GPU busy for about half a second and gives a 0."""
     if name == "jax":

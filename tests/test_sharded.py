@@ -12,7 +12,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.frameworks import GPU, Framework, gpu_count, module, need_cuda, need_place, sees_gpu, to_numpy
+from support.frameworks import (
+    GPU,
+    Framework,
+    address_of,
+    gpu_count,
+    module,
+    nearest_framework,
+    need_cuda,
+    need_place,
+    sees_gpu,
+    to_numpy,
+)
 from support.hashing import hash_key
 from support.memory_resources import counting_memory
 from support.samples import as_dict, check_new_mask, items_of, random_keys, random_values, same_bytes
@@ -290,6 +301,31 @@ def test_rows_name_shard_and_row(devices, kind):
         _ = table.row_storage
     with pytest.raises(ValueError, match="no row storage"):
         make("scalar", devices).rows(keys)
+
+
+def test_large_rows_of_shards_stay_where_they_are(devices):
+    """While each shard grows; keys come from each device, and answers go there."""
+    count = 6000 * len(devices)
+    keys = random_keys("int64", (), 4 * count)
+    values = random_values("float32", (len(keys), 256))
+    table = HashTable("int64", "float32", value_shape=(256,), device=devices, capacity=2 * count)
+    places = arrays_on(devices)
+    table[places[0].array(keys[:count])] = places[0].array(values[:count])
+    views = [shard.row_storage_as(nearest_framework(shard.device).name) for shard in table.shards]
+    before = [to_numpy(view).copy() for view in views]
+    capacity = table.capacity
+    for part in range(1, 4):
+        place = places[part % len(places)]
+        end = (part + 1) * count
+        table[place.array(keys[:end])] = place.array(values[:end])
+        same_bytes(table[place.array(keys[:end])], values[:end])
+    assert table.capacity > capacity
+    for shard, view, rows in zip(table.shards, views, before, strict=True):
+        assert address_of(shard.row_storage_as(nearest_framework(shard.device).name)) == address_of(view)
+        same_bytes(view, rows)
+    assert items_of(table) == as_dict(keys, values)
+    table[places[-1].array(keys)] = 1
+    assert all((to_numpy(view) == 1).all() for view in views)
 
 
 def test_shards_are_the_table_itself(devices):

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from support.frameworks import GPU, capture, current_stream, delay, event_now, new_stream, on_stream, to_numpy
+from support.frameworks import (
+    GPU,
+    address_of,
+    capture,
+    current_stream,
+    delay,
+    event_now,
+    new_stream,
+    on_stream,
+    to_numpy,
+)
 from support.raw_streams import PER_THREAD, RawStreams, external_stream, on_handle
 from support.samples import random_keys, same_bytes
 
@@ -100,6 +111,31 @@ def test_threads_while_it_grows_is_copied_and_cleared(on_device):
 
     in_threads(work)
     assert len(table) == THREADS * 20_000
+
+
+def test_threads_read_large_rows_while_the_table_grows(on_device):
+    """By one view, which none of the growth disturbs."""
+    count = 6000
+    table = HashTable("int64", "float32", value_shape=(256,), capacity=8000, device=on_device.table_device)
+    table[on_device.array(np.arange(count))] = on_device.array(
+        np.arange(count, dtype=np.float32)[:, None].repeat(256, 1)
+    )
+    view = table.row_storage_as(on_device.name)
+    numbers = table.rows(on_device.array(np.arange(count)))
+    expected = on_device.array(np.arange(count, dtype=np.float32))
+
+    def work(number):
+        if number == 0:
+            for end in range(2 * count, 10 * count, count):
+                table[on_device.array(np.arange(count, end))] = -1
+            return table.capacity
+        for round_number in range(30):
+            assert (view[numbers][:, (number * 30 + round_number) % 256] == expected).all()
+        return 0
+
+    assert in_threads(work)[0] >= 9 * count
+    assert address_of(table.row_storage_as(on_device.name)) == address_of(view)
+    assert (to_numpy(table[on_device.array(np.arange(count, 9 * count))]) == -1).all()
 
 
 def test_two_streams_wait_for_each_other(torch_cuda):
@@ -326,6 +362,66 @@ def test_cuda_graph_takes_erased_slots_again(torch_cuda, value_shape):
         assert gone.all()
         assert len(table) == kept
     same_bytes(table[torch.arange(kept, device=GPU)], np.full((kept, *value_shape), 5))
+
+
+def test_cuda_graph_on_large_rows_is_replayed_after_growth(torch_cuda):
+    """It works on a view, and knows nothing of the table."""
+    torch = torch_cuda
+    count, width = 20_000, 256
+    table = HashTable("int64", "float32", value_shape=(width,), device=GPU)
+    keys = torch.arange(count, device=GPU)
+    values = torch.rand(count, width, device=GPU)
+    table[keys] = values
+    view, numbers = table.row_storage_as("torch"), table.rows(keys)
+    chosen = numbers[::3].clone()
+    gathered = torch.zeros(len(chosen), width, device=GPU)
+    steps = torch.full((len(chosen), width), 0.5, device=GPU)
+
+    def step():
+        torch.index_select(view, 0, chosen, out=gathered)
+        view.index_add_(0, chosen, steps)
+
+    step()
+    expected = values.clone()
+    expected[::3] += 0.5
+    graph = torch.cuda.CUDAGraph()
+    with capture(graph):
+        step()
+    for round_number in range(1, 4):
+        table.reserve(count * 3**round_number)
+        more = torch.arange(count * 3**round_number, device=GPU)[count:]
+        table[more] = 7
+        graph.replay()
+        same_bytes(gathered, to_numpy(expected[::3]))
+        expected[::3] += 0.5
+        same_bytes(table[keys], to_numpy(expected))
+        assert bool((table[more] == 7).all())
+    assert address_of(table.row_storage_as("torch")) == address_of(view)
+
+
+@pytest.mark.parametrize("lent", [False, True], ids=["its-own", "lent"])
+def test_a_table_of_large_rows_ends_during_a_capture(torch_cuda, lent):
+    torch = torch_cuda
+    count = 20_000
+    keys = torch.arange(count, device=GPU)
+    table, other = (HashTable("int64", "float32", value_shape=(256,), device=GPU) for _ in range(2))
+    for each in (table, other):
+        each[keys] = 2
+        each.find(keys)
+    values, found = torch.zeros(count, 256, device=GPU), torch.zeros(count, dtype=torch.bool, device=GPU)
+    table.find(keys, out=(values, found))
+    view = other.row_storage_as("torch") if lent else None
+    graph = torch.cuda.CUDAGraph()
+    with capture(graph):
+        table.find(keys, out=(values, found))
+        del other, view
+        gc.collect()
+    values.zero_()
+    graph.replay()
+    assert bool(found.all())
+    assert bool((values == 2).all())
+    table.reserve(3 * count)  # and memory is to be had as ever
+    assert bool((table[keys] == 2).all())
 
 
 def test_cuda_graph_that_would_have_to_grow_is_refused(torch_cuda):

@@ -114,6 +114,32 @@ def test_to_the_other_gpu_and_back(torch, kind):
     assert torch.cuda.current_device() == 0
 
 
+def test_large_rows_grow_on_both_gpus(torch):
+    """And are copied from one to the other, before growth and after it, whatever part of them is how old."""
+    count = 20_000
+    keys = np.arange(8 * count)
+    values = random_values("float32", (len(keys), 256))
+    tables = {}
+    for device, other in PAIRS:
+        tables[device] = HashTable("int64", "float32", value_shape=(256,), device=device)
+        tables[device][keys[:count]] = values[:count]
+        assert items_of(tables[device].to(other)) == as_dict(keys[:count], values[:count])
+    addresses = {device: table.row_storage.data_ptr() for device, table in tables.items()}
+    for end in range(2 * count, len(keys) + 1, 2 * count):
+        for device, other in PAIRS:
+            table = tables[device]
+            table[keys[:end]] = values[:end]
+            assert table.row_storage.data_ptr() == addresses[device]
+            moved = table.to(other)
+            assert moved.device == other
+            assert items_of(moved) == as_dict(keys[:end], values[:end])
+            there = torch.from_numpy(keys[:end]).to(other)
+            assert np.array_equal(moved.rows(keys[:end]), table.rows(keys[:end]))
+            moved[there] = 0
+            assert items_of(table) == as_dict(keys[:end], values[:end])
+    assert torch.cuda.current_device() == 0
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_copies_of_the_second_gpus_tables(torch, kind):
     table, expected = table_of(kind, SECOND)

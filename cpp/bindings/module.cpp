@@ -14,6 +14,7 @@
 #include "bindings/bindings.hpp"
 #include "core/build_info.hpp"
 #include "core/fault_injection.hpp"
+#include "core/reservation.hpp"
 #include "core/test_partition_threshold.hpp"
 #include "table/slot_types.hpp"
 
@@ -78,7 +79,9 @@ std::vector<py::bytes> stray_keys(std::size_t bytes_per_key) {
 Fault fault_of(const std::string& kind) {
   if (kind == "scratch") return Fault::kScratch;
   if (kind == "launch") return Fault::kLaunch;
-  throw std::invalid_argument("there are no failures of kind '" + kind + "'; expected 'scratch' or 'launch'");
+  if (kind == "mapping") return Fault::kMapping;
+  throw std::invalid_argument("there are no failures of kind '" + kind +
+                              "'; expected 'scratch', 'launch' or 'mapping'");
 }
 
 /// A platform that this build lacks has no devices either, and its absence is the reason.
@@ -133,6 +136,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("build_info", &build_information);
   module.def("stray_keys", &stray_keys, py::arg("bytes_per_key"));
   module.def("set_partition_threshold", &set_test_partition_threshold, py::arg("keys"));
+  module.def("set_reservation_limit", &set_test_reservation_limit, py::arg("bytes"));
   module.def(
       "inject_failure", [](const std::string& kind, std::int64_t after) { return inject_fault(fault_of(kind), after); },
       py::arg("kind"), py::arg("after"));

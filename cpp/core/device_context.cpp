@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <exception>
+#include <utility>
 #include <vector>
 
 #include "core/fork_safe_mutex.hpp"
@@ -45,6 +46,18 @@ void set_ignored_error_report(IgnoredErrorReport report) noexcept {
 void report_ignored_error(const char* while_doing) noexcept {
   if (const IgnoredErrorReport report = ignored_error_report.load(std::memory_order_acquire))
     report(while_doing, std::current_exception());
+}
+
+Allocation Allocation::growing(DeviceContext& context, std::size_t bytes, Stream stream) {
+  std::unique_ptr<GrowingMemory> memory = context.memory().reserve(bytes);
+  if (memory == nullptr) return {context, bytes, stream};
+  Allocation made;
+  made.memory_ = context.shared_memory();
+  made.data_ = memory->data();
+  made.bytes_ = memory->bytes();
+  made.stream_ = stream;
+  made.growing_ = std::move(memory);
+  return made;
 }
 
 void Allocation::give_back_lent(Allocation lent) noexcept {

@@ -7,7 +7,7 @@ namespace gpuhash {
 namespace {
 
 /// Points to pass before the one that fails; below zero: none fails. One for each kind.
-std::atomic<std::int64_t> countdowns[] = {-1, -1};
+std::atomic<std::int64_t> countdowns[] = {-1, -1, -1};
 
 std::atomic<std::int64_t>& countdown_of(Fault kind) noexcept { return countdowns[static_cast<std::size_t>(kind)]; }
 

@@ -11,6 +11,7 @@ namespace gpuhash {
 enum class Fault : std::uint8_t {
   kScratch,  // scratch memory of the host's algorithms: as if there were no memory
   kLaunch,   // a CUDA kernel: as if the device had no resources for it, so that it does not run
+  kMapping,  // memory that grows where it lies, from its first bytes on: as if there were no memory
 };
 
 /// Makes the point of this kind that is reached after `after` others fail, once; -1: none. Returns whether the one that

@@ -1,5 +1,3 @@
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +9,8 @@
 #include "core/interruption.hpp"
 #include "core/thread_pool.hpp"
 #include "host/executor.hpp"
+#include "host/huge_pages.hpp"
+#include "host/reserved_memory.hpp"
 #include "shared/advance_chain.hpp"
 
 namespace gpuhash {
@@ -18,22 +18,19 @@ namespace {
 
 /// A cache line: a bucket. Also what TensorFlow and JAX ask of buffers that they take over without a copy.
 constexpr std::size_t kAlignment = 64;
-/// A table is read at random: with 4 KiB pages every access would miss the TLB as well.
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 class HostMemory final : public MemoryResource {
  public:
   void* allocate(std::size_t bytes, Stream) override {
-    const bool huge = bytes >= kHugePage;
+    const bool huge = bytes >= host::kHugePage;
     void* data = nullptr;
-    if (posix_memalign(&data, huge ? kHugePage : kAlignment, bytes) != 0)
+    if (posix_memalign(&data, huge ? host::kHugePage : kAlignment, bytes) != 0)
       throw OutOfMemoryError("could not allocate " + std::to_string(bytes) + " bytes of host memory");
-#if defined(MADV_HUGEPAGE)
-    if (huge) madvise(data, bytes, MADV_HUGEPAGE);  // a wish: it may fail
-#endif
+    if (huge) host::wish_for_huge_pages(data, bytes);
     return data;
   }
   void deallocate(void* data, std::size_t, Stream) noexcept override { std::free(data); }
+  std::unique_ptr<GrowingMemory> reserve(std::size_t bytes) override { return host::ReservedMemory::make(bytes); }
 };
 
 /// Nothing to wait for: work is done when its call returns.

@@ -287,17 +287,22 @@ void HashTable<Key, Value>::maintain(const Control& control, Stream stream) {
   }
 }
 
-/// Builds the table anew with `slots` slots and swaps; all memory is allocated before any work.
+/// Builds the table anew with `slots` slots and swaps; all memory is allocated before any work. Rows that can grow
+/// where they lie stay there, unless they are numbered anew or become fewer; should something fail after they have
+/// grown, the table has the memory, and does not use it yet.
 template <class Key, class Value>
 void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream) {
   room_made_.reset();
   const Seeds seeds = wants_seed(control) ? Seeds{random_seed(), random_seed()} : storage_.view().geometry.seeds;
   const Geometry geometry = make_geometry<View>(slots, seeds);
   const std::int64_t used_rows = static_cast<std::int64_t>(compact_rows ? control.size : control.next_row);
-  const std::int64_t row_capacity = std::max(growth().key_limit(capacity_of<View>(geometry)), used_rows);
+  std::int64_t row_capacity = std::max(growth().key_limit(capacity_of<View>(geometry)), used_rows);
+  // Also with a lower max_load_factor than before: a table that does not get smaller is not to move its rows.
+  if (!compact_rows && slots >= storage_.capacity())
+    row_capacity = std::max(row_capacity, storage_.view().rows.capacity);
 
-  Storage next(*context_, geometry, row_capacity, row_bytes(), stream);
-  if (options_.has_rows() && !compact_rows && used_rows > 0)
+  Storage next(*context_, geometry, row_capacity, row_bytes(), stream, compact_rows ? nullptr : &storage_);
+  if (options_.has_rows() && !compact_rows && used_rows > 0 && next.rows() != storage_.rows())
     context_->copy(next.view().rows.data, storage_.view().rows.data,
                    static_cast<std::size_t>(used_rows * options_.value_bytes()), stream);
   executor().rehash(*context_, storage_.view(), next.view(), compact_rows, stream);

@@ -41,9 +41,10 @@ class Storage {
   using View = TableView<Key, Value>;
 
   Storage() = default;
-  /// row_bytes: per row; 0: no row storage, whatever row_capacity says.
+  /// row_bytes: per row; 0: no row storage, whatever row_capacity says. before: null, or a generation whose rows become
+  /// this one's as well where they can grow to row_capacity: they then have one address in both, and all bytes.
   Storage(DeviceContext& context, const Geometry& geometry, std::int64_t row_capacity, std::int64_t row_bytes,
-          Stream stream);
+          Stream stream, const Storage* before = nullptr);
 
   const View& view() const { return view_; }
   std::int64_t capacity() const { return capacity_of<View>(view_.geometry); }
@@ -52,7 +53,8 @@ class Storage {
   std::int64_t nbytes() const;
 
   /// New rows in place of those that there are.
-  void allocate_rows(DeviceContext& context, std::int64_t row_capacity, std::int64_t row_bytes, Stream stream);
+  void allocate_rows(DeviceContext& context, std::int64_t row_capacity, std::int64_t row_bytes, Stream stream,
+                     const Storage* before = nullptr);
   void set_may_have_erased(bool may_have_erased) { view_.may_have_erased = may_have_erased; }
   /// The stream in whose order the memory is given back.
   void set_stream(Stream stream);
@@ -62,6 +64,9 @@ class Storage {
  private:
   /// No allocation is larger; sums of sizes do not overflow.
   static constexpr std::size_t kMaxBytes = std::size_t{1} << 60;
+  /// Rows of at least so many bytes grow where they lie. Memory that can grow comes in pieces of 2 MiB, and straight
+  /// from the system, which takes longer than a pool.
+  static constexpr std::size_t kGrowsInPlace = std::size_t{4} << 20;
 
   Allocation slots_;
   Allocation filters_;
@@ -74,7 +79,7 @@ class Storage {
 
 template <class Key, class Value>
 Storage<Key, Value>::Storage(DeviceContext& context, const Geometry& geometry, std::int64_t row_capacity,
-                             std::int64_t row_bytes, Stream stream)
+                             std::int64_t row_bytes, Stream stream, const Storage* before)
     : slots_(context, View::slot_bytes(geometry.bucket_count), stream),
       filters_(context, View::filter_bytes(geometry.bucket_count), stream),
       control_(context, sizeof(Control), stream) {
@@ -82,21 +87,27 @@ Storage<Key, Value>::Storage(DeviceContext& context, const Geometry& geometry, s
   view_.filters = filters_.template as<std::uint8_t>();
   view_.control = control_.template as<Control>();
   view_.geometry = geometry;
-  if (row_bytes != 0) allocate_rows(context, row_capacity, row_bytes, stream);
+  if (row_bytes != 0) allocate_rows(context, row_capacity, row_bytes, stream, before);
 }
 
 template <class Key, class Value>
 void Storage<Key, Value>::allocate_rows(DeviceContext& context, std::int64_t row_capacity, std::int64_t row_bytes,
-                                        Stream stream) {
+                                        Stream stream, const Storage* before) {
   const auto rows = static_cast<std::size_t>(row_capacity);
   std::size_t bytes = 0;
   if (__builtin_mul_overflow(rows, static_cast<std::size_t>(row_bytes), &bytes) || bytes > kMaxBytes)
     throw OutOfMemoryError(std::to_string(rows) + " rows of " + std::to_string(row_bytes) +
                            " bytes were asked for; no memory holds that many");
-  // Whole words: the GPU swaps a single byte by way of the word around it.
-  rows_ = std::make_shared<Allocation>(context, (bytes + 3) / 4 * 4, stream);
+  bytes = (bytes + 3) / 4 * 4;  // whole words: the GPU swaps a single byte by way of the word around it
   free_rows_ = Allocation(context, rows * sizeof(std::int64_t), stream);
   row_tags_ = Allocation(context, rows * sizeof(std::uint32_t), stream);
+  if (before != nullptr && row_capacity >= before->view_.rows.capacity && before->rows_->can_grow(bytes)) {
+    rows_ = before->rows_;
+    rows_->grow(bytes);  // the last thing here that may fail: what it has got stays
+  } else {
+    rows_ = std::make_shared<Allocation>(bytes >= kGrowsInPlace ? Allocation::growing(context, bytes, stream)
+                                                                : Allocation(context, bytes, stream));
+  }
   view_.rows = {rows_->template as<std::byte>(), free_rows_.template as<std::int64_t>(),
                 row_tags_.template as<std::uint32_t>(), row_capacity, row_bytes};
 }

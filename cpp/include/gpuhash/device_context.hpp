@@ -24,6 +24,33 @@ struct Device {
   friend bool operator==(const Device& a, const Device& b) { return a.platform == b.platform && a.index == b.index; }
 };
 
+/// Memory that grows where it lies: of the addresses that it has reserved, the first have memory behind them. It ends
+/// at once, whatever streams there are: see wait().
+class GPUHASH_API GrowingMemory {
+ public:
+  virtual ~GrowingMemory() = default;
+  GrowingMemory(const GrowingMemory&) = delete;
+  GrowingMemory& operator=(const GrowingMemory&) = delete;
+
+  void* data() const noexcept { return data_; }
+  /// Those with memory behind them.
+  std::size_t bytes() const noexcept { return bytes_; }
+  /// All that are reserved.
+  std::size_t room() const noexcept { return room_; }
+  /// At least `bytes` <= room() have memory from now on, for work on any stream, under way or to come; what lies in
+  /// those of before stays. Throws OutOfMemoryError, and is as before.
+  virtual void grow(std::size_t bytes) = 0;
+  /// Waits until work enqueued on `stream` is done, as it must be when the memory ends; false: nobody can tell.
+  virtual bool wait(Stream stream) noexcept = 0;
+
+ protected:
+  GrowingMemory() = default;
+
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::size_t room_ = 0;
+};
+
 /// Gives and takes memory in stream order: what it gives may be used by work enqueued on `stream` from now on, and what
 /// it takes may still be in use by work enqueued on `stream` before.
 class GPUHASH_API MemoryResource {
@@ -32,6 +59,9 @@ class GPUHASH_API MemoryResource {
   /// At least `bytes` > 0, aligned to 128 bytes (64 suffices on the host). Throws OutOfMemoryError.
   virtual void* allocate(std::size_t bytes, Stream stream) = 0;
   virtual void deallocate(void* data, std::size_t bytes, Stream stream) noexcept = 0;
+  /// At least `bytes` > 0 that can become more; null, the default: the resource has no memory of that kind. Throws
+  /// OutOfMemoryError.
+  virtual std::unique_ptr<GrowingMemory> reserve([[maybe_unused]] std::size_t bytes) { return nullptr; }
 };
 
 /// A point in a stream's work that other streams can wait for.
@@ -99,7 +129,8 @@ class GPUHASH_API DeviceContext {
   std::shared_ptr<MemoryResource> memory_;
 };
 
-/// Memory from a context's resource, given back in the order of `stream`.
+/// Memory from a context's resource, given back in the order of `stream`; that which can grow, when the host has waited
+/// for the stream.
 class GPUHASH_API Allocation {
  public:
   Allocation() = default;
@@ -107,6 +138,8 @@ class GPUHASH_API Allocation {
       : memory_(context.shared_memory()), bytes_(bytes), stream_(stream) {
     if (bytes != 0) data_ = memory_->allocate(bytes, stream);
   }
+  /// Memory that can grow where it lies, if the context's resource has such; as the constructor otherwise.
+  static Allocation growing(DeviceContext& context, std::size_t bytes, Stream stream);
   Allocation(Allocation&& other) noexcept { swap(other); }
   Allocation& operator=(Allocation&& other) noexcept {
     Allocation(std::move(other)).swap(*this);
@@ -118,8 +151,10 @@ class GPUHASH_API Allocation {
     if (data_ == nullptr) return;
     if (lent_ != nullptr)
       give_back_lent(std::move(*this));
-    else
+    else if (growing_ == nullptr)
       memory_->deallocate(data_, bytes_, stream_);
+    else if (!growing_->wait(stream_))
+      (void)growing_.release();  // at exit, when nobody gives anything back; or work may come that would find no memory
   }
 
   void* get() const noexcept { return data_; }
@@ -128,6 +163,13 @@ class GPUHASH_API Allocation {
     return static_cast<T*>(data_);
   }
   std::size_t bytes() const noexcept { return bytes_; }
+  /// Can it have so many bytes where it lies?
+  bool can_grow(std::size_t bytes) const noexcept { return growing_ != nullptr && bytes <= growing_->room(); }
+  /// At least so many, if it can. Throws OutOfMemoryError, and is as before.
+  void grow(std::size_t bytes) {
+    growing_->grow(bytes);
+    bytes_ = growing_->bytes();
+  }
   /// The stream whose work used the memory last; it is given back in that stream's order.
   void set_stream(Stream stream) noexcept { stream_ = stream; }
   /// The memory is lent to others, who do not tell on which streams they use it: before it is given back, the host
@@ -142,6 +184,7 @@ class GPUHASH_API Allocation {
 
   void swap(Allocation& other) noexcept {
     std::swap(memory_, other.memory_);
+    std::swap(growing_, other.growing_);
     std::swap(lent_, other.lent_);
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
@@ -149,7 +192,8 @@ class GPUHASH_API Allocation {
   }
 
   std::shared_ptr<MemoryResource> memory_;
-  std::shared_ptr<DeviceContext> lent_;  // null: it was never lent
+  std::unique_ptr<GrowingMemory> growing_;  // null: it has its length for good
+  std::shared_ptr<DeviceContext> lent_;     // null: it was never lent
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
   Stream stream_ = nullptr;

@@ -35,8 +35,8 @@ struct GPUHASH_API TableOptions {
   bool has_rows() const;
 };
 
-/// The zero-copy view of a table's rows: [row_count, *value_shape]; stays valid memory while held, also when the table
-/// grows into another one.
+/// The zero-copy view of a table's rows: [row_count, *value_shape]; stays valid memory while held, also where the table
+/// moves its rows into another one.
 struct RowStorage {
   std::shared_ptr<Allocation> memory;
   std::int64_t row_count = 0;  // rows handed out so far, erased ones among them
