@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import subprocess
 import sys
 
@@ -271,6 +272,7 @@ def test_growth_takes_no_memory_for_a_second_copy():
     assert peak(0) > 100_000_000
 
 
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="fills the GPU, where other tests run beside this one")
 @pytest.mark.parametrize("limit", [-1, 0], ids=["in-place", "copied"])
 def test_growth_on_a_gpu_takes_no_memory_for_a_second_copy(torch_cuda, reserve_at_most, limit):
     """1 GiB of rows, which become 2, where 1.75 are left."""
@@ -281,7 +283,7 @@ def test_growth_on_a_gpu_takes_no_memory_for_a_second_copy(torch_cuda, reserve_a
     table.reserve(len(keys))
     table[keys] = 3
     with pytest.raises(MemoryError):  # before which the pool gives back what it keeps
-        HashTable("int64", "float32", value_shape=(1 << 28,), capacity=1024, device=GPU)
+        HashTable("int64", "float32", value_shape=(1 << 26,), capacity=1024, device=GPU)
     gc.collect()
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info(GPU)
@@ -332,7 +334,7 @@ def test_no_memory_for_large_rows_to_grow(device):
     table.reserve(8)
     storage = table.row_storage
     with pytest.raises(MemoryError):
-        table.reserve(1 << 24)  # 2^44 bytes of rows
+        table.reserve(1 << 28)  # 2^48 bytes of rows: more than there are addresses
     assert sorted(table) == [1, 2, 3]
     assert address_of(table.row_storage) == address_of(storage)
     table[[1, 5]] = 6

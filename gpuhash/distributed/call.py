@@ -184,7 +184,7 @@ class Call:
 
     def settle(self) -> None:
         """Waits until all ranks have their answers. What one could not do, all raise: till then they are anything."""
-        self._group.agree_on(*self._outcome)
+        self._group.agree_on(self._problem)
 
     def _spans(self, counts: Sequence[int]) -> list[int]:
         """Rows from where each rank's part begins to where the next one's does. This rank's own is none of them."""
@@ -212,12 +212,14 @@ class Call:
             sent[-1][row].fill_(problem is not None)  # assigning a number to the row would wait for the GPU
         exchange = self._group.exchange(sent, self._receive, self._send, [rows[: self._others] for rows in words])
         self._group.finish(exchange)
-        self._outcome = problem, self._group.start_reading([words[-1][row] for row in _ends(self._send)])
+        arrived = self._group.mark()
         if self._split.merges:
             in_order = [self._split.gather_mask(words[0])]
         else:
             mask = words[1] if len(words) > 1 else None
             in_order = [rows for rows in self._split.gather(words[0], mask) if rows is not None]
+        self._problem = problem
+        self._group.start_reading(arrived, [words[-1][row] for row in _ends(self._send)])
         return [from_words(rows, kind.dtype, kind.shape) for rows, kind in zip(in_order, kinds, strict=True)]
 
     def for_all(self, answers: Tensor) -> Tensor:

@@ -95,11 +95,12 @@ class Group:
             self._worst = told.new_full((1,), _FINE)  # of all ranks' problems
         self._told, self._heard = told, heard  # by all ranks to this one, and by this one; where the host can read it
         self._theirs, self._mine = told.unbind()
-        self._arrival = torch.cuda.Event() if on_gpu else None  # of what all have told
+        self._arrival = torch.cuda.Event() if on_gpu else None  # of what others have told
         # On which that is exchanged: what else the call does until then need not wait for it.
         self._aside = torch.cuda.Stream(self.wire) if on_gpu else None
         # A word of each other rank: has it a problem?
         self._failed = torch.zeros(8 * self.size, dtype=torch.uint8, pin_memory=on_gpu)
+        self._being_read: list[Tensor] = []  # which nobody else is to have as long
         self.table = 0  # the number of the table among those of all groups, the same on all ranks
         self._call: str | None = None
         self._agreed: Exception | None = None
@@ -160,7 +161,7 @@ class Group:
         if isinstance(counts, Split) and problem is None:
             try:
                 counts.tell([_FINE, signature, has_constant, constant or 0, counts.size], self._mine)
-                told = self._mark()
+                told = self.mark()
                 _ = counts.keys  # which a GPU sorts while the host launches what follows
             except Exception as error:
                 problem = error
@@ -168,7 +169,7 @@ class Group:
             status = _FINE if problem is None else _FAILED
             notes = [status, signature, has_constant, constant or 0, sum(given)]
             self._mine.copy_(torch.tensor([[count, *notes] for count in given]))
-            told = self._mark()
+            told = self.mark()
         if self._aside is None or self._arrival is None:
             dist.all_to_all_single(self._theirs, self._mine, group=self.process_group)
         else:
@@ -258,23 +259,36 @@ class Group:
             self._worst.fill_(_FINE)
             self._raise_problems(problem)
 
-    def start_reading(self, theirs: Sequence[Tensor]) -> Any:
-        """Starts to bring to the host what each other rank has told, a row each: other than zeros are problems."""
-        self._failed.fill_(0)
-        if theirs:
-            words = [row.reshape(-1)[:1] for row in theirs]
-            bits = (words[0] if len(words) == 1 else torch.cat(words)).view(torch.uint8)
-            self._failed[: len(bits)].copy_(bits, non_blocking=True)
-        return self._mark()
+    def start_reading(self, arrived: torch.cuda.Event | None, theirs: Sequence[Tensor]) -> None:
+        """Starts to bring to the host what each other rank has told, a row each: other than zeros are problems.
 
-    def agree_on(self, problem: Exception | None, reading: Any) -> None:
-        """As ``agree``, after ``start_reading``. Waits."""
-        if reading is not None:
-            reading.synchronize()
+        ``arrived``: when it is there; on a GPU, where nothing else that has been enqueued is waited for.
+        """
+        self._failed.fill_(0)
+        if not theirs:
+            return
+        words = self._being_read = [row.reshape(-1)[:1] for row in theirs]
+        if self._aside is None or self._arrival is None or arrived is None:
+            self._read(words)
+            return
+        with torch.cuda.stream(self._aside):
+            arrived.wait()
+            self._read(words)
+            self._arrival.record()
+
+    def _read(self, words: Sequence[Tensor]) -> None:
+        bits = (words[0] if len(words) == 1 else torch.cat(list(words))).view(torch.uint8)
+        self._failed[: len(bits)].copy_(bits, non_blocking=self._aside is not None)
+
+    def agree_on(self, problem: Exception | None) -> None:
+        """As ``agree``, of what ``start_reading`` reads. Waits for it."""
+        if self._arrival is not None:
+            self._arrival.synchronize()
+        self._being_read = []
         if problem is not None or any(self._failed.tolist()):
             self._raise_problems(problem)
 
-    def _mark(self) -> torch.cuda.Event | None:
+    def mark(self) -> torch.cuda.Event | None:
         """What has been enqueued on the current stream; None on the host."""
         return torch.cuda.current_stream(self.device).record_event() if self.device.type == "cuda" else None
 
