@@ -156,6 +156,75 @@ def exercise_growing_rows() -> None:
     assert (table.copy()[keys[1::2]] == values[1::2]).all()
 
 
+def zeros(count: int, dtype: str, shape: tuple[int, ...] = ()) -> object:
+    return to_device(np.zeros((count, *shape), dtype))
+
+
+def on_host(array: object) -> np.ndarray:
+    if isinstance(array, np.ndarray):
+        return array
+    host = np.empty(array.shape, array.dtype)
+    _core.Context(DEVICE).copy(_core.borrow(host), array.array(), 0)
+    return host
+
+
+def exercise_split(key_dtype: str, key_shape: tuple[int, ...], value_dtype: str, parts: int, *, merged: bool) -> None:
+    """Keys by owner and back, with hot keys apart or merged."""
+    rng = np.random.default_rng(parts)
+    count, seed = 6001, 5
+    numbers = rng.zipf(1.4, count) % 100
+    keys = np.zeros((count, *key_shape), key_dtype)
+    keys[...] = numbers.reshape(-1, *[1] * len(key_shape))
+    splitter, context = _core.Splitter(_core.Context(DEVICE)), _core.Context(DEVICE)
+    given = to_device(keys)
+    sample = _core.Sample(splitter, _core.borrow(given), seed, 0)
+    split = _core.Split(splitter, _core.borrow(given), parts, parts - 1, 16, 1, seed, 0, sample if merged else None)
+    told = zeros(parts, "int64", (3,))
+    split.tell([7, 9], _core.borrow(told))
+    rows = split.positions()
+    sorted_keys = zeros(rows, key_dtype, key_shape)
+    split.sort_keys(_core.borrow(sorted_keys))
+    counts = split.counts()
+    assert on_host(told).tolist() == [[part, 7, 9] for part in counts]
+    assert sample.repeats()[1] > 1000
+    assert (sum(counts) < count) is merged
+    values = rng.integers(0, 9, count).astype(value_dtype)
+    combined = zeros(rows, value_dtype)
+    split.combine(_core.borrow(to_device(values)), "add", _core.borrow(combined))
+    assert on_host(combined)[on_host(sorted_keys).reshape(rows, -1)[:, 0] == 1].sum() == values[numbers == 1].sum()
+    mask, told_once = to_device(np.ones(rows, bool)), zeros(count, "bool")
+    split.gather_mask(_core.borrow(mask), _core.borrow(told_once))
+    assert on_host(told_once).sum() == sum(counts)
+    owners = zeros(count, "int32")
+    _core.find_owners(context, _core.borrow(given), parts, seed, _core.borrow(owners), 0)
+    host_owners = on_host(owners)
+    assert merged or np.bincount(host_owners, minlength=parts).tolist() == counts
+    back = zeros(count, key_dtype, key_shape)
+    split.gather(_core.borrow(sorted_keys), _core.borrow(back))
+    assert (on_host(back) == keys).all()
+    found = zeros(count, "bool")
+    split.gather(_core.borrow(sorted_keys), _core.borrow(back), _core.borrow(mask), _core.borrow(found))
+    assert on_host(found).all()
+    if not merged:
+        long_rows = rng.integers(0, 99, (count, 5)).astype(np.float32)
+        scattered, returned = zeros(rows, "float32", (5,)), zeros(count, "float32", (5,))
+        split.sort(_core.borrow(to_device(long_rows)), _core.borrow(scattered))
+        split.gather(_core.borrow(scattered), _core.borrow(returned))
+        assert (on_host(returned) == long_rows).all()
+
+
+def exercise_shards() -> None:
+    """Three on one device, whose keys are split."""
+    keys = np.arange(9000)
+    table = gpuhash.HashTable("int64", "float32", value_shape=(3,), device=[DEVICE] * 3)
+    table[keys] = 2
+    rows, is_new = table.find_or_insert(keys + 5, 3)
+    assert is_new.sum() == 5
+    assert rows.tolist() == table.rows(keys + 5).tolist()
+    assert table.find(keys + 9000)[1].sum() == 5
+    assert len(table.items()[0]) == 9005
+
+
 def main() -> None:
     values = [kind for kind in VALUES if kind != ODD_ROWS or "--whole-words" not in sys.argv]
     cases = list(itertools.product(KEYS, values, (False, True)))
@@ -166,12 +235,16 @@ def main() -> None:
         exercise_rehash()
     _core.set_partition_threshold(-1)
     exercise_growing_rows()
+    splits = list(itertools.product([*KEYS, ("uint8", ())], ["int64", "float32"], [2, 7, 64], [False, True]))
+    for (key_dtype, key_shape), value_dtype, parts, merged in splits:
+        exercise_split(key_dtype, key_shape, value_dtype, parts, merged=merged)
+    exercise_shards()
     batches = [(dtype, shape, 3333, 100, True) for dtype, shape in [*KEYS, ("float32", ())]]
     batches.append(("int64", (), (1 << 20) + 5, 30_000, False))  # sized by a sample
     batches.append(("int64", (2,), (1 << 20) + 5, 300, False))
     for batch in batches:
         exercise_factorization(*batch)
-    print(f"{len(cases) + len(batches)} passed, 0 failed", file=sys.stderr)
+    print(f"{len(cases) + len(splits) + len(batches)} passed, 0 failed", file=sys.stderr)
 
 
 if __name__ == "__main__":
