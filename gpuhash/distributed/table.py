@@ -422,6 +422,45 @@ class HashTable(Keyed):
             (rows,) = call.look_up(lambda keys, out: self._shard.rows(keys, out=out[0]), [INT64])
         return call.batch.answer(call.owners, INT64), call.batch.answer(call.for_all(rows), INT64)
 
+    def find_or_insert(self, keys: Any, values: Any = None) -> tuple[Any, Any, Any]:
+        """Where the rows of this rank's keys are, after those that are not there have been inserted. Collective; waits.
+
+        Parameters
+        ----------
+        keys
+            Keys of shape ``[*batch, *key_shape]``.
+        values
+            What new keys get, as the values of ``insert``; None, on all ranks, takes the table's default, or else
+            zeros.
+
+        Returns
+        -------
+        ranks, rows, is_new
+            As of ``rows``, and bool ``[*batch]``: was the key new; true for exactly one of a new key's duplicates over
+            all ranks.
+
+        Raises
+        ------
+        ValueError
+            Where the table has no row storage: its values are scalars of up to 8 bytes. Otherwise as ``insert``.
+        """
+
+        def prepare() -> Prepared:
+            self._shard._need_rows()
+            batch = self._take(keys)
+            given = None if values is None else take_values(values, batch, self._value, self._steps.device)
+            return self._chosen(batch, given, last=False, inverse=True)
+
+        kinds = [] if values is None else [self._value]
+        with self._steps.call("find_or_insert" if kinds else "find_or_insert without values"):
+            call = self._call(prepare, *kinds)
+            self._agree(lambda: self._make_room(call.keys))
+            rows, is_new = call.serve(
+                lambda: self._shard.find_or_insert(call.keys, call.values if kinds else None), [INT64, BOOL]
+            )
+        answer = call.batch.answer
+        return answer(call.owners, INT64), answer(call.for_all(rows), INT64), answer(call.for_one(is_new), BOOL)
+
     # Parts -----------------------------------------------------------------------------------------------------------
 
     def _insert(self, operation: str, items: Callable[[], tuple[Any, Any]], mode: str, *, mask: bool) -> Any:
@@ -448,13 +487,13 @@ class HashTable(Keyed):
     def _assign_chunk(self, chunk: Callable[[], tuple[Any, Any]]) -> None:
         self._insert("load", chunk, "assign", mask=False)
 
-    def _chosen(self, batch: Batch, values: Values, *, last: bool, inverse: bool = False) -> Prepared:
+    def _chosen(self, batch: Batch, values: Values | None, *, last: bool, inverse: bool = False) -> Prepared:
         """A batch of an insertion: where duplicates are many, each key with one of its values."""
         if not self._are_many(batch):
             return batch, None, values
         distinct = choose(batch.keys, last=last, inverse=inverse)
         assert distinct.positions is not None
-        distinct.values = values.at(distinct.positions)
+        distinct.values = None if values is None else values.at(distinct.positions)
         return batch, distinct, values
 
     def _serve_find(self, call: Call, *, settle: bool = True) -> list[Tensor]:

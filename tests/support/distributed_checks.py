@@ -174,10 +174,38 @@ def operations_against_one_table(
             assert (row >= 0) == single[1][0]
             if row >= 0:
                 same_bytes(storages[owner][row], single[0][0])
+        find_or_insert(rank, table, one, here, pool)
     clone = table.copy()
     table.clear()
     assert len(table) == 0
     assert whole(clone) == items_of(one)
+
+
+def find_or_insert(rank: int, table: Any, one: gpuhash.HashTable, here: Framework, pool: np.ndarray) -> None:
+    """Rows are where ``rows`` says; new keys get the values, or the default; of duplicates one is told to be new."""
+    count = table.world_size
+    for turn, hot in enumerate([False, True, False]):
+        table.erase(here.array(pool[rank :: 3 * count]))
+        one.erase(np.concatenate([pool[other :: 3 * count] for other in range(count)]))
+        sizes = [HOT if hot else 40 * other for other in range(count)]
+        parts = batches(pool, sizes, turn, hot=hot)
+        keys = concatenated(parts)
+        values = random_values(one.value_dtype, (len(keys), *one.value_shape), turn)
+        known = set(as_bytes(to_numpy(one.keys())).tolist())
+        start = sum(sizes[:rank])
+        mine = here.array(parts[rank])
+        if turn < 2:
+            got = table.find_or_insert(mine, here.array(values[start : start + sizes[rank]]))
+            one.find_or_insert(keys, values)
+        else:
+            got = table.find_or_insert(mine)
+            one.find_or_insert(keys)
+        ranks, rows, is_new = got
+        assert here.owns(rows)
+        check_mask(is_new, parts, known, rank)
+        for found, expected in zip((ranks, rows), table.rows(mine), strict=True):
+            same_bytes(found, to_numpy(expected))
+        assert whole(table) == items_of(one)
 
 
 def sums_of_floats(rank: int, count: int, device: str) -> None:
@@ -387,6 +415,11 @@ def bad_input(rank: int, count: int, device: str) -> None:
     refused(ValueError, "op='nothing'", lambda: table.insert_or_apply(good, values, "nothing"), tuple(range(count)))
     refused(TypeError, "bit_and combines", lambda: table.insert_or_apply(good, values, "bit_and"), tuple(range(count)))
     refused(TypeError, "update got a single", lambda: table.update(mine(good, (good, values))))
+    refused(TypeError, "the keys are int32", lambda: table.find_or_insert(mine(other, good)))
+    refused(ValueError, "the values have shape", lambda: table.find_or_insert(good, mine(flat, values)))
+    scalars = distributed.HashTable("int64", "float32", device=here.device)
+    with pytest.raises(ValueError, match="row storage"):
+        scalars.find_or_insert(good)
     absent = here.array(np.array([5000, 1, 6000]))
     text = "2 of 3 keys are absent: 5000, 6000"
     for call in (table.__getitem__, table.__delitem__, table.pop):
@@ -395,6 +428,8 @@ def bad_input(rank: int, count: int, device: str) -> None:
         table.reserve(100 + rank)
     with pytest.raises(RuntimeError, match=r"different operations.*rank 0: table \d+, find; rank 1: .*, contains"):
         (table.find if rank == 0 else table.contains)(good)
+    with pytest.raises(RuntimeError, match=r"find_or_insert; rank 1: .*, find_or_insert without values"):
+        table.find_or_insert(good, 1 if rank == 0 else None)
     with pytest.raises(ValueError, match="the ranks make different tables: rank 0: "):
         distributed.HashTable("int64", "float32" if rank else "int32", device=here.device)
     with pytest.raises(ValueError, match="rank 0: growth=False"):
