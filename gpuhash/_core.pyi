@@ -106,6 +106,9 @@ class Buffer(metaclass=_Type):
 
 _Op = Literal["add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor"]
 
+# Distribution, its two parameters, the seed, and the bytes of a constant element
+_Initializer: TypeAlias = tuple[str, float, float, int, bytes]
+
 # Table (``at`` of the arrays' device), keys, values, broadcast, mask, stream
 _Change: TypeAlias = tuple[Table, Array, Array | None, bool, Array | None, int]
 
@@ -123,6 +126,7 @@ class Table(metaclass=_Type):
         max_load_factor: float,
         deterministic: bool,
         seed: int | None,
+        initializer: _Initializer | None,
         sharded: bool,
     ) -> None:
         """One context: a table there. ``sharded``: a shard per context; calls' arrays lie on the first one's device."""
@@ -142,6 +146,8 @@ class Table(metaclass=_Type):
     def deterministic(self) -> bool: ...
     @property
     def seed(self) -> int: ...
+    @property
+    def initializer(self) -> _Initializer | None: ...
     @property
     def capacity(self) -> int: ...
     @property
@@ -173,9 +179,12 @@ class Table(metaclass=_Type):
         stream: int,
     ) -> None: ...
     def find_or_insert(
-        self, keys: Array, values: Array, broadcast: bool, rows: Array, inserted: Array, stream: int
+        self, keys: Array, values: Array | None, broadcast: bool, rows: Array, inserted: Array, stream: int
     ) -> None:
-        """``insert`` that keeps, of a table with row storage: ``rows [n]`` gets the numbers of the keys' rows."""
+        """``insert`` that keeps, of a table with row storage: ``rows [n]`` gets the numbers of the keys' rows.
+
+        ``values`` may be None where the table has an initializer.
+        """
     def apply(
         self, keys: Array, values: Array, broadcast: bool, op: _Op, inserted: Array | None, stream: int
     ) -> None: ...

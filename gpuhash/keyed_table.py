@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, batches, serialization, traced
+from . import _core, batches, initializers, serialization, traced
 from .arguments import KeyOutOfRangeError, as_keys, count_of
 from .arrays import Shape, default_stream
 from .batch import Batch, Output, Views, to_device
@@ -51,6 +51,7 @@ class KeyedTable:
         self._key_shape = key_shape
         self._value_dtype = core.value_dtype
         self._value_shape = core.value_shape
+        self._initializer = initializers.of_core(core.initializer, core.value_dtype)
         self._name = name
         self._changes = 0
         self._state: Any = None  # see gpuhash/torch_state.py; False where it cannot be had
@@ -410,6 +411,7 @@ class KeyedTable:
             max_capacity=self.max_capacity,
             deterministic=self.deterministic,
             seed=self.seed or None,
+            initializer=self._initializer,
             memory=memory,
             name=None,
         )
@@ -450,6 +452,7 @@ class KeyedTable:
             max_capacity=self.max_capacity,
             deterministic=self.deterministic,
             seed=self.seed or None,
+            initializer=self._initializer,
             default=None,
             keys=items[0],
             values=items[1] if len(items) > 1 else None,

@@ -11,6 +11,7 @@ from .arguments import one_value
 from .arrays import NUMPY, Shape, default_stream, framework_like, framework_of
 from .batch import Batch, Output, join, take_values
 from .dtypes import comparable, is_integer, numpy_dtype, storage_dtype, to_python
+from .initializers import Initializer
 from .keyed_table import KeyedTable
 from .options import Options
 
@@ -155,7 +156,8 @@ class Operations(KeyedTable):
             Keys of shape ``[*batch, *key_shape]``.
         values
             What new keys get: values of shape ``[*batch, *value_shape]``, or a scalar or an array of shape
-            ``value_shape`` for all; None takes the table's default, or else zeros.
+            ``value_shape`` for all; None takes what the table's ``initializer`` says, or else its default, or else
+            zeros.
         out
             Arrays ``(rows, is_new)`` to write into, int64 and bool of shape ``batch``.
 
@@ -174,7 +176,7 @@ class Operations(KeyedTable):
             As ``insert_or_assign``.
         """
         self._need_rows()
-        if values is None:
+        if values is None and self._initializer is None:
             values = self._default_value()
         if self._shards and batches.are_batches(keys, out):
             return batches.find_or_insert(self, keys, values)
@@ -182,8 +184,9 @@ class Operations(KeyedTable):
         batch = self._take(keys)
         rows = Output(batch, "int64", batch.shape, out_rows, "out[0]")
         inserted = Output(batch, "bool", batch.shape, out_new, "out[1]")
-        array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
-        assert array is not None
+        array, broadcast = (
+            (None, False) if values is None else take_values(values, batch, self._value_dtype, self._value_shape)
+        )
         self._changes += 1
         batch.core.find_or_insert(batch.array, array, broadcast, rows.array, inserted.array, batch.stream)
         batch.finish()
@@ -363,6 +366,11 @@ class Operations(KeyedTable):
     def default(self) -> Any:
         """The value of absent keys: a number, a NumPy array where values have a shape, or None."""
         return None if self._default is None else self._to_value(self._default)
+
+    @property
+    def initializer(self) -> Initializer | None:
+        """What ``find_or_insert`` puts into the rows of new keys that are given no values; None: the default."""
+        return self._initializer
 
     def _to_value(self, storage: np.ndarray[Any, Any]) -> Any:
         """The number or NumPy array that a value's storage stands for."""

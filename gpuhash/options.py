@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core
+from . import _core, initializers
 from .arguments import count_of, one_value, seed_of, shape_of
 from .arrays import Shape
 from .dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, key_dtype_name
@@ -32,6 +32,7 @@ class Options:
     max_load_factor: float
     deterministic: bool
     seed: int | None
+    initializer: initializers.CoreInitializer | None
     name: str | None
 
     @classmethod
@@ -50,6 +51,7 @@ class Options:
         default: Any = None,
         deterministic: bool,
         seed: int | str | None,
+        initializer: initializers.Initializer | None = None,
         memory: object,
         name: str | None,
     ) -> Self:
@@ -94,6 +96,9 @@ class Options:
             max_load_factor=max_load_factor,
             deterministic=bool(deterministic),
             seed=seed_of(seed),
+            initializer=None
+            if value_dtype is None
+            else initializers.checked(initializer, value_dtype, bool(values) or ITEMSIZES[value_dtype] > 8),
             name=name,
         )
 
@@ -110,5 +115,6 @@ class Options:
             self.max_load_factor,
             self.deterministic,
             self.seed,
+            self.initializer,
             self.sharded,
         )

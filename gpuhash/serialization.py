@@ -19,8 +19,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from . import initializers
 from .arrays import Shape
 from .dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, is_integer, storage_dtype
+from .initializers import Initializer
 
 FORMAT_VERSION = "1"
 MAX_HEADER_BYTES = 100_000_000  # as in the safetensors package
@@ -60,6 +62,7 @@ class Contents:
     max_capacity: int | None
     deterministic: bool
     seed: int | None  # of the hash function; None: that of all tables
+    initializer: Initializer | None
     default: bytes | None  # one value
     keys: np.ndarray[Any, Any]  # [n, *key_shape]
     values: np.ndarray[Any, Any] | None  # [n, *value_shape]
@@ -125,6 +128,8 @@ def metadata_of(contents: Contents) -> dict[str, str]:
         metadata["value_dtype"] = contents.value_dtype
         metadata["value_shape"] = json.dumps(contents.value_shape)
         metadata["default"] = "" if contents.default is None else contents.default.hex()
+        if contents.initializer is not None:
+            metadata["initializer"] = initializers.to_text(contents.initializer, contents.value_dtype)
     return metadata
 
 
@@ -231,6 +236,7 @@ def _describe(metadata: dict[str, str]) -> Contents:
     value_dtype: str | None = None
     value_shape: Shape = ()
     default: bytes | None = None
+    initializer: Initializer | None = None
     if kind == "table":
         value_dtype = metadata.get("value_dtype", "")
         if value_dtype not in ITEMSIZES:
@@ -239,6 +245,9 @@ def _describe(metadata: dict[str, str]) -> Contents:
         if not 1 <= math.prod(value_shape) * ITEMSIZES[value_dtype] <= MAX_VALUE_BYTES:
             raise ValueError(f"values of {value_dtype} and shape {value_shape} are not supported")
         default = _default(_entry(metadata, "default"), value_dtype, value_shape)
+        if "initializer" in metadata:  # optional: other tables, and files of before initializers, lack it
+            has_rows = bool(value_shape) or ITEMSIZES[value_dtype] > 8
+            initializer = initializers.of_text(metadata["initializer"], value_dtype, has_rows)
     empty = np.empty(0, np.uint8)
     return Contents(
         key_dtype=key_dtype,
@@ -249,6 +258,7 @@ def _describe(metadata: dict[str, str]) -> Contents:
         max_capacity=_max_capacity(_entry(metadata, "max_capacity")),
         deterministic=_flag(_entry(metadata, "deterministic"), "deterministic"),
         seed=_seed(metadata.get("seed", "")),  # optional: files of before seeds lack it
+        initializer=initializer,
         default=default,
         keys=empty,
         values=None,

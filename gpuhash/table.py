@@ -14,6 +14,7 @@ from .batch import Batch, take_values
 from .dtypes import comparable, dtype_name, storage_dtype
 from .export import to_host
 from .inference import infer
+from .initializers import Initializer
 from .keyed_table import KeyedTable
 from .operations import Operations
 from .options import Options
@@ -62,6 +63,12 @@ class HashTable(Operations):
         Of the hash function: a number from 0 to 2^64 - 1, or "random". None, the default, is the one of all tables that
         are given none, so that equal programs get their keys in equal orders. Where keys were picked to collide, by
         somebody who knows it, the table takes a random one by itself and rebuilds. Copies and files keep it.
+    initializer
+        What ``find_or_insert`` and ``setdefault`` put into the rows of new keys that are given no values: an object of
+        ``gpuhash.initializers``, such as ``Normal(std=0.02)``, ``TruncatedNormal()``, ``Uniform(-0.05, 0.05)`` or
+        ``Constant(1)``. For tables with row storage; numbers are drawn for float16, bfloat16, float32 and float64. A
+        key's row depends on the initializer, the key and nothing else: not on its place in a batch, nor on the device.
+        Copies and files keep the initializer.
     memory
         None for the device's own pool; "torch" for PyTorch's caching allocator; or an object with ``allocate(nbytes,
         stream)`` and ``deallocate(ptr, nbytes, stream)``, such as the resources of rmm and cuda.core; for several
@@ -102,6 +109,7 @@ class HashTable(Operations):
         default: Any = None,
         deterministic: bool = False,
         seed: int | str | None = None,
+        initializer: Initializer | None = None,
         memory: object = None,
         name: str | None = None,
     ) -> None:
@@ -119,6 +127,7 @@ class HashTable(Operations):
                 default=default,
                 deterministic=deterministic,
                 seed=seed,
+                initializer=initializer,
                 memory=memory,
                 name=name,
             )
@@ -279,18 +288,27 @@ class HashTable(Operations):
     def setdefault(self, keys: Any, default: Any = None, out: Any = None) -> Any:
         """Inserts ``default`` for the keys that are absent, and gives the values of all.
 
-        ``default`` is as the values of an insertion: one for each key or one for all; None takes the table's default.
-        ``out`` as for ``get``. Waits, and raises, as ``insert``; ValueError where there is no default.
+        ``default`` is as the values of an insertion: one for each key or one for all; None takes what the table's
+        initializer says, or else its default. ``out`` as for ``get``. Waits, and raises, as ``insert``; ValueError
+        where there is neither.
         """
-        if default is None:
+        initialised = default is None and self._initializer is not None
+        if default is None and not initialised:
             if self._default is None:
                 raise ValueError("setdefault needs a default for absent keys: give one here or to the table")
             default = self._default_value()
         batch = self._take(keys)
         values = self._values(batch, out)
-        array, broadcast = take_values(default, batch, self._value_dtype, self._value_shape, "default")
-        self._changes += 1
-        batch.core.insert(batch.array, array, broadcast, "keep", None, batch.stream)
+        if initialised:
+            rows, inserted = (
+                _core.Buffer(batch.context, dtype, batch.shape, batch.stream).array() for dtype in ("int64", "bool")
+            )
+            self._changes += 1
+            batch.core.find_or_insert(batch.array, None, False, rows, inserted, batch.stream)
+        else:
+            array, broadcast = take_values(default, batch, self._value_dtype, self._value_shape, "default")
+            self._changes += 1
+            batch.core.insert(batch.array, array, broadcast, "keep", None, batch.stream)
         batch.core.find(batch.array, values.array, None, None, False, batch.stream)
         batch.finish()
         return values.result(batch)
@@ -430,10 +448,11 @@ class HashTable(Operations):
         load = size / self.capacity if self.capacity else 0.0
         shapes = f", key_shape={self._key_shape}" if self._key_shape else ""
         shapes += f", value_shape={self._value_shape}" if self._value_shape else ""
+        initializer = f", initializer={self._initializer}" if self._initializer is not None else ""
         name = f", name={self._name!r}" if self._name is not None else ""
         return (
             f"<{type(self).__name__} {self._key_dtype} -> {self._value_dtype}{shapes}, size={size}, "
-            f"capacity={self.capacity}, load={load:.3f}, device={self.device}{name}>"
+            f"capacity={self.capacity}, load={load:.3f}, device={self.device}{initializer}{name}>"
         )
 
     # Files --------------------------------------------------------------------------------------------
@@ -457,6 +476,7 @@ class HashTable(Operations):
             max_capacity=contents.max_capacity,
             deterministic=contents.deterministic,
             seed=contents.seed,
+            initializer=contents.initializer,
             memory=memory,
         )
         if contents.default is not None:

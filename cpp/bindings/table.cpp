@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -45,12 +46,38 @@ ContextPointer context_of(const TablePointer& table) {
   return {table, &table->context()};
 }
 
+/// Distribution, its two parameters, the seed, and the bytes of a constant element.
+using PythonInitializer = std::tuple<std::string, double, double, std::uint64_t, py::bytes>;
+
+std::optional<Initializer> to_initializer(const std::optional<PythonInitializer>& given) {
+  if (!given) return std::nullopt;
+  const auto& [distribution, first, second, seed, constant] = *given;
+  Initializer made{named(kDistributions, distribution), first, second, seed, {}};
+  const auto bytes = static_cast<std::string_view>(constant);
+  if (bytes.size() > made.constant.size()) throw std::invalid_argument("the constant is longer than an element");
+  std::memcpy(made.constant.data(), bytes.data(), bytes.size());
+  return made;
+}
+
+std::optional<PythonInitializer> initializer_of(const Table& table) {
+  const TableOptions& options = table.options();
+  if (!options.initializer) return std::nullopt;
+  const Initializer& from = *options.initializer;
+  const auto* const name =
+      std::ranges::find(kDistributions, from.distribution, &decltype(kDistributions)::value_type::second);
+  const bool constant = from.distribution == Distribution::kConstant;
+  return PythonInitializer{
+      name->first, from.first, from.second, from.seed,
+      py::bytes(reinterpret_cast<const char*>(from.constant.data()), constant ? itemsize(*options.value_dtype) : 0)};
+}
+
 /// One context: a table there. Several: one of several shards, whose calls' arrays lie on the first one's device.
 TablePointer make_table(const std::vector<ContextPointer>& contexts, const std::string& key_dtype,
                         std::int64_t key_elements, const std::optional<std::string>& value_dtype,
                         std::vector<std::int64_t> value_shape, std::int64_t capacity,
                         std::optional<std::int64_t> max_capacity, double max_load_factor, bool deterministic,
-                        std::optional<std::uint64_t> seed, bool sharded) {
+                        std::optional<std::uint64_t> seed, const std::optional<PythonInitializer>& initializer,
+                        bool sharded) {
   TableOptions options;
   options.key_dtype = dtype_from_name(key_dtype);
   options.key_elements = key_elements;
@@ -61,6 +88,7 @@ TablePointer make_table(const std::vector<ContextPointer>& contexts, const std::
   options.max_load_factor = max_load_factor;
   options.deterministic = deterministic;
   options.seed = seed;
+  options.initializer = to_initializer(initializer);
   const py::gil_scoped_release unlocked;
   if (!sharded) return with_context(Table::make(options, contexts.at(0)), contexts.at(0));
   return with_context(ShardedTable::make(options, contexts), contexts.at(0));
@@ -124,6 +152,12 @@ ValueBatch to_values(const Table& table, const Array* values, bool broadcast, st
   return {value_input(table, *values, "values", broadcast ? 1 : count), options.value_bytes(), broadcast};
 }
 
+/// Those of find_or_insert: none where the table's initializer fills the rows of new keys.
+ValueBatch to_row_values(const Table& table, const Array* values, bool broadcast, std::int64_t count) {
+  if (values == nullptr && table.options().initializer) return {};
+  return to_values(table, values, broadcast, count);
+}
+
 // Operations ----------------------------------------------------------------------------------------------------------
 
 FindOutput find_output(const Table& table, std::int64_t count, const Array* values, const Array* found,
@@ -170,11 +204,11 @@ void insert(Table& table, const Array& keys, const Array* values, bool broadcast
   table.insert(key_batch, value_batch, insert_mode, mask, stream);
 }
 
-void find_or_insert(Table& table, const Array& keys, const Array& values, bool broadcast, const Array& rows,
+void find_or_insert(Table& table, const Array& keys, const Array* values, bool broadcast, const Array& rows,
                     const Array& inserted, std::uintptr_t stream_address) {
   const std::int64_t count = count_keys(table, keys, "keys");
   if (!table.options().has_rows()) throw std::invalid_argument("the table has no row storage");
-  const ValueBatch value_batch = to_values(table, &values, broadcast, count);
+  const ValueBatch value_batch = to_row_values(table, values, broadcast, count);
   auto* const numbers = output<std::int64_t>(table, &rows, "rows", count);
   bool* const mask = output<bool>(table, &inserted, "inserted", count);
   const Stream stream = to_stream(table.context(), stream_address);
@@ -317,11 +351,13 @@ void find_parts(Table& table, const std::vector<FindPart>& given) {
   sharded(table).find_parts(parts);
 }
 
-std::vector<ShardedTable::Part> change_parts(const std::vector<ChangePart>& given, bool with_values) {
+/// values_of(view, values, broadcast, count) says what of the values there is to be.
+template <class ValuesOf>
+std::vector<ShardedTable::Part> change_parts(const std::vector<ChangePart>& given, ValuesOf values_of) {
   std::vector<ShardedTable::Part> parts;
   for (const auto& [view, keys, values, broadcast, mask, stream] : given) {
     const std::int64_t count = count_keys(*view, *keys, "keys");
-    const ValueBatch value_batch = with_values ? to_values(*view, values, broadcast, count) : ValueBatch{};
+    const ValueBatch value_batch = values_of(*view, values, broadcast, count);
     parts.push_back({&sharded(*view),
                      {keys->data, count, view->options().key_bytes()},
                      value_batch,
@@ -333,7 +369,7 @@ std::vector<ShardedTable::Part> change_parts(const std::vector<ChangePart>& give
 }
 
 void insert_parts(Table& table, const std::vector<ChangePart>& given, const std::string& mode) {
-  const std::vector<ShardedTable::Part> parts = change_parts(given, true);
+  const std::vector<ShardedTable::Part> parts = change_parts(given, to_values);
   const InsertMode insert_mode = named(kInsertModes, mode);
   const py::gil_scoped_release unlocked;
   sharded(table).insert_parts(parts, insert_mode);
@@ -341,7 +377,7 @@ void insert_parts(Table& table, const std::vector<ChangePart>& given, const std:
 
 /// Given with their rows.
 void find_or_insert_parts(Table& table, const std::vector<ChangePart>& given, const std::vector<const Array*>& rows) {
-  std::vector<ShardedTable::Part> parts = change_parts(given, true);
+  std::vector<ShardedTable::Part> parts = change_parts(given, to_row_values);
   if (rows.size() != parts.size()) throw std::invalid_argument("rows are not one array for each part");
   for (std::size_t i = 0; i < parts.size(); ++i)
     parts[i].rows = output<std::int64_t>(*std::get<0>(given[i]), rows[i], "rows", parts[i].keys.count);
@@ -350,14 +386,15 @@ void find_or_insert_parts(Table& table, const std::vector<ChangePart>& given, co
 }
 
 void apply_parts(Table& table, const std::vector<ChangePart>& given, const std::string& op) {
-  const std::vector<ShardedTable::Part> parts = change_parts(given, true);
+  const std::vector<ShardedTable::Part> parts = change_parts(given, to_values);
   const ApplyOp apply_op = named(kApplyOps, op);
   const py::gil_scoped_release unlocked;
   sharded(table).apply_parts(parts, apply_op);
 }
 
 void erase_parts(Table& table, const std::vector<ChangePart>& given) {
-  const std::vector<ShardedTable::Part> parts = change_parts(given, false);
+  const std::vector<ShardedTable::Part> parts =
+      change_parts(given, [](const Table&, const Array*, bool, std::int64_t) { return ValueBatch{}; });
   const py::gil_scoped_release unlocked;
   sharded(table).erase_parts(parts);
 }
@@ -379,7 +416,8 @@ void bind_table(py::module_& module) {
   py::class_<Table, TablePointer>(module, "Table", py::is_final(), "A hash table with its dtypes erased.")
       .def(py::init(&make_table), py::arg("contexts"), py::arg("key_dtype"), py::arg("key_elements"),
            py::arg("value_dtype"), py::arg("value_shape"), py::arg("capacity"), py::arg("max_capacity"),
-           py::arg("max_load_factor"), py::arg("deterministic"), py::arg("seed"), py::arg("sharded"))
+           py::arg("max_load_factor"), py::arg("deterministic"), py::arg("seed"), py::arg("initializer"),
+           py::arg("sharded"))
       .def_property_readonly("context", &context_of)
       .def_property_readonly("key_dtype", [](const Table& table) { return name(table.options().key_dtype); })
       .def_property_readonly("key_elements", [](const Table& table) { return table.options().key_elements; })
@@ -392,6 +430,7 @@ void bind_table(py::module_& module) {
       .def_property_readonly("has_rows", [](const Table& table) { return table.options().has_rows(); })
       .def_property_readonly("deterministic", [](const Table& table) { return table.options().deterministic; })
       .def_property_readonly("seed", py::cpp_function(&Table::seed, unlocked()))
+      .def_property_readonly("initializer", &initializer_of)
       .def_property_readonly("max_capacity", [](const Table& table) { return table.options().max_capacity; })
       .def_property_readonly("capacity", py::cpp_function(&Table::capacity, unlocked()))
       .def_property_readonly("nbytes", py::cpp_function(&Table::nbytes, unlocked()))

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "host/combine.hpp"
+#include "host/initial_rows.hpp"
 #include "host/parallel.hpp"
 #include "host/rows.hpp"
 #include "shared/arithmetic.hpp"
@@ -31,18 +32,22 @@ bool is_plain(const View& view, const Batch& batch) {
   return !View::kHasValue || batch.values.bytes == sizeof(typename View::Value);
 }
 
-/// A new key's slot gets key and value. Else, write() is told what is there.
+/// A new key's slot gets key and value.
 template <class View>
 void store_new(const View& view, const typename View::Key& stored, typename View::SlotType* slot,
                [[maybe_unused]] const ValueBatch& values, [[maybe_unused]] std::int64_t i,
-               [[maybe_unused]] RowSource& row_source) {
+               [[maybe_unused]] RowSource& row_source, [[maybe_unused]] const KeyBatch& keys,
+               [[maybe_unused]] const InitialRows* initial) {
   slot->key = stored;
   if constexpr (View::kHasValue) {
     using Value = typename View::Value;
     if (has_rows(view)) {
       const std::uint64_t row = row_source.take();
       slot->value = static_cast<Value>(row);
-      std::memcpy(row_data(view, row), value_at(values, i), static_cast<std::size_t>(values.bytes));
+      if (initial != nullptr)
+        initialise_row(*initial, load_bytes<Uint128>(keys.data, i, keys.bytes), row_data(view, row));
+      else
+        std::memcpy(row_data(view, row), value_at(values, i), static_cast<std::size_t>(values.bytes));
     } else {
       slot->value = load_word<Value>(value_at(values, i), 0, values.bytes);
     }
@@ -79,7 +84,7 @@ struct Insertion {
 
   void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
     if (is_new) {
-      store_new(view, stored, slot, batch.values, i, *row_source);
+      store_new(view, stored, slot, batch.values, i, *row_source, batch.keys, batch.initial);
     } else if constexpr (View::kHasValue) {
       if (batch.mode == InsertMode::kAssign && slot != nullptr) {
         const std::byte* const value = value_at(batch.values, i);
@@ -127,7 +132,7 @@ struct Application {
 
   void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
     if (is_new) {
-      store_new(view, stored, slot, batch.values, i, *row_source);
+      store_new(view, stored, slot, batch.values, i, *row_source, batch.keys, nullptr);
     } else if (slot != nullptr) {
       void* const value =
           has_rows(view) ? static_cast<void*>(row_data(view, slot->value)) : static_cast<void*>(&slot->value);

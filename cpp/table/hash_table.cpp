@@ -380,9 +380,14 @@ void HashTable<Key, Value>::insert(const KeyBatch& keys, const ValueBatch& value
 template <class Key, class Value>
 void HashTable<Key, Value>::find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::int64_t* rows,
                                            bool* inserted, Stream stream) {
-  if (!options_.has_rows()) throw DTypeError("the values of the table lie beside their keys: there are no rows");
+  check_find_or_insert(options_, values);
   InsertOrder order{keys, values, InsertMode::kKeep, options_.deterministic, inserted};
   order.rows = rows;
+  std::optional<InitialRows> initial;
+  if (values.data == nullptr) {
+    initial = {*options_.initializer, *options_.value_dtype, options_.value_elements()};
+    order.initial = &*initial;
+  }
   insert_batch(order, stream);
 }
 
@@ -613,6 +618,12 @@ std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContex
   twin->storage_.set_may_have_erased(storage_.view().may_have_erased);
   twin->fresh_filter_bits_ = fresh_filter_bits_;
   return twin;
+}
+
+void check_find_or_insert(const TableOptions& options, const ValueBatch& values) {
+  if (!options.has_rows()) throw DTypeError("the values of the table lie beside their keys: there are no rows");
+  if (values.data == nullptr && !options.initializer)
+    throw DTypeError("no values were given for new keys, and the table has no initializer");
 }
 
 std::shared_ptr<Table> make_hash_table(const TableOptions& options, std::shared_ptr<DeviceContext> context) {

@@ -1,5 +1,6 @@
 #include <gpuhash/table.hpp>
 
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,23 @@ namespace {
 
 constexpr std::size_t kMaxKeyBytes = sizeof(Uint128);  // of the widest slot type
 constexpr std::int64_t kMaxValueBytes = std::int64_t{1} << 28;
+
+void check_initializer(const TableOptions& options) {
+  if (!options.initializer) return;
+  if (!options.has_rows())
+    throw ShapeError("an initializer was given; it fills rows, and the values of the table lie beside their keys");
+  const Initializer& from = *options.initializer;
+  if (from.distribution == Distribution::kConstant) return;
+  const DType dtype = *options.value_dtype;
+  if (is_integer(dtype) || is_complex(dtype) || dtype == DType::kBool)
+    throw DTypeError("an initializer that draws numbers was given for values of " + std::string(name(dtype)) +
+                     "; they are drawn for float16, bfloat16, float32 and float64");
+  const bool uniform = from.distribution == Distribution::kUniform;
+  if (!std::isfinite(from.first) || !std::isfinite(from.second) || from.second < (uniform ? from.first : 0))
+    throw ShapeError("the initializer has the parameters " + std::to_string(from.first) + " and " +
+                     std::to_string(from.second) +
+                     "; bounds ascend, standard deviations are 0 or more, all are finite");
+}
 
 void check(const TableOptions& options) {
   if (!is_integer(options.key_dtype))
@@ -37,6 +55,7 @@ void check(const TableOptions& options) {
                      std::to_string(*options.max_capacity));
   if (!(options.max_load_factor > 0 && options.max_load_factor <= 1))
     throw ShapeError("max_load_factor must lie in (0, 1], not " + std::to_string(options.max_load_factor));
+  check_initializer(options);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include <gpuhash/batches.hpp>
+#include <gpuhash/initializer.hpp>
 
 /// What a table tells its executor: what the caller wants, and what the table alone knows.
 namespace gpuhash {
@@ -18,6 +19,13 @@ struct FindOrder : FindOutput {
   std::int64_t bytes = 0;  // per value
 };
 
+/// What the rows of new keys get that are given no value.
+struct InitialRows {
+  Initializer initializer;
+  DType dtype;
+  std::int64_t elements;  // per row
+};
+
 struct InsertOrder {
   KeyBatch keys;
   ValueBatch values;
@@ -29,6 +37,7 @@ struct InsertOrder {
   bool expect_new = true;      // most keys are new, as far as anyone can tell
   ChainStep step = {};
   std::int64_t* rows = nullptr;  // [n] or null: gets the number of each key's row; of an order that keeps, without plan
+  const InitialRows* initial = nullptr;  // of an order with rows and without values; read while the order is enqueued
 };
 
 struct ApplyOrder {

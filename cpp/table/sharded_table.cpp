@@ -17,6 +17,7 @@
 #include "core/thread_pool.hpp"
 #include "table/call_order.hpp"
 #include "table/executor.hpp"
+#include "table/hash_table.hpp"
 #include "table/splitter.hpp"
 
 namespace gpuhash {
@@ -603,6 +604,7 @@ void View::insert_parts(const std::vector<Part>& parts, InsertMode mode) {
 }
 
 void View::find_or_insert_parts(const std::vector<Part>& parts) {
+  for (const Part& part : parts) check_find_or_insert(all_->options, part.values);
   change_parts(parts, true,
                [&](Table& shard, const KeyBatch& keys, const ValueBatch& values, bool* mask, std::int64_t* rows,
                    Stream stream) { shard.find_or_insert(keys, values, rows, mask, stream); });
@@ -643,7 +645,6 @@ void View::insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mod
 
 void View::find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::int64_t* rows, bool* inserted,
                           Stream stream) {
-  if (!all_->options.has_rows()) throw DTypeError("the values of the table lie beside their keys: there are no rows");
   find_or_insert_parts({{this, keys, values, {}, inserted, stream, rows}});
 }
 

@@ -390,6 +390,7 @@ class Keyed:
             max_capacity=None if most is None else most * self._steps.size,
             deterministic=shard.deterministic,
             seed=self._seed or None,
+            initializer=None,
             default=None,
             keys=np.empty((0, *shard.key_shape), storage_dtype(shard.key_dtype)),
             values=None,

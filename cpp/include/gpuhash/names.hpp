@@ -10,8 +10,9 @@
 #include <utility>
 
 #include <gpuhash/batches.hpp>
+#include <gpuhash/initializer.hpp>
 
-/// Operations and insert modes by the names that Python and all frameworks' ops have for them.
+/// Operations, insert modes and distributions by the names that Python and all frameworks' ops have for them.
 namespace gpuhash {
 
 template <class Choice, std::size_t kCount>
@@ -26,6 +27,11 @@ inline constexpr Names<ApplyOp, 7> kApplyOps = {{{"add", ApplyOp::kAdd},
                                                  {"bit_and", ApplyOp::kBitAnd},
                                                  {"bit_or", ApplyOp::kBitOr},
                                                  {"bit_xor", ApplyOp::kBitXor}}};
+
+inline constexpr Names<Distribution, 4> kDistributions = {{{"constant", Distribution::kConstant},
+                                                           {"uniform", Distribution::kUniform},
+                                                           {"normal", Distribution::kNormal},
+                                                           {"truncated_normal", Distribution::kTruncatedNormal}}};
 
 /// Nothing where there is none of that name. As in Python, hyphens may stand for the underscores.
 template <class Choice, std::size_t kCount>

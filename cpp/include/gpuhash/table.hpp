@@ -9,6 +9,7 @@
 #include <gpuhash/device_context.hpp>
 #include <gpuhash/dtype.hpp>
 #include <gpuhash/export.hpp>
+#include <gpuhash/initializer.hpp>
 #include <gpuhash/memory_range.hpp>
 
 namespace gpuhash {
@@ -27,6 +28,8 @@ struct GPUHASH_API TableOptions {
   bool deterministic = false;
   /// Of the hash function. nullopt: that of all tables which are given none, so that their keys lie in the same order.
   std::optional<std::uint64_t> seed;
+  /// Of the rows of new keys. It has to have rows; numbers are drawn for real floating values alone.
+  std::optional<Initializer> initializer;
 
   std::int64_t value_elements() const;
   std::uint32_t key_bytes() const;   // of the caller's keys
@@ -71,7 +74,8 @@ class GPUHASH_API Table {
   virtual void insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted, Stream stream,
                       const ChainStep& step = {}) = 0;
   /// As insert() that keeps, of a table with row storage. rows: [n], the numbers of the keys' rows, new or not, -1
-  /// where a replayed CUDA graph found no room. inserted: as above.
+  /// where a replayed CUDA graph found no room. inserted: as above. New keys without values (data null) get what the
+  /// table's initializer says; DTypeError where it has none.
   virtual void find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::int64_t* rows, bool* inserted,
                               Stream stream) = 0;
   /// New keys get their value; that of others becomes op(it, the given one). Throws DTypeError where has_op() is false.
