@@ -14,6 +14,7 @@
 #include "cuda/executor.hpp"
 #include "cuda/export.cuh"
 #include "cuda/find.cuh"
+#include "cuda/initial_rows.hpp"
 #include "cuda/insert.cuh"
 #include "cuda/insert_rows.cuh"
 #include "cuda/launch.cuh"
@@ -60,10 +61,13 @@ class CudaExecutor final : public Executor<Key, Value> {
     if (batch.plan != nullptr) {
       if constexpr (kPlans)
         insert_planned(context, view, batch, static_cast<const RegionPlan<Item>&>(*batch.plan), assign, stream);
-    } else if (batch.deterministic) {
-      insert_in_order(context, view, batch, stream);
-    } else if constexpr (kMayHaveRows<View>) {
-      insert_rows(view, batch, stream);
+    } else if (batch.initial != nullptr && batch.inserted == nullptr) {
+      const Allocation mask = scratch<bool>(context, batch.keys.count, stream);
+      InsertOrder masked = batch;
+      masked.inserted = mask.as<bool>();
+      insert_unplanned(context, view, masked, stream);
+    } else {
+      insert_unplanned(context, view, batch, stream);
     }
     if (batch.step.taken != nullptr) context.advance(batch.step, stream);
   }
@@ -217,6 +221,15 @@ class CudaExecutor final : public Executor<Key, Value> {
     context.fill(view.control, 0, sizeof(Control), stream);
     if (view.rows.bytes != 0)
       context.fill(view.rows.tags, 0, static_cast<std::size_t>(view.rows.capacity) * sizeof(std::uint32_t), stream);
+  }
+
+  /// In the order of the batch, or into rows.
+  static void insert_unplanned(DeviceContext& context, const View& view, const InsertOrder& batch, Stream stream) {
+    if (batch.deterministic)
+      insert_in_order(context, view, batch, stream);
+    else if constexpr (kMayHaveRows<View>)
+      insert_rows(view, batch, stream);
+    if (batch.initial != nullptr) initialise_rows(view.rows, batch, stream);
   }
 
   static void insert_planned(DeviceContext& context, const View& view, const InsertOrder& batch,

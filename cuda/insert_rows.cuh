@@ -55,14 +55,15 @@ __global__ void __launch_bounds__(kBlock) insert_rows_kernel(View view, InsertOr
   }
   warp_rows[lane] = writes ? row : -1;
   __syncwarp();
-  copy_warp_rows<Word>(
-      shape,
-      [&](int k) {
-        return static_cast<const Word*>(batch.values.data) + (batch.values.broadcast ? 0 : (first + k) * shape.words);
-      },
-      [&](int k) {
-        return warp_rows[k] >= 0 ? reinterpret_cast<Word*>(view.rows.data) + warp_rows[k] * shape.words : nullptr;
-      });
+  if (batch.values.data != nullptr)
+    copy_warp_rows<Word>(
+        shape,
+        [&](int k) {
+          return static_cast<const Word*>(batch.values.data) + (batch.values.broadcast ? 0 : (first + k) * shape.words);
+        },
+        [&](int k) {
+          return warp_rows[k] >= 0 ? reinterpret_cast<Word*>(view.rows.data) + warp_rows[k] * shape.words : nullptr;
+        });
   counts.add_to(view, work);
 }
 
