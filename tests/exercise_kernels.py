@@ -14,6 +14,7 @@ import numpy as np
 
 import gpuhash
 from gpuhash import _core
+from gpuhash.initializers import Constant, Normal, TruncatedNormal, Uniform
 
 DEVICE = "cpu" if "--cpu" in sys.argv else "cuda"
 KEYS = [("int8", ()), ("int32", ()), ("int64", ()), ("int32", (3,)), ("int64", (2,))]
@@ -48,6 +49,8 @@ def exercise(
         table = gpuhash.HashSet(key_dtype, **options)
     else:
         table = gpuhash.HashTable(key_dtype, value_dtype, value_shape=value_shape, **options)
+    if value_dtype == "float32":
+        exercise_initializers(random_keys(rng, 500, key_dtype, key_shape), key_dtype, value_shape, options)
     model: dict = {}
     for count in (1000, 333):
         keys = random_keys(rng, count, key_dtype, key_shape)
@@ -87,6 +90,26 @@ def exercise(
     found, mask = table.find(keys)
     assert mask.all()
     assert len(found) == len(keys)
+
+
+def exercise_initializers(keys: np.ndarray, key_dtype: str, value_shape: tuple[int, ...], options: dict) -> None:
+    """Of each element type and distribution; rows are those of a table on the host."""
+    for value_dtype in ("float16", "bfloat16", "float32", "float64"):
+        for initializer in (Uniform(-1, 2), Normal(0.5, 2), TruncatedNormal(), Constant(3)):
+            gpu, host = (
+                gpuhash.HashTable(
+                    key_dtype,
+                    value_dtype,
+                    value_shape=value_shape,
+                    initializer=initializer,
+                    **{**options, "device": device},
+                )
+                for device in (DEVICE, "cpu")
+            )
+            for part in (keys[:300], keys):
+                gpu.find_or_insert(part)
+                host.find_or_insert(part)
+                assert np.asarray(gpu[part]).tobytes() == np.asarray(host[part]).tobytes()
 
 
 def to_device(host: np.ndarray) -> object:

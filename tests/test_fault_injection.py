@@ -22,6 +22,7 @@ from support.samples import as_bytes, as_dict, random_keys, random_values
 
 import gpuhash
 from gpuhash import CudaError, HashSet, HashTable, _core
+from gpuhash.initializers import Normal
 
 
 class Interruption(BaseException):
@@ -661,6 +662,72 @@ def test_launches_fail(cuda: str, tmp_path: Path, which: Any, planned: bool) -> 
 
     capacity = case.make(case.first, case.first_values).capacity
     each_place_fails("launch", lambda: case.make(case.first, case.first_values), attempt, check)
+
+
+@pytest.mark.parametrize("deterministic", [False, True], ids=["any-order", "in-order"])
+def test_launches_of_initializers_fail(cuda: str, deterministic: bool) -> None:
+    """Nobody sees a row that was not drawn: either no key was inserted, or the table says that it is broken."""
+    place = Framework("torch", cuda, cuda)
+    options = {"value_shape": (5,), "device": cuda, "deterministic": deterministic, "initializer": Normal(seed=3)}
+    keys = random_keys("int64", (), 600)
+    expected = HashTable("int64", "float32", **{**options, "device": "cpu"})
+    expected.find_or_insert(keys)
+
+    def make() -> HashTable:
+        table = HashTable("int64", "float32", **options)
+        table.find_or_insert(place.array(keys[:100]))
+        return table
+
+    def attempt(table: HashTable) -> BaseException | None:
+        try:
+            table.find_or_insert(place.array(keys))
+        except Exception as error:
+            return error
+        return None
+
+    def check(table: HashTable, error: BaseException | None) -> None:
+        assert type(error) in (type(None), CudaError), error
+        if is_broken(table):
+            with pytest.raises(CudaError, match=re.escape("clear() it and insert again")):
+                table.contains(place.array(keys))
+            table.clear()
+            table.find_or_insert(place.array(keys))
+        present = keys if error is None or len(table) == len(keys) else keys[:100]
+        assert len(table) == len(present)
+        assert as_dict(*table.items()) == as_dict(present, expected[present])
+
+    assert each_place_fails("launch", make, attempt, check) >= 4
+
+
+@pytest.mark.parametrize("deterministic", [False, True], ids=["any-order", "in-order"])
+def test_allocations_of_initializers_fail(on_device: Framework, memory: RaisingMemory, deterministic: bool) -> None:
+    """In a batch for which the table has to grow."""
+    keys = random_keys("int64", (), 600)
+    table = HashTable(
+        "int64",
+        "float32",
+        value_shape=(5,),
+        device=on_device.table_device,
+        deterministic=deterministic,
+        initializer=Normal(seed=3),
+        memory=memory,
+    )
+    table.find_or_insert(on_device.array(keys[:100]))
+    before = as_dict(*table.items())
+    for place in range(MOST_PLACES):
+        memory.fail(MemoryError("of this test"), place)
+        try:
+            table.find_or_insert(on_device.array(keys))
+        except MemoryError:
+            memory.fail(None)
+            assert as_dict(*table.items()) == before
+        else:
+            memory.fail(None)
+            break
+    assert place > 0
+    alone = HashTable("int64", "float32", value_shape=(5,), initializer=Normal(seed=3))
+    alone.find_or_insert(keys)
+    assert as_dict(*table.items()) == as_dict(keys, alone[keys])
 
 
 def is_broken(table: Any) -> bool:
