@@ -25,24 +25,24 @@ GPUHASH_HD T round_to(double number) {
     return static_cast<T>(number);
 }
 
-/// A number of the distribution, out of one that is uniform in (0, 1).
-GPUHASH_HD double draw(Distribution distribution, double first, double second, double uniform) {
-  constexpr double kCut = 2.0;                           // standard deviations, as TensorFlow cuts
-  constexpr double kBelowCut = 0x1.74bcf82c9d860p-6;     // the normal distribution's part below -kCut
-  constexpr double kBetweenCuts = 0x1.e8b4307d3627ap-1;  // 1 - 2 * kBelowCut
+inline constexpr double kCut = 2.0;                           // standard deviations, as TensorFlow cuts
+inline constexpr double kBelowCut = 0x1.74bcf82c9d860p-6;     // the normal distribution's part below -kCut
+inline constexpr double kBetweenCuts = 0x1.e8b4307d3627ap-1;  // 1 - 2 * kBelowCut
+
+/// The probability whose quantile is drawn, for a number that is uniform in (0, 1).
+GPUHASH_HD double drawn_probability(Distribution distribution, double uniform) {
+  if (distribution != Distribution::kTruncatedNormal) return uniform;
+  return rounded_sum(kBelowCut, rounded_product(kBetweenCuts, uniform));
+}
+
+/// A number of the distribution, out of a uniform one or a quantile.
+GPUHASH_HD double drawn_number(Distribution distribution, double first, double second, double number) {
   if (distribution == Distribution::kUniform) {
-    const double width = rounded_sum(second, -first);
-    const double number = rounded_sum(first, rounded_product(width, uniform));
-    return number < second ? number : second;
+    const double inside = rounded_sum(first, rounded_product(rounded_sum(second, -first), number));
+    return inside < second ? inside : second;
   }
-  double z;
-  if (distribution == Distribution::kTruncatedNormal) {
-    z = normal_quantile(rounded_sum(kBelowCut, rounded_product(kBetweenCuts, uniform)));
-    z = z < -kCut ? -kCut : z > kCut ? kCut : z;
-  } else {
-    z = normal_quantile(uniform);
-  }
-  return rounded_sum(first, rounded_product(second, z));
+  if (distribution == Distribution::kTruncatedNormal) number = number < -kCut ? -kCut : number > kCut ? kCut : number;
+  return rounded_sum(first, rounded_product(second, number));
 }
 
 }  // namespace detail
@@ -59,28 +59,41 @@ struct DrawnRows {
     GPUHASH_HD Row(const DrawnRows& rows, const Uint128& key) : rows_(rows), numbers_(rows.seed, key) {}
 
     GPUHASH_HD void write(T* row, std::int64_t block, std::int64_t elements) const {
-      const PhiloxBlock numbers = numbers_.block(static_cast<std::uint64_t>(block));
+      double numbers[kPerBlock];
+      draw_uniform(numbers, block);
       for (int i = 0; i < kPerBlock; ++i) {
+        double number = numbers[i];
+        if (rows_.distribution != Distribution::kUniform)
+          number = normal_quantile(detail::drawn_probability(rows_.distribution, number));
         const std::int64_t element = block * kPerBlock + i;
-        if (element < elements)
-          row[element] =
-              detail::round_to<T>(detail::draw(rows_.distribution, rows_.first, rows_.second, uniform(numbers, i)));
+        if (element < elements) row[element] = rows_.element(number);
+      }
+    }
+
+    /// kPerBlock numbers in (0, 1), neither end: each the middle of one of 2^32 or 2^52 parts.
+    GPUHASH_HD void draw_uniform(double* numbers, std::int64_t block) const {
+      const PhiloxBlock drawn = numbers_.block(static_cast<std::uint64_t>(block));
+      if constexpr (kPerBlock == 4) {
+        for (int i = 0; i < 4; ++i) numbers[i] = (drawn.words[i] + 0.5) * 0x1p-32;
+      } else {
+        for (int i = 0; i < 2; ++i) {
+          const std::uint64_t bits = drawn.words[2 * i] | std::uint64_t{drawn.words[2 * i + 1]} << 32;
+          numbers[i] = (static_cast<double>(bits >> 12) + 0.5) * 0x1p-52;
+        }
       }
     }
 
    private:
-    /// In (0, 1), neither end: the middle of one of 2^32 or 2^52 parts.
-    GPUHASH_HD static double uniform(const PhiloxBlock& numbers, int i) {
-      if constexpr (kPerBlock == 4) return (numbers.words[i] + 0.5) * 0x1p-32;
-      const std::uint64_t bits = numbers.words[2 * i] | std::uint64_t{numbers.words[2 * i + 1]} << 32;
-      return (static_cast<double>(bits >> 12) + 0.5) * 0x1p-52;
-    }
-
     DrawnRows rows_;
     KeyNumbers numbers_;
   };
 
   GPUHASH_HD Row of(const Uint128& key) const { return {*this, key}; }
+
+  /// The element of a uniform number, or of a quantile.
+  GPUHASH_HD T element(double number) const {
+    return detail::round_to<T>(detail::drawn_number(distribution, first, second, number));
+  }
 
   Distribution distribution;
   double first;

@@ -38,25 +38,24 @@ GPUHASH_HD double natural_logarithm(double x) {
   return rounded_sum(rounded_product(e, kLogOf2), rounded_product(rounded_product(2.0, t), series));
 }
 
-}  // namespace detail
+/// Is the quantile of q + 1/2 near enough to 0 for central_quantile()?
+GPUHASH_HD bool is_central(double q) { return q >= -0.425 && q <= 0.425; }
 
-/// The number that a standard normal one is below with this probability, in (0, 1); to about 1 part in 10^16. (M. J.
-/// Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Applied Statistics 37, 1988: PPND16.)
-GPUHASH_HD double normal_quantile(double probability) {
-  using detail::polynomial;
-  const double q = rounded_sum(probability, -0.5);
-  if (q >= -0.425 && q <= 0.425) {
-    const double r = rounded_sum(0.180625, -rounded_product(q, q));
-    const double above = polynomial(r, 2.5090809287301226727e+3, 3.3430575583588128105e+4, 6.7265770927008700853e+4,
-                                    4.5921953931549871457e+4, 1.3731693765509461125e+4, 1.9715909503065514427e+3,
-                                    1.3314166789178437745e+2, 3.3871328727963666080e+0);
-    const double below = polynomial(r, 5.2264952788528545610e+3, 2.8729085735721942674e+4, 3.9307895800092710610e+4,
-                                    2.1213794301586595867e+4, 5.3941960214247511077e+3, 6.8718700749205790830e+2,
-                                    4.2313330701600911252e+1, 1.0);
-    return rounded_product(q, above) / below;
-  }
-  const double tail = q < 0 ? probability : rounded_sum(1.0, -probability);
-  double r = rounded_root(-detail::natural_logarithm(tail));
+GPUHASH_HD double central_quantile(double q) {
+  const double r = rounded_sum(0.180625, -rounded_product(q, q));
+  const double above = polynomial(r, 2.5090809287301226727e+3, 3.3430575583588128105e+4, 6.7265770927008700853e+4,
+                                  4.5921953931549871457e+4, 1.3731693765509461125e+4, 1.9715909503065514427e+3,
+                                  1.3314166789178437745e+2, 3.3871328727963666080e+0);
+  const double below = polynomial(r, 5.2264952788528545610e+3, 2.8729085735721942674e+4, 3.9307895800092710610e+4,
+                                  2.1213794301586595867e+4, 5.3941960214247511077e+3, 6.8718700749205790830e+2,
+                                  4.2313330701600911252e+1, 1.0);
+  return rounded_product(q, above) / below;
+}
+
+GPUHASH_HD double tail_quantile(double probability) {
+  const bool lower = probability < 0.5;
+  const double tail = lower ? probability : rounded_sum(1.0, -probability);
+  double r = rounded_root(-natural_logarithm(tail));
   double z;
   if (r <= 5) {
     r = rounded_sum(r, -1.6);
@@ -75,7 +74,16 @@ GPUHASH_HD double normal_quantile(double probability) {
                    7.86869131145613259100e-4, 1.48753612908506148525e-2, 1.36929880922735805310e-1,
                    5.99832206555887937690e-1, 1.0);
   }
-  return q < 0 ? -z : z;
+  return lower ? -z : z;
+}
+
+}  // namespace detail
+
+/// The number that a standard normal one is below with this probability, in (0, 1); to about 1 part in 10^16. (M. J.
+/// Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Applied Statistics 37, 1988: PPND16.)
+GPUHASH_HD double normal_quantile(double probability) {
+  const double q = rounded_sum(probability, -0.5);
+  return detail::is_central(q) ? detail::central_quantile(q) : detail::tail_quantile(probability);
 }
 
 }  // namespace gpuhash
