@@ -92,6 +92,7 @@ def test_all_dtypes(ranks):
 @pytest.mark.parametrize(
     "check",
     [
+        checks.initialised,
         checks.sums_of_floats,
         checks.one_whole_value_stays,
         checks.one_value_for_all_keys,

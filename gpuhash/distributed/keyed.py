@@ -476,4 +476,5 @@ def _describe(shard: Any) -> tuple[Any, ...]:
         shard.max_capacity,
         shard.deterministic,
         shard._default.tobytes() if shard._value_dtype is not None and shard._default is not None else None,
+        repr(shard._initializer),
     )

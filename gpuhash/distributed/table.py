@@ -14,6 +14,7 @@ from gpuhash import serialization
 from gpuhash._core import MAX_PARTS
 from gpuhash.arguments import as_keys, one_value
 from gpuhash.dtypes import dtype_name, is_integer, storage_dtype
+from gpuhash.initializers import Initializer
 from gpuhash.operations import APPLY_OPS
 from gpuhash.table import _columns as columns_of_pairs
 from gpuhash.table import _is_array as is_array
@@ -41,6 +42,8 @@ class HashTable(Keyed):
     ----------
     key_dtype, value_dtype, key_shape, value_shape, max_load_factor, growth, default, deterministic, memory
         As for ``gpuhash.HashTable``, the same on all ranks.
+    initializer
+        Likewise, of ``find_or_insert``: a key gets the same row on any number of ranks.
     device
         Where this rank's shard is. None: PyTorch's current GPU where the group has NCCL, otherwise the host.
     capacity, max_capacity
@@ -85,6 +88,7 @@ class HashTable(Keyed):
         default: Any = None,
         deterministic: bool = False,
         seed: int | str | None = None,
+        initializer: Initializer | None = None,
         memory: object = None,
         group: Any = None,
     ) -> None:
@@ -100,6 +104,7 @@ class HashTable(Keyed):
             "default": default,
             "deterministic": deterministic,
             "seed": seed,
+            "initializer": initializer,
             "memory": memory,
         }
         self._make(group, device, lambda: options)
@@ -430,8 +435,8 @@ class HashTable(Keyed):
         keys
             Keys of shape ``[*batch, *key_shape]``.
         values
-            What new keys get, as the values of ``insert``; None, on all ranks, takes the table's default, or else
-            zeros.
+            What new keys get, as the values of ``insert``; None, on all ranks, takes what the table's ``initializer``
+            says, or else its default, or else zeros.
 
         Returns
         -------
@@ -555,8 +560,15 @@ class HashTable(Keyed):
         """The value of absent keys: a number, a NumPy array where values have a shape, or None."""
         return self._shard.default
 
+    @property
+    def initializer(self) -> Initializer | None:
+        """What ``find_or_insert`` puts into the rows of new keys that are given no values; None: the default."""
+        initializer: Initializer | None = self._shard.initializer
+        return initializer
+
     def _whole(self) -> serialization.Contents:
         contents = super()._whole()
+        contents.initializer = self._shard.initializer
         contents.default = None if self._shard._default is None else self._shard._default.tobytes()
         return contents
 
@@ -567,5 +579,10 @@ class HashTable(Keyed):
         if contents.default is not None and dtype is not None:
             storage = np.frombuffer(contents.default, storage_dtype(dtype)).reshape(shape)
             default = host_tensor(storage, dtype)
-        more = {"value_dtype": dtype_name(dtype), "value_shape": shape, "default": default}
+        more = {
+            "value_dtype": dtype_name(dtype),
+            "value_shape": shape,
+            "default": default,
+            "initializer": contents.initializer,
+        }
         return {**Keyed._options_of(contents), **more}

@@ -25,6 +25,7 @@ import gpuhash
 from gpuhash import TableFullError, _core, distributed
 from gpuhash.distributed.group import Group
 from gpuhash.distributed.split import ALIGNMENT, GAP, Split
+from gpuhash.initializers import Normal
 from support.frameworks import Framework, to_numpy
 from support.ranks import join_group
 from support.samples import (
@@ -206,6 +207,33 @@ def find_or_insert(rank: int, table: Any, one: gpuhash.HashTable, here: Framewor
         for found, expected in zip((ranks, rows), table.rows(mine), strict=True):
             same_bytes(found, to_numpy(expected))
         assert whole(table) == items_of(one)
+
+
+def initialised(rank: int, count: int, device: str) -> None:
+    """Rows that are drawn are those of a table in one process; files keep the initializer."""
+    here = place(device, rank)
+    initializer = Normal(seed=4)
+    table = distributed.HashTable("int64", "float32", value_shape=(6,), device=here.device, initializer=initializer)
+    assert table.initializer == initializer
+    one = gpuhash.HashTable("int64", "float32", value_shape=(6,), initializer=initializer)
+    pool = random_keys("int64", (), 2000)
+    for turn, hot in enumerate([False, True]):
+        parts = batches(pool, [HOT if hot else 300] * count, turn, hot=hot)
+        known = set(as_bytes(to_numpy(one.keys())).tolist())
+        check_mask(table.find_or_insert(here.array(parts[rank]))[2], parts, known, rank)
+        one.find_or_insert(concatenated(parts))
+        assert whole(table) == items_of(one)
+    with tempfile.TemporaryDirectory() as mine:
+        folder = gathered(mine)[0]
+        table.save(Path(folder, "table"))
+        loaded = distributed.HashTable.load(Path(folder, "table"), device=here.device)
+        assert loaded.initializer == initializer
+        assert whole(loaded) == items_of(one)
+        dist.barrier()  # before the first rank removes the folder
+    with pytest.raises(ValueError, match="the ranks make different tables"):
+        distributed.HashTable(
+            "int64", "float32", value_shape=(2,), device=here.device, initializer=Normal(seed=min(rank, 1))
+        )
 
 
 def sums_of_floats(rank: int, count: int, device: str) -> None:
