@@ -287,9 +287,9 @@ void HashTable<Key, Value>::maintain(const Control& control, Stream stream) {
   }
 }
 
-/// Builds the table anew with `slots` slots and swaps; what is there stays as it is until all has gone well. Rows that
-/// can grow where they lie stay there, unless they are numbered anew or become fewer; should something fail after they
-/// have grown, the table has the memory, and does not use it yet.
+/// Builds the table anew with `slots` slots and swaps; all memory is allocated before any work. Rows that can grow
+/// where they lie stay there, unless they are numbered anew or become fewer; should something fail after they have
+/// grown, the table has the memory, and does not use it yet.
 template <class Key, class Value>
 void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream) {
   room_made_.reset();
@@ -306,7 +306,6 @@ void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const
     context_->copy(next.view().rows.data, storage_.view().rows.data,
                    static_cast<std::size_t>(used_rows * options_.value_bytes()), stream);
   executor().rehash(*context_, storage_.view(), next.view(), compact_rows, stream);
-  next.grow_rows();  // by the host, while a GPU is at the slots
 
   Control rebuilt;  // the last thing that may fail
   context_->copy_to_host(&rebuilt, next.view().control, sizeof rebuilt, stream);

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include <gpuhash/device_context.hpp>
 #include <gpuhash/error.hpp>
@@ -43,8 +42,7 @@ class Storage {
 
   Storage() = default;
   /// row_bytes: per row; 0: no row storage, whatever row_capacity says. before: null, or a generation whose rows become
-  /// this one's as well where they can grow to row_capacity: they then have one address in both, and grow_rows() is
-  /// to be called.
+  /// this one's as well where they can grow to row_capacity: they then have one address in both, and all bytes.
   Storage(DeviceContext& context, const Geometry& geometry, std::int64_t row_capacity, std::int64_t row_bytes,
           Stream stream, const Storage* before = nullptr);
 
@@ -57,10 +55,6 @@ class Storage {
   /// New rows in place of those that there are.
   void allocate_rows(DeviceContext& context, std::int64_t row_capacity, std::int64_t row_bytes, Stream stream,
                      const Storage* before = nullptr);
-  /// Gives rows that were taken over the memory that they lack. Throws OutOfMemoryError, and they are as before.
-  void grow_rows() {
-    if (rows_grow_to_ != 0) rows_->grow(std::exchange(rows_grow_to_, 0));
-  }
   void set_may_have_erased(bool may_have_erased) { view_.may_have_erased = may_have_erased; }
   /// The stream in whose order the memory is given back.
   void set_stream(Stream stream);
@@ -78,7 +72,6 @@ class Storage {
   Allocation filters_;
   Allocation control_;
   std::shared_ptr<Allocation> rows_;  // shared with views of the rows, which keep them
-  std::size_t rows_grow_to_ = 0;      // bytes; 0: they have theirs
   Allocation free_rows_;
   Allocation row_tags_;
   View view_{};
@@ -110,7 +103,7 @@ void Storage<Key, Value>::allocate_rows(DeviceContext& context, std::int64_t row
   row_tags_ = Allocation(context, rows * sizeof(std::uint32_t), stream);
   if (before != nullptr && row_capacity >= before->view_.rows.capacity && before->rows_->can_grow(bytes)) {
     rows_ = before->rows_;
-    rows_grow_to_ = bytes;
+    rows_->grow(bytes);  // the last thing here that may fail: what it has got stays
   } else {
     rows_ = std::make_shared<Allocation>(bytes >= kGrowsInPlace ? Allocation::growing(context, bytes, stream)
                                                                 : Allocation(context, bytes, stream));
