@@ -407,7 +407,9 @@ struct Tile {
     return offsets[rank >> rank_bits] + place(rank);
   }
   /// Is key j hot?
-  __device__ __forceinline__ bool is_marked(int j) const { return (marks[j / 32] >> j % 32 & 1) != 0; }
+  __device__ __forceinline__ bool is_marked(int j) const { return (marks_of_warp(j) >> j % 32 & 1) != 0; }
+  /// The marks of the 32 keys that key j is one of.
+  __device__ __forceinline__ std::uint32_t marks_of_warp(int j) const { return marks == nullptr ? 0 : marks[j / 32]; }
 };
 
 /// Items of one word.
@@ -462,7 +464,7 @@ __global__ void __launch_bounds__(kSplitBlock)
   __syncthreads();
 #pragma unroll 1
   for (int begin = static_cast<int>(threadIdx.x) & ~31; begin < tile.size; begin += kSplitBlock) {
-    if (tile.marks[begin / 32] == 0) continue;
+    if (tile.marks_of_warp(begin) == 0) continue;
     const int j = begin + static_cast<int>(threadIdx.x % 32);
     const bool is_hot = j < tile.size && tile.is_marked(j);
     const std::int64_t at = is_hot ? std::int64_t{tile.place(tile.ranks[j])} : -1;
