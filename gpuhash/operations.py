@@ -176,7 +176,7 @@ class Operations(KeyedTable):
             As ``insert_or_assign``.
         """
         self._need_rows()
-        if values is None and self._initializer is None:
+        if values is None and self._initializer is None and self._default is not None:
             values = self._default_value()
         if self._shards and batches.are_batches(keys, out):
             return batches.find_or_insert(self, keys, values)
@@ -193,9 +193,8 @@ class Operations(KeyedTable):
         return rows.result(batch), inserted.result(batch)
 
     def _default_value(self) -> Any:
-        """The table's default, or zero, as a caller would give it."""
-        if self._default is None:
-            return False if self._value_dtype == "bool" else 0
+        """The table's default, which it has, as a caller would give it."""
+        assert self._default is not None
         return self._default if self._value_dtype != "bfloat16" else comparable(self._default, "bfloat16").tolist()
 
     @traced.by(traced.insert_or_apply)

@@ -152,10 +152,9 @@ ValueBatch to_values(const Table& table, const Array* values, bool broadcast, st
   return {value_input(table, *values, "values", broadcast ? 1 : count), options.value_bytes(), broadcast};
 }
 
-/// Those of find_or_insert: none where the table's initializer fills the rows of new keys.
+/// Those of find_or_insert: none where the table is to fill the rows of new keys.
 ValueBatch to_row_values(const Table& table, const Array* values, bool broadcast, std::int64_t count) {
-  if (values == nullptr && table.options().initializer) return {};
-  return to_values(table, values, broadcast, count);
+  return values == nullptr ? ValueBatch{} : to_values(table, values, broadcast, count);
 }
 
 // Operations ----------------------------------------------------------------------------------------------------------

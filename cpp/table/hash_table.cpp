@@ -379,12 +379,12 @@ void HashTable<Key, Value>::insert(const KeyBatch& keys, const ValueBatch& value
 template <class Key, class Value>
 void HashTable<Key, Value>::find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::int64_t* rows,
                                            bool* inserted, Stream stream) {
-  check_find_or_insert(options_, values);
+  check_find_or_insert(options_);
   InsertOrder order{keys, values, InsertMode::kKeep, options_.deterministic, inserted};
   order.rows = rows;
   std::optional<InitialRows> initial;
   if (values.data == nullptr) {
-    initial = {*options_.initializer, *options_.value_dtype, options_.value_elements()};
+    initial = {options_.initializer.value_or(Initializer()), *options_.value_dtype, options_.value_elements()};
     order.initial = &*initial;
   }
   insert_batch(order, stream);
@@ -619,10 +619,8 @@ std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContex
   return twin;
 }
 
-void check_find_or_insert(const TableOptions& options, const ValueBatch& values) {
+void check_find_or_insert(const TableOptions& options) {
   if (!options.has_rows()) throw DTypeError("the values of the table lie beside their keys: there are no rows");
-  if (values.data == nullptr && !options.initializer)
-    throw DTypeError("no values were given for new keys, and the table has no initializer");
 }
 
 std::shared_ptr<Table> make_hash_table(const TableOptions& options, std::shared_ptr<DeviceContext> context) {

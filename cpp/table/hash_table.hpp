@@ -123,8 +123,8 @@ class HashTable final : public Table {
   bool replays_insert_ = false;          // a CUDA graph that inserts may be replayed: size_bound_ is no bound
 };
 
-/// DTypeError where find_or_insert() has no rows to give, or nothing to put into new ones.
-void check_find_or_insert(const TableOptions& options, const ValueBatch& values);
+/// DTypeError where find_or_insert() has no rows to give.
+void check_find_or_insert(const TableOptions& options);
 
 /// Of the first slot type that fits; for options that are in order.
 std::shared_ptr<Table> make_hash_table(const TableOptions& options, std::shared_ptr<DeviceContext> context);

@@ -604,7 +604,7 @@ void View::insert_parts(const std::vector<Part>& parts, InsertMode mode) {
 }
 
 void View::find_or_insert_parts(const std::vector<Part>& parts) {
-  for (const Part& part : parts) check_find_or_insert(all_->options, part.values);
+  check_find_or_insert(all_->options);
   change_parts(parts, true,
                [&](Table& shard, const KeyBatch& keys, const ValueBatch& values, bool* mask, std::int64_t* rows,
                    Stream stream) { shard.find_or_insert(keys, values, rows, mask, stream); });

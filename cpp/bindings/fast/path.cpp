@@ -358,16 +358,16 @@ py::object FastPath::insert_or_assign(Arguments given) {
 py::object FastPath::find_or_insert(Arguments given) {
   PyObject* const pair = given[2];
   const bool new_outputs = pair == Py_None;
-  const bool initialised = given[1] == Py_None && options_.initializer;
-  if (!options_.has_rows() || (given[1] == Py_None && !initialised && fallback_ == nullptr)) return {};
+  if (!options_.has_rows()) return {};
   if (!new_outputs && (PyTuple_CheckExact(pair) == 0 || PyTuple_GET_SIZE(pair) != 2)) return {};
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};
   Number number;
-  const std::shared_ptr<const Array> fallback = fallback_;
+  const std::shared_ptr<const Array> fallback = options_.initializer ? nullptr : fallback_;
   const std::optional<ValueBatch> values = given[1] != Py_None ? take_values(*keys, given[1], number)
-                                           : initialised ? ValueBatch{}
-                                                         : ValueBatch{fallback->data, options_.value_bytes(), true};
+                                           : fallback == nullptr
+                                               ? ValueBatch{}
+                                               : ValueBatch{fallback->data, options_.value_bytes(), true};
   if (!values) return {};
   const std::optional<Output> rows =
       take_output(*keys, DType::kInt64, {}, new_outputs ? Py_None : PyTuple_GET_ITEM(pair, 0));

@@ -10,6 +10,7 @@ enum class Distribution : std::uint8_t { kConstant, kUniform, kNormal, kTruncate
 
 /// What the row of a new key is filled with where the caller gives it no value. Each element is a function of the seed,
 /// the key's bytes and the element's number: so a key gets the same row in every batch, order and table, on any device.
+/// By default zeros.
 struct Initializer {
   Distribution distribution = Distribution::kConstant;
   double first = 0;   // uniform: the least number; else the mean

@@ -75,7 +75,7 @@ class GPUHASH_API Table {
                       const ChainStep& step = {}) = 0;
   /// As insert() that keeps, of a table with row storage. rows: [n], the numbers of the keys' rows, new or not, -1
   /// where a replayed CUDA graph found no room. inserted: as above. New keys without values (data null) get what the
-  /// table's initializer says; DTypeError where it has none.
+  /// table's initializer says, or else zeros.
   virtual void find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::int64_t* rows, bool* inserted,
                               Stream stream) = 0;
   /// New keys get their value; that of others becomes op(it, the given one). Throws DTypeError where has_op() is false.
