@@ -547,18 +547,21 @@ def shards_that_fail(rank: int, count: int, device: str) -> None:
     refused(MemoryError, "insert_or_apply", MemoryError("broken"), lambda: table.insert_or_apply(keys, keys, "min"))
     refused(MemoryError, "", MemoryError("broken"), lambda: table.__setitem__(keys, keys))
     refused(RuntimeError, "clear", RuntimeError("broken"), table.clear)
-    tell, held = Split.tell, items_of(shard)
+    held = items_of(shard)
 
-    def tell_nothing(*_: Any) -> None:
+    def break_down(*_: Any) -> None:
         raise gpuhash.CudaError("broken")
 
-    for call in (lambda: table.find(keys), lambda: table.insert(keys, 1)):
-        if rank == count - 1:
-            Split.tell = tell_nothing
-        with pytest.raises(gpuhash.CudaError, match=f"rank {count - 1}: broken"):
-            call()
-        Split.tell = tell
-        assert items_of(shard) == held
+    # Counts that cannot be told, and keys that cannot be sorted when the counts have been.
+    for name, broken in (("tell", break_down), ("keys", property(break_down))):
+        whole_one = Split.__dict__[name]
+        for call in (lambda: table.find(keys), lambda: table.insert(keys, 1)):
+            if rank == count - 1:
+                setattr(Split, name, broken)
+            with pytest.raises(gpuhash.CudaError, match=f"rank {count - 1}: broken"):
+                call()
+            setattr(Split, name, whole_one)
+            assert items_of(shard) == held
     with tempfile.TemporaryDirectory() as folder:
         refused(OSError, "_contents", OSError("broken"), lambda: table.save(folder))
         assert list(Path(folder).iterdir()) == []
