@@ -171,7 +171,7 @@ def phases(job: Job, count: int, rounds: int, repetitions: int) -> dict[str, flo
     steps.call("phases")
     calls: dict[str, Action] = {
         "look for hot keys": lambda: Sample(keys, place.size, 0, steps.splitter, are_sent_fast=True).has_many(),
-        "count, and tell each other": tell,
+        "count, tell each other, sort meanwhile": tell,
         "count, sort": lambda: steps.split(keys, 0).counts,
         "sort values": lambda: split.scatter(keys),
         "exchange of keys": lambda: steps.finish(steps.exchange([sorted_keys], send, arrive)),

@@ -183,7 +183,7 @@ class Table(metaclass=_Type):
     ) -> None:
         """``insert`` that keeps, of a table with row storage: ``rows [n]`` gets the numbers of the keys' rows.
 
-        ``values`` may be None where the table has an initializer.
+        ``values`` may be None: new rows get what the initializer says, or zeros.
         """
     def apply(
         self, keys: Array, values: Array, broadcast: bool, op: _Op, inserted: Array | None, stream: int

@@ -203,7 +203,8 @@ class Operations(KeyedTable):
         """Inserts the keys that are not there, and combines the values of those that are with the new ones.
 
         All of a key's duplicates in a batch count; sums and products of floats depend on their order, which is that of
-        the batch on the host, and not fixed on a GPU. Integers wrap. Minima and maxima of floats pass NaN on.
+        the batch on the host, and not fixed on a GPU or with several shards. Integers wrap. Minima and maxima of floats
+        pass NaN on.
 
         Parameters
         ----------

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include <gpuhash/error.hpp>

@@ -346,7 +346,7 @@ class View::Call {
       if (!way.local) way.returning->wait_on(view_.home_->device(), stream_);
   }
 
-  /// Fewer keys than these are split and sent sooner than a sample of them is looked at.
+  /// Of so many keys, merging gains about as much as the sample costs (docs/performance.md).
   static constexpr std::int64_t kLeastToMerge = std::int64_t{1} << 20;
   /// Of Sample::kKeys: where no key comes as often, no owner of one has much more to do than the others.
   static constexpr std::int64_t kOftenInSample = 64;

@@ -572,7 +572,7 @@ def shards_that_fail(rank: int, count: int, device: str) -> None:
 
 
 def hot_keys_are_sent_once(rank: int, count: int, device: str) -> None:
-    """Whatever the keys' frequencies, no owner gets much more than the others, and none more than distinct keys."""
+    """Whatever the keys' frequencies, no owner gets much more than the others, and each key comes once or few times."""
     here = place(device, rank)
     table = distributed.HashTable("int64", "int64", device=here.device)
     rows: list[int] = []
