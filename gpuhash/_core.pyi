@@ -281,14 +281,17 @@ class Split(metaclass=_Type):
         gap: int,
         seed: int,
         stream: int,
-        hot: Sample | None = None,
+        sample: Sample | None = None,
     ) -> None:
-        """Count the keys ``[n, ...]`` of each of up to ``MAX_PARTS`` parts. Does not wait.
+        """Count the keys ``[n, ...]`` of each of up to ``MAX_PARTS`` parts. Waits for the sample alone.
 
         In the order of the owners the parts come in that of their numbers, but for ``last``, and begin at multiples of
-        ``alignment`` rows, ``gap`` or more rows after the part before. With a sample of these keys, several that are
-        one hot key share a place.
+        ``alignment`` rows, ``gap`` or more rows after the part before. With a sample of these keys that has hot
+        ones, several that are one hot key share a place.
         """
+    @property
+    def merges(self) -> bool:
+        """Whether there are hot keys that do."""
     def positions(self) -> int:
         """How many rows the order of the owners has, at most: ``n + parts * (gap + alignment - 1)``."""
     def tell(self, notes: Sequence[int], told: Array) -> None:

@@ -719,3 +719,43 @@ def test_hot_keys_of_large_batches(devices, key_type, value_dtype, value):
             wrapped = expected.astype(value_dtype) if value_dtype != "uint8" else (expected % 256).astype(np.uint8)
             np.testing.assert_array_equal(to_numpy(values), np.where(present, wrapped, 0).astype(value_dtype))
         assert len(many) == present.sum()
+
+
+@pytest.mark.parametrize("value_type", [("int64", ()), ("float32", (3,))], ids=["int64", "float32x3"])
+def test_lookups_of_hot_keys_in_large_batches(devices, value_type):
+    """A hot key is looked up once for many; each of them gets its answer, and all that are absent are counted."""
+    rng = np.random.default_rng(4)
+    count = (1 << 22) + 555
+    dtype, shape = value_type
+    pool = np.unique(random_keys("int64", (), 2000))
+    values = rng.integers(0, 99, (len(pool), *shape)).astype(dtype)
+    absent = np.arange(len(pool)) % 5 == 1
+    many = HashTable("int64", dtype, value_shape=shape, device=devices)
+    places = arrays_on(devices)
+    many[places[0].array(pool[~absent])] = places[0].array(values[~absent])
+    for place in places:
+        codes = (rng.zipf(1.3, count) - 1) % len(pool)
+        keys, found = place.array(pool[codes]), ~absent[codes]
+        expected = np.where(found.reshape(-1, *[1] * len(shape)), values[codes], 0)
+        ours, mask = many.find(keys)
+        np.testing.assert_array_equal(to_numpy(ours), expected)
+        np.testing.assert_array_equal(to_numpy(mask), found)
+        np.testing.assert_array_equal(to_numpy(many.contains(keys)), found)
+        with pytest.raises(KeyError, match=f"{np.sum(~found)} of {count} keys are absent"):
+            many[keys]
+        if shape:
+            rows = to_numpy(many.rows(keys))
+            np.testing.assert_array_equal(rows >= 0, found)
+            first = dict(zip(codes[found].tolist(), rows[found].tolist(), strict=True))
+            assert len(set(first.values())) == len(first), "each key has a row"
+            np.testing.assert_array_equal([first[code] for code in codes[found][:5000].tolist()], rows[found][:5000])
+        defaults = rng.integers(100, 999, (count, *shape)).astype(dtype)
+        ours = to_numpy(many.get(keys, place.array(defaults)))
+        np.testing.assert_array_equal(ours, np.where(found.reshape(-1, *[1] * len(shape)), expected, defaults))
+    if len(places) > 1:
+        batches = [place.array(pool[(rng.zipf(1.3, count) - 1) % len(pool)]) for place in places]
+        for batch, ours, mask in zip(batches, *many.find(batches), strict=True):
+            codes = np.searchsorted(pool, to_numpy(batch))
+            np.testing.assert_array_equal(to_numpy(mask), ~absent[codes])
+            expected = np.where(to_numpy(mask).reshape(-1, *[1] * len(shape)), values[codes], 0)
+            np.testing.assert_array_equal(to_numpy(ours), expected)

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -76,11 +75,11 @@ class BoundSample {
   }
   std::pair<std::int64_t, std::int64_t> repeats() {
     const py::gil_scoped_release unlocked;
-    if (!repeats_) repeats_ = sample_->wait();
-    return {repeats_->all, repeats_->most};
+    const Sample::Repeats& repeats = sample_->repeats();
+    return {repeats.all, repeats.most};
   }
   /// For the split of the same keys.
-  std::shared_ptr<const Sample> sample_of(const KeyBatch& keys, std::uint64_t seed) const {
+  const std::shared_ptr<Sample>& sample_of(const KeyBatch& keys, std::uint64_t seed) const {
     if (keys.data != keys_.data || keys.count != keys_.count || keys.bytes != keys_.bytes || seed != seed_)
       throw std::invalid_argument("the sample is of other keys, or has another seed");
     return sample_;
@@ -91,7 +90,6 @@ class BoundSample {
   KeyBatch keys_;
   std::uint64_t seed_;
   std::shared_ptr<Sample> sample_;
-  std::optional<Sample::Repeats> repeats_;
 };
 
 /// A split together with what it refers to.
@@ -99,7 +97,7 @@ class BoundSplit {
  public:
   BoundSplit(std::shared_ptr<BoundSplitter> splitter, const Array& keys, std::int64_t parts, std::int64_t last,
              std::int64_t alignment, std::int64_t gap, std::uint64_t seed, std::uintptr_t stream_address,
-             const BoundSample* hot)
+             const BoundSample* sample)
       : splitter_(std::move(splitter)), stream_(to_stream(context(), stream_address)), keys_(to_keys(context(), keys)) {
     if (parts < 1 || parts > static_cast<std::int64_t>(Split::kMaxParts))
       throw std::invalid_argument(std::to_string(parts) + " parts were asked for, expected 1 to " +
@@ -113,9 +111,10 @@ class BoundSplit {
     const py::gil_scoped_release unlocked;
     split_ = splitter_->algorithm().split(
         context(), keys_, seed, Parts(static_cast<std::size_t>(parts), static_cast<std::size_t>(last), alignment, gap),
-        splitter_->splits, hot == nullptr ? nullptr : hot->sample_of(keys_, seed), stream_);
+        splitter_->splits, sample == nullptr ? nullptr : sample->sample_of(keys_, seed), stream_);
   }
   std::int64_t positions() const { return split_->parts().most_positions(keys_.count); }
+  bool merges() const { return split_->merges(); }
   void tell(const std::vector<std::int64_t>& notes, const Array& array) const {
     const Rows told = to_rows(context(), array, "told", true);
     const std::size_t columns = 1 + notes.size();
@@ -235,7 +234,8 @@ void bind_splitter(py::module_& module) {
       .def(py::init<std::shared_ptr<BoundSplitter>, const Array&, std::int64_t, std::int64_t, std::int64_t,
                     std::int64_t, std::uint64_t, std::uintptr_t, const BoundSample*>(),
            py::arg("splitter"), py::arg("keys"), py::arg("parts"), py::arg("last"), py::arg("alignment"),
-           py::arg("gap"), py::arg("seed"), py::arg("stream"), py::arg("hot") = nullptr)
+           py::arg("gap"), py::arg("seed"), py::arg("stream"), py::arg("sample") = nullptr)
+      .def_property_readonly("merges", &BoundSplit::merges)
       .def("positions", &BoundSplit::positions)
       .def("tell", &BoundSplit::tell, py::arg("notes"), py::arg("told"))
       .def("sort_keys", &BoundSplit::sort_keys, py::arg("sorted"))

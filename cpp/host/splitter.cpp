@@ -55,12 +55,13 @@ class HostSample final : public Sample {
   HostSample(const KeyBatch& keys, std::uint64_t seed) {
     with_key_word(keys, [&](auto key) { count<decltype(key)>(keys, seed); });
   }
-  Repeats wait() override { return repeats_; }
-
   template <class Key>
   const HotKeys<Key>& hot() const {
     return std::get<HotKeys<Key>>(hot_);
   }
+
+ protected:
+  Repeats wait() override { return counted_; }
 
  private:
   template <class Key>
@@ -69,7 +70,7 @@ class HostSample final : public Sample {
     HotKeys<Key>& hot = hot_.emplace<HotKeys<Key>>();
     std::int64_t counts[kHotSlots] = {};  // of the hot keys
     const std::int64_t step = keys.count / kKeys;
-    repeats_ = {kKeys, 0};
+    counted_ = {kKeys, 0};
     for (std::int64_t i = 0; i < kKeys; ++i) {
       const Key key = load_word<Key>(keys.data, i * step, keys.bytes);
       const std::uint64_t hash = hash_key(key, seed);
@@ -78,10 +79,10 @@ class HostSample final : public Sample {
       while (slots[at] != 0 && !place.is_mine(slots[at])) at = SampleSlots::next(at);
       if (slots[at] == 0) {
         slots[at] = place.empty();
-        --repeats_.all;
+        --counted_.all;
       }
       const std::int64_t times = SampleSlots::count(++slots[at]);
-      repeats_.most = std::max(repeats_.most, times);
+      counted_.most = std::max(counted_.most, times);
       const int slot = HotKeys<Key>::slot_of(hash);
       if (times < HotKeys<Key>::kLeastInSample || times <= counts[slot]) continue;
       hot.keys[slot] = key;
@@ -90,7 +91,7 @@ class HostSample final : public Sample {
     }
   }
 
-  Repeats repeats_{};
+  Repeats counted_{};
   std::variant<HotKeys<std::uint32_t>, HotKeys<std::uint64_t>, HotKeys<Uint128>> hot_;
 };
 
@@ -105,6 +106,7 @@ class HostSplit final : public Split {
         owners_(uninitialised<std::uint8_t>(keys.count)),
         hot_slots_(hot == nullptr ? nullptr : uninitialised<std::int16_t>(keys.count)),
         begins_(scratch<std::int64_t>(pieces_ * static_cast<std::int64_t>(parts.count))) {
+    if (hot != nullptr) set_merges();
     with_key_word(keys, [&](auto key) {
       using Key = decltype(key);
       find_owners(seed, hot == nullptr ? nullptr : &hot->hot<Key>());
@@ -239,8 +241,10 @@ class HostSplit final : public Split {
 class HostSplitter final : public Splitter {
  public:
   std::unique_ptr<Split> split(DeviceContext&, const KeyBatch& keys, std::uint64_t seed, const Parts& parts,
-                               CountsMailbox&, std::shared_ptr<const Sample> hot, Stream) const override {
-    return std::make_unique<HostSplit>(keys, seed, parts, static_cast<const HostSample*>(hot.get()));
+                               CountsMailbox&, std::shared_ptr<Sample> sample, Stream) const override {
+    const bool merges = sample != nullptr && sample->has_hot_keys();
+    return std::make_unique<HostSplit>(keys, seed, parts,
+                                       merges ? static_cast<const HostSample*>(sample.get()) : nullptr);
   }
   std::shared_ptr<Sample> sample(DeviceContext&, const KeyBatch& keys, std::uint64_t seed, CountsMailbox&,
                                  Stream) const override {

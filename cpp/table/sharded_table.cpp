@@ -5,6 +5,7 @@
 #include <cmath>
 #include <deque>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -35,6 +36,10 @@ std::int64_t most_of(std::int64_t keys, std::size_t shards) {
   const double mean = static_cast<double>(keys) / static_cast<double>(shards);
   return std::min(keys, static_cast<std::int64_t>(mean + 6 * std::sqrt(mean)) + 8);
 }
+
+/// Of so many keys, merging the hot ones gains about as much as the sample costs (docs/performance.md).
+constexpr std::int64_t kLeastToMerge = std::int64_t{1} << 20;
+constexpr std::int64_t kLeastToMergeLookups = std::int64_t{1} << 22;
 
 /// What all views of one sharded table share.
 struct Shards {
@@ -129,6 +134,7 @@ class View final : public ShardedTable {
   static void for_each_call(std::deque<Call>& calls, Body body);
   template <class Body>
   static void for_each_shard(std::deque<Call>& calls, Body body);
+  static std::int64_t count_missing(const Call& merged);
   template <class Calls>
   bool has_room_for(const Calls& calls) const;
   template <class Change>
@@ -222,24 +228,29 @@ class View::Call {
     return &answers;
   }
 
-  /// Before begin(). What the batch does to the values of one key may be done here to all that a hot key has.
-  void allow_merging(const Reduction& reduction) { reduction_ = reduction; }
+  /// Before begin(). Of a batch of `least` keys or more, all of one hot key may become one here. reduction: what the
+  /// batch does to the values of a key, if it has any.
+  void allow_merging(std::int64_t least, const std::optional<Reduction>& reduction = {}) {
+    least_to_merge_ = least;
+    reduction_ = reduction;
+  }
 
   /// The keys are split. Waits until it is known which shard gets how many.
   void begin() {
     const Splitter& splitter = *view_.home_->executors().splitter;
-    std::shared_ptr<Sample> hot;
-    if (reduction_ && keys_.count >= kLeastToMerge && shards() > 1)
-      hot = splitter.sample(*view_.home_, keys_, view_.all_->seed, view_.samples_, stream_);
+    std::shared_ptr<Sample> sample;
+    if (keys_.count >= least_to_merge_ && shards() > 1)
+      sample = splitter.sample(*view_.home_, keys_, view_.all_->seed, view_.samples_, stream_);
+    split_ = splitter.split(*view_.home_, keys_, view_.all_->seed, Parts(shards()), view_.mailbox_, sample, stream_);
+    const bool combines = split_->merges() && values_.data != nullptr;
+    const bool one_each = values_.data != nullptr && !values_.broadcast;
     sorted_keys_ = allocate(keys_.bytes);
-    if (values_.data != nullptr && (!values_.broadcast || hot != nullptr)) sorted_values_ = allocate(values_.bytes);
-    if (hot != nullptr && hot->wait().most < kOftenInSample) hot = nullptr;
-    split_ = splitter.split(*view_.home_, keys_, view_.all_->seed, Parts(shards()), view_.mailbox_, hot, stream_);
+    if (combines || one_each) sorted_values_ = allocate(values_.bytes);
     split_->sort_keys(sorted_keys_.get());
-    if (hot != nullptr) {
+    if (combines) {
       split_->combine(values_.data, values_.broadcast, *reduction_, sorted_values_.get(), stream_);
       values_.broadcast = false;
-    } else if (values_.data != nullptr && !values_.broadcast) {
+    } else if (one_each) {
       split_->sort(values_.data, values_.bytes, sorted_values_.get(), stream_);
     }
     for (Answers& answers : answers_) answers.home = allocate(answers.bytes);
@@ -294,6 +305,8 @@ class View::Call {
   }
 
   const Split& split() const { return *split_; }
+  /// The same batch once more, as it is, for what wants to know of each key; to be begun when this one is done.
+  Call again() const { return Call(view_, keys_, {}, stream_); }
 
  private:
   struct Parcel {
@@ -346,19 +359,15 @@ class View::Call {
       if (!way.local) way.returning->wait_on(view_.home_->device(), stream_);
   }
 
-  /// Of so many keys, merging gains about as much as the sample costs (docs/performance.md).
-  static constexpr std::int64_t kLeastToMerge = std::int64_t{1} << 20;
-  /// Of Sample::kKeys: where no key comes as often, no owner of one has much more to do than the others.
-  static constexpr std::int64_t kOftenInSample = 64;
-
   const int exceptions_ = std::uncaught_exceptions();
   View& view_;
   KeyBatch keys_;
   ValueBatch values_;
   Stream stream_;
-  std::optional<Reduction> reduction_;  // where keys may be merged
-  Allocation sorted_keys_;              // [n, bytes], in the owners' order
-  Allocation sorted_values_;            // likewise, if each key has one
+  std::int64_t least_to_merge_ = std::numeric_limits<std::int64_t>::max();
+  std::optional<Reduction> reduction_;
+  Allocation sorted_keys_;    // [n, bytes], in the owners' order
+  Allocation sorted_values_;  // likewise, if each key has one
   std::unique_ptr<Split> split_;
   std::vector<Parcel> parcels_;
   std::deque<Answers> answers_;
@@ -480,12 +489,13 @@ void View::for_each_shard(std::deque<Call>& calls, Body body) {
 }
 
 std::int64_t View::find_parts(const std::vector<Part>& parts) {
-  std::atomic<std::int64_t> missing{0};
+  std::int64_t all_missing = 0;
   one_call_each(parts, [&](std::deque<Call>& calls, const std::vector<Part>& some) {
     struct Wanted {
       Call::Answers* values = nullptr;
       Call::Answers* found = nullptr;
       Call::Answers* rows = nullptr;
+      std::atomic<std::int64_t> missing{0};
     };
     std::vector<Wanted> wanted(some.size());
     for (std::size_t i = 0; i < some.size(); ++i) {
@@ -502,12 +512,13 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
       part.found = static_cast<bool*>(call.of(wanted[i].found, shard));
       part.rows = static_cast<std::int64_t*>(call.of(wanted[i].rows, shard));
       part.count_missing = some[i].out.count_missing;
-      missing += call.table(shard).find(call.keys(shard), part, call.stream(shard));
+      wanted[i].missing += call.table(shard).find(call.keys(shard), part, call.stream(shard));
     };
     const auto is_first = [&](std::size_t i, const Call& call, std::size_t shard) {
       return call.is_local(shard) && !some[i].out.count_missing;  // which waits
     };
     for_each_call(calls, [&](std::size_t i, Call& call) {
+      call.allow_merging(kLeastToMergeLookups);
       call.begin();
       for (std::size_t shard = 0; shard < call.shards(); ++shard)
         if (is_first(i, call, shard)) look_up(i, call, shard);
@@ -518,7 +529,7 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
     });
     for_each_call(calls, [&](std::size_t i, Call& call) {
       const FindOutput& out = some[i].out;
-      const auto& [values, found, rows] = wanted[i];
+      const auto& [values, found, rows, missing] = wanted[i];
       call.finish();
       const Split& split = call.split();
       if (out.values != nullptr)
@@ -530,7 +541,25 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
         split.gather(found->home.get(), sizeof(bool), out.found, {}, some[i].stream);
       if (out.rows != nullptr) split.gather_rows(rows->home.as<std::int64_t>(), out.rows, some[i].stream);
     });
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      const std::int64_t missing = wanted[i].missing;
+      all_missing += missing != 0 && calls[i].split().merges() ? count_missing(calls[i]) : missing;
+    }
   });
+  return all_missing;
+}
+
+/// The keys of a batch that are absent, where those that were merged have been looked up as one. Waits.
+std::int64_t View::count_missing(const Call& merged) {
+  Call call = merged.again();
+  call.begin();
+  call.send();
+  FindOutput nothing{};
+  nothing.count_missing = true;
+  std::int64_t missing = 0;
+  for (std::size_t shard = 0; shard < call.shards(); ++shard)
+    if (call.count(shard) != 0) missing += call.table(shard).find(call.keys(shard), nothing, call.stream(shard));
+  call.finish();
   return missing;
 }
 
@@ -562,7 +591,7 @@ void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change 
       if (some[i].rows != nullptr) rows[i] = calls[i].expect(sizeof(std::int64_t), false);
     }
     for_each_call(calls, [&](std::size_t, Call& call) {
-      if (reduction) call.allow_merging(*reduction);
+      if (reduction) call.allow_merging(kLeastToMerge, reduction);
       call.begin();
       call.send();  // before anything changes: there may be no memory for it
     });

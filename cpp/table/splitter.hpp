@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -80,6 +81,8 @@ class Split {
   virtual void wait() {}
 
   const Parts& parts() const { return parts_; }
+  /// Are hot keys merged?
+  bool merges() const { return merges_; }
   /// Keys per part.
   const std::vector<std::int64_t>& counts() const { return counts_; }
   /// Where each part begins in the owners' order.
@@ -101,6 +104,7 @@ class Split {
                        Stream stream) const = 0;
 
  protected:
+  void set_merges() { merges_ = true; }
   void set_counts(const std::int64_t* counts) {
     std::int64_t sum = 0;
     for (std::size_t i = 0; i < parts_.count; ++i) {
@@ -113,6 +117,7 @@ class Split {
 
  private:
   Parts parts_;
+  bool merges_ = false;
   std::vector<std::int64_t> counts_;
   std::vector<std::int64_t> offsets_;
 };
@@ -121,6 +126,8 @@ class Split {
 class Sample {
  public:
   static constexpr std::int64_t kKeys = 1 << 12;
+  /// Of them: a key that comes as often is hot. Where none does, no owner has much more to do than the others.
+  static constexpr std::int64_t kHot = 64;
 
   struct Repeats {
     std::int64_t all;   // keys that repeat others
@@ -128,8 +135,19 @@ class Sample {
   };
 
   virtual ~Sample() = default;
-  /// Waits. To be called once.
+  /// Waits the first time.
+  const Repeats& repeats() {
+    if (!repeats_) repeats_ = wait();
+    return *repeats_;
+  }
+  bool has_hot_keys() { return repeats().most >= kHot; }
+
+ protected:
+  /// To be called once.
   virtual Repeats wait() = 0;
+
+ private:
+  std::optional<Repeats> repeats_;
 };
 
 /// Host memory in which a device says what it has counted, in one batch after the other.
@@ -156,9 +174,10 @@ class Splitter {
  public:
   virtual ~Splitter() = default;
   /// Counts the keys of each part; `seed` as for owner_of(). The mailbox has to live until the split has been waited
-  /// for. hot: a sample of these keys, with this seed, whose hot keys are to be merged; or null.
+  /// for. sample: of these keys, with this seed, if hot ones are to be merged, should there be any; or null. It is
+  /// waited for, while the device counts the keys as they are: most batches have no hot ones.
   virtual std::unique_ptr<Split> split(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed,
-                                       const Parts& parts, CountsMailbox& mailbox, std::shared_ptr<const Sample> hot,
+                                       const Parts& parts, CountsMailbox& mailbox, std::shared_ptr<Sample> sample,
                                        Stream stream) const = 0;
   /// Of Sample::kKeys keys or more.
   virtual std::shared_ptr<Sample> sample(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed,

@@ -747,14 +747,16 @@ class CudaSample final : public Sample {
              hot_.as<HotKeys<Key>>(), letter_.expect(), letter_.number());
     });
   }
-  Repeats wait() override {
-    const std::int64_t* const counts = letter_.wait();
-    return {counts[0], counts[1]};
-  }
 
   template <class Key>
   const HotKeys<Key>* hot() const {
     return hot_.as<HotKeys<Key>>();
+  }
+
+ protected:
+  Repeats wait() override {
+    const std::int64_t* const counts = letter_.wait();
+    return {counts[0], counts[1]};
   }
 
  private:
@@ -765,17 +767,18 @@ class CudaSample final : public Sample {
 class CudaSplit final : public Split {
  public:
   CudaSplit(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, const Parts& parts,
-            CountsMailbox& mailbox, std::shared_ptr<const Sample> hot, Stream stream)
-      : Split(parts),
-        context_(context),
-        stream_(stream),
-        hot_(std::static_pointer_cast<const CudaSample>(std::move(hot))),
-        letter_(context, mailbox, stream),
-        keys_(keys),
-        seed_(seed) {
+            CountsMailbox& mailbox, const std::shared_ptr<Sample>& sample, Stream stream)
+      : Split(parts), context_(context), stream_(stream), letter_(context, mailbox, stream), keys_(keys), seed_(seed) {
     const DeviceGuard guard(context.device().index);
-    with_kernels(
-        [&](auto key, bool whole, auto owner_bits, auto merges) { count<decltype(key), owner_bits, merges>(whole); });
+    const auto count_keys = [&] {
+      with_kernels(
+          [&](auto key, bool whole, auto owner_bits, auto merges) { count<decltype(key), owner_bits, merges>(whole); });
+    };
+    count_keys();
+    if (sample == nullptr || !sample->has_hot_keys()) return;
+    hot_ = std::static_pointer_cast<const CudaSample>(sample);
+    set_merges();
+    count_keys();
   }
 
   void tell(std::span<const std::int64_t> notes, std::int64_t* told) const override {
@@ -939,9 +942,8 @@ class CudaSplit final : public Split {
 class CudaSplitter final : public Splitter {
  public:
   std::unique_ptr<Split> split(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, const Parts& parts,
-                               CountsMailbox& mailbox, std::shared_ptr<const Sample> hot,
-                               Stream stream) const override {
-    return std::make_unique<CudaSplit>(context, keys, seed, parts, mailbox, std::move(hot), stream);
+                               CountsMailbox& mailbox, std::shared_ptr<Sample> sample, Stream stream) const override {
+    return std::make_unique<CudaSplit>(context, keys, seed, parts, mailbox, sample, stream);
   }
   std::shared_ptr<Sample> sample(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed,
                                  CountsMailbox& mailbox, Stream stream) const override {

@@ -153,7 +153,7 @@ class Call:
                 _words(target, kind)[self._others :] = parts[self._group.rank]
                 parts[self._group.rank] = parts[self._group.rank][:0]
                 sent.append(join(parts, self._receive))
-        in_order = self._bring_back(sent, returned, kinds, problem)
+        in_order = self._bring_back(sent, returned, kinds, problem, once=self._split.merges)
         self.settle()
         return in_order
 
@@ -201,9 +201,17 @@ class Call:
         return [_tensor(torch.empty, self._others + self._own, kind, self._group.device) for kind in kinds]
 
     def _bring_back(
-        self, sent: list[Tensor], returned: list[Tensor], kinds: Sequence[Kind], problem: Exception | None
+        self,
+        sent: list[Tensor],
+        returned: list[Tensor],
+        kinds: Sequence[Kind],
+        problem: Exception | None,
+        *,
+        once: bool = False,
     ) -> list[Tensor]:
-        """Words of answers, with gaps as the keys came, to those that asked."""
+        """Words of answers, with gaps as the keys came, to those that asked. ``once``: they are a mask, and of keys
+        that were merged one gets what it says.
+        """
         if problem is not None:  # what is sent is of no use to anybody, and keeps the ranks in step
             sent = [_words(answer, kind) for answer, kind in zip(self._answers(torch.zeros, kinds), kinds, strict=True)]
         words = [_words(answer, kind) for answer, kind in zip(returned, kinds, strict=True)]
@@ -213,7 +221,7 @@ class Call:
         exchange = self._group.exchange(sent, self._receive, self._send, [rows[: self._others] for rows in words])
         self._group.finish(exchange)
         arrived = self._group.mark()
-        if self._split.merges:
+        if once:
             in_order = [self._split.gather_mask(words[0])]
         else:
             mask = words[1] if len(words) > 1 else None

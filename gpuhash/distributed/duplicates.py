@@ -19,7 +19,6 @@ from .words import reverse, take_rows
 _MANY = 0.5  # of the sample, which repeat others: on the host the rest then takes less time than is saved
 FAST_ROW = 64  # bytes of key and value: up to these, NCCL between GPUs is faster than to find duplicates
 _HOT = 0.125  # of a rank's keys, by which the owner of a hot key may have more than the others
-_MERGED = 1 / 64  # of a rank's keys: one that comes as often is merged while keys are sorted, which costs little
 
 
 @dataclass
@@ -44,23 +43,18 @@ class Sample:
         """Does not wait. ``are_sent_fast``: keys, with what goes along with them, are sent sooner than compared."""
         self._most_repeats = _core.SAMPLE_KEYS if are_sent_fast else int(_MANY * _core.SAMPLE_KEYS)
         self._often = int(_HOT * _core.SAMPLE_KEYS / max(1, ranks - 1))  # how often one key may come
-        self._core: _core.Sample | None = None
+        #: For a split that merges hot keys; None: there are too few keys.
+        self.core: _core.Sample | None = None
         if ranks > 1 and len(keys) >= _core.SAMPLE_KEYS:
             stream = stream_of(keys)
-            self._core = _core.Sample(splitter, _core.borrow(keys, stream), seed, stream or 0)
+            self.core = _core.Sample(splitter, _core.borrow(keys, stream), seed, stream or 0)
 
     def has_many(self) -> bool:
         """Are there many duplicates, or is there a hot key? Waits for the sample."""
-        if self._core is None:
+        if self.core is None:
             return False
-        repeats, most = self._core.repeats()
+        repeats, most = self.core.repeats()
         return repeats > self._most_repeats or most > self._often
-
-    def hot(self) -> _core.Sample | None:
-        """What a split merges hot keys by, if there are some. Waits for the sample."""
-        if self._core is None or self._core.repeats()[1] < _MERGED * _core.SAMPLE_KEYS:
-            return None
-        return self._core
 
 
 def find_distinct(keys: Tensor) -> Distinct:

@@ -132,9 +132,9 @@ class Group:
             )
             error.add_note(f"gpuhash: rank {self.rank} of {self.size} left the collective call {self._call} by this")
 
-    def split(self, keys: Tensor, seed: int, hot: _core.Sample | None = None) -> Split:
+    def split(self, keys: Tensor, seed: int, sample: _core.Sample | None = None) -> Split:
         """A batch by owner, this rank's own part last: it need not be sent. The next one after its ``counts``."""
-        return Split(keys, self.size, seed, self.splitter, self.rank, hot)
+        return Split(keys, self.size, seed, self.splitter, self.rank, sample)
 
     def open(self, counts: Sequence[int] | None, problem: Exception | None) -> Opened:
         """The first step of a call: tells each rank how many rows it gets. Waits, and raises, as ``finish_open``."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpuhash import serialization
+from gpuhash import _core, serialization
 from gpuhash._core import TableFullError
 from gpuhash.arguments import count_of, seed_of
 from gpuhash.arrays import Shape
@@ -103,9 +103,20 @@ class Keyed:
         batch.split = self._steps.split(batch.keys, self._seed)  # while that is on its way
         return sample.has_many()
 
+    def _can_merge(self) -> bool:
+        """Do hot keys become one while a batch is sorted by owner, where an operation allows it?"""
+        return self._are_sent_fast() and 1 < self._steps.size <= _core.MAX_PARTS
+
+    def _merged(self, batch: Batch) -> Batch:
+        """Begins to sort the batch so."""
+        batch.split = self._steps.split(batch.keys, self._seed, self._sample(batch).core)
+        return batch
+
     def _lookup(self, keys: Any) -> Prepared:
         """The keys of a call that changes nothing, and whose answers are the same for all duplicates."""
         batch = self._take(keys)
+        if self._can_merge():
+            return self._merged(batch), None, None
         return batch, find_distinct(batch.keys) if self._are_many(batch) else None, None
 
     def _agree(self, work: Callable[[], Any]) -> None:

@@ -70,14 +70,14 @@ class Split:
         Of the keys' device; by default one of the split's own.
     last
         The owner whose part comes last in the order of the owners; by default that with the highest number.
-    hot
-        A sample of these keys, with this seed, by which hot keys are merged: several of one such key share a row, and
+    sample
+        Of these keys, with this seed. Where it has hot keys they are merged: several of one such key share a row, and
         the parts have no order. Not with more than 64 parts.
 
     In the order of the owners come the other parts by number, then the last one, each in the order of the batch, and
     apart as ``spans_of(counts)`` says. The constructor counts the keys; they are sorted when ``keys`` or ``counts`` are
     asked for. All work is enqueued on the stream that is PyTorch's current one at first. Nothing waits for a GPU but
-    ``counts``, and the constructor where there are more than 64 parts.
+    ``counts``, and the constructor: for the sample, and where there are more than 64 parts.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Split:
         seed: int = 0,
         splitter: _core.Splitter | None = None,
         last: int | None = None,
-        hot: _core.Sample | None = None,
+        sample: _core.Sample | None = None,
     ) -> None:
         self._batch, self._parts, self._seed = keys, parts, seed
         self._stream = stream_of(keys)
@@ -114,8 +114,8 @@ class Split:
         if parts <= _core.MAX_PARTS:
             splitter = _core.Splitter(make_context(keys.device)) if splitter is None else splitter
             given = self._borrow(keys)
-            self._core = _core.Split(splitter, given, parts, last, ALIGNMENT, GAP, seed, self._stream or 0, hot)
-            self.merges = hot is not None
+            self._core = _core.Split(splitter, given, parts, last, ALIGNMENT, GAP, seed, self._stream or 0, sample)
+            self.merges = self._core.merges
             return
         owners = self.owners
         if keys.device.type == "cpu":

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from gpuhash import HashTable as LocalTable
 from gpuhash import serialization
-from gpuhash._core import MAX_PARTS
 from gpuhash.arguments import as_keys, one_value
 from gpuhash.dtypes import dtype_name, is_integer, storage_dtype
 from gpuhash.initializers import Initializer
@@ -376,7 +375,7 @@ class HashTable(Keyed):
             given = take_values(values, batch, self._value, self._steps.device)
             if self._merges:
                 given.op = name
-                batch.split = self._steps.split(batch.keys, self._seed, self._sample(batch).hot())
+                batch = self._merged(batch)
             elif self._are_many(batch):
                 return batch, combine(batch.keys, given, name, self._key, self._value), given
             return batch, None, given
@@ -392,7 +391,7 @@ class HashTable(Keyed):
         """Are the values of hot keys combined while a batch is sorted by owner?"""
         value = row_bytes(self._value.dtype, self._value.shape)
         scalar = not self._value.shape and value in (4, 8)
-        return scalar and self._are_sent_fast() and 1 < self._steps.size <= MAX_PARTS and not self.deterministic
+        return scalar and self._can_merge() and not self.deterministic
 
     def _check_operation(self, op: Any, name: Any) -> None:
         dtype = self._value.dtype

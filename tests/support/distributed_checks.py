@@ -606,7 +606,8 @@ def hot_keys_are_sent_once(rank: int, count: int, device: str) -> None:
                     received = gathered(rows[0])
                     distinct = sum(gathered(len(np.unique(to_numpy(keys)))))
                     # Where hot keys are merged, each comes once in a tile, or a thread's piece, of some thousand keys.
-                    merged = 256 * 11 * count if fast and name == "apply" and keys is hot else 0
+                    merges = fast and name in ("apply", "find", "contains") and keys is hot
+                    merged = 256 * 11 * count if merges else 0
                     part = (count - 1) / count  # the others are of the ranks that asked
                     gaps = count * count * (GAP + ALIGNMENT - 1)
                     assert distinct * part - 6 * distinct**0.5 < sum(received)
@@ -645,6 +646,43 @@ def hot_keys_are_merged(rank: int, count: int, device: str) -> None:
     for other in (deterministic, rows):
         other._are_sent_fast = lambda: True
         assert not other._merges
+
+
+def hot_keys_are_looked_up_once(rank: int, count: int, device: str) -> None:
+    """As between GPUs, where they are merged while keys are sorted: each of them gets its key's answer, or default."""
+    here = place(device, rank)
+    pool = random_keys("int64", (), 4000, seed=3)
+    for dtype, shape in (("int64", ()), ("uint8", ()), ("float32", (3,))):
+        table = distributed.HashTable("int64", dtype, value_shape=shape, device=here.device)
+        table._are_sent_fast = lambda: True
+        values = random_values(dtype, (len(pool), *shape), 5)
+        absent = np.arange(len(pool)) % 5 == 1  # the hottest but one among them
+        if rank == 0:
+            table[here.array(pool[~absent])] = here.array(values[~absent])
+        else:
+            table[here.array(pool[:0])] = here.array(values[:0])
+        for turn in range(3):
+            codes = np.random.default_rng([turn, rank]).zipf(1.4, HOT if turn < 2 else HOT * (rank + 1)) % len(pool)
+            if turn == 1 and rank == 1:
+                codes = np.arange(len(pool))  # this rank has no hot keys
+            keys, found = here.array(pool[codes]), ~absent[codes]
+            own = random_values(dtype, (len(codes), *shape), turn)
+            ours, mask = table.find(keys, here.array(own))
+            expected = np.where(found.reshape(-1, *[1] * len(shape)), values[codes], own)
+            same_bytes(to_numpy(ours), expected)
+            np.testing.assert_array_equal(to_numpy(mask), found)
+            np.testing.assert_array_equal(to_numpy(table.contains(keys)), found)
+            if shape:
+                ranks, rows = (to_numpy(part) for part in table.rows(keys))
+                np.testing.assert_array_equal(rows >= 0, found)
+                np.testing.assert_array_equal(ranks, to_numpy(owner_of(table, here, pool[codes])))
+            with pytest.raises(KeyError, match=f"{np.sum(~found)} of {len(codes)} keys are absent"):
+                table[keys]
+            present = here.array(pool[codes[found]])
+            same_bytes(to_numpy(table[present]), values[codes[found]])
+        hottest = here.array(pool[codes[codes % 5 == 0]])
+        same_bytes(to_numpy(table.pop(hottest)), values[codes[codes % 5 == 0]])
+        assert not to_numpy(table.contains(hottest)).any()
 
 
 def owner_of(table: Any, here: Framework, keys: np.ndarray) -> Any:
