@@ -121,7 +121,7 @@ void insert_in_order(DeviceContext& context, const View& view, const InsertOrder
   if (first_wanted) {
     FindOrder out{};
     out.found = found.as<bool>();
-    launch_find(view, batch.keys, out, nullptr, stream);
+    launch_find(view, batch.keys, out, AbsentKeys<typename View::Key>{}, stream);
   }
   insert_keys(view, batch.keys, nullptr, locations, stream);
   if constexpr (View::kHasValue) {

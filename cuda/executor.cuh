@@ -14,6 +14,7 @@
 #include "cuda/executor.hpp"
 #include "cuda/export.cuh"
 #include "cuda/find.cuh"
+#include "cuda/find_or_insert.cuh"
 #include "cuda/initial_rows.hpp"
 #include "cuda/insert.cuh"
 #include "cuda/insert_rows.cuh"
@@ -45,7 +46,7 @@ class CudaExecutor final : public Executor<Key, Value> {
             Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     if (out.count_missing) context.fill(&view.control->missing, 0, sizeof view.control->missing, stream);
-    launch_find(view, keys, out, nullptr, stream);
+    launch_find(view, keys, out, AbsentKeys<Key>{}, stream);
   }
 
   void insert(DeviceContext& context, const View& view, const InsertOrder& batch, Stream stream) const override {
@@ -161,7 +162,7 @@ class CudaExecutor final : public Executor<Key, Value> {
                    Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     context.fill(&view.control->absent, 0, sizeof view.control->absent, stream);
-    launch_find(view, keys, FindOrder{}, out, stream);
+    launch_find(view, keys, FindOrder{}, AbsentKeys<Key>{out}, stream);
   }
 
   void rehash(DeviceContext& context, const View& from, const View& to, bool compact_rows,
@@ -225,6 +226,9 @@ class CudaExecutor final : public Executor<Key, Value> {
 
   /// In the order of the batch, or into rows.
   static void insert_unplanned(DeviceContext& context, const View& view, const InsertOrder& batch, Stream stream) {
+    if constexpr (kMayHaveRows<View>)
+      if (batch.initial != nullptr && !batch.deterministic && !batch.into_empty)
+        return find_or_insert_rows(context, view, batch, stream);
     if (batch.deterministic)
       insert_in_order(context, view, batch, stream);
     else if constexpr (kMayHaveRows<View>)

@@ -13,10 +13,29 @@ namespace gpuhash::cuda {
 
 inline constexpr unsigned kFindBlock = 64;  // threads; in small blocks few warps wait for the one that searches longest
 
-/// What to do with the keys that a search does not find.
+/// What becomes of the keys that a search does not find: their keys are listed, in any order.
 template <class Key>
-struct AbsentList {
-  Key* keys;  // null: nothing
+struct AbsentKeys {
+  Key* keys;  // null: none are
+
+  __device__ __forceinline__ void note(Control& control, const Key& key, std::int64_t, bool, bool missing) const {
+    if (keys == nullptr) return;
+    const std::uint64_t ticket = take_ticket(&control.absent, missing);
+    if (missing) keys[ticket] = key;
+  }
+};
+
+/// Or their positions in the batch, with a mask that is cleared for all keys.
+struct AbsentPositions {
+  std::uint32_t* positions;
+  bool* mask;
+
+  template <class Key>
+  __device__ __forceinline__ void note(Control& control, const Key&, std::int64_t i, bool valid, bool missing) const {
+    if (valid) mask[i] = false;
+    const std::uint64_t ticket = take_ticket(&control.listed, missing);
+    if (missing) positions[ticket] = static_cast<std::uint32_t>(i);
+  }
 };
 
 /// Searches 32 keys per warp and writes values, row numbers and masks, each where its pointer is not null.
@@ -26,9 +45,9 @@ struct AbsentList {
 /// kWhole: keys, and values if they are wanted, have the width and the alignment of those in the slots.
 ///
 /// 24 blocks to a multiprocessor, that is 42 registers per thread: more loads in flight (docs/performance.md).
-template <class View, class RowWord, bool kWhole>
+template <class View, class RowWord, bool kWhole, class Absent>
 __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 24 : 16)
-    find_kernel(View view, KeyBatch keys, FindOrder out, AbsentList<typename View::Key> absent, RowShape shape) {
+    find_kernel(View view, KeyBatch keys, FindOrder out, Absent absent, RowShape shape) {
   using Key = typename View::Key;
   constexpr bool kCopiesRows = !std::is_void_v<RowWord>;
   __shared__ Workspace work;
@@ -94,37 +113,31 @@ __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 
     }
   }
   const bool missing = valid && !found;
-  if (absent.keys != nullptr) {
-    const std::uint64_t ticket = take_ticket(&view.control->absent, missing);
-    if (missing) absent.keys[ticket] = key;
-  }
+  absent.note(*view.control, key, i, valid, missing);
   if (out.count_missing) {
     std::uint64_t* const counters[3] = {&view.control->missing, nullptr, nullptr};
     add_to_control(work, counters, {missing, 0, 0});
   }
 }
 
-/// `absent` as in list_absent, or null.
-template <class View>
-void launch_find(const View& view, const KeyBatch& keys, const FindOrder& out, typename View::Key* absent,
-                 Stream stream) {
+template <class View, class Absent>
+void launch_find(const View& view, const KeyBatch& keys, const FindOrder& out, const Absent& absent, Stream stream) {
   using Value = typename View::Value;
-  const AbsentList<typename View::Key> list{absent};
   bool whole = has_whole_words<Slot<typename View::Key, NoValue>>(keys, {});
-  if constexpr (kMayHaveRows<View>) {
+  if constexpr (kMayHaveRows<View> && !std::is_same_v<Absent, AbsentPositions>) {
     if (view.rows.bytes != 0 && out.values != nullptr) {
       with_row_words(view.rows.bytes, {view.rows.data, out.values, out.fallback}, [&](auto word, RowShape shape) {
         using Word = decltype(word);
-        launch("finding keys", whole ? find_kernel<View, Word, true> : find_kernel<View, Word, false>, keys.count,
-               kFindBlock, stream, view, keys, out, list, shape);
+        launch("finding keys", whole ? find_kernel<View, Word, true, Absent> : find_kernel<View, Word, false, Absent>,
+               keys.count, kFindBlock, stream, view, keys, out, absent, shape);
       });
       return;
     }
   }
   if constexpr (View::kHasValue)
     whole = whole && (out.values == nullptr || (out.bytes == sizeof(Value) && is_aligned<Value>(out.values)));
-  launch("finding keys", whole ? find_kernel<View, void, true> : find_kernel<View, void, false>, keys.count, kFindBlock,
-         stream, view, keys, out, list, RowShape{});
+  launch("finding keys", whole ? find_kernel<View, void, true, Absent> : find_kernel<View, void, false, Absent>,
+         keys.count, kFindBlock, stream, view, keys, out, absent, RowShape{});
 }
 
 }  // namespace gpuhash::cuda

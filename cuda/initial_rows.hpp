@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include <gpuhash/device_context.hpp>
 #include "shared/layout.hpp"
 #include "table/orders.hpp"
@@ -8,5 +11,19 @@ namespace gpuhash::cuda {
 
 /// Fills the rows of the keys that order.inserted says were new, whose numbers are in order.rows.
 void initialise_rows(const RowView& rows, const InsertOrder& order, Stream stream);
+
+/// Keys of an order of which the GPU alone knows how many they are, and the values of the table's slots.
+struct ListedKeys {
+  const std::uint32_t* positions;  // [*count]
+  const std::uint64_t* count;
+  const std::byte* slot_values;  // the first slot's
+  std::int64_t slot_bytes;
+};
+
+/// So many listed keys are worked on at a time.
+inline constexpr std::int64_t kListedAtOnce = 1 << 17;
+
+/// As initialise_rows(), of the listed keys; puts row numbers into order.rows where those of slots are.
+void initialise_listed_rows(const RowView& rows, const InsertOrder& order, const ListedKeys& listed, Stream stream);
 
 }  // namespace gpuhash::cuda

@@ -91,7 +91,7 @@ __device__ __forceinline__ std::uint32_t row_epoch(const View& view) {
 inline constexpr std::uint64_t kMaxRowEpoch = 1 << 16;
 
 /// After an insertion: the rows that its tickets stand for are taken, keys that got none are taken out again, and the
-/// next insertion has another epoch. One block.
+/// next insertion has another epoch. A list of keys that were to be inserted is done with. One block.
 template <class View>
 __global__ void __launch_bounds__(kRowBlock) count_off_row_tickets_kernel(View view) {
   Control& control = *view.control;
@@ -118,6 +118,7 @@ __global__ void __launch_bounds__(kRowBlock) count_off_row_tickets_kernel(View v
   control.free_rows -= reused;
   control.next_row = min(wanted, capacity);
   control.row_tickets = 0;
+  control.listed = 0;
   control.row_epoch = epochs_are_spent ? 0 : control.row_epoch + 1;
 }
 
@@ -133,6 +134,8 @@ __global__ void __launch_bounds__(kRowBlock)
 
 /// In place of a row's number, below all of them and kNoRow: the slot that will have it when the kernel is done.
 __device__ __forceinline__ std::int64_t slot_in_place_of_row(std::int64_t slot) { return kNoRow - 1 - slot; }
+/// The reverse.
+__device__ __forceinline__ std::int64_t slot_of_row(std::int64_t row) { return kNoRow - 1 - row; }
 
 /// Puts row numbers where those of slots are; kNoRow where a key got none and was taken out again.
 template <class View>
@@ -140,7 +143,7 @@ __global__ void __launch_bounds__(kRowBlock)
     settle_row_numbers_kernel(View view, std::int64_t* rows, std::int64_t count) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
   if (i >= count || rows[i] >= kNoRow) return;
-  const auto row = static_cast<std::int64_t>(view.slots[kNoRow - 1 - rows[i]].value);
+  const auto row = static_cast<std::int64_t>(view.slots[slot_of_row(rows[i])].value);
   rows[i] = row >= 0 ? row : kNoRow;
 }
 

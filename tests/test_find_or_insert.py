@@ -55,7 +55,8 @@ class Model:
 
 @pytest.mark.parametrize("key_type", KEY_TYPES, ids=str)
 @pytest.mark.parametrize("deterministic", [False, True], ids=["any-order", "in-order"])
-def test_rows_are_those_of_a_dict(place, key_type, deterministic):
+@pytest.mark.parametrize("with_values", [True, False], ids=["values", "zeros"])
+def test_rows_are_those_of_a_dict(place, key_type, deterministic, with_values):
     """While keys come, come again, go, and the table grows in the middle of batches."""
     dtype, shape = key_type
     rng = np.random.default_rng(3)
@@ -64,11 +65,16 @@ def test_rows_are_those_of_a_dict(place, key_type, deterministic):
         dtype, "float32", key_shape=shape, value_shape=(5,), device=place.table_device, deterministic=deterministic
     )
     model, ordered = Model(), deterministic or place.table_device == "cpu"
+
+    def values_of(count: int, seed: int) -> tuple[np.ndarray, tuple[Any, ...]]:
+        values = random_values("float32", (count, 5), seed) if with_values else np.zeros((count, 5), np.float32)
+        return values, (place.array(values),) if with_values else ()
+
     for round_number in range(8):
         count = (1, 700, 900, 1500)[round_number % 4]
         keys = known[rng.integers(0, min(len(known), 100 + 200 * round_number), count)]
-        values = random_values("float32", (count, 5), round_number)
-        answers = table.find_or_insert(place.array(keys), place.array(values))
+        values, given = values_of(count, round_number)
+        answers = table.find_or_insert(place.array(keys), *given)
         assert all(place.owns(answer) for answer in answers)
         model.check(table, place, keys, answers, values, ordered=ordered)
         assert len(table) == len(model.rows)
@@ -79,8 +85,36 @@ def test_rows_are_those_of_a_dict(place, key_type, deterministic):
     hot = np.repeat(keys, 3000, 0)
     table.erase(place.array(keys))
     model.forget(keys)
-    values = random_values("float32", (3000, 5), 99)
-    model.check(table, place, hot, table.find_or_insert(place.array(hot), place.array(values)), values, ordered=ordered)
+    values, given = values_of(3000, 99)
+    model.check(table, place, hot, table.find_or_insert(place.array(hot), *given), values, ordered=ordered)
+
+
+def test_a_large_batch_of_known_and_new_keys(place):
+    """Without values: new keys come several times each, some hot, among those that are there; also after erasures."""
+    rng = np.random.default_rng(11)
+    pool = np.unique(random_keys("int64", (), 700_000))
+    table = HashTable("int64", "float32", value_shape=(2,), device=place.table_device)
+    table[place.array(pool[: 1 << 17])] = 7
+    there = np.arange(len(pool)) < 1 << 17
+    for spread in (0, 1.2, 0):
+        size = (1 << 19) + 77
+        codes = rng.integers(0, len(pool), size) if not spread else rng.zipf(spread, size) * 3 % len(pool)
+        keys = place.array(pool[codes])
+        before = to_numpy(table.rows(keys))
+        rows, is_new = (to_numpy(answer) for answer in table.find_or_insert(keys))
+        np.testing.assert_array_equal(before >= 0, there[codes])
+        np.testing.assert_array_equal(rows[there[codes]], before[there[codes]])
+        told = np.bincount(codes[is_new], minlength=len(pool))
+        comes = np.bincount(codes, minlength=len(pool)) > 0
+        np.testing.assert_array_equal(told, comes & ~there)
+        there |= comes
+        same_bytes(table.rows(keys), rows)
+        assert len(np.unique(rows)) == np.count_nonzero(comes), "no two keys share a row"
+        assert len(table) == np.count_nonzero(there)
+        same_bytes(table[place.array(pool[codes[is_new]])], np.zeros((np.count_nonzero(is_new), 2), np.float32))
+        gone = rng.random(len(pool)) < 0.3
+        table.erase(place.array(pool[gone]))
+        there &= ~gone
 
 
 @pytest.mark.parametrize(
@@ -259,19 +293,21 @@ def test_streams(torch_cuda):
 
 
 @pytest.mark.parametrize("deterministic", [False, True], ids=["any-order", "in-order"])
-def test_cuda_graph(torch_cuda, deterministic):
+@pytest.mark.parametrize("with_values", [True, False], ids=["values", "zeros"])
+def test_cuda_graph(torch_cuda, deterministic, with_values):
     """Each replay works on the keys that are in the arrays then; a key without room gets -1, and is told to be lost."""
     torch = torch_cuda
     table = HashTable("int64", "int64", value_shape=(3,), device=GPU, capacity=512, deterministic=deterministic)
     room = int(table.capacity * table.max_load_factor)
     keys, values = torch.arange(200, device=GPU), torch.zeros(200, 3, dtype=torch.int64, device=GPU)
     out = torch.zeros(200, dtype=torch.int64, device=GPU), torch.zeros(200, dtype=torch.bool, device=GPU)
-    table.find_or_insert(keys, values, out=out)
+    given = (values,) if with_values else ()
+    table.find_or_insert(keys, *given, out=out)
     assert len(table) == 200
     held = dict(zip(range(200), to_numpy(out[0]).tolist(), strict=True))
     graph = torch.cuda.CUDAGraph()
     with capture(graph):
-        table.find_or_insert(keys, values, out=out)
+        table.find_or_insert(keys, *given, out=out)
     rng = np.random.default_rng(0)
     for replay in range(1, 6):
         batch = rng.integers(0, 200 + 100 * replay, 200)
@@ -294,7 +330,8 @@ def test_cuda_graph(torch_cuda, deterministic):
                 len(table)
         assert len(table) == len(held)
         got = to_numpy(table.row_storage)[rows[is_new]]
-        np.testing.assert_array_equal(got, np.broadcast_to((batch[is_new] + 1000)[:, None], got.shape))
+        expected = batch[is_new] + 1000 if with_values else np.zeros(is_new.sum())
+        np.testing.assert_array_equal(got, np.broadcast_to(expected[:, None], got.shape))
         if is_lost.any():
             break
     assert is_lost.any()

@@ -61,6 +61,7 @@ struct Control {
   std::uint64_t free_rows;    // rows waiting in RowView::free
   std::uint64_t row_tickets;  // rows taken by the insertion under way
   std::uint64_t row_epoch;    // insertions into row storage since the tags were last cleared
+  std::uint64_t listed;       // keys that a find_or_insert under way has yet to insert; 0 between calls
 };
 
 /// Row storage of values that do not fit beside their key; the slot holds the row number.
