@@ -29,7 +29,8 @@ WarpShare share_of_warp(std::int64_t keys, std::int64_t blocks_per_row) {
 template <class Rows>
 __global__ void __launch_bounds__(kRowBlock)
     initialise_rows_kernel(Rows rows, KeyBatch keys, const bool* is_new, const std::int64_t* numbers,
-                           typename Rows::Element* storage, std::int64_t elements, WarpShare share) {
+                           typename Rows::Element* storage, std::int64_t stride, std::int64_t elements,
+                           WarpShare share) {
   const int lane = threadIdx.x % 32;
   const std::int64_t first = (std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x) / 32 * share.keys;
   const std::int64_t i = first + lane;
@@ -41,21 +42,21 @@ __global__ void __launch_bounds__(kRowBlock)
     if (row_number < 0) continue;
     const auto row = rows.of(load_bytes<Uint128>(keys.data, first + k, keys.bytes));
     for (std::int64_t block = lane % share.lanes; block * Rows::kPerBlock < elements; block += share.lanes)
-      row.write(storage + row_number * elements, block, elements);
+      row.write(storage + row_number * stride, block, elements);
   }
 }
 
 }  // namespace
 
-void initialise_rows(const RowView& rows, const InsertOrder& order, Stream stream) {
-  const InitialRows& initial = *order.initial;
-  const std::int64_t n = order.keys.count;
+void initialise_rows(const RowView& rows, const InitialRows& initial, std::int64_t offset, const KeyBatch& keys,
+                     const bool* is_new, const std::int64_t* numbers, Stream stream) {
+  const std::int64_t n = keys.count;
   with_initial_rows(initial.initializer, initial.dtype, [&](const auto& filled) {
     using Rows = std::remove_cvref_t<decltype(filled)>;
     const WarpShare share = share_of_warp(n, (initial.elements + Rows::kPerBlock - 1) / Rows::kPerBlock);
     launch("initialising rows", initialise_rows_kernel<Rows>, (n + share.keys - 1) / share.keys * 32, kRowBlock, stream,
-           filled, order.keys, static_cast<const bool*>(order.inserted), static_cast<const std::int64_t*>(order.rows),
-           reinterpret_cast<typename Rows::Element*>(rows.data), initial.elements, share);
+           filled, keys, is_new, numbers, reinterpret_cast<typename Rows::Element*>(rows.data + offset),
+           rows.bytes / static_cast<std::int64_t>(sizeof(typename Rows::Element)), initial.elements, share);
   });
 }
 

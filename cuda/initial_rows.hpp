@@ -1,12 +1,15 @@
 #pragma once
 
+#include <cstdint>
+
 #include <gpuhash/device_context.hpp>
 #include "shared/layout.hpp"
 #include "table/orders.hpp"
 
 namespace gpuhash::cuda {
 
-/// Fills the rows of the keys that order.inserted says were new, whose numbers are in order.rows.
-void initialise_rows(const RowView& rows, const InsertOrder& order, Stream stream);
+/// Fills what begins at `offset` bytes in the rows of keys that were new; `numbers` are those of all keys' rows.
+void initialise_rows(const RowView& rows, const InitialRows& initial, std::int64_t offset, const KeyBatch& keys,
+                     const bool* is_new, const std::int64_t* numbers, Stream stream);
 
 }  // namespace gpuhash::cuda
