@@ -138,7 +138,7 @@ void insert_in_order(DeviceContext& context, const View& view, const InsertOrder
     elect(tags, firsts.as<std::int64_t>(), n, Elect::kFirst, batch.inserted, stream);
   }
   if (!keep) elect(tags, locations, n, Elect::kLast, nullptr, stream);
-  if (batch.initial == nullptr)
+  if (batch.values.data != nullptr)
     store_values(view, keep ? firsts.as<std::int64_t>() : locations, n, batch.values, stream);
 }
 

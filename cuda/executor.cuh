@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "cuda/apply/planned.hpp"
 #include "cuda/check.hpp"
+#include "cuda/columns.hpp"
 #include "cuda/copy_rows.cuh"
 #include "cuda/election.cuh"
 #include "cuda/erase.cuh"
@@ -102,6 +104,43 @@ class CudaExecutor final : public Executor<Key, Value> {
              targets.as<std::int64_t>(), nullptr, n);
       const Cells cells{view.rows.data, view.rows.bytes, targets.as<std::int64_t>(), batch.elements};
       apply_to_cells(cells, batch.values, n, batch.op, batch.dtype, stream);
+    }
+  }
+
+  void read_columns(DeviceContext& context, const View& view, const std::int64_t* rows, std::int64_t count,
+                    std::span<const ColumnRead> columns, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    cuda::read_columns(view.rows, rows, count, columns, stream);
+  }
+
+  void change_columns(DeviceContext& context, const View& view, const ColumnsOrder& batch,
+                      Stream stream) const override {
+    if constexpr (kMayHaveRows<View>) {
+      const DeviceGuard guard(context.device().index);
+      const std::int64_t n = batch.keys.count;
+      const bool assigns = std::ranges::any_of(
+          batch.given, [](const ColumnChange& change) { return change.mode == ColumnMode::kAssign; });
+      const Allocation numbers = scratch<std::int64_t>(context, batch.rows != nullptr ? 0 : n, stream);
+      const Allocation mask = scratch<bool>(context, batch.inserted != nullptr ? 0 : n, stream);
+      const Allocation elected = scratch<std::int64_t>(context, assigns ? n : 0, stream);
+      InsertOrder keys{batch.keys,
+                       {},
+                       InsertMode::kKeep,
+                       batch.deterministic,
+                       batch.inserted != nullptr ? batch.inserted : mask.as<bool>()};
+      keys.rows = batch.rows != nullptr ? batch.rows : numbers.as<std::int64_t>();
+      if (batch.given.empty() && !batch.deterministic)
+        return find_or_insert_rows(context, view, keys, batch.initial, stream);
+      insert_unplanned(context, view, keys, stream);
+      auto* const writers = elected.as<std::int64_t>();
+      if (assigns && batch.deterministic) {
+        context.copy(writers, keys.rows, elected.bytes(), stream);
+        elect(row_tags(view), writers, n, Elect::kLast, nullptr, stream);
+      } else if (assigns) {
+        elect_any(view.rows, view.control, keys.rows, writers, n, stream);
+        count_off_row_tickets(view, stream);  // of none: the epoch has served
+      }
+      write_columns(view.rows, batch, {keys.rows, keys.inserted, writers}, stream);
     }
   }
 
@@ -226,14 +265,18 @@ class CudaExecutor final : public Executor<Key, Value> {
 
   /// In the order of the batch, or into rows.
   static void insert_unplanned(DeviceContext& context, const View& view, const InsertOrder& batch, Stream stream) {
-    if constexpr (kMayHaveRows<View>)
-      if (batch.initial != nullptr && !batch.deterministic && !batch.into_empty)
-        return find_or_insert_rows(context, view, batch, stream);
+    if constexpr (kMayHaveRows<View>) {
+      if (batch.initial != nullptr && !batch.deterministic && !batch.into_empty) {
+        const ColumnInitial whole{0, *batch.initial};
+        return find_or_insert_rows(context, view, batch, {&whole, 1}, stream);
+      }
+    }
     if (batch.deterministic)
       insert_in_order(context, view, batch, stream);
     else if constexpr (kMayHaveRows<View>)
       insert_rows(view, batch, stream);
-    if (batch.initial != nullptr) initialise_rows(view.rows, batch, stream);
+    if (batch.initial != nullptr)
+      initialise_rows(view.rows, *batch.initial, 0, batch.keys, batch.inserted, batch.rows, stream);
   }
 
   static void insert_planned(DeviceContext& context, const View& view, const InsertOrder& batch,

@@ -11,6 +11,7 @@ struct CudaAlgorithms {
   static const Executor<Key, Value>& executor();
   static const Factorizer& factorizer();
   static const Splitter& splitter();
+  static const RowOptimizer& row_optimizer();
 };
 
 /// Where the values lie that apply updates: value i belongs to the cell that begins at

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "cuda/election.cuh"
 #include "cuda/find.cuh"
@@ -41,22 +42,25 @@ __global__ void __launch_bounds__(kBlock)
   counts.add_to(view, work);
 }
 
-/// An order with rows and without values, for keys most of which are there, as once a model has seen most of its ids: a
-/// lookup, which is the fastest thing that a table does, lists the positions of the others, and only they are inserted.
-/// How many there are only the GPU knows: what follows the lookup goes round as often as it takes.
+/// An order with rows and a mask and without values, for keys most of which are there, as once a model has seen most of
+/// its ids: a lookup, which is the fastest thing that a table does, lists the positions of the others, and only they
+/// are inserted. How many there are only the GPU knows: what follows the lookup goes round as often as it takes.
+/// `initial`, at least one column, is what new rows get.
 template <class View>
-void find_or_insert_rows(DeviceContext& context, const View& view, const InsertOrder& batch, Stream stream) {
+void find_or_insert_rows(DeviceContext& context, const View& view, const InsertOrder& batch,
+                         std::span<const ColumnInitial> initial, Stream stream) {
   const std::int64_t n = batch.keys.count;
   const Allocation positions = scratch<std::uint32_t>(context, n, stream);
-  auto* const listed = positions.as<std::uint32_t>();
+  const ListedKeys listed{positions.as<std::uint32_t>(), &view.control->listed, value_bytes(view),
+                          sizeof(typename View::SlotType)};
   FindOrder lookup{};
   lookup.rows = batch.rows;
-  launch_find(view, batch.keys, lookup, AbsentPositions{listed, batch.inserted}, stream);
+  launch_find(view, batch.keys, lookup, AbsentPositions{positions.as<std::uint32_t>(), batch.inserted}, stream);
   launch("inserting rows", view.may_have_erased ? insert_listed_kernel<View, true> : insert_listed_kernel<View, false>,
-         std::min(n, kListedAtOnce), kBlock, stream, view, batch.keys, static_cast<const std::uint32_t*>(listed),
-         batch.inserted, batch.rows);
-  initialise_listed_rows(view.rows, batch, {listed, &view.control->listed, value_bytes(view), sizeof(*view.slots)},
-                         stream);
+         std::min(n, kListedAtOnce), kBlock, stream, view, batch.keys, listed.positions, batch.inserted, batch.rows);
+  for (const ColumnInitial& column : initial)
+    initialise_listed_rows(view.rows, column.rows, column.offset, batch.keys, batch.inserted, batch.rows, listed,
+                           stream);
   count_off_row_tickets(view, stream);
 }
 

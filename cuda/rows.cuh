@@ -15,10 +15,6 @@ namespace gpuhash::cuda {
 inline constexpr unsigned kRowBlock = 256;
 inline constexpr int kRowsInFlight = 4;
 
-/// Tables whose values may be row numbers.
-template <class View>
-inline constexpr bool kMayHaveRows = sizeof(typename View::Value) == sizeof(std::uint64_t);
-
 /// How a row is copied: `lanes` neighbouring threads (a power of two) move it in words as wide as its alignment allows.
 struct RowShape {
   std::int64_t words;

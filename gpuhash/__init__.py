@@ -8,6 +8,7 @@ from ._core import CudaError, PlatformError, TableFullError
 from .factorization import factorize, isin, unique
 from .hash_set import HashSet
 from .keyed_table import unpickle
+from .named_columns import Column
 from .store import TensorStore, store
 from .table import HashTable
 from .tables import load, open
@@ -15,6 +16,7 @@ from .threads import get_num_threads, set_num_threads
 from .untraced import keep_dynamo_out
 
 __all__ = [
+    "Column",
     "CudaError",
     "HashSet",
     "HashTable",
@@ -36,7 +38,7 @@ __all__ = [
 __version__ = version("gpuhash")
 
 # Pickles name them so, wherever they are defined.
-for _public in (HashSet, HashTable, unpickle):
+for _public in (Column, HashSet, HashTable, unpickle):
     _public.__module__ = __name__
 weights_only.allow(HashSet, HashTable, unpickle)
 _core.set_traced(get=traced.bind, call=traced.call)

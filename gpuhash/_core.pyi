@@ -109,6 +109,13 @@ _Op = Literal["add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor"]
 # Distribution, its two parameters, the seed, and the bytes of a constant element
 _Initializer: TypeAlias = tuple[str, float, float, int, bytes]
 
+# Name, dtype, shape, initializer
+_Column: TypeAlias = tuple[str, str, tuple[int, ...], _Initializer | None]
+# Number of the column, values, fallback
+_ColumnOutput: TypeAlias = tuple[int, Array, Array | None]
+# Number of the column, values, broadcast, and "keep", "assign" or an operation
+_ColumnInput: TypeAlias = tuple[int, Array, bool, str]
+
 # Table (``at`` of the arrays' device), keys, values, broadcast, mask, stream
 _Change: TypeAlias = tuple[Table, Array, Array | None, bool, Array | None, int]
 
@@ -128,6 +135,7 @@ class Table(metaclass=_Type):
         seed: int | None,
         initializer: _Initializer | None,
         sharded: bool,
+        columns: Sequence[_Column] = ...,
     ) -> None:
         """One context: a table there. ``sharded``: a shard per context; calls' arrays lie on the first one's device."""
     @property
@@ -198,6 +206,37 @@ class Table(metaclass=_Type):
         """Fill arrays of ``size(stream)`` items, all in the same order; ValueError if that is no longer the size."""
     def row_storage(self, stream: int) -> Buffer:
         """A zero-copy view of the rows, ``[rows handed out, *value_shape]``."""
+    @property
+    def columns(self) -> list[_Column]:
+        """Empty where keys have a single value, or none."""
+    def find_columns(
+        self, keys: Array, columns: Sequence[_ColumnOutput], found: Array | None, count_missing: bool, stream: int
+    ) -> int: ...
+    def change_columns(
+        self, keys: Array, columns: Sequence[_ColumnInput], rows: Array | None, inserted: Array | None, stream: int
+    ) -> None:
+        """Insert the keys, and change the given columns; of new rows the others get their initial values."""
+    def export_columns(self, keys: Array | None, columns: Sequence[_ColumnOutput], stream: int) -> None:
+        """``export_items`` of columns; fallbacks are not looked at."""
+    def column_storage(self, column: int, stream: int) -> Buffer:
+        """A zero-copy view of one column of the rows, ``[rows handed out, *shape]``, with strides."""
+    def read_rows(self, rows: Array, columns: Sequence[_ColumnOutput], stream: int) -> None:
+        """Values of rows by their numbers, int64 ``[n]``; -1 gets the fallback."""
+    def train(
+        self,
+        rows: Array,
+        gradients: Array,
+        item_of: Array | None,
+        factors: Array | None,
+        columns: Sequence[int],
+        step: OptimizerStep,
+        stream: int,
+    ) -> None:
+        """A step on rows int64 ``[n]``; numbers that are no row's are passed over.
+
+        Position i of the batch has the gradient ``gradients[item_of[i]] * factors[i]``; without these ``gradients[i]``.
+        Columns: that of the weights, and the optimizer's. Nothing checks ``item_of``.
+        """
     def overlaps_rows(self, array: Array) -> bool:
         """Is some of a contiguous array's memory the table's own rows, as they lie now?"""
     def constant(self, value: Array, stream: int) -> Array:
@@ -225,6 +264,31 @@ class Table(metaclass=_Type):
     def find_or_insert_parts(self, parts: Sequence[_Change], rows: Sequence[Array]) -> None: ...
     def apply_parts(self, parts: Sequence[_Change], op: str) -> None: ...
     def erase_parts(self, parts: Sequence[_Change]) -> None: ...
+    def find_columns_parts(
+        self, parts: Sequence[tuple[Table, Array, Sequence[_ColumnOutput], Array | None, int]]
+    ) -> None:
+        """``find_columns`` of several batches: table, keys, columns, found, stream."""
+    def change_columns_parts(
+        self, parts: Sequence[tuple[Table, Array, Sequence[_ColumnInput], Array | None, Array | None, int]]
+    ) -> None:
+        """``change_columns`` of several batches: table, keys, columns, rows, inserted, stream."""
+
+@final
+class OptimizerStep(metaclass=_Type):
+    """What an optimizer does, and with which numbers; ``number`` counts the steps from 1."""
+
+    def __init__(
+        self,
+        optimizer: str,
+        learning_rate: float,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        weight_decay: float,
+        number: int,
+        stochastic_rounding: bool,
+        seed: int,
+    ) -> None: ...
 
 @final
 class Factorization(metaclass=_Type):

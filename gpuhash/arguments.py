@@ -11,8 +11,10 @@ import numpy as np
 
 from . import _core
 from .arrays import Framework, Shape, framework_of, gpu_of
-from .dtypes import INTEGER_BOUNDS, ITEMSIZES, encode, storage_dtype
+from .dtypes import INTEGER_BOUNDS, ITEMSIZES, encode, is_integer, storage_dtype
 from .memory import make_context
+
+APPLY_OPS = ("add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor")
 
 
 class KeyOutOfRangeError(OverflowError):
@@ -96,6 +98,30 @@ def seed_of(seed: Any) -> int | None:
     if not 0 <= number < 1 << 64:
         raise ValueError(f"seed={number} was given, expected a number from 0 to 2^64 - 1")
     return number
+
+
+def action_of(op: Any, dtype: str, why: str) -> str:
+    """The core's name of an operation: "keep", "assign" or one of APPLY_OPS.
+
+    Raises
+    ------
+    TypeError
+        For an operation that the dtype does not have; ``why`` says of what.
+    ValueError
+        For an unknown operation.
+    """
+    name = op.replace("-", "_") if isinstance(op, str) else op
+    if name == "keep":
+        return "keep"
+    if name == "replace":
+        return "assign"
+    if name not in APPLY_OPS:
+        raise ValueError(f"op={op!r} is not known: give one of {', '.join(APPLY_OPS)}, keep, replace")
+    if name.startswith("bit_") and not (is_integer(dtype) or dtype == "bool"):
+        raise TypeError(f"{op} combines bits of integers, and {why}")
+    if name in ("min", "max") and dtype.startswith("complex"):
+        raise TypeError(f"{op} needs an order, and complex numbers have none: {why}")
+    return str(name)
 
 
 def one_value(value: Any, dtype: str, shape: Shape, what: str) -> np.ndarray[Any, Any]:

@@ -74,6 +74,11 @@ class BufferFramework(Framework):
 
     def borrow(self, tensor: Any, stream: int | None) -> _core.Array:
         array: _core.Array = tensor.array()
+        if not array.contiguous:
+            raise ValueError(
+                "the Buffer is a column of a table's rows, which are longer: give a dense copy, as PyTorch, CuPy and "
+                "NumPy make them of it"
+            )
         return array
 
     def stream(self, tensor: Any, index: int) -> int:

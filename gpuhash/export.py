@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,10 @@ def export(
     context: _core.Context,
     host: bool,
     like: Any,
-    keys: tuple[str, Shape] | None = None,
-    values: tuple[str, Shape] | None = None,
+    arrays: Sequence[tuple[str, Shape]],
+    fill: Callable[[list[_core.Array], int], None],
 ) -> list[Any]:
-    """Arrays of all keys, or of all values, or of both, in the same order. Waits.
+    """Arrays of all keys, of all values, or of both, in the same order. Waits.
 
     Parameters
     ----------
@@ -27,11 +28,12 @@ def export(
         The table, where it is, and whether that is the host.
     like
         The framework of the arrays: its name, one of its arrays, or None as for ``HashTable.keys``.
-    keys, values
-        What is asked for, as dtype and shape of one of them; None for what is not.
+    arrays
+        What is asked for, as dtype and shape of one item of each.
+    fill
+        Called with the arrays in the table's memory and a stream; ValueError where the table has another size.
     """
     framework = framework_like(like, host)
-    arrays = [array for array in (keys, values) if array is not None]
     stream = 0 if host else framework.stream(None, context.device_index)
     staged = framework is NUMPY and not host
     while True:
@@ -44,7 +46,7 @@ def export(
         ]
         borrowed = [array for _, array in made]
         try:
-            core.export_items(borrowed[0] if keys else None, borrowed[-1] if values else None, None, stream)
+            fill(borrowed, stream)
             break
         except ValueError:  # the table has another size since it was asked
             if core.size(stream) == size:

@@ -350,7 +350,7 @@ class HashSet(KeyedTable):
 
     @classmethod
     def _restore(cls, contents: serialization.Contents, device: object, memory: object, name: str | None) -> Self:
-        if contents.value_dtype is not None:
+        if not contents.is_set:
             raise ValueError("the file holds a table, not a set: load it with gpuhash.HashTable.load")
         made = cls(
             contents.key_dtype,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from .arguments import shape_of
 from .arrays import Shape, framework_of
 from .dtypes import ITEMSIZES, MAX_KEY_BYTES, infer_numbers, key_dtype_name, read_numbers
+from .named_columns import Column
 
 
 def describe(data: Any, what: str, dtype_given: bool) -> tuple[str, Shape, str]:
@@ -51,6 +53,32 @@ def infer(keys: Any, values: Any, options: dict[str, Any]) -> dict[str, Any]:
                 f"value_shape={values_shape} if all keys shall have this one"
             )
         made["value_shape"] = values_shape[len(batch) :]
+    return made
+
+
+def infer_columns(keys: Any, values: Mapping[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """The constructor's arguments for a table of these keys and columns; those in options stay."""
+    key_dtype, keys_shape, device = describe(keys, "keys", "key_dtype" in options)
+    dtypes_given = "value_dtype" in options
+    described = {name: describe(value, f"values of {name!r}", dtypes_given) for name, value in values.items()}
+    for _, _, value_device in described.values():
+        device = value_device if device == "cpu" else device
+    made = {"key_dtype": key_dtype, "device": device, **options}
+    if "key_shape" not in options:
+        vectors = len(keys_shape) == 2 and any(shape[:1] == keys_shape[:1] for _, shape, _ in described.values())
+        made["key_shape"] = _key_shape(keys_shape, made["key_dtype"]) if vectors else ()
+    if not dtypes_given:
+        key_shape = shape_of(made["key_shape"], "key_shape")
+        batch = keys_shape[: len(keys_shape) - len(key_shape)]
+        columns = {}
+        for name, (dtype, shape, _) in described.items():
+            if shape and shape[: len(batch)] != batch:
+                raise ValueError(
+                    f"the keys have shape {keys_shape} and the values of {name!r} {shape}: give one value for each "
+                    "key, or say by value_dtype={...} what the columns are"
+                )
+            columns[name] = Column(dtype, shape[len(batch) :])
+        made["value_dtype"] = columns
     return made
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, batches, initializers, serialization, traced
+from . import _core, batches, initializers, named_columns, serialization, traced
 from .arguments import KeyOutOfRangeError, as_keys, count_of
 from .arrays import Shape, default_stream
 from .batch import Batch, Output, Views, to_device
@@ -27,7 +27,7 @@ _PART_BYTES = 1 << 30
 class KeyedTable:
     """A core table and its keys; HashTable and HashSet derive from it."""
 
-    _value_dtype: str | None  # None: a set
+    _value_dtype: str | None  # None: a set, or a table with columns
 
     __hash__ = None  # type: ignore[assignment]  # equal tables may change
     #: What stands for the table in PyTorch's graphs.
@@ -51,6 +51,7 @@ class KeyedTable:
         self._key_shape = key_shape
         self._value_dtype = core.value_dtype
         self._value_shape = core.value_shape
+        self._columns = named_columns.of_core(core.columns)
         self._initializer = initializers.of_core(core.initializer, core.value_dtype)
         self._name = name
         self._changes = 0
@@ -114,10 +115,24 @@ class KeyedTable:
         return KeyError(f"{missing} of {math.prod(batch.shape)} keys are absent: {shown}")
 
     def _export(self, like: Any, *, keys: bool = True, values: bool = True) -> list[Any]:
-        """Arrays of all keys, or of all values where there are any, or of both. Waits."""
-        key = (self._key_dtype, self._key_shape) if keys else None
-        value = (self._value_dtype, self._value_shape) if values and self._value_dtype is not None else None
-        return export(self._core, self._context, self._host, like, key, value)
+        """Arrays of all keys, or of all values where there are any, of each column in order, or of both. Waits."""
+        wanted = [(self._key_dtype, self._key_shape)] if keys else []
+        columns = self._columns if values else None
+        value_dtype = self._value_dtype if values else None
+        if columns is not None:
+            wanted += [(column.dtype, column.shape) for column in columns.values()]
+        elif value_dtype is not None:
+            wanted.append((value_dtype, self._value_shape))
+
+        def fill(arrays: list[_core.Array], stream: int) -> None:
+            key = arrays[0] if keys else None
+            if columns is None:
+                self._core.export_items(key, None if value_dtype is None else arrays[-1], None, stream)
+            else:
+                parts = [(number, array, None) for number, array in enumerate(arrays[len(arrays) - len(columns) :])]
+                self._core.export_columns(key, parts, stream)
+
+        return export(self._core, self._context, self._host, like, wanted, fill)
 
     def _raw_items(self, *, values: bool = True) -> list[_core.Array]:
         """All keys, and values if there are any, in the table's memory."""
@@ -130,8 +145,7 @@ class KeyedTable:
 
     def _merge(self, other: KeyedTable) -> None:
         """Takes over all items of a table of the same dtypes and shapes, on any device. Waits."""
-        mine = (self._key_dtype, self._key_shape, self._value_dtype, self._value_shape)
-        theirs = (other._key_dtype, other._key_shape, other._value_dtype, other._value_shape)
+        mine, theirs = self._kind_of_items(), other._kind_of_items()
         if mine != theirs:
             raise TypeError(
                 f"a table of key dtype, key shape, value dtype and value shape {mine} cannot take the items of one of "
@@ -146,7 +160,22 @@ class KeyedTable:
             hosts = other._host_items()
             arrays = [to_device(_core.borrow(host), self._context, stream, "items")[0] for host in hosts]
         self._changes += 1
-        self._core.insert(arrays[0], arrays[1] if len(arrays) > 1 else None, False, "assign", None, stream)
+        self._assign_items(arrays, stream)
+
+    def _kind_of_items(self) -> tuple[Any, ...]:
+        """Dtype and shape of keys and of values; with columns these of each by its name, in their order."""
+        key = (self._key_dtype, self._key_shape)
+        if self._columns is None:
+            return (*key, self._value_dtype, self._value_shape)
+        return (*key, *((name, column.dtype, column.shape) for name, column in self._columns.items()))
+
+    def _assign_items(self, arrays: list[_core.Array], stream: int) -> None:
+        """Assigns what ``_raw_items`` gives."""
+        if self._columns is None:
+            self._core.insert(arrays[0], arrays[1] if len(arrays) > 1 else None, False, "assign", None, stream)
+        else:
+            parts: list[Any] = [(number, array, False, "assign") for number, array in enumerate(arrays[1:])]
+            self._core.change_columns(arrays[0], parts, None, None, stream)
 
     # Keys ------------------------------------------------------------------------------------------------------------
 
@@ -414,6 +443,7 @@ class KeyedTable:
             initializer=self._initializer,
             memory=memory,
             name=None,
+            columns=self._columns,
         )
 
     def copy(self) -> Self:
@@ -455,7 +485,9 @@ class KeyedTable:
             initializer=self._initializer,
             default=None,
             keys=items[0],
-            values=items[1] if len(items) > 1 else None,
+            values=items[1] if self._value_dtype is not None else None,
+            columns=self._columns,
+            column_values=None if self._columns is None else dict(zip(self._columns, items[1:], strict=True)),
         )
 
     @classmethod
@@ -467,7 +499,7 @@ class KeyedTable:
         stream = self._stream()
         arrays = [
             to_device(_core.borrow(array), self._context, stream, "items")[0]
-            for array in (contents.keys, contents.values)
+            for array in (contents.keys, contents.values, *(contents.column_values or {}).values())
             if array is not None
         ]
         # A file of a few bytes may say that its keys need all memory that there is, at a load factor of 1e-9. Then they
@@ -478,7 +510,7 @@ class KeyedTable:
             self._core.reserve(len(contents.keys), stream)
         except _core.TableFullError as error:
             raise ValueError(f"the file's keys do not fit into its max_capacity: {error}") from None
-        self._core.insert(arrays[0], arrays[1] if len(arrays) > 1 else None, False, "assign", None, stream)
+        self._assign_items(arrays, stream)
         self.max_load_factor = factor
         if len(self) != len(contents.keys):
             raise ValueError(
@@ -487,6 +519,8 @@ class KeyedTable:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the table to a file in safetensors format, with the tensors "keys" and "values". Waits.
+
+        A table with columns has a tensor "values.NAME" for each.
 
         The file appears whole or not at all: a temporary one beside it takes its place at the end. The name and the
         memory resource are not saved, and the rows are numbered anew.

@@ -9,11 +9,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, initializers
+from . import _core, initializers, named_columns
 from .arguments import count_of, one_value, seed_of, shape_of
 from .arrays import Shape
 from .dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, key_dtype_name
 from .memory import is_sharded, make_contexts
+from .named_columns import Columns
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -22,9 +23,11 @@ class Options:
 
     key_dtype: str
     key_shape: Shape  # () or (k,)
-    value_dtype: str | None  # None: a set
+    value_dtype: str | None  # None: a set, or a table with columns
     value_shape: Shape
+    columns: Columns | None
     default: np.ndarray[Any, Any] | None  # of value_shape, as the value dtype's storage
+    column_defaults: dict[str, np.ndarray[Any, Any]] | None  # likewise, of each column
     contexts: tuple[_core.Context, ...]  # of the shards; of a single table one
     sharded: bool
     capacity: int
@@ -54,12 +57,22 @@ class Options:
         initializer: initializers.Initializer | None = None,
         memory: object,
         name: str | None,
+        columns: Columns | None = None,
     ) -> Self:
-        """The arguments of ``HashTable``; TypeError and ValueError as there. ``value_dtype=None`` is a set."""
+        """The arguments of ``HashTable``; TypeError and ValueError as there.
+
+        ``value_dtype=None`` is a set, or a table with ``columns``, of which ``default`` is a mapping.
+        """
         values = shape_of(value_shape, "value_shape")
         storage = None
         if default is not None and value_dtype is not None:
             storage = one_value(default, value_dtype, values, "default")
+        if columns is not None and (values or initializer is not None):
+            what = f"value_shape={values}" if values else f"initializer={initializer!r}"
+            raise ValueError(
+                f"{what} was given for a table with named columns, each of which has its own: give "
+                "gpuhash.Column(dtype, shape, initial) for a column"
+            )
         keys = shape_of(key_shape, "key_shape")
         dtype = key_dtype_name(key_dtype)
         capacity = count_of(capacity, "capacity")
@@ -88,7 +101,9 @@ class Options:
             key_shape=keys,
             value_dtype=value_dtype,
             value_shape=values,
+            columns=columns,
             default=storage,
+            column_defaults=None if default is None or columns is None else named_columns.defaults_of(columns, default),
             contexts=make_contexts(device, memory),
             sharded=is_sharded(device),
             capacity=capacity,
@@ -117,4 +132,5 @@ class Options:
             self.seed,
             self.initializer,
             self.sharded,
+            [] if self.columns is None else named_columns.to_core(self.columns),
         )

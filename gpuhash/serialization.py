@@ -19,10 +19,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from . import initializers
+from . import initializers, named_columns
 from .arrays import Shape
 from .dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, is_integer, storage_dtype
 from .initializers import Initializer
+from .named_columns import Columns
 
 FORMAT_VERSION = "1"
 MAX_HEADER_BYTES = 100_000_000  # as in the safetensors package
@@ -66,6 +67,19 @@ class Contents:
     default: bytes | None  # one value
     keys: np.ndarray[Any, Any]  # [n, *key_shape]
     values: np.ndarray[Any, Any] | None  # [n, *value_shape]
+    columns: Columns | None = None  # then there are no value dtype, default and values, but these of each column
+    column_defaults: dict[str, bytes] | None = None
+    column_values: dict[str, np.ndarray[Any, Any]] | None = None  # [n, *shape] each
+
+    @property
+    def is_set(self) -> bool:
+        return self.value_dtype is None and self.columns is None
+
+    def value_kinds(self) -> dict[str, tuple[str, Shape]]:
+        """Dtype and shape of one item of each tensor of values, by its name in the file."""
+        if self.columns is not None:
+            return {f"values.{name}": (column.dtype, column.shape) for name, column in self.columns.items()}
+        return {} if self.value_dtype is None else {"values": (self.value_dtype, self.value_shape)}
 
 
 def write_file(path: str | os.PathLike[str], contents: Contents) -> None:
@@ -116,7 +130,7 @@ def metadata_of(contents: Contents) -> dict[str, str]:
     metadata = {
         "format": "gpuhash",
         "format_version": FORMAT_VERSION,
-        "kind": "set" if contents.value_dtype is None else "table",
+        "kind": "set" if contents.is_set else "table",
         "key_dtype": contents.key_dtype,
         "key_shape": json.dumps(contents.key_shape),
         "max_load_factor": repr(contents.max_load_factor),
@@ -130,6 +144,10 @@ def metadata_of(contents: Contents) -> dict[str, str]:
         metadata["default"] = "" if contents.default is None else contents.default.hex()
         if contents.initializer is not None:
             metadata["initializer"] = initializers.to_text(contents.initializer, contents.value_dtype)
+    if contents.columns is not None:
+        metadata["columns"] = named_columns.to_text(contents.columns)
+        defaults = contents.column_defaults
+        metadata["default"] = "" if defaults is None else named_columns.defaults_to_text(contents.columns, defaults)
     return metadata
 
 
@@ -137,6 +155,10 @@ def _write(file: BinaryIO, contents: Contents) -> None:
     tensors = [("keys", contents.key_dtype, contents.keys)]
     if contents.value_dtype is not None and contents.values is not None:
         tensors.append(("values", contents.value_dtype, contents.values))
+    if contents.columns is not None and contents.column_values is not None:
+        tensors += [
+            (f"values.{name}", column.dtype, contents.column_values[name]) for name, column in contents.columns.items()
+        ]
     # The safetensors package wants the wider dtypes first, so that each tensor is aligned.
     tensors.sort(key=lambda tensor: -ITEMSIZES[tensor[1]])
     header: dict[str, Any] = {"__metadata__": metadata_of(contents)}
@@ -172,9 +194,14 @@ def _read(file: BinaryIO, file_bytes: int) -> Contents:
     tensors = _check_tensors(header, contents, data_bytes)
     start = _LENGTH_BYTES + header_bytes
     contents.keys = _read_tensor(file, start + tensors["keys"][0], contents.key_dtype, tensors["keys"][1])
-    if contents.value_dtype is not None:
-        begin, shape = tensors["values"]
-        contents.values = _read_tensor(file, start + begin, contents.value_dtype, shape)
+    values = {
+        name: _read_tensor(file, start + tensors[name][0], dtype, tensors[name][1])
+        for name, (dtype, _) in contents.value_kinds().items()
+    }
+    if contents.columns is not None:
+        contents.column_values = dict(zip(contents.columns, values.values(), strict=True))
+    else:
+        contents.values = values.get("values")
     return contents
 
 
@@ -237,7 +264,13 @@ def _describe(metadata: dict[str, str]) -> Contents:
     value_shape: Shape = ()
     default: bytes | None = None
     initializer: Initializer | None = None
-    if kind == "table":
+    columns: Columns | None = None
+    column_defaults: dict[str, bytes] | None = None
+    if kind == "table" and "columns" in metadata:
+        columns = named_columns.of_text(metadata["columns"])
+        if text := _entry(metadata, "default"):
+            column_defaults = named_columns.defaults_of_text(text, columns)
+    elif kind == "table":
         value_dtype = metadata.get("value_dtype", "")
         if value_dtype not in ITEMSIZES:
             raise ValueError(f"the value dtype {value_dtype!r} is not supported")
@@ -262,6 +295,8 @@ def _describe(metadata: dict[str, str]) -> Contents:
         default=default,
         keys=empty,
         values=None,
+        columns=columns,
+        column_defaults=column_defaults,
     )
 
 
@@ -335,9 +370,7 @@ def _default(text: str, dtype: str, shape: Shape) -> bytes | None:
 
 def _check_tensors(header: dict[str, Any], contents: Contents, data_bytes: int) -> dict[str, tuple[int, Shape]]:
     """Where each tensor begins, and its shape, once all of it is known to fit together and into the file."""
-    expected = {"keys": (contents.key_dtype, contents.key_shape)}
-    if contents.value_dtype is not None:
-        expected["values"] = (contents.value_dtype, contents.value_shape)
+    expected = {"keys": (contents.key_dtype, contents.key_shape), **contents.value_kinds()}
     if header.keys() != expected.keys():
         raise ValueError(f"the file has the tensors {sorted(header)[:10]}, expected {sorted(expected)}")
     tensors = {}
@@ -356,7 +389,7 @@ def _check_tensors(header: dict[str, Any], contents: Contents, data_bytes: int) 
     if position != data_bytes:
         raise ValueError(f"the tensors end at byte {position} of {data_bytes}: the file is truncated or too long")
     if len({shape[0] for _, shape in tensors.values()}) != 1:
-        raise ValueError("the tensors 'keys' and 'values' have different lengths")
+        raise ValueError(f"the tensors {', '.join(map(repr, tensors))} have different lengths")
     return tensors
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence, Sized
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 
-from . import _core, batches, serialization, traced
+from . import _core, batches, column_calls, named_columns, serialization, traced
 from .arguments import as_keys
 from .arrays import framework_of
 from .batch import Batch, take_values
 from .dtypes import comparable, dtype_name, storage_dtype
 from .export import to_host
-from .inference import infer
+from .inference import infer, infer_columns
 from .initializers import Initializer
 from .keyed_table import KeyedTable
 from .operations import Operations
@@ -36,7 +36,9 @@ class HashTable(Operations):
     key_dtype
         An integer dtype: a name, a Python type, or a dtype of NumPy, PyTorch, CuPy, JAX or TensorFlow.
     value_dtype
-        bool, an integer, float16, bfloat16, float32, float64, complex64 or complex128.
+        bool, an integer, float16, bfloat16, float32, float64, complex64 or complex128. Or a mapping of names to
+        columns, each a dtype, a pair ``(dtype, shape)`` or a ``gpuhash.Column``: then a key has a value of each, side
+        by side in one row, and values are mappings of names to arrays, in and out.
     key_shape
         ``()``, or ``(k,)`` for keys that are vectors of k integers, of up to 16 bytes in all.
     value_shape
@@ -54,8 +56,9 @@ class HashTable(Operations):
     max_capacity
         Slots beyond which the table does not grow.
     default
-        The value that ``table[keys]`` and ``find`` give for absent keys, a scalar or of shape ``value_shape``. Without
-        it ``table[keys]`` raises KeyError. It belongs to this object; ``gpuhash.open`` gives one without.
+        The value that ``table[keys]`` and ``find`` give for absent keys, a scalar or of shape ``value_shape``; with
+        columns a mapping of names to such, zeros for those left out. Without it ``table[keys]`` raises KeyError. It
+        belongs to this object; ``gpuhash.open`` gives one without.
     deterministic
         Of a key's duplicates in one batch the last stays (with ``insert`` the first), as in a loop over a dict.
         Otherwise one of them, whole.
@@ -68,7 +71,7 @@ class HashTable(Operations):
         ``gpuhash.initializers``, such as ``Normal(std=0.02)``, ``TruncatedNormal()``, ``Uniform(-0.05, 0.05)`` or
         ``Constant(1)``. For tables with row storage; numbers are drawn for float16, bfloat16, float32 and float64. A
         key's row depends on the initializer, the key and nothing else: not on its place in a batch, nor on the device.
-        Copies and files keep the initializer.
+        Copies and files keep the initializer. Columns have their own, as ``gpuhash.Column(dtype, shape, initial)``.
     memory
         None for the device's own pool; "torch" for PyTorch's caching allocator; or an object with ``allocate(nbytes,
         stream)`` and ``deallocate(ptr, nbytes, stream)``, such as the resources of rmm and cuda.core; for several
@@ -113,10 +116,11 @@ class HashTable(Operations):
         memory: object = None,
         name: str | None = None,
     ) -> None:
+        columns = named_columns.checked(value_dtype) if isinstance(value_dtype, Mapping) else None
         self._make(
             Options.checked(
                 key_dtype,
-                dtype_name(value_dtype),
+                dtype_name(value_dtype) if columns is None else None,
                 key_shape=key_shape,
                 value_shape=value_shape,
                 device=device,
@@ -130,6 +134,7 @@ class HashTable(Operations):
                 initializer=initializer,
                 memory=memory,
                 name=name,
+                columns=columns,
             )
         )
 
@@ -143,7 +148,8 @@ class HashTable(Operations):
             An array or list of keys, or a mapping or another table alone. Two-dimensional keys ``[n, k]`` with values
             of length n are n vector keys, unless ``key_shape=`` says otherwise.
         values
-            An array or list of values, or one value for all keys.
+            An array or list of values, or one value for all keys; or a mapping of names to such, for a table with
+            columns.
         **options
             As for the constructor, with ``key_dtype`` and ``value_dtype``; those given are not inferred.
 
@@ -155,13 +161,20 @@ class HashTable(Operations):
             Where there are more or fewer values than keys, unless ``value_shape=`` says that these are one value.
         """
         if values is None and isinstance(keys, HashTable):
-            options = {"key_shape": keys.key_shape, "value_shape": keys.value_shape, **options}
+            own: dict[str, Any] = {"key_shape": keys.key_shape}
+            if keys._columns is None:
+                own["value_shape"] = keys.value_shape
+            else:
+                own["value_dtype"] = keys._columns
+            options = {**own, **options}
             keys, values = keys.items(like="buffer")
         elif values is None and isinstance(keys, Mapping):
             keys, values = list(keys.keys()), list(keys.values())
+            if values and all(isinstance(value, Mapping) for value in values):
+                values = named_columns.transposed(values)
         elif values is None:
             raise TypeError("from_items takes keys and values, or a mapping alone")
-        table = cls(**infer(keys, values, options))
+        table = cls(**(infer_columns if isinstance(values, Mapping) else infer)(keys, values, options))
         table._assign(keys, values)
         return table
 
@@ -173,7 +186,8 @@ class HashTable(Operations):
 
         ``values`` has the shape ``[*batch, *value_shape]``; a scalar, or an array of shape ``value_shape``, goes to all
         keys. Of a key's duplicates one whole value stays, with ``deterministic=True`` the last. Does not wait for the
-        GPU while the table has room for all keys as if they were new.
+        GPU while the table has room for all keys as if they were new. In a table with columns it is a mapping of names
+        to such; columns that it leaves out stay as they are, and have their initial values in new rows.
 
         Raises
         ------
@@ -186,7 +200,8 @@ class HashTable(Operations):
 
     @traced.itself
     def __getitem__(self, keys: Any, *_: None) -> Any:
-        """The values of keys, ``[*batch, *value_shape]``. Waits, unless the table has a ``default=``.
+        """The values of keys, ``[*batch, *value_shape]``, by name where there are columns. Waits, unless the table has
+        a ``default=``.
 
         Raises
         ------
@@ -206,9 +221,19 @@ class HashTable(Operations):
     def _getitem(self, keys: Any) -> Any:
         batch = self._look_for(keys)
         if batch is None:
-            if self._default is None:
+            if self.default is None:
                 raise KeyError(keys)
             return self.default
+        if self._columns is not None:
+            places = column_calls.places_of(self, None, None)
+            outputs = places.outputs(batch, None, "out")
+            fallbacks = self._column_fallbacks(None, batch, places)
+            if missing := column_calls.look_up(
+                self, batch, places, outputs, None, fallbacks, count_missing=fallbacks is None
+            ):
+                raise self._absent(batch, keys, missing)
+            batch.finish()
+            return column_calls.results(outputs, batch)
         values = self._values(batch)
         fallback = self._fallback_for(None, batch)
         missing = batch.core.find(batch.array, values.array, None, fallback, fallback is None, batch.stream)
@@ -228,16 +253,23 @@ class HashTable(Operations):
         batch.finish()
 
     def values(self, like: Any = None) -> Any:
-        """All values, ``[len(table), *value_shape]``, in the order of ``keys()``; ``like`` as there. Waits."""
-        return self._export(like, keys=False)[0]
+        """All values, ``[len(table), *value_shape]``, in the order of ``keys()``; ``like`` as there. Waits.
+
+        A mapping of names to arrays where there are columns.
+        """
+        return self._named(self._export(like, keys=False))
 
     def items(self, like: Any = None) -> tuple[Any, Any]:
         """All keys and values, in the same order; ``like`` as for ``keys()``. Waits.
 
         These are two arrays and no pairs, unlike a dict's: ``zip(table, table.values().tolist())`` gives pairs.
         """
-        keys, values = self._export(like)
-        return keys, values
+        keys, *values = self._export(like)
+        return keys, self._named(values)
+
+    def _named(self, values: list[Any]) -> Any:
+        """The arrays of ``_export`` without the keys, as callers get them."""
+        return values[0] if self._columns is None else dict(zip(self._columns, values, strict=True))
 
     @traced.by(traced.get)
     @_core.fast_path("get")
@@ -254,6 +286,8 @@ class HashTable(Operations):
         ValueError
             For a batch, where neither is given.
         """
+        if self._columns is not None:
+            return self._get_columns(keys, default, out)
         if self._shards and batches.are_batches(keys, out):
             return batches.find(self, keys, default, needs_default=True)[0]
         batch = self._look_for(keys, out)
@@ -267,13 +301,34 @@ class HashTable(Operations):
             return values.result(batch)
         fallback = self._fallback_for(default, batch)
         if fallback is None:
-            raise ValueError(
-                "get(keys) of a batch needs a default for absent keys: give one here or to the table"
-                + self._hint_of_single_key(batch, keys)
-            )
+            raise ValueError(self._needs_default("get(keys)", batch, keys))
         batch.core.find(batch.array, values.array, None, fallback, False, batch.stream)
         batch.finish()
         return values.result(batch)
+
+    def _get_columns(self, keys: Any, default: Any, out: Any) -> Any:
+        if self._shards and batches.are_batches(keys, out):
+            return column_calls.find_batches(self, keys, default, None, needs_default=True)[0]
+        places = column_calls.places_of(self, None, out)
+        batch = self._look_for(keys, out)
+        if batch is None:
+            return self.default if default is None else default
+        values = places.outputs(batch, out, "out")
+        if batch.scalar:
+            missing = column_calls.look_up(self, batch, places, values, None, None, count_missing=True)
+            if missing:
+                return self.default if default is None else default
+            return column_calls.results(values, batch)
+        fallbacks = self._column_fallbacks(default, batch, places)
+        if fallbacks is None:
+            raise ValueError(self._needs_default("get(keys)", batch, keys))
+        column_calls.look_up(self, batch, places, values, None, fallbacks, count_missing=False)
+        batch.finish()
+        return column_calls.results(values, batch)
+
+    def _needs_default(self, call: str, batch: Batch, keys: Any) -> str:
+        hint = self._hint_of_single_key(batch, keys)
+        return f"{call} of a batch needs a default for absent keys: give one here or to the table{hint}"
 
     def _hint_of_single_key(self, batch: Batch, keys: Any) -> str:
         """What to do where one key came as an array or a list, which are batches."""
@@ -290,8 +345,10 @@ class HashTable(Operations):
 
         ``default`` is as the values of an insertion: one for each key or one for all; None takes what the table's
         initializer says, or else its default. ``out`` as for ``get``. Waits, and raises, as ``insert``; ValueError
-        where there is neither.
+        where there is neither. Columns that it leaves out, or all for None, get their initial values.
         """
+        if self._columns is not None:
+            return self._setdefault_columns(keys, default, out)
         initialised = default is None and self._initializer is not None
         if default is None and not initialised:
             if self._default is None:
@@ -313,6 +370,17 @@ class HashTable(Operations):
         batch.finish()
         return values.result(batch)
 
+    def _setdefault_columns(self, keys: Any, default: Any, out: Any) -> Any:
+        places = column_calls.places_of(self, None, out)
+        batch = self._take(keys)
+        values = places.outputs(batch, out, "out")
+        parts = [] if default is None else column_calls.take_columns(self, batch, default, "keep", "default")
+        self._changes += 1
+        batch.core.change_columns(batch.array, parts, None, None, batch.stream)
+        column_calls.look_up(self, batch, places, values, None, None, count_missing=False)
+        batch.finish()
+        return column_calls.results(values, batch)
+
     def pop(self, keys: Any, default: Any = _NO_DEFAULT, out: Any = None) -> Any:
         """Erases keys, and gives their values. Waits, unless there is a default.
 
@@ -320,6 +388,8 @@ class HashTable(Operations):
         and nothing is erased. All of a key's duplicates get its value. ``out`` as for ``get``.
         """
         needed = default is _NO_DEFAULT
+        if self._columns is not None:
+            return self._pop_columns(keys, default, needed, out)
         batch = self._look_for(keys, out)
         if batch is None:
             if needed:
@@ -343,6 +413,33 @@ class HashTable(Operations):
                 )
             batch.core.find(batch.array, values.array, None, fallback, False, batch.stream)
         popped = values.result(batch)
+        self._changes += 1
+        batch.core.erase(batch.array, None, batch.stream)
+        batch.finish()
+        return popped
+
+    def _pop_columns(self, keys: Any, default: Any, needed: bool, out: Any) -> Any:
+        places = column_calls.places_of(self, None, out)
+        batch = self._look_for(keys, out)
+        if batch is None:
+            if needed:
+                raise KeyError(keys)
+            return default
+        values = places.outputs(batch, out, "out")
+        if needed and out is not None:
+            self._check_present(batch, keys)  # before anything is written
+        if needed or batch.scalar:
+            missing = column_calls.look_up(self, batch, places, values, None, None, count_missing=True)
+            if missing and needed:
+                raise self._absent(batch, keys, missing)
+            if missing:
+                return default
+        else:
+            fallbacks = self._column_fallbacks(default, batch, places)
+            if fallbacks is None:
+                raise ValueError(self._needs_default("pop(keys, None)", batch, keys))
+            column_calls.look_up(self, batch, places, values, None, fallbacks, count_missing=False)
+        popped = column_calls.results(values, batch)
         self._changes += 1
         batch.core.erase(batch.array, None, batch.stream)
         batch.finish()
@@ -384,7 +481,8 @@ class HashTable(Operations):
             self._assign_all(keys, [other[key] for key in keys])
         else:
             parts = _parts(other)
-            if len(parts) == 2 and all(map(_is_array, parts)):
+            is_named = self._columns is not None and len(parts) == 2 and isinstance(parts[1], Mapping)
+            if is_named or (len(parts) == 2 and all(map(_is_array, parts))):
                 self._assign(*parts)
             else:
                 self._assign_all(*_columns(parts))
@@ -392,6 +490,8 @@ class HashTable(Operations):
     def _assign_all(self, keys: list[Any], values: list[Any]) -> None:
         """Assigns the keys and values of a dict."""
         if keys:
+            if self._columns is not None:
+                values = cast(Any, named_columns.transposed(values))
             self._assign([tuple(key) for key in keys] if self._key_shape else keys, values)
 
     def __eq__(self, other: object) -> bool:
@@ -407,6 +507,12 @@ class HashTable(Operations):
             return NotImplemented
         if len(self) != len(other):
             return False
+        if self._columns is not None:
+            keys, *columns = self._host_items()
+            return all(
+                key in other and self._same_columns([column[row] for column in columns], other[key])
+                for row, key in enumerate(as_keys(keys, self._key_shape))
+            )
         keys, values = self._host_items()
         values = comparable(values, self._value_dtype)
         mine = zip(as_keys(keys, self._key_shape), values if self._value_shape else values.tolist(), strict=True)
@@ -414,14 +520,21 @@ class HashTable(Operations):
             return dict(mine) == other
         return all(key in other and np.array_equal(value, other[key]) for key, value in mine)
 
-    def _equals_table(self, other: HashTable) -> bool:
-        if (self._key_dtype, self._key_shape, self._value_dtype, self._value_shape) != (
-            other._key_dtype,
-            other._key_shape,
-            other._value_dtype,
-            other._value_shape,
-        ) or len(self) != len(other):
+    def _same_columns(self, values: list[Any], other: Any) -> bool:
+        """Has a mapping these values of each column, as their dtypes' storage?"""
+        assert self._columns is not None
+        if not isinstance(other, Mapping) or other.keys() != self._columns.keys():
             return False
+        return all(
+            np.array_equal(comparable(value, column.dtype), other[name])
+            for value, (name, column) in zip(values, self._columns.items(), strict=True)
+        )
+
+    def _equals_table(self, other: HashTable) -> bool:
+        if self._kind_of_items() != other._kind_of_items() or len(self) != len(other):
+            return False
+        if self._columns is not None:
+            return self._equals_columns(other)
         keys, values = self._host_items()
         batch = other._take(keys)
         found = _core.Buffer(batch.context, "bool", batch.shape, batch.stream).array()
@@ -431,6 +544,21 @@ class HashTable(Operations):
             return False
         others = to_host(batch.context, theirs, batch.stream)
         return bool(np.array_equal(comparable(values, self._value_dtype), comparable(others, self._value_dtype)))
+
+    def _equals_columns(self, other: HashTable) -> bool:
+        keys, *columns = self._host_items()
+        batch = other._take(keys)
+        places = column_calls.places_of(other, None, None)
+        theirs = places.outputs(batch, None, "out")
+        if column_calls.look_up(other, batch, places, theirs, None, None, count_missing=True):
+            return False
+        return all(
+            np.array_equal(
+                comparable(mine, column.dtype),
+                comparable(to_host(batch.context, theirs[name].array, batch.stream), column.dtype),
+            )
+            for mine, (name, (_, column)) in zip(columns, places.columns.items(), strict=True)
+        )
 
     def __ior__(self, other: Any) -> Self:
         self.update(other)
@@ -450,8 +578,11 @@ class HashTable(Operations):
         shapes += f", value_shape={self._value_shape}" if self._value_shape else ""
         initializer = f", initializer={self._initializer}" if self._initializer is not None else ""
         name = f", name={self._name!r}" if self._name is not None else ""
+        values = self._value_dtype
+        if self._columns is not None:
+            values = "{" + ", ".join(f"{each}: {column}" for each, column in self._columns.items()) + "}"
         return (
-            f"<{type(self).__name__} {self._key_dtype} -> {self._value_dtype}{shapes}, size={size}, "
+            f"<{type(self).__name__} {self._key_dtype} -> {values}{shapes}, size={size}, "
             f"capacity={self.capacity}, load={load:.3f}, device={self.device}{initializer}{name}>"
         )
 
@@ -460,15 +591,17 @@ class HashTable(Operations):
     def _contents(self) -> serialization.Contents:
         contents = super()._contents()
         contents.default = None if self._default is None else self._default.tobytes()
+        if self._column_defaults is not None:
+            contents.column_defaults = {name: storage.tobytes() for name, storage in self._column_defaults.items()}
         return contents
 
     @classmethod
     def _restore(cls, contents: serialization.Contents, device: object, memory: object, name: str | None) -> Self:
-        if contents.value_dtype is None:
+        if contents.is_set:
             raise ValueError("the file holds a set, not a table: load it with gpuhash.HashSet.load")
         table = cls(
             contents.key_dtype,
-            contents.value_dtype,
+            contents.value_dtype if contents.columns is None else contents.columns,
             key_shape=contents.key_shape,
             value_shape=contents.value_shape,
             device=device,
@@ -479,7 +612,11 @@ class HashTable(Operations):
             initializer=contents.initializer,
             memory=memory,
         )
-        if contents.default is not None:
+        if contents.column_defaults is not None and contents.columns is not None:
+            table._column_defaults = named_columns.zeros(contents.columns)
+            for name, storage in table._column_defaults.items():
+                storage[...] = np.frombuffer(contents.column_defaults[name], storage.dtype).reshape(storage.shape)
+        if contents.default is not None and contents.value_dtype is not None:
             flat = np.frombuffer(contents.default, storage_dtype(contents.value_dtype))
             table._set_default(flat.reshape(contents.value_shape).copy())
         table._fill(contents)

@@ -22,7 +22,7 @@ def open(name: str) -> HashTable | HashSet:
     core = _core.find_table(name)
     if core is None:
         raise KeyError(f"no table is named {name!r}; there are: {', '.join(_core.table_names()) or 'none'}")
-    return HashSet._open(core, name) if core.value_dtype is None else HashTable._open(core, name)
+    return HashSet._open(core, name) if core.value_dtype is None and not core.columns else HashTable._open(core, name)
 
 
 def load(
@@ -36,5 +36,5 @@ def load(
         Where the file is damaged, or none of gpuhash's.
     """
     contents = serialization.read_file(path)
-    kind = HashSet if contents.value_dtype is None else HashTable
+    kind = HashSet if contents.is_set else HashTable
     return kind._restore(contents, device, memory, name)

@@ -46,8 +46,8 @@ def load_ops() -> bool:
 
 
 def state_of(table: Any) -> Any:
-    """The state of a table, an int64 tensor [1] on the CPU; None where there are no ops."""
-    if not load_ops():
+    """The state of a table, an int64 tensor [1] on the CPU; None where there are no ops, as for tables with columns."""
+    if table._columns is not None or not load_ops():
         return None
     with _lock:
         own = _core.own_handle_of(table._core)

@@ -3,6 +3,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -33,6 +34,18 @@ Buffer make_buffer(const ContextPointer& context, const std::string& dtype_name,
   return {context, data_of(allocation), dtype, std::move(shape), stream, false, allocation.get()};
 }
 
+/// In elements.
+std::vector<std::int64_t> strides_of(const Buffer& buffer) {
+  if (!buffer.strides.empty()) return buffer.strides;
+  std::vector<std::int64_t> strides(buffer.shape.size());
+  std::int64_t stride = 1;
+  for (std::size_t axis = buffer.shape.size(); axis-- > 0;) {
+    strides[axis] = stride;
+    stride *= buffer.shape[axis];
+  }
+  return strides;
+}
+
 /// What a capsule holds: the memory, and the shape and strides that DLTensor points to.
 template <class Managed>
 struct Lent {
@@ -51,12 +64,7 @@ py::object make_capsule(const Buffer& buffer, const char* name, PyCapsule_Destru
   lent->context = buffer.context;
   lent->memory = buffer.memory;
   lent->shape = buffer.shape;
-  lent->strides.resize(buffer.shape.size());
-  std::int64_t stride = 1;
-  for (std::size_t axis = buffer.shape.size(); axis-- > 0;) {
-    lent->strides[axis] = stride;
-    stride *= buffer.shape[axis];
-  }
+  lent->strides = strides_of(buffer);
   if constexpr (std::is_same_v<Managed, DLManagedTensorVersioned>) {
     lent->managed.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
     if (buffer.readonly) lent->managed.flags |= DLPACK_FLAG_BITMASK_READ_ONLY;
@@ -64,7 +72,7 @@ py::object make_capsule(const Buffer& buffer, const char* name, PyCapsule_Destru
   lent->managed.manager_ctx = lent.get();
   lent->managed.deleter = [](Managed* managed) { delete static_cast<Lent<Managed>*>(managed->manager_ctx); };
   DLTensor& tensor = lent->managed.dl_tensor;
-  tensor.data = stride == 0 ? nullptr : buffer.data();
+  tensor.data = std::ranges::find(buffer.shape, 0) != buffer.shape.end() ? nullptr : buffer.data();
   tensor.device = to_dlpack(buffer.context->device());
   tensor.ndim = static_cast<std::int32_t>(lent->shape.size());
   tensor.dtype = to_dlpack(buffer.dtype);
@@ -135,7 +143,9 @@ py::object to_numpy(const py::object& self, const py::object& dtype, std::option
   if (buffer.context->device().platform != "cpu")
     throw py::type_error("the buffer lies on " + buffer.context->device().to_string() +
                          ", where NumPy cannot read it: copy it to the host");
-  py::array array(numpy_dtype(buffer.dtype), buffer.shape, buffer.data(), self);
+  std::vector<std::int64_t> strides = strides_of(buffer);
+  for (std::int64_t& stride : strides) stride *= static_cast<std::int64_t>(itemsize(buffer.dtype));
+  py::array array(numpy_dtype(buffer.dtype), buffer.shape, strides, buffer.data(), self);
   if (buffer.readonly) array.attr("setflags")(py::arg("write") = false);
   const bool converts = !dtype.is_none() && !py::dtype::from_args(dtype).equal(array.dtype());
   if (converts && copy.has_value() && !*copy)
@@ -150,7 +160,7 @@ Array to_array(const Buffer& buffer) {
   array.shape = buffer.shape;
   array.device = buffer.context->device();
   array.data = buffer.data();
-  array.contiguous = true;
+  array.contiguous = buffer.strides.empty() || is_contiguous<std::int64_t>(buffer.shape, strides_of(buffer).data(), 1);
   array.readonly = buffer.readonly;
   array.memory = buffer.memory;
   return array;

@@ -11,8 +11,9 @@
 
 namespace gpuhash::bindings {
 
-/// A C-contiguous array on a context's device. The memory lives until the last that was lent it is gone; where it is
-/// ours, it is given back only once the device has done all work, as nobody tells which streams have read it.
+/// An array on a context's device, C-contiguous unless it has strides. The memory lives until the last that was lent it
+/// is gone; where it is ours, it is given back only once the device has done all work, as nobody tells which streams
+/// have read it.
 struct Buffer {
   ContextPointer context;
   std::shared_ptr<void> memory;  // the first element
@@ -20,7 +21,8 @@ struct Buffer {
   std::vector<std::int64_t> shape;
   Stream stream;  // whose work fills the memory
   bool readonly = false;
-  Allocation* allocation = nullptr;  // of `memory`, where that is the buffer's own
+  Allocation* allocation = nullptr;        // of `memory`, where that is the buffer's own
+  std::vector<std::int64_t> strides = {};  // in elements; empty: C-contiguous
 
   void* data() const { return memory.get(); }
 };

@@ -49,6 +49,9 @@ ContextPointer context_of(const TablePointer& table) {
 /// Distribution, its two parameters, the seed, and the bytes of a constant element.
 using PythonInitializer = std::tuple<std::string, double, double, std::uint64_t, py::bytes>;
 
+/// A column's name, dtype, shape, and initializer.
+using PythonColumn = std::tuple<std::string, std::string, std::vector<std::int64_t>, std::optional<PythonInitializer>>;
+
 std::optional<Initializer> to_initializer(const std::optional<PythonInitializer>& given) {
   if (!given) return std::nullopt;
   const auto& [distribution, first, second, seed, constant] = *given;
@@ -59,16 +62,28 @@ std::optional<Initializer> to_initializer(const std::optional<PythonInitializer>
   return made;
 }
 
-std::optional<PythonInitializer> initializer_of(const Table& table) {
-  const TableOptions& options = table.options();
-  if (!options.initializer) return std::nullopt;
-  const Initializer& from = *options.initializer;
+std::optional<PythonInitializer> from_initializer(const std::optional<Initializer>& initializer, DType dtype) {
+  if (!initializer) return std::nullopt;
+  const Initializer& from = *initializer;
   const auto* const name =
       std::ranges::find(kDistributions, from.distribution, &decltype(kDistributions)::value_type::second);
   const bool constant = from.distribution == Distribution::kConstant;
   return PythonInitializer{
       name->first, from.first, from.second, from.seed,
-      py::bytes(reinterpret_cast<const char*>(from.constant.data()), constant ? itemsize(*options.value_dtype) : 0)};
+      py::bytes(reinterpret_cast<const char*>(from.constant.data()), constant ? itemsize(dtype) : 0)};
+}
+
+std::optional<PythonInitializer> initializer_of(const Table& table) {
+  const TableOptions& options = table.options();
+  return from_initializer(options.initializer, options.value_dtype.value_or(DType::kBool));
+}
+
+py::list columns_of(const Table& table) {
+  py::list columns;
+  for (const Column& column : table.options().columns)
+    columns.append(py::make_tuple(column.name, name(column.dtype), to_tuple(column.shape),
+                                  from_initializer(column.initializer, column.dtype)));
+  return columns;
 }
 
 /// One context: a table there. Several: one of several shards, whose calls' arrays lie on the first one's device.
@@ -77,7 +92,7 @@ TablePointer make_table(const std::vector<ContextPointer>& contexts, const std::
                         std::vector<std::int64_t> value_shape, std::int64_t capacity,
                         std::optional<std::int64_t> max_capacity, double max_load_factor, bool deterministic,
                         std::optional<std::uint64_t> seed, const std::optional<PythonInitializer>& initializer,
-                        bool sharded) {
+                        bool sharded, const std::vector<PythonColumn>& columns) {
   TableOptions options;
   options.key_dtype = dtype_from_name(key_dtype);
   options.key_elements = key_elements;
@@ -89,6 +104,8 @@ TablePointer make_table(const std::vector<ContextPointer>& contexts, const std::
   options.deterministic = deterministic;
   options.seed = seed;
   options.initializer = to_initializer(initializer);
+  for (const auto& [name, dtype, shape, initial] : columns)
+    options.columns.push_back({name, dtype_from_name(dtype), shape, to_initializer(initial)});
   const py::gil_scoped_release unlocked;
   if (!sharded) return with_context(Table::make(options, contexts.at(0)), contexts.at(0));
   return with_context(ShardedTable::make(options, contexts), contexts.at(0));
@@ -171,6 +188,121 @@ FindOutput find_output(const Table& table, std::int64_t count, const Array* valu
   return out;
 }
 
+/// Of each column its number, the array of its values, and the fallback or None.
+using PythonOutput = std::tuple<std::size_t, const Array*, const Array*>;
+/// Of each column its number, its values, whether these are one value for all keys, and what becomes of it.
+using PythonInput = std::tuple<std::size_t, const Array*, bool, std::string>;
+
+const Column& column_at(const Table& table, std::size_t number) {
+  const std::vector<Column>& columns = table.options().columns;
+  if (number >= columns.size())
+    throw std::invalid_argument("column " + std::to_string(number) + " was given, and the table has " +
+                                std::to_string(columns.size()));
+  return columns[number];
+}
+
+/// The array of a column's values, of so many keys.
+void* column_array(const Table& table, const Column& column, const Array* array, std::int64_t count, bool is_output) {
+  if (array == nullptr) throw std::invalid_argument("the values of the column \"" + column.name + "\" are missing");
+  check_bytes(table, *array, column.name.c_str(), itemsize(column.dtype), count * column.bytes());
+  if (is_output && array->readonly) throw std::invalid_argument(column.name + " is read-only");
+  return array->data;
+}
+
+std::vector<ColumnOutput> to_outputs(const Table& table, const std::vector<PythonOutput>& given, std::int64_t count) {
+  std::vector<ColumnOutput> outputs;
+  for (const auto& [number, values, fallback] : given) {
+    const Column& column = column_at(table, number);
+    ColumnOutput out{number, column_array(table, column, values, count, true), nullptr, false};
+    if (fallback != nullptr) {
+      out.fallback_per_key = fallback->bytes() != column.bytes();
+      out.fallback = column_array(table, column, fallback, out.fallback_per_key ? count : 1, false);
+    }
+    outputs.push_back(out);
+  }
+  return outputs;
+}
+
+std::vector<ColumnInput> to_inputs(const Table& table, const std::vector<PythonInput>& given, std::int64_t count) {
+  std::vector<ColumnInput> inputs;
+  for (const auto& [number, values, broadcast, action] : given) {
+    const Column& column = column_at(table, number);
+    ColumnInput input{number, {}, ColumnMode::kKeep, ApplyOp::kAdd};
+    input.values = {column_array(table, column, values, broadcast ? 1 : count, false), column.bytes(), broadcast};
+    if (const auto mode = find_named(kInsertModes, action)) {
+      input.mode = *mode == InsertMode::kKeep ? ColumnMode::kKeep : ColumnMode::kAssign;
+    } else {
+      input.mode = ColumnMode::kApply;
+      input.op = named(kApplyOps, action);
+    }
+    inputs.push_back(input);
+  }
+  return inputs;
+}
+
+std::int64_t find_columns(Table& table, const Array& keys, const std::vector<PythonOutput>& columns, const Array* found,
+                          bool count_missing, std::uintptr_t stream_address) {
+  const std::int64_t count = count_keys(table, keys, "keys");
+  const std::vector<ColumnOutput> outputs = to_outputs(table, columns, count);
+  FindOutput out{};
+  out.found = output<bool>(table, found, "found", count);
+  out.count_missing = count_missing;
+  const Stream stream = to_stream(table.context(), stream_address);
+  const py::gil_scoped_release unlocked;
+  return table.find_columns({keys.data, count, table.options().key_bytes()}, out, outputs, stream);
+}
+
+void change_columns(Table& table, const Array& keys, const std::vector<PythonInput>& columns, const Array* rows,
+                    const Array* inserted, std::uintptr_t stream_address) {
+  const std::int64_t count = count_keys(table, keys, "keys");
+  const std::vector<ColumnInput> inputs = to_inputs(table, columns, count);
+  auto* const numbers = output<std::int64_t>(table, rows, "rows", count);
+  bool* const mask = output<bool>(table, inserted, "inserted", count);
+  const Stream stream = to_stream(table.context(), stream_address);
+  const py::gil_scoped_release unlocked;
+  table.change_columns({keys.data, count, table.options().key_bytes()}, inputs, numbers, mask, stream);
+}
+
+std::int64_t count_rows(const Table& table, const Array& rows) {
+  if (rows.dtype != DType::kInt64)
+    throw std::invalid_argument("rows are " + std::string(name(rows.dtype)) + ", expected int64");
+  check_bytes(table, rows, "rows", sizeof(std::int64_t), rows.bytes());
+  return rows.bytes() / static_cast<std::int64_t>(sizeof(std::int64_t));
+}
+
+void read_rows(Table& table, const Array& rows, const std::vector<PythonOutput>& columns,
+               std::uintptr_t stream_address) {
+  const std::int64_t count = count_rows(table, rows);
+  const std::vector<ColumnOutput> outputs = to_outputs(table, columns, count);
+  const Stream stream = to_stream(table.context(), stream_address);
+  const py::gil_scoped_release unlocked;
+  table.read_rows(static_cast<const std::int64_t*>(rows.data), count, outputs, stream);
+}
+
+void train(Table& table, const Array& rows, const Array& gradients, const Array* item_of, const Array* factors,
+           const std::vector<std::size_t>& columns, const OptimizerStep& step, std::uintptr_t stream_address) {
+  const std::int64_t count = count_rows(table, rows);
+  const std::int64_t weights = columns.empty() ? 1 : column_at(table, columns.front()).elements();
+  const std::int64_t row_bytes = weights * static_cast<std::int64_t>(itemsize(gradients.dtype));
+  const std::int64_t items = item_of == nullptr || row_bytes == 0 ? count : gradients.bytes() / row_bytes;
+  check_bytes(table, gradients, "gradients", itemsize(gradients.dtype), items * row_bytes);
+  Gradients given{gradients.data, gradients.dtype, nullptr, nullptr};
+  if (item_of != nullptr) {
+    check_bytes(table, *item_of, "item_of", sizeof(std::int64_t),
+                count * static_cast<std::int64_t>(sizeof(std::int64_t)));
+    given.item_of = static_cast<const std::int64_t*>(item_of->data);
+  }
+  if (factors != nullptr) {
+    if (factors->dtype != DType::kFloat32)
+      throw std::invalid_argument("factors are " + std::string(name(factors->dtype)) + ", expected float32");
+    check_bytes(table, *factors, "factors", sizeof(float), count * static_cast<std::int64_t>(sizeof(float)));
+    given.factors = static_cast<const float*>(factors->data);
+  }
+  const Stream stream = to_stream(table.context(), stream_address);
+  const py::gil_scoped_release unlocked;
+  table.train(static_cast<const std::int64_t*>(rows.data), count, given, columns, step, stream);
+}
+
 std::int64_t find(Table& table, const Array& keys, const Array* values, const Array* found, const Array* fallback,
                   bool count_missing, std::uintptr_t stream_address) {
   const std::int64_t count = count_keys(table, keys, "keys");
@@ -235,6 +367,28 @@ void erase(Table& table, const Array& keys, const Array* erased, std::uintptr_t 
   table.erase({keys.data, count, table.options().key_bytes()}, mask, stream);
 }
 
+/// ValueError where the table has not as many items as there is room for.
+void check_exported(std::int64_t size, std::int64_t count) {
+  if (size != count)
+    throw std::invalid_argument("room for " + std::to_string(count) + " items was given, and the table has " +
+                                std::to_string(size) + ": another thread has changed it in between; ask again");
+}
+
+void export_columns(Table& table, const Array* keys, const std::vector<PythonOutput>& columns,
+                    std::uintptr_t stream_address) {
+  std::int64_t count = 0;
+  if (keys != nullptr) {
+    count = count_keys(table, *keys, "keys");
+    if (keys->readonly) throw std::invalid_argument("keys is read-only");
+  } else if (!columns.empty() && std::get<1>(columns.front()) != nullptr) {
+    count = std::get<1>(columns.front())->bytes() / column_at(table, std::get<0>(columns.front())).bytes();
+  }
+  const std::vector<ColumnOutput> outputs = to_outputs(table, columns, count);
+  const Stream stream = to_stream(table.context(), stream_address);
+  const py::gil_scoped_release unlocked;
+  check_exported(table.export_columns(keys == nullptr ? nullptr : keys->data, outputs, nullptr, count, stream), count);
+}
+
 void export_items(Table& table, const Array* keys, const Array* values, const Array* rows,
                   std::uintptr_t stream_address) {
   const TableOptions& options = table.options();
@@ -254,15 +408,14 @@ void export_items(Table& table, const Array* keys, const Array* values, const Ar
   const py::gil_scoped_release unlocked;
   const std::int64_t size =
       table.export_items(keys == nullptr ? nullptr : keys->data, value_data, row_data, count, stream);
-  if (size != count)
-    throw std::invalid_argument("room for " + std::to_string(count) + " items was given, and the table has " +
-                                std::to_string(size) + ": another thread has changed it in between; ask again");
+  check_exported(size, count);
 }
 
 Buffer row_storage(const TablePointer& table, std::uintptr_t stream_address) {
   const TableOptions& options = table->options();
   if (!options.has_rows())
     throw std::invalid_argument("the table has no row storage: scalars of up to 8 bytes lie beside their keys");
+  if (!options.value_dtype) throw std::invalid_argument("the rows of the table have columns: ask for one of them");
   const ContextPointer context = context_of(table);
   const Stream stream = to_stream(*context, stream_address);
   const py::gil_scoped_release unlocked;
@@ -272,8 +425,32 @@ Buffer row_storage(const TablePointer& table, std::uintptr_t stream_address) {
   return {context, data_of(std::move(storage.memory)), *options.value_dtype, std::move(shape), stream};
 }
 
+Buffer column_storage(const TablePointer& table, std::size_t number, std::uintptr_t stream_address) {
+  const Column& column = column_at(*table, number);
+  const RowLayout layout = place_columns(table->options().columns);
+  const ContextPointer context = context_of(table);
+  const Stream stream = to_stream(*context, stream_address);
+  const py::gil_scoped_release unlocked;
+  RowStorage storage = table->row_storage(stream);
+  Buffer buffer{context, data_of(std::move(storage.memory)), column.dtype, {storage.row_count}, stream};
+  if (auto* const rows = static_cast<std::byte*>(buffer.memory.get()); rows != nullptr)
+    buffer.memory = {std::move(buffer.memory), rows + layout.offsets[number]};
+  buffer.shape.insert(buffer.shape.end(), column.shape.begin(), column.shape.end());
+  buffer.strides.resize(buffer.shape.size());
+  std::int64_t stride = 1;
+  for (std::size_t axis = buffer.shape.size(); axis-- > 1;) {
+    buffer.strides[axis] = stride;
+    stride *= buffer.shape[axis];
+  }
+  buffer.strides[0] = layout.bytes / static_cast<std::int64_t>(itemsize(column.dtype));
+  return buffer;
+}
+
 Array constant(const TablePointer& table, const Array& value, std::uintptr_t stream_address) {
-  if (value.device.platform != "cpu" || !value.contiguous || value.bytes() != table->options().value_bytes())
+  const TableOptions& options = table->options();
+  const bool has_room = options.columns.empty() ? value.bytes() == options.value_bytes()
+                                                : value.bytes() > 0 && value.bytes() <= options.row_bytes();
+  if (value.device.platform != "cpu" || !value.contiguous || !has_room)
     throw std::invalid_argument("the constant is no value on the host");
   if (table->context().device().platform == "cpu") return value;
   Array on_device = value;
@@ -391,6 +568,50 @@ void apply_parts(Table& table, const std::vector<ChangePart>& given, const std::
   sharded(table).apply_parts(parts, apply_op);
 }
 
+/// What Python gives for each batch of a call with columns: table, keys, columns, found, stream.
+using FindColumnsPart = std::tuple<TablePointer, const Array*, std::vector<PythonOutput>, const Array*, std::uintptr_t>;
+/// Table, keys, columns, rows, mask, stream.
+using ChangeColumnsPart =
+    std::tuple<TablePointer, const Array*, std::vector<PythonInput>, const Array*, const Array*, std::uintptr_t>;
+
+void find_columns_parts(Table& table, const std::vector<FindColumnsPart>& given) {
+  std::vector<ShardedTable::Part> parts;
+  for (const auto& [view, keys, columns, found, stream] : given) {
+    const std::int64_t count = count_keys(*view, *keys, "keys");
+    FindOutput out{};
+    out.found = output<bool>(*view, found, "found", count);
+    parts.push_back({&sharded(*view),
+                     {keys->data, count, view->options().key_bytes()},
+                     {},
+                     out,
+                     nullptr,
+                     to_stream(view->context(), stream),
+                     nullptr,
+                     to_outputs(*view, columns, count),
+                     {}});
+  }
+  const py::gil_scoped_release unlocked;
+  sharded(table).find_parts(parts);
+}
+
+void change_columns_parts(Table& table, const std::vector<ChangeColumnsPart>& given) {
+  std::vector<ShardedTable::Part> parts;
+  for (const auto& [view, keys, columns, rows, mask, stream] : given) {
+    const std::int64_t count = count_keys(*view, *keys, "keys");
+    parts.push_back({&sharded(*view),
+                     {keys->data, count, view->options().key_bytes()},
+                     {},
+                     {},
+                     output<bool>(*view, mask, "mask", count),
+                     to_stream(view->context(), stream),
+                     output<std::int64_t>(*view, rows, "rows", count),
+                     {},
+                     to_inputs(*view, columns, count)});
+  }
+  const py::gil_scoped_release unlocked;
+  sharded(table).change_columns_parts(parts);
+}
+
 void erase_parts(Table& table, const std::vector<ChangePart>& given) {
   const std::vector<ShardedTable::Part> parts =
       change_parts(given, [](const Table&, const Array*, bool, std::int64_t) { return ValueBatch{}; });
@@ -410,13 +631,22 @@ TablePointer clone(Table& table, const ContextPointer& context, std::uintptr_t s
 
 void bind_table(py::module_& module) {
   using unlocked = py::call_guard<py::gil_scoped_release>;
+  py::class_<OptimizerStep>(module, "OptimizerStep", py::is_final(), "What an optimizer does, and with which numbers.")
+      .def(py::init([](const std::string& optimizer, double learning_rate, double beta1, double beta2, double epsilon,
+                       double weight_decay, std::int64_t number, bool stochastic_rounding, std::uint64_t seed) {
+             return OptimizerStep{
+                 named(kOptimizers, optimizer), learning_rate, beta1, beta2, epsilon, weight_decay, number,
+                 stochastic_rounding,           seed};
+           }),
+           py::arg("optimizer"), py::arg("learning_rate"), py::arg("beta1"), py::arg("beta2"), py::arg("epsilon"),
+           py::arg("weight_decay"), py::arg("number"), py::arg("stochastic_rounding"), py::arg("seed"));
   const auto keys = py::arg("keys");
   const auto stream = py::arg("stream");
   py::class_<Table, TablePointer>(module, "Table", py::is_final(), "A hash table with its dtypes erased.")
       .def(py::init(&make_table), py::arg("contexts"), py::arg("key_dtype"), py::arg("key_elements"),
            py::arg("value_dtype"), py::arg("value_shape"), py::arg("capacity"), py::arg("max_capacity"),
            py::arg("max_load_factor"), py::arg("deterministic"), py::arg("seed"), py::arg("initializer"),
-           py::arg("sharded"))
+           py::arg("sharded"), py::arg("columns") = std::vector<PythonColumn>())
       .def_property_readonly("context", &context_of)
       .def_property_readonly("key_dtype", [](const Table& table) { return name(table.options().key_dtype); })
       .def_property_readonly("key_elements", [](const Table& table) { return table.options().key_elements; })
@@ -476,6 +706,16 @@ void bind_table(py::module_& module) {
           stream, unlocked())
       .def("export_items", &export_items, keys, py::arg("values"), py::arg("rows"), stream)
       .def("row_storage", &row_storage, stream)
+      .def_property_readonly("columns", &columns_of)
+      .def("find_columns", &find_columns, keys, py::arg("columns"), py::arg("found"), py::arg("count_missing"), stream)
+      .def("change_columns", &change_columns, keys, py::arg("columns"), py::arg("rows"), py::arg("inserted"), stream)
+      .def("export_columns", &export_columns, keys, py::arg("columns"), stream)
+      .def("column_storage", &column_storage, py::arg("column"), stream)
+      .def("read_rows", &read_rows, py::arg("rows"), py::arg("columns"), stream)
+      .def("train", &train, py::arg("rows"), py::arg("gradients"), py::arg("item_of"), py::arg("factors"),
+           py::arg("columns"), py::arg("step"), stream)
+      .def("find_columns_parts", &find_columns_parts, py::arg("parts"))
+      .def("change_columns_parts", &change_columns_parts, py::arg("parts"))
       .def("overlaps_rows", &overlaps_rows, py::arg("array"))
       .def("constant", &constant, py::arg("value"), stream)
       .def("clone", &clone, py::arg("context"), stream)

@@ -11,6 +11,7 @@ struct HostAlgorithms {
   static const Executor<Key, Value>& executor();
   static const Factorizer& factorizer();
   static const Splitter& splitter();
+  static const RowOptimizer& row_optimizer();
 };
 
 }  // namespace gpuhash::host

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <span>
 #include <type_traits>
 
 #include "host/executor.hpp"
@@ -23,6 +24,9 @@ class HostExecutor final : public Executor<Key, Value> {
   void find(DeviceContext&, const View& view, const KeyBatch& keys, const FindOrder& out, Stream) const override;
   void insert(DeviceContext&, const View& view, const InsertOrder& batch, Stream) const override;
   void apply(DeviceContext&, const View& view, const ApplyOrder& batch, Stream) const override;
+  void read_columns(DeviceContext&, const View& view, const std::int64_t* rows, std::int64_t count,
+                    std::span<const ColumnRead> columns, Stream) const override;
+  void change_columns(DeviceContext&, const View& view, const ColumnsOrder& batch, Stream) const override;
   void erase(DeviceContext&, const View& view, const KeyBatch& keys, bool* erased, const Plan*, Stream) const override;
   void list_absent(DeviceContext&, const View& view, const KeyBatch& keys, Key* out, Stream) const override;
   void rehash(DeviceContext&, const View& from, const View& to, bool compact_rows, Stream) const override;
@@ -84,6 +88,23 @@ void HostExecutor<Key, Value>::apply(DeviceContext&, const View& view, const App
     RowSource row_source(view.rows, *view.control);
     const CombineFn combine = combine_function(batch.dtype, batch.op);
     write_each<Purpose::kInsertion>(view, batch.keys, Application<View>{view, batch, combine, &row_source});
+  }
+}
+
+template <class Key, class Value>
+void HostExecutor<Key, Value>::read_columns(DeviceContext&, const View& view, const std::int64_t* rows,
+                                            std::int64_t count, std::span<const ColumnRead> columns, Stream) const {
+  host::read_columns(view.rows, rows, count, columns);
+}
+
+template <class Key, class Value>
+void HostExecutor<Key, Value>::change_columns(DeviceContext&, const View& view, const ColumnsOrder& batch,
+                                              Stream) const {
+  if constexpr (kMayHaveRows<View>) {
+    const RowWriter writer(batch);
+    RowSource row_source(view.rows, *view.control);
+    write_each<Purpose::kInsertion>(view, batch.keys,
+                                    ColumnsChange<View>{view, &writer, &row_source, batch.rows, batch.inserted});
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "host/columns.hpp"
 #include "host/combine.hpp"
 #include "host/initial_rows.hpp"
 #include "host/parallel.hpp"
@@ -139,6 +140,31 @@ struct Application {
       combine(value, value_at(batch.values, i), batch.elements);
     }
     if (batch.inserted != nullptr) batch.inserted[i] = is_new;
+  }
+};
+
+/// As Insertion and Application, in a table with columns.
+template <class View>
+struct ColumnsChange {
+  static constexpr bool kPlain = false;
+
+  View view;
+  const RowWriter* writer;
+  RowSource* row_source;
+  std::int64_t* rows;  // [n] or null
+  bool* inserted;      // [n] or null
+
+  void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
+    if (is_new) {
+      const std::uint64_t row = row_source->take();
+      slot->key = stored;
+      slot->value = row;
+      writer->begin(row_data(view, row), i);
+    } else if (slot != nullptr) {
+      writer->meet(row_data(view, slot->value), i);
+    }
+    if (inserted != nullptr) inserted[i] = is_new;
+    if (rows != nullptr) rows[i] = slot == nullptr ? -1 : static_cast<std::int64_t>(slot->value);
   }
 };
 

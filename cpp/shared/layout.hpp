@@ -164,6 +164,10 @@ struct TableView {
   GPUHASH_HD std::uint64_t slot_count() const { return (std::uint64_t{geometry.bucket_count} + 1) * kSlots; }
 };
 
+/// Tables whose values may be row numbers.
+template <class View>
+inline constexpr bool kMayHaveRows = sizeof(typename View::Value) == sizeof(std::uint64_t);
+
 /// The key that a live slot stands for; `in_stray_bucket`: it lies in the last bucket.
 template <class Key>
 GPUHASH_HD Key key_of_slot(const Key& stored, bool in_stray_bucket) {

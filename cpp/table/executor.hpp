@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <tuple>
 
 #include <gpuhash/device_context.hpp>
@@ -12,6 +13,7 @@
 namespace gpuhash {
 
 class Factorizer;
+class RowOptimizer;
 class Splitter;
 
 /// The algorithms over one slot type, for one platform. Work is enqueued on the stream; pointers are of the device's
@@ -42,6 +44,11 @@ class Executor {
                             Stream) const {}
   virtual void insert(DeviceContext&, const View&, const InsertOrder&, Stream) const = 0;
   virtual void apply(DeviceContext&, const View&, const ApplyOrder&, Stream) const = 0;
+  /// Of tables with columns: values of rows [count], whose numbers may be negative. Nothing but memory for the answers
+  /// is touched.
+  virtual void read_columns(DeviceContext&, const View&, [[maybe_unused]] const std::int64_t* rows,
+                            [[maybe_unused]] std::int64_t count, std::span<const ColumnRead>, Stream) const {}
+  virtual void change_columns(DeviceContext&, const View&, const ColumnsOrder&, Stream) const {}
   /// erased: [n] or null; true for exactly one of an erased key's duplicates. plan: of these keys, or null.
   virtual void erase(DeviceContext&, const View&, const KeyBatch&, bool* erased, const Plan* plan, Stream) const = 0;
   /// Appends the keys that are not in the table, duplicates and all, in any order, to out [n]; their number goes to
@@ -56,8 +63,8 @@ class Executor {
                             std::int64_t value_bytes, std::int64_t* rows, Stream) const = 0;
 };
 
-/// What a platform has: an executor for each slot type, a factorizer, and a splitter. Narrow keys and values are
-/// widened to one of the slot types.
+/// What a platform has: an executor for each slot type, a factorizer, a splitter, and what trains rows. Narrow keys and
+/// values are widened to one of the slot types.
 struct Executors {
   template <class Types>
   struct Pointers;
@@ -74,7 +81,8 @@ struct Executors {
   /// Platform::executor<Key, Value>() gives the executor of a slot type.
   template <class Platform>
   static Executors of() {
-    return {Pointers<SlotTypes>::of<Platform>(), &Platform::factorizer(), &Platform::splitter()};
+    return {Pointers<SlotTypes>::of<Platform>(), &Platform::factorizer(), &Platform::splitter(),
+            &Platform::row_optimizer()};
   }
 
   template <class Key, class Value>
@@ -85,6 +93,7 @@ struct Executors {
   Pointers<SlotTypes>::Tuple all;
   const Factorizer* factorizer;
   const Splitter* splitter;
+  const RowOptimizer* row_optimizer;
 };
 
 }  // namespace gpuhash

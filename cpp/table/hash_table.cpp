@@ -10,6 +10,7 @@
 #include "core/random_seed.hpp"
 #include "shared/arithmetic.hpp"
 #include "shared/probe_sequence.hpp"
+#include "table/row_optimizer.hpp"
 
 namespace gpuhash {
 namespace {
@@ -63,7 +64,7 @@ HashTable<Key, Value>::HashTable(const TableOptions& options, std::shared_ptr<De
 template <class Key, class Value>
 HashTable<Key, Value>::HashTable(const TableOptions& options, std::shared_ptr<DeviceContext> context,
                                  const Geometry& geometry)
-    : options_(options), context_(std::move(context)), order_(*context_), constants_(*context_) {
+    : options_(options), columns_(options), context_(std::move(context)), order_(*context_), constants_(*context_) {
   if (options_.max_capacity) {
     const Geometry largest = make_geometry<View>(std::max(*options_.max_capacity, options.capacity), {});
     options_.max_capacity = capacity_of<View>(largest);
@@ -303,8 +304,8 @@ void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const
 
   Storage next(*context_, geometry, row_capacity, row_bytes(), stream, compact_rows ? nullptr : &storage_);
   if (options_.has_rows() && !compact_rows && used_rows > 0 && next.rows() != storage_.rows())
-    context_->copy(next.view().rows.data, storage_.view().rows.data,
-                   static_cast<std::size_t>(used_rows * options_.value_bytes()), stream);
+    context_->copy(next.view().rows.data, storage_.view().rows.data, static_cast<std::size_t>(used_rows * row_bytes()),
+                   stream);
   executor().rehash(*context_, storage_.view(), next.view(), compact_rows, stream);
 
   Control rebuilt;  // the last thing that may fail
@@ -358,6 +359,7 @@ void HashTable<Key, Value>::set_max_load_factor(double factor) {
 
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::find(const KeyBatch& keys, const FindOutput& out, Stream stream) {
+  if (out.values != nullptr) check_single_value(options_);
   if (keys.count == 0) {
     if (out.step.taken != nullptr) context_->advance(out.step, stream);
     return 0;
@@ -371,6 +373,7 @@ std::int64_t HashTable<Key, Value>::find(const KeyBatch& keys, const FindOutput&
 template <class Key, class Value>
 void HashTable<Key, Value>::insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted,
                                    Stream stream, const ChainStep& step) {
+  check_single_value(options_);
   InsertOrder order{keys, values, mode, options_.deterministic, inserted};
   order.step = step;
   insert_batch(order, stream);
@@ -380,6 +383,10 @@ template <class Key, class Value>
 void HashTable<Key, Value>::find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::int64_t* rows,
                                            bool* inserted, Stream stream) {
   check_find_or_insert(options_);
+  if (!options_.columns.empty()) {
+    if (values.data != nullptr) check_single_value(options_);
+    return change_columns(keys, {}, rows, inserted, stream);
+  }
   InsertOrder order{keys, values, InsertMode::kKeep, options_.deterministic, inserted};
   order.rows = rows;
   std::optional<InitialRows> initial;
@@ -426,6 +433,7 @@ void HashTable<Key, Value>::insert_batch(InsertOrder order, Stream stream) {
 template <class Key, class Value>
 void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted,
                                   Stream stream) {
+  check_single_value(options_);
   if (!options_.value_dtype || !has_op(*options_.value_dtype, op))
     throw DTypeError(
         "values of dtype " + std::string(options_.value_dtype ? name(*options_.value_dtype) : "none") +
@@ -557,6 +565,7 @@ void HashTable<Key, Value>::need_movable(std::int64_t keys) const {
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room,
                                                  Stream stream) {
+  if (values != nullptr) check_single_value(options_);
   const Turn turn(order_, stream);
   const auto size = static_cast<std::int64_t>(refresh(stream).size);
   if (size <= room)
@@ -573,6 +582,89 @@ RowStorage HashTable<Key, Value>::row_storage(Stream stream) {
   const Control control = refresh(stream);
   storage_.rows()->lend(context_);
   return {storage_.rows(), static_cast<std::int64_t>(control.next_row)};
+}
+
+template <class Key, class Value>
+std::int64_t HashTable<Key, Value>::find_columns(const KeyBatch& keys, const FindOutput& out,
+                                                 const std::vector<ColumnOutput>& columns, Stream stream) {
+  check_outputs(options_, columns);
+  if (keys.count == 0 || columns.empty()) return find(keys, out, stream);
+  const std::vector<ColumnRead> reads = columns_.reads(columns);
+  const Turn turn(order_, stream);
+  Allocation memory;
+  FindOrder order{out, 0};
+  if (order.rows == nullptr) {
+    memory = Allocation(*context_, static_cast<std::size_t>(keys.count) * sizeof(std::int64_t), stream);
+    order.rows = memory.as<std::int64_t>();
+  }
+  executor().find(*context_, storage_.view(), keys, order, stream);
+  executor().read_columns(*context_, storage_.view(), order.rows, keys.count, reads, stream);
+  if (context_->is_host() && out.step.taken != nullptr) context_->advance(out.step, stream);
+  return out.count_missing ? static_cast<std::int64_t>(refresh(stream).missing) : 0;
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::change_columns(const KeyBatch& keys, const std::vector<ColumnInput>& columns,
+                                           std::int64_t* rows, bool* inserted, Stream stream) {
+  check_inputs(options_, columns);
+  if (keys.count == 0) return;
+  ColumnsOrder order = columns_.order(columns, options_.deterministic);
+  const Turn turn(order_, stream);
+  Room room;
+  if (turn.capturing())
+    prepare_captured(keys);
+  else
+    room = prepare_room(keys, stream, [] { return std::unique_ptr<Plan>(); });
+  turn.change([&] {
+    for (std::int64_t from = 0; from < keys.count; from += kMaxBatch) {
+      order.keys = slice(keys, from, std::min(kMaxBatch, keys.count - from));
+      for (std::size_t c = 0; c < columns.size(); ++c) order.given[c].values = slice(columns[c].values, from);
+      if (rows != nullptr) order.rows = rows + from;
+      if (inserted != nullptr) order.inserted = inserted + from;
+      pristine_ = false;
+      executor().change_columns(*context_, storage_.view(), order, stream);
+    }
+  });
+  finish_insertion(room, keys.count, stream);
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::read_rows(const std::int64_t* rows, std::int64_t count,
+                                      const std::vector<ColumnOutput>& columns, Stream stream) {
+  check_outputs(options_, columns);
+  if (count == 0) return;
+  const Turn turn(order_, stream);
+  executor().read_columns(*context_, storage_.view(), rows, count, columns_.reads(columns), stream);
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::train(const std::int64_t* rows, std::int64_t count, const Gradients& gradients,
+                                  const std::vector<std::size_t>& columns, const OptimizerStep& step, Stream stream) {
+  check_trained(options_, columns, step, gradients);
+  if (count == 0) return;
+  const Turn turn(order_, stream);
+  turn.change([&] {
+    context_->executors().row_optimizer->train(*context_, storage_.view().rows,
+                                               columns_.train_order(rows, count, gradients, columns, step), stream);
+  });
+}
+
+template <class Key, class Value>
+std::int64_t HashTable<Key, Value>::export_columns(void* keys, const std::vector<ColumnOutput>& columns,
+                                                   std::int64_t* rows, std::int64_t room, Stream stream) {
+  check_outputs(options_, columns);
+  const std::vector<ColumnRead> reads = columns_.reads(columns);
+  const Turn turn(order_, stream);
+  const auto size = static_cast<std::int64_t>(refresh(stream).size);
+  if (size > room || size == 0) return size;
+  Allocation memory;
+  if (rows == nullptr) {
+    memory = Allocation(*context_, static_cast<std::size_t>(size) * sizeof(std::int64_t), stream);
+    rows = memory.as<std::int64_t>();
+  }
+  executor().export_items(*context_, storage_.view(), keys, options_.key_bytes(), nullptr, 0, rows, stream);
+  executor().read_columns(*context_, storage_.view(), rows, size, reads, stream);
+  return size;
 }
 
 template <class Key, class Value>
@@ -627,9 +719,10 @@ std::shared_ptr<Table> make_hash_table(const TableOptions& options, std::shared_
   // Beside a key lies its value or the number of its row.
   const std::size_t value_bytes =
       options.has_rows() ? sizeof(std::int64_t) : static_cast<std::size_t>(options.value_bytes());
+  const bool has_values = options.value_dtype || !options.columns.empty();
   std::shared_ptr<Table> table;
   any_slot_type([&]<class Slot>(Slot) {
-    if (!Slot::fits(options.key_bytes(), options.value_dtype ? &value_bytes : nullptr)) return false;
+    if (!Slot::fits(options.key_bytes(), has_values ? &value_bytes : nullptr)) return false;
     table = std::make_shared<HashTable<typename Slot::Key, typename Slot::Value>>(options, std::move(context));
     return true;
   });

@@ -9,6 +9,7 @@
 #include "table/call_order.hpp"
 #include "table/executor.hpp"
 #include "table/growth_rule.hpp"
+#include "table/placed_columns.hpp"
 #include "table/storage.hpp"
 
 namespace gpuhash {
@@ -54,6 +55,16 @@ class HashTable final : public Table {
   void fix_in_place(Stream stream) override;
   std::int64_t export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) override;
   RowStorage row_storage(Stream stream) override;
+  std::int64_t find_columns(const KeyBatch& keys, const FindOutput& out, const std::vector<ColumnOutput>& columns,
+                            Stream stream) override;
+  void change_columns(const KeyBatch& keys, const std::vector<ColumnInput>& columns, std::int64_t* rows, bool* inserted,
+                      Stream stream) override;
+  void read_rows(const std::int64_t* rows, std::int64_t count, const std::vector<ColumnOutput>& columns,
+                 Stream stream) override;
+  void train(const std::int64_t* rows, std::int64_t count, const Gradients& gradients,
+             const std::vector<std::size_t>& columns, const OptimizerStep& step, Stream stream) override;
+  std::int64_t export_columns(void* keys, const std::vector<ColumnOutput>& columns, std::int64_t* rows,
+                              std::int64_t room, Stream stream) override;
   bool overlaps_rows(const MemoryRange& memory) const override;
   Constants& constants() override { return constants_; }
   std::shared_ptr<Table> clone(std::shared_ptr<DeviceContext> context, Stream stream) override;
@@ -83,8 +94,7 @@ class HashTable final : public Table {
     std::int64_t slots_before;
   };
 
-  /// 0: no row storage.
-  std::int64_t row_bytes() const { return options_.has_rows() ? options_.value_bytes() : 0; }
+  std::int64_t row_bytes() const { return options_.row_bytes(); }
   GrowthRule growth() const {
     return {kMostSlots, fixed_ ? storage_.capacity() : options_.max_capacity, options_.max_load_factor};
   }
@@ -108,6 +118,7 @@ class HashTable final : public Table {
   void rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream);
 
   TableOptions options_;
+  PlacedColumns columns_;
   std::shared_ptr<DeviceContext> context_;
   CallOrder order_;
   Constants constants_;

@@ -1,6 +1,7 @@
 #include <gpuhash/table.hpp>
 
 #include <cmath>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -13,13 +14,8 @@ namespace {
 constexpr std::size_t kMaxKeyBytes = sizeof(Uint128);  // of the widest slot type
 constexpr std::int64_t kMaxValueBytes = std::int64_t{1} << 28;
 
-void check_initializer(const TableOptions& options) {
-  if (!options.initializer) return;
-  if (!options.has_rows())
-    throw ShapeError("an initializer was given; it fills rows, and the values of the table lie beside their keys");
-  const Initializer& from = *options.initializer;
+void check_initializer(const Initializer& from, DType dtype) {
   if (from.distribution == Distribution::kConstant) return;
-  const DType dtype = *options.value_dtype;
   if (is_integer(dtype) || is_complex(dtype) || dtype == DType::kBool)
     throw DTypeError("an initializer that draws numbers was given for values of " + std::string(name(dtype)) +
                      "; they are drawn for float16, bfloat16, float32 and float64");
@@ -30,6 +26,36 @@ void check_initializer(const TableOptions& options) {
                      "; bounds ascend, standard deviations are 0 or more, all are finite");
 }
 
+/// The bytes of one value; ShapeError for extents that cannot be.
+std::int64_t check_shape(DType dtype, const std::vector<std::int64_t>& shape, const std::string& what) {
+  auto bytes = static_cast<std::int64_t>(itemsize(dtype));
+  for (const std::int64_t extent : shape) {
+    if (extent < 1) throw ShapeError(what + " has an extent of " + std::to_string(extent) + "; extents are 1 or more");
+    if (__builtin_mul_overflow(bytes, extent, &bytes) || bytes > kMaxValueBytes)
+      throw ShapeError(what + " asks for more than " + std::to_string(kMaxValueBytes) +
+                       " bytes per value, the most that is possible");
+  }
+  return bytes;
+}
+
+void check_columns(const TableOptions& options) {
+  if (options.columns.empty()) return;
+  if (options.value_dtype || !options.value_shape.empty() || options.initializer)
+    throw ShapeError("a table was to have columns and a single value besides: what the value is, a column says");
+  std::set<std::string> names;
+  std::int64_t bytes = 0;
+  for (const Column& column : options.columns) {
+    if (column.name.empty()) throw ShapeError("a column has no name; each has one of a character or more");
+    const std::string what = "the column \"" + column.name + "\"";
+    if (!names.insert(column.name).second) throw ShapeError(what + " is there twice");
+    bytes += check_shape(column.dtype, column.shape, what);
+    if (bytes > kMaxValueBytes)
+      throw ShapeError("the columns ask for more than " + std::to_string(kMaxValueBytes) +
+                       " bytes per key, the most that is possible");
+    if (column.initializer) check_initializer(*column.initializer, column.dtype);
+  }
+}
+
 void check(const TableOptions& options) {
   if (!is_integer(options.key_dtype))
     throw DTypeError("keys of dtype " + std::string(name(options.key_dtype)) +
@@ -38,14 +64,8 @@ void check(const TableOptions& options) {
   if (options.key_elements < 1 || options.key_elements > most)
     throw ShapeError("keys of " + std::to_string(options.key_elements) + " x " + std::string(name(options.key_dtype)) +
                      " were asked for; a key has 1 to " + std::to_string(kMaxKeyBytes) + " bytes");
-  std::int64_t value_bytes = options.value_dtype ? static_cast<std::int64_t>(itemsize(*options.value_dtype)) : 0;
-  for (const std::int64_t extent : options.value_shape) {
-    if (extent < 1)
-      throw ShapeError("value_shape has an extent of " + std::to_string(extent) + "; extents are 1 or more");
-    if (__builtin_mul_overflow(value_bytes, extent, &value_bytes) || value_bytes > kMaxValueBytes)
-      throw ShapeError("value_shape asks for more than " + std::to_string(kMaxValueBytes) +
-                       " bytes per value, the most that is possible");
-  }
+  check_columns(options);
+  if (options.value_dtype) check_shape(*options.value_dtype, options.value_shape, "value_shape");
   if (options.capacity < 0)
     throw ShapeError("capacity is " + std::to_string(options.capacity) + "; slots are 0 or more");
   if (options.max_capacity && *options.max_capacity < 1)
@@ -55,7 +75,10 @@ void check(const TableOptions& options) {
                      std::to_string(*options.max_capacity));
   if (!(options.max_load_factor > 0 && options.max_load_factor <= 1))
     throw ShapeError("max_load_factor must lie in (0, 1], not " + std::to_string(options.max_load_factor));
-  check_initializer(options);
+  if (!options.initializer) return;
+  if (!options.has_rows())
+    throw ShapeError("an initializer was given; it fills rows, and the values of the table lie beside their keys");
+  check_initializer(*options.initializer, *options.value_dtype);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <gpuhash/batches.hpp>
 #include <gpuhash/initializer.hpp>
@@ -38,6 +39,46 @@ struct InsertOrder {
   ChainStep step = {};
   std::int64_t* rows = nullptr;  // [n] or null: gets the number of each key's row; of an order that keeps, without plan
   const InitialRows* initial = nullptr;  // of an order with rows and without values; read while the order is enqueued
+};
+
+/// Where a column lies in each row, and what it is.
+struct ColumnPlace {
+  std::int64_t offset;  // bytes
+  DType dtype;
+  std::int64_t elements;
+
+  std::int64_t bytes() const { return static_cast<std::int64_t>(itemsize(dtype)) * elements; }
+};
+
+/// A column of rows whose numbers are known.
+struct ColumnRead {
+  ColumnPlace place;
+  void* values;          // [n, bytes]
+  const void* fallback;  // one value; null: zeros
+  bool fallback_per_key;
+};
+
+struct ColumnChange {
+  ColumnPlace place;
+  ValueBatch values;
+  ColumnMode mode;
+  ApplyOp op;
+};
+
+/// What a column of a new row gets that is given no value.
+struct ColumnInitial {
+  std::int64_t offset;  // bytes
+  InitialRows rows;
+};
+
+/// A change of a table with columns.
+struct ColumnsOrder {
+  KeyBatch keys;
+  std::vector<ColumnChange> given;
+  std::vector<ColumnInitial> initial;  // of the other columns
+  bool deterministic;                  // as InsertOrder's, for all columns together
+  std::int64_t* rows;                  // [n] or null
+  bool* inserted;                      // [n] or null
 };
 
 struct ApplyOrder {

@@ -83,6 +83,7 @@ class View final : public ShardedTable {
                       Stream stream) override;
   void find_or_insert_parts(const std::vector<Part>& parts) override;
   void apply_parts(const std::vector<Part>& parts, ApplyOp op) override;
+  void change_columns_parts(const std::vector<Part>& parts) override;
   void erase_parts(const std::vector<Part>& parts) override;
   void make_room(const KeyBatch& keys, bool expect_insertion, Stream stream) override;
   void forget_room() override {
@@ -101,6 +102,16 @@ class View final : public ShardedTable {
         "a table of several shards was to stay in place, which single tables can: hold its shards, table.shards");
   }
   std::int64_t export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) override;
+  std::int64_t find_columns(const KeyBatch& keys, const FindOutput& out, const std::vector<ColumnOutput>& columns,
+                            Stream stream) override;
+  void change_columns(const KeyBatch& keys, const std::vector<ColumnInput>& columns, std::int64_t* rows, bool* inserted,
+                      Stream stream) override;
+  void read_rows(const std::int64_t* rows, std::int64_t count, const std::vector<ColumnOutput>& columns,
+                 Stream stream) override;
+  void train(const std::int64_t* rows, std::int64_t count, const Gradients& gradients,
+             const std::vector<std::size_t>& columns, const OptimizerStep& step, Stream stream) override;
+  std::int64_t export_columns(void* keys, const std::vector<ColumnOutput>& columns, std::int64_t* rows,
+                              std::int64_t room, Stream stream) override;
   RowStorage row_storage(Stream) override {
     throw ShapeError(
         "a table of several shards has no single row storage: its rows lie with its shards, "
@@ -137,6 +148,18 @@ class View final : public ShardedTable {
   static std::int64_t count_missing(const Call& merged);
   template <class Calls>
   bool has_room_for(const Calls& calls) const;
+  /// What a shard is given of one part of a change.
+  struct Share {
+    Table& shard;
+    KeyBatch keys;
+    ValueBatch values;
+    std::vector<ColumnInput> columns;
+    bool* mask;
+    std::int64_t* rows;
+    Stream stream;
+  };
+  std::int64_t export_parts(void* keys, void* values, const std::vector<ColumnOutput>& columns, std::int64_t* rows,
+                            std::int64_t room, Stream stream);
   template <class Change>
   void change_parts(const std::vector<Part>& parts, bool needs_room, Change change,
                     const std::optional<Reduction>& reduction = {});
@@ -187,8 +210,14 @@ class View::Turn {
 class View::Call {
  public:
   /// To be followed by expect(), begin() and send(). Nothing is enqueued before.
-  Call(View& view, const KeyBatch& keys, const ValueBatch& values, Stream stream)
-      : view_(view), keys_(keys), values_(values), stream_(stream), parcels_(view.ways_.size()) {}
+  Call(View& view, const Part& part)
+      : view_(view),
+        keys_(part.keys),
+        values_(part.values),
+        columns_(part.columns),
+        stream_(part.stream),
+        sorted_columns_(columns_.size()),
+        parcels_(view.ways_.size()) {}
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
@@ -246,6 +275,8 @@ class View::Call {
     const bool one_each = values_.data != nullptr && !values_.broadcast;
     sorted_keys_ = allocate(keys_.bytes);
     if (combines || one_each) sorted_values_ = allocate(values_.bytes);
+    for (std::size_t c = 0; c < columns_.size(); ++c)
+      if (!columns_[c].values.broadcast) sorted_columns_[c] = allocate(columns_[c].values.bytes);
     split_->sort_keys(sorted_keys_.get());
     if (combines) {
       split_->combine(values_.data, values_.broadcast, *reduction_, sorted_values_.get(), stream_);
@@ -253,11 +284,17 @@ class View::Call {
     } else if (one_each) {
       split_->sort(values_.data, values_.bytes, sorted_values_.get(), stream_);
     }
+    for (std::size_t c = 0; c < columns_.size(); ++c)
+      if (const ValueBatch& values = columns_[c].values; !values.broadcast)
+        split_->sort(values.data, values.bytes, sorted_columns_[c].get(), stream_);
     for (Answers& answers : answers_) answers.home = allocate(answers.bytes);
     split_->wait();
     leave();
-    for (std::size_t shard = 0; shard < shards(); ++shard)
-      if (is_local(shard)) parcels_[shard] = {part_of(sorted_keys_, keys_.bytes, shard), values_of(shard), {}};
+    for (std::size_t shard = 0; shard < shards(); ++shard) {
+      if (!is_local(shard)) continue;
+      parcels_[shard] = {part_of(sorted_keys_, keys_.bytes, shard), values_of(shard), {}, {}};
+      for (std::size_t c = 0; c < columns_.size(); ++c) parcels_[shard].columns.push_back(column_of(c, shard));
+    }
   }
 
   /// Copies go to the shards that are elsewhere. They wait for nothing that was enqueued after begin().
@@ -269,6 +306,11 @@ class View::Call {
       parcel.keys = deliver(shard, part_of(sorted_keys_, keys_.bytes, shard), count(shard) * keys_.bytes);
       if (void* const values = values_of(shard); values != nullptr)
         parcel.values = deliver(shard, values, values_.broadcast ? values_.bytes : count(shard) * values_.bytes);
+      for (std::size_t c = 0; c < columns_.size(); ++c) {
+        const ValueBatch& values = columns_[c].values;
+        parcel.columns.push_back(
+            deliver(shard, column_of(c, shard), values.broadcast ? values.bytes : count(shard) * values.bytes));
+      }
       way.returning->record(stream(shard));  // what lies here has been read
       for (Answers& answers : answers_)
         if (!way.direct || !answers.written_directly)
@@ -279,6 +321,11 @@ class View::Call {
 
   KeyBatch keys(std::size_t shard) const { return {parcels_[shard].keys, count(shard), keys_.bytes}; }
   ValueBatch values(std::size_t shard) const { return {parcels_[shard].values, values_.bytes, values_.broadcast}; }
+  std::vector<ColumnInput> columns(std::size_t shard) const {
+    std::vector<ColumnInput> columns = columns_;
+    for (std::size_t c = 0; c < columns.size(); ++c) columns[c].values.data = parcels_[shard].columns[c];
+    return columns;
+  }
 
   /// Where the shard writes its answers; null where none are expected.
   void* of(const Answers* answers, std::size_t shard) const {
@@ -306,12 +353,13 @@ class View::Call {
 
   const Split& split() const { return *split_; }
   /// The same batch once more, as it is, for what wants to know of each key; to be begun when this one is done.
-  Call again() const { return Call(view_, keys_, {}, stream_); }
+  Call again() const { return Call(view_, Part{&view_, keys_, {}, {}, nullptr, stream_}); }
 
  private:
   struct Parcel {
     void* keys = nullptr;
     void* values = nullptr;
+    std::vector<void*> columns;      // the values of each column
     std::vector<Allocation> memory;  // on the shard's device
   };
 
@@ -327,6 +375,12 @@ class View::Call {
   void* values_of(std::size_t shard) const {
     if (values_.broadcast || values_.data == nullptr) return const_cast<void*>(values_.data);
     return part_of(sorted_values_, values_.bytes, shard);
+  }
+
+  void* column_of(std::size_t column, std::size_t shard) const {
+    const ValueBatch& values = columns_[column].values;
+    if (values.broadcast) return const_cast<void*>(values.data);
+    return part_of(sorted_columns_[column], values.bytes, shard);
   }
 
   /// Where a shard that is elsewhere finds what lies here at `from`.
@@ -363,11 +417,13 @@ class View::Call {
   View& view_;
   KeyBatch keys_;
   ValueBatch values_;
+  std::vector<ColumnInput> columns_;
   Stream stream_;
   std::int64_t least_to_merge_ = std::numeric_limits<std::int64_t>::max();
   std::optional<Reduction> reduction_;
-  Allocation sorted_keys_;    // [n, bytes], in the owners' order
-  Allocation sorted_values_;  // likewise, if each key has one
+  Allocation sorted_keys_;                  // [n, bytes], in the owners' order
+  Allocation sorted_values_;                // likewise, if each key has one
+  std::vector<Allocation> sorted_columns_;  // likewise
   std::unique_ptr<Split> split_;
   std::vector<Parcel> parcels_;
   std::deque<Answers> answers_;
@@ -449,8 +505,7 @@ void View::one_call_each(const std::vector<Part>& parts, Run run) {
   if (turns.empty()) return;
   turns.front().lock_all();
   std::deque<Call> calls;
-  for (const Part& part : some)
-    calls.emplace_back(static_cast<View&>(*part.table), part.keys, part.values, part.stream);
+  for (const Part& part : some) calls.emplace_back(static_cast<View&>(*part.table), part);
   run(calls, some);
 }
 
@@ -489,20 +544,29 @@ void View::for_each_shard(std::deque<Call>& calls, Body body) {
 }
 
 std::int64_t View::find_parts(const std::vector<Part>& parts) {
+  for (const Part& part : parts) {
+    if (part.out.values != nullptr) check_single_value(all_->options);
+    if (!part.outputs.empty()) check_outputs(all_->options, part.outputs);
+  }
   std::int64_t all_missing = 0;
   one_call_each(parts, [&](std::deque<Call>& calls, const std::vector<Part>& some) {
     struct Wanted {
       Call::Answers* values = nullptr;
       Call::Answers* found = nullptr;
       Call::Answers* rows = nullptr;
+      std::vector<Call::Answers*> columns;
       std::atomic<std::int64_t> missing{0};
     };
     std::vector<Wanted> wanted(some.size());
     for (std::size_t i = 0; i < some.size(); ++i) {
       const FindOutput& out = some[i].out;
       if (out.values != nullptr) wanted[i].values = calls[i].expect(all_->options.value_bytes(), true);
-      if (out.found != nullptr || (out.values != nullptr && out.fallback != nullptr))
-        wanted[i].found = calls[i].expect(sizeof(bool), true);
+      bool needs_found = out.found != nullptr || (out.values != nullptr && out.fallback != nullptr);
+      for (const ColumnOutput& column : some[i].outputs) {
+        wanted[i].columns.push_back(calls[i].expect(all_->options.columns[column.column].bytes(), true));
+        needs_found = needs_found || column.fallback != nullptr;
+      }
+      if (needs_found) wanted[i].found = calls[i].expect(sizeof(bool), true);
       if (out.rows != nullptr) wanted[i].rows = calls[i].expect(sizeof(std::int64_t), true);
     }
     const auto look_up = [&](std::size_t i, Call& call, std::size_t shard) {
@@ -512,7 +576,14 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
       part.found = static_cast<bool*>(call.of(wanted[i].found, shard));
       part.rows = static_cast<std::int64_t*>(call.of(wanted[i].rows, shard));
       part.count_missing = some[i].out.count_missing;
-      wanted[i].missing += call.table(shard).find(call.keys(shard), part, call.stream(shard));
+      if (some[i].outputs.empty()) {
+        wanted[i].missing += call.table(shard).find(call.keys(shard), part, call.stream(shard));
+        return;
+      }
+      std::vector<ColumnOutput> columns;
+      for (std::size_t c = 0; c < some[i].outputs.size(); ++c)
+        columns.push_back({some[i].outputs[c].column, call.of(wanted[i].columns[c], shard), nullptr, false});
+      wanted[i].missing += call.table(shard).find_columns(call.keys(shard), part, columns, call.stream(shard));
     };
     const auto is_first = [&](std::size_t i, const Call& call, std::size_t shard) {
       return call.is_local(shard) && !some[i].out.count_missing;  // which waits
@@ -529,7 +600,7 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
     });
     for_each_call(calls, [&](std::size_t i, Call& call) {
       const FindOutput& out = some[i].out;
-      const auto& [values, found, rows, missing] = wanted[i];
+      const auto& [values, found, rows, columns, missing] = wanted[i];
       call.finish();
       const Split& split = call.split();
       if (out.values != nullptr)
@@ -540,6 +611,13 @@ std::int64_t View::find_parts(const std::vector<Part>& parts) {
       else if (out.found != nullptr)
         split.gather(found->home.get(), sizeof(bool), out.found, {}, some[i].stream);
       if (out.rows != nullptr) split.gather_rows(rows->home.as<std::int64_t>(), out.rows, some[i].stream);
+      for (std::size_t c = 0; c < columns.size(); ++c) {
+        const ColumnOutput& column = some[i].outputs[c];
+        split.gather(
+            columns[c]->home.get(), columns[c]->bytes, column.values,
+            {found != nullptr ? found->home.as<bool>() : nullptr, column.fallback, column.fallback_per_key, nullptr},
+            some[i].stream);
+      }
     });
     for (std::size_t i = 0; i < some.size(); ++i) {
       const std::int64_t missing = wanted[i].missing;
@@ -578,8 +656,7 @@ bool View::has_room_for(const Calls& calls) const {
   return true;
 }
 
-/// change(shard's table, keys, values, mask, rows, stream) is called for each part and shard. reduction: where the
-/// values of hot keys may be combined beforehand.
+/// change(share) is called for each part and shard. reduction: where the values of hot keys may be combined beforehand.
 template <class Change>
 void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change change,
                         const std::optional<Reduction>& reduction) {
@@ -600,8 +677,9 @@ void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change 
       call.table(shard).make_room(call.keys(shard), true, call.stream(shard));
     };
     const auto make_change = [&](std::size_t i, Call& call, std::size_t shard) {
-      change(call.table(shard), call.keys(shard), call.values(shard), static_cast<bool*>(call.of(masks[i], shard)),
-             static_cast<std::int64_t*>(call.of(rows[i], shard)), call.stream(shard));
+      change(Share{call.table(shard), call.keys(shard), call.values(shard), call.columns(shard),
+                   static_cast<bool*>(call.of(masks[i], shard)), static_cast<std::int64_t*>(call.of(rows[i], shard)),
+                   call.stream(shard)});
     };
     const auto exceptions = std::uncaught_exceptions();
     const auto forget = [&](View* view) {
@@ -627,16 +705,26 @@ void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change 
 }
 
 void View::insert_parts(const std::vector<Part>& parts, InsertMode mode) {
-  change_parts(parts, true,
-               [&](Table& shard, const KeyBatch& keys, const ValueBatch& values, bool* mask, std::int64_t*,
-                   Stream stream) { shard.insert(keys, values, mode, mask, stream); });
+  check_single_value(all_->options);
+  change_parts(parts, true, [&](const Share& share) {
+    share.shard.insert(share.keys, share.values, mode, share.mask, share.stream);
+  });
 }
 
 void View::find_or_insert_parts(const std::vector<Part>& parts) {
   check_find_or_insert(all_->options);
-  change_parts(parts, true,
-               [&](Table& shard, const KeyBatch& keys, const ValueBatch& values, bool* mask, std::int64_t* rows,
-                   Stream stream) { shard.find_or_insert(keys, values, rows, mask, stream); });
+  for (const Part& part : parts)
+    if (part.values.data != nullptr) check_single_value(all_->options);
+  change_parts(parts, true, [&](const Share& share) {
+    share.shard.find_or_insert(share.keys, share.values, share.rows, share.mask, share.stream);
+  });
+}
+
+void View::change_columns_parts(const std::vector<Part>& parts) {
+  for (const Part& part : parts) check_inputs(all_->options, part.columns);
+  change_parts(parts, true, [&](const Share& share) {
+    share.shard.change_columns(share.keys, share.columns, share.rows, share.mask, share.stream);
+  });
 }
 
 void View::apply_parts(const std::vector<Part>& parts, ApplyOp op) {
@@ -647,17 +735,12 @@ void View::apply_parts(const std::vector<Part>& parts, ApplyOp op) {
   if (reduction && !reduction->can_merge()) reduction.reset();
   change_parts(
       parts, true,
-      [&](Table& shard, const KeyBatch& keys, const ValueBatch& values, bool* mask, std::int64_t*, Stream stream) {
-        shard.apply(keys, values, op, mask, stream);
-      },
+      [&](const Share& share) { share.shard.apply(share.keys, share.values, op, share.mask, share.stream); },
       reduction);
 }
 
 void View::erase_parts(const std::vector<Part>& parts) {
-  change_parts(parts, false,
-               [&](Table& shard, const KeyBatch& keys, const ValueBatch&, bool* mask, std::int64_t*, Stream stream) {
-                 shard.erase(keys, mask, stream);
-               });
+  change_parts(parts, false, [&](const Share& share) { share.shard.erase(share.keys, share.mask, share.stream); });
 }
 
 std::int64_t View::find(const KeyBatch& keys, const FindOutput& out, Stream stream) {
@@ -679,6 +762,19 @@ void View::find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::i
 
 void View::apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) {
   apply_parts({{this, keys, values, {}, inserted, stream}}, op);
+}
+
+std::int64_t View::find_columns(const KeyBatch& keys, const FindOutput& out, const std::vector<ColumnOutput>& columns,
+                                Stream stream) {
+  check_outputs(all_->options, columns);
+  const std::int64_t missing = find_parts({{this, keys, {}, out, nullptr, stream, nullptr, columns}});
+  if (out.step.taken != nullptr) home_->advance(out.step, stream);
+  return missing;
+}
+
+void View::change_columns(const KeyBatch& keys, const std::vector<ColumnInput>& columns, std::int64_t* rows,
+                          bool* inserted, Stream stream) {
+  change_columns_parts({{this, keys, {}, {}, inserted, stream, rows, {}, columns}});
 }
 
 void View::erase(const KeyBatch& keys, bool* erased, Stream stream) {
@@ -719,6 +815,27 @@ void View::rehash(std::int64_t slots, bool compact_rows, Stream stream) {
 }
 
 std::int64_t View::export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) {
+  if (values != nullptr) check_single_value(all_->options);
+  return export_parts(keys, values, {}, rows, room, stream);
+}
+
+void View::read_rows(const std::int64_t*, std::int64_t, const std::vector<ColumnOutput>&, Stream) {
+  throw ShapeError("rows of a table of several shards were to be read by their numbers: read those of its shards");
+}
+
+void View::train(const std::int64_t*, std::int64_t, const Gradients&, const std::vector<std::size_t>&,
+                 const OptimizerStep&, Stream) {
+  throw ShapeError("rows of a table of several shards were to be trained: train those of its shards");
+}
+
+std::int64_t View::export_columns(void* keys, const std::vector<ColumnOutput>& columns, std::int64_t* rows,
+                                  std::int64_t room, Stream stream) {
+  check_outputs(all_->options, columns);
+  return export_parts(keys, nullptr, columns, rows, room, stream);
+}
+
+std::int64_t View::export_parts(void* keys, void* values, const std::vector<ColumnOutput>& columns, std::int64_t* rows,
+                                std::int64_t room, Stream stream) {
   Turn turn(*this, stream);
   turn.lock_all();
   const auto key_bytes = static_cast<std::int64_t>(all_->options.key_bytes());
@@ -738,11 +855,15 @@ std::int64_t View::export_items(void* keys, void* values, std::int64_t* rows, st
     void* const part_keys = part_of(keys, key_bytes);
     void* const part_values = part_of(values, value_bytes);
     auto* const part_rows = static_cast<std::int64_t*>(part_of(rows, sizeof(std::int64_t)));
+    std::vector<ColumnOutput> part_columns = columns;
+    for (ColumnOutput& column : part_columns)
+      column.values = part_of(column.values, all_->options.columns[column.column].bytes());
     first += size;
     if (size == 0) return;
     std::int64_t exported = size;
     if (way.local) {
-      exported = way.shard->export_items(part_keys, part_values, part_rows, size, there);
+      exported = columns.empty() ? way.shard->export_items(part_keys, part_values, part_rows, size, there)
+                                 : way.shard->export_columns(part_keys, part_columns, part_rows, size, there);
     } else {
       const auto fetch = [&](void* to, std::int64_t bytes, auto run) {
         if (to == nullptr) return;
@@ -758,6 +879,10 @@ std::int64_t View::export_items(void* keys, void* values, std::int64_t* rows, st
       fetch(part_rows, sizeof(std::int64_t), [&](void* to) {
         return way.shard->export_items(nullptr, nullptr, static_cast<std::int64_t*>(to), size, there);
       });
+      for (const ColumnOutput& column : part_columns)
+        fetch(column.values, all_->options.columns[column.column].bytes(), [&](void* to) {
+          return way.shard->export_columns(nullptr, {{column.column, to, nullptr, false}}, nullptr, size, there);
+        });
     }
     if (exported != size)
       throw ShapeError("a shard has changed its size while all items were read: another thread works on it; ask again");

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from gpuhash import HashTable as LocalTable
 from gpuhash import serialization
-from gpuhash.arguments import as_keys, one_value
+from gpuhash.arguments import APPLY_OPS, as_keys, one_value
 from gpuhash.dtypes import dtype_name, is_integer, storage_dtype
 from gpuhash.initializers import Initializer
-from gpuhash.operations import APPLY_OPS
 from gpuhash.table import _columns as columns_of_pairs
 from gpuhash.table import _is_array as is_array
 from gpuhash.table import _parts as parts_of

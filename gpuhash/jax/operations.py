@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpuhash.arguments import APPLY_OPS
 from gpuhash.arrays import Shape
 from gpuhash.dtypes import numpy_dtype, storage_dtype
-from gpuhash.operations import APPLY_OPS
 
 from .arrays import batch_shape, need_dtype, not_differentiable, to_array
 from .calls import Call, run

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gpuhash.operations import APPLY_OPS
+from gpuhash.arguments import APPLY_OPS
 
 _ops: Any = torch.ops.gpuhash
 _LARGEST_INT = (1 << 63) - 1

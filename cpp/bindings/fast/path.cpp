@@ -129,6 +129,7 @@ const void* FastPath::upload(Number& number, Stream stream) const {
 }
 
 std::optional<ValueBatch> FastPath::take_values(const Keys& keys, PyObject* given, Number& number) {
+  if (!options_.columns.empty()) return std::nullopt;
   if (!options_.value_dtype) return given == Py_None ? std::optional<ValueBatch>(ValueBatch{}) : std::nullopt;
   if (encode(given, number)) {
     const void* const data = upload(number, keys.stream);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include <gpuhash/call_chain.hpp>
@@ -47,5 +48,24 @@ inline bool has_op(DType dtype, ApplyOp op) {
   if (is_bit_op(op)) return is_integer(dtype) || dtype == DType::kBool;
   return !is_complex(dtype) || (op != ApplyOp::kMin && op != ApplyOp::kMax);
 }
+
+/// What a call reads of one column, of a table that has several.
+struct ColumnOutput {
+  std::size_t column;    // its number in TableOptions::columns
+  void* values;          // [n, *shape], dense
+  const void* fallback;  // as FindOutput's, of this column
+  bool fallback_per_key;
+};
+
+/// What becomes of a column in rows that are there: it stays, is overwritten, or is combined with what is given.
+enum class ColumnMode : std::uint8_t { kKeep, kAssign, kApply };
+
+/// What a change is given for one column. In a new row it is the value itself, whatever the mode.
+struct ColumnInput {
+  std::size_t column;
+  ValueBatch values;
+  ColumnMode mode = ColumnMode::kAssign;
+  ApplyOp op = ApplyOp::kAdd;  // of kApply
+};
 
 }  // namespace gpuhash

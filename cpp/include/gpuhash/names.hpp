@@ -11,8 +11,10 @@
 
 #include <gpuhash/batches.hpp>
 #include <gpuhash/initializer.hpp>
+#include <gpuhash/optimizer.hpp>
 
-/// Operations, insert modes and distributions by the names that Python and all frameworks' ops have for them.
+/// Operations, insert modes, distributions and optimizers by the names that Python and all frameworks' ops have for
+/// them.
 namespace gpuhash {
 
 template <class Choice, std::size_t kCount>
@@ -32,6 +34,12 @@ inline constexpr Names<Distribution, 4> kDistributions = {{{"constant", Distribu
                                                            {"uniform", Distribution::kUniform},
                                                            {"normal", Distribution::kNormal},
                                                            {"truncated_normal", Distribution::kTruncatedNormal}}};
+
+inline constexpr Names<Optimizer, 5> kOptimizers = {{{"sgd", Optimizer::kSgd},
+                                                     {"adagrad", Optimizer::kAdagrad},
+                                                     {"row_wise_adagrad", Optimizer::kRowWiseAdagrad},
+                                                     {"adam", Optimizer::kAdam},
+                                                     {"lamb", Optimizer::kLamb}}};
 
 /// Nothing where there is none of that name. As in Python, hyphens may stand for the underscores.
 template <class Choice, std::size_t kCount>

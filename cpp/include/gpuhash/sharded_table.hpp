@@ -34,7 +34,9 @@ class GPUHASH_API ShardedTable : public Table {
     FindOutput out;     // of find_parts()
     bool* mask;         // [n] or null: inserted, or erased
     Stream stream;
-    std::int64_t* rows = nullptr;  // [n]: of find_or_insert_parts()
+    std::int64_t* rows = nullptr;            // [n]: of find_or_insert_parts(); of change_columns_parts(), or null
+    std::vector<ColumnOutput> outputs = {};  // of find_parts(), where there are columns
+    std::vector<ColumnInput> columns = {};   // of change_columns_parts(): in all parts the same ones
   };
   /// As one call with the keys of all parts; parts from different devices go on side by side. Of a key that comes
   /// several times one whole value stays, in a deterministic table that of the last (the first) part.
@@ -42,6 +44,7 @@ class GPUHASH_API ShardedTable : public Table {
   virtual void insert_parts(const std::vector<Part>& parts, InsertMode mode) = 0;
   virtual void find_or_insert_parts(const std::vector<Part>& parts) = 0;
   virtual void apply_parts(const std::vector<Part>& parts, ApplyOp op) = 0;
+  virtual void change_columns_parts(const std::vector<Part>& parts) = 0;
   virtual void erase_parts(const std::vector<Part>& parts) = 0;
 
   virtual const std::vector<std::shared_ptr<Table>>& shards() const = 0;

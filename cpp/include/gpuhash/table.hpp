@@ -6,11 +6,13 @@
 #include <vector>
 
 #include <gpuhash/batches.hpp>
+#include <gpuhash/column.hpp>
 #include <gpuhash/device_context.hpp>
 #include <gpuhash/dtype.hpp>
 #include <gpuhash/export.hpp>
 #include <gpuhash/initializer.hpp>
 #include <gpuhash/memory_range.hpp>
+#include <gpuhash/optimizer.hpp>
 
 namespace gpuhash {
 
@@ -30,16 +32,19 @@ struct GPUHASH_API TableOptions {
   std::optional<std::uint64_t> seed;
   /// Of the rows of new keys. It has to have rows; numbers are drawn for real floating values alone.
   std::optional<Initializer> initializer;
+  /// Several values per key instead of one: then there is no value_dtype. They lie in rows, whatever their size.
+  std::vector<Column> columns;
 
   std::int64_t value_elements() const;
   std::uint32_t key_bytes() const;   // of the caller's keys
-  std::int64_t value_bytes() const;  // of the caller's values; 0 for a set
+  std::int64_t value_bytes() const;  // of the caller's values; 0 for a set, and where there are columns
   /// Values that are not scalars of up to 8 bytes lie in row storage.
   bool has_rows() const;
+  std::int64_t row_bytes() const;  // in row storage; 0 where there is none
 };
 
-/// The zero-copy view of a table's rows: [row_count, *value_shape]; stays valid memory while held, also where the table
-/// moves its rows into another one.
+/// The zero-copy view of a table's rows: [row_count, *value_shape], or with columns [row_count, row_bytes]; stays valid
+/// memory while held, also where the table moves its rows into another one.
 struct RowStorage {
   std::shared_ptr<Allocation> memory;
   std::int64_t row_count = 0;  // rows handed out so far, erased ones among them
@@ -47,6 +52,9 @@ struct RowStorage {
 
 /// A hash table with its dtypes erased. Keys and values are dense arrays in the table's memory space. Every call is
 /// ordered after the calls before it, whatever their streams and threads. A call that throws has changed nothing.
+///
+/// A table with columns throws DTypeError at calls with values that name no column, and a table without at those with
+/// columns. All other calls are the same.
 ///
 /// "Waits": the call returns only when the device has done all work before it. All calls wait when the table has to
 /// grow.
@@ -104,6 +112,28 @@ class GPUHASH_API Table {
   /// written.
   virtual std::int64_t export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) = 0;
   virtual RowStorage row_storage(Stream stream) = 0;
+
+  /// As find(), of a table with columns; out.values is null. Some columns, or none. Takes scratch memory.
+  virtual std::int64_t find_columns(const KeyBatch& keys, const FindOutput& out,
+                                    const std::vector<ColumnOutput>& columns, Stream stream) = 0;
+  /// Inserts the keys that are not there, and changes the given columns of those that are. A new row gets what is
+  /// given, and in all other columns what the initializers say; of several values of a new key, columns that are kept
+  /// get that of the one that `inserted` tells of. Of the values that are assigned to one key, those of one position of
+  /// the batch stay in all columns. Throws DTypeError where has_op() is false. Waits as insert(). rows: [n] or null, as
+  /// find_or_insert() gives them.
+  virtual void change_columns(const KeyBatch& keys, const std::vector<ColumnInput>& columns, std::int64_t* rows,
+                              bool* inserted, Stream stream) = 0;
+  /// Values of rows whose numbers are known: [n], -1 for those that get the fallback. Does not wait.
+  virtual void read_rows(const std::int64_t* rows, std::int64_t count, const std::vector<ColumnOutput>& columns,
+                         Stream stream) = 0;
+  /// One step of an optimizer on the rows of a batch: [n] numbers, of which those that are no row's are passed over;
+  /// gradients of one row are summed first. `columns`: the weights, of kFloat32 or kBFloat16, and what the optimizer
+  /// keeps beside them. Takes scratch memory; does not wait.
+  virtual void train(const std::int64_t* rows, std::int64_t count, const Gradients& gradients,
+                     const std::vector<std::size_t>& columns, const OptimizerStep& step, Stream stream) = 0;
+  /// As export_items(), with the values of some columns, whose fallbacks are not looked at.
+  virtual std::int64_t export_columns(void* keys, const std::vector<ColumnOutput>& columns, std::int64_t* rows,
+                                      std::int64_t room, Stream stream) = 0;
   /// Is some of this memory the table's own rows, as they lie now? A call writes them while it reads its batch.
   virtual bool overlaps_rows(const MemoryRange& memory) const = 0;
   /// Single values in the table's memory, for FindOutput::fallback and ValueBatch::broadcast.

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "host/combine.hpp"
+#include "shared/layout.hpp"
+#include "table/orders.hpp"
+
+/// Columns of rows on the host.
+namespace gpuhash::host {
+
+/// Writes the rows of a batch's keys, each in the thread that has found it.
+class RowWriter {
+ public:
+  /// The order has to outlive it.
+  explicit RowWriter(const ColumnsOrder& order);
+
+  /// The row of key i, which is new.
+  void begin(std::byte* row, std::int64_t i) const;
+  /// One that was there before, or is a duplicate's.
+  void meet(std::byte* row, std::int64_t i) const;
+
+ private:
+  struct Given {
+    std::int64_t offset;
+    std::int64_t bytes;
+    std::int64_t elements;
+    const std::byte* values;
+    std::int64_t stride;  // bytes from a key's value to the next
+    ColumnMode mode;
+    CombineFn combine;  // of kApply
+  };
+
+  const ColumnsOrder* order_;
+  std::vector<Given> given_;
+};
+
+/// Values of rows [count] whose numbers may be negative.
+void read_columns(const RowView& rows, const std::int64_t* numbers, std::int64_t count,
+                  std::span<const ColumnRead> columns);
+
+}  // namespace gpuhash::host

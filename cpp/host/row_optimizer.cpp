@@ -1,0 +1,214 @@
+#include "table/row_optimizer.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "host/executor.hpp"
+#include "host/parallel.hpp"
+#include "shared/optimizer_step.hpp"
+
+/// Training rows. Positions are sorted by row; then each thread has a part of the rows, sums up the gradients of each,
+/// and makes the step.
+namespace gpuhash::host {
+namespace {
+
+/// Positions of a batch in the order of their rows, those of one row in the order of the batch, and without those of no
+/// row.
+class SortedBatch {
+ public:
+  SortedBatch(const std::int64_t* rows, std::int64_t count, std::int64_t capacity)
+      : entries_(uninitialised<Entry>(count)), spare_(uninitialised<Entry>(count)) {
+    for (std::int64_t i = 0; i < count; ++i)
+      if (rows[i] >= 0 && rows[i] < capacity) entries_[count_++] = {rows[i], i};
+    const int bits = std::bit_width(static_cast<std::uint64_t>(capacity));
+    for (int bit = 0; bit < bits; bit += kDigit) sort_by_digit(bit);
+  }
+
+  std::int64_t count() const { return count_; }
+  std::int64_t row(std::int64_t i) const { return entries_[i].row; }
+  std::int64_t position(std::int64_t i) const { return entries_[i].position; }
+  /// The first entry from i on that is of another row than the one before it.
+  std::int64_t next_row(std::int64_t i) const {
+    while (i != 0 && i < count_ && row(i - 1) == row(i)) ++i;
+    return i;
+  }
+
+ private:
+  struct Entry {
+    std::int64_t row;
+    std::int64_t position;
+  };
+  static constexpr int kDigit = 11;
+
+  void sort_by_digit(int bit) {
+    constexpr std::int64_t kDigits = 1 << kDigit;
+    std::int64_t begins[kDigits] = {};
+    const auto digit = [&](const Entry& entry) { return entry.row >> bit & (kDigits - 1); };
+    for (std::int64_t i = 0; i < count_; ++i) ++begins[digit(entries_[i])];
+    if (std::ranges::find(begins, count_) != std::end(begins)) return;  // all have one
+    for (std::int64_t sum = 0; std::int64_t& begin : begins) sum += std::exchange(begin, sum);
+    for (std::int64_t i = 0; i < count_; ++i) spare_[begins[digit(entries_[i])]++] = entries_[i];
+    std::swap(entries_, spare_);
+  }
+
+  std::unique_ptr<Entry[]> entries_;
+  std::unique_ptr<Entry[]> spare_;
+  std::int64_t count_ = 0;
+};
+
+float load(const float& value) { return value; }
+float load(const BFloat16& value) { return value.to_float(); }
+
+/// What one thread trains rows with.
+class Trainer {
+ public:
+  Trainer(const RowView& rows, const TrainOrder& order)
+      : rows_(rows),
+        order_(order),
+        numbers_(order.step),
+        elements_(order.weights.elements),
+        gradient_(scratch<float>(elements_)),
+        weights_(scratch<float>(elements_)),
+        direction_(scratch<float>(order.step.optimizer == Optimizer::kLamb ? elements_ : 0)) {}
+
+  /// Of entries [begin, end) of one row.
+  void train(const SortedBatch& batch, std::int64_t begin, std::int64_t end) {
+    if (order_.gradients.dtype == DType::kFloat32)
+      sum_up<float>(batch, begin, end);
+    else
+      sum_up<BFloat16>(batch, begin, end);
+    const std::int64_t row = batch.row(begin);
+    std::byte* const data = rows_.data + row * rows_.bytes;
+    const auto column = [&](const ColumnPlace& place) { return reinterpret_cast<float*>(data + place.offset); };
+    float* const states[2] = {column(order_.states[0]), column(order_.states[1])};
+    if (order_.weights.dtype == DType::kFloat32) return make_step(column(order_.weights), states[0], states[1]);
+    auto* const stored = reinterpret_cast<BFloat16*>(data + order_.weights.offset);
+    for (std::int64_t e = 0; e < elements_; ++e) weights_[static_cast<std::size_t>(e)] = stored[e].to_float();
+    make_step(weights_.data(), states[0], states[1]);
+    round(row, stored);
+  }
+
+ private:
+  template <class Gradient>
+  void sum_up(const SortedBatch& batch, std::int64_t begin, std::int64_t end) {
+    const Gradients& given = order_.gradients;
+    float* const sums = gradient_.data();
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t position = batch.position(i);
+      const std::int64_t item = given.item_of == nullptr ? position : given.item_of[position];
+      const float factor = given.factors == nullptr ? 1 : given.factors[position];
+      const Gradient* const from = static_cast<const Gradient*>(given.data) + item * elements_;
+      if (i == begin)
+        for (std::int64_t e = 0; e < elements_; ++e) sums[e] = factor * load(from[e]);
+      else
+        for (std::int64_t e = 0; e < elements_; ++e) sums[e] += factor * load(from[e]);
+    }
+  }
+
+  void make_step(float* weights, float* first, float* second) {
+    const float* const gradient = gradient_.data();
+    const auto rate = numbers_.learning_rate;
+    switch (numbers_.optimizer) {
+      case Optimizer::kSgd:
+        for (std::int64_t e = 0; e < elements_; ++e) weights[e] -= rate * gradient[e];
+        return;
+      case Optimizer::kAdagrad:
+        for (std::int64_t e = 0; e < elements_; ++e) {
+          first[e] += gradient[e] * gradient[e];
+          weights[e] -= adagrad_step(numbers_, first[e], gradient[e]);
+        }
+        return;
+      case Optimizer::kRowWiseAdagrad: {
+        float square = 0;
+        for (std::int64_t e = 0; e < elements_; ++e) square += gradient[e] * gradient[e];
+        *first += square / static_cast<float>(elements_);
+        for (std::int64_t e = 0; e < elements_; ++e) weights[e] -= adagrad_step(numbers_, *first, gradient[e]);
+        return;
+      }
+      case Optimizer::kAdam:
+        for (std::int64_t e = 0; e < elements_; ++e) {
+          add_to_means(numbers_, first[e], second[e], gradient[e]);
+          weights[e] -= adam_step(numbers_, first[e], second[e]);
+        }
+        return;
+      case Optimizer::kLamb: {
+        float weight_square = 0;
+        float direction_square = 0;
+        float* const direction = direction_.data();
+        for (std::int64_t e = 0; e < elements_; ++e) {
+          add_to_means(numbers_, first[e], second[e], gradient[e]);
+          direction[e] = lamb_direction(numbers_, first[e], second[e], weights[e]);
+          weight_square += weights[e] * weights[e];
+          direction_square += direction[e] * direction[e];
+        }
+        const float scaled = lamb_rate(numbers_, weight_square, direction_square);
+        for (std::int64_t e = 0; e < elements_; ++e) weights[e] -= scaled * direction[e];
+        return;
+      }
+    }
+  }
+
+  void round(std::int64_t row, BFloat16* stored) const {
+    const float* const weights = weights_.data();
+    if (!order_.step.stochastic_rounding) {
+      for (std::int64_t e = 0; e < elements_; ++e) stored[e] = BFloat16::from_float(weights[e]);
+      return;
+    }
+    const StochasticRounding rounding(order_.step, row);
+    PhiloxBlock random{};
+    for (std::int64_t e = 0; e < elements_; ++e) {
+      if (e % 4 == 0) random = rounding.block(static_cast<std::uint64_t>(e / 4));
+      stored[e] = StochasticRounding::round(weights[e], random.words[e % 4]);
+    }
+  }
+
+  const RowView& rows_;
+  const TrainOrder& order_;
+  StepNumbers numbers_;
+  std::int64_t elements_;
+  std::vector<float> gradient_;   // of one row, summed up
+  std::vector<float> weights_;    // those of bfloat16 in float
+  std::vector<float> direction_;  // of kLamb
+};
+
+class HostRowOptimizer final : public RowOptimizer {
+ public:
+  void train(DeviceContext&, const RowView& rows, const TrainOrder& order, Stream) const override {
+    const SortedBatch batch(order.rows, order.count, rows.capacity);
+    const int parts = reader_parts(batch.count() * kGradientsPerKey);
+    std::vector<Trainer> trainers;  // whose memory is there before anything changes
+    trainers.reserve(static_cast<std::size_t>(parts));
+    for (int part = 0; part < parts; ++part) trainers.emplace_back(rows, order);
+    for_each_part(batch.count(), parts, [&](int part, std::int64_t first, std::int64_t last) {
+      Trainer& trainer = trainers[static_cast<std::size_t>(part)];
+      last = batch.next_row(last);
+      in_pieces(batch.next_row(first), last, kGradientsPerPiece, [&](std::int64_t begin, std::int64_t end) {
+        end = batch.next_row(end);
+        for (begin = batch.next_row(begin); begin < end;) {
+          const std::int64_t next = batch.next_row(begin + 1);
+          trainer.train(batch, begin, next);
+          begin = next;
+        }
+      });
+    });
+  }
+
+ private:
+  /// A gradient takes about as long as so many keys.
+  static constexpr std::int64_t kGradientsPerKey = 16;
+  static constexpr std::int64_t kGradientsPerPiece = kKeysPerPiece / kGradientsPerKey;
+};
+
+}  // namespace
+
+const RowOptimizer& HostAlgorithms::row_optimizer() {
+  static const HostRowOptimizer optimizer;
+  return optimizer;
+}
+
+}  // namespace gpuhash::host

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include <gpuhash/optimizer.hpp>
+#include "shared/hash.hpp"
+#include "shared/host_device.hpp"
+#include "shared/philox.hpp"
+#include "shared/short_floats.hpp"
+
+/// What optimizers do to one weight, one definition for host and device. In float, whatever the weights' dtype.
+namespace gpuhash {
+
+/// What a step comes to for all weights.
+struct StepNumbers {
+  Optimizer optimizer;
+  float learning_rate;
+  float rest1;  // 1 - beta1
+  float rest2;
+  float epsilon;
+  float weight_decay;
+  float correction1;  // 1 / (1 - beta1^t): kLamb divides the means by what they can be after t steps at most
+  float correction2;
+  float step_size;  // of kAdam: the learning rate, corrected likewise
+
+  explicit StepNumbers(const OptimizerStep& step)
+      : optimizer(step.optimizer),
+        learning_rate(static_cast<float>(step.learning_rate)),
+        rest1(static_cast<float>(1 - step.beta1)),
+        rest2(static_cast<float>(1 - step.beta2)),
+        epsilon(static_cast<float>(step.epsilon)),
+        weight_decay(static_cast<float>(step.weight_decay)) {
+    const auto number = static_cast<double>(step.number);
+    const double bias1 = 1 - std::pow(step.beta1, number);
+    const double bias2 = 1 - std::pow(step.beta2, number);
+    correction1 = static_cast<float>(1 / bias1);
+    correction2 = static_cast<float>(1 / bias2);
+    step_size = static_cast<float>(step.learning_rate * std::sqrt(bias2) / bias1);
+  }
+};
+
+GPUHASH_HD float square_root(float x) {
+#ifdef __CUDA_ARCH__
+  return __fsqrt_rn(x);
+#else
+  return std::sqrt(x);
+#endif
+}
+
+/// J. Duchi, E. Hazan, Y. Singer, "Adaptive Subgradient Methods for Online Learning and Stochastic Optimization", JMLR
+/// 12, 2011; diagonal. `sum` has the gradient's square already.
+GPUHASH_HD float adagrad_step(const StepNumbers& numbers, float sum, float gradient) {
+  return numbers.learning_rate * gradient / (square_root(sum) + numbers.epsilon);
+}
+
+/// The running means of a gradient and its square.
+GPUHASH_HD void add_to_means(const StepNumbers& numbers, float& mean, float& square, float gradient) {
+  mean += (gradient - mean) * numbers.rest1;
+  square += (gradient * gradient - square) * numbers.rest2;
+}
+
+/// D. P. Kingma, J. L. Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015; the order of computation at the end
+/// of section 2, as in PyTorch's SparseAdam.
+GPUHASH_HD float adam_step(const StepNumbers& numbers, float mean, float square) {
+  return numbers.step_size * mean / (square_root(square) + numbers.epsilon);
+}
+
+/// Y. You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", ICLR 2020, algorithm 2,
+/// with a row of the table as a layer: the step before it is scaled to the weights' norm.
+GPUHASH_HD float lamb_direction(const StepNumbers& numbers, float mean, float square, float weight) {
+  return mean * numbers.correction1 / (square_root(square * numbers.correction2) + numbers.epsilon) +
+         numbers.weight_decay * weight;
+}
+/// By which that is multiplied: the squares are sums over the row.
+GPUHASH_HD float lamb_rate(const StepNumbers& numbers, float weight_square, float direction_square) {
+  const bool scales = weight_square > 0 && direction_square > 0;
+  return numbers.learning_rate * (scales ? square_root(weight_square) / square_root(direction_square) : 1.0f);
+}
+
+/// Rounds the weights of one row to bfloat16, four by each block of random numbers.
+class StochasticRounding {
+ public:
+  GPUHASH_HD StochasticRounding(const OptimizerStep& step, std::int64_t row)
+      : seed_(step.seed), step_(static_cast<std::uint64_t>(step.number)), row_(static_cast<std::uint64_t>(row)) {}
+
+  /// Of elements 4 * number to 4 * number + 3.
+  GPUHASH_HD PhiloxBlock block(std::uint64_t number) const {
+    const auto low = [](std::uint64_t word) { return static_cast<std::uint32_t>(word); };
+    const auto high = [](std::uint64_t word) { return static_cast<std::uint32_t>(word >> 32); };
+    // The step in the key: two steps have no number in common but by chance.
+    const std::uint64_t key = hash_key(step_, seed_);
+    return philox({{low(row_), high(row_), low(number), high(number)}}, low(key), high(key));
+  }
+
+  GPUHASH_HD static BFloat16 round(float value, std::uint32_t random) {
+    const auto word = cast_bits<std::uint32_t>(value);
+    if ((word & 0x7f800000u) == 0x7f800000u) return BFloat16::from_float(value);  // infinite, or no number
+    return {static_cast<std::uint16_t>((word + (random & 0xffffu)) >> 16)};
+  }
+
+ private:
+  std::uint64_t seed_;
+  std::uint64_t step_;
+  std::uint64_t row_;
+};
+
+}  // namespace gpuhash

@@ -1,0 +1,144 @@
+#include "table/placed_columns.hpp"
+
+#include <cstddef>
+#include <map>
+#include <string>
+
+#include <gpuhash/error.hpp>
+
+namespace gpuhash {
+namespace {
+
+/// Of the n-th column (from 0) that draws with this seed. The first keeps it, and draws what a table of that column
+/// alone would; the others get numbers of their own: the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast
+/// splittable pseudorandom number generators", OOPSLA 2014) of its n-th state.
+std::uint64_t seed_of_column(std::uint64_t seed, std::uint64_t n) {
+  if (n == 0) return seed;
+  std::uint64_t z = seed + n * 0x9e3779b97f4a7c15ull;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+template <class Given>
+void check_columns(const TableOptions& options, const std::vector<Given>& given) {
+  if (options.columns.empty())
+    throw DTypeError("values of columns were given to a table without columns: give its values alone");
+  std::vector<bool> seen(options.columns.size());
+  for (const Given& each : given) {
+    if (each.column >= seen.size())
+      throw ShapeError("column " + std::to_string(each.column) + " was given to a table of " +
+                       std::to_string(seen.size()) + " columns");
+    if (seen[each.column]) throw ShapeError("the column \"" + options.columns[each.column].name + "\" was given twice");
+    seen[each.column] = true;
+  }
+}
+
+}  // namespace
+
+PlacedColumns::PlacedColumns(const TableOptions& options) {
+  const RowLayout layout = place_columns(options.columns);
+  std::map<std::uint64_t, std::uint64_t> drawing;  // columns so far, by seed
+  for (std::size_t c = 0; c < options.columns.size(); ++c) {
+    const Column& column = options.columns[c];
+    places_.push_back({layout.offsets[c], column.dtype, column.elements()});
+    Initializer initializer = column.initializer.value_or(Initializer());
+    if (initializer.distribution != Distribution::kConstant)
+      initializer.seed = seed_of_column(initializer.seed, drawing[initializer.seed]++);
+    initial_.push_back({layout.offsets[c], {initializer, column.dtype, column.elements()}});
+  }
+}
+
+std::vector<ColumnRead> PlacedColumns::reads(const std::vector<ColumnOutput>& outputs) const {
+  std::vector<ColumnRead> reads;
+  reads.reserve(outputs.size());
+  for (const ColumnOutput& out : outputs)
+    reads.push_back({places_[out.column], out.values, out.fallback, out.fallback_per_key});
+  return reads;
+}
+
+ColumnsOrder PlacedColumns::order(const std::vector<ColumnInput>& inputs, bool deterministic) const {
+  ColumnsOrder order{};
+  order.deterministic = deterministic;
+  std::vector<bool> given(places_.size());
+  for (const ColumnInput& input : inputs) {
+    given[input.column] = true;
+    order.given.push_back({places_[input.column], input.values, input.mode, input.op});
+  }
+  for (std::size_t c = 0; c < initial_.size(); ++c)
+    if (!given[c]) order.initial.push_back(initial_[c]);
+  return order;
+}
+
+TrainOrder PlacedColumns::train_order(const std::int64_t* rows, std::int64_t count, const Gradients& gradients,
+                                      const std::vector<std::size_t>& columns, const OptimizerStep& step) const {
+  TrainOrder order{rows, count, gradients, places_[columns.front()], {}, step};
+  for (std::size_t i = 1; i < columns.size(); ++i) order.states[i - 1] = places_[columns[i]];
+  return order;
+}
+
+void check_outputs(const TableOptions& options, const std::vector<ColumnOutput>& outputs) {
+  check_columns(options, outputs);
+}
+
+void check_inputs(const TableOptions& options, const std::vector<ColumnInput>& inputs) {
+  check_columns(options, inputs);
+  for (const ColumnInput& input : inputs) {
+    const Column& column = options.columns[input.column];
+    if (input.mode == ColumnMode::kApply && !has_op(column.dtype, input.op))
+      throw DTypeError("the column \"" + column.name + "\" of dtype " + std::string(name(column.dtype)) +
+                       " has no such operation; bit operations are of integers and bool, and complex numbers have no "
+                       "order");
+  }
+}
+
+void check_trained(const TableOptions& options, const std::vector<std::size_t>& columns, const OptimizerStep& step,
+                   const Gradients& gradients) {
+  if (options.columns.empty())
+    throw DTypeError("rows of a table without columns were to be trained: make it with columns, as for the weights");
+  const std::size_t expected = 1 + state_columns(step.optimizer);
+  if (columns.size() != expected)
+    throw ShapeError(std::to_string(columns.size()) + " columns were given to an optimizer that has " +
+                     std::to_string(expected) + ", the weights' among them");
+  for (const std::size_t number : columns)
+    if (number >= options.columns.size())
+      throw ShapeError("column " + std::to_string(number) + " was given to a table of " +
+                       std::to_string(options.columns.size()) + " columns");
+  const auto is_trained = [](DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kBFloat16; };
+  const Column& weights = options.columns[columns.front()];
+  if (!is_trained(weights.dtype))
+    throw DTypeError(
+        "the column "
+        " + weights.name + "
+        " of dtype " +
+        std::string(name(weights.dtype)) + " was to be trained; optimizers train float32 and bfloat16");
+  if (!is_trained(gradients.dtype))
+    throw DTypeError("gradients of dtype " + std::string(name(gradients.dtype)) +
+                     " were given, expected float32 or bfloat16");
+  const bool by_row = step.optimizer == Optimizer::kRowWiseAdagrad;
+  for (std::size_t i = 1; i < columns.size(); ++i) {
+    const Column& state = options.columns[columns[i]];
+    if (state.dtype != DType::kFloat32 || state.elements() != (by_row ? 1 : weights.elements()))
+      throw DTypeError(
+          "the column "
+          " + state.name + "
+          " of " +
+          std::to_string(state.elements()) + " " + std::string(name(state.dtype)) +
+          " cannot be an optimizer's: expected " + std::to_string(by_row ? 1 : weights.elements()) + " float32");
+  }
+  if ((by_row || step.optimizer == Optimizer::kLamb) && weights.elements() > kMostOfRow)
+    throw ShapeError("rows of " + std::to_string(weights.elements()) +
+                     " weights were given to an optimizer that looks at " + "whole rows, of up to " +
+                     std::to_string(kMostOfRow));
+  if (step.number < 1)
+    throw ShapeError("steps are counted from 1, and this was to be step " + std::to_string(step.number));
+}
+
+void check_single_value(const TableOptions& options) {
+  if (options.columns.empty()) return;
+  throw DTypeError("the table has named columns, such as \"" + options.columns.front().name +
+                   "\", and the call is one for tables with a single value: give the values of each column by its "
+                   "name, in a call that takes columns");
+}
+
+}  // namespace gpuhash
