@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cub/device/device_radix_sort.cuh>
 #include <limits>
-#include <string>
+#include <type_traits>
 
 #include <gpuhash/error.hpp>
 #include "cuda/check.hpp"
@@ -74,8 +74,23 @@ struct TrainGradients {
 
 /// How the elements of a row are dealt out to a group.
 struct GroupShape {
-  int lanes;            // a power of two
+  int lanes = 1;        // a power of two
   std::int64_t padded;  // elements of a part: those of a row, and what makes the last vectors whole
+
+  explicit GroupShape(std::int64_t elements) : padded((elements + kVector - 1) / kVector * kVector) {
+    while (lanes < 32 && lanes * kVector < elements) lanes *= 2;
+  }
+  /// Calls run(vectors of a thread).
+  template <class Run>
+  void with_vectors(Run run) const {
+    const std::int64_t of_thread = (padded + lanes * kVector - 1) / (lanes * kVector);
+    if (of_thread <= 1)
+      run(std::integral_constant<int, 1>());
+    else if (of_thread <= 2)
+      run(std::integral_constant<int, 2>());
+    else
+      run(std::integral_constant<int, kMostVectors>());
+  }
 };
 
 /// This thread's place in its group.
@@ -183,7 +198,12 @@ struct RoundedPart {
   }
   __device__ __forceinline__ void store(std::int64_t element, const float (&from)[kVector]) const {
     PhiloxBlock random{};
-    if (stochastic) random = rounding.block(static_cast<std::uint64_t>(element / kVector));
+    if (stochastic) {
+      float weights[kVector];
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) weights[k] = k < elements - element ? from[k] : 0;
+      random = rounding.block(static_cast<std::uint64_t>(element / kVector), weights);
+    }
     std::uint32_t bits[kVector];
 #pragma unroll
     for (int k = 0; k < kVector; ++k)
@@ -312,7 +332,7 @@ __device__ __forceinline__ void train_row(const Trained& trained, const Group& g
   else
     train_weights(trained, group, row,
                   RoundedPart{column.of<BFloat16>(row), trained.elements, column.whole,
-                              trained.step.stochastic_rounding, StochasticRounding(trained.step, row)},
+                              trained.step.stochastic_rounding, StochasticRounding(trained.step)},
                   gradient);
 }
 
@@ -447,15 +467,54 @@ bool is_whole(const void* data, std::int64_t stride, std::int64_t elements, DTyp
          (reinterpret_cast<std::uintptr_t>(data) | static_cast<std::uintptr_t>(stride)) % vector == 0;
 }
 
+/// One bag for each group.
+template <class Weight, int kVectors>
+__global__ void __launch_bounds__(kTrainBlock)
+    pool_kernel(TrainedColumn column, PoolOrder order, std::int64_t capacity, bool whole, int lanes) {
+  constexpr int kAhead = kVectors >= kMostVectors ? 1 : kMostVectors / kVectors / 2;  // rows that are loaded at a time
+  const Group group(lanes);
+  if (group.number >= order.bags.count) return;
+  const std::int64_t elements = order.column.place.elements;
+  const std::int64_t begin = max(order.bags.offsets[group.number], std::int64_t{0});
+  const std::int64_t end = min(order.bags.offsets[group.number + 1], order.count);
+  Elements<kVectors> sum;
+  for (std::int64_t first = begin; first < end; first += kAhead) {
+    Elements<kVectors> loaded[kAhead];
+    float factors[kAhead];
+#pragma unroll
+    for (int r = 0; r < kAhead; ++r) {
+      factors[r] = 0;
+      const std::int64_t i = first + r;
+      if (i >= end) continue;
+      const std::int64_t row = order.rows[i];
+      const bool is_row = row >= 0 && row < capacity;
+      const auto* const from =
+          is_row ? column.of<const Weight>(row) : static_cast<const Weight*>(order.column.fallback);
+      if (from == nullptr) continue;
+      factors[r] = order.bags.factors == nullptr ? 1 : order.bags.factors[i];
+      for_each_vector<kVectors>(group, elements, [&](int v, std::int64_t element) {
+        load_vector(from + element, elements - element, is_row ? column.whole : whole, loaded[r].values[v]);
+      });
+    }
+#pragma unroll
+    for (int r = 0; r < kAhead; ++r) sum.add(loaded[r], factors[r]);
+  }
+  for_each_vector<kVectors>(group, elements, [&](int v, std::int64_t element) {
+    auto* const out = static_cast<Weight*>(order.column.values) + group.number * elements;
+    if constexpr (std::is_same_v<Weight, float>)
+      store_vector(out + element, elements - element, whole, sum.values[v]);
+    else
+      RoundedPart{out, elements, whole, false, StochasticRounding(OptimizerStep{})}.store(element, sum.values[v]);
+  });
+}
+
 class CudaRowOptimizer final : public RowOptimizer {
  public:
   void train(DeviceContext& context, const RowView& rows, const TrainOrder& order, Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     const std::int64_t n = order.count;
     const std::int64_t elements = order.weights.elements;
-    GroupShape shape{1, 0};
-    while (shape.lanes < 32 && shape.lanes * kVector < elements) shape.lanes *= 2;
-    shape.padded = (elements + kVector - 1) / kVector * kVector;
+    const GroupShape shape(elements);
     const std::int64_t chunks = (n + kChunk - 1) / kChunk;
     const std::int64_t spans = n / (kChunk * kSpan);
 
@@ -494,19 +553,29 @@ class CudaRowOptimizer final : public RowOptimizer {
     const TrainGradients given{
         gradients, is_whole(gradients.data, elements * static_cast<std::int64_t>(itemsize(gradients.dtype)), elements,
                             gradients.dtype)};
-    const auto vectors = [&](auto count) {
+    shape.with_vectors([&](auto vectors) {
       if (gradients.dtype == DType::kFloat32)
-        train_sorted<float, count>(batch, given, trained, parts, chunks, spans, shape, stream);
+        train_sorted<float, vectors>(batch, given, trained, parts, chunks, spans, shape, stream);
       else
-        train_sorted<BFloat16, count>(batch, given, trained, parts, chunks, spans, shape, stream);
-    };
-    const std::int64_t of_thread = (elements + shape.lanes * kVector - 1) / (shape.lanes * kVector);
-    if (of_thread <= 1)
-      vectors(std::integral_constant<int, 1>());
-    else if (of_thread <= 2)
-      vectors(std::integral_constant<int, 2>());
-    else
-      vectors(std::integral_constant<int, kMostVectors>());
+        train_sorted<BFloat16, vectors>(batch, given, trained, parts, chunks, spans, shape, stream);
+    });
+  }
+
+  void pool(DeviceContext& context, const RowView& rows, const PoolOrder& order, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    const ColumnPlace& place = order.column.place;
+    std::byte* const first = rows.data + place.offset;
+    const TrainedColumn column{first, rows.bytes, is_whole(first, rows.bytes, place.elements, place.dtype),
+                               place.dtype};
+    const bool whole = is_whole(order.column.values, place.bytes(), place.elements, place.dtype) &&
+                       is_whole(order.column.fallback, place.bytes(), place.elements, place.dtype);
+    const GroupShape shape(place.elements);
+    const auto tiles = static_cast<unsigned>((shape.padded + kMostElements - 1) / kMostElements);
+    shape.with_vectors([&](auto vectors) {
+      launch_tiles("summing up bags",
+                   place.dtype == DType::kFloat32 ? pool_kernel<float, vectors> : pool_kernel<BFloat16, vectors>,
+                   order.bags.count * shape.lanes, tiles, stream, column, order, rows.capacity, whole, shape.lanes);
+    });
   }
 
  private:

@@ -270,6 +270,14 @@ std::int64_t count_rows(const Table& table, const Array& rows) {
   return rows.bytes() / static_cast<std::int64_t>(sizeof(std::int64_t));
 }
 
+const float* to_factors(const Table& table, const Array* factors, std::int64_t count) {
+  if (factors == nullptr) return nullptr;
+  if (factors->dtype != DType::kFloat32)
+    throw std::invalid_argument("factors are " + std::string(name(factors->dtype)) + ", expected float32");
+  check_bytes(table, *factors, "factors", sizeof(float), count * static_cast<std::int64_t>(sizeof(float)));
+  return static_cast<const float*>(factors->data);
+}
+
 void read_rows(Table& table, const Array& rows, const std::vector<PythonOutput>& columns,
                std::uintptr_t stream_address) {
   const std::int64_t count = count_rows(table, rows);
@@ -279,6 +287,20 @@ void read_rows(Table& table, const Array& rows, const std::vector<PythonOutput>&
   table.read_rows(static_cast<const std::int64_t*>(rows.data), count, outputs, stream);
 }
 
+void pool_rows(Table& table, const Array& rows, const Array& offsets, const Array* factors, const PythonOutput& column,
+               std::uintptr_t stream_address) {
+  const std::int64_t count = count_rows(table, rows);
+  const std::int64_t bags = offsets.bytes() / static_cast<std::int64_t>(sizeof(std::int64_t)) - 1;
+  if (bags < 0) throw std::invalid_argument("offsets is empty, expected one more than there are bags");
+  check_bytes(table, offsets, "offsets", sizeof(std::int64_t), offsets.bytes());
+  const std::vector<ColumnOutput> outputs = to_outputs(table, {column}, bags);
+  if (outputs.front().fallback_per_key) throw std::invalid_argument("the fallback is of several rows, expected one");
+  const Bags given{static_cast<const std::int64_t*>(offsets.data), bags, to_factors(table, factors, count)};
+  const Stream stream = to_stream(table.context(), stream_address);
+  const py::gil_scoped_release unlocked;
+  table.pool_rows(static_cast<const std::int64_t*>(rows.data), count, given, outputs.front(), stream);
+}
+
 void train(Table& table, const Array& rows, const Array& gradients, const Array* item_of, const Array* factors,
            const std::vector<std::size_t>& columns, const OptimizerStep& step, std::uintptr_t stream_address) {
   const std::int64_t count = count_rows(table, rows);
@@ -286,17 +308,11 @@ void train(Table& table, const Array& rows, const Array& gradients, const Array*
   const std::int64_t row_bytes = weights * static_cast<std::int64_t>(itemsize(gradients.dtype));
   const std::int64_t items = item_of == nullptr || row_bytes == 0 ? count : gradients.bytes() / row_bytes;
   check_bytes(table, gradients, "gradients", itemsize(gradients.dtype), items * row_bytes);
-  Gradients given{gradients.data, gradients.dtype, nullptr, nullptr};
+  Gradients given{gradients.data, gradients.dtype, nullptr, to_factors(table, factors, count)};
   if (item_of != nullptr) {
     check_bytes(table, *item_of, "item_of", sizeof(std::int64_t),
                 count * static_cast<std::int64_t>(sizeof(std::int64_t)));
     given.item_of = static_cast<const std::int64_t*>(item_of->data);
-  }
-  if (factors != nullptr) {
-    if (factors->dtype != DType::kFloat32)
-      throw std::invalid_argument("factors are " + std::string(name(factors->dtype)) + ", expected float32");
-    check_bytes(table, *factors, "factors", sizeof(float), count * static_cast<std::int64_t>(sizeof(float)));
-    given.factors = static_cast<const float*>(factors->data);
   }
   const Stream stream = to_stream(table.context(), stream_address);
   const py::gil_scoped_release unlocked;
@@ -712,6 +728,7 @@ void bind_table(py::module_& module) {
       .def("export_columns", &export_columns, keys, py::arg("columns"), stream)
       .def("column_storage", &column_storage, py::arg("column"), stream)
       .def("read_rows", &read_rows, py::arg("rows"), py::arg("columns"), stream)
+      .def("pool_rows", &pool_rows, py::arg("rows"), py::arg("offsets"), py::arg("factors"), py::arg("column"), stream)
       .def("train", &train, py::arg("rows"), py::arg("gradients"), py::arg("item_of"), py::arg("factors"),
            py::arg("columns"), py::arg("step"), stream)
       .def("find_columns_parts", &find_columns_parts, py::arg("parts"))

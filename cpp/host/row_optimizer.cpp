@@ -63,6 +63,8 @@ class SortedBatch {
 
 float load(const float& value) { return value; }
 float load(const BFloat16& value) { return value.to_float(); }
+void store(float& to, float value) { to = value; }
+void store(BFloat16& to, float value) { to = BFloat16::from_float(value); }
 
 /// What one thread trains rows with.
 class Trainer {
@@ -90,7 +92,7 @@ class Trainer {
     auto* const stored = reinterpret_cast<BFloat16*>(data + order_.weights.offset);
     for (std::int64_t e = 0; e < elements_; ++e) weights_[static_cast<std::size_t>(e)] = stored[e].to_float();
     make_step(weights_.data(), states[0], states[1]);
-    round(row, stored);
+    round(stored);
   }
 
  private:
@@ -153,17 +155,19 @@ class Trainer {
     }
   }
 
-  void round(std::int64_t row, BFloat16* stored) const {
+  void round(BFloat16* stored) const {
     const float* const weights = weights_.data();
     if (!order_.step.stochastic_rounding) {
       for (std::int64_t e = 0; e < elements_; ++e) stored[e] = BFloat16::from_float(weights[e]);
       return;
     }
-    const StochasticRounding rounding(order_.step, row);
-    PhiloxBlock random{};
-    for (std::int64_t e = 0; e < elements_; ++e) {
-      if (e % 4 == 0) random = rounding.block(static_cast<std::uint64_t>(e / 4));
-      stored[e] = StochasticRounding::round(weights[e], random.words[e % 4]);
+    const StochasticRounding rounding(order_.step);
+    for (std::int64_t first = 0; first < elements_; first += 4) {
+      float four[4] = {};
+      const std::int64_t count = std::min<std::int64_t>(4, elements_ - first);
+      std::copy_n(weights + first, count, four);
+      const PhiloxBlock random = rounding.block(static_cast<std::uint64_t>(first / 4), four);
+      for (std::int64_t k = 0; k < count; ++k) stored[first + k] = StochasticRounding::round(four[k], random.words[k]);
     }
   }
 
@@ -198,7 +202,42 @@ class HostRowOptimizer final : public RowOptimizer {
     });
   }
 
+  void pool(DeviceContext&, const RowView& rows, const PoolOrder& order, Stream) const override {
+    if (order.column.place.dtype == DType::kFloat32)
+      pool_as<float>(rows, order);
+    else
+      pool_as<BFloat16>(rows, order);
+  }
+
  private:
+  template <class Weight>
+  static void pool_as(const RowView& rows, const PoolOrder& order) {
+    const ColumnPlace& place = order.column.place;
+    const auto* const fallback = static_cast<const Weight*>(order.column.fallback);
+    for_each_part(order.bags.count, reader_parts(order.count * kGradientsPerKey),
+                  [&](int, std::int64_t first, std::int64_t last) {
+                    std::vector<float> sum = scratch<float>(place.elements);
+                    in_pieces(first, last, kGradientsPerPiece, [&](std::int64_t begin, std::int64_t end) {
+                      for (std::int64_t bag = begin; bag < end; ++bag) {
+                        std::ranges::fill(sum, 0.0f);
+                        const std::int64_t bag_end = std::min(order.bags.offsets[bag + 1], order.count);
+                        for (std::int64_t i = std::max<std::int64_t>(order.bags.offsets[bag], 0); i < bag_end; ++i) {
+                          const std::int64_t row = order.rows[i];
+                          const bool is_row = row >= 0 && row < rows.capacity;
+                          const Weight* const from =
+                              is_row ? reinterpret_cast<const Weight*>(rows.data + row * rows.bytes + place.offset)
+                                     : fallback;
+                          if (from == nullptr) continue;
+                          const float factor = order.bags.factors == nullptr ? 1 : order.bags.factors[i];
+                          for (std::size_t e = 0; e < sum.size(); ++e) sum[e] += factor * load(from[e]);
+                        }
+                        auto* const to = static_cast<Weight*>(order.column.values) + bag * place.elements;
+                        for (std::size_t e = 0; e < sum.size(); ++e) store(to[e], sum[e]);
+                      }
+                    });
+                  });
+  }
+
   /// A gradient takes about as long as so many keys.
   static constexpr std::int64_t kGradientsPerKey = 16;
   static constexpr std::int64_t kGradientsPerPiece = kKeysPerPiece / kGradientsPerKey;

@@ -78,19 +78,21 @@ GPUHASH_HD float lamb_rate(const StepNumbers& numbers, float weight_square, floa
   return numbers.learning_rate * (scales ? square_root(weight_square) / square_root(direction_square) : 1.0f);
 }
 
-/// Rounds the weights of one row to bfloat16, four by each block of random numbers.
+/// Rounds weights to bfloat16, four by each block of random numbers. These are a function of the seed, the step, the
+/// elements' place in the row and the weights themselves, and not of the row's number: so a model that goes on from a
+/// file, in which rows have other numbers, goes on as it would have.
 class StochasticRounding {
  public:
-  GPUHASH_HD StochasticRounding(const OptimizerStep& step, std::int64_t row)
-      : seed_(step.seed), step_(static_cast<std::uint64_t>(step.number)), row_(static_cast<std::uint64_t>(row)) {}
+  GPUHASH_HD explicit StochasticRounding(const OptimizerStep& step)
+      : key_(hash_key(static_cast<std::uint64_t>(step.number), step.seed)) {}
 
-  /// Of elements 4 * number to 4 * number + 3.
-  GPUHASH_HD PhiloxBlock block(std::uint64_t number) const {
-    const auto low = [](std::uint64_t word) { return static_cast<std::uint32_t>(word); };
-    const auto high = [](std::uint64_t word) { return static_cast<std::uint32_t>(word >> 32); };
-    // The step in the key: two steps have no number in common but by chance.
-    const std::uint64_t key = hash_key(step_, seed_);
-    return philox({{low(row_), high(row_), low(number), high(number)}}, low(key), high(key));
+  /// Of elements 4 * number to 4 * number + 3, and zeros where a row ends before.
+  GPUHASH_HD PhiloxBlock block(std::uint64_t number, const float (&weights)[4]) const {
+    const auto bits = [&](int i) { return std::uint64_t{cast_bits<std::uint32_t>(weights[i])}; };
+    const std::uint64_t mixed = hash_key(bits(0) << 32 | bits(1), bits(2) << 32 | bits(3));
+    return philox({{static_cast<std::uint32_t>(mixed), static_cast<std::uint32_t>(mixed >> 32),
+                    static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(number >> 32)}},
+                  static_cast<std::uint32_t>(key_), static_cast<std::uint32_t>(key_ >> 32));
   }
 
   GPUHASH_HD static BFloat16 round(float value, std::uint32_t random) {
@@ -100,9 +102,7 @@ class StochasticRounding {
   }
 
  private:
-  std::uint64_t seed_;
-  std::uint64_t step_;
-  std::uint64_t row_;
+  std::uint64_t key_;
 };
 
 }  // namespace gpuhash

@@ -638,6 +638,16 @@ void HashTable<Key, Value>::read_rows(const std::int64_t* rows, std::int64_t cou
 }
 
 template <class Key, class Value>
+void HashTable<Key, Value>::pool_rows(const std::int64_t* rows, std::int64_t count, const Bags& bags,
+                                      const ColumnOutput& out, Stream stream) {
+  check_pooled(options_, out);
+  if (bags.count == 0) return;
+  const Turn turn(order_, stream);
+  context_->executors().row_optimizer->pool(*context_, storage_.view().rows,
+                                            {rows, count, bags, columns_.reads({out}).front()}, stream);
+}
+
+template <class Key, class Value>
 void HashTable<Key, Value>::train(const std::int64_t* rows, std::int64_t count, const Gradients& gradients,
                                   const std::vector<std::size_t>& columns, const OptimizerStep& step, Stream stream) {
   check_trained(options_, columns, step, gradients);

@@ -61,6 +61,8 @@ class HashTable final : public Table {
                       Stream stream) override;
   void read_rows(const std::int64_t* rows, std::int64_t count, const std::vector<ColumnOutput>& columns,
                  Stream stream) override;
+  void pool_rows(const std::int64_t* rows, std::int64_t count, const Bags& bags, const ColumnOutput& out,
+                 Stream stream) override;
   void train(const std::int64_t* rows, std::int64_t count, const Gradients& gradients,
              const std::vector<std::size_t>& columns, const OptimizerStep& step, Stream stream) override;
   std::int64_t export_columns(void* keys, const std::vector<ColumnOutput>& columns, std::int64_t* rows,

@@ -34,6 +34,8 @@ void check_columns(const TableOptions& options, const std::vector<Given>& given)
   }
 }
 
+bool is_trained(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kBFloat16; }
+
 }  // namespace
 
 PlacedColumns::PlacedColumns(const TableOptions& options) {
@@ -92,6 +94,14 @@ void check_inputs(const TableOptions& options, const std::vector<ColumnInput>& i
   }
 }
 
+void check_pooled(const TableOptions& options, const ColumnOutput& out) {
+  check_columns(options, std::vector<ColumnOutput>{out});
+  const Column& column = options.columns[out.column];
+  if (!is_trained(column.dtype))
+    throw DTypeError("the column \"" + column.name + "\" of dtype " + std::string(name(column.dtype)) +
+                     " was to be summed up by bags; that is for float32 and bfloat16");
+}
+
 void check_trained(const TableOptions& options, const std::vector<std::size_t>& columns, const OptimizerStep& step,
                    const Gradients& gradients) {
   if (options.columns.empty())
@@ -104,7 +114,6 @@ void check_trained(const TableOptions& options, const std::vector<std::size_t>& 
     if (number >= options.columns.size())
       throw ShapeError("column " + std::to_string(number) + " was given to a table of " +
                        std::to_string(options.columns.size()) + " columns");
-  const auto is_trained = [](DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kBFloat16; };
   const Column& weights = options.columns[columns.front()];
   if (!is_trained(weights.dtype))
     throw DTypeError(

@@ -31,6 +31,8 @@ class PlacedColumns {
 void check_outputs(const TableOptions& options, const std::vector<ColumnOutput>& outputs);
 /// Likewise, and DTypeError for operations that a column's dtype does not have.
 void check_inputs(const TableOptions& options, const std::vector<ColumnInput>& inputs);
+/// As check_outputs(); DTypeError where rows of the column cannot be summed up.
+void check_pooled(const TableOptions& options, const ColumnOutput& out);
 /// DTypeError or ShapeError where the optimizer cannot train these columns with these gradients.
 void check_trained(const TableOptions& options, const std::vector<std::size_t>& columns, const OptimizerStep& step,
                    const Gradients& gradients);

@@ -20,12 +20,21 @@ struct TrainOrder {
   OptimizerStep step;
 };
 
-/// Trains rows, on one platform.
+/// Sums of rows by bags.
+struct PoolOrder {
+  const std::int64_t* rows;  // [n], numbers; for those that are no row's the fallback is added
+  std::int64_t count;
+  Bags bags;
+  ColumnRead column;  // kFloat32 or kBFloat16; values [bags, elements], one fallback for all
+};
+
+/// Trains rows and sums them up, on one platform.
 class RowOptimizer {
  public:
   virtual ~RowOptimizer() = default;
   /// Takes scratch memory before it changes anything.
   virtual void train(DeviceContext& context, const RowView& rows, const TrainOrder& order, Stream stream) const = 0;
+  virtual void pool(DeviceContext& context, const RowView& rows, const PoolOrder& order, Stream stream) const = 0;
 };
 
 }  // namespace gpuhash

@@ -108,6 +108,8 @@ class View final : public ShardedTable {
                       Stream stream) override;
   void read_rows(const std::int64_t* rows, std::int64_t count, const std::vector<ColumnOutput>& columns,
                  Stream stream) override;
+  void pool_rows(const std::int64_t* rows, std::int64_t count, const Bags& bags, const ColumnOutput& out,
+                 Stream stream) override;
   void train(const std::int64_t* rows, std::int64_t count, const Gradients& gradients,
              const std::vector<std::size_t>& columns, const OptimizerStep& step, Stream stream) override;
   std::int64_t export_columns(void* keys, const std::vector<ColumnOutput>& columns, std::int64_t* rows,
@@ -821,6 +823,10 @@ std::int64_t View::export_items(void* keys, void* values, std::int64_t* rows, st
 
 void View::read_rows(const std::int64_t*, std::int64_t, const std::vector<ColumnOutput>&, Stream) {
   throw ShapeError("rows of a table of several shards were to be read by their numbers: read those of its shards");
+}
+
+void View::pool_rows(const std::int64_t*, std::int64_t, const Bags&, const ColumnOutput&, Stream) {
+  throw ShapeError("rows of a table of several shards were to be summed up: sum up those of its shards");
 }
 
 void View::train(const std::int64_t*, std::int64_t, const Gradients&, const std::vector<std::size_t>&,

@@ -5,7 +5,7 @@
 
 #include <gpuhash/dtype.hpp>
 
-/// Training rows of a table: what an optimizer makes of gradients.
+/// Training rows of a table: what an optimizer makes of gradients, and bags of rows.
 namespace gpuhash {
 
 /// Each keeps what it needs beside the weights, in columns of float32:
@@ -39,6 +39,13 @@ struct OptimizerStep {
   /// for this step; otherwise to the nearest.
   bool stochastic_rounding = false;
   std::uint64_t seed = 0;
+};
+
+/// Positions of a batch whose rows are summed up: bag b has [offsets[b], offsets[b + 1]).
+struct Bags {
+  const std::int64_t* offsets;  // [count + 1], ascending from 0 to the batch's positions
+  std::int64_t count;
+  const float* factors;  // [n]: by which each row is multiplied; null: 1
 };
 
 /// Gradients of the rows of a batch.

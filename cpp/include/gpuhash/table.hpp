@@ -126,6 +126,10 @@ class GPUHASH_API Table {
   /// Values of rows whose numbers are known: [n], -1 for those that get the fallback. Does not wait.
   virtual void read_rows(const std::int64_t* rows, std::int64_t count, const std::vector<ColumnOutput>& columns,
                          Stream stream) = 0;
+  /// Sums over the rows of each bag, of a column of kFloat32 or kBFloat16: out.values is [bags, elements]; positions of
+  /// no row count as its fallback, one for all. Added up in float, in the order of the batch. Does not wait.
+  virtual void pool_rows(const std::int64_t* rows, std::int64_t count, const Bags& bags, const ColumnOutput& out,
+                         Stream stream) = 0;
   /// One step of an optimizer on the rows of a batch: [n] numbers, of which those that are no row's are passed over;
   /// gradients of one row are summed first. `columns`: the weights, of kFloat32 or kBFloat16, and what the optimizer
   /// keeps beside them. Takes scratch memory; does not wait.

@@ -1,0 +1,191 @@
+"""Optimizers that ``HashEmbedding`` runs inside of ``backward()``: one pass over the rows that have a gradient.
+
+Each keeps its state in columns of the table beside the weights, so it grows, moves and is saved with them. Only rows
+that have a gradient change, as with PyTorch's optimizers on sparse gradients: the running means of the others stay as
+they are. All arithmetic is in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from gpuhash import _core
+from gpuhash.named_columns import Column
+
+__all__ = ["LAMB", "SGD", "Adagrad", "Adam", "Optimizer", "RowWiseAdagrad"]
+
+_MOST_SEEDS = 1 << 64
+
+
+@dataclass
+class Optimizer(ABC):
+    """What all of them have.
+
+    Parameters
+    ----------
+    lr
+        The learning rate, 0 or more. May be set at any time, as by a schedule; the next ``backward()`` goes by it.
+    stochastic_rounding
+        For weights of bfloat16: round to one of the two nearest numbers, to each as often as the exact result lies near
+        it, so that steps that are smaller than what bfloat16 can hold count in the long run. Otherwise to the nearest.
+    seed
+        Of the random numbers for that. The same steps give the same weights.
+    """
+
+    lr: float
+    stochastic_rounding: bool = field(default=False, kw_only=True)
+    seed: int = field(default=0, kw_only=True)
+
+    _name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        self._check("lr", self.lr, 0 <= self.lr < math.inf, "a number that is 0 or more")
+        self._check("seed", self.seed, 0 <= self.seed < _MOST_SEEDS, "an integer from 0 to 2^64 - 1")
+
+    def _check(self, name: str, given: object, is_good: bool, expected: str) -> None:
+        if not is_good:
+            raise ValueError(f"{name}={given!r} was given to {type(self).__name__}, expected {expected}")
+
+    @abstractmethod
+    def columns(self, embedding_dim: int) -> dict[str, Column]:
+        """What it keeps for each row."""
+
+    def step(self, number: int) -> _core.OptimizerStep:
+        """The step of that number, counted from 1."""
+        self.__post_init__()
+        beta1, beta2 = getattr(self, "betas", (0.0, 0.0))
+        return _core.OptimizerStep(
+            self._name,
+            float(self.lr),
+            float(beta1),
+            float(beta2),
+            float(getattr(self, "eps", 0.0)),
+            float(getattr(self, "weight_decay", 0.0)),
+            number,
+            self.stochastic_rounding,
+            self.seed,
+        )
+
+
+@dataclass
+class SGD(Optimizer):
+    """``w -= lr * gradient``, as ``torch.optim.SGD`` on sparse gradients. Keeps nothing."""
+
+    _name = "sgd"
+
+    def columns(self, embedding_dim: int) -> dict[str, Column]:
+        return {}
+
+
+@dataclass
+class _Adaptive(Optimizer):
+    """With a number beside the root that a step is divided by."""
+
+    eps: float = field(default=1e-8, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("eps", self.eps, 0 <= self.eps < math.inf, "a number that is 0 or more")
+
+
+@dataclass
+class Adagrad(_Adaptive):
+    """As ``torch.optim.Adagrad`` on sparse gradients, without decays.
+
+    J. Duchi, E. Hazan, Y. Singer, "Adaptive Subgradient Methods for Online Learning and Stochastic Optimization", JMLR
+    12, 2011.
+
+    Parameters
+    ----------
+    lr, stochastic_rounding, seed
+        As of ``Optimizer``.
+    eps
+        Beside the root that a step is divided by.
+    initial_accumulator_value
+        What the sum of squares of a new row begins with.
+    """
+
+    initial_accumulator_value: float = field(default=0.0, kw_only=True)
+    eps: float = field(default=1e-10, kw_only=True)
+    _name = "adagrad"
+
+    def columns(self, embedding_dim: int) -> dict[str, Column]:
+        return {"sum": Column("float32", (embedding_dim,), self.initial_accumulator_value)}
+
+
+@dataclass
+class RowWiseAdagrad(_Adaptive):
+    """Adagrad with one sum for each row, of its gradients' mean squares: 4 bytes of state per row.
+
+    For rows of up to 1024 weights. Parameters as of ``Adagrad``.
+    """
+
+    initial_accumulator_value: float = field(default=0.0, kw_only=True)
+    eps: float = field(default=1e-10, kw_only=True)
+    _name = "row_wise_adagrad"
+
+    def columns(self, embedding_dim: int) -> dict[str, Column]:
+        return {"sum": Column("float32", (), self.initial_accumulator_value)}
+
+
+@dataclass
+class _WithMeans(_Adaptive):
+    """With the running means of a gradient and its square."""
+
+    betas: tuple[float, float] = field(default=(0.9, 0.999), kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        good = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
+        self._check("betas", self.betas, good, "two numbers in [0, 1)")
+
+    def columns(self, embedding_dim: int) -> dict[str, Column]:
+        return {name: Column("float32", (embedding_dim,)) for name in ("exp_avg", "exp_avg_sq")}
+
+
+@dataclass
+class Adam(_WithMeans):
+    """As ``torch.optim.SparseAdam``: steps are counted for all rows together.
+
+    D. P. Kingma, J. L. Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015.
+
+    Parameters
+    ----------
+    lr, stochastic_rounding, seed
+        As of ``Optimizer``.
+    betas
+        How much of the running means of the gradient and its square stays in each step.
+    eps
+        Beside the root that a step is divided by.
+    """
+
+    lr: float = 1e-3
+    _name = "adam"
+
+
+@dataclass
+class LAMB(_WithMeans):
+    """Adam whose step is scaled to the norm of the row's weights.
+
+    Y. You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", ICLR 2020, algorithm 2, in
+    which each row is a layer, and the norm is scaled by nothing. For rows of up to 1024 weights.
+
+    Parameters
+    ----------
+    lr, stochastic_rounding, seed, betas, eps
+        As of ``Adam``.
+    weight_decay
+        How much of the weights is added to a step before it is scaled.
+    """
+
+    lr: float = 1e-3
+    eps: float = field(default=1e-6, kw_only=True)
+    weight_decay: float = field(default=0.0, kw_only=True)
+    _name = "lamb"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("weight_decay", self.weight_decay, 0 <= self.weight_decay < math.inf, "a number that is 0 or more")
