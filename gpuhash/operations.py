@@ -281,7 +281,7 @@ class Operations(KeyedTable):
     @traced.by(traced.find)
     @_core.fast_path("find")
     def find(
-        self, keys: Any, default: Any = None, out: tuple[Any, Any] | None = None, columns: Any = None
+        self, keys: Any, default: Any = None, out: tuple[Any, Any] | None = None, *, columns: Any = None
     ) -> tuple[Any, Any]:
         """The values of keys, and which of them were found.
 

@@ -491,7 +491,7 @@ class HashTable(Operations):
         """Assigns the keys and values of a dict."""
         if keys:
             if self._columns is not None:
-                values = cast(Any, named_columns.transposed(values))
+                values = cast(Any, named_columns.transposed(values, self._columns))
             self._assign([tuple(key) for key in keys] if self._key_shape else keys, values)
 
     def __eq__(self, other: object) -> bool:
@@ -614,8 +614,8 @@ class HashTable(Operations):
         )
         if contents.column_defaults is not None and contents.columns is not None:
             table._column_defaults = named_columns.zeros(contents.columns)
-            for name, storage in table._column_defaults.items():
-                storage[...] = np.frombuffer(contents.column_defaults[name], storage.dtype).reshape(storage.shape)
+            for column, storage in table._column_defaults.items():
+                storage[...] = np.frombuffer(contents.column_defaults[column], storage.dtype).reshape(storage.shape)
         if contents.default is not None and contents.value_dtype is not None:
             flat = np.frombuffer(contents.default, storage_dtype(contents.value_dtype))
             table._set_default(flat.reshape(contents.value_shape).copy())
