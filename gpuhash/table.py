@@ -375,9 +375,10 @@ class HashTable(Operations):
         batch = self._take(keys)
         values = places.outputs(batch, out, "out")
         parts = [] if default is None else column_calls.take_columns(self, batch, default, "keep", "default")
+        rows = _core.Buffer(batch.context, "int64", batch.shape, batch.stream).array()  # nothing may fail afterwards
         self._changes += 1
-        batch.core.change_columns(batch.array, parts, None, None, batch.stream)
-        column_calls.look_up(self, batch, places, values, None, None, count_missing=False)
+        batch.core.change_columns(batch.array, parts, rows, None, batch.stream)
+        column_calls.look_up(self, batch, places, values, None, None, count_missing=False, rows=rows)
         batch.finish()
         return column_calls.results(values, batch)
 

@@ -1138,7 +1138,7 @@ def test_the_core_tells_single_values_and_columns_apart():
     with pytest.raises(TypeError, match="without columns"):
         single.change_columns(array, [], rows, mask, 0)
     with pytest.raises(ValueError, match="column 0"):
-        single.find_columns(array, [(0, values, None)], None, False, 0)
+        single.find_columns(array, [(0, values, None)], None, None, False, 0)
     with pytest.raises(ValueError, match="no values"):
         named.find(array, values, None, None, False, 0)
     with pytest.raises(ValueError, match="twice"):
