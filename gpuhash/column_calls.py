@@ -63,7 +63,6 @@ def results(outputs: _Outputs, batch: Batch) -> dict[str, Any]:
 
 
 def look_up(
-    table: Operations,
     batch: Batch,
     places: Places,
     outputs: _Outputs,

@@ -228,9 +228,9 @@ class HashTable(Operations):
             places = column_calls.places_of(self, None, None)
             outputs = places.outputs(batch, None, "out")
             fallbacks = self._column_fallbacks(None, batch, places)
-            if missing := column_calls.look_up(
-                self, batch, places, outputs, None, fallbacks, count_missing=fallbacks is None
-            ):
+            needed = fallbacks is None
+            missing = column_calls.look_up(batch, places, outputs, None, fallbacks, count_missing=needed)
+            if missing:
                 raise self._absent(batch, keys, missing)
             batch.finish()
             return column_calls.results(outputs, batch)
@@ -315,14 +315,14 @@ class HashTable(Operations):
             return self.default if default is None else default
         values = places.outputs(batch, out, "out")
         if batch.scalar:
-            missing = column_calls.look_up(self, batch, places, values, None, None, count_missing=True)
+            missing = column_calls.look_up(batch, places, values, None, None, count_missing=True)
             if missing:
                 return self.default if default is None else default
             return column_calls.results(values, batch)
         fallbacks = self._column_fallbacks(default, batch, places)
         if fallbacks is None:
             raise ValueError(self._needs_default("get(keys)", batch, keys))
-        column_calls.look_up(self, batch, places, values, None, fallbacks, count_missing=False)
+        column_calls.look_up(batch, places, values, None, fallbacks, count_missing=False)
         batch.finish()
         return column_calls.results(values, batch)
 
@@ -378,7 +378,7 @@ class HashTable(Operations):
         rows = _core.Buffer(batch.context, "int64", batch.shape, batch.stream).array()  # nothing may fail afterwards
         self._changes += 1
         batch.core.change_columns(batch.array, parts, rows, None, batch.stream)
-        column_calls.look_up(self, batch, places, values, None, None, count_missing=False, rows=rows)
+        column_calls.look_up(batch, places, values, None, None, count_missing=False, rows=rows)
         batch.finish()
         return column_calls.results(values, batch)
 
@@ -430,7 +430,7 @@ class HashTable(Operations):
         if needed and out is not None:
             self._check_present(batch, keys)  # before anything is written
         if needed or batch.scalar:
-            missing = column_calls.look_up(self, batch, places, values, None, None, count_missing=True)
+            missing = column_calls.look_up(batch, places, values, None, None, count_missing=True)
             if missing and needed:
                 raise self._absent(batch, keys, missing)
             if missing:
@@ -439,7 +439,7 @@ class HashTable(Operations):
             fallbacks = self._column_fallbacks(default, batch, places)
             if fallbacks is None:
                 raise ValueError(self._needs_default("pop(keys, None)", batch, keys))
-            column_calls.look_up(self, batch, places, values, None, fallbacks, count_missing=False)
+            column_calls.look_up(batch, places, values, None, fallbacks, count_missing=False)
         popped = column_calls.results(values, batch)
         self._changes += 1
         batch.core.erase(batch.array, None, batch.stream)
@@ -551,7 +551,7 @@ class HashTable(Operations):
         batch = other._take(keys)
         places = column_calls.places_of(other, None, None)
         theirs = places.outputs(batch, None, "out")
-        if column_calls.look_up(other, batch, places, theirs, None, None, count_missing=True):
+        if column_calls.look_up(batch, places, theirs, None, None, count_missing=True):
             return False
         return all(
             np.array_equal(

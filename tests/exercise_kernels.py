@@ -140,11 +140,11 @@ def exercise_columns(key_dtype: str, key_shape: tuple[int, ...], ordered: bool) 
         numbers = {item: number for number, item in enumerate(dict.fromkeys(as_items(keys)))}
         one_each = np.array([numbers[item] for item in as_items(keys)])  # so that any of the duplicates may win
         values = {"step": one_each, "long": np.repeat(one_each[:, None], 64, 1).astype(np.float32)}
-        odd = {"short": np.repeat(one_each[:, None] % 99, 5, 1).astype(np.float16), "drawn": 0.5}
+        short = np.repeat(one_each[:, None] % 99, 5, 1).astype(np.float16)
         bytes_of = {name: np.uint8(7) if name == "bytes" else True for name in narrow}
         for table in (gpu, host):
+            table.insert(keys[::4], {"short": short[::4], "drawn": 0.5})
             table[keys] = values
-            table.insert(keys[::-1], odd)
             table.insert_or_assign(keys[::2], {name: value[::2] for name, value in values.items()} | bytes_of)
             ops = {"step": "add", "drawn": "max"} | dict.fromkeys(narrow, "max")
             table.insert_or_apply(keys, {"step": 1, "drawn": 0.75} | bytes_of, ops)

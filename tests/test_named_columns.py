@@ -363,6 +363,41 @@ def test_of_duplicates_one_whole_row_stays(native, count, deterministic):
     assert stays.tolist() == [9 if key in old else 0 for key in sorted(last)]
 
 
+def test_batches_that_threads_share(native):
+    """Large enough that on the host several threads insert, read and export."""
+    count = 400_000
+    columns = {"at": "int64", "pair": ("float32", (2,)), "kept": Column("int32", (), 5)}
+    table = make(native, columns, deterministic=True)
+    rng = np.random.default_rng(8)
+    keys = rng.integers(0, 150_000, count)
+    at = np.arange(count)
+    pairs = np.repeat(at[:, None], 2, 1).astype(np.float32)
+    asked = np.unique(keys)
+    last = np.zeros(150_000, np.int64)
+    last[keys] = at  # NumPy, too, assigns in order
+    for _ in range(2):
+        table[native.array(keys)] = given_as(native, {"at": at, "pair": pairs})
+        found = {name: to_numpy(value) for name, value in table[native.array(asked)].items()}
+        assert (found["at"] == last[asked]).all()
+        assert (found["pair"] == last[asked][:, None]).all()
+        assert (found["kept"] == 5).all()
+    rows, is_new = table.find_or_insert(native.array(keys + 75_000), {"kept": 7})
+    new = np.setdiff1d(keys + 75_000, asked)
+    assert sorted((keys + 75_000)[to_numpy(is_new)].tolist()) == new.tolist()
+    same_bytes(table.rows(native.array(keys + 75_000)), to_numpy(rows))
+    found = table[native.array(new)]
+    assert (to_numpy(found["kept"]) == 7).all()
+    assert not to_numpy(found["at"]).any()
+    table.insert_or_apply(native.array(keys), {"at": 1}, "add")
+    counts = np.bincount(keys)[asked]
+    assert (to_numpy(table[native.array(asked)]["at"]) == last[asked] + counts).all()
+    exported, values = table.items()
+    order = np.argsort(to_numpy(exported))
+    everything = np.union1d(asked, new)
+    assert (to_numpy(exported)[order] == everything).all()
+    assert (to_numpy(values["kept"])[order] == np.where(np.isin(everything, new), 7, 5)).all()
+
+
 def test_batches_of_all_shapes(native):
     table = make(native, ODD, default={"step": 7})
     keys = np.arange(12).reshape(3, 4)
@@ -904,6 +939,21 @@ def test_the_file_is_in_the_format(filled, tmp_path):
     order = tensors["keys"]
     for name, value in values.items():
         same_bytes(tensors[f"values.{name}"], value[order])
+
+
+def test_many_columns_of_any_names(device, tmp_path):
+    names = ["keys", "values", "values.x", "Größe", "a b", '"', "\\", "\n", "__metadata__", *map(str, range(200))]
+    dtypes = ["int8", "float64", "float16", "int32", "complex128"]
+    columns = {name: (dtypes[i % 5], (i % 3 + 1,)) for i, name in enumerate(names)}
+    table = make(device, columns)
+    values = values_of(columns, 7)
+    table[np.arange(7)] = values
+    path = tmp_path / "table"
+    table.save(path)
+    for each in (table, HashTable.load(path, device=device), pickle.loads(pickle.dumps(table))):
+        same_columns(each[np.arange(7)], values)
+        found, _ = each.find(np.arange(7), columns=names[::-7])
+        same_columns(found, {name: values[name] for name in names[::-7]})
 
 
 DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
