@@ -462,7 +462,8 @@ class HashTable(Operations):
         other
             A mapping; a table of the same dtypes and shapes, on any device; an iterable of pairs, tuples or lists, of
             which the last of a key wins; or an array of keys and one of values, as two arguments or as a tuple or list
-            of both, such as what ``items()`` gives.
+            of both, such as what ``items()`` gives. With columns each value is a mapping of names, the same for all
+            keys, and so are values as arrays.
 
         Waits where ``other`` is a table; else it waits, and in any case raises, as ``table[keys] = values``.
 
