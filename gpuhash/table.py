@@ -548,18 +548,21 @@ class HashTable(Operations):
         return bool(np.array_equal(comparable(values, self._value_dtype), comparable(others, self._value_dtype)))
 
     def _equals_columns(self, other: HashTable) -> bool:
-        keys, *columns = self._host_items()
+        assert self._columns is not None
+        keys, *mine = self._host_items()
         batch = other._take(keys)
-        places = column_calls.places_of(other, None, None)
-        theirs = places.outputs(batch, None, "out")
-        if column_calls.look_up(batch, places, theirs, None, None, count_missing=True):
+        theirs = [
+            _core.Buffer(batch.context, column.dtype, batch.shape + column.shape, batch.stream).array()
+            for column in self._columns.values()
+        ]
+        parts = [(number, array, None) for number, array in enumerate(theirs)]
+        if batch.core.find_columns(batch.array, parts, None, None, True, batch.stream):
             return False
         return all(
             np.array_equal(
-                comparable(mine, column.dtype),
-                comparable(to_host(batch.context, theirs[name].array, batch.stream), column.dtype),
+                comparable(ours, array.dtype), comparable(to_host(batch.context, array, batch.stream), array.dtype)
             )
-            for mine, (name, (_, column)) in zip(columns, places.columns.items(), strict=True)
+            for ours, array in zip(mine, theirs, strict=True)
         )
 
     def __ior__(self, other: Any) -> Self:
