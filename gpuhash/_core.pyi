@@ -210,8 +210,15 @@ class Table(metaclass=_Type):
     def columns(self) -> list[_Column]:
         """Empty where keys have a single value, or none."""
     def find_columns(
-        self, keys: Array, columns: Sequence[_ColumnOutput], found: Array | None, count_missing: bool, stream: int
-    ) -> int: ...
+        self,
+        keys: Array,
+        columns: Sequence[_ColumnOutput],
+        found: Array | None,
+        rows: Array | None,
+        count_missing: bool,
+        stream: int,
+    ) -> int:
+        """``find`` of some columns; with an array for the row numbers the call takes no memory for them."""
     def change_columns(
         self, keys: Array, columns: Sequence[_ColumnInput], rows: Array | None, inserted: Array | None, stream: int
     ) -> None:

@@ -63,7 +63,6 @@ def results(outputs: _Outputs, batch: Batch) -> dict[str, Any]:
 
 
 def look_up(
-    table: Operations,
     batch: Batch,
     places: Places,
     outputs: _Outputs,
@@ -71,10 +70,12 @@ def look_up(
     fallbacks: dict[str, _core.Array] | None,
     *,
     count_missing: bool,
+    rows: _core.Array | None = None,
 ) -> int:
     """Fills the outputs, and gives the number of absent keys where that is to be counted: then it waits."""
     mask = None if found is None else found.array
-    return batch.core.find_columns(batch.array, places.parts(outputs, fallbacks), mask, count_missing, batch.stream)
+    parts = places.parts(outputs, fallbacks)
+    return batch.core.find_columns(batch.array, parts, mask, rows, count_missing, batch.stream)
 
 
 def find_batches(
@@ -130,7 +131,7 @@ def change(
     """Inserts keys and changes columns: the mask of new keys, or with ``rows`` a pair of row numbers and mask.
 
     values
-        A mapping, or None: new rows have their initial values.
+        A mapping; with ``rows`` also None: new rows have their initial values.
     actions
         "keep", "assign" or an operation, for all columns given or for each.
     """
@@ -140,7 +141,7 @@ def change(
     batch = table._take(keys)
     numbers = Output(batch, "int64", batch.shape, out_rows, "out[0]") if rows else None
     inserted = Output(batch, "bool", batch.shape, out_new, "out[1]" if rows else "out") if mask else None
-    parts = [] if values is None else take_columns(table, batch, values, actions, what)
+    parts = [] if rows and values is None else take_columns(table, batch, values, actions, what)
     table._changes += 1
     batch.core.change_columns(
         batch.array,
@@ -175,7 +176,7 @@ def _change_batches(
     masks = [table._mask(batch, None) if mask else None for batch in taken]
     parts: list[Any] = []
     for batch, each, row, is_new in zip(taken, given, numbers, masks, strict=True):
-        columns = [] if each is None else take_columns(table, batch, each, actions, what)
+        columns = [] if rows and each is None else take_columns(table, batch, each, actions, what)
         parts.append((batch.core, batch.array, columns, row and row.array, is_new and is_new.array, batch.stream))
     table._changes += 1
     table._core.change_columns_parts(parts)

@@ -152,6 +152,15 @@ def need(columns: Columns, name: Any) -> Column:
     raise ValueError(f"the table has no column {name!r}; it has {', '.join(columns)}")
 
 
+def refuse(columns: Columns | None, what: str) -> None:
+    """TypeError where there are columns, of which ``what`` knows nothing."""
+    if columns is not None:
+        raise TypeError(
+            f"{what} takes tables with a single value per key, and this one has named columns ({', '.join(columns)}): "
+            "use the table's own methods, or make one table for each column"
+        )
+
+
 def by_name(columns: Columns, given: Any, what: str) -> dict[str, Any]:
     """What a caller gives for some columns, by their names. TypeError for no mapping, ValueError for unknown names."""
     if not isinstance(given, Mapping):
@@ -167,8 +176,11 @@ def by_name(columns: Columns, given: Any, what: str) -> dict[str, Any]:
     return named
 
 
-def transposed(rows: Sequence[Any]) -> dict[str, list[Any]]:
-    """Mappings of one key's columns each, as the lists of each column's values."""
+def transposed(rows: Sequence[Any], columns: Columns | None = None) -> dict[str, list[Any]]:
+    """Mappings of one key's columns each, as the lists of each column's values.
+
+    ``columns``: where they are known, a number stands for a whole value.
+    """
     for row in rows:
         if not isinstance(row, Mapping):
             raise TypeError(
@@ -179,7 +191,12 @@ def transposed(rows: Sequence[Any]) -> dict[str, list[Any]]:
                 f"one key was given the columns {sorted(map(str, rows[0]))}, another one {sorted(map(str, row))}: give "
                 "all keys of a call the same"
             )
-    return {name: [row[name] for row in rows] for name in rows[0]}
+    lists = {}
+    for name in rows[0]:
+        shape = columns[name].shape if columns is not None and name in columns else ()
+        values = [row[name] for row in rows]
+        lists[name] = [np.full(shape, value) if shape and np.ndim(value) == 0 else value for value in values]
+    return lists
 
 
 def defaults_of(columns: Columns, given: Any) -> dict[str, np.ndarray[Any, Any]]:

@@ -281,7 +281,7 @@ class Operations(KeyedTable):
     @traced.by(traced.find)
     @_core.fast_path("find")
     def find(
-        self, keys: Any, default: Any = None, out: tuple[Any, Any] | None = None, columns: Any = None
+        self, keys: Any, default: Any = None, out: tuple[Any, Any] | None = None, *, columns: Any = None
     ) -> tuple[Any, Any]:
         """The values of keys, and which of them were found.
 
@@ -332,7 +332,7 @@ class Operations(KeyedTable):
         values = places.outputs(batch, out_values, "out[0]")
         found = Output(batch, "bool", batch.shape, out_found, "out[1]")
         fallbacks = self._column_fallbacks(default, batch, places)
-        column_calls.look_up(self, batch, places, values, found, fallbacks, count_missing=False)
+        column_calls.look_up(batch, places, values, found, fallbacks, count_missing=False)
         batch.finish()
         return column_calls.results(values, batch), found.result(batch)
 

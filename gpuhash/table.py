@@ -228,9 +228,9 @@ class HashTable(Operations):
             places = column_calls.places_of(self, None, None)
             outputs = places.outputs(batch, None, "out")
             fallbacks = self._column_fallbacks(None, batch, places)
-            if missing := column_calls.look_up(
-                self, batch, places, outputs, None, fallbacks, count_missing=fallbacks is None
-            ):
+            needed = fallbacks is None
+            missing = column_calls.look_up(batch, places, outputs, None, fallbacks, count_missing=needed)
+            if missing:
                 raise self._absent(batch, keys, missing)
             batch.finish()
             return column_calls.results(outputs, batch)
@@ -315,14 +315,14 @@ class HashTable(Operations):
             return self.default if default is None else default
         values = places.outputs(batch, out, "out")
         if batch.scalar:
-            missing = column_calls.look_up(self, batch, places, values, None, None, count_missing=True)
+            missing = column_calls.look_up(batch, places, values, None, None, count_missing=True)
             if missing:
                 return self.default if default is None else default
             return column_calls.results(values, batch)
         fallbacks = self._column_fallbacks(default, batch, places)
         if fallbacks is None:
             raise ValueError(self._needs_default("get(keys)", batch, keys))
-        column_calls.look_up(self, batch, places, values, None, fallbacks, count_missing=False)
+        column_calls.look_up(batch, places, values, None, fallbacks, count_missing=False)
         batch.finish()
         return column_calls.results(values, batch)
 
@@ -375,9 +375,10 @@ class HashTable(Operations):
         batch = self._take(keys)
         values = places.outputs(batch, out, "out")
         parts = [] if default is None else column_calls.take_columns(self, batch, default, "keep", "default")
+        rows = _core.Buffer(batch.context, "int64", batch.shape, batch.stream).array()  # nothing may fail afterwards
         self._changes += 1
-        batch.core.change_columns(batch.array, parts, None, None, batch.stream)
-        column_calls.look_up(self, batch, places, values, None, None, count_missing=False)
+        batch.core.change_columns(batch.array, parts, rows, None, batch.stream)
+        column_calls.look_up(batch, places, values, None, None, count_missing=False, rows=rows)
         batch.finish()
         return column_calls.results(values, batch)
 
@@ -429,7 +430,7 @@ class HashTable(Operations):
         if needed and out is not None:
             self._check_present(batch, keys)  # before anything is written
         if needed or batch.scalar:
-            missing = column_calls.look_up(self, batch, places, values, None, None, count_missing=True)
+            missing = column_calls.look_up(batch, places, values, None, None, count_missing=True)
             if missing and needed:
                 raise self._absent(batch, keys, missing)
             if missing:
@@ -438,7 +439,7 @@ class HashTable(Operations):
             fallbacks = self._column_fallbacks(default, batch, places)
             if fallbacks is None:
                 raise ValueError(self._needs_default("pop(keys, None)", batch, keys))
-            column_calls.look_up(self, batch, places, values, None, fallbacks, count_missing=False)
+            column_calls.look_up(batch, places, values, None, fallbacks, count_missing=False)
         popped = column_calls.results(values, batch)
         self._changes += 1
         batch.core.erase(batch.array, None, batch.stream)
@@ -461,7 +462,8 @@ class HashTable(Operations):
         other
             A mapping; a table of the same dtypes and shapes, on any device; an iterable of pairs, tuples or lists, of
             which the last of a key wins; or an array of keys and one of values, as two arguments or as a tuple or list
-            of both, such as what ``items()`` gives.
+            of both, such as what ``items()`` gives. With columns each value is a mapping of names, the same for all
+            keys, and so are values as arrays.
 
         Waits where ``other`` is a table; else it waits, and in any case raises, as ``table[keys] = values``.
 
@@ -491,7 +493,7 @@ class HashTable(Operations):
         """Assigns the keys and values of a dict."""
         if keys:
             if self._columns is not None:
-                values = cast(Any, named_columns.transposed(values))
+                values = cast(Any, named_columns.transposed(values, self._columns))
             self._assign([tuple(key) for key in keys] if self._key_shape else keys, values)
 
     def __eq__(self, other: object) -> bool:
@@ -546,18 +548,21 @@ class HashTable(Operations):
         return bool(np.array_equal(comparable(values, self._value_dtype), comparable(others, self._value_dtype)))
 
     def _equals_columns(self, other: HashTable) -> bool:
-        keys, *columns = self._host_items()
+        assert self._columns is not None
+        keys, *mine = self._host_items()
         batch = other._take(keys)
-        places = column_calls.places_of(other, None, None)
-        theirs = places.outputs(batch, None, "out")
-        if column_calls.look_up(other, batch, places, theirs, None, None, count_missing=True):
+        theirs = [
+            _core.Buffer(batch.context, column.dtype, batch.shape + column.shape, batch.stream).array()
+            for column in self._columns.values()
+        ]
+        parts = [(number, array, None) for number, array in enumerate(theirs)]
+        if batch.core.find_columns(batch.array, parts, None, None, True, batch.stream):
             return False
         return all(
             np.array_equal(
-                comparable(mine, column.dtype),
-                comparable(to_host(batch.context, theirs[name].array, batch.stream), column.dtype),
+                comparable(ours, array.dtype), comparable(to_host(batch.context, array, batch.stream), array.dtype)
             )
-            for mine, (name, (_, column)) in zip(columns, places.columns.items(), strict=True)
+            for ours, array in zip(mine, theirs, strict=True)
         )
 
     def __ior__(self, other: Any) -> Self:
@@ -614,8 +619,8 @@ class HashTable(Operations):
         )
         if contents.column_defaults is not None and contents.columns is not None:
             table._column_defaults = named_columns.zeros(contents.columns)
-            for name, storage in table._column_defaults.items():
-                storage[...] = np.frombuffer(contents.column_defaults[name], storage.dtype).reshape(storage.shape)
+            for column, storage in table._column_defaults.items():
+                storage[...] = np.frombuffer(contents.column_defaults[column], storage.dtype).reshape(storage.shape)
         if contents.default is not None and contents.value_dtype is not None:
             flat = np.frombuffer(contents.default, storage_dtype(contents.value_dtype))
             table._set_default(flat.reshape(contents.value_shape).copy())

@@ -89,12 +89,12 @@ def get(method: Any, table: Any, keys: Any, default: Any = None, out: Any = None
     return calls.get(table, keys, default)
 
 
-def find(method: Any, table: Any, keys: Any, default: Any = None, out: Any = None, columns: Any = None) -> Any:
+def find(method: Any, table: Any, keys: Any, default: Any = None, out: Any = None, *, columns: Any = None) -> Any:
     is_plain = out is None and columns is None
     if not is_plain or not (_takes(table, keys) if default is None else _takes_values(table, keys, default)):
         if columns is None:
             return call_untraced(method, table, keys, default, out)
-        return call_untraced(method, table, keys, default, out, columns)
+        return call_untraced(method, table, keys, default, out, columns=columns)
     from .torch import calls
 
     return calls.find(table, keys, default)

@@ -13,7 +13,7 @@ import sys
 import numpy as np
 
 import gpuhash
-from gpuhash import _core
+from gpuhash import Column, _core
 from gpuhash.initializers import Constant, Normal, TruncatedNormal, Uniform
 
 DEVICE = "cpu" if "--cpu" in sys.argv else "cuda"
@@ -110,6 +110,57 @@ def exercise_initializers(keys: np.ndarray, key_dtype: str, value_shape: tuple[i
                 gpu.find_or_insert(part)
                 host.find_or_insert(part)
                 assert np.asarray(gpu[part]).tobytes() == np.asarray(host[part]).tobytes()
+
+
+def exercise_columns(key_dtype: str, key_shape: tuple[int, ...], ordered: bool) -> None:
+    """Rows of 16-byte, 4-byte and single-byte words, on the device as on the host."""
+    whole = "--whole-words" in sys.argv
+    narrow = {} if whole else {"bytes": ("uint8", (3,)), "flag": "bool"}
+    halves = 6 if whole else 5  # 6: nothing is left of a row, which nobody writes and copies of whole rows read
+    columns = {
+        "long": ("float32", (64,)),
+        "step": "int64",
+        "short": Column("float16", (halves,), Normal(seed=3)),
+        "drawn": Column("float32", (3,), Uniform(0, 1, seed=3)),
+        **narrow,
+    }
+    rng = np.random.default_rng(6)
+    options = {"key_shape": key_shape, "deterministic": ordered}
+    gpu, host = (gpuhash.HashTable(key_dtype, columns, device=device, **options) for device in (DEVICE, "cpu"))
+
+    def check(keys: np.ndarray) -> None:
+        for table in (gpu, host):
+            table.find_or_insert(keys[:3])
+        ours, mask = gpu.find(keys, {"step": -1})
+        theirs, there = host.find(keys, {"step": -1})
+        assert mask.tolist() == there.tolist()
+        for name in columns:
+            assert ours[name].tobytes() == theirs[name].tobytes(), name
+
+    for count in (1000, 333):
+        keys = random_keys(rng, count, key_dtype, key_shape)
+        numbers = {item: number for number, item in enumerate(dict.fromkeys(as_items(keys)))}
+        one_each = np.array([numbers[item] for item in as_items(keys)])  # so that any of the duplicates may win
+        values = {"step": one_each, "long": np.repeat(one_each[:, None], 64, 1).astype(np.float32)}
+        short = np.repeat(one_each[:, None] % 99, halves, 1).astype(np.float16)
+        bytes_of = {name: np.uint8(7) if name == "bytes" else True for name in narrow}
+        for table in (gpu, host):
+            table.insert(keys[::4], {"short": short[::4], "drawn": 0.5})
+            table[keys] = values
+            table.insert_or_assign(keys[::2], {name: value[::2] for name, value in values.items()} | bytes_of)
+            ops = {"step": "add", "drawn": "max"} | dict.fromkeys(narrow, "max")
+            table.insert_or_apply(keys, {"step": 1, "drawn": 0.75} | bytes_of, ops)
+            table.erase(keys[::3])
+            table.insert_or_apply(keys, {"long": values["long"]}, "min")
+        check(keys)
+        gpu.shrink_to_fit()
+        check(random_keys(rng, 100, key_dtype, key_shape))
+    assert gpu.to("cpu") == host
+    if not ordered:
+        return
+    shards = gpuhash.HashTable(key_dtype, columns, device=[DEVICE] * 2, **options)
+    shards[keys] = values
+    assert shards.find(keys, columns=["step"])[0]["step"].tolist() == one_each.tolist()
 
 
 def to_device(host: np.ndarray) -> object:
@@ -257,6 +308,8 @@ def main() -> None:
             exercise(key_dtype, key_shape, value_dtype, value_shape, ordered)
         exercise_rehash()
     _core.set_partition_threshold(-1)
+    for (key_dtype, key_shape), ordered in itertools.product(KEYS, (False, True)):
+        exercise_columns(key_dtype, key_shape, ordered)
     exercise_growing_rows()
     splits = list(itertools.product([*KEYS, ("uint8", ())], ["int64", "float32"], [2, 7, 64], [False, True]))
     for (key_dtype, key_shape), value_dtype, parts, merged in splits:

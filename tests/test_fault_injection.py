@@ -72,6 +72,7 @@ def memory(on_device: Framework) -> Iterator[RaisingMemory]:
 
 # Tables, and what is done to them ------------------------------------------------------------------------------------
 
+COLUMNS = {"a": ("float32", (3,)), "b": ("float32", (2,))}  # as an array [n, 5] they are side by side
 KINDS: dict[str, dict[str, Any]] = {
     "scalars": {},
     "narrow": {"key_dtype": "int32"},
@@ -81,9 +82,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "deterministic-rows": {"deterministic": True, "value_shape": (5,)},
     "no-growth": {"growth": False, "capacity": 4000},
     "max-capacity": {"max_capacity": 4000},
+    "columns": {"value_dtype": COLUMNS},
+    "deterministic-columns": {"value_dtype": COLUMNS, "deterministic": True},
 }
+COLUMN_KINDS = [kind for kind, options in KINDS.items() if "value_dtype" in options]
 LARGE_ROWS = {"value_shape": (2500,)}  # 4 MiB with 420 keys: rows that grow where they lie
-SET_KINDS = [kind for kind, options in KINDS.items() if "value_shape" not in options]
+SET_KINDS = [kind for kind, options in KINDS.items() if "value_shape" not in options and kind not in COLUMN_KINDS]
 
 Items = dict[bytes, bytes]
 
@@ -96,10 +100,12 @@ class Case:
         options = LARGE_ROWS if kind == "large-rows" else KINDS[kind]
         self.options = {"key_dtype": "int64", **options, "device": place.table_device}
         if not is_set:
-            self.options["value_dtype"] = "float32"
-        self.rows = "value_shape" in self.options
+            self.options.setdefault("value_dtype", "float32")
+        self.columns = kind in COLUMN_KINDS
+        self.rows = "value_shape" in self.options or self.columns
+        value_shape = (5,) if self.columns else self.options.get("value_shape", ())
         keys = random_keys(self.options["key_dtype"], self.options.get("key_shape", ()), 2 * count + count // 2)
-        values = random_values("float32", (len(keys), *self.options.get("value_shape", ())))
+        values = random_values("float32", (len(keys), *value_shape))
         self.first, self.first_values = keys[:count], values[:count]
         begin = count - count // 3
         self.keys, self.values = keys[begin : begin + count], values[::-1][:count]
@@ -121,7 +127,13 @@ class Case:
         if self.is_set:
             table.add(self.place.array(keys))
         else:
-            table[self.place.array(keys)] = self.place.array(values)
+            table[self.place.array(keys)] = self.given(values)
+
+    def given(self, values: np.ndarray) -> Any:
+        """As the table takes them: with columns a mapping."""
+        if not self.columns:
+            return self.place.array(values)
+        return {"a": self.place.array(values[:, :3]), "b": self.place.array(values[:, 3:])}
 
     @property
     def batch(self) -> Any:
@@ -129,7 +141,7 @@ class Case:
 
     @property
     def batch_values(self) -> Any:
-        return self.place.array(self.values)
+        return self.given(self.values)
 
     @property
     def present(self) -> Any:
@@ -144,6 +156,8 @@ class Case:
 
     def contents(self, table: Any) -> Items:
         columns = (table.keys(), None) if self.is_set else table.items()
+        if self.columns:
+            columns = (columns[0], np.concatenate([to_numpy(columns[1][name]) for name in COLUMNS], axis=1))
         items = self.items(*(None if column is None else to_numpy(column) for column in columns))
         assert len(columns[0]) == len(items) == len(table)
         return items
@@ -257,6 +271,21 @@ TABLE_OPERATIONS = {
     "row_storage": Operation(lambda c, t: t.row_storage if c.rows else None),
     "rows": Operation(lambda c, t: t.rows(c.batch) if c.rows else None),
 }
+COLUMN_OPERATIONS = {
+    **TABLE_OPERATIONS,
+    "insert_or_apply": Operation(
+        lambda c, t: t.insert_or_apply(c.batch, c.batch_values, {"a": "add", "b": "add"}), added
+    ),
+    "find": Operation(lambda c, t: t.find(c.batch, {"b": 3}, columns=["b", "a"])),
+    "pop": Operation(lambda c, t: t.pop(c.batch, {"a": 0.0}), erased),
+    "update-mapping": Operation(
+        lambda c, t: t.update(
+            {key.item(): {"a": a, "b": b} for key, a, b in zip(c.keys, c.values[:, :3], c.values[:, 3:], strict=True)}
+        ),
+        assigned,
+    ),
+    "row_storage": Operation(lambda c, t: (t.column("a"), t.column("b"))),
+}
 SET_OPERATIONS = {
     **COMMON,
     "add": Operation(lambda c, t: t.add(c.batch), assigned),
@@ -276,11 +305,11 @@ def tuple_or_int(key: np.ndarray) -> Any:
     return tuple(key.tolist()) if key.ndim else key.item()
 
 
-def operations(is_set: bool) -> dict[str, Operation]:
-    return SET_OPERATIONS if is_set else TABLE_OPERATIONS
+def operations(is_set: bool, kind: str) -> dict[str, Operation]:
+    return SET_OPERATIONS if is_set else COLUMN_OPERATIONS if kind in COLUMN_KINDS else TABLE_OPERATIONS
 
 
-OF_TABLES = [(kind, False, name) for kind in KINDS for name in TABLE_OPERATIONS]
+OF_TABLES = [(kind, False, name) for kind in KINDS for name in operations(False, kind)]
 OF_SETS = [(kind, True, name) for kind in SET_KINDS for name in SET_OPERATIONS]
 
 
@@ -352,7 +381,7 @@ def each_allocation_raises(
 @pytest.mark.parametrize("which", OF_TABLES + OF_SETS, ids=case_name)
 def test_each_allocation_raises_once(on_device: Framework, memory: RaisingMemory, tmp_path: Path, which: Any) -> None:
     kind, is_set, name = which
-    operation = operations(is_set)[name]
+    operation = operations(is_set, kind)[name]
     case = Case(kind, is_set, on_device, tmp_path, 600, memory)
     each_allocation_raises(case, operation, lambda: case.make(case.first, case.first_values, memory=memory))
 
@@ -360,7 +389,7 @@ def test_each_allocation_raises_once(on_device: Framework, memory: RaisingMemory
 INSERTIONS = [
     (kind, is_set, name)
     for kind, is_set, name in OF_TABLES + OF_SETS
-    if kind in ("scalars", "narrow", "vector-keys", "deterministic") and operations(is_set)[name].inserts
+    if kind in ("scalars", "narrow", "vector-keys", "deterministic") and operations(is_set, kind)[name].inserts
     if name not in ("update-table", "update-mapping", "symmetric_difference_update")
 ]
 
@@ -376,7 +405,7 @@ def test_growth_after_an_insertion_raises(
     told: list[Any] = []
     monkeypatch.setattr("sys.unraisablehook", lambda unraisable: told.append(unraisable.exc_type))
     kind, is_set, name = which
-    operation = operations(is_set)[name]
+    operation = operations(is_set, kind)[name]
     case = Case(kind, is_set, on_device, tmp_path, 2000, memory)
     case.keys, case.values = case.keys[700:], case.values[700:]  # the new ones alone
     case.batch_items = case.items(case.keys, case.values)
@@ -492,7 +521,7 @@ def test_scratch_memory_fails(tmp_path: Path, which: Any) -> None:
     if _core.platform_devices("cpu") == ["host memory, 1 thread"]:
         pytest.skip("one thread needs no scratch memory")
     kind, is_set, name = which
-    operation = operations(is_set)[name]
+    operation = operations(is_set, kind)[name]
     case = Case(kind, is_set, Framework("numpy", "cpu", "cpu"), tmp_path, 150_000)
     original = case.make(case.first, case.first_values)
     expected_after = operation.effect(case.before, case.batch_items)
@@ -622,7 +651,7 @@ def test_kinds_of_failures() -> None:
 
 
 LAUNCHES = [
-    *((kind, False, name) for kind in KINDS for name in TABLE_OPERATIONS),
+    *((kind, False, name) for kind in KINDS for name in operations(False, kind)),
     *((kind, True, name) for kind in SET_KINDS for name in SET_OPERATIONS),
 ]
 
@@ -632,7 +661,7 @@ LAUNCHES = [
 def test_launches_fail(cuda: str, tmp_path: Path, which: Any, planned: bool) -> None:
     """The table is as it was, or, where a change was broken off between two kernels, says so until clear()."""
     kind, is_set, name = which
-    operation = operations(is_set)[name]
+    operation = operations(is_set, kind)[name]
     case = Case(kind, is_set, Framework("torch", cuda, cuda), tmp_path, 600)
 
     def attempt(table: Any) -> BaseException | None:

@@ -240,12 +240,14 @@ std::vector<ColumnInput> to_inputs(const Table& table, const std::vector<PythonI
   return inputs;
 }
 
+/// rows: null, or memory for the row numbers: then the call needs none of its own.
 std::int64_t find_columns(Table& table, const Array& keys, const std::vector<PythonOutput>& columns, const Array* found,
-                          bool count_missing, std::uintptr_t stream_address) {
+                          const Array* rows, bool count_missing, std::uintptr_t stream_address) {
   const std::int64_t count = count_keys(table, keys, "keys");
   const std::vector<ColumnOutput> outputs = to_outputs(table, columns, count);
   FindOutput out{};
   out.found = output<bool>(table, found, "found", count);
+  out.rows = output<std::int64_t>(table, rows, "rows", count);
   out.count_missing = count_missing;
   const Stream stream = to_stream(table.context(), stream_address);
   const py::gil_scoped_release unlocked;
@@ -723,7 +725,8 @@ void bind_table(py::module_& module) {
       .def("export_items", &export_items, keys, py::arg("values"), py::arg("rows"), stream)
       .def("row_storage", &row_storage, stream)
       .def_property_readonly("columns", &columns_of)
-      .def("find_columns", &find_columns, keys, py::arg("columns"), py::arg("found"), py::arg("count_missing"), stream)
+      .def("find_columns", &find_columns, keys, py::arg("columns"), py::arg("found"), py::arg("rows"),
+           py::arg("count_missing"), stream)
       .def("change_columns", &change_columns, keys, py::arg("columns"), py::arg("rows"), py::arg("inserted"), stream)
       .def("export_columns", &export_columns, keys, py::arg("columns"), stream)
       .def("column_storage", &column_storage, py::arg("column"), stream)

@@ -44,10 +44,10 @@ class Executor {
                             Stream) const {}
   virtual void insert(DeviceContext&, const View&, const InsertOrder&, Stream) const = 0;
   virtual void apply(DeviceContext&, const View&, const ApplyOrder&, Stream) const = 0;
-  /// Of tables with columns: values of rows [count], whose numbers may be negative. Nothing but memory for the answers
-  /// is touched.
+  /// Of tables with columns: values of rows [count]; negative numbers stand for absent keys.
   virtual void read_columns(DeviceContext&, const View&, [[maybe_unused]] const std::int64_t* rows,
                             [[maybe_unused]] std::int64_t count, std::span<const ColumnRead>, Stream) const {}
+  /// Likewise.
   virtual void change_columns(DeviceContext&, const View&, const ColumnsOrder&, Stream) const {}
   /// erased: [n] or null; true for exactly one of an erased key's duplicates. plan: of these keys, or null.
   virtual void erase(DeviceContext&, const View&, const KeyBatch&, bool* erased, const Plan* plan, Stream) const = 0;

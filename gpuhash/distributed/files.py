@@ -40,7 +40,7 @@ class Index:
 
     @property
     def kind(self) -> str:
-        return "set" if self.contents.value_dtype is None else "table"
+        return "set" if self.contents.is_set else "table"
 
 
 class Saved:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpuhash import _core, serialization
+from gpuhash import _core, named_columns, serialization
 from gpuhash._core import TableFullError
 from gpuhash.arguments import count_of, seed_of
 from gpuhash.arrays import Shape
@@ -429,7 +429,8 @@ class Keyed:
 
         def options() -> dict[str, Any]:
             index = files.read_index(path)
-            if (index.contents.value_dtype is None) != (cls._local is HashSet):
+            named_columns.refuse(index.contents.columns, "gpuhash.distributed")
+            if index.contents.is_set != (cls._local is HashSet):
                 raise ValueError(f"{os.fspath(path)!r} holds a {index.kind}, and not what {cls.__name__} is for")
             indexes.append(index)
             return {**cls._options_of(index.contents), "memory": memory}

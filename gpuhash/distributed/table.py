@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpuhash import HashTable as LocalTable
-from gpuhash import serialization
+from gpuhash import named_columns, serialization
 from gpuhash.arguments import APPLY_OPS, as_keys, one_value
 from gpuhash.dtypes import dtype_name, is_integer, storage_dtype
 from gpuhash.initializers import Initializer
@@ -105,7 +105,7 @@ class HashTable(Keyed):
             "initializer": initializer,
             "memory": memory,
         }
-        self._make(group, device, lambda: options)
+        self._make(group, device, lambda: _checked(options))
 
     def _adopt(self, shard: Any, steps: Any, seed: int) -> None:
         super()._adopt(shard, steps, seed)
@@ -277,6 +277,7 @@ class HashTable(Keyed):
         if isinstance(other, HashTable):
             other = other.shard
         if isinstance(other, LocalTable):
+            named_columns.refuse(other._columns, "gpuhash.distributed")
             keys, theirs = other.items("torch")
             return keys.to(self._steps.device), theirs.to(self._steps.device)
         if isinstance(other, Mapping) or hasattr(other, "keys"):
@@ -584,3 +585,10 @@ class HashTable(Keyed):
             "initializer": contents.initializer,
         }
         return {**Keyed._options_of(contents), **more}
+
+
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
+    """The options. TypeError for named columns, of which the exchange knows nothing."""
+    if isinstance(options["value_dtype"], Mapping):
+        named_columns.refuse(named_columns.checked(options["value_dtype"]), "gpuhash.distributed")
+    return options

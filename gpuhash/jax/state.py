@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gpuhash import _core
+from gpuhash import _core, named_columns
 from gpuhash.arrays import Shape
 from gpuhash.dtypes import storage_dtype
 from gpuhash.hash_set import HashSet
@@ -306,6 +306,7 @@ def from_tables(tables: Sequence[Any], mesh: Any, *, fixed: bool = False) -> Sta
 def _begin(table: Any, fixed: bool) -> tuple[Kind, np.ndarray[Any, Any]]:
     if not isinstance(table, KeyedTable):
         raise TypeError(f"a {type(table).__name__} was given, expected a gpuhash.HashTable or gpuhash.HashSet")
+    named_columns.refuse(table._columns, "gpuhash.jax")
     core = table._core
     # A name may get another table; the handle of one that stays where it is means that table alone.
     handle = _core.own_handle_of(core) if fixed else _core.handle_of(core)

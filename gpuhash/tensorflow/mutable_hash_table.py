@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util, handle_data_util
 
-from gpuhash import HashTable, _core
+from gpuhash import HashTable, _core, named_columns
 from gpuhash.arguments import count_of
 
 from .library import ops
@@ -274,10 +274,11 @@ def wrap(table: HashTable, default_value: Any = None, *, device: str | None = No
     Raises
     ------
     TypeError
-        For a set, which has no values to look up.
+        For a set, which has no values to look up, and for a table with named columns.
     """
     if not isinstance(table, HashTable):
         raise TypeError(f"a {type(table).__name__} was given, expected a gpuhash.HashTable: a lookup needs values")
+    named_columns.refuse(table._columns, "gpuhash.tensorflow")
     if not tf.executing_eagerly():
         raise RuntimeError("wrap() was called while a graph is built: call it before, and use what it returns there")
     if default_value is None:

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import torch
 
-from gpuhash import HashSet, HashTable
+from gpuhash import HashSet, HashTable, named_columns
 from gpuhash.torch_state import default_of, named_state_of
 
 from . import calls
@@ -41,6 +41,7 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
         super().__init__()
         if not isinstance(table, (HashTable, HashSet)):
             raise TypeError(f"a {type(table).__name__} was given, expected a HashTable or HashSet")
+        named_columns.refuse(table._columns, "a TableModule")
         self.table = table
         self._key_dtype, self._key_shape = table._key_dtype, table._key_shape
         self._value_dtype, self._value_shape = table._value_dtype, table._value_shape

@@ -113,7 +113,8 @@ class GPUHASH_API Table {
   virtual std::int64_t export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) = 0;
   virtual RowStorage row_storage(Stream stream) = 0;
 
-  /// As find(), of a table with columns; out.values is null. Some columns, or none. Takes scratch memory.
+  /// As find(), of a table with columns; out.values is null. Some columns, or none. Takes scratch memory, 8 bytes per
+  /// key, unless out.rows is given.
   virtual std::int64_t find_columns(const KeyBatch& keys, const FindOutput& out,
                                     const std::vector<ColumnOutput>& columns, Stream stream) = 0;
   /// Inserts the keys that are not there, and changes the given columns of those that are. A new row gets what is
