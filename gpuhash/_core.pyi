@@ -229,9 +229,7 @@ class Table(metaclass=_Type):
         """A zero-copy view of one column of the rows, ``[rows handed out, *shape]``, with strides."""
     def read_rows(self, rows: Array, columns: Sequence[_ColumnOutput], stream: int) -> None:
         """Values of rows by their numbers, int64 ``[n]``; -1 gets the fallback."""
-    def pool_rows(
-        self, rows: Array, offsets: Array, factors: Array | None, column: _ColumnOutput, stream: int
-    ) -> None:
+    def pool_rows(self, rows: Array, offsets: Array, factors: Array | None, column: _ColumnOutput, stream: int) -> None:
         """Sums of rows int64 ``[n]`` by bags: ``[offsets[b], offsets[b + 1])`` of ``offsets [bags + 1]``."""
     def train(
         self,

@@ -1,0 +1,552 @@
+"""HashEmbedding and HashEmbeddingBag: embeddings of any ids; rows appear as ids arrive, and train in backward()."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gpuhash import HashSet, HashTable, _core
+from gpuhash.arrays import framework_of
+from gpuhash.dtypes import dtype_name
+from gpuhash.initializers import Initializer, Normal
+from gpuhash.named_columns import Column
+
+from .optimizers import Optimizer
+
+__all__ = ["HashEmbedding", "HashEmbeddingBag"]
+
+_WEIGHT = "weight"
+_DTYPES = ("float32", "bfloat16")
+_NO_ROW = -1
+_NORM_EPS = 1e-7  # as in torch.nn.functional.embedding
+
+
+class _Rows(torch.nn.Module):  # type: ignore[misc]
+    """A table of weights and what the optimizer keeps; HashEmbedding and HashEmbeddingBag derive from it."""
+
+    #: int64 ids (with ``features`` pairs of the feature's number and an id) to a column "weight" and the optimizer's.
+    table: HashTable
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        *,
+        optimizer: Optimizer,
+        initializer: Initializer | None = None,
+        device: Any = None,
+        dtype: Any = None,
+        features: Sequence[str] | None = None,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        default: Any = None,
+        capacity: int = 0,
+        max_capacity: int | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(embedding_dim, int) or embedding_dim < 1:
+            raise ValueError(f"embedding_dim={embedding_dim!r} was given, expected 1 or more")
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(
+                f"optimizer={optimizer!r} was given, expected one of gpuhash.torch, such as Adam(lr=1e-3): "
+                "rows appear while a model trains, and torch.optim's optimizers keep what they know by shapes"
+            )
+        name = dtype_name(torch.float32 if dtype is None else dtype)
+        if name not in _DTYPES:
+            raise TypeError(f"dtype={dtype!r} was given, expected float32 or bfloat16")
+        if padding_idx is not None and features is not None:
+            raise ValueError("padding_idx was given with features: give a feature's padding no position instead")
+        self.embedding_dim = embedding_dim
+        self.optimizer = optimizer
+        self.features = None if features is None else list(features)
+        self.padding_idx, self.max_norm, self.norm_type = padding_idx, max_norm, norm_type
+        self._numbers = {feature: number for number, feature in enumerate(self.features or [])}
+        if len(self._numbers) != len(self.features or []):
+            raise ValueError(f"features={features!r} was given, in which one comes twice")
+        columns = {_WEIGHT: Column(name, (embedding_dim,), Normal() if initializer is None else initializer)}
+        self.table = HashTable(
+            "int64",
+            {**columns, **optimizer.columns(embedding_dim)},
+            key_shape=() if features is None else (2,),
+            device=_device_name(device),
+            capacity=capacity,
+            max_capacity=max_capacity,
+        )
+        self._frozen: HashSet | None = None
+        self._steps = 0
+        self._set_anchor()
+        row = None
+        if default is not None:
+            row = torch.as_tensor(default, dtype=self.dtype, device=self.device)
+            row = row.expand(embedding_dim).clone()
+        self.register_buffer("default", row, persistent=False)
+        if padding_idx is not None:
+            self.table[self._flat(torch.tensor([padding_idx], device=self.device))] = {_WEIGHT: 0.0}
+
+    # What a table does for the module ---------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Where the table is."""
+        return torch.device(self.table.device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights and of what the module gives."""
+        dtype: torch.dtype = getattr(torch, self._columns[_WEIGHT].dtype)
+        return dtype
+
+    @property
+    def _columns(self) -> dict[str, Column]:
+        assert self.table.columns is not None
+        return dict(self.table.columns)
+
+    def __len__(self) -> int:
+        """The number of ids that have a row. Waits."""
+        return len(self.table)
+
+    def _set_anchor(self) -> None:
+        """What makes autograd call backward(): a tensor that requires grad, gets none, and is no parameter."""
+        self._anchor = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
+
+    def _borrow(self, tensor: Tensor | None) -> Any:
+        return None if tensor is None else _core.borrow(tensor.detach(), self._stream(tensor) or None)
+
+    def _stream(self, tensor: Tensor) -> int:
+        if tensor.device.type == "cpu":
+            return 0
+        return framework_of(tensor).stream(tensor, tensor.device.index)
+
+    def _flat(self, ids: Any, feature: str | None = None) -> Tensor:
+        """Keys of the table, checked."""
+        if not isinstance(ids, Tensor):
+            raise TypeError(f"ids are a {type(ids).__name__}, expected a tensor of int64 or int32")
+        if ids.dtype not in (torch.int64, torch.int32):
+            raise TypeError(f"ids are {ids.dtype}, expected int64 or int32")
+        if ids.device != self.device:
+            raise ValueError(
+                f"ids are on {ids.device} and the rows on {self.device}: move one to the other; a module is not to be "
+                "replicated to other devices, as DataParallel does, since its rows stay where they are"
+            )
+        flat = ids.detach().reshape(-1).to(torch.int64)
+        if self.features is None:
+            return flat
+        if feature not in self._numbers:
+            raise ValueError(f"ids of the feature {feature!r} were given, expected one of {self.features}")
+        return torch.stack([torch.full_like(flat, self._numbers[feature]), flat], 1)
+
+    def _find(self, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows of keys, new ones while training, -1 for those without; and of those that are to be trained."""
+        if not self.training:
+            rows = self.table.rows(keys)
+            return rows, rows
+        rows, _ = self.table.find_or_insert(keys)
+        trained = rows
+        if self.padding_idx is not None:
+            trained = trained.masked_fill(keys == self.padding_idx, _NO_ROW)
+        if self._frozen is not None and len(self._frozen):
+            trained = trained.masked_fill(self._frozen.contains(keys), _NO_ROW)
+        if self.max_norm is not None and len(rows):
+            torch.embedding_renorm_(self.table.column(_WEIGHT, like="torch"), rows, self.max_norm, self.norm_type)
+        return rows, trained
+
+    def _read(self, rows: Tensor) -> Tensor:
+        """Weights ``[n, embedding_dim]``; the default for -1."""
+        out = torch.empty((len(rows), self.embedding_dim), dtype=self.dtype, device=self.device)
+        column = (0, self._borrow(out), self._borrow(self.default))
+        self.table._core.read_rows(self._borrow(rows), [column], self._stream(out))
+        return self._within_norm(out, rows)
+
+    def _within_norm(self, weights: Tensor, rows: Tensor) -> Tensor:
+        """In eval() ``max_norm`` holds for what is given, and nothing is changed."""
+        if self.max_norm is None or self.training:
+            return weights
+        norms = weights.norm(self.norm_type, -1, keepdim=True)
+        scaled = weights * (self.max_norm / (norms + _NORM_EPS))
+        return torch.where((norms > self.max_norm) & (rows >= 0).unsqueeze(1), scaled, weights)
+
+    def _pool(self, rows: Tensor, offsets: Tensor, factors: Tensor | None) -> Tensor:
+        """Sums of weights ``[bags, embedding_dim]``."""
+        if self.max_norm is not None and not self.training:
+            bags = _bags_of(offsets, len(rows))
+            weights = self._read(rows).float() * (1 if factors is None else factors.unsqueeze(1))
+            out = torch.zeros(len(offsets) - 1, self.embedding_dim, device=self.device)
+            return out.index_add_(0, bags, weights).to(self.dtype)
+        out = torch.empty((len(offsets) - 1, self.embedding_dim), dtype=self.dtype, device=self.device)
+        column = (0, self._borrow(out), self._borrow(self.default))
+        self.table._core.pool_rows(
+            self._borrow(rows), self._borrow(offsets), self._borrow(factors), column, self._stream(out)
+        )
+        return out
+
+    def _train(self, rows: Tensor, gradients: Tensor, bags: Tensor | None, factors: Tensor | None) -> None:
+        """A step of the optimizer on rows, -1 passed over: position i has the gradient of its bag, times its factor."""
+        step = self.optimizer.step(self._steps + 1)
+        gradients = gradients.detach().contiguous()
+        self.table._core.train(
+            self._borrow(rows),
+            self._borrow(gradients),
+            self._borrow(bags),
+            self._borrow(factors),
+            list(range(1 + len(self.optimizer.columns(self.embedding_dim)))),
+            step,
+            self._stream(gradients),
+        )
+        self._steps += 1
+
+    # What users do with it --------------------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> int:
+        """How many steps the optimizer has made: one in each ``backward()`` of each call."""
+        return self._steps
+
+    def freeze(self, ids: Tensor, feature: str | None = None) -> None:
+        """From now on the rows of these ids do not train; ids that have none yet get one that stays as it begins."""
+        if self._frozen is None:
+            self._frozen = HashSet("int64", key_shape=self.table.key_shape, device=self.table.device)
+        self._frozen.add(self._flat(ids, feature))
+
+    def unfreeze(self, ids: Tensor, feature: str | None = None) -> None:
+        """The reverse of ``freeze``; ids that are not frozen are passed over."""
+        keys = self._flat(ids, feature)
+        if self._frozen is not None:
+            self._frozen.erase(keys)
+
+    def extra_repr(self) -> str:
+        given = [str(self.embedding_dim), f"optimizer={self.optimizer}", f"device={self.device}", f"dtype={self.dtype}"]
+        more = {name: getattr(self, name) for name in ("features", "padding_idx", "max_norm")}
+        return ", ".join([*given, *(f"{name}={value!r}" for name, value in more.items() if value is not None)])
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Moves the table where ``.to()``, ``.cuda()`` or ``.cpu()`` move parameters."""
+        probe = fn(torch.zeros((), dtype=self.dtype, device=self.device))
+        if probe.dtype != self.dtype:
+            raise TypeError(
+                f"a {type(self).__name__} of {self.dtype} was to become one of {probe.dtype}, and its dtype is fixed: "
+                "make one with that dtype, and load_state_dict() into it"
+            )
+        super()._apply(fn, recurse)
+        if probe.device != self.device:
+            self.table = self.table.to(str(probe.device))
+            if self._frozen is not None:
+                self._frozen = self._frozen.to(str(probe.device))
+            self._set_anchor()
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        made = memo[id(self)] = type(self).__new__(type(self))
+        made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_anchor"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._set_anchor()
+
+    # Checkpoints ------------------------------------------------------------------------------------------------------
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Keys and their columns, in one order, the number of steps, and frozen ids."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        keys, columns = self.table.items(like="torch")
+        destination[f"{prefix}keys"] = keys
+        for name, column in columns.items():
+            destination[prefix + name] = column
+        destination[f"{prefix}steps"] = torch.tensor(self._steps)
+        if self._frozen is not None:
+            destination[f"{prefix}frozen"] = self._frozen.keys(like="torch")
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """The table gets these keys and no others. Where something does not fit, it is as it was."""
+        names = ["keys", *self._columns, "steps"]
+        ours = {f"{prefix}{name}" for name in (*names, "frozen")}
+        super()._load_from_state_dict(
+            {name: value for name, value in state_dict.items() if name not in ours},
+            prefix,
+            local_metadata,
+            strict,
+            missing_keys,
+            unexpected_keys,
+            error_msgs,
+        )
+        missing = [name for name in names if prefix + name not in state_dict]
+        if missing:
+            missing_keys.extend(prefix + name for name in missing)
+            return
+        keys = state_dict[f"{prefix}keys"]
+        expected = {"keys": ("int64", self.table.key_shape)}
+        expected.update((name, (column.dtype, column.shape)) for name, column in self._columns.items())
+        for name, (dtype, shape) in expected.items():
+            given = state_dict[prefix + name]
+            if given.dtype != getattr(torch, dtype) or given.shape != (len(keys), *shape):
+                error_msgs.append(
+                    f"{prefix}{name} is {given.dtype} of shape {tuple(given.shape)}, expected {dtype} of "
+                    f"{(len(keys), *shape)}"
+                )
+        if error_msgs:
+            return
+
+        def here(name: str) -> Tensor:
+            tensor: Tensor = state_dict[prefix + name]
+            return tensor.to(self.device)
+
+        self.table.reserve(len(keys))
+        self.table.clear()
+        if len(keys):
+            self.table[here("keys")] = {name: here(name) for name in self._columns}
+        self._steps = int(state_dict[f"{prefix}steps"])
+        self._frozen = None
+        if f"{prefix}frozen" in state_dict:
+            frozen = here("frozen")
+            self._frozen = HashSet("int64", key_shape=self.table.key_shape, device=self.table.device)
+            self._frozen.add(frozen)
+
+
+class _Lookup(torch.autograd.Function):  # type: ignore[misc]
+    """Weights of rows; backward trains them."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, module: _Rows, rows: Tensor, trained: Tensor) -> Tensor:
+        ctx.module = module
+        ctx.save_for_backward(trained)
+        return module._read(rows)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradients: Tensor) -> tuple[None, None, None, None]:
+        (trained,) = ctx.saved_tensors
+        ctx.module._train(trained, gradients, None, None)
+        return None, None, None, None
+
+
+class _Pooled(torch.autograd.Function):  # type: ignore[misc]
+    """Sums of weights by bags; backward trains the rows, and gives the derivatives of the samples' weights."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        module: _Rows,
+        rows: Tensor,
+        trained: Tensor,
+        offsets: Tensor,
+        factors: Tensor | None,
+    ) -> Tensor:
+        ctx.module = module
+        held = factors is not None and ctx.needs_input_grad[5]
+        ctx.save_for_backward(trained, offsets, factors, module._read(rows) if held else None)
+        return module._pool(rows, offsets, factors)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradients: Tensor) -> tuple[None, None, None, None, None, Tensor | None]:
+        trained, offsets, factors, weights = ctx.saved_tensors
+        bags = _bags_of(offsets, len(trained))
+        of_factors = None if weights is None else (gradients[bags].float() * weights.float()).sum(-1)
+        if ctx.needs_input_grad[0]:
+            ctx.module._train(trained, gradients, bags, factors)
+        return None, None, None, None, None, of_factors
+
+
+class HashEmbedding(_Rows):
+    """An embedding of any int64 ids, as ``torch.nn.Embedding`` without a number of rows: ids get one as they arrive.
+
+    In ``train()`` ids that are new get rows, drawn by the initializer from the id alone; ``backward()`` sums up the
+    gradients of each row and makes the optimizer's step on it at once, in one pass over the rows that have a gradient.
+    So there is no ``.grad``, and no ``optimizer.step()`` for these rows: ``backward()`` through each call is a step.
+    In ``eval()`` nothing is inserted and nothing trains; ids without a row get the default.
+
+    Parameters
+    ----------
+    embedding_dim
+        The number of weights of a row.
+    optimizer
+        ``gpuhash.torch.SGD``, ``Adagrad``, ``RowWiseAdagrad``, ``Adam`` or ``LAMB``. What it keeps lies in the row,
+        beside the weights. Gradients are taken as they come: scaled losses (``GradScaler``) make scaled steps.
+    initializer
+        Of the weights of new rows, an object of ``gpuhash.initializers``; None: ``Normal()``, as ``nn.Embedding``.
+    device
+        Where the rows are; None: PyTorch's default device. One device.
+    dtype
+        Of the weights: float32, the default, or bfloat16. What the optimizer keeps is float32.
+    features
+        Names of features whose ids mean different things. Each has rows of its own, in one table; then the module is
+        called with a mapping of features to ids.
+    padding_idx
+        An id whose row is zeros at first, and does not train.
+    max_norm, norm_type
+        Rows that are looked up while training and whose norm is larger are scaled to it, in place, as ``nn.Embedding``
+        does; that waits. In ``eval()`` what is given is scaled, and nothing is changed.
+    default
+        In ``eval()`` what ids without a row get: a number or ``[embedding_dim]``; None: zeros.
+    capacity, max_capacity
+        Slots of the table to begin with, and at most; as of ``gpuhash.HashTable``.
+
+    Called with ids, int64 or int32 of any shape on the module's device, it gives ``[*ids.shape, embedding_dim]``; with
+    a mapping or sequence of such, the same of each, in one lookup. Nothing waits for a GPU but ``max_norm``, and calls
+    in which the table has to learn how many ids it has, or grows. Under ``torch.compile`` the graph breaks at the call.
+
+    ``table`` is the rows' ``gpuhash.HashTable``, with the column "weight" and the optimizer's. ``state_dict`` has keys,
+    columns and the number of steps; ``load_state_dict`` puts them in place of the module's own. Rows erased from the
+    table between a call and its ``backward()`` may be others' by then: erase them after it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For ids of other dtypes or on another device, unknown features; at the first call of arguments that cannot be.
+    TableFullError, MemoryError
+        Where new ids find no room; no row has changed.
+    """
+
+    def forward(self, ids: Any) -> Any:
+        """Weights of the ids' rows."""
+        names, parts = _parts_of(ids, self.features)
+        keys = [self._flat(part, name if self.features is not None else None) for name, part in parts]
+        rows, trained = self._find(keys[0] if len(keys) == 1 else torch.cat(keys))
+        if self.training and torch.is_grad_enabled():
+            weights = _Lookup.apply(self._anchor, self, rows, trained)
+        else:
+            weights = self._read(rows)
+        pieces = weights.split([len(each) for each in keys]) if len(keys) != 1 else [weights]
+        shaped = [piece.view(*part.shape, self.embedding_dim) for piece, (_, part) in zip(pieces, parts, strict=True)]
+        return names(shaped)
+
+
+class HashEmbeddingBag(_Rows):
+    """Sums or means of the rows of bags of ids, as ``torch.nn.EmbeddingBag``, with rows as of ``HashEmbedding``.
+
+    Parameters
+    ----------
+    embedding_dim
+        The number of weights of a row.
+    mode
+        "sum" or "mean". An empty bag gives zeros; ids of ``padding_idx`` count neither in sums nor in means.
+    **options
+        As of ``HashEmbedding``, but for ``features``.
+
+    Called with ids ``[bags, length]``, or with ids ``[n]`` and ``offsets [bags]``, where each bag begins, ascending
+    from 0, it gives ``[bags, embedding_dim]``. ``per_sample_weights``, float32 of the shape of the ids, multiply the
+    rows in sums, and get their derivatives. Sums are added up in float32.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As ``HashEmbedding``; for weights of another shape, or with means; and for offsets that do not begin with 0,
+        descend or pass the ids. On a GPU nobody looks at offsets: such ones give any sums.
+    """
+
+    def __init__(self, embedding_dim: int, mode: str = "mean", **options: Any) -> None:
+        if mode not in ("sum", "mean"):
+            raise ValueError(f"mode={mode!r} was given, expected 'sum' or 'mean'")
+        if options.get("features") is not None:
+            raise ValueError("features were given to a HashEmbeddingBag: make one for each")
+        super().__init__(embedding_dim, **options)
+        self.mode = mode
+
+    def forward(self, ids: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        """Sums or means of the rows of each bag."""
+        keys = self._flat(ids)
+        ends = self._ends_of(ids, offsets)
+        factors = self._factors_of(ids, keys, ends, per_sample_weights)
+        rows, trained = self._find(keys)
+        pooled: Tensor
+        if self.training and torch.is_grad_enabled():
+            pooled = _Pooled.apply(self._anchor, self, rows, trained, ends, factors)
+        elif factors is not None and factors.requires_grad and torch.is_grad_enabled():
+            pooled = _Pooled.apply(self._anchor.detach(), self, rows, trained, ends, factors)
+        else:
+            pooled = self._pool(rows, ends, factors)
+        return pooled
+
+    def _ends_of(self, ids: Tensor, offsets: Tensor | None) -> Tensor:
+        """Where each bag begins, and where the last one ends: int64 ``[bags + 1]``."""
+        if ids.dim() == 2:
+            if offsets is not None:
+                raise ValueError("offsets were given with ids of two dimensions, whose rows are the bags")
+            bags, length = ids.shape
+            return torch.arange(bags + 1, device=self.device) * length
+        if ids.dim() != 1 or offsets is None:
+            raise ValueError(
+                f"ids have {ids.dim()} dimensions{'' if offsets is not None else ', and there are no offsets'}: give "
+                "ids [bags, length], or ids [n] and offsets [bags]"
+            )
+        if offsets.dim() != 1 or offsets.dtype not in (torch.int64, torch.int32):
+            raise TypeError(f"offsets are {offsets.dtype} of shape {tuple(offsets.shape)}, expected int64 or int32 [n]")
+        begins = offsets.to(self.device, torch.int64)
+        ends = torch.cat([begins, begins.new_full((1,), len(ids))])
+        if not len(begins):
+            if len(ids):
+                raise ValueError(f"there are {len(ids)} ids and no bags: offsets are empty")
+            return ends
+        if ends.device.type == "cpu" and not bool((begins[0] == 0) & (ends.diff() >= 0).all()):
+            raise ValueError(f"offsets do not ascend from 0 to at most {len(ids)}, the number of ids")
+        return ends
+
+    def _factors_of(self, ids: Tensor, keys: Tensor, ends: Tensor, given: Tensor | None) -> Tensor | None:
+        """By which each row is multiplied, float32 ``[n]``; None: 1."""
+        if given is not None:
+            if self.mode != "sum":
+                raise ValueError("per_sample_weights were given for means: they are for mode='sum'")
+            if given.shape != ids.shape or given.dtype != torch.float32:
+                raise ValueError(
+                    f"per_sample_weights are {given.dtype} of shape {tuple(given.shape)}, expected float32 of "
+                    f"{tuple(ids.shape)}"
+                )
+            factors = given.reshape(-1)
+            return factors if self.padding_idx is None else factors.masked_fill(keys == self.padding_idx, 0)
+        if self.mode == "sum" and self.padding_idx is None:
+            return None
+        counted = torch.ones(len(keys), dtype=torch.float32, device=self.device)
+        if self.padding_idx is not None:
+            counted.masked_fill_(keys == self.padding_idx, 0)
+        if self.mode == "sum":
+            return counted
+        bags = _bags_of(ends, len(keys))
+        sizes = torch.zeros(len(ends) - 1, device=self.device).index_add_(0, bags, counted)
+        return counted / sizes.clamp(min=1)[bags]
+
+
+def _bags_of(offsets: Tensor, count: int) -> Tensor:
+    """The bag of each position, int64 ``[count]``."""
+    return torch.searchsorted(offsets[1:].contiguous(), torch.arange(count, device=offsets.device), right=True)
+
+
+def _parts_of(ids: Any, features: list[str] | None) -> tuple[Callable[[list[Tensor]], Any], list[tuple[Any, Tensor]]]:
+    """What makes of one result for each part what the caller gets, and the parts with their names."""
+    if isinstance(ids, Mapping):
+        if not ids:
+            raise ValueError("ids are an empty mapping: give one feature's or more")
+        names = list(ids)
+        return lambda made: dict(zip(names, made, strict=True)), list(ids.items())
+    if features is not None:
+        raise TypeError(f"ids are a {type(ids).__name__}, expected a mapping of {features} to ids")
+    if isinstance(ids, (list, tuple)):
+        if not ids:
+            raise ValueError("ids are an empty list: give one tensor or more")
+        return type(ids), [(None, each) for each in ids]
+    return lambda made: made[0], [(None, ids)]
+
+
+def _device_name(device: Any) -> str:
+    if device is None:
+        device = torch.get_default_device()
+    if isinstance(device, int):
+        device = torch.device("cuda", device)
+    return str(device)
