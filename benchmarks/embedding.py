@@ -1,6 +1,6 @@
 """Embeddings of any ids in training and evaluation: ``python -m benchmarks.embedding --device cuda``.
 
-The shapes are those of the benchmark of dynamicemb: ids of ten features, Zipf 1.05, rows of 128 float32. Times are of the
+The shapes are those of dynamicemb: ids of ten features, Zipf 1.05, rows of 128 float32. Times are of the
 device between two events, on the host of the clock: of the call, of its backward(), and of both.
 """
 

@@ -336,6 +336,21 @@ __device__ __forceinline__ void train_row(const Trained& trained, const Group& g
                   gradient);
 }
 
+/// Asks for what a step on the row will read, which is to be there when its gradients have been summed up.
+template <int kVectors>
+__device__ __forceinline__ void ask_for_row(const Trained& trained, const Group& group, std::int64_t row) {
+  const auto ask = [](const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); };
+  const bool by_row = trained.numbers.optimizer == Optimizer::kRowWiseAdagrad;
+  const std::size_t states = by_row ? 0 : state_columns(trained.numbers.optimizer);  // of each weight
+  if (by_row && group.lane == 0) ask(trained.states[0].of<float>(row));
+  for_each_vector<kVectors>(group, trained.elements, [&](int, std::int64_t element) {
+    const TrainedColumn& weights = trained.weights;
+    ask(weights.of<std::byte>(row) + element * (weights.dtype == DType::kFloat32 ? 4 : 2));
+    if (states > 0) ask(trained.states[0].of<float>(row) + element);
+    if (states > 1) ask(trained.states[1].of<float>(row) + element);
+  });
+}
+
 /// Sums over a chunk's positions of rows that have positions in other chunks as well.
 struct Parts {
   float* heads;  // [chunks, padded]: of the row that has positions in the chunk before, too
@@ -363,9 +378,10 @@ struct Parts {
 
 /// One chunk for each group.
 template <class Gradient, int kVectors>
-__global__ void __launch_bounds__(kTrainBlock)
+__global__ void __launch_bounds__(kTrainBlock, kVectors == 1 ? 4 : 1)
     train_kernel(SortedBatch batch, TrainGradients given, Trained trained, Parts parts, int lanes) {
-  constexpr int kAhead = kVectors >= kMostVectors ? 1 : kMostVectors / kVectors;  // gradients that are loaded at a time
+  constexpr int kAhead =
+      kVectors >= kMostVectors ? 1 : kMostVectors / kVectors / 2;  // gradients that are loaded at a time
   const Group group(lanes);
   const std::int64_t begin = group.number * kChunk;
   if (begin >= batch.count) return;
@@ -382,6 +398,9 @@ __global__ void __launch_bounds__(kTrainBlock)
     for (int r = 0; r < kAhead; ++r) {
       factors[r] = 1;
       if (first + r >= end) continue;
+      if (const Row next = batch.rows[first + r];
+          next < batch.none && (first + r == begin || batch.rows[first + r - 1] != next))
+        ask_for_row<kVectors>(trained, group, static_cast<std::int64_t>(next));
       const std::int64_t position = batch.positions[first + r];
       const std::int64_t item = gradients.item_of == nullptr ? position : gradients.item_of[position];
       if (gradients.factors != nullptr) factors[r] = gradients.factors[position];

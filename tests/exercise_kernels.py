@@ -287,6 +287,44 @@ def exercise_split(key_dtype: str, key_shape: tuple[int, ...], value_dtype: str,
         assert (on_host(returned) == long_rows).all()
 
 
+OPTIMIZERS = {"sgd": [], "adagrad": [True], "row_wise_adagrad": [False], "adam": [True, True], "lamb": [True, True]}
+
+
+def exercise_training(optimizer: str, elements: int, dtype: str) -> None:
+    """Rows that train, one of them in many chunks of positions, and sums of rows by bags."""
+    states = {f"s{i}": Column("float32", (elements,) if whole else ()) for i, whole in enumerate(OPTIMIZERS[optimizer])}
+    columns = {"weight": Column(dtype, (elements,), 1), **states}
+    table = gpuhash.HashTable("int64", columns, device=DEVICE)
+    rng = np.random.default_rng(elements)
+    count = 5003
+    keys = np.where(rng.random(count) < 0.6, 7, rng.integers(0, 300, count))
+    rows = table.find_or_insert(keys)[0]
+    rows[keys == 5] = -1
+    gradients = rng.integers(-2, 3, (count // 3, elements)).astype(np.float32)
+    items, factors = rng.integers(0, len(gradients), count), np.full(count, 0.5, np.float32)
+    step = _core.OptimizerStep(optimizer, 1 / 64, 0.9, 0.99, 1e-6, 0.1, 1, True, 3)
+    given = [_core.borrow(to_device(array)) for array in (rows, gradients, items, factors)]
+    table._core.train(*given, list(range(len(columns))), step, 0)
+    if dtype != "float32":
+        return  # that the kernels run is all that is looked at here
+    read = zeros(count, "float32", (elements,))
+    table._core.read_rows(given[0], [(0, _core.borrow(read), None)], 0)
+    weights = on_host(read)
+    assert np.isfinite(weights).all()
+    assert not weights[keys == 5].any(), "those of no row"
+    if optimizer == "sgd":
+        sums = np.zeros((300, elements), np.float32)
+        np.add.at(sums, keys, gradients[items] / 2)
+        assert (weights == np.where((keys == 5)[:, None], 0, 1 - sums[keys] / 64)).all()
+    ends = np.arange(0, count + 1, 41)
+    pooled = zeros(len(ends) - 1, "float32", (elements,))
+    offsets = _core.borrow(to_device(ends))
+    table._core.pool_rows(given[0], offsets, given[3], (0, _core.borrow(pooled), None), 0)
+    expected = np.add.reduceat(weights / 2, ends[:-1], 0)
+    expected[-1] = weights[ends[-2] : ends[-1]].sum(0) / 2
+    assert np.allclose(on_host(pooled), expected, atol=1e-3)
+
+
 def exercise_shards() -> None:
     """Three on one device, whose keys are split."""
     keys = np.arange(9000)
@@ -315,12 +353,15 @@ def main() -> None:
     for (key_dtype, key_shape), value_dtype, parts, merged in splits:
         exercise_split(key_dtype, key_shape, value_dtype, parts, merged=merged)
     exercise_shards()
+    trained = list(itertools.product(OPTIMIZERS, [3, 64, 200, 516], ["float32", "bfloat16"]))
+    for optimizer, elements, dtype in trained:
+        exercise_training(optimizer, elements, dtype)
     batches = [(dtype, shape, 3333, 100, True) for dtype, shape in [*KEYS, ("float32", ())]]
     batches.append(("int64", (), (1 << 20) + 5, 30_000, False))  # sized by a sample
     batches.append(("int64", (2,), (1 << 20) + 5, 300, False))
     for batch in batches:
         exercise_factorization(*batch)
-    print(f"{len(cases) + len(splits) + len(batches)} passed, 0 failed", file=sys.stderr)
+    print(f"{len(cases) + len(splits) + len(trained) + len(batches)} passed, 0 failed", file=sys.stderr)
 
 
 if __name__ == "__main__":

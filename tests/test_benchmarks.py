@@ -384,6 +384,15 @@ def test_the_whole_report_names_what_is_missing():
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+def test_embeddings_are_measured(device):
+    done = run_module("-m", "benchmarks.embedding", "--quick", "--device", device)
+    assert done.returncode == 0, done.stderr
+    for name in ("SGD", "row-wise Adagrad", "Adam"):
+        for what in ("forward", "backward", "both", "evaluation"):
+            assert done.stdout.count(f"| {name}: {what} |") == 1
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
 def test_a_table_of_several_shards_is_measured():
     """On the host, or on two GPUs where there are such; the results are checked before they are timed."""
     places = [["cpu", "cpu"], *([["cuda:0", "cuda:1"]] if gpu_count() > 1 and sees_gpu("torch") else [])]

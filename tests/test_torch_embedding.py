@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -648,3 +651,14 @@ def test_streams(torch_cuda):
     torch_cuda.cuda.synchronize(GPU)
     embedding.eval()
     assert (embedding(ids) == -10).all()
+
+
+def test_example(tmp_path):
+    """It compares a growing model with a static one."""
+    example = Path(__file__).parents[1] / "examples" / "torch_embedding.py"
+    plot = [] if module("matplotlib") is None else ["--plot", tmp_path / "losses.png"]
+    command = [sys.executable, "-P", example, "--device", "cpu", "--steps", "60", *plot]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "rows in the table" in done.stdout
+    assert not plot or (tmp_path / "losses.png").stat().st_size > 1000

@@ -152,7 +152,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         if self._frozen is not None and len(self._frozen):
             trained = trained.masked_fill(self._frozen.contains(keys), _NO_ROW)
         if self.max_norm is not None and len(rows):
-            torch.embedding_renorm_(self.table.column(_WEIGHT, like="torch"), rows, self.max_norm, self.norm_type)
+            self.table[keys] = {_WEIGHT: self._within_norm(self._read(rows), rows)}
         return rows, trained
 
     def _read(self, rows: Tensor) -> Tensor:
@@ -160,11 +160,12 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         out = torch.empty((len(rows), self.embedding_dim), dtype=self.dtype, device=self.device)
         column = (0, self._borrow(out), self._borrow(self.default))
         self.table._core.read_rows(self._borrow(rows), [column], self._stream(out))
-        return self._within_norm(out, rows)
+        # In eval() max_norm holds for what is given, and nothing is changed.
+        return out if self.training else self._within_norm(out, rows)
 
     def _within_norm(self, weights: Tensor, rows: Tensor) -> Tensor:
-        """In eval() ``max_norm`` holds for what is given, and nothing is changed."""
-        if self.max_norm is None or self.training:
+        """Those of rows whose norm is larger than ``max_norm``, scaled to it; others, and the default, as they are."""
+        if self.max_norm is None:
             return weights
         norms = weights.norm(self.norm_type, -1, keepdim=True)
         scaled = weights * (self.max_norm / (norms + _NORM_EPS))
@@ -393,15 +394,15 @@ class HashEmbedding(_Rows):
         An id whose row is zeros at first, and does not train.
     max_norm, norm_type
         Rows that are looked up while training and whose norm is larger are scaled to it, in place, as ``nn.Embedding``
-        does; that waits. In ``eval()`` what is given is scaled, and nothing is changed.
+        does. In ``eval()`` what is given is scaled, and nothing is changed.
     default
         In ``eval()`` what ids without a row get: a number or ``[embedding_dim]``; None: zeros.
     capacity, max_capacity
         Slots of the table to begin with, and at most; as of ``gpuhash.HashTable``.
 
     Called with ids, int64 or int32 of any shape on the module's device, it gives ``[*ids.shape, embedding_dim]``; with
-    a mapping or sequence of such, the same of each, in one lookup. Nothing waits for a GPU but ``max_norm``, and calls
-    in which the table has to learn how many ids it has, or grows. Under ``torch.compile`` the graph breaks at the call.
+    a mapping or sequence of such, the same of each, in one lookup. Nothing waits for a GPU but calls in which the
+    table has to learn how many ids it has, or grows. Under ``torch.compile`` the graph breaks at the call.
 
     ``table`` is the rows' ``gpuhash.HashTable``, with the column "weight" and the optimizer's. ``state_dict`` has keys,
     columns and the number of steps; ``load_state_dict`` puts them in place of the module's own. Rows erased from the
