@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cub/device/device_radix_sort.cuh>
 #include <limits>
+#include <string>
 #include <type_traits>
 
 #include <gpuhash/error.hpp>
@@ -533,6 +534,11 @@ class CudaRowOptimizer final : public RowOptimizer {
     const DeviceGuard guard(context.device().index);
     const std::int64_t n = order.count;
     const std::int64_t elements = order.weights.elements;
+    constexpr std::int64_t kMost = std::numeric_limits<Row>::max();
+    if (n > kMost || rows.capacity > kMost)
+      throw ShapeError("a batch of " + std::to_string(n) + " rows, of " + std::to_string(rows.capacity) +
+                       " that there may be, was to be trained; a GPU takes up to " + std::to_string(kMost) +
+                       " of each");
     const GroupShape shape(elements);
     const std::int64_t chunks = (n + kChunk - 1) / kChunk;
     const std::int64_t spans = n / (kChunk * kSpan);
