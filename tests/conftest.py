@@ -34,7 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
-    if config.getoption("--gpu-record") and is_whole(exitstatus):
+    is_worker = hasattr(config, "workerinput")  # of pytest-xdist, which has run a part
+    if config.getoption("--gpu-record") and not is_worker and is_whole(exitstatus):
         count = {outcome: len(terminalreporter.stats.get(outcome, [])) for outcome in ("passed", "failed", "skipped")}
         count["failed"] += len(terminalreporter.stats.get("error", []))
         write_record(count)
