@@ -33,6 +33,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gpu-record", action="store_true", help="write tests/gpu_record.json when the run ends")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests first: several workers then end at about one time."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")  # of pytest-xdist, which has run a part
     if config.getoption("--gpu-record") and not is_worker and is_whole(exitstatus):

@@ -122,6 +122,7 @@ def test_training_is_that_of_a_dense_model(optimizer, dim, device):
     check_weights(embedding, reference, device)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "adam"])
 def test_losses_are_those_of_torch(name, device):
     """The same model with nn.Embedding(sparse=True) and PyTorch's own optimizer, over a thousand steps."""
@@ -489,6 +490,14 @@ def test_checkpoints_that_do_not_fit(device):
             embedding.load_state_dict(state)
         if "more" not in change:
             assert torch.equal(weights_of(embedding, device), before)
+    small = HashEmbedding(6, optimizer=Adam(), device=device, capacity=8, max_capacity=8)
+    assert small, "a module is true, also without rows"
+    small(ids_of([1], device))
+    kept = weights_of(small, device)
+    with pytest.raises(TableFullError):
+        small.load_state_dict(good)
+    assert torch.equal(weights_of(small, device), kept)
+    assert len(small) == 1
     model = torch.nn.Sequential(embedding, torch.nn.Linear(6, 1).to(device))
     twin = copy.deepcopy(model)
     twin.load_state_dict(model.state_dict())

@@ -68,10 +68,11 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         self._numbers = {feature: number for number, feature in enumerate(self.features or [])}
         if len(self._numbers) != len(self.features or []):
             raise ValueError(f"features={features!r} was given, in which one comes twice")
-        columns = {_WEIGHT: Column(name, (embedding_dim,), Normal() if initializer is None else initializer)}
+        weights = Column(name, (embedding_dim,), Normal() if initializer is None else initializer)
+        self._max_capacity = max_capacity
         self.table = HashTable(
             "int64",
-            {**columns, **optimizer.columns(embedding_dim)},
+            {_WEIGHT: weights, **optimizer.columns(embedding_dim)},
             key_shape=() if features is None else (2,),
             device=_device_name(device),
             capacity=capacity,
@@ -109,6 +110,10 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
     def __len__(self) -> int:
         """The number of ids that have a row. Waits."""
         return len(self.table)
+
+    def __bool__(self) -> bool:
+        """True, as of any module, also of one without rows."""
+        return True
 
     def _set_anchor(self) -> None:
         """What makes autograd call backward(): a tensor that requires grad, gets none, and is no parameter."""
@@ -275,7 +280,9 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """The table gets these keys and no others. Where something does not fit, it is as it was."""
+        """A new table of these keys takes the place of the one before. Where something does not fit, or there is no
+        memory, all is as it was.
+        """
         names = ["keys", *self._columns, "steps"]
         ours = {f"{prefix}{name}" for name in (*names, "frozen")}
         super()._load_from_state_dict(
@@ -308,16 +315,21 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
             tensor: Tensor = state_dict[prefix + name]
             return tensor.to(self.device)
 
-        self.table.reserve(len(keys))
-        self.table.clear()
+        table = HashTable(
+            "int64",
+            self._columns,
+            key_shape=self.table.key_shape,
+            device=self.table.device,
+            max_capacity=self._max_capacity,
+        )
+        table.reserve(len(keys))
         if len(keys):
-            self.table[here("keys")] = {name: here(name) for name in self._columns}
-        self._steps = int(state_dict[f"{prefix}steps"])
-        self._frozen = None
+            table[here("keys")] = {name: here(name) for name in self._columns}
+        frozen = None
         if f"{prefix}frozen" in state_dict:
-            frozen = here("frozen")
-            self._frozen = HashSet("int64", key_shape=self.table.key_shape, device=self.table.device)
-            self._frozen.add(frozen)
+            frozen = HashSet("int64", key_shape=table.key_shape, device=table.device)
+            frozen.add(here("frozen"))
+        self.table, self._frozen, self._steps = table, frozen, int(state_dict[f"{prefix}steps"])
 
 
 class _Lookup(torch.autograd.Function):  # type: ignore[misc]
@@ -405,8 +417,8 @@ class HashEmbedding(_Rows):
     table has to learn how many ids it has, or grows. Under ``torch.compile`` the graph breaks at the call.
 
     ``table`` is the rows' ``gpuhash.HashTable``, with the column "weight" and the optimizer's. ``state_dict`` has keys,
-    columns and the number of steps; ``load_state_dict`` puts them in place of the module's own. Rows erased from the
-    table between a call and its ``backward()`` may be others' by then: erase them after it.
+    columns and the number of steps; ``load_state_dict`` puts a table of them in place of the module's own. Rows erased
+    from the table between a call and its ``backward()`` may be others' by then: erase them after it.
 
     Raises
     ------
