@@ -88,18 +88,64 @@ def times_of(embedding: gpuhash.torch.HashEmbedding, ids: Tensor, distinct: int)
     return times
 
 
+class Numbered:
+    """What one does without: ``nn.Embedding(sparse=True)``, and a dict that numbers the ids, each of them or, with
+    ``torch.unique``, each distinct one. Has rows for all ids beforehand.
+    """
+
+    def __init__(self, dim: int, rows: int, optimizer: str, *, unique: bool) -> None:
+        self.numbers: dict[int, int] = {}
+        self.embedding = torch.nn.Embedding(rows, dim, sparse=True)
+        make = {"SGD": torch.optim.SGD, "Adam": torch.optim.SparseAdam}[optimizer]
+        self.optimizer = make(self.embedding.parameters(), lr=0.01)
+        self.unique = unique
+
+    def _number(self, ids: Tensor) -> Tensor:
+        numbers = self.numbers
+        return torch.tensor([numbers.setdefault(each, len(numbers)) for each in ids.tolist()])
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.unique:
+            distinct, which = torch.unique(ids, return_inverse=True)
+            rows = self._number(distinct)[which]
+        else:
+            rows = self._number(ids)
+        weights: Tensor = self.embedding(rows)
+        return weights
+
+    def train(self, ids: Tensor, gradients: Tensor) -> None:
+        self.forward(ids).backward(gradients)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def show_peers(ids: Tensor, distinct: int, dim: int) -> None:
+    """On the host."""
+    print("\n| nn.Embedding and torch.optim | step, ms | forward, ms |\n|---|---|---|")
+    gradients = torch.randn(len(ids), dim)
+    for optimizer in ("SGD", "Adam"):
+        for unique in (False, True):
+            peer = Numbered(dim, distinct, optimizer, unique=unique)
+            expect(len(peer.forward(ids)) == len(ids) and len(peer.numbers) == distinct, "a row for each id")
+            step = milliseconds(lambda peer=peer: peer.train(ids, gradients), nothing, ids.device)
+            forward = milliseconds(lambda peer=peer: peer.forward(ids), nothing, ids.device)
+            name = f"{optimizer}, {'torch.unique and a dict' if unique else 'a dict'}"
+            print(f"| {name} | {step:.1f} | {forward:.1f} |", flush=True)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Measure and print a table; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.embedding", description=__doc__)
     parser.add_argument("--device", default="cpu", help="where the rows are")
     parser.add_argument("--dim", type=int, default=128, help="weights of a row")
+    parser.add_argument("--ids", type=int, default=IDS_OF_FEATURE, help="of each of the ten features")
     parser.add_argument("--quick", action="store_true", help="few ids, to see that it works")
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         print("--device cuda needs a GPU, and PyTorch sees none", file=sys.stderr)
         return 2
-    count, universe, dim = IDS_OF_FEATURE, UNIVERSE, options.dim
+    count, universe, dim = options.ids, UNIVERSE, options.dim
     if options.quick:
         count, universe = 1000, 5000
     drawn = [numbers(1.05, count, universe, device, seed) + universe * seed for seed in range(FEATURES)]
@@ -124,6 +170,9 @@ def main(arguments: list[str] | None = None) -> int:
             floor = moved[what] / rate * 1e3
             figures = f"{taken:.3f} | {moved[what] / 1e9:.3f} | {floor:.3f} | {floor / taken:.2f}"
             print(f"| {name}: {what} | {figures} |", flush=True)
+        del embedding
+    if device.type == "cpu":
+        show_peers(ids, distinct, dim)
     return 0
 
 

@@ -390,6 +390,7 @@ def test_embeddings_are_measured(device):
     for name in ("SGD", "row-wise Adagrad", "Adam"):
         for what in ("forward", "backward", "both", "evaluation"):
             assert done.stdout.count(f"| {name}: {what} |") == 1
+    assert done.stdout.count("a dict |") == (4 if device == "cpu" else 0)
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
