@@ -1,98 +1,18 @@
-#include "table/row_optimizer.hpp"
+#pragma once
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
-#include <bit>
 #include <cstdint>
-#include <cub/device/device_radix_sort.cuh>
-#include <limits>
-#include <string>
 #include <type_traits>
 
-#include <gpuhash/error.hpp>
 #include "cuda/check.hpp"
-#include "cuda/executor.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/probe.cuh"
+#include "cuda/train/work.hpp"
 #include "shared/optimizer_step.hpp"
 
-/// Training rows. The batch's positions are sorted by row. A *group* of threads, as many as a row has vectors of four
-/// elements for, up to a warp, takes a *chunk* of them, sums up the gradients of each row, and trains the row as soon
-/// as it has the last one: so gradients are read once, in whole rows, and nothing is stored between sum and step. Only
-/// a row whose positions lie in several chunks has its parts stored, and added up by a second kernel. A hot row has
-/// many chunks: where one row has all of a *span* of them, their parts become one before.
-///
-/// No sum depends on timing.
+/// The kernels behind work.hpp.
 namespace gpuhash::cuda {
-namespace {
-
-constexpr unsigned kTrainBlock = 256;
-constexpr int kVector = 4;                                           // elements
-constexpr std::int64_t kChunk = 64;                                  // positions
-constexpr std::int64_t kSpan = 32;                                   // chunks
-constexpr int kMostVectors = 8;                                      // of a thread
-constexpr std::int64_t kMostElements = 32 * kVector * kMostVectors;  // that a group has at a time
-static_assert(kMostElements == kMostOfRow);
-
-using Row = std::uint32_t;
-
-/// Positions of a batch in the order of their rows, those of one row in the order of the batch.
-struct SortedBatch {
-  const Row* rows;                 // [n]; `none` and above: no row's
-  const std::uint32_t* positions;  // [n]
-  std::int64_t count;
-  Row none;
-
-  __device__ __forceinline__ bool continues_before(std::int64_t i) const { return i != 0 && rows[i - 1] == rows[i]; }
-};
-
-/// A column in the rows of storage.
-struct TrainedColumn {
-  std::byte* first;
-  std::int64_t stride;  // bytes
-  bool whole;           // vectors of four elements can be loaded
-  DType dtype;
-
-  template <class T>
-  __device__ __forceinline__ T* of(std::int64_t row) const {
-    return reinterpret_cast<T*>(first + row * stride);
-  }
-};
-
-struct Trained {
-  TrainedColumn weights;
-  TrainedColumn states[2];
-  std::int64_t elements;
-  StepNumbers numbers;
-  OptimizerStep step;
-};
-
-struct TrainGradients {
-  Gradients gradients;
-  bool whole;
-};
-
-/// How the elements of a row are dealt out to a group.
-struct GroupShape {
-  int lanes = 1;        // a power of two
-  std::int64_t padded;  // elements of a part: those of a row, and what makes the last vectors whole
-
-  explicit GroupShape(std::int64_t elements) : padded((elements + kVector - 1) / kVector * kVector) {
-    while (lanes < 32 && lanes * kVector < elements) lanes *= 2;
-  }
-  /// Calls run(vectors of a thread).
-  template <class Run>
-  void with_vectors(Run run) const {
-    const std::int64_t of_thread = (padded + lanes * kVector - 1) / (lanes * kVector);
-    if (of_thread <= 1)
-      run(std::integral_constant<int, 1>());
-    else if (of_thread <= 2)
-      run(std::integral_constant<int, 2>());
-    else
-      run(std::integral_constant<int, kMostVectors>());
-  }
-};
 
 /// This thread's place in its group.
 struct Group {
@@ -352,30 +272,23 @@ __device__ __forceinline__ void ask_for_row(const Trained& trained, const Group&
   });
 }
 
-/// Sums over a chunk's positions of rows that have positions in other chunks as well.
-struct Parts {
-  float* heads;  // [chunks, padded]: of the row that has positions in the chunk before, too
-  float* tails;  // [chunks, padded]: of the row that begins in this chunk and goes on in the next one
-  float* spans;  // [spans, padded]: of a row that has all of a span's chunks, and positions before
-  std::int64_t padded;
+template <int kVectors>
+__device__ __forceinline__ void store_part(const Parts& parts, float* to, std::int64_t number, const Group& group,
+                                           const Elements<kVectors>& sum) {
+  for_each_vector<kVectors>(group, parts.padded, [&](int v, std::int64_t element) {
+    store_vector(to + number * parts.padded + element, kVector, true, sum.values[v]);
+  });
+}
 
-  template <int kVectors>
-  __device__ __forceinline__ void store(float* parts, std::int64_t number, const Group& group,
-                                        const Elements<kVectors>& sum) const {
-    for_each_vector<kVectors>(group, padded, [&](int v, std::int64_t element) {
-      store_vector(parts + number * padded + element, kVector, true, sum.values[v]);
-    });
-  }
-  template <int kVectors>
-  __device__ __forceinline__ void add(const float* parts, std::int64_t number, const Group& group,
-                                      Elements<kVectors>& sum) const {
-    Elements<kVectors> part;
-    for_each_vector<kVectors>(group, padded, [&](int v, std::int64_t element) {
-      load_vector(parts + number * padded + element, kVector, true, part.values[v]);
-    });
-    sum.add(part);
-  }
-};
+template <int kVectors>
+__device__ __forceinline__ void add_part(const Parts& parts, const float* from, std::int64_t number, const Group& group,
+                                         Elements<kVectors>& sum) {
+  Elements<kVectors> part;
+  for_each_vector<kVectors>(group, parts.padded, [&](int v, std::int64_t element) {
+    load_vector(from + number * parts.padded + element, kVector, true, part.values[v]);
+  });
+  sum.add(part);
+}
 
 /// One chunk for each group.
 template <class Gradient, int kVectors>
@@ -421,7 +334,7 @@ __global__ void __launch_bounds__(kTrainBlock, kVectors == 1 ? 4 : 1)
         if (opens && is_last)
           train_row(trained, group, static_cast<std::int64_t>(row), sum);
         else
-          parts.store(opens ? parts.tails : parts.heads, group.number, group, sum);
+          store_part(parts, opens ? parts.tails : parts.heads, group.number, group, sum);
       }
       sum = {};
       opens = true;
@@ -442,8 +355,8 @@ __global__ void __launch_bounds__(kTrainBlock) add_spans_kernel(SortedBatch batc
   Elements<kVectors> sum;
 #pragma unroll 4
   for (std::int64_t chunk = group.number * kSpan; chunk < (group.number + 1) * kSpan; ++chunk)
-    parts.add(parts.heads, chunk, group, sum);
-  parts.store(parts.spans, group.number, group, sum);
+    add_part(parts, parts.heads, chunk, group, sum);
+  store_part(parts, parts.spans, group.number, group, sum);
 }
 
 /// One chunk for each group: the row that begins in it and goes on in others.
@@ -457,34 +370,19 @@ __global__ void __launch_bounds__(kTrainBlock)
   const Row row = batch.rows[end - 1];
   if (row >= batch.none || batch.rows[end] != row || (begin != 0 && batch.rows[begin - 1] == row)) return;
   Elements<kVectors> sum;
-  parts.add(parts.tails, group.number, group, sum);
+  add_part(parts, parts.tails, group.number, group, sum);
   std::int64_t chunk = group.number + 1;
   do {
     const std::int64_t span_end = (chunk + kSpan) * kChunk;
     if (chunk % kSpan == 0 && span_end <= batch.count && batch.rows[span_end - 1] == row) {
-      parts.add(parts.spans, chunk / kSpan, group, sum);
+      add_part(parts, parts.spans, chunk / kSpan, group, sum);
       chunk += kSpan;
     } else {
-      parts.add(parts.heads, chunk, group, sum);
+      add_part(parts, parts.heads, chunk, group, sum);
       ++chunk;
     }
   } while (chunk * kChunk < batch.count && batch.rows[chunk * kChunk] == row);
   train_row(trained, group, static_cast<std::int64_t>(row), sum);
-}
-
-__global__ void __launch_bounds__(kTrainBlock) number_positions_kernel(const std::int64_t* numbers, std::int64_t count,
-                                                                       Row none, Row* rows, std::uint32_t* positions) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * kTrainBlock + threadIdx.x;
-  if (i >= count) return;
-  const std::int64_t row = numbers[i];
-  rows[i] = row >= 0 && row < static_cast<std::int64_t>(none) ? static_cast<Row>(row) : none;
-  positions[i] = static_cast<std::uint32_t>(i);
-}
-
-bool is_whole(const void* data, std::int64_t stride, std::int64_t elements, DType dtype) {
-  const auto vector = static_cast<std::uintptr_t>(kVector * static_cast<std::int64_t>(itemsize(dtype)));
-  return elements % kVector == 0 &&
-         (reinterpret_cast<std::uintptr_t>(data) | static_cast<std::uintptr_t>(stride)) % vector == 0;
 }
 
 /// One bag for each group.
@@ -528,111 +426,36 @@ __global__ void __launch_bounds__(kTrainBlock)
   });
 }
 
-class CudaRowOptimizer final : public RowOptimizer {
- public:
-  void train(DeviceContext& context, const RowView& rows, const TrainOrder& order, Stream stream) const override {
-    const DeviceGuard guard(context.device().index);
-    const std::int64_t n = order.count;
-    const std::int64_t elements = order.weights.elements;
-    constexpr std::int64_t kMost = std::numeric_limits<Row>::max();
-    if (n > kMost || rows.capacity > kMost)
-      throw ShapeError("a batch of " + std::to_string(n) + " rows, of " + std::to_string(rows.capacity) +
-                       " that there may be, was to be trained; a GPU takes up to " + std::to_string(kMost) +
-                       " of each");
-    const GroupShape shape(elements);
-    const std::int64_t chunks = (n + kChunk - 1) / kChunk;
-    const std::int64_t spans = n / (kChunk * kSpan);
+/// One thread per item, for each tile.
+template <class... Parameters, class... Arguments>
+void launch_tiles(const char* action, void (*kernel)(Parameters...), std::int64_t threads, unsigned tiles,
+                  Stream stream, const Arguments&... arguments) {
+  if (threads == 0) return;
+  launch_may_fail(action);
+  kernel<<<dim3(blocks(threads, kTrainBlock), tiles), kTrainBlock, 0, handle(stream)>>>(arguments...);
+  check_launch(action);
+}
 
-    const Allocation sorted_rows = scratch<Row>(context, 2 * n, stream);
-    const Allocation positions = scratch<std::uint32_t>(context, 2 * n, stream);
-    const Allocation sums = scratch<float>(context, (2 * chunks + spans) * shape.padded, stream);
-    const Parts parts{sums.as<float>(), sums.as<float>() + chunks * shape.padded,
-                      sums.as<float>() + 2 * chunks * shape.padded, shape.padded};
-    const auto none = static_cast<Row>(rows.capacity);
-    cub::DoubleBuffer<Row> row_buffers(sorted_rows.as<Row>(), sorted_rows.as<Row>() + n);
-    cub::DoubleBuffer<std::uint32_t> position_buffers(positions.as<std::uint32_t>(), positions.as<std::uint32_t>() + n);
-    const int bits = std::bit_width(static_cast<std::uint64_t>(none));
-    std::size_t bytes = 0;
-    check(cub::DeviceRadixSort::SortPairs(nullptr, bytes, row_buffers, position_buffers, n, 0, bits, handle(stream)),
-          "planning a sort of rows");
-    const Allocation workspace(context, std::max<std::size_t>(bytes, 1), stream);
+template <int kVectors>
+void launch_training(const TrainWork& work, Stream stream) {
+  const auto run = [&](const char* action, auto kernel, std::int64_t groups, const auto&... arguments) {
+    launch_tiles(action, kernel, groups * work.lanes, work.tiles, stream, work.batch, arguments..., work.parts,
+                 work.lanes);
+  };
+  run("training rows",
+      work.given.gradients.dtype == DType::kFloat32 ? train_kernel<float, kVectors> : train_kernel<BFloat16, kVectors>,
+      work.chunks, work.given, work.trained);
+  run("adding up gradients", add_spans_kernel<kVectors>, work.spans);
+  run("training rows", train_parted_kernel<kVectors>, work.chunks, work.trained);
+}
 
-    launch("numbering positions", number_positions_kernel, n, kTrainBlock, stream, order.rows, n, none,
-           row_buffers.Current(), position_buffers.Current());
-    launch_may_fail("sorting rows");
-    check(cub::DeviceRadixSort::SortPairs(workspace.get(), bytes, row_buffers, position_buffers, n, 0, bits,
-                                          handle(stream)),
-          "sorting rows");
-    const SortedBatch batch{row_buffers.Current(), position_buffers.Current(), n, none};
-
-    const auto column = [&](const ColumnPlace& place) {
-      std::byte* const first = rows.data + place.offset;
-      return TrainedColumn{first, rows.bytes, is_whole(first, rows.bytes, elements, place.dtype), place.dtype};
-    };
-    const Trained trained{column(order.weights),
-                          {column(order.states[0]), column(order.states[1])},
-                          elements,
-                          StepNumbers(order.step),
-                          order.step};
-    const Gradients& gradients = order.gradients;
-    const TrainGradients given{
-        gradients, is_whole(gradients.data, elements * static_cast<std::int64_t>(itemsize(gradients.dtype)), elements,
-                            gradients.dtype)};
-    shape.with_vectors([&](auto vectors) {
-      if (gradients.dtype == DType::kFloat32)
-        train_sorted<float, vectors>(batch, given, trained, parts, chunks, spans, shape, stream);
-      else
-        train_sorted<BFloat16, vectors>(batch, given, trained, parts, chunks, spans, shape, stream);
-    });
-  }
-
-  void pool(DeviceContext& context, const RowView& rows, const PoolOrder& order, Stream stream) const override {
-    const DeviceGuard guard(context.device().index);
-    const ColumnPlace& place = order.column.place;
-    std::byte* const first = rows.data + place.offset;
-    const TrainedColumn column{first, rows.bytes, is_whole(first, rows.bytes, place.elements, place.dtype),
-                               place.dtype};
-    const bool whole = is_whole(order.column.values, place.bytes(), place.elements, place.dtype) &&
-                       is_whole(order.column.fallback, place.bytes(), place.elements, place.dtype);
-    const GroupShape shape(place.elements);
-    const auto tiles = static_cast<unsigned>((shape.padded + kMostElements - 1) / kMostElements);
-    shape.with_vectors([&](auto vectors) {
-      launch_tiles("summing up bags",
-                   place.dtype == DType::kFloat32 ? pool_kernel<float, vectors> : pool_kernel<BFloat16, vectors>,
-                   order.bags.count * shape.lanes, tiles, stream, column, order, rows.capacity, whole, shape.lanes);
-    });
-  }
-
- private:
-  template <class Gradient, int kVectors>
-  static void train_sorted(const SortedBatch& batch, const TrainGradients& given, const Trained& trained,
-                           const Parts& parts, std::int64_t chunks, std::int64_t spans, const GroupShape& shape,
-                           Stream stream) {
-    const auto tiles = static_cast<unsigned>((shape.padded + kMostElements - 1) / kMostElements);
-    launch_tiles("training rows", train_kernel<Gradient, kVectors>, chunks * shape.lanes, tiles, stream, batch, given,
-                 trained, parts, shape.lanes);
-    launch_tiles("adding up gradients", add_spans_kernel<kVectors>, spans * shape.lanes, tiles, stream, batch, parts,
-                 shape.lanes);
-    launch_tiles("training rows", train_parted_kernel<kVectors>, chunks * shape.lanes, tiles, stream, batch, trained,
-                 parts, shape.lanes);
-  }
-
-  /// One thread per item, for each tile of kMostElements elements.
-  template <class... Parameters, class... Arguments>
-  static void launch_tiles(const char* action, void (*kernel)(Parameters...), std::int64_t threads, unsigned tiles,
-                           Stream stream, const Arguments&... arguments) {
-    if (threads == 0) return;
-    launch_may_fail(action);
-    kernel<<<dim3(blocks(threads, kTrainBlock), tiles), kTrainBlock, 0, handle(stream)>>>(arguments...);
-    check_launch(action);
-  }
-};
-
-}  // namespace
-
-const RowOptimizer& CudaAlgorithms::row_optimizer() {
-  static const CudaRowOptimizer optimizer;
-  return optimizer;
+template <int kVectors>
+void launch_pooling(const PoolWork& work, Stream stream) {
+  const PoolOrder& order = work.order;
+  launch_tiles(
+      "summing up bags",
+      order.column.place.dtype == DType::kFloat32 ? pool_kernel<float, kVectors> : pool_kernel<BFloat16, kVectors>,
+      order.bags.count * work.lanes, work.tiles, stream, work.column, order, work.capacity, work.whole, work.lanes);
 }
 
 }  // namespace gpuhash::cuda
