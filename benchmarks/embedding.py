@@ -161,7 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
         ("row-wise Adagrad", gpuhash.torch.RowWiseAdagrad(0.01)),
         ("Adam", gpuhash.torch.Adam(0.001)),
     ):
-        capacity = 2 * FEATURES * universe
+        capacity = 4 * distinct if device.type == "cpu" else 2 * FEATURES * universe  # which takes 40 GB
         embedding = gpuhash.torch.HashEmbedding(dim, optimizer=optimizer, device=device, capacity=capacity)
         states = sum(column.bytes for column in optimizer.columns(dim).values())
         looked_up, trained = (n + distinct) * row, n * row + 2 * distinct * (row + states)
