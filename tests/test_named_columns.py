@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.frameworks import GPU, Framework, module, nearest_framework, need_cuda, need_place, sees_gpu, to_numpy
-from support.samples import KEY_TYPES, numpy_dtype, random_keys, random_values, same_bytes, type_name
+from support.samples import KEY_TYPES, UFUNCS, numpy_dtype, random_keys, random_values, same_bytes, type_name
 
 import gpuhash
 from gpuhash import Column, HashSet, HashTable, TableFullError
@@ -262,22 +262,13 @@ def test_an_operation_on_all_columns(native, op):
     columns = {"i": ("int32", (3,)), "b": "bool", "u": "uint8"}
     if not op.startswith("bit_"):
         columns |= {"h": ("float16", (5,)), "f": "float64", "w": ("bfloat16", (2,))}
-    ufuncs = {
-        "add": np.add,
-        "multiply": np.multiply,
-        "min": np.minimum,
-        "max": np.maximum,
-        "bit_and": np.bitwise_and,
-        "bit_or": np.bitwise_or,
-        "bit_xor": np.bitwise_xor,
-    }
     table, model = make(native, columns), Model(columns)
     for turn in range(2):
         keys = np.arange(50) + 25 * turn
         values = values_of(columns, 50, turn)
         is_new = table.insert_or_apply(native.array(keys), given_as(native, values), op)
         with np.errstate(over="ignore"):
-            same_bytes(is_new, model.change(keys, values, ufuncs[op]))
+            same_bytes(is_new, model.change(keys, values, UFUNCS[op]))
         model.check(table, native)
 
 

@@ -505,6 +505,22 @@ def test_checkpoints_that_do_not_fit(device):
     assert set(dict(model.named_parameters())) == {"1.weight", "1.bias"}
 
 
+def test_a_state_that_is_loaded_before_backward(device):
+    """The rows of the call are not there any more: nothing trains, and it is said."""
+    embedding = trained(Adam(), device)
+    state, before = embedding.state_dict(), weights_of(embedding, device)
+    bag = HashEmbeddingBag(6, mode="sum", optimizer=Adam(), device=device)
+    bag.load_state_dict(state)
+    for made, arguments in ((embedding, ()), (bag, (torch.tensor([0], device=device),))):
+        made.train()
+        out = made(ids_of([1, 2], device), *arguments)
+        made.load_state_dict(state)
+        with pytest.raises(RuntimeError, match="between a call and its backward"):
+            out.sum().backward()
+        assert made.steps == 20
+    assert torch.equal(weights_of(embedding, device), before)
+
+
 def test_moves(cuda):
     """.to() takes rows, state and frozen ids along; training goes on."""
     embedding = trained(Adam(0.1), "cpu", default=0.25)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from gpuhash import HashTable as LocalTable
 from gpuhash import named_columns, serialization
-from gpuhash.arguments import APPLY_OPS, as_keys, one_value
-from gpuhash.dtypes import dtype_name, is_integer, storage_dtype
+from gpuhash.arguments import action_of, as_keys, one_value
+from gpuhash.dtypes import dtype_name, storage_dtype
 from gpuhash.initializers import Initializer
 from gpuhash.table import _columns as columns_of_pairs
 from gpuhash.table import _is_array as is_array
@@ -370,7 +370,7 @@ class HashTable(Keyed):
             return self._insert(f"insert_or_apply({name})", lambda: (keys, values), mode, mask=True)
 
         def prepare() -> Prepared:
-            self._check_operation(op, name)
+            action_of(op, self._value.dtype, f"the table has values of {self._value.dtype}")
             batch = self._take(keys)
             given = take_values(values, batch, self._value, self._steps.device)
             if self._merges:
@@ -392,15 +392,6 @@ class HashTable(Keyed):
         value = row_bytes(self._value.dtype, self._value.shape)
         scalar = not self._value.shape and value in (4, 8)
         return scalar and self._can_merge() and not self.deterministic
-
-    def _check_operation(self, op: Any, name: Any) -> None:
-        dtype = self._value.dtype
-        if name not in APPLY_OPS:
-            raise ValueError(f"op={op!r} is not known: give one of {', '.join(APPLY_OPS)}, keep, replace")
-        if name.startswith("bit_") and not (is_integer(dtype) or dtype == "bool"):
-            raise TypeError(f"{op} combines bits of integers, and the table has values of {dtype}")
-        if name in ("min", "max") and dtype.startswith("complex"):
-            raise TypeError(f"{op} needs an order, and complex numbers have none: the table has values of {dtype}")
 
     def rows(self, keys: Any) -> tuple[Any, Any]:
         """Where the rows of this rank's keys are. Collective; waits.

@@ -190,8 +190,17 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         )
         return out
 
-    def _train(self, rows: Tensor, gradients: Tensor, bags: Tensor | None, factors: Tensor | None) -> None:
-        """A step of the optimizer on rows, -1 passed over: position i has the gradient of its bag, times its factor."""
+    def _train(
+        self, table: HashTable, rows: Tensor, gradients: Tensor, bags: Tensor | None, factors: Tensor | None
+    ) -> None:
+        """A step of the optimizer on rows of the table, -1 passed over: position i has the gradient of its bag, times
+        its factor.
+        """
+        if table is not self.table:
+            raise RuntimeError(
+                "the module has been moved, or has loaded a state, between a call and its backward(): the rows of that "
+                "call are not there any more; call backward() before"
+            )
         step = self.optimizer.step(self._steps + 1)
         gradients = gradients.detach().contiguous()
         self.table._core.train(
@@ -337,7 +346,7 @@ class _Lookup(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, module: _Rows, rows: Tensor, trained: Tensor) -> Tensor:
-        ctx.module = module
+        ctx.module, ctx.table = module, module.table
         ctx.save_for_backward(trained)
         return module._read(rows)
 
@@ -345,7 +354,7 @@ class _Lookup(torch.autograd.Function):  # type: ignore[misc]
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradients: Tensor) -> tuple[None, None, None, None]:
         (trained,) = ctx.saved_tensors
-        ctx.module._train(trained, gradients, None, None)
+        ctx.module._train(ctx.table, trained, gradients, None, None)
         return None, None, None, None
 
 
@@ -362,7 +371,7 @@ class _Pooled(torch.autograd.Function):  # type: ignore[misc]
         offsets: Tensor,
         factors: Tensor | None,
     ) -> Tensor:
-        ctx.module = module
+        ctx.module, ctx.table = module, module.table
         held = factors is not None and ctx.needs_input_grad[5]
         ctx.save_for_backward(trained, offsets, factors, module._read(rows) if held else None)
         return module._pool(rows, offsets, factors)
@@ -374,7 +383,7 @@ class _Pooled(torch.autograd.Function):  # type: ignore[misc]
         bags = _bags_of(offsets, len(trained))
         of_factors = None if weights is None else (gradients[bags].float() * weights.float()).sum(-1)
         if ctx.needs_input_grad[0]:
-            ctx.module._train(trained, gradients, bags, factors)
+            ctx.module._train(ctx.table, trained, gradients, bags, factors)
         return None, None, None, None, None, of_factors
 
 
@@ -417,8 +426,9 @@ class HashEmbedding(_Rows):
     table has to learn how many ids it has, or grows. Under ``torch.compile`` the graph breaks at the call.
 
     ``table`` is the rows' ``gpuhash.HashTable``, with the column "weight" and the optimizer's. ``state_dict`` has keys,
-    columns and the number of steps; ``load_state_dict`` puts a table of them in place of the module's own. Rows erased
-    from the table between a call and its ``backward()`` may be others' by then: erase them after it.
+    columns and the number of steps; ``load_state_dict`` puts a table of them in place of the module's own. What changes
+    which rows keys have, ``table.erase``, ``clear`` and ``shrink_to_fit``, belongs behind ``backward()``: before that,
+    a row of the call may become another key's, and get this one's step.
 
     Raises
     ------
@@ -426,6 +436,8 @@ class HashEmbedding(_Rows):
         For ids of other dtypes or on another device, unknown features; at the first call of arguments that cannot be.
     TableFullError, MemoryError
         Where new ids find no room; no row has changed.
+    RuntimeError
+        By ``backward()``, where the module has been moved or has loaded a state since the call.
     """
 
     def forward(self, ids: Any) -> Any:

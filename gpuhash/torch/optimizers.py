@@ -55,7 +55,7 @@ class Optimizer(ABC):
 
     def step(self, number: int) -> _core.OptimizerStep:
         """The step of that number, counted from 1."""
-        self.__post_init__()
+        self.__post_init__()  # once more: numbers may have been set since
         beta1, beta2 = getattr(self, "betas", (0.0, 0.0))
         return _core.OptimizerStep(
             self._name,
