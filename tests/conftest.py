@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
@@ -28,14 +29,29 @@ from support.gpu_record import is_whole, write_record
 settings.register_profile("gpuhash", derandomize=True, deadline=None, database=None)
 settings.load_profile("gpuhash")
 
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+if WORKERS > 1:  # or each of them would have a thread for each core, in each framework
+    for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+        os.environ.setdefault(name, str(max(1, (os.cpu_count() or 1) // WORKERS)))
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gpu-record", action="store_true", help="write tests/gpu_record.json when the run ends")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest tests first: several workers then end at about one time."""
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    """The longest tests first, each by another worker: all of them then end at about one time.
+
+    With ``--dist worksteal`` a worker begins with an equal share of the tests, in their order.
+    """
+    longest = [item for item in items if item.get_closest_marker("long")]
+    others = iter([item for item in items if not item.get_closest_marker("long")])
+    order: list[pytest.Item] = []
+    for worker in range(WORKERS):
+        share = (len(items) - len(order)) // (WORKERS - worker)
+        own = longest[worker::WORKERS]
+        order += [*own, *itertools.islice(others, max(0, share - len(own)))]
+    items[:] = [*order, *others]
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
