@@ -1,4 +1,6 @@
-"""Optimizers that ``HashEmbedding`` runs inside of ``backward()``: one pass over the rows that have a gradient.
+"""Optimizers that ``HashEmbedding`` runs with the gradients: one pass over the rows that have one.
+
+``gpuhash.torch`` and ``gpuhash.tensorflow`` both have these classes.
 
 Each keeps its state in columns of the table beside the weights, so it grows, moves and is saved with them. Only rows
 that have a gradient change, as with PyTorch's optimizers on sparse gradients: the running means of the others stay as
@@ -12,8 +14,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from gpuhash import _core
-from gpuhash.named_columns import Column
+from . import _core
+from .named_columns import Column
 
 __all__ = ["LAMB", "SGD", "Adagrad", "Adam", "Optimizer", "RowWiseAdagrad"]
 
@@ -27,7 +29,7 @@ class Optimizer(ABC):
     Parameters
     ----------
     lr
-        The learning rate, 0 or more. May be set at any time, as by a schedule; the next ``backward()`` goes by it.
+        The learning rate, 0 or more. May be set at any time, as by a schedule; the next step goes by it.
     stochastic_rounding
         For weights of bfloat16: round to one of the two nearest numbers, to each as often as the exact result lies near
         it, so that steps that are smaller than what bfloat16 can hold count in the long run. Otherwise to the nearest.
