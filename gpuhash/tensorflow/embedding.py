@@ -177,7 +177,7 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
     RuntimeError
         Where Keras runs on another backend than TensorFlow, and with several replicas of a ``tf.distribute`` strategy.
     NotImplementedError
-        In functions that XLA compiles.
+        In functions that XLA compiles, and for gradients of the layer's gradient.
     tf.errors.ResourceExhaustedError
         Where new ids find no room; no row has changed.
     tf.errors.InvalidArgumentError
@@ -392,6 +392,14 @@ def _train(op: Any, gradients: Any, *_: Any) -> list[Any]:
             handle, rows, generation, tf.convert_to_tensor(gradients), dim=op.get_attr("dim")
         )
     return [None, None, done]
+
+
+@tf.RegisterGradient("GpuhashEmbeddingTrain")  # type: ignore[untyped-decorator]
+def _refuse_second_gradient(op: Any, *_: Any) -> list[Any]:
+    raise NotImplementedError(
+        "a gradient of the gradient of a HashEmbedding was asked for, and that one is a step of the optimizer: take "
+        "the layer's trainable_weights out of the sources of the inner gradient"
+    )
 
 
 def _check_ids(ids: Any) -> None:

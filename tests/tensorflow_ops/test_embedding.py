@@ -200,12 +200,43 @@ def test_each_gradient_is_a_step(tools):
 
     loop()
     check([[4], [8], [12]], 11)
+
+    @tf.function
+    def around_control_flow(times):
+        with tf.GradientTape() as tape:
+            total = tf.zeros(())
+            for number in tf.range(times):
+                if number > 0:
+                    total += tf.reduce_sum(layer(ids, training=True))
+        tape.gradient(total, layer.trainable_weights)
+
+    around_control_flow(3)
+    check([[2], [4], [6]], 13)
     with tf.GradientTape() as tape:
         empty = layer(ids[:, :0], training=True)
         loss = tf.reduce_sum(empty)
     assert empty.shape == (2, 0, 3)
     tape.gradient(loss, layer.trainable_weights)
-    check(0, 12)
+    check(0, 14)
+
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(ids, training=True) ** 2)
+        (gradient,) = tape.gradient(loss, layer.trainable_weights)
+        norm = tf.reduce_sum(gradient**2)
+    with pytest.raises(NotImplementedError, match="gradient of the gradient"):
+        outer.gradient(norm, layer.trainable_weights)
+
+
+def test_layers_that_share_an_optimizer(tools):
+    tf, _, make = tools
+    layers = [make(dim, optimizer=shared, initializer=Constant(0.0)) for shared in [SGD(9.0)] for dim in (1, 2)]
+    layers[0].optimizer.lr = 0.25
+    for layer in layers:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(tf.constant([7]), training=True))
+        tape.gradient(loss, layer.trainable_weights)
+        np.testing.assert_array_equal(layer(tf.constant([7])), np.full((1, layer.embedding_dim), -0.25))
 
 
 def test_inference_inserts_nothing(tools):
