@@ -47,7 +47,6 @@ class _Rows(tf.saved_model.experimental.TrackableResource):  # type: ignore[misc
         super().__init__(device=device or "")
         self.columns, self.optimizer = columns, optimizer
         self.dtype = tf.as_dtype(columns[_WEIGHT].dtype)
-        (self.dim,) = columns[_WEIGHT].shape
         self._default = np.zeros(0, np.float32) if default is None else default
         self._capacity, self._max_capacity = capacity, max_capacity
         self._number = next(_numbers)
@@ -129,7 +128,8 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
     pass over the rows that have a gradient: each ``tape.gradient()`` through a call is a step, so two of one persistent
     tape are two, and a tape that is never asked trains nothing. Otherwise, and where ``trainable`` is False, nothing is
     inserted and nothing trains; ids without a row get the default. Set ``trainable`` before ``compile()``, as of any
-    layer.
+    layer; and let the ``call`` of a model of your own take ``training``, as for dropout, since Keras tells layers only
+    through it. Where a call was not a training one, Keras warns that the layer's weight has no gradient.
 
     Parameters
     ----------
@@ -151,7 +151,8 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
         Slots of the table to begin with, and at most; as of ``gpuhash.HashTable``.
     device
         TensorFlow's name of where the rows are, "GPU:0" for instance; by default where TensorFlow places them, on a GPU
-        if there is one.
+        if there is one. As of ``tf.device``: where there is no such device, TensorFlow takes another, unless soft
+        placement is off.
     **options
         Of every layer: ``name``, ``dtype``, ``trainable``, ``activity_regularizer``. Weights are float32 or bfloat16,
         as the dtype policy says; under "mixed_bfloat16" they are float32, and the layer gives bfloat16.
