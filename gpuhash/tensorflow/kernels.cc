@@ -11,6 +11,7 @@
 #include <gpuhash/registry.hpp>
 #include <gpuhash/tensor_store.hpp>
 #include "context.h"
+#include "kernel_registration.h"
 #include "table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -19,10 +20,7 @@
 namespace gpuhash::tensorflow_ops {
 namespace {
 
-using tensorflow::DEVICE_CPU;
 using tensorflow::DEVICE_GPU;
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
 using tensorflow::PartialTensorShape;
 using tensorflow::ResourceHandle;
 using tensorflow::lookup::LookupInterface;
@@ -203,14 +201,6 @@ absl::Status find_table(OpKernelContext* ctx, Interface* table) {
   table->reset(found);
   return absl::OkStatus();
 }
-
-/// A kernel that is one function of its context.
-template <absl::Status (*kCompute)(OpKernelContext*)>
-class FunctionKernel final : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-  void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, kCompute(ctx)); }
-};
 
 TensorShape looked_up_shape(const LookupInterface& table, const Tensor& keys) {
   TensorShape shape = keys.shape();
@@ -508,26 +498,6 @@ absl::Status delete_tensor(OpKernelContext* ctx) {
 }
 
 // Registration --------------------------------------------------------------------------------------------------------
-
-using tensorflow::register_kernel::Name;
-
-template <class Kernel>
-void register_kernel(tensorflow::KernelDefBuilder& builder) {
-  const tensorflow::kernel_factory::OpKernelRegistrar registrar(
-      builder.Build(), "gpuhash", [](OpKernelConstruction* ctx) -> OpKernel* { return new Kernel(ctx); });
-}
-
-/// For both devices; handles, names and the like are on the host for both.
-template <class Kernel>
-void register_on_both(const char* op, const std::vector<const char*>& on_host) {
-  for (const char* device : {DEVICE_CPU, DEVICE_GPU}) {
-    Name builder(op);
-    builder.Device(device);
-    if (device == DEVICE_GPU)
-      for (const char* argument : on_host) builder.HostMemory(argument);
-    register_kernel<Kernel>(builder);
-  }
-}
 
 /// A stock op on GPUs, of dtypes that our tables have, unless TensorFlow has got a kernel for it there. `keys`,
 /// `values`: the op's attributes of their dtypes, or null.

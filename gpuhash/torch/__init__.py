@@ -5,13 +5,13 @@ Functions that ``torch.compile`` takes need nothing of this: calls of tables in 
 C++ compiler, and then come from a cache. PyTorch 2.11 to 2.13.
 """
 
+from gpuhash.optimizers import LAMB, SGD, Adagrad, Adam, Optimizer, RowWiseAdagrad
 from gpuhash.untraced import keep_dynamo_out
 
 from . import embedding
 from .embedding import HashEmbedding, HashEmbeddingBag
 from .library import ops
 from .module import TableModule
-from .optimizers import LAMB, SGD, Adagrad, Adam, Optimizer, RowWiseAdagrad
 
 __all__ = [
     "LAMB",

@@ -15,8 +15,7 @@ from gpuhash.arrays import framework_of
 from gpuhash.dtypes import dtype_name
 from gpuhash.initializers import Initializer, Normal
 from gpuhash.named_columns import Column
-
-from .optimizers import Optimizer
+from gpuhash.optimizers import Optimizer
 
 __all__ = ["HashEmbedding", "HashEmbeddingBag"]
 

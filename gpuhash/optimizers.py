@@ -1,4 +1,6 @@
-"""Optimizers that ``HashEmbedding`` runs inside of ``backward()``: one pass over the rows that have a gradient.
+"""Optimizers that ``HashEmbedding`` runs with the gradients: one pass over the rows that have one.
+
+``gpuhash.torch`` and ``gpuhash.tensorflow`` both have these classes.
 
 Each keeps its state in columns of the table beside the weights, so it grows, moves and is saved with them. Only rows
 that have a gradient change, as with PyTorch's optimizers on sparse gradients: the running means of the others stay as
@@ -9,15 +11,22 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Protocol
+from weakref import WeakSet
 
-from gpuhash import _core
-from gpuhash.named_columns import Column
+from . import _core
+from .named_columns import Column
 
 __all__ = ["LAMB", "SGD", "Adagrad", "Adam", "Optimizer", "RowWiseAdagrad"]
 
 _MOST_SEEDS = 1 << 64
+
+
+class Watcher(Protocol):
+    """Who wants to know of new numbers."""
+
+    def optimizer_changed(self) -> None: ...
 
 
 @dataclass
@@ -27,7 +36,7 @@ class Optimizer(ABC):
     Parameters
     ----------
     lr
-        The learning rate, 0 or more. May be set at any time, as by a schedule; the next ``backward()`` goes by it.
+        The learning rate, 0 or more. May be set at any time, as by a schedule; the next step goes by it.
     stochastic_rounding
         For weights of bfloat16: round to one of the two nearest numbers, to each as often as the exact result lies near
         it, so that steps that are smaller than what bfloat16 can hold count in the long run. Otherwise to the nearest.
@@ -53,21 +62,33 @@ class Optimizer(ABC):
     def columns(self, embedding_dim: int) -> dict[str, Column]:
         """What it keeps for each row."""
 
-    def step(self, number: int) -> _core.OptimizerStep:
-        """The step of that number, counted from 1."""
+    def numbers(self) -> tuple[float, float, float, float, float]:
+        """Learning rate, both betas, epsilon and weight decay; 0 for what it does not have. Checked."""
         self.__post_init__()  # once more: numbers may have been set since
         beta1, beta2 = getattr(self, "betas", (0.0, 0.0))
-        return _core.OptimizerStep(
-            self._name,
-            float(self.lr),
-            float(beta1),
-            float(beta2),
-            float(getattr(self, "eps", 0.0)),
-            float(getattr(self, "weight_decay", 0.0)),
-            number,
-            self.stochastic_rounding,
-            self.seed,
-        )
+        eps, decay = (float(getattr(self, name, 0.0)) for name in ("eps", "weight_decay"))
+        return float(self.lr), float(beta1), float(beta2), eps, decay
+
+    def step(self, number: int) -> _core.OptimizerStep:
+        """The step of that number, counted from 1."""
+        return _core.OptimizerStep(self._name, *self.numbers(), number, self.stochastic_rounding, self.seed)
+
+    # Graphs that have been traced do not ask Python for numbers, and have to be told them.
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tells the watcher, for as long as it lives, when a number has been set."""
+        self.__dict__.setdefault("_watchers", WeakSet()).add(watcher)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        watchers = tuple(self.__dict__.get("_watchers", ()))
+        if watchers:
+            replace(self, **{name: value})  # type: ignore[arg-type]  # raises where it cannot be; then nothing has changed
+        super().__setattr__(name, value)
+        for watcher in watchers:
+            watcher.optimizer_changed()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name != "_watchers"}
 
 
 @dataclass

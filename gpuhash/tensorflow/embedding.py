@@ -1,0 +1,435 @@
+"""HashEmbedding: a Keras layer for embeddings of any ids; rows appear as ids arrive, and train with the gradient."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Mapping
+from typing import Any, Self
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import ops as framework_ops
+from tensorflow.python.ops import control_flow_util
+
+from gpuhash import HashTable, _core, initializers, optimizers
+from gpuhash.arguments import count_of
+from gpuhash.initializers import Initializer, Normal
+from gpuhash.named_columns import Column
+from gpuhash.optimizers import Optimizer
+
+from .library import ops
+
+__all__ = ["HashEmbedding"]
+
+_WEIGHT = "weight"
+_DTYPES = ("float32", "bfloat16")
+_NO_ROW = -1
+_SIGN = 1 << 63
+_CONTAINER = "gpuhash.embedding"
+_numbers = itertools.count()
+
+
+class _Rows(tf.saved_model.experimental.TrackableResource):  # type: ignore[misc]
+    """The table and the number of steps as TensorFlow's resource, which checkpoints and SavedModels hold."""
+
+    def __init__(
+        self,
+        columns: dict[str, Column],
+        optimizer: Optimizer,
+        default: Any,
+        capacity: int,
+        max_capacity: int | None,
+        device: str | None,
+    ) -> None:
+        super().__init__(device=device or "")
+        self.columns, self.optimizer = columns, optimizer
+        self.dtype = tf.as_dtype(columns[_WEIGHT].dtype)
+        self._default = np.zeros(0, np.float32) if default is None else default
+        self._capacity, self._max_capacity = capacity, max_capacity
+        self._number = next(_numbers)
+        name = f"{_CONTAINER}/{os.getpid()}/{self._number}"
+        with self.where():
+            ops.gpuhash_embedding_register(self.resource_handle, name)  # for as long as it takes to find it
+        try:
+            core = _core.find_table(name)
+            assert core is not None
+            self.table = HashTable._open(core, None)
+        finally:
+            _core.unregister_table(name)
+        self.optimizer_changed()
+        optimizer.watch(self)
+
+    def _create_resource(self) -> Any:
+        """In a graph, which makes it anew in each run, by a name; otherwise it lives as long as its handles."""
+        initials = [column.core_initial() or ("", 0.0, 0.0, 0, b"") for column in self.columns.values()]
+        distributions, firsts, seconds, seeds, constants = zip(*initials, strict=True)
+        return ops.gpuhash_embedding(
+            tf.cast(self._default, self.dtype),
+            tf.constant(list(zip(firsts, seconds, strict=True)), tf.float64),
+            optimizer=self.optimizer._name,
+            columns=list(self.columns),
+            shapes=[column.shape for column in self.columns.values()],
+            distributions=distributions,
+            seeds=[(seed ^ _SIGN) - _SIGN for seed in seeds],  # the same bits as a signed number
+            constants=constants,
+            capacity=self._capacity,
+            max_capacity=-1 if self._max_capacity is None else self._max_capacity,
+            container=_CONTAINER,
+            shared_name="" if tf.executing_eagerly() else f"embedding_{self._number}",
+        )
+
+    def _destroy_resource(self) -> None:
+        # Of rows that live as long as their handles this does nothing.
+        tf.raw_ops.DestroyResourceOp(resource=self.resource_handle, ignore_lookup_error=True)
+
+    def where(self) -> Any:
+        """A context in which ops are placed where the rows are."""
+        return framework_ops.colocate_with(self.resource_handle)
+
+    def optimizer_changed(self) -> None:
+        with tf.init_scope(), self.where():
+            ops.gpuhash_embedding_set_optimizer(
+                self.resource_handle,
+                np.array(self.optimizer.numbers()),
+                self.optimizer.stochastic_rounding,
+                np.uint64(self.optimizer.seed),
+            )
+
+    def steps(self) -> int:
+        with tf.init_scope(), self.where():
+            return int(ops.gpuhash_embedding_steps(self.resource_handle))
+
+    # What checkpoints and SavedModels call.
+
+    def _serialize_to_tensors(self) -> dict[str, Any]:
+        """Keys and their columns, in one order, and the number of steps."""
+        dtypes = [tf.as_dtype(column.dtype) for column in self.columns.values()]
+        with self.where():
+            keys, columns, steps = ops.gpuhash_embedding_export(self.resource_handle, dtypes=dtypes)
+        return {"keys": keys, **dict(zip(self.columns, columns, strict=True)), "steps": steps}
+
+    def _restore_from_tensors(self, restored_tensors: Mapping[str, Any]) -> Any:
+        """Puts these in the place of all rows; the operation, in a graph."""
+        state = restored_tensors
+        columns = [state[name] for name in self.columns]
+        with self.where():
+            return ops.gpuhash_embedding_import(self.resource_handle, state["keys"], columns, state["steps"])
+
+
+@keras.saving.register_keras_serializable(package="gpuhash")
+class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
+    """An embedding of any integers, as ``keras.layers.Embedding`` without a number of rows: ids get one as they arrive.
+
+    In training (``training=True``, as ``fit`` calls it) ids that are new get rows, drawn by the initializer from the id
+    alone. The gradient of a call sums up the gradients of each row and makes the optimizer's step on it at once, in one
+    pass over the rows that have a gradient: each ``tape.gradient()`` through a call is a step, so two of one persistent
+    tape are two, and a tape that is never asked trains nothing. Otherwise, and where ``trainable`` is False, nothing is
+    inserted and nothing trains; ids without a row get the default. Set ``trainable`` before ``compile()``, as of any
+    layer; and let the ``call`` of a model of your own take ``training``, as for dropout, since Keras tells layers only
+    through it. Where a call was not a training one, Keras warns that the layer's weight has no gradient.
+
+    Parameters
+    ----------
+    embedding_dim
+        The number of weights of a row; Keras' ``output_dim``. The names are those of ``gpuhash.torch.HashEmbedding``.
+    optimizer
+        ``gpuhash.tensorflow.SGD``, ``Adagrad``, ``RowWiseAdagrad``, ``Adam`` or ``LAMB``. What it keeps lies in the
+        row, beside the weights. Its numbers may be set at any time, as by a callback, and nothing is traced anew:
+        ``layer.optimizer.lr = 0.01``. Gradients are taken as they come: what the model's own optimizer does to others,
+        such as clipping and accumulating, is not done to these.
+    initializer
+        Of the weights of new rows, an object of ``gpuhash.initializers``; None: ``Normal()``.
+    padding_idx
+        An id whose row is zeros at first, and does not train. Then the layer gives a mask that is False there;
+        ``mask_zero=True`` of Keras is ``padding_idx=0``.
+    default
+        What ids without a row get where nothing is inserted: a number or ``[embedding_dim]``; None: zeros.
+    capacity, max_capacity
+        Slots of the table to begin with, and at most; as of ``gpuhash.HashTable``.
+    device
+        TensorFlow's name of where the rows are, "GPU:0" for instance; by default where TensorFlow places them, on a GPU
+        if there is one. As of ``tf.device``: where there is no such device, TensorFlow takes another, unless soft
+        placement is off.
+    **options
+        Of every layer: ``name``, ``dtype``, ``trainable``, ``activity_regularizer``. Weights are float32 or bfloat16,
+        as the dtype policy says; under "mixed_bfloat16" they are float32, and the layer gives bfloat16.
+
+    Called with ids, int64 or int32 of any shape, it gives ``[*ids.shape, embedding_dim]``. Nothing waits for a GPU but
+    calls in which the table has to learn how many ids it has, or grows. XLA cannot compile it: a model with such a
+    layer Keras runs without.
+
+    The rows are no Keras weights, which have shapes. The layer has one weight, without elements, that stands for them:
+    Keras computes gradients only of models that have trainable weights. So ``get_weights``, and with it
+    ``EarlyStopping(restore_best_weights=True)``, know nothing of the rows; ``ModelCheckpoint`` does.
+
+    ``table`` is the rows' ``gpuhash.HashTable``, with the column "weight" and the optimizer's. ``model.save`` and
+    ``save_weights``, ``tf.train.Checkpoint`` and SavedModels (``model.export``) hold keys, columns and the number of
+    steps; what loads them has these in place of its own rows. What changes which rows keys have, ``table.erase``,
+    ``clear`` and ``shrink_to_fit``, belongs behind the gradient: before that, a row of the call may become another
+    key's, and get this one's step.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that cannot be, and ids of other dtypes.
+    RuntimeError
+        Where Keras runs on another backend than TensorFlow, and with several replicas of a ``tf.distribute`` strategy.
+    NotImplementedError
+        In functions that XLA compiles, and for gradients of the layer's gradient.
+    tf.errors.ResourceExhaustedError
+        Where new ids find no room; no row has changed.
+    tf.errors.InvalidArgumentError
+        By the gradient of a call, where the layer has loaded a state since; and for rows that are too wide for the
+        optimizer.
+    """
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        *,
+        optimizer: Optimizer,
+        initializer: Initializer | None = None,
+        padding_idx: int | None = None,
+        default: Any = None,
+        capacity: int = 0,
+        max_capacity: int | None = None,
+        device: str | None = None,
+        **options: Any,
+    ) -> None:
+        backend = keras.config.backend()
+        if backend != "tensorflow":
+            raise RuntimeError(
+                f"gpuhash.tensorflow.HashEmbedding is a layer of Keras on TensorFlow, and Keras runs on {backend}: "
+                "set KERAS_BACKEND=tensorflow before Keras is imported, or use gpuhash.torch.HashEmbedding in a model "
+                "of PyTorch"
+            )
+        _refuse_replicas()
+        super().__init__(**options)
+        if not isinstance(embedding_dim, int) or embedding_dim < 1:
+            raise ValueError(f"embedding_dim={embedding_dim!r} was given, expected 1 or more")
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(
+                f"optimizer={optimizer!r} was given, expected one of gpuhash.tensorflow, such as Adam(lr=1e-3): rows "
+                "appear while a model trains, and Keras' optimizers keep what they know by variables"
+            )
+        if initializer is not None and not isinstance(initializer, Initializer):
+            raise TypeError(
+                f"initializer={initializer!r} was given, expected an object of gpuhash.initializers, such as "
+                "Normal(std=0.02), or None"
+            )
+        if padding_idx is not None and not isinstance(padding_idx, int):
+            raise TypeError(f"padding_idx={padding_idx!r} was given, expected an id or None")
+        self._check_dtypes()
+        self.embedding_dim = embedding_dim
+        self.initializer = Normal() if initializer is None else initializer
+        self.padding_idx = padding_idx
+        self.supports_masking = padding_idx is not None
+        self.supports_jit = False
+        self.autocast = False
+        self.capacity = count_of(capacity, "capacity")
+        self.max_capacity = None if max_capacity is None else count_of(max_capacity, "max_capacity")
+        self.device = device
+        self._default = _default_row(default, embedding_dim)
+        columns = {
+            _WEIGHT: Column(self.variable_dtype, (embedding_dim,), self.initializer),
+            **optimizer.columns(embedding_dim),
+        }
+        with tf.init_scope():
+            self._rows = _Rows(columns, optimizer, self._default, self.capacity, self.max_capacity, device)
+            if padding_idx is not None:
+                self.table[padding_idx] = {_WEIGHT: 0.0}
+            with tf.device(self._rows.resource_handle.device):
+                self._anchor = self.add_weight(
+                    shape=(0,), initializer="zeros", dtype="float32", autocast=False, name="rows"
+                )
+        self.built = True
+
+    def _check_dtypes(self) -> None:
+        policy = self.dtype_policy
+        if self.compute_dtype == "float16":
+            raise TypeError(
+                f"the layer's dtype policy is {policy.name}: Keras scales losses for float16, and rows would train "
+                "with scaled gradients; use 'mixed_bfloat16', or float32 for the whole model"
+            )
+        if self.variable_dtype not in _DTYPES or self.quantization_mode is not None:
+            raise TypeError(f"the layer's dtype policy is {policy.name}, expected float32, bfloat16 or mixed_bfloat16")
+
+    # What Keras calls -------------------------------------------------------------------------------------------------
+
+    def call(self, ids: Any, training: bool | None = None) -> Any:
+        """Weights of the ids' rows, ``[*ids.shape, embedding_dim]``."""
+        if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+            raise NotImplementedError(
+                "XLA cannot compile a HashEmbedding, whose table grows: take jit_compile=True off the tf.function"
+            )
+        _refuse_replicas()
+        _check_ids(ids)
+        inserts = bool(training) and self.trainable
+        if inserts and keras.config.dtype_policy().compute_dtype == "float16":
+            raise TypeError(
+                "the dtype policy of Keras is mixed_float16, for which it scales losses, and rows would train with "
+                "scaled gradients; use 'mixed_bfloat16'"
+            )
+        with self._rows.where():
+            weights, _, _ = ops.gpuhash_embedding_lookup(
+                self._rows.resource_handle,
+                tf.cast(ids, tf.int64),
+                self._anchor.value if inserts else tf.zeros(0),
+                dtype=self._rows.dtype,
+                dim=self.embedding_dim,
+                insert=inserts,
+                has_padding=self.padding_idx is not None,
+                padding=self.padding_idx or 0,
+            )
+        return tf.cast(weights, self.compute_dtype)
+
+    def compute_output_spec(self, ids: Any, training: bool | None = None) -> Any:
+        _check_ids(ids)
+        return keras.KerasTensor(self.compute_output_shape(ids.shape), dtype=self.compute_dtype)
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        return (*input_shape, self.embedding_dim)
+
+    def compute_mask(self, ids: Any, mask: Any = None) -> Any:
+        return None if self.padding_idx is None else keras.ops.not_equal(ids, self.padding_idx)
+
+    # What users do with it --------------------------------------------------------------------------------------------
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """Its numbers, such as ``lr``, may be set at any time; the next step goes by them."""
+        return self._rows.optimizer
+
+    @property
+    def table(self) -> HashTable:
+        """int64 ids to a column "weight" and the optimizer's."""
+        return self._rows.table
+
+    @property
+    def steps(self) -> int:
+        """How many steps the optimizer has made: one for each gradient of each call."""
+        return self._rows.steps()
+
+    def __len__(self) -> int:
+        """The number of ids that have a row. Waits."""
+        return len(self.table)
+
+    def __bool__(self) -> bool:
+        """True, as of any layer, also of one without rows."""
+        return True
+
+    # Files ------------------------------------------------------------------------------------------------------------
+
+    def get_config(self) -> dict[str, Any]:
+        """What ``from_config`` makes a layer like this of, without rows."""
+        kind = type(self.optimizer)
+        if kind.__name__ not in optimizers.__all__:
+            raise TypeError(f"a {kind.__name__} cannot be saved, but the optimizers of gpuhash.tensorflow can")
+        return {
+            **super().get_config(),
+            "embedding_dim": self.embedding_dim,
+            "optimizer": {"name": kind.__name__, **dataclasses.asdict(self.optimizer)},
+            "initializer": initializers.to_text(self.initializer, self.variable_dtype),
+            "padding_idx": self.padding_idx,
+            "default": None if self._default is None else self._default.tolist(),
+            "capacity": self.capacity,
+            "max_capacity": self.max_capacity,
+            "device": self.device,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        numbers = dict(config["optimizer"])
+        kind = getattr(optimizers, numbers.pop("name"))
+        if "betas" in numbers:
+            numbers["betas"] = tuple(numbers["betas"])
+        dtype = keras.dtype_policies.get(config["dtype"]).variable_dtype
+        initializer = initializers.of_text(config["initializer"], dtype, True)
+        return cls(**{**config, "optimizer": kind(**numbers), "initializer": initializer})
+
+    def save_own_variables(self, store: Any) -> None:
+        """Keys and their columns, in one order, and the number of steps."""
+        with tf.init_scope():
+            for name, tensor in self._rows._serialize_to_tensors().items():
+                store[name] = tensor.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Puts these rows in place of the layer's own. Where something does not fit, all is as it was."""
+        names = ["keys", *self._rows.columns, "steps"]
+        missing = [name for name in names if name not in store]
+        if missing:
+            raise ValueError(
+                f"the layer {self.name!r} was to load a state with {sorted(store.keys())}, which lacks {missing}: it "
+                "is of another layer, or of another optimizer"
+            )
+        state = {name: np.asarray(store[name]) for name in names}
+        expected: dict[str, tuple[str, tuple[int, ...]]] = {"keys": ("int64", ())}
+        expected.update((name, (column.dtype, column.shape)) for name, column in self._rows.columns.items())
+        for name, (dtype, shape) in expected.items():
+            given = state[name]
+            if given.dtype != tf.as_dtype(dtype).as_numpy_dtype or given.shape != (len(state["keys"]), *shape):
+                raise ValueError(
+                    f"{name} of the state for the layer {self.name!r} is {given.dtype} of shape {given.shape}, "
+                    f"expected {dtype} of {(len(state['keys']), *shape)}"
+                )
+        with tf.init_scope():
+            self._rows._restore_from_tensors(state)
+
+
+@tf.RegisterGradient("GpuhashEmbeddingLookup")  # type: ignore[untyped-decorator]
+def _train(op: Any, gradients: Any, *_: Any) -> list[Any]:
+    """A step on the rows of a call. The anchor's gradient has no elements, and comes when the step is made."""
+    if not op.get_attr("insert"):
+        return [None, None, None]
+    handle, ids, _ = op.inputs
+    _, rows, generation = op.outputs
+    if op.get_attr("has_padding"):
+        rows = tf.where(tf.equal(ids, op.get_attr("padding")), tf.constant(_NO_ROW, tf.int64), rows)
+    with framework_ops.colocate_with(handle):
+        done = ops.gpuhash_embedding_train(
+            handle, rows, generation, tf.convert_to_tensor(gradients), dim=op.get_attr("dim")
+        )
+    return [None, None, done]
+
+
+@tf.RegisterGradient("GpuhashEmbeddingTrain")  # type: ignore[untyped-decorator]
+def _refuse_second_gradient(op: Any, *_: Any) -> list[Any]:
+    raise NotImplementedError(
+        "a gradient of the gradient of a HashEmbedding was asked for, and that one is a step of the optimizer: take "
+        "the layer's trainable_weights out of the sources of the inner gradient"
+    )
+
+
+def _check_ids(ids: Any) -> None:
+    if isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)) or any(
+        getattr(ids, kind, False) for kind in ("sparse", "ragged")
+    ):
+        raise TypeError(f"ids are a {type(ids).__name__}, expected a dense tensor of int64 or int32")
+    if ids.dtype not in ("int64", "int32"):
+        name = ids.dtype if isinstance(ids.dtype, str) else ids.dtype.name
+        raise TypeError(
+            f"ids are {name}, expected int64 or int32, since floats cannot tell all ids apart: cast them, and say the "
+            "dtype of what a model is given, as by keras.Input(shape, dtype='int64') before the layer"
+        )
+
+
+def _refuse_replicas() -> None:
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if replicas > 1:
+        raise RuntimeError(
+            f"a HashEmbedding was to work under a strategy with {replicas} replicas, and its rows are in one place: "
+            "use one replica, as tf.distribute.OneDeviceStrategy has"
+        )
+
+
+def _default_row(default: Any, dim: int) -> Any:
+    """``[dim]``, or None."""
+    if default is None:
+        return None
+    row = np.asarray(default, np.float32)
+    if row.shape not in ((), (dim,)):
+        raise ValueError(f"default has the shape {row.shape}, expected a number or ({dim},)")
+    return np.full(dim, row, np.float32)

@@ -1,0 +1,465 @@
+"""HashEmbedding as a Keras layer: beside keras.layers.Embedding, and optimizers in NumPy."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+from support.graphs import need_tensorflow
+
+from gpuhash.initializers import Constant, Normal, Uniform
+from gpuhash.optimizers import LAMB, SGD, Adagrad, Adam, RowWiseAdagrad
+
+SPREAD = 1_000_003  # from one id to the next: ids have no order that rows could have
+IDS = 300
+
+
+@pytest.fixture
+def tools(device):
+    tf, ours, place = need_tensorflow(device)
+    import keras
+
+    return tf, keras, lambda dim, **options: ours.HashEmbedding(dim, **{"device": place, **options})
+
+
+def ids_of(codes: Any) -> Any:
+    return np.asarray(codes, np.int64) * SPREAD - 7
+
+
+class Reference:
+    """A dense model in double precision: weights [ids, dim], and each optimizer by its formula."""
+
+    def __init__(self, weights: Any, optimizer: Any) -> None:
+        self.weights = weights.astype(np.float64)
+        self.optimizer = optimizer
+        self.first = np.full_like(self.weights, getattr(optimizer, "initial_accumulator_value", 0.0))
+        self.second = np.zeros_like(self.weights)
+        self.steps = 0
+
+    def step(self, codes: Any, gradients: Any) -> None:
+        """Gradients [n, dim] of rows [n]. Other rows stay."""
+        self.steps += 1
+        rows, inverse = np.unique(codes, return_inverse=True)
+        g = np.zeros((len(rows), self.weights.shape[1]))
+        np.add.at(g, inverse, gradients)
+        o, w, m, v = self.optimizer, self.weights[rows], self.first[rows], self.second[rows]
+        if isinstance(o, SGD):
+            w = w - o.lr * g
+        elif isinstance(o, (Adagrad, RowWiseAdagrad)):
+            m = m + (g**2 if isinstance(o, Adagrad) else (g**2).mean(1, keepdims=True))
+            w = w - o.lr * g / (np.sqrt(m) + o.eps)
+        else:
+            beta1, beta2 = o.betas
+            m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
+            bias1, bias2 = 1 - beta1**self.steps, 1 - beta2**self.steps
+            if isinstance(o, Adam):
+                w = w - o.lr * bias2**0.5 / bias1 * m / (np.sqrt(v) + o.eps)
+            else:
+                d = m / bias1 / (np.sqrt(v / bias2) + o.eps) + o.weight_decay * w
+                norm, other = (np.linalg.norm(each, axis=1, keepdims=True) for each in (w, d))
+                w = w - o.lr * np.where((norm > 0) & (other > 0), norm / other, 1.0) * d
+        self.weights[rows], self.first[rows], self.second[rows] = w, m, v
+
+
+OPTIMIZERS = {
+    "sgd": lambda: SGD(0.05),
+    "adagrad": lambda: Adagrad(0.05, initial_accumulator_value=0.1),
+    "row-wise-adagrad": lambda: RowWiseAdagrad(0.05),
+    "adam": lambda: Adam(0.01),
+    "lamb": lambda: LAMB(0.01, weight_decay=0.1),
+}
+
+
+def initial_weights(layer: Any) -> Any:
+    """Those that ids get: of the ids alone, so that a fresh layer tells them."""
+    return type(layer).from_config(layer.get_config())(ids_of(np.arange(IDS)), training=True).numpy()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_is_that_of_a_dense_model(name, tools):
+    """New ids come in each step, most several times, and the table grows; some steps are eager, others in a graph."""
+    tf, _, make = tools
+    rng = np.random.default_rng(1)
+    layer = make(5, optimizer=OPTIMIZERS[name](), initializer=Normal(std=0.5, seed=3))
+    reference = Reference(initial_weights(layer), layer.optimizer)
+    capacity = layer.table.capacity
+    traces = []
+
+    def step(ids, gradients):
+        traces.append(1)
+        with tf.GradientTape() as tape:
+            out = layer(ids, training=True)
+            loss = tf.reduce_sum(out * gradients)
+        tape.gradient(loss, layer.trainable_weights)
+        return out
+
+    in_graph = tf.function(step)
+    for number in range(100):
+        codes = rng.integers(0, 20 + number * (IDS - 20) // 99, (5, 40))
+        gradients = rng.standard_normal((5, 40, 5)).astype(np.float32)
+        if number == 50:
+            layer.optimizer.lr *= 0.5
+        out = (in_graph if number % 3 else step)(tf.constant(ids_of(codes)), tf.constant(gradients))
+        np.testing.assert_allclose(out, reference.weights[codes], rtol=2e-4, atol=2e-4)
+        reference.step(codes.ravel(), gradients.reshape(-1, 5))
+    assert layer.steps == 100
+    assert len(traces) == 34 + 1, "one trace, also with another learning rate"
+    assert layer.table.capacity > capacity
+    known = np.isin(ids_of(np.arange(IDS)), layer.table.keys(like="numpy"))
+    assert IDS * 0.9 < np.sum(known) == len(layer)
+    np.testing.assert_allclose(
+        layer(ids_of(np.arange(IDS))), np.where(known[:, None], reference.weights, 0), rtol=2e-4, atol=2e-4
+    )
+
+
+@pytest.mark.parametrize("name", ["sgd", "adagrad"])
+def test_losses_are_those_of_keras(name, tools):
+    """fit() of the same model with keras.layers.Embedding, whose rows Keras' own optimizer trains."""
+    tf, keras, make = tools
+    rng = np.random.default_rng(2)
+    batches = 300
+    # No id twice in a batch: Keras' Adagrad squares the gradients of duplicates one by one.
+    codes = np.concatenate(
+        [rng.permutation(32 + n * (IDS - 32) // batches)[:32].reshape(16, 2) for n in range(batches)]
+    )
+    targets = rng.standard_normal(IDS).astype(np.float32)[codes].sum(1)
+    ours, theirs = {
+        "sgd": (SGD(0.2), lambda: keras.optimizers.SGD(0.2)),
+        "adagrad": (
+            Adagrad(0.2, initial_accumulator_value=0.1),
+            lambda: keras.optimizers.Adagrad(0.2, initial_accumulator_value=0.1, epsilon=1e-20),
+        ),
+    }[name]
+    layer = make(4, optimizer=ours, initializer=Uniform(-1, 1))
+    weights = initial_weights(layer)
+    losses: list[list[float]] = []
+    for embedding, ids in ((layer, ids_of(codes)), (keras.layers.Embedding(IDS, 4, weights=[weights]), codes)):
+        keras.utils.set_random_seed(5)
+        inputs = keras.Input((2,), dtype="int64")
+        model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(embedding(inputs))))
+        model.compile(theirs(), "mse")
+        told: list[float] = []
+        keep = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs, told=told: told.append(logs["loss"]))
+        model.fit(ids, targets, batch_size=16, shuffle=False, verbose=0, callbacks=[keep])
+        losses.append(told)
+    assert len(losses[0]) == batches == layer.steps
+    np.testing.assert_allclose(losses[0], losses[1], rtol=2e-3)
+    assert np.abs(embedding.get_weights()[0] - weights).max() > 0.3
+    np.testing.assert_allclose(layer(ids_of(codes[-500:])), embedding(tf.constant(codes[-500:])), rtol=1e-2, atol=1e-3)
+
+
+def test_each_gradient_is_a_step(tools):
+    tf, _, make = tools
+    layer = make(3, optimizer=SGD(1.0), initializer=Constant(0))
+    ids = ids_of([[0, 1, 1], [2, 2, 2]])
+    expected = np.zeros((3, 3))
+
+    def check(change, steps):
+        nonlocal expected
+        expected = expected - np.broadcast_to(change, (3, 3))
+        np.testing.assert_allclose(layer(ids_of([0, 1, 2])), expected, rtol=1e-5)
+        assert layer.steps == steps
+
+    with tf.GradientTape(persistent=True) as tape:
+        out = layer(ids, training=True)
+        loss = tf.reduce_sum(out)
+    check(0, 0)  # nobody has asked
+    (gradient,) = tape.gradient(loss, layer.trainable_weights)
+    assert gradient.shape == (0,)
+    check([[1], [2], [3]], 1)
+    tape.gradient(loss, layer.trainable_weights)
+    check([[1], [2], [3]], 2)
+    del tape
+
+    # Gradients of what comes behind, sparse ones, and several calls.
+    scale = tf.Variable([1.0, 10.0, 100.0])
+    with tf.GradientTape() as tape:
+        first, second = layer(ids, training=True), layer(ids[:, :1], training=True)
+        loss = tf.reduce_sum(tf.gather(tf.reshape(first, (6, 3)), [0, 0, 5]) * scale) + tf.reduce_sum(second)
+    before = expected
+    gradient = tape.gradient(loss, scale)
+    np.testing.assert_allclose(gradient, 2 * before[0] + before[2], rtol=1e-5)
+    check(np.add(np.outer([2, 0, 1], [1, 10, 100]), [[1], [0], [1]]), 4)
+
+    # The tape is outside of the function, or in a loop in it.
+    function = tf.function(lambda: tf.reduce_sum(layer(ids, training=True)) * scale[0])
+    for sources in (scale, layer.trainable_weights, []):
+        with tf.GradientTape() as tape:
+            loss = function()
+        tape.gradient(loss, sources)
+    check([[3], [6], [9]], 7)
+
+    @tf.function
+    def loop():
+        for _ in tf.range(4):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(layer(ids, training=True))
+            tape.gradient(loss, layer.trainable_weights)
+
+    loop()
+    check([[4], [8], [12]], 11)
+
+    @tf.function
+    def around_control_flow(times):
+        with tf.GradientTape() as tape:
+            total = tf.zeros(())
+            for number in tf.range(times):
+                if number > 0:
+                    total += tf.reduce_sum(layer(ids, training=True))
+        tape.gradient(total, layer.trainable_weights)
+
+    around_control_flow(3)
+    check([[2], [4], [6]], 13)
+    with tf.GradientTape() as tape:
+        empty = layer(ids[:, :0], training=True)
+        loss = tf.reduce_sum(empty)
+    assert empty.shape == (2, 0, 3)
+    tape.gradient(loss, layer.trainable_weights)
+    check(0, 14)
+
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(ids, training=True) ** 2)
+        (gradient,) = tape.gradient(loss, layer.trainable_weights)
+        norm = tf.reduce_sum(gradient**2)
+    with pytest.raises(NotImplementedError, match="gradient of the gradient"):
+        outer.gradient(norm, layer.trainable_weights)
+
+
+def test_layers_that_share_an_optimizer(tools):
+    tf, _, make = tools
+    layers = [make(dim, optimizer=shared, initializer=Constant(0.0)) for shared in [SGD(9.0)] for dim in (1, 2)]
+    layers[0].optimizer.lr = 0.25
+    for layer in layers:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(tf.constant([7]), training=True))
+        tape.gradient(loss, layer.trainable_weights)
+        np.testing.assert_array_equal(layer(tf.constant([7])), np.full((1, layer.embedding_dim), -0.25))
+
+
+def test_inference_inserts_nothing(tools):
+    """Ids without a row get zeros, or a default of one's own; and nothing trains."""
+    tf, _, make = tools
+    for default, expected in ((None, np.zeros(3)), (0.5, np.full(3, 0.5)), ([1.0, 2.0, 3.0], np.array([1, 2, 3]))):
+        layer = make(3, optimizer=Adam(), default=default)
+        known = layer(tf.constant(ids_of([1]), tf.int32), training=True)
+        for frozen in (False, True):
+            layer.trainable = not frozen
+            assert len(layer.trainable_weights) == 1 - frozen
+            with tf.GradientTape() as tape:
+                out = layer(ids_of([[1, 2]]), training=frozen)
+                loss = tf.reduce_sum(out)
+            assert tape.gradient(loss, layer.weights[0]) is None
+            np.testing.assert_array_equal(out[0], [known[0], expected])
+        assert len(layer) == 1
+        assert layer.steps == 0
+        assert layer(np.zeros((2, 0), np.int64)).shape == (2, 0, 3)
+
+
+@pytest.mark.parametrize("eagerly", [False, True], ids=["graph", "eager"])
+def test_a_model_of_this_layer_alone(eagerly, tools):
+    """It trains though it has no weights of elements; Keras knows that XLA cannot compile it."""
+    _, keras, make = tools
+    inputs = keras.Input((), dtype="int64")
+    layer = make(1, optimizer=SGD(0.0), initializer=Constant(0.0))
+    model = keras.Model(inputs, layer(inputs))
+    assert model.output_shape == (None, 1)
+    model.compile("adam", "mse", run_eagerly=eagerly, steps_per_execution=1 if eagerly else 3)
+    assert not model.jit_compile
+    assert model.count_params() == 0
+    ids, targets = ids_of(np.arange(64)), np.arange(64, dtype=np.float32)
+    rate = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: setattr(layer.optimizer, "lr", 2.0 * epoch))
+    model.fit(ids, targets, batch_size=16, epochs=1, verbose=0, callbacks=[rate])
+    assert not model.predict(ids, verbose=0).any(), "with a learning rate of 0"
+    model.fit(ids, targets, batch_size=16, epochs=2, initial_epoch=1, shuffle=False, verbose=0, callbacks=[rate])
+    # (w - y)^2 is a mean over 16 samples: w becomes 2 * 2 / 16 of y.
+    np.testing.assert_allclose(model.predict(ids, verbose=0)[:, 0], targets / 4, rtol=1e-6)
+    model.evaluate(ids + 1, targets, verbose=0)
+    assert (len(layer), layer.steps) == (64, 8)
+
+
+def test_padding_and_mask(tools):
+    tf, keras, make = tools
+    layer = make(2, optimizer=LAMB(0.1, weight_decay=0.5), padding_idx=-1)
+    ids = tf.constant([[-1, 5], [6, -1]])
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            out = layer(ids, training=True)
+            loss = tf.reduce_sum(out * 3)
+        tape.gradient(loss, layer.trainable_weights)
+        assert not out.numpy()[[0, 1], [0, 1]].any()
+    assert out.numpy()[[0, 1], [1, 0]].all()
+    np.testing.assert_array_equal(layer.compute_mask(ids), [[False, True], [True, False]])
+    pooled = keras.layers.GlobalAveragePooling1D()(layer(ids))
+    np.testing.assert_allclose(pooled, layer(tf.constant([5, 6])), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "mixed_bfloat16"])
+def test_dtype_policies(dtype, tools):
+    tf, _, make = tools
+    layer = make(2, optimizer=SGD(1.0), initializer=Constant(1.0), dtype=dtype)
+    with tf.GradientTape() as tape:
+        out = layer(tf.constant([4, 4, 5]), training=True)
+        loss = tf.reduce_sum(tf.cast(out, tf.float32) * 2.0**-9)
+    tape.gradient(loss, layer.trainable_weights)
+    assert out.dtype == tf.bfloat16
+    weights = "float32" if dtype == "mixed_bfloat16" else "bfloat16"
+    assert layer.table.columns["weight"].dtype == weights
+    expected = np.array([[1 - 2.0**-8] * 2, [1 - 2.0**-9] * 2]).astype(tf.as_dtype(weights).as_numpy_dtype)
+    store: dict[str, Any] = {}
+    layer.save_own_variables(store)
+    np.testing.assert_array_equal(store["weight"][np.argsort(store["keys"])], expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_going_on_from_a_file(dtype, tools, tmp_path):
+    """What was saved in any way goes on to train as the model that was saved would have."""
+    tf, keras, make = tools
+    rng = np.random.default_rng(4)
+
+    def build():
+        optimizer = Adam(0.05, betas=(0.8, 0.99), stochastic_rounding=dtype == "bfloat16", seed=2**63 + 1)
+        initializer = Uniform(-1, 1, seed=2**64 - 1)
+        options = {"initializer": initializer, "default": 0.25, "capacity": 32, "dtype": dtype, "name": "rows"}
+        inputs = keras.Input((2,), dtype="int64")
+        outputs = keras.layers.Dense(1)(keras.layers.Flatten()(make(3, optimizer=optimizer, **options)(inputs)))
+        model = keras.Model(inputs, outputs)
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+        return model
+
+    def train(model, seed):
+        codes = np.random.default_rng(seed).integers(0, 60 + seed, (64, 2))
+        model.fit(ids_of(codes), codes.sum(1) / 50, batch_size=16, shuffle=False, verbose=0)
+
+    def state(model):
+        store: dict[str, Any] = {}
+        model.get_layer("rows").save_own_variables(store)
+        steps, order = store.pop("steps"), np.argsort(store["keys"])
+        return steps, *(column[order] for column in store.values()), model.predict(probe, verbose=0)
+
+    probe = ids_of(rng.integers(0, 80, (50, 2)))
+    model = build()
+    train(model, 1)
+    model.save(tmp_path / "m.keras")
+    model.save_weights(tmp_path / "m.weights.h5")
+    checkpoint = tf.train.Checkpoint(model=model).write(str(tmp_path / "checkpoint"))
+    model.export(tmp_path / "exported", verbose=False)
+    served, size = model.predict(probe, verbose=0), len(model.get_layer("rows"))
+    loaded, clone, restored = keras.models.load_model(tmp_path / "m.keras"), keras.models.clone_model(model), build()
+    assert len(clone.get_layer("rows")) == 0
+    clone.compile(keras.optimizers.SGD(0.01), "mse")
+    clone.load_weights(tmp_path / "m.weights.h5")
+    train(restored, 3)  # which the checkpoint takes the place of
+    tf.train.Checkpoint(model=restored).read(checkpoint).assert_consumed()
+    moved = copy.deepcopy(model.get_layer("rows"))
+    train(model, 2)
+    for other in (loaded, clone, restored):
+        assert other.get_layer("rows").steps == moved.steps == 4
+        assert len(other.get_layer("rows")) == len(moved) == size < len(model.get_layer("rows"))
+        train(other, 2)
+        for mine, theirs in zip(state(other), state(model), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    # A SavedModel answers as the model did then, since it has rows of its own, as each that is loaded.
+    exported = [tf.saved_model.load(str(tmp_path / "exported")) for _ in range(2)]
+    for each in exported:
+        np.testing.assert_allclose(each.serve(probe), served, rtol=1e-6 if dtype == "float32" else 1e-2)
+
+
+def test_states_that_do_not_fit(tools):
+    tf, _, make = tools
+    ids = ids_of([1, 2, 3])
+
+    def saved(layer):
+        layer(ids, training=True)
+        store: dict[str, Any] = {}
+        layer.save_own_variables(store)
+        return store
+
+    layer = make(2, optimizer=Adam())
+    before = saved(layer)
+    for other, match in (
+        (make(3, optimizer=Adam()), "weight of the state"),
+        (make(2, optimizer=SGD(0.1)), "lacks"),
+        (make(2, optimizer=Adam(), dtype="bfloat16"), "bfloat16"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            layer.load_own_variables(saved(other))
+    with pytest.raises(ValueError, match=r"exp_avg .*shape \(1, 2\)"):
+        layer.load_own_variables({**before, "exp_avg": before["exp_avg"][:1]})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="0 or more"):
+        layer.load_own_variables({**before, "steps": np.int64(-1)})
+    small = make(2, optimizer=Adam(), capacity=64, max_capacity=64)
+    kept = saved(small)
+    large = make(2, optimizer=Adam())
+    large(ids_of(np.arange(1000)), training=True)
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        small.load_own_variables(saved(large))
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        small(ids_of(np.arange(1000)), training=True)
+    for after, expected in ((saved(layer), before), (saved(small), kept)):
+        for name, column in expected.items():
+            np.testing.assert_array_equal(after[name], column)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(ids, training=True))
+    layer.load_own_variables(before)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="between a call and its gradient"):
+        tape.gradient(loss, layer.trainable_weights)
+    assert layer.steps == 0
+
+
+def test_what_cannot_be(tools, monkeypatch):
+    tf, keras, make = tools
+    good = {"dim": 4, "optimizer": SGD(0.1)}
+    for options, error, match in [
+        ({"dim": 0}, ValueError, "expected 1 or more"),
+        ({"optimizer": keras.optimizers.Adam()}, TypeError, r"Adam\(lr=1e-3\)"),
+        ({"optimizer": "adam"}, TypeError, "expected one of gpuhash.tensorflow"),
+        ({"initializer": "uniform"}, TypeError, "gpuhash.initializers"),
+        ({"padding_idx": 0.5}, TypeError, "expected an id"),
+        ({"default": [1.0, 2.0]}, ValueError, "expected a number or"),
+        ({"capacity": -1}, ValueError, "capacity"),
+        ({"dtype": "float64"}, TypeError, "expected float32, bfloat16"),
+        ({"dtype": "mixed_float16"}, TypeError, "scales losses"),
+    ]:
+        given = {**good, **options}
+        with pytest.raises(error, match=match):
+            make(given.pop("dim"), **given)
+    layer = make(4, optimizer=SGD(0.1))
+    ids = tf.constant([1, 2], tf.int64)
+    for wrong in (tf.cast(ids, tf.float32), tf.cast(ids, tf.int16), keras.Input((3,)), tf.sparse.from_dense(ids)):
+        with pytest.raises(TypeError, match="int64 or int32"):
+            layer(wrong, training=True)
+    with pytest.raises(TypeError, match=r"keras.Input\(shape, dtype='int64'\)"):
+        keras.Sequential([layer, keras.layers.Dense(1)]).build((None, 3))
+    with pytest.raises(NotImplementedError, match="XLA cannot compile"):
+        tf.function(layer, jit_compile=True)(ids)
+    with pytest.raises(ValueError, match="lr=nan"):
+        layer.optimizer.lr = float("nan")
+    with pytest.raises(TypeError, match="learning_rate"):
+        layer.optimizer.learning_rate = 0.5
+    assert layer.optimizer == SGD(0.1)
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        with pytest.raises(TypeError, match="scales losses"):
+            layer(ids, training=True)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert len(layer) == 0
+    wide = make(1025, optimizer=RowWiseAdagrad(0.1))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(wide(ids, training=True))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="up to 1024"):
+        tape.gradient(loss, wide.trainable_weights)
+    assert wide.steps == 0
+    for module, name, value, match in (
+        (keras.config, "backend", lambda: "jax", "gpuhash.torch.HashEmbedding"),
+        (tf.distribute, "get_strategy", lambda: type("Two", (), {"num_replicas_in_sync": 2}), "2 replicas"),
+    ):
+        monkeypatch.setattr(module, name, value)
+        with pytest.raises(RuntimeError, match=match):
+            make(4, optimizer=SGD(0.1))
+        monkeypatch.undo()
+    with tf.distribute.OneDeviceStrategy(layer.weights[0].value.device).scope():
+        assert make(4, optimizer=SGD(0.1))(ids, training=True).shape == (2, 4)
