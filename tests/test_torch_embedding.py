@@ -810,21 +810,96 @@ def test_memory_that_cannot_be_had_trains_nothing(device):
     assert embedding.steps == 1
 
 
-def test_a_graph_breaks_at_the_call(device):
-    """Under torch.compile the model around it is compiled, and trains as it does without."""
-    if device != "cpu":
-        pytest.skip("as on the host")
+class Model(torch.nn.Module):
+    """Embeddings of each kind, some called twice, in one graph."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        options = {"optimizer": SGD(0.1), "device": device}
+        self.rows = HashEmbedding(4, **options)
+        self.bags = HashEmbeddingBag(4, "sum", padding_idx=3, **options)
+        self.means = HashEmbeddingBag(4, "mean", **{**options, "optimizer": Adam(0.1)})
+        self.both = HashEmbedding(4, features=["a", "b"], dtype=torch.bfloat16, **options)
+
+    def forward(self, ids: Any, weights: Any) -> Any:
+        offsets = torch.arange(0, 4, 2, device=ids.device)
+        both = self.both({"a": ids, "b": ids[:2]})
+        sums = [
+            (self.rows(ids) + self.rows(ids)) ** 2,
+            self.bags(ids, per_sample_weights=weights) ** 2,
+            self.bags(ids.flatten(), offsets, weights.flatten()) * 3,
+            self.means(ids) ** 3,
+            both["a"].float(),
+            both["b"].float() ** 2,
+        ]
+        return sum(each.sum() for each in sums)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_one_graph_of_a_compiled_model(backend, device):
+    """It trains as it does without the compiler, with new ids and other lengths of batches, and goes on from states."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    plain = Model(device)
+    twin = copy.deepcopy(plain)
+    compiled = torch.compile(twin, backend=backend, fullgraph=True)
+    embeddings = ("rows", "bags", "means", "both")
+    for step in range(8):
+        generator = torch.Generator().manual_seed(step)
+        codes = torch.randint(0, 20 + 20 * step, (5 + step, 3), generator=generator)
+        weights = [torch.rand(codes.shape, generator=generator).to(device) for _ in range(1)] * 2
+        weights = [each.clone().requires_grad_() for each in weights]
+        losses = [model(ids_of(codes, device), w) for model, w in zip((plain, compiled), weights, strict=True)]
+        torch.testing.assert_close(losses[0], losses[1], rtol=1e-4, atol=1e-4)
+        for loss in losses:
+            loss.backward()
+        torch.testing.assert_close(weights[0].grad, weights[1].grad, rtol=1e-4, atol=1e-4)
+        for model in (plain, twin):
+            for name in embeddings:
+                getattr(model, name).optimizer.lr = 0.05 / (step + 1)  # is no part of the graph
+        if step == 5:
+            twin.load_state_dict(plain.state_dict())  # other tables
+    for name in embeddings:
+        one, other = getattr(plain, name), getattr(twin, name)
+        assert one.steps == other.steps == 8 * (2 if name in ("rows", "bags") else 1)
+        assert len(one) == len(other) > 60
+    plain.eval()
+    twin.eval()
+    before = [len(getattr(twin, name)) for name in embeddings]
+    arguments = ids_of(torch.arange(90, 180).view(-1, 3), device), torch.ones(30, 3, device=device)
+    torch.testing.assert_close(compiled(*arguments), plain(*arguments), rtol=1e-4, atol=1e-4)
+    assert [len(getattr(twin, name)) for name in embeddings] == before, "nothing is inserted"
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert graphs == 3, "of one shape, of any shape, and in eval()"
+
+
+def test_a_state_that_is_loaded_before_the_backward_of_a_graph(device):
+    torch._dynamo.reset()
+    embedding = trained(SGD(0.1), device)
+    compiled = torch.compile(embedding, backend="aot_eager", fullgraph=True)
+    out = compiled(ids_of([1, 2], device))
+    embedding.load_state_dict(embedding.state_dict())
+    before = weights_of(embedding, device)
+    with pytest.raises(RuntimeError, match="since a call in a compiled graph"):
+        out.sum().backward()
+    assert torch.equal(weights_of(embedding, device), before)
+
+
+def test_graphs_break_where_rows_are_a_parameter(device):
+    """PyTorch's graphs have no sparse gradients."""
+    torch._dynamo.reset()
     torch.manual_seed(0)
-    linear = torch.nn.Linear(4, 1)
-    plain = torch.nn.Sequential(HashEmbedding(4, optimizer=SGD(0.1)), linear)
-    compiled_model = copy.deepcopy(plain)
-    compiled = torch.compile(compiled_model, backend="eager")
+    plain = torch.nn.Sequential(HashEmbedding(4, max_capacity=64, device=device), torch.nn.Linear(4, 1, device=device))
+    twin = copy.deepcopy(plain)
+    compiled = torch.compile(twin, backend="aot_eager")
     ids = ids_of([[1, 2], [3, 1]], device)
-    for model in (plain, compiled):
+    for model, own in ((plain, plain), (compiled, twin)):
+        optimizer = torch.optim.SGD(own.parameters(), lr=0.1)
         for _ in range(3):
+            optimizer.zero_grad()
             model(ids).sum().backward()
-    for one, other in zip(plain.state_dict().values(), compiled_model.state_dict().values(), strict=True):
-        torch.testing.assert_close(one, other)
+            optimizer.step()
+    torch.testing.assert_close(plain(ids), twin(ids))
 
 
 def test_streams(torch_cuda):

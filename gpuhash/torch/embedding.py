@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gpuhash import HashSet, HashTable, _core, unique
+from gpuhash import HashSet, HashTable, _core, traced, unique
 from gpuhash.arrays import framework_of
 from gpuhash.dtypes import dtype_name
 from gpuhash.initializers import Initializer, Normal
 from gpuhash.named_columns import Column
 
+from . import embedding_ops
 from .optimizers import Optimizer
 
 __all__ = ["HashEmbedding", "HashEmbeddingBag"]
@@ -70,6 +71,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         if padding_idx is not None and features is not None:
             raise ValueError("padding_idx was given with features: give a feature's padding no position instead")
         self.embedding_dim = embedding_dim
+        self._dtype: torch.dtype = getattr(torch, name)
         self.optimizer = optimizer
         self.features = None if features is None else list(features)
         self.padding_idx, self.max_norm, self.norm_type = padding_idx, max_norm, norm_type
@@ -107,7 +109,9 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         they get what is in ``rows``, if that is given.
         """
         self.table = table
+        self._device = torch.device(table.device)
         self._set_anchor()
+        self._binding = embedding_ops.Binding(self)
         if self.optimizer is not None:
             return
         stream = self._stream(self._anchor)
@@ -136,13 +140,12 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
     @property
     def device(self) -> torch.device:
         """Where the table is."""
-        return torch.device(self.table.device)
+        return self._device
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the weights and of what the module gives."""
-        dtype: torch.dtype = getattr(torch, self._columns[_WEIGHT].dtype)
-        return dtype
+        return self._dtype
 
     @property
     def _columns(self) -> dict[str, Column]:
@@ -169,6 +172,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
             return 0
         return framework_of(tensor).stream(tensor, tensor.device.index)
 
+    @traced.itself
     def _flat(self, ids: Any, feature: str | None = None) -> Tensor:
         """Keys of the table, checked."""
         if not isinstance(ids, Tensor):
@@ -221,7 +225,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
     def _pool(self, rows: Tensor, offsets: Tensor, factors: Tensor | None) -> Tensor:
         """Sums of weights ``[bags, embedding_dim]``."""
         if self.max_norm is not None and not self.training:
-            bags = _bags_of(offsets, len(rows))
+            bags = embedding_ops.bags_of(offsets, len(rows))
             weights = self._read(rows).float() * (1 if factors is None else factors.unsqueeze(1))
             out = torch.zeros(len(offsets) - 1, self.embedding_dim, device=self.device)
             return out.index_add_(0, bags, weights).to(self.dtype)
@@ -332,7 +336,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in self.__dict__.items() if name != "_anchor"}
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_anchor", "_binding")}
         if self.optimizer is None:  # a table that is pickled numbers its rows anew, and the parameter has them in order
             del state["table"]
             state["_numbers_of_rows"] = self._row_numbers()
@@ -486,8 +490,8 @@ class _Pooled(torch.autograd.Function):  # type: ignore[misc]
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, None, None, None, None, Tensor | None]:
         trained, offsets, factors, weights = ctx.saved_tensors
-        bags = _bags_of(offsets, len(trained))
-        of_factors = None if weights is None else (gradients[bags].float() * weights.float()).sum(-1)
+        bags = embedding_ops.bags_of(offsets, len(trained))
+        of_factors = None if weights is None else embedding_ops.factors_gradient(gradients, bags, weights)
         of_leaf = None
         if ctx.needs_input_grad[0]:
             of_leaf = ctx.module._train(ctx.table, trained, gradients, bags, factors)
@@ -537,7 +541,8 @@ class HashEmbedding(_Rows):
 
     Called with ids, int64 or int32 of any shape on the module's device, it gives ``[*ids.shape, embedding_dim]``; with
     a mapping or sequence of such, the same of each, in one lookup. Nothing waits for a GPU but calls in which the
-    table has to learn how many ids it has, or grows. Under ``torch.compile`` the graph breaks at the call.
+    table has to learn how many ids it has, or grows. Under ``torch.compile`` the call is a part of the graph; with
+    ``optimizer=None`` the graph breaks there.
 
     ``table`` is the rows' ``gpuhash.HashTable``, with the column "weight" and the optimizer's. ``state_dict`` has keys,
     columns and the number of steps; ``load_state_dict`` puts a table of them in place of the module's own. With
@@ -556,15 +561,23 @@ class HashEmbedding(_Rows):
         By ``backward()``, where the module has been moved or has loaded a state since the call.
     """
 
+    @traced.itself
     def forward(self, ids: Any) -> Any:
         """Weights of the ids' rows."""
         names, parts = _parts_of(ids, self.features)
         keys = [self._flat(part, name if self.features is not None else None) for name, part in parts]
-        rows, trained = self._find(keys[0] if len(keys) == 1 else torch.cat(keys))
-        weights = _Lookup.apply(self._leaf, self, rows, trained) if self._learns else self._read(rows)
+        weights = self._look_up(keys[0] if len(keys) == 1 else torch.cat(keys))
         pieces = weights.split([len(each) for each in keys]) if len(keys) != 1 else [weights]
         shaped = [piece.view(*part.shape, self.embedding_dim) for piece, (_, part) in zip(pieces, parts, strict=True)]
         return names(shaped)
+
+    @traced.itself
+    def _look_up(self, keys: Tensor) -> Tensor:
+        """Weights ``[n, embedding_dim]``."""
+        if torch.compiler.is_compiling() and self.optimizer is not None:
+            return embedding_ops.look_up(self, keys)
+        rows, trained = self._find(keys)
+        return _Lookup.apply(self._leaf, self, rows, trained) if self._learns else self._read(rows)
 
 
 class HashEmbeddingBag(_Rows):
@@ -598,11 +611,19 @@ class HashEmbeddingBag(_Rows):
         super().__init__(embedding_dim, **options)
         self.mode = mode
 
+    @traced.itself
     def forward(self, ids: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         """Sums or means of the rows of each bag."""
         keys = self._flat(ids)
         ends = self._ends_of(ids, offsets)
         factors = self._factors_of(ids, keys, ends, per_sample_weights)
+        return self._look_up(keys, ends, factors)
+
+    @traced.itself
+    def _look_up(self, keys: Tensor, ends: Tensor, factors: Tensor | None) -> Tensor:
+        """Sums ``[bags, embedding_dim]``."""
+        if torch.compiler.is_compiling() and self.optimizer is not None:
+            return embedding_ops.pool(self, keys, ends, factors)
         rows, trained = self._find(keys)
         pooled: Tensor
         if self._learns:
@@ -613,6 +634,7 @@ class HashEmbeddingBag(_Rows):
             pooled = self._pool(rows, ends, factors)
         return pooled
 
+    @traced.itself
     def _ends_of(self, ids: Tensor, offsets: Tensor | None) -> Tensor:
         """Where each bag begins, and where the last one ends: int64 ``[bags + 1]``."""
         if ids.dim() == 2:
@@ -633,10 +655,16 @@ class HashEmbeddingBag(_Rows):
             if len(ids):
                 raise ValueError(f"there are {len(ids)} ids and no bags: offsets are empty")
             return ends
-        if ends.device.type == "cpu" and not bool((begins[0] == 0) & (ends.diff() >= 0).all()):
-            raise ValueError(f"offsets do not ascend from 0 to at most {len(ids)}, the number of ids")
+        if not torch.compiler.is_compiling():
+            self._check_ends(ends)
         return ends
 
+    def _check_ends(self, ends: Tensor) -> None:
+        """A GPU would have to be waited for."""
+        if ends.device.type == "cpu" and not bool((ends[0] == 0) & (ends.diff() >= 0).all()):
+            raise ValueError(f"offsets do not ascend from 0 to at most {int(ends[-1])}, the number of ids")
+
+    @traced.itself
     def _factors_of(self, ids: Tensor, keys: Tensor, ends: Tensor, given: Tensor | None) -> Tensor | None:
         """By which each row is multiplied, float32 ``[n]``; None: 1."""
         if given is not None:
@@ -656,16 +684,12 @@ class HashEmbeddingBag(_Rows):
             counted.masked_fill_(keys == self.padding_idx, 0)
         if self.mode == "sum":
             return counted
-        bags = _bags_of(ends, len(keys))
+        bags = embedding_ops.bags_of(ends, len(keys))
         sizes = torch.zeros(len(ends) - 1, device=self.device).index_add_(0, bags, counted)
         return counted / sizes.clamp(min=1)[bags]
 
 
-def _bags_of(offsets: Tensor, count: int) -> Tensor:
-    """The bag of each position, int64 ``[count]``."""
-    return torch.searchsorted(offsets[1:].contiguous(), torch.arange(count, device=offsets.device), right=True)
-
-
+@traced.itself
 def _parts_of(ids: Any, features: list[str] | None) -> tuple[Callable[[list[Tensor]], Any], list[tuple[Any, Tensor]]]:
     """What makes of one result for each part what the caller gets, and the parts with their names."""
     if isinstance(ids, Mapping):
