@@ -193,6 +193,8 @@ class Table(metaclass=_Type):
 
         ``values`` may be None: new rows get what the initializer says, or zeros.
         """
+    def restore_rows(self, keys: Array, rows: Array, stream: int) -> None:
+        """Make an empty table one of these keys, each with the row of that number, int64 ``[n]``. Waits."""
     def apply(
         self, keys: Array, values: Array, broadcast: bool, op: _Op, inserted: Array | None, stream: int
     ) -> None: ...
@@ -225,8 +227,10 @@ class Table(metaclass=_Type):
         """Insert the keys, and change the given columns; of new rows the others get their initial values."""
     def export_columns(self, keys: Array | None, columns: Sequence[_ColumnOutput], stream: int) -> None:
         """``export_items`` of columns; fallbacks are not looked at."""
-    def column_storage(self, column: int, stream: int) -> Buffer:
-        """A zero-copy view of one column of the rows, ``[rows handed out, *shape]``, with strides."""
+    def column_storage(self, column: int, all_rows: bool, stream: int) -> Buffer:
+        """A zero-copy view of one column of the rows, with strides: ``[rows handed out, *shape]``, or those that there
+        is memory for.
+        """
     def read_rows(self, rows: Array, columns: Sequence[_ColumnOutput], stream: int) -> None:
         """Values of rows by their numbers, int64 ``[n]``; -1 gets the fallback."""
     def pool_rows(self, rows: Array, offsets: Array, factors: Array | None, column: _ColumnOutput, stream: int) -> None:

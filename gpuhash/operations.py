@@ -430,7 +430,7 @@ class Operations(KeyedTable):
         named_columns.need(self._columns, name)
         framework = self._framework_of_rows(like, f"column({name!r})")
         stream = 0 if self._host else framework.stream(None, self._index)
-        return framework.wrap(self._core.column_storage(list(self._columns).index(name), stream))
+        return framework.wrap(self._core.column_storage(list(self._columns).index(name), False, stream))
 
     def _framework_of_rows(self, like: Any, what: str) -> Framework:
         """The framework of a view of all rows. ValueError where there can be none."""

@@ -7,7 +7,7 @@ import pytest
 from support.frameworks import to_numpy
 from support.samples import random_keys, random_values, same_bytes
 
-from gpuhash import HashTable
+from gpuhash import HashTable, TableFullError, _core
 
 
 def embedding(place, count=1000, width=8, **options):
@@ -279,3 +279,61 @@ def test_values_are_assigned_after_clear_copy_and_growth(native):
     table.shrink_to_fit()
     for value in range(6):
         assign(table, value)
+
+
+@pytest.mark.parametrize("key_type", ["int64", "uint8", "pairs"])
+def test_rows_that_are_restored(on_device, key_type):
+    """Keys get the rows that they had, and new keys those between and behind them."""
+    dtype, shape = {"int64": ("int64", ()), "uint8": ("uint8", ()), "pairs": ("int64", (2,))}[key_type]
+    options = {"value_shape": (3,), "key_shape": shape, "device": on_device.table_device}
+    table = HashTable(dtype, "float32", **options)
+    keys = random_keys(dtype, shape, 150 if key_type == "uint8" else 3000)
+    count = len(keys)
+    table[on_device.array(keys)] = on_device.array(random_values("float32", (count, 3)))
+    table.erase(on_device.array(keys[10:90]))
+    kept, rest = np.delete(keys, np.s_[10:90], 0), keys[10:90]
+    rows = to_numpy(table.rows(on_device.array(kept)))
+    made = HashTable(dtype, "float32", **options)
+    made[on_device.array(keys)] = 0.0  # numbers that are to be forgotten
+    restore = lambda keys, rows: made._core.restore_rows(*borrowed(on_device, keys, rows), 0)  # noqa: E731
+    with pytest.raises(ValueError, match="clear it before"):
+        restore(kept, rows)
+    assert len(made) == count
+    made.clear()
+    restore(kept, rows)
+    assert len(made) == len(kept)
+    same_bytes(made.rows(on_device.array(kept)), rows)
+    same_bytes(made.rows(on_device.array(rest)), np.full(len(rest), -1))
+    made.insert(on_device.array(rest), 1.0)
+    everything = to_numpy(made.rows(on_device.array(keys)))
+    assert sorted(everything) == list(range(count)), "no row is lost"
+    made[on_device.array(keys)] = on_device.array(values := random_values("float32", (count, 3)))
+    same_bytes(made[on_device.array(keys)], values)
+    for wrong, match in [
+        (np.where(rows == rows[5], rows[6], rows), "for two keys"),
+        (np.where(rows == rows[5], -1, rows), "there is none"),
+    ]:
+        made.clear()
+        with pytest.raises(ValueError, match=match):
+            restore(kept, wrong)
+        assert len(made) == 0
+    twice = kept.copy()
+    twice[7] = twice[8]
+    with pytest.raises(ValueError, match="1 came twice"):
+        restore(twice, rows)
+    assert len(made) == 0
+    made.insert(on_device.array(keys), 2.0)
+    assert sorted(to_numpy(made.rows(on_device.array(keys)))) == list(range(count))
+    small = HashTable(dtype, "float32", **options, capacity=8, max_capacity=8)
+    with pytest.raises(TableFullError):
+        small._core.restore_rows(*borrowed(on_device, kept, rows), 0)
+    small._core.restore_rows(*borrowed(on_device, kept[:0], rows[:0]), 0)
+    assert len(small) == 0
+
+
+def borrowed(place, *arrays):
+    """As the core takes them."""
+    there = [place.array(np.ascontiguousarray(array)) for array in arrays]
+    if place.table_device != "cpu":
+        place.synchronize()
+    return [_core.borrow(array, None) for array in there]

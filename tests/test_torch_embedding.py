@@ -7,6 +7,7 @@ import io
 import pickle
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -546,6 +547,7 @@ def test_what_cannot_be(device):
     for options, error, match in [
         ({"embedding_dim": 0}, ValueError, "expected 1 or more"),
         ({"optimizer": torch.optim.SGD}, TypeError, "expected one of gpuhash.torch"),
+        ({"optimizer": None}, ValueError, "without max_capacity"),
         ({"dtype": torch.float64}, TypeError, "expected float32 or bfloat16"),
         ({"features": ["a", "a"]}, ValueError, "comes twice"),
         ({"features": ["a"], "padding_idx": 1}, ValueError, "padding_idx"),
@@ -616,6 +618,171 @@ def test_what_cannot_be(device):
     del before
 
 
+# Sparse gradients for torch.optim -------------------------------------------------------------------------------------
+
+TORCH_OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05, initial_accumulator_value=0.1),
+    "adam": lambda p: torch.optim.SparseAdam(p, lr=0.01),
+}
+
+
+def sparse_step(module: Any, optimizer: Any, codes: Any, gradients: Any, *rest: Any) -> Any:
+    optimizer.zero_grad()
+    out = module(codes, *rest)
+    out.backward(gradients)
+    optimizer.step()
+    return out.detach()
+
+
+@pytest.mark.parametrize("name", TORCH_OPTIMIZERS)
+@pytest.mark.parametrize("bags", [False, True], ids=["rows", "bags"])
+def test_torch_optimizers_train_the_parameter(name, bags, device):
+    """As they train nn.Embedding's, with new ids in each step; going on from a checkpoint of both is the same run."""
+    rng = np.random.default_rng(3)
+    make = (lambda **o: HashEmbeddingBag(8, "sum", **o)) if bags else (lambda **o: HashEmbedding(8, **o))
+    embedding = make(max_capacity=IDS, device=device)
+    theirs = torch.nn.EmbeddingBag(IDS, 8, mode="sum", sparse=True) if bags else torch.nn.Embedding(IDS, 8, sparse=True)
+    theirs = theirs.to(device)
+    start = HashEmbedding(8, optimizer=SGD(0.1), device=device)
+    with torch.no_grad():
+        theirs.weight.copy_(initial_weights(start, IDS, device))
+    first = (embedding, theirs)
+    optimizers = [TORCH_OPTIMIZERS[name](model.parameters()) for model in first]
+    for step in range(120):
+        codes = torch.from_numpy(rng.integers(0, 10 + step * 3, (20, 3)))
+        gradients = torch.from_numpy(rng.standard_normal((20, 8) if bags else (20, 3, 8)).astype(np.float32)).to(device)
+        given = (ids_of(codes, device), codes.to(device))
+        outs = [sparse_step(m, o, c, gradients) for m, o, c in zip(first, optimizers, given, strict=True)]
+        torch.testing.assert_close(outs[0], outs[1], rtol=1e-4, atol=1e-5)
+        gradient = embedding.weight.grad
+        touched = gradient._indices()[0].tolist()
+        assert sorted(touched) == sorted(embedding.table.rows(given[0].unique()).tolist()), "each once"
+        if step == 60:
+            file = io.BytesIO()
+            torch.save((embedding.state_dict(), optimizers[0].state_dict()), file)
+            file.seek(0)
+            state, kept = torch.load(file, weights_only=True)
+            embedding = make(max_capacity=IDS, device=device)
+            embedding(ids_of([[5, 1], [2, 3]], device))  # rows of other numbers
+            assert str(embedding.load_state_dict(state)) == "<All keys matched successfully>"
+            first = (embedding, theirs)
+            optimizers[0] = TORCH_OPTIMIZERS[name](embedding.parameters())
+            optimizers[0].load_state_dict(kept)
+    every = torch.arange(10, 120)
+    present = embedding.table.contains(ids_of(every, device))
+    rows = embedding.table.rows(ids_of(every, device))[present]
+    torch.testing.assert_close(embedding.weight[rows], theirs.weight[every.to(device)][present], rtol=1e-4, atol=1e-5)
+    unused = torch.ones(len(embedding.weight), dtype=torch.bool, device=device)
+    unused[embedding.table.rows(embedding.table.keys(like="torch"))] = False
+    assert not embedding.weight[unused].any()
+
+
+def test_the_parameter_is_one(device):
+    """For autograd, for whoever asks for parameters, and beside other calls of the table."""
+    embedding = HashEmbedding(3, max_capacity=64, device=device, padding_idx=9)
+    ids = torch.tensor([[7, 9], [8, 7]], device=device)
+    assert [name for name, _ in embedding.named_parameters()] == ["weight"]
+    assert embedding.weight.shape == (embedding.table.capacity, 3)
+
+    embedding(ids)
+    coefficients = torch.randn(2, 2, 3, device=device)
+    (gradient,) = torch.autograd.grad((embedding(ids) * coefficients).sum(), embedding.weight)
+    coefficients[0, 1] = 0  # the padding's
+    expected = torch.zeros_like(embedding.weight).index_add_(
+        0, embedding.table.rows(ids).flatten(), coefficients.view(4, 3)
+    )
+    torch.testing.assert_close(gradient.to_dense(), expected)
+    bag = HashEmbeddingBag(3, "sum", max_capacity=32, device=device)
+    factors = torch.rand(5, device=device, requires_grad=True)
+    arguments = (torch.tensor([4, 5, 4, 6, 5], device=device), torch.tensor([0, 0, 3], device=device))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Input #")  # it would rather have double precision: sums are linear
+        assert torch.autograd.gradcheck(
+            lambda factors: bag(*arguments, per_sample_weights=factors), (factors,), eps=0.5, atol=1e-4
+        )
+    # In eval() the parameter has gradients, too, and ids without a row none.
+    embedding.eval()
+    before = len(embedding)
+    (gradient,) = torch.autograd.grad(embedding(torch.tensor([7, 1000], device=device)).sum(), embedding.weight)
+    assert gradient._indices().tolist() == [embedding.table.rows(ids[:1, 0]).tolist()]
+    assert len(embedding) == before
+    embedding.train()
+    # Two calls in one graph, one of them with new ids.
+    out = embedding(ids).sum() + embedding(ids + 100).sum()
+    out.backward()
+    assert embedding.weight.grad.to_dense().sum() == 3 * (3 + 4)
+    embedding.weight.requires_grad_(False)
+    assert not embedding(ids).requires_grad
+    embedding.weight.requires_grad_(True)
+    frozen = embedding.weight.detach().clone()
+    embedding.freeze(ids[:1, 0])
+    embedding.zero_grad()
+    embedding(ids).sum().backward()
+    assert embedding.weight.grad._indices().tolist() == [embedding.table.rows(ids[1:, 0]).tolist()]
+    assert torch.equal(embedding.weight, frozen)
+
+
+def test_copies_of_the_parameter(device):
+    """Each way of copying a module keeps the numbers of rows; the copy's parameter is its own table's memory."""
+    embedding = HashEmbedding(4, max_capacity=200, device=device, initializer=Uniform(-1, 1))
+    ids = ids_of(torch.arange(150), device)
+    embedding(ids)
+    embedding.table.erase(ids[20:60])
+    numbers = embedding.table.rows(ids)
+    model = torch.nn.Sequential(embedding)
+    optimizer = torch.optim.SparseAdam(model.parameters(), lr=0.5)
+    sparse_step(model, optimizer, ids[:10], torch.ones(10, 4, device=device))
+    copied, copied_optimizer = copy.deepcopy((model, optimizer))
+    assert copied_optimizer.param_groups[0]["params"][0] is copied[0].weight
+    for made in (copied[0], pickle.loads(pickle.dumps(embedding))):
+        assert torch.equal(made.table.rows(ids), numbers)
+        assert torch.equal(made.weight, embedding.weight)
+        assert isinstance(made.weight, torch.nn.Parameter)
+        before = embedding.weight.detach().clone()
+        with torch.no_grad():
+            made.weight += 1
+        made.eval()
+        torch.testing.assert_close(made(ids[:20]), before[numbers[:20]] + 1)
+        assert torch.equal(embedding.weight, before)
+        made.train()
+        made(ids[20:60])  # the rows that were erased are taken again
+        assert len(set(made.table.rows(ids).tolist())) == 150
+    good = embedding.state_dict()
+    for change, match in [
+        ({"weight": good["weight"][1:]}, "weight is"),
+        ({"rows": good["rows"][1:]}, "rows is"),
+        ({"rows": None}, "Missing key"),
+    ]:
+        state = {name: value for name, value in {**good, **change}.items() if value is not None}
+        with pytest.raises(RuntimeError, match=match):
+            embedding.load_state_dict(state)
+    for rows, error in ((good["rows"].clamp(max=3), ValueError), (good["rows"] + 10_000, TableFullError)):
+        with pytest.raises(error):
+            embedding.load_state_dict({**good, "rows": rows})
+    assert torch.equal(embedding.table.rows(ids), numbers)
+    with pytest.raises(TableFullError, match="max_capacity"):
+        embedding(ids_of(torch.arange(10_000), device))
+    out = embedding(ids[:3])
+    embedding.load_state_dict(good)
+    with pytest.raises(RuntimeError, match="between a call and its backward"):
+        out.sum().backward()
+
+
+def test_the_parameter_moves(cuda):
+    embedding = HashEmbedding(4, max_capacity=200)
+    ids = ids_of(torch.arange(150), "cpu")
+    optimizer = torch.optim.SGD(embedding.parameters(), lr=1.0)
+    before = embedding(ids).detach().clone()
+    embedding(ids).sum().backward()
+    weight = embedding.weight
+    embedding.to(cuda)
+    assert embedding.weight is weight
+    assert weight.device == weight.grad.device == torch.device(cuda)
+    optimizer.step()
+    torch.testing.assert_close(embedding(ids.to(cuda)).detach().cpu(), before - 1)
+
+
 def test_memory_that_cannot_be_had_trains_nothing(device):
     """Each piece of scratch memory fails once: the weights are as before, and the next step is made."""
     if device != "cpu":
@@ -643,21 +810,96 @@ def test_memory_that_cannot_be_had_trains_nothing(device):
     assert embedding.steps == 1
 
 
-def test_a_graph_breaks_at_the_call(device):
-    """Under torch.compile the model around it is compiled, and trains as it does without."""
-    if device != "cpu":
-        pytest.skip("as on the host")
+class Model(torch.nn.Module):
+    """Embeddings of each kind, some called twice, in one graph."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        options = {"optimizer": SGD(0.1), "device": device}
+        self.rows = HashEmbedding(4, **options)
+        self.bags = HashEmbeddingBag(4, "sum", padding_idx=3, **options)
+        self.means = HashEmbeddingBag(4, "mean", **{**options, "optimizer": Adam(0.1)})
+        self.both = HashEmbedding(4, features=["a", "b"], dtype=torch.bfloat16, **options)
+
+    def forward(self, ids: Any, weights: Any) -> Any:
+        offsets = torch.arange(0, 4, 2, device=ids.device)
+        both = self.both({"a": ids, "b": ids[:2]})
+        sums = [
+            (self.rows(ids) + self.rows(ids)) ** 2,
+            self.bags(ids, per_sample_weights=weights) ** 2,
+            self.bags(ids.flatten(), offsets, weights.flatten()) * 3,
+            self.means(ids) ** 3,
+            both["a"].float(),
+            both["b"].float() ** 2,
+        ]
+        return sum(each.sum() for each in sums)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_one_graph_of_a_compiled_model(backend, device):
+    """It trains as it does without the compiler, with new ids and other lengths of batches, and goes on from states."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    plain = Model(device)
+    twin = copy.deepcopy(plain)
+    compiled = torch.compile(twin, backend=backend, fullgraph=True)
+    embeddings = ("rows", "bags", "means", "both")
+    for step in range(8):
+        generator = torch.Generator().manual_seed(step)
+        codes = torch.randint(0, 20 + 20 * step, (5 + step, 3), generator=generator)
+        weights = [torch.rand(codes.shape, generator=generator).to(device) for _ in range(1)] * 2
+        weights = [each.clone().requires_grad_() for each in weights]
+        losses = [model(ids_of(codes, device), w) for model, w in zip((plain, compiled), weights, strict=True)]
+        torch.testing.assert_close(losses[0], losses[1], rtol=1e-4, atol=1e-4)
+        for loss in losses:
+            loss.backward()
+        torch.testing.assert_close(weights[0].grad, weights[1].grad, rtol=1e-4, atol=1e-4)
+        for model in (plain, twin):
+            for name in embeddings:
+                getattr(model, name).optimizer.lr = 0.05 / (step + 1)  # is no part of the graph
+        if step == 5:
+            twin.load_state_dict(plain.state_dict())  # other tables
+    for name in embeddings:
+        one, other = getattr(plain, name), getattr(twin, name)
+        assert one.steps == other.steps == 8 * (2 if name in ("rows", "bags") else 1)
+        assert len(one) == len(other) > 60
+    plain.eval()
+    twin.eval()
+    before = [len(getattr(twin, name)) for name in embeddings]
+    arguments = ids_of(torch.arange(90, 180).view(-1, 3), device), torch.ones(30, 3, device=device)
+    torch.testing.assert_close(compiled(*arguments), plain(*arguments), rtol=1e-4, atol=1e-4)
+    assert [len(getattr(twin, name)) for name in embeddings] == before, "nothing is inserted"
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert graphs == 3, "of one shape, of any shape, and in eval()"
+
+
+def test_a_state_that_is_loaded_before_the_backward_of_a_graph(device):
+    torch._dynamo.reset()
+    embedding = trained(SGD(0.1), device)
+    compiled = torch.compile(embedding, backend="aot_eager", fullgraph=True)
+    out = compiled(ids_of([1, 2], device))
+    embedding.load_state_dict(embedding.state_dict())
+    before = weights_of(embedding, device)
+    with pytest.raises(RuntimeError, match="since a call in a compiled graph"):
+        out.sum().backward()
+    assert torch.equal(weights_of(embedding, device), before)
+
+
+def test_graphs_break_where_rows_are_a_parameter(device):
+    """PyTorch's graphs have no sparse gradients."""
+    torch._dynamo.reset()
     torch.manual_seed(0)
-    linear = torch.nn.Linear(4, 1)
-    plain = torch.nn.Sequential(HashEmbedding(4, optimizer=SGD(0.1)), linear)
-    compiled_model = copy.deepcopy(plain)
-    compiled = torch.compile(compiled_model, backend="eager")
+    plain = torch.nn.Sequential(HashEmbedding(4, max_capacity=64, device=device), torch.nn.Linear(4, 1, device=device))
+    twin = copy.deepcopy(plain)
+    compiled = torch.compile(twin, backend="aot_eager")
     ids = ids_of([[1, 2], [3, 1]], device)
-    for model in (plain, compiled):
+    for model, own in ((plain, plain), (compiled, twin)):
+        optimizer = torch.optim.SGD(own.parameters(), lr=0.1)
         for _ in range(3):
+            optimizer.zero_grad()
             model(ids).sum().backward()
-    for one, other in zip(plain.state_dict().values(), compiled_model.state_dict().values(), strict=True):
-        torch.testing.assert_close(one, other)
+            optimizer.step()
+    torch.testing.assert_close(plain(ids), twin(ids))
 
 
 def test_streams(torch_cuda):

@@ -365,6 +365,15 @@ void find_or_insert(Table& table, const Array& keys, const Array* values, bool b
   table.find_or_insert({keys.data, count, table.options().key_bytes()}, value_batch, numbers, mask, stream);
 }
 
+void restore_rows(Table& table, const Array& keys, const Array& rows, std::uintptr_t stream_address) {
+  const std::int64_t count = count_keys(table, keys, "keys");
+  check_bytes(table, rows, "rows", sizeof(std::int64_t), count * static_cast<std::int64_t>(sizeof(std::int64_t)));
+  const Stream stream = to_stream(table.context(), stream_address);
+  const py::gil_scoped_release unlocked;
+  table.restore_rows({keys.data, count, table.options().key_bytes()}, static_cast<const std::int64_t*>(rows.data),
+                     stream);
+}
+
 void apply(Table& table, const Array& keys, const Array& values, bool broadcast, const std::string& op,
            const Array* inserted, std::uintptr_t stream_address) {
   const std::int64_t count = count_keys(table, keys, "keys");
@@ -443,14 +452,18 @@ Buffer row_storage(const TablePointer& table, std::uintptr_t stream_address) {
   return {context, data_of(std::move(storage.memory)), *options.value_dtype, std::move(shape), stream};
 }
 
-Buffer column_storage(const TablePointer& table, std::size_t number, std::uintptr_t stream_address) {
+Buffer column_storage(const TablePointer& table, std::size_t number, bool all_rows, std::uintptr_t stream_address) {
   const Column& column = column_at(*table, number);
   const RowLayout layout = place_columns(table->options().columns);
   const ContextPointer context = context_of(table);
   const Stream stream = to_stream(*context, stream_address);
   const py::gil_scoped_release unlocked;
   RowStorage storage = table->row_storage(stream);
-  Buffer buffer{context, data_of(std::move(storage.memory)), column.dtype, {storage.row_count}, stream};
+  Buffer buffer{context,
+                data_of(std::move(storage.memory)),
+                column.dtype,
+                {all_rows ? storage.capacity : storage.row_count},
+                stream};
   if (auto* const rows = static_cast<std::byte*>(buffer.memory.get()); rows != nullptr)
     buffer.memory = {std::move(buffer.memory), rows + layout.offsets[number]};
   buffer.shape.insert(buffer.shape.end(), column.shape.begin(), column.shape.end());
@@ -696,6 +709,7 @@ void bind_table(py::module_& module) {
            stream)
       .def("find_or_insert", &find_or_insert, keys, py::arg("values"), py::arg("broadcast"), py::arg("rows"),
            py::arg("inserted"), py::arg("stream"))
+      .def("restore_rows", &restore_rows, keys, py::arg("rows"), stream)
       .def("apply", &apply, keys, py::arg("values"), py::arg("broadcast"), py::arg("op"), py::arg("inserted"), stream)
       .def("erase", &erase, keys, py::arg("erased"), stream)
       .def(
@@ -729,7 +743,7 @@ void bind_table(py::module_& module) {
            py::arg("count_missing"), stream)
       .def("change_columns", &change_columns, keys, py::arg("columns"), py::arg("rows"), py::arg("inserted"), stream)
       .def("export_columns", &export_columns, keys, py::arg("columns"), stream)
-      .def("column_storage", &column_storage, py::arg("column"), stream)
+      .def("column_storage", &column_storage, py::arg("column"), py::arg("all_rows"), stream)
       .def("read_rows", &read_rows, py::arg("rows"), py::arg("columns"), stream)
       .def("pool_rows", &pool_rows, py::arg("rows"), py::arg("offsets"), py::arg("factors"), py::arg("column"), stream)
       .def("train", &train, py::arg("rows"), py::arg("gradients"), py::arg("item_of"), py::arg("factors"),

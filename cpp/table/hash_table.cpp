@@ -1,8 +1,10 @@
 #include "table/hash_table.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <gpuhash/error.hpp>
 #include <gpuhash/factorization.hpp>
@@ -41,6 +43,22 @@ KeyBatch slice(const KeyBatch& keys, std::int64_t from, std::int64_t count) {
 ValueBatch slice(const ValueBatch& values, std::int64_t from) {
   if (values.data == nullptr || values.broadcast) return values;
   return {static_cast<const char*>(values.data) + from * values.bytes, values.bytes, false};
+}
+
+/// The rows before `end` that are not among these, the last one first: new keys get the first one first. ShapeError
+/// where a number is negative or comes twice.
+std::vector<std::int64_t> rows_between(const std::vector<std::int64_t>& numbers, std::int64_t end) {
+  std::vector<bool> taken(static_cast<std::size_t>(end));
+  for (const std::int64_t number : numbers) {
+    if (number < 0) throw ShapeError("the row " + std::to_string(number) + " was to be restored: there is none");
+    if (taken[static_cast<std::size_t>(number)])
+      throw ShapeError("the row " + std::to_string(number) + " was to be restored for two keys");
+    taken[static_cast<std::size_t>(number)] = true;
+  }
+  std::vector<std::int64_t> free;
+  for (std::int64_t row = end; row-- > 0;)
+    if (!taken[static_cast<std::size_t>(row)]) free.push_back(row);
+  return free;
 }
 
 /// Calls run(part, its first key) for parts of the order of at most kMaxBatch keys, one after the other.
@@ -431,6 +449,50 @@ void HashTable<Key, Value>::insert_batch(InsertOrder order, Stream stream) {
 }
 
 template <class Key, class Value>
+void HashTable<Key, Value>::restore_rows(const KeyBatch& keys, const std::int64_t* rows, Stream stream) {
+  check_find_or_insert(options_);
+  const Turn turn(order_, stream);
+  const Control control = refresh(stream);
+  if (control.size != 0)
+    throw ShapeError("rows were to be restored in a table that has " + std::to_string(control.size) +
+                     " keys: clear it before");
+  std::vector<std::int64_t> numbers(static_cast<std::size_t>(keys.count));
+  if (keys.count != 0) context_->copy_to_host(numbers.data(), rows, numbers.size() * sizeof(std::int64_t), stream);
+  const std::int64_t last = numbers.empty() ? -1 : *std::ranges::max_element(numbers);
+  if (last >= current_limit()) {
+    need_movable(last + 1);
+    rebuild(growth().grown_for(last + 1, storage_.capacity()), false, control, stream);
+  }
+  const std::vector<std::int64_t> free = rows_between(numbers, last + 1);
+
+  View scalars = storage_.view();  // in which the numbers of rows are the values
+  scalars.rows.bytes = 0;
+  const InsertOrder order{keys, {rows, sizeof(std::int64_t), false}, InsertMode::kKeep, false, nullptr};
+  const std::uint64_t counts[] = {static_cast<std::uint64_t>(last + 1), free.size()};
+  static_assert(offsetof(Control, free_rows) == offsetof(Control, next_row) + sizeof(std::uint64_t));
+  const auto clear = [&] { turn.remake([&] { executor().clear(*context_, storage_.view(), stream); }); };
+  clear();  // takes back rows that keys of before have left
+  try {
+    turn.change([&] {
+      for_each_part(
+          order, [&](const InsertOrder& part, std::int64_t) { executor().insert(*context_, scalars, part, stream); });
+      context_->copy_from_host(&scalars.control->next_row, counts, sizeof counts, stream);
+      if (!free.empty())
+        context_->copy_from_host(scalars.rows.free, free.data(), free.size() * sizeof(std::int64_t), stream);
+    });
+    pristine_ = false;
+    const auto size = static_cast<std::int64_t>(read_control(stream).size);  // waits: what was copied may go
+    if (size != keys.count)
+      throw ShapeError("rows were to be restored of " + std::to_string(keys.count) + " keys, of which " +
+                       std::to_string(keys.count - size) + " came twice");
+  } catch (const std::exception&) {
+    clear();
+    read_control(stream);
+    throw;
+  }
+}
+
+template <class Key, class Value>
 void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted,
                                   Stream stream) {
   check_single_value(options_);
@@ -555,11 +617,12 @@ void HashTable<Key, Value>::fix_in_place(Stream stream) {
 /// TableFullError where the table would have to be rebuilt for so many keys, and may not.
 template <class Key, class Value>
 void HashTable<Key, Value>::need_movable(std::int64_t keys) const {
-  if (fixed_)
-    throw TableFullError("room for " + std::to_string(keys) + " keys was asked of a table that has some for " +
-                         std::to_string(current_limit()) +
-                         " and whose memory compiled programs hold, so that it stays where it is: erase keys, or use a "
-                         "copy; reserve more before a program holds it");
+  if (!fixed_) return;
+  if (options_.max_capacity == storage_.capacity()) growth().slots_for(keys);  // throws where it could not grow anyway
+  throw TableFullError("room for " + std::to_string(keys) + " keys was asked of a table that has some for " +
+                       std::to_string(current_limit()) +
+                       " and whose memory compiled programs hold, so that it stays where it is: erase keys, or use a "
+                       "copy; reserve more before a program holds it");
 }
 
 template <class Key, class Value>
@@ -581,7 +644,7 @@ RowStorage HashTable<Key, Value>::row_storage(Stream stream) {
   const Turn turn(order_, stream);
   const Control control = refresh(stream);
   storage_.rows()->lend(context_);
-  return {storage_.rows(), static_cast<std::int64_t>(control.next_row)};
+  return {storage_.rows(), static_cast<std::int64_t>(control.next_row), storage_.view().rows.capacity};
 }
 
 template <class Key, class Value>

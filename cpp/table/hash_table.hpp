@@ -41,6 +41,7 @@ class HashTable final : public Table {
               const ChainStep& step = {}) override;
   void find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::int64_t* rows, bool* inserted,
                       Stream stream) override;
+  void restore_rows(const KeyBatch& keys, const std::int64_t* rows, Stream stream) override;
   void apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) override;
   void make_room(const KeyBatch& keys, bool expect_insertion, Stream stream) override;
   void forget_room() override {

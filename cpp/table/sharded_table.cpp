@@ -101,6 +101,10 @@ class View final : public ShardedTable {
     throw ShapeError(
         "a table of several shards was to stay in place, which single tables can: hold its shards, table.shards");
   }
+  void restore_rows(const KeyBatch&, const std::int64_t*, Stream) override {
+    throw ShapeError(
+        "rows were to be restored in a table of several shards: restore those of its shards, table.shards");
+  }
   std::int64_t export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) override;
   std::int64_t find_columns(const KeyBatch& keys, const FindOutput& out, const std::vector<ColumnOutput>& columns,
                             Stream stream) override;

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gpuhash import HashSet, HashTable, _core
+from gpuhash import HashSet, HashTable, _core, traced, unique
 from gpuhash.arrays import framework_of
 from gpuhash.dtypes import dtype_name
 from gpuhash.initializers import Initializer, Normal
 from gpuhash.named_columns import Column
 from gpuhash.optimizers import Optimizer
+
+from . import embedding_ops
 
 __all__ = ["HashEmbedding", "HashEmbeddingBag"]
 
@@ -28,6 +30,8 @@ _NORM_EPS = 1e-7  # as in torch.nn.functional.embedding
 class _Rows(torch.nn.Module):  # type: ignore[misc]
     """A table of weights and what the optimizer keeps; HashEmbedding and HashEmbeddingBag derive from it."""
 
+    #: With ``optimizer=None`` the parameter, all rows of the table; otherwise None.
+    weight: Any
     #: int64 ids (with ``features`` pairs of the feature's number and an id) to a column "weight" and the optimizer's.
     table: HashTable
 
@@ -35,7 +39,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         self,
         embedding_dim: int,
         *,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None = None,
         initializer: Initializer | None = None,
         device: Any = None,
         dtype: Any = None,
@@ -50,10 +54,16 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         super().__init__()
         if not isinstance(embedding_dim, int) or embedding_dim < 1:
             raise ValueError(f"embedding_dim={embedding_dim!r} was given, expected 1 or more")
-        if not isinstance(optimizer, Optimizer):
+        if optimizer is not None and not isinstance(optimizer, Optimizer):
             raise TypeError(
-                f"optimizer={optimizer!r} was given, expected one of gpuhash.torch, such as Adam(lr=1e-3): "
-                "rows appear while a model trains, and torch.optim's optimizers keep what they know by shapes"
+                f"optimizer={optimizer!r} was given, expected one of gpuhash.torch, such as Adam(lr=1e-3), or None for "
+                "sparse gradients, which an optimizer of torch.optim gets by parameters()"
+            )
+        if optimizer is None and max_capacity is None:
+            raise ValueError(
+                "optimizer=None was given without max_capacity: rows are one parameter then, and optimizers of "
+                "torch.optim keep what they know by its shape; give max_capacity=, or an optimizer of gpuhash.torch, "
+                "with which the table grows"
             )
         name = dtype_name(torch.float32 if dtype is None else dtype)
         if name not in _DTYPES:
@@ -61,6 +71,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         if padding_idx is not None and features is not None:
             raise ValueError("padding_idx was given with features: give a feature's padding no position instead")
         self.embedding_dim = embedding_dim
+        self._dtype: torch.dtype = getattr(torch, name)
         self.optimizer = optimizer
         self.features = None if features is None else list(features)
         self.padding_idx, self.max_norm, self.norm_type = padding_idx, max_norm, norm_type
@@ -68,18 +79,16 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         if len(self._numbers) != len(self.features or []):
             raise ValueError(f"features={features!r} was given, in which one comes twice")
         weights = Column(name, (embedding_dim,), Normal() if initializer is None else initializer)
-        self._max_capacity = max_capacity
-        self.table = HashTable(
-            "int64",
-            {_WEIGHT: weights, **optimizer.columns(embedding_dim)},
-            key_shape=() if features is None else (2,),
-            device=_device_name(device),
-            capacity=capacity,
-            max_capacity=max_capacity,
-        )
+        states = {} if optimizer is None else optimizer.columns(embedding_dim)
+        self._table_options: dict[str, Any] = {
+            "value_dtype": {_WEIGHT: weights, **states},
+            "key_shape": () if features is None else (2,),
+            "max_capacity": max_capacity,
+        }
+        self.register_parameter(_WEIGHT, None)
         self._frozen: HashSet | None = None
         self._steps = 0
-        self._set_anchor()
+        self._take(self._new_table(_device_name(device), capacity))
         row = None
         if default is not None:
             row = torch.as_tensor(default, dtype=self.dtype, device=self.device)
@@ -90,16 +99,53 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
 
     # What a table does for the module ---------------------------------------------------------------------------------
 
+    def _new_table(self, device: str, capacity: int = 0) -> HashTable:
+        if self.optimizer is None:
+            capacity = self._table_options["max_capacity"]
+        return HashTable("int64", **self._table_options, device=device, capacity=capacity)
+
+    def _take(self, table: HashTable, rows: Tensor | None = None) -> None:
+        """The module's table from now on. With ``optimizer=None`` its rows stay where they are, and are the parameter;
+        they get what is in ``rows``, if that is given.
+        """
+        self.table = table
+        self._device = torch.device(table.device)
+        self._set_anchor()
+        self._binding = embedding_ops.Binding(self)
+        if self.optimizer is not None:
+            return
+        stream = self._stream(self._anchor)
+        table._core.fix_in_place(stream)
+        handed_out = len(table.column(_WEIGHT, like="torch"))
+        memory = framework_of(self._anchor).wrap(table._core.column_storage(0, True, stream))
+        if rows is None:
+            memory[handed_out:] = 0
+        else:
+            memory.copy_(rows)
+        if self.weight is None:
+            self.weight = torch.nn.Parameter(memory)
+        else:
+            self.weight.data = memory
+
+    @property
+    def _leaf(self) -> Tensor:
+        """What autograd calls backward() for."""
+        return self._anchor if self.optimizer is not None else self.weight
+
+    @property
+    def _learns(self) -> bool:
+        """Is backward() of a call to do something?"""
+        return torch.is_grad_enabled() and (self._leaf.requires_grad and (self.training or self.optimizer is None))
+
     @property
     def device(self) -> torch.device:
         """Where the table is."""
-        return torch.device(self.table.device)
+        return self._device
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the weights and of what the module gives."""
-        dtype: torch.dtype = getattr(torch, self._columns[_WEIGHT].dtype)
-        return dtype
+        return self._dtype
 
     @property
     def _columns(self) -> dict[str, Column]:
@@ -126,6 +172,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
             return 0
         return framework_of(tensor).stream(tensor, tensor.device.index)
 
+    @traced.itself
     def _flat(self, ids: Any, feature: str | None = None) -> Tensor:
         """Keys of the table, checked."""
         if not isinstance(ids, Tensor):
@@ -178,7 +225,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
     def _pool(self, rows: Tensor, offsets: Tensor, factors: Tensor | None) -> Tensor:
         """Sums of weights ``[bags, embedding_dim]``."""
         if self.max_norm is not None and not self.training:
-            bags = _bags_of(offsets, len(rows))
+            bags = embedding_ops.bags_of(offsets, len(rows))
             weights = self._read(rows).float() * (1 if factors is None else factors.unsqueeze(1))
             out = torch.zeros(len(offsets) - 1, self.embedding_dim, device=self.device)
             return out.index_add_(0, bags, weights).to(self.dtype)
@@ -191,15 +238,17 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
 
     def _train(
         self, table: HashTable, rows: Tensor, gradients: Tensor, bags: Tensor | None, factors: Tensor | None
-    ) -> None:
+    ) -> Tensor | None:
         """A step of the optimizer on rows of the table, -1 passed over: position i has the gradient of its bag, times
-        its factor.
+        its factor. Without an optimizer: the gradient of the parameter.
         """
         if table is not self.table:
             raise RuntimeError(
                 "the module has been moved, or has loaded a state, between a call and its backward(): the rows of that "
                 "call are not there any more; call backward() before"
             )
+        if self.optimizer is None:
+            return self._sparse_gradient(rows, gradients, bags, factors)
         step = self.optimizer.step(self._steps + 1)
         gradients = gradients.detach().contiguous()
         self.table._core.train(
@@ -212,12 +261,31 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
             self._stream(gradients),
         )
         self._steps += 1
+        return None
+
+    def _sparse_gradient(self, rows: Tensor, gradients: Tensor, bags: Tensor | None, factors: Tensor | None) -> Tensor:
+        """Of the parameter: each row once, duplicates summed up in float32."""
+        if not self.training or self.padding_idx is not None or self._frozen is not None:
+            kept = rows >= 0
+            rows, factors = rows[kept], None if factors is None else factors[kept]
+            if bags is None:
+                gradients = gradients[kept]
+            else:
+                bags = bags[kept]
+        distinct, inverse = unique(rows, return_inverse=True)
+        gradients = (gradients if bags is None else gradients[bags]).float()
+        if factors is not None:
+            gradients = gradients * factors.unsqueeze(1)
+        sums = gradients.new_zeros((len(distinct), self.embedding_dim)).index_add_(0, inverse, gradients)
+        return torch.sparse_coo_tensor(
+            distinct.unsqueeze(0), sums.to(self.dtype), self.weight.shape, check_invariants=False
+        )
 
     # What users do with it --------------------------------------------------------------------------------------------
 
     @property
     def steps(self) -> int:
-        """How many steps the optimizer has made: one in each ``backward()`` of each call."""
+        """How many steps the optimizer has made: one in each ``backward()`` of each call. 0 with ``optimizer=None``."""
         return self._steps
 
     def freeze(self, ids: Tensor, feature: str | None = None) -> None:
@@ -245,12 +313,21 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
                 f"a {type(self).__name__} of {self.dtype} was to become one of {probe.dtype}, and its dtype is fixed: "
                 "make one with that dtype, and load_state_dict() into it"
             )
-        super()._apply(fn, recurse)
+        weight = self._parameters.pop(_WEIGHT)  # it moves with the table
+        try:
+            super()._apply(fn, recurse)
+        finally:
+            self._parameters[_WEIGHT] = weight
         if probe.device != self.device:
-            self.table = self.table.to(str(probe.device))
+            gradient = None if weight is None or weight.grad is None else weight.grad.to(probe.device)
+            table = self.table.to(str(probe.device))
             if self._frozen is not None:
                 self._frozen = self._frozen.to(str(probe.device))
-            self._set_anchor()
+            if gradient is not None:
+                weight.grad = None
+            self._take(table)
+            if gradient is not None:
+                weight.grad = gradient
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -259,22 +336,47 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_anchor"}
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_anchor", "_binding")}
+        if self.optimizer is None:  # a table that is pickled numbers its rows anew, and the parameter has them in order
+            del state["table"]
+            state["_numbers_of_rows"] = self._row_numbers()
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        numbers = state.pop("_numbers_of_rows", None)
         super().__setstate__(state)
-        self._set_anchor()
+        if numbers is None:
+            self._take(self.table)
+        else:
+            keys, rows = numbers
+            self._take(self._table_with_rows(keys, rows, str(self.weight.device)), self.weight.data)
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
+    def _row_numbers(self) -> tuple[Tensor, Tensor]:
+        """Keys and the numbers of their rows."""
+        keys = self.table.keys(like="torch")
+        return keys, self.table.rows(keys)
+
+    def _table_with_rows(self, keys: Tensor, rows: Tensor, device: str) -> HashTable:
+        """A table of these keys, with rows of these numbers, which hold anything."""
+        table = self._new_table(device)
+        keys, rows = keys.to(device).contiguous(), rows.to(device).contiguous()
+        table._core.restore_rows(self._borrow(keys), self._borrow(rows), self._stream(keys))
+        return table
+
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        """Keys and their columns, in one order, the number of steps, and frozen ids."""
+        """Keys and their columns, in one order, the number of steps, and frozen ids. With ``optimizer=None`` the
+        parameter, keys and the numbers of their rows.
+        """
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        keys, columns = self.table.items(like="torch")
-        destination[f"{prefix}keys"] = keys
-        for name, column in columns.items():
-            destination[prefix + name] = column
-        destination[f"{prefix}steps"] = torch.tensor(self._steps)
+        if self.optimizer is None:
+            destination[f"{prefix}keys"], destination[f"{prefix}rows"] = self._row_numbers()
+        else:
+            destination[f"{prefix}keys"], columns = self.table.items(like="torch")
+            for name, column in columns.items():
+                destination[prefix + name] = column
+            destination[f"{prefix}steps"] = torch.tensor(self._steps)
         if self._frozen is not None:
             destination[f"{prefix}frozen"] = self._frozen.keys(like="torch")
 
@@ -291,79 +393,88 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         """A new table of these keys takes the place of the one before. Where something does not fit, or there is no
         memory, all is as it was.
         """
-        names = ["keys", *self._columns, "steps"]
+        is_parameter = self.optimizer is None
+        names = ["keys", "rows", _WEIGHT] if is_parameter else ["keys", *self._columns, "steps"]
         ours = {f"{prefix}{name}" for name in (*names, "frozen")}
-        super()._load_from_state_dict(
-            {name: value for name, value in state_dict.items() if name not in ours},
-            prefix,
-            local_metadata,
-            strict,
-            missing_keys,
-            unexpected_keys,
-            error_msgs,
-        )
+        weight = self._parameters.pop(_WEIGHT)  # not to be looked for, nor written before all is known to fit
+        try:
+            super()._load_from_state_dict(
+                {name: value for name, value in state_dict.items() if name not in ours},
+                prefix,
+                local_metadata,
+                strict,
+                missing_keys,
+                unexpected_keys,
+                error_msgs,
+            )
+        finally:
+            self._parameters[_WEIGHT] = weight
         missing = [name for name in names if prefix + name not in state_dict]
         if missing:
             missing_keys.extend(prefix + name for name in missing)
             return
         keys = state_dict[f"{prefix}keys"]
-        expected = {"keys": ("int64", self.table.key_shape)}
-        expected.update((name, (column.dtype, column.shape)) for name, column in self._columns.items())
+        expected: dict[str, tuple[str, tuple[int, ...]]] = {"keys": ("int64", (len(keys), *self.table.key_shape))}
+        if is_parameter:
+            expected["rows"] = ("int64", (len(keys),))
+            expected[_WEIGHT] = (self._columns[_WEIGHT].dtype, tuple(weight.shape))
+        else:
+            expected.update(
+                (name, (column.dtype, (len(keys), *column.shape))) for name, column in self._columns.items()
+            )
         for name, (dtype, shape) in expected.items():
             given = state_dict[prefix + name]
-            if given.dtype != getattr(torch, dtype) or given.shape != (len(keys), *shape):
+            if given.dtype != getattr(torch, dtype) or given.shape != shape:
                 error_msgs.append(
-                    f"{prefix}{name} is {given.dtype} of shape {tuple(given.shape)}, expected {dtype} of "
-                    f"{(len(keys), *shape)}"
+                    f"{prefix}{name} is {given.dtype} of shape {tuple(given.shape)}, expected {dtype} of {shape}"
                 )
         if error_msgs:
             return
 
         def here(name: str) -> Tensor:
             tensor: Tensor = state_dict[prefix + name]
-            return tensor.to(self.device)
+            return tensor.detach().to(self.device)
 
-        table = HashTable(
-            "int64",
-            self._columns,
-            key_shape=self.table.key_shape,
-            device=self.table.device,
-            max_capacity=self._max_capacity,
-        )
-        table.reserve(len(keys))
-        if len(keys):
-            table[here("keys")] = {name: here(name) for name in self._columns}
+        rows = None
+        if is_parameter:
+            table, rows = self._table_with_rows(keys, here("rows"), self.table.device), here(_WEIGHT)
+        else:
+            table = self._new_table(self.table.device)
+            table.reserve(len(keys))
+            if len(keys):
+                table[here("keys")] = {name: here(name) for name in self._columns}
         frozen = None
         if f"{prefix}frozen" in state_dict:
             frozen = HashSet("int64", key_shape=table.key_shape, device=table.device)
             frozen.add(here("frozen"))
-        self.table, self._frozen, self._steps = table, frozen, int(state_dict[f"{prefix}steps"])
+        self._take(table, rows)
+        self._frozen = frozen
+        self._steps = 0 if is_parameter else int(state_dict[f"{prefix}steps"])
 
 
 class _Lookup(torch.autograd.Function):  # type: ignore[misc]
-    """Weights of rows; backward trains them."""
+    """Weights of rows; backward trains them, or gives the parameter's gradient."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, module: _Rows, rows: Tensor, trained: Tensor) -> Tensor:
+    def forward(ctx: Any, leaf: Tensor, module: _Rows, rows: Tensor, trained: Tensor) -> Tensor:
         ctx.module, ctx.table = module, module.table
         ctx.save_for_backward(trained)
         return module._read(rows)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, gradients: Tensor) -> tuple[None, None, None, None]:
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, None, None, None]:
         (trained,) = ctx.saved_tensors
-        ctx.module._train(ctx.table, trained, gradients, None, None)
-        return None, None, None, None
+        return ctx.module._train(ctx.table, trained, gradients, None, None), None, None, None
 
 
 class _Pooled(torch.autograd.Function):  # type: ignore[misc]
-    """Sums of weights by bags; backward trains the rows, and gives the derivatives of the samples' weights."""
+    """Sums of weights by bags; backward as of ``_Lookup``, and with the derivatives of the samples' weights."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        anchor: Tensor,
+        leaf: Tensor,
         module: _Rows,
         rows: Tensor,
         trained: Tensor,
@@ -377,13 +488,14 @@ class _Pooled(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, gradients: Tensor) -> tuple[None, None, None, None, None, Tensor | None]:
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, None, None, None, None, Tensor | None]:
         trained, offsets, factors, weights = ctx.saved_tensors
-        bags = _bags_of(offsets, len(trained))
-        of_factors = None if weights is None else (gradients[bags].float() * weights.float()).sum(-1)
+        bags = embedding_ops.bags_of(offsets, len(trained))
+        of_factors = None if weights is None else embedding_ops.factors_gradient(gradients, bags, weights)
+        of_leaf = None
         if ctx.needs_input_grad[0]:
-            ctx.module._train(ctx.table, trained, gradients, bags, factors)
-        return None, None, None, None, None, of_factors
+            of_leaf = ctx.module._train(ctx.table, trained, gradients, bags, factors)
+        return of_leaf, None, None, None, None, of_factors
 
 
 class HashEmbedding(_Rows):
@@ -394,13 +506,19 @@ class HashEmbedding(_Rows):
     So there is no ``.grad``, and no ``optimizer.step()`` for these rows: ``backward()`` through each call is a step.
     In ``eval()`` nothing is inserted and nothing trains; ids without a row get the default.
 
+    With ``optimizer=None`` there are ``max_capacity`` rows, which are the parameter ``weight``, ``[rows,
+    embedding_dim]``, by the numbers that ``table.rows(ids)`` gives. ``backward()`` gives it sparse gradients, with each
+    row of a call once, for ``torch.optim.SparseAdam``, ``Adagrad`` or ``SGD``, also in ``eval()``, and waits for the
+    number of these rows. Rows of no id are zeros.
+
     Parameters
     ----------
     embedding_dim
         The number of weights of a row.
     optimizer
         ``gpuhash.torch.SGD``, ``Adagrad``, ``RowWiseAdagrad``, ``Adam`` or ``LAMB``. What it keeps lies in the row,
-        beside the weights. Gradients are taken as they come: scaled losses (``GradScaler``) make scaled steps.
+        beside the weights. Gradients are taken as they come: scaled losses (``GradScaler``) make scaled steps. None:
+        sparse gradients, see above.
     initializer
         Of the weights of new rows, an object of ``gpuhash.initializers``; None: ``Normal()``, as ``nn.Embedding``.
     device
@@ -418,14 +536,18 @@ class HashEmbedding(_Rows):
     default
         In ``eval()`` what ids without a row get: a number or ``[embedding_dim]``; None: zeros.
     capacity, max_capacity
-        Slots of the table to begin with, and at most; as of ``gpuhash.HashTable``.
+        Slots of the table to begin with, and at most; as of ``gpuhash.HashTable``. With ``optimizer=None`` the table
+        has ``max_capacity`` slots and as many rows from the beginning, rounded up to whole buckets.
 
     Called with ids, int64 or int32 of any shape on the module's device, it gives ``[*ids.shape, embedding_dim]``; with
     a mapping or sequence of such, the same of each, in one lookup. Nothing waits for a GPU but calls in which the
-    table has to learn how many ids it has, or grows. Under ``torch.compile`` the graph breaks at the call.
+    table has to learn how many ids it has, or grows. Under ``torch.compile`` the call is a part of the graph; with
+    ``optimizer=None`` the graph breaks there.
 
     ``table`` is the rows' ``gpuhash.HashTable``, with the column "weight" and the optimizer's. ``state_dict`` has keys,
-    columns and the number of steps; ``load_state_dict`` puts a table of them in place of the module's own. What changes
+    columns and the number of steps; ``load_state_dict`` puts a table of them in place of the module's own. With
+    ``optimizer=None`` it has keys, the numbers of their rows, and the parameter, whose shape has to be the module's: so
+    the state of an optimizer of ``torch.optim`` goes on fitting. What changes
     which rows keys have, ``table.erase``, ``clear`` and ``shrink_to_fit``, belongs behind ``backward()``: before that,
     a row of the call may become another key's, and get this one's step.
 
@@ -439,18 +561,23 @@ class HashEmbedding(_Rows):
         By ``backward()``, where the module has been moved or has loaded a state since the call.
     """
 
+    @traced.itself
     def forward(self, ids: Any) -> Any:
         """Weights of the ids' rows."""
         names, parts = _parts_of(ids, self.features)
         keys = [self._flat(part, name if self.features is not None else None) for name, part in parts]
-        rows, trained = self._find(keys[0] if len(keys) == 1 else torch.cat(keys))
-        if self.training and torch.is_grad_enabled():
-            weights = _Lookup.apply(self._anchor, self, rows, trained)
-        else:
-            weights = self._read(rows)
+        weights = self._look_up(keys[0] if len(keys) == 1 else torch.cat(keys))
         pieces = weights.split([len(each) for each in keys]) if len(keys) != 1 else [weights]
         shaped = [piece.view(*part.shape, self.embedding_dim) for piece, (_, part) in zip(pieces, parts, strict=True)]
         return names(shaped)
+
+    @traced.itself
+    def _look_up(self, keys: Tensor) -> Tensor:
+        """Weights ``[n, embedding_dim]``."""
+        if torch.compiler.is_compiling() and self.optimizer is not None:
+            return embedding_ops.look_up(self, keys)
+        rows, trained = self._find(keys)
+        return _Lookup.apply(self._leaf, self, rows, trained) if self._learns else self._read(rows)
 
 
 class HashEmbeddingBag(_Rows):
@@ -484,21 +611,30 @@ class HashEmbeddingBag(_Rows):
         super().__init__(embedding_dim, **options)
         self.mode = mode
 
+    @traced.itself
     def forward(self, ids: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         """Sums or means of the rows of each bag."""
         keys = self._flat(ids)
         ends = self._ends_of(ids, offsets)
         factors = self._factors_of(ids, keys, ends, per_sample_weights)
+        return self._look_up(keys, ends, factors)
+
+    @traced.itself
+    def _look_up(self, keys: Tensor, ends: Tensor, factors: Tensor | None) -> Tensor:
+        """Sums ``[bags, embedding_dim]``."""
+        if torch.compiler.is_compiling() and self.optimizer is not None:
+            return embedding_ops.pool(self, keys, ends, factors)
         rows, trained = self._find(keys)
         pooled: Tensor
-        if self.training and torch.is_grad_enabled():
-            pooled = _Pooled.apply(self._anchor, self, rows, trained, ends, factors)
+        if self._learns:
+            pooled = _Pooled.apply(self._leaf, self, rows, trained, ends, factors)
         elif factors is not None and factors.requires_grad and torch.is_grad_enabled():
-            pooled = _Pooled.apply(self._anchor.detach(), self, rows, trained, ends, factors)
+            pooled = _Pooled.apply(self._leaf.detach(), self, rows, trained, ends, factors)
         else:
             pooled = self._pool(rows, ends, factors)
         return pooled
 
+    @traced.itself
     def _ends_of(self, ids: Tensor, offsets: Tensor | None) -> Tensor:
         """Where each bag begins, and where the last one ends: int64 ``[bags + 1]``."""
         if ids.dim() == 2:
@@ -519,10 +655,16 @@ class HashEmbeddingBag(_Rows):
             if len(ids):
                 raise ValueError(f"there are {len(ids)} ids and no bags: offsets are empty")
             return ends
-        if ends.device.type == "cpu" and not bool((begins[0] == 0) & (ends.diff() >= 0).all()):
-            raise ValueError(f"offsets do not ascend from 0 to at most {len(ids)}, the number of ids")
+        if not torch.compiler.is_compiling():
+            self._check_ends(ends)
         return ends
 
+    def _check_ends(self, ends: Tensor) -> None:
+        """A GPU would have to be waited for."""
+        if ends.device.type == "cpu" and not bool((ends[0] == 0) & (ends.diff() >= 0).all()):
+            raise ValueError(f"offsets do not ascend from 0 to at most {int(ends[-1])}, the number of ids")
+
+    @traced.itself
     def _factors_of(self, ids: Tensor, keys: Tensor, ends: Tensor, given: Tensor | None) -> Tensor | None:
         """By which each row is multiplied, float32 ``[n]``; None: 1."""
         if given is not None:
@@ -542,16 +684,12 @@ class HashEmbeddingBag(_Rows):
             counted.masked_fill_(keys == self.padding_idx, 0)
         if self.mode == "sum":
             return counted
-        bags = _bags_of(ends, len(keys))
+        bags = embedding_ops.bags_of(ends, len(keys))
         sizes = torch.zeros(len(ends) - 1, device=self.device).index_add_(0, bags, counted)
         return counted / sizes.clamp(min=1)[bags]
 
 
-def _bags_of(offsets: Tensor, count: int) -> Tensor:
-    """The bag of each position, int64 ``[count]``."""
-    return torch.searchsorted(offsets[1:].contiguous(), torch.arange(count, device=offsets.device), right=True)
-
-
+@traced.itself
 def _parts_of(ids: Any, features: list[str] | None) -> tuple[Callable[[list[Tensor]], Any], list[tuple[Any, Tensor]]]:
     """What makes of one result for each part what the caller gets, and the parts with their names."""
     if isinstance(ids, Mapping):

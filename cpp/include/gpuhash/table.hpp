@@ -48,6 +48,7 @@ struct GPUHASH_API TableOptions {
 struct RowStorage {
   std::shared_ptr<Allocation> memory;
   std::int64_t row_count = 0;  // rows handed out so far, erased ones among them
+  std::int64_t capacity = 0;   // rows that there is memory for
 };
 
 /// A hash table with its dtypes erased. Keys and values are dense arrays in the table's memory space. Every call is
@@ -86,6 +87,10 @@ class GPUHASH_API Table {
   /// table's initializer says, or else zeros.
   virtual void find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::int64_t* rows, bool* inserted,
                               Stream stream) = 0;
+  /// Waits. For an empty table with row storage: from now on it has these keys, each with the row of that number ([n]),
+  /// and new keys get other rows. What lies in the rows stays as it is. Throws ShapeError where keys or rows are given
+  /// twice or rows are negative, and TableFullError where they are too many; the table is empty then.
+  virtual void restore_rows(const KeyBatch& keys, const std::int64_t* rows, Stream stream) = 0;
   /// New keys get their value; that of others becomes op(it, the given one). Throws DTypeError where has_op() is false.
   virtual void apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) = 0;
   /// Makes room for the keys of the batch that are not there, as an insertion of it would first: afterwards that fails
