@@ -1156,11 +1156,6 @@ def test_what_takes_single_values_alone_says_so():
                 single.update(table)
         finally:
             dist.destroy_process_group()
-    if module("jax") is not None:
-        import gpuhash.jax
-
-        with pytest.raises(TypeError, match="named columns"):
-            gpuhash.jax.from_table(table)
     if module("tensorflow") is not None:
         import gpuhash.tensorflow
 
