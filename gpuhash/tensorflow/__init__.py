@@ -8,8 +8,18 @@ every library that is loaded after it, and PyTorch then crashes.
 """
 
 from . import gradients
+from .columns_hash_table import ColumnsHashTable
 from .library import ops
 from .mutable_hash_table import MutableHashTable, wrap
 from .tensors import delete_tensor, get_tensor, save_tensor
 
-__all__ = ["MutableHashTable", "delete_tensor", "get_tensor", "gradients", "ops", "save_tensor", "wrap"]
+__all__ = [
+    "ColumnsHashTable",
+    "MutableHashTable",
+    "delete_tensor",
+    "get_tensor",
+    "gradients",
+    "ops",
+    "save_tensor",
+    "wrap",
+]
