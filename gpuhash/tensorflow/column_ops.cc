@@ -66,13 +66,17 @@ absl::Status column_shapes(InferenceContext* c, const char* attr, std::vector<Sh
   return absl::OkStatus();
 }
 
+absl::Status check_count(const char* attr, std::size_t shapes, int tensors) {
+  if (shapes == static_cast<std::size_t>(tensors)) return absl::OkStatus();
+  return absl::InvalidArgumentError(std::string(attr) + " are of " + std::to_string(shapes) +
+                                    " columns, and there are " + std::to_string(tensors) + " tensors");
+}
+
 /// Inputs from `first` on, one for each column: one value, or one for each key.
 absl::Status check_columns(InferenceContext* c, int first, const ShapeHandle& batch) {
   std::vector<ShapeHandle> shapes;
   TF_RETURN_IF_ERROR(column_shapes(c, "shapes", &shapes));
-  if (c->num_inputs() - first != static_cast<int>(shapes.size()))
-    return absl::InvalidArgumentError("shapes are given for " + std::to_string(shapes.size()) + " columns, and " +
-                                      std::to_string(c->num_inputs() - first) + " tensors");
+  TF_RETURN_IF_ERROR(check_count("shapes", shapes.size(), c->num_inputs() - first));
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     const ShapeHandle& given = c->input(first + static_cast<int>(i));
     ShapeHandle expected = shapes[i];
@@ -87,6 +91,7 @@ absl::Status check_columns(InferenceContext* c, int first, const ShapeHandle& ba
 absl::Status set_columns(InferenceContext* c, int first, const char* attr, const ShapeHandle& batch) {
   std::vector<ShapeHandle> shapes;
   TF_RETURN_IF_ERROR(column_shapes(c, attr, &shapes));
+  TF_RETURN_IF_ERROR(check_count(attr, shapes.size(), c->num_outputs() - first));
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     ShapeHandle all;
     TF_RETURN_IF_ERROR(c->Concatenate(batch, shapes[i], &all));

@@ -245,6 +245,11 @@ def test_ops_tell_single_values_and_columns_apart(tools):
         find(table.resource_handle, keys, [value], names=["x"], shapes=[()])
     with pytest.raises(tf.errors.InvalidArgumentError, match="'step' is float, and the table has it as int32"):
         find(table.resource_handle, keys, [value], names=["step"], shapes=[()])
+    for shapes in ([], [(4,), (4,)]):  # which would otherwise end the process, when a function is traced
+        with pytest.raises(ValueError, match=f"shapes are of {len(shapes)} columns, and there are 1 tensors"):
+            tf.function(find).get_concrete_function(
+                table.resource_handle, keys, [value], names=["weight"], shapes=shapes
+            )
     assert table.size().numpy() == single.size().numpy() == 0
 
 
