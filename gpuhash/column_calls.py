@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import _core, batches
 from .arguments import action_of
 from .batch import Batch, Output, take_values
-from .named_columns import Column, by_name, chosen
+from .named_columns import Column, Columns, by_name, chosen
 
 if TYPE_CHECKING:
     from .operations import Operations
@@ -188,7 +188,7 @@ def _change_batches(
     return [row and row.result(batch) for row, batch in zip(numbers, taken, strict=True)], told
 
 
-def actions_of(table: Operations, values: Any, op: Any) -> dict[str, str]:
+def actions_of(columns: Columns, values: Any, op: Any) -> dict[str, str]:
     """What becomes of each column that is given, by its name: of one operation for all, or a mapping of them.
 
     Raises
@@ -198,15 +198,14 @@ def actions_of(table: Operations, values: Any, op: Any) -> dict[str, str]:
     ValueError
         For an unknown operation, or column, and where a column has no operation, or an operation no values.
     """
-    assert table._columns is not None
-    named = by_name(table._columns, values[0] if isinstance(values, list) and values else values, "values")
+    named = by_name(columns, values[0] if isinstance(values, list) and values else values, "values")
     if isinstance(op, Mapping):
-        by_name(table._columns, op, "operations")
+        by_name(columns, op, "operations")
         if set(op) != set(named):
             raise ValueError(f"values of {', '.join(named)} were given, and operations for {', '.join(op)}: give both")
     actions = {}
     for name in named:
-        dtype = table._columns[name].dtype
+        dtype = columns[name].dtype
         given = op[name] if isinstance(op, Mapping) else op
         actions[name] = action_of(given, dtype, f"the column {name!r} has values of {dtype}")
     return actions

@@ -264,7 +264,7 @@ class Operations(KeyedTable):
             As ``insert_or_assign``.
         """
         if self._columns is not None:
-            return column_calls.change(self, keys, values, column_calls.actions_of(self, values, op), out)
+            return column_calls.change(self, keys, values, column_calls.actions_of(self._columns, values, op), out)
         name = action_of(op, self._value_dtype, f"the table has values of {self._value_dtype}")
         if name in ("keep", "assign"):
             return self._insert(keys, values, name, out)

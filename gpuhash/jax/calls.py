@@ -17,7 +17,7 @@ from jax.interpreters import mlir
 from gpuhash.arrays import Shape
 
 from .arrays import batch_shape, no_results, read_wide, struct, vary, wide_struct
-from .exchange import Spread, exchange
+from .exchange import Spread, Work, exchange
 from .library import TOKEN_WORDS, target
 from .state import Kind
 
@@ -51,7 +51,17 @@ mlir.register_lowering(_call_p, _lower)
 
 
 def _as_arrays(attributes: Any) -> dict[str, Any]:
-    return {name: np.array(value, np.int64) if name == "handles" else value for name, value in attributes}
+    return {name: np.array(value, np.int64) if isinstance(value, tuple) else value for name, value in attributes}
+
+
+@dataclass(frozen=True)
+class Given:
+    """An array of values, or None in its place: zeros for absent keys, or what a set is given."""
+
+    shape: Shape = ()  # of one value
+    single: bool = False  # one value for all keys
+    alike: bool = False  # the single value is the same on all devices
+    how: str | None = None  # of an insertion
 
 
 @dataclass(frozen=True)
@@ -60,11 +70,13 @@ class Call:
 
     name: str
     kind: Kind
-    how: str | None = None  # of an insertion
-    takes_values: bool = False
-    single: bool = False  # one value for all keys
+    given: tuple[Given, ...] = ()  # defaults of a lookup, or the values of an insertion, one for each column
+    columns: tuple[str, ...] = ()  # those that are read or given, of a table with named columns
     spread: Spread | None = None  # where the keys go to the devices that own them
-    alike: bool = False  # the single value is the same on all devices
+
+    @property
+    def handler(self) -> str:
+        return f"{self.name}_columns" if self.columns else self.name
 
     @property
     def is_same_each_time(self) -> bool:
@@ -74,49 +86,63 @@ class Call:
         """
         if not self.kind.held or self.name == "size":
             return False
+        if self.name != "insert":
+            return True
         in_any_order = not any(table.deterministic for table in self.kind.held)
-        return self.how is None or (self.how in ("keep", "assign") and in_any_order)
+        return in_any_order and not self.columns and self.given[0].how in ("keep", "assign")
 
     def results(self, batch: Shape, token: Any) -> tuple[Any, ...]:
-        """The shapes and dtypes of what it gives for a batch of keys."""
-        if self.name == "find":
-            values = struct(batch + self.kind.value_shape, self.kind.value_dtype or "", token)
-            return values, struct(batch, "bool", token)
+        """The shapes and dtypes of what it gives for a batch of keys; of a lookup the mask first."""
         if self.name in ("rows", "size"):
             return (wide_struct(batch, token),)
-        return (struct(batch, "bool", token),)
+        mask = struct(batch, "bool", token)
+        if self.name != "find":
+            return (mask,)
+        named = self.kind.named
+        read = [named[name] for name in self.columns] or [self.kind.value]
+        return mask, *(struct(batch + value.shape, value.dtype, token) for value in read)
+
+    def _scratch(self, batch: Shape, token: Any) -> tuple[Any, ...]:
+        """What the handler needs memory for, as results that come first: the numbers of the rows to read."""
+        return (wide_struct(batch, token),) if self.handler == "find_columns" else ()
 
     def __call__(self, token: Any, keys: Any, values: Any) -> tuple[Any, tuple[Any, ...]]:
-        """The next token, and what the call gives. Arrays are None where the call takes none."""
+        """The next token, and what the call gives. ``keys`` is None where the call takes none."""
         batch = () if keys is None else batch_shape(keys, self.kind.key_shape)
         if 0 in batch:  # nothing to do, and jaxlib 0.11 crashes when it compiles it in a shard_map
             return token, no_results(self.results(batch, token), token)
         if self.spread is not None and self.spread.devices != 1:
             return self._exchanged(self.spread, token, keys, values, batch)
+        scratch = self._scratch(batch, token)
         next_token, *results = _call_p.bind(
             token.reshape(TOKEN_WORDS),
             *self._operands(keys, values),
-            target=target(self.name, fixed=self.is_same_each_time),
-            results=tuple((each.shape, each.dtype) for each in self.results(batch, token)),
+            target=target(self.handler, fixed=self.is_same_each_time),
+            results=tuple((each.shape, each.dtype) for each in (*scratch, *self.results(batch, token))),
             attributes=self._attributes(None),
             aliases=((0, 0),),
         )
-        return next_token.reshape(token.shape), tuple(results)
+        return next_token.reshape(token.shape), tuple(results[len(scratch) :])
 
     def _operands(self, keys: Any, values: Any) -> list[Any]:
         arrays = [] if keys is None else [keys]
-        if self.takes_values:
-            arrays.append(jnp.zeros(0, np.uint8) if values is None else values)
-        return arrays
+        return arrays + [jnp.zeros(0, np.uint8) if array is None else array for array in values]
 
     def _attributes(self, spread: Spread | None) -> tuple[tuple[str, Any], ...]:
+        """Tuples are of numbers."""
         attributes: dict[str, Any] = {"handles": self.kind.handles}
-        if self.name == "find" and spread is None:
-            attributes["per_key"] = not self.single
+        if self.columns:
+            names = [name.encode() for name in self.columns]
+            attributes.update(names="".join(self.columns), lengths=tuple(map(len, names)))
+        singles = tuple(each.single for each in self.given)
+        if self.name == "find" and (self.columns or spread is None):
+            per_key = tuple(not single for single in singles)
+            attributes["per_key"] = per_key if self.columns else per_key[0]
         if self.name == "size" and spread is not None:
             attributes["tables"] = np.int64(spread.devices)
-        if self.how is not None:
-            attributes.update(how=self.how, broadcast=self.single)
+        if self.name == "insert":
+            attributes["how"] = ",".join(str(each.how) for each in self.given)
+            attributes["broadcast"] = singles if self.columns else singles[0]
         return tuple(attributes.items())
 
     def _exchanged(
@@ -127,25 +153,13 @@ class Call:
         shape, words = token.shape, token.reshape(TOKEN_WORDS)
         if keys is None:
             words, status = vary((words, jnp.zeros(1, np.uint32)), spread.axis_name)
-            words, status, results = self._part(words, status, jnp.zeros(2, np.uint32), None, None)
+            words, status, results = self._part(words, status, jnp.zeros(2, np.uint32), None, ())
             status = jax.lax.pmax(status, spread.axis_name)
         else:
             keys = keys.reshape(-1, *kind.key_shape)
-            columns, singles = [], None
-            if self.how is not None and values is not None and not self.single:
-                columns = [values.reshape(-1, *kind.value_shape)]
-            elif self.how is not None and values is not None and not self.alike:
-                (singles,) = vary((values,), spread.axis_name)
-                singles = jax.lax.all_gather(singles, spread.axis_name)
-
-            def work(token: Any, status: Any, told: Any, sources: Any, came: Any) -> Any:
-                keys, *rest = came
-                if singles is not None:
-                    return replace(self, single=False)._part(token, status, told, keys, singles[sources])
-                return self._part(token, status, told, keys, rest[0] if rest else values if self.how else None)
-
+            sent, work = self._to_owners(spread, values)
             answers = [(each.shape[1:], each.dtype) for each in self.results((1,), token)]
-            words, status, results = exchange(spread, words, keys, columns, answers, not kind.handles, work)
+            words, status, results = exchange(spread, words, keys, sent, answers, not kind.handles, work)
         token, *results = _call_p.bind(
             words,
             status,
@@ -155,28 +169,68 @@ class Call:
             attributes=(),
             aliases=((0, 0), *((2 + i, 1 + i) for i in range(len(results)))),
         )
-        if self.name == "find" and values is not None:
-            found = results[1].reshape(-1, *(1,) * len(kind.value_shape))
-            defaults = values if self.single else values.reshape(-1, *kind.value_shape)
-            results[0] = jnp.where(found, results[0], defaults)
+        if self.name == "find":
+            found, *read = results
+            results = [found, *map(functools.partial(_or_default, found), read, self.given, values)]
         return token.reshape(shape), tuple(
             each if keys is None else each.reshape(*batch, *each.shape[1:]) for each in results
         )
 
+    def _to_owners(self, spread: Spread, values: Any) -> tuple[list[Any], Work]:
+        """What goes along with the keys of an exchange, and what their owners do. Defaults stay where they are."""
+        none = tuple(None for _ in self.given)
+        alone = replace(self, given=tuple(replace(each, single=True) for each in self.given))
+        if self.name != "insert":
+            return [], lambda token, status, told, _, came: alone._part(token, status, told, came[0], none)
+        sent = [
+            array.reshape(-1, *each.shape)
+            for array, each in zip(values, self.given, strict=True)
+            if array is not None and not each.single
+        ]
+
+        def from_all(array: Any) -> Any:
+            (mine,) = vary((array,), spread.axis_name)
+            return jax.lax.all_gather(mine, spread.axis_name)
+
+        of_devices = [
+            from_all(array) if array is not None and each.single and not each.alike else None
+            for array, each in zip(values, self.given, strict=True)
+        ]
+        there = replace(
+            self,
+            given=tuple(
+                each if singles is None else replace(each, single=False)
+                for each, singles in zip(self.given, of_devices, strict=True)
+            ),
+        )
+
+        def work(token: Any, status: Any, told: Any, sources: Any, came: Any) -> Any:
+            keys, *rest = came
+            arrived = iter(rest)
+            arrays = tuple(
+                singles[sources] if singles is not None else array if each.single or array is None else next(arrived)
+                for array, each, singles in zip(values, self.given, of_devices, strict=True)
+            )
+            return there._part(token, status, told, keys, arrays)
+
+        return sent, work
+
     def _part(self, token: Any, status: Any, told: Any, keys: Any, values: Any) -> tuple[Any, Any, list[Any]]:
         """The call on a device's own table: the next token and status, and what it gives."""
-        results = self.results(() if keys is None else keys.shape[:1], token)
+        batch = () if keys is None else keys.shape[:1]
+        scratch = self._scratch(batch, token)
+        results = (*scratch, *self.results(batch, token))
         next_token, next_status, *given = _call_p.bind(
             token,
             status,
             told,
             *self._operands(keys, values),
-            target=target(f"{self.name}_part"),
+            target=target(f"{self.handler}_part"),
             results=((status.shape, status.dtype), *((each.shape, each.dtype) for each in results)),
             attributes=self._attributes(self.spread),
             aliases=((0, 0), (1, 1)),
         )
-        return next_token, next_status, given
+        return next_token, next_status, given[len(scratch) :]
 
     def over_lanes(self) -> Any:
         """The same, which under vmap is one call for the keys of all lanes."""
@@ -186,45 +240,68 @@ class Call:
 
     def _of_lanes(self, lanes: int, batched: Any, token: Any, keys: Any, values: Any) -> tuple[Any, Any]:
         """The call of all lanes, and which of its results have one entry per lane: the next token only if it had."""
-        token_batched, keys_batched, values_batched = (bool(each) for each in batched)
-        if token_batched:  # each lane has a table of its own
-            mapped = [each for each, of_lane in zip((token, keys, values), batched, strict=True) if of_lane]
+        arrays = (token, keys, *values)
+        of_lanes = [bool(each) for each in (*batched[:2], *batched[2])]
+        if of_lanes[0]:  # each lane has a table of its own
+            mapped = [each for each, of_lane in zip(arrays, of_lanes, strict=True) if of_lane]
 
-            def one_lane(arrays: list[Any]) -> Any:
-                rest = iter(arrays)
-                mine = [
-                    next(rest) if of_lane else shared
-                    for shared, of_lane in zip((token, keys, values), batched, strict=True)
-                ]
-                return self.over_lanes()(*mine)
+            def one_lane(mine: list[Any]) -> Any:
+                rest = iter(mine)
+                token, keys, *values = (
+                    next(rest) if of_lane else shared for shared, of_lane in zip(arrays, of_lanes, strict=True)
+                )
+                return self.over_lanes()(token, keys, tuple(values))
 
             result = jax.lax.map(one_lane, mapped)
             return result, jax.tree.map(lambda _: True, result)
-        if not keys_batched:
+        if not of_lanes[1]:
             keys = jnp.broadcast_to(keys, (lanes, *keys.shape))
-        call = self
-        if values is not None and (values_batched or not self.single):
-            shape = batch_shape(keys, self.kind.key_shape) + self.kind.value_shape
-            if self.single:
-                between = len(shape) - len(self.kind.value_shape) - 1
-                values = values.reshape(lanes, *(1,) * between, *self.kind.value_shape)
-            values = jnp.broadcast_to(values, shape)
-            call = replace(self, single=False)
-        next_token, results = call.over_lanes()(token, keys, values)
+        batch = batch_shape(keys, self.kind.key_shape)
+        each_lanes = [
+            _of_all_lanes(array, each, of_lane, batch)
+            for array, each, of_lane in zip(values, self.given, of_lanes[2:], strict=True)
+        ]
+        call = replace(self, given=tuple(given for _, given in each_lanes))
+        next_token, results = call.over_lanes()(token, keys, tuple(array for array, _ in each_lanes))
         return (next_token, results), (False, tuple(True for _ in results))
+
+
+def _of_all_lanes(array: Any, given: Given, of_lane: bool, batch: Shape) -> tuple[Any, Given]:
+    """The values of a batch whose first axis is the lanes'."""
+    if array is None or (given.single and not of_lane):
+        return array, given
+    if given.single:
+        array = array.reshape(batch[0], *(1,) * (len(batch) - 1), *given.shape)
+    return jnp.broadcast_to(array, batch + given.shape), replace(given, single=False)
+
+
+def _or_default(found: Any, values: Any, given: Given, default: Any) -> Any:
+    """Values ``[n, *shape]``, or the default where the keys were not found."""
+    if default is None:
+        return values
+    known = found.reshape(-1, *(1,) * len(given.shape))
+    return jnp.where(known, values, default if given.single else default.reshape(-1, *given.shape))
 
 
 # Each is compiled once per kind of table and shape of keys; inside another compiled function it becomes a part of it.
 @functools.partial(jax.jit, static_argnums=0, inline=True)
 def run(call: Call, token: Any, keys: Any, values: Any) -> Any:
-    if call.name == "find" and values is not None and jnp.issubdtype(values.dtype, jnp.inexact):
-        next_token, (given, found) = call.over_lanes()(token, keys, jax.lax.stop_gradient(values))
-        return next_token, (_with_tangents(given, found, values), found)
+    if call.name == "find":
+        constants = tuple(jax.lax.stop_gradient(each) if _is_inexact(each) else each for each in values)
+        next_token, (found, *read) = call.over_lanes()(token, keys, constants)
+        for number, default in enumerate(values):
+            if _is_inexact(default):
+                read[number] = _with_tangents(read[number], found, default)
+        return next_token, (found, *read)
     next_token, results = call.over_lanes()(token, keys, values)
     if call.name not in ("rows", "size"):
         return next_token, results
     numbers = tuple(map(read_wide, results))
     return next_token, numbers if call.spread is None else jax.lax.psum(numbers, call.spread.axis_name)
+
+
+def _is_inexact(array: Any) -> bool:
+    return array is not None and bool(jnp.issubdtype(array.dtype, jnp.inexact))
 
 
 def _tangents_of(primals: Any, tangents: Any) -> Any:

@@ -103,10 +103,10 @@ struct Part {
 };
 
 ffi::Error find_part(Place place, Handles handles, Operand token, Operand status, Operand told, Operand keys,
-                     Operand fallback, Output next, Output after, Output values, Output found) {
+                     Operand fallback, Output next, Output after, Output found, Output values) {
   return Part{place, token, status, told, next, after}.run(/*is_lookup=*/true, [&](std::int64_t limit) {
     Use use(place, handles, token, next);
-    find_values(use, place.stream, limit, /*per_key=*/false, keys, fallback, values, found);
+    find_values(use, place.stream, limit, /*per_key=*/false, keys, fallback, found, values);
   });
 }
 
@@ -124,6 +124,35 @@ auto bind_find_part() {
       .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::AnyBuffer>();
+}
+
+ffi::Error find_columns_part(Place place, Handles handles, std::string_view names, Numbers lengths, Numbers per_key,
+                             Operand token, Operand status, Operand told, Operand keys, ffi::RemainingArgs fallbacks,
+                             Output next, Output after, Output rows, Output found, ffi::RemainingRets values) {
+  return Part{place, token, status, told, next, after}.run(/*is_lookup=*/true, [&](std::int64_t limit) {
+    Use use(place, handles, token, next);
+    find_column_values(use, place.stream, limit, {names, lengths}, per_key, keys, fallbacks, rows, found, values);
+  });
+}
+
+template <class P>
+auto bind_find_columns_part() {
+  return ffi::Ffi::Bind()
+      .Ctx<P>()
+      .template Attr<Handles>("handles")
+      .template Attr<std::string_view>("names")
+      .template Attr<Numbers>("lengths")
+      .template Attr<Numbers>("per_key")
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .RemainingArgs()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>()
+      .RemainingRets();
 }
 
 /// What contains and erase have in common: keys in, one answer per key out.
@@ -193,6 +222,34 @@ auto bind_insert_part() {
       .template Ret<ffi::AnyBuffer>();
 }
 
+ffi::Error insert_columns_part(Place place, Handles handles, std::string_view names, Numbers lengths,
+                               std::string_view how, Numbers broadcast, Operand token, Operand status, Operand told,
+                               Operand keys, ffi::RemainingArgs values, Output next, Output after, Output inserted) {
+  return Part{place, token, status, told, next, after}.run(/*is_lookup=*/false, [&](std::int64_t limit) {
+    Use use(place, handles, token, next);
+    insert_column_values(use, place.stream, limit, {names, lengths}, how, broadcast, keys, values, inserted);
+  });
+}
+
+template <class P>
+auto bind_insert_columns_part() {
+  return ffi::Ffi::Bind()
+      .Ctx<P>()
+      .template Attr<Handles>("handles")
+      .template Attr<std::string_view>("names")
+      .template Attr<Numbers>("lengths")
+      .template Attr<std::string_view>("how")
+      .template Attr<Numbers>("broadcast")
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .RemainingArgs()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>();
+}
+
 /// Of one of `tables` tables, whose sizes are added up.
 ffi::Error size_part(Place place, Handles handles, std::int64_t tables, Operand token, Operand status, Operand told,
                      Output next, Output after, Output size) {
@@ -248,6 +305,8 @@ GPUHASH_JAX_HANDLER(find_part);
 GPUHASH_JAX_HANDLER(contains_part);
 GPUHASH_JAX_HANDLER(erase_part);
 GPUHASH_JAX_HANDLER(insert_part);
+GPUHASH_JAX_HANDLER(find_columns_part);
+GPUHASH_JAX_HANDLER(insert_columns_part);
 GPUHASH_JAX_HANDLER(size_part);
 GPUHASH_JAX_HANDLER(settle);
 

@@ -12,7 +12,9 @@ from gpuhash import _core
 
 from .build import op_library
 
-TABLE_CALLS = ("find", "contains", "rows", "erase", "insert")  # that only enqueue work, where the table has room
+# That only enqueue work, where the table has room.
+TABLE_CALLS = ("find", "find_columns", "contains", "rows", "erase", "insert")
+WAITING_CALLS = ("size", "insert_columns")  # or that take scratch memory
 TOKEN_WORDS = 6  # of 32 bits; Token in state.h
 
 path = op_library.find_or_compile(Path(_core.__file__).resolve().parent)
@@ -54,9 +56,9 @@ def _register(name: str) -> None:
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform=platform)
 
 
-EXCHANGE_CALLS = (*(f"{call}_part" for call in ("find", "contains", "erase", "insert", "size")), "settle")
+EXCHANGE_CALLS = (*(f"{call}_part" for call in (*TABLE_CALLS, *WAITING_CALLS) if call != "rows"), "settle")
 
-for _call in (*TABLE_CALLS, "size", *EXCHANGE_CALLS, "factorize", "isin"):
+for _call in (*TABLE_CALLS, *WAITING_CALLS, *EXCHANGE_CALLS, "factorize", "isin"):
     _register(target(_call))
 for _call in TABLE_CALLS:
     _register(target(_call, fixed=True))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from gpuhash.arguments import APPLY_OPS
 from gpuhash.arrays import Shape
-from gpuhash.dtypes import numpy_dtype, storage_dtype
+from gpuhash.column_calls import actions_of
+from gpuhash.dtypes import numpy_dtype
+from gpuhash.named_columns import Column, by_name, chosen
 
 from .arrays import batch_shape, need_dtype, not_differentiable, to_array
-from .calls import Call, run
+from .calls import Call, Given, run
 from .exchange import spread_over
 from .state import Kind, State, give, take
 
@@ -29,31 +32,50 @@ def _keys(keys: Any, kind: Kind) -> tuple[Any, Shape]:
     return array, batch_shape(array, kind.key_shape)
 
 
-def _values(values: Any, batch: Shape, kind: Kind, what: str) -> tuple[Any, bool]:
-    """The values of a call, and whether they are one for all keys."""
-    if kind.value_dtype is None:
-        raise TypeError(f"{what} were given, and the table is a set, which has none")
-    array = to_array(values, kind.value_dtype, what)
+def _given(values: Any, batch: Shape, value: Column, what: str) -> tuple[Any, Given]:
+    """The values of a call, for each key or one for all."""
+    array = to_array(values, value.dtype, what)
     if array.ndim == 0:
-        array = jnp.broadcast_to(array, kind.value_shape)
-    if array.shape == batch + kind.value_shape:
-        return array, False
-    if array.shape == kind.value_shape:
-        return array, True
+        array = jnp.broadcast_to(array, value.shape)
+    if array.shape == batch + value.shape:
+        return array, Given(value.shape)
+    if array.shape == value.shape:
+        return array, Given(value.shape, single=True)
     raise ValueError(
-        f"the {what} have shape {array.shape}, expected {batch + kind.value_shape}, or {kind.value_shape} for all keys "
-        "alike"
+        f"the {what} have shape {array.shape}, expected {batch + value.shape}, or {value.shape} for all keys alike"
     )
 
 
-def _need_values(kind: Kind, call: str) -> None:
-    if kind.value_dtype is None:
-        raise TypeError(f"gpuhash.jax.{call} was given the state of a set, which has no values: ask contains")
-    need_dtype(kind.value_dtype, "values")
+def _values_read(kind: Kind, columns: Any) -> dict[str, Column]:
+    """What a lookup reads, by name; "" is that of a table without named columns."""
+    if kind.is_set:
+        raise TypeError("gpuhash.jax.find was given the state of a set, which has no values: ask contains")
+    if kind.columns:
+        read = {name: kind.named[name] for name in chosen(kind.named, columns)}
+    elif columns is not None:
+        raise TypeError(f"columns={columns!r} was given, and the table has a single value per key, without a name")
+    else:
+        read = {"": kind.value}
+    for name, value in read.items():
+        need_dtype(value.dtype, f"values of {name!r}" if name else "values")
+    return read
+
+
+def _defaults(kind: Kind, default: Any) -> dict[str, Any]:
+    """The values of absent keys, by name; those that are not there are zeros."""
+    if default is None:
+        return kind.own_defaults()
+    return by_name(kind.named, default, "defaults") if kind.columns else {"": default}
 
 
 def find(
-    state: State, keys: Any, default: Any = None, *, axis_name: str | None = None, capacity: int | None = None
+    state: State,
+    keys: Any,
+    default: Any = None,
+    *,
+    columns: Any = None,
+    axis_name: str | None = None,
+    capacity: int | None = None,
 ) -> tuple[State, tuple[Any, Any]]:
     """The values of keys, and which of them were found.
 
@@ -68,7 +90,10 @@ def find(
         ``[*batch, *key_shape]``, of the table's key dtype.
     default
         The value of absent keys: one, of shape ``value_shape`` or a number, or one for each key, ``[*batch,
-        *value_shape]``. None: the table's own default, or else zeros.
+        *value_shape]``. None: the table's own default, or else zeros. Of a table with columns a mapping of names to
+        such; columns that it leaves out are zeros.
+    columns
+        Of a table with columns: a list of the names of those that are wanted; None for all.
     axis_name
         The table is spread over this mesh axis: in a function under ``jax.shard_map`` each device gives a batch of its
         own, as long as those of the others, and each key goes to the device that owns it, whose table is one of
@@ -86,28 +111,35 @@ def find(
     state
         The next state.
     values, found
-        ``[*batch, *value_shape]``, and bool ``[*batch]``. Does not wait for the GPU, without ``axis_name``.
+        ``[*batch, *value_shape]``, and bool ``[*batch]``; of a table with columns ``values`` is a dict of names to
+        arrays. Does not wait for the GPU, without ``axis_name``.
 
     Raises
     ------
     TypeError, ValueError
-        When it is traced: for arrays of other dtypes or shapes, 64-bit dtypes without 64-bit mode, sets, and an axis
-        that is not there or has more or fewer devices than the state has tables.
+        When it is traced: for arrays of other dtypes or shapes, 64-bit dtypes without 64-bit mode, sets, unknown
+        columns, and an axis that is not there or has more or fewer devices than the state has tables.
     RuntimeError
         For a state that was used before; in a compiled function, when it runs, ``jax.errors.JaxRuntimeError`` (from
         some versions of jaxlib a ValueError), also for a table that was freed.
     """
     token, kind = take(state, "find")
-    _need_values(kind, "find")
+    read, defaults = _values_read(kind, columns), _defaults(kind, default)
     array, batch = _keys(keys, kind)
-    if default is None and kind.default is not None:
-        storage = np.frombuffer(kind.default, storage_dtype(kind.value_dtype or ""))
-        default = storage.view(numpy_dtype(kind.value_dtype or "")).reshape(kind.value_shape)
-    defaults, single = (None, True) if default is None else _values(default, batch, kind, "default")
+    arrays, given = zip(
+        *(
+            _given(defaults[name], batch, value, f"default of {name!r}" if name else "default")
+            if name in defaults
+            else (None, Given(value.shape, single=True))
+            for name, value in read.items()
+        ),
+        strict=True,
+    )
     spread = spread_over(axis_name, capacity, kind.handles, "find")
-    call = Call("find", kind, takes_values=True, single=single, spread=spread)
-    token, (values, found) = run(call, token, array, defaults)
-    return give(state, token), (values, found)
+    call = Call("find", kind, given=given, columns=tuple(read) if kind.columns else (), spread=spread)
+    token, (found, *values) = run(call, token, array, arrays)
+    given_back = dict(zip(read, values, strict=True))
+    return give(state, token), (given_back if kind.columns else given_back[""], found)
 
 
 def contains(
@@ -119,7 +151,7 @@ def contains(
     """
     token, kind = take(state, "contains")
     spread = spread_over(axis_name, capacity, kind.handles, "contains")
-    token, (found,) = run(Call("contains", kind, spread=spread), token, _keys(keys, kind)[0], None)
+    token, (found,) = run(Call("contains", kind, spread=spread), token, _keys(keys, kind)[0], ())
     return give(state, token), found
 
 
@@ -137,7 +169,7 @@ def rows(state: State, keys: Any) -> tuple[State, Any]:
     token, kind = take(state, "rows")
     if not kind.has_rows:
         raise ValueError("this table keeps its values beside their keys and has no rows; give it a value_shape")
-    token, (numbers,) = run(Call("rows", kind), token, _keys(keys, kind)[0], None)
+    token, (numbers,) = run(Call("rows", kind), token, _keys(keys, kind)[0], ())
     return give(state, token), numbers
 
 
@@ -151,7 +183,8 @@ def insert(
     state, keys, axis_name, capacity
         As for ``find``.
     values
-        ``[*batch, *value_shape]``, or one value for all keys. None for a set. Not differentiable.
+        ``[*batch, *value_shape]``, or one value for all keys. None for a set. Not differentiable. Of a table with
+        columns a mapping of names to such: columns that it leaves out get their initial values in new rows.
 
     Returns
     -------
@@ -175,15 +208,15 @@ def insert(
 def insert_or_assign(
     state: State, keys: Any, values: Any, *, axis_name: str | None = None, capacity: int | None = None
 ) -> tuple[State, Any]:
-    """Inserts keys, and replaces the values of those that are there. As ``insert``."""
-    return _insert(state, keys, values, "insert_or_assign", "assign", axis_name, capacity)
+    """Inserts keys, and replaces the values of those that are there, or of the columns given. As ``insert``."""
+    return _insert(state, keys, values, "insert_or_assign", "replace", axis_name, capacity)
 
 
 def insert_or_apply(
     state: State,
     keys: Any,
     values: Any,
-    op: str = "add",
+    op: str | Mapping[str, str] = "add",
     *,
     axis_name: str | None = None,
     capacity: int | None = None,
@@ -191,37 +224,60 @@ def insert_or_apply(
     """Inserts the keys that are not there, and combines the values of those that are with the new ones.
 
     All of a key's duplicates count. ``op``: "add", "multiply", "min", "max", "bit_and", "bit_or" or "bit_xor"; "keep"
-    is ``insert`` and "replace" ``insert_or_assign``. Otherwise as ``insert``.
+    is ``insert`` and "replace" ``insert_or_assign``. Of a table with columns also a mapping of the columns given to
+    such. Otherwise as ``insert``.
     """
-    how = {"keep": "keep", "replace": "assign"}.get(op, op)
-    if how not in ("keep", "assign", *APPLY_OPS):
-        raise ValueError(f"op={op!r} was given, expected one of {', '.join((*APPLY_OPS, 'keep', 'replace'))}")
-    return _insert(state, keys, values, "insert_or_apply", how, axis_name, capacity)
+    return _insert(state, keys, values, "insert_or_apply", op, axis_name, capacity)
 
 
 def _insert(
-    state: State, keys: Any, values: Any, name: str, how: str, axis_name: str | None, capacity: int | None
+    state: State, keys: Any, values: Any, name: str, op: Any, axis_name: str | None, capacity: int | None
 ) -> tuple[State, Any]:
     token, kind = take(state, name)
     spread = spread_over(axis_name, capacity, kind.handles, name)
     array, batch = _keys(keys, kind)
-    given, single = None, False
-    if kind.value_dtype is None:
-        if how != "keep" or values is not None:
-            raise TypeError(
-                f"gpuhash.jax.{name} was given a set's state, which has no values: call insert(state, keys)"
-            )
-    elif values is None:
-        raise TypeError(f"gpuhash.jax.{name} was given no values, and the table has values of {kind.value_dtype}")
+    names: tuple[str, ...] = ()
+    if kind.columns:
+        actions = actions_of(kind.named, values, op)
+        names = tuple(actions)
+        changes = [
+            _change(values[column], batch, kind.named[column], f"values of {column!r}", how)
+            for column, how in actions.items()
+        ]
     else:
-        given, single = _values(values, batch, kind, "values")
-        _check_operation(how, given.dtype)
-        if jnp.issubdtype(given.dtype, jnp.inexact):
-            given = jax.lax.stop_gradient(_not_differentiated(given))
-    alike = single and not isinstance(values, jax.core.Tracer)  # a constant of the program
-    call = Call("insert", kind, how=how, takes_values=True, single=single, spread=spread, alike=alike)
-    token, (inserted,) = run(call, token, array, given)
+        how = _action(op)
+        if kind.is_set:
+            if how != "keep" or values is not None:
+                raise TypeError(
+                    f"gpuhash.jax.{name} was given a set's state, which has no values: call insert(state, keys)"
+                )
+            changes = [(None, Given(how=how))]
+        elif values is None:
+            raise TypeError(f"gpuhash.jax.{name} was given no values, and the table has values of {kind.value_dtype}")
+        else:
+            _check_operation(how, numpy_dtype(kind.value.dtype))
+            changes = [_change(values, batch, kind.value, "values", how)]
+    arrays, given = zip(*changes, strict=True)
+    call = Call("insert", kind, given=given, columns=names, spread=spread)
+    token, (inserted,) = run(call, token, array, arrays)
     return give(state, token, name), inserted
+
+
+def _change(values: Any, batch: Shape, value: Column, what: str, how: str) -> tuple[Any, Given]:
+    """The values of an insertion, which have no derivatives."""
+    array, given = _given(values, batch, value, what)
+    if jnp.issubdtype(array.dtype, jnp.inexact):
+        array = jax.lax.stop_gradient(_not_differentiated(array))
+    is_constant = not isinstance(values, jax.core.Tracer)  # of the program
+    return array, replace(given, how=how, alike=given.single and is_constant)
+
+
+def _action(op: Any) -> str:
+    """The handlers' name of an operation on single values. ValueError where there is none."""
+    known = {"keep": "keep", "replace": "assign", **{name: name for name in APPLY_OPS}}
+    if not isinstance(op, str) or op not in known:
+        raise ValueError(f"op={op!r} was given, expected one of {', '.join((*APPLY_OPS, 'keep', 'replace'))}")
+    return known[op]
 
 
 def _check_operation(op: str, dtype: Any) -> None:
@@ -241,7 +297,7 @@ def erase(state: State, keys: Any, *, axis_name: str | None = None, capacity: in
     """
     token, kind = take(state, "erase")
     spread = spread_over(axis_name, capacity, kind.handles, "erase")
-    token, (erased,) = run(Call("erase", kind, spread=spread), token, _keys(keys, kind)[0], None)
+    token, (erased,) = run(Call("erase", kind, spread=spread), token, _keys(keys, kind)[0], ())
     return give(state, token, "erase"), erased
 
 
@@ -253,5 +309,5 @@ def size(state: State, *, axis_name: str | None = None) -> tuple[State, Any]:
     """
     token, kind = take(state, "size")
     spread = spread_over(axis_name, None, kind.handles, "size")
-    token, (number,) = run(Call("size", kind, spread=spread), token, None, None)
+    token, (number,) = run(Call("size", kind, spread=spread), token, None, ())
     return give(state, token), number

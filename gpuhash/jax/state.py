@@ -12,11 +12,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from gpuhash import _core, named_columns
+from gpuhash import _core
 from gpuhash.arrays import Shape
-from gpuhash.dtypes import storage_dtype
+from gpuhash.dtypes import numpy_dtype, storage_dtype
 from gpuhash.hash_set import HashSet
 from gpuhash.keyed_table import KeyedTable
+from gpuhash.named_columns import Column, Columns
 from gpuhash.table import HashTable
 
 from .library import TOKEN_WORDS, begin, check
@@ -30,12 +31,35 @@ class Kind:
 
     key_dtype: str
     key_shape: Shape
-    value_dtype: str | None  # None: a set
+    value_dtype: str | None  # None: a set, or columns
     value_shape: Shape
+    columns: tuple[tuple[str, Column], ...]  # without their initial values, which the table knows
     has_rows: bool
-    default: bytes | None  # the value of absent keys, as the value dtype's storage
+    defaults: tuple[bytes, ...] | None  # the values of absent keys, of each column, as their dtypes' storage
     handles: tuple[int, ...]  # of the tables, where they are on GPUs; on the host the token says it
     held: tuple[Any, ...] = ()  # the tables, where they stay in place: they live as long as the programs
+
+    @property
+    def is_set(self) -> bool:
+        return self.value_dtype is None and not self.columns
+
+    @property
+    def named(self) -> Columns:
+        """The columns by their names."""
+        return dict(self.columns)
+
+    @property
+    def value(self) -> Column:
+        """What a table without named columns has for each key."""
+        return Column(self.value_dtype, self.value_shape)
+
+    def own_defaults(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The table's own defaults by column, "" without named columns; none where it has none."""
+        columns = self.named or {"": self.value}
+        return {
+            name: np.frombuffer(storage, numpy_dtype(column.dtype)).reshape(column.shape)
+            for storage, (name, column) in zip(self.defaults or (), columns.items(), strict=False)
+        }
 
 
 class _Consumed:
@@ -111,6 +135,8 @@ class State:
     def __repr__(self) -> str:
         kind = self._kind
         values = "" if kind.value_dtype is None else f", values {kind.value_dtype}{list(kind.value_shape)}"
+        if kind.columns:
+            values = f", columns {{{', '.join(f'{name}: {column}' for name, column in kind.columns)}}}"
         used = ", used" if self._token in _consumed else ""
         return f"<gpuhash.jax.State: keys {kind.key_dtype}{list(kind.key_shape)}{values}{used}>"
 
@@ -150,12 +176,19 @@ class State:
         face = _faces.get(handle)
         if face is not None and face._core is core:  # another table may have the name by now
             return face
-        if core.value_dtype is None:
+        if core.value_dtype is None and not core.columns:
             return HashSet._open(core, None)
         table = HashTable._open(core, None)
-        if self._kind.default is not None:
-            storage = np.frombuffer(self._kind.default, storage_dtype(core.value_dtype))
-            table._set_default(storage.reshape(core.value_shape).copy())
+        if self._kind.defaults is not None:
+            columns = table._columns or {"": self._kind.value}
+            storages = {
+                name: np.frombuffer(storage, storage_dtype(column.dtype)).reshape(column.shape).copy()
+                for storage, (name, column) in zip(self._kind.defaults, columns.items(), strict=True)
+            }
+            if table._columns is None:
+                table._set_default(storages[""])
+            else:
+                table._column_defaults = storages
         return table
 
 
@@ -199,11 +232,11 @@ def from_table(table: Any, *, device: Any = None, fixed: bool = False) -> State:
     fixed
         The table stays where it is in memory from now on, so that XLA may put calls with this state into command
         buffers (CUDA graphs), which it replays without asking the host: all but ``size``, ``insert_or_apply`` and the
-        insertions of tables that are deterministic. XLA records them again where an array has another address than in
-        the run before, so donate the state. Such a table does not grow; ``reserve`` before, as there is no way back
-        but a copy. Where it would have to grow, ``TableFullError`` is raised, ``JaxRuntimeError`` in a program; keys
-        that a replay finds no room for are lost and counted, and the next call that waits for the table's size raises
-        ``TableFullError``. Compiled programs keep the table's memory until they are dropped themselves
+        insertions of tables that are deterministic or have columns. XLA records them again where an array has another
+        address than in the run before, so donate the state. Such a table does not grow; ``reserve`` before, as there is
+        no way back but a copy. Where it would have to grow, ``TableFullError`` is raised, ``JaxRuntimeError`` in a
+        program; keys that a replay finds no room for are lost and counted, and the next call that waits for the table's
+        size raises ``TableFullError``. Compiled programs keep the table's memory until they are dropped themselves
         (``jax.clear_caches``). Replays wait for nobody: between them and calls from elsewhere wait for the GPU, by
         ``jax.block_until_ready`` after a program, and by ``len(table)`` after other calls.
 
@@ -306,7 +339,6 @@ def from_tables(tables: Sequence[Any], mesh: Any, *, fixed: bool = False) -> Sta
 def _begin(table: Any, fixed: bool) -> tuple[Kind, np.ndarray[Any, Any]]:
     if not isinstance(table, KeyedTable):
         raise TypeError(f"a {type(table).__name__} was given, expected a gpuhash.HashTable or gpuhash.HashSet")
-    named_columns.refuse(table._columns, "gpuhash.jax")
     core = table._core
     # A name may get another table; the handle of one that stays where it is means that table alone.
     handle = _core.own_handle_of(core) if fixed else _core.handle_of(core)
@@ -315,18 +347,27 @@ def _begin(table: Any, fixed: bool) -> tuple[Kind, np.ndarray[Any, Any]]:
         check(handle)
     begin(handle, token.ctypes.data)
     _faces[handle] = table
-    default = table._default if isinstance(table, HashTable) else None
+    columns = table._columns or {}
     kind = Kind(
         key_dtype=table._key_dtype,
         key_shape=table._key_shape,
         value_dtype=table._value_dtype,
         value_shape=table._value_shape,
+        columns=tuple((name, Column(column.dtype, column.shape)) for name, column in columns.items()),
         has_rows=core.has_rows,
-        default=None if default is None else default.tobytes(),
+        defaults=_defaults_of(table),
         handles=() if table._host else (handle,),
         held=(core,) if fixed else (),
     )
     return kind, token
+
+
+def _defaults_of(table: KeyedTable) -> tuple[bytes, ...] | None:
+    if not isinstance(table, HashTable):
+        return None
+    if table._column_defaults is not None:
+        return tuple(storage.tobytes() for storage in table._column_defaults.values())
+    return None if table._default is None else (table._default.tobytes(),)
 
 
 def _put(token: np.ndarray[Any, Any], device: Any) -> Any:

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <gpuhash/names.hpp>
 #include <gpuhash/table.hpp>
@@ -15,7 +16,8 @@
 
 namespace gpuhash::jax_ops {
 
-using Handles = ffi::Span<const std::int64_t>;
+using Numbers = ffi::Span<const std::int64_t>;
+using Handles = Numbers;
 
 /// Of the keys, a call is about as many as this, from the first one on.
 inline constexpr std::int64_t kAllKeys = std::numeric_limits<std::int64_t>::max();
@@ -48,7 +50,7 @@ inline const void* apart(Table& table, const Operand& array, Stream stream, Allo
 /// keys  // [n, *key_shape]
 /// fallback  // one value, [n, *value_shape] if per_key, or no elements: zeros
 inline void find_values(Use& use, Stream stream, std::int64_t limit, bool per_key, const Operand& keys,
-                        const Operand& fallback, Output& values, Output& found) {
+                        const Operand& fallback, Output& found, Output& values) {
   const TableOptions& options = use.table().options();
   const KeyBatch batch = to_keys(options, keys);
   if (!options.value_dtype) throw ShapeError("a set has no values to find: ask contains");
@@ -106,6 +108,112 @@ inline void insert_keys(Use& use, Stream stream, std::int64_t limit, std::string
     table.insert(first_of(batch, limit), given, *mode, mask, stream, use.hand_on_step());
   else
     table.apply(first_of(batch, limit), given, named(kApplyOps, how), mask, stream);
+  use.finish();
+}
+
+/// The columns of a call, by their names: one after the other in `text`, of so many bytes each. A program on the host
+/// may meet another table than it was compiled for, so its columns are looked for in each call.
+struct ColumnNames {
+  std::string_view text;
+  Numbers lengths;
+
+  /// Their numbers in a table.
+  std::vector<std::size_t> find_in(const std::vector<Column>& columns) const {
+    std::vector<std::size_t> numbers;
+    std::size_t first = 0;
+    for (const std::int64_t length : lengths) {
+      const std::string_view wanted = text.substr(first, static_cast<std::size_t>(length));
+      first += wanted.size();
+      const auto found =
+          std::find_if(columns.begin(), columns.end(), [&](const Column& column) { return column.name == wanted; });
+      if (found == columns.end())
+        throw ShapeError("the table has no column \"" + std::string(wanted) +
+                         "\", which the program's table has: give each compiled program tables of one kind");
+      numbers.push_back(static_cast<std::size_t>(found - columns.begin()));
+    }
+    return numbers;
+  }
+};
+
+inline void check_count(const char* what, std::size_t given, std::size_t columns) {
+  if (given == columns) return;
+  throw ShapeError(std::to_string(given) + " " + what + " were given for " + std::to_string(columns) + " columns");
+}
+
+/// fallbacks  // one for each column: one value, [n, *shape] where per_key, or no elements: zeros
+/// rows  // scratch memory of 8 bytes per key, so that none has to be allocated
+/// values  // one for each column: [n, *shape]
+inline void find_column_values(Use& use, Stream stream, std::int64_t limit, const ColumnNames& names,
+                               const Numbers& per_key, const Operand& keys, const ffi::RemainingArgs& fallbacks,
+                               Output& rows, Output& found, const ffi::RemainingRets& values) {
+  const TableOptions& options = use.table().options();
+  const KeyBatch batch = to_keys(options, keys);
+  check_array(*found, "marks of found keys", DType::kBool, batch.count);
+  const std::vector<std::size_t> numbers = names.find_in(options.columns);
+  check_count("marks of defaults", per_key.size(), numbers.size());
+  check_count("defaults", fallbacks.size(), numbers.size());
+  check_count("outputs", values.size(), numbers.size());
+  std::vector<ColumnOutput> outputs;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const Column& column = options.columns[numbers[i]];
+    Output out = *values.get<ffi::AnyBuffer>(i);
+    const Operand fallback = *fallbacks.get<Operand>(i);
+    const bool each_its_own = per_key[i] != 0;
+    check_array(*out, ("values of " + column.name).c_str(), column.dtype, batch.count * column.elements());
+    outputs.push_back({numbers[i], out->untyped_data(), nullptr, each_its_own});
+    if (fallback.element_count() == 0) continue;
+    check_array(fallback, ("defaults of " + column.name).c_str(), column.dtype,
+                (each_its_own ? batch.count : 1) * column.elements());
+    outputs.back().fallback = fallback.untyped_data();
+  }
+  FindOutput out{};
+  out.found = static_cast<bool*>(found->untyped_data());
+  out.rows = WideOutput(rows, batch.count, "row numbers").data();
+  out.step = use.hand_on_step();
+  use.table().find_columns(first_of(batch, limit), out, outputs, stream);
+  use.finish();
+}
+
+/// `how`: as insert_keys() has it, one for each column, with commas between them.
+inline ColumnInput next_change(std::string_view& how) {
+  const std::string_view name = how.substr(0, how.find(','));
+  how.remove_prefix(std::min(how.size(), name.size() + 1));
+  ColumnInput change{};
+  const std::optional<InsertMode> mode = find_named(kInsertModes, name);
+  if (mode) {
+    change.mode = *mode == InsertMode::kKeep ? ColumnMode::kKeep : ColumnMode::kAssign;
+  } else {
+    change.mode = ColumnMode::kApply;
+    change.op = named(kApplyOps, name);
+  }
+  return change;
+}
+
+/// values  // one for each column that is given: [n, *shape], or one value for all keys where broadcast
+inline void insert_column_values(Use& use, Stream stream, std::int64_t limit, const ColumnNames& names,
+                                 std::string_view how, const Numbers& broadcast, const Operand& keys,
+                                 const ffi::RemainingArgs& values, Output& inserted) {
+  Table& table = use.table();
+  const TableOptions& options = table.options();
+  const std::vector<std::size_t> numbers = names.find_in(options.columns);
+  check_count("marks of values", broadcast.size(), numbers.size());
+  check_count("values", values.size(), numbers.size());
+  std::vector<Allocation> copies(numbers.size() + 1);
+  KeyBatch batch = to_keys(options, keys);
+  batch.data = apart(table, keys, stream, copies.back());
+  check_array(*inserted, "marks of inserted keys", DType::kBool, batch.count);
+  std::vector<ColumnInput> changes;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const Column& column = options.columns[numbers[i]];
+    const Operand given = *values.get<Operand>(i);
+    const bool for_all = broadcast[i] != 0;
+    check_array(given, ("values of " + column.name).c_str(), column.dtype,
+                (for_all ? 1 : batch.count) * column.elements());
+    changes.push_back(next_change(how));
+    changes.back().column = numbers[i];
+    changes.back().values = {apart(table, given, stream, copies[i]), column.bytes(), for_all};
+  }
+  table.change_columns(first_of(batch, limit), changes, nullptr, static_cast<bool*>(inserted->untyped_data()), stream);
   use.finish();
 }
 

@@ -10,10 +10,10 @@ namespace gpuhash::jax_ops {
 namespace {
 
 ffi::Error find(Place place, Handles handles, bool per_key, Operand token, Operand keys, Operand fallback, Output next,
-                Output values, Output found) {
+                Output found, Output values) {
   return guarded([&] {
     Use use(place, handles, token, next);
-    find_values(use, place.stream, kAllKeys, per_key, keys, fallback, values, found);
+    find_values(use, place.stream, kAllKeys, per_key, keys, fallback, found, values);
   });
 }
 
@@ -29,6 +29,32 @@ auto bind_find() {
       .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::AnyBuffer>();
+}
+
+ffi::Error find_columns(Place place, Handles handles, std::string_view names, Numbers lengths, Numbers per_key,
+                        Operand token, Operand keys, ffi::RemainingArgs fallbacks, Output next, Output rows,
+                        Output found, ffi::RemainingRets values) {
+  return guarded([&] {
+    Use use(place, handles, token, next);
+    find_column_values(use, place.stream, kAllKeys, {names, lengths}, per_key, keys, fallbacks, rows, found, values);
+  });
+}
+
+template <class P>
+auto bind_find_columns() {
+  return ffi::Ffi::Bind()
+      .Ctx<P>()
+      .template Attr<Handles>("handles")
+      .template Attr<std::string_view>("names")
+      .template Attr<Numbers>("lengths")
+      .template Attr<Numbers>("per_key")
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .RemainingArgs()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>()
+      .RemainingRets();
 }
 
 /// What contains, rows and erase have in common: keys in, one answer per key out.
@@ -110,6 +136,31 @@ auto bind_insert() {
       .template Ret<ffi::AnyBuffer>();
 }
 
+ffi::Error insert_columns(Place place, Handles handles, std::string_view names, Numbers lengths, std::string_view how,
+                          Numbers broadcast, Operand token, Operand keys, ffi::RemainingArgs values, Output next,
+                          Output inserted) {
+  return guarded([&] {
+    Use use(place, handles, token, next);
+    insert_column_values(use, place.stream, kAllKeys, {names, lengths}, how, broadcast, keys, values, inserted);
+  });
+}
+
+template <class P>
+auto bind_insert_columns() {
+  return ffi::Ffi::Bind()
+      .Ctx<P>()
+      .template Attr<Handles>("handles")
+      .template Attr<std::string_view>("names")
+      .template Attr<Numbers>("lengths")
+      .template Attr<std::string_view>("how")
+      .template Attr<Numbers>("broadcast")
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .RemainingArgs()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>();
+}
+
 /// Waits.
 ffi::Error size(Place place, Handles handles, Operand token, Output next, Output size) {
   return guarded([&] {
@@ -135,6 +186,8 @@ GPUHASH_JAX_TABLE_HANDLER(contains);
 GPUHASH_JAX_TABLE_HANDLER(rows);
 GPUHASH_JAX_TABLE_HANDLER(erase);
 GPUHASH_JAX_TABLE_HANDLER(insert);
+GPUHASH_JAX_TABLE_HANDLER(find_columns);
+GPUHASH_JAX_HANDLER(insert_columns);
 GPUHASH_JAX_HANDLER(size);
 
 }  // namespace gpuhash::jax_ops

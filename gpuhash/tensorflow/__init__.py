@@ -12,6 +12,7 @@ every library that is loaded after it, and PyTorch then crashes.
 from gpuhash.optimizers import LAMB, SGD, Adagrad, Adam, Optimizer, RowWiseAdagrad
 
 from . import gradients
+from .columns_hash_table import ColumnsHashTable
 from .embedding import HashEmbedding
 from .library import ops
 from .mutable_hash_table import MutableHashTable, wrap
@@ -22,6 +23,7 @@ __all__ = [
     "SGD",
     "Adagrad",
     "Adam",
+    "ColumnsHashTable",
     "HashEmbedding",
     "MutableHashTable",
     "Optimizer",

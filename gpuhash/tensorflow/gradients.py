@@ -22,6 +22,23 @@ def lookup_gradient(op: Any, grad: Any, _: Any) -> list[Any]:
     flat_keys = tf.reshape(keys, tf.concat([[-1], tf.shape(keys)[tf.rank(found) :]], 0))
     slices = tf.IndexedSlices(tf.boolean_mask(rows, hit), tf.boolean_mask(flat_keys, hit))
 
+    return [slices, None, _gradient_of_default(grad, found, default)]
+
+
+@tf.RegisterGradient("GpuhashFindColumns")  # type: ignore[untyped-decorator]
+def find_columns_gradient(op: Any, _: Any, *grads: Any) -> list[Any]:
+    """What a change of the values looked up is of the defaults. The table has none: one tensor cannot say which column
+    a gradient is of. To train rows, watch the values found.
+    """
+    defaults = op.inputs[2:]
+    return [None, None, *map(_gradient_of_default, grads, [op.outputs[0]] * len(defaults), defaults)]
+
+
+def _gradient_of_default(grad: Any, found: Any, default: Any) -> Any:
+    """None for integers, which have none."""
+    if grad is None or not (default.dtype.is_floating or default.dtype.is_complex):
+        return None
+    ones = tf.ones(tf.rank(grad) - tf.rank(found), tf.int32)
+    missed = tf.where(tf.reshape(found, tf.concat([tf.shape(found), ones], 0)), tf.zeros_like(grad), grad)
     # The default is one for all keys, or one for each: then there is nothing to sum.
-    missed = tf.where(tf.reshape(found, tf.concat([tf.shape(found), tf.ones_like(item)], 0)), tf.zeros_like(grad), grad)
-    return [slices, None, tf.reduce_sum(missed, tf.range(tf.rank(grad) - tf.rank(default)))]
+    return tf.reduce_sum(missed, tf.range(tf.rank(grad) - tf.rank(default)))

@@ -1,5 +1,7 @@
 // The kernels, the same for CPU and GPU: all that differs is the stream and the memory that they hand down.
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -33,20 +35,13 @@ class MakeTable : public OpKernel {
  public:
   explicit MakeTable(OpKernelConstruction* ctx) : OpKernel(ctx) {
     DataType key_dtype;
-    DataType value_dtype;
-    PartialTensorShape value_shape;
     PartialTensorShape key_shape;
     std::int64_t buckets = 0;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("key_dtype", &key_dtype));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("value_dtype", &value_dtype));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("value_shape", &value_shape));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("key_shape", &key_shape));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("total_buckets", &buckets));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("deterministic", &options_.deterministic));
-    TensorShape shape;
-    OP_REQUIRES(ctx, value_shape.AsTensorShape(&shape),
-                absl::InvalidArgumentError("value_shape is " + value_shape.DebugString() +
-                                           ", expected one whose extents are all known"));
+    OP_REQUIRES_OK(ctx, ctx->HasAttr("value_dtype") ? read_value(ctx) : read_columns(ctx));
     OP_REQUIRES(ctx, key_shape.AsTensorShape(&key_shape_) && key_shape_.dims() <= 1,
                 absl::InvalidArgumentError("key_shape is " + key_shape.DebugString() +
                                            ", expected (), or (k,) for vectors of k integers"));
@@ -54,8 +49,6 @@ class MakeTable : public OpKernel {
                 absl::InvalidArgumentError("total_buckets is " + std::to_string(buckets) + ", expected 0 or more"));
     options_.key_dtype = *from_tensorflow(key_dtype);
     options_.key_elements = key_shape_.num_elements();
-    options_.value_dtype = from_tensorflow(value_dtype);
-    for (const auto extent : shape.dim_sizes()) options_.value_shape.push_back(extent);
     options_.capacity = buckets;
   }
 
@@ -68,6 +61,10 @@ class MakeTable : public OpKernel {
     const auto describe = [](const TableOptions& options, const Device& where) {
       std::string text = "keys of " + std::to_string(options.key_elements) + " x " +
                          std::string(gpuhash::name(options.key_dtype)) + ", ";
+      for (const Column& column : options.columns)
+        text += "'" + column.name + "' of " + std::string(gpuhash::name(column.dtype)) + " of shape " +
+                TensorShape(column.shape).DebugString() + ", ";
+      if (!options.columns.empty()) return text + "on " + where.to_string();
       if (!options.value_dtype) return text + "no values, on " + where.to_string();
       text += "values of " + std::string(gpuhash::name(*options.value_dtype)) + " of shape [";
       for (std::size_t axis = 0; axis < options.value_shape.size(); ++axis)
@@ -76,7 +73,7 @@ class MakeTable : public OpKernel {
     };
     const bool same = there.key_dtype == options_.key_dtype && there.key_elements == options_.key_elements &&
                       there.value_dtype == options_.value_dtype && there.value_shape == options_.value_shape &&
-                      table.context().device() == device;
+                      same_columns(there.columns, options_.columns) && table.context().device() == device;
     if (same) return;
     throw ShapeError("the table named '" + name + "' has " + describe(there, table.context().device()) +
                      "; the op asks for " + describe(options_, device));
@@ -85,6 +82,66 @@ class MakeTable : public OpKernel {
   const TensorShape& key_shape() const { return key_shape_; }
 
  private:
+  static absl::Status read_shape(const PartialTensorShape& given, std::vector<std::int64_t>* shape) {
+    TensorShape known;
+    if (!given.AsTensorShape(&known))
+      return absl::InvalidArgumentError("value_shape is " + given.DebugString() +
+                                        ", expected one whose extents are all known");
+    for (const auto extent : known.dim_sizes()) shape->push_back(extent);
+    return absl::OkStatus();
+  }
+
+  absl::Status read_value(OpKernelConstruction* ctx) {
+    DataType dtype;
+    PartialTensorShape shape;
+    TF_RETURN_IF_ERROR(ctx->GetAttr("value_dtype", &dtype));
+    TF_RETURN_IF_ERROR(ctx->GetAttr("value_shape", &shape));
+    options_.value_dtype = from_tensorflow(dtype);
+    return read_shape(shape, &options_.value_shape);
+  }
+
+  /// The attributes are described in column_ops.cc.
+  absl::Status read_columns(OpKernelConstruction* ctx) {
+    constexpr std::size_t kBits = 5;
+    std::vector<std::string> names;
+    std::vector<DataType> dtypes;
+    std::vector<PartialTensorShape> shapes;
+    std::vector<std::string> initials;
+    std::vector<std::int64_t> bits;
+    TF_RETURN_IF_ERROR(ctx->GetAttr("names", &names));
+    TF_RETURN_IF_ERROR(ctx->GetAttr("dtypes", &dtypes));
+    TF_RETURN_IF_ERROR(ctx->GetAttr("shapes", &shapes));
+    TF_RETURN_IF_ERROR(ctx->GetAttr("initials", &initials));
+    TF_RETURN_IF_ERROR(ctx->GetAttr("initial_bits", &bits));
+    if (dtypes.size() != names.size() || shapes.size() != names.size() || initials.size() != names.size() ||
+        bits.size() != kBits * names.size())
+      return absl::InvalidArgumentError("names, dtypes, shapes, initials and initial_bits are of " +
+                                        std::to_string(names.size()) + ", " + std::to_string(dtypes.size()) + ", " +
+                                        std::to_string(shapes.size()) + ", " + std::to_string(initials.size()) +
+                                        " and " + std::to_string(bits.size()) + " / 5 columns, expected as many each");
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      Column column{names[i], *from_tensorflow(dtypes[i]), {}, std::nullopt};
+      TF_RETURN_IF_ERROR(read_shape(shapes[i], &column.shape));
+      if (const auto distribution = find_named(kDistributions, initials[i])) {
+        const std::int64_t* const from = bits.data() + kBits * i;
+        Initializer& initial = column.initializer.emplace();
+        initial.distribution = *distribution;
+        std::memcpy(&initial.first, from, sizeof initial.first);
+        std::memcpy(&initial.second, from + 1, sizeof initial.second);
+        std::memcpy(&initial.seed, from + 2, sizeof initial.seed);
+        std::memcpy(initial.constant.data(), from + 3, sizeof initial.constant);
+      }
+      options_.columns.push_back(std::move(column));
+    }
+    return absl::OkStatus();
+  }
+
+  static bool same_columns(const std::vector<Column>& one, const std::vector<Column>& other) {
+    return std::equal(one.begin(), one.end(), other.begin(), other.end(), [](const Column& a, const Column& b) {
+      return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape;
+    });
+  }
+
   TableOptions options_;
   TensorShape key_shape_;
 };
@@ -188,8 +245,6 @@ class MakeAnonymousTable final : public MakeTable {
 
 // TensorFlow's own lookup ops on a GPU, for which it has kernels on the CPU alone -------------------------------------
 
-using Interface = core::RefCountPtr<LookupInterface>;
-
 absl::Status find_table(OpKernelContext* ctx, Interface* table) {
   // TensorFlow ends the process over several handles in one tensor.
   const TensorShape& shape = ctx->input(0).shape();
@@ -257,6 +312,8 @@ absl::Status stock_size(OpKernelContext* ctx) {
 
 // What TensorFlow lacks -----------------------------------------------------------------------------------------------
 
+}  // namespace
+
 absl::Status find_ours(OpKernelContext* ctx, Interface* held, TableResource** table) {
   TF_RETURN_IF_ERROR(find_table(ctx, held));
   *table = dynamic_cast<TableResource*>(held->get());
@@ -265,6 +322,8 @@ absl::Status find_ours(OpKernelContext* ctx, Interface* held, TableResource** ta
       "table_handle is of one of TensorFlow's own tables, expected one of gpuhash: make it with "
       "gpuhash.tensorflow.MutableHashTable");
 }
+
+namespace {
 
 /// Keys for which there are values of another shape, or of another dtype, are refused as TensorFlow refuses them.
 absl::Status find_with_values(OpKernelContext* ctx, Interface* held, TableResource** table) {
@@ -284,6 +343,7 @@ absl::Status lookup(OpKernelContext* ctx) {
   TableResource* table = nullptr;
   TF_RETURN_IF_ERROR(find_ours(ctx, &held, &table));
   const Tensor& keys = ctx->input(1);
+  TF_RETURN_IF_ERROR(table->check_single_value());
   TF_RETURN_IF_ERROR(check_dimensions(keys, table->key_shape(), table->value_shape()));
   TF_RETURN_IF_ERROR(table->CheckFindArguments(keys, ctx->input(2)));
   Tensor* values = nullptr;
@@ -523,6 +583,8 @@ void register_stock(const char* op, const char* keys, const char* values, const 
 void register_kernels() {
   register_on_both<MakeNamedTable>("CUDAMutableHashTableV2", {"table_handle"});
   register_on_both<MakeAnonymousTable>("CUDAAnonymousMutableHashTable", {"table_handle"});
+  register_on_both<MakeNamedTable>("GpuhashColumnsTable", {"table_handle"});
+  register_on_both<MakeAnonymousTable>("GpuhashAnonymousColumnsTable", {"table_handle"});
   register_on_both<FunctionKernel<lookup>>("GpuhashLookup", {"table_handle"});
   register_on_both<FunctionKernel<find_or_insert>>("GpuhashFindOrInsert", {"table_handle"});
   register_on_both<FunctionKernel<contains>>("GpuhashContains", {"table_handle"});

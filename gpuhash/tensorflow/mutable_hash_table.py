@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util, handle_data_util
 
-from gpuhash import HashTable, _core, named_columns
+from gpuhash import HashTable, _core
 from gpuhash.arguments import count_of
 
 from .library import ops
@@ -36,7 +36,8 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
     key_dtype
         tf.int32, tf.int64 or another integer dtype. TensorFlow's table takes strings, this one does not.
     value_dtype
-        bool, an integer, half, bfloat16, float or complex dtype.
+        bool, an integer, half, bfloat16, float or complex dtype. Or a mapping of names to columns, as
+        ``gpuhash.HashTable`` takes it: then this makes a ``ColumnsHashTable``.
     default_value
         The value of absent keys: a scalar, or of shape ``value_shape``.
     name
@@ -73,6 +74,14 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
         Where there is no memory; the table is as it was.
     """
 
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        value_dtype = args[1] if len(args) > 1 else options.get("value_dtype")
+        if cls is MutableHashTable and isinstance(value_dtype, Mapping):
+            from .columns_hash_table import ColumnsHashTable  # which is one of these
+
+            return super().__new__(ColumnsHashTable)
+        return super().__new__(cls)
+
     def __init__(
         self,
         key_dtype: Any,
@@ -89,49 +98,61 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
         total_buckets: int = DEFAULT_BUCKETS,
         deterministic: bool = True,
     ) -> None:
-        if shared_name == "":
-            raise ValueError("shared_name='' was given; a name has one character or more, or is None")
-        if shared_name is not None and experimental_is_anonymous:
-            raise ValueError(
-                f"an anonymous table has no name, and shared_name={shared_name!r} was given: give one of both"
-            )
         default = tf.convert_to_tensor(default_value, dtype=value_dtype)
         if value_shape is not None:
             default = tf.broadcast_to(default, value_shape)
-        self._key_shape = tf.TensorShape(key_shape)
-        self._given_name = shared_name
-        self._total_buckets = count_of(total_buckets, "total_buckets")
-        self._deterministic = deterministic
+        self._set_options(shared_name, experimental_is_anonymous, key_shape, total_buckets, deterministic)
         with tf.device(device):
             super().__init__(key_dtype, value_dtype, default, name, checkpoint, experimental_is_anonymous)
         self._resource_device = device or ""
 
+    def _set_options(
+        self, shared_name: str | None, is_anonymous: bool, key_shape: Any, total_buckets: int, deterministic: bool
+    ) -> None:
+        if shared_name == "":
+            raise ValueError("shared_name='' was given; a name has one character or more, or is None")
+        if shared_name is not None and is_anonymous:
+            raise ValueError(
+                f"an anonymous table has no name, and shared_name={shared_name!r} was given: give one of both"
+            )
+        self._key_shape = tf.TensorShape(key_shape)
+        self._given_name = shared_name
+        self._total_buckets = count_of(total_buckets, "total_buckets")
+        self._deterministic = deterministic
+
     def _create_resource(self) -> Any:
+        make_named, make_anonymous = self._make_ops()
         options = {
             "key_dtype": self._key_dtype,
-            "value_dtype": self._value_dtype,
-            "value_shape": self._value_shape,
             "key_shape": self._key_shape,
             "total_buckets": self._total_buckets,
             "deterministic": self._deterministic,
             "name": self._name,
+            **self._value_options(),
         }
         if self._is_anonymous:
-            handle = ops.cuda_anonymous_mutable_hash_table(**options)
+            handle = make_anonymous(**options)
         elif self._given_name is not None:
-            handle = ops.cuda_mutable_hash_table_v2(shared_name=self._given_name, **options)
+            handle = make_named(shared_name=self._given_name, **options)
         elif self._shared_name is not None:
-            handle = ops.cuda_mutable_hash_table_v2(container=_PRIVATE, shared_name=self._shared_name, **options)
+            handle = make_named(container=_PRIVATE, shared_name=self._shared_name, **options)
             if tf.executing_eagerly():
                 _destroy_with(self, handle)
         else:
-            handle = ops.cuda_mutable_hash_table_v2(use_node_name_sharing=self._checkpoint, **options)
+            handle = make_named(use_node_name_sharing=self._checkpoint, **options)
         if tf.executing_eagerly():
             self._table_name = None
             _tell_shapes(handle, self._key_shape, self._key_dtype, self._value_shape, self._value_dtype)
         else:
             self._table_name = handle.op.name.split("/")[-1]
         return handle
+
+    def _make_ops(self) -> tuple[Any, Any]:
+        return ops.cuda_mutable_hash_table_v2, ops.cuda_anonymous_mutable_hash_table
+
+    def _value_options(self) -> dict[str, Any]:
+        """The attributes of what makes a table, for its values."""
+        return {"value_dtype": self._value_dtype, "value_shape": self._value_shape}
 
     def _copy_trackable_to_cpu(self, object_map: dict[Any, Any]) -> None:
         """A copy on the CPU, for checkpoints that are written beside the work."""
@@ -267,35 +288,45 @@ def wrap(table: HashTable, default_value: Any = None, *, device: str | None = No
     table
         The table. It lives on, as long as either of both does.
     default_value
-        The value of absent keys; by default the table's own, or else zero.
+        The value of absent keys; by default the table's own, or else zero. With columns a mapping of names to such.
     device
         TensorFlow's name for the table's device; by default "CPU:0", or the GPU of the same number.
+
+    Returns
+    -------
+    For a table with named columns a ``ColumnsHashTable``.
 
     Raises
     ------
     TypeError
-        For a set, which has no values to look up, and for a table with named columns.
+        For a set, which has no values to look up.
     """
     if not isinstance(table, HashTable):
         raise TypeError(f"a {type(table).__name__} was given, expected a gpuhash.HashTable: a lookup needs values")
-    named_columns.refuse(table._columns, "gpuhash.tensorflow")
     if not tf.executing_eagerly():
         raise RuntimeError("wrap() was called while a graph is built: call it before, and use what it returns there")
-    if default_value is None:
-        default_value = 0 if table._default is None else table._default
+    values: dict[str, Any] = {
+        "value_dtype": table._columns,
+        "default_value": table.default if default_value is None else default_value,
+    }
+    if table._columns is None:
+        dtype = tf.as_dtype(table.value_dtype)
+        if default_value is not None:
+            default = tf.cast(default_value, dtype)
+        else:
+            default = tf.constant(0 if table.default is None else table.default, dtype)
+        values = {"value_dtype": dtype, "default_value": default, "value_shape": table.value_shape}
     index = table._context.device.partition(":")[2]
     name = f"gpuhash.tensorflow.wrap/{os.getpid()}/{next(_numbers)}"
     _core.register_table(name, table._core)  # for as long as it takes to find it
     try:
         wrapped = MutableHashTable(
             tf.as_dtype(table.key_dtype),
-            tf.as_dtype(table.value_dtype),
-            tf.cast(default_value, tf.as_dtype(table.value_dtype)),
-            value_shape=table.value_shape,
             key_shape=table.key_shape,
             shared_name=name,
             device=device or (f"GPU:{index}" if index else "CPU:0"),
             deterministic=table.deterministic,
+            **values,
         )
     finally:
         _core.unregister_table(name)

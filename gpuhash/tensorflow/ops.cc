@@ -3,6 +3,7 @@
 #include <vector>
 
 #include <gpuhash/registry.hpp>
+#include "op_dtypes.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -110,11 +111,6 @@ absl::Status scalar_name(InferenceContext* c) {
   ShapeHandle name;
   return c->WithRank(c->input(0), 0, &name);
 }
-
-constexpr const char* kKeyDtypes = "{int8, uint8, int16, uint16, int32, uint32, int64, uint64}";
-constexpr const char* kValueDtypes =
-    "{bool, int8, uint8, int16, uint16, int32, uint32, int64, uint64, half, bfloat16, float, double, complex64, "
-    "complex128}";
 
 /// What makes a table. total_buckets: slots to begin with.
 OpDefBuilderWrapper table_op(const char* name) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,12 +44,23 @@ class TableResource final : public tensorflow::lookup::LookupInterface {
   const std::shared_ptr<Table>& shared_table() const { return table_; }
 
   absl::Status CheckKeyAndValueTensorsForInsert(const Tensor& keys, const Tensor& values) override {
+    TF_RETURN_IF_ERROR(check_single_value());
     TF_RETURN_IF_ERROR(check_dimensions(keys, key_shape_, value_shape_));
     return LookupInterface::CheckKeyAndValueTensorsForInsert(keys, values);
   }
   absl::Status CheckKeyAndValueTensorsForImport(const Tensor& keys, const Tensor& values) override {
+    TF_RETURN_IF_ERROR(check_single_value());
     TF_RETURN_IF_ERROR(check_dimensions(keys, key_shape_, value_shape_));
     return LookupInterface::CheckKeyAndValueTensorsForImport(keys, values);
+  }
+
+  /// An error for a table with named columns.
+  absl::Status check_single_value() const {
+    const std::vector<Column>& columns = table_->options().columns;
+    if (columns.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError("the table has named columns, such as '" + columns.front().name +
+                                      "', and the op takes tables with a single value per key: call the methods of "
+                                      "gpuhash.tensorflow.ColumnsHashTable");
   }
 
   /// TensorFlow's lookup operations, in the order of the op's stream. They wait for the device where the table has to
@@ -121,7 +133,11 @@ class TableResource final : public tensorflow::lookup::LookupInterface {
   std::string DebugString() const override { return "A gpuhash table on " + table_->context().device().to_string(); }
   int64_t MemoryUsed() const override { return table_->nbytes(); }
   DataType key_dtype() const override { return to_tensorflow(table_->options().key_dtype); }
-  DataType value_dtype() const override { return to_tensorflow(*table_->options().value_dtype); }
+  /// DT_INVALID for named columns, so that whatever takes single values refuses the table.
+  DataType value_dtype() const override {
+    const std::optional<DType> dtype = table_->options().value_dtype;
+    return dtype ? to_tensorflow(*dtype) : tensorflow::DT_INVALID;
+  }
   TensorShape key_shape() const override { return key_shape_; }
   TensorShape value_shape() const override { return value_shape_; }
 
@@ -136,5 +152,10 @@ class TableResource final : public tensorflow::lookup::LookupInterface {
   const TensorShape value_shape_;
   const std::string name_;
 };
+
+using Interface = tensorflow::core::RefCountPtr<tensorflow::lookup::LookupInterface>;
+
+/// The table of an op's input 0, which has to be ours. Defined in kernels.cc.
+absl::Status find_ours(OpKernelContext* ctx, Interface* held, TableResource** table);
 
 }  // namespace gpuhash::tensorflow_ops

@@ -154,6 +154,12 @@ def test_types(run, key_type, value_dtype, value_shape):
 
 
 @on_two_devices
+@pytest.mark.parametrize("capacity", [None, 9])
+def test_named_columns(run, capacity):
+    run(exchange.named_columns, capacity=capacity)
+
+
+@on_two_devices
 def test_sets(run):
     run(exchange.sets)
 

@@ -202,6 +202,54 @@ def key_and_value_types(platform: str, count: int, *, key_type: Any, value_dtype
     same_bytes(np.asarray(given), np.frombuffer(b"".join(expected), values.dtype).reshape(asked_defaults.shape))
 
 
+def named_columns(platform: str, count: int, *, capacity: int | None) -> None:
+    """Beside a single table, which is given the batches of all devices one after the other."""
+    import gpuhash
+
+    devices = Devices(platform, count)
+    ours = devices.ours
+    columns = {
+        "weight": ("float32", (3,)),
+        "step": gpuhash.Column("int32", (), 5),
+        "half": "float16",
+        "drawn": gpuhash.Column("float32", (2,), gpuhash.initializers.Normal()),
+    }
+    tables = devices.tables("int64", columns, deterministic=True)
+    single = gpuhash.HashTable("int64", columns, deterministic=True)
+    over = {"axis_name": "x", "capacity": capacity}
+    keys = np.random.default_rng(2).integers(0, 60, 40 * count)
+    weights = random_values("float32", (len(keys), 3))
+    mine = np.arange(count, dtype=np.float16)  # one for all keys of a device
+    ops = {"step": "add", "half": "max"}
+
+    def run(state: Any, keys: Any, weights: Any, mine: Any) -> Any:
+        state, assigned = ours.insert_or_assign(state, keys, {"weight": weights, "half": mine[0]}, **over)
+        state, added = ours.insert_or_apply(state, keys + 30, {"step": 1, "half": mine[0]}, ops, **over)
+        state, found = ours.find(state, keys + 40, {"weight": weights, "half": mine[0]}, **over)
+        state, some = ours.find(state, keys, columns=["step"], **over)
+        return state, assigned, added, found, some
+
+    state, assigned, added, (found, known), (some, _) = devices.program(run)(devices.state(tables), keys, weights, mine)
+    halves = np.repeat(mine, 40)
+    devices.check_mask(assigned, keys, set())
+    single.insert_or_assign(keys, {"weight": weights, "half": halves})
+    devices.check_mask(added, keys + 30, set(as_bytes(keys).tolist()))
+    single.insert_or_apply(keys + 30, {"step": np.ones(len(keys), np.int32), "half": halves}, ops)
+    expected, mask = single.find(keys + 40, {"weight": weights, "half": halves})
+    same_bytes(np.asarray(known), mask)
+    assert sorted(found) == sorted(columns)
+    for name, values in expected.items():
+        same_bytes(np.asarray(found[name]), values)
+    same_bytes(np.asarray(some["step"]), single.find(keys, columns=["step"])[0]["step"])
+    assert sum(map(len, tables)) == len(single)
+    devices.check_owners(tables)
+    for table in tables:
+        owned, values = table.to("cpu").items()
+        for name, value in single[owned].items():
+            same_bytes(values[name], value)
+    assert state.tables == tables
+
+
 def sets(platform: str, count: int) -> None:
     devices = Devices(platform, count)
     ours = devices.ours

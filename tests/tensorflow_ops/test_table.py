@@ -553,6 +553,13 @@ def test_wrap(tools, device, value_shape):
         ours.wrap(gpuhash.HashSet("int64"))
 
 
+@pytest.mark.parametrize(("dtype", "default"), [("bfloat16", 1.5), ("float64", 0.1), ("uint64", 2**64 - 3)])
+def test_wrap_takes_the_tables_default(tools, device, dtype, default):
+    _, ours, _ = tools
+    table = gpuhash.HashTable("int64", dtype, device=device, default=default)
+    assert ours.wrap(table).lookup([2]).numpy().tolist() == [default]
+
+
 def test_memory_goes_with_the_object(tools):
     """Unnamed and wrapped tables do not stay behind in TensorFlow's resource manager."""
     tf, ours, device = tools
