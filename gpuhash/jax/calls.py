@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.custom_batching
@@ -54,8 +54,7 @@ def _as_arrays(attributes: Any) -> dict[str, Any]:
     return {name: np.array(value, np.int64) if isinstance(value, tuple) else value for name, value in attributes}
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(NamedTuple):
     """An array of values, or None in its place: zeros for absent keys, or what a set is given."""
 
     shape: Shape = ()  # of one value
@@ -179,7 +178,7 @@ class Call:
     def _to_owners(self, spread: Spread, values: Any) -> tuple[list[Any], Work]:
         """What goes along with the keys of an exchange, and what their owners do. Defaults stay where they are."""
         none = tuple(None for _ in self.given)
-        alone = replace(self, given=tuple(replace(each, single=True) for each in self.given))
+        alone = replace(self, given=tuple(each._replace(single=True) for each in self.given))
         if self.name != "insert":
             return [], lambda token, status, told, _, came: alone._part(token, status, told, came[0], none)
         sent = [
@@ -199,7 +198,7 @@ class Call:
         there = replace(
             self,
             given=tuple(
-                each if singles is None else replace(each, single=False)
+                each if singles is None else each._replace(single=False)
                 for each, singles in zip(self.given, of_devices, strict=True)
             ),
         )
@@ -272,7 +271,7 @@ def _of_all_lanes(array: Any, given: Given, of_lane: bool, batch: Shape) -> tupl
         return array, given
     if given.single:
         array = array.reshape(batch[0], *(1,) * (len(batch) - 1), *given.shape)
-    return jnp.broadcast_to(array, batch + given.shape), replace(given, single=False)
+    return jnp.broadcast_to(array, batch + given.shape), given._replace(single=False)
 
 
 def _or_default(found: Any, values: Any, given: Given, default: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -64,7 +63,7 @@ def _values_read(kind: Kind, columns: Any) -> dict[str, Column]:
 def _defaults(kind: Kind, default: Any) -> dict[str, Any]:
     """The values of absent keys, by name; those that are not there are zeros."""
     if default is None:
-        return kind.own_defaults()
+        return kind.own_defaults
     return by_name(kind.named, default, "defaults") if kind.columns else {"": default}
 
 
@@ -126,20 +125,17 @@ def find(
     token, kind = take(state, "find")
     read, defaults = _values_read(kind, columns), _defaults(kind, default)
     array, batch = _keys(keys, kind)
-    arrays, given = zip(
-        *(
-            _given(defaults[name], batch, value, f"default of {name!r}" if name else "default")
-            if name in defaults
-            else (None, Given(value.shape, single=True))
-            for name, value in read.items()
-        ),
-        strict=True,
-    )
+    arrays, given = [], []
+    for name, value in read.items():
+        one, each = None, Given(value.shape, single=True)
+        if name in defaults:
+            one, each = _given(defaults[name], batch, value, f"default of {name!r}" if name else "default")
+        arrays.append(one)
+        given.append(each)
     spread = spread_over(axis_name, capacity, kind.handles, "find")
-    call = Call("find", kind, given=given, columns=tuple(read) if kind.columns else (), spread=spread)
-    token, (found, *values) = run(call, token, array, arrays)
-    given_back = dict(zip(read, values, strict=True))
-    return give(state, token), (given_back if kind.columns else given_back[""], found)
+    call = Call("find", kind, given=tuple(given), columns=tuple(read) if kind.columns else (), spread=spread)
+    token, (found, *values) = run(call, token, array, tuple(arrays))
+    return give(state, token), (dict(zip(read, values, strict=True)) if kind.columns else values[0], found)
 
 
 def contains(
@@ -269,7 +265,7 @@ def _change(values: Any, batch: Shape, value: Column, what: str, how: str) -> tu
     if jnp.issubdtype(array.dtype, jnp.inexact):
         array = jax.lax.stop_gradient(_not_differentiated(array))
     is_constant = not isinstance(values, jax.core.Tracer)  # of the program
-    return array, replace(given, how=how, alike=given.single and is_constant)
+    return array, given._replace(how=how, alike=given.single and is_constant)
 
 
 def _action(op: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 import weakref
@@ -43,16 +44,17 @@ class Kind:
     def is_set(self) -> bool:
         return self.value_dtype is None and not self.columns
 
-    @property
+    @functools.cached_property
     def named(self) -> Columns:
         """The columns by their names."""
         return dict(self.columns)
 
-    @property
+    @functools.cached_property
     def value(self) -> Column:
         """What a table without named columns has for each key."""
         return Column(self.value_dtype, self.value_shape)
 
+    @functools.cached_property
     def own_defaults(self) -> dict[str, np.ndarray[Any, Any]]:
         """The table's own defaults by column, "" without named columns; none where it has none."""
         columns = self.named or {"": self.value}
