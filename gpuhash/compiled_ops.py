@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
+import itertools
 import os
 import shlex
 import shutil
@@ -39,8 +40,9 @@ class OpLibrary:
         The framework's version. What was made ahead bears it, and serves no other.
     folder
         Of the sources and headers; installed, that of a library made ahead.
-    sources, headers
-        File names.
+    units, headers
+        File names. The sources of a unit are compiled as one, as each of them would read the framework's headers anew;
+        their names may not meet.
     compile_flags, link_flags
         For the compiler: where the framework's headers and libraries are, and the C++ standard.
     seconds
@@ -53,7 +55,7 @@ class OpLibrary:
     framework: str
     version: str
     folder: Path
-    sources: tuple[str, ...]
+    units: tuple[tuple[str, ...], ...]
     headers: tuple[str, ...]
     compile_flags: tuple[str, ...]
     link_flags: tuple[str, ...]
@@ -83,7 +85,7 @@ class OpLibrary:
         )
 
     def compile(self, output: Path, include: Path, library: Path, runtime_path: str) -> None:
-        """Compiles the sources side by side and links them.
+        """Compiles the units side by side and links them.
 
         Parameters
         ----------
@@ -112,12 +114,16 @@ class OpLibrary:
         start = time.monotonic()
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=output.parent, prefix=".compiling-") as folder:
-            objects = [Path(folder, source).with_suffix(".o") for source in self.sources]
-            compilations = [
-                [*compiler, *flags, "-c", str(self.folder / source), "-o", str(made)]
-                for source, made in zip(self.sources, objects, strict=True)
-            ]
-            self._run(compilations)
+            units = [Path(folder, f"unit_{number}.cc") for number in range(len(self.units))]
+            for unit, sources in zip(units, self.units, strict=True):
+                unit.write_text("".join(f'#include "{self.folder / source}"\n' for source in sources))
+            objects = [unit.with_suffix(".o") for unit in units]
+            self._run(
+                [
+                    [*compiler, *flags, "-c", str(unit), "-o", str(made)]
+                    for unit, made in zip(units, objects, strict=True)
+                ]
+            )
             linked = Path(folder, output.name)
             self._run(
                 [
@@ -197,7 +203,7 @@ class OpLibrary:
         """Of everything that the library depends on; with a ``*`` for the compiler where there is none."""
         texts = [self.version, *self.identity, *self.compile_flags, *self.link_flags, str(library)]
         files = [
-            *(self.folder / name for name in self.sources + self.headers),
+            *(self.folder / name for name in (*itertools.chain(*self.units), *self.headers)),
             *sorted(include.glob("gpuhash/*.hpp")),
         ]
         sources = _digest(

@@ -13,10 +13,13 @@ op_library = OpLibrary(
     framework="TensorFlow",
     version=tf.__version__,
     folder=Path(__file__).resolve().parent,
-    sources=("ops.cc", "kernels.cc", "column_ops.cc", "column_kernels.cc", "embedding_ops.cc", "embedding_kernels.cc"),
+    units=(
+        ("ops.cc", "column_ops.cc", "embedding_ops.cc"),
+        ("kernels.cc", "column_kernels.cc", "embedding_kernels.cc"),
+    ),
     headers=("context.h", "embedding_rows.h", "kernel_registration.h", "op_dtypes.h", "table_resource.h"),
     compile_flags=tuple(tf.sysconfig.get_compile_flags()),
     link_flags=tuple(tf.sysconfig.get_link_flags()),
-    seconds=20,
+    seconds=16,
     identity=(tf.version.GIT_VERSION,),
 )

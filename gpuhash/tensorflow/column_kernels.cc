@@ -12,7 +12,7 @@
 #include "table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
-namespace gpuhash::tensorflow_ops {
+namespace gpuhash::tensorflow_ops::columns {
 namespace {
 
 using tensorflow::OpInputList;
@@ -340,4 +340,4 @@ class ImportColumns final : public OpKernel {
 }();
 
 }  // namespace
-}  // namespace gpuhash::tensorflow_ops
+}  // namespace gpuhash::tensorflow_ops::columns

@@ -8,7 +8,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
-namespace gpuhash::tensorflow_ops {
+namespace gpuhash::tensorflow_ops::columns {
 namespace {
 
 using tensorflow::DataType;
@@ -200,4 +200,4 @@ void register_ops() {
 }();
 
 }  // namespace
-}  // namespace gpuhash::tensorflow_ops
+}  // namespace gpuhash::tensorflow_ops::columns

@@ -15,7 +15,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 
-namespace gpuhash::tensorflow_ops {
+namespace gpuhash::tensorflow_ops::embeddings {
 namespace {
 
 using tensorflow::PartialTensorShape;
@@ -352,4 +352,4 @@ void register_kernels() {
 }();
 
 }  // namespace
-}  // namespace gpuhash::tensorflow_ops
+}  // namespace gpuhash::tensorflow_ops::embeddings

@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.compiler import StandIn
 from support.graphs import need_tensorflow
 
 from gpuhash import _core
 
+PACKAGE = Path(_core.__file__).resolve().parent
 PROGRAM = """
 import os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
@@ -36,7 +38,7 @@ def start(cache, **environment):
 @pytest.fixture(scope="module", autouse=True)
 def _tensorflow():
     need_tensorflow()
-    if (Path(_core.__file__).parent / "tensorflow" / need_ops().prebuilt_name).exists():
+    if (PACKAGE / "tensorflow" / need_ops().prebuilt_name).exists():
         pytest.skip("the library was compiled ahead")
 
 
@@ -47,7 +49,8 @@ def need_ops():
 
 
 def test_processes_that_start_at_once_compile_once(tmp_path):
-    processes = [start(tmp_path) for _ in range(3)]
+    compiler = StandIn(tmp_path, need_ops().find_or_compile(PACKAGE))
+    processes = [start(tmp_path, CXX=str(compiler.path)) for _ in range(3)]
     outputs = [process.communicate() for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
     paths = {out.split()[0] for out, _ in outputs}
@@ -55,7 +58,8 @@ def test_processes_that_start_at_once_compile_once(tmp_path):
     assert all(out.split(maxsplit=1)[1].strip() == "[2, -1]" for out, _ in outputs)
     assert sum("compiling its ops" in err for _, err in outputs) == 1
     assert sum("compiled in" in err for _, err in outputs) == 1
-    again = start(tmp_path)
+    assert compiler.times_linked() == 1
+    again = start(tmp_path, CXX=str(compiler.path))
     out, err = again.communicate()
     assert again.returncode == 0
     assert out.split()[0] in paths
@@ -98,17 +102,14 @@ def test_a_cache_that_cannot_be_written_is_a_clear_error(tmp_path):
 
 def test_a_library_made_ahead_is_used(tmp_path):
     ops = need_ops()
-    package = Path(_core.__file__).resolve().parent
     ahead = tmp_path / "tensorflow" / ops.prebuilt_name
     ahead.parent.mkdir()
     ahead.touch()
     assert ops.find_or_compile(tmp_path) == ahead
-    assert ops.find_or_compile(package) != ahead
+    assert ops.find_or_compile(PACKAGE) != ahead
 
 
 # Whom the cache trusts -----------------------------------------------------------------------------------------------
-
-PACKAGE = Path(_core.__file__).resolve().parent
 
 
 @pytest.fixture
