@@ -51,4 +51,16 @@ class DeviceGuard {
   bool pushed_ = false;
 };
 
+/// For a scope: threads that capture their streams, this one among them, do not keep it from what changes none of them.
+class BesideCaptures {
+ public:
+  BesideCaptures() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~BesideCaptures() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // then that of before
+};
+
 }  // namespace gpuhash::cuda

@@ -124,8 +124,10 @@ class CudaContext final : public DeviceContext {
     const DeviceGuard guard(device().index);
     check(cudaStreamSynchronize(handle(stream)), "waiting for a CUDA stream");
   }
+  /// Also while a thread captures a stream of another device.
   void synchronize_all() override {
     const DeviceGuard guard(device().index);
+    const BesideCaptures relaxed;
     check(cudaDeviceSynchronize(), "waiting for the GPU");
   }
   std::unique_ptr<Fence> make_fence() override { return std::make_unique<CudaFence>(device().index); }

@@ -74,18 +74,6 @@ void check_memory(CUresult result, const std::string& action) {
   check_driver(result, action.c_str());
 }
 
-/// For a scope: threads that capture their streams, this one among them, do not keep it from what changes none of them.
-class BesideCaptures {
- public:
-  BesideCaptures() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~BesideCaptures() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
-  BesideCaptures(const BesideCaptures&) = delete;
-  BesideCaptures& operator=(const BesideCaptures&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // then that of before
-};
-
 std::size_t all_memory(int device) {
   CUdevice number = 0;
   std::size_t bytes = 0;

@@ -284,6 +284,29 @@ def test_threads_with_different_current_gpus(torch, value_shape):
     same_bytes(kept, np.arange(1, 4 * 30 * 2000, 2))
 
 
+def test_memory_of_the_other_gpu_is_given_back_during_a_capture(torch):
+    """Rows that were lent to PyTorch, for whose readers the host waits before they go."""
+    keys = torch.arange(20_000, device=FIRST)
+    table = HashTable("int64", "float32", value_shape=(256,), device=FIRST)
+    table[keys] = 2
+    out = torch.zeros(len(keys), 256, device=FIRST), torch.zeros(len(keys), dtype=torch.bool, device=FIRST)
+    table.find(keys, out=out)
+    for width in (2, 256):
+        other = HashTable("int64", "float32", value_shape=(width,), device=SECOND)
+        other[keys.to(SECOND)] = 3
+        view = other.row_storage_as("torch")
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(FIRST)
+        with torch.cuda.graph(graph):
+            table.find(keys, out=out)
+            del other, view
+        for each in out:
+            each.zero_()
+        graph.replay()
+        assert bool(out[1].all())
+        assert bool((out[0] == 2).all())
+
+
 @pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
 def test_a_graph_of_the_other_gpu(torch, value_shape):
     table = HashTable("int64", "float32", value_shape=value_shape, device=SECOND)
