@@ -187,7 +187,7 @@ def check(name: str, texts: Sequence[bytes], limit: int, whole: Any, device: str
     assert np.array_equal(keys, expected), f"the table's n-grams are not those of {name}"
     assert np.array_equal(counts, expected_counts), f"the table's counts are not those of {name}"
     amount = "all" if all_of_it else f"the first {n:,}"
-    print(f"{name:20} {n / seconds / 1e6:10.1f} M n-grams/s, the same counts for {amount} n-grams")
+    print(f"{name:20} {n / seconds / 1e6:10.1f} M n-grams/s on one thread, the same counts for {amount} n-grams")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -213,7 +213,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("most frequent:")
     for text, times in most_frequent(*items(table), 10):
         print(f"{times:12,}  {text!r}")
-    print(f"{'gpuhash on ' + device:20} {total / counting / 1e6:10.1f} M n-grams/s", end="")
+    threads = gpuhash.get_num_threads()
+    on = "" if device == "cuda" else " on one thread" if threads == 1 else f" on {threads} threads"
+    print(f"{'gpuhash on ' + device:20} {total / counting / 1e6:10.1f} M n-grams/s{on}", end="")
     print(f" ({total / (counting + prepare) / 1e6:.1f} with cutting the files into n-grams)")
     check("numpy.unique", texts, UNIQUE_LIMIT, table, device)
     check("collections.Counter", texts, COUNTER_LIMIT, table, device)
