@@ -137,7 +137,7 @@ def empty_call(folder: Path) -> Any:
         op_library,
         module="benchmarks.empty",
         folder=Path(__file__).resolve().parent,
-        sources=("empty_call.cc",),
+        units=(("empty_call.cc",),),
         headers=(),
     )
     package = Path(_core.__file__).resolve().parent
