@@ -46,6 +46,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         default=[1, 2],
         help="of the host table and limit, each in turn (default: 1 2)",
     )
+    parser.add_argument(
+        "--step-limit", type=float, default=300, metavar="SECONDS", help="a step that takes longer has failed"
+    )
     parser.add_argument("--commit", help="what was measured, where git cannot tell")
     parser.add_argument(
         "--output", type=Path, help="folder of the files (default: benchmarks/results; with --quick: none are written)"
@@ -53,6 +56,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if min(options.threads) < 1:
         parser.error("--threads takes positive numbers")
+    if not 0 < options.step_limit < 1e6:
+        parser.error("--step-limit takes a positive number of seconds")
     return options
 
 
@@ -101,7 +106,7 @@ def measure(arguments: list[str] | None = None) -> int:
     report = Report(device, options.commit or commit(), settings, versions(PACKAGES))
     if options.device == "cuda":
         report.versions["cuda of torch"] = str(torch.version.cuda)
-    session = Session(report, options.quick, options.ops, threads, place.free_memory)
+    session = Session(report, options.quick, options.ops, threads, place.free_memory, options.step_limit)
     limits = Suite("what the memory allows", (), lambda session: place.limits(session, chosen))
     folder = options.output or (None if options.quick else RESULTS)
     partly = [] if options.suites is None else list(chosen)

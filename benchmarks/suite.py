@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from .progress import Progress
 from .report import Failure, Report
+from .time_limit import TooLongError, time_limit
 
 CALLS = "calls"  # the operation of the suites that measure the host's part of a call
 
@@ -47,6 +49,8 @@ class Session:
     operations: Collection[str] | None = None  # None: all
     threads: tuple[int, ...] = (1, 2)  # of the host
     cleanup: Callable[[], None] = field(default=lambda: None)  # gives memory back between groups
+    step_limit: float = 300  # seconds; no step of those that are there takes a third of it
+    grace: float = 60  # seconds after which a step that does not end is left, and the run with it
 
     def wants(self, operation: str) -> bool:
         return self.operations is None or operation in self.operations
@@ -74,12 +78,16 @@ class Suite:
 
 
 def run(session: Session, suites: Mapping[str, Suite], finished: Callable[[str], None]) -> None:
-    """Runs the suites one after the other, and calls ``finished(name)`` after each, also where parts of it failed."""
+    """Runs the suites one after the other, and calls ``finished(name)`` after each, also where parts of it failed.
+
+    On the main thread. A step that takes longer than it may has failed; where it does not end at all, ``finished`` is
+    called, and the process exits with 1.
+    """
     planned = {name: _plan(session, name, suite) for name, suite in suites.items()}
     progress = Progress(sum(1 + len(group.cases) for groups in planned.values() for group in groups))
     for name, groups in planned.items():
         for group in groups:
-            _run_group(session, name, group, progress)
+            _run_group(session, name, group, progress, finished)
             gc.collect()
             session.cleanup()
         progress.clear()
@@ -95,16 +103,29 @@ def _plan(session: Session, name: str, suite: Suite) -> list[Group]:
         return []
 
 
-def _run_group(session: Session, name: str, group: Group, progress: Progress) -> None:
+def _run_group(session: Session, name: str, group: Group, progress: Progress, finished: Callable[[str], None]) -> None:
+    def limited(label: str) -> AbstractContextManager[None]:
+        def give_up() -> None:
+            """Of a step that does not end: what was measured is kept, and the process ends."""
+            session.trouble(name, label, TooLongError("it did not end, and nothing was measured after it"))
+            finished(name)
+            sys.stdout.flush()
+            os._exit(1)
+
+        return time_limit(session.step_limit, session.grace, give_up)
+
     progress.step(f"{name}: {group.label}")
     done = 0
     try:
-        with group.make() as made:
+        with ExitStack() as kept:
+            with limited(group.label):
+                made = kept.enter_context(group.make())
             for label, case in group.cases.items():
                 progress.step(f"{name}: {group.label}: {label}")
                 done += 1
                 try:
-                    case(made)
+                    with limited(f"{group.label}: {label}"):
+                        case(made)
                 except Exception as error:
                     session.trouble(name, f"{group.label}: {label}", error)
     except Exception as error:

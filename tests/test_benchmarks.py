@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -222,6 +223,42 @@ def test_suites_and_operations_can_be_chosen(tmp_path):
     assert done.returncode == 0, done.stderr
     report = files.read(next(tmp_path.glob("*.json")))
     assert {(r.suite, r.operation, r.threads) for r in report.records} == {("sweep-size", "erase", 1)}
+
+
+def test_a_step_that_takes_too_long_is_named_and_the_others_are_measured():
+    report = Report("nothing", "", {}, {})
+    session = Session(report, True, step_limit=0.2)
+    cases = {"slow": lambda made: time.sleep(60), "quick": lambda made: report.note("measured")}
+    group = Group("group", nullcontext, cases)
+    run(session, {"suite": Suite("", (), lambda session: [group])}, lambda name: None)
+    assert report.notes == ["measured"]
+    assert [(f.suite, f.step) for f in report.failures] == [("suite", "group: slow")]
+    assert "longer than" in report.failures[0].error
+
+
+def test_a_step_that_does_not_end_is_left(tmp_path):
+    """It listens to no signal: the process ends, and says where it was, and what was measured before."""
+    script = tmp_path / "stuck.py"
+    script.write_text(
+        "import signal, time\n"
+        "from contextlib import nullcontext\n"
+        "from benchmarks.report import Report\n"
+        "from benchmarks.suite import Group, Session, Suite, run\n"
+        "def stuck(made):\n"
+        "    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})\n"
+        "    time.sleep(60)\n"
+        "report = Report('nothing', '', {}, {})\n"
+        "group = Group('group', nullcontext, {'first': lambda made: report.note('measured'), 'second': stuck})\n"
+        "session = Session(report, True, step_limit=0.2, grace=0.2)\n"
+        "run(session, {'suite': Suite('', (), lambda session: [group])}, lambda name: print(name, report.notes))\n"
+    )
+    start = time.monotonic()
+    done = run_module(script)
+    assert time.monotonic() - start < 50
+    assert done.returncode == 1
+    assert done.stdout.strip() == "suite ['measured']"
+    assert "failed: suite, group: second" in done.stderr
+    assert "in stuck" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [("--suites", "tables"), ("--ops", "lookup"), ("--threads", "0")])
