@@ -328,7 +328,7 @@ def check_raw(place, keys: np.ndarray, elements: int, codes: np.ndarray, uniques
     """The core's own interface, which can be told to use 64-bit positions."""
     context = make_context(place.table_device)
     array = place.array(keys)
-    work = _core.Factorization(context, _core.borrow(array), elements, True, wide, 0)
+    work = _core.Factorization(context, _core.borrow(array), elements, True, True, wide, 0)
     assert work.count == len(uniques)
     outputs = [
         place.array(np.full(shape, 99, dtype))
@@ -456,7 +456,7 @@ def test_memory_runs_out(on_device):
     outputs = [on_device.array(np.zeros(length, np.int64)) for length in (count, 5000, count, count)]
 
     def run() -> None:
-        work = _core.Factorization(context, _core.borrow(keys), 1, True, False, 0)
+        work = _core.Factorization(context, _core.borrow(keys), 1, True, True, False, 0)
         work.write(*map(_core.borrow, outputs), True)
         context.synchronize(0)
 
@@ -501,7 +501,7 @@ def test_not_within_a_capture(torch_cuda):
 
 def test_what_was_not_announced_is_refused(on_device):
     keys = on_device.array(np.arange(10))
-    work = _core.Factorization(make_context(on_device.table_device), _core.borrow(keys), 1, False, False, 0)
+    work = _core.Factorization(make_context(on_device.table_device), _core.borrow(keys), 1, False, False, False, 0)
     with pytest.raises(ValueError, match="announced"):
         work.write(None, _core.borrow(on_device.array(np.zeros(10, np.int64))), None, None, False)
     with pytest.raises(ValueError, match="expected 10"):

@@ -44,7 +44,8 @@ class GPUHASH_API Factorization {
 
 /// What factorize() is asked for.
 struct FactorizationOptions {
-  bool groups = true;           // codes or counts will be asked for
+  bool codes = true;            // they will be asked for
+  bool counts = true;           // likewise
   bool wide_positions = false;  // 64-bit positions, though 32 bits would do; for tests
 };
 
