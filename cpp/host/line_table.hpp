@@ -25,6 +25,11 @@ struct Lines {
     std::uint32_t is_new;  // 1 or 0
   };
 
+  void prefetch(std::uint32_t line) const {
+    __builtin_prefetch(words + (std::uint64_t{line} + 1) * kWords, 1);
+    __builtin_prefetch(ids + (std::uint64_t{line} + 1) * kWords, 1);
+  }
+
   /// The id of the word, which gets `fresh` if it is not there yet. `line` is where its search begins.
   ///
   /// Without a branch on whether it is there: where half of the keys are new, that would be predicted wrong every other

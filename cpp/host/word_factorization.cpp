@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -159,21 +160,12 @@ class WordFactorization final : public Factorization {
     partition_.emplace(context_, *streams_, hash_, static_cast<std::int64_t>(words), marks);
   }
 
-  void write_in_order(const FactorizationOutput& out) const {
+  void write_in_order(const FactorizationOutput& out) {
     if (!partition_) return write_few(out);
     if (out.codes != nullptr)
       write_with_codes(out);
     else
-      parallel_for(ranges_.parts, [&](int range) {
-        with_simd([&](auto) {
-          std::int64_t id = partition_->first_id(range);
-          partition_->replay_firsts(range, [&](const std::uint64_t* words, const std::uint16_t* at, std::int64_t,
-                                               std::int64_t base, const WordPartition::Firsts& firsts) {
-            write_firsts(out, id, words, at, base, firsts);
-            id += firsts.size;
-          });
-        });
-      });
+      parallel_for(ranges_.parts, [&](int range) { with_simd([&](auto) { write_range(range, out); }); });
     const HotWords* const hot = streams_->hot();
     if (out.counts != nullptr && hot != nullptr)
       for (std::int64_t place = 0; place < HotWords::kPlaces; ++place)
@@ -204,59 +196,69 @@ class WordFactorization final : public Factorization {
   /// What is known of the first occurrences in a block; their ids begin with `id`.
   void write_firsts(const FactorizationOutput& out, std::int64_t id, const std::uint64_t* words,
                     const std::uint16_t* at, std::int64_t base, const WordPartition::Firsts& firsts) const {
-    const auto write_words = [&]<class Word>(Word* to) {
-      for (std::int64_t k = 0; k < firsts.size; ++k) to[k] = static_cast<Word>(words[firsts.at[k]]);
+    const auto write_words = [&]<class Word>(Word) {
+      constexpr std::int64_t kBytes = sizeof(Word);
+      for (std::int64_t k = 0; k < firsts.size; ++k) {
+        const auto word = static_cast<Word>(words[firsts.at[k]]);
+        std::memcpy(static_cast<char*>(out.uniques) + (id + k) * kBytes, &word, kBytes);
+      }
     };
     if (out.counts != nullptr) std::copy_n(firsts.counts, firsts.size, out.counts + id);
     if (out.firsts != nullptr)
       for (std::int64_t k = 0; k < firsts.size; ++k) out.firsts[id + k] = base + at[firsts.at[k]];
     if (out.uniques == nullptr) return;
     if (blocks_.compares_bits() && blocks_.bytes() == 8)
-      write_words(static_cast<std::uint64_t*>(out.uniques) + id);
+      write_words(std::uint64_t{});
     else if (blocks_.compares_bits() && blocks_.bytes() == 4)
-      write_words(static_cast<std::uint32_t*>(out.uniques) + id);
+      write_words(std::uint32_t{});
     else
       for (std::int64_t k = 0; k < firsts.size; ++k)
         store_word(out.uniques, id + k, blocks_.bytes(), blocks_.given_back(base + at[firsts.at[k]]));
   }
 
-  void write_with_codes(const FactorizationOutput& out) const {
-    const Allocation id_of_number(context_, static_cast<std::size_t>(partition_->count() + 1) * sizeof(std::uint32_t),
-                                  nullptr);
-    auto* const ids = id_of_number.as<std::uint32_t>();
-    const HotWords* const hot = streams_->hot();
-    parallel_for(ranges_.parts, [&](int range) {
-      with_simd([&](auto) {
-        std::int64_t id = partition_->first_id(range);
-        std::uint64_t buffer[kWordBlock];
-        std::uint32_t places[kWordBlock];
-        partition_->replay_codes(
-            range, ids,
-            [&](const std::uint64_t* words, const std::uint16_t* at, std::int64_t count, std::int64_t base,
-                const WordPartition::Firsts& firsts, const std::int64_t* codes) {
-              write_firsts(out, id, words, at, base, firsts);
-              id += firsts.size;
-              std::int64_t* const to = out.codes + base;
-              if (hot == nullptr) {
-                std::copy_n(codes, count, to);
-                return;
-              }
-              const std::int64_t size = std::min(kWordBlock, ranges_.count - base);
-              hot->places_of(blocks_.read(base, size, buffer), size, places);
-              for (std::int64_t j = 0; j < size; ++j) to[j] = hot->id_at(places[j]);
-              for (std::int64_t j = 0; j < count; ++j) to[at[j]] = codes[j];
-            });
-      });
-    });
+  void write_range(int range, const FactorizationOutput& out) const {
+    std::int64_t id = partition_->first_id(range);
+    const auto write_block = [&](const std::uint64_t* words, const std::uint16_t* at, std::int64_t, std::int64_t base,
+                                 const WordPartition::Firsts& firsts) {
+      write_firsts(out, id, words, at, base, firsts);
+      id += firsts.size;
+    };
+    partition_->replay_firsts(range, write_block);
+  }
+
+  void write_with_codes(const FactorizationOutput& out) {
+    parallel_for(ranges_.parts, [&](int range) { with_simd([&](auto) { write_range_with_codes(range, out); }); });
     parallel_for(ranges_.parts - 1, [&](int before) {
-      in_pieces(ranges_.begin(before + 1), ranges_.end(before + 1), kKeysPerPiece,
-                [&](std::int64_t begin, std::int64_t end) {
-                  for (std::int64_t i = begin; i < end; ++i) out.codes[i] = WordPartition::settled(out.codes[i], ids);
-                });
+      const auto settle = [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) out.codes[i] = partition_->settled(out.codes[i]);
+      };
+      in_pieces(ranges_.begin(before + 1), ranges_.end(before + 1), kKeysPerPiece, settle);
     });
   }
 
-  void write_sorted(const FactorizationOutput& out) const {
+  void write_range_with_codes(int range, const FactorizationOutput& out) {
+    const HotWords* const hot = streams_->hot();
+    std::int64_t id = partition_->first_id(range);
+    const auto write_block = [&](const std::uint64_t* words, const std::uint16_t* at, std::int64_t count,
+                                 std::int64_t base, const WordPartition::Firsts& firsts, const std::int64_t* codes) {
+      write_firsts(out, id, words, at, base, firsts);
+      id += firsts.size;
+      std::int64_t* const to = out.codes + base;
+      if (hot == nullptr) {
+        std::copy_n(codes, count, to);
+        return;
+      }
+      std::uint64_t buffer[kWordBlock];
+      std::uint32_t places[kWordBlock];
+      const std::int64_t size = std::min(kWordBlock, ranges_.count - base);
+      hot->places_of(blocks_.read(base, size, buffer), size, places);
+      for (std::int64_t j = 0; j < size; ++j) to[j] = hot->id_at(places[j]);
+      for (std::int64_t j = 0; j < count; ++j) to[at[j]] = codes[j];
+    };
+    partition_->replay_codes(range, write_block);
+  }
+
+  void write_sorted(const FactorizationOutput& out) {
     const std::int64_t bytes = blocks_.bytes();
     const auto uniques = uninitialised<char>(distinct_ * bytes);
     const auto counts = uninitialised<std::int64_t>(out.counts == nullptr ? 0 : distinct_);

@@ -8,7 +8,7 @@
 namespace gpuhash::host {
 
 /// Batches of fewer keys of at most 8 bytes are factorized by make_word_factorization().
-inline constexpr std::int64_t kMostWords = std::int64_t{1} << 31;
+inline constexpr std::int64_t kMostWords = 1'000'000'000;
 
 /// Does not use batch tables: cpp/host/word_factorization.cpp tells what it does instead.
 std::unique_ptr<Factorization> make_word_factorization(DeviceContext& context, const NumberKeys& keys,
