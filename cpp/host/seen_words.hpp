@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "host/line_table.hpp"
@@ -17,7 +18,9 @@ class SeenWords {
         table_(context, LineTable::lines_for(most), hash, 0),
         words_(context, static_cast<std::size_t>(most) * sizeof(std::uint64_t), nullptr),
         counts_(context, static_cast<std::size_t>(most) * sizeof(std::uint32_t), nullptr),
-        firsts_(context, static_cast<std::size_t>(most) * sizeof(std::uint32_t), nullptr) {}
+        firsts_(context, static_cast<std::size_t>(most) * sizeof(std::uint32_t), nullptr) {
+    table_.clear(std::min(table_.most_lines(), LineTable::lines_for(kWordBlock)));
+  }
 
   std::int64_t size() const { return size_; }
   bool has_room_for(std::int64_t words) const { return size_ + words <= most_; }
@@ -26,11 +29,12 @@ class SeenWords {
   std::int64_t count(std::int64_t id) const { return counts_.as<std::uint32_t>()[id]; }
   std::int64_t first(std::int64_t id) const { return firsts_.as<std::uint32_t>()[id]; }
 
-  /// Adds `count` <= kWordBlock words, the j-th of which stands at position base + at[j] of the batch, and writes their ids
-  /// to ids[at[j]] unless that is null.
+  /// Adds `count` <= kWordBlock words, the j-th of which stands at position base + at[j] of the batch, and writes their
+  /// ids to ids[at[j]] unless that is null.
   template <class Simd>
   void add(const std::uint64_t* words, const std::uint16_t* at, std::int64_t count, std::int64_t base,
            std::uint16_t* ids) {
+    make_room_for<Simd>(count);
     if (ids != nullptr)
       add_with<Simd, true>(words, at, count, base, ids);
     else
@@ -40,6 +44,7 @@ class SeenWords {
   /// Adds a word that came `times` times, at first at `first`; returns its id.
   template <class Simd>
   std::uint32_t add(std::uint64_t word, std::uint32_t times, std::uint32_t first) {
+    make_room_for<Simd>(1);
     std::uint32_t line;
     table_.lines_of(&word, 1, &line);
     put(size_, word, first);
@@ -57,6 +62,22 @@ class SeenWords {
   }
 
  private:
+  /// The table begins small, so that it lies in the first cache if it can.
+  template <class Simd>
+  void make_room_for(std::int64_t words) {
+    if (size_ + words <= table_.room()) return;
+    std::int64_t lines = LineTable::lines_for(table_.room());
+    while (lines * LineTable::kLoad < size_ + words) lines *= 4;
+    table_.clear(std::min(lines, table_.most_lines()));
+    const Lines all = table_.lines();
+    for_each_word_block(0, size_, [&](std::int64_t base, std::int64_t count) {
+      std::uint32_t begins[kWordBlock];
+      table_.lines_of(words_.as<std::uint64_t>() + base, count, begins);
+      for (std::int64_t j = 0; j < count; ++j)
+        all.visit<Simd>(word(base + j), begins[j], static_cast<std::uint32_t>(base + j));
+    });
+  }
+
   /// What would be known of word `id`, if there was one.
   void put(std::int64_t id, std::uint64_t word, std::uint32_t first) {
     words_.as<std::uint64_t>()[id] = word;

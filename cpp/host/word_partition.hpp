@@ -115,7 +115,8 @@ class WordPartition {
   std::int64_t settled(std::int64_t code) const { return code < 0 ? slots()[-code] : code; }
 
  private:
-  /// Words of a part, at most as long as there are bits: it and its table take up to 300 KB of the second cache.
+  /// A part of as many words takes some 300 KB of the second cache, together with its table. Larger batches have larger
+  /// parts once kMostBits are used up.
   static constexpr std::int64_t kWordsOfPart = std::int64_t{1} << 13;
   static constexpr int kLeastBits = 6;
   /// More parts than that, and their ends lie in more pages than the processor knows the addresses of.
@@ -341,19 +342,24 @@ class WordPartition {
       std::uint32_t* const next = marks.data();
       const std::uint32_t* const earlier = known.data();
       std::int64_t size = 0;
+      // Ids lie anywhere in their parts, so they are asked for a block ahead of their use.
+      std::uint32_t block_marks[kWordBlock];
       for (std::int64_t j = 0; j < count; ++j) {
         const std::uint32_t place = next[parts[j]]++;
         const std::uint32_t mark = slots[place];
         __builtin_prefetch(slots + place + kMarksAhead);
+        __builtin_prefetch(slots + (mark & ~kFirst), 1);
+        block_marks[j] = mark;
+      }
+      for (std::int64_t j = 0; j < count; ++j) {
+        const std::uint32_t mark = block_marks[j];
         const std::uint32_t is_first = mark >> 31;
         const std::uint32_t number = mark & ~kFirst;
         const std::uint32_t keep = 0 - is_first;
         // Ids of words of earlier ranges are not read: other threads write them.
         const std::uint32_t is_earlier = kLater ? 0 - static_cast<std::uint32_t>(number < earlier[parts[j]]) : 0;
         const std::uint32_t seen = slots[number ^ ((number ^ forgotten) & is_earlier)];
-        const std::uint32_t to = forgotten ^ ((forgotten ^ number) & keep);
-        slots[to] = id;
-        __builtin_prefetch(slots + to + kMarksAhead, 1);
+        slots[forgotten ^ ((forgotten ^ number) & keep)] = id;
         std::int64_t code = seen ^ ((seen ^ id) & keep);
         if constexpr (kLater) code ^= (code ^ -std::int64_t{number}) & static_cast<std::int32_t>(is_earlier);
         codes[j] = code;
