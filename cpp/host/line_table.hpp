@@ -33,8 +33,8 @@ struct Lines {
   /// The id of the word, which gets `fresh` if it is not there yet. `line` is where its search begins.
   ///
   /// Without a branch on whether it is there: where half of the keys are new, that would be predicted wrong every other
-  /// time, which took 6.0 ns a key in a prototype. A word that is there is stored into line 0 and not over itself: a line
-  /// that has just been written by words is slow to read as a whole.
+  /// time, which took 6.0 ns a key in a prototype. A word that is there is stored into line 0 and not over itself: a
+  /// line that has just been written by words is slow to read as a whole.
   template <class Simd>
   Visit visit(std::uint64_t word, std::uint32_t line, std::uint32_t fresh) const {
     for (;; line = (line + 1) & mask) {
