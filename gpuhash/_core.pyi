@@ -308,11 +308,18 @@ class Factorization(metaclass=_Type):
     """A batch of keys whose distinct ones have been found; holds the keys and scratch memory."""
 
     def __init__(
-        self, context: Context, keys: Array, elements: int, groups: bool, wide_positions: bool, stream: int
+        self,
+        context: Context,
+        keys: Array,
+        elements: int,
+        codes: bool,
+        counts: bool,
+        wide_positions: bool,
+        stream: int,
     ) -> None:
         """Find them. Waits.
 
-        ``elements``: numbers per key, up to 16 bytes in all. ``groups``: codes or counts will be asked for.
+        ``elements``: numbers per key, up to 16 bytes in all. ``codes``, ``counts``: they will be asked for.
         ``wide_positions``: with 64-bit positions, also where 32 bits would do; for tests.
         """
     @property

@@ -196,7 +196,7 @@ def exercise_factorization(dtype: str, shape: tuple[int, ...], count: int, disti
     assert not np.any(as_items(mask))
     if wide:
         context = _core.Context(DEVICE)
-        work = _core.Factorization(context, _core.borrow(array), keys[0].size, True, True, 0)
+        work = _core.Factorization(context, _core.borrow(array), keys[0].size, True, True, True, 0)
         wide_codes = to_device(np.zeros(count, np.int64))
         work.write(None, _core.borrow(wide_codes), None, None, False)
         context.synchronize(0)

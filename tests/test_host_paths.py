@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.factorized import BATCHES, check_factorized, make_batch
 from support.hashing import keys_of_first_bucket
 from support.samples import same_bytes
 
@@ -161,6 +162,8 @@ def everything() -> None:
     # All of one region, whose later keys leave it; and of one bucket.
     every_operation(keys_of_first_bucket(280_000), ("int64", ()), capacity=840_000)
     every_operation(keys_of_first_bucket(600), ("int64", ()), capacity=100_000)
+    for kind in BATCHES:
+        check_factorized(make_batch(kind, "int64", 250_003))
 
 
 @pytest.mark.parametrize("threads", ["1", "2", "3"])

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+from support.factorized import BATCHES, check_factorized, make_batch
 from support.frameworks import GPU, capture, delay, module, new_stream, on_stream, to_numpy
 from support.hashing import hash_key, keys_of_one_hash, multiply_high
 from support.memory_resources import counting_memory
@@ -297,6 +298,29 @@ LARGE = {
 }
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint64", "float32", "float64"])
+@pytest.mark.parametrize("kind", BATCHES)
+def test_every_choice_of_the_host(kind, dtype):
+    for count in (16_383, 16_384, 16_385, 17_409, 300_007):
+        check_factorized(make_batch(kind, dtype, count))
+
+
+def test_results_can_be_written_again():
+    """The results can be asked for more than once, and in parts."""
+    keys = make_batch("half-distinct", "int64", 100_003)
+    context = make_context("cpu")
+    work = _core.Factorization(context, _core.borrow(keys), 1, True, True, False, 0)
+    wanted = gpuhash.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    for chosen in ((0, 1, 2, 3), (1,), (0, 2), (3,), (1, 2)):
+        outputs = [
+            np.full(array.shape, 9, array.dtype)
+            for array in (wanted.values, wanted.inverse, wanted.counts, wanted.indices)
+        ]
+        work.write(*(_core.borrow(array) if i in chosen else None for i, array in enumerate(outputs)), False)
+        for i in chosen:
+            same_bytes(outputs[i], (wanted.values, wanted.inverse, wanted.counts, wanted.indices)[i])
+
+
 @pytest.mark.parametrize("wide", [False, True], ids=["32-bit-positions", "64-bit-positions"])
 @pytest.mark.parametrize("kind", LARGE)
 def test_large_batches(on_device, kind, wide):
@@ -328,7 +352,7 @@ def check_raw(place, keys: np.ndarray, elements: int, codes: np.ndarray, uniques
     """The core's own interface, which can be told to use 64-bit positions."""
     context = make_context(place.table_device)
     array = place.array(keys)
-    work = _core.Factorization(context, _core.borrow(array), elements, True, wide, 0)
+    work = _core.Factorization(context, _core.borrow(array), elements, True, True, wide, 0)
     assert work.count == len(uniques)
     outputs = [
         place.array(np.full(shape, 99, dtype))
@@ -447,16 +471,17 @@ def test_python_numbers_have_the_dtype_of_numpy():
         assert values.tolist() == list(dict.fromkeys(numbers))
 
 
-def test_memory_runs_out(on_device):
+@pytest.mark.parametrize("kind", ["few", "few-at-first", "hot-and-others", "one-large-part"])
+def test_memory_runs_out(on_device, kind):
     """Each allocation is made to fail once; everything is given back."""
     memory = counting_memory(on_device.table_device)
     context = make_context(on_device.table_device, memory)
-    keys = on_device.array(draws("int64", (), 5000, 300))
-    count = len(expected(to_numpy(keys))[0])
-    outputs = [on_device.array(np.zeros(length, np.int64)) for length in (count, 5000, count, count)]
+    keys = on_device.array(make_batch(kind, "int64", 150_000))
+    count = len(np.unique(to_numpy(keys)))
+    outputs = [on_device.array(np.zeros(length, np.int64)) for length in (count, 150_000, count, count)]
 
     def run() -> None:
-        work = _core.Factorization(context, _core.borrow(keys), 1, True, False, 0)
+        work = _core.Factorization(context, _core.borrow(keys), 1, True, True, False, 0)
         work.write(*map(_core.borrow, outputs), True)
         context.synchronize(0)
 
@@ -501,7 +526,7 @@ def test_not_within_a_capture(torch_cuda):
 
 def test_what_was_not_announced_is_refused(on_device):
     keys = on_device.array(np.arange(10))
-    work = _core.Factorization(make_context(on_device.table_device), _core.borrow(keys), 1, False, False, 0)
+    work = _core.Factorization(make_context(on_device.table_device), _core.borrow(keys), 1, False, False, False, 0)
     with pytest.raises(ValueError, match="announced"):
         work.write(None, _core.borrow(on_device.array(np.zeros(10, np.int64))), None, None, False)
     with pytest.raises(ValueError, match="expected 10"):

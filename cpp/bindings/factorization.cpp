@@ -49,21 +49,21 @@ void refuse_capture(DeviceContext& context, Stream stream) {
 /// A factorization together with what it refers to.
 class BoundFactorization {
  public:
-  BoundFactorization(ContextPointer context, Array keys, std::int64_t elements, bool groups, bool wide_positions,
-                     std::uintptr_t stream_address)
-      : context_(std::move(context)), array_(std::move(keys)), elements_(elements), groups_(groups) {
+  BoundFactorization(ContextPointer context, Array keys, std::int64_t elements, bool codes, bool counts,
+                     bool wide_positions, std::uintptr_t stream_address)
+      : context_(std::move(context)), array_(std::move(keys)), elements_(elements), codes_(codes), counts_(counts) {
     const NumberKeys number_keys = to_keys(*context_, array_, elements, "keys");
     const Stream stream = to_stream(*context_, stream_address);
     const py::gil_scoped_release unlocked;
     refuse_capture(*context_, stream);
-    work_ = Factorizer::of(*context_).factorize(*context_, number_keys, {groups, wide_positions}, stream);
+    work_ = Factorizer::of(*context_).factorize(*context_, number_keys, {codes, counts, wide_positions}, stream);
   }
 
   std::int64_t count() const { return work_->count(); }
 
   void write(const Array* uniques, const Array* codes, const Array* counts, const Array* firsts, bool sorted) {
-    if (!groups_ && (codes != nullptr || counts != nullptr))
-      throw std::invalid_argument("codes or counts are asked for, and were not announced");
+    if (codes != nullptr && !codes_) throw std::invalid_argument("codes are asked for, and were not announced");
+    if (counts != nullptr && !counts_) throw std::invalid_argument("counts are asked for, and were not announced");
     const std::int64_t n = array_.elements() / elements_;
     FactorizationOutput out{};
     out.uniques = output(*context_, uniques, "uniques", array_.dtype, count() * elements_);
@@ -79,7 +79,8 @@ class BoundFactorization {
   ContextPointer context_;
   Array array_;
   std::int64_t elements_;
-  bool groups_;
+  bool codes_;
+  bool counts_;
   std::unique_ptr<Factorization> work_;
 };
 
@@ -100,8 +101,9 @@ void isin(const ContextPointer& context, const Array& elements, const Array& tes
 void bind_factorization(py::module_& module) {
   py::class_<BoundFactorization>(module, "Factorization", py::is_final(),
                                  "A batch of keys whose distinct ones have been found.")
-      .def(py::init<ContextPointer, Array, std::int64_t, bool, bool, std::uintptr_t>(), py::arg("context"),
-           py::arg("keys"), py::arg("elements"), py::arg("groups"), py::arg("wide_positions"), py::arg("stream"))
+      .def(py::init<ContextPointer, Array, std::int64_t, bool, bool, bool, std::uintptr_t>(), py::arg("context"),
+           py::arg("keys"), py::arg("elements"), py::arg("codes"), py::arg("counts"), py::arg("wide_positions"),
+           py::arg("stream"))
       .def_property_readonly("count", &BoundFactorization::count)
       .def("write", &BoundFactorization::write, py::arg("uniques"), py::arg("codes"), py::arg("counts"),
            py::arg("firsts"), py::arg("sorted"));

@@ -9,6 +9,8 @@
 
 #include "host/batch_table.hpp"
 #include "host/executor.hpp"
+#include "host/sorted_ids.hpp"
+#include "host/word_factorization.hpp"
 
 namespace gpuhash {
 
@@ -178,32 +180,6 @@ class Counter {
   Entry entries_[kEntries];
 };
 
-/// Sorts on several threads: each a part, then pairs of neighbouring parts are merged.
-template <class T, class Less>
-void sort_in_parallel(std::vector<T>& items, Less less) {
-  const auto count = static_cast<std::int64_t>(items.size());
-  int parts = 1;
-  while (2 * parts <= host::reader_parts(count)) parts *= 2;
-  const auto at = [&](int part, int of) { return items.begin() + host::part_begin(count, part, of); };
-  constexpr std::uint32_t kComparisons = 1 << 20;  // between two points at which Ctrl-C can end the sort
-  const auto sort_part = [&](auto sort) {
-    std::uint32_t comparisons = 0;
-    sort([&](const T& a, const T& b) {
-      if (++comparisons % kComparisons == 0) interruption_point();
-      return less(a, b);
-    });
-  };
-  for_each_part(count, parts, [&](int part, std::int64_t, std::int64_t) {
-    sort_part([&](auto compare) { std::sort(at(part, parts), at(part + 1, parts), compare); });
-  });
-  for (int of = parts; of > 1; of /= 2)
-    parallel_for(of / 2, [&](int pair) {
-      sort_part([&](auto compare) {
-        std::inplace_merge(at(2 * pair, of), at(2 * pair + 1, of), at(2 * pair + 2, of), compare);
-      });
-    });
-}
-
 template <class Key, class Position>
 class HostFactorization final : public Factorization {
  public:
@@ -250,42 +226,14 @@ class HostFactorization final : public Factorization {
  private:
   Rank<Position>* ranks() const { return ranks_.template as<Rank<Position>>(); }
 
-  /// sorted_ids[id in order of first occurrence] = id in order of the keys.
+  /// By id in order of first occurrence.
   std::vector<Position> sorted_ids() const {
-    struct Item {
-      Uint128 order;
-      Position id;
-    };
-    struct Narrow {
-      std::uint64_t order;
-      Position id;
-    };
-    if (order_bits(keys_.format()) <= 64)
-      return sorted_ids_of<Narrow>([](const Uint128& order, Position id) { return Narrow{order.low, id}; },
-                                   [](const Narrow& a, const Narrow& b) { return a.order < b.order; });
-    return sorted_ids_of<Item>([](const Uint128& order, Position id) { return Item{order, id}; },
-                               [](const Item& a, const Item& b) {
-                                 return a.order.high != b.order.high ? a.order.high < b.order.high
-                                                                     : a.order.low < b.order.low;
-                               });
-  }
-
-  template <class Item, class Make, class Less>
-  std::vector<Position> sorted_ids_of(Make make, Less less) const {
-    auto items = host::scratch<Item>(distinct_);
-    for_each_chunk(count_, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i)
-        if (std::int64_t id = 0; rank_of(ranks()[i / 32], i, id))
-          items[static_cast<std::size_t>(id)] =
-              make(order_word(to_uint128(keys_[i]), keys_.format()), static_cast<Position>(id));
+    return host::sorted_ids<Position>(distinct_, keys_.format(), [&](auto put) {
+      for_each_chunk(count_, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i)
+          if (std::int64_t id = 0; rank_of(ranks()[i / 32], i, id)) put(id, keys_[i]);
+      });
     });
-    sort_in_parallel(items, less);
-    auto sorted_ids = host::scratch<Position>(distinct_);
-    for_each_chunk(distinct_, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t rank = begin; rank < end; ++rank)
-        sorted_ids[static_cast<std::size_t>(items[static_cast<std::size_t>(rank)].id)] = static_cast<Position>(rank);
-    });
-    return sorted_ids;
   }
 
   KeyReader<Key> keys_;
@@ -338,16 +286,13 @@ class HostFactorizer final : public Factorizer {
  public:
   std::unique_ptr<Factorization> factorize(DeviceContext& context, const NumberKeys& keys,
                                            const FactorizationOptions& options, Stream) const override {
-    const bool groups = options.groups;
-    if (options.wide_positions || keys.count >= kMaxNarrowBatch) {
-      if (keys.bytes() <= 8)
-        return std::make_unique<HostFactorization<std::uint64_t, std::uint64_t>>(context, keys, groups);
-      return std::make_unique<HostFactorization<Uint128, std::uint64_t>>(context, keys, groups);
-    }
-    if (keys.bytes() <= 4)
-      return std::make_unique<HostFactorization<std::uint32_t, std::uint32_t>>(context, keys, groups);
+    if (keys.bytes() <= 8 && keys.count < host::kMostWords && !options.wide_positions)
+      return host::make_word_factorization(context, keys, options);
+    const bool groups = options.codes || options.counts;
     if (keys.bytes() <= 8)
-      return std::make_unique<HostFactorization<std::uint64_t, std::uint32_t>>(context, keys, groups);
+      return std::make_unique<HostFactorization<std::uint64_t, std::uint64_t>>(context, keys, groups);
+    if (options.wide_positions || keys.count >= kMaxNarrowBatch)
+      return std::make_unique<HostFactorization<Uint128, std::uint64_t>>(context, keys, groups);
     return std::make_unique<HostFactorization<Uint128, std::uint32_t>>(context, keys, groups);
   }
 

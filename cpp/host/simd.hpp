@@ -41,6 +41,14 @@ struct Portable {
     for (std::uint32_t s = 0; s < View::kSlots; ++s) bits |= static_cast<std::uint32_t>(bucket[s].key == pattern) << s;
     return SlotMask<View, 1>(bits);
   }
+
+  /// Bit s: is the s-th of the eight words of a line equal to `pattern`?
+  static std::uint32_t lanes_with(const void* line, std::uint64_t pattern) {
+    std::uint32_t bits = 0;
+    for (std::uint32_t s = 0; s < 8; ++s)
+      bits |= static_cast<std::uint32_t>(static_cast<const std::uint64_t*>(line)[s] == pattern) << s;
+    return bits;
+  }
 };
 
 #if defined(__x86_64__)

@@ -255,7 +255,7 @@ class CudaFactorizer final : public Factorizer {
                                            const FactorizationOptions& options, Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     const auto make = [&]<class Key, class Position>(Key, Position) -> std::unique_ptr<Factorization> {
-      return std::make_unique<CudaFactorization<Key, Position>>(context, keys, options.groups, stream);
+      return std::make_unique<CudaFactorization<Key, Position>>(context, keys, options.codes || options.counts, stream);
     };
     if (options.wide_positions || keys.count >= kMaxNarrowBatch)
       return keys.bytes() <= 8 ? make(std::uint64_t{}, std::uint64_t{}) : make(Uint128{}, std::uint64_t{});

@@ -44,11 +44,12 @@ class GPUHASH_API Factorization {
 
 /// What factorize() is asked for.
 struct FactorizationOptions {
-  bool groups = true;           // codes or counts will be asked for
+  bool codes = true;            // they will be asked for
+  bool counts = true;           // likewise
   bool wide_positions = false;  // 64-bit positions, though 32 bits would do; for tests
 };
 
-/// Finds the distinct keys of batches, with a table that lives as long as the call: `unique`, `factorize` and `isin`.
+/// Finds the distinct keys of batches, by hashing, with nothing that outlives the call: `unique`, `factorize` and `isin`.
 class GPUHASH_API Factorizer {
  public:
   virtual ~Factorizer() = default;

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "host/line_table.hpp"
+#include "host/parallel.hpp"
+#include "host/word_blocks.hpp"
+
+namespace gpuhash::host {
+
+/// The distinct words of a few blocks or of a batch with few distinct ones: ids in order of first occurrence, and what
+/// is known of each. For one thread.
+class SeenWords {
+ public:
+  SeenWords(DeviceContext& context, std::int64_t most, const WordHash& hash)
+      : most_(most),
+        table_(context, LineTable::lines_for(most), hash, 0),
+        words_(context, static_cast<std::size_t>(most) * sizeof(std::uint64_t), nullptr),
+        counts_(context, static_cast<std::size_t>(most) * sizeof(std::uint32_t), nullptr),
+        firsts_(context, static_cast<std::size_t>(most) * sizeof(std::uint32_t), nullptr) {
+    table_.clear(std::min(table_.most_lines(), LineTable::lines_for(kWordBlock)));
+  }
+
+  std::int64_t size() const { return size_; }
+  bool has_room_for(std::int64_t words) const { return size_ + words <= most_; }
+  std::uint64_t word(std::int64_t id) const { return words_.as<std::uint64_t>()[id]; }
+  std::uint32_t& count(std::int64_t id) { return counts_.as<std::uint32_t>()[id]; }
+  std::int64_t count(std::int64_t id) const { return counts_.as<std::uint32_t>()[id]; }
+  std::int64_t first(std::int64_t id) const { return firsts_.as<std::uint32_t>()[id]; }
+
+  /// Adds `count` <= kWordBlock words, the j-th of which stands at position base + at[j] of the batch, and writes their
+  /// ids to ids[at[j]] unless that is null.
+  template <class Simd>
+  void add(const std::uint64_t* words, const std::uint16_t* at, std::int64_t count, std::int64_t base,
+           std::uint16_t* ids) {
+    make_room_for<Simd>(count);
+    if (ids != nullptr)
+      add_with<Simd, true>(words, at, count, base, ids);
+    else
+      add_with<Simd, false>(words, at, count, base, ids);
+  }
+
+  /// Adds a word that came `times` times, at first at `first`; returns its id.
+  template <class Simd>
+  std::uint32_t add(std::uint64_t word, std::uint32_t times, std::uint32_t first) {
+    make_room_for<Simd>(1);
+    std::uint32_t line;
+    table_.lines_of(&word, 1, &line);
+    put(size_, word, first);
+    const Lines::Visit visit = table_.lines().visit<Simd>(word, line, static_cast<std::uint32_t>(size_));
+    count(visit.id) += times;
+    size_ += visit.is_new;
+    return visit.id;
+  }
+
+  /// Begins with the first `size` words of another list, which may be growing meanwhile; they have not come here yet.
+  template <class Simd>
+  void begin_with(const SeenWords& other, std::int64_t size) {
+    for (std::int64_t id = 0; id < size; ++id)
+      add<Simd>(other.word(id), 0, static_cast<std::uint32_t>(other.first(id)));
+  }
+
+ private:
+  /// The table begins small, so that it lies in the first cache if it can.
+  template <class Simd>
+  void make_room_for(std::int64_t words) {
+    if (size_ + words <= table_.room()) return;
+    std::int64_t lines = LineTable::lines_for(table_.room());
+    while (lines * LineTable::kLoad < size_ + words) lines *= 4;
+    table_.clear(std::min(lines, table_.most_lines()));
+    const Lines all = table_.lines();
+    for_each_word_block(0, size_, [&](std::int64_t base, std::int64_t count) {
+      std::uint32_t begins[kWordBlock];
+      table_.lines_of(words_.as<std::uint64_t>() + base, count, begins);
+      for (std::int64_t j = 0; j < count; ++j)
+        all.visit<Simd>(word(base + j), begins[j], static_cast<std::uint32_t>(base + j));
+    });
+  }
+
+  /// What would be known of word `id`, if there was one.
+  void put(std::int64_t id, std::uint64_t word, std::uint32_t first) {
+    words_.as<std::uint64_t>()[id] = word;
+    counts_.as<std::uint32_t>()[id] = 0;
+    firsts_.as<std::uint32_t>()[id] = first;
+  }
+
+  template <class Simd, bool kIds>
+  void add_with(const std::uint64_t* words, const std::uint16_t* at, std::int64_t count, std::int64_t base,
+                std::uint16_t* ids) {
+    std::uint32_t begins[kWordBlock];
+    table_.lines_of(words, count, begins);
+    const Lines lines = table_.lines();
+    auto* const seen = words_.as<std::uint64_t>();
+    auto* const counts = counts_.as<std::uint32_t>();
+    auto* const firsts = firsts_.as<std::uint32_t>();
+    auto size = static_cast<std::uint32_t>(size_);
+    for (std::int64_t j = 0; j < count; ++j) {
+      seen[size] = words[j];
+      counts[size] = 0;
+      firsts[size] = static_cast<std::uint32_t>(base + at[j]);
+      const Lines::Visit visit = lines.visit<Simd>(words[j], begins[j], size);
+      ++counts[visit.id];
+      size += visit.is_new;
+      if constexpr (kIds) ids[at[j]] = static_cast<std::uint16_t>(visit.id);
+    }
+    size_ = size;
+  }
+
+  std::int64_t most_;
+  std::int64_t size_ = 0;
+  LineTable table_;
+  Allocation words_;   // [most], the first size_ of them
+  Allocation counts_;  // likewise
+  Allocation firsts_;  // likewise, positions in the batch
+};
+
+}  // namespace gpuhash::host

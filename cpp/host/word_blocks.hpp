@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include <gpuhash/factorization.hpp>
+#include "host/batch_table.hpp"
+
+namespace gpuhash::host {
+
+/// Keys that are read at a time: their words and what is found out about them stay in the first cache.
+inline constexpr std::int64_t kWordBlock = 1024;
+
+/// The keys of a batch, of up to 8 bytes each, as canonical words.
+class WordBlocks {
+ public:
+  explicit WordBlocks(const NumberKeys& keys)
+      : reader_(keys),
+        data_(static_cast<const char*>(keys.data)),
+        in_place_(reader_.format().compares_bits() && keys.bytes() == 8 &&
+                  reinterpret_cast<std::uintptr_t>(keys.data) % alignof(std::uint64_t) == 0) {}
+
+  /// Is the word all that there is to know of a key?
+  bool compares_bits() const { return reader_.format().compares_bits(); }
+  std::int64_t bytes() const { return reader_.bytes(); }
+  const NumberFormat& format() const { return reader_.format(); }
+
+  /// The words of keys [begin, begin + count), count <= kWordBlock: those of the batch, or `buffer`'s.
+  const std::uint64_t* read(std::int64_t begin, std::int64_t count, std::uint64_t* buffer) const {
+    if (in_place_) return reinterpret_cast<const std::uint64_t*>(data_) + begin;
+    if (!compares_bits())
+      for (std::int64_t j = 0; j < count; ++j) buffer[j] = reader_[begin + j];
+    else if (bytes() == 4)
+      widen<std::uint32_t>(begin, count, buffer);
+    else if (bytes() == 1)
+      widen<std::uint8_t>(begin, count, buffer);
+    else if (bytes() == 2)
+      widen<std::uint16_t>(begin, count, buffer);
+    else
+      for (std::int64_t j = 0; j < count; ++j) buffer[j] = reader_.raw(begin + j);
+    return buffer;
+  }
+
+  /// What is given back of key i.
+  std::uint64_t given_back(std::int64_t i) const { return gpuhash::given_back(reader_.raw(i), format()); }
+
+ private:
+  template <class Narrow>
+  void widen(std::int64_t begin, std::int64_t count, std::uint64_t* buffer) const {
+    const char* const from = data_ + begin * static_cast<std::int64_t>(sizeof(Narrow));
+    for (std::int64_t j = 0; j < count; ++j) {
+      Narrow word;
+      std::memcpy(&word, from + j * static_cast<std::int64_t>(sizeof(Narrow)), sizeof(Narrow));
+      buffer[j] = word;
+    }
+  }
+
+  KeyReader<std::uint64_t> reader_;
+  const char* data_;
+  bool in_place_;
+};
+
+/// Calls body(begin, count) for blocks of [begin, end), in order.
+template <class Body>
+void for_each_word_block(std::int64_t begin, std::int64_t end, Body body) {
+  for (; begin < end; begin += kWordBlock) body(begin, std::min(kWordBlock, end - begin));
+}
+
+}  // namespace gpuhash::host

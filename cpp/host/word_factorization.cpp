@@ -1,0 +1,316 @@
+#include "host/word_factorization.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "host/seen_words.hpp"
+#include "host/sorted_ids.hpp"
+#include "host/word_partition.hpp"
+
+namespace gpuhash::host {
+namespace {
+
+/// The factorization of keys that are words, on the host.
+///
+/// The first keys of a batch, the *prefix*, tell what it is like. Where few of them are distinct, all of the batch is
+/// counted in a small table (one for each thread). Otherwise, or where that table gets full after all, the batch is
+/// partitioned (WordPartition); keys that came often in the prefix are set aside before that, because their ids are
+/// known: ids are given in order of first occurrence.
+class WordFactorization final : public Factorization {
+ public:
+  WordFactorization(DeviceContext& context, const NumberKeys& keys, const FactorizationOptions& options)
+      : context_(context), keys_(keys), blocks_(keys_), options_(options), ranges_(keys.count) {
+    read_prefix();
+    if (prefix_size() < ranges_.count) {
+      const double hot = choose_hot_words();
+      if (lists_.front().size() > prefix_size() / 2 || !read_as_few()) partition(hot);
+    }
+    distinct_ = partition_ ? partition_->distinct() : lists_.front().size();
+  }
+
+  std::int64_t count() const override { return distinct_; }
+
+  void write(const FactorizationOutput& out) override {
+    if (out.sorted)
+      write_sorted(out);
+    else
+      write_in_order(out);
+  }
+
+ private:
+  static constexpr std::int64_t kPrefix = 16 * kWordBlock;
+  /// Distinct keys of a small table: their ids have 16 bits.
+  static constexpr std::int64_t kMostFew = std::int64_t{1} << 15;
+  /// Part of the prefix that has to be hot for hot keys to be set aside.
+  static constexpr double kLeastHot = 0.25;
+
+  std::int64_t prefix_size() const { return std::min(ranges_.count, kPrefix); }
+  std::uint16_t* ids() const { return ids_.as<std::uint16_t>(); }
+
+  void read_prefix() {
+    const std::int64_t size = prefix_size();
+    const bool whole = size == ranges_.count;
+    lists_.emplace_back(context_, whole ? size : kMostFew, hash_);
+    if (options_.codes) ids_ = Allocation(context_, static_cast<std::size_t>(ranges_.count) * sizeof(*ids()), nullptr);
+    with_simd([&]<class Simd>(Simd) {
+      std::uint64_t buffer[kWordBlock];
+      for_each_word_block(0, size, [&](std::int64_t base, std::int64_t count) {
+        lists_.front().add<Simd>(blocks_.read(base, count, buffer), kEachOfBlock.data(), count, base, ids_from(base));
+      });
+    });
+  }
+
+  std::uint16_t* ids_from(std::int64_t position) const { return ids() == nullptr ? nullptr : ids() + position; }
+
+  /// Those that came at least twice in the prefix, of two in one place the more frequent. Returns their part of it.
+  double choose_hot_words() {
+    hot_ = uninitialised<HotWords>(1);
+    hot_[0].clear(hash_);
+    const SeenWords& prefix = lists_.front();
+    auto times = scratch<std::int64_t>(HotWords::kPlaces);
+    for (std::int64_t id = 0; id < prefix.size(); ++id) {
+      std::int64_t& most = times[static_cast<std::size_t>(hot_[0].place(prefix.word(id)))];
+      if (prefix.count(id) < 2 || prefix.count(id) <= most) continue;
+      most = prefix.count(id);
+      hot_[0].put(prefix.word(id), static_cast<std::uint32_t>(id));
+    }
+    std::int64_t sum = 0;
+    for (const std::int64_t count : times) sum += count;
+    return static_cast<double>(sum) / static_cast<double>(prefix_size());
+  }
+
+  /// Counts all keys behind the prefix in small tables. False: they got full, and the batch has to be read again.
+  bool read_as_few() {
+    const std::int64_t known = lists_.front().size();
+    for (int range = 1; range < ranges_.parts; ++range) lists_.emplace_back(context_, kMostFew, hash_);
+    auto hits = scratch<std::uint32_t>(ranges_.parts * HotWords::kPlaces);
+    std::atomic<bool> full{false};
+    parallel_for(ranges_.parts, [&](int range) {
+      auto own_hits = scratch<std::uint32_t>(HotWords::kPlaces);
+      if (!read_range_as_few(range, known, own_hits.data(), full)) full.store(true, std::memory_order_relaxed);
+      std::copy_n(own_hits.data(), HotWords::kPlaces, hits.data() + range * HotWords::kPlaces);
+    });
+    if (full.load() || !merge(known)) return false;
+    for (std::int64_t i = 0; i < std::ssize(hits); ++i)
+      lists_.front().count(hot_[0].id_at(static_cast<std::uint64_t>(i % HotWords::kPlaces))) +=
+          hits[static_cast<std::size_t>(i)];
+    return true;
+  }
+
+  bool read_range_as_few(int range, std::int64_t known, std::uint32_t* hits, const std::atomic<bool>& full) {
+    SeenWords& list = lists_[static_cast<std::size_t>(range)];
+    bool has_room = true;
+    with_simd([&]<class Simd>(Simd) {
+      if (range > 0) list.begin_with<Simd>(lists_.front(), known);
+      const HotWords& hot = hot_[0];
+      std::uint64_t buffer[kWordBlock];
+      std::uint64_t rest[kWordBlock];
+      std::uint16_t at[kWordBlock];
+      std::uint32_t places[kWordBlock];
+      const std::int64_t begin = range == 0 ? prefix_size() : ranges_.begin(range);
+      in_pieces(begin, ranges_.end(range), kKeysPerPiece, [&](std::int64_t piece_begin, std::int64_t piece_end) {
+        for_each_word_block(piece_begin, piece_end, [&](std::int64_t base, std::int64_t count) {
+          has_room = has_room && list.has_room_for(count) && !full.load(std::memory_order_relaxed);
+          if (!has_room) return;
+          const std::uint64_t* const words = blocks_.read(base, count, buffer);
+          hot.places_of(words, count, places);
+          const std::int64_t left = hot.set_aside(words, places, count, hits, rest, at);
+          std::uint16_t* const ids = ids_from(base);
+          if (ids != nullptr)
+            for (std::int64_t j = 0; j < count; ++j) ids[j] = static_cast<std::uint16_t>(hot.id_at(places[j]));
+          list.add<Simd>(rest, at, left, base, ids);
+        });
+      });
+    });
+    return has_room;
+  }
+
+  /// Adds what the later ranges' tables hold to that of the first. All begin with the same `known` ids.
+  bool merge(std::int64_t known) {
+    SeenWords& all = lists_.front();
+    for (int range = 1; range < ranges_.parts; ++range) {
+      const SeenWords& list = lists_[static_cast<std::size_t>(range)];
+      if (!all.has_room_for(list.size() - known)) return false;
+      auto& map = id_maps_.emplace_back(scratch<std::uint16_t>(list.size()));
+      for (std::int64_t id = 0; id < list.size(); ++id)
+        map[static_cast<std::size_t>(id)] = static_cast<std::uint16_t>(all.add<Portable>(
+            list.word(id), static_cast<std::uint32_t>(list.count(id)), static_cast<std::uint32_t>(list.first(id))));
+    }
+    return true;
+  }
+
+  /// `hot`: the part of the keys that are, as far as the prefix tells.
+  void partition(double hot) {
+    lists_.clear();
+    ids_ = Allocation();
+    double words = static_cast<double>(ranges_.count);
+    if (hot >= kLeastHot) {
+      words *= 1 - hot;
+      streams_.emplace(context_, blocks_, ranges_, hot_[0], prefix_size());
+    } else {
+      streams_.emplace(blocks_, ranges_);
+    }
+    using Marks = WordPartition::Marks;
+    const Marks marks = !options_.codes ? Marks::kCounts : options_.counts ? Marks::kNumbersAndCounts : Marks::kNumbers;
+    partition_.emplace(context_, *streams_, hash_, static_cast<std::int64_t>(words), marks);
+  }
+
+  void write_in_order(const FactorizationOutput& out) {
+    if (!partition_) return write_few(out);
+    if (out.codes != nullptr)
+      write_with_codes(out);
+    else
+      parallel_for(ranges_.parts, [&](int range) { with_simd([&](auto) { write_range(range, out); }); });
+    const HotWords* const hot = streams_->hot();
+    if (out.counts != nullptr && hot != nullptr)
+      for (std::int64_t place = 0; place < HotWords::kPlaces; ++place)
+        out.counts[hot->id_at(static_cast<std::uint64_t>(place))] += streams_->hits(place);
+  }
+
+  void write_few(const FactorizationOutput& out) const {
+    const SeenWords& list = lists_.front();
+    for (std::int64_t id = 0; id < distinct_; ++id) {
+      if (out.uniques != nullptr)
+        store_word(out.uniques, id, blocks_.bytes(),
+                   blocks_.compares_bits() ? list.word(id) : blocks_.given_back(list.first(id)));
+      if (out.counts != nullptr) out.counts[id] = list.count(id);
+      if (out.firsts != nullptr) out.firsts[id] = list.first(id);
+    }
+    if (out.codes == nullptr) return;
+    parallel_for(ranges_.parts, [&](int range) {
+      const std::uint16_t* const map = range == 0 ? nullptr : id_maps_[static_cast<std::size_t>(range - 1)].data();
+      in_pieces(ranges_.begin(range), ranges_.end(range), kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
+        if (map == nullptr)
+          std::copy(ids() + begin, ids() + end, out.codes + begin);
+        else
+          for (std::int64_t i = begin; i < end; ++i) out.codes[i] = map[ids()[i]];
+      });
+    });
+  }
+
+  /// What is known of the first occurrences in a block; their ids begin with `id`.
+  void write_firsts(const FactorizationOutput& out, std::int64_t id, const std::uint64_t* words,
+                    const std::uint16_t* at, std::int64_t base, const WordPartition::Firsts& firsts) const {
+    const auto write_words = [&]<class Word>(Word) {
+      constexpr std::int64_t kBytes = sizeof(Word);
+      for (std::int64_t k = 0; k < firsts.size; ++k) {
+        const auto word = static_cast<Word>(words[firsts.at[k]]);
+        std::memcpy(static_cast<char*>(out.uniques) + (id + k) * kBytes, &word, kBytes);
+      }
+    };
+    if (out.counts != nullptr) std::copy_n(firsts.counts, firsts.size, out.counts + id);
+    if (out.firsts != nullptr)
+      for (std::int64_t k = 0; k < firsts.size; ++k) out.firsts[id + k] = base + at[firsts.at[k]];
+    if (out.uniques == nullptr) return;
+    if (blocks_.compares_bits() && blocks_.bytes() == 8)
+      write_words(std::uint64_t{});
+    else if (blocks_.compares_bits() && blocks_.bytes() == 4)
+      write_words(std::uint32_t{});
+    else
+      for (std::int64_t k = 0; k < firsts.size; ++k)
+        store_word(out.uniques, id + k, blocks_.bytes(), blocks_.given_back(base + at[firsts.at[k]]));
+  }
+
+  void write_range(int range, const FactorizationOutput& out) const {
+    std::int64_t id = partition_->first_id(range);
+    const auto write_block = [&](const std::uint64_t* words, const std::uint16_t* at, std::int64_t, std::int64_t base,
+                                 const WordPartition::Firsts& firsts) {
+      write_firsts(out, id, words, at, base, firsts);
+      id += firsts.size;
+    };
+    partition_->replay_firsts(range, write_block);
+  }
+
+  void write_with_codes(const FactorizationOutput& out) {
+    parallel_for(ranges_.parts, [&](int range) { with_simd([&](auto) { write_range_with_codes(range, out); }); });
+    parallel_for(ranges_.parts - 1, [&](int before) {
+      const auto settle = [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) out.codes[i] = partition_->settled(out.codes[i]);
+      };
+      in_pieces(ranges_.begin(before + 1), ranges_.end(before + 1), kKeysPerPiece, settle);
+    });
+  }
+
+  void write_range_with_codes(int range, const FactorizationOutput& out) {
+    const HotWords* const hot = streams_->hot();
+    std::int64_t id = partition_->first_id(range);
+    const auto write_block = [&](const std::uint64_t* words, const std::uint16_t* at, std::int64_t count,
+                                 std::int64_t base, const WordPartition::Firsts& firsts, const std::int64_t* codes) {
+      write_firsts(out, id, words, at, base, firsts);
+      id += firsts.size;
+      std::int64_t* const to = out.codes + base;
+      if (hot == nullptr) {
+        std::copy_n(codes, count, to);
+        return;
+      }
+      std::uint64_t buffer[kWordBlock];
+      std::uint32_t places[kWordBlock];
+      const std::int64_t size = std::min(kWordBlock, ranges_.count - base);
+      hot->places_of(blocks_.read(base, size, buffer), size, places);
+      for (std::int64_t j = 0; j < size; ++j) to[j] = hot->id_at(places[j]);
+      for (std::int64_t j = 0; j < count; ++j) to[at[j]] = codes[j];
+    };
+    partition_->replay_codes(range, write_block);
+  }
+
+  void write_sorted(const FactorizationOutput& out) {
+    const std::int64_t bytes = blocks_.bytes();
+    const auto uniques = uninitialised<char>(distinct_ * bytes);
+    const auto counts = uninitialised<std::int64_t>(out.counts == nullptr ? 0 : distinct_);
+    const auto firsts = uninitialised<std::int64_t>(out.firsts == nullptr ? 0 : distinct_);
+    FactorizationOutput in_order = out;
+    in_order.uniques = uniques.get();
+    if (out.counts != nullptr) in_order.counts = counts.get();
+    if (out.firsts != nullptr) in_order.firsts = firsts.get();
+    write_in_order(in_order);
+
+    const auto unique = [&](std::int64_t id) { return load_word<std::uint64_t>(uniques.get(), id, bytes); };
+    const auto ranks = sorted_ids<std::uint32_t>(distinct_, blocks_.format(), [&](auto put) {
+      for_each_chunk(distinct_, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t id = begin; id < end; ++id) put(id, canonical(unique(id), blocks_.format()));
+      });
+    });
+    for_each_chunk(distinct_, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t id = begin; id < end; ++id) {
+        const std::int64_t rank = ranks[static_cast<std::size_t>(id)];
+        if (out.uniques != nullptr) store_word(out.uniques, rank, bytes, unique(id));
+        if (out.counts != nullptr) out.counts[rank] = counts[static_cast<std::size_t>(id)];
+        if (out.firsts != nullptr) out.firsts[rank] = firsts[static_cast<std::size_t>(id)];
+      }
+    });
+    if (out.codes == nullptr) return;
+    for_each_chunk(ranges_.count, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) out.codes[i] = ranks[static_cast<std::size_t>(out.codes[i])];
+    });
+  }
+
+  DeviceContext& context_;
+  NumberKeys keys_;
+  WordBlocks blocks_;
+  FactorizationOptions options_;
+  Ranges ranges_;
+  WordHash hash_;  // no answer depends on its seeds, and nobody can pick keys that meet
+  std::int64_t distinct_ = 0;
+  std::unique_ptr<HotWords[]> hot_;
+  // Where few keys are distinct.
+  std::vector<SeenWords> lists_;                     // one per range; in the end the first is that of all
+  Allocation ids_;                                   // [n], of each key in its range's list, if codes are wanted
+  std::vector<std::vector<std::uint16_t>> id_maps_;  // of each range but the first: ids in its list to ids
+  // Where many are.
+  std::optional<WordStreams> streams_;
+  std::optional<WordPartition> partition_;
+};
+
+}  // namespace
+
+std::unique_ptr<Factorization> make_word_factorization(DeviceContext& context, const NumberKeys& keys,
+                                                       const FactorizationOptions& options) {
+  return std::make_unique<WordFactorization>(context, keys, options);
+}
+
+}  // namespace gpuhash::host

@@ -1,0 +1,391 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "host/line_table.hpp"
+#include "host/parallel.hpp"
+#include "host/simd.hpp"
+#include "host/word_streams.hpp"
+
+namespace gpuhash::host {
+
+/// The words of streams, by the highest bits of their hash in parts that fit a cache together with a table of each, and
+/// what the tables tell.
+///
+/// A part holds its words in the order of the batch. So the partition can be *replayed*: who reads the batch again and
+/// moves a cursor on in each word's part comes by the words' places in the parts, and finds there what the part's table
+/// has left: whether the word occurs there for the first time. Read in order, the first occurrences come in order, and
+/// nothing is sorted.
+///
+/// The memory of a part's words becomes that of its *slots*, two of 32 bits for each: the first half takes the marks of
+/// the words' places, in order, and the second half the ids of its distinct words. Before the first part each range has
+/// a slot for what is to be forgotten, on a line of its own.
+class WordPartition {
+ public:
+  /// The mark of a word's place. `kCounts`: at the first occurrence how often the word occurs, else 0. `kNumbers`: the
+  /// number of the distinct word, which is the slot of its id, and at the first occurrence kFirst besides.
+  /// `kNumbersAndCounts`: likewise, and how often it occurs is counted apart.
+  enum class Marks { kCounts, kNumbers, kNumbersAndCounts };
+  static constexpr std::uint32_t kFirst = std::uint32_t{1} << 31;
+
+  /// `words`: about so many there are in the streams; in all, fewer than 10^9, so that slots are numbered below kFirst.
+  WordPartition(DeviceContext& context, WordStreams& streams, const WordHash& hash, std::int64_t words, Marks marks)
+      : streams_(streams),
+        ranges_(streams.ranges().parts),
+        hash_(hash),
+        kind_(marks),
+        bits_(bits_for(words)),
+        starts_(scratch<std::uint32_t>(ranges_ * parts() + 1)),
+        distinct_before_(scratch<std::uint32_t>((ranges_ + 1) * parts())) {
+    parallel_for(ranges_, [&](int range) { count_words(range); });
+    count_ = add_up();
+    memory_ = Allocation(context, static_cast<std::size_t>(before_words() * kSlotBytes + count_ * kWordBytes), nullptr);
+    parallel_for(ranges_, [&](int range) { scatter(range); });
+    if (marks == Marks::kNumbersAndCounts)
+      counts_ = Allocation(context, static_cast<std::size_t>(count_) * sizeof(std::uint32_t), nullptr);
+    number(context);
+    for (int range = 0; range <= ranges_; ++range) {
+      std::int64_t before = 0;
+      for (std::int64_t part = 0; part < parts(); ++part) before += distinct_before(range, part);
+      first_ids_.push_back(before);
+    }
+  }
+
+  std::int64_t distinct() const { return first_ids_.back(); }
+  /// The first id of those whose first occurrence lies in the range.
+  std::int64_t first_id(int range) const { return first_ids_[static_cast<std::size_t>(range)]; }
+
+  /// First occurrences in a block of words.
+  struct Firsts {
+    std::int64_t size;
+    std::uint16_t at[kWordBlock];      // in the block's words
+    std::uint32_t counts[kWordBlock];  // how often each word occurs, if that was asked for
+  };
+
+  /// Calls body(words, at, count, base, firsts) for the blocks of a range, in order. The ids of the first occurrences
+  /// follow one another from first_id(range) on.
+  template <class Body>
+  void replay_firsts(int range, Body body) const {
+    auto marks = marks_of(range);
+    const std::uint32_t* const slots = this->slots();
+    Firsts firsts;
+    const auto replay = [&](const std::uint64_t* words, const std::uint16_t* at, std::int64_t count,
+                            std::int64_t base) {
+      std::uint32_t parts[kWordBlock];
+      parts_of(words, count, parts);
+      std::uint32_t* const next = marks.data();
+      const auto note = [&](auto is_first) {
+        std::int64_t size = 0;
+        for (std::int64_t j = 0; j < count; ++j) {
+          const std::uint32_t place = next[parts[j]]++;
+          const std::uint32_t mark = slots[place];
+          __builtin_prefetch(slots + place + kMarksAhead);
+          firsts.at[size] = static_cast<std::uint16_t>(j);
+          firsts.counts[size] = mark;
+          size += is_first(mark);
+        }
+        firsts.size = size;
+      };
+      if (kind_ == Marks::kCounts)
+        note([](std::uint32_t mark) { return mark != 0; });
+      else
+        note([](std::uint32_t mark) { return mark >> 31; });
+      read_counts(firsts, parts);
+      body(words, at, count, base, firsts);
+    };
+    streams_.for_each(range, replay);
+  }
+
+  /// The same, with the codes of the words: codes[j] is the id of words[j] or, where its first occurrence lies in an
+  /// earlier range, what settled() makes the id of when all ranges have been replayed. Not with kCounts.
+  template <class Body>
+  void replay_codes(int range, Body body) {
+    if (range == 0)
+      replay_codes<false>(range, body);
+    else
+      replay_codes<true>(range, body);
+  }
+
+  std::int64_t settled(std::int64_t code) const { return code < 0 ? slots()[-code] : code; }
+
+ private:
+  /// A part of as many words takes some 300 KB of the second cache, together with its table. Larger batches have larger
+  /// parts once kMostBits are used up.
+  static constexpr std::int64_t kWordsOfPart = std::int64_t{1} << 13;
+  static constexpr int kLeastBits = 6;
+  /// More parts than that, and their ends lie in more pages than the processor knows the addresses of.
+  static constexpr int kMostBits = 12;
+  /// Plain stores, fetched ahead, took 0.7 to 0.9 ns a word; streaming stores through buffers 1.5 to 2.1; plain stores
+  /// alone 2.5 to 3.8, from 11 bits on.
+  static constexpr std::int64_t kWordsAhead = 16;
+  static constexpr std::int64_t kMarksAhead = 32;
+  /// Where table and part do not fit the second cache after all: 7.5 ns a word instead of 12.6.
+  static constexpr std::int64_t kLinesAhead = 16;
+
+  static constexpr std::int64_t kSlotBytes = sizeof(std::uint32_t);
+  static constexpr std::int64_t kSlotsOfLine = 64 / kSlotBytes;
+  static constexpr std::int64_t kWordBytes = sizeof(std::uint64_t);
+
+  static int bits_for(std::int64_t words) {
+    int bits = kLeastBits;
+    while (bits < kMostBits && words >> bits > kWordsOfPart) ++bits;
+    return bits;
+  }
+  std::int64_t parts() const { return std::int64_t{1} << bits_; }
+  void parts_of(const std::uint64_t* words, std::int64_t count, std::uint32_t* to) const {
+    hash_.bits_of(words, count, 64 - bits_, static_cast<std::uint32_t>(parts() - 1), to);
+  }
+
+  /// Where the words of a range begin in a part. Those of the next range follow, and after the last the next part.
+  std::uint32_t start(std::int64_t range, std::int64_t part) const {
+    return starts_[static_cast<std::size_t>(part * ranges_ + range)];
+  }
+  std::uint32_t end(std::int64_t range, std::int64_t part) const {
+    return starts_[static_cast<std::size_t>(part * ranges_ + range + 1)];
+  }
+  std::uint32_t part_size(std::int64_t part) const { return start(0, part + 1) - start(0, part); }
+  /// Distinct words of a part that occur in ranges before that one.
+  std::uint32_t& distinct_before(std::int64_t range, std::int64_t part) {
+    return distinct_before_[static_cast<std::size_t>(range * parts() + part)];
+  }
+
+  /// Slots before those of the first part.
+  std::int64_t before_words() const { return ranges_ * kSlotsOfLine; }
+  /// [words in all parts]
+  std::byte* words() const { return memory_.as<std::byte>() + before_words() * kSlotBytes; }
+  std::uint32_t* slots() const { return memory_.as<std::uint32_t>(); }
+  /// Of the marks of a part, the first.
+  std::uint32_t first_mark(std::int64_t part) const {
+    return static_cast<std::uint32_t>(before_words()) + 2 * start(0, part);
+  }
+  /// For each part, where the marks of a range begin.
+  std::vector<std::uint32_t> marks_of(int range) const {
+    auto begins = scratch<std::uint32_t>(parts());
+    for (std::int64_t part = 0; part < parts(); ++part)
+      begins[static_cast<std::size_t>(part)] = first_mark(part) + (start(range, part) - start(0, part));
+    return begins;
+  }
+  /// The number of a part's first distinct word.
+  std::uint32_t first_number(std::int64_t part) const { return first_mark(part) + part_size(part); }
+  /// How often the distinct word with that number occurs, of those of a part.
+  std::uint32_t& count_of(std::int64_t part, std::uint32_t number) const {
+    return counts_.as<std::uint32_t>()[start(0, part) + (number - first_number(part))];
+  }
+  /// Puts counts in the place of numbers, if there are any. `parts`: those of the block's words.
+  void read_counts(Firsts& firsts, const std::uint32_t* parts) const {
+    if (kind_ != Marks::kNumbersAndCounts) return;
+    for (std::int64_t k = 0; k < firsts.size; ++k)
+      firsts.counts[k] = count_of(parts[firsts.at[k]], firsts.counts[k] & ~kFirst);
+  }
+
+  void count_words(int range) {
+    auto counts = scratch<std::uint32_t>(parts());
+    with_simd([&](auto) {
+      std::uint32_t* const sums = counts.data();
+      streams_.first_pass(range, [&](const std::uint64_t* words, std::int64_t count) {
+        std::uint32_t parts[kWordBlock];
+        parts_of(words, count, parts);
+        for (std::int64_t j = 0; j < count; ++j) ++sums[parts[j]];
+      });
+    });
+    for (std::int64_t part = 0; part < parts(); ++part)
+      starts_[static_cast<std::size_t>(part * ranges_ + range)] = counts[static_cast<std::size_t>(part)];
+  }
+
+  /// Makes starts of the counts; returns the number of words.
+  std::int64_t add_up() {
+    std::uint32_t sum = 0;
+    for (std::uint32_t& start : starts_) sum += std::exchange(start, sum);
+    return sum;
+  }
+
+  void scatter(int range) const {
+    auto places = scratch<std::uint32_t>(parts());
+    for (std::int64_t part = 0; part < parts(); ++part) places[static_cast<std::size_t>(part)] = start(range, part);
+    with_simd([&](auto) {
+      std::uint32_t* const next = places.data();
+      std::byte* const to = this->words();
+      const auto deal = [&](const std::uint64_t* words, const std::uint16_t*, std::int64_t count, std::int64_t) {
+        std::uint32_t parts[kWordBlock];
+        parts_of(words, count, parts);
+        for (std::int64_t j = 0; j < count; ++j) {
+          const std::int64_t place = next[parts[j]]++;
+          std::memcpy(to + place * kWordBytes, words + j, kWordBytes);
+          __builtin_prefetch(to + (place + kWordsAhead) * kWordBytes, 1);
+        }
+      };
+      streams_.for_each(range, deal);
+    });
+  }
+
+  /// Leaves the marks of all parts.
+  void number(DeviceContext& context) {
+    // A part that is far larger than others holds copies of few words, as a rule. Its table begins small and grows,
+    // after the others, on this thread: scratch memory is the caller's.
+    const std::int64_t large = 4 * std::max(kWordsOfPart, count_ >> bits_);
+    std::int64_t most = 0;
+    for (std::int64_t part = 0; part < parts(); ++part)
+      most = std::max(most, std::min<std::int64_t>(large, part_size(part)));
+    const std::int64_t lines = LineTable::lines_for(most);
+
+    std::vector<LineTable> tables;
+    const int workers = ranges_;
+    for (int worker = 0; worker < workers; ++worker) tables.emplace_back(context, lines, hash_, bits_);
+    std::atomic<std::int64_t> taken{0};
+    parallel_for(workers, [&](int worker) {
+      LineTable& table = tables[static_cast<std::size_t>(worker)];
+      const std::int64_t group = parts() >> kLeastBits;
+      for (std::int64_t begin; (begin = taken.fetch_add(group, std::memory_order_relaxed)) < parts();) {
+        interruption_point();
+        for (std::int64_t part = begin; part < begin + group; ++part) {
+          if (part_size(part) > large) continue;
+          table.clear(LineTable::lines_for(part_size(part)));
+          number_part(context, part, table);
+        }
+      }
+    });
+    for (std::int64_t part = 0; part < parts(); ++part) {
+      if (part_size(part) <= large) continue;
+      LineTable table(context, LineTable::lines_for(2 * kWordBlock), hash_, bits_);
+      number_part(context, part, table);
+    }
+  }
+
+  void number_part(DeviceContext& context, std::int64_t part, LineTable& table) {
+    with_simd([&]<class Simd>(Simd) {
+      switch (kind_) {
+        case Marks::kCounts:
+          return number_part<Simd, Marks::kCounts>(context, part, table);
+        case Marks::kNumbers:
+          return number_part<Simd, Marks::kNumbers>(context, part, table);
+        case Marks::kNumbersAndCounts:
+          return number_part<Simd, Marks::kNumbersAndCounts>(context, part, table);
+      }
+    });
+  }
+
+  template <class Simd, Marks kMarks>
+  void number_part(DeviceContext& context, std::int64_t part, LineTable& table) {
+    const std::uint32_t first = first_number(part);
+    std::uint32_t number = first;
+    std::uint32_t mark = first_mark(part);
+    for (int range = 0; range < ranges_; ++range) {
+      distinct_before(range, part) = number - first;
+      const auto number_block = [&](std::int64_t begin, std::int64_t count) {
+        if (number - first + count > table.room()) {
+          LineTable larger(context, 4 * table.most_lines(), hash_, bits_);
+          table.copy_to<Simd>(larger);
+          table = std::move(larger);
+        }
+        std::uint64_t words[kWordBlock];  // copied, because marks take their place, from the part's begin on
+        std::memcpy(words, this->words() + begin * kWordBytes, static_cast<std::size_t>(count * kWordBytes));
+        number = number_words<Simd, kMarks>(part, words, count, mark, number, table);
+        mark += static_cast<std::uint32_t>(count);
+      };
+      in_pieces(start(range, part), end(range, part), kKeysPerPiece,
+                [&](std::int64_t begin, std::int64_t end) { for_each_word_block(begin, end, number_block); });
+    }
+    distinct_before(ranges_, part) = number - first;
+  }
+
+  /// Leaves marks for a block of words, from slot `mark` on; `number` is the next distinct word's, and so is the
+  /// result.
+  template <class Simd, Marks kMarks>
+  std::uint32_t number_words(std::int64_t part, const std::uint64_t* words, std::int64_t count, std::uint32_t mark,
+                             std::uint32_t number, const LineTable& table) const {
+    std::uint32_t* const slots = this->slots();
+    const std::uint32_t first = first_number(part);
+    std::uint32_t* const counts = kMarks == Marks::kNumbersAndCounts ? &count_of(part, first) : nullptr;
+    std::uint32_t begins[kWordBlock + kLinesAhead];
+    table.lines_of(words, count, begins);
+    std::fill_n(begins + count, kLinesAhead, 0u);
+    const Lines lines = table.lines();
+    for (std::int64_t j = 0; j < count; ++j, ++mark) {
+      lines.prefetch(begins[j + kLinesAhead]);
+      if constexpr (kMarks == Marks::kCounts) {
+        slots[mark] = 0;
+        const Lines::Visit visit = lines.visit<Simd>(words[j], begins[j], mark);
+        ++slots[visit.id];
+        number += visit.is_new;
+      } else {
+        if constexpr (kMarks == Marks::kNumbersAndCounts) counts[number - first] = 0;
+        const Lines::Visit visit = lines.visit<Simd>(words[j], begins[j], number);
+        if constexpr (kMarks == Marks::kNumbersAndCounts) ++counts[visit.id - first];
+        slots[mark] = visit.id | visit.is_new << 31;
+        number += visit.is_new;
+      }
+    }
+    return number;
+  }
+
+  template <bool kLater, class Body>
+  void replay_codes(int range, Body body) {
+    auto marks = marks_of(range);
+    auto known = scratch<std::uint32_t>(kLater ? parts() : 0);  // numbers below are of words of earlier ranges
+    for (std::int64_t part = 0; kLater && part < parts(); ++part)
+      known[static_cast<std::size_t>(part)] = first_number(part) + distinct_before(range, part);
+    std::uint32_t* const slots = this->slots();
+    const auto forgotten = static_cast<std::uint32_t>(range * kSlotsOfLine);
+    auto id = static_cast<std::uint32_t>(first_id(range));
+    Firsts firsts;
+    const auto replay = [&](const std::uint64_t* words, const std::uint16_t* at, std::int64_t count,
+                            std::int64_t base) {
+      std::uint32_t parts[kWordBlock];
+      std::int64_t codes[kWordBlock];
+      parts_of(words, count, parts);
+      std::uint32_t* const next = marks.data();
+      const std::uint32_t* const earlier = known.data();
+      std::int64_t size = 0;
+      // Ids lie anywhere in their parts, so they are asked for a block ahead of their use.
+      std::uint32_t block_marks[kWordBlock];
+      for (std::int64_t j = 0; j < count; ++j) {
+        const std::uint32_t place = next[parts[j]]++;
+        const std::uint32_t mark = slots[place];
+        __builtin_prefetch(slots + place + kMarksAhead);
+        __builtin_prefetch(slots + (mark & ~kFirst), 1);
+        block_marks[j] = mark;
+      }
+      for (std::int64_t j = 0; j < count; ++j) {
+        const std::uint32_t mark = block_marks[j];
+        const std::uint32_t is_first = mark >> 31;
+        const std::uint32_t number = mark & ~kFirst;
+        const std::uint32_t keep = 0 - is_first;
+        // Ids of words of earlier ranges are not read: other threads write them.
+        const std::uint32_t is_earlier = kLater ? 0 - static_cast<std::uint32_t>(number < earlier[parts[j]]) : 0;
+        const std::uint32_t seen = slots[number ^ ((number ^ forgotten) & is_earlier)];
+        slots[forgotten ^ ((forgotten ^ number) & keep)] = id;
+        std::int64_t code = seen ^ ((seen ^ id) & keep);
+        if constexpr (kLater) code ^= (code ^ -std::int64_t{number}) & static_cast<std::int32_t>(is_earlier);
+        codes[j] = code;
+        firsts.at[size] = static_cast<std::uint16_t>(j);
+        firsts.counts[size] = number;
+        size += is_first;
+        id += is_first;
+      }
+      firsts.size = size;
+      read_counts(firsts, parts);
+      body(words, at, count, base, firsts, codes);
+    };
+    streams_.for_each(range, replay);
+  }
+
+  WordStreams& streams_;
+  int ranges_;
+  WordHash hash_;
+  Marks kind_;
+  int bits_;
+  std::int64_t count_ = 0;                      // words in all parts
+  std::vector<std::uint32_t> starts_;           // [parts][ranges], and the end
+  std::vector<std::uint32_t> distinct_before_;  // [ranges + 1][parts]
+  std::vector<std::int64_t> first_ids_;         // [ranges + 1]
+  Allocation memory_;                           // slots; those of parts hold the words at first
+  Allocation counts_;                           // [words in all parts], of each part from its begin on, or none
+};
+
+}  // namespace gpuhash::host

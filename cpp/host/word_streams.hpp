@@ -1,0 +1,143 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "host/hot_words.hpp"
+#include "host/parallel.hpp"
+#include "host/word_blocks.hpp"
+
+namespace gpuhash::host {
+
+/// 0, 1, 2 ...: where the words of a whole block stand in it.
+inline constexpr auto kEachOfBlock = [] {
+  std::array<std::uint16_t, kWordBlock> numbers{};
+  for (std::int64_t j = 0; j < kWordBlock; ++j) numbers[static_cast<std::size_t>(j)] = static_cast<std::uint16_t>(j);
+  return numbers;
+}();
+
+/// A batch dealt out to threads in ranges of whole blocks.
+struct Ranges {
+  std::int64_t count;  // keys of the batch
+  int parts;
+
+  explicit Ranges(std::int64_t keys)
+      : count(keys), parts(static_cast<int>(std::min<std::int64_t>(reader_parts(keys), kMostWriters))) {}
+  std::int64_t begin(int range) const {
+    return std::min(count, part_begin((count + kWordBlock - 1) / kWordBlock, range, parts) * kWordBlock);
+  }
+  std::int64_t end(int range) const { return begin(range + 1); }
+};
+
+/// The words of a batch that are to be partitioned, in order: all of them, or those that are not hot.
+class WordStreams {
+ public:
+  WordStreams(const WordBlocks& blocks, const Ranges& ranges) : blocks_(blocks), ranges_(ranges) {
+    for (int range = 0; range < ranges_.parts; ++range) sizes_.push_back(ranges_.end(range) - ranges_.begin(range));
+  }
+
+  /// The first `whole` keys, and after them those that are not hot. Nothing is read before set_aside().
+  WordStreams(DeviceContext& context, const WordBlocks& blocks, const Ranges& ranges, const HotWords& hot,
+              std::int64_t whole)
+      : blocks_(blocks),
+        ranges_(ranges),
+        sizes_(scratch<std::int64_t>(ranges.parts)),
+        hot_(&hot),
+        whole_(whole),
+        rest_(context, static_cast<std::size_t>(ranges.count) * sizeof(std::uint64_t), nullptr),
+        at_(context, static_cast<std::size_t>(ranges.count) * sizeof(std::uint16_t), nullptr),
+        block_sizes_(scratch<std::uint16_t>((ranges.count + kWordBlock - 1) / kWordBlock)),
+        hits_(scratch<std::uint32_t>(ranges.parts * HotWords::kPlaces)) {}
+
+  const WordBlocks& blocks() const { return blocks_; }
+  const Ranges& ranges() const { return ranges_; }
+  /// Words of a range; of all of them, once hot ones are set aside.
+  std::int64_t size(int range) const { return sizes_[static_cast<std::size_t>(range)]; }
+  /// Null: all words are there.
+  const HotWords* hot() const { return hot_; }
+  std::int64_t hits(std::int64_t place) const {
+    std::int64_t sum = 0;
+    for (int range = 0; range < ranges_.parts; ++range)
+      sum += hits_[static_cast<std::size_t>(range * HotWords::kPlaces + place)];
+    return sum;
+  }
+
+  /// The first pass over a range: sets hot words aside, if any are, and calls body(words, count) for the blocks of what
+  /// is left.
+  template <class Body>
+  void first_pass(int range, Body body) {
+    if (hot_ == nullptr)
+      return for_each(range, [&](const std::uint64_t* words, const std::uint16_t*, std::int64_t count, std::int64_t) {
+        body(words, count);
+      });
+    std::uint64_t* const begin = rest_.as<std::uint64_t>() + ranges_.begin(range);
+    std::uint64_t* rest = begin;
+    std::uint16_t* at = at_.as<std::uint16_t>() + ranges_.begin(range);
+    // A thread's counts are its own until the end: others' lie beside them.
+    auto hits = scratch<std::uint32_t>(HotWords::kPlaces);
+    for_each_of_batch(range, [&](const std::uint64_t* words, std::int64_t count, std::int64_t base) {
+      std::int64_t left = count;
+      if (base < whole_) {
+        std::copy_n(words, count, rest);
+        std::copy_n(kEachOfBlock.data(), count, at);
+      } else {
+        std::uint32_t places[kWordBlock];
+        hot_->places_of(words, count, places);
+        left = hot_->set_aside(words, places, count, hits.data(), rest, at);
+      }
+      body(rest, left);
+      block_sizes_[static_cast<std::size_t>(base / kWordBlock)] = static_cast<std::uint16_t>(left);
+      rest += left;
+      at += left;
+    });
+    std::copy_n(hits.data(), HotWords::kPlaces, hits_.data() + range * HotWords::kPlaces);
+    sizes_[static_cast<std::size_t>(range)] = rest - begin;
+  }
+
+  /// Calls body(words, at, count, base) for the blocks of a range, in order: words[j] stands at base + at[j].
+  template <class Body>
+  void for_each(int range, Body body) const {
+    if (hot_ == nullptr)
+      return for_each_of_batch(range, [&](const std::uint64_t* words, std::int64_t count, std::int64_t base) {
+        body(words, kEachOfBlock.data(), count, base);
+      });
+    const std::uint64_t* rest = rest_.as<std::uint64_t>() + ranges_.begin(range);
+    const std::uint16_t* at = at_.as<std::uint16_t>() + ranges_.begin(range);
+    in_pieces(ranges_.begin(range), ranges_.end(range), kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
+      for_each_word_block(begin, end, [&](std::int64_t base, std::int64_t) {
+        const std::int64_t count = block_sizes_[static_cast<std::size_t>(base / kWordBlock)];
+        body(rest, at, count, base);
+        rest += count;
+        at += count;
+      });
+    });
+  }
+
+  /// Calls body(words, count, base) for the whole blocks of a range, in order.
+  template <class Body>
+  void for_each_of_batch(int range, Body body) const {
+    in_pieces(ranges_.begin(range), ranges_.end(range), kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
+      std::uint64_t buffer[kWordBlock];
+      for_each_word_block(begin, end, [&](std::int64_t base, std::int64_t count) {
+        body(blocks_.read(base, count, buffer), count, base);
+      });
+    });
+  }
+
+ private:
+  const WordBlocks& blocks_;
+  Ranges ranges_;
+  std::vector<std::int64_t> sizes_;  // [ranges]
+  const HotWords* hot_ = nullptr;
+  std::int64_t whole_ = 0;
+  Allocation rest_;                         // [n] words, of each range those that are left, from its begin on
+  Allocation at_;                           // likewise, where they stand in their blocks
+  std::vector<std::uint16_t> block_sizes_;  // [blocks], words that are left
+  std::vector<std::uint32_t> hits_;         // [ranges][places]
+};
+
+}  // namespace gpuhash::host

@@ -1,0 +1,48 @@
+"""Batches for every way in which the host factorizes, and what NumPy says of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import gpuhash
+from support.samples import same_bytes
+
+#: The host reads 2^14 keys and then chooses: a small table, or a partition, with or without hot keys.
+BATCHES = {
+    "few": lambda rng, n: rng.integers(0, 300, n),
+    "few-at-first": lambda rng, n: np.where(np.arange(n) < n // 2, rng.integers(0, 300, n), np.arange(n)),
+    "new-ones-later": lambda rng, n: rng.integers(0, 300, n) + np.arange(n) // (n // 8 + 1) * 100,
+    "hot-and-others": lambda rng, n: np.where(rng.random(n) < 0.6, rng.integers(0, 50, n), rng.permutation(n)),
+    "distinct": lambda rng, n: rng.permutation(n),
+    "half-distinct": lambda rng, n: rng.integers(0, n // 2 + 1, n),
+    "one-large-part": lambda rng, n: np.where(np.arange(n) < n // 2, rng.permutation(n), 77),
+}
+
+
+def make_batch(kind: str, dtype: str, count: int) -> np.ndarray:
+    keys = BATCHES[kind](np.random.default_rng(count), count)
+    if np.dtype(dtype).itemsize == 8 and dtype != "float64":
+        keys = keys.astype(np.uint64) << np.uint64(44)  # differ in their high bits alone
+    return keys.astype(dtype)
+
+
+def check_factorized(keys: np.ndarray) -> None:
+    """Every combination that is computed in a way of its own."""
+    values, firsts, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(firsts)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    codes, uniques = gpuhash.factorize(keys)
+    same_bytes(codes, rank[inverse])
+    same_bytes(uniques, values[order])
+    counted = gpuhash.unique(keys, return_counts=True)
+    same_bytes(counted.values, values[order])
+    same_bytes(counted.counts, counts[order])
+    every = gpuhash.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    same_bytes(every.values, values[order])
+    same_bytes(every.indices, firsts[order])
+    same_bytes(every.inverse, rank[inverse])
+    same_bytes(every.counts, counts[order])
+    ordered = gpuhash.unique(keys, return_index=True, return_inverse=True, return_counts=True, sorted=True)
+    for got, wanted in zip(ordered, (values, firsts, inverse, counts), strict=True):
+        same_bytes(got, wanted)
