@@ -49,7 +49,8 @@ struct FactorizationOptions {
   bool wide_positions = false;  // 64-bit positions, though 32 bits would do; for tests
 };
 
-/// Finds the distinct keys of batches, by hashing, with nothing that outlives the call: `unique`, `factorize` and `isin`.
+/// Finds the distinct keys of batches, by hashing, with nothing that outlives the call: `unique`, `factorize` and
+/// `isin`.
 class GPUHASH_API Factorizer {
  public:
   virtual ~Factorizer() = default;
