@@ -671,7 +671,6 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-@pytest.mark.long
 def test_nothing_leaks(plain):
     table = HashTable("int64", "float32", device=plain.table_device, default=0)
     keys, values = plain.array(np.arange(16)), plain.array(np.ones(16, np.float32))
