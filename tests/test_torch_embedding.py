@@ -885,6 +885,21 @@ def test_a_state_that_is_loaded_before_the_backward_of_a_graph(device):
     assert torch.equal(weights_of(embedding, device), before)
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_offsets_that_cannot_be_in_a_graph(mode):
+    """Are looked at on the host, as without the compiler."""
+    torch._dynamo.reset()
+    bag = HashEmbeddingBag(4, mode, optimizer=SGD(0.1))
+    compiled = torch.compile(bag, backend="aot_eager", fullgraph=True)
+    ids = ids_of([1, 2], "cpu")
+    expected = bag(ids, torch.tensor([0, 1])).detach()
+    torch.testing.assert_close(compiled(ids, torch.tensor([0, 1])).detach(), expected)
+    for offsets in ([1, 1], [2, 1], [0, 3]):
+        with pytest.raises(RuntimeError, match="offsets do not ascend"):
+            compiled(ids, torch.tensor(offsets))
+    torch.testing.assert_close(compiled(ids, torch.tensor([0, 1])).detach(), expected)
+
+
 def test_graphs_break_where_rows_are_a_parameter(device):
     """PyTorch's graphs have no sparse gradients."""
     torch._dynamo.reset()

@@ -547,9 +547,9 @@ class HashEmbedding(_Rows):
     ``table`` is the rows' ``gpuhash.HashTable``, with the column "weight" and the optimizer's. ``state_dict`` has keys,
     columns and the number of steps; ``load_state_dict`` puts a table of them in place of the module's own. With
     ``optimizer=None`` it has keys, the numbers of their rows, and the parameter, whose shape has to be the module's: so
-    the state of an optimizer of ``torch.optim`` goes on fitting. What changes
-    which rows keys have, ``table.erase``, ``clear`` and ``shrink_to_fit``, belongs behind ``backward()``: before that,
-    a row of the call may become another key's, and get this one's step.
+    the state of an optimizer of ``torch.optim`` goes on fitting. What changes which rows keys have, ``table.erase``,
+    ``clear`` and ``shrink_to_fit``, belongs behind ``backward()``: before that, a row of the call may become another
+    key's, and get this one's step.
 
     Raises
     ------
@@ -600,7 +600,8 @@ class HashEmbeddingBag(_Rows):
     ------
     TypeError, ValueError
         As ``HashEmbedding``; for weights of another shape, or with means; and for offsets that do not begin with 0,
-        descend or pass the ids. On a GPU nobody looks at offsets: such ones give any sums.
+        descend or pass the ids; for offsets a RuntimeError in compiled graphs. On a GPU nobody looks at offsets: such
+        ones give any sums.
     """
 
     def __init__(self, embedding_dim: int, mode: str = "mean", **options: Any) -> None:
@@ -655,14 +656,13 @@ class HashEmbeddingBag(_Rows):
             if len(ids):
                 raise ValueError(f"there are {len(ids)} ids and no bags: offsets are empty")
             return ends
-        if not torch.compiler.is_compiling():
-            self._check_ends(ends)
+        if ends.device.type == "cpu":  # a GPU would have to be waited for
+            ascend = (ends[0] == 0) & (ends.diff() >= 0).all()
+            if torch.compiler.is_compiling():
+                torch._assert_async(ascend, "offsets do not ascend from 0 to at most the number of ids")
+            elif not bool(ascend):
+                raise ValueError(f"offsets do not ascend from 0 to at most {len(ids)}, the number of ids")
         return ends
-
-    def _check_ends(self, ends: Tensor) -> None:
-        """A GPU would have to be waited for."""
-        if ends.device.type == "cpu" and not bool((ends[0] == 0) & (ends.diff() >= 0).all()):
-            raise ValueError(f"offsets do not ascend from 0 to at most {int(ends[-1])}, the number of ids")
 
     @traced.itself
     def _factors_of(self, ids: Tensor, keys: Tensor, ends: Tensor, given: Tensor | None) -> Tensor | None:

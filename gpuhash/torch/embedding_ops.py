@@ -22,11 +22,10 @@ _lock = threading.Lock()
 
 
 class Binding:
-    """A module with the table that it has now. Held by the module: gone when that gets another table."""
+    """What stands for a module and the table that it has now. The module lets it go when it gets another table."""
 
     def __init__(self, module: Any) -> None:
         self.module = weakref.ref(module)
-        self.table = module.table
         self.state = torch.tensor([next(_numbers)], dtype=torch.int64, device="cpu")
         with _lock:
             _bindings[int(self.state)] = self
