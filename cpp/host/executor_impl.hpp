@@ -29,7 +29,7 @@ class HostExecutor final : public Executor<Key, Value> {
   void change_columns(DeviceContext&, const View& view, const ColumnsOrder& batch, Stream) const override;
   void erase(DeviceContext&, const View& view, const KeyBatch& keys, bool* erased, const Plan*, Stream) const override;
   void list_absent(DeviceContext&, const View& view, const KeyBatch& keys, Key* out, Stream) const override;
-  void rehash(DeviceContext&, const View& from, const View& to, bool compact_rows, Stream) const override;
+  void rehash(DeviceContext&, const View& from, const View& to, bool compact_rows, RehashMemory, Stream) const override;
   void export_items(DeviceContext&, const View& view, void* keys, std::uint32_t key_bytes, void* values,
                     std::int64_t value_bytes, std::int64_t* rows, Stream) const override;
 };
@@ -146,7 +146,7 @@ void HostExecutor<Key, Value>::list_absent(DeviceContext&, const View& view, con
 
 template <class Key, class Value>
 void HostExecutor<Key, Value>::rehash(DeviceContext& context, const View& from, const View& to, bool compact_rows,
-                                      Stream stream) const {
+                                      RehashMemory, Stream stream) const {
   clear(context, to, stream);
   Rehash<View>(from, to, compact_rows).run();
 }

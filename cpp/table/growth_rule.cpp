@@ -77,6 +77,10 @@ bool GrowthRule::may_grow_afterwards(std::int64_t keys, std::int64_t slots) cons
   return may_grow_beyond(slots) && may_hold(keys) && is_lightly_loaded(keys, slots);
 }
 
+std::int64_t GrowthRule::unchecked_limit(std::int64_t slots) const {
+  return static_cast<std::int64_t>(static_cast<double>(slots) * kUncheckedLoadFactor);
+}
+
 bool GrowthRule::may_make_room_for_all(std::int64_t batch, std::int64_t slots) const {
   return batch >= kLargeBatch && batch >= slots && !max_capacity;
 }

@@ -31,6 +31,8 @@ struct GrowthRule {
   /// May a batch that makes up to `keys` keys in all be let in without a look at which of its keys are new? The table
   /// grows afterwards if it has to.
   bool may_grow_afterwards(std::int64_t keys, std::int64_t slots) const;
+  /// So many keys it may have then, before it grows.
+  std::int64_t unchecked_limit(std::int64_t slots) const;
   /// Is a batch so large that a table of `slots` slots may get room for all of its keys, as if they were distinct?
   bool may_make_room_for_all(std::int64_t batch, std::int64_t slots) const;
   /// May `absent` keys, of which some may be equal, be taken to be distinct, though they do not fit under the limit?

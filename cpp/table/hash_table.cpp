@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,9 @@ constexpr std::int64_t kCountChunk = std::int64_t{1} << 20;
 
 /// Absent keys are listed in pieces of this many, so that a batch of any length takes no more memory for it.
 constexpr std::int64_t kListed = std::int64_t{1} << 22;
+
+/// A trial that might need more memory than this set aside is none.
+constexpr std::size_t kMostSpareBytes = std::size_t{1} << 28;
 
 /// Keys of a large batch by which its share of duplicates is judged.
 constexpr std::int64_t kSample = std::int64_t{1} << 14;
@@ -129,18 +133,68 @@ void HashTable<Key, Value>::expect(std::int64_t size) {
   peak_bound_ = std::max(peak_bound_, size);
 }
 
+/// Waits. The counters of a generation as they are now.
+template <class Key, class Value>
+Control HashTable<Key, Value>::counters_of(const View& view, Stream stream) {
+  asked_.reset();
+  Control control;
+  if (context_->is_host()) {
+    context_->copy_to_host(&control, view.control, sizeof control, stream);
+    return control;
+  }
+  if (readback_ == nullptr) readback_ = context_->make_readback();
+  readback_->send(view.control, sizeof control, stream);
+  std::memcpy(&control, readback_->wait(stream), sizeof control);
+  return control;
+}
+
 /// Waits. The counters as they are now; makes size_bound_ exact.
 template <class Key, class Value>
 Control HashTable<Key, Value>::read_control(Stream stream) {
-  Control control;
-  context_->copy_to_host(&control, storage_.view().control, sizeof control, stream);
+  const Control control = counters_of(storage_.view(), stream);
   take_note(control);
   return control;
 }
 
+/// After an insertion of `keys` keys: where the next ones might have to wait for the size, the device is asked for it
+/// now.
+template <class Key, class Value>
+void HashTable<Key, Value>::ask_for_size(std::int64_t keys, Stream stream) {
+  if (context_->is_host() || asked_ || replays_insert_ || offered_ == 0) return;
+  if (size_bound_ + 2 * keys <= current_limit()) return;
+  try {
+    if (readback_ == nullptr) readback_ = context_->make_readback();
+    readback_->send(storage_.view().control, sizeof(Control), stream);
+    asked_ = {size_bound_, offered_};
+  } catch (const std::exception&) {
+    report_ignored_error("asking a GPU for a hash table's size");  // which is then waited for
+  }
+}
+
+/// Takes note of the counters that were asked for, if they have come.
+template <class Key, class Value>
+bool HashTable<Key, Value>::hear_of_size() {
+  if (!asked_ || replays_insert_) return false;
+  const void* const arrived = readback_->arrived();
+  if (arrived == nullptr) return false;
+  const Asked asked = *std::exchange(asked_, std::nullopt);
+  Control control;
+  std::memcpy(&control, arrived, sizeof control);
+  const std::int64_t added = size_bound_ - asked.size_bound;
+  const std::int64_t offered = std::exchange(offered_, asked.offered) - asked.offered;
+  take_note(control);
+  expect(size_bound_ + added);
+  offered_ = offered;
+  return true;
+}
+
 template <class Key, class Value>
 void HashTable<Key, Value>::take_note(const Control& control) {
-  expect(static_cast<std::int64_t>(control.size));
+  const auto size = static_cast<std::int64_t>(control.size);
+  if (offered_ != 0) expects_present_ = 2 * (size - exact_size_) < offered_;
+  offered_ = 0;
+  exact_size_ = size;
+  expect(size);
   const std::uint32_t buckets = storage_.view().geometry.bucket_count;
   const auto slots = static_cast<std::uint64_t>(storage_.capacity());
   worn_ = wants_seed(control) || (!order_.captured() && is_worn(control, buckets, slots, fresh_filter_bits_));
@@ -157,23 +211,34 @@ Control HashTable<Key, Value>::refresh(Stream stream) {
 }
 
 /// Makes sure that all keys of the batch fit, before anything is changed; TableFullError or OutOfMemoryError otherwise.
-/// make_plan() plans the batch for the table as it is.
+/// make_plan() plans the batch for the table as it is. may_try: run_in() inserts the batch.
 template <class Key, class Value>
 template <class MakePlan>
-auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan) -> Room {
+auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan, bool may_try)
+    -> Room {
   const std::int64_t n = keys.count;
   const std::optional<RoomMade> made = std::exchange(room_made_, std::nullopt);
   Room room;
-  if (has_known_room(n)) {
+  if (has_known_room(n) || (hear_of_size() && has_known_room(n))) {
     expect(size_bound_ + n);
     room.plan = make_plan();
     return room;
   }
   if (made && made->keys == keys.data && made->count == n && !replays_insert_) {
+    asked_.reset();
     expect(made->size);
     room.slots_before = made->slots_before;
     room.plan = make_plan();
     return room;
+  }
+  if (may_try && may_insert_uncounted()) {
+    if (growth().may_grow_afterwards(size_bound_ + n, storage_.capacity())) {
+      room.unchecked = true;
+      expect(size_bound_ + n);
+      room.plan = make_plan();
+      return room;
+    }
+    if (prepare_trial(n, room, stream)) return room;
   }
   const Control control = refresh(stream);
   maintain(control, stream);
@@ -188,6 +253,7 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
       room.plan = make_plan();
     } else {
       added = count_new(keys, room.plan.get(), stream);
+      expects_present_ = 2 * added < n;
     }
   }
   if (size + added > current_limit() && !room.unchecked) {
@@ -198,6 +264,81 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
   }
   expect(size + added);
   return room;
+}
+
+/// Without a wait before: not where there is something else to see to, and on the host nobody waits for anything.
+template <class Key, class Value>
+bool HashTable<Key, Value>::may_insert_uncounted() const {
+  return !context_->is_host() && !replays_insert_ && !worn_ && !options_.has_rows() && !options_.deterministic;
+}
+
+/// Makes ready for a trial: most keys of the batch are thought to be there, so it is inserted at once, with a bound for
+/// the size, and what was left out gets its room afterwards. That must not fail then. So the memory is set aside that
+/// it takes if all keys are new, unless they would fit into the slots that there are. False: no trial.
+template <class Key, class Value>
+bool HashTable<Key, Value>::prepare_trial(std::int64_t keys, Room& room, Stream stream) {
+  const std::int64_t slots = storage_.capacity();
+  if (!expects_present_ || keys > slots || !executor().tries(storage_.view(), keys)) return false;
+  if (!growth().may_grow_beyond(slots) || !growth().may_hold(size_bound_ + keys)) return false;
+  try {
+    if (size_bound_ + keys > slots) {
+      const Geometry geometry =
+          make_geometry<View>(growth().grown_for(size_bound_ + keys, slots), storage_.view().geometry.seeds);
+      if (Storage::bytes_of(geometry) > kMostSpareBytes) return false;
+      room.spare.emplace(*context_, geometry, 0, 0, stream);
+    }
+    if (readback_ == nullptr) readback_ = context_->make_readback();
+  } catch (const OutOfMemoryError&) {
+    room.spare.reset();
+    return false;
+  }
+  const std::int64_t most = std::max(current_limit(), growth().unchecked_limit(slots));
+  room.most = static_cast<std::uint64_t>(most);
+  expect(std::min(size_bound_ + keys, most));
+  return true;
+}
+
+/// Runs run(order), the insertion for which the room was prepared. After a trial that left keys out, it gives them
+/// room, and runs it once more: keys that are in are found, and nothing happens to them that has not happened before.
+/// Waits after a trial.
+template <class Key, class Value>
+template <class Order, class Run>
+void HashTable<Key, Value>::run_in(Room& room, Order& order, Stream stream, Run run) {
+  offered_ += order.keys.count;
+  order.plan = room.plan.get();
+  order.trial = {room.most, false};
+  run(order);
+  if (room.most == 0 || read_control(stream).left == 0) return;
+  make_room_for_rest(order.keys, room, stream);
+  order.trial = {};
+  if (order.inserted != nullptr) order.trial = {~std::uint64_t{0}, true};
+  run(order);
+}
+
+/// Of a trial. What is wrong with the memory is not told: there is the spare.
+template <class Key, class Value>
+void HashTable<Key, Value>::make_room_for_rest(const KeyBatch& keys, Room& room, Stream stream) {
+  context_->fill(&storage_.view().control->left, 0, sizeof(Control::left), stream);
+  room.most = 0;
+  try {
+    const Room rest = prepare_room(keys, stream, [] { return std::unique_ptr<Plan>(); });
+    room.unchecked = rest.unchecked;
+    room.slots_before = rest.slots_before;
+    return;
+  } catch (const CudaError&) {
+    throw;
+  } catch (const OutOfMemoryError&) {
+  } catch (const Interrupted&) {  // whoever asked for it is heard once the call returns
+  } catch (const std::exception&) {
+    report_ignored_error("growing a hash table in the middle of an insertion");
+  }
+  if (room.spare) {
+    room.slots_before = storage_.capacity();
+    move_to(std::move(*room.spare), false, RehashMemory::kNone, stream);
+  } else {
+    room.unchecked = true;
+  }
+  expect(size_bound_ + keys.count);
 }
 
 /// False where that is not worth it, not allowed, or there is no memory for it.
@@ -271,7 +412,8 @@ template <class Key, class Value>
 void HashTable<Key, Value>::finish_insertion(const Room& room, std::int64_t keys, Stream stream) {
   const bool looks_flooded = context_->is_host() && keys >= static_cast<std::int64_t>(kManyFarKeys) &&
                              storage_.view().control->far_keys >= kManyFarKeys;
-  if (!room.unchecked && room.slots_before == 0 && !looks_flooded) return;
+  const bool is_overfull = room.most != 0 && size_bound_ > current_limit();
+  if (!room.unchecked && room.slots_before == 0 && !looks_flooded && !is_overfull) return ask_for_size(keys, stream);
   try {
     const Control control = read_control(stream);
     if (const std::optional<std::int64_t> slots =
@@ -324,11 +466,14 @@ void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const
   if (options_.has_rows() && !compact_rows && used_rows > 0 && next.rows() != storage_.rows())
     context_->copy(next.view().rows.data, storage_.view().rows.data, static_cast<std::size_t>(used_rows * row_bytes()),
                    stream);
-  executor().rehash(*context_, storage_.view(), next.view(), compact_rows, stream);
+  move_to(std::move(next), compact_rows, RehashMemory::kAsNeeded, stream);
+}
 
-  Control rebuilt;  // the last thing that may fail
-  context_->copy_to_host(&rebuilt, next.view().control, sizeof rebuilt, stream);
-
+/// The memory of `next`, whose rows are there already, becomes the table's.
+template <class Key, class Value>
+void HashTable<Key, Value>::move_to(Storage next, bool compact_rows, RehashMemory memory, Stream stream) {
+  executor().rehash(*context_, storage_.view(), next.view(), compact_rows, memory, stream);
+  const Control rebuilt = counters_of(next.view(), stream);  // the last thing that may fail
   storage_.set_stream(stream);
   storage_ = std::move(next);
   storage_.set_may_have_erased(order_.captured());
@@ -429,23 +574,28 @@ void HashTable<Key, Value>::insert_batch(InsertOrder order, Stream stream) {
   if (turn.capturing())
     prepare_captured(order.keys);
   else
-    room = prepare_room(order.keys, stream, [&]() -> std::unique_ptr<Plan> {
-      if (!plannable) return nullptr;
-      return executor().plan(*context_, storage_.view(), order.keys, order.values, order.inserted != nullptr, stream);
-    });
-  order.plan = room.plan.get();
+    room = prepare_room(
+        order.keys, stream,
+        [&]() -> std::unique_ptr<Plan> {
+          if (!plannable) return nullptr;
+          return executor().plan(*context_, storage_.view(), order.keys, order.values, order.inserted != nullptr,
+                                 stream);
+        },
+        true);
   turn.change([&] {
-    for_each_part(order, [&](InsertOrder& part, std::int64_t from) {
-      part.step = std::exchange(order.step, {});
-      if (order.rows != nullptr) part.rows = order.rows + from;
-      part.into_empty = pristine_;
-      part.expect_new = pristine_ || order.mode == InsertMode::kKeep;
-      pristine_ = false;
-      executor().insert(*context_, storage_.view(), part, stream);
+    run_in(room, order, stream, [&](const InsertOrder& whole) {
+      for_each_part(whole, [&](InsertOrder& part, std::int64_t from) {
+        part.step = std::exchange(order.step, {});
+        if (order.rows != nullptr) part.rows = order.rows + from;
+        part.into_empty = pristine_;
+        part.expect_new = pristine_ || order.mode == InsertMode::kKeep;
+        pristine_ = false;
+        executor().insert(*context_, storage_.view(), part, stream);
+      });
     });
   });
   if (context_->is_host() && step.taken != nullptr) context_->advance(step, stream);
-  finish_insertion(room, order.keys.count, stream);
+  if (!turn.capturing()) finish_insertion(room, order.keys.count, stream);
 }
 
 template <class Key, class Value>
@@ -507,19 +657,23 @@ void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values
   if (turn.capturing())
     prepare_captured(keys);
   else
-    room = prepare_room(keys, stream, [&]() -> std::unique_ptr<Plan> {
-      if (options_.deterministic) return nullptr;
-      return executor().plan_apply(*context_, storage_.view(), order, stream);
-    });
-  order.plan = room.plan.get();
+    room = prepare_room(
+        keys, stream,
+        [&]() -> std::unique_ptr<Plan> {
+          if (options_.deterministic) return nullptr;
+          return executor().plan_apply(*context_, storage_.view(), order, stream);
+        },
+        true);
   turn.change([&] {
-    for_each_part(order, [&](ApplyOrder& part, std::int64_t) {
-      part.into_empty = pristine_;
-      pristine_ = false;
-      executor().apply(*context_, storage_.view(), part, stream);
+    run_in(room, order, stream, [&](const ApplyOrder& whole) {
+      for_each_part(whole, [&](ApplyOrder& part, std::int64_t) {
+        part.into_empty = pristine_;
+        pristine_ = false;
+        executor().apply(*context_, storage_.view(), part, stream);
+      });
     });
   });
-  finish_insertion(room, keys.count, stream);
+  if (!turn.capturing()) finish_insertion(room, keys.count, stream);
 }
 
 template <class Key, class Value>
@@ -572,6 +726,10 @@ void HashTable<Key, Value>::clear(Stream stream) {
   if (turn.capturing()) return;  // nothing is cleared yet
   size_bound_ = 0;
   peak_bound_ = 0;
+  exact_size_ = 0;
+  offered_ = 0;
+  expects_present_ = false;
+  asked_.reset();
   fresh_filter_bits_ = 0;
   worn_ = false;
   pristine_ = !replays_insert_;                     // a graph may insert before anyone hears of it
@@ -688,7 +846,7 @@ void HashTable<Key, Value>::change_columns(const KeyBatch& keys, const std::vect
       executor().change_columns(*context_, storage_.view(), order, stream);
     }
   });
-  finish_insertion(room, keys.count, stream);
+  if (!turn.capturing()) finish_insertion(room, keys.count, stream);
 }
 
 template <class Key, class Value>

@@ -37,6 +37,12 @@ struct RegionPlan final : Plan {
   BatchItems<Item> all;
 };
 
+template <class View>
+bool lies_in_l2(const Geometry& geometry) {
+  constexpr std::uint64_t kL2Bytes = std::uint64_t{96} << 20;
+  return std::uint64_t{geometry.bucket_count} * View::kBucketBytes <= kL2Bytes;
+}
+
 /// Does the stream through the table and through the lists cost less than random accesses would? On an H200, random
 /// insertions cost about 85 ps each, and a partitioned one about 45 ps and its share of reading and writing the whole
 /// table. Where the table lies in L2, random accesses are as fast as partitioning; but a batch that fills most of it
@@ -44,11 +50,10 @@ struct RegionPlan final : Plan {
 /// are a third faster from then on.
 template <class View>
 bool plan_pays(const Geometry& geometry, std::int64_t keys) {
-  constexpr std::uint64_t kL2Bytes = std::uint64_t{96} << 20;
   constexpr std::int64_t kMinKeys = std::int64_t{1} << 22;
   constexpr std::int64_t kMinKeysInL2 = std::int64_t{1} << 19;
   const std::uint64_t table_bytes = std::uint64_t{geometry.bucket_count} * View::kBucketBytes;
-  if (table_bytes <= kL2Bytes) {
+  if (lies_in_l2<View>(geometry)) {
     const std::int64_t slots = std::int64_t{geometry.bucket_count} * View::kSlots;
     return keys >= kMinKeysInL2 && keys >= slots / 8 * 5 && keys <= slots;  // a larger batch makes the table grow first
   }
