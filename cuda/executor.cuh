@@ -81,6 +81,9 @@ class CudaExecutor final : public Executor<Key, Value> {
       if constexpr (kPlans) {
         if (batch.plan != nullptr) return apply_planned(context, view, batch, stream);
       }
+      if constexpr (kPlans) {
+        if (batch.trial.left != nullptr) return apply_at_once(view, batch, stream);
+      }
       const std::int64_t n = batch.keys.count;
       const Uint128 initial = identity_bits(batch.op, batch.dtype);
       const Allocation targets = scratch<std::int64_t>(context, n, stream);
@@ -190,6 +193,15 @@ class CudaExecutor final : public Executor<Key, Value> {
     if (view.rows.bytes != 0) return false;
     return !is_planned<View>(view.geometry, keys) ||
            (test_partition_threshold() < 0 && lies_in_l2<View>(view.geometry));
+  }
+
+  bool lists_left([[maybe_unused]] DeviceContext& context, [[maybe_unused]] const View& view,
+                  [[maybe_unused]] const ApplyOrder& batch) const override {
+    if constexpr (kPlans && View::kHasValue) {
+      const DeviceGuard guard(context.device().index);
+      return applies_at_once(view, batch);
+    }
+    return false;
   }
 
   void count_absent(DeviceContext& context, const View& view, const Plan& plan, bool table_is_empty,

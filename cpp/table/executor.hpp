@@ -45,6 +45,8 @@ class Executor {
   /// Is a batch of so many keys best inserted as a trial, where nobody knows whether it fits, and most of its keys are
   /// thought to be there? False: it must not be.
   virtual bool tries(const View&, [[maybe_unused]] std::int64_t keys) const { return false; }
+  /// Of an apply() that is tried: does it list the keys that it leaves out, having worked off all others?
+  virtual bool lists_left(DeviceContext&, const View&, const ApplyOrder&) const { return false; }
   /// Sets control->absent to a number of distinct keys of the planned batch that are not in the table, and
   /// control->undecided to that of keys of which it cannot say, few in most batches.
   virtual void count_absent(DeviceContext&, const View&, const Plan&, [[maybe_unused]] bool table_is_empty,

@@ -211,11 +211,12 @@ Control HashTable<Key, Value>::refresh(Stream stream) {
 }
 
 /// Makes sure that all keys of the batch fit, before anything is changed; TableFullError or OutOfMemoryError otherwise.
-/// make_plan() plans the batch for the table as it is. may_try: run_in() inserts the batch.
+/// make_plan() plans the batch for the table as it is. may_try: run_in() inserts the batch; `applied`: by this order,
+/// if it is one of apply().
 template <class Key, class Value>
 template <class MakePlan>
-auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan, bool may_try)
-    -> Room {
+auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan, bool may_try,
+                                         const ApplyOrder* applied) -> Room {
   const std::int64_t n = keys.count;
   const std::optional<RoomMade> made = std::exchange(room_made_, std::nullopt);
   Room room;
@@ -238,7 +239,7 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
       room.plan = make_plan();
       return room;
     }
-    if (prepare_trial(n, room, stream)) return room;
+    if (prepare_trial(n, applied, room, stream)) return room;
   }
   const Control control = refresh(stream);
   maintain(control, stream);
@@ -276,7 +277,7 @@ bool HashTable<Key, Value>::may_insert_uncounted() const {
 /// the size, and what was left out gets its room afterwards. That must not fail then. So the memory is set aside that
 /// it takes if all keys are new, unless they would fit into the slots that there are. False: no trial.
 template <class Key, class Value>
-bool HashTable<Key, Value>::prepare_trial(std::int64_t keys, Room& room, Stream stream) {
+bool HashTable<Key, Value>::prepare_trial(std::int64_t keys, const ApplyOrder* applied, Room& room, Stream stream) {
   const std::int64_t slots = storage_.capacity();
   if (!expects_present_ || keys > slots || !executor().tries(storage_.view(), keys)) return false;
   if (!growth().may_grow_beyond(slots) || !growth().may_hold(size_bound_ + keys)) return false;
@@ -287,9 +288,12 @@ bool HashTable<Key, Value>::prepare_trial(std::int64_t keys, Room& room, Stream 
       if (Storage::bytes_of(geometry) > kMostSpareBytes) return false;
       room.spare.emplace(*context_, geometry, 0, 0, stream);
     }
+    if (applied != nullptr && executor().lists_left(*context_, storage_.view(), *applied))
+      room.left = Allocation(*context_, static_cast<std::size_t>(keys) * sizeof(std::uint32_t), stream);
     if (readback_ == nullptr) readback_ = context_->make_readback();
   } catch (const OutOfMemoryError&) {
     room.spare.reset();
+    room.left = Allocation();
     return false;
   }
   const std::int64_t most = std::max(current_limit(), growth().unchecked_limit(slots));
@@ -299,19 +303,22 @@ bool HashTable<Key, Value>::prepare_trial(std::int64_t keys, Room& room, Stream 
 }
 
 /// Runs run(order), the insertion for which the room was prepared. After a trial that left keys out, it gives them
-/// room, and runs it once more: keys that are in are found, and nothing happens to them that has not happened before.
-/// Waits after a trial.
+/// room, and runs it once more: for these, if they are listed, and otherwise for all, when nothing happens to keys that
+/// are in that has not happened before. Waits after a trial.
 template <class Key, class Value>
 template <class Order, class Run>
 void HashTable<Key, Value>::run_in(Room& room, Order& order, Stream stream, Run run) {
   offered_ += order.keys.count;
   order.plan = room.plan.get();
-  order.trial = {room.most, false};
+  order.trial.most = room.most;
+  order.trial.left = room.left.template as<std::uint32_t>();
   run(order);
-  if (room.most == 0 || read_control(stream).left == 0) return;
+  if (room.most == 0) return;
+  order.trial.left_count = static_cast<std::int64_t>(read_control(stream).left);
+  if (order.trial.left_count == 0) return;
   make_room_for_rest(order.keys, room, stream);
-  order.trial = {};
-  if (order.inserted != nullptr) order.trial = {~std::uint64_t{0}, true};
+  order.trial.most = ~std::uint64_t{0};
+  order.trial.again = true;
   run(order);
 }
 
@@ -663,7 +670,7 @@ void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values
           if (options_.deterministic) return nullptr;
           return executor().plan_apply(*context_, storage_.view(), order, stream);
         },
-        true);
+        true, &order);
   turn.change([&] {
     run_in(room, order, stream, [&](const ApplyOrder& whole) {
       for_each_part(whole, [&](ApplyOrder& part, std::int64_t) {

@@ -89,6 +89,7 @@ class HashTable final : public Table {
     std::int64_t slots_before = 0;  // not 0: the table was made larger than its distinct keys may need
     std::uint64_t most = 0;         // not 0: the batch is tried, and may bring the table to this size
     std::optional<Storage> spare;   // of a trial: the memory for all of the batch, where the table as it is may lack it
+    Allocation left;                // likewise: positions of keys that are left out, if it lists them
   };
 
   /// What make_room() has found out about the batch that is expected next.
@@ -116,9 +117,10 @@ class HashTable final : public Table {
   void insert_batch(InsertOrder order, Stream stream);
   void prepare_captured(const KeyBatch& keys);
   template <class MakePlan>
-  Room prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan, bool may_try = false);
+  Room prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan, bool may_try = false,
+                    const ApplyOrder* applied = nullptr);
   bool may_insert_uncounted() const;
-  bool prepare_trial(std::int64_t keys, Room& room, Stream stream);
+  bool prepare_trial(std::int64_t keys, const ApplyOrder* applied, Room& room, Stream stream);
   template <class Order, class Run>
   void run_in(Room& room, Order& order, Stream stream, Run run);
   void make_room_for_rest(const KeyBatch& keys, Room& room, Stream stream);

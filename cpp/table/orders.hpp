@@ -35,6 +35,9 @@ struct Trial {
   /// The batch has been tried before, and this is for what was left out: of the mask, `inserted`, nothing is taken
   /// back.
   bool again = false;
+  /// Of a trial that lists them: positions of the keys that were left out [n], and then, again, how many there are.
+  std::uint32_t* left = nullptr;
+  std::int64_t left_count = 0;
 };
 
 struct InsertOrder {
@@ -101,7 +104,7 @@ struct ApplyOrder {
   bool* inserted;              // [n] or null, as above
   const Plan* plan = nullptr;  // made for this order by plan_apply(), or null
   bool into_empty = false;     // as above
-  Trial trial = {};            // as above; where keys are left out, no value is applied
+  Trial trial = {};            // as above; where keys are left out and not listed, no value is applied
 };
 
 }  // namespace gpuhash
