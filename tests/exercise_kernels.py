@@ -384,6 +384,12 @@ def main() -> None:
     batches.append(("int64", (2,), (1 << 20) + 5, 300, False))
     for batch in batches:
         exercise_factorization(*batch)
+    _core.set_partition_threshold(1)
+    parted = [*batches, ("int64", (), (1 << 20) + 70_005, 1 << 20, False)]  # the last one in two passes
+    for batch in parted:
+        exercise_factorization(*batch)
+    _core.set_partition_threshold(-1)
+    batches += parted
     print(f"{len(cases) + len(splits) + len(trained) + len(batches)} passed, 0 failed", file=sys.stderr)
 
 

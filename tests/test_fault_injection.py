@@ -636,10 +636,15 @@ def check_set_routine(kind: str, keys: Any, expected: Any, error_type: type[Exce
     assert each_place_fails(kind, lambda: None, attempt, check) >= 3
 
 
-def test_launches_of_factorization_fail(cuda: str) -> None:
+@pytest.mark.parametrize("by_part", [False, True], ids=["batch-table", "by-part"])
+def test_launches_of_factorization_fail(cuda: str, by_part: bool) -> None:
     keys = np.random.default_rng(5).integers(0, 1 << 17, 1 << 18)
     expected = np.unique(keys, return_inverse=True, return_counts=True)
-    check_set_routine("launch", Framework("torch", cuda, cuda).array(keys), expected, CudaError)
+    _core.set_partition_threshold(1 if by_part else -1)
+    try:
+        check_set_routine("launch", Framework("torch", cuda, cuda).array(keys), expected, CudaError)
+    finally:
+        _core.set_partition_threshold(-1)
 
 
 def test_kinds_of_failures() -> None:

@@ -124,10 +124,11 @@ std::optional<FirstBits> find_firsts_by_part(DeviceContext& context, const Numbe
   auto* const on_device = status.as<PartStatus>();
 
   const FirstMarks marks{firsts.get(), links, expected > keys.count / 2};
-  lists.template fill<true>({source_of<Key>(keys), keys.count}, &on_device->counters, DropInBatch{part_of.seed, marks},
+  lists.template fill<true>(source_of<Key>(keys), keys.count, &on_device->counters, DropInBatch{part_of.seed, marks},
                             DropInBin{part_of.seed, marks}, stream);
-  launch("finding distinct keys", mark_part_kernel<Key>, std::int64_t{lists.parts()} * kPartBlock, kPartBlock, stream,
-         lists.view(), static_cast<const PartitionCounters*>(&on_device->counters), part_of.seed, marks);
+  launch_with_shared("finding distinct keys", mark_part_kernel<Key>, dim3(lists.parts()), kPartBlock,
+                     sizeof(MarkMemory), stream, lists.view(),
+                     static_cast<const PartitionCounters*>(&on_device->counters), part_of.seed, marks);
   firsts.count(&on_device->distinct, stream);
   PartStatus done;
   context.copy_to_host(&done, status.get(), sizeof done, stream);
@@ -144,7 +145,7 @@ FirstBits find_firsts(DeviceContext& context, const NumberKeys& keys, Position* 
                       Stream stream) {
   const std::int64_t expected = estimate_distinct<Key>(context, keys, stream);
   if constexpr (sizeof(Key) <= 8 && sizeof(Position) == 4) {
-    if (is_parted<Key>(keys.count, expected)) {
+    if (is_factorized_by_part<Key>(keys.count, expected, links != nullptr)) {
       auto firsts = find_firsts_by_part<Key>(context, keys, expected, links, distinct, stream);
       if (firsts) return *std::move(firsts);
     }
@@ -263,18 +264,28 @@ bool find_members_by_part(DeviceContext& context, const NumberKeys& elements, co
   const PartOf part_of{random_seed(), parts_for(tests.count)};
   PartLists<Key> test_lists(context, tests.count, part_of, false, stream);
   PartLists<Key> element_lists(context, elements.count, part_of, true, stream);
+  const Allocation kept = scratch<std::uint32_t>(context, words_for(elements.count), stream);
+  const Allocation members = scratch<std::uint32_t>(context, words_for(elements.count), stream);
+  const Allocation links = scratch<std::uint32_t>(context, elements.count, stream);
   const Allocation counters = scratch<PartitionCounters>(context, 1, stream);
   context.fill(counters.get(), 0, counters.bytes(), stream);
   auto* const on_device = counters.as<PartitionCounters>();
 
   const DropAnywhere drop{part_of.seed};
-  test_lists.template fill<false>({source_of<Key>(tests), tests.count}, on_device, drop, drop, stream);
-  element_lists.template fill<true>({source_of<Key>(elements), elements.count}, on_device, NoMerge{}, NoMerge{},
-                                    stream);
-  context.fill(mask, invert ? 1 : 0, static_cast<std::size_t>(elements.count), stream);
+  test_lists.template fill<false>(source_of<Key>(tests), tests.count, on_device, drop, drop, stream);
+  // Of duplicates among the elements one is looked up for all: the bits of the others are cleared, and links lead on.
+  const FirstMarks marks{kept.as<std::uint32_t>(), links.as<std::uint32_t>(), true};
+  element_lists.template fill<true>(source_of<Key>(elements), elements.count, on_device,
+                                    DropInBatch{part_of.seed, marks}, DropInBin{part_of.seed, marks}, stream);
+  context.fill(members.get(), 0, members.bytes(), stream);
+  const auto* const overflow = static_cast<const PartitionCounters*>(on_device);
   launch("looking up elements", find_members_of_part_kernel<Key>, std::int64_t{test_lists.parts()} * kPartBlock,
-         kPartBlock, stream, test_lists.view(), element_lists.view(), static_cast<const PartitionCounters*>(on_device),
-         part_of.seed, mask, !invert);
+         kPartBlock, stream, test_lists.view(), element_lists.view(), overflow, part_of.seed,
+         members.as<std::uint32_t>());
+  launch("looking up elements", write_mask_kernel, (elements.count + kMaskItems - 1) / kMaskItems, kBatchBlock, stream,
+         overflow, static_cast<const std::uint32_t*>(members.as<std::uint32_t>()),
+         static_cast<const std::uint32_t*>(kept.as<std::uint32_t>()),
+         static_cast<const std::uint32_t*>(links.as<std::uint32_t>()), elements.count, invert, mask);
   PartitionCounters done;
   context.copy_to_host(&done, counters.get(), sizeof done, stream);
   return done.overflow == 0;
@@ -287,8 +298,7 @@ void find_members(DeviceContext& context, const NumberKeys& elements, const Numb
                   Stream stream) {
   const bool table_of_tests = is_table_of_tests(elements.count, tests.count);
   if constexpr (sizeof(Key) <= 8) {
-    // Without a sample, which the host would have to wait for as well.
-    if (table_of_tests && is_parted<Key>(std::max(elements.count, tests.count), tests.count) &&
+    if (table_of_tests && is_looked_up_by_part<Key>(elements.count, tests.count) &&
         find_members_by_part<Key>(context, elements, tests, invert, mask, stream))
       return;
   }

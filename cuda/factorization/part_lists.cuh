@@ -14,15 +14,34 @@ namespace gpuhash::cuda {
 inline constexpr std::int64_t kMaxPartedKeys = std::int64_t{1} << 29;
 static_assert(kMaxPartedKeys / kMeanPartItems <= std::int64_t{kMaxBins} * kMaxBins);
 
-/// Is a batch of `count` keys partitioned, of which `distinct` may be distinct? The passes and the parts cost the same
-/// whatever the keys are; a batch table costs little more than that as long as it lies in L2.
+/// Does a table of so many distinct keys lie outside of L2? A batch table costs little more than a partition does as
+/// long as it lies there.
 template <class Key>
-bool is_parted(std::int64_t count, std::int64_t distinct) {
+bool is_beyond_l2(std::int64_t distinct) {
   constexpr std::int64_t kL2Bytes = std::int64_t{96} << 20;
-  if (sizeof(Key) > 8 || count > kMaxPartedKeys) return false;
+  return batch_size::slots_for(distinct) * static_cast<std::int64_t>(sizeof(Entry<Key>)) > kL2Bytes;
+}
+
+/// Is a batch of `count` keys, of which about `distinct` are distinct, factorized by part? The passes cost much the
+/// same whatever the keys are, but each duplicate that no tile drops is noted at a random place, and with links written
+/// there, too.
+template <class Key>
+bool is_factorized_by_part(std::int64_t count, std::int64_t distinct, bool with_links) {
+  if (count > kMaxPartedKeys) return false;
   if (const std::int64_t least = test_partition_threshold(); least >= 0)
     return count >= std::max<std::int64_t>(least, 1);
-  return batch_size::slots_for(distinct) * static_cast<std::int64_t>(sizeof(Entry<Key>)) > kL2Bytes;
+  return is_beyond_l2<Key>(distinct) && distinct >= count / (with_links ? 2 : 4);
+}
+
+/// Are elements looked up among tests by part? Without a sample, which the host would have to wait for as well. A look
+/// into a table costs less than the passes do, so that much more elements than tests are looked up in one.
+template <class Key>
+bool is_looked_up_by_part(std::int64_t elements, std::int64_t tests) {
+  const std::int64_t more = std::max(elements, tests);
+  if (more > kMaxPartedKeys) return false;
+  if (const std::int64_t least = test_partition_threshold(); least >= 0)
+    return more >= std::max<std::int64_t>(least, 1);
+  return is_beyond_l2<Key>(tests) && tests >= elements / 2;
 }
 
 /// How many parts a table of `count` keys has.
@@ -53,13 +72,19 @@ class PartLists {
 
   /// counters: where a list that is full is noted.
   template <bool kPositions, class First, class Second>
-  void fill(const CanonicalBatch<Key>& batch, PartitionCounters* counters, const First& first, const Second& second,
-            Stream stream) {
+  void fill(const KeySource<Key>& keys, std::int64_t count, PartitionCounters* counters, const First& first,
+            const Second& second, Stream stream) {
     const std::uint32_t lists = binning_.bins * binning_.regions_per_bin;
     const Lists<Item> bins{bin_items_.template as<Item>(), bin_positions_.template as<std::uint32_t>(),
                            counts_.template as<std::uint32_t>() + lists, bin_capacity_};
     const Rest<Item> none{nullptr, nullptr, counters, 0};
-    partition_batch<kPositions>(batch, part_of_, binning_, bins, view(), none, first, second, stream);
+    const auto fill_from = [&](const auto& batch) {
+      partition_batch<kPositions>(batch, part_of_, binning_, bins, view(), none, first, second, stream);
+    };
+    if (keys.bytes == sizeof(Key) && is_aligned<Key>(keys.data) && keys.format.compares_bits())
+      fill_from(CanonicalBatch<Key, true>{keys, count});
+    else
+      fill_from(CanonicalBatch<Key, false>{keys, count});
     bin_items_ = Allocation();
     bin_positions_ = Allocation();
   }
@@ -69,7 +94,6 @@ class PartLists {
             capacity_};
   }
   std::uint32_t parts() const { return part_of_.parts; }
-  std::uint32_t capacity() const { return capacity_; }
 
  private:
   void allocate(Allocation& items, Allocation& positions, std::uint64_t count, DeviceContext& context, Stream stream) {

@@ -1,10 +1,11 @@
-"""Batches for every way in which the host factorizes, and what NumPy says of them."""
+"""Batches for every way in which keys are factorized, and what NumPy says of them."""
 
 from __future__ import annotations
 
 import numpy as np
 
 import gpuhash
+from support.frameworks import Framework
 from support.samples import same_bytes
 
 #: The host reads 2^14 keys and then chooses: a small table, or a partition, with or without hot keys.
@@ -26,23 +27,25 @@ def make_batch(kind: str, dtype: str, count: int) -> np.ndarray:
     return keys.astype(dtype)
 
 
-def check_factorized(keys: np.ndarray) -> None:
-    """Every combination that is computed in a way of its own."""
+def check_factorized(keys: np.ndarray, place: Framework | None = None) -> None:
+    """Every combination that is computed in a way of its own; None: NumPy on the host."""
+    array = keys if place is None else place.array(keys)
     values, firsts, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     order = np.argsort(firsts)
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
-    codes, uniques = gpuhash.factorize(keys)
+    codes, uniques = gpuhash.factorize(array)
     same_bytes(codes, rank[inverse])
     same_bytes(uniques, values[order])
-    counted = gpuhash.unique(keys, return_counts=True)
+    same_bytes(gpuhash.unique(array), values[order])
+    counted = gpuhash.unique(array, return_counts=True)
     same_bytes(counted.values, values[order])
     same_bytes(counted.counts, counts[order])
-    every = gpuhash.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    every = gpuhash.unique(array, return_index=True, return_inverse=True, return_counts=True)
     same_bytes(every.values, values[order])
     same_bytes(every.indices, firsts[order])
     same_bytes(every.inverse, rank[inverse])
     same_bytes(every.counts, counts[order])
-    ordered = gpuhash.unique(keys, return_index=True, return_inverse=True, return_counts=True, sorted=True)
+    ordered = gpuhash.unique(array, return_index=True, return_inverse=True, return_counts=True, sorted=True)
     for got, wanted in zip(ordered, (values, firsts, inverse, counts), strict=True):
         same_bytes(got, wanted)
