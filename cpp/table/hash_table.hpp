@@ -87,7 +87,11 @@ class HashTable final : public Table {
     std::unique_ptr<Plan> plan;     // of the batch, for the table as it is now; or null
     bool unchecked = false;         // the batch may fill the table beyond max_load_factor
     std::int64_t slots_before = 0;  // not 0: the table was made larger than its distinct keys may need
+    std::optional<Storage> next{};  // for the table and all of the batch, in which nobody has counted the new keys
   };
+
+  /// When a table may grow for a batch: before it, or within it as well.
+  enum class Grows { kBefore, kWithin };
 
   /// What make_room() has found out about the batch that is expected next.
   struct RoomMade {
@@ -111,7 +115,11 @@ class HashTable final : public Table {
   void insert_batch(InsertOrder order, Stream stream);
   void prepare_captured(const KeyBatch& keys);
   template <class MakePlan>
-  Room prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan);
+  Room prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan, Grows grows = Grows::kWithin);
+  bool prepare_uncounted(Room& room, const KeyBatch& keys, const Control& control, Stream stream);
+  std::int64_t guess_new(const KeyBatch& keys, Stream stream);
+  template <class Order, class Run>
+  void for_each_part(const Order& order, Room& room, Stream stream, Run run);
   bool make_room_for_all(const KeyBatch& keys, const Control& control, Stream stream);
   void finish_insertion(const Room& room, std::int64_t keys, Stream stream);
   std::int64_t count_new(const KeyBatch& keys, const Plan* plan, Stream stream);
@@ -119,6 +127,8 @@ class HashTable final : public Table {
   void maintain(const Control& control, Stream stream);
   void need_movable(std::int64_t keys) const;
   void rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream);
+  Storage make_storage(std::int64_t slots, bool compact_rows, const Control& control, Stream stream);
+  void move_into(Storage next, bool compact_rows, const Control& control, Stream stream);
 
   TableOptions options_;
   PlacedColumns columns_;
