@@ -87,10 +87,13 @@ class HashTable final : public Table {
     std::unique_ptr<Plan> plan;     // of the batch, for the table as it is now; or null
     bool unchecked = false;         // the batch may fill the table beyond max_load_factor
     std::int64_t slots_before = 0;  // not 0: the table was made larger than its distinct keys may need
+    std::optional<Storage> next{};  // for the table and all of the batch, in which nobody has counted the new keys
     std::uint64_t most = 0;         // not 0: the batch is tried, and may bring the table to this size
-    std::optional<Storage> spare;   // of a trial: the memory for all of the batch, where the table as it is may lack it
-    Allocation left;                // likewise: positions of keys that are left out, if it lists them
+    Allocation left{};              // of a trial: positions of the keys that are left out, if it lists them
   };
+
+  /// When a table may grow for a batch: before it, or within it as well.
+  enum class Grows { kBefore, kWithin };
 
   /// What make_room() has found out about the batch that is expected next.
   struct RoomMade {
@@ -117,13 +120,17 @@ class HashTable final : public Table {
   void insert_batch(InsertOrder order, Stream stream);
   void prepare_captured(const KeyBatch& keys);
   template <class MakePlan>
-  Room prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan, bool may_try = false,
+  Room prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan, Grows grows = Grows::kWithin,
                     const ApplyOrder* applied = nullptr);
-  bool may_insert_uncounted() const;
-  bool prepare_trial(std::int64_t keys, const ApplyOrder* applied, Room& room, Stream stream);
+  bool may_try() const;
+  bool prepare_trial(Room& room, std::int64_t keys, const ApplyOrder* applied, Stream stream);
+  bool prepare_uncounted(Room& room, const KeyBatch& keys, const Control& control, Stream stream);
+  std::int64_t guess_new(const KeyBatch& keys, Stream stream);
   template <class Order, class Run>
   void run_in(Room& room, Order& order, Stream stream, Run run);
-  void make_room_for_rest(const KeyBatch& keys, Room& room, Stream stream);
+  void make_room_for_rest(Room& room, const KeyBatch& keys, std::optional<Storage> spare, Stream stream);
+  template <class Order, class Run>
+  void for_each_part(const Order& order, Room& room, Stream stream, Run run);
   bool make_room_for_all(const KeyBatch& keys, const Control& control, Stream stream);
   void finish_insertion(const Room& room, std::int64_t keys, Stream stream);
   std::int64_t count_new(const KeyBatch& keys, const Plan* plan, Stream stream);
@@ -131,7 +138,9 @@ class HashTable final : public Table {
   void maintain(const Control& control, Stream stream);
   void need_movable(std::int64_t keys) const;
   void rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream);
-  void move_to(Storage next, bool compact_rows, RehashMemory memory, Stream stream);
+  Storage make_storage(std::int64_t slots, bool compact_rows, const Control& control, Stream stream);
+  void move_into(Storage next, bool compact_rows, const Control& control, Stream stream,
+                 RehashMemory memory = RehashMemory::kAsNeeded);
 
   TableOptions options_;
   PlacedColumns columns_;
