@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "host/seen_words.hpp"
@@ -259,33 +260,148 @@ class WordFactorization final : public Factorization {
   }
 
   void write_sorted(const FactorizationOutput& out) {
-    const std::int64_t bytes = blocks_.bytes();
-    const auto uniques = uninitialised<char>(distinct_ * bytes);
-    const auto counts = uninitialised<std::int64_t>(out.counts == nullptr ? 0 : distinct_);
-    const auto firsts = uninitialised<std::int64_t>(out.firsts == nullptr ? 0 : distinct_);
-    FactorizationOutput in_order = out;
-    in_order.uniques = uniques.get();
-    if (out.counts != nullptr) in_order.counts = counts.get();
-    if (out.firsts != nullptr) in_order.firsts = firsts.get();
-    write_in_order(in_order);
+    if (distinct_ == 0) return;
+    const auto run = [&]<class Word>(Word) {
+      if (out.codes == nullptr && out.counts == nullptr && out.firsts == nullptr)
+        write_keys_sorted<Word>(out);
+      else
+        write_numbers_sorted<Word>(out);
+    };
+    if (!is_order_reversible(blocks_.format())) return write_rows_sorted(out);
+    switch (blocks_.bytes()) {
+      case 1:
+        return run(std::uint8_t{});
+      case 2:
+        return run(std::uint16_t{});
+      case 4:
+        return run(std::uint32_t{});
+      default:
+        return run(std::uint64_t{});
+    }
+  }
 
-    const auto unique = [&](std::int64_t id) { return load_word<std::uint64_t>(uniques.get(), id, bytes); };
-    const auto ranks = sorted_ids<std::uint32_t>(distinct_, blocks_.format(), [&](auto put) {
-      for_each_chunk(distinct_, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t id = begin; id < end; ++id) put(id, canonical(unique(id), blocks_.format()));
+  /// Makes keys of the order words that belong to [distinct] of them. Two keys have more than one form, 0 and NaN: the
+  /// form is kept that is to be given back.
+  template <class Word>
+  struct KeyMaker {
+    NumberFormat format;
+    Word zero = 0;
+    Word nan = 0;
+
+    KeyMaker(const NumberFormat& of, const Word* uniques, std::int64_t distinct) : format(of) {
+      if (!format.is_float) return;
+      for_each_chunk(distinct, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t id = begin; id < end; ++id) {
+          const std::uint64_t key = canonical(std::uint64_t{uniques[id]}, format);
+          if (key == 0) zero = uniques[id];  // one thread meets it, if any does
+          if (key == gpuhash::detail::canonical_nan(format)) nan = uniques[id];
+        }
       });
-    });
+    }
+    static std::uint64_t order(Word raw, const NumberFormat& format) {
+      return gpuhash::detail::ordered(canonical(std::uint64_t{raw}, format), format);
+    }
+    Word operator()(std::uint64_t order) const {
+      const auto key = static_cast<Word>(key_of_order(order, format));
+      if (!format.is_float) return key;
+      return key == 0 ? zero : key == gpuhash::detail::canonical_nan(format) ? nan : key;
+    }
+  };
+
+  /// Sorts nothing but order words.
+  template <class Word>
+  void write_keys_sorted(const FactorizationOutput& out) {
+    if (out.uniques == nullptr) return;
+    write_in_order(out);
+    auto* const uniques = static_cast<Word*>(out.uniques);
+    const NumberFormat format = blocks_.format();
+    const KeyMaker<Word> key(format, uniques, distinct_);
+    using Order = std::conditional_t<sizeof(Word) <= 4, std::uint32_t, std::uint64_t>;
+    const Allocation memory(context_, 2 * static_cast<std::size_t>(distinct_) * sizeof(Order), nullptr);
+    auto* const words = memory.as<Order>();
     for_each_chunk(distinct_, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t id = begin; id < end; ++id) {
-        const std::int64_t rank = ranks[static_cast<std::size_t>(id)];
-        if (out.uniques != nullptr) store_word(out.uniques, rank, bytes, unique(id));
-        if (out.counts != nullptr) out.counts[rank] = counts[static_cast<std::size_t>(id)];
-        if (out.firsts != nullptr) out.firsts[rank] = firsts[static_cast<std::size_t>(id)];
-      }
+      for (std::int64_t id = begin; id < end; ++id)
+        words[id] = static_cast<Order>(KeyMaker<Word>::order(uniques[id], format));
     });
+    RadixSort<Order>::sort(words, words + distinct_, distinct_);
+    for_each_chunk(distinct_, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t rank = begin; rank < end; ++rank) uniques[rank] = key(words[rank]);
+    });
+  }
+
+  /// What is known of the distinct keys, in order of first occurrence, to be put into another order.
+  struct InOrder {
+    Allocation uniques;
+    Allocation counts;
+    Allocation firsts;
+  };
+  InOrder write_aside(const FactorizationOutput& out) {
+    const auto room = [&](bool wanted, std::int64_t bytes) {
+      return Allocation(context_, wanted ? static_cast<std::size_t>(distinct_ * bytes) : 0, nullptr);
+    };
+    constexpr std::int64_t kBytes = sizeof(std::int64_t);
+    InOrder aside{room(true, blocks_.bytes()), room(out.counts != nullptr, kBytes),
+                  room(out.firsts != nullptr, kBytes)};
+    FactorizationOutput in_order = out;
+    in_order.uniques = aside.uniques.get();
+    if (out.counts != nullptr) in_order.counts = aside.counts.as<std::int64_t>();
+    if (out.firsts != nullptr) in_order.firsts = aside.firsts.as<std::int64_t>();
+    write_in_order(in_order);
+    return aside;
+  }
+
+  template <class Word>
+  void write_numbers_sorted(const FactorizationOutput& out) {
+    const InOrder aside = write_aside(out);
+    const auto* const uniques = aside.uniques.as<Word>();
+    const NumberFormat format = blocks_.format();
+    const KeyMaker<Word> key(format, uniques, distinct_);
+    const auto order_at = [&](std::int64_t id) { return KeyMaker<Word>::order(uniques[id], format); };
+    with_ids_in_order(context_, distinct_, order_at, [&](auto id_at, auto sorted_at) {
+      auto* const to = static_cast<Word*>(out.uniques);
+      if (to != nullptr) for_each_rank([&](std::int64_t rank) { to[rank] = key(sorted_at(rank)); });
+      put_in_order(out, aside, id_at);
+    });
+  }
+
+  /// Keys of several numbers, and complex ones.
+  void write_rows_sorted(const FactorizationOutput& out) {
+    const InOrder aside = write_aside(out);
+    const NumberFormat format = blocks_.format();
+    const auto unique = [&](std::int64_t id) {
+      return load_word<std::uint64_t>(aside.uniques.get(), id, blocks_.bytes());
+    };
+    const auto order_at = [&](std::int64_t id) {
+      return order_word(to_uint128(canonical(unique(id), format)), format).low;
+    };
+    with_ids_in_order(context_, distinct_, order_at, [&](auto id_at, auto) {
+      if (out.uniques != nullptr)
+        for_each_rank([&](std::int64_t rank) { store_word(out.uniques, rank, blocks_.bytes(), unique(id_at(rank))); });
+      put_in_order(out, aside, id_at);
+    });
+  }
+
+  template <class Body>
+  void for_each_rank(Body body) const {
+    for_each_chunk(distinct_, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t rank = begin; rank < end; ++rank) body(rank);
+    });
+  }
+
+  /// All but the keys. Loops of their own: the processor has more of their random accesses under way.
+  template <class IdAt>
+  void put_in_order(const FactorizationOutput& out, const InOrder& aside, IdAt id_at) const {
+    const auto* const counts = aside.counts.template as<std::int64_t>();
+    const auto* const firsts = aside.firsts.template as<std::int64_t>();
+    if (out.counts != nullptr) for_each_rank([&](std::int64_t rank) { out.counts[rank] = counts[id_at(rank)]; });
+    if (out.firsts != nullptr) for_each_rank([&](std::int64_t rank) { out.firsts[rank] = firsts[id_at(rank)]; });
     if (out.codes == nullptr) return;
+    const Allocation memory(context_, static_cast<std::size_t>(distinct_) * sizeof(std::uint32_t), nullptr);
+    auto* const ranks = memory.as<std::uint32_t>();
+    for_each_rank([&](std::int64_t rank) { ranks[id_at(rank)] = static_cast<std::uint32_t>(rank); });
+    std::int64_t* const codes = out.codes;
     for_each_chunk(ranges_.count, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) out.codes[i] = ranks[static_cast<std::size_t>(out.codes[i])];
+      for (std::int64_t i = begin; i < end; ++i) codes[i] = ranks[codes[i]];
     });
   }
 

@@ -1,6 +1,8 @@
-"""Batches for every way in which keys are factorized, and what NumPy says of them."""
+"""Batches for every way in which keys are factorized and members found, and what NumPy says of them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -49,3 +51,22 @@ def check_factorized(keys: np.ndarray, place: Framework | None = None) -> None:
     ordered = gpuhash.unique(array, return_index=True, return_inverse=True, return_counts=True, sorted=True)
     for got, wanted in zip(ordered, (values, firsts, inverse, counts), strict=True):
         same_bytes(got, wanted)
+
+
+def check_members(elements: np.ndarray, tests: np.ndarray) -> None:
+    """isin, and its opposite."""
+    wanted = np.isin(elements, tests)
+    same_bytes(gpuhash.isin(elements, tests), wanted)
+    same_bytes(gpuhash.isin(elements, tests, invert=True), ~wanted)
+
+
+def check_every_way_to_members(make: Callable[[str, int], np.ndarray]) -> None:
+    """`make(kind, count)` gives the keys. Of test elements there are few, many, or many more than elements."""
+    for kind in BATCHES:
+        for count, tests in ((50_003, 700), (50_003, 40_009), (3001, 50_003), (1 << 17, 1 << 17)):
+            elements, members = make(kind, count), make(kind, 2 * tests)[::2].copy()
+            check_members(elements, members)
+            zero, one = np.zeros(1, elements.dtype), np.ones(1, elements.dtype)
+            check_members(np.concatenate([elements, zero]), members[members != zero])
+            check_members(np.concatenate([elements, zero]), np.concatenate([members, zero]))
+            check_members(np.concatenate([zero, one]), members)
