@@ -134,8 +134,9 @@ struct PartTable {
   /// Inserts `count` items; all threads of the block call it. begin(number) is called for each of them, and then, after
   /// a barrier, repeat(number, holder) for those whose key another item holds.
   ///
-  /// Every item writes itself into its home slot; whoever is there in the end holds its key. Only those whose slot then
-  /// holds another key, one in nine of 2048 distinct ones, claim a slot by compare-and-swap, behind their home slot.
+  /// Every item puts itself into its home slot, whatever is there; who stands there in the end holds its key. Only
+  /// those whose slot then holds another key, one in nine of 2048 distinct ones, claim a slot by compare-and-swap,
+  /// behind it. (Plain stores would do instead of the exchanges, and are what racecheck reports.)
   template <class Begin, class Repeat>
   __device__ __forceinline__ void insert_all(std::uint32_t count, Begin begin, Repeat repeat) const {
     std::uint32_t marks[kItemsPerPartThread];
@@ -154,7 +155,7 @@ struct PartTable {
         const std::uint32_t j = (first + u) * kPartBlock + threadIdx.x;
         if (j >= count) continue;
         marks[first + u] = mark_of(keys[u]);
-        store_shared(memory.slots + home(marks[first + u]), word(marks[first + u], j));
+        atomicExch(memory.slots + home(marks[first + u]), word(marks[first + u], j));
       }
     }
     __syncthreads();
@@ -241,13 +242,6 @@ struct PartTable {
   }
   __device__ __forceinline__ static bool may_be(std::uint32_t seen, std::uint32_t mark) {
     return seen != kVacant && same_tag(seen, word(mark, 0));
-  }
-  /// As others may store there meanwhile.
-  __device__ __forceinline__ static void store_shared(std::uint32_t* to, std::uint32_t word) {
-    asm volatile("st.relaxed.cta.shared.u32 [%0], %1;"
-                 :
-                 : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(to))), "r"(word)
-                 : "memory");
   }
 };
 
