@@ -183,6 +183,8 @@ class Shares {
 
   /// What the owner has got of one part of the chunk: offsets in the chunk, ascending.
   const std::uint32_t* list(int part, int owner) const { return offsets_.get() + (part * parts_ + owner) * room_; }
+  /// Memory for as many offsets as a chunk has keys: that of the lists, when they have been read.
+  std::uint32_t* take_lists() { return offsets_.get(); }
   std::int64_t size(int part, int owner) const { return sizes_[static_cast<std::size_t>(part * parts_ + owner)]; }
 
  private:
@@ -279,10 +281,12 @@ void write_shared(const View& view, const KeyBatch& keys, const Operation& opera
       memory.tallies[static_cast<std::size_t>(owner)] = writer.tally;
     });
     for (const Tally& tally : memory.tallies) tally.add_to(*view.control);
+    std::uint32_t* const left = memory.shares.take_lists();
+    std::int64_t left_count = 0;
+    memory.put_aside.take_each([&](std::int64_t offset) { left[left_count++] = static_cast<std::uint32_t>(offset); });
+    if (left_count == 0) return;
     Writer<Operation> last{operation};
-    memory.put_aside.take_each([&](std::int64_t offset) {
-      last.tally.add(walk_each<kPurpose>(view, Reach::kTable, keys, FromPosition{base + offset}, 1, last));
-    });
+    last.tally.add(walk_each<kPurpose>(view, Reach::kTable, keys, ListedPositions{left, base}, left_count, last));
     last.tally.add_to(*view.control);
   });
 }

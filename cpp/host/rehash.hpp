@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "host/parallel.hpp"
@@ -58,6 +60,10 @@ class Rehash {
 
   /// Slots per run of a pipeline.
   static constexpr std::size_t kGathered = 1024;
+
+  /// Where the new places of keys lie: in two streams, which need no prefetching, or not.
+  static constexpr std::true_type kInOrder{};
+  static constexpr std::false_type kAnywhere{};
 
   struct Item {
     const SlotType* slot;
@@ -149,15 +155,19 @@ class Rehash {
       parallel_for(count, [&](int p) {
         Part& part = parts[static_cast<std::size_t>(p)];
         const Owned owned(to_.geometry, p, count);
+        Gathered items;
         for (const Part& other : parts)
           for (const Item& item : other.late)
-            if (owned.has(region_of(item))) move(&item, 1, Reach::kRegion, part);
+            if (owned.has(region_of(item))) add(item, items, kAnywhere, Reach::kRegion, part);
+        move(items, kAnywhere, Reach::kRegion, part);
       });
       Part last;
+      Gathered items;
       for (Part& part : parts) {
-        for (const Item& item : part.put_aside) move(&item, 1, Reach::kTable, last);
+        for (const Item& item : part.put_aside) add(item, items, kAnywhere, Reach::kTable, last);
         part.tally.add_to(total);
       }
+      move(items, kAnywhere, Reach::kTable, last);
       last.tally.add_to(total);
     } catch (const OutOfMemoryError&) {
       return false;
@@ -173,10 +183,11 @@ class Rehash {
     const std::uint64_t bucket_count = from_.geometry.bucket_count;
     in_pieces(0, static_cast<std::int64_t>(bucket_count + 1), kBucketsPerPiece,
               [&](std::int64_t begin, std::int64_t end) {
-                for_each_live(from_, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end),
-                              [&](const SlotType* slot, bool stray) { add({slot, stray}, items, Reach::kTable, all); });
+                for_each_live(
+                    from_, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end),
+                    [&](const SlotType* slot, bool stray) { add({slot, stray}, items, kInOrder, Reach::kTable, all); });
               });
-    move(items.data, items.count, Reach::kTable, all);
+    move(items, kInOrder, Reach::kTable, all);
     return all.tally;
   }
 
@@ -196,7 +207,8 @@ class Rehash {
         move_home(run, std::uint64_t{owned.begin} * to.region_buckets, std::uint64_t{ready} * to.region_buckets);
         part.tally.size += run.moved;
         for (std::size_t n = 0; n < run.late_count; ++n) append(part.late, {first + run.late[n], false});
-        for (std::size_t n = 0; n < run.full_count; ++n) add({first + run.full[n], false}, items, Reach::kRegion, part);
+        for (std::size_t n = 0; n < run.full_count; ++n)
+          add({first + run.full[n], false}, items, kInOrder, Reach::kRegion, part);
       }
     };
     const auto bucket_of_region = [&](std::uint32_t region) {
@@ -214,9 +226,10 @@ class Rehash {
     }
     make_ready(owned.end);
     if (owned.begin == 0)
-      for_each_live(from_, from.bucket_count, std::uint64_t{from.bucket_count} + 1,
-                    [&](const SlotType* slot, bool stray) { add({slot, stray}, items, Reach::kRegion, part); });
-    move(items.data, items.count, Reach::kRegion, part);
+      for_each_live(
+          from_, from.bucket_count, std::uint64_t{from.bucket_count} + 1,
+          [&](const SlotType* slot, bool stray) { add({slot, stray}, items, kInOrder, Reach::kRegion, part); });
+    move(items, kInOrder, Reach::kRegion, part);
   }
 
   /// Moves the keys whose home is one of buckets [begin, end) and has an empty slot: nearly all. Nothing is looked for,
@@ -255,22 +268,22 @@ class Rehash {
     });
   }
 
-  void add(const Item& item, Gathered& items, Reach reach, Part& part) {
+  template <class Places>
+  void add(const Item& item, Gathered& items, Places places, Reach reach, Part& part) {
     items.data[items.count++] = item;
-    if (items.count < kGathered) return;
-    move(items.data, items.count, reach, part);
-    items.count = 0;
+    if (items.count == kGathered) move(items, places, reach, part);
   }
 
   std::uint32_t region_of(const Item& item) const { return Probe<Key>(item.key(), to_.geometry).region(to_.geometry); }
 
-  void move(const Item* items, std::size_t count, Reach reach, Part& part) {
-    Mover mover{this, items, &part.put_aside};
+  /// Leaves no items.
+  template <class Places>
+  void move(Gathered& items, Places, Reach reach, Part& part) {
+    Mover mover{this, items.data, &part.put_aside};
     with_simd([&](auto simd) {
-      // kNear: two streams need no prefetching.
-      Pipeline<Purpose::kInsertion, true, decltype(simd), View, ItemKeys, FromPosition, Mover> pipeline(
-          to_, reach, ItemKeys{items}, FromPosition{0}, mover);
-      pipeline.run(static_cast<std::int64_t>(count));
+      Pipeline<Purpose::kInsertion, Places::value, decltype(simd), View, ItemKeys, FromPosition, Mover> pipeline(
+          to_, reach, ItemKeys{items.data}, FromPosition{0}, mover);
+      pipeline.run(static_cast<std::int64_t>(std::exchange(items.count, 0)));
       mover.tally = pipeline.visitor().tally;
       mover.tally.add(pipeline.passed());
     });
