@@ -28,8 +28,8 @@ class WordFactorization final : public Factorization {
       : context_(context), keys_(keys), blocks_(keys_), options_(options), ranges_(keys.count) {
     read_prefix();
     if (prefix_size() < ranges_.count) {
-      const double hot = choose_hot_words();
-      if (lists_.front().size() > prefix_size() / 2 || !read_as_few()) partition(hot);
+      hot_part_ = choose_hot_words();
+      if (expected() > most_few() || !read_as_few()) partition();
     }
     distinct_ = partition_ ? partition_->distinct() : lists_.front().size();
   }
@@ -45,18 +45,27 @@ class WordFactorization final : public Factorization {
 
  private:
   static constexpr std::int64_t kPrefix = 16 * kWordBlock;
-  /// Distinct keys of a small table: their ids have 16 bits.
+  /// Distinct keys of a small table, at most.
   static constexpr std::int64_t kMostFew = std::int64_t{1} << 15;
+  /// Where codes are wanted, of one thread: a table in the third cache then gives them at once. With a table for each
+  /// thread it would be slower than the partition, and so it is without codes.
+  static constexpr std::int64_t kMostOfOneThread = std::int64_t{1} << 19;
   /// Part of the prefix that has to be hot for hot keys to be set aside.
   static constexpr double kLeastHot = 0.25;
 
+  /// Distinct keys of the small table: there are few where each comes several times.
+  std::int64_t most_few() const {
+    const bool far = options_.codes && ranges_.parts == 1;
+    return std::clamp(ranges_.count / 4, kPrefix, far ? kMostOfOneThread : kMostFew);
+  }
+  bool has_hot_words() const { return hot_part_ >= kLeastHot; }
   std::int64_t prefix_size() const { return std::min(ranges_.count, kPrefix); }
-  std::uint16_t* ids() const { return ids_.as<std::uint16_t>(); }
+  std::uint32_t* ids() const { return ids_.as<std::uint32_t>(); }
 
   void read_prefix() {
     const std::int64_t size = prefix_size();
     const bool whole = size == ranges_.count;
-    lists_.emplace_back(context_, whole ? size : kMostFew, hash_);
+    lists_.emplace_back(context_, whole ? size : most_few(), hash_);
     if (options_.codes) ids_ = Allocation(context_, static_cast<std::size_t>(ranges_.count) * sizeof(*ids()), nullptr);
     with_simd([&]<class Simd>(Simd) {
       std::uint64_t buffer[kWordBlock];
@@ -66,7 +75,17 @@ class WordFactorization final : public Factorization {
     });
   }
 
-  std::uint16_t* ids_from(std::int64_t position) const { return ids() == nullptr ? nullptr : ids() + position; }
+  std::uint32_t* ids_from(std::int64_t position) const { return ids() == nullptr ? nullptr : ids() + position; }
+
+  /// About as many distinct keys the batch has, as far as the prefix tells.
+  std::int64_t expected() const {
+    auto firsts = scratch<std::uint32_t>(kPrefix / 32);
+    for (std::int64_t id = 0; id < lists_.front().size(); ++id) {
+      const std::int64_t first = lists_.front().first(id);
+      firsts[static_cast<std::size_t>(first / 32)] |= std::uint32_t{1} << (first % 32);
+    }
+    return batch_size::estimate(firsts.data(), kPrefix, ranges_.count);
+  }
 
   /// Those that came at least twice in the prefix, of two in one place the more frequent. Returns their part of it.
   double choose_hot_words() {
@@ -88,7 +107,7 @@ class WordFactorization final : public Factorization {
   /// Counts all keys behind the prefix in small tables. False: they got full, and the batch has to be read again.
   bool read_as_few() {
     const std::int64_t known = lists_.front().size();
-    for (int range = 1; range < ranges_.parts; ++range) lists_.emplace_back(context_, kMostFew, hash_);
+    for (int range = 1; range < ranges_.parts; ++range) lists_.emplace_back(context_, most_few(), hash_);
     auto hits = scratch<std::uint32_t>(ranges_.parts * HotWords::kPlaces);
     std::atomic<bool> full{false};
     parallel_for(ranges_.parts, [&](int range) {
@@ -119,11 +138,12 @@ class WordFactorization final : public Factorization {
           has_room = has_room && list.has_room_for(count) && !full.load(std::memory_order_relaxed);
           if (!has_room) return;
           const std::uint64_t* const words = blocks_.read(base, count, buffer);
+          if (!has_hot_words()) return list.add<Simd>(words, kEachOfBlock.data(), count, base, ids_from(base));
           hot.places_of(words, count, places);
           const std::int64_t left = hot.set_aside(words, places, count, hits, rest, at);
-          std::uint16_t* const ids = ids_from(base);
+          std::uint32_t* const ids = ids_from(base);
           if (ids != nullptr)
-            for (std::int64_t j = 0; j < count; ++j) ids[j] = static_cast<std::uint16_t>(hot.id_at(places[j]));
+            for (std::int64_t j = 0; j < count; ++j) ids[j] = hot.id_at(places[j]);
           list.add<Simd>(rest, at, left, base, ids);
         });
       });
@@ -137,21 +157,20 @@ class WordFactorization final : public Factorization {
     for (int range = 1; range < ranges_.parts; ++range) {
       const SeenWords& list = lists_[static_cast<std::size_t>(range)];
       if (!all.has_room_for(list.size() - known)) return false;
-      auto& map = id_maps_.emplace_back(scratch<std::uint16_t>(list.size()));
+      auto& map = id_maps_.emplace_back(scratch<std::uint32_t>(list.size()));
       for (std::int64_t id = 0; id < list.size(); ++id)
-        map[static_cast<std::size_t>(id)] = static_cast<std::uint16_t>(all.add<Portable>(
-            list.word(id), static_cast<std::uint32_t>(list.count(id)), static_cast<std::uint32_t>(list.first(id))));
+        map[static_cast<std::size_t>(id)] = all.add<Portable>(list.word(id), static_cast<std::uint32_t>(list.count(id)),
+                                                              static_cast<std::uint32_t>(list.first(id)));
     }
     return true;
   }
 
-  /// `hot`: the part of the keys that are, as far as the prefix tells.
-  void partition(double hot) {
+  void partition() {
     lists_.clear();
     ids_ = Allocation();
     double words = static_cast<double>(ranges_.count);
-    if (hot >= kLeastHot) {
-      words *= 1 - hot;
+    if (has_hot_words()) {
+      words *= 1 - hot_part_;
       streams_.emplace(context_, blocks_, ranges_, hot_[0], prefix_size());
     } else {
       streams_.emplace(blocks_, ranges_);
@@ -184,7 +203,7 @@ class WordFactorization final : public Factorization {
     }
     if (out.codes == nullptr) return;
     parallel_for(ranges_.parts, [&](int range) {
-      const std::uint16_t* const map = range == 0 ? nullptr : id_maps_[static_cast<std::size_t>(range - 1)].data();
+      const std::uint32_t* const map = range == 0 ? nullptr : id_maps_[static_cast<std::size_t>(range - 1)].data();
       in_pieces(ranges_.begin(range), ranges_.end(range), kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
         if (map == nullptr)
           std::copy(ids() + begin, ids() + end, out.codes + begin);
@@ -413,10 +432,11 @@ class WordFactorization final : public Factorization {
   WordHash hash_;  // no answer depends on its seeds, and nobody can pick keys that meet
   std::int64_t distinct_ = 0;
   std::unique_ptr<HotWords[]> hot_;
+  double hot_part_ = 0;  // of the prefix, that is hot
   // Where few keys are distinct.
   std::vector<SeenWords> lists_;                     // one per range; in the end the first is that of all
   Allocation ids_;                                   // [n], of each key in its range's list, if codes are wanted
-  std::vector<std::vector<std::uint16_t>> id_maps_;  // of each range but the first: ids in its list to ids
+  std::vector<std::vector<std::uint32_t>> id_maps_;  // of each range but the first: ids in its list to ids
   // Where many are.
   std::optional<WordStreams> streams_;
   std::optional<WordPartition> partition_;

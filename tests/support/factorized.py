@@ -18,6 +18,7 @@ BATCHES = {
     "hot-and-others": lambda rng, n: np.where(rng.random(n) < 0.6, rng.integers(0, 50, n), rng.permutation(n)),
     "distinct": lambda rng, n: rng.permutation(n),
     "half-distinct": lambda rng, n: rng.integers(0, n // 2 + 1, n),
+    "one-in-8": lambda rng, n: rng.integers(0, n // 8 + 1, n),
     "one-large-part": lambda rng, n: np.where(np.arange(n) < n // 2, rng.permutation(n), 77),
 }
 
