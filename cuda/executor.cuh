@@ -57,7 +57,7 @@ class CudaExecutor final : public Executor<Key, Value> {
     // Which of a set's duplicates comes first shows in the mask alone.
     const bool in_any_order = !batch.deterministic || (!View::kHasValue && batch.inserted == nullptr);
     if (batch.plan == nullptr && view.rows.bytes == 0 && in_any_order) {
-      const InsertTarget target{assign, false, batch.inserted, nullptr, 0, batch.step};
+      const InsertTarget target{assign, false, batch.inserted, nullptr, 0, batch.step, batch.trial};
       launch_insert(view, batch.keys, batch.values, target, stream);
       return;
     }
@@ -81,14 +81,19 @@ class CudaExecutor final : public Executor<Key, Value> {
       if constexpr (kPlans) {
         if (batch.plan != nullptr) return apply_planned(context, view, batch, stream);
       }
+      if constexpr (kPlans) {
+        if (batch.trial.left != nullptr) return apply_at_once(view, batch, stream);
+      }
       const std::int64_t n = batch.keys.count;
       const Uint128 initial = identity_bits(batch.op, batch.dtype);
       const Allocation targets = scratch<std::int64_t>(context, n, stream);
       if (view.rows.bytes == 0) {
-        launch_insert(view, batch.keys, ValueBatch{},
-                      InsertTarget{false, false, batch.inserted, targets.as<std::int64_t>(), initial.low}, stream);
+        launch_insert(
+            view, batch.keys, ValueBatch{},
+            InsertTarget{false, false, batch.inserted, targets.as<std::int64_t>(), initial.low, {}, batch.trial},
+            stream);
         const Cells cells{value_bytes(view), sizeof(typename View::SlotType), targets.as<std::int64_t>(),
-                          batch.elements};
+                          batch.elements, &view.control->left};
         apply_to_cells(cells, batch.values, n, batch.op, batch.dtype, stream);
         return;
       }
@@ -184,6 +189,21 @@ class CudaExecutor final : public Executor<Key, Value> {
     return nullptr;
   }
 
+  bool tries(const View& view, std::int64_t keys) const override {
+    if (view.rows.bytes != 0) return false;
+    return !is_planned<View>(view.geometry, keys) ||
+           (test_partition_threshold() < 0 && lies_in_l2<View>(view.geometry));
+  }
+
+  bool lists_left([[maybe_unused]] DeviceContext& context, [[maybe_unused]] const View& view,
+                  [[maybe_unused]] const ApplyOrder& batch) const override {
+    if constexpr (kPlans && View::kHasValue) {
+      const DeviceGuard guard(context.device().index);
+      return applies_at_once(view, batch);
+    }
+    return false;
+  }
+
   void count_absent(DeviceContext& context, const View& view, const Plan& plan, bool table_is_empty,
                     Stream stream) const override {
     if constexpr (kPlans) {
@@ -204,12 +224,12 @@ class CudaExecutor final : public Executor<Key, Value> {
     launch_find(view, keys, FindOrder{}, AbsentKeys<Key>{out}, stream);
   }
 
-  void rehash(DeviceContext& context, const View& from, const View& to, bool compact_rows,
+  void rehash(DeviceContext& context, const View& from, const View& to, bool compact_rows, RehashMemory memory,
               Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     Allocation source;
     if (compact_rows && to.rows.bytes != 0) source = scratch<std::int64_t>(context, to.rows.capacity, stream);
-    if (!rehash_by_region(context, from, to, stream)) {
+    if (memory == RehashMemory::kNone || !rehash_by_region(context, from, to, stream)) {
       clear(context, to, stream);
       launch("rehashing", rehash_kernel<View>, static_cast<std::int64_t>(from.slot_count()), kBlock, stream, from, to);
     }

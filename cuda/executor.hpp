@@ -21,6 +21,7 @@ struct Cells {
   std::int64_t stride;        // bytes
   const std::int64_t* index;  // [n]
   std::int64_t elements;
+  const std::uint64_t* left = nullptr;  // not null: where that is not 0, no value is applied
 };
 
 /// cell = combine(cell, value) for every value of the batch, atomically. Duplicates within a warp are combined first.

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/batch.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/probe.cuh"
@@ -19,6 +21,80 @@ struct Counts {
   __device__ __forceinline__ void add_to(const View& view, Workspace& work) const {
     std::uint64_t* const counters[3] = {&view.control->size, &view.control->filter_bits, &view.control->dropped};
     add_to_control(work, counters, {inserted, filter_bits, dropped});
+  }
+};
+
+/// Every key may claim a slot: there is room for all.
+struct NoBudget {
+  template <class View>
+  __device__ __forceinline__ bool take(const View&) const {
+    return true;
+  }
+};
+
+/// A batch that may not fit: whoever is about to claim a slot takes it from the budget first, which is what the table's
+/// size lacks to `most`. A block that inserts anything takes a slot for each of its threads at once, and gives back
+/// what it has not used when it ends: an atomic for each warp would cost a third of the speed. Near the end of the
+/// budget each warp takes what it needs.
+struct Budget {
+  struct Loan {  // of a block
+    unsigned state;
+    unsigned taken;
+  };
+  enum : unsigned { kNone, kAsked, kForBlock, kForWarps };
+  /// What blocks may have taken and not used yet matters only where less than this is left.
+  static constexpr std::uint64_t kPlenty = std::uint64_t{1} << 18;
+
+  Loan* loan;  // in shared memory
+  std::uint64_t most;
+
+  /// All threads of the block call it.
+  __device__ __forceinline__ void begin() const {
+    if (threadIdx.x == 0) *loan = {kNone, 0};
+    __syncthreads();
+  }
+
+  /// Lanes that want a slot call it, each at most once; false: there is none left.
+  template <class View>
+  __device__ __forceinline__ bool take(const View& view) const {
+    const unsigned takers = __activemask();
+    const int lane = threadIdx.x % 32;
+    const int leader = __ffs(takers) - 1;
+    unsigned granted = 0;
+    if (lane == leader) {
+      unsigned state = atomicCAS(&loan->state, kNone, kAsked);
+      if (state == kNone) {
+        const std::uint64_t size = *static_cast<const volatile std::uint64_t*>(&view.control->size);
+        state = size + kPlenty <= most && borrow(view, kBlock) == kBlock ? kForBlock : kForWarps;
+        atomicExch(&loan->state, state);
+      }
+      while (state == kAsked) state = *static_cast<volatile unsigned*>(&loan->state);
+      granted = state == kForBlock ? 32 : borrow(view, static_cast<unsigned>(__popc(takers)));
+    }
+    granted = __shfl_sync(takers, granted, leader);
+    return static_cast<unsigned>(__popc(takers & ((1u << lane) - 1))) < granted;
+  }
+
+  /// As Counts::add_to(); keys for which there was no slot are in counts.dropped.
+  template <class View>
+  __device__ __forceinline__ void settle(const View& view, const Counts& counts, Workspace& work) const {
+    std::uint64_t* const counters[3] = {&view.control->size, &view.control->filter_bits, &view.control->left};
+    __syncthreads();  // nobody borrows any more
+    const int taken = threadIdx.x == 0 ? static_cast<int>(loan->taken) : 0;
+    add_to_control(work, counters, {counts.inserted - taken, counts.filter_bits, counts.dropped});
+  }
+
+ private:
+  /// Takes up to `slots` from the budget; returns how many.
+  template <class View>
+  __device__ __forceinline__ unsigned borrow(const View& view, unsigned slots) const {
+    auto* const size = reinterpret_cast<unsigned long long*>(&view.control->size);
+    const std::uint64_t before = atomicAdd(size, static_cast<unsigned long long>(slots));
+    const std::uint64_t room = before < most ? most - before : 0;
+    const unsigned granted = room < slots ? static_cast<unsigned>(room) : slots;
+    if (granted != slots) atomicAdd(size, static_cast<unsigned long long>(granted) - slots);
+    if (granted != 0) atomicAdd(&loan->taken, granted);
+    return granted;
   }
 };
 
@@ -46,10 +122,12 @@ struct Ignore {
 /// that lay beside it. It does not run where the key was put there between that load and on_hit.
 ///
 /// kErased: there may be erased slots. Without them a lane need not remember anything.
-template <class View, bool kErased, class OnHit, class OnNew, class OnSeen = Ignore>
+///
+/// A key for which there is no slot, or none in the budget, counts as dropped.
+template <class View, bool kErased, class OnHit, class OnNew, class OnSeen = Ignore, class Slots = NoBudget>
 __device__ __forceinline__ void find_or_insert(const View& view, std::uint8_t* owners, const typename View::Key& key,
                                                const typename View::Value& value, bool open, Counts& counts,
-                                               OnHit on_hit, OnNew on_new, OnSeen on_seen = {}) {
+                                               OnHit on_hit, OnNew on_new, OnSeen on_seen = {}, Slots slots = {}) {
   using Key = typename View::Key;
   Probe<Key> probe(key, view.geometry);
   // The first bucket of the sequence with a free slot; the key goes there once it is known to lie nowhere behind.
@@ -59,6 +137,7 @@ __device__ __forceinline__ void find_or_insert(const View& view, std::uint8_t* o
   std::uint32_t remembered_hop = 0;
 
   bool first = true;
+  bool may_claim = false;
   bool passed = false;  // !kErased: the bit in the filter of the full bucket before is still to be set
   std::uint32_t passed_bucket = 0;
   unsigned active = __ballot_sync(kAllLanes, open);
@@ -93,6 +172,11 @@ __device__ __forceinline__ void find_or_insert(const View& view, std::uint8_t* o
           probe.next(view.geometry);
         } else if (kErased ? remembered && remembered_bucket == probe.bucket() && remembered_hop == probe.hop()
                            : free != 0) {
+          if (!may_claim) may_claim = slots.take(view);
+          if (!may_claim) {
+            ++counts.dropped;
+            open = false;
+          }
           while (free != 0 && open) {
             const std::uint32_t bit = __ffs(free) - 1;
             typename View::SlotType* const slot = bucket + slot_of_bit<View>(bit);
@@ -161,6 +245,7 @@ struct InsertTarget {
   std::int64_t* locations;  // [n] or null: the index of each key's slot
   std::uint64_t initial;    // the value of new keys where the batch has none
   ChainStep step = {};
+  Trial trial = {};
 };
 
 /// Blocks to a multiprocessor, at least: more of them have more loads in flight, but fewer registers each. 12 were
@@ -170,8 +255,9 @@ inline constexpr int kInsertBlocks = sizeof(typename View::Key) > 8 ? 7
                                      : kErased                      ? 8
                                                                     : 10;
 
-/// kErased: as above. kWhole: keys and values have the width and the alignment of those in the slots.
-template <class View, bool kErased, bool kWhole>
+/// kErased: as above. kWhole: keys and values have the width and the alignment of those in the slots. kTrial: see
+/// Trial; a table without rows.
+template <class View, bool kErased, bool kWhole, bool kTrial>
 __global__ void __launch_bounds__(kBlock, (kInsertBlocks<View, kErased>))
     insert_kernel(View view, KeyBatch keys, ValueBatch values, InsertTarget target) {
   using Key = typename View::Key;
@@ -191,25 +277,34 @@ __global__ void __launch_bounds__(kBlock, (kInsertBlocks<View, kErased>))
   Counts counts;
   typename View::SlotType* mine = nullptr;
   bool is_new = false;
-  find_or_insert<View, kErased>(
-      view, work.owners[threadIdx.x / 32], key, value, valid, counts,
-      [&](typename View::SlotType* slot) {
-        if (target.assign) assign_value(slot, value);
-        mine = slot;
-      },
-      [&](typename View::SlotType* slot) {
-        mine = slot;
-        is_new = true;
-      });
-
-  if constexpr (View::kHasValue && sizeof(Value) == sizeof(std::uint64_t)) {
-    if (target.rows) is_new = give_row(view, is_new ? mine : nullptr, counts) != kNoRow;
+  const auto on_hit = [&](typename View::SlotType* slot) {
+    if (target.assign) assign_value(slot, value);
+    mine = slot;
+  };
+  const auto on_new = [&](typename View::SlotType* slot) {
+    mine = slot;
+    is_new = true;
+  };
+  if constexpr (kTrial) {
+    __shared__ Budget::Loan loan;
+    const Budget budget{&loan, target.trial.most};
+    budget.begin();
+    find_or_insert<View, kErased>(view, work.owners[threadIdx.x / 32], key, value, valid, counts, on_hit, on_new,
+                                  Ignore{}, budget);
+    if (valid && target.inserted != nullptr && (is_new || !target.trial.again)) target.inserted[i] = is_new;
+    if (valid && target.locations != nullptr) target.locations[i] = mine == nullptr ? -1 : mine - view.slots;
+    budget.settle(view, counts, work);
+  } else {
+    find_or_insert<View, kErased>(view, work.owners[threadIdx.x / 32], key, value, valid, counts, on_hit, on_new);
+    if constexpr (View::kHasValue && sizeof(Value) == sizeof(std::uint64_t)) {
+      if (target.rows) is_new = give_row(view, is_new ? mine : nullptr, counts) != kNoRow;
+    }
+    if (valid) {
+      if (target.inserted != nullptr) target.inserted[i] = is_new;
+      if (target.locations != nullptr) target.locations[i] = mine == nullptr ? -1 : mine - view.slots;
+    }
+    counts.add_to(view, work);
   }
-  if (valid) {
-    if (target.inserted != nullptr) target.inserted[i] = is_new;
-    if (target.locations != nullptr) target.locations[i] = mine == nullptr ? -1 : mine - view.slots;
-  }
-  counts.add_to(view, work);
 }
 
 /// Inserts the slots of `from` into `to`. The order of the buckets follows the order of the hashes in both, so that
@@ -263,10 +358,18 @@ template <class View>
 void launch_insert(const View& view, const KeyBatch& keys, const ValueBatch& values, const InsertTarget& target,
                    Stream stream) {
   const bool whole = has_whole_words<typename View::SlotType>(keys, values);
-  const auto kernel = view.may_have_erased
-                          ? (whole ? insert_kernel<View, true, true> : insert_kernel<View, true, false>)
-                          : (whole ? insert_kernel<View, false, true> : insert_kernel<View, false, false>);
-  launch("inserting keys", kernel, keys.count, kBlock, stream, view, keys, values, target);
+  const auto run = [&](auto trial) {
+    constexpr bool kTrial = decltype(trial)::value;
+    const auto kernel =
+        view.may_have_erased
+            ? (whole ? insert_kernel<View, true, true, kTrial> : insert_kernel<View, true, false, kTrial>)
+            : (whole ? insert_kernel<View, false, true, kTrial> : insert_kernel<View, false, false, kTrial>);
+    launch("inserting keys", kernel, keys.count, kBlock, stream, view, keys, values, target);
+  };
+  if (target.trial.most != 0)
+    run(std::true_type{});
+  else
+    run(std::false_type{});
 }
 
 /// Keys only; with row storage, new keys get their rows.

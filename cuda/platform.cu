@@ -19,6 +19,7 @@
 #include "cuda/executor.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/memory_pool.hpp"
+#include "cuda/readback.hpp"
 #include "shared/advance_chain.hpp"
 
 namespace gpuhash::cuda {
@@ -155,6 +156,7 @@ class CudaContext final : public DeviceContext {
     const DeviceGuard guard(device().index);
     return cuda::is_capturing(stream);
   }
+  std::unique_ptr<Readback> make_readback() override { return cuda::make_readback(*this); }
   std::shared_ptr<void> make_mailbox(std::size_t bytes) override {
     const DeviceGuard guard(device().index);
     void* memory = nullptr;

@@ -538,7 +538,10 @@ def stray_keys(bytes_per_key: int) -> list[bytes]:
 def set_num_threads(threads: int) -> None: ...
 def get_num_threads() -> int: ...
 def set_partition_threshold(keys: int) -> None:
-    """Partition batches of at least so many keys, whatever the table's size; -1: where that is faster. For tests."""
+    """Partition batches of at least so many keys, of any table and of ``unique`` and its like; -1: where it is faster.
+
+    For tests.
+    """
 
 def set_reservation_limit(bytes: int) -> None:
     """Memory that grows where it lies has addresses for so many bytes, or as many as it begins with; 0: there is none

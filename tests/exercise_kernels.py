@@ -337,6 +337,26 @@ def exercise_shards() -> None:
     assert table.items()[0].shape == (9005,)
 
 
+def exercise_trials(key_dtype: str, key_shape: tuple[int, ...], size: int) -> None:
+    """Batches for which nobody knows beforehand whether they fit: of known keys, and then of some that are new."""
+    rng = np.random.default_rng(2)
+    keys = np.arange(2 * size * int(np.prod(key_shape))).astype(key_dtype).reshape(-1, *key_shape)
+    table = gpuhash.HashTable(key_dtype, "int64", key_shape=key_shape, device=DEVICE)
+    for _ in range(4):
+        table[keys[:size]] = 1
+    for new in (0, 5, size // 2):
+        batch = rng.permutation(np.arange(new, size + new))
+        before = len(table)
+        assert table.insert_or_assign(keys[batch], 2).sum() == len(table) - before == max(0, size + new - before)
+        table.insert_or_apply(keys[batch], 3, "add")
+        assert (table[keys[batch]] == 5).all()
+        table[keys[:size]] = 2
+    names = gpuhash.HashSet(key_dtype, key_shape=key_shape, device=DEVICE)
+    for new in (0, 0, 0, 0, size // 2):
+        names.add(keys[new : size + new])
+    assert len(names) == size + size // 2
+
+
 def main() -> None:
     values = [kind for kind in VALUES if kind != ODD_ROWS or "--whole-words" not in sys.argv]
     cases = list(itertools.product(KEYS, values, (False, True)))
@@ -353,6 +373,9 @@ def main() -> None:
     for (key_dtype, key_shape), value_dtype, parts, merged in splits:
         exercise_split(key_dtype, key_shape, value_dtype, parts, merged=merged)
     exercise_shards()
+    for key_dtype, key_shape in KEYS[1:]:
+        exercise_trials(key_dtype, key_shape, 3000)
+    exercise_trials("int64", (), 1 << 19)  # whose blocks take slots for all of their threads at once
     trained = list(itertools.product(OPTIMIZERS, [3, 64, 200, 516], ["float32", "bfloat16"]))
     for optimizer, elements, dtype in trained:
         exercise_training(optimizer, elements, dtype)
@@ -361,6 +384,12 @@ def main() -> None:
     batches.append(("int64", (2,), (1 << 20) + 5, 300, False))
     for batch in batches:
         exercise_factorization(*batch)
+    _core.set_partition_threshold(1)
+    parted = [*batches, ("int64", (), (1 << 20) + 70_005, 1 << 20, False)]  # the last one in two passes
+    for batch in parted:
+        exercise_factorization(*batch)
+    _core.set_partition_threshold(-1)
+    batches += parted
     print(f"{len(cases) + len(splits) + len(trained) + len(batches)} passed, 0 failed", file=sys.stderr)
 
 

@@ -34,6 +34,6 @@ int main() {
     rule.max_capacity = max_capacity == 0 ? std::nullopt : std::optional(max_capacity);
     std::cout << rule.key_limit(slots) << ' ' << rule.may_hold(keys) << ' ' << slots_for(rule, keys) << ' '
               << rule.grown(slots) << ' ' << rule.may_grow_beyond(slots) << ' ' << rule.may_grow_afterwards(keys, slots)
-              << ' ' << (rule.most_new(size) >= keys) << '\n';
+              << ' ' << (rule.most_new(size) >= keys) << ' ' << rule.uncounted_limit(slots) << '\n';
   }
 }

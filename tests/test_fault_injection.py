@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.frameworks import Framework, address_of, to_numpy
+from support.hidden_keys import hidden_numbers, key_of
 from support.memory_resources import counting_memory
 from support.samples import as_bytes, as_dict, random_keys, random_values
 
@@ -606,6 +607,83 @@ def test_scratch_memory_fails_when_rows_have_grown(tmp_path: Path) -> None:
     assert each_place_fails("scratch", original.copy, reserve, check) >= 1
 
 
+KNOWN, NEW = 600_000, 250_000
+HIDDEN = hidden_numbers(KNOWN, NEW, 1 << 19)
+
+
+def known_keys(memory: Any = None) -> HashTable:
+    table = HashTable("int64", "int64", capacity=800_000, memory=memory)
+    table.insert(key_of(np.arange(KNOWN)), 0)
+    return table
+
+
+def count_hidden(table: HashTable) -> BaseException | None:
+    """Makes the table grow within the batch."""
+    try:
+        table.insert_or_apply(key_of(HIDDEN), 1, "add")
+    except BaseException as error:
+        return error
+    return None
+
+
+def check_hidden(table: HashTable, error: BaseException | None) -> None:
+    keys, counts = table.items()
+    assert len(keys) == len(table)
+    expected = np.zeros(KNOWN, np.int64) if error is not None else np.bincount(HIDDEN)
+    order = np.argsort(keys)
+    numbers = np.argsort(key_of(np.arange(len(expected))))
+    np.testing.assert_array_equal(keys[order], key_of(numbers))
+    np.testing.assert_array_equal(counts[order], expected[numbers])
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_allocations_of_growth_within_a_batch_fail(error: type[BaseException]) -> None:
+    """Before the batch: all of it is in, or nothing."""
+    memory = RaisingMemory("cpu")
+    for place in range(MOST_PLACES):
+        table = known_keys(memory)
+        memory.fail(error(), place)
+        raised = count_hidden(table)
+        is_past_the_last = not memory.raised
+        memory.fail(None)
+        assert type(raised) in (type(None), error)
+        check_hidden(table, raised)
+        if is_past_the_last:
+            break
+    assert place >= 4  # a sample, slots, filters, counters
+    del table, raised  # whose traceback holds the table
+    memory.check_empty()
+
+
+def test_no_memory_to_grow_within_a_batch() -> None:
+    """From some allocation on there is none: neither for growth nor for counting the new keys."""
+    memory = RaisingMemory("cpu")
+    for place in range(6):
+        table = known_keys(memory)
+        memory.fail(MemoryError(), place, for_ever=True)
+        raised = count_hidden(table)
+        memory.fail(None)
+        check_hidden(table, raised)
+        if raised is not None:
+            assert count_hidden(table) is None
+            check_hidden(table, None)
+    del table, raised  # whose traceback holds the table
+    memory.check_empty()
+
+
+def test_scratch_memory_of_growth_within_a_batch_fails() -> None:
+    """One thread goes on without it: what has begun is done."""
+    if _core.platform_devices("cpu") == ["host memory, 1 thread"]:
+        pytest.skip("one thread needs no scratch memory")
+    original = known_keys()
+
+    def check(table: Any, error: BaseException | None) -> None:
+        assert error is None
+        check_hidden(table, None)
+
+    assert each_place_fails("scratch", original.copy, count_hidden, check) >= 3
+
+
 def test_scratch_memory_of_factorization_fails() -> None:
     if _core.platform_devices("cpu") == ["host memory, 1 thread"]:
         pytest.skip("one thread needs no scratch memory")
@@ -636,10 +714,15 @@ def check_set_routine(kind: str, keys: Any, expected: Any, error_type: type[Exce
     assert each_place_fails(kind, lambda: None, attempt, check) >= 3
 
 
-def test_launches_of_factorization_fail(cuda: str) -> None:
+@pytest.mark.parametrize("by_part", [False, True], ids=["batch-table", "by-part"])
+def test_launches_of_factorization_fail(cuda: str, by_part: bool) -> None:
     keys = np.random.default_rng(5).integers(0, 1 << 17, 1 << 18)
     expected = np.unique(keys, return_inverse=True, return_counts=True)
-    check_set_routine("launch", Framework("torch", cuda, cuda).array(keys), expected, CudaError)
+    _core.set_partition_threshold(1 if by_part else -1)
+    try:
+        check_set_routine("launch", Framework("torch", cuda, cuda).array(keys), expected, CudaError)
+    finally:
+        _core.set_partition_threshold(-1)
 
 
 def test_kinds_of_failures() -> None:

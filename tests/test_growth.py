@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from support.frameworks import to_numpy
+from support.hidden_keys import hidden_numbers, key_of
 from support.samples import as_dict, items_of, random_keys, random_values, same_bytes
 
 import gpuhash
@@ -195,6 +196,88 @@ def test_copies_in_a_large_batch_fill_no_table_that_has_room(on_device, method, 
     expected[77] = copies + 1 if method == "insert_or_apply" else 1
     same_bytes(table[on_device.array(np.arange(distinct))], expected)
     assert not to_numpy(table.contains(on_device.array(more))).any()
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request):
+    before = gpuhash.get_num_threads()
+    gpuhash.set_num_threads(request.param)
+    yield request.param
+    gpuhash.set_num_threads(before)
+
+
+WITHIN = {
+    "int64": {},
+    "int32": {"key_dtype": "int32", "value_dtype": "int32"},
+    "deterministic": {"deterministic": True},
+    "max-capacity": {"max_capacity": 1 << 23},
+    "half-full": {"max_load_factor": 0.5, "capacity": 1_210_000},
+    "full": {"max_load_factor": 1.0, "capacity": 800_000},
+    "rows": {"value_shape": (2,)},
+}
+
+
+@pytest.mark.parametrize("method", ["insert", "insert_or_assign", "insert_or_apply"])
+@pytest.mark.parametrize("kind", WITHIN)
+def test_grows_within_a_batch(threads, kind, method):
+    """Of which a sample shows no new key; its duplicates lie on both sides of the place where the table grows."""
+    if threads != 2 and kind != "int64":
+        pytest.skip("every number of threads with one kind of table")
+    known, new, count = 600_000, 250_000, 1 << 19
+    options = {"key_dtype": "int64", "value_dtype": "int64", "capacity": 800_000, **WITHIN[kind]}
+    table = HashTable(**options)
+    shape = (count, *options.get("value_shape", ()))
+    numbers = hidden_numbers(known, new, count)
+    keys = key_of(np.arange(known + new)).astype(options["key_dtype"])
+    table.insert(keys[:known], 5)
+    capacity = table.capacity
+    values = np.random.default_rng(1).integers(-9, 9, shape).astype(options["value_dtype"])
+
+    inserted = getattr(table, method)(keys[numbers], values, *(["add"] if method == "insert_or_apply" else []))
+
+    first, last = (np.zeros(known + new, np.int64) for _ in range(2))
+    first[numbers[::-1]] = np.arange(count)[::-1]
+    last[numbers] = np.arange(count)
+    drawn = np.bincount(numbers, minlength=known + new) > 0
+    same_bytes(inserted, (numbers >= known) & (np.arange(count) == first[numbers]))
+    expected = np.full((known + new, *shape[1:]), 5, values.dtype)
+    if method == "insert":
+        expected[known:] = values[first[known:]]
+    elif method == "insert_or_assign":
+        expected[drawn] = values[last[drawn]]
+    else:
+        expected[known:] = 0
+        np.add.at(expected, numbers, values)
+    assert len(table) == known + new
+    same_bytes(table[keys], expected)
+    assert table.capacity > capacity
+    assert table.load_factor <= table.max_load_factor + 1e-9
+    assert not table.contains(key_of(np.arange(-1000, 0)).astype(keys.dtype)).any()
+
+
+def test_sets_grow_within_a_batch(threads):
+    known, new, count = 600_000, 250_000, 1 << 19
+    made = HashSet("int64", capacity=800_000)
+    made.add(key_of(np.arange(known)))
+    numbers = hidden_numbers(known, new, count)
+    assert made.add(key_of(numbers)).sum() == new
+    assert len(made) == known + new
+    assert made.contains(key_of(np.arange(known + new))).all()
+
+
+@pytest.mark.parametrize("new", [0, 1, 300])
+def test_known_keys_of_a_large_batch_do_not_grow(threads, new):
+    """However full the table is, within its limit."""
+    known, count = 900_000, 1 << 20
+    table = HashTable("int64", "int64", capacity=1_126_500)
+    table.insert(key_of(np.arange(known)), 0)
+    capacity = table.capacity
+    assert known + 300 < 0.8 * capacity < known + 2000
+    numbers = hidden_numbers(known, new, count)
+    for _ in range(2):
+        table.insert_or_apply(key_of(numbers), 1, "add")
+        assert table.capacity == capacity
+    same_bytes(table[key_of(np.arange(known + new))], 2 * np.bincount(numbers, minlength=known + new))
 
 
 def test_special_keys_do_not_take_room_of_others(native):

@@ -67,7 +67,7 @@ def test_answers(ask):
     asked = questions()
     for question, answer in zip(asked, ask(asked), strict=True):
         most_slots, max_capacity, factor, keys, slots, size = question
-        limit, may_hold, slots_for, grown, may_grow, may_grow_afterwards, fits_beside = answer
+        limit, may_hold, slots_for, grown, may_grow, may_grow_afterwards, fits_beside, uncounted = answer
         most = max_capacity or most_slots
         at_maximum = max_capacity != 0 and slots >= max_capacity
 
@@ -92,4 +92,6 @@ def test_answers(ask):
             assert (holds, at_maximum, lightly) == (True, False, True), question
         elif holds and not at_maximum:
             assert Fraction(keys) >= Fraction(0.92) * slots * (1 - Fraction(1, 1 << 52)), question
+        lightest = 0 if at_maximum else int(Fraction(0.92) * slots)
+        assert abs(int(uncounted) - max(int(limit), lightest)) <= 1, question
         assert fits_beside == str(int(not max_capacity or size + keys <= max_capacity)), question

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.factorized import BATCHES, check_factorized, make_batch
+from support.factorized import BATCHES, check_every_way_to_members, check_factorized, make_batch
 from support.hashing import keys_of_first_bucket
 from support.samples import same_bytes
 
@@ -164,6 +164,7 @@ def everything() -> None:
     every_operation(keys_of_first_bucket(600), ("int64", ()), capacity=100_000)
     for kind in BATCHES:
         check_factorized(make_batch(kind, "int64", 250_003))
+    check_every_way_to_members(lambda kind, count: make_batch(kind, "int64", count))
 
 
 @pytest.mark.parametrize("threads", ["1", "2", "3"])

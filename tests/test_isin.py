@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.factorized import check_every_way_to_members, make_batch
 from support.frameworks import GPU, Framework, module, need_place, to_numpy
 from support.hashing import keys_of_one_hash
+from support.memory_resources import counting_memory
 from support.samples import FLOATS, KEY_DTYPES, KEY_VECTORS, as_bytes, numpy_dtype, random_keys, same_bytes, type_name
 
 import gpuhash
+from gpuhash import _core
+from gpuhash.memory import make_context
 
 
 def expected(elements: np.ndarray, tests: np.ndarray) -> np.ndarray:
@@ -85,6 +89,41 @@ def test_large_batches(on_device, kind):
     rows = np.stack([members, members], axis=1)
     mask = gpuhash.isin(on_device.array(np.stack([elements] * 2, axis=1)), on_device.array(rows), axis=0)
     same_bytes(mask, np.isin(elements, members))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint64", "float32", "float64"])
+def test_every_choice_of_the_host(dtype):
+    check_every_way_to_members(lambda kind, count: make_batch(kind, dtype, count))
+
+
+@pytest.mark.parametrize(("elements", "tests"), [(90_000, 5000), (50_000, 90_000), (5000, 90_000)])
+def test_memory(on_device, elements, tests):
+    """No more than the docstring says, and each allocation is made to fail once; everything is given back."""
+    memory = counting_memory(on_device.table_device)
+    context = make_context(on_device.table_device, memory)
+    rng = np.random.default_rng(9)
+    keys, members = rng.permutation(elements), rng.permutation(tests) * 2
+    arrays = on_device.array(keys), on_device.array(members)
+    mask = on_device.array(np.zeros(elements, bool))
+
+    def run() -> None:
+        _core.isin(context, *map(_core.borrow, arrays), 1, False, _core.borrow(mask), 0)
+        context.synchronize(0)
+
+    run()
+    assert memory.peak <= 36 * (tests if tests / 4 <= elements else elements)
+    allocations = memory.calls
+    assert allocations > 0
+    for number in range(allocations):
+        memory.fail_after(number)
+        with pytest.raises(MemoryError, match="in this test"):
+            run()
+        memory.fail_after(None)
+        assert memory.nbytes == 0
+    run()
+    same_bytes(mask, np.isin(keys, members))
+    assert memory.nbytes == 0
+    assert memory.mistakes == []
 
 
 def test_keys_of_one_hash(native):

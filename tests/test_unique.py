@@ -124,6 +124,55 @@ def test_sorted_order_of_every_dtype(native, dtype):
     same_bytes(ours.inverse, theirs[2])
 
 
+def spread(kind: str, dtype: str, count: int) -> np.ndarray:
+    """Numbers that a sort by digits finds easy or hard, in any order."""
+    rng = np.random.default_rng(count)
+    info = np.iinfo(dtype)
+    bits = info.bits - (info.min < 0)
+    random = rng.integers(info.min, info.max, count, dtype=dtype, endpoint=True)
+    numbers = {
+        "random": random,
+        "dense": np.arange(count) - count // 2 if info.min < 0 else np.arange(count),
+        "few-high-bits": random >> rng.integers(0, info.bits, count).astype(dtype),
+        "both-ends": (random & dtype_of(dtype, 15)) + ((random >> dtype_of(dtype, 5)) << dtype_of(dtype, bits - 4)),
+        "one-large-bucket": np.where(rng.random(count) < 0.9, random & dtype_of(dtype, 0xFFFF), random),
+    }[kind]
+    return rng.permutation(numbers.astype(dtype))
+
+
+def dtype_of(dtype: str, number: int) -> np.generic:
+    return np.array(number, dtype)[()]
+
+
+@pytest.mark.parametrize("count", [4000, 150_001])
+@pytest.mark.parametrize("dtype", ["uint16", "int32", "uint64", "int64"])
+@pytest.mark.parametrize("kind", ["random", "dense", "few-high-bits", "both-ends", "one-large-bucket"])
+def test_sorted_numbers_of_every_spread(kind, dtype, count):
+    keys = spread(kind, dtype, count)
+    values, firsts, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    same_bytes(gpuhash.unique(keys, sorted=True), values)
+    got = gpuhash.unique(keys, return_index=True, return_inverse=True, return_counts=True, sorted=True)
+    for array, wanted in zip(got, (values, firsts, inverse, counts), strict=True):
+        same_bytes(array, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_sorted_floats_keep_the_form_of_the_first_occurrence(dtype):
+    """-0.0 or 0.0, and which NaN, is what stands first; also where nothing but the keys is asked for."""
+    numbers = np.random.default_rng(7).standard_normal(40_000).astype(dtype)
+    width = numbers.dtype.itemsize
+    odd_nan = (np.array([-np.nan], dtype).view(f"u{width}") ^ 1).view(dtype)
+    for zero, nan in ((np.array([-0.0], dtype), odd_nan), (np.array([0.0], dtype), np.array([np.nan], dtype))):
+        keys = np.concatenate([numbers, zero, nan, -zero, np.array([np.nan, np.inf, -np.inf], dtype), numbers[:99]])
+        wanted = np.unique(keys)
+        wanted[wanted == 0] = keys[keys == 0][:1]
+        wanted[-1:] = nan
+        same_bytes(gpuhash.unique(keys, sorted=True), wanted)
+        got = gpuhash.unique(keys, return_index=True, sorted=True)
+        same_bytes(got.values, wanted)
+        same_bytes(keys[got.indices], wanted)
+
+
 @pytest.mark.parametrize("key_type", [*KEY_VECTORS, ("float32", (3,)), ("float64", (2,))], ids=type_name)
 def test_sorted_rows_against_numpy(native, key_type):
     dtype, shape = key_type

@@ -29,7 +29,7 @@ class HostExecutor final : public Executor<Key, Value> {
   void change_columns(DeviceContext&, const View& view, const ColumnsOrder& batch, Stream) const override;
   void erase(DeviceContext&, const View& view, const KeyBatch& keys, bool* erased, const Plan*, Stream) const override;
   void list_absent(DeviceContext&, const View& view, const KeyBatch& keys, Key* out, Stream) const override;
-  void rehash(DeviceContext&, const View& from, const View& to, bool compact_rows, Stream) const override;
+  void rehash(DeviceContext&, const View& from, const View& to, bool compact_rows, RehashMemory, Stream) const override;
   void export_items(DeviceContext&, const View& view, void* keys, std::uint32_t key_bytes, void* values,
                     std::int64_t value_bytes, std::int64_t* rows, Stream) const override;
 };
@@ -40,11 +40,9 @@ void HostExecutor<Key, Value>::clear(DeviceContext&, const View& view, Stream) c
   // Several threads also because the first touch of a page is slow.
   for_each_part(bucket_count, reader_parts(bucket_count), [&](int, std::int64_t first, std::int64_t last) {
     in_pieces(first, last, kBucketsPerPiece, [&](std::int64_t begin, std::int64_t end) {
-      std::memset(static_cast<void*>(bucket_at(view, static_cast<std::uint64_t>(begin))), kEmptyByte,
-                  static_cast<std::size_t>(end - begin) * View::kBucketBytes);
+      clear_buckets(view, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end));
     });
   });
-  std::memset(view.filters, 0, View::filter_bytes(view.geometry.bucket_count));
   *view.control = Control{};
 }
 
@@ -145,9 +143,8 @@ void HostExecutor<Key, Value>::list_absent(DeviceContext&, const View& view, con
 }
 
 template <class Key, class Value>
-void HostExecutor<Key, Value>::rehash(DeviceContext& context, const View& from, const View& to, bool compact_rows,
-                                      Stream stream) const {
-  clear(context, to, stream);
+void HostExecutor<Key, Value>::rehash(DeviceContext&, const View& from, const View& to, bool compact_rows, RehashMemory,
+                                      Stream) const {
   Rehash<View>(from, to, compact_rows).run();
 }
 

@@ -11,6 +11,7 @@
 #include "host/executor.hpp"
 #include "host/sorted_ids.hpp"
 #include "host/word_factorization.hpp"
+#include "host/word_members.hpp"
 
 namespace gpuhash {
 
@@ -305,8 +306,8 @@ class HostFactorizer final : public Factorizer {
 
   void isin(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,
             Stream) const override {
-    if (elements.bytes() <= 4 && std::max(elements.count, tests.count) < kMaxNarrowBatch)
-      return find_members<std::uint32_t>(context, elements, tests, invert, mask);
+    if (elements.bytes() <= 8 && std::max(elements.count, tests.count) < host::kMostWords)
+      return host::find_word_members(context, elements, tests, invert, mask);
     if (elements.bytes() <= 8) return find_members<std::uint64_t>(context, elements, tests, invert, mask);
     find_members<Uint128>(context, elements, tests, invert, mask);
   }

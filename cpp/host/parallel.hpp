@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,12 +15,13 @@
 #include "core/fault_injection.hpp"
 #include "core/interruption.hpp"
 #include "core/thread_pool.hpp"
+#include "host/owners.hpp"
 #include "host/pipeline.hpp"
 
 /// How the host executor shares a batch out among threads.
 ///
-/// Readers take a contiguous part of the batch each. Writers take a range of *regions* each ("owner computes"): the
-/// batch is first dealt out to their owners, in order, and then every thread acts on the keys of its regions. So no two
+/// Readers take a contiguous part of the batch each. Writers own *regions*, taking turns ("owner computes"): the batch
+/// is first dealt out to their owners, in order, and then every thread acts on the keys of its regions. So no two
 /// threads write to the same bucket or filter byte, and a key's duplicates meet in batch order. The few keys whose walk
 /// would leave their region are put aside and done by one thread afterwards, in batch order too: once a walk leaves its
 /// region, every later walk of that key does (inserting makes no slot free, erasing makes no full bucket look empty),
@@ -181,17 +183,18 @@ class Shares {
 
   /// What the owner has got of one part of the chunk: offsets in the chunk, ascending.
   const std::uint32_t* list(int part, int owner) const { return offsets_.get() + (part * parts_ + owner) * room_; }
+  /// Memory for as many offsets as a chunk has keys: that of the lists, when they have been read.
+  std::uint32_t* take_lists() { return offsets_.get(); }
   std::int64_t size(int part, int owner) const { return sizes_[static_cast<std::size_t>(part * parts_ + owner)]; }
 
  private:
   template <class View, class Keys>
   void deal_part(const View& view, const Keys& keys, std::int64_t base, int part, std::int64_t begin,
                  std::int64_t end) {
-    // Regions are dealt out in ranges of nearly equal length: region * parts / region_count, without the division.
-    const std::uint64_t owners_per_region = (static_cast<std::uint64_t>(parts_) << 32) / view.geometry.region_count;
     const Geometry geometry = view.geometry;
+    const Owners owners(static_cast<std::uint32_t>(parts_));
     const auto owner_of = [&](std::int64_t n) {
-      return Probe<typename View::Key>(keys[base + n], geometry).region(geometry) * owners_per_region >> 32;
+      return owners.of(Probe<typename View::Key>(keys[base + n], geometry).region(geometry));
     };
     std::uint32_t* const lists = offsets_.get() + part * parts_ * room_;
     std::int64_t* const sizes = sizes_.data() + part * parts_;
@@ -246,9 +249,51 @@ struct Writer {
   void left_region(std::int64_t i) { put_aside->set(i - base); }
 };
 
+/// Scratch memory of writers that share a batch.
+struct WriterMemory {
+  Shares shares;
+  Marks put_aside;
+  std::vector<Tally> tallies;
+
+  /// Nothing where there is none.
+  static std::optional<WriterMemory> make(std::int64_t count, int parts) {
+    try {
+      Shares shares(count, parts);
+      Marks put_aside(shares.chunk());
+      return WriterMemory{std::move(shares), std::move(put_aside), scratch<Tally>(parts)};
+    } catch (const OutOfMemoryError&) {
+      return std::nullopt;
+    }
+  }
+};
+
+template <Purpose kPurpose, class View, class Operation>
+void write_shared(const View& view, const KeyBatch& keys, const Operation& operation, WriterMemory& memory) {
+  const auto parts = static_cast<int>(memory.tallies.size());
+  in_pieces(0, keys.count, memory.shares.chunk(), [&](std::int64_t base, std::int64_t end) {
+    memory.shares.deal(view, keys, base, end - base);
+    parallel_for(parts, [&](int owner) {
+      Writer<Operation> writer{operation, {}, &memory.put_aside, base};
+      for (int part = 0; part < parts; ++part)
+        writer.tally.add(walk_each<kPurpose>(view, Reach::kRegion, keys,
+                                             ListedPositions{memory.shares.list(part, owner), base},
+                                             memory.shares.size(part, owner), writer));
+      memory.tallies[static_cast<std::size_t>(owner)] = writer.tally;
+    });
+    for (const Tally& tally : memory.tallies) tally.add_to(*view.control);
+    std::uint32_t* const left = memory.shares.take_lists();
+    std::int64_t left_count = 0;
+    memory.put_aside.take_each([&](std::int64_t offset) { left[left_count++] = static_cast<std::uint32_t>(offset); });
+    if (left_count == 0) return;
+    Writer<Operation> last{operation};
+    last.tally.add(walk_each<kPurpose>(view, Reach::kTable, keys, ListedPositions{left, base}, left_count, last));
+    last.tally.add_to(*view.control);
+  });
+}
+
 /// Performs an operation on every key of the batch: on keys that are equal in batch order, on others in any order and
 /// on several threads. Adds to the table's control, also where it is interrupted: then it has been performed on a first
-/// part of the batch. The operation has
+/// part of the batch. Without scratch memory one thread does it all. The operation has
 ///
 ///   found(i, slot, tally), absent(i)   kLookup, one of them for each key
 ///   write(i, stored, slot, is_new)     kInsertion; slot null: there was none
@@ -256,32 +301,14 @@ struct Writer {
 template <Purpose kPurpose, class View, class Operation>
 void write_each(const View& view, const KeyBatch& keys, const Operation& operation) {
   const int parts = writer_parts(keys.count, view);
-  if (parts == 1)
-    return in_pieces(0, keys.count, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
-      Writer<Operation> writer{operation};
-      writer.tally.add(walk_each<kPurpose>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, writer));
-      writer.tally.add_to(*view.control);
-    });
-
-  Shares shares(keys.count, parts);
-  Marks put_aside(shares.chunk());
-  auto tallies = scratch<Tally>(parts);
-  in_pieces(0, keys.count, shares.chunk(), [&](std::int64_t base, std::int64_t end) {
-    shares.deal(view, keys, base, end - base);
-    parallel_for(parts, [&](int owner) {
-      Writer<Operation> writer{operation, {}, &put_aside, base};
-      for (int part = 0; part < parts; ++part)
-        writer.tally.add(walk_each<kPurpose>(view, Reach::kRegion, keys,
-                                             ListedPositions{shares.list(part, owner), base}, shares.size(part, owner),
-                                             writer));
-      tallies[static_cast<std::size_t>(owner)] = writer.tally;
-    });
-    for (const Tally& tally : tallies) tally.add_to(*view.control);
-    Writer<Operation> last{operation};
-    put_aside.take_each([&](std::int64_t offset) {
-      last.tally.add(walk_each<kPurpose>(view, Reach::kTable, keys, FromPosition{base + offset}, 1, last));
-    });
-    last.tally.add_to(*view.control);
+  if (parts > 1) {
+    std::optional<WriterMemory> memory = WriterMemory::make(keys.count, parts);
+    if (memory) return write_shared<kPurpose>(view, keys, operation, *memory);
+  }
+  in_pieces(0, keys.count, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
+    Writer<Operation> writer{operation};
+    writer.tally.add(walk_each<kPurpose>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, writer));
+    writer.tally.add_to(*view.control);
   });
 }
 

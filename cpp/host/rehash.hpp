@@ -1,11 +1,12 @@
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <new>
-#include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "host/parallel.hpp"
@@ -13,12 +14,21 @@
 
 namespace gpuhash::host {
 
-/// Moves the live slots of one table into an empty one.
+/// Makes buckets [begin, end) and their filters empty; end may include the stray bucket.
+template <class View>
+void clear_buckets(const View& view, std::uint64_t begin, std::uint64_t end) {
+  std::memset(static_cast<void*>(bucket_at(view, begin)), kEmptyByte, (end - begin) * View::kBucketBytes);
+  const std::uint32_t stray = view.geometry.bucket_count;
+  std::memset(view.filters + begin, 0, (end <= stray ? end : View::filter_bytes(stray)) - begin);
+}
+
+/// Moves the live slots of one table into the memory of another, which holds nothing yet.
 ///
-/// Buckets keep their order, so the old table is read and the new one written as two streams. Threads own regions of
-/// the new table, as in write_each(), and read the range of old buckets from which nearly all of their keys come.
-/// Whoever comes across another owner's key puts it on a list that its owner reads in a second pass. With another seed
-/// nothing keeps its order, and most keys take that way.
+/// Buckets keep their order, so the old table is read and the new one written as two streams; the new one's buckets are
+/// made empty just before they are written. Threads own ranges of regions of the new table, and read the range of old
+/// buckets from which nearly all of their keys come. A key of another owner, or of buckets that are not empty yet,
+/// comes on a list that its owner reads in a second pass. With another seed nothing keeps its order, and most keys take
+/// that way. Where there is no memory for lists, one thread moves all keys into a table that was emptied before.
 template <class View>
 class Rehash {
  public:
@@ -26,13 +36,14 @@ class Rehash {
       : from_(from), to_(to), compact_rows_(compact_rows && from.rows.bytes != 0) {}
 
   void run() {
-    const int parts = writer_parts(static_cast<std::int64_t>(from_.control->size), to_);
+    *to_.control = Control{};
+    const std::uint64_t bucket_count = to_.geometry.bucket_count;
+    clear_buckets(to_, bucket_count, bucket_count + 1);
     Tally total;
-    try {
-      move_all(parts, total);
-    } catch (const std::bad_alloc&) {
-      throw OutOfMemoryError("could not allocate scratch memory for a rehash of " +
-                             std::to_string(from_.control->size) + " keys");
+    if (!move_all(part_count(), total)) {
+      clear_buckets(to_, 0, bucket_count + 1);
+      next_row_ = 0;
+      total = move_alone();
     }
     Control& control = *to_.control;
     control.size = total.size;
@@ -49,6 +60,10 @@ class Rehash {
 
   /// Slots per run of a pipeline.
   static constexpr std::size_t kGathered = 1024;
+
+  /// Where the new places of keys lie: in two streams, which need no prefetching, or not.
+  static constexpr std::true_type kInOrder{};
+  static constexpr std::false_type kAnywhere{};
 
   struct Item {
     const SlotType* slot;
@@ -72,9 +87,28 @@ class Rehash {
   };
 
   struct Part {
-    Items foreign;    // another owner's
+    Items late;       // for the second pass
     Items put_aside;  // would leave their region
     Tally tally;
+  };
+
+  /// Consecutive slots of the old table, at most kGathered, and what becomes of those of their keys that do not simply
+  /// go home.
+  struct HomeRun {
+    const SlotType* first;
+    std::size_t count;
+    std::size_t moved = 0;
+    std::size_t late_count = 0;
+    std::size_t full_count = 0;
+    std::uint16_t late[kGathered];  // offsets: keys of other buckets than those that may be written
+    std::uint16_t full[kGathered];  // likewise: keys whose home bucket is full
+
+    HomeRun(const SlotType* slots, std::ptrdiff_t length) : first(slots), count(static_cast<std::size_t>(length)) {}
+  };
+
+  struct Gathered {
+    Item data[kGathered];
+    std::size_t count = 0;
   };
 
   struct ItemKeys {
@@ -104,60 +138,152 @@ class Rehash {
     void left_region(std::int64_t i) { append(*put_aside, items[i]); }
   };
 
-  void move_all(int count, Tally& total) {
-    auto parts = scratch<Part>(count);
-    parallel_for(count, [&](int p) {
-      Part& part = parts[static_cast<std::size_t>(p)];
-      move_range(part, Owned(to_.geometry, p, count), count == 1 ? Reach::kTable : Reach::kRegion);
-    });
-    parallel_for(count, [&](int p) {
-      Part& part = parts[static_cast<std::size_t>(p)];
-      const Owned owned(to_.geometry, p, count);
-      for (const Part& other : parts)
-        for (const Item& item : other.foreign)
-          if (owned.has(region_of(item))) move(&item, 1, Reach::kRegion, part);
-    });
-    Part last;
-    for (Part& part : parts) {
-      for (const Item& item : part.put_aside) move(&item, 1, Reach::kTable, last);
-      part.tally.add_to(total);
-    }
-    last.tally.add_to(total);
+  /// A large table is made empty by several threads, however few keys there are.
+  int part_count() const {
+    const Geometry& to = to_.geometry;
+    const std::int64_t most = std::min<std::int64_t>(to.region_count, kMostWriters);
+    return std::max(writer_parts(static_cast<std::int64_t>(from_.control->size), to_),
+                    static_cast<int>(std::min<std::int64_t>(most, reader_parts(to.bucket_count))));
   }
 
-  void move_range(Part& part, Owned owned, Reach reach) {
-    std::array<Item, kGathered> items;
-    std::size_t count = 0;
-    const auto visit = [&](const SlotType* slot, bool stray) {
-      const Item item{slot, stray};
-      if (!owned.has(region_of(item))) return append(part.foreign, item);
-      items[count++] = item;
-      if (count < kGathered) return;
-      move(items.data(), count, reach, part);
-      count = 0;
+  /// False where there is no scratch memory.
+  bool move_all(int count, Tally& total) {
+    try {
+      auto parts = scratch<Part>(count);
+      parallel_for(count,
+                   [&](int p) { move_range(parts[static_cast<std::size_t>(p)], Owned(to_.geometry, p, count)); });
+      parallel_for(count, [&](int p) {
+        Part& part = parts[static_cast<std::size_t>(p)];
+        const Owned owned(to_.geometry, p, count);
+        Gathered items;
+        for (const Part& other : parts)
+          for (const Item& item : other.late)
+            if (owned.has(region_of(item))) add(item, items, kAnywhere, Reach::kRegion, part);
+        move(items, kAnywhere, Reach::kRegion, part);
+      });
+      Part last;
+      Gathered items;
+      for (Part& part : parts) {
+        for (const Item& item : part.put_aside) add(item, items, kAnywhere, Reach::kTable, last);
+        part.tally.add_to(total);
+      }
+      move(items, kAnywhere, Reach::kTable, last);
+      last.tally.add_to(total);
+    } catch (const OutOfMemoryError&) {
+      return false;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    return true;
+  }
+
+  Tally move_alone() {
+    Part all;
+    Gathered items;
+    const std::uint64_t bucket_count = from_.geometry.bucket_count;
+    in_pieces(0, static_cast<std::int64_t>(bucket_count + 1), kBucketsPerPiece,
+              [&](std::int64_t begin, std::int64_t end) {
+                for_each_live(
+                    from_, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end),
+                    [&](const SlotType* slot, bool stray) { add({slot, stray}, items, kInOrder, Reach::kTable, all); });
+              });
+    move(items, kInOrder, Reach::kTable, all);
+    return all.tally;
+  }
+
+  void move_range(Part& part, Owned owned) {
+    const Geometry& from = from_.geometry;
+    const Geometry& to = to_.geometry;
+    Gathered items;
+    std::uint32_t ready = owned.begin;  // the new regions before it are empty, or hold what was moved
+    const auto make_ready = [&](std::uint64_t end) {
+      if (end <= ready) return;
+      clear_buckets(to_, std::uint64_t{ready} * to.region_buckets, end * to.region_buckets);
+      ready = static_cast<std::uint32_t>(end);
+    };
+    const auto move_slots = [&](const SlotType* first, const SlotType* last) {
+      for (; first < last; first += kGathered) {
+        HomeRun run(first, std::min<std::ptrdiff_t>(kGathered, last - first));
+        move_home(run, std::uint64_t{owned.begin} * to.region_buckets, std::uint64_t{ready} * to.region_buckets);
+        part.tally.size += run.moved;
+        for (std::size_t n = 0; n < run.late_count; ++n) append(part.late, {first + run.late[n], false});
+        for (std::size_t n = 0; n < run.full_count; ++n)
+          add({first + run.full[n], false}, items, kInOrder, Reach::kRegion, part);
+      }
     };
     const auto bucket_of_region = [&](std::uint32_t region) {
-      return std::uint64_t{from_.geometry.bucket_count} * region / to_.geometry.region_count;
+      return std::uint64_t{from.bucket_count} * region / to.region_count;
     };
-    in_pieces(static_cast<std::int64_t>(bucket_of_region(owned.begin)),
-              static_cast<std::int64_t>(bucket_of_region(owned.end)), kBucketsPerPiece,
-              [&](std::int64_t begin, std::int64_t end) {
-                for_each_live(from_, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end), visit);
-              });
-    const std::uint64_t stray_bucket = from_.geometry.bucket_count;
-    if (owned.begin == 0) for_each_live(from_, stray_bucket, stray_bucket + 1, visit);
-    move(items.data(), count, reach, part);
+    const std::uint64_t end = bucket_of_region(owned.end);
+    for (std::uint64_t bucket = bucket_of_region(owned.begin); bucket < end;) {
+      interruption_point();
+      // Keys of one old region have their new homes in as large a part of the new table, give or take a region.
+      const std::uint64_t region_end = bucket / from.region_buckets + 1;
+      make_ready(std::min<std::uint64_t>(owned.end, region_end * to.region_count / from.region_count + 1));
+      const std::uint64_t piece_end = std::min(end, region_end * from.region_buckets);
+      move_slots(bucket_at(from_, bucket), bucket_at(from_, piece_end));
+      bucket = piece_end;
+    }
+    make_ready(owned.end);
+    if (owned.begin == 0)
+      for_each_live(
+          from_, from.bucket_count, std::uint64_t{from.bucket_count} + 1,
+          [&](const SlotType* slot, bool stray) { add({slot, stray}, items, kInOrder, Reach::kRegion, part); });
+    move(items, kInOrder, Reach::kRegion, part);
+  }
+
+  /// Moves the keys whose home is one of buckets [begin, end) and has an empty slot: nearly all. Nothing is looked for,
+  /// as no key is in the new table yet.
+  void move_home(HomeRun& run, std::uint64_t begin, std::uint64_t end) {
+    with_simd([&](auto simd) {
+      std::uint16_t live[kGathered];
+      std::size_t live_count = 0;
+      for (std::size_t s = 0; s < run.count; ++s) {  // without a branch, which nobody could predict
+        live[live_count] = static_cast<std::uint16_t>(s);
+        live_count += is_live(run.first[s].key) ? 1 : 0;
+      }
+      const View to = to_;
+      std::size_t late_count = 0;
+      std::size_t full_count = 0;
+      for (std::size_t l = 0; l < live_count; ++l) {
+        const SlotType* const slot = run.first + live[l];
+        const std::uint32_t home = Probe<Key>(slot->key, to.geometry).bucket();
+        if (home < begin || home >= end) {
+          run.late[late_count++] = live[l];
+          continue;
+        }
+        SlotType* const bucket = bucket_at(to, home);
+        const auto empty = decltype(simd)::template slots_with<View>(bucket, empty_key<Key>());
+        if (empty.any()) {
+          SlotType* const moved = empty.first(bucket);
+          *moved = *slot;
+          move_row(moved);
+        } else {
+          run.full[full_count++] = live[l];
+        }
+      }
+      run.late_count = late_count;
+      run.full_count = full_count;
+      run.moved = live_count - late_count - full_count;
+    });
+  }
+
+  template <class Places>
+  void add(const Item& item, Gathered& items, Places places, Reach reach, Part& part) {
+    items.data[items.count++] = item;
+    if (items.count == kGathered) move(items, places, reach, part);
   }
 
   std::uint32_t region_of(const Item& item) const { return Probe<Key>(item.key(), to_.geometry).region(to_.geometry); }
 
-  void move(const Item* items, std::size_t count, Reach reach, Part& part) {
-    Mover mover{this, items, &part.put_aside};
+  /// Leaves no items.
+  template <class Places>
+  void move(Gathered& items, Places, Reach reach, Part& part) {
+    Mover mover{this, items.data, &part.put_aside};
     with_simd([&](auto simd) {
-      // kNear: two streams need no prefetching.
-      Pipeline<Purpose::kInsertion, true, decltype(simd), View, ItemKeys, FromPosition, Mover> pipeline(
-          to_, reach, ItemKeys{items}, FromPosition{0}, mover);
-      pipeline.run(static_cast<std::int64_t>(count));
+      Pipeline<Purpose::kInsertion, Places::value, decltype(simd), View, ItemKeys, FromPosition, Mover> pipeline(
+          to_, reach, ItemKeys{items.data}, FromPosition{0}, mover);
+      pipeline.run(static_cast<std::int64_t>(std::exchange(items.count, 0)));
       mover.tally = pipeline.visitor().tally;
       mover.tally.add(pipeline.passed());
     });

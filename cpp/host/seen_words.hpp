@@ -10,15 +10,15 @@
 namespace gpuhash::host {
 
 /// The distinct words of a few blocks or of a batch with few distinct ones: ids in order of first occurrence, and what
-/// is known of each. For one thread.
+/// is known of each. For one thread. Takes up to 68 bytes per word.
 class SeenWords {
  public:
   SeenWords(DeviceContext& context, std::int64_t most, const WordHash& hash)
       : most_(most),
         table_(context, LineTable::lines_for(most), hash, 0),
-        words_(context, static_cast<std::size_t>(most) * sizeof(std::uint64_t), nullptr),
-        counts_(context, static_cast<std::size_t>(most) * sizeof(std::uint32_t), nullptr),
-        firsts_(context, static_cast<std::size_t>(most) * sizeof(std::uint32_t), nullptr) {
+        words_(context, static_cast<std::size_t>(most + 1) * sizeof(std::uint64_t), nullptr),
+        counts_(context, static_cast<std::size_t>(most + 1) * sizeof(std::uint32_t), nullptr),
+        firsts_(context, static_cast<std::size_t>(most + 1) * sizeof(std::uint32_t), nullptr) {
     table_.clear(std::min(table_.most_lines(), LineTable::lines_for(kWordBlock)));
   }
 
@@ -33,12 +33,15 @@ class SeenWords {
   /// ids to ids[at[j]] unless that is null.
   template <class Simd>
   void add(const std::uint64_t* words, const std::uint16_t* at, std::int64_t count, std::int64_t base,
-           std::uint16_t* ids) {
+           std::uint32_t* ids) {
     make_room_for<Simd>(count);
+    const bool far = table_.lines().mask >= kNearLines;
     if (ids != nullptr)
-      add_with<Simd, true>(words, at, count, base, ids);
+      far ? add_with<Simd, true, true>(words, at, count, base, ids)
+          : add_with<Simd, true, false>(words, at, count, base, ids);
     else
-      add_with<Simd, false>(words, at, count, base, ids);
+      far ? add_with<Simd, false, true>(words, at, count, base, ids)
+          : add_with<Simd, false, false>(words, at, count, base, ids);
   }
 
   /// Adds a word that came `times` times, at first at `first`; returns its id.
@@ -62,6 +65,10 @@ class SeenWords {
   }
 
  private:
+  /// Lines of larger tables are asked for ahead.
+  static constexpr std::uint32_t kNearLines = 1 << 11;
+  static constexpr std::int64_t kLinesAhead = 16;
+
   /// The table begins small, so that it lies in the first cache if it can.
   template <class Simd>
   void make_room_for(std::int64_t words) {
@@ -85,24 +92,26 @@ class SeenWords {
     firsts_.as<std::uint32_t>()[id] = first;
   }
 
-  template <class Simd, bool kIds>
+  template <class Simd, bool kIds, bool kFar>
   void add_with(const std::uint64_t* words, const std::uint16_t* at, std::int64_t count, std::int64_t base,
-                std::uint16_t* ids) {
-    std::uint32_t begins[kWordBlock];
+                std::uint32_t* ids) {
+    std::uint32_t begins[kWordBlock + kLinesAhead];
     table_.lines_of(words, count, begins);
+    if constexpr (kFar) std::fill_n(begins + count, kLinesAhead, 0u);
     const Lines lines = table_.lines();
     auto* const seen = words_.as<std::uint64_t>();
     auto* const counts = counts_.as<std::uint32_t>();
     auto* const firsts = firsts_.as<std::uint32_t>();
     auto size = static_cast<std::uint32_t>(size_);
     for (std::int64_t j = 0; j < count; ++j) {
+      if constexpr (kFar) lines.prefetch(begins[j + kLinesAhead]);
       seen[size] = words[j];
       counts[size] = 0;
       firsts[size] = static_cast<std::uint32_t>(base + at[j]);
       const Lines::Visit visit = lines.visit<Simd>(words[j], begins[j], size);
       ++counts[visit.id];
       size += visit.is_new;
-      if constexpr (kIds) ids[at[j]] = static_cast<std::uint16_t>(visit.id);
+      if constexpr (kIds) ids[at[j]] = visit.id;
     }
     size_ = size;
   }
@@ -110,7 +119,7 @@ class SeenWords {
   std::int64_t most_;
   std::int64_t size_ = 0;
   LineTable table_;
-  Allocation words_;   // [most], the first size_ of them
+  Allocation words_;   // [most + 1], the first size_ of them; one more is written, which may be known already
   Allocation counts_;  // likewise
   Allocation firsts_;  // likewise, positions in the batch
 };

@@ -49,6 +49,8 @@ struct Portable {
       bits |= static_cast<std::uint32_t>(static_cast<const std::uint64_t*>(line)[s] == pattern) << s;
     return bits;
   }
+  /// Is there such a word at all?
+  static bool has_lane_with(const void* line, std::uint64_t pattern) { return lanes_with(line, pattern) != 0; }
 };
 
 #if defined(__x86_64__)
@@ -87,6 +89,9 @@ struct Avx512 : detail::Lanes<Avx512> {
     return in_register(
         _mm512_cmpeq_epi64_mask(_mm512_load_si512(line), _mm512_set1_epi64(static_cast<long long>(pattern))));
   }
+  GPUHASH_AVX512 static bool has_lane_with(const void* line, std::uint64_t pattern) {
+    return lanes_with(line, pattern) != 0;
+  }
   GPUHASH_AVX512 static std::uint32_t lanes_with(const void* line, const Uint128& pattern) {
     const auto low = static_cast<long long>(pattern.low);
     const auto high = static_cast<long long>(pattern.high);
@@ -113,6 +118,14 @@ struct Avx2 : detail::Lanes<Avx2> {
   }
   GPUHASH_AVX2 static std::uint32_t lanes_with(const void* line, std::uint64_t pattern) {
     return words_with(line, pattern, pattern);
+  }
+  /// One mask for both halves, where which lane it is does not matter.
+  GPUHASH_AVX2 static bool has_lane_with(const void* line, std::uint64_t pattern) {
+    const auto* const halves = static_cast<const __m256i*>(line);
+    const __m256i wanted = _mm256_set1_epi64x(static_cast<long long>(pattern));
+    const __m256i either = _mm256_or_si256(_mm256_cmpeq_epi64(_mm256_load_si256(halves), wanted),
+                                           _mm256_cmpeq_epi64(_mm256_load_si256(halves + 1), wanted));
+    return _mm256_movemask_epi8(either) != 0;
   }
   GPUHASH_AVX2 static std::uint32_t lanes_with(const void* line, const Uint128& pattern) {
     return words_with(line, pattern.low, pattern.high);

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <vector>
 
 #include "host/batch_table.hpp"
+#include "host/radix_sort.hpp"
 #include "shared/key_numbers.hpp"
 
 namespace gpuhash::host {
@@ -39,12 +41,12 @@ void sort_in_parallel(std::vector<T>& items, Less less) {
 /// for each, from several threads.
 template <class Position, class Collect>
 std::vector<Position> sorted_ids(std::int64_t distinct, const NumberFormat& format, Collect collect) {
-  const auto by = [&]<class Item>(auto make, auto less, Item) {
+  const auto by = [&]<class Item>(auto make, auto sort, Item) {
     auto items = scratch<Item>(distinct);
     collect([&](std::int64_t id, const auto& key) {
       items[static_cast<std::size_t>(id)] = make(order_word(to_uint128(key), format), static_cast<Position>(id));
     });
-    sort_in_parallel(items, less);
+    sort(items);
     auto ids = scratch<Position>(distinct);
     for_each_chunk(distinct, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t rank = begin; rank < end; ++rank)
@@ -56,18 +58,50 @@ std::vector<Position> sorted_ids(std::int64_t distinct, const NumberFormat& form
     Uint128 order;
     Position id;
   };
-  struct Narrow {
-    std::uint64_t order;
-    Position id;
-  };
+  using Narrow = NumberedWord<Position>;
   if (order_bits(format) <= 64)
     return by([](const Uint128& order, Position id) { return Narrow{order.low, id}; },
-              [](const Narrow& a, const Narrow& b) { return a.order < b.order; }, Narrow{});
+              [&](std::vector<Narrow>& items) {
+                const auto other = uninitialised<Narrow>(distinct);
+                RadixSort<Narrow>::sort(items.data(), other.get(), distinct);
+              },
+              Narrow{});
   return by([](const Uint128& order, Position id) { return Item{order, id}; },
-            [](const Item& a, const Item& b) {
-              return a.order.high != b.order.high ? a.order.high < b.order.high : a.order.low < b.order.low;
+            [](std::vector<Item>& items) {
+              sort_in_parallel(items, [](const Item& a, const Item& b) {
+                return a.order.high != b.order.high ? a.order.high < b.order.high : a.order.low < b.order.low;
+              });
             },
             Item{});
+}
+
+/// The same for words, without an array of ranks: calls body(id_at, sorted_at): id_at(rank) is the id of the word that
+/// comes at that rank, and sorted_at(rank) its order word. order_at(id): the order word of distinct word `id`.
+/// `distinct` > 0, < 2^32.
+template <class OrderAt, class Body>
+void with_ids_in_order(DeviceContext& context, std::int64_t distinct, OrderAt order_at, Body body) {
+  const auto [least, most] = word_limits(distinct, order_at);
+  const int id_bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(distinct - 1)));
+  const auto sort = [&]<class Item>(auto make, int low, auto id_of, auto order_of, Item) {
+    const Allocation memory(context, 2 * static_cast<std::size_t>(distinct) * sizeof(Item), nullptr);
+    auto* const items = memory.as<Item>();
+    for_each_chunk(distinct, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t id = begin; id < end; ++id) items[id] = make(order_at(id), static_cast<std::uint32_t>(id));
+    });
+    RadixSort<Item>::sort(items, items + distinct, distinct, low);
+    body([=](std::int64_t rank) { return static_cast<std::int64_t>(id_of(items[rank])); },
+         [=](std::int64_t rank) { return order_of(items[rank]); });
+  };
+  if (static_cast<int>(std::bit_width(most - least)) + id_bits <= 64) {  // both fit into one word
+    const std::uint64_t mask = (std::uint64_t{1} << id_bits) - 1;
+    const std::uint64_t base = least;
+    return sort([=](std::uint64_t order, std::uint32_t id) { return (order - base) << id_bits | id; }, id_bits,
+                [=](std::uint64_t item) { return item & mask; },
+                [=](std::uint64_t item) { return (item >> id_bits) + base; }, std::uint64_t{});
+  }
+  using Numbered = NumberedWord<std::uint32_t>;
+  sort([](std::uint64_t order, std::uint32_t id) { return Numbered{order, id}; }, 0,
+       [](const Numbered& item) { return item.id; }, [](const Numbered& item) { return item.word; }, Numbered{});
 }
 
 }  // namespace gpuhash::host

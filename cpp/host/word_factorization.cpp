@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "host/seen_words.hpp"
@@ -27,8 +28,8 @@ class WordFactorization final : public Factorization {
       : context_(context), keys_(keys), blocks_(keys_), options_(options), ranges_(keys.count) {
     read_prefix();
     if (prefix_size() < ranges_.count) {
-      const double hot = choose_hot_words();
-      if (lists_.front().size() > prefix_size() / 2 || !read_as_few()) partition(hot);
+      hot_part_ = choose_hot_words();
+      if (expected() > most_few() || !read_as_few()) partition();
     }
     distinct_ = partition_ ? partition_->distinct() : lists_.front().size();
   }
@@ -44,18 +45,27 @@ class WordFactorization final : public Factorization {
 
  private:
   static constexpr std::int64_t kPrefix = 16 * kWordBlock;
-  /// Distinct keys of a small table: their ids have 16 bits.
+  /// Distinct keys of a small table, at most.
   static constexpr std::int64_t kMostFew = std::int64_t{1} << 15;
+  /// Where codes are wanted, of one thread: a table in the third cache then gives them at once. With a table for each
+  /// thread it would be slower than the partition, and so it is without codes.
+  static constexpr std::int64_t kMostOfOneThread = std::int64_t{1} << 19;
   /// Part of the prefix that has to be hot for hot keys to be set aside.
   static constexpr double kLeastHot = 0.25;
 
+  /// Distinct keys of the small table: there are few where each comes several times.
+  std::int64_t most_few() const {
+    const bool far = options_.codes && ranges_.parts == 1;
+    return std::clamp(ranges_.count / 4, kPrefix, far ? kMostOfOneThread : kMostFew);
+  }
+  bool has_hot_words() const { return hot_part_ >= kLeastHot; }
   std::int64_t prefix_size() const { return std::min(ranges_.count, kPrefix); }
-  std::uint16_t* ids() const { return ids_.as<std::uint16_t>(); }
+  std::uint32_t* ids() const { return ids_.as<std::uint32_t>(); }
 
   void read_prefix() {
     const std::int64_t size = prefix_size();
     const bool whole = size == ranges_.count;
-    lists_.emplace_back(context_, whole ? size : kMostFew, hash_);
+    lists_.emplace_back(context_, whole ? size : most_few(), hash_);
     if (options_.codes) ids_ = Allocation(context_, static_cast<std::size_t>(ranges_.count) * sizeof(*ids()), nullptr);
     with_simd([&]<class Simd>(Simd) {
       std::uint64_t buffer[kWordBlock];
@@ -65,7 +75,17 @@ class WordFactorization final : public Factorization {
     });
   }
 
-  std::uint16_t* ids_from(std::int64_t position) const { return ids() == nullptr ? nullptr : ids() + position; }
+  std::uint32_t* ids_from(std::int64_t position) const { return ids() == nullptr ? nullptr : ids() + position; }
+
+  /// About as many distinct keys the batch has, as far as the prefix tells.
+  std::int64_t expected() const {
+    auto firsts = scratch<std::uint32_t>(kPrefix / 32);
+    for (std::int64_t id = 0; id < lists_.front().size(); ++id) {
+      const std::int64_t first = lists_.front().first(id);
+      firsts[static_cast<std::size_t>(first / 32)] |= std::uint32_t{1} << (first % 32);
+    }
+    return batch_size::estimate(firsts.data(), kPrefix, ranges_.count);
+  }
 
   /// Those that came at least twice in the prefix, of two in one place the more frequent. Returns their part of it.
   double choose_hot_words() {
@@ -87,7 +107,7 @@ class WordFactorization final : public Factorization {
   /// Counts all keys behind the prefix in small tables. False: they got full, and the batch has to be read again.
   bool read_as_few() {
     const std::int64_t known = lists_.front().size();
-    for (int range = 1; range < ranges_.parts; ++range) lists_.emplace_back(context_, kMostFew, hash_);
+    for (int range = 1; range < ranges_.parts; ++range) lists_.emplace_back(context_, most_few(), hash_);
     auto hits = scratch<std::uint32_t>(ranges_.parts * HotWords::kPlaces);
     std::atomic<bool> full{false};
     parallel_for(ranges_.parts, [&](int range) {
@@ -118,11 +138,12 @@ class WordFactorization final : public Factorization {
           has_room = has_room && list.has_room_for(count) && !full.load(std::memory_order_relaxed);
           if (!has_room) return;
           const std::uint64_t* const words = blocks_.read(base, count, buffer);
+          if (!has_hot_words()) return list.add<Simd>(words, kEachOfBlock.data(), count, base, ids_from(base));
           hot.places_of(words, count, places);
           const std::int64_t left = hot.set_aside(words, places, count, hits, rest, at);
-          std::uint16_t* const ids = ids_from(base);
+          std::uint32_t* const ids = ids_from(base);
           if (ids != nullptr)
-            for (std::int64_t j = 0; j < count; ++j) ids[j] = static_cast<std::uint16_t>(hot.id_at(places[j]));
+            for (std::int64_t j = 0; j < count; ++j) ids[j] = hot.id_at(places[j]);
           list.add<Simd>(rest, at, left, base, ids);
         });
       });
@@ -136,21 +157,20 @@ class WordFactorization final : public Factorization {
     for (int range = 1; range < ranges_.parts; ++range) {
       const SeenWords& list = lists_[static_cast<std::size_t>(range)];
       if (!all.has_room_for(list.size() - known)) return false;
-      auto& map = id_maps_.emplace_back(scratch<std::uint16_t>(list.size()));
+      auto& map = id_maps_.emplace_back(scratch<std::uint32_t>(list.size()));
       for (std::int64_t id = 0; id < list.size(); ++id)
-        map[static_cast<std::size_t>(id)] = static_cast<std::uint16_t>(all.add<Portable>(
-            list.word(id), static_cast<std::uint32_t>(list.count(id)), static_cast<std::uint32_t>(list.first(id))));
+        map[static_cast<std::size_t>(id)] = all.add<Portable>(list.word(id), static_cast<std::uint32_t>(list.count(id)),
+                                                              static_cast<std::uint32_t>(list.first(id)));
     }
     return true;
   }
 
-  /// `hot`: the part of the keys that are, as far as the prefix tells.
-  void partition(double hot) {
+  void partition() {
     lists_.clear();
     ids_ = Allocation();
     double words = static_cast<double>(ranges_.count);
-    if (hot >= kLeastHot) {
-      words *= 1 - hot;
+    if (has_hot_words()) {
+      words *= 1 - hot_part_;
       streams_.emplace(context_, blocks_, ranges_, hot_[0], prefix_size());
     } else {
       streams_.emplace(blocks_, ranges_);
@@ -183,7 +203,7 @@ class WordFactorization final : public Factorization {
     }
     if (out.codes == nullptr) return;
     parallel_for(ranges_.parts, [&](int range) {
-      const std::uint16_t* const map = range == 0 ? nullptr : id_maps_[static_cast<std::size_t>(range - 1)].data();
+      const std::uint32_t* const map = range == 0 ? nullptr : id_maps_[static_cast<std::size_t>(range - 1)].data();
       in_pieces(ranges_.begin(range), ranges_.end(range), kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
         if (map == nullptr)
           std::copy(ids() + begin, ids() + end, out.codes + begin);
@@ -259,33 +279,148 @@ class WordFactorization final : public Factorization {
   }
 
   void write_sorted(const FactorizationOutput& out) {
-    const std::int64_t bytes = blocks_.bytes();
-    const auto uniques = uninitialised<char>(distinct_ * bytes);
-    const auto counts = uninitialised<std::int64_t>(out.counts == nullptr ? 0 : distinct_);
-    const auto firsts = uninitialised<std::int64_t>(out.firsts == nullptr ? 0 : distinct_);
-    FactorizationOutput in_order = out;
-    in_order.uniques = uniques.get();
-    if (out.counts != nullptr) in_order.counts = counts.get();
-    if (out.firsts != nullptr) in_order.firsts = firsts.get();
-    write_in_order(in_order);
+    if (distinct_ == 0) return;
+    const auto run = [&]<class Word>(Word) {
+      if (out.codes == nullptr && out.counts == nullptr && out.firsts == nullptr)
+        write_keys_sorted<Word>(out);
+      else
+        write_numbers_sorted<Word>(out);
+    };
+    if (!is_order_reversible(blocks_.format())) return write_rows_sorted(out);
+    switch (blocks_.bytes()) {
+      case 1:
+        return run(std::uint8_t{});
+      case 2:
+        return run(std::uint16_t{});
+      case 4:
+        return run(std::uint32_t{});
+      default:
+        return run(std::uint64_t{});
+    }
+  }
 
-    const auto unique = [&](std::int64_t id) { return load_word<std::uint64_t>(uniques.get(), id, bytes); };
-    const auto ranks = sorted_ids<std::uint32_t>(distinct_, blocks_.format(), [&](auto put) {
-      for_each_chunk(distinct_, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t id = begin; id < end; ++id) put(id, canonical(unique(id), blocks_.format()));
+  /// Makes keys of the order words that belong to [distinct] of them. Two keys have more than one form, 0 and NaN: the
+  /// form is kept that is to be given back.
+  template <class Word>
+  struct KeyMaker {
+    NumberFormat format;
+    Word zero = 0;
+    Word nan = 0;
+
+    KeyMaker(const NumberFormat& of, const Word* uniques, std::int64_t distinct) : format(of) {
+      if (!format.is_float) return;
+      for_each_chunk(distinct, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t id = begin; id < end; ++id) {
+          const std::uint64_t key = canonical(std::uint64_t{uniques[id]}, format);
+          if (key == 0) zero = uniques[id];  // one thread meets it, if any does
+          if (key == gpuhash::detail::canonical_nan(format)) nan = uniques[id];
+        }
       });
-    });
+    }
+    static std::uint64_t order(Word raw, const NumberFormat& format) {
+      return gpuhash::detail::ordered(canonical(std::uint64_t{raw}, format), format);
+    }
+    Word operator()(std::uint64_t order) const {
+      const auto key = static_cast<Word>(key_of_order(order, format));
+      if (!format.is_float) return key;
+      return key == 0 ? zero : key == gpuhash::detail::canonical_nan(format) ? nan : key;
+    }
+  };
+
+  /// Sorts nothing but order words.
+  template <class Word>
+  void write_keys_sorted(const FactorizationOutput& out) {
+    if (out.uniques == nullptr) return;
+    write_in_order(out);
+    auto* const uniques = static_cast<Word*>(out.uniques);
+    const NumberFormat format = blocks_.format();
+    const KeyMaker<Word> key(format, uniques, distinct_);
+    using Order = std::conditional_t<sizeof(Word) <= 4, std::uint32_t, std::uint64_t>;
+    const Allocation memory(context_, 2 * static_cast<std::size_t>(distinct_) * sizeof(Order), nullptr);
+    auto* const words = memory.as<Order>();
     for_each_chunk(distinct_, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t id = begin; id < end; ++id) {
-        const std::int64_t rank = ranks[static_cast<std::size_t>(id)];
-        if (out.uniques != nullptr) store_word(out.uniques, rank, bytes, unique(id));
-        if (out.counts != nullptr) out.counts[rank] = counts[static_cast<std::size_t>(id)];
-        if (out.firsts != nullptr) out.firsts[rank] = firsts[static_cast<std::size_t>(id)];
-      }
+      for (std::int64_t id = begin; id < end; ++id)
+        words[id] = static_cast<Order>(KeyMaker<Word>::order(uniques[id], format));
     });
+    RadixSort<Order>::sort(words, words + distinct_, distinct_);
+    for_each_chunk(distinct_, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t rank = begin; rank < end; ++rank) uniques[rank] = key(words[rank]);
+    });
+  }
+
+  /// What is known of the distinct keys, in order of first occurrence, to be put into another order.
+  struct InOrder {
+    Allocation uniques;
+    Allocation counts;
+    Allocation firsts;
+  };
+  InOrder write_aside(const FactorizationOutput& out) {
+    const auto room = [&](bool wanted, std::int64_t bytes) {
+      return Allocation(context_, wanted ? static_cast<std::size_t>(distinct_ * bytes) : 0, nullptr);
+    };
+    constexpr std::int64_t kBytes = sizeof(std::int64_t);
+    InOrder aside{room(true, blocks_.bytes()), room(out.counts != nullptr, kBytes),
+                  room(out.firsts != nullptr, kBytes)};
+    FactorizationOutput in_order = out;
+    in_order.uniques = aside.uniques.get();
+    if (out.counts != nullptr) in_order.counts = aside.counts.as<std::int64_t>();
+    if (out.firsts != nullptr) in_order.firsts = aside.firsts.as<std::int64_t>();
+    write_in_order(in_order);
+    return aside;
+  }
+
+  template <class Word>
+  void write_numbers_sorted(const FactorizationOutput& out) {
+    const InOrder aside = write_aside(out);
+    const auto* const uniques = aside.uniques.as<Word>();
+    const NumberFormat format = blocks_.format();
+    const KeyMaker<Word> key(format, uniques, distinct_);
+    const auto order_at = [&](std::int64_t id) { return KeyMaker<Word>::order(uniques[id], format); };
+    with_ids_in_order(context_, distinct_, order_at, [&](auto id_at, auto sorted_at) {
+      auto* const to = static_cast<Word*>(out.uniques);
+      if (to != nullptr) for_each_rank([&](std::int64_t rank) { to[rank] = key(sorted_at(rank)); });
+      put_in_order(out, aside, id_at);
+    });
+  }
+
+  /// Keys of several numbers, and complex ones.
+  void write_rows_sorted(const FactorizationOutput& out) {
+    const InOrder aside = write_aside(out);
+    const NumberFormat format = blocks_.format();
+    const auto unique = [&](std::int64_t id) {
+      return load_word<std::uint64_t>(aside.uniques.get(), id, blocks_.bytes());
+    };
+    const auto order_at = [&](std::int64_t id) {
+      return order_word(to_uint128(canonical(unique(id), format)), format).low;
+    };
+    with_ids_in_order(context_, distinct_, order_at, [&](auto id_at, auto) {
+      if (out.uniques != nullptr)
+        for_each_rank([&](std::int64_t rank) { store_word(out.uniques, rank, blocks_.bytes(), unique(id_at(rank))); });
+      put_in_order(out, aside, id_at);
+    });
+  }
+
+  template <class Body>
+  void for_each_rank(Body body) const {
+    for_each_chunk(distinct_, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t rank = begin; rank < end; ++rank) body(rank);
+    });
+  }
+
+  /// All but the keys. Loops of their own: the processor has more of their random accesses under way.
+  template <class IdAt>
+  void put_in_order(const FactorizationOutput& out, const InOrder& aside, IdAt id_at) const {
+    const auto* const counts = aside.counts.template as<std::int64_t>();
+    const auto* const firsts = aside.firsts.template as<std::int64_t>();
+    if (out.counts != nullptr) for_each_rank([&](std::int64_t rank) { out.counts[rank] = counts[id_at(rank)]; });
+    if (out.firsts != nullptr) for_each_rank([&](std::int64_t rank) { out.firsts[rank] = firsts[id_at(rank)]; });
     if (out.codes == nullptr) return;
+    const Allocation memory(context_, static_cast<std::size_t>(distinct_) * sizeof(std::uint32_t), nullptr);
+    auto* const ranks = memory.as<std::uint32_t>();
+    for_each_rank([&](std::int64_t rank) { ranks[id_at(rank)] = static_cast<std::uint32_t>(rank); });
+    std::int64_t* const codes = out.codes;
     for_each_chunk(ranges_.count, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) out.codes[i] = ranks[static_cast<std::size_t>(out.codes[i])];
+      for (std::int64_t i = begin; i < end; ++i) codes[i] = ranks[codes[i]];
     });
   }
 
@@ -297,10 +432,11 @@ class WordFactorization final : public Factorization {
   WordHash hash_;  // no answer depends on its seeds, and nobody can pick keys that meet
   std::int64_t distinct_ = 0;
   std::unique_ptr<HotWords[]> hot_;
+  double hot_part_ = 0;  // of the prefix, that is hot
   // Where few keys are distinct.
   std::vector<SeenWords> lists_;                     // one per range; in the end the first is that of all
   Allocation ids_;                                   // [n], of each key in its range's list, if codes are wanted
-  std::vector<std::vector<std::uint16_t>> id_maps_;  // of each range but the first: ids in its list to ids
+  std::vector<std::vector<std::uint32_t>> id_maps_;  // of each range but the first: ids in its list to ids
   // Where many are.
   std::optional<WordStreams> streams_;
   std::optional<WordPartition> partition_;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -11,6 +10,7 @@
 #include "host/line_table.hpp"
 #include "host/parallel.hpp"
 #include "host/simd.hpp"
+#include "host/word_parts.hpp"
 #include "host/word_streams.hpp"
 
 namespace gpuhash::host {
@@ -37,18 +37,14 @@ class WordPartition {
   /// `words`: about so many there are in the streams; in all, fewer than 10^9, so that slots are numbered below kFirst.
   WordPartition(DeviceContext& context, WordStreams& streams, const WordHash& hash, std::int64_t words, Marks marks)
       : streams_(streams),
-        ranges_(streams.ranges().parts),
-        hash_(hash),
+        parts_(streams, hash, words),
+        ranges_(parts_.ranges()),
         kind_(marks),
-        bits_(bits_for(words)),
-        starts_(scratch<std::uint32_t>(ranges_ * parts() + 1)),
-        distinct_before_(scratch<std::uint32_t>((ranges_ + 1) * parts())) {
-    parallel_for(ranges_, [&](int range) { count_words(range); });
-    count_ = add_up();
-    memory_ = Allocation(context, static_cast<std::size_t>(before_words() * kSlotBytes + count_ * kWordBytes), nullptr);
-    parallel_for(ranges_, [&](int range) { scatter(range); });
+        distinct_before_(scratch<std::uint32_t>((ranges_ + 1) * parts())),
+        memory_(context, static_cast<std::size_t>(before_words() * kSlotBytes + parts_.count() * kWordBytes), nullptr) {
+    parts_.scatter(streams, this->words());
     if (marks == Marks::kNumbersAndCounts)
-      counts_ = Allocation(context, static_cast<std::size_t>(count_) * sizeof(std::uint32_t), nullptr);
+      counts_ = Allocation(context, static_cast<std::size_t>(parts_.count()) * sizeof(std::uint32_t), nullptr);
     number(context);
     for (int range = 0; range <= ranges_; ++range) {
       std::int64_t before = 0;
@@ -78,7 +74,7 @@ class WordPartition {
     const auto replay = [&](const std::uint64_t* words, const std::uint16_t* at, std::int64_t count,
                             std::int64_t base) {
       std::uint32_t parts[kWordBlock];
-      parts_of(words, count, parts);
+      parts_.parts_of(words, count, parts);
       std::uint32_t* const next = marks.data();
       const auto note = [&](auto is_first) {
         std::int64_t size = 0;
@@ -115,15 +111,6 @@ class WordPartition {
   std::int64_t settled(std::int64_t code) const { return code < 0 ? slots()[-code] : code; }
 
  private:
-  /// A part of as many words takes some 300 KB of the second cache, together with its table. Larger batches have larger
-  /// parts once kMostBits are used up.
-  static constexpr std::int64_t kWordsOfPart = std::int64_t{1} << 13;
-  static constexpr int kLeastBits = 6;
-  /// More parts than that, and their ends lie in more pages than the processor knows the addresses of.
-  static constexpr int kMostBits = 12;
-  /// Plain stores, fetched ahead, took 0.7 to 0.9 ns a word; streaming stores through buffers 1.5 to 2.1; plain stores
-  /// alone 2.5 to 3.8, from 11 bits on.
-  static constexpr std::int64_t kWordsAhead = 16;
   static constexpr std::int64_t kMarksAhead = 32;
   /// Where table and part do not fit the second cache after all: 7.5 ns a word instead of 12.6.
   static constexpr std::int64_t kLinesAhead = 16;
@@ -132,24 +119,7 @@ class WordPartition {
   static constexpr std::int64_t kSlotsOfLine = 64 / kSlotBytes;
   static constexpr std::int64_t kWordBytes = sizeof(std::uint64_t);
 
-  static int bits_for(std::int64_t words) {
-    int bits = kLeastBits;
-    while (bits < kMostBits && words >> bits > kWordsOfPart) ++bits;
-    return bits;
-  }
-  std::int64_t parts() const { return std::int64_t{1} << bits_; }
-  void parts_of(const std::uint64_t* words, std::int64_t count, std::uint32_t* to) const {
-    hash_.bits_of(words, count, 64 - bits_, static_cast<std::uint32_t>(parts() - 1), to);
-  }
-
-  /// Where the words of a range begin in a part. Those of the next range follow, and after the last the next part.
-  std::uint32_t start(std::int64_t range, std::int64_t part) const {
-    return starts_[static_cast<std::size_t>(part * ranges_ + range)];
-  }
-  std::uint32_t end(std::int64_t range, std::int64_t part) const {
-    return starts_[static_cast<std::size_t>(part * ranges_ + range + 1)];
-  }
-  std::uint32_t part_size(std::int64_t part) const { return start(0, part + 1) - start(0, part); }
+  std::int64_t parts() const { return parts_.parts(); }
   /// Distinct words of a part that occur in ranges before that one.
   std::uint32_t& distinct_before(std::int64_t range, std::int64_t part) {
     return distinct_before_[static_cast<std::size_t>(range * parts() + part)];
@@ -162,20 +132,20 @@ class WordPartition {
   std::uint32_t* slots() const { return memory_.as<std::uint32_t>(); }
   /// Of the marks of a part, the first.
   std::uint32_t first_mark(std::int64_t part) const {
-    return static_cast<std::uint32_t>(before_words()) + 2 * start(0, part);
+    return static_cast<std::uint32_t>(before_words()) + 2 * parts_.start(0, part);
   }
   /// For each part, where the marks of a range begin.
   std::vector<std::uint32_t> marks_of(int range) const {
     auto begins = scratch<std::uint32_t>(parts());
     for (std::int64_t part = 0; part < parts(); ++part)
-      begins[static_cast<std::size_t>(part)] = first_mark(part) + (start(range, part) - start(0, part));
+      begins[static_cast<std::size_t>(part)] = first_mark(part) + (parts_.start(range, part) - parts_.start(0, part));
     return begins;
   }
   /// The number of a part's first distinct word.
-  std::uint32_t first_number(std::int64_t part) const { return first_mark(part) + part_size(part); }
+  std::uint32_t first_number(std::int64_t part) const { return first_mark(part) + parts_.size(part); }
   /// How often the distinct word with that number occurs, of those of a part.
   std::uint32_t& count_of(std::int64_t part, std::uint32_t number) const {
-    return counts_.as<std::uint32_t>()[start(0, part) + (number - first_number(part))];
+    return counts_.as<std::uint32_t>()[parts_.start(0, part) + (number - first_number(part))];
   }
   /// Puts counts in the place of numbers, if there are any. `parts`: those of the block's words.
   void read_counts(Firsts& firsts, const std::uint32_t* parts) const {
@@ -184,75 +154,29 @@ class WordPartition {
       firsts.counts[k] = count_of(parts[firsts.at[k]], firsts.counts[k] & ~kFirst);
   }
 
-  void count_words(int range) {
-    auto counts = scratch<std::uint32_t>(parts());
-    with_simd([&](auto) {
-      std::uint32_t* const sums = counts.data();
-      streams_.first_pass(range, [&](const std::uint64_t* words, std::int64_t count) {
-        std::uint32_t parts[kWordBlock];
-        parts_of(words, count, parts);
-        for (std::int64_t j = 0; j < count; ++j) ++sums[parts[j]];
-      });
-    });
-    for (std::int64_t part = 0; part < parts(); ++part)
-      starts_[static_cast<std::size_t>(part * ranges_ + range)] = counts[static_cast<std::size_t>(part)];
-  }
-
-  /// Makes starts of the counts; returns the number of words.
-  std::int64_t add_up() {
-    std::uint32_t sum = 0;
-    for (std::uint32_t& start : starts_) sum += std::exchange(start, sum);
-    return sum;
-  }
-
-  void scatter(int range) const {
-    auto places = scratch<std::uint32_t>(parts());
-    for (std::int64_t part = 0; part < parts(); ++part) places[static_cast<std::size_t>(part)] = start(range, part);
-    with_simd([&](auto) {
-      std::uint32_t* const next = places.data();
-      std::byte* const to = this->words();
-      const auto deal = [&](const std::uint64_t* words, const std::uint16_t*, std::int64_t count, std::int64_t) {
-        std::uint32_t parts[kWordBlock];
-        parts_of(words, count, parts);
-        for (std::int64_t j = 0; j < count; ++j) {
-          const std::int64_t place = next[parts[j]]++;
-          std::memcpy(to + place * kWordBytes, words + j, kWordBytes);
-          __builtin_prefetch(to + (place + kWordsAhead) * kWordBytes, 1);
-        }
-      };
-      streams_.for_each(range, deal);
-    });
-  }
-
   /// Leaves the marks of all parts.
   void number(DeviceContext& context) {
     // A part that is far larger than others holds copies of few words, as a rule. Its table begins small and grows,
     // after the others, on this thread: scratch memory is the caller's.
-    const std::int64_t large = 4 * std::max(kWordsOfPart, count_ >> bits_);
+    const std::int64_t large = 4 * std::max(WordParts::kWordsOfPart, parts_.count() >> parts_.bits());
     std::int64_t most = 0;
     for (std::int64_t part = 0; part < parts(); ++part)
-      most = std::max(most, std::min<std::int64_t>(large, part_size(part)));
+      most = std::max(most, std::min<std::int64_t>(large, parts_.size(part)));
     const std::int64_t lines = LineTable::lines_for(most);
 
     std::vector<LineTable> tables;
-    const int workers = ranges_;
-    for (int worker = 0; worker < workers; ++worker) tables.emplace_back(context, lines, hash_, bits_);
-    std::atomic<std::int64_t> taken{0};
-    parallel_for(workers, [&](int worker) {
+    for (int worker = 0; worker < ranges_; ++worker) tables.emplace_back(context, lines, parts_.hash(), parts_.bits());
+    parts_.for_each_group([&](int worker, std::int64_t begin, std::int64_t end) {
       LineTable& table = tables[static_cast<std::size_t>(worker)];
-      const std::int64_t group = parts() >> kLeastBits;
-      for (std::int64_t begin; (begin = taken.fetch_add(group, std::memory_order_relaxed)) < parts();) {
-        interruption_point();
-        for (std::int64_t part = begin; part < begin + group; ++part) {
-          if (part_size(part) > large) continue;
-          table.clear(LineTable::lines_for(part_size(part)));
-          number_part(context, part, table);
-        }
+      for (std::int64_t part = begin; part < end; ++part) {
+        if (parts_.size(part) > large) continue;
+        table.clear(LineTable::lines_for(parts_.size(part)));
+        number_part(context, part, table);
       }
     });
     for (std::int64_t part = 0; part < parts(); ++part) {
-      if (part_size(part) <= large) continue;
-      LineTable table(context, LineTable::lines_for(2 * kWordBlock), hash_, bits_);
+      if (parts_.size(part) <= large) continue;
+      LineTable table(context, LineTable::lines_for(2 * kWordBlock), parts_.hash(), parts_.bits());
       number_part(context, part, table);
     }
   }
@@ -279,7 +203,7 @@ class WordPartition {
       distinct_before(range, part) = number - first;
       const auto number_block = [&](std::int64_t begin, std::int64_t count) {
         if (number - first + count > table.room()) {
-          LineTable larger(context, 4 * table.most_lines(), hash_, bits_);
+          LineTable larger(context, 4 * table.most_lines(), parts_.hash(), parts_.bits());
           table.copy_to<Simd>(larger);
           table = std::move(larger);
         }
@@ -288,7 +212,7 @@ class WordPartition {
         number = number_words<Simd, kMarks>(part, words, count, mark, number, table);
         mark += static_cast<std::uint32_t>(count);
       };
-      in_pieces(start(range, part), end(range, part), kKeysPerPiece,
+      in_pieces(parts_.start(range, part), parts_.end(range, part), kKeysPerPiece,
                 [&](std::int64_t begin, std::int64_t end) { for_each_word_block(begin, end, number_block); });
     }
     distinct_before(ranges_, part) = number - first;
@@ -338,7 +262,7 @@ class WordPartition {
                             std::int64_t base) {
       std::uint32_t parts[kWordBlock];
       std::int64_t codes[kWordBlock];
-      parts_of(words, count, parts);
+      parts_.parts_of(words, count, parts);
       std::uint32_t* const next = marks.data();
       const std::uint32_t* const earlier = known.data();
       std::int64_t size = 0;
@@ -376,12 +300,9 @@ class WordPartition {
   }
 
   WordStreams& streams_;
+  WordParts parts_;
   int ranges_;
-  WordHash hash_;
   Marks kind_;
-  int bits_;
-  std::int64_t count_ = 0;                      // words in all parts
-  std::vector<std::uint32_t> starts_;           // [parts][ranges], and the end
   std::vector<std::uint32_t> distinct_before_;  // [ranges + 1][parts]
   std::vector<std::int64_t> first_ids_;         // [ranges + 1]
   Allocation memory_;                           // slots; those of parts hold the words at first

@@ -83,7 +83,8 @@ GPUHASH_HD std::uint64_t ordered(std::uint64_t number, const NumberFormat& forma
   const std::uint64_t sign = std::uint64_t{1} << (format.bits - 1);
   if (format.is_signed) return number ^ sign;
   if (!format.is_float) return number;
-  return (number & sign) != 0 ? number ^ low_bits(format.bits) : number | sign;
+  const std::uint64_t negative = 0 - (number >> (format.bits - 1));  // no branch: signs come as they like
+  return number ^ ((negative & low_bits(format.bits)) | sign);
 }
 
 /// The same for a complex number's parts, in place. NumPy's order, which is not that of the pairs: numbers without NaN
@@ -140,6 +141,18 @@ GPUHASH_HD Uint128 order_word(const Uint128& key, const NumberFormat& format) {
   }
   for (std::uint32_t e = 0; e < format.elements; ++e) append(detail::ordered(number_at(e), format));
   return out;
+}
+
+/// Can keys be made of their order words? Those of one number can, but for complex ones.
+inline bool is_order_reversible(const NumberFormat& format) { return format.elements == 1; }
+
+/// The canonical key that has that order word, of a format whose order is reversible.
+GPUHASH_HD std::uint64_t key_of_order(std::uint64_t order, const NumberFormat& format) {
+  const std::uint64_t sign = std::uint64_t{1} << (format.bits - 1);
+  if (format.is_signed) return order ^ sign;
+  if (!format.is_float) return order;
+  const std::uint64_t negative = (order >> (format.bits - 1)) - 1;
+  return order ^ ((negative & detail::low_bits(format.bits)) | sign);
 }
 
 /// Bits of the order word that can be set.

@@ -56,6 +56,7 @@ struct Control {
   std::uint64_t filter_bits;  // filter bits set since the last rebuild
   std::uint64_t erased;       // keys erased since the last rebuild
   std::uint64_t dropped;      // keys that found no slot or row: only a replayed CUDA graph can overfill a table
+  std::uint64_t left;         // keys for which an insertion's budget had no slot; 0 between calls
   std::uint64_t far_keys;     // keys that insertions took past kFarHops full buckets, since the last rebuild
   std::uint64_t next_row;     // rows [0, next_row) have been handed out
   std::uint64_t free_rows;    // rows waiting in RowView::free

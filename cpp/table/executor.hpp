@@ -16,6 +16,10 @@ class Factorizer;
 class RowOptimizer;
 class Splitter;
 
+/// May a rehash ask for scratch memory of the device, which makes it faster? With kNone it does not fail for want of
+/// it.
+enum class RehashMemory { kAsNeeded, kNone };
+
 /// The algorithms over one slot type, for one platform. Work is enqueued on the stream; pointers are of the device's
 /// memory space. Insertions need room for all new keys (and their rows): the caller has made sure of it, and the caller
 /// checks arguments. Scratch memory is allocated before anything is changed.
@@ -38,6 +42,11 @@ class Executor {
   virtual std::unique_ptr<Plan> plan_apply(DeviceContext&, const View&, const ApplyOrder&, Stream) const {
     return nullptr;
   }
+  /// Is a batch of so many keys best inserted as a trial, where nobody knows whether it fits, and most of its keys are
+  /// thought to be there? False: it must not be.
+  virtual bool tries(const View&, [[maybe_unused]] std::int64_t keys) const { return false; }
+  /// Of an apply() that is tried: does it list the keys that it leaves out, having worked off all others?
+  virtual bool lists_left(DeviceContext&, const View&, const ApplyOrder&) const { return false; }
   /// Sets control->absent to a number of distinct keys of the planned batch that are not in the table, and
   /// control->undecided to that of keys of which it cannot say, few in most batches.
   virtual void count_absent(DeviceContext&, const View&, const Plan&, [[maybe_unused]] bool table_is_empty,
@@ -56,7 +65,8 @@ class Executor {
   virtual void list_absent(DeviceContext&, const View&, const KeyBatch&, Key* out, Stream) const = 0;
   /// Makes `to`, whose memory holds nothing yet and has room, a table of all of `from`. Row numbers stay; with
   /// compact_rows they are dealt out anew from 0 and the rows copied to to.rows.
-  virtual void rehash(DeviceContext&, const View& from, const View& to, bool compact_rows, Stream) const = 0;
+  virtual void rehash(DeviceContext&, const View& from, const View& to, bool compact_rows, RehashMemory,
+                      Stream) const = 0;
   /// Writes keys [size], values [size, value_bytes] and row numbers [size], each in the order of the slots; each may be
   /// null.
   virtual void export_items(DeviceContext&, const View&, void* keys, std::uint32_t key_bytes, void* values,

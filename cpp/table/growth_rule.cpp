@@ -77,6 +77,12 @@ bool GrowthRule::may_grow_afterwards(std::int64_t keys, std::int64_t slots) cons
   return may_grow_beyond(slots) && may_hold(keys) && is_lightly_loaded(keys, slots);
 }
 
+std::int64_t GrowthRule::uncounted_limit(std::int64_t slots) const {
+  const std::int64_t limit = key_limit(slots);
+  if (!may_grow_beyond(slots)) return limit;
+  return std::max(limit, static_cast<std::int64_t>(static_cast<double>(slots) * kUncheckedLoadFactor));
+}
+
 bool GrowthRule::may_make_room_for_all(std::int64_t batch, std::int64_t slots) const {
   return batch >= kLargeBatch && batch >= slots && !max_capacity;
 }
@@ -87,10 +93,10 @@ bool GrowthRule::may_grow_early(std::int64_t absent, std::int64_t size, std::int
 
 std::optional<std::int64_t> GrowthRule::slots_afterwards(std::int64_t size, std::int64_t slots, std::int64_t limit,
                                                          std::int64_t slots_before) const {
-  const bool may_shrink = slots_before != 0;
-  const std::int64_t wanted = grown_for(size, may_shrink ? slots_before : slots);
-  if (may_shrink ? slots >= 2 * wanted : size > limit) return wanted;
-  return std::nullopt;
+  if (size > limit) return grown_for(size, slots);
+  if (slots_before == 0) return std::nullopt;
+  const std::int64_t wanted = grown_for(size, slots_before);
+  return slots >= 2 * wanted ? std::optional(wanted) : std::nullopt;
 }
 
 bool is_worn(const Control& control, std::uint64_t buckets, std::uint64_t slots, std::uint64_t fresh_filter_bits) {

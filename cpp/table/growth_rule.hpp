@@ -31,13 +31,15 @@ struct GrowthRule {
   /// May a batch that makes up to `keys` keys in all be let in without a look at which of its keys are new? The table
   /// grows afterwards if it has to.
   bool may_grow_afterwards(std::int64_t keys, std::int64_t slots) const;
+  /// So many keys a table that may grow takes uncounted; as many as its limit where that is more.
+  std::int64_t uncounted_limit(std::int64_t slots) const;
   /// Is a batch so large that a table of `slots` slots may get room for all of its keys, as if they were distinct?
   bool may_make_room_for_all(std::int64_t batch, std::int64_t slots) const;
   /// May `absent` keys, of which some may be equal, be taken to be distinct, though they do not fit under the limit?
   bool may_grow_early(std::int64_t absent, std::int64_t size, std::int64_t slots, std::int64_t limit) const;
   /// The size of a table that has let a batch in uncounted and now has `size` keys; nothing where it may stay as it is.
-  /// slots_before: its slots before it was made larger for all keys of the batch, or 0: it was not. Throws as
-  /// slots_for().
+  /// slots_before: its slots before it was made larger for keys that the batch may have had, or 0: it was not. Throws
+  /// as slots_for().
   std::optional<std::int64_t> slots_afterwards(std::int64_t size, std::int64_t slots, std::int64_t limit,
                                                std::int64_t slots_before) const;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,8 +27,20 @@ constexpr std::int64_t kCountChunk = std::int64_t{1} << 20;
 /// Absent keys are listed in pieces of this many, so that a batch of any length takes no more memory for it.
 constexpr std::int64_t kListed = std::int64_t{1} << 22;
 
-/// Keys of a large batch by which its share of duplicates is judged.
+/// A trial that might need more memory than this set aside is none.
+constexpr std::size_t kMostSpareBytes = std::size_t{1} << 28;
+
+/// Keys of a large batch by which its share of duplicates, and of new keys, is judged.
 constexpr std::int64_t kSample = std::int64_t{1} << 14;
+
+/// New keys are looked for in runs of this many; a sample has as many runs as make it.
+constexpr std::int64_t kSampleRun = 256;
+
+/// The new keys of a batch of at least this many are guessed from a sample, on the host; those of smaller ones counted.
+constexpr std::int64_t kLeastGuessed = std::int64_t{1} << 16;
+
+/// A batch whose new keys nobody has counted goes in by parts of at least this many keys, for several threads.
+constexpr std::int64_t kLeastPart = std::int64_t{1} << 17;
 
 /// The seeds of a table that is made with the options. One that is given decides all, so that tables made with it are
 /// alike; without one they differ only where nothing but a flood of picked keys goes, or a table's last free slots lie.
@@ -61,16 +74,14 @@ std::vector<std::int64_t> rows_between(const std::vector<std::int64_t>& numbers,
   return free;
 }
 
-/// Calls run(part, its first key) for parts of the order of at most kMaxBatch keys, one after the other.
-template <class Order, class Run>
-void for_each_part(const Order& order, Run run) {
-  for (std::int64_t from = 0; from < order.keys.count; from += kMaxBatch) {
-    Order part = order;
-    part.keys = slice(order.keys, from, std::min(kMaxBatch, order.keys.count - from));
-    part.values = slice(order.values, from);
-    if (order.inserted != nullptr) part.inserted = order.inserted + from;
-    run(part, from);
-  }
+/// Keys [from, from + count) of the order.
+template <class Order>
+Order part_of(const Order& order, std::int64_t from, std::int64_t count) {
+  Order part = order;
+  part.keys = slice(order.keys, from, count);
+  part.values = slice(order.values, from);
+  if (order.inserted != nullptr) part.inserted = order.inserted + from;
+  return part;
 }
 
 }  // namespace
@@ -129,18 +140,68 @@ void HashTable<Key, Value>::expect(std::int64_t size) {
   peak_bound_ = std::max(peak_bound_, size);
 }
 
+/// Waits. The counters of a generation as they are now.
+template <class Key, class Value>
+Control HashTable<Key, Value>::counters_of(const View& view, Stream stream) {
+  asked_.reset();
+  Control control;
+  if (context_->is_host()) {
+    context_->copy_to_host(&control, view.control, sizeof control, stream);
+    return control;
+  }
+  if (readback_ == nullptr) readback_ = context_->make_readback();
+  readback_->send(view.control, sizeof control, stream);
+  std::memcpy(&control, readback_->wait(stream), sizeof control);
+  return control;
+}
+
 /// Waits. The counters as they are now; makes size_bound_ exact.
 template <class Key, class Value>
 Control HashTable<Key, Value>::read_control(Stream stream) {
-  Control control;
-  context_->copy_to_host(&control, storage_.view().control, sizeof control, stream);
+  const Control control = counters_of(storage_.view(), stream);
   take_note(control);
   return control;
 }
 
+/// After an insertion of `keys` keys: where the next ones might have to wait for the size, the device is asked for it
+/// now.
+template <class Key, class Value>
+void HashTable<Key, Value>::ask_for_size(std::int64_t keys, Stream stream) {
+  if (context_->is_host() || asked_ || replays_insert_ || offered_ == 0) return;
+  if (size_bound_ + 2 * keys <= current_limit()) return;
+  try {
+    if (readback_ == nullptr) readback_ = context_->make_readback();
+    readback_->send(storage_.view().control, sizeof(Control), stream);
+    asked_ = {size_bound_, offered_};
+  } catch (const std::exception&) {
+    report_ignored_error("asking a GPU for a hash table's size");  // which is then waited for
+  }
+}
+
+/// Takes note of the counters that were asked for, if they have come.
+template <class Key, class Value>
+bool HashTable<Key, Value>::hear_of_size() {
+  if (!asked_ || replays_insert_) return false;
+  const void* const arrived = readback_->arrived();
+  if (arrived == nullptr) return false;
+  const Asked asked = *std::exchange(asked_, std::nullopt);
+  Control control;
+  std::memcpy(&control, arrived, sizeof control);
+  const std::int64_t added = size_bound_ - asked.size_bound;
+  const std::int64_t offered = std::exchange(offered_, asked.offered) - asked.offered;
+  take_note(control);
+  expect(size_bound_ + added);
+  offered_ = offered;
+  return true;
+}
+
 template <class Key, class Value>
 void HashTable<Key, Value>::take_note(const Control& control) {
-  expect(static_cast<std::int64_t>(control.size));
+  const auto size = static_cast<std::int64_t>(control.size);
+  if (offered_ != 0) expects_present_ = 2 * (size - exact_size_) < offered_;
+  offered_ = 0;
+  exact_size_ = size;
+  expect(size);
   const std::uint32_t buckets = storage_.view().geometry.bucket_count;
   const auto slots = static_cast<std::uint64_t>(storage_.capacity());
   worn_ = wants_seed(control) || (!order_.captured() && is_worn(control, buckets, slots, fresh_filter_bits_));
@@ -157,27 +218,41 @@ Control HashTable<Key, Value>::refresh(Stream stream) {
 }
 
 /// Makes sure that all keys of the batch fit, before anything is changed; TableFullError or OutOfMemoryError otherwise.
-/// make_plan() plans the batch for the table as it is.
+/// make_plan() plans the batch for the table as it is. With Grows::kWithin, run_in() is to insert it; `applied`: by
+/// this order, if it is one of apply().
 template <class Key, class Value>
 template <class MakePlan>
-auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan) -> Room {
+auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan, Grows grows,
+                                         const ApplyOrder* applied) -> Room {
   const std::int64_t n = keys.count;
   const std::optional<RoomMade> made = std::exchange(room_made_, std::nullopt);
   Room room;
-  if (has_known_room(n)) {
+  if (has_known_room(n) || (hear_of_size() && has_known_room(n))) {
     expect(size_bound_ + n);
     room.plan = make_plan();
     return room;
   }
   if (made && made->keys == keys.data && made->count == n && !replays_insert_) {
+    asked_.reset();
     expect(made->size);
     room.slots_before = made->slots_before;
     room.plan = make_plan();
     return room;
   }
+  if (grows == Grows::kWithin && may_try()) {
+    if (growth().may_grow_afterwards(size_bound_ + n, storage_.capacity())) {
+      room.unchecked = true;
+      expect(size_bound_ + n);
+      room.plan = make_plan();
+      return room;
+    }
+    if (prepare_trial(room, n, applied, stream)) return room;
+  }
   const Control control = refresh(stream);
   maintain(control, stream);
   const std::int64_t size = size_bound_;
+  if (grows == Grows::kWithin && size + n > current_limit() && prepare_uncounted(room, keys, control, stream))
+    return room;
   const std::int64_t slots = storage_.capacity();
   room.plan = make_plan();
   room.unchecked = size + n > current_limit() && !options_.has_rows() && growth().may_grow_afterwards(size + n, slots);
@@ -188,6 +263,7 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
       room.plan = make_plan();
     } else {
       added = count_new(keys, room.plan.get(), stream);
+      expects_present_ = 2 * added < n;
     }
   }
   if (size + added > current_limit() && !room.unchecked) {
@@ -198,6 +274,160 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
   }
   expect(size + added);
   return room;
+}
+
+/// Without a wait before: not where there is something else to see to, and on the host nobody waits for anything.
+template <class Key, class Value>
+bool HashTable<Key, Value>::may_try() const {
+  return !context_->is_host() && !replays_insert_ && !worn_ && !options_.has_rows() && !options_.deterministic;
+}
+
+/// Makes ready for a trial: most keys of the batch are thought to be there, so it is inserted at once, with a bound for
+/// the size, and what was left out gets its room afterwards. That must not fail then. So the memory is set aside that
+/// it takes if all keys are new, unless they would fit into the slots that there are. False: no trial.
+template <class Key, class Value>
+bool HashTable<Key, Value>::prepare_trial(Room& room, std::int64_t keys, const ApplyOrder* applied, Stream stream) {
+  const std::int64_t slots = storage_.capacity();
+  if (!expects_present_ || keys > slots || !executor().tries(storage_.view(), keys)) return false;
+  if (!growth().may_grow_beyond(slots) || !growth().may_hold(size_bound_ + keys)) return false;
+  try {
+    if (size_bound_ + keys > slots) {
+      const Geometry geometry =
+          make_geometry<View>(growth().grown_for(size_bound_ + keys, slots), storage_.view().geometry.seeds);
+      if (Storage::bytes_of(geometry) > kMostSpareBytes) return false;
+      room.next.emplace(*context_, geometry, 0, 0, stream);
+    }
+    if (applied != nullptr && executor().lists_left(*context_, storage_.view(), *applied))
+      room.left = Allocation(*context_, static_cast<std::size_t>(keys) * sizeof(std::uint32_t), stream);
+    if (readback_ == nullptr) readback_ = context_->make_readback();
+  } catch (const OutOfMemoryError&) {
+    room.next.reset();
+    room.left = Allocation();
+    return false;
+  }
+  const std::int64_t most = growth().uncounted_limit(slots);
+  room.most = static_cast<std::uint64_t>(most);
+  expect(std::min(size_bound_ + keys, most));
+  return true;
+}
+
+/// Runs run(order), the insertion for which the room was prepared. After a trial that left keys out, it gives them
+/// room, and runs it once more: for these, if they are listed, and otherwise for all, when nothing happens to keys that
+/// are in that has not happened before. Waits after a trial.
+template <class Key, class Value>
+template <class Order, class Run>
+void HashTable<Key, Value>::run_in(Room& room, Order& order, Stream stream, Run run) {
+  offered_ += order.keys.count;
+  order.plan = room.plan.get();
+  std::optional<Storage> spare;
+  if (room.most != 0) spare = std::exchange(room.next, std::nullopt);
+  order.trial.most = room.most;
+  order.trial.left = room.left.template as<std::uint32_t>();
+  run(order);
+  if (room.most == 0) return;
+  order.trial.left_count = static_cast<std::int64_t>(read_control(stream).left);
+  if (order.trial.left_count == 0) return;
+  make_room_for_rest(room, order.keys, std::move(spare), stream);
+  order.trial.most = ~std::uint64_t{0};
+  order.trial.again = true;
+  run(order);
+}
+
+/// Of a trial. What is wrong with the memory is not told: there is the spare.
+template <class Key, class Value>
+void HashTable<Key, Value>::make_room_for_rest(Room& room, const KeyBatch& keys, std::optional<Storage> spare,
+                                               Stream stream) {
+  context_->fill(&storage_.view().control->left, 0, sizeof(Control::left), stream);
+  room.most = 0;
+  try {
+    const Room rest = prepare_room(keys, stream, [] { return std::unique_ptr<Plan>(); }, Grows::kBefore);
+    room.unchecked = rest.unchecked;
+    room.slots_before = rest.slots_before;
+    return;
+  } catch (const CudaError&) {
+    throw;
+  } catch (const OutOfMemoryError&) {
+  } catch (const Interrupted&) {  // whoever asked for it is heard once the call returns
+  } catch (const std::exception&) {
+    report_ignored_error("growing a hash table in the middle of an insertion");
+  }
+  if (spare) {
+    room.slots_before = storage_.capacity();
+    move_into(*std::move(spare), false, read_control(stream), stream, RehashMemory::kNone);
+  } else {
+    room.unchecked = true;
+  }
+  expect(size_bound_ + keys.count);
+}
+
+/// On the host: makes room for as many new keys as a sample lets expect, and has memory ready in which the table can
+/// grow while the batch is inserted, should there be more. False where that is not worth it, not allowed, or there is
+/// no memory for it.
+template <class Key, class Value>
+bool HashTable<Key, Value>::prepare_uncounted(Room& room, const KeyBatch& keys, const Control& control, Stream stream) {
+  const std::int64_t size = size_bound_;
+  const std::int64_t slots = storage_.capacity();
+  const bool is_possible = context_->is_host() && !options_.has_rows() && keys.count >= kLeastGuessed;
+  if (!is_possible || !growth().may_grow_beyond(slots) || !growth().may_hold(size + keys.count)) return false;
+  try {
+    const std::int64_t expected = size + guess_new(keys, stream);
+    if (expected > current_limit()) {
+      rebuild(growth().grown_for(expected, slots), false, control, stream);
+      room.slots_before = slots;
+    }
+    const std::int64_t free = growth().uncounted_limit(storage_.capacity()) - size;
+    if (free < std::min(keys.count, kLeastPart)) return false;
+    if (free < keys.count)
+      room.next = make_storage(growth().grown_for(size + keys.count, storage_.capacity()), false, control, stream);
+  } catch (const OutOfMemoryError&) {
+    return false;
+  }
+  room.unchecked = true;
+  if (!room.next) expect(size + keys.count);
+  return true;
+}
+
+/// Distinct keys of the batch that are not in the table, by a sample. On the host.
+template <class Key, class Value>
+std::int64_t HashTable<Key, Value>::guess_new(const KeyBatch& keys, Stream stream) {
+  const NumberKeys numbers{keys.data, keys.count, DType::kUInt8, keys.bytes};
+  const std::int64_t distinct = Factorizer::of(*context_).estimate_distinct(*context_, numbers, kSample, stream);
+  if (size_bound_ == 0) return distinct;
+  const Allocation listed(*context_, kSampleRun * sizeof(Key), stream);
+  constexpr std::int64_t kRuns = kSample / kSampleRun;
+  std::int64_t absent = 0;
+  for (std::int64_t run = 0; run < kRuns; ++run) {
+    const KeyBatch part = slice(keys, keys.count / kRuns * run, kSampleRun);
+    executor().list_absent(*context_, storage_.view(), part, listed.template as<Key>(), stream);
+    absent += static_cast<std::int64_t>(storage_.view().control->absent);
+  }
+  const double share = static_cast<double>(absent) / static_cast<double>(kSample);
+  return std::min(distinct, static_cast<std::int64_t>(share * static_cast<double>(keys.count)));
+}
+
+/// Calls run(part, its first key) for parts of the order, one after the other: of at most kMaxBatch keys, and of as
+/// many as surely fit where nobody has counted the new ones. Where hardly any fit the table moves into room.next, in
+/// which there is room for all.
+template <class Key, class Value>
+template <class Order, class Run>
+void HashTable<Key, Value>::for_each_part(const Order& order, Room& room, Stream stream, Run run) {
+  const std::int64_t n = order.keys.count;
+  for (std::int64_t from = 0; from < n;) {
+    std::int64_t count = std::min(kMaxBatch, n - from);
+    if (room.next) {
+      const Control control = read_control(stream);
+      const std::int64_t free = growth().uncounted_limit(storage_.capacity()) - size_bound_;
+      if (free < std::min(count, kLeastPart)) {
+        room.slots_before = storage_.capacity();
+        move_into(*std::exchange(room.next, std::nullopt), false, control, stream);
+      } else {
+        count = std::min(count, free);
+      }
+      expect(size_bound_ + count);
+    }
+    run(part_of(order, from, count), from);
+    from += count;
+  }
 }
 
 /// False where that is not worth it, not allowed, or there is no memory for it.
@@ -271,7 +501,8 @@ template <class Key, class Value>
 void HashTable<Key, Value>::finish_insertion(const Room& room, std::int64_t keys, Stream stream) {
   const bool looks_flooded = context_->is_host() && keys >= static_cast<std::int64_t>(kManyFarKeys) &&
                              storage_.view().control->far_keys >= kManyFarKeys;
-  if (!room.unchecked && room.slots_before == 0 && !looks_flooded) return;
+  const bool is_overfull = room.most != 0 && size_bound_ > current_limit();
+  if (!room.unchecked && room.slots_before == 0 && !looks_flooded && !is_overfull) return ask_for_size(keys, stream);
   try {
     const Control control = read_control(stream);
     if (const std::optional<std::int64_t> slots =
@@ -311,7 +542,13 @@ void HashTable<Key, Value>::maintain(const Control& control, Stream stream) {
 /// grown, the table has the memory, and does not use it yet.
 template <class Key, class Value>
 void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream) {
-  room_made_.reset();
+  move_into(make_storage(slots, compact_rows, control, stream), compact_rows, control, stream);
+}
+
+/// Memory for the table as it would be with `slots` slots.
+template <class Key, class Value>
+auto HashTable<Key, Value>::make_storage(std::int64_t slots, bool compact_rows, const Control& control, Stream stream)
+    -> Storage {
   const Seeds seeds = wants_seed(control) ? Seeds{random_seed(), random_seed()} : storage_.view().geometry.seeds;
   const Geometry geometry = make_geometry<View>(slots, seeds);
   const std::int64_t used_rows = static_cast<std::int64_t>(compact_rows ? control.size : control.next_row);
@@ -320,15 +557,20 @@ void HashTable<Key, Value>::rebuild(std::int64_t slots, bool compact_rows, const
   if (!compact_rows && slots >= storage_.capacity())
     row_capacity = std::max(row_capacity, storage_.view().rows.capacity);
 
-  Storage next(*context_, geometry, row_capacity, row_bytes(), stream, compact_rows ? nullptr : &storage_);
+  return Storage(*context_, geometry, row_capacity, row_bytes(), stream, compact_rows ? nullptr : &storage_);
+}
+
+/// Builds the table anew in memory of make_storage(), and swaps.
+template <class Key, class Value>
+void HashTable<Key, Value>::move_into(Storage next, bool compact_rows, const Control& control, Stream stream,
+                                      RehashMemory memory) {
+  room_made_.reset();
+  const std::int64_t used_rows = static_cast<std::int64_t>(compact_rows ? control.size : control.next_row);
   if (options_.has_rows() && !compact_rows && used_rows > 0 && next.rows() != storage_.rows())
     context_->copy(next.view().rows.data, storage_.view().rows.data, static_cast<std::size_t>(used_rows * row_bytes()),
                    stream);
-  executor().rehash(*context_, storage_.view(), next.view(), compact_rows, stream);
-
-  Control rebuilt;  // the last thing that may fail
-  context_->copy_to_host(&rebuilt, next.view().control, sizeof rebuilt, stream);
-
+  executor().rehash(*context_, storage_.view(), next.view(), compact_rows, memory, stream);
+  const Control rebuilt = counters_of(next.view(), stream);  // the last thing that may fail
   storage_.set_stream(stream);
   storage_ = std::move(next);
   storage_.set_may_have_erased(order_.captured());
@@ -433,19 +675,20 @@ void HashTable<Key, Value>::insert_batch(InsertOrder order, Stream stream) {
       if (!plannable) return nullptr;
       return executor().plan(*context_, storage_.view(), order.keys, order.values, order.inserted != nullptr, stream);
     });
-  order.plan = room.plan.get();
   turn.change([&] {
-    for_each_part(order, [&](InsertOrder& part, std::int64_t from) {
-      part.step = std::exchange(order.step, {});
-      if (order.rows != nullptr) part.rows = order.rows + from;
-      part.into_empty = pristine_;
-      part.expect_new = pristine_ || order.mode == InsertMode::kKeep;
-      pristine_ = false;
-      executor().insert(*context_, storage_.view(), part, stream);
+    run_in(room, order, stream, [&](const InsertOrder& whole) {
+      for_each_part(whole, room, stream, [&](InsertOrder part, std::int64_t from) {
+        part.step = std::exchange(order.step, {});
+        if (order.rows != nullptr) part.rows = order.rows + from;
+        part.into_empty = pristine_;
+        part.expect_new = pristine_ || order.mode == InsertMode::kKeep;
+        pristine_ = false;
+        executor().insert(*context_, storage_.view(), part, stream);
+      });
     });
   });
   if (context_->is_host() && step.taken != nullptr) context_->advance(step, stream);
-  finish_insertion(room, order.keys.count, stream);
+  if (!turn.capturing()) finish_insertion(room, order.keys.count, stream);
 }
 
 template <class Key, class Value>
@@ -474,8 +717,10 @@ void HashTable<Key, Value>::restore_rows(const KeyBatch& keys, const std::int64_
   clear();  // takes back rows that keys of before have left
   try {
     turn.change([&] {
-      for_each_part(
-          order, [&](const InsertOrder& part, std::int64_t) { executor().insert(*context_, scalars, part, stream); });
+      Room room;
+      for_each_part(order, room, stream, [&](const InsertOrder& part, std::int64_t) {
+        executor().insert(*context_, scalars, part, stream);
+      });
       context_->copy_from_host(&scalars.control->next_row, counts, sizeof counts, stream);
       if (!free.empty())
         context_->copy_from_host(scalars.rows.free, free.data(), free.size() * sizeof(std::int64_t), stream);
@@ -507,19 +752,23 @@ void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values
   if (turn.capturing())
     prepare_captured(keys);
   else
-    room = prepare_room(keys, stream, [&]() -> std::unique_ptr<Plan> {
-      if (options_.deterministic) return nullptr;
-      return executor().plan_apply(*context_, storage_.view(), order, stream);
-    });
-  order.plan = room.plan.get();
+    room = prepare_room(
+        keys, stream,
+        [&]() -> std::unique_ptr<Plan> {
+          if (options_.deterministic) return nullptr;
+          return executor().plan_apply(*context_, storage_.view(), order, stream);
+        },
+        Grows::kWithin, &order);
   turn.change([&] {
-    for_each_part(order, [&](ApplyOrder& part, std::int64_t) {
-      part.into_empty = pristine_;
-      pristine_ = false;
-      executor().apply(*context_, storage_.view(), part, stream);
+    run_in(room, order, stream, [&](const ApplyOrder& whole) {
+      for_each_part(whole, room, stream, [&](ApplyOrder part, std::int64_t) {
+        part.into_empty = pristine_;
+        pristine_ = false;
+        executor().apply(*context_, storage_.view(), part, stream);
+      });
     });
   });
-  finish_insertion(room, keys.count, stream);
+  if (!turn.capturing()) finish_insertion(room, keys.count, stream);
 }
 
 template <class Key, class Value>
@@ -528,7 +777,7 @@ void HashTable<Key, Value>::make_room(const KeyBatch& keys, bool expect_insertio
   const Turn turn(order_, stream);
   if (turn.capturing()) return;
   const std::int64_t bound = size_bound_;
-  const Room room = prepare_room(keys, stream, [] { return std::unique_ptr<Plan>(); });
+  const Room room = prepare_room(keys, stream, [] { return std::unique_ptr<Plan>(); }, Grows::kBefore);
   if (expect_insertion && !room.unchecked) room_made_ = {keys.data, keys.count, size_bound_, room.slots_before};
   if (!replays_insert_) size_bound_ = std::min(size_bound_, bound);  // none of them is in yet
 }
@@ -572,6 +821,10 @@ void HashTable<Key, Value>::clear(Stream stream) {
   if (turn.capturing()) return;  // nothing is cleared yet
   size_bound_ = 0;
   peak_bound_ = 0;
+  exact_size_ = 0;
+  offered_ = 0;
+  expects_present_ = false;
+  asked_.reset();
   fresh_filter_bits_ = 0;
   worn_ = false;
   pristine_ = !replays_insert_;                     // a graph may insert before anyone hears of it
@@ -688,7 +941,7 @@ void HashTable<Key, Value>::change_columns(const KeyBatch& keys, const std::vect
       executor().change_columns(*context_, storage_.view(), order, stream);
     }
   });
-  finish_insertion(room, keys.count, stream);
+  if (!turn.capturing()) finish_insertion(room, keys.count, stream);
 }
 
 template <class Key, class Value>

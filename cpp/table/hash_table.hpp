@@ -87,7 +87,13 @@ class HashTable final : public Table {
     std::unique_ptr<Plan> plan;     // of the batch, for the table as it is now; or null
     bool unchecked = false;         // the batch may fill the table beyond max_load_factor
     std::int64_t slots_before = 0;  // not 0: the table was made larger than its distinct keys may need
+    std::optional<Storage> next{};  // for the table and all of the batch, in which nobody has counted the new keys
+    std::uint64_t most = 0;         // not 0: the batch is tried, and may bring the table to this size
+    Allocation left{};              // of a trial: positions of the keys that are left out, if it lists them
   };
+
+  /// When a table may grow for a batch: before it, or within it as well.
+  enum class Grows { kBefore, kWithin };
 
   /// What make_room() has found out about the batch that is expected next.
   struct RoomMade {
@@ -104,14 +110,27 @@ class HashTable final : public Table {
   std::int64_t current_limit() const;
   bool has_known_room(std::int64_t keys) const;
 
+  Control counters_of(const View& view, Stream stream);
   Control read_control(Stream stream);
+  void ask_for_size(std::int64_t keys, Stream stream);
+  bool hear_of_size();
   void take_note(const Control& control);
   Control refresh(Stream stream);
   void expect(std::int64_t size);
   void insert_batch(InsertOrder order, Stream stream);
   void prepare_captured(const KeyBatch& keys);
   template <class MakePlan>
-  Room prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan);
+  Room prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan, Grows grows = Grows::kWithin,
+                    const ApplyOrder* applied = nullptr);
+  bool may_try() const;
+  bool prepare_trial(Room& room, std::int64_t keys, const ApplyOrder* applied, Stream stream);
+  bool prepare_uncounted(Room& room, const KeyBatch& keys, const Control& control, Stream stream);
+  std::int64_t guess_new(const KeyBatch& keys, Stream stream);
+  template <class Order, class Run>
+  void run_in(Room& room, Order& order, Stream stream, Run run);
+  void make_room_for_rest(Room& room, const KeyBatch& keys, std::optional<Storage> spare, Stream stream);
+  template <class Order, class Run>
+  void for_each_part(const Order& order, Room& room, Stream stream, Run run);
   bool make_room_for_all(const KeyBatch& keys, const Control& control, Stream stream);
   void finish_insertion(const Room& room, std::int64_t keys, Stream stream);
   std::int64_t count_new(const KeyBatch& keys, const Plan* plan, Stream stream);
@@ -119,6 +138,9 @@ class HashTable final : public Table {
   void maintain(const Control& control, Stream stream);
   void need_movable(std::int64_t keys) const;
   void rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream);
+  Storage make_storage(std::int64_t slots, bool compact_rows, const Control& control, Stream stream);
+  void move_into(Storage next, bool compact_rows, const Control& control, Stream stream,
+                 RehashMemory memory = RehashMemory::kAsNeeded);
 
   TableOptions options_;
   PlacedColumns columns_;
@@ -127,6 +149,12 @@ class HashTable final : public Table {
   Constants constants_;
   Storage storage_;
 
+  /// Of the call that asked for the counters without waiting for them: what was known then.
+  struct Asked {
+    std::int64_t size_bound;
+    std::int64_t offered;
+  };
+
   std::int64_t size_bound_ = 0;          // size is at most this, known without asking the device
   std::int64_t peak_bound_ = 0;          // the largest size_bound_ since the last rebuild
   std::uint64_t fresh_filter_bits_ = 0;  // filter bits that the last rebuild left
@@ -134,6 +162,11 @@ class HashTable final : public Table {
   bool pristine_ = true;                 // nothing was inserted since the slots were cleared
   bool fixed_ = false;                   // the memory stays where it is: see fix_in_place()
   std::optional<RoomMade> room_made_;    // until the next insertion or rebuild
+  std::int64_t exact_size_ = 0;          // the size when it was last known
+  std::int64_t offered_ = 0;             // keys of insertions since then
+  bool expects_present_ = false;         // most keys of the last insertions were there already
+  std::unique_ptr<Readback> readback_;   // of the counters; null: not needed yet, or on the host
+  std::optional<Asked> asked_;           // the counters are on their way
   bool replays_insert_ = false;          // a CUDA graph that inserts may be replayed: size_bound_ is no bound
 };
 

@@ -27,6 +27,19 @@ struct InitialRows {
   std::int64_t elements;  // per row
 };
 
+/// An insertion for which nobody knows whether it fits.
+struct Trial {
+  /// The table's size, at most, when it is done: keys for which no slot is left by that are left out, and counted in
+  /// control->left. 0: no trial, there is room for all.
+  std::uint64_t most = 0;
+  /// The batch has been tried before, and this is for what was left out: of the mask, `inserted`, nothing is taken
+  /// back.
+  bool again = false;
+  /// Of a trial that lists them: positions of the keys that were left out [n], and then, again, how many there are.
+  std::uint32_t* left = nullptr;
+  std::int64_t left_count = 0;
+};
+
 struct InsertOrder {
   KeyBatch keys;
   ValueBatch values;
@@ -39,6 +52,7 @@ struct InsertOrder {
   ChainStep step = {};
   std::int64_t* rows = nullptr;  // [n] or null: gets the number of each key's row; of an order that keeps, without plan
   const InitialRows* initial = nullptr;  // of an order with rows and without values; read while the order is enqueued
+  Trial trial = {};                      // of an order without plan, if Executor::tries() it
 };
 
 /// Where a column lies in each row, and what it is.
@@ -90,6 +104,7 @@ struct ApplyOrder {
   bool* inserted;              // [n] or null, as above
   const Plan* plan = nullptr;  // made for this order by plan_apply(), or null
   bool into_empty = false;     // as above
+  Trial trial = {};            // as above; where keys are left out and not listed, no value is applied
 };
 
 }  // namespace gpuhash

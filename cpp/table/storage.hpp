@@ -46,6 +46,9 @@ class Storage {
   Storage(DeviceContext& context, const Geometry& geometry, std::int64_t row_capacity, std::int64_t row_bytes,
           Stream stream, const Storage* before = nullptr);
 
+  /// Bytes that a generation without rows takes.
+  static std::size_t bytes_of(const Geometry& geometry) { return Layout(geometry.bucket_count).bytes; }
+
   const View& view() const { return view_; }
   std::int64_t capacity() const { return capacity_of<View>(view_.geometry); }
   /// Null without row storage.
@@ -62,15 +65,27 @@ class Storage {
   void lend(const std::shared_ptr<DeviceContext>& context);
 
  private:
+  /// Where the parts of the block of memory begin, and its length. Filters are read as words, and lines not shared.
+  struct Layout {
+    static constexpr std::size_t kLine = 128;
+    std::size_t filters;
+    std::size_t control;
+    std::size_t bytes;
+
+    explicit Layout(std::uint64_t buckets)
+        : filters(lines(View::slot_bytes(buckets))),
+          control(filters + lines(View::filter_bytes(buckets))),
+          bytes(control + sizeof(Control)) {}
+    static constexpr std::size_t lines(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+  };
+
   /// No allocation is larger; sums of sizes do not overflow.
   static constexpr std::size_t kMaxBytes = std::size_t{1} << 60;
   /// Rows of at least so many bytes grow where they lie. Memory that can grow comes in pieces of 2 MiB, and straight
   /// from the system, which takes longer than a pool.
   static constexpr std::size_t kGrowsInPlace = std::size_t{4} << 20;
 
-  Allocation slots_;
-  Allocation filters_;
-  Allocation control_;
+  Allocation table_;                  // slots, filters and control in one block
   std::shared_ptr<Allocation> rows_;  // shared with views of the rows, which keep them
   Allocation free_rows_;
   Allocation row_tags_;
@@ -80,12 +95,12 @@ class Storage {
 template <class Key, class Value>
 Storage<Key, Value>::Storage(DeviceContext& context, const Geometry& geometry, std::int64_t row_capacity,
                              std::int64_t row_bytes, Stream stream, const Storage* before)
-    : slots_(context, View::slot_bytes(geometry.bucket_count), stream),
-      filters_(context, View::filter_bytes(geometry.bucket_count), stream),
-      control_(context, sizeof(Control), stream) {
-  view_.slots = slots_.template as<typename View::SlotType>();
-  view_.filters = filters_.template as<std::uint8_t>();
-  view_.control = control_.template as<Control>();
+    : table_(context, Layout(geometry.bucket_count).bytes, stream) {
+  const Layout layout(geometry.bucket_count);
+  auto* const begin = table_.template as<std::byte>();
+  view_.slots = reinterpret_cast<typename View::SlotType*>(begin);
+  view_.filters = reinterpret_cast<std::uint8_t*>(begin + layout.filters);
+  view_.control = reinterpret_cast<Control*>(begin + layout.control);
   view_.geometry = geometry;
   if (row_bytes != 0) allocate_rows(context, row_capacity, row_bytes, stream, before);
 }
@@ -114,20 +129,20 @@ void Storage<Key, Value>::allocate_rows(DeviceContext& context, std::int64_t row
 
 template <class Key, class Value>
 void Storage<Key, Value>::set_stream(Stream stream) {
-  for (Allocation* memory : {&slots_, &filters_, &control_, &free_rows_, &row_tags_}) memory->set_stream(stream);
+  for (Allocation* memory : {&table_, &free_rows_, &row_tags_}) memory->set_stream(stream);
   if (rows_) rows_->set_stream(stream);
 }
 
 template <class Key, class Value>
 void Storage<Key, Value>::lend(const std::shared_ptr<DeviceContext>& context) {
-  for (Allocation* memory : {&slots_, &filters_, &control_, &free_rows_, &row_tags_}) memory->lend(context);
+  for (Allocation* memory : {&table_, &free_rows_, &row_tags_}) memory->lend(context);
   if (rows_ != nullptr) rows_->lend(context);
 }
 
 template <class Key, class Value>
 std::int64_t Storage<Key, Value>::nbytes() const {
   std::size_t bytes = rows_ ? rows_->bytes() : 0;
-  for (const Allocation* memory : {&slots_, &filters_, &control_, &free_rows_, &row_tags_}) bytes += memory->bytes();
+  for (const Allocation* memory : {&table_, &free_rows_, &row_tags_}) bytes += memory->bytes();
   return static_cast<std::int64_t>(bytes);
 }
 

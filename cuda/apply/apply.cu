@@ -25,6 +25,7 @@ __global__ void __launch_bounds__(kApplyBlock)
     std::int64_t index;
     T value;
   };
+  if (cells.left != nullptr && *cells.left != 0) return;
   __shared__ Entry caches[kApplyBlock / 32][kCacheEntries];
   Entry* const cache = caches[threadIdx.x / 32];
   const int lane = threadIdx.x % 32;
@@ -64,6 +65,7 @@ __global__ void __launch_bounds__(kApplyBlock)
 template <class T>
 __global__ void __launch_bounds__(kApplyBlock)
     apply_rows_kernel(Cells cells, const T* values, bool broadcast, std::int64_t count, ApplyOp op, int lanes) {
+  if (cells.left != nullptr && *cells.left != 0) return;
   const std::int64_t t = std::int64_t{blockIdx.x} * kApplyBlock + threadIdx.x;
   const std::int64_t i = t / lanes;
   if (i >= count) return;

@@ -95,6 +95,47 @@ __global__ void __launch_bounds__(kBlock)
   counts.add_to(view, work);
 }
 
+/// A trial, see Trial. As above, of the batch as it was given; again, of the keys that are listed.
+template <class View, bool kErased>
+__global__ void __launch_bounds__(kBlock, (kInsertBlocks<View, kErased>))
+    apply_at_once_kernel(View view, KeyBatch keys, ValueBatch values, bool whole,
+                         WordReducer<typename View::Value> reducer, Trial trial, bool* mask) {
+  using SlotType = typename View::SlotType;
+  using Value = typename View::Value;
+  __shared__ Workspace work;
+  __shared__ Budget::Loan loan;
+  const Budget budget{&loan, trial.most};
+  budget.begin();
+  const std::int64_t t = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  const bool valid = t < (trial.again ? trial.left_count : keys.count);
+  const std::int64_t i = valid && trial.again ? trial.left[t] : t;
+  typename View::Key key{};
+  if (valid) key = load_key<typename View::Key>(keys, i, whole);
+
+  Counts counts;
+  std::int64_t index = -1;
+  bool is_new = false;
+  find_or_insert<View, kErased>(
+      view, work.owners[threadIdx.x / 32], key, reducer.identity, valid, counts,
+      [&](SlotType* slot) { index = slot - view.slots; },
+      [&](SlotType* slot) {
+        index = slot - view.slots;
+        is_new = true;
+      },
+      Ignore{}, budget);
+  Value value{};
+  if (index >= 0) value = load_value<Value>(values, i, whole);
+  const bool leads = combine_peers(index, value, [&](Value a, Value b) { return reducer.combine(a, b); });
+  if (leads) reducer.update(&view.slots[index].value, value);
+  if (valid && mask != nullptr) mask[i] = is_new;
+
+  const bool is_left = counts.dropped != 0;
+  const std::uint64_t place = take_ticket(&view.control->left, is_left);
+  if (is_left) trial.left[place] = static_cast<std::uint32_t>(i);
+  counts.dropped = 0;
+  budget.settle(view, counts, work);
+}
+
 template <class View>
 WordReducer<typename View::Value> reducer_of(const ApplyOrder& batch) {
   return {batch.op, batch.dtype, static_cast<typename View::Value>(identity_bits(batch.op, batch.dtype).low)};
@@ -126,6 +167,19 @@ void apply_planned(DeviceContext& context, const View& view, const ApplyOrder& b
   launch_regions("applying values", apply_region_kernel<View>, view.geometry.region_count, sizeof(SharedRegion<View>),
                  stream, view, plan.batch, batch.into_empty, reducer, batch.inserted);
   launch("applying values", apply_left_kernel<View>, kLeftThreads, kBlock, stream, view, plan.batch, plan.all, reducer,
+         batch.inserted);
+}
+
+template <class View>
+bool applies_at_once(const View& view, const ApplyOrder& batch) {
+  return view.rows.bytes == 0 && batch.elements == 1 && claims_whole_slots<View>();
+}
+
+template <class View>
+void apply_at_once(const View& view, const ApplyOrder& batch, Stream stream) {
+  launch("applying values", view.may_have_erased ? apply_at_once_kernel<View, true> : apply_at_once_kernel<View, false>,
+         batch.trial.again ? batch.trial.left_count : batch.keys.count, kBlock, stream, view, batch.keys, batch.values,
+         has_whole_words<typename View::SlotType>(batch.keys, batch.values), reducer_of<View>(batch), batch.trial,
          batch.inserted);
 }
 

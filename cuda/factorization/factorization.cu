@@ -5,14 +5,16 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <vector>
+#include <optional>
+#include <utility>
 
 #include "core/random_seed.hpp"
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
 #include "cuda/factorization/batch_table.cuh"
+#include "cuda/factorization/first_bits.cuh"
 #include "cuda/factorization/order_keys.hpp"
-#include "cuda/factorization/rank_firsts.cuh"
+#include "cuda/factorization/part_lists.cuh"
 #include "cuda/launch.cuh"
 
 namespace gpuhash::cuda {
@@ -26,21 +28,18 @@ KeySource<Key> source_of(const NumberKeys& keys) {
 /// Smaller batches are not sampled: waiting for the sample would cost more than a table for all keys does.
 constexpr std::int64_t kMinSampled = std::int64_t{1} << 20;
 
-std::int64_t words_for(std::int64_t count) { return (count + 31) / 32; }
-std::int64_t tiles_for(std::int64_t words) { return (words + kRankTile - 1) / kRankTile; }
-
 /// The memory of one insertion of a batch.
 template <class Key, class Position>
 class BatchTable {
  public:
   BatchTable(DeviceContext& context, std::int64_t expected, std::int64_t count, Stream stream)
-      : count_(count), slots_(batch_size::slots_for(expected)) {
-    entries_ = scratch<Entry<Key>>(context, slots_, stream);
-    firsts_ = scratch<std::uint32_t>(context, words_for(count), stream);
-    sums_ = scratch<unsigned long long>(context, tiles_for(words_for(count)), stream);
-    status_ = scratch<BatchStatus>(context, 1, stream);
+      : count_(count),
+        slots_(batch_size::slots_for(expected)),
+        entries_(scratch<Entry<Key>>(context, slots_, stream)),
+        firsts_(context, count, stream),
+        status_(scratch<BatchStatus>(context, 1, stream)) {
     context.fill(entries_.get(), 0xff, entries_.bytes(), stream);
-    context.fill(firsts_.get(), 0, firsts_.bytes(), stream);
+    firsts_.clear(context, stream);
     context.fill(status_.get(), 0, status_.bytes(), stream);
   }
 
@@ -52,45 +51,25 @@ class BatchTable {
   void insert(const NumberKeys& keys, Position* links, Stream stream) {
     const std::int64_t max_probes = fits_all() ? slots_ : std::min(slots_, batch_size::kMaxProbes);
     launch("inserting a batch", insert_batch_kernel<Key, Position>, count_, kBatchBlock, stream, view(),
-           source_of<Key>(keys), count_, firsts_.template as<std::uint32_t>(), links,
-           status_.template as<BatchStatus>(), max_probes);
-  }
-
-  /// Waits.
-  std::vector<std::uint32_t> read_firsts(DeviceContext& context, Stream stream) const {
-    std::vector<std::uint32_t> firsts(static_cast<std::size_t>(words_for(count_)));
-    context.copy_to_host(firsts.data(), firsts_.get(), firsts_.bytes(), stream);
-    return firsts;
+           source_of<Key>(keys), count_, firsts_.get(), links, status_.template as<BatchStatus>(), max_probes);
   }
 
   /// Waits.
   BatchStatus count_firsts(DeviceContext& context, Stream stream) {
-    const std::int64_t words = words_for(count_);
-    launch("counting distinct keys", count_firsts_kernel, tiles_for(words) * kRankBlock, kRankBlock, stream,
-           static_cast<const std::uint32_t*>(firsts_.template as<std::uint32_t>()), words,
-           sums_.template as<unsigned long long>());
-    launch("counting distinct keys", sum_tiles_kernel, kSumBlock, kSumBlock, stream,
-           sums_.template as<unsigned long long>(), tiles_for(words), &status_.template as<BatchStatus>()->distinct);
+    firsts_.count(&status_.template as<BatchStatus>()->distinct, stream);
     BatchStatus status;
     context.copy_to_host(&status, status_.get(), sizeof status, stream);
     return status;
   }
 
-  /// After count_firsts.
-  void rank_firsts(Rank<Position>* ranks, Stream stream) {
-    const std::int64_t words = words_for(count_);
-    launch("ranking distinct keys", rank_firsts_kernel<Position>, tiles_for(words) * kRankBlock, kRankBlock, stream,
-           static_cast<const std::uint32_t*>(firsts_.template as<std::uint32_t>()), words,
-           static_cast<const unsigned long long*>(sums_.template as<unsigned long long>()), ranks);
-  }
+  FirstBits& firsts() { return firsts_; }
 
  private:
   std::int64_t count_;
   std::int64_t slots_;
   std::uint64_t seed_ = random_seed();  // no answer depends on it, and nobody can pick keys that meet
   Allocation entries_;
-  Allocation firsts_;  // [ceil(n / 32)]
-  Allocation sums_;    // one per tile of them
+  FirstBits firsts_;
   Allocation status_;
 };
 
@@ -105,15 +84,14 @@ std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, S
          samples, chosen.get());
   BatchTable<Key, std::uint32_t> table(context, samples, samples, stream);
   table.insert({chosen.get(), samples, keys.dtype, keys.elements}, nullptr, stream);
-  return batch_size::estimate(table.read_firsts(context, stream).data(), samples, keys.count);
+  return batch_size::estimate(table.firsts().read(context, stream).data(), samples, keys.count);
 }
 
 /// The distinct keys in a table; links [n] or null. Waits, unless nobody wants to know their number (null) and the
 /// table has room for all keys.
 template <class Key, class Position>
-BatchTable<Key, Position> build(DeviceContext& context, const NumberKeys& keys, Position* links, std::int64_t* distinct,
-                                Stream stream) {
-  std::int64_t expected = estimate_distinct<Key>(context, keys, stream);
+BatchTable<Key, Position> build(DeviceContext& context, const NumberKeys& keys, std::int64_t expected, Position* links,
+                                std::int64_t* distinct, Stream stream) {
   for (;;) {
     BatchTable<Key, Position> table(context, expected, keys.count, stream);
     table.insert(keys, links, stream);
@@ -126,6 +104,53 @@ BatchTable<Key, Position> build(DeviceContext& context, const NumberKeys& keys, 
     expected = batch_size::next_estimate(expected, static_cast<std::int64_t>(status.distinct),
                                          static_cast<std::int64_t>(status.given_up), keys.count, keys.count);
   }
+}
+
+/// What the host reads back of a partition.
+struct PartStatus {
+  PartitionCounters counters;
+  unsigned long long distinct;
+};
+
+/// The first occurrences, found by part; none where a list was full, or where there is no memory for the lists. Waits.
+template <class Key>
+std::optional<FirstBits> find_firsts_by_part(DeviceContext& context, const NumberKeys& keys, std::int64_t expected,
+                                             std::uint32_t* links, std::int64_t* distinct, Stream stream) try {
+  FirstBits firsts(context, keys.count, stream);
+  const PartOf part_of{random_seed(), parts_for(keys.count)};
+  PartLists<Key> lists(context, keys.count, part_of, true, stream);
+  const Allocation status = scratch<PartStatus>(context, 1, stream);
+  context.fill(status.get(), 0, status.bytes(), stream);
+  auto* const on_device = status.as<PartStatus>();
+
+  const FirstMarks marks{firsts.get(), links, expected > keys.count / 2};
+  lists.template fill<true>(source_of<Key>(keys), keys.count, &on_device->counters, DropInBatch{part_of.seed, marks},
+                            DropInBin{part_of.seed, marks}, stream);
+  launch_with_shared("finding distinct keys", mark_part_kernel<Key>, dim3(lists.parts()), kPartBlock,
+                     sizeof(MarkMemory), stream, lists.view(),
+                     static_cast<const PartitionCounters*>(&on_device->counters), part_of.seed, marks);
+  firsts.count(&on_device->distinct, stream);
+  PartStatus done;
+  context.copy_to_host(&done, status.get(), sizeof done, stream);
+  if (done.counters.overflow != 0) return std::nullopt;
+  *distinct = static_cast<std::int64_t>(done.distinct);
+  return firsts;
+} catch (const OutOfMemoryError&) {
+  return std::nullopt;
+}
+
+/// The first occurrences; links [n] or null. Waits.
+template <class Key, class Position>
+FirstBits find_firsts(DeviceContext& context, const NumberKeys& keys, Position* links, std::int64_t* distinct,
+                      Stream stream) {
+  const std::int64_t expected = estimate_distinct<Key>(context, keys, stream);
+  if constexpr (sizeof(Key) <= 8 && sizeof(Position) == 4) {
+    if (is_factorized_by_part<Key>(keys.count, expected, links != nullptr)) {
+      auto firsts = find_firsts_by_part<Key>(context, keys, expected, links, distinct, stream);
+      if (firsts) return *std::move(firsts);
+    }
+  }
+  return std::move(build<Key, Position>(context, keys, expected, links, distinct, stream).firsts());
 }
 
 /// What write_kernel fills; each pointer may be null.
@@ -180,8 +205,8 @@ class CudaFactorization final : public Factorization {
         ranks_(scratch<Rank<Position>>(context, words_for(count_), stream)),
         links_(scratch<Position>(context, groups ? count_ : 0, stream)) {
     if (count_ == 0) return;
-    auto table = build<Key, Position>(context, keys, links_.template as<Position>(), &distinct_, stream);
-    table.rank_firsts(ranks_.template as<Rank<Position>>(), stream);
+    find_firsts<Key>(context, keys, links_.template as<Position>(), &distinct_, stream)
+        .rank(ranks_.template as<Rank<Position>>(), stream);
   }
 
   std::int64_t count() const override { return distinct_; }
@@ -232,12 +257,54 @@ class CudaFactorization final : public Factorization {
   Allocation links_;  // [n], or none
 };
 
+/// isin by part; false where a list was full, or where there is no memory for the lists. Waits.
+template <class Key>
+bool find_members_by_part(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert,
+                          bool* mask, Stream stream) try {
+  const PartOf part_of{random_seed(), parts_for(tests.count)};
+  PartLists<Key> test_lists(context, tests.count, part_of, false, stream);
+  PartLists<Key> element_lists(context, elements.count, part_of, true, stream);
+  const Allocation kept = scratch<std::uint32_t>(context, words_for(elements.count), stream);
+  const Allocation members = scratch<std::uint32_t>(context, words_for(elements.count), stream);
+  const Allocation links = scratch<std::uint32_t>(context, elements.count, stream);
+  const Allocation counters = scratch<PartitionCounters>(context, 1, stream);
+  context.fill(counters.get(), 0, counters.bytes(), stream);
+  auto* const on_device = counters.as<PartitionCounters>();
+
+  const DropAnywhere drop{part_of.seed};
+  test_lists.template fill<false>(source_of<Key>(tests), tests.count, on_device, drop, drop, stream);
+  // Of duplicates among the elements one is looked up for all: the bits of the others are cleared, and links lead on.
+  const FirstMarks marks{kept.as<std::uint32_t>(), links.as<std::uint32_t>(), true};
+  element_lists.template fill<true>(source_of<Key>(elements), elements.count, on_device,
+                                    DropInBatch{part_of.seed, marks}, DropInBin{part_of.seed, marks}, stream);
+  context.fill(members.get(), 0, members.bytes(), stream);
+  const auto* const overflow = static_cast<const PartitionCounters*>(on_device);
+  launch("looking up elements", find_members_of_part_kernel<Key>, std::int64_t{test_lists.parts()} * kPartBlock,
+         kPartBlock, stream, test_lists.view(), element_lists.view(), overflow, part_of.seed,
+         members.as<std::uint32_t>());
+  launch("looking up elements", write_mask_kernel, (elements.count + kMaskItems - 1) / kMaskItems, kBatchBlock, stream,
+         overflow, static_cast<const std::uint32_t*>(members.as<std::uint32_t>()),
+         static_cast<const std::uint32_t*>(kept.as<std::uint32_t>()),
+         static_cast<const std::uint32_t*>(links.as<std::uint32_t>()), elements.count, invert, mask);
+  PartitionCounters done;
+  context.copy_to_host(&done, counters.get(), sizeof done, stream);
+  return done.overflow == 0;
+} catch (const OutOfMemoryError&) {
+  return false;
+}
+
 template <class Key, class Position>
 void find_members(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,
                   Stream stream) {
   const bool table_of_tests = is_table_of_tests(elements.count, tests.count);
+  if constexpr (sizeof(Key) <= 8) {
+    if (table_of_tests && is_looked_up_by_part<Key>(elements.count, tests.count) &&
+        find_members_by_part<Key>(context, elements, tests, invert, mask, stream))
+      return;
+  }
   const NumberKeys& stored = table_of_tests ? tests : elements;
-  const auto table = build<Key, Position>(context, stored, nullptr, nullptr, stream);
+  const auto table =
+      build<Key, Position>(context, stored, estimate_distinct<Key>(context, stored, stream), nullptr, nullptr, stream);
   const auto look_up = [&](const NumberKeys& keys, auto visit) {
     launch("looking up elements", look_up_kernel<Key, decltype(visit)>, keys.count, kBatchBlock, stream, table.view(),
            source_of<Key>(stored), source_of<Key>(keys), keys.count, visit);

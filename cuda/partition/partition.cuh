@@ -123,6 +123,20 @@ struct NoMerge {};
 template <class Merge>
 inline constexpr bool kMerges = !std::is_same_v<Merge, NoMerge>;
 
+/// A merge with a `seed` keeps one of a tile's duplicates and drops the others (drop_duplicates); one without combines
+/// their values (merge_duplicates).
+template <class Merge>
+inline constexpr bool kDrops = requires(const Merge& merge) { merge.seed; };
+
+/// Shared memory of a block that drops duplicates.
+template <class Item, bool kPositions>
+struct DroppingTile : Tile<Item, kPositions> {
+  std::uint32_t elected[kTile];  // the first item of each hash
+};
+
+template <class Item, bool kPositions, class Merge>
+using TileOf = std::conditional_t<kDrops<Merge>, DroppingTile<Item, kPositions>, Tile<Item, kPositions>>;
+
 /// Exclusive sums of one number per thread over the block.
 __device__ __forceinline__ std::uint32_t exclusive_sum(std::uint32_t mine, std::uint32_t* warp_sums) {
   const int lane = threadIdx.x % 32;
@@ -190,13 +204,64 @@ __device__ __forceinline__ std::uint32_t merge_duplicates(Tile<Item, kPositions>
   return merged;
 }
 
+/// Keeps one item of each key within the tile and drops its duplicates, with the same exception. Where there are
+/// positions, the item that is kept gets the least one, and merge.drop(position, least) is told of each other one;
+/// merge.end_item(valid, position, kept) is called for each item in the end, by all lanes of a warp. Bit k of the
+/// result: the thread's item k was dropped.
+template <class Item, bool kPositions, class Merge>
+__device__ __forceinline__ std::uint32_t drop_duplicates(DroppingTile<Item, kPositions>& tile,
+                                                         const Item (&items)[kPerThread],
+                                                         std::uint32_t (&positions)[kPerThread], std::uint32_t count,
+                                                         const Merge& merge) {
+  const auto elected_of = [&](const Item& item) -> std::uint32_t& {
+    return tile.elected[hash_key(item.key, merge.seed) & (kTile - 1)];
+  };
+#pragma unroll
+  for (std::uint32_t k = 0; k < kPerThread; ++k) tile.elected[k * kPartitionBlock + threadIdx.x] = kTile;
+  __syncthreads();
+#pragma unroll
+  for (std::uint32_t k = 0; k < kPerThread; ++k) {
+    const std::uint32_t i = k * kPartitionBlock + threadIdx.x;
+    if (i >= count) continue;
+    tile.items[i] = items[k];
+    if constexpr (kPositions) tile.positions[i] = positions[k];
+    atomicMin(&elected_of(items[k]), i);
+  }
+  __syncthreads();
+  std::uint32_t dropped = 0;
+#pragma unroll
+  for (std::uint32_t k = 0; k < kPerThread; ++k) {
+    const std::uint32_t i = k * kPartitionBlock + threadIdx.x;
+    if (i >= count) continue;
+    const std::uint32_t first = elected_of(items[k]);
+    if (first == i || !(tile.items[first].key == items[k].key)) continue;
+    dropped |= 1u << k;
+    if constexpr (kPositions) atomicMin(&tile.positions[first], positions[k]);
+  }
+  if constexpr (kPositions) {
+    __syncthreads();
+#pragma unroll
+    for (std::uint32_t k = 0; k < kPerThread; ++k) {
+      const std::uint32_t i = k * kPartitionBlock + threadIdx.x;
+      const bool valid = i < count;
+      const bool kept = (dropped >> k & 1) == 0;
+      std::uint32_t least = positions[k];
+      if (valid) least = tile.positions[kept ? i : elected_of(items[k])];
+      if (valid && least != positions[k]) merge.drop(positions[k], least);
+      merge.end_item(valid, positions[k], kept);
+      if (kept) positions[k] = least;
+    }
+  }
+  return dropped;
+}
+
 /// Moves the block's tile of `count` items to lists [first_list, first_list + bins). load(i) gives item i of the tile;
 /// bin_of(item) its list, counted from first_list.
 template <class Item, bool kPositions, class Merge, class Load, class PositionOf, class BinOf>
-__device__ __forceinline__ void partition_tile(Tile<Item, kPositions>& tile, std::uint32_t count, std::uint32_t bins,
-                                               const Lists<Item>& to, std::uint32_t first_list, const Rest<Item>& rest,
-                                               [[maybe_unused]] const Merge& merge, Load load, PositionOf position_of,
-                                               BinOf bin_of) {
+__device__ __forceinline__ void partition_tile(TileOf<Item, kPositions, Merge>& tile, std::uint32_t count,
+                                               std::uint32_t bins, const Lists<Item>& to, std::uint32_t first_list,
+                                               const Rest<Item>& rest, [[maybe_unused]] const Merge& merge, Load load,
+                                               PositionOf position_of, BinOf bin_of) {
   if (rest.overflown()) return;
   const std::uint32_t thread = threadIdx.x;
   tile.counts[thread] = 0;
@@ -208,7 +273,17 @@ __device__ __forceinline__ void partition_tile(Tile<Item, kPositions>& tile, std
     if (i < count) items[k] = load(i);
   }
   std::uint32_t merged = 0;
-  if constexpr (kMerges<Merge>) merged = merge_duplicates(tile, items, count, merge);
+  [[maybe_unused]] std::uint32_t positions[kPerThread];
+  if constexpr (kDrops<Merge>) {
+#pragma unroll
+    for (std::uint32_t k = 0; kPositions && k < kPerThread; ++k) {
+      const std::uint32_t i = k * kPartitionBlock + thread;
+      if (i < count) positions[k] = position_of(i);
+    }
+    merged = drop_duplicates(tile, items, positions, count, merge);
+  } else if constexpr (kMerges<Merge>) {
+    merged = merge_duplicates(tile, items, count, merge);
+  }
   __syncthreads();
 #pragma unroll
   for (std::uint32_t k = 0; k < kPerThread; ++k) {
@@ -230,7 +305,10 @@ __device__ __forceinline__ void partition_tile(Tile<Item, kPositions>& tile, std
     const std::uint32_t at = tile.offsets[bin] + (ranks[k] & 0xffff);
     tile.items[at] = items[k];
     tile.bins[at] = static_cast<std::uint16_t>(bin);
-    if constexpr (kPositions) tile.positions[at] = position_of(i);
+    if constexpr (kPositions && kDrops<Merge>)
+      tile.positions[at] = positions[k];
+    else if constexpr (kPositions)
+      tile.positions[at] = position_of(i);
   }
   __syncthreads();
   if constexpr (kMerges<Merge>) count = tile.kept;
@@ -265,6 +343,8 @@ struct BatchItems {
   ValueBatch values;
   bool whole;  // keys and values have the widths and the alignment of the table's
 
+  __host__ __device__ __forceinline__ std::int64_t count() const { return keys.count; }
+
   __device__ __forceinline__ Item load(std::int64_t i) const {
     using Key = decltype(Item::key);
     Item item{};
@@ -277,41 +357,50 @@ struct BatchItems {
   }
 };
 
-/// First pass: the batch to the bins' lists.
-template <class Item, bool kPositions, class Merge>
+/// A key's list is that of its region.
+struct RegionOf {
+  Geometry geometry;
+
+  template <class Key>
+  __device__ __forceinline__ std::uint32_t operator()(const Key& key) const {
+    return Probe<Key>(key, geometry).region(geometry);
+  }
+};
+
+/// First pass: the batch to the bins' lists. list_of(key) says where a key goes.
+template <class Batch, class ListOf, bool kPositions, class Merge>
 __global__ void __launch_bounds__(kPartitionBlock, 2)
-    partition_batch_kernel(BatchItems<Item> batch, Geometry geometry, Binning binning, Lists<Item> bins,
-                           Rest<Item> rest, Merge merge) {
+    partition_batch_kernel(Batch batch, ListOf list_of, Binning binning, Lists<typename Batch::Item> bins,
+                           Rest<typename Batch::Item> rest, Merge merge) {
+  using Item = typename Batch::Item;
   extern __shared__ __align__(16) unsigned char memory[];
-  auto& tile = *reinterpret_cast<Tile<Item, kPositions>*>(memory);
+  auto& tile = *reinterpret_cast<TileOf<Item, kPositions, Merge>*>(memory);
   const std::int64_t first = std::int64_t{blockIdx.x} * kTile;
-  const std::int64_t left = batch.keys.count - first;
-  using Key = decltype(Item::key);
-  partition_tile(
+  const std::int64_t left = batch.count() - first;
+  partition_tile<Item, kPositions>(
       tile, static_cast<std::uint32_t>(left < kTile ? left : kTile), binning.bins, bins, 0, rest, merge,
       [&](std::uint32_t i) { return batch.load(first + i); },
       [&](std::uint32_t i) { return static_cast<std::uint32_t>(first + i); },
-      [&](const Item& item) { return binning.bin_of(Probe<Key>(item.key, geometry).region(geometry)); });
+      [&](const Item& item) { return binning.bin_of(list_of(item.key)); });
 }
 
-/// Second pass: each bin's list to those of its regions. Grid: tiles of a bin x bins.
-template <class Item, bool kPositions, class Merge>
+/// Second pass: each bin's list to those that it is made up of. Grid: tiles of a bin x bins.
+template <class Item, class ListOf, bool kPositions, class Merge>
 __global__ void __launch_bounds__(kPartitionBlock, 2)
-    partition_bin_kernel(Lists<Item> bins, Geometry geometry, Binning binning, Lists<Item> regions, Rest<Item> rest,
+    partition_bin_kernel(Lists<Item> bins, ListOf list_of, Binning binning, Lists<Item> lists, Rest<Item> rest,
                          Merge merge) {
   extern __shared__ __align__(16) unsigned char memory[];
-  auto& tile = *reinterpret_cast<Tile<Item, kPositions>*>(memory);
+  auto& tile = *reinterpret_cast<TileOf<Item, kPositions, Merge>*>(memory);
   const std::uint32_t bin = blockIdx.y;
   const std::uint32_t first = blockIdx.x * kTile;
   const std::uint32_t count = bins.count(bin);
   if (first >= count) return;
   const std::uint64_t from = bins.offset(bin, first);
-  const std::uint32_t first_region = bin * binning.regions_per_bin;
-  using Key = decltype(Item::key);
-  partition_tile(
-      tile, min(count - first, kTile), binning.regions_per_bin, regions, first_region, rest, merge,
+  const std::uint32_t first_list = bin * binning.regions_per_bin;
+  partition_tile<Item, kPositions>(
+      tile, min(count - first, kTile), binning.regions_per_bin, lists, first_list, rest, merge,
       [&](std::uint32_t i) { return bins.items[from + i]; }, [&](std::uint32_t i) { return bins.positions[from + i]; },
-      [&](const Item& item) { return Probe<Key>(item.key, geometry).region(geometry) - first_region; });
+      [&](const Item& item) { return list_of(item.key) - first_list; });
 }
 
 }  // namespace gpuhash::cuda

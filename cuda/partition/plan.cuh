@@ -1,16 +1,15 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 
 #include "core/test_partition_threshold.hpp"
 #include "cuda/launch.cuh"
-#include "cuda/partition/partition.cuh"
+#include "cuda/partition/passes.cuh"
 #include "cuda/region/left.cuh"
 #include "cuda/region/shared_region.cuh"
 
-/// Making plans on the host: how many bins, how long the lists.
+/// Making plans on the host.
 namespace gpuhash::cuda {
 
 /// Threads of the kernels that work off what the regions leave.
@@ -37,6 +36,12 @@ struct RegionPlan final : Plan {
   BatchItems<Item> all;
 };
 
+template <class View>
+bool lies_in_l2(const Geometry& geometry) {
+  constexpr std::uint64_t kL2Bytes = std::uint64_t{96} << 20;
+  return std::uint64_t{geometry.bucket_count} * View::kBucketBytes <= kL2Bytes;
+}
+
 /// Does the stream through the table and through the lists cost less than random accesses would? On an H200, random
 /// insertions cost about 85 ps each, and a partitioned one about 45 ps and its share of reading and writing the whole
 /// table. Where the table lies in L2, random accesses are as fast as partitioning; but a batch that fills most of it
@@ -44,11 +49,10 @@ struct RegionPlan final : Plan {
 /// are a third faster from then on.
 template <class View>
 bool plan_pays(const Geometry& geometry, std::int64_t keys) {
-  constexpr std::uint64_t kL2Bytes = std::uint64_t{96} << 20;
   constexpr std::int64_t kMinKeys = std::int64_t{1} << 22;
   constexpr std::int64_t kMinKeysInL2 = std::int64_t{1} << 19;
   const std::uint64_t table_bytes = std::uint64_t{geometry.bucket_count} * View::kBucketBytes;
-  if (table_bytes <= kL2Bytes) {
+  if (lies_in_l2<View>(geometry)) {
     const std::int64_t slots = std::int64_t{geometry.bucket_count} * View::kSlots;
     return keys >= kMinKeysInL2 && keys >= slots / 8 * 5 && keys <= slots;  // a larger batch makes the table grow first
   }
@@ -64,10 +68,6 @@ bool is_planned(const Geometry& geometry, std::int64_t keys) {
   return plan_pays<View>(geometry, keys);
 }
 
-/// Room for a list of `mean` items on average: batches of distinct keys stay below, and those whose keys come a few
-/// times each mostly do.
-inline std::uint32_t list_capacity(double mean) { return static_cast<std::uint32_t>(mean + 8 * std::sqrt(mean)) + 64; }
-
 template <class Item, class Merge = NoMerge>
 std::unique_ptr<RegionPlan<Item>> make_plan(DeviceContext& context, const Geometry& geometry, const KeyBatch& keys,
                                             const ValueBatch& values, bool with_positions, Stream stream,
@@ -75,13 +75,7 @@ std::unique_ptr<RegionPlan<Item>> make_plan(DeviceContext& context, const Geomet
   auto plan = std::make_unique<RegionPlan<Item>>();
   const std::uint32_t regions = geometry.region_count;
   const double per_region = static_cast<double>(keys.count) / regions;
-  Binning binning{regions, 1, 0};
-  if (regions > kMaxBins) {
-    binning.regions_per_bin = std::max<std::uint32_t>(static_cast<std::uint32_t>(std::ceil(std::sqrt(regions))), 2);
-    binning.bins = (regions + binning.regions_per_bin - 1) / binning.regions_per_bin;
-    binning.reciprocal =
-        static_cast<std::uint32_t>(((std::uint64_t{1} << 32) + binning.regions_per_bin - 1) / binning.regions_per_bin);
-  }
+  const Binning binning = make_binning(regions);
   const bool two_passes = binning.regions_per_bin > 1;
 
   const auto items = [&](std::uint64_t count) { return Allocation(context, count * sizeof(Item), stream); };
@@ -122,22 +116,10 @@ std::unique_ptr<RegionPlan<Item>> make_plan(DeviceContext& context, const Geomet
   plan->batch = {lists, leavers, rest};
   plan->all = {keys, values, has_whole_words<Item>(keys, values)};
 
-  const auto run = [&](auto kernel_of) {
-    constexpr bool kPositions = decltype(kernel_of)::value;
-    const std::size_t shared = sizeof(Tile<Item, kPositions>);
-    const auto tiles = static_cast<unsigned>((keys.count + kTile - 1) / kTile);
-    launch_with_shared("partitioning keys", partition_batch_kernel<Item, kPositions, Merge>, dim3(tiles),
-                       kPartitionBlock, shared, stream, plan->all, geometry, binning, two_passes ? bins : lists, rest,
-                       merge);
-    if (!two_passes) return;
-    launch_with_shared("partitioning keys", partition_bin_kernel<Item, kPositions, Merge>,
-                       dim3((bins.capacity + kTile - 1) / kTile, binning.bins), kPartitionBlock, shared, stream, bins,
-                       geometry, binning, lists, rest, merge);
-  };
   if (with_positions)
-    run(std::true_type{});
+    partition_batch<true>(plan->all, RegionOf{geometry}, binning, bins, lists, rest, merge, merge, stream);
   else
-    run(std::false_type{});
+    partition_batch<false>(plan->all, RegionOf{geometry}, binning, bins, lists, rest, merge, merge, stream);
   return plan;
 }
 

@@ -1,8 +1,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -16,6 +14,7 @@
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
 #include "cuda/launch.cuh"
+#include "cuda/mailbox.hpp"
 #include "cuda/rows.cuh"
 #include "shared/hot_keys.hpp"
 #include "shared/owner.hpp"
@@ -713,21 +712,13 @@ class ExpectedLetter {
   }
   std::uint64_t number() const { return number_; }
 
-  /// Most often it comes soon. Where the stream has a long way to it, or fails, waiting for the stream says so.
   const std::int64_t* wait() {
     on_its_way_ = false;
-    constexpr auto kSoon = std::chrono::microseconds(500);
-    const auto begin = std::chrono::steady_clock::now();
-    while (!has_come() && std::chrono::steady_clock::now() - begin < kSoon) {
-    }
-    if (!has_come()) context_.synchronize(stream_);
-    if (!has_come()) throw CudaError("counting a batch's keys failed: the GPU is done and has sent no counts");
+    wait_for_number(context_, letter_->number, number_, stream_, "counting a batch's keys");
     return letter_->counts;
   }
 
  private:
-  bool has_come() const { return std::atomic_ref(letter_->number).load(std::memory_order_acquire) == number_; }
-
   DeviceContext& context_;
   Stream stream_;
   CountsMailbox::Letter* letter_ = nullptr;

@@ -10,7 +10,7 @@ namespace gpuhash::jax_ops {
 namespace {
 
 ffi::Error find(Place place, Handles handles, bool per_key, Operand token, Operand keys, Operand fallback, Output next,
-                Output found, Output values) {
+                XlaToken, Output found, Output values) {
   return guarded([&] {
     Use use(place, handles, token, next);
     find_values(use, place.stream, kAllKeys, per_key, keys, fallback, found, values);
@@ -27,12 +27,13 @@ auto bind_find() {
       .template Arg<Operand>()
       .template Arg<Operand>()
       .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::Token>()
       .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::AnyBuffer>();
 }
 
 ffi::Error find_columns(Place place, Handles handles, std::string_view names, Numbers lengths, Numbers per_key,
-                        Operand token, Operand keys, ffi::RemainingArgs fallbacks, Output next, Output rows,
+                        Operand token, Operand keys, ffi::RemainingArgs fallbacks, Output next, XlaToken, Output rows,
                         Output found, ffi::RemainingRets values) {
   return guarded([&] {
     Use use(place, handles, token, next);
@@ -52,6 +53,7 @@ auto bind_find_columns() {
       .template Arg<Operand>()
       .RemainingArgs()
       .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::Token>()
       .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::AnyBuffer>()
       .RemainingRets();
@@ -66,10 +68,11 @@ auto bind_keys() {
       .template Arg<Operand>()
       .template Arg<Operand>()
       .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::Token>()
       .template Ret<ffi::AnyBuffer>();
 }
 
-ffi::Error contains(Place place, Handles handles, Operand token, Operand keys, Output next, Output found) {
+ffi::Error contains(Place place, Handles handles, Operand token, Operand keys, Output next, XlaToken, Output found) {
   return guarded([&] {
     Use use(place, handles, token, next);
     find_keys(use, place.stream, kAllKeys, keys, found);
@@ -81,7 +84,7 @@ auto bind_contains() {
   return bind_keys<P>();
 }
 
-ffi::Error rows(Place place, Handles handles, Operand token, Operand keys, Output next, Output rows) {
+ffi::Error rows(Place place, Handles handles, Operand token, Operand keys, Output next, XlaToken, Output rows) {
   return guarded([&] {
     Use use(place, handles, token, next);
     const KeyBatch batch = to_keys(use.table().options(), keys);
@@ -102,7 +105,7 @@ auto bind_rows() {
   return bind_keys<P>();
 }
 
-ffi::Error erase(Place place, Handles handles, Operand token, Operand keys, Output next, Output erased) {
+ffi::Error erase(Place place, Handles handles, Operand token, Operand keys, Output next, XlaToken, Output erased) {
   return guarded([&] {
     Use use(place, handles, token, next);
     erase_keys(use, place.stream, kAllKeys, keys, erased);
@@ -115,7 +118,7 @@ auto bind_erase() {
 }
 
 ffi::Error insert(Place place, Handles handles, std::string_view how, bool broadcast, Operand token, Operand keys,
-                  Operand values, Output next, Output inserted) {
+                  Operand values, Output next, XlaToken, Output inserted) {
   return guarded([&] {
     Use use(place, handles, token, next);
     insert_keys(use, place.stream, kAllKeys, how, broadcast, keys, values, inserted);
@@ -133,12 +136,13 @@ auto bind_insert() {
       .template Arg<Operand>()
       .template Arg<Operand>()
       .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::Token>()
       .template Ret<ffi::AnyBuffer>();
 }
 
 ffi::Error insert_columns(Place place, Handles handles, std::string_view names, Numbers lengths, std::string_view how,
                           Numbers broadcast, Operand token, Operand keys, ffi::RemainingArgs values, Output next,
-                          Output inserted) {
+                          XlaToken, Output inserted) {
   return guarded([&] {
     Use use(place, handles, token, next);
     insert_column_values(use, place.stream, kAllKeys, {names, lengths}, how, broadcast, keys, values, inserted);
@@ -158,11 +162,12 @@ auto bind_insert_columns() {
       .template Arg<Operand>()
       .RemainingArgs()
       .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::Token>()
       .template Ret<ffi::AnyBuffer>();
 }
 
 /// Waits.
-ffi::Error size(Place place, Handles handles, Operand token, Output next, Output size) {
+ffi::Error size(Place place, Handles handles, Operand token, Output next, XlaToken, Output size) {
   return guarded([&] {
     Use use(place, handles, token, next);
     count_keys(use, place.stream, 1, size);
@@ -176,6 +181,7 @@ auto bind_size() {
       .template Attr<Handles>("handles")
       .template Arg<Operand>()
       .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::Token>()
       .template Ret<ffi::AnyBuffer>();
 }
 

@@ -123,6 +123,11 @@ def test_loops_and_memory(run):
 
 
 @on_two_devices
+def test_each_call_occurs_once(run):
+    run(exchange.each_call_once)
+
+
+@on_two_devices
 def test_without_types_of_what_varies(run):
     run(exchange.every_call_beside_a_dict, skews=["zipf"], batch=100, capacity=30, typed=False)
 

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 from support.frameworks import GPU_INDEX, gpu_count
-from support.jit import in_new_process, need_jax
+from support.jit import check_calls, in_new_process, need_jax
 from support.samples import as_dict, items_of, same_bytes
 
 import gpuhash
@@ -52,6 +52,76 @@ def test_a_scan_of_a_thousand_steps(programs):
         del model[batch[0]]
     assert {int(key): int(value) for key, value in zip(*map(np.asarray, table.to("cpu").items()), strict=True)} == model
     assert state.table is table
+
+
+ALIGNED = (6, 4096)  # batches whose keys, values and results begin at multiples of 128 bytes
+
+
+def test_a_scan_over_aligned_batches(programs):
+    """Each call is made once. XLA for GPUs fuses other custom calls with slices that are aligned, as these are."""
+    jax, ours = programs.jax, programs.ours
+    table = gpuhash.HashTable("int32", "int32", device=programs.device)
+
+    def step(state, keys):
+        state, inserted = ours.insert_or_apply(state, keys, 1, "add")
+        state, (counts, found) = ours.find(state, keys)
+        state, erased = ours.erase(state, keys[:256])
+        return state, (inserted, counts, found, erased)
+
+    batches = np.random.default_rng(5).integers(0, 3000, ALIGNED, dtype=np.int32)
+    run = jax.jit(lambda state, batches: jax.lax.scan(step, state, batches))
+    check_calls(run.lower(ours.from_table(table), programs.put(batches)), {"insert": 1, "find": 1, "erase": 1})
+    state, results = run(ours.from_table(table), programs.put(batches))
+    model: dict[int, int] = {}
+    for batch, new, counts, found, gone in zip(batches, *map(np.asarray, results), strict=True):
+        assert sorted(batch[new].tolist()) == sorted(set(batch.tolist()) - set(model))
+        for key in batch.tolist():
+            model[key] = model.get(key, 0) + 1
+        assert counts.tolist() == [model[key] for key in batch.tolist()]
+        assert found.all()
+        assert sorted(batch[:256][gone].tolist()) == sorted(set(batch[:256].tolist()))
+        for key in set(batch[:256].tolist()):
+            del model[key]
+    assert items_of(state.table) == as_dict(np.int32(list(model)), np.int32(list(model.values())))
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_scan_over_aligned_batches_has_each_call_once(programs, fixed):
+    jax, ours = programs.jax, programs.ours
+    table = new_table(programs, "float32", value_shape=(4,))
+
+    def step(state, batch):
+        keys, values = batch
+        state, inserted = ours.insert(state, keys, values)
+        state, (read, _) = ours.find(state, keys)
+        state, there = ours.contains(state, keys)
+        state, rows = ours.rows(state, keys)
+        state, size = ours.size(state)
+        state, erased = ours.erase(state, keys)
+        return state, (inserted, read, there, rows, size, erased)
+
+    run = jax.jit(lambda state, batches: jax.lax.scan(step, state, batches))
+    batches = programs.put(np.zeros(ALIGNED, np.int64)), programs.put(np.zeros((*ALIGNED, 4), np.float32))
+    ending = "_fixed" if fixed else ""
+    names = [f"{name}{ending}" for name in ("insert", "find", "contains", "rows", "erase")]
+    check_calls(run.lower(ours.from_table(table, fixed=fixed), batches), dict.fromkeys((*names, "size"), 1))
+
+
+def test_a_scan_over_aligned_batches_of_columns_has_each_call_once(programs):
+    jax, ours = programs.jax, programs.ours
+    columns = {"weight": ("float32", (4,)), "count": "int32"}
+    table = gpuhash.HashTable("int64", columns, device=programs.device)
+
+    def step(state, batch):
+        keys, weights, counts = batch
+        state, inserted = ours.insert_or_assign(state, keys, {"weight": weights, "count": counts})
+        state, (read, _) = ours.find(state, keys)
+        return state, (inserted, read)
+
+    run = jax.jit(lambda state, batches: jax.lax.scan(step, state, batches))
+    shapes = ((np.int64, ()), (np.float32, (4,)), (np.int32, ()))
+    batches = [programs.put(np.zeros((*ALIGNED, *shape), dtype)) for dtype, shape in shapes]
+    check_calls(run.lower(ours.from_table(table), batches), {"insert_columns": 1, "find_columns": 1})
 
 
 def test_while_loops_and_branches(programs):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from support.jit import check_calls
 from support.samples import (
     UFUNCS,
     as_bytes,
@@ -471,6 +472,40 @@ def loops_and_memory(platform: str, count: int) -> None:
         (call,) = [line for line in text.splitlines() if "@gpuhash_jax_find_part" in line]
         assert f"tensor<{room}xi64>" in call
         assert ("stablehlo.while" in text) == (room < batch * count)
+
+
+def each_call_once(platform: str, count: int) -> None:
+    """In a loop over batches that are aligned to 128 bytes, a program has each call on a table once."""
+    devices = Devices(platform, count)
+    jax, ours = devices.jax, devices.ours
+    columns = {"weight": ("float32", (4,)), "count": "int32"}
+
+    def step(state: Any, keys: Any) -> Any:
+        state, inserted = ours.insert_or_apply(state, keys, 1, "add", axis_name="x")
+        state, (values, _) = ours.find(state, keys, axis_name="x")
+        state, there = ours.contains(state, keys, axis_name="x")
+        state, size = ours.size(state, axis_name="x")
+        state, erased = ours.erase(state, keys, axis_name="x")
+        return state, (inserted, values, there, size[None], erased)
+
+    def of_columns(state: Any, keys: Any) -> Any:
+        given = {"weight": jax.numpy.ones((len(keys), 4), np.float32), "count": keys.astype("int32")}
+        state, inserted = ours.insert_or_assign(state, keys, given, axis_name="x")
+        state, (read, _) = ours.find(state, keys, axis_name="x")
+        return state, (inserted, read)
+
+    single = ("insert_part", "find_part", "contains_part", "size_part", "erase_part")
+    for value_dtype, work, names in (
+        ("int64", step, single),
+        (columns, of_columns, ("insert_columns_part", "find_columns_part")),
+    ):
+
+        def run(state: Any, keys: Any, work: Any = work) -> Any:
+            return jax.lax.scan(work, state, keys.reshape(6, 512))
+
+        state = devices.state(devices.tables("int64", value_dtype))
+        lowered = devices.program(run).lower(state, np.arange(6 * 512 * count))
+        check_calls(lowered, {**dict.fromkeys(names, 1), "settle": len(names)})
 
 
 def calls_without_an_axis(platform: str, count: int) -> None:

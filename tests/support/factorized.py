@@ -1,10 +1,13 @@
-"""Batches for every way in which the host factorizes, and what NumPy says of them."""
+"""Batches for every way in which keys are factorized and members found, and what NumPy says of them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
 import gpuhash
+from support.frameworks import Framework
 from support.samples import same_bytes
 
 #: The host reads 2^14 keys and then chooses: a small table, or a partition, with or without hot keys.
@@ -15,6 +18,7 @@ BATCHES = {
     "hot-and-others": lambda rng, n: np.where(rng.random(n) < 0.6, rng.integers(0, 50, n), rng.permutation(n)),
     "distinct": lambda rng, n: rng.permutation(n),
     "half-distinct": lambda rng, n: rng.integers(0, n // 2 + 1, n),
+    "one-in-8": lambda rng, n: rng.integers(0, n // 8 + 1, n),
     "one-large-part": lambda rng, n: np.where(np.arange(n) < n // 2, rng.permutation(n), 77),
 }
 
@@ -26,23 +30,44 @@ def make_batch(kind: str, dtype: str, count: int) -> np.ndarray:
     return keys.astype(dtype)
 
 
-def check_factorized(keys: np.ndarray) -> None:
-    """Every combination that is computed in a way of its own."""
+def check_factorized(keys: np.ndarray, place: Framework | None = None) -> None:
+    """Every combination that is computed in a way of its own; None: NumPy on the host."""
+    array = keys if place is None else place.array(keys)
     values, firsts, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     order = np.argsort(firsts)
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
-    codes, uniques = gpuhash.factorize(keys)
+    codes, uniques = gpuhash.factorize(array)
     same_bytes(codes, rank[inverse])
     same_bytes(uniques, values[order])
-    counted = gpuhash.unique(keys, return_counts=True)
+    same_bytes(gpuhash.unique(array), values[order])
+    counted = gpuhash.unique(array, return_counts=True)
     same_bytes(counted.values, values[order])
     same_bytes(counted.counts, counts[order])
-    every = gpuhash.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    every = gpuhash.unique(array, return_index=True, return_inverse=True, return_counts=True)
     same_bytes(every.values, values[order])
     same_bytes(every.indices, firsts[order])
     same_bytes(every.inverse, rank[inverse])
     same_bytes(every.counts, counts[order])
-    ordered = gpuhash.unique(keys, return_index=True, return_inverse=True, return_counts=True, sorted=True)
+    ordered = gpuhash.unique(array, return_index=True, return_inverse=True, return_counts=True, sorted=True)
     for got, wanted in zip(ordered, (values, firsts, inverse, counts), strict=True):
         same_bytes(got, wanted)
+
+
+def check_members(elements: np.ndarray, tests: np.ndarray) -> None:
+    """isin, and its opposite."""
+    wanted = np.isin(elements, tests)
+    same_bytes(gpuhash.isin(elements, tests), wanted)
+    same_bytes(gpuhash.isin(elements, tests, invert=True), ~wanted)
+
+
+def check_every_way_to_members(make: Callable[[str, int], np.ndarray]) -> None:
+    """`make(kind, count)` gives the keys. Of test elements there are few, many, or many more than elements."""
+    for kind in BATCHES:
+        for count, tests in ((50_003, 700), (50_003, 40_009), (3001, 50_003), (1 << 17, 1 << 17)):
+            elements, members = make(kind, count), make(kind, 2 * tests)[::2].copy()
+            check_members(elements, members)
+            zero, one = np.zeros(1, elements.dtype), np.ones(1, elements.dtype)
+            check_members(np.concatenate([elements, zero]), members[members != zero])
+            check_members(np.concatenate([elements, zero]), np.concatenate([members, zero]))
+            check_members(np.concatenate([zero, one]), members)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -69,6 +71,24 @@ def need_jax(device: str = "cpu") -> Programs:
     if device != "cpu" and not sees_gpu("jax"):
         pytest.skip("jax sees no GPU")
     return Programs(device)
+
+
+def check_calls(lowered: Any, expected: dict[str, int]) -> None:
+    """The program calls each handler as often as this, also when XLA has compiled it, and each call gives XLA a token.
+
+    Parameters
+    ----------
+    lowered
+        What ``jax.jit(function).lower(...)`` gives.
+    expected
+        By the names of handlers, without their prefix.
+    """
+    text = lowered.as_text()
+    assert Counter(re.findall(r"@gpuhash_jax_(\w+)", text)) == expected
+    for line in text.splitlines():
+        assert line.partition("->")[2].count("!stablehlo.token") == ("@gpuhash_jax_" in line), line
+    compiled = lowered.compile().as_text()
+    assert Counter(re.findall(r'custom_call_target="gpuhash_jax_(\w+)"', compiled)) == expected
 
 
 def in_new_process(program: str, *arguments: str) -> str:

@@ -75,6 +75,27 @@ class GPUHASH_API Fence {
   virtual void wait_on(const Device& device, Stream stream) = 0;
 };
 
+/// Carries a few bytes of device memory to the host, again and again, without a copy engine: a kernel writes them into
+/// host memory that the host watches. For one thread at a time.
+class GPUHASH_API Readback {
+ public:
+  static constexpr std::size_t kMostBytes = 248;
+
+  virtual ~Readback() = default;
+  Readback(const Readback&) = delete;
+  Readback& operator=(const Readback&) = delete;
+
+  /// In stream order, after what was sent before: `bytes` <= kMostBytes, a multiple of 8, aligned to 8.
+  virtual void send(const void* from, std::size_t bytes, Stream stream) = 0;
+  /// What was sent last, or null: it is still on its way.
+  virtual const void* arrived() const = 0;
+  /// Waits for it. `stream` is that of send().
+  virtual const void* wait(Stream stream) = 0;
+
+ protected:
+  Readback() = default;
+};
+
 struct Executors;
 
 /// All that a table knows of its device. Injected into the table, never reached for.
@@ -115,6 +136,8 @@ class GPUHASH_API DeviceContext {
   /// Is the stream being captured into a CUDA graph? Then its work runs later, perhaps often, perhaps never.
   virtual bool is_capturing(Stream stream) = 0;
 
+  /// Null on the host, which reads its memory as it is.
+  virtual std::unique_ptr<Readback> make_readback() { return nullptr; }
   /// Zeroed host memory that work on the device can write, and the host reads meanwhile.
   virtual std::shared_ptr<void> make_mailbox(std::size_t bytes) = 0;
   /// In stream order: the next state of a chain of calls. Where the one that is taken is not its last, because another

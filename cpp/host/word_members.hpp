@@ -1,0 +1,11 @@
+#pragma once
+
+#include <gpuhash/factorization.hpp>
+
+namespace gpuhash::host {
+
+/// Factorizer::isin for keys of at most 8 bytes, fewer than kMostWords of either.
+void find_word_members(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert,
+                       bool* mask);
+
+}  // namespace gpuhash::host
