@@ -20,8 +20,6 @@ namespace gpuhash::jax_ops {
 namespace ffi = xla::ffi;
 using Operand = ffi::AnyBuffer;
 using Output = ffi::Result<ffi::AnyBuffer>;
-/// A result without data: XLA makes no second call of what gives one (`_lower` in calls.py).
-using XlaToken = ffi::Result<ffi::Token>;
 
 /// Where a call runs.
 struct Place {

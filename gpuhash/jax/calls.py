@@ -12,7 +12,6 @@ import jax.ffi
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
-from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
@@ -35,35 +34,26 @@ def _results_of(token: Any, *_arrays: Any, target: str, results: Any, attributes
     return [token.update(shape=shape, dtype=dtype, weak_type=False) for shape, dtype in given]
 
 
-def _run_alone(*arrays: Any, **parameters: Any) -> Any:
-    """Where nothing else is compiled: under ``jax.disable_jit``."""
-    with jax.disable_jit(False):
-        return _compiled(*arrays, **parameters)
+def _run_alone(*arrays: Any, target: str, results: Any, attributes: Any, aliases: Any) -> Any:
+    """Where nothing is compiled: under ``jax.disable_jit``."""
+    structs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in ((arrays[0].shape, arrays[0].dtype), *results)]
+    call = jax.ffi.ffi_call(target, structs, input_output_aliases=dict(aliases), vmap_method="sequential")
+    return call(*arrays, **_as_arrays(attributes))
 
 
-@functools.partial(jax.jit, static_argnames=("target", "results", "attributes", "aliases"))
-def _compiled(*arrays: Any, target: str, results: Any, attributes: Any, aliases: Any) -> Any:
-    return _call_p.bind(*arrays, target=target, results=results, attributes=attributes, aliases=aliases)
+def _lower(context: Any, token: Any, *operands: Any, target: str, results: Any, attributes: Any, aliases: Any) -> Any:
+    """Behind barriers, each array alone.
 
-
-def _lower(context: Any, *operands: Any, target: str, results: Any, attributes: Any, aliases: Any) -> Any:
-    """Behind the next token of ours, the custom call gives one of XLA's, which is dropped.
-
-    XLA for GPUs fuses custom calls with slices of their operands and results, and keeps the first call beside the
-    fusion if it has a side effect: the table would be changed twice. It fuses no call that gives a token.
+    XLA for GPUs fuses custom calls with slices of their operands and results, and in some versions keeps the first call
+    beside the fusion if it has a side effect: the table would be changed twice. A barrier is no slice, and is free.
     """
-    first, *rest = context.avals_out
-    tensors = [ir.RankedTensorType.get(each.shape, mlir.dtype_to_ir_type(each.dtype)) for each in (first, *rest)]
-    rule = jax.ffi.ffi_lowering(
-        target,
-        operand_output_aliases={operand: result + (result > 0) for operand, result in aliases},
-        has_side_effect=True,
-        result_types=[tensors[0], stablehlo.TokenType.get(), *tensors[1:]],
-    )
-    # The rule takes layouts from the avals; a token's is that of a scalar.
-    of_token = jax.core.ShapedArray((), np.uint32)
-    given = rule(context.replace(avals_out=[first, of_token, *rest]), *operands, **_as_arrays(attributes))
-    return [given[0], *given[2:]]
+    rule = jax.ffi.ffi_lowering(target, operand_output_aliases=dict(aliases), has_side_effect=True)
+    next_token, *given = rule(context, token, *map(_barrier, operands), **_as_arrays(attributes))
+    return [next_token, *map(_barrier, given)]
+
+
+def _barrier(array: Any) -> Any:
+    return stablehlo.OptimizationBarrierOp([array]).results[0]
 
 
 _call_p.def_abstract_eval(_results_of)

@@ -103,7 +103,7 @@ struct Part {
 };
 
 ffi::Error find_part(Place place, Handles handles, Operand token, Operand status, Operand told, Operand keys,
-                     Operand fallback, Output next, XlaToken, Output after, Output found, Output values) {
+                     Operand fallback, Output next, Output after, Output found, Output values) {
   return Part{place, token, status, told, next, after}.run(/*is_lookup=*/true, [&](std::int64_t limit) {
     Use use(place, handles, token, next);
     find_values(use, place.stream, limit, /*per_key=*/false, keys, fallback, found, values);
@@ -121,7 +121,6 @@ auto bind_find_part() {
       .template Arg<Operand>()
       .template Arg<Operand>()
       .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>()
       .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::AnyBuffer>();
@@ -129,8 +128,7 @@ auto bind_find_part() {
 
 ffi::Error find_columns_part(Place place, Handles handles, std::string_view names, Numbers lengths, Numbers per_key,
                              Operand token, Operand status, Operand told, Operand keys, ffi::RemainingArgs fallbacks,
-                             Output next, XlaToken, Output after, Output rows, Output found,
-                             ffi::RemainingRets values) {
+                             Output next, Output after, Output rows, Output found, ffi::RemainingRets values) {
   return Part{place, token, status, told, next, after}.run(/*is_lookup=*/true, [&](std::int64_t limit) {
     Use use(place, handles, token, next);
     find_column_values(use, place.stream, limit, {names, lengths}, per_key, keys, fallbacks, rows, found, values);
@@ -151,7 +149,6 @@ auto bind_find_columns_part() {
       .template Arg<Operand>()
       .RemainingArgs()
       .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>()
       .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::AnyBuffer>()
@@ -169,13 +166,12 @@ auto bind_keys_part() {
       .template Arg<Operand>()
       .template Arg<Operand>()
       .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>()
       .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::AnyBuffer>();
 }
 
 ffi::Error contains_part(Place place, Handles handles, Operand token, Operand status, Operand told, Operand keys,
-                         Output next, XlaToken, Output after, Output found) {
+                         Output next, Output after, Output found) {
   return Part{place, token, status, told, next, after}.run(/*is_lookup=*/true, [&](std::int64_t limit) {
     Use use(place, handles, token, next);
     find_keys(use, place.stream, limit, keys, found);
@@ -188,7 +184,7 @@ auto bind_contains_part() {
 }
 
 ffi::Error erase_part(Place place, Handles handles, Operand token, Operand status, Operand told, Operand keys,
-                      Output next, XlaToken, Output after, Output erased) {
+                      Output next, Output after, Output erased) {
   return Part{place, token, status, told, next, after}.run(/*is_lookup=*/false, [&](std::int64_t limit) {
     Use use(place, handles, token, next);
     erase_keys(use, place.stream, limit, keys, erased);
@@ -201,7 +197,7 @@ auto bind_erase_part() {
 }
 
 ffi::Error insert_part(Place place, Handles handles, std::string_view how, bool broadcast, Operand token,
-                       Operand status, Operand told, Operand keys, Operand values, Output next, XlaToken, Output after,
+                       Operand status, Operand told, Operand keys, Operand values, Output next, Output after,
                        Output inserted) {
   return Part{place, token, status, told, next, after}.run(/*is_lookup=*/false, [&](std::int64_t limit) {
     Use use(place, handles, token, next);
@@ -222,15 +218,13 @@ auto bind_insert_part() {
       .template Arg<Operand>()
       .template Arg<Operand>()
       .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>()
       .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::AnyBuffer>();
 }
 
 ffi::Error insert_columns_part(Place place, Handles handles, std::string_view names, Numbers lengths,
                                std::string_view how, Numbers broadcast, Operand token, Operand status, Operand told,
-                               Operand keys, ffi::RemainingArgs values, Output next, XlaToken, Output after,
-                               Output inserted) {
+                               Operand keys, ffi::RemainingArgs values, Output next, Output after, Output inserted) {
   return Part{place, token, status, told, next, after}.run(/*is_lookup=*/false, [&](std::int64_t limit) {
     Use use(place, handles, token, next);
     insert_column_values(use, place.stream, limit, {names, lengths}, how, broadcast, keys, values, inserted);
@@ -252,14 +246,13 @@ auto bind_insert_columns_part() {
       .template Arg<Operand>()
       .RemainingArgs()
       .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>()
       .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::AnyBuffer>();
 }
 
 /// Of one of `tables` tables, whose sizes are added up.
 ffi::Error size_part(Place place, Handles handles, std::int64_t tables, Operand token, Operand status, Operand told,
-                     Output next, XlaToken, Output after, Output size) {
+                     Output next, Output after, Output size) {
   return Part{place, token, status, told, next, after}.run(/*is_lookup=*/true, [&](std::int64_t) {
     Use use(place, handles, token, next);
     count_keys(use, place.stream, tables, size);
@@ -276,14 +269,13 @@ auto bind_size_part() {
       .template Arg<Operand>()
       .template Arg<Operand>()
       .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>()
       .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::AnyBuffer>();
 }
 
 /// The end of an exchange: the error, where the status, which is that of all devices now, is the number of one. Waits
 /// on a GPU. Results pass through, so that whoever uses one has this call in his program.
-ffi::Error settle(Place place, Operand token, Operand status, ffi::RemainingArgs operands, Output next, XlaToken,
+ffi::Error settle(Place place, Operand token, Operand status, ffi::RemainingArgs operands, Output next,
                   ffi::RemainingRets results) {
   std::optional<Failure> failure;
   const ffi::Error error = guarded([&] {
@@ -304,7 +296,6 @@ auto bind_settle() {
       .template Arg<Operand>()
       .RemainingArgs()
       .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>()
       .RemainingRets();
 }
 

@@ -10,7 +10,7 @@ namespace gpuhash::jax_ops {
 namespace {
 
 ffi::Error find(Place place, Handles handles, bool per_key, Operand token, Operand keys, Operand fallback, Output next,
-                XlaToken, Output found, Output values) {
+                Output found, Output values) {
   return guarded([&] {
     Use use(place, handles, token, next);
     find_values(use, place.stream, kAllKeys, per_key, keys, fallback, found, values);
@@ -27,13 +27,12 @@ auto bind_find() {
       .template Arg<Operand>()
       .template Arg<Operand>()
       .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>()
       .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::AnyBuffer>();
 }
 
 ffi::Error find_columns(Place place, Handles handles, std::string_view names, Numbers lengths, Numbers per_key,
-                        Operand token, Operand keys, ffi::RemainingArgs fallbacks, Output next, XlaToken, Output rows,
+                        Operand token, Operand keys, ffi::RemainingArgs fallbacks, Output next, Output rows,
                         Output found, ffi::RemainingRets values) {
   return guarded([&] {
     Use use(place, handles, token, next);
@@ -53,7 +52,6 @@ auto bind_find_columns() {
       .template Arg<Operand>()
       .RemainingArgs()
       .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>()
       .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::AnyBuffer>()
       .RemainingRets();
@@ -68,11 +66,10 @@ auto bind_keys() {
       .template Arg<Operand>()
       .template Arg<Operand>()
       .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>()
       .template Ret<ffi::AnyBuffer>();
 }
 
-ffi::Error contains(Place place, Handles handles, Operand token, Operand keys, Output next, XlaToken, Output found) {
+ffi::Error contains(Place place, Handles handles, Operand token, Operand keys, Output next, Output found) {
   return guarded([&] {
     Use use(place, handles, token, next);
     find_keys(use, place.stream, kAllKeys, keys, found);
@@ -84,7 +81,7 @@ auto bind_contains() {
   return bind_keys<P>();
 }
 
-ffi::Error rows(Place place, Handles handles, Operand token, Operand keys, Output next, XlaToken, Output rows) {
+ffi::Error rows(Place place, Handles handles, Operand token, Operand keys, Output next, Output rows) {
   return guarded([&] {
     Use use(place, handles, token, next);
     const KeyBatch batch = to_keys(use.table().options(), keys);
@@ -105,7 +102,7 @@ auto bind_rows() {
   return bind_keys<P>();
 }
 
-ffi::Error erase(Place place, Handles handles, Operand token, Operand keys, Output next, XlaToken, Output erased) {
+ffi::Error erase(Place place, Handles handles, Operand token, Operand keys, Output next, Output erased) {
   return guarded([&] {
     Use use(place, handles, token, next);
     erase_keys(use, place.stream, kAllKeys, keys, erased);
@@ -118,7 +115,7 @@ auto bind_erase() {
 }
 
 ffi::Error insert(Place place, Handles handles, std::string_view how, bool broadcast, Operand token, Operand keys,
-                  Operand values, Output next, XlaToken, Output inserted) {
+                  Operand values, Output next, Output inserted) {
   return guarded([&] {
     Use use(place, handles, token, next);
     insert_keys(use, place.stream, kAllKeys, how, broadcast, keys, values, inserted);
@@ -136,13 +133,12 @@ auto bind_insert() {
       .template Arg<Operand>()
       .template Arg<Operand>()
       .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>()
       .template Ret<ffi::AnyBuffer>();
 }
 
 ffi::Error insert_columns(Place place, Handles handles, std::string_view names, Numbers lengths, std::string_view how,
                           Numbers broadcast, Operand token, Operand keys, ffi::RemainingArgs values, Output next,
-                          XlaToken, Output inserted) {
+                          Output inserted) {
   return guarded([&] {
     Use use(place, handles, token, next);
     insert_column_values(use, place.stream, kAllKeys, {names, lengths}, how, broadcast, keys, values, inserted);
@@ -162,12 +158,11 @@ auto bind_insert_columns() {
       .template Arg<Operand>()
       .RemainingArgs()
       .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>()
       .template Ret<ffi::AnyBuffer>();
 }
 
 /// Waits.
-ffi::Error size(Place place, Handles handles, Operand token, Output next, XlaToken, Output size) {
+ffi::Error size(Place place, Handles handles, Operand token, Output next, Output size) {
   return guarded([&] {
     Use use(place, handles, token, next);
     count_keys(use, place.stream, 1, size);
@@ -181,7 +176,6 @@ auto bind_size() {
       .template Attr<Handles>("handles")
       .template Arg<Operand>()
       .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>()
       .template Ret<ffi::AnyBuffer>();
 }
 

@@ -156,7 +156,7 @@ class _Pooled(torch.autograd.Function):  # type: ignore[misc]
 
 def bags_of(offsets: Tensor, count: int) -> Tensor:
     """The bag of each position, int64 ``[count]``. ``offsets`` begin with 0 and end with ``count``."""
-    # Not a search in offsets[1:]: Inductor of 2.11 fails at it on a GPU, or searches from where the slice's base begins.
+    # Not a search in offsets[1:]: Inductor of 2.11 fails at it on a GPU, or searches from where the base begins.
     found = torch.searchsorted(offsets, torch.arange(count, device=offsets.device), right=True)
     return (found - 1).clamp(min=0)  # on a GPU nobody has looked at the offsets
 
