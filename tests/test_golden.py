@@ -147,7 +147,7 @@ def place_of_key(sequence: Sequence, full: list[int], device: str) -> int:
     bucket_bytes = 128 if key_bytes == 16 else 64
 
     def slots_in(memory: NumPyMemory) -> np.ndarray:
-        lines = memory.block((sequence.buckets + 1) * bucket_bytes)
+        lines, _ = memory.slots_and_filters(sequence.buckets + 1, bucket_bytes)
         return lines.reshape(sequence.buckets + 1, sequence.slots, 2 * key_bytes)[:-1, :, :key_bytes]
 
     other = array_of(key_bytes, (3, 7) if key_bytes == 16 else 3)
@@ -160,7 +160,7 @@ def place_of_key(sequence: Sequence, full: list[int], device: str) -> int:
     seen = NumPyMemory()
     copy = on_device.to("cpu", memory=seen)  # slot for slot
     ((bucket, _),) = np.argwhere((slots_in(seen) == key.view(np.uint8).reshape(-1)).all(-1)).tolist()
-    filters = seen.block((sequence.buckets + 1 + 3) // 4 * 4)
+    _, filters = seen.slots_and_filters(sequence.buckets + 1, bucket_bytes)
     passed = np.flatnonzero(filters)
     assert set(passed) <= set(full)
     assert (filters[passed] == sequence.filter_bit).all()

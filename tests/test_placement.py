@@ -31,8 +31,9 @@ class Memory:
         self.regions = -(-self.buckets * bucket_bytes // REGION_BYTES)
         self.region_buckets = self.buckets // self.regions
         assert self.regions * self.region_buckets == self.buckets
-        raw = memory.block((self.buckets + 1) * bucket_bytes).reshape(-1, self.slots, slot_bytes)[:-1]
-        self.filters = memory.block((self.buckets + 1 + 3) // 4 * 4)[: self.buckets]
+        lines, filters = memory.slots_and_filters(self.buckets + 1, bucket_bytes)
+        raw = lines.reshape(-1, self.slots, slot_bytes)[:-1]
+        self.filters = filters[: self.buckets]
         marked = (raw[..., 1:key_bytes] == EMPTY).all(-1)
         self.empty = marked & (raw[..., 0] == EMPTY)
         self.live = ~self.empty & ~(marked & (raw[..., 0] == ERASED))

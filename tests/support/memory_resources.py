@@ -66,6 +66,14 @@ class NumPyMemory(CountingMemory):
         first = address - owner.ctypes.data
         return owner[first : first + nbytes]
 
+    def slots_and_filters(self, buckets: int, bucket_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+        """Those of the one table that is out: they lie in a block, in whole lines, before its counters."""
+        line, counters = 128, 14 * 8
+        slots, filters = buckets * bucket_bytes, (buckets + 3) // 4 * 4
+        begin = -(-slots // line) * line
+        block = self.block(begin + -(-filters // line) * line + counters)
+        return block[:slots], block[begin : begin + filters]
+
 
 class TorchCudaMemory(CountingMemory):
     def __init__(self, index: int = GPU_INDEX) -> None:
