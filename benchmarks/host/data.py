@@ -62,9 +62,11 @@ class SetData:
         known = mixed(0, distinct)
         self.keys = rng.permutation(known) if distribution == DISTINCT else known[rng.integers(0, distinct, count)]
         self.tests = rng.permutation(mixed(distinct // 2, distinct))
-        self.sorted_unique, first, inverse = np.unique(self.keys, return_index=True, return_inverse=True)
+        self.sorted_unique, first, inverse, counts = np.unique(
+            self.keys, return_index=True, return_inverse=True, return_counts=True
+        )
         order = np.argsort(first)
-        self.unique = self.sorted_unique[order]  # in order of first occurrence
+        self.unique, self.counts = self.sorted_unique[order], counts[order]  # in order of first occurrence
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
         self.codes = rank[inverse]
