@@ -36,6 +36,9 @@ inline void check_launch(const char* action) {
   note_launched_kernel();
 }
 
+/// Of a process; more are refused.
+inline constexpr int kMaxDevices = 256;
+
 /// Makes a device current for a scope.
 ///
 /// By the driver's stack of contexts: cudaSetDevice() would make a context on the device that was current before, some

@@ -31,8 +31,6 @@ const Driver& driver() {
   return functions;
 }
 
-constexpr int kMaxDevices = 256;
-
 /// The context that the runtime, and with it every framework, uses on the device. Made on first use, and kept.
 CUcontext primary_context(int device) {
   static std::array<std::atomic<CUcontext>, kMaxDevices> known{};

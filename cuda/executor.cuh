@@ -80,9 +80,7 @@ class CudaExecutor final : public Executor<Key, Value> {
       const DeviceGuard guard(context.device().index);
       if constexpr (kPlans) {
         if (batch.plan != nullptr) return apply_planned(context, view, batch, stream);
-      }
-      if constexpr (kPlans) {
-        if (batch.trial.left != nullptr) return apply_at_once(view, batch, stream);
+        if (applies_at_once(context, view, batch)) return apply_at_once(view, batch, stream);
       }
       const std::int64_t n = batch.keys.count;
       const Uint128 initial = identity_bits(batch.op, batch.dtype);
@@ -199,7 +197,7 @@ class CudaExecutor final : public Executor<Key, Value> {
                   [[maybe_unused]] const ApplyOrder& batch) const override {
     if constexpr (kPlans && View::kHasValue) {
       const DeviceGuard guard(context.device().index);
-      return applies_at_once(view, batch);
+      return applies_at_once(context, view, batch);
     }
     return false;
   }

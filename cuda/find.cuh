@@ -2,7 +2,9 @@
 
 #include <type_traits>
 
+#include "core/test_partition_threshold.hpp"
 #include "cuda/batch.cuh"
+#include "cuda/l2.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/probe.cuh"
 #include "cuda/rows.cuh"
@@ -38,16 +40,77 @@ struct AbsentPositions {
   }
 };
 
+/// When a warp has gone through so many buckets, and so few of its keys are still searched for, all lanes look into the
+/// next buckets of each, and at their filters, at once: in a nearly full table a batch waits for the last of its keys,
+/// whose buckets may be a hundred. Sooner, or for more keys, that costs more than it saves.
+inline constexpr int kPatience = 5;
+inline constexpr int kFewSearches = 4;
+
+/// Ends the searches that are `open`, in at most kFewSearches lanes; true where it finds the key, whose value it puts
+/// into values[lane]. The whole warp calls it.
+///
+/// Not inlined: it comes seldom, and inlined it took a twentieth of the speed of what comes always.
+template <class View>
+__device__ __noinline__ bool search_ahead(const View& view, Probe<typename View::Key> probe, bool open,
+                                          std::uint8_t* owners, [[maybe_unused]] typename View::Value* values) {
+  using Key = typename View::Key;
+  using L = Lanes<View>;
+  const int lane = threadIdx.x % 32;
+  const int group = lane / L::kPerBucket;
+  bool found = false;
+  unsigned active = __ballot_sync(kAllLanes, open);
+  while (active != 0) {
+    const int count = __popc(active);
+    const int width = static_cast<int>(L::kKeysPerStep) / count;  // buckets for each key
+    const int rank = __popc(active & ((1u << lane) - 1));
+    __syncwarp();
+    if (open) owners[rank] = static_cast<std::uint8_t>(lane);
+    __syncwarp();
+    const bool on = group / width < count;
+    const int source = on ? owners[group / width] : 0;
+    Probe<Key> ahead = shuffle_words(probe, source);
+    for (int hop = group % width; hop >= 0; --hop) ahead.next(view.geometry);
+
+    bool hit = false;
+    bool ends = false;
+    if (on) {
+      LaneSlots<View, true> loaded;
+      loaded.load(view.slots + std::uint64_t{ahead.bucket()} * View::kSlots + lane % L::kPerBucket * L::kSlots);
+      ends = !filter_has<true>(view.filters, ahead.bucket(), ahead.filter_bit()) || ahead.exhausted(view.geometry);
+#pragma unroll
+      for (int s = 0; s < static_cast<int>(L::kSlots); ++s) {
+        ends = ends || loaded.slots[s].key == empty_key<Key>();
+        if (!(loaded.slots[s].key == ahead.stored())) continue;
+        hit = true;
+        if constexpr (View::kHasValue) values[source] = loaded.slots[s].value;
+      }
+    }
+    const unsigned hits = __ballot_sync(kAllLanes, hit);
+    const unsigned ended = __ballot_sync(kAllLanes, ends);
+    if (open) {
+      const int bits = width * static_cast<int>(L::kPerBucket);
+      const unsigned mask = (bits == 32 ? kAllLanes : (1u << bits) - 1) << (rank * bits);
+      found = (hits & mask) != 0;
+      open = !found && (ended & mask) == 0;
+      for (int hop = 0; hop < width; ++hop) probe.next(view.geometry);
+    }
+    active = __ballot_sync(kAllLanes, open);
+  }
+  return found;
+}
+
 /// Searches 32 keys per warp and writes values, row numbers and masks, each where its pointer is not null.
 ///
 /// RowWord: void for values that lie beside their keys; else the word by which the rows of storage are copied.
 ///
 /// kWhole: keys, and values if they are wanted, have the width and the alignment of those in the slots.
 ///
+/// kAhead: what lasts long is ended by search_ahead(). Not in tables that lie in L2, where that it might be costs 5 %.
+///
 /// 24 blocks to a multiprocessor, that is 42 registers per thread: more loads in flight (docs/performance.md).
-template <class View, class RowWord, bool kWhole, class Absent>
+template <class View, class RowWord, bool kWhole, bool kAhead, class Absent>
 __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 24 : 16)
-    find_kernel(View view, KeyBatch keys, FindOrder out, Absent absent, RowShape shape) {
+    find_kernel(const __grid_constant__ View view, KeyBatch keys, FindOrder out, Absent absent, RowShape shape) {
   using Key = typename View::Key;
   constexpr bool kCopiesRows = !std::is_void_v<RowWord>;
   __shared__ Workspace work;
@@ -73,7 +136,7 @@ __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 
   const auto filter_has_key = [&] { return filter_has<true>(view.filters, probe.bucket(), probe.filter_bit()); };
   bool open = valid && !found && !search_ends(seen.empty != 0, filter_has_key);
   unsigned active = __ballot_sync(kAllLanes, open);
-  while (active != 0) {
+  for (int round = 0; active != 0 && (!kAhead || round < kPatience || __popc(active) > kFewSearches); ++round) {
     if (open) probe.next(view.geometry);
     seen = look<View, true, false, false>(view, active, probe.stored(), probe.bucket(), owners, on_hit);
     if (open) {
@@ -81,6 +144,12 @@ __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 
       open = !found && !search_ends(seen.empty != 0, filter_has_key) && !probe.exhausted(view.geometry);
     }
     active = __ballot_sync(kAllLanes, open);
+  }
+  if constexpr (kAhead) {
+    if (active != 0) {
+      const bool found_ahead = search_ahead(view, probe, open, owners, warp_values);
+      found = found || found_ahead;
+    }
   }
 
   __syncwarp();  // all values are there
@@ -128,7 +197,8 @@ void launch_find(const View& view, const KeyBatch& keys, const FindOrder& out, c
     if (view.rows.bytes != 0 && out.values != nullptr) {
       with_row_words(view.rows.bytes, {view.rows.data, out.values, out.fallback}, [&](auto word, RowShape shape) {
         using Word = decltype(word);
-        launch("finding keys", whole ? find_kernel<View, Word, true, Absent> : find_kernel<View, Word, false, Absent>,
+        launch("finding keys",
+               whole ? find_kernel<View, Word, true, true, Absent> : find_kernel<View, Word, false, true, Absent>,
                keys.count, kFindBlock, stream, view, keys, out, absent, shape);
       });
       return;
@@ -136,8 +206,11 @@ void launch_find(const View& view, const KeyBatch& keys, const FindOrder& out, c
   }
   if constexpr (View::kHasValue)
     whole = whole && (out.values == nullptr || (out.bytes == sizeof(Value) && is_aligned<Value>(out.values)));
-  launch("finding keys", whole ? find_kernel<View, void, true, Absent> : find_kernel<View, void, false, Absent>,
-         keys.count, kFindBlock, stream, view, keys, out, absent, RowShape{});
+  const bool ahead = test_partition_threshold() >= 0 || !lies_in_l2<View>(view.geometry);
+  const auto kernel =
+      ahead ? (whole ? find_kernel<View, void, true, true, Absent> : find_kernel<View, void, false, true, Absent>)
+            : (whole ? find_kernel<View, void, true, false, Absent> : find_kernel<View, void, false, false, Absent>);
+  launch("finding keys", kernel, keys.count, kFindBlock, stream, view, keys, out, absent, RowShape{});
 }
 
 }  // namespace gpuhash::cuda

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "cuda/atomics.cuh"
 #include "shared/layout.hpp"
@@ -69,6 +70,19 @@ __device__ __forceinline__ Key shuffle(const Key& key, int lane) {
     return {__shfl_sync(kAllLanes, key.low, lane), __shfl_sync(kAllLanes, key.high, lane)};
   else
     return __shfl_sync(kAllLanes, key, lane);
+}
+
+/// Any object of another lane, word by word.
+template <class T>
+__device__ __forceinline__ T shuffle_words(const T& value, int lane) {
+  constexpr int kWords = (sizeof(T) + 3) / 4;
+  unsigned words[kWords] = {};
+  memcpy(words, &value, sizeof(T));
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) words[w] = __shfl_sync(kAllLanes, words[w], lane);
+  T out;
+  memcpy(&out, words, sizeof(T));
+  return out;
 }
 
 /// Looks into the bucket of every lane in `active` (the same in all lanes). on_hit(slot, lane) runs in a lane that

@@ -543,6 +543,9 @@ def set_partition_threshold(keys: int) -> None:
     For tests.
     """
 
+def launched_kernels() -> int:
+    """How many kernels this thread has launched so far, on any GPU. For tests."""
+
 def set_reservation_limit(bytes: int) -> None:
     """Memory that grows where it lies has addresses for so many bytes, or as many as it begins with; 0: there is none
     of that kind, and rows are copied; -1: as many as there is memory. For tests.

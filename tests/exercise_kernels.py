@@ -215,6 +215,20 @@ def exercise_rehash() -> None:
     assert table.contains(keys).tolist() == [i % 2 == 1 for i in range(len(keys))]
 
 
+def exercise_full_table(key_dtype: str, key_shape: tuple[int, ...]) -> None:
+    """In which the last keys lie behind many full buckets; searched as if it did not lie in L2."""
+    table = gpuhash.HashTable(
+        key_dtype, "int64", key_shape=key_shape, capacity=6000, max_load_factor=1.0, growth=False, device=DEVICE
+    )
+    words = int(np.prod(key_shape))
+    keys = np.arange((table.capacity + 1000) * words).astype(key_dtype).reshape(-1, *key_shape)
+    count = table.capacity
+    table[keys[:count]] = np.arange(count)
+    values, found = table.find(keys)
+    assert found.tolist() == [i < count for i in range(len(keys))]
+    assert values[:count].tolist() == list(range(count))
+
+
 def exercise_growing_rows() -> None:
     """Rows that grow where they lie, through several pieces of memory, and move when the table shrinks."""
     rng = np.random.default_rng(4)
@@ -365,6 +379,8 @@ def main() -> None:
         for (key_dtype, key_shape), (value_dtype, value_shape), ordered in cases:
             exercise(key_dtype, key_shape, value_dtype, value_shape, ordered)
         exercise_rehash()
+        for key_dtype, key_shape in KEYS[1:]:
+            exercise_full_table(key_dtype, key_shape)
     _core.set_partition_threshold(-1)
     for (key_dtype, key_shape), ordered in itertools.product(KEYS, (False, True)):
         exercise_columns(key_dtype, key_shape, ordered)

@@ -195,6 +195,41 @@ def test_exactly_full(device, size):
     assert len(table) == 0
 
 
+@pytest.mark.parametrize("load", [0.9, 0.97, 1.0])
+@pytest.mark.parametrize(
+    ("key_dtype", "key_shape", "value_shape"),
+    [("int32", (), ()), ("int64", (), ()), ("int64", (2,), ()), ("int64", (), (48,))],
+    ids=["4 bytes", "8 bytes", "16 bytes", "rows"],
+)
+def test_lookups_that_go_far(device, key_dtype, key_shape, value_shape, load):
+    """In a table that is full, or nearly so, the last keys lie behind many full buckets, and absent ones nowhere."""
+    slots = 1 << 15
+    table = HashTable(
+        key_dtype,
+        "float32",
+        key_shape=key_shape,
+        value_shape=value_shape,
+        capacity=slots,
+        max_load_factor=1.0,
+        growth=False,
+        device=device,
+    )
+    count = int(table.capacity * load)
+    keys = distinct(random_keys(key_dtype, key_shape, 2 * count))[: count + 5000]
+    values = random_values("float32", (count, *value_shape))
+    for part in np.array_split(np.arange(count), 5):
+        table.insert(keys[part], values[part])
+    assert len(table) == count
+    order = np.random.default_rng(1).permutation(len(keys))
+    there = order < count
+    found, mask = table.find(keys[order])
+    same_bytes(mask, there)
+    same_bytes(to_numpy(found)[there], values[order[there]])
+    same_bytes(table.contains(keys[order]), there)
+    fallback = np.float32(-3)
+    same_bytes(to_numpy(table.get(keys[order], fallback))[~there], np.full((5000, *value_shape), fallback))
+
+
 def test_growth_counts_distinct_keys(device):
     keys = random_keys("int64", (), 20_000)
     table = HashTable("int64", "int64", capacity=1 << 16, device=device)

@@ -14,7 +14,7 @@ from support.frameworks import Framework, to_numpy
 from support.memory_resources import counting_memory
 from support.samples import as_bytes, as_dict, items_of, random_keys, random_values, same_bytes
 
-from gpuhash import HashSet, HashTable
+from gpuhash import HashSet, HashTable, _core
 
 KINDS = {
     "int64": (("int64", ()), "int64"),
@@ -68,6 +68,32 @@ def test_against_a_dict(on_device, kind, call, new):
     assert inserted.sum() == new
     assert set(as_bytes(keys[batch][inserted]).tolist()) == set(as_bytes(keys[3000 : 3000 + new]).tolist())
     assert table.load_factor <= table.max_load_factor
+
+
+@pytest.mark.parametrize("kind", ["int64", "int32"])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_batch_of_known_keys_is_tried(on_device, kind, call):
+    """By one kernel on a GPU, and one that reads the counters. A table that may not grow has to know beforehand whether
+    the batch fits: it looks first.
+    """
+    (key_dtype, key_shape), value_dtype = KINDS[kind]
+    keys = random_keys(key_dtype, key_shape, 3000)
+    values = (np.arange(3000) % 97).astype(value_dtype)
+    launched = []
+    for options in ({}, {"growth": False, "capacity": 3300, "max_load_factor": 1.0}):
+        table = used_to_updates(on_device, kind, keys, values, **options)
+        arrays = [on_device.array(keys), on_device.array(values)]
+        arguments = ("add",) if call == "insert_or_apply" else ()
+        before = _core.launched_kernels()
+        getattr(table, call)(*arrays, *arguments)
+        launched.append(_core.launched_kernels() - before)
+        after = model_of(call, as_dict(keys, values), keys, values)
+        assert items_of(table) == after
+    if on_device.table_device.startswith("cuda"):
+        tried, looked_first = launched
+        assert tried == 2 < looked_first
+    else:
+        assert launched == [0, 0]
 
 
 @pytest.mark.parametrize("kind", KINDS)

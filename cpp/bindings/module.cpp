@@ -136,6 +136,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("build_info", &build_information);
   module.def("stray_keys", &stray_keys, py::arg("bytes_per_key"));
   module.def("set_partition_threshold", &set_test_partition_threshold, py::arg("keys"));
+  module.def("launched_kernels", &launched_kernels);
   module.def("set_reservation_limit", &set_test_reservation_limit, py::arg("bytes"));
   module.def(
       "inject_failure", [](const std::string& kind, std::int64_t after) { return inject_fault(fault_of(kind), after); },

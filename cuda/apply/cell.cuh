@@ -101,16 +101,20 @@ __device__ __forceinline__ void update(T* cell, ApplyOp op, T value) {
   if (!update_natively(cell, op, value)) swap_in(cell, op, value);
 }
 
-template <class T>
-__device__ __forceinline__ T shuffle_element(const T& value, int lane) {
-  constexpr int kWords = (sizeof(T) + 3) / 4;
-  unsigned words[kWords] = {};
-  memcpy(words, &value, sizeof(T));
-#pragma unroll
-  for (int w = 0; w < kWords; ++w) words[w] = __shfl_sync(kAllLanes, words[w], lane);
-  T out;
-  memcpy(&out, words, sizeof(T));
-  return out;
+/// A warp's, in shared memory.
+struct PeerMarks {
+  unsigned lanes[64];
+};
+
+/// Do some lanes have equal indices? The same answer in all lanes, and at times false where few do: for a caller to
+/// whom combine_peers() is worth its time only where many do. index < 0: as there.
+__device__ __forceinline__ bool have_peers(std::int64_t index, PeerMarks& marks) {
+  const unsigned lane = threadIdx.x % 32;
+  unsigned& mark = marks.lanes[static_cast<std::uint64_t>(index) * detail::kHashWhiten >> 58];
+  if (index >= 0) atomicExch(&mark, lane);
+  __syncwarp();
+  const unsigned last = index >= 0 ? mark : lane;
+  return __any_sync(kAllLanes, __shfl_sync(kAllLanes, index, last) == index && last != lane);
 }
 
 /// Combines the values of lanes with equal indices into the lowest of them, in a logarithmic number of steps; true in
@@ -125,7 +129,7 @@ __device__ __forceinline__ bool combine_peers(std::int64_t index, T& value, Comb
   peers &= ~1u << lane;                           // those above
   while (__any_sync(kAllLanes, peers != 0)) {
     const int next = __ffs(peers);
-    const T other = shuffle_element(value, next == 0 ? lane : next - 1);
+    const T other = shuffle_words(value, next == 0 ? lane : next - 1);
     if (next != 0) value = combine(value, other);
     const bool merged = (rank & 1) != 0;
     peers &= ~__ballot_sync(kAllLanes, merged);

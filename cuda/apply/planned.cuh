@@ -1,5 +1,11 @@
 #pragma once
 
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
 #include "cuda/apply/cell.cuh"
 #include "cuda/apply/planned.hpp"
 #include "cuda/check.hpp"
@@ -95,45 +101,57 @@ __global__ void __launch_bounds__(kBlock)
   counts.add_to(view, work);
 }
 
-/// A trial, see Trial. As above, of the batch as it was given; again, of the keys that are listed.
-template <class View, bool kErased>
+/// As above, of the batch as it was given. kErased: as in find_or_insert(). kTrial: see Trial; again, of the keys that
+/// are listed.
+template <class View, bool kErased, bool kTrial>
 __global__ void __launch_bounds__(kBlock, (kInsertBlocks<View, kErased>))
     apply_at_once_kernel(View view, KeyBatch keys, ValueBatch values, bool whole,
                          WordReducer<typename View::Value> reducer, Trial trial, bool* mask) {
   using SlotType = typename View::SlotType;
   using Value = typename View::Value;
   __shared__ Workspace work;
-  __shared__ Budget::Loan loan;
-  const Budget budget{&loan, trial.most};
-  budget.begin();
+  __shared__ PeerMarks marks[kWarps];
   const std::int64_t t = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
-  const bool valid = t < (trial.again ? trial.left_count : keys.count);
-  const std::int64_t i = valid && trial.again ? trial.left[t] : t;
+  const bool again = kTrial && trial.again;
+  const bool valid = t < (again ? trial.left_count : keys.count);
+  const std::int64_t i = valid && again ? trial.left[t] : t;
   typename View::Key key{};
   if (valid) key = load_key<typename View::Key>(keys, i, whole);
+  Value value{};
+  if (valid) value = load_value<Value>(values, i, whole);
 
   Counts counts;
   std::int64_t index = -1;
   bool is_new = false;
-  find_or_insert<View, kErased>(
-      view, work.owners[threadIdx.x / 32], key, reducer.identity, valid, counts,
-      [&](SlotType* slot) { index = slot - view.slots; },
-      [&](SlotType* slot) {
-        index = slot - view.slots;
-        is_new = true;
-      },
-      Ignore{}, budget);
-  Value value{};
-  if (index >= 0) value = load_value<Value>(values, i, whole);
-  const bool leads = combine_peers(index, value, [&](Value a, Value b) { return reducer.combine(a, b); });
-  if (leads) reducer.update(&view.slots[index].value, value);
-  if (valid && mask != nullptr) mask[i] = is_new;
-
-  const bool is_left = counts.dropped != 0;
-  const std::uint64_t place = take_ticket(&view.control->left, is_left);
-  if (is_left) trial.left[place] = static_cast<std::uint32_t>(i);
-  counts.dropped = 0;
-  budget.settle(view, counts, work);
+  const auto run = [&](const auto& slots) {
+    find_or_insert<View, kErased>(
+        view, work.owners[threadIdx.x / 32], key, reducer.identity, valid, counts,
+        [&](SlotType* slot) { index = slot - view.slots; },
+        [&](SlotType* slot) {
+          index = slot - view.slots;
+          is_new = true;
+        },
+        Ignore{}, slots);
+    bool leads = index >= 0;
+    if (have_peers(index, marks[threadIdx.x / 32]))
+      leads = combine_peers(index, value, [&](Value a, Value b) { return reducer.combine(a, b); });
+    if (leads) reducer.update(&view.slots[index].value, value);
+    if (valid && mask != nullptr) mask[i] = is_new;
+  };
+  if constexpr (kTrial) {
+    __shared__ Budget::Loan loan;
+    const Budget budget{&loan, trial.most};
+    budget.begin();
+    run(budget);
+    const bool is_left = counts.dropped != 0;
+    const std::uint64_t place = take_ticket(&view.control->left, is_left);
+    if (is_left) trial.left[place] = static_cast<std::uint32_t>(i);
+    counts.dropped = 0;
+    budget.settle(view, counts, work);
+  } else {
+    run(NoBudget{});
+    counts.add_to(view, work);
+  }
 }
 
 template <class View>
@@ -141,20 +159,27 @@ WordReducer<typename View::Value> reducer_of(const ApplyOrder& batch) {
   return {batch.op, batch.dtype, static_cast<typename View::Value>(identity_bits(batch.op, batch.dtype).low)};
 }
 
-/// Does claim() write key and value at once, in the code that this device runs? It need not be the newest it could run.
+/// Does claim() write key and value at once, in the code that this device, which is the current one, runs? It need not
+/// be the newest it could run.
 template <class View>
-bool claims_whole_slots() {
+bool claims_whole_slots(int device) {
   if (sizeof(typename View::SlotType) <= 8) return true;
-  cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(apply_left_kernel<View>)),
-        "looking for kernels");
-  return attributes.ptxVersion >= 90;
+  enum : std::uint8_t { kUnknown, kNo, kYes };
+  static std::array<std::atomic<std::uint8_t>, kMaxDevices> known{};  // the driver takes its time
+  std::atomic<std::uint8_t>& answer = known[static_cast<std::size_t>(device)];
+  if (answer.load(std::memory_order_relaxed) == kUnknown) {
+    cudaFuncAttributes attributes{};
+    check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(apply_left_kernel<View>)),
+          "looking for kernels");
+    answer.store(attributes.ptxVersion >= 90 ? kYes : kNo, std::memory_order_relaxed);
+  }
+  return answer.load(std::memory_order_relaxed) == kYes;
 }
 
 template <class View>
 std::unique_ptr<Plan> make_apply_plan(DeviceContext& context, const View& view, const ApplyOrder& batch,
                                       Stream stream) {
-  if (!claims_whole_slots<View>()) return nullptr;
+  if (!claims_whole_slots<View>(context.device().index)) return nullptr;
   return make_plan<typename View::SlotType>(context, view.geometry, batch.keys, batch.values, batch.inserted != nullptr,
                                             stream, reducer_of<View>(batch));
 }
@@ -171,16 +196,26 @@ void apply_planned(DeviceContext& context, const View& view, const ApplyOrder& b
 }
 
 template <class View>
-bool applies_at_once(const View& view, const ApplyOrder& batch) {
-  return view.rows.bytes == 0 && batch.elements == 1 && claims_whole_slots<View>();
+bool applies_at_once(const DeviceContext& context, const View& view, const ApplyOrder& batch) {
+  // Of more keys than slots most are duplicates, and may be of a few keys: see apply_scalars_kernel.
+  if (batch.keys.count > static_cast<std::int64_t>(view.slot_count())) return false;
+  return view.rows.bytes == 0 && batch.elements == 1 && claims_whole_slots<View>(context.device().index);
 }
 
 template <class View>
 void apply_at_once(const View& view, const ApplyOrder& batch, Stream stream) {
-  launch("applying values", view.may_have_erased ? apply_at_once_kernel<View, true> : apply_at_once_kernel<View, false>,
-         batch.trial.again ? batch.trial.left_count : batch.keys.count, kBlock, stream, view, batch.keys, batch.values,
-         has_whole_words<typename View::SlotType>(batch.keys, batch.values), reducer_of<View>(batch), batch.trial,
-         batch.inserted);
+  const bool whole = has_whole_words<typename View::SlotType>(batch.keys, batch.values);
+  const auto run = [&](auto trial) {
+    constexpr bool kTrial = decltype(trial)::value;
+    launch("applying values",
+           view.may_have_erased ? apply_at_once_kernel<View, true, kTrial> : apply_at_once_kernel<View, false, kTrial>,
+           batch.trial.again ? batch.trial.left_count : batch.keys.count, kBlock, stream, view, batch.keys,
+           batch.values, whole, reducer_of<View>(batch), batch.trial, batch.inserted);
+  };
+  if (batch.trial.most != 0)
+    run(std::true_type{});
+  else
+    run(std::false_type{});
 }
 
 }  // namespace gpuhash::cuda

@@ -4,7 +4,7 @@
 
 #include "table/executor.hpp"
 
-/// insert_or_apply in one go with finding or inserting the keys: of partitioned batches, and of those that are tried.
+/// insert_or_apply in one go with finding or inserting the keys.
 /// Defined for tables with values beside keys of up to 8 bytes, in one source file per key width.
 namespace gpuhash::cuda {
 
@@ -16,11 +16,11 @@ std::unique_ptr<Plan> make_apply_plan(DeviceContext& context, const View& view, 
 template <class View>
 void apply_planned(DeviceContext& context, const View& view, const ApplyOrder& batch, Stream stream);
 
-/// Can a trial of this batch be worked off in one kernel, which lists what it leaves out?
+/// Can this batch be worked off in one kernel, which of a trial lists what it leaves out?
 template <class View>
-bool applies_at_once(const View& view, const ApplyOrder& batch);
+bool applies_at_once(const DeviceContext& context, const View& view, const ApplyOrder& batch);
 
-/// A trial, of a batch that applies_at_once().
+/// Of a batch that applies_at_once(), without a plan.
 template <class View>
 void apply_at_once(const View& view, const ApplyOrder& batch, Stream stream);
 

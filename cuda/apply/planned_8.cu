@@ -5,7 +5,7 @@ namespace gpuhash::cuda {
 using View = TableView<std::uint64_t, std::uint64_t>;
 template std::unique_ptr<Plan> make_apply_plan(DeviceContext&, const View&, const ApplyOrder&, Stream);
 template void apply_planned(DeviceContext&, const View&, const ApplyOrder&, Stream);
-template bool applies_at_once(const View&, const ApplyOrder&);
+template bool applies_at_once(const DeviceContext&, const View&, const ApplyOrder&);
 template void apply_at_once(const View&, const ApplyOrder&, Stream);
 
 }  // namespace gpuhash::cuda

@@ -6,6 +6,7 @@
 
 #include "core/test_partition_threshold.hpp"
 #include "cuda/factorization/parts.cuh"
+#include "cuda/l2.hpp"
 #include "cuda/partition/passes.cuh"
 
 namespace gpuhash::cuda {
@@ -18,8 +19,7 @@ static_assert(kMaxPartedKeys / kMeanPartItems <= std::int64_t{kMaxBins} * kMaxBi
 /// long as it lies there.
 template <class Key>
 bool is_beyond_l2(std::int64_t distinct) {
-  constexpr std::int64_t kL2Bytes = std::int64_t{96} << 20;
-  return batch_size::slots_for(distinct) * static_cast<std::int64_t>(sizeof(Entry<Key>)) > kL2Bytes;
+  return static_cast<std::uint64_t>(batch_size::slots_for(distinct)) * sizeof(Entry<Key>) > kL2Bytes;
 }
 
 /// Is a batch of `count` keys, of which about `distinct` are distinct, factorized by part? The passes cost much the

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "core/test_partition_threshold.hpp"
+#include "cuda/l2.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/partition/passes.cuh"
 #include "cuda/region/left.cuh"
@@ -35,12 +36,6 @@ struct RegionPlan final : Plan {
   PartitionedBatch<Item> batch;
   BatchItems<Item> all;
 };
-
-template <class View>
-bool lies_in_l2(const Geometry& geometry) {
-  constexpr std::uint64_t kL2Bytes = std::uint64_t{96} << 20;
-  return std::uint64_t{geometry.bucket_count} * View::kBucketBytes <= kL2Bytes;
-}
 
 /// Does the stream through the table and through the lists cost less than random accesses would? On an H200, random
 /// insertions cost about 85 ps each, and a partitioned one about 45 ps and its share of reading and writing the whole

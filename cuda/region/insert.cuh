@@ -158,8 +158,8 @@ __device__ __forceinline__ void displace_a_key(SharedRegion<View>& region, Backl
 /// the bit keeps all duplicates from displacing, and those that wait find it, or the key, afterwards. What is full or
 /// stuck stays so: where one has passed, the others will.
 ///
-/// kSparse: load() is false for many items, and the home buckets, too, are looked into by items packed together.
-template <class View, bool kSparse = false, class Load, class Done>
+/// kDistinct: all keys are new, and none comes twice, so that nobody needs to look for one in its home bucket.
+template <class View, bool kDistinct = false, class Load, class Done>
 __device__ __forceinline__ std::uint32_t insert_in_rounds(SharedRegion<View>& region, Backlog& backlog,
                                                           std::uint32_t first_bucket, const Geometry& geometry,
                                                           std::uint32_t count, int& filter_bits, Load load, Done done) {
@@ -169,9 +169,14 @@ __device__ __forceinline__ std::uint32_t insert_in_rounds(SharedRegion<View>& re
   backlog.reset();
   __syncthreads();  // the region is there, too
   for_each_ahead<Item>(count, load, [&](std::uint32_t i, const Item& item) {
-    if constexpr (kSparse) return backlog.push(i);
-    const InsertResult result =
-        look_into_bucket<false>(region, first_bucket, geometry, Probe<Key>(item.key, geometry), filter_bits);
+    const Probe<Key> probe(item.key, geometry);
+    InsertResult result{Outcome::kFull, 0};
+    if constexpr (kDistinct) {
+      const std::uint32_t claimed = claim_in_region(region, probe.bucket() - first_bucket, item.key);
+      if (claimed != 0) result = {Outcome::kNew, claimed - 1};
+    } else {
+      result = look_into_bucket<false>(region, first_bucket, geometry, probe, filter_bits);
+    }
     if (result.outcome == Outcome::kFound || result.outcome == Outcome::kNew)
       done(i, item, result.outcome, result.at);
     else
