@@ -180,6 +180,35 @@ def test_few_keys_of_a_half_full_table_move():
     assert (hops >= 2).mean() < 0.002  # 0.004 without
 
 
+@pytest.mark.parametrize("erased", [False, True], ids=["none-erased", "some-erased"])
+@pytest.mark.parametrize("slots", [1 << 13, 1 << 17], ids=["near", "far"])
+@pytest.mark.parametrize("key_type", KEY_TYPES, ids=type_name)
+def test_copies_of_a_key_do_not_overtake_each_other(key_type, slots, erased):
+    """To a load of 0.98, where many walks wait: each new key comes three times, and while it is under way again."""
+    table, memory = new_table(key_type, slots, growth=False)
+    count = int(0.98 * table.capacity)
+    keys = random_keys(*key_type, count + 50)
+    if erased:  # from full buckets, so that they leave marks
+        table.insert(keys[:count], 0)
+        assert table.erase(keys[: count // 2]).all()
+    rng = np.random.default_rng(slots)
+    draws = np.repeat(rng.permutation(count), 3)
+    draws = draws[np.argsort(np.arange(len(draws)) + rng.uniform(0, 70, len(draws)))]
+    values = np.arange(len(draws)).astype(table.value_dtype)
+
+    inserted = table.insert_or_assign(keys[draws], values)
+
+    first, last = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    first[draws[::-1]] = np.arange(len(draws))[::-1]
+    last[draws] = np.arange(len(draws))
+    is_new = np.arange(len(draws)) == first[draws]
+    same_bytes(inserted, is_new & (draws < count // 2) if erased else is_new)
+    assert count - 2 <= len(Memory(table, memory).hops()) <= count  # but for the stray keys
+    assert len(table) == count
+    same_bytes(table[keys[:count]], values[last])
+    assert not table.contains(keys[count:]).any()
+
+
 @pytest.mark.parametrize("slots", [1 << 13, 1 << 17], ids=["near", "far"])
 @pytest.mark.parametrize("key_type", KEY_TYPES, ids=type_name)
 def test_invariants_hold_while_keys_come_and_go(key_type, slots):
