@@ -12,9 +12,11 @@
 
 namespace {
 
-std::string slots_for(const gpuhash::GrowthRule& rule, std::int64_t keys) {
+/// What question() says, or why it throws.
+template <class Question>
+std::string answer(Question question) {
   try {
-    return std::to_string(rule.slots_for(keys));
+    return std::to_string(question());
   } catch (const gpuhash::TableFullError&) {
     return "full";
   } catch (const gpuhash::ShapeError&) {
@@ -32,8 +34,10 @@ int main() {
   std::int64_t size = 0;
   while (std::cin >> rule.most_slots >> max_capacity >> rule.max_load_factor >> keys >> slots >> size) {
     rule.max_capacity = max_capacity == 0 ? std::nullopt : std::optional(max_capacity);
-    std::cout << rule.key_limit(slots) << ' ' << rule.may_hold(keys) << ' ' << slots_for(rule, keys) << ' '
-              << rule.grown(slots) << ' ' << rule.may_grow_beyond(slots) << ' ' << rule.may_grow_afterwards(keys, slots)
-              << ' ' << (rule.most_new(size) >= keys) << ' ' << rule.uncounted_limit(slots) << '\n';
+    std::cout << rule.key_limit(slots) << ' ' << rule.may_hold(keys) << ' '
+              << answer([&] { return rule.slots_for(keys); }) << ' ' << rule.grown(slots) << ' '
+              << rule.may_grow_beyond(slots) << ' ' << rule.may_grow_afterwards(keys, slots) << ' '
+              << (rule.most_new(size) >= keys) << ' ' << rule.uncounted_limit(slots) << ' '
+              << answer([&] { return rule.grown_ahead(size, keys, slots); }) << '\n';
   }
 }

@@ -655,6 +655,38 @@ def test_allocations_of_growth_within_a_batch_fail(error: type[BaseException]) -
     memory.check_empty()
 
 
+@pytest.mark.parametrize("for_ever", [False, True], ids=["one", "all-after-it"])
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_allocations_of_growth_ahead_fail(error: type[BaseException], for_ever: bool) -> None:
+    """Room for the batches after this one is no promise: without, the table grows by what this one needs."""
+    memory = RaisingMemory("cpu")
+    keys = key_of(np.arange(1 << 18))
+    half = len(keys) // 2
+    for place in range(MOST_PLACES):
+        table = HashTable("int64", "int64", memory=memory)
+        table.insert(keys[:half], 1)
+        memory.fail(error(), place, for_ever=for_ever)
+        raised: BaseException | None = None
+        try:
+            table.insert(keys[half:], 2)
+        except BaseException as caught:
+            raised = caught
+        is_past_the_last = not memory.raised
+        memory.fail(None)
+        assert type(raised) in (type(None), error)
+        if raised is not None:
+            assert len(table) == half
+            assert not table.contains(keys[half:]).any()
+            table.insert(keys[half:], 2)
+        assert len(table) == len(keys)
+        np.testing.assert_array_equal(table[keys], np.repeat([1, 2], half))
+        if is_past_the_last:
+            break
+    assert place >= 2  # a sample and the table
+    del table, raised  # whose traceback holds the table
+    memory.check_empty()
+
+
 def test_no_memory_to_grow_within_a_batch() -> None:
     """From some allocation on there is none: neither for growth nor for counting the new keys."""
     memory = RaisingMemory("cpu")

@@ -255,6 +255,56 @@ def test_grows_within_a_batch(threads, kind, method):
     assert not table.contains(key_of(np.arange(-1000, 0)).astype(keys.dtype)).any()
 
 
+AHEAD = {
+    "int64": {},
+    "int32": {"key_dtype": "int32", "value_dtype": "int32"},
+    "16 bytes": {"key_shape": (2,)},
+    "half-full": {"max_load_factor": 0.5},
+}
+
+
+@pytest.mark.parametrize("kind", AHEAD)
+def test_grows_ahead_of_the_next_batches(threads, kind):
+    """Where a large batch is new, and the table not much larger; never emptier than doubling might leave it."""
+    if threads != 2 and kind != "int64":
+        pytest.skip("every number of threads with one kind of table")
+    options = {"key_dtype": "int64", "value_dtype": "int64", **AHEAD[kind]}
+    count, batches = 1 << 17, 8
+    keys = key_of(np.arange(batches * count)).astype(options["key_dtype"])
+    if "key_shape" in options:
+        keys = np.stack([keys, keys[::-1]], axis=1)
+    values = np.arange(len(keys)).astype(options["value_dtype"])
+    table = HashTable(**options)
+    capacities = []
+    for first in range(0, len(keys), count):
+        part = slice(first, first + count)
+        assert table.insert_or_apply(keys[part], values[part], "add").all()
+        capacities.append(table.capacity)
+        assert 0.49 * table.max_load_factor < table.load_factor <= table.max_load_factor or first == 0
+    same_bytes(table[keys], values)
+    assert len(table) == len(keys)
+    # Room for the first batch, after the second one for four, and then for twice as many.
+    changes = [n for n in range(batches) if n == 0 or capacities[n] != capacities[n - 1]]
+    assert changes == [0, 1, 4]
+    assert capacities[1] < 1.01 * 4 * count / table.max_load_factor
+
+
+@pytest.mark.parametrize("most", [300_000, 500_000, 660_000])
+def test_does_not_grow_ahead_beyond_max_capacity(most):
+    table = HashTable("int64", "int64", max_capacity=most)
+    keys = key_of(np.arange(1 << 20))
+    count = 1 << 17
+    batches = table.max_capacity // count
+    for n in range(batches):
+        table.insert(keys[n * count : (n + 1) * count], n)
+        assert table.capacity <= table.max_capacity
+    same_bytes(table[keys[: batches * count]], np.repeat(np.arange(batches), count))
+    with pytest.raises(TableFullError):
+        table.insert(keys[batches * count : (batches + 1) * count], -1)
+    assert len(table) == batches * count
+    assert not table.contains(keys[batches * count :]).any()
+
+
 def test_sets_grow_within_a_batch(threads):
     known, new, count = 600_000, 250_000, 1 << 19
     made = HashSet("int64", capacity=800_000)

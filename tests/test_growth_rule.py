@@ -46,7 +46,7 @@ def questions() -> list[tuple]:
             generator.choice([1.0, 0.92, 0.8, 0.5, 0.1, 1 / 3, 1e-6], 3000),
             2 ** generator.uniform(0, 36, 3000),
             2 ** generator.uniform(0, 34, 3000),
-            2 ** generator.uniform(0, 10, 3000),
+            2 ** generator.uniform(0, 34, 3000),
             strict=True,
         )
     ]
@@ -67,7 +67,7 @@ def test_answers(ask):
     asked = questions()
     for question, answer in zip(asked, ask(asked), strict=True):
         most_slots, max_capacity, factor, keys, slots, size = question
-        limit, may_hold, slots_for, grown, may_grow, may_grow_afterwards, fits_beside, uncounted = answer
+        limit, may_hold, slots_for, grown, may_grow, may_grow_afterwards, fits_beside, uncounted, ahead = answer
         most = max_capacity or most_slots
         at_maximum = max_capacity != 0 and slots >= max_capacity
 
@@ -77,7 +77,13 @@ def test_answers(ask):
         assert may_grow == str(int(not at_maximum)), question
         assert int(limit) == taken(slots), question
         assert int(grown) == (min(2 * slots, max_capacity) if max_capacity else 2 * slots), question
-        holds = keys <= max_capacity if max_capacity else math.ceil(keys / factor) <= most_slots
+
+        def holds_so_many(
+            keys: int, factor: float = factor, max_capacity: int = max_capacity, most_slots: int = most_slots
+        ) -> bool:
+            return keys <= max_capacity if max_capacity else math.ceil(keys / factor) <= most_slots
+
+        holds = holds_so_many(keys)
         assert may_hold == str(int(holds)), question
         if not holds:
             assert slots_for == ("full" if max_capacity else "impossible"), question
@@ -95,3 +101,15 @@ def test_answers(ask):
         lightest = 0 if at_maximum else int(Fraction(0.92) * slots)
         assert abs(int(uncounted) - max(int(limit), lightest)) <= 1, question
         assert fits_beside == str(int(not max_capacity or size + keys <= max_capacity)), question
+        # Room for two more batches like this, or for twice the size; for this one alone where that is too much.
+        expected = size + keys + 2 * min(size, keys)
+        if not holds_so_many(expected):
+            expected = size + keys
+        if not holds_so_many(expected):
+            assert ahead == ("full" if max_capacity else "impossible"), question
+        elif int(ahead) != int(grown):
+            assert int(ahead) > int(grown), question
+            assert taken(int(ahead)) >= expected or int(ahead) == most, question
+            assert (int(ahead) - 2) * Fraction(factor) < expected, question
+        else:
+            assert taken(int(ahead)) >= expected or int(ahead) >= most, question

@@ -10,6 +10,7 @@ from support.hashing import hash_of, keys_of_first_part, late_hash_of
 from support.memory_resources import NumPyMemory
 from support.samples import as_bytes, as_dict, items_of, random_keys, random_values, same_bytes, type_name
 
+import gpuhash
 from gpuhash import HashTable
 
 REGION_BYTES = 1 << 16
@@ -28,6 +29,7 @@ class Memory:
         bucket_bytes = 128 if slot_bytes > 16 else 64
         self.slots = bucket_bytes // slot_bytes
         self.buckets = table.capacity // self.slots
+        self.left: np.ndarray = np.empty(0, np.uint8)  # by hops(): what keys that are there have left in the filters
         self.regions = -(-self.buckets * bucket_bytes // REGION_BYTES)
         self.region_buckets = self.buckets // self.regions
         assert self.regions * self.region_buckets == self.buckets
@@ -60,6 +62,7 @@ class Memory:
         """Of every key outside of the stray bucket. Checks the layout's invariants on the way to it."""
         full = ~self.empty.any(axis=1)
         assert not self.filters[~full].any(), "a bucket with an empty slot has never been passed"
+        self.left = np.zeros_like(self.filters)
         opaque = as_bytes(self.keys)
         assert len(np.unique(opaque)) == len(opaque), "no key is stored twice"
 
@@ -83,6 +86,7 @@ class Memory:
                 break
             assert full[bucket].all(), "only full buckets are passed"
             assert (self.filters[bucket] & bits[away]).all(), "who passes a bucket leaves the bit there"
+            np.bitwise_or.at(self.left, bucket, bits[away])
         assert not len(away)
         return hops
 
@@ -125,6 +129,48 @@ def test_keys_lie_near_home(key_type, slots, load, way):
     assert items_of(table) == as_dict(keys, values)
 
 
+SIZES = {
+    "same": (0.9, 1 << 17, 1 << 17),
+    "twice": (0.8, 1 << 17, 1 << 18),
+    "a-little-more": (0.8, 1 << 17, 141_000),
+    "four-times": (0.8, 100_000, 400_000),
+    "fewer": (0.2, 1 << 19, 130_000),
+    "from-one-region": (0.8, 3000, 1 << 18),
+    "to-one-region": (0.01, 1 << 18, 3000),
+}
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request):
+    before = gpuhash.get_num_threads()
+    gpuhash.set_num_threads(request.param)
+    yield request.param
+    gpuhash.set_num_threads(before)
+
+
+@pytest.mark.parametrize("key_type", KEY_TYPES, ids=type_name)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_rehashed_tables_are_as_if_built_anew(threads, sizes, key_type):
+    """From full buckets, erased slots and bits of keys that are gone; no bit tells of a key that is not there."""
+    load, before, after = SIZES[sizes]
+    table, memory = new_table(key_type, before)
+    count = int(load * table.capacity)
+    keys = random_keys(*key_type, count + 500)
+    values = random_values(table.value_dtype, (len(keys),))
+    table[keys[500:]] = values[500:]
+    assert table.erase(keys[-500:]).all()
+    table[keys[:500]] = values[:500]
+    expected = as_dict(keys[:-500], values[:-500])
+
+    table.rehash(after)
+
+    read = Memory(table, memory)
+    assert count - 2 <= len(read.hops()) <= count  # but for the stray keys
+    same_bytes(read.filters, read.left)
+    assert items_of(table) == expected
+    assert not table.contains(keys[-500:]).any()
+
+
 def test_few_keys_of_a_half_full_table_move():
     table, memory = new_table(("int64", ()), 1 << 17, growth=False)
     keys = random_keys("int64", (), table.capacity // 2)
@@ -132,6 +178,35 @@ def test_few_keys_of_a_half_full_table_move():
     hops = Memory(table, memory).hops()
     assert 0.03 < hops.mean() < 0.043  # 0.044 without
     assert (hops >= 2).mean() < 0.002  # 0.004 without
+
+
+@pytest.mark.parametrize("erased", [False, True], ids=["none-erased", "some-erased"])
+@pytest.mark.parametrize("slots", [1 << 13, 1 << 17], ids=["near", "far"])
+@pytest.mark.parametrize("key_type", KEY_TYPES, ids=type_name)
+def test_copies_of_a_key_do_not_overtake_each_other(key_type, slots, erased):
+    """To a load of 0.98, where many walks wait: each new key comes three times, and while it is under way again."""
+    table, memory = new_table(key_type, slots, growth=False)
+    count = int(0.98 * table.capacity)
+    keys = random_keys(*key_type, count + 50)
+    if erased:  # from full buckets, so that they leave marks
+        table.insert(keys[:count], 0)
+        assert table.erase(keys[: count // 2]).all()
+    rng = np.random.default_rng(slots)
+    draws = np.repeat(rng.permutation(count), 3)
+    draws = draws[np.argsort(np.arange(len(draws)) + rng.uniform(0, 70, len(draws)))]
+    values = np.arange(len(draws)).astype(table.value_dtype)
+
+    inserted = table.insert_or_assign(keys[draws], values)
+
+    first, last = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    first[draws[::-1]] = np.arange(len(draws))[::-1]
+    last[draws] = np.arange(len(draws))
+    is_new = np.arange(len(draws)) == first[draws]
+    same_bytes(inserted, is_new & (draws < count // 2) if erased else is_new)
+    assert count - 2 <= len(Memory(table, memory).hops()) <= count  # but for the stray keys
+    assert len(table) == count
+    same_bytes(table[keys[:count]], values[last])
+    assert not table.contains(keys[count:]).any()
 
 
 @pytest.mark.parametrize("slots", [1 << 13, 1 << 17], ids=["near", "far"])

@@ -86,6 +86,9 @@ struct ListedPositions {
 /// key, waits in a queue for the bucket's filter byte, and if that tells it to go on, in another queue for the next
 /// bucket. Equal keys take the same steps, so they leave each queue in the order in which they came.
 ///
+/// Insertions have nothing to look for in a full bucket that has no erased slot, so they pass a full home at once where
+/// the table has none. An equal key that came before is further on, and the queues keep it there.
+///
 /// A new key that finds the next bucket full, too, goes back and takes the place of another (host/displace.hpp). That
 /// it is new is known where the filter of the bucket before lacks its bit. So a key does not leave its bit when it
 /// passes a bucket, but when it has found a place further on, or finds none in that bucket.
@@ -111,7 +114,8 @@ class Pipeline {
       for (std::int64_t n = 0; n < std::min(kAhead, count); ++n) ask_for_home(n);
     for (std::int64_t n = 0; n < count; n += kThisBlock) {
       look_at_homes(n, std::min(n + kThisBlock, count), count);
-      if (!kNear || at_filter_.size() > kNearQueued) work_off(kNear ? 0 : kQueued, kNear ? 0 : kMostQueued);
+      if (!kNear || at_filter_.size() + at_bucket_.size() > kNearQueued)
+        work_off(kNear ? 0 : kQueued, kNear ? 0 : kMostQueued);
     }
     work_off(0, 0);
   }
@@ -174,6 +178,10 @@ class Pipeline {
     if constexpr (kPurpose == Purpose::kInsertion) {
       walk.home = probe.bucket();
       last_[walk.home % kTracked] = static_cast<std::uint32_t>(i);
+      if (!view_.may_have_erased) {
+        if constexpr (!kNear) __builtin_prefetch(view_.filters + walk.home);
+        return pass(walk);
+      }
     }
     wait_for_filter(walk, true);
   }
@@ -247,21 +255,22 @@ class Pipeline {
   Followers go_on(Walk walk) {
     if constexpr (kPurpose == Purpose::kInsertion) {
       if (walk.probe.hop() != 0 && goes_back(walk)) return Followers::kInTurn;
-      SlotType* const bucket = bucket_at(view_, walk.probe.bucket());
-      const auto erased = Simd::template slots_with<View>(bucket, erased_key<Key>());
-      // An equal key may have got one of them by now.
-      const auto match = Simd::template slots_with<View>(bucket, walk.probe.stored());
-      if (erased.any() | match.any()) {
-        // Where no key of its bit has passed, an absent one lies nowhere further on.
-        const bool may_lie_behind = !ends(walk.probe);
-        if (!match.any() && (may_lie_behind || walk.probe.hop() != 0)) return walk_anew(walk.i, walk.home);
-        visitor_.write(walk.i, walk.probe.stored(), (match.any() ? match : erased).first(bucket), !match.any());
-        return followers_of(walk.home, walk.i);
+      if (view_.may_have_erased) {
+        SlotType* const bucket = bucket_at(view_, walk.probe.bucket());
+        const auto erased = Simd::template slots_with<View>(bucket, erased_key<Key>());
+        // An equal key may have got one of them by now.
+        const auto match = Simd::template slots_with<View>(bucket, walk.probe.stored());
+        if (erased.any() | match.any()) {
+          // Where no key of its bit has passed, an absent one lies nowhere further on.
+          const bool may_lie_behind = !ends(walk.probe);
+          if (!match.any() && (may_lie_behind || walk.probe.hop() != 0)) return walk_anew(walk.i, walk.home);
+          visitor_.write(walk.i, walk.probe.stored(), (match.any() ? match : erased).first(bucket), !match.any());
+          return followers_of(walk.home, walk.i);
+        }
       }
       passed_.far_keys += walk.probe.hop() == kFarHops ? 1 : 0;
       // From outside of its region the key does not come back.
       if (walk.probe.at_last_hop_in_region()) leave_bit_of(walk, walk.probe.bucket());
-      walk.before = walk.probe.bucket();
     } else if (ends(walk.probe)) {
       if constexpr (!kEveryLook) visitor_.absent(walk.i);
       return Followers::kInTurn;
@@ -269,15 +278,21 @@ class Pipeline {
     if (reach_ == Reach::kRegion && walk.probe.at_last_hop_in_region()) {
       visitor_.left_region(walk.i);
     } else if (!walk.probe.exhausted(view_.geometry)) {
-      walk.probe.next(view_.geometry);
-      if constexpr (!kNear) prefetch_bucket(view_, walk.probe.bucket());
-      at_bucket_.push_if(true, walk);
+      pass(walk);
     } else if constexpr (kPurpose == Purpose::kInsertion) {
       visitor_.write(walk.i, walk.probe.stored(), static_cast<SlotType*>(nullptr), false);
     } else if constexpr (!kEveryLook) {
       visitor_.absent(walk.i);
     }
     return Followers::kInTurn;
+  }
+
+  /// On to the next bucket.
+  void pass(Walk& walk) {
+    if constexpr (kPurpose == Purpose::kInsertion) walk.before = walk.probe.bucket();
+    walk.probe.next(view_.geometry);
+    if constexpr (!kNear) prefetch_bucket(view_, walk.probe.bucket());
+    at_bucket_.push_if(true, walk);
   }
 
   /// The bucket is full, like the one before. True if the key gets a place in the one before.

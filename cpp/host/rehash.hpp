@@ -26,9 +26,12 @@ void clear_buckets(const View& view, std::uint64_t begin, std::uint64_t end) {
 ///
 /// Buckets keep their order, so the old table is read and the new one written as two streams; the new one's buckets are
 /// made empty just before they are written. Threads own ranges of regions of the new table, and read the range of old
-/// buckets from which nearly all of their keys come. A key of another owner, or of buckets that are not empty yet,
-/// comes on a list that its owner reads in a second pass. With another seed nothing keeps its order, and most keys take
-/// that way. Where there is no memory for lists, one thread moves all keys into a table that was emptied before.
+/// buckets from which nearly all of their keys come. As long as a region gets keys from there, its filter bytes count
+/// those of each bucket: to look which slots are empty, right after some were written, would take most of the time.
+/// Then the few keys follow whose home buckets were full. A key of another owner, or of a region that does not get keys
+/// any more or yet, comes on a list that its owner reads in a second pass. With another seed nothing keeps its order,
+/// and most keys take that way. Where there is no memory for lists, one thread moves all keys into a table that was
+/// emptied before.
 template <class View>
 class Rehash {
  public:
@@ -87,6 +90,7 @@ class Rehash {
   };
 
   struct Part {
+    Items full;       // whose home bucket is full, and whose region may still get keys
     Items late;       // for the second pass
     Items put_aside;  // would leave their region
     Tally tally;
@@ -100,7 +104,7 @@ class Rehash {
     std::size_t moved = 0;
     std::size_t late_count = 0;
     std::size_t full_count = 0;
-    std::uint16_t late[kGathered];  // offsets: keys of other buckets than those that may be written
+    std::uint16_t late[kGathered];  // offsets: keys of other buckets than those that may get keys now
     std::uint16_t full[kGathered];  // likewise: keys whose home bucket is full
 
     HomeRun(const SlotType* slots, std::ptrdiff_t length) : first(slots), count(static_cast<std::size_t>(length)) {}
@@ -195,20 +199,35 @@ class Rehash {
     const Geometry& from = from_.geometry;
     const Geometry& to = to_.geometry;
     Gathered items;
-    std::uint32_t ready = owned.begin;  // the new regions before it are empty, or hold what was moved
+    // New regions: those before `done` have all keys that come from their old buckets, those from `ready` on are not
+    // empty yet, and those between them get keys.
+    std::uint32_t done = owned.begin;
+    std::uint32_t ready = owned.begin;
+    const auto first_bucket = [&](std::uint64_t region) { return region * to.region_buckets; };
     const auto make_ready = [&](std::uint64_t end) {
       if (end <= ready) return;
-      clear_buckets(to_, std::uint64_t{ready} * to.region_buckets, end * to.region_buckets);
+      clear_buckets(to_, first_bucket(ready), first_bucket(end));
       ready = static_cast<std::uint32_t>(end);
+    };
+    const auto finish = [&](std::uint64_t end) {
+      if (end <= done) return;
+      std::memset(to_.filters + first_bucket(done), 0, first_bucket(end) - first_bucket(done));
+      done = static_cast<std::uint32_t>(end);
+      const auto moved = std::remove_if(part.full.begin(), part.full.end(), [&](const Item& item) {
+        if (region_of(item) >= done) return false;
+        add(item, items, kInOrder, Reach::kRegion, part);
+        return true;
+      });
+      part.full.erase(moved, part.full.end());
+      move(items, kInOrder, Reach::kRegion, part);
     };
     const auto move_slots = [&](const SlotType* first, const SlotType* last) {
       for (; first < last; first += kGathered) {
         HomeRun run(first, std::min<std::ptrdiff_t>(kGathered, last - first));
-        move_home(run, std::uint64_t{owned.begin} * to.region_buckets, std::uint64_t{ready} * to.region_buckets);
+        move_home(run, first_bucket(done), first_bucket(ready));
         part.tally.size += run.moved;
         for (std::size_t n = 0; n < run.late_count; ++n) append(part.late, {first + run.late[n], false});
-        for (std::size_t n = 0; n < run.full_count; ++n)
-          add({first + run.full[n], false}, items, kInOrder, Reach::kRegion, part);
+        for (std::size_t n = 0; n < run.full_count; ++n) append(part.full, {first + run.full[n], false});
       }
     };
     const auto bucket_of_region = [&](std::uint32_t region) {
@@ -219,12 +238,15 @@ class Rehash {
       interruption_point();
       // Keys of one old region have their new homes in as large a part of the new table, give or take a region.
       const std::uint64_t region_end = bucket / from.region_buckets + 1;
-      make_ready(std::min<std::uint64_t>(owned.end, region_end * to.region_count / from.region_count + 1));
+      const std::uint64_t new_end = region_end * to.region_count / from.region_count;
+      make_ready(std::min<std::uint64_t>(owned.end, new_end + 1));
       const std::uint64_t piece_end = std::min(end, region_end * from.region_buckets);
       move_slots(bucket_at(from_, bucket), bucket_at(from_, piece_end));
+      finish(std::min<std::uint64_t>(owned.end, new_end));
       bucket = piece_end;
     }
     make_ready(owned.end);
+    finish(owned.end);
     if (owned.begin == 0)
       for_each_live(
           from_, from.bucket_count, std::uint64_t{from.bucket_count} + 1,
@@ -232,40 +254,37 @@ class Rehash {
     move(items, kInOrder, Reach::kRegion, part);
   }
 
-  /// Moves the keys whose home is one of buckets [begin, end) and has an empty slot: nearly all. Nothing is looked for,
-  /// as no key is in the new table yet.
+  /// Moves the keys whose home is one of buckets [begin, end), and not full: nearly all. Nothing is looked for, as no
+  /// key is in the new table yet.
   void move_home(HomeRun& run, std::uint64_t begin, std::uint64_t end) {
-    with_simd([&](auto simd) {
-      std::uint16_t live[kGathered];
-      std::size_t live_count = 0;
-      for (std::size_t s = 0; s < run.count; ++s) {  // without a branch, which nobody could predict
-        live[live_count] = static_cast<std::uint16_t>(s);
-        live_count += is_live(run.first[s].key) ? 1 : 0;
+    std::uint16_t live[kGathered];
+    std::size_t live_count = 0;
+    for (std::size_t s = 0; s < run.count; ++s) {  // without a branch, which nobody could predict
+      live[live_count] = static_cast<std::uint16_t>(s);
+      live_count += is_live(run.first[s].key) ? 1 : 0;
+    }
+    const View to = to_;
+    std::size_t late_count = 0;
+    std::size_t full_count = 0;
+    for (std::size_t l = 0; l < live_count; ++l) {
+      const SlotType* const slot = run.first + live[l];
+      const std::uint32_t home = Probe<Key>(slot->key, to.geometry).bucket();
+      if (home < begin || home >= end) {
+        run.late[late_count++] = live[l];
+        continue;
       }
-      const View to = to_;
-      std::size_t late_count = 0;
-      std::size_t full_count = 0;
-      for (std::size_t l = 0; l < live_count; ++l) {
-        const SlotType* const slot = run.first + live[l];
-        const std::uint32_t home = Probe<Key>(slot->key, to.geometry).bucket();
-        if (home < begin || home >= end) {
-          run.late[late_count++] = live[l];
-          continue;
-        }
-        SlotType* const bucket = bucket_at(to, home);
-        const auto empty = decltype(simd)::template slots_with<View>(bucket, empty_key<Key>());
-        if (empty.any()) {
-          SlotType* const moved = empty.first(bucket);
-          *moved = *slot;
-          move_row(moved);
-        } else {
-          run.full[full_count++] = live[l];
-        }
+      std::uint8_t& count = to.filters[home];
+      if (count < View::kSlots) {
+        SlotType* const moved = bucket_at(to, home) + count++;
+        *moved = *slot;
+        move_row(moved);
+      } else {
+        run.full[full_count++] = live[l];
       }
-      run.late_count = late_count;
-      run.full_count = full_count;
-      run.moved = live_count - late_count - full_count;
-    });
+    }
+    run.late_count = late_count;
+    run.full_count = full_count;
+    run.moved = live_count - late_count - full_count;
   }
 
   template <class Places>

@@ -69,6 +69,11 @@ std::int64_t GrowthRule::grown_for(std::int64_t keys, std::int64_t slots) const 
   return std::max(slots_for(keys), grown(slots));
 }
 
+std::int64_t GrowthRule::grown_ahead(std::int64_t size, std::int64_t added, std::int64_t slots) const {
+  const std::int64_t ahead = size + added + 2 * std::min(size, added);
+  return grown_for(may_hold(ahead) ? ahead : size + added, slots);
+}
+
 std::int64_t GrowthRule::most_new(std::int64_t size) const {
   return max_capacity ? *max_capacity - size : std::int64_t{1} << 62;
 }
@@ -92,10 +97,10 @@ bool GrowthRule::may_grow_early(std::int64_t absent, std::int64_t size, std::int
 }
 
 std::optional<std::int64_t> GrowthRule::slots_afterwards(std::int64_t size, std::int64_t slots, std::int64_t limit,
-                                                         std::int64_t slots_before) const {
+                                                         std::int64_t slots_before, std::int64_t size_before) const {
   if (size > limit) return grown_for(size, slots);
   if (slots_before == 0) return std::nullopt;
-  const std::int64_t wanted = grown_for(size, slots_before);
+  const std::int64_t wanted = grown_ahead(size_before, size - size_before, slots_before);
   return slots >= 2 * wanted ? std::optional(wanted) : std::nullopt;
 }
 

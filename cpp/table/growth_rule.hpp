@@ -25,6 +25,10 @@ struct GrowthRule {
   std::int64_t grown(std::int64_t slots) const;
   /// Likewise, and room for `keys` keys in all. Throws as slots_for().
   std::int64_t grown_for(std::int64_t keys, std::int64_t slots) const;
+  /// Likewise for a table of `size` keys to which `added` come at once: if it may, with room for two more batches like
+  /// that, or for twice the size where that is less. Afterwards the table is as full as one of twice the slots may be,
+  /// at least half of its limit.
+  std::int64_t grown_ahead(std::int64_t size, std::int64_t added, std::int64_t slots) const;
   /// Keys that may come to `size` others at most, given memory.
   std::int64_t most_new(std::int64_t size) const;
 
@@ -38,10 +42,10 @@ struct GrowthRule {
   /// May `absent` keys, of which some may be equal, be taken to be distinct, though they do not fit under the limit?
   bool may_grow_early(std::int64_t absent, std::int64_t size, std::int64_t slots, std::int64_t limit) const;
   /// The size of a table that has let a batch in uncounted and now has `size` keys; nothing where it may stay as it is.
-  /// slots_before: its slots before it was made larger for keys that the batch may have had, or 0: it was not. Throws
-  /// as slots_for().
+  /// slots_before: its slots before it was made larger for keys that the batch may have had, or 0: it was not;
+  /// size_before: its keys then, if it was made larger by grown_ahead(). Throws as slots_for().
   std::optional<std::int64_t> slots_afterwards(std::int64_t size, std::int64_t slots, std::int64_t limit,
-                                               std::int64_t slots_before) const;
+                                               std::int64_t slots_before, std::int64_t size_before) const;
 };
 
 /// After long churn, filter bits of keys that are gone make searches go on in vain, and erased marks keep buckets full.

@@ -370,10 +370,11 @@ bool HashTable<Key, Value>::prepare_uncounted(Room& room, const KeyBatch& keys, 
   const bool is_possible = context_->is_host() && !options_.has_rows() && keys.count >= kLeastGuessed;
   if (!is_possible || !growth().may_grow_beyond(slots) || !growth().may_hold(size + keys.count)) return false;
   try {
-    const std::int64_t expected = size + guess_new(keys, stream);
-    if (expected > current_limit()) {
-      rebuild(growth().grown_for(expected, slots), false, control, stream);
+    const std::int64_t added = guess_new(keys, stream);
+    if (size + added > current_limit()) {
+      rebuild(growth().grown_ahead(size, added, slots), false, control, stream);
       room.slots_before = slots;
+      room.size_before = size;
     }
     const std::int64_t free = growth().uncounted_limit(storage_.capacity()) - size;
     if (free < std::min(keys.count, kLeastPart)) return false;
@@ -505,8 +506,8 @@ void HashTable<Key, Value>::finish_insertion(const Room& room, std::int64_t keys
   if (!room.unchecked && room.slots_before == 0 && !looks_flooded && !is_overfull) return ask_for_size(keys, stream);
   try {
     const Control control = read_control(stream);
-    if (const std::optional<std::int64_t> slots =
-            growth().slots_afterwards(size_bound_, storage_.capacity(), current_limit(), room.slots_before))
+    if (const std::optional<std::int64_t> slots = growth().slots_afterwards(
+            size_bound_, storage_.capacity(), current_limit(), room.slots_before, room.size_before))
       rebuild(*slots, false, control, stream);
     else if (wants_seed(control))
       rebuild(storage_.capacity(), false, control, stream);

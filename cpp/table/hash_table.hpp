@@ -87,6 +87,7 @@ class HashTable final : public Table {
     std::unique_ptr<Plan> plan;     // of the batch, for the table as it is now; or null
     bool unchecked = false;         // the batch may fill the table beyond max_load_factor
     std::int64_t slots_before = 0;  // not 0: the table was made larger than its distinct keys may need
+    std::int64_t size_before = 0;   // not 0: and with room for the next batches
     std::optional<Storage> next{};  // for the table and all of the batch, in which nobody has counted the new keys
     std::uint64_t most = 0;         // not 0: the batch is tried, and may bring the table to this size
     Allocation left{};              // of a trial: positions of the keys that are left out, if it lists them
