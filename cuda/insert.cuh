@@ -105,6 +105,50 @@ __device__ __forceinline__ void count_far_key(const View& view) {
     atomicAdd(reinterpret_cast<unsigned long long*>(&view.control->far_keys), 1ull);
 }
 
+/// Sets the bits of each lane's key in the first `hops` buckets of its sequence, which it has passed; returns how many
+/// were not set before, not counting others' in the same moment. All lanes share the work: few keys pass many. The
+/// whole warp calls it.
+///
+/// It looks first: an atomic that finds its line beyond L2 costs more than a load and an atomic.
+template <class View>
+__device__ __forceinline__ int mark_passed(const View& view, const typename View::Key& stored, std::uint32_t hops) {
+  using Key = typename View::Key;
+  if (__ballot_sync(kAllLanes, hops != 0) == 0) return 0;
+  int bits = 0;
+  const auto mark = [&](const Probe<Key>& probe) {
+    if (filter_has(view.filters, probe.bucket(), probe.filter_bit())) return;
+    add_filter_bit(view.filters, probe.bucket(), probe.filter_bit());
+    ++bits;
+  };
+  if (hops > kFarHops) {
+    for (Probe<Key> probe(stored, view.geometry); probe.hop() != hops; probe.next(view.geometry)) mark(probe);
+    hops = 0;
+  }
+  const unsigned lane = threadIdx.x % 32;
+  std::uint32_t end = hops;  // of the lane's share of all passes
+#pragma unroll
+  for (unsigned step = 1; step < 32; step *= 2) {
+    const std::uint32_t before = __shfl_up_sync(kAllLanes, end, step);
+    if (lane >= step) end += before;
+  }
+  const std::uint32_t total = __shfl_sync(kAllLanes, end, 31);
+  for (std::uint32_t base = 0; base < total; base += 32) {
+    const std::uint32_t pass = base + lane;
+    unsigned of = 0;  // the lane whose key it is
+#pragma unroll
+    for (unsigned step = 16; step != 0; step /= 2)
+      if (__shfl_sync(kAllLanes, end, of + step - 1) <= pass) of += step;
+    const Key key = shuffle(stored, of);
+    const std::uint32_t left = __shfl_sync(kAllLanes, end, of) - pass;
+    const std::uint32_t hop = __shfl_sync(kAllLanes, hops, of) - left;
+    if (pass >= total) continue;
+    Probe<Key> probe(key, view.geometry);
+    while (probe.hop() != hop) probe.next(view.geometry);
+    mark(probe);
+  }
+  return bits;
+}
+
 struct Ignore {
   template <class... Arguments>
   __device__ __forceinline__ void operator()(const Arguments&...) const {}
@@ -121,7 +165,9 @@ struct Ignore {
 /// on_seen(slot, lane) runs before that in a lane that has loaded the key of `lane`, as in look(), and sees the value
 /// that lay beside it. It does not run where the key was put there between that load and on_hit.
 ///
-/// kErased: there may be erased slots. Without them a lane need not remember anything.
+/// kErased: there may be erased slots. Without them a lane need not remember anything, and nobody in this kernel goes
+/// by the filters, so that the bits of passed buckets can wait until a key has found its slot: none is read for keys
+/// that are there.
 ///
 /// A key for which there is no slot, or none in the budget, counts as dropped.
 template <class View, bool kErased, class OnHit, class OnNew, class OnSeen = Ignore, class Slots = NoBudget>
@@ -138,21 +184,13 @@ __device__ __forceinline__ void find_or_insert(const View& view, std::uint8_t* o
 
   bool first = true;
   bool may_claim = false;
-  bool passed = false;  // !kErased: the bit in the filter of the full bucket before is still to be set
-  std::uint32_t passed_bucket = 0;
+  [[maybe_unused]] bool is_new = false;
   unsigned active = __ballot_sync(kAllLanes, open);
   while (active != 0) {
-    // Asked for together with the next bucket. Without erased slots nobody in this kernel goes by the filters.
-    const bool marks = passed && !filter_has(view.filters, passed_bucket, probe.filter_bit());
     const Seen seen =
         first ? look<View, false, kErased, true>(view, kAllLanes, probe.stored(), probe.bucket(), owners, on_seen)
               : look<View, false, kErased, false>(view, active, probe.stored(), probe.bucket(), owners, on_seen);
     first = false;
-    if (marks) {
-      add_filter_bit(view.filters, passed_bucket, probe.filter_bit());
-      ++counts.filter_bits;
-    }
-    passed = false;
     if (open) {
       typename View::SlotType* const bucket = view.slots + std::uint64_t{probe.bucket()} * View::kSlots;
       if (seen.hit != 0) {
@@ -185,6 +223,7 @@ __device__ __forceinline__ void find_or_insert(const View& view, std::uint8_t* o
             if (was == mark) {
               ++counts.inserted;
               on_new(slot);
+              is_new = true;
               open = false;
             } else if (was == probe.stored()) {
               on_hit(slot);
@@ -202,8 +241,6 @@ __device__ __forceinline__ void find_or_insert(const View& view, std::uint8_t* o
           ++counts.dropped;
           open = false;
         } else {
-          passed = !kErased;
-          passed_bucket = probe.bucket();
           if (probe.hop() == kFarHops) count_far_key(view);
           if constexpr (kErased) counts.filter_bits += set_filter(view.filters, probe.bucket(), probe.filter_bit());
           probe.next(view.geometry);
@@ -212,6 +249,7 @@ __device__ __forceinline__ void find_or_insert(const View& view, std::uint8_t* o
     }
     active = __ballot_sync(kAllLanes, open);
   }
+  if constexpr (!kErased) counts.filter_bits += mark_passed(view, probe.stored(), is_new ? probe.hop() : 0);
 }
 
 /// Stores a value beside a key that is there. Not where it is the same: many lanes that write one word of a hot key

@@ -40,6 +40,7 @@ void* MemoryPool::allocate(std::size_t bytes, Stream stream) {
 /// GPU.
 void MemoryPool::trim() {
   const DeviceGuard guard(device_);
+  const BesideCaptures relaxed;
   check(cudaDeviceSynchronize(), "waiting for the GPU");
   check(cudaMemPoolTrimTo(pool_, 0), "trimming the CUDA memory pool");
 }
@@ -50,6 +51,7 @@ void MemoryPool::deallocate(void* data, std::size_t, Stream stream) noexcept {
     if (cudaFreeAsync(data, handle(stream)) == cudaSuccess) return;
     (void)cudaGetLastError();
     // The stream is no more: wait for all streams instead.
+    const BesideCaptures relaxed;
     if (cudaDeviceSynchronize() == cudaSuccess) (void)cudaFreeAsync(data, nullptr);
     (void)cudaGetLastError();
   } catch (const std::exception&) {

@@ -424,6 +424,36 @@ def test_a_table_of_large_rows_ends_during_a_capture(torch_cuda, lent):
     assert bool((table[keys] == 2).all())
 
 
+@pytest.mark.parametrize("width", [None, 256], ids=["scalars", "large rows"])
+def test_a_table_whose_stream_is_no_more_ends_during_a_capture(torch_cuda, width):
+    """Its memory cannot go back in the stream's order, so the host waits for the GPU, and the capture goes on."""
+    torch = torch_cuda
+    streams = RawStreams()
+    keys = torch.arange(20_000, device=GPU)
+    shape = () if width is None else (width,)
+    table, other = (HashTable("int64", "float32", value_shape=shape, device=GPU) for _ in range(2))
+    table[keys] = 2
+    values, found = torch.zeros(20_000, *shape, device=GPU), torch.zeros(20_000, dtype=torch.bool, device=GPU)
+    table.find(keys, out=(values, found))
+    handle = streams.make()
+    with on_handle(handle):
+        other[keys] = 3
+        external_stream(handle).synchronize()
+    streams.destroy(handle)
+    graph = torch.cuda.CUDAGraph()
+    with capture(graph):
+        table.find(keys, out=(values, found))
+        del other
+        gc.collect()
+    values.zero_()
+    graph.replay()
+    assert bool(found.all())
+    assert bool((values == 2).all())
+    again = HashTable("int64", "float32", value_shape=shape, device=GPU)
+    again[keys] = 4
+    assert bool((again[keys] == 4).all())
+
+
 def test_cuda_graph_that_would_have_to_grow_is_refused(torch_cuda):
     torch = torch_cuda
     table = HashTable("int64", "float32", device=GPU)
