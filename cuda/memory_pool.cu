@@ -25,6 +25,7 @@ MemoryPool::MemoryPool(int device) : device_(device), reserved_(device, [this] {
 
 void* MemoryPool::allocate(std::size_t bytes, Stream stream) {
   const DeviceGuard guard(device_);
+  const BesideCaptures relaxed;
   void* data = nullptr;
   cudaError_t status = cudaMallocFromPoolAsync(&data, bytes, pool_, handle(stream));
   if (status == cudaErrorMemoryAllocation && !is_capturing(stream)) {
@@ -48,10 +49,11 @@ void MemoryPool::trim() {
 void MemoryPool::deallocate(void* data, std::size_t, Stream stream) noexcept {
   try {
     const DeviceGuard guard(device_);  // the default stream is the current device's
+    // Memory that was taken on a stream that is no more does not go back otherwise, and the captures are invalid then.
+    const BesideCaptures relaxed;
     if (cudaFreeAsync(data, handle(stream)) == cudaSuccess) return;
     (void)cudaGetLastError();
     // The stream is no more: wait for all streams instead.
-    const BesideCaptures relaxed;
     if (cudaDeviceSynchronize() == cudaSuccess) (void)cudaFreeAsync(data, nullptr);
     (void)cudaGetLastError();
   } catch (const std::exception&) {

@@ -426,7 +426,7 @@ def test_a_table_of_large_rows_ends_during_a_capture(torch_cuda, lent):
 
 @pytest.mark.parametrize("width", [None, 256], ids=["scalars", "large rows"])
 def test_a_table_whose_stream_is_no_more_ends_during_a_capture(torch_cuda, width):
-    """Its memory cannot go back in the stream's order, so the host waits for the GPU, and the capture goes on."""
+    """Its memory was taken on that stream, and goes back on another one, beside the capture."""
     torch = torch_cuda
     streams = RawStreams()
     keys = torch.arange(20_000, device=GPU)
