@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -25,6 +26,8 @@ from support.frameworks import (
     sees_gpu,
 )
 from support.gpu_record import is_whole, write_record
+
+import gpuhash
 
 settings.register_profile("gpuhash", derandomize=True, deadline=None, database=None)
 settings.load_profile("gpuhash")
@@ -105,6 +108,15 @@ NATIVE = [place for place in PLACES if place_name(place) in ("numpy-cpu", "torch
 def native(request: pytest.FixtureRequest) -> Framework:
     """NumPy and PyTorch only, for tests with many other parameters."""
     return need_place(request.param)
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Of the host, and how many it may use meanwhile."""
+    before = gpuhash.get_num_threads()
+    gpuhash.set_num_threads(request.param)
+    yield request.param
+    gpuhash.set_num_threads(before)
 
 
 @pytest.fixture

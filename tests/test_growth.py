@@ -198,14 +198,6 @@ def test_copies_in_a_large_batch_fill_no_table_that_has_room(on_device, method, 
     assert not to_numpy(table.contains(on_device.array(more))).any()
 
 
-@pytest.fixture(params=[1, 2, 3])
-def threads(request):
-    before = gpuhash.get_num_threads()
-    gpuhash.set_num_threads(request.param)
-    yield request.param
-    gpuhash.set_num_threads(before)
-
-
 WITHIN = {
     "int64": {},
     "int32": {"key_dtype": "int32", "value_dtype": "int32"},

@@ -10,7 +10,6 @@ from support.hashing import hash_of, keys_of_first_part, late_hash_of
 from support.memory_resources import NumPyMemory
 from support.samples import as_bytes, as_dict, items_of, random_keys, random_values, same_bytes, type_name
 
-import gpuhash
 from gpuhash import HashTable
 
 REGION_BYTES = 1 << 16
@@ -138,14 +137,6 @@ SIZES = {
     "from-one-region": (0.8, 3000, 1 << 18),
     "to-one-region": (0.01, 1 << 18, 3000),
 }
-
-
-@pytest.fixture(params=[1, 2, 3])
-def threads(request):
-    before = gpuhash.get_num_threads()
-    gpuhash.set_num_threads(request.param)
-    yield request.param
-    gpuhash.set_num_threads(before)
 
 
 @pytest.mark.parametrize("key_type", KEY_TYPES, ids=type_name)

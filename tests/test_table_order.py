@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +11,10 @@ import pytest
 from support.hidden_keys import key_of
 from support.samples import random_values, same_bytes
 
-import gpuhash
 from gpuhash import HashSet, HashTable
 
 COUNT = 400_000  # shared by several threads, in chunks
 CPP = Path(__file__).resolve().parent.parent / "cpp"
-
-
-@pytest.fixture(params=[1, 2, 3])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = gpuhash.get_num_threads()
-    gpuhash.set_num_threads(request.param)
-    yield request.param
-    gpuhash.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=[0.75, 0.3, 0.05], ids=["full", "common", "sparse"])
