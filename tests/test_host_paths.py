@@ -162,6 +162,7 @@ def everything() -> None:
     # All of one region, whose later keys leave it; and of one bucket.
     every_operation(keys_of_first_bucket(280_000), ("int64", ()), capacity=840_000)
     every_operation(keys_of_first_bucket(600), ("int64", ()), capacity=100_000)
+    every_operation(keys_of_first_bucket(600), ("int64", ()), capacity=40_000)
     for kind in BATCHES:
         check_factorized(make_batch(kind, "int64", 250_003))
     check_every_way_to_members(lambda kind, count: make_batch(kind, "int64", count))

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "host/near_lookup.hpp"
 #include "host/pipeline.hpp"
 #include "host/rows.hpp"
 
@@ -30,15 +31,10 @@ struct FindWords {
     if constexpr (kMask) mask[i] = match.any();
     present += match.any() ? 1 : 0;
   }
-  void found(std::int64_t i, typename View::SlotType* slot) {
-    const Value value = slot->value;
-    std::memcpy(values + i, &value, sizeof value);
-    if constexpr (kMask) mask[i] = true;
-    ++present;
-  }
-  void absent(std::int64_t i) {
-    std::memcpy(values + i, &fallback, sizeof fallback);
-    if constexpr (kMask) mask[i] = false;
+  void seen(std::int64_t i, const Look<View>& look) {
+    std::memcpy(values + i, &look.value, sizeof look.value);
+    if constexpr (kMask) mask[i] = look.match != 0;
+    present += look.match != 0 ? 1 : 0;
   }
   void left_region(std::int64_t) {}
 };
@@ -51,17 +47,17 @@ struct FindMask {
 
   bool* mask;  // [n]
   std::uint64_t present = 0;
+  typename View::Value fallback{};  // nobody asks for values
 
   template <class Match>
   void looked(std::int64_t i, typename View::SlotType*, const Match& match) {
     mask[i] = match.any();
     present += match.any() ? 1 : 0;
   }
-  void found(std::int64_t i, typename View::SlotType*) {
-    mask[i] = true;
-    ++present;
+  void seen(std::int64_t i, const Look<View>& look) {
+    mask[i] = look.match != 0;
+    present += look.match != 0 ? 1 : 0;
   }
-  void absent(std::int64_t i) { mask[i] = false; }
   void left_region(std::int64_t) {}
 };
 
@@ -131,7 +127,9 @@ class FindAny {
 template <class View>
 std::uint64_t find_range(const View& view, const KeyBatch& keys, std::int64_t begin, std::int64_t end,
                          const FindOrder& out) {
-  const auto run = [&](auto& visitor) {
+  const auto run = [&]<class Visitor>(Visitor& visitor) {
+    if constexpr (Visitor::kPlain)
+      if (is_near(view)) return look_up_near(view, keys, begin, end, visitor);
     walk_each<Purpose::kLookup>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, visitor);
   };
   const bool whole_keys = keys.bytes == sizeof(typename View::Key);

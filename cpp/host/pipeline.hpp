@@ -25,7 +25,7 @@ inline constexpr std::uint64_t kMostQueued = 32;
 
 /// A table of at most this many bytes lies in the cache next to the core, whose latency other keys' work hides.
 inline constexpr std::uint64_t kNearBytes = std::uint64_t{1} << 20;
-/// There, walks that go on wait for nothing but company, so that the loops over them are long.
+/// There, insertions that go on wait for nothing but company, so that the loops over them are long.
 inline constexpr std::int64_t kNearBlock = 64;
 inline constexpr std::uint64_t kNearQueued = 48;
 /// At least what a block or a pass over the other queues adds to a queue, and a walk more.
@@ -139,7 +139,7 @@ class Pipeline {
   using SlotType = typename View::SlotType;
   static constexpr std::int64_t kThisBlock = kNear ? kNearBlock : kBlock;
   static constexpr std::uint32_t kTracked = kPurpose == Purpose::kInsertion ? 1024 : 1;
-  static constexpr bool kEveryLook = !kNear && requires { Visitor::kEveryLook; };
+  static constexpr bool kEveryLook = requires { Visitor::kEveryLook; };
 
   void ask_for_home(std::int64_t n) {
     const Probe<Key> probe(keys_[positions_[n]], view_.geometry);
@@ -342,9 +342,9 @@ class Pipeline {
   Queue<Walk, kQueueSize> at_bucket_;
 };
 
-/// Runs a pipeline and returns what its walks have left behind. A visitor that has kPlain gets one that fits the
-/// table's size, and needs keys as wide as the table's; the others share one, because each is compiled for every
-/// instruction set.
+/// Runs a pipeline and returns what its walks have left behind. A visitor that has kPlain needs keys as wide as the
+/// table's; its insertions get a pipeline that fits the table's size, and its lookups are for tables that are not near
+/// (host/near_lookup.hpp). The others share one, because each is compiled for every instruction set.
 template <Purpose kPurpose, class View, class Positions, class Visitor>
 Passed walk_each(const View& view, Reach reach, const KeyBatch& batch, const Positions& positions, std::int64_t count,
                  Visitor& visitor) {
@@ -360,10 +360,9 @@ Passed walk_each(const View& view, Reach reach, const KeyBatch& batch, const Pos
     };
     if constexpr (Visitor::kPlain) {
       const WholeKeys<Key> keys{static_cast<const Key*>(batch.data)};
-      if (is_near(view))
-        run(keys, std::true_type{});
-      else
-        run(keys, std::false_type{});
+      if constexpr (kPurpose == Purpose::kInsertion)
+        if (is_near(view)) return run(keys, std::true_type{});
+      run(keys, std::false_type{});
     } else {
       run(AnyKeys<Key>{batch.data, batch.bytes}, std::false_type{});
     }

@@ -33,6 +33,15 @@ class SlotMask {
   std::uint32_t bits_;
 };
 
+/// What a look at a bucket tells of a key. Whole words: GCC 12 packs two of type bool into one register and takes them
+/// apart again, 0.5 ns.
+template <class View>
+struct Look {
+  typename View::Value value;  // the key's; what stands for it where it was not found
+  std::uint64_t match;         // nonzero: it was found
+  std::uint64_t empty;         // nonzero: the bucket has an empty slot
+};
+
 /// Slot by slot. No branch: the compiler unrolls it and uses what every processor has.
 struct Portable {
   template <class View>
@@ -131,7 +140,63 @@ struct Avx2 : detail::Lanes<Avx2> {
     return words_with(line, pattern.low, pattern.high);
   }
 
+  /// Both halves of a bucket with keys and values put apart: taking the value from its vector avoids the way from the
+  /// lane's number to an address.
+  template <class View>
+    requires(sizeof(typename View::Key) <= 8)
+  GPUHASH_AVX2 static Look<View> look_at(const typename View::SlotType* bucket, typename View::Key stored,
+                                         [[maybe_unused]] typename View::Value fallback) {
+    using Key = typename View::Key;
+    const auto* const halves = reinterpret_cast<const __m256i*>(bucket);
+    const __m256i low = _mm256_load_si256(halves);
+    const __m256i high = _mm256_load_si256(halves + 1);
+    const __m256i wanted = all_lanes(stored);
+    const __m256i empty = all_lanes(empty_key<Key>());
+    Look<View> look{};
+    __m256i match;
+    __m256i vacant;
+    if constexpr (View::kHasValue) {
+      const __m256i keys = even_lanes<Key>(low, high);
+      match = equal_lanes<Key>(keys, wanted);
+      vacant = equal_lanes<Key>(keys, empty);
+      // At most one lane matches. Its difference from the fallback is what is left of the others' zeros.
+      const __m256i base = all_lanes(fallback);
+      const __m256i lanes = _mm256_and_si256(match, _mm256_xor_si256(odd_lanes<Key>(low, high), base));
+      const __m128i pair = _mm_or_si128(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
+      const __m128i word = _mm_or_si128(pair, _mm_unpackhi_epi64(pair, pair));
+      const auto bits = static_cast<std::uint64_t>(
+          _mm_cvtsi128_si64(sizeof(Key) == 8 ? word : _mm_or_si128(word, _mm_srli_epi64(word, 32))));
+      look.value = static_cast<typename View::Value>(bits) ^ fallback;
+    } else {
+      match = _mm256_or_si256(equal_lanes<Key>(low, wanted), equal_lanes<Key>(high, wanted));
+      vacant = _mm256_or_si256(equal_lanes<Key>(low, empty), equal_lanes<Key>(high, empty));
+    }
+    look.match = bits_of(match);
+    look.empty = bits_of(vacant);
+    return look;
+  }
+
  private:
+  GPUHASH_AVX2 static std::uint32_t bits_of(__m256i lanes) {
+    return static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(lanes)));
+  }
+  GPUHASH_AVX2 static __m256i all_lanes(std::uint32_t word) { return _mm256_set1_epi32(static_cast<int>(word)); }
+  GPUHASH_AVX2 static __m256i all_lanes(std::uint64_t word) { return _mm256_set1_epi64x(static_cast<long long>(word)); }
+  template <class Key>
+  GPUHASH_AVX2 static __m256i equal_lanes(__m256i a, __m256i b) {
+    return sizeof(Key) == 8 ? _mm256_cmpeq_epi64(a, b) : _mm256_cmpeq_epi32(a, b);
+  }
+  /// Of two vectors; in what order is all the same, as long as it is one for both functions.
+  template <class Word>
+  GPUHASH_AVX2 static __m256i even_lanes(__m256i a, __m256i b) {
+    if constexpr (sizeof(Word) == 8) return _mm256_unpacklo_epi64(a, b);
+    return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88));
+  }
+  template <class Word>
+  GPUHASH_AVX2 static __m256i odd_lanes(__m256i a, __m256i b) {
+    if constexpr (sizeof(Word) == 8) return _mm256_unpackhi_epi64(a, b);
+    return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd));
+  }
   GPUHASH_AVX2 static std::uint32_t words_with(const void* line, std::uint64_t even, std::uint64_t odd) {
     const auto* const halves = static_cast<const __m256i*>(line);
     const __m256i wanted =
