@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <limits>
 #include <vector>
+
+#include "device.cuh"
 
 namespace {
 
@@ -13,65 +16,21 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kTimedRuns = 7;
 constexpr int kTrialRuns = 3;
 
-/// Thrown by check(); its text goes to the caller.
-struct Failure {
-  const char* action;
-  cudaError_t code;
-};
+using device::check;
+using device::DeviceArray;
 
-void check(cudaError_t code, const char* action) {
-  if (code != cudaSuccess) throw Failure{action, code};
+/// Median seconds of `runs` runs after one that is not timed; prepare() runs before each, outside the time.
+template <class Prepare, class Run>
+double median(device::Stopwatch& watch, int runs, Prepare prepare, Run run) {
+  std::vector<double> seconds;
+  for (int r = 0; r <= runs; ++r) {
+    prepare();
+    const double taken = watch.seconds(nullptr, run);
+    if (r > 0) seconds.push_back(taken);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
 }
-
-template <class T>
-class DeviceArray {
- public:
-  explicit DeviceArray(std::size_t count) { check(cudaMalloc(&data_, count * sizeof(T)), "cudaMalloc"); }
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
-  ~DeviceArray() { cudaFree(data_); }
-  T* get() const { return data_; }
-
- private:
-  T* data_ = nullptr;
-};
-
-class Stopwatch {
- public:
-  Stopwatch() {
-    check(cudaEventCreate(&start_), "cudaEventCreate");
-    check(cudaEventCreate(&stop_), "cudaEventCreate");
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-  ~Stopwatch() {
-    cudaEventDestroy(start_);
-    cudaEventDestroy(stop_);
-  }
-
-  /// Median seconds of `runs` runs after one that is not timed; prepare() runs before each, outside the time.
-  template <class Prepare, class Run>
-  double median(int runs, Prepare prepare, Run run) {
-    std::vector<double> seconds;
-    for (int r = 0; r <= runs; ++r) {
-      prepare();
-      check(cudaEventRecord(start_), "cudaEventRecord");
-      run();
-      check(cudaGetLastError(), "launch");
-      check(cudaEventRecord(stop_), "cudaEventRecord");
-      check(cudaEventSynchronize(stop_), "running a limit kernel");
-      float milliseconds = 0;
-      check(cudaEventElapsedTime(&milliseconds, start_, stop_), "cudaEventElapsedTime");
-      if (r > 0) seconds.push_back(milliseconds * 1e-3);
-    }
-    std::sort(seconds.begin(), seconds.end());
-    return seconds[seconds.size() / 2];
-  }
-
- private:
-  cudaEvent_t start_ = nullptr;
-  cudaEvent_t stop_ = nullptr;
-};
 
 /// The finisher of splitmix64 (https://prng.di.unimi.it/splitmix64.c): a bijection.
 __device__ std::uint64_t mix(std::uint64_t x) {
@@ -168,7 +127,7 @@ struct Problem {
   DeviceArray<uint4> array;              // [bytes / 16]
   std::int64_t n;
   std::uint64_t bytes;
-  Stopwatch watch;
+  device::Stopwatch watch;
 
   Problem(std::uint64_t array_bytes, std::int64_t key_count)
       : keys(key_count), out(key_count), array(array_bytes / 16), n(key_count), bytes(array_bytes) {
@@ -193,14 +152,14 @@ double best_of_blocks(Problem& problem, Prepare prepare, Launch launch, double b
   double best = std::numeric_limits<double>::infinity();
   int best_block = kBlockSizes[0];
   for (const int block : kBlockSizes) {
-    const double seconds = problem.watch.median(kTrialRuns, prepare, [&] { launch(block); });
+    const double seconds = median(problem.watch, kTrialRuns, prepare, [&] { launch(block); });
     if (seconds < best) {
       best = seconds;
       best_block = block;
     }
   }
   if (best > best_so_far * 1.02) return best_so_far;
-  return std::min(best_so_far, problem.watch.median(kTimedRuns, prepare, [&] { launch(best_block); }));
+  return std::min(best_so_far, median(problem.watch, kTimedRuns, prepare, [&] { launch(best_block); }));
 }
 
 template <int kLanes, int kRounds>
@@ -238,7 +197,7 @@ extern "C" int measure_limits(std::uint64_t array_bytes, std::int64_t key_count,
     Problem problem(array_bytes, key_count);
 
     const std::size_t half = array_bytes / 2;
-    const double copy = problem.watch.median(kTimedRuns, kNothing, [&] {
+    const double copy = median(problem.watch, kTimedRuns, kNothing, [&] {
       check(cudaMemcpyAsync(problem.array.get(), problem.array.get() + half / 16, half, cudaMemcpyDeviceToDevice),
             "cudaMemcpyAsync");
     });
@@ -263,8 +222,8 @@ extern "C" int measure_limits(std::uint64_t array_bytes, std::int64_t key_count,
     *cas_per_second = static_cast<double>(key_count) / cas;
     check(cudaDeviceSynchronize(), "measuring limits");
     return 0;
-  } catch (const Failure& failure) {
-    std::snprintf(message, message_bytes, "%s: %s", failure.action, cudaGetErrorString(failure.code));
+  } catch (const std::exception& error) {
+    std::snprintf(message, message_bytes, "%s", error.what());
     return 1;
   }
 }

@@ -21,24 +21,12 @@
 #include <string_view>
 #include <vector>
 
+#include "device.cuh"
+
 namespace peer_maps {
 
-inline void check(cudaError_t code, const char* action) {
-  if (code != cudaSuccess) throw std::runtime_error(std::string(action) + ": " + cudaGetErrorString(code));
-}
-
-template <class T>
-class DeviceArray {
- public:
-  explicit DeviceArray(std::int64_t count) { check(cudaMalloc(&data_, count * sizeof(T)), "cudaMalloc"); }
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
-  ~DeviceArray() { cudaFree(data_); }
-  T* get() const { return data_; }
-
- private:
-  T* data_ = nullptr;
-};
+using device::check;
+using device::DeviceArray;
 
 class Stream {
  public:
@@ -74,44 +62,20 @@ static __global__ void spin(std::int64_t cycles) {
   }
 }
 
-class Stopwatch {
- public:
-  Stopwatch() {
-    check(cudaEventCreate(&start_), "cudaEventCreate");
-    check(cudaEventCreate(&stop_), "cudaEventCreate");
+/// Median seconds of the runs after the warm-ups; prepare() comes before each, outside of the time.
+template <class Prepare, class Run>
+double median(device::Stopwatch& watch, int warm_ups, int runs, const Stream& stream, Prepare prepare, Run run) {
+  constexpr std::int64_t kBusyCycles = 2'000'000;  // about a millisecond
+  std::vector<double> seconds;
+  for (int i = 0; i < warm_ups + runs; ++i) {
+    prepare();
+    spin<<<1, 1, 0, stream.get()>>>(kBusyCycles);
+    const double taken = watch.seconds(stream.get(), run);
+    if (i >= warm_ups) seconds.push_back(taken);
   }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-  ~Stopwatch() {
-    cudaEventDestroy(start_);
-    cudaEventDestroy(stop_);
-  }
-
-  /// Median seconds of the runs after the warm-ups; prepare() comes before each, outside of the time.
-  template <class Prepare, class Run>
-  double median(int warm_ups, int runs, const Stream& stream, Prepare prepare, Run run) {
-    constexpr std::int64_t kBusyCycles = 2'000'000;  // about a millisecond
-    std::vector<double> seconds;
-    for (int i = 0; i < warm_ups + runs; ++i) {
-      prepare();
-      spin<<<1, 1, 0, stream.get()>>>(kBusyCycles);
-      check(cudaEventRecord(start_, stream.get()), "cudaEventRecord");
-      run();
-      check(cudaGetLastError(), "launching an operation");
-      check(cudaEventRecord(stop_, stream.get()), "cudaEventRecord");
-      check(cudaEventSynchronize(stop_), "running an operation");
-      float milliseconds = 0;
-      check(cudaEventElapsedTime(&milliseconds, start_, stop_), "cudaEventElapsedTime");
-      if (i >= warm_ups) seconds.push_back(milliseconds * 1e-3);
-    }
-    std::sort(seconds.begin(), seconds.end());
-    return seconds[seconds.size() / 2];
-  }
-
- private:
-  cudaEvent_t start_ = nullptr;
-  cudaEvent_t stop_ = nullptr;
-};
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
 
 /// Unique keys that look random: a bijection of the numbers of a Word's width, the finisher of splitmix64 or that of
 /// MurmurHash3 as in benchmarks/gpu/data.py.
@@ -317,7 +281,7 @@ class Bench {
     std::int64_t at = -batch;
     const auto next = [&] { return at = at + 2 * batch > data_.n ? 0 : at + batch; };
     const auto nothing = [] {};
-    const auto time = [&](auto prepare, auto run) { return watch_.median(warm_ups, runs, stream_, prepare, run); };
+    const auto time = [&](auto prepare, auto run) { return median(watch_, warm_ups, runs, stream_, prepare, run); };
     switch (operation) {
       case Operation::kFindPresent:
         return time(nothing, [&] { map_.find(data_.lookups.get() + next(), batch, data_.found.get()); });
@@ -350,10 +314,9 @@ class Bench {
  private:
   void expect(const Word* keys, Expected expected) {
     // A lookup that writes nothing is to be noticed: no value is all ones.
-    peer_maps::check(cudaMemsetAsync(data_.found.get(), 0xff, data_.n * sizeof(Word), stream_.get()),
-                     "cudaMemsetAsync");
+    device::check(cudaMemsetAsync(data_.found.get(), 0xff, data_.n * sizeof(Word), stream_.get()), "cudaMemsetAsync");
     map_.find(keys, data_.n, data_.found.get());
-    peer_maps::check(cudaGetLastError(), "launching an operation");
+    device::check(cudaGetLastError(), "launching an operation");
     const std::int64_t wrong = count_wrong(keys, data_.found.get(), data_.n, expected, stream_);
     if (wrong == 0) return;
     full_ = false;  // who knows
@@ -363,7 +326,7 @@ class Bench {
   const Data<Pair>& data_;
   Map<Pair>& map_;
   const Stream& stream_;
-  Stopwatch watch_;
+  device::Stopwatch watch_;
   bool full_ = false;  // all keys are in the map, no slot is erased
 };
 
