@@ -7,6 +7,7 @@
 
 #include "host/executor.hpp"
 #include "host/find.hpp"
+#include "host/merged_keys.hpp"
 #include "host/operations.hpp"
 #include "host/parallel.hpp"
 #include "host/rehash.hpp"
@@ -73,10 +74,16 @@ void HostExecutor<Key, Value>::insert(DeviceContext&, const View& view, const In
 template <class Key, class Value>
 void HostExecutor<Key, Value>::apply(DeviceContext&, const View& view, const ApplyOrder& batch, Stream) const {
   if constexpr (View::kHasValue) {
+    const auto write = [&](const auto& operation_of) {
+      if (MergedKeys<View>::allows(view, batch))
+        if (const auto merged = MergedKeys<View>::make(view, batch)) return merged->write(operation_of);
+      write_each<Purpose::kInsertion>(view, batch.keys, operation_of(batch));
+    };
     const auto add = [&]<class T>(T) {
-      const PlainAddition<View, T> addition{static_cast<const std::byte*>(batch.values.data), stride_of(batch.values),
-                                            batch.inserted};
-      write_each<Purpose::kInsertion>(view, batch.keys, addition);
+      write([](const ApplyOrder& order) {
+        return PlainAddition<View, T>{static_cast<const std::byte*>(order.values.data), stride_of(order.values),
+                                      order.inserted};
+      });
     };
     if (batch.op == ApplyOp::kAdd && is_plain(view, batch)) {
       using Float = std::conditional_t<sizeof(Value) == 8, double, float>;
@@ -85,7 +92,7 @@ void HostExecutor<Key, Value>::apply(DeviceContext&, const View& view, const App
     }
     RowSource row_source(view.rows, *view.control);
     const CombineFn combine = combine_function(batch.dtype, batch.op);
-    write_each<Purpose::kInsertion>(view, batch.keys, Application<View>{view, batch, combine, &row_source});
+    write([&](const ApplyOrder& order) { return Application<View>{view, order, combine, &row_source}; });
   }
 }
 

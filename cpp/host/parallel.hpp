@@ -172,12 +172,33 @@ class Shares {
 
   template <class View>
   void deal(const View& view, const KeyBatch& keys, std::int64_t base, std::int64_t count) {
-    using Key = typename View::Key;
     for_each_part(count, parts_, [&](int part, std::int64_t begin, std::int64_t end) {
-      if (keys.bytes == sizeof(Key))
-        deal_part(view, WholeKeys<Key>{static_cast<const Key*>(keys.data)}, base, part, begin, end);
-      else
-        deal_part(view, AnyKeys<Key>{keys.data, keys.bytes}, base, part, begin, end);
+      with_keys<View>(keys, [&](const auto& keys_of) {
+        std::fill_n(sizes_of(part), parts_, 0);
+        deal_offsets(view, keys_of, base, part, FromPosition{begin}, end - begin);
+      });
+    });
+  }
+
+  /// As deal(), but for keys that sieves take. sieve_of(part, base + begin, base + end) gives one for these positions;
+  /// its pass(keys, base, begin, end, to) lists the offsets that it leaves, and returns how many they are.
+  template <class View, class SieveOf>
+  void deal_sieved(const View& view, const KeyBatch& keys, std::int64_t base, std::int64_t count,
+                   const SieveOf& sieve_of) {
+    for_each_part(count, parts_, [&](int part, std::int64_t begin, std::int64_t end) {
+      auto sieve = sieve_of(part, base + begin, base + end);
+      with_keys<View>(keys, [&](const auto& keys_of) {
+        std::fill_n(sizes_of(part), parts_, 0);
+        if (parts_ == 1) {
+          sizes_[0] = sieve.pass(keys_of, base, begin, end, offsets_.get());
+          return;
+        }
+        std::uint32_t left[kSieved];
+        for (; begin < end; begin += kSieved) {
+          const std::int64_t left_count = sieve.pass(keys_of, base, begin, std::min(begin + kSieved, end), left);
+          deal_offsets(view, keys_of, base, part, ListedPositions{left, 0}, left_count);
+        }
+      });
     });
   }
 
@@ -188,30 +209,49 @@ class Shares {
   std::int64_t size(int part, int owner) const { return sizes_[static_cast<std::size_t>(part * parts_ + owner)]; }
 
  private:
-  template <class View, class Keys>
-  void deal_part(const View& view, const Keys& keys, std::int64_t base, int part, std::int64_t begin,
-                 std::int64_t end) {
+  static constexpr std::int64_t kSieved = 1024;
+
+  template <class View, class Body>
+  static void with_keys(const KeyBatch& keys, const Body& body) {
+    using Key = typename View::Key;
+    if (keys.bytes == sizeof(Key))
+      body(WholeKeys<Key>{static_cast<const Key*>(keys.data)});
+    else
+      body(AnyKeys<Key>{keys.data, keys.bytes});
+  }
+
+  std::int64_t* sizes_of(int part) { return sizes_.data() + part * parts_; }
+
+  /// Appends offsets in the chunk to the lists of their owners.
+  template <class View, class Keys, class Offsets>
+  void deal_offsets(const View& view, const Keys& keys, std::int64_t base, int part, const Offsets& offsets,
+                    std::int64_t count) {
     const Geometry geometry = view.geometry;
     const Owners owners(static_cast<std::uint32_t>(parts_));
     const auto owner_of = [&](std::int64_t n) {
       return owners.of(Probe<typename View::Key>(keys[base + n], geometry).region(geometry));
     };
     std::uint32_t* const lists = offsets_.get() + part * parts_ * room_;
-    std::int64_t* const sizes = sizes_.data() + part * parts_;
+    std::int64_t* const sizes = sizes_of(part);
     if (parts_ == 2) {  // the sizes stay in registers
+      std::uint32_t* const to_first = lists + sizes[0];
+      std::uint32_t* const to_second = lists + room_ + sizes[1];
       std::int64_t second = 0;
-      for (std::int64_t n = begin; n < end; ++n) {
+      for (std::int64_t j = 0; j < count; ++j) {
+        const std::int64_t n = offsets[j];
         const auto owner = static_cast<std::int64_t>(owner_of(n));
-        lists[n - begin - second] = static_cast<std::uint32_t>(n);
-        lists[room_ + second] = static_cast<std::uint32_t>(n);
+        to_first[j - second] = static_cast<std::uint32_t>(n);
+        to_second[second] = static_cast<std::uint32_t>(n);
         second += owner;
       }
-      sizes[0] = end - begin - second;
-      sizes[1] = second;
+      sizes[0] += count - second;
+      sizes[1] += second;
       return;
     }
-    std::int64_t own_sizes[kMostWriters] = {};  // on the stack: in sizes_ they would share a line with other threads'
-    for (std::int64_t n = begin; n < end; ++n) {
+    std::int64_t own_sizes[kMostWriters];  // on the stack: in sizes_ they would share a line with other threads'
+    std::copy_n(sizes, parts_, own_sizes);
+    for (std::int64_t j = 0; j < count; ++j) {
+      const std::int64_t n = offsets[j];
       const auto owner = static_cast<std::int64_t>(owner_of(n));
       lists[owner * room_ + own_sizes[owner]++] = static_cast<std::uint32_t>(n);
     }
@@ -267,11 +307,13 @@ struct WriterMemory {
   }
 };
 
-template <Purpose kPurpose, class View, class Operation>
-void write_shared(const View& view, const KeyBatch& keys, const Operation& operation, WriterMemory& memory) {
+/// deal(base, count): deals these positions of the batch out.
+template <Purpose kPurpose, class View, class Operation, class Deal>
+void write_shared(const View& view, const KeyBatch& keys, const Operation& operation, WriterMemory& memory,
+                  const Deal& deal) {
   const auto parts = static_cast<int>(memory.tallies.size());
   in_pieces(0, keys.count, memory.shares.chunk(), [&](std::int64_t base, std::int64_t end) {
-    memory.shares.deal(view, keys, base, end - base);
+    deal(base, end - base);
     parallel_for(parts, [&](int owner) {
       Writer<Operation> writer{operation, {}, &memory.put_aside, base};
       for (int part = 0; part < parts; ++part)
@@ -291,6 +333,15 @@ void write_shared(const View& view, const KeyBatch& keys, const Operation& opera
   });
 }
 
+/// Keys [begin, end) of a batch, by one thread.
+template <Purpose kPurpose, class View, class Operation>
+void write_range(const View& view, const KeyBatch& keys, const Operation& operation, std::int64_t begin,
+                 std::int64_t end) {
+  Writer<Operation> writer{operation};
+  writer.tally.add(walk_each<kPurpose>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, writer));
+  writer.tally.add_to(*view.control);
+}
+
 /// Performs an operation on every key of the batch: on keys that are equal in batch order, on others in any order and
 /// on several threads. Adds to the table's control, also where it is interrupted: then it has been performed on a first
 /// part of the batch. Without scratch memory one thread does it all. The operation has
@@ -303,13 +354,13 @@ void write_each(const View& view, const KeyBatch& keys, const Operation& operati
   const int parts = writer_parts(keys.count, view);
   if (parts > 1) {
     std::optional<WriterMemory> memory = WriterMemory::make(keys.count, parts);
-    if (memory) return write_shared<kPurpose>(view, keys, operation, *memory);
+    if (memory) {
+      const auto deal = [&](std::int64_t base, std::int64_t count) { memory->shares.deal(view, keys, base, count); };
+      return write_shared<kPurpose>(view, keys, operation, *memory, deal);
+    }
   }
-  in_pieces(0, keys.count, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
-    Writer<Operation> writer{operation};
-    writer.tally.add(walk_each<kPurpose>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, writer));
-    writer.tally.add_to(*view.control);
-  });
+  in_pieces(0, keys.count, kKeysPerPiece,
+            [&](std::int64_t begin, std::int64_t end) { write_range<kPurpose>(view, keys, operation, begin, end); });
 }
 
 }  // namespace gpuhash::host

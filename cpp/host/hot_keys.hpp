@@ -1,0 +1,88 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <gpuhash/batches.hpp>
+#include "host/parallel.hpp"
+#include "host/walk.hpp"
+#include "shared/hash.hpp"
+#include "shared/layout.hpp"
+#include "shared/sample_slots.hpp"
+
+namespace gpuhash::host {
+
+/// Some keys that come often, at most one in each of 2048 places, which lie in the first cache: a load and a comparison
+/// tell whether a key is one. They depend on nothing but the batch and the seed, so that equal programs get equal
+/// tables.
+template <class Key>
+class HotKeys {
+ public:
+  static constexpr int kBits = 11;
+  static constexpr std::size_t kPlaces = std::size_t{1} << kBits;
+
+  /// None yet. The seed is that of the hashes by which a sample is counted.
+  explicit HotKeys(std::uint64_t seed) : seed_(seed) {
+    // What no key is taken for: 0 belongs to one place, and some other key does not.
+    const Key zero = key_from_word<Key>(0);
+    std::uint32_t other = 1;
+    while (place_of(key_from_word<Key>(other)) == place_of(zero)) ++other;
+    std::fill_n(keys_, kPlaces, zero);
+    keys_[place_of(zero)] = key_from_word<Key>(other);
+  }
+
+  /// Chooses those that come twice or more in a sample, of two in one place the more frequent. False where less than a
+  /// quarter of another sample is hot.
+  bool choose(const KeyBatch& batch) {
+    auto slots = scratch<std::uint32_t>(SampleSlots::kSlots);
+    std::int64_t times[kPlaces] = {};  // of the key in each place
+    Key sample[kMostSampled];          // read first, so that many lines are under way
+    const std::int64_t count = read_sample(batch, 0, std::min(kMostSampled, batch.count / 256), sample);
+    for (std::int64_t n = 0; n < count; ++n) {
+      const Key& key = sample[n];
+      const std::int64_t came = met(slots, hash_key(key, seed_));
+      const std::size_t place = place_of(key);
+      if (came < 2 || came <= times[place]) continue;
+      times[place] = came;
+      keys_[place] = key;
+    }
+    const std::int64_t judged = read_sample(batch, batch.count / count / 2, count / 4, sample);
+    std::int64_t hot = 0;
+    for (std::int64_t n = 0; n < judged; ++n) hot += keys_[place_of(sample[n])] == sample[n] ? 1 : 0;
+    return hot >= judged / 4;
+  }
+
+  /// A single multiplication: whoever picks keys with one place has them done as if they were not hot.
+  static std::size_t place_of(const Key& key) { return late_hash(key, gpuhash::detail::kHashFold) >> (32 - kBits); }
+  const Key& operator[](std::size_t place) const { return keys_[place]; }
+
+ private:
+  static constexpr std::int64_t kMostSampled = 1 << 12;
+  /// Slots that a key is looked for in. Keys that were picked to meet are not counted.
+  static constexpr int kMostSlots = 16;
+
+  /// Reads `size` keys, all over the batch, and returns `size`.
+  static std::int64_t read_sample(const KeyBatch& batch, std::int64_t first, std::int64_t size, Key* to) {
+    const std::int64_t step = batch.count / size;
+    for (std::int64_t n = 0; n < size; ++n) to[n] = load_word<Key>(batch.data, first + n * step, batch.bytes);
+    return size;
+  }
+
+  /// How often this hash has been met, this time included.
+  static std::int64_t met(std::vector<std::uint32_t>& slots, std::uint64_t hash) {
+    const SampleSlots::Place place(hash);
+    std::uint32_t at = place.home;
+    for (int n = 0; n < kMostSlots; ++n, at = SampleSlots::next(at)) {
+      if (slots[at] == 0) slots[at] = place.empty();
+      if (place.is_mine(slots[at])) return SampleSlots::count(++slots[at]);
+    }
+    return 0;
+  }
+
+  std::uint64_t seed_;
+  alignas(64) Key keys_[kPlaces];
+};
+
+}  // namespace gpuhash::host

@@ -1,0 +1,229 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <gpuhash/error.hpp>
+#include "host/combine.hpp"
+#include "host/hot_keys.hpp"
+#include "host/operations.hpp"
+#include "host/parallel.hpp"
+
+/// insert_or_apply() of a batch in which some keys come very often. Each thread combines the values of such a key in
+/// memory of its own, and at the end of the batch the key is applied once. Walks to a slot that was written a moment
+/// ago are slow, as the processor waits for the store, and one owner would have most of them.
+namespace gpuhash::host {
+
+/// Smaller batches are not looked at.
+inline constexpr std::int64_t kLeastMerged = std::int64_t{1} << 17;
+
+template <class View>
+class MergedKeys {
+ public:
+  using Key = typename View::Key;
+
+  /// May the values of a key be combined with each other first? Integers' may, in any order. Sums of floats depend on
+  /// the order, and so do the sign of their least zero and the bits of a NaN.
+  static bool allows(const View& view, const ApplyOrder& batch) {
+    const bool in_any_order = is_integer(batch.dtype) || batch.dtype == DType::kBool;
+    return in_any_order && !has_rows(view) && batch.keys.count >= kLeastMerged;
+  }
+
+  /// Null where few keys come often, or there is no memory.
+  static std::unique_ptr<MergedKeys> make(const View& view, const ApplyOrder& batch) {
+    try {
+      auto merged = scratch_by<MergedKeys>([&](std::size_t) { return std::make_unique<MergedKeys>(view, batch); }, 1);
+      if (merged->hot_.choose(batch.keys) && merged->allocate()) return merged;
+    } catch (const OutOfMemoryError&) {
+    }
+    return nullptr;
+  }
+
+  MergedKeys(const View& view, const ApplyOrder& batch)
+      : view_(view), batch_(batch), combine_(combine_function(batch.dtype, batch.op)), hot_(view.geometry.seeds.hash) {}
+
+  /// operation_of(order): what is done to the slot of each key of an order.
+  template <class OperationOf>
+  void write(OperationOf operation_of) {
+    try {
+      if (batch_.values.broadcast)
+        write_others<false>(operation_of(batch_));
+      else
+        write_others<true>(operation_of(batch_));
+    } catch (...) {  // interrupted: what was set aside is of the part that is done
+      write_hot(operation_of);
+      throw;
+    }
+    write_hot(operation_of);
+  }
+
+ private:
+  static constexpr std::size_t kPlaces = HotKeys<Key>::kPlaces;
+
+  /// What one thread has set aside, by the places of the keys.
+  struct Aside {
+    std::uint32_t counts[kPlaces];
+    std::int64_t firsts[kPlaces];   // positions
+    std::uint64_t values[kPlaces];  // combined, each in the first bytes; of a batch with a value per key
+  };
+  /// The hot keys that have come, as a batch.
+  struct HotBatch {
+    Key keys[kPlaces];
+    std::uint64_t values[kPlaces];  // packed
+    std::int64_t firsts[kPlaces];
+    bool inserted[kPlaces];
+  };
+
+  /// Sets hot keys aside. One value for all keys is not combined, but counted.
+  template <bool kPerKey>
+  class Sieve {
+   public:
+    Sieve(const MergedKeys& merged, Aside& to) : merged_(merged), to_(to) {}
+
+    /// As Shares::deal_sieved() wants it.
+    template <class Keys>
+    std::int64_t pass(const Keys& keys, std::int64_t base, std::int64_t begin, std::int64_t end, std::uint32_t* to) {
+      std::int64_t left = 0;
+      for (std::int64_t n = begin; n < end; ++n) {
+        const Key key = keys[base + n];
+        const std::size_t place = merged_.hot_.place_of(key);
+        const std::uint32_t is_hot = merged_.hot_[place] == key;
+        to[left] = static_cast<std::uint32_t>(n);  // without a branch, which would be taken at random
+        left += 1 - is_hot;
+        if constexpr (kPerKey) {
+          waiting_[count_] = {base + n, place};
+          count_ += is_hot;
+          if (count_ == kWaiting) combine_waiting();
+        } else {
+          const std::uint32_t before = to_.counts[place];
+          to_.counts[place] = before + is_hot;
+          if (is_hot > before) to_.firsts[place] = base + n;
+        }
+      }
+      if constexpr (kPerKey) combine_waiting();
+      return left;
+    }
+
+   private:
+    struct Waiting {
+      std::int64_t i;
+      std::size_t place;
+    };
+    static constexpr std::size_t kWaiting = 64;
+
+    void combine_waiting() {
+      for (std::size_t n = 0; n < count_; ++n) {
+        const auto [i, place] = waiting_[n];
+        const std::byte* const value = value_at(merged_.batch_.values, i);
+        if (to_.counts[place]++ != 0) {
+          merged_.combine_(to_.values + place, value, merged_.batch_.elements);
+        } else {
+          to_.firsts[place] = i;
+          std::memcpy(to_.values + place, value, static_cast<std::size_t>(merged_.batch_.values.bytes));
+        }
+      }
+      count_ = 0;
+    }
+
+    const MergedKeys& merged_;
+    Aside& to_;
+    std::size_t count_ = 0;
+    Waiting waiting_[kPerKey ? kWaiting : 1];
+  };
+
+  bool allocate() {
+    const int parts = writer_parts(batch_.keys.count, view_);
+    memory_ = WriterMemory::make(batch_.keys.count, parts);
+    aside_ = uninitialised<Aside>(parts);
+    hot_batch_ = uninitialised<HotBatch>(1);
+    for (int part = 0; part < parts; ++part) std::fill_n(aside_[part].counts, kPlaces, 0u);
+    return memory_.has_value();
+  }
+
+  template <bool kPerKey, class Operation>
+  void write_others(const Operation& operation) {
+    const auto sieve_of = [&](int part, std::int64_t begin, std::int64_t end) {
+      if (batch_.inserted != nullptr) std::fill(batch_.inserted + begin, batch_.inserted + end, false);
+      return Sieve<kPerKey>(*this, aside_[part]);
+    };
+    const auto deal = [&](std::int64_t base, std::int64_t count) {
+      memory_->shares.deal_sieved(view_, batch_.keys, base, count, sieve_of);
+    };
+    write_shared<Purpose::kInsertion>(view_, batch_.keys, operation, *memory_, deal);
+  }
+
+  template <class OperationOf>
+  void write_hot(const OperationOf& operation_of) {
+    HotBatch& to = hot_batch_[0];
+    const std::int64_t count = list_hot();
+    ApplyOrder order = batch_;
+    order.keys = {to.keys, count, sizeof(Key)};
+    order.values = {to.values, batch_.values.bytes, false};
+    order.inserted = batch_.inserted == nullptr ? nullptr : to.inserted;
+    write_range<Purpose::kInsertion>(view_, order.keys, operation_of(order), 0, count);
+    if (batch_.inserted != nullptr)
+      for (std::int64_t n = 0; n < count; ++n) batch_.inserted[to.firsts[n]] = to.inserted[n];
+  }
+
+  /// Returns how many there are.
+  std::int64_t list_hot() {
+    std::int64_t count = 0;
+    for (std::size_t place = 0; place < kPlaces; ++place) count += list(place, count) ? 1 : 0;
+    return count;
+  }
+
+  /// Lists a hot key as the n-th, if it has come.
+  bool list(std::size_t place, std::int64_t n) {
+    HotBatch& to = hot_batch_[0];
+    std::byte* const value = reinterpret_cast<std::byte*>(to.values) + n * batch_.values.bytes;
+    std::uint64_t sum = 0;
+    for (std::size_t part = 0; part < memory_->tallies.size(); ++part) {
+      const Aside& aside = aside_[part];
+      if (aside.counts[place] == 0) continue;
+      to.firsts[n] = sum == 0 ? aside.firsts[place] : std::min(to.firsts[n], aside.firsts[place]);
+      if (!batch_.values.broadcast) {
+        if (sum == 0)
+          std::memcpy(value, aside.values + place, static_cast<std::size_t>(batch_.values.bytes));
+        else
+          combine_(value, aside.values + place, batch_.elements);
+      }
+      sum += aside.counts[place];
+    }
+    if (sum == 0) return false;
+    to.keys[n] = hot_[place];
+    if (batch_.values.broadcast) combine_equal(sum, value);
+    return true;
+  }
+
+  /// The batch's one value, `times` times.
+  void combine_equal(std::uint64_t times, std::byte* to) const {
+    const auto bytes = static_cast<std::size_t>(batch_.values.bytes);
+    std::uint64_t power;  // of 1, 2, 4, ... values
+    std::memcpy(&power, batch_.values.data, bytes);
+    bool is_first = true;
+    for (; times != 0; times /= 2) {
+      if (times % 2 != 0) {
+        if (std::exchange(is_first, false))
+          std::memcpy(to, &power, bytes);
+        else
+          combine_(to, &power, batch_.elements);
+      }
+      combine_(&power, &power, batch_.elements);
+    }
+  }
+
+  const View view_;
+  const ApplyOrder& batch_;
+  const CombineFn combine_;
+  HotKeys<Key> hot_;
+  std::optional<WriterMemory> memory_;
+  std::unique_ptr<Aside[]> aside_;  // [parts]
+  std::unique_ptr<HotBatch[]> hot_batch_;
+};
+
+}  // namespace gpuhash::host
