@@ -106,6 +106,34 @@ def test_duplicates_in_one_batch(native, method, deterministic, distinct, value_
             assert set(kept.index) == set(keys.tolist())
 
 
+@pytest.mark.parametrize("reserved", [False, True], ids=["full", "half-full"])  # on a GPU, tried or known to fit
+@pytest.mark.parametrize("erased", [False, True], ids=["none-erased", "some-erased"])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("spread", [0.0, 1.1, 1.5, 9.0], ids=str)
+def test_known_keys_that_come_often_get_a_value_of_theirs(device, spread, dtype, erased, reserved):
+    """Uniform draws, Zipf's, and one key that is nearly all of the batch; twice, so that the second values replace."""
+    rng = np.random.default_rng(int(10 * spread))
+    known = random_keys(dtype, (), 20_000)
+    table = HashTable(dtype, dtype, capacity=40_000 if reserved else 20_000, max_load_factor=1.0, device=device)
+    table[known] = -7
+    if erased:
+        assert table.erase(known[::3]).all()
+        known = np.delete(known, slice(None, None, 3))
+    untouched, drawn = known[:5000], known[5000:]
+    for first in (0, 1 << 20):
+        picks = (rng.zipf(spread, 50_000) - 1) % len(drawn) if spread else rng.integers(0, len(drawn), 50_000)
+        values = np.arange(first, first + len(picks), dtype=dtype)
+        mask = table.insert_or_assign(drawn[picks], values)
+        assert not to_numpy(mask).any()
+        got = to_numpy(table[drawn]).astype(np.int64) - first
+        came = np.bincount(picks, minlength=len(drawn)) > 0
+        assert (picks[got[came]] == np.flatnonzero(came)).all()
+        if device == "cpu":
+            assert (got[came] == pd.Series(np.arange(len(picks))).groupby(picks).last()).all()
+        assert (to_numpy(table[untouched]) == -7).all()
+        assert len(table) == len(known)
+
+
 def test_scalar_value_broadcasts(place):
     keys = random_keys("int64", (), 1000)
     table = HashTable("int64", "float32", device=place.table_device)

@@ -14,7 +14,7 @@ from benchmarks.limits import cuda_limits
 from benchmarks.native import BuildError
 from benchmarks.suite import CALLS, Group, NotHereError, Session, Suite
 
-from . import apply, build, graph, rows, sets, tables
+from . import apply, build, graph, rows, sets, skew, tables
 from .data import DataCache
 
 try:
@@ -38,6 +38,7 @@ def suites() -> dict[str, Suite]:
         "build": Suite("whole tables at once", build.OPERATIONS, partial(build.build, cache=cache)),
         "growth": Suite("a growing table", build.GROWTH_OPERATIONS, partial(build.growth, cache=cache)),
         "apply": Suite("insert_or_apply with repeated keys", apply.OPERATIONS, apply.apply),
+        "skew": Suite("small batches of known keys of which few come often", skew.OPERATIONS, skew.skew),
         "rows": Suite("rows as values", rows.OPERATIONS, rows.rows),
         "unique": Suite("unique, isin and factorize", sets.OPERATIONS, sets.sets),
         "calls": Suite(f"host's time for calls on {KEYS} keys", (CALLS,), _calls),

@@ -13,7 +13,7 @@ from benchmarks.report import DISTINCT, Record
 from benchmarks.suite import Group, Session
 from benchmarks.timing import Timing, expect
 
-from .data import PAIRS_8_8, counter, permutation, timed
+from .data import PAIRS_8_8, counter, permutation, timed, zipf
 
 LOAD = 0.5  # where all keys are distinct; the table has the same room in all cases
 APPLY = "insert_or_apply add"
@@ -24,19 +24,12 @@ def _uniform(n: int) -> torch.Tensor:
     return torch.randint(0, n // 16, (n,), device="cuda")
 
 
-def _zipf(s: float, n: int) -> torch.Tensor:
-    """Draws of ranks 0 to n - 1 with probability proportional to 1 / (rank + 1)^s, by inverting the exact sums."""
-    sums = torch.arange(1, n + 1, dtype=torch.float64, device="cuda").pow_(-s).cumsum_(0)
-    draws = torch.rand(n, dtype=torch.float64, device="cuda").mul_(sums[-1])
-    return torch.searchsorted(sums, draws).clamp_(max=n - 1)
-
-
 # By name, the numbers that the keys are made of; the first is what the others are compared with.
 DISTRIBUTIONS: dict[str, Callable[[int], torch.Tensor]] = {
     DISTINCT: permutation,
     "1/16 distinct": _uniform,
-    "Zipf 1.05": partial(_zipf, 1.05),
-    "Zipf 1.5": partial(_zipf, 1.5),
+    "Zipf 1.05": partial(zipf, 1.05),
+    "Zipf 1.5": partial(zipf, 1.5),
     "one key": lambda n: torch.full((n,), 7, dtype=torch.int64, device="cuda"),
 }
 

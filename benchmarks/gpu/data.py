@@ -63,6 +63,13 @@ def permutation(count: int) -> torch.Tensor:
     return x
 
 
+def zipf(s: float, n: int, ranks: int | None = None) -> torch.Tensor:
+    """Draws of ranks 0 to ``ranks`` - 1 (n - 1) with probability proportional to 1 / (rank + 1)^s, by their sums."""
+    sums = torch.arange(1, (ranks or n) + 1, dtype=torch.float64, device=_DEVICE).pow_(-s).cumsum_(0)
+    draws = torch.rand(n, dtype=torch.float64, device=_DEVICE).mul_(sums[-1])
+    return torch.searchsorted(sums, draws).clamp_(max=len(sums) - 1)
+
+
 @dataclass(frozen=True)
 class Layout:
     """What a table's pairs look like."""
