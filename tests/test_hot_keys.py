@@ -98,8 +98,10 @@ def check_two_batches(
         assert len(table) == present.sum()
         found, is_there = map(to_numpy, table.find(place.array(pool)))
         np.testing.assert_array_equal(is_there, present)
-        if in_order or not dtype.startswith("float") or op != "add":
+        if in_order or not dtype.startswith("float"):
             same_bytes(found[present], expected[present])
+        elif op in {"min", "max"}:  # but for the bits of NaNs and the signs of zeros, which depend on the order
+            np.testing.assert_array_equal(found[present], expected[present])
     return table
 
 

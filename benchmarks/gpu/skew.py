@@ -64,7 +64,7 @@ def skew(session: Session) -> list[Group]:
     report = session.report
 
     def case(draws: str, operation: str, bench: SkewBench) -> None:
-        timing = timed(bench.actions[operation])
+        timing = timed(bench.actions[operation], runs=9)
         load = len(bench.table) * PAIRS_8_8.pair_bytes / bench.table.nbytes
         limit = report.limit("L64" if operation == "find" else "C64")
         report.add("skew", operation, "gpuhash", timing, pairs=pairs, batch=n, keys=draws, load=load, limit=limit)
