@@ -333,7 +333,7 @@ __device__ __forceinline__ void assign_value([[maybe_unused]] SlotType* slot, [[
 ///
 /// Whose value stays is open where a key comes more than once, so one lane of the block stores its own, and others with
 /// the same slot need not. And where that happens it exchanges the value: a word that warp after warp reads and then
-/// stores to took 24 ns a warp (H200), and 4 with exchanges. Where no slot comes twice a store takes less.
+/// stores to took 24 ns a warp, and 4 with exchanges. Where no slot comes twice a store takes less.
 template <class View>
 class AssignedSlots {
  public:

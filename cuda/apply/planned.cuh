@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kBlock)
 }
 
 /// Sums of keys that come often, for the warps of a block to combine their values in, so that each goes out once; in
-/// shared memory. Words for which a warp after the other has an atomic cost 4 ns each (H200).
+/// shared memory. Words for which a warp after the other has an atomic cost 4 ns each.
 template <class Word>
 class BlockCells {
  public:
