@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -21,6 +22,8 @@ namespace gpuhash::host {
 
 /// Smaller batches are not looked at.
 inline constexpr std::int64_t kLeastMerged = std::int64_t{1} << 17;
+/// Nor those in which a key could come more often than 32 bits can count.
+inline constexpr std::int64_t kMostMerged = std::numeric_limits<std::uint32_t>::max();
 
 template <class View>
 class MergedKeys {
@@ -31,7 +34,7 @@ class MergedKeys {
   /// the order, and so do the sign of their least zero and the bits of a NaN.
   static bool allows(const View& view, const ApplyOrder& batch) {
     const bool in_any_order = is_integer(batch.dtype) || batch.dtype == DType::kBool;
-    return in_any_order && !has_rows(view) && batch.keys.count >= kLeastMerged;
+    return in_any_order && !has_rows(view) && batch.keys.count >= kLeastMerged && batch.keys.count <= kMostMerged;
   }
 
   /// Null where few keys come often, or there is no memory.
