@@ -11,7 +11,7 @@
 
 #include <gpuhash/error.hpp>
 #include "host/combine.hpp"
-#include "host/hot_keys.hpp"
+#include "host/hot_places.hpp"
 #include "host/operations.hpp"
 #include "host/parallel.hpp"
 
@@ -66,7 +66,7 @@ class MergedKeys {
   }
 
  private:
-  static constexpr std::size_t kPlaces = HotKeys<Key>::kPlaces;
+  static constexpr std::size_t kPlaces = HotPlaces<Key>::kPlaces;
 
   /// What one thread has set aside, by the places of the keys.
   struct Aside {
@@ -223,7 +223,7 @@ class MergedKeys {
   const View view_;
   const ApplyOrder& batch_;
   const CombineFn combine_;
-  HotKeys<Key> hot_;
+  HotPlaces<Key> hot_;
   std::optional<WriterMemory> memory_;
   std::unique_ptr<Aside[]> aside_;  // [parts]
   std::unique_ptr<HotBatch[]> hot_batch_;

@@ -74,14 +74,8 @@ class HostSample final : public Sample {
     for (std::int64_t i = 0; i < kKeys; ++i) {
       const Key key = load_word<Key>(keys.data, i * step, keys.bytes);
       const std::uint64_t hash = hash_key(key, seed);
-      const SampleSlots::Place place(hash);
-      std::uint32_t at = place.home;
-      while (slots[at] != 0 && !place.is_mine(slots[at])) at = SampleSlots::next(at);
-      if (slots[at] == 0) {
-        slots[at] = place.empty();
-        --counted_.all;
-      }
-      const std::int64_t times = SampleSlots::count(++slots[at]);
+      const std::int64_t times = SampleSlots::meet(slots.data(), hash);
+      if (times <= 1) --counted_.all;
       counted_.most = std::max(counted_.most, times);
       const int slot = HotKeys<Key>::slot_of(hash);
       if (times < HotKeys<Key>::kLeastInSample || times <= counts[slot]) continue;

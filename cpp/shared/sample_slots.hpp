@@ -12,6 +12,7 @@ namespace gpuhash {
 struct SampleSlots {
   static constexpr int kSlotBits = 13;
   static constexpr std::uint32_t kSlots = 1u << kSlotBits;
+  static constexpr int kMostTried = 16;
 
   struct Place {
     std::uint32_t home;
@@ -26,6 +27,18 @@ struct SampleSlots {
 
   GPUHASH_HD static std::uint32_t next(std::uint32_t at) { return (at + 1) % kSlots; }
   GPUHASH_HD static std::int64_t count(std::uint32_t slot) { return slot % kSlots; }
+
+  /// Counts a key on the host. Returns how often it has come, this time included, or 0 where kMostTried others have
+  /// taken its slots, as keys do that were picked to meet.
+  static std::int64_t meet(std::uint32_t* slots, std::uint64_t hash) {
+    const Place place(hash);
+    std::uint32_t at = place.home;
+    for (int n = 0; n < kMostTried; ++n, at = next(at)) {
+      if (slots[at] == 0) slots[at] = place.empty();
+      if (place.is_mine(slots[at])) return count(++slots[at]);
+    }
+    return 0;
+  }
 };
 
 }  // namespace gpuhash

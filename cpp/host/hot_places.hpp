@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include <gpuhash/batches.hpp>
 #include "host/parallel.hpp"
@@ -18,13 +17,13 @@ namespace gpuhash::host {
 /// tell whether a key is one. They depend on nothing but the batch and the seed, so that equal programs get equal
 /// tables.
 template <class Key>
-class HotKeys {
+class HotPlaces {
  public:
   static constexpr int kBits = 11;
   static constexpr std::size_t kPlaces = std::size_t{1} << kBits;
 
   /// None yet. The seed is that of the hashes by which a sample is counted.
-  explicit HotKeys(std::uint64_t seed) : seed_(seed) {
+  explicit HotPlaces(std::uint64_t seed) : seed_(seed) {
     // What no key is taken for: 0 belongs to one place, and some other key does not.
     const Key zero = key_from_word<Key>(0);
     std::uint32_t other = 1;
@@ -42,7 +41,7 @@ class HotKeys {
     const std::int64_t count = read_sample(batch, 0, std::min(kMostSampled, batch.count / 256), sample);
     for (std::int64_t n = 0; n < count; ++n) {
       const Key& key = sample[n];
-      const std::int64_t came = met(slots, hash_key(key, seed_));
+      const std::int64_t came = SampleSlots::meet(slots.data(), hash_key(key, seed_));
       const std::size_t place = place_of(key);
       if (came < 2 || came <= times[place]) continue;
       times[place] = came;
@@ -60,25 +59,12 @@ class HotKeys {
 
  private:
   static constexpr std::int64_t kMostSampled = 1 << 12;
-  /// Slots that a key is looked for in. Keys that were picked to meet are not counted.
-  static constexpr int kMostSlots = 16;
 
   /// Reads `size` keys, all over the batch, and returns `size`.
   static std::int64_t read_sample(const KeyBatch& batch, std::int64_t first, std::int64_t size, Key* to) {
     const std::int64_t step = batch.count / size;
     for (std::int64_t n = 0; n < size; ++n) to[n] = load_word<Key>(batch.data, first + n * step, batch.bytes);
     return size;
-  }
-
-  /// How often this hash has been met, this time included.
-  static std::int64_t met(std::vector<std::uint32_t>& slots, std::uint64_t hash) {
-    const SampleSlots::Place place(hash);
-    std::uint32_t at = place.home;
-    for (int n = 0; n < kMostSlots; ++n, at = SampleSlots::next(at)) {
-      if (slots[at] == 0) slots[at] = place.empty();
-      if (place.is_mine(slots[at])) return SampleSlots::count(++slots[at]);
-    }
-    return 0;
   }
 
   std::uint64_t seed_;
