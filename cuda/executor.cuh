@@ -44,6 +44,14 @@ class CudaExecutor final : public Executor<Key, Value> {
     clear_control(context, view, stream);
   }
 
+  void begin_blank(DeviceContext& context, const View& view, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    const std::uint64_t buckets = view.geometry.bucket_count;
+    context.fill(view.slots + buckets * View::kSlots, kEmptyByte, View::kBucketBytes, stream);
+    context.fill(view.filters + buckets, 0, View::filter_bytes(buckets) - buckets, stream);
+    clear_control(context, view, stream);
+  }
+
   void find(DeviceContext& context, const View& view, const KeyBatch& keys, const FindOrder& out,
             Stream stream) const override {
     const DeviceGuard guard(context.device().index);
@@ -209,7 +217,8 @@ class CudaExecutor final : public Executor<Key, Value> {
       const auto& planned = static_cast<const RegionPlan<Item>&>(plan);
       context.fill(&view.control->absent, 0, sizeof view.control->absent + sizeof view.control->undecided, stream);
       launch_regions("counting new keys", region_kernel<View, Item, RegionWork::kCount>, view.geometry.region_count,
-                     sizeof(SharedRegion<View>), stream, view, planned.batch, table_is_empty, false, ExpectedMask{});
+                     sizeof(SharedRegion<View>), stream, view, planned.batch,
+                     table_is_empty ? Slots::kEmpty : Slots::kFilled, false, ExpectedMask{});
       launch("counting new keys", count_left_kernel<View, Item>, 1, 1, stream, view, planned.batch,
              planned.all.keys.count);
     }
@@ -284,7 +293,7 @@ class CudaExecutor final : public Executor<Key, Value> {
   /// In the order of the batch, or into rows.
   static void insert_unplanned(DeviceContext& context, const View& view, const InsertOrder& batch, Stream stream) {
     if constexpr (kMayHaveRows<View>) {
-      if (batch.initial != nullptr && !batch.deterministic && !batch.into_empty) {
+      if (batch.initial != nullptr && !batch.deterministic && batch.slots == Slots::kFilled) {
         const ColumnInitial whole{0, *batch.initial};
         return find_or_insert_rows(context, view, batch, {&whole, 1}, stream);
       }
@@ -303,7 +312,7 @@ class CudaExecutor final : public Executor<Key, Value> {
     if (mask.data != nullptr)
       context.fill(mask.data, mask.expected, static_cast<std::size_t>(batch.keys.count), stream);
     launch_regions("inserting keys", region_kernel<View, Item, RegionWork::kInsert>, view.geometry.region_count,
-                   sizeof(SharedRegion<View>), stream, view, plan.batch, batch.into_empty, assign, mask);
+                   sizeof(SharedRegion<View>), stream, view, plan.batch, batch.slots, assign, mask);
     launch("inserting keys", insert_left_kernel<View, Item>, kLeftThreads, kBlock, stream, view, plan.batch, plan.all,
            assign, batch.inserted);
   }
@@ -312,13 +321,14 @@ class CudaExecutor final : public Executor<Key, Value> {
                             Stream stream) {
     if (erased != nullptr) context.fill(erased, 1, static_cast<std::size_t>(plan.all.keys.count), stream);
     launch_regions("erasing keys", region_kernel<View, KeyItem, RegionWork::kErase>, view.geometry.region_count,
-                   sizeof(SharedRegion<View>), stream, view, plan.batch, false, false, ExpectedMask{erased, true});
+                   sizeof(SharedRegion<View>), stream, view, plan.batch, Slots::kFilled, false,
+                   ExpectedMask{erased, true});
     launch("erasing keys", erase_left_kernel<View, KeyItem>, kLeftThreads, kBlock, stream, view, plan.batch, plan.all,
            erased);
   }
 
   /// False: nothing is done, or what is done is worth nothing. Waits.
-  static bool rehash_by_region(DeviceContext& context, const View& from, const View& to, Stream stream) {
+  bool rehash_by_region(DeviceContext& context, const View& from, const View& to, Stream stream) const {
     if constexpr (kPlans) {
       constexpr std::uint32_t kMinRegions = 64;
       if (to.geometry.region_count < kMinRegions) return false;
@@ -334,11 +344,7 @@ class CudaExecutor final : public Executor<Key, Value> {
       }
       const Rest<Item> rest{items.as<Item>(), nullptr, counters.as<PartitionCounters>(), capacity};
       context.fill(counters.get(), 0, counters.bytes(), stream);
-      clear_control(context, to, stream);
-      context.fill(to.slots + std::uint64_t{to.geometry.bucket_count} * View::kSlots, kEmptyByte, View::kBucketBytes,
-                   stream);
-      const std::uint64_t filters = to.geometry.bucket_count;
-      context.fill(to.filters + filters, 0, View::filter_bytes(filters) - filters, stream);
+      begin_blank(context, to, stream);
       launch_regions("rehashing", rehash_region_kernel<View>, to.geometry.region_count, sizeof(SharedRegion<View>),
                      stream, from, to, rest);
       PartitionCounters left;

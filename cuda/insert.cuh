@@ -143,7 +143,7 @@ __device__ __forceinline__ int mark_passed(const View& view, const typename View
     const std::uint32_t hop = __shfl_sync(kAllLanes, hops, of) - left;
     if (pass >= total) continue;
     Probe<Key> probe(key, view.geometry);
-    while (probe.hop() != hop) probe.next(view.geometry);
+    probe.go_to(hop, view.geometry);
     mark(probe);
   }
   return bits;

@@ -808,6 +808,68 @@ def test_launches_fail(cuda: str, tmp_path: Path, which: Any, planned: bool) -> 
     each_place_fails("launch", lambda: case.make(case.first, case.first_values), attempt, check)
 
 
+FIRST_CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "setitem": lambda table, keys, values: table.__setitem__(keys, values),
+    "insert": lambda table, keys, values: table.insert(keys, values),
+    "insert_or_apply": lambda table, keys, values: table.insert_or_apply(keys, values, "add"),
+}
+
+
+@pytest.mark.parametrize("failing", ["launch", "memory"])
+@pytest.mark.parametrize("method", FIRST_CALLS)
+def test_first_batch_of_an_empty_table_fails(cuda: str, method: str, failing: str) -> None:
+    """It goes into new memory that nobody has cleared; should it fail, the table is empty, as it was, or says that it
+    is broken.
+    """
+    keys = random_keys("int64", (), 20_000)
+    place = Framework("torch", cuda, cuda)
+    given, values = place.array(keys), place.array(np.arange(20_000))
+    expected = as_dict(keys, np.arange(20_000))
+    memory = RaisingMemory(cuda)
+
+    def attempt(table: HashTable) -> BaseException | None:
+        _core.set_partition_threshold(1)
+        try:
+            FIRST_CALLS[method](table, given, values)
+        except Exception as error:
+            return error.with_traceback(None)
+        finally:
+            _core.set_partition_threshold(-1)
+        return None
+
+    def check(table: HashTable, error: BaseException | None) -> None:
+        if error is None:
+            assert as_dict(*table.items()) == expected
+            return
+        assert type(error) is (CudaError if failing == "launch" else MemoryError)
+        if is_broken(table):
+            assert failing == "launch"
+            table.clear()
+        assert len(table) == 0
+        assert not to_numpy(table.contains(given)).any()
+        table[given] = values
+        assert as_dict(*table.items()) == expected
+
+    if failing == "launch":
+        assert each_place_fails("launch", lambda: HashTable("int64", "int64", device=cuda), attempt, check) >= 4
+        return
+    for failures in range(MOST_PLACES):
+        table = HashTable("int64", "int64", device=cuda, memory=memory)
+        memory.fail(MemoryError("of this test"), failures)
+        error = attempt(table)
+        raised = memory.raised
+        memory.fail(None)
+        check(table, error)
+        if not raised:
+            assert error is None
+            break
+    else:
+        pytest.fail(f"{MOST_PLACES} places were not enough")
+    assert failures >= 4
+    del table
+    memory.check_empty()
+
+
 @pytest.mark.parametrize("deterministic", [False, True], ids=["any-order", "in-order"])
 def test_launches_of_initializers_fail(cuda: str, deterministic: bool) -> None:
     """Nobody sees a row that was not drawn: either no key was inserted, or the table says that it is broken."""

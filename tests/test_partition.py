@@ -21,6 +21,7 @@ from support.samples import (
     random_keys,
     random_values,
     same_bytes,
+    special_keys,
 )
 
 import gpuhash
@@ -410,3 +411,29 @@ def test_rehash_keeps_all_items(device, value_dtype):
             assert items_of(table) == as_dict(keys, values)
         others = np.setdiff1d(random_keys("int64", (), 50_000, seed=11), keys)
         assert not to_numpy(table.contains(others)).any()
+
+
+@pytest.mark.parametrize("distinct_keys", [1, 50_000, 300_000])
+@pytest.mark.parametrize("method", ["from_items", "update", "insert", "insert_or_apply"])
+@pytest.mark.parametrize("key_dtype", ["uint32", "int64"])
+def test_first_batch_of_an_empty_table(device, key_dtype, method, distinct_keys):
+    """What it writes is all that is in the table's new memory, whether lists overflow or have no keys at all."""
+    pool = random_keys(key_dtype, (), distinct_keys)
+    keys = with_duplicates(pool, 300_000)
+    values = one_value_per_key(keys, "int64")
+    for _ in range(2):  # the second time in memory that the first table has left
+        table = HashTable(key_dtype, "int64", device=device)
+        if method == "from_items":
+            table = HashTable.from_items(keys, values, device=device)
+        elif method == "insert_or_apply":
+            table.insert_or_apply(keys, values, "max")
+        else:
+            getattr(table, method)(keys, values)
+        assert items_of(table) == as_dict(keys, values)
+        same_bytes(table.contains(pool), np.ones(len(pool), bool))
+        others = np.setdiff1d(random_keys(key_dtype, (), 20_000, seed=9), pool)
+        same_bytes(table.contains(others), np.zeros(len(others), bool))
+        special = np.setdiff1d(special_keys(key_dtype, ()), pool)
+        same_bytes(table.contains(special), np.zeros(len(special), bool))
+        table[others] = 5
+        assert len(table) == len(pool) + len(others)

@@ -67,12 +67,7 @@ class Probe {
   /// Not for stray keys: their bucket is never passed.
   GPUHASH_HD void next(const Geometry& geometry) {
     if (hop_ < kRegionHops + kTableHops) {
-      // An odd multiplier per hop. Double hashing would be cheaper, but can cycle over a bucket count that is not
-      // prime.
-      const std::uint32_t mixed = static_cast<std::uint32_t>(hash_) * (0x9e3779b9u + hop_ * 2u * 0x85ebca6bu);
-      bucket_ = hop_ < kRegionHops
-                    ? home_region(geometry) * geometry.region_buckets + multiply_high(mixed, geometry.region_buckets)
-                    : multiply_high(mixed, geometry.bucket_count);
+      bucket_ = bucket_of_hop(hop_ + 1, geometry);
     } else if (hop_ == kRegionHops + kTableHops) {
       bucket_ = multiply_high(late_hash(stored_, geometry.seeds.late), geometry.bucket_count);
     } else {
@@ -81,7 +76,22 @@ class Probe {
     ++hop_;
   }
 
+  /// As often next() as it takes; from a hop that is not behind `hop`.
+  GPUHASH_HD void go_to(std::uint32_t hop, const Geometry& geometry) {
+    if (hop_ < hop && hop <= kRegionHops + kTableHops) move_to(bucket_of_hop(hop, geometry), hop);
+    while (hop_ != hop) next(geometry);
+  }
+
  private:
+  /// Of hops 1 to kRegionHops + kTableHops. An odd multiplier each: double hashing would be cheaper, but can cycle over
+  /// a bucket count that is not prime.
+  GPUHASH_HD std::uint32_t bucket_of_hop(std::uint32_t hop, const Geometry& geometry) const {
+    const std::uint32_t mixed = static_cast<std::uint32_t>(hash_) * (0x9e3779b9u + (hop - 1) * 2u * 0x85ebca6bu);
+    return hop <= kRegionHops
+               ? home_region(geometry) * geometry.region_buckets + multiply_high(mixed, geometry.region_buckets)
+               : multiply_high(mixed, geometry.bucket_count);
+  }
+
   Key stored_;
   std::uint64_t hash_;
   std::uint32_t hop_;

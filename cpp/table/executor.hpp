@@ -31,6 +31,10 @@ class Executor {
 
   /// Makes slots, filters and control those of an empty table.
   virtual void clear(DeviceContext&, const View&, Stream) const = 0;
+  /// A part of clear(): of a table without rows, into which a planned insertion follows, which makes the rest.
+  virtual void begin_blank(DeviceContext& context, const View& view, Stream stream) const {
+    clear(context, view, stream);
+  }
   virtual void find(DeviceContext&, const View&, const KeyBatch&, const FindOrder&, Stream) const = 0;
   /// Null where a plan would not pay, or there is no memory for one. with_mask: of a batch whose `inserted` or `erased`
   /// is not null.

@@ -258,9 +258,8 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
   room.unchecked = size + n > current_limit() && !options_.has_rows() && growth().may_grow_afterwards(size + n, slots);
   std::int64_t added = n;
   if (size + n > current_limit() && !room.unchecked) {
-    if (room.plan == nullptr && make_room_for_all(keys, control, stream)) {
+    if (room.plan == nullptr && make_room_for_all(room, keys, control, stream, make_plan)) {
       room.slots_before = slots;
-      room.plan = make_plan();
     } else {
       added = count_new(keys, room.plan.get(), stream);
       expects_present_ = 2 * added < n;
@@ -268,9 +267,7 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
   }
   if (size + added > current_limit() && !room.unchecked) {
     need_movable(size + added);
-    room.plan = nullptr;  // gives its memory back first
-    rebuild(growth().grown_for(size + added, slots), false, control, stream);
-    room.plan = make_plan();
+    grow(room, growth().grown_for(size + added, slots), control, stream, make_plan);
   }
   expect(size + added);
   return room;
@@ -323,7 +320,12 @@ void HashTable<Key, Value>::run_in(Room& room, Order& order, Stream stream, Run 
   if (room.most != 0) spare = std::exchange(room.next, std::nullopt);
   order.trial.most = room.most;
   order.trial.left = room.left.template as<std::uint32_t>();
-  run(order);
+  try {
+    run(order);
+  } catch (...) {
+    if (room.before) storage_ = *std::exchange(room.before, std::nullopt);
+    throw;
+  }
   if (room.most == 0) return;
   order.trial.left_count = static_cast<std::int64_t>(read_control(stream).left);
   if (order.trial.left_count == 0) return;
@@ -433,17 +435,55 @@ void HashTable<Key, Value>::for_each_part(const Order& order, Room& room, Stream
 
 /// False where that is not worth it, not allowed, or there is no memory for it.
 template <class Key, class Value>
-bool HashTable<Key, Value>::make_room_for_all(const KeyBatch& keys, const Control& control, Stream stream) {
+template <class MakePlan>
+bool HashTable<Key, Value>::make_room_for_all(Room& room, const KeyBatch& keys, const Control& control, Stream stream,
+                                              MakePlan make_plan) {
   const std::int64_t slots = storage_.capacity();
   if (options_.has_rows() || !growth().may_make_room_for_all(keys.count, slots)) return false;
   try {
     const NumberKeys numbers{keys.data, keys.count, DType::kUInt8, keys.bytes};
     if (Factorizer::of(*context_).estimate_distinct(*context_, numbers, kSample, stream) < keys.count) return false;
-    rebuild(growth().grown_for(size_bound_ + keys.count, slots), false, control, stream);
+    grow(room, growth().grown_for(size_bound_ + keys.count, slots), control, stream, make_plan);
   } catch (const OutOfMemoryError&) {
     return false;
   }
   return true;
+}
+
+/// Builds the table anew with `slots` slots, and plans the batch for it. A small table on a GPU in which there is
+/// nothing yet gets new memory that a planned insertion makes a table of; until then the old one is in room.before. A
+/// large one would take memory from the plan.
+template <class Key, class Value>
+template <class MakePlan>
+void HashTable<Key, Value>::grow(Room& room, std::int64_t slots, const Control& control, Stream stream,
+                                 MakePlan make_plan) {
+  room.plan = nullptr;  // gives its memory back first
+  const bool is_small = storage_.capacity() <= slots / 8;
+  if (!pristine_ || !is_small || options_.has_rows() || context_->is_host()) {
+    rebuild(slots, false, control, stream);
+    room.plan = make_plan();
+    return;
+  }
+  Storage before = std::exchange(storage_, make_storage(slots, false, control, stream));
+  try {
+    room.plan = make_plan();
+    if (room.plan != nullptr)
+      executor().begin_blank(*context_, storage_.view(), stream);
+    else
+      executor().clear(*context_, storage_.view(), stream);
+  } catch (...) {
+    room.plan = nullptr;
+    storage_ = std::move(before);
+    throw;
+  }
+  before.set_stream(stream);
+  if (room.plan != nullptr) room.before = std::move(before);
+  storage_.set_may_have_erased(order_.captured());
+  room_made_.reset();
+  asked_.reset();
+  peak_bound_ = 0;
+  fresh_filter_bits_ = 0;
+  take_note(Control{});
 }
 
 /// Keys of the batch that are not in the table; too many only where that does no harm: all of them fit, or the table
@@ -681,7 +721,7 @@ void HashTable<Key, Value>::insert_batch(InsertOrder order, Stream stream) {
       for_each_part(whole, room, stream, [&](InsertOrder part, std::int64_t from) {
         part.step = std::exchange(order.step, {});
         if (order.rows != nullptr) part.rows = order.rows + from;
-        part.into_empty = pristine_;
+        part.slots = slots_for_insertion(room);
         part.expect_new = pristine_ || order.mode == InsertMode::kKeep;
         pristine_ = false;
         executor().insert(*context_, storage_.view(), part, stream);
@@ -763,7 +803,7 @@ void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values
   turn.change([&] {
     run_in(room, order, stream, [&](const ApplyOrder& whole) {
       for_each_part(whole, room, stream, [&](ApplyOrder part, std::int64_t) {
-        part.into_empty = pristine_;
+        part.slots = slots_for_insertion(room);
         pristine_ = false;
         executor().apply(*context_, storage_.view(), part, stream);
       });

@@ -84,13 +84,14 @@ class HashTable final : public Table {
   const Executor<Key, Value>& executor() const;
   /// What prepare_room() has found for a batch.
   struct Room {
-    std::unique_ptr<Plan> plan;     // of the batch, for the table as it is now; or null
-    bool unchecked = false;         // the batch may fill the table beyond max_load_factor
-    std::int64_t slots_before = 0;  // not 0: the table was made larger than its distinct keys may need
-    std::int64_t size_before = 0;   // not 0: and with room for the next batches
-    std::optional<Storage> next{};  // for the table and all of the batch, in which nobody has counted the new keys
-    std::uint64_t most = 0;         // not 0: the batch is tried, and may bring the table to this size
-    Allocation left{};              // of a trial: positions of the keys that are left out, if it lists them
+    std::unique_ptr<Plan> plan;       // of the batch, for the table as it is now; or null
+    bool unchecked = false;           // the batch may fill the table beyond max_load_factor
+    std::int64_t slots_before = 0;    // not 0: the table was made larger than its distinct keys may need
+    std::int64_t size_before = 0;     // not 0: and with room for the next batches
+    std::optional<Storage> next{};    // for the table and all of the batch, in which nobody has counted the new keys
+    std::uint64_t most = 0;           // not 0: the batch is tried, and may bring the table to this size
+    Allocation left{};                // of a trial: positions of the keys that are left out, if it lists them
+    std::optional<Storage> before{};  // an empty table's memory, until the insertion has made that which it has now
   };
 
   /// When a table may grow for a batch: before it, or within it as well.
@@ -120,6 +121,9 @@ class HashTable final : public Table {
   void expect(std::int64_t size);
   void insert_batch(InsertOrder order, Stream stream);
   void prepare_captured(const KeyBatch& keys);
+  Slots slots_for_insertion(const Room& room) const {
+    return !pristine_ ? Slots::kFilled : room.before ? Slots::kBlank : Slots::kEmpty;
+  }
   template <class MakePlan>
   Room prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan, Grows grows = Grows::kWithin,
                     const ApplyOrder* applied = nullptr);
@@ -132,7 +136,10 @@ class HashTable final : public Table {
   void make_room_for_rest(Room& room, const KeyBatch& keys, std::optional<Storage> spare, Stream stream);
   template <class Order, class Run>
   void for_each_part(const Order& order, Room& room, Stream stream, Run run);
-  bool make_room_for_all(const KeyBatch& keys, const Control& control, Stream stream);
+  template <class MakePlan>
+  bool make_room_for_all(Room& room, const KeyBatch& keys, const Control& control, Stream stream, MakePlan make_plan);
+  template <class MakePlan>
+  void grow(Room& room, std::int64_t slots, const Control& control, Stream stream, MakePlan make_plan);
   void finish_insertion(const Room& room, std::int64_t keys, Stream stream);
   std::int64_t count_new(const KeyBatch& keys, const Plan* plan, Stream stream);
   bool wants_seed(const Control& control) const;

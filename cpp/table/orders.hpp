@@ -40,6 +40,13 @@ struct Trial {
   std::int64_t left_count = 0;
 };
 
+/// What an insertion finds in the table's memory.
+enum class Slots : std::uint8_t {
+  kFilled,
+  kEmpty,  // and nothing else since clear()
+  kBlank,  // whatever was there: Executor::begin_blank() has made it a table, but for what lies in regions
+};
+
 struct InsertOrder {
   KeyBatch keys;
   ValueBatch values;
@@ -47,8 +54,8 @@ struct InsertOrder {
   bool deterministic;          // of a key's values in the batch: the last when assigning, the first when keeping
   bool* inserted;              // [n] or null: was the key new; true for exactly one of a new key's duplicates
   const Plan* plan = nullptr;  // of these keys and values, or null
-  bool into_empty = false;     // the table has been empty since clear()
-  bool expect_new = true;      // most keys are new, as far as anyone can tell
+  Slots slots = Slots::kFilled;
+  bool expect_new = true;  // most keys are new, as far as anyone can tell
   ChainStep step = {};
   std::int64_t* rows = nullptr;  // [n] or null: gets the number of each key's row; of an order that keeps, without plan
   const InitialRows* initial = nullptr;  // of an order with rows and without values; read while the order is enqueued
@@ -103,8 +110,8 @@ struct ApplyOrder {
   std::int64_t elements;       // per value
   bool* inserted;              // [n] or null, as above
   const Plan* plan = nullptr;  // made for this order by plan_apply(), or null
-  bool into_empty = false;     // as above
-  Trial trial = {};            // as above; where keys are left out and not listed, no value is applied
+  Slots slots = Slots::kFilled;
+  Trial trial = {};  // as above; where keys are left out and not listed, no value is applied
 };
 
 }  // namespace gpuhash

@@ -26,7 +26,7 @@ namespace gpuhash::cuda {
 /// `mask` [n] or null is false everywhere before: most values are of keys that are there, or duplicates.
 template <class View>
 __global__ void __launch_bounds__(kRegionBlock, 3)
-    apply_region_kernel(View view, PartitionedBatch<typename View::SlotType> batch, bool table_is_empty,
+    apply_region_kernel(View view, PartitionedBatch<typename View::SlotType> batch, Slots slots,
                         WordReducer<typename View::Value> reducer, bool* mask) {
   using Item = typename View::SlotType;
   extern __shared__ __align__(16) unsigned char memory[];
@@ -34,14 +34,16 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
   __shared__ Workspace work;
   __shared__ Backlog backlog;
 
-  if (batch.rest.overflown()) return;
   const std::uint32_t r = blockIdx.x;
-  const std::uint32_t count = batch.regions.count(r);
-  if (count == 0) return;
+  const std::uint32_t count = batch.rest.overflown() ? 0 : batch.regions.count(r);
+  if (count == 0) {
+    if (slots == Slots::kBlank) store_empty_region(region, view, r);
+    return;
+  }
   const std::uint32_t first_bucket = r * view.geometry.region_buckets;
   const std::uint64_t first_item = batch.regions.offset(r, 0);
   // So whoever takes a slot has no value to write, and others may update it at once.
-  if (table_is_empty)
+  if (slots != Slots::kFilled)
     make_region_empty(region, reducer.identity);
   else
     load_region<true>(region, view, first_bucket, reducer.identity);
@@ -239,7 +241,7 @@ void apply_planned(DeviceContext& context, const View& view, const ApplyOrder& b
   const auto reducer = reducer_of<View>(batch);
   if (batch.inserted != nullptr) context.fill(batch.inserted, 0, static_cast<std::size_t>(batch.keys.count), stream);
   launch_regions("applying values", apply_region_kernel<View>, view.geometry.region_count, sizeof(SharedRegion<View>),
-                 stream, view, plan.batch, batch.into_empty, reducer, batch.inserted);
+                 stream, view, plan.batch, batch.slots, reducer, batch.inserted);
   launch("applying values", apply_left_kernel<View>, kLeftThreads, kBlock, stream, view, plan.batch, plan.all, reducer,
          batch.inserted);
 }

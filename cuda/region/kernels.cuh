@@ -9,6 +9,7 @@
 #include "cuda/region/insert.cuh"
 #include "cuda/region/left.cuh"
 #include "cuda/region/shared_region.cuh"
+#include "table/orders.hpp"
 
 /// One block of threads per region: the region's slots come into shared memory in one stream, the region's part of a
 /// partitioned batch is worked off there, and the slots go back in one stream.
@@ -38,20 +39,22 @@ struct ExpectedMask {
 
 template <class View, class Item, RegionWork kWork>
 __global__ void __launch_bounds__(kRegionBlock, 3)
-    region_kernel(View view, PartitionedBatch<Item> batch, bool table_is_empty, bool assign, ExpectedMask mask) {
+    region_kernel(View view, PartitionedBatch<Item> batch, Slots slots, bool assign, ExpectedMask mask) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& region = *reinterpret_cast<SharedRegion<View>*>(memory);
   __shared__ Workspace work;
   __shared__ Backlog backlog;
 
-  if (batch.rest.overflown()) return;
   const std::uint32_t r = blockIdx.x;
-  const std::uint32_t count = batch.regions.count(r);
-  if (count == 0) return;
+  const std::uint32_t count = batch.rest.overflown() ? 0 : batch.regions.count(r);
+  if (count == 0) {
+    if (slots == Slots::kBlank) store_empty_region(region, view, r);
+    return;
+  }
   const Geometry& geometry = view.geometry;
   const std::uint32_t first_bucket = r * geometry.region_buckets;
   const std::uint64_t first_item = batch.regions.offset(r, 0);
-  if (table_is_empty)
+  if (slots != Slots::kFilled)
     make_region_empty(region);
   else
     load_region(region, view, first_bucket);

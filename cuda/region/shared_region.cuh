@@ -151,4 +151,12 @@ __device__ __forceinline__ void store_region(const SharedRegion<View>& region, c
     view.filters[first_bucket + b] = filters[b];
 }
 
+/// Makes region `r` of the table an empty one, whatever it held.
+template <class View>
+__device__ __forceinline__ void store_empty_region(SharedRegion<View>& region, const View& view, std::uint32_t r) {
+  make_region_empty(region);
+  __syncthreads();
+  store_region(region, view, r * view.geometry.region_buckets);
+}
+
 }  // namespace gpuhash::cuda
