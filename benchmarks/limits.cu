@@ -53,12 +53,13 @@ __device__ uint4 load_once(const uint4* from) {
   return v;
 }
 
-/// Reads a key, all 64 bytes at the place it names, and writes 8 bytes: the least that a lookup does.
-/// kLanes lanes share one load of 64 bytes; a warp has 32 * kRounds keys in flight.
-template <int kLanes, int kRounds>
+/// Reads a key, all kBytes at the place it names, and writes 8 bytes: the least that a lookup does.
+/// kLanes lanes share the load of one key; a warp has 32 * kRounds keys in flight.
+template <int kBytes, int kLanes, int kRounds>
 __global__ void random_load(const std::uint64_t* __restrict__ keys, const uint4* __restrict__ lines,
                             std::uint64_t line_count, std::uint64_t* __restrict__ out, std::int64_t n) {
-  constexpr int kLoads = 4 / kLanes;         // of 16 bytes, per lane and key
+  constexpr int kUnits = kBytes / 16;
+  constexpr int kLoads = kUnits / kLanes;    // of 16 bytes, per lane and key
   constexpr int kKeysPerStep = 32 / kLanes;  // of a warp
   const int lane = threadIdx.x % 32;
   const std::int64_t warp = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32;
@@ -77,7 +78,7 @@ __global__ void random_load(const std::uint64_t* __restrict__ keys, const uint4*
       const std::uint64_t line = __shfl_sync(kAllLanes, place[round], step * kKeysPerStep + lane / kLanes);
 #pragma unroll
       for (int load = 0; load < kLoads; ++load)
-        part[round][step][load] = load_once(lines + line * 4 + lane % kLanes * kLoads + load);
+        part[round][step][load] = load_once(lines + line * kUnits + lane % kLanes * kLoads + load);
     }
   }
 #pragma unroll
@@ -162,13 +163,13 @@ double best_of_blocks(Problem& problem, Prepare prepare, Launch launch, double b
   return std::min(best_so_far, median(problem.watch, kTimedRuns, prepare, [&] { launch(best_block); }));
 }
 
-template <int kLanes, int kRounds>
+template <int kBytes, int kLanes, int kRounds>
 void try_load(Problem& problem, double& best) {
   best = best_of_blocks(
       problem, kNothing,
       [&](int block) {
-        random_load<kLanes, kRounds><<<problem.blocks(std::int64_t{block} * kRounds), block>>>(
-            problem.keys.get(), problem.array.get(), problem.bytes / 64, problem.out.get(), problem.n);
+        random_load<kBytes, kLanes, kRounds><<<problem.blocks(std::int64_t{block} * kRounds), block>>>(
+            problem.keys.get(), problem.array.get(), problem.bytes / kBytes, problem.out.get(), problem.n);
       },
       best);
 }
@@ -185,14 +186,28 @@ void try_cas(Problem& problem, double& best) {
       best);
 }
 
+/// Loads of kBytes per second, in the best way.
+template <int kBytes>
+double load_rate(Problem& problem) {
+  double seconds = std::numeric_limits<double>::infinity();
+  try_load<kBytes, 1, 1>(problem, seconds);
+  try_load<kBytes, 1, 2>(problem, seconds);
+  try_load<kBytes, 2, 1>(problem, seconds);
+  try_load<kBytes, 2, 2>(problem, seconds);
+  try_load<kBytes, 4, 1>(problem, seconds);
+  try_load<kBytes, 4, 2>(problem, seconds);
+  try_load<kBytes, 4, 4>(problem, seconds);
+  return static_cast<double>(problem.n) / seconds;
+}
+
 }  // namespace
 
-/// Rates of this GPU: loads_per_second of random aligned 64 bytes and cas_per_second of random 64-bit
-/// compare-and-swaps, both over an array of array_bytes, and copy_bytes_per_second, read and written bytes together.
-/// Returns 0, or 1 with the cause in message [message_bytes].
+/// Rates of this GPU: loads_per_second of random aligned 64 bytes, wide_loads_per_second of 128 bytes and
+/// cas_per_second of random 64-bit compare-and-swaps, all over an array of array_bytes, and copy_bytes_per_second, read
+/// and written bytes together. Returns 0, or 1 with the cause in message [message_bytes].
 extern "C" int measure_limits(std::uint64_t array_bytes, std::int64_t key_count, double* loads_per_second,
-                              double* cas_per_second, double* copy_bytes_per_second, char* message,
-                              std::size_t message_bytes) {
+                              double* wide_loads_per_second, double* cas_per_second, double* copy_bytes_per_second,
+                              char* message, std::size_t message_bytes) {
   try {
     Problem problem(array_bytes, key_count);
 
@@ -204,15 +219,8 @@ extern "C" int measure_limits(std::uint64_t array_bytes, std::int64_t key_count,
     *copy_bytes_per_second = 2.0 * static_cast<double>(half) / copy;
 
     problem.fill_array();
-    double load = std::numeric_limits<double>::infinity();
-    try_load<1, 1>(problem, load);
-    try_load<1, 2>(problem, load);
-    try_load<2, 1>(problem, load);
-    try_load<2, 2>(problem, load);
-    try_load<4, 1>(problem, load);
-    try_load<4, 2>(problem, load);
-    try_load<4, 4>(problem, load);
-    *loads_per_second = static_cast<double>(key_count) / load;
+    *loads_per_second = load_rate<64>(problem);
+    *wide_loads_per_second = load_rate<128>(problem);
 
     double cas = std::numeric_limits<double>::infinity();
     try_cas<1>(problem, cas);

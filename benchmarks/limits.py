@@ -56,6 +56,7 @@ class CudaLimits:
     """Rates per second of the current GPU, each in its best configuration."""
 
     loads: float  # random aligned loads of 64 bytes
+    wide_loads: float  # of 128 bytes, the buckets of 16-byte keys with values
     swaps: float  # random 64-bit compare-and-swaps
     copied_bytes: float  # read and written by a copy within the device
 
@@ -66,15 +67,15 @@ def cuda_limits(array_bytes: int, keys: int, capability: tuple[int, int]) -> Cud
     BuildError without nvcc; CudaLimitError where CUDA fails, as where there is no memory.
     """
     library = cuda_library("limits", capability)
-    loads, swaps, copied = (ctypes.c_double() for _ in range(3))
+    loads, wide_loads, swaps, copied = (ctypes.c_double() for _ in range(4))
     message = ctypes.create_string_buffer(512)
     library.measure_limits.argtypes = [
         ctypes.c_uint64,
         ctypes.c_int64,
-        *[ctypes.POINTER(ctypes.c_double)] * 3,
+        *[ctypes.POINTER(ctypes.c_double)] * 4,
         ctypes.c_char_p,
         ctypes.c_size_t,
     ]
-    if library.measure_limits(array_bytes, keys, loads, swaps, copied, message, len(message)):
+    if library.measure_limits(array_bytes, keys, loads, wide_loads, swaps, copied, message, len(message)):
         raise CudaLimitError(message.value.decode())
-    return CudaLimits(loads.value, swaps.value, copied.value)
+    return CudaLimits(loads.value, wide_loads.value, swaps.value, copied.value)

@@ -72,12 +72,12 @@ def limits(session: Session, chosen: Collection[str]) -> list[Group]:
             found = cuda_limits(array_bytes, keys, capability)
         except BuildError as error:
             raise NotHereError(str(error)) from error
-        rates = {"L64": found.loads, "C64": found.swaps, "copy": found.copied_bytes}
+        rates = {"L64": found.loads, "L128": found.wide_loads, "C64": found.swaps, "copy": found.copied_bytes}
         report.limits.update({name: rates[kind] for kind, name in names.items()})
 
     keys = 1 << (22 if session.quick else 27)
     cases: dict[str, Callable[[None], None]] = {
-        "large array": partial(measure, _LARGE_ARRAY, keys, {"L64": "L64", "C64": "C64", "copy": "copy"})
+        "large array": partial(measure, _LARGE_ARRAY, keys, {name: name for name in ("L64", "L128", "C64", "copy")})
     }
     if "cache" in chosen:
         names = {"L64": "L64 in L2", "C64": "C64 in L2"}

@@ -236,7 +236,12 @@ def table(session: Session, cache: DataCache) -> list[Group]:
     groups.append(_by_sorting(session, "table", cache, pairs))
     groups += [_ours(session, "table", cache, PAIRS_4_4, pairs, load, OPERATIONS, [pairs]) for load in (0.5, 0.8)]
     finds = ("find present", "find absent")
-    groups.append(_ours(session, "table", cache, PAIRS_16_8, pairs, 0.5, finds, [pairs]))
+
+    def whole_lines(_: str) -> Limit | None:
+        return session.report.limit("L128")
+
+    # A bucket of such pairs takes 128 bytes.
+    groups.append(_ours(session, "table", cache, PAIRS_16_8, pairs, 0.5, finds, [pairs], whole_lines))
     return groups
 
 
