@@ -50,7 +50,8 @@ class HashTable(Operations):
     capacity
         Slots to begin with.
     max_load_factor
-        Keys per slot that the table does not pass, in (0, 1]: it grows before.
+        Keys per slot that the table does not pass, in (0, 1]: it grows before. Where the table picks its capacity, keys
+        take at most 0.95 of it even so, as the last keys of a full table look through most of it.
     growth
         False keeps the capacity: a batch for which it has no room is a TableFullError, and changes nothing.
     max_capacity

@@ -401,6 +401,34 @@ def test_load_factor_of_one_still_finds(native):
     assert not to_numpy(table.contains(native.array(np.arange(30_000, 60_000)))).any()
 
 
+def test_load_factor_of_one_leaves_slots_free(native, tmp_path):
+    """Where the table picks its slots: the last keys of a full one would look through most of it."""
+    numbers = random_keys("int64", (), 5000)
+    keys = native.array(numbers)
+    options = {"device": native.table_device, "max_load_factor": 1.0}
+    filled, reserved = (HashTable("int64", "int64", **options) for _ in range(2))
+    filled[keys] = keys
+    reserved.reserve(len(keys))
+    wide = HashTable("int64", "int64", capacity=50_000, **options)
+    wide[keys] = keys
+    wide.save(tmp_path / "wide")
+    wide.shrink_to_fit()
+    loaded = HashTable.load(tmp_path / "wide", device=native.table_device)
+    for table in (filled, reserved, wide, loaded):
+        assert len(keys) / 0.95 <= table.capacity < len(keys) / 0.95 + 8
+        assert table.max_load_factor == 1.0
+        table[keys] = keys
+        assert items_of(table) == as_dict(numbers, numbers)
+    # What the caller picks stays, to the last slot.
+    exact = HashTable("int64", "int64", capacity=5000, **options)
+    bounded = HashTable("int64", "int64", max_capacity=5000, **options)
+    for table in (exact, bounded):
+        table[keys] = keys
+        table.reserve(len(keys))
+        assert table.load_factor == 1.0
+        assert items_of(table) == as_dict(numbers, numbers)
+
+
 def test_sets_grow_and_fill_up(native):
     made = HashSet("int32", device=native.table_device)
     keys = random_keys("int32", (), 100_000)

@@ -15,6 +15,10 @@ namespace {
 /// the table grows afterwards if it has to. Nor do keys come far from home by chance up to here: see is_flooded().
 constexpr double kUncheckedLoadFactor = 0.92;
 
+/// Where the table picks its number of slots, keys lie no denser than this, whatever max_load_factor says: the last keys
+/// of a full table look through most of it, so that filling one takes time by the square of its size.
+constexpr double kDensestLoadFactor = 0.95;
+
 /// A batch of this many keys that is larger than the table gets room for all of them, unless a sample says that most
 /// are duplicates, and the table shrinks afterwards if many were: a large table is filled and rebuilt faster than
 /// distinct keys are counted.
@@ -54,7 +58,7 @@ std::int64_t GrowthRule::slots_for(std::int64_t keys) const {
                      " slots that are possible; ask for fewer keys, or raise the load factor");
   }
   const std::int64_t most = max_capacity.value_or(most_slots);
-  const double wanted = std::ceil(static_cast<double>(keys) / max_load_factor);
+  const double wanted = std::ceil(static_cast<double>(keys) / std::min(max_load_factor, kDensestLoadFactor));
   if (wanted >= static_cast<double>(most)) return most;
   auto slots = static_cast<std::int64_t>(wanted);
   while (slots < most && key_limit(slots) < keys) ++slots;  // rounding: once or twice
