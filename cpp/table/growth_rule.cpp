@@ -15,8 +15,8 @@ namespace {
 /// the table grows afterwards if it has to. Nor do keys come far from home by chance up to here: see is_flooded().
 constexpr double kUncheckedLoadFactor = 0.92;
 
-/// Where the table picks its number of slots, keys lie no denser than this, whatever max_load_factor says: the last keys
-/// of a full table look through most of it, so that filling one takes time by the square of its size.
+/// Where the table picks its number of slots, keys lie no denser than this, whatever max_load_factor says: the last
+/// keys of a full table look through most of it, so that filling one takes time by the square of its size.
 constexpr double kDensestLoadFactor = 0.95;
 
 /// A batch of this many keys that is larger than the table gets room for all of them, unless a sample says that most

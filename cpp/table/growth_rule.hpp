@@ -19,7 +19,8 @@ struct GrowthRule {
   std::int64_t key_limit(std::int64_t slots) const;
   /// Can a table of this load factor have room for so many keys, given memory?
   bool may_hold(std::int64_t keys) const;
-  /// Slots of a table whose limit is at least `keys`, some of them free where it may have as many. Throws TableFullError or ShapeError where none can have it.
+  /// Slots of a table whose limit is at least `keys`, some of them free where it may have as many. Throws
+  /// TableFullError or ShapeError where none can have it.
   std::int64_t slots_for(std::int64_t keys) const;
   /// The next size: doubling, so that growing costs a constant per key.
   std::int64_t grown(std::int64_t slots) const;
