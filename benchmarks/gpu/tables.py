@@ -237,10 +237,9 @@ def table(session: Session, cache: DataCache) -> list[Group]:
     groups += [_ours(session, "table", cache, PAIRS_4_4, pairs, load, OPERATIONS, [pairs]) for load in (0.5, 0.8)]
     finds = ("find present", "find absent")
 
-    def whole_lines(_: str) -> Limit | None:
+    def whole_lines(_: str) -> Limit | None:  # as such a pair's bucket is one
         return session.report.limit("L128")
 
-    # A bucket of such pairs takes 128 bytes.
     groups.append(_ours(session, "table", cache, PAIRS_16_8, pairs, 0.5, finds, [pairs], whole_lines))
     return groups
 
