@@ -150,7 +150,34 @@ def every_operation(keys: np.ndarray, value: tuple[str, tuple[int, ...]] | None,
     check(present, expected)
 
 
+def batches_of_every_length(dtype: str) -> None:
+    """A table in cache takes blocks of keys, and those in groups. The keys whose patterns mark slots come anywhere."""
+    rng = np.random.default_rng(5)
+    bits = np.dtype(dtype).itemsize * 8
+    marks = [int.from_bytes(b"\xb7" * (bits // 8), "little") ^ low for low in (0, 1, 2)]  # empty, erased, neither
+    pool = np.concatenate([np.array(marks, f"uint{bits}"), rng.integers(0, 2**bits, 61, f"uint{bits}")]).view(dtype)
+    for length in range(200):
+        keys = rng.choice(pool, length)
+        present = dict.fromkeys(rng.choice(pool, 40).tolist(), 5)
+        table = HashTable(dtype, dtype, capacity=64)
+        table[np.array(list(present), dtype)] = np.full(len(present), 5, dtype)
+        values, found = table.find(keys, default=-1)
+        same_bytes(values, np.array([present.get(key, -1) for key in keys.tolist()], dtype))
+        same_bytes(found, np.isin(keys, np.array(list(present), dtype)))
+        same_bytes(table.contains(keys), found)
+        new_values = rng.integers(0, 100, length, dtype)
+        inserted = table.insert_or_assign(keys, new_values)
+        same_bytes(inserted, first_of_each(keys) & ~found)
+        present |= dict(zip(keys.tolist(), new_values.tolist(), strict=True))
+        assert dict(table) == present
+        members = HashSet(dtype, capacity=64)
+        same_bytes(members.add(keys), first_of_each(keys))
+        same_bytes(members.contains(pool), np.isin(pool, keys))
+
+
 def everything() -> None:
+    for dtype in ("int32", "int64"):
+        batches_of_every_length(dtype)
     for dtype, shape in KEYS.values():
         for value in VALUES.values():
             every_operation(unlike_others(6000, dtype, shape), value, capacity=3000)  # to the last slot

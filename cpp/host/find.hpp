@@ -1,6 +1,8 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -10,6 +12,17 @@
 
 /// Lookups: what a pipeline finds, written to the caller's arrays.
 namespace gpuhash::host {
+
+/// Eight at a time.
+inline std::uint64_t count_true(const bool* flags, std::size_t size) {
+  static_assert(sizeof(bool) == 1);
+  std::uint64_t count = 0;
+  std::size_t i = 0;
+  for (; i + 8 <= size; i += 8)
+    count += static_cast<std::uint64_t>(std::popcount(detail::load_whole<std::uint64_t>(flags + i)));
+  for (; i < size; ++i) count += flags[i] ? 1 : 0;
+  return count;
+}
 
 /// Values as wide as the slot's. Writes at every look, without a branch: a walk that has to go on is so far absent.
 template <class View, bool kMask>
@@ -31,10 +44,11 @@ struct FindWords {
     if constexpr (kMask) mask[i] = match.any();
     present += match.any() ? 1 : 0;
   }
-  void seen(std::int64_t i, const Look<View>& look) {
-    std::memcpy(values + i, &look.value, sizeof look.value);
-    if constexpr (kMask) mask[i] = look.match != 0;
-    present += look.match != 0 ? 1 : 0;
+  Value* values_from(std::int64_t i) const { return values + i; }
+  void value(std::int64_t i, const Value& value) { std::memcpy(values + i, &value, sizeof value); }
+  void found(std::int64_t first, const bool* found, std::size_t size) {
+    if constexpr (kMask) std::memcpy(mask + first, found, size);
+    present += count_true(found, size);
   }
   void left_region(std::int64_t) {}
 };
@@ -54,9 +68,11 @@ struct FindMask {
     mask[i] = match.any();
     present += match.any() ? 1 : 0;
   }
-  void seen(std::int64_t i, const Look<View>& look) {
-    mask[i] = look.match != 0;
-    present += look.match != 0 ? 1 : 0;
+  typename View::Value* values_from(std::int64_t) const { return nullptr; }
+  void value(std::int64_t, const typename View::Value&) {}
+  void found(std::int64_t first, const bool* found, std::size_t size) {
+    std::memcpy(mask + first, found, size);
+    present += count_true(found, size);
   }
   void left_region(std::int64_t) {}
 };

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
+#include "host/homes.hpp"
 #include "host/simd.hpp"
 #include "host/walk.hpp"
 
@@ -13,8 +15,10 @@ namespace gpuhash::host {
 
 /// What is seen of a key is told to an object of this shape:
 ///
-///   seen(i, look)   at every bucket of the walk; what the last one shows counts
-///   fallback        the value in `look` where the key is absent
+///   value(i, value)           at every bucket of the walk; what the last one shows counts
+///   fallback                  the value where the key is absent
+///   values_from(i)            where value() stores values; null if nobody wants them
+///   found(first, flags, n)    once for keys [first, first + n)
 template <class Simd, class View, class Visitor>
 class NearLookup {
  public:
@@ -32,43 +36,69 @@ class NearLookup {
   const Visitor& visitor() const { return visitor_; }
 
  private:
-  static constexpr std::int64_t kBlock = 64;
+  static constexpr std::int64_t kBlock = kHomes;
 
   void run_block(std::int64_t first, std::size_t size) {
     const View view = view_;  // copies, in registers
     Visitor visitor = visitor_;
-    // True if the walk goes on. Reading the filter only where the bucket is full would take a branch.
-    const auto look = [&](std::size_t b, const Probe<Key>& probe) {
-      const auto seen = look_at(bucket_at(view, probe.bucket()), probe.stored(), visitor.fallback);
-      visitor.seen(first + static_cast<std::int64_t>(b), seen);
-      const bool full = (seen.match | seen.empty) == 0;
-      return full & filter_has(view, probe.bucket(), probe.filter_bit());
-    };
 
-    // A loop of its own: so more hashes are under way at once, and buckets come from the next cache in time.
-    for (std::size_t b = 0; b < size; ++b) {
-      probes_[b] = Probe<Key>(detail::load_whole<Key>(keys_ + first + b), view.geometry);
-      prefetch_bucket(view, probes_[b].bucket());
-    }
+    // Loops of their own: so more hashes are under way at once, and buckets come from the next cache in time.
+    homes_.fill(Simd{}, keys_ + first, size, view.geometry);
+    for (std::size_t b = 0; b < size; ++b) prefetch_bucket(view, homes_.bucket(b));
+    const std::size_t undecided = look_at_homes(view, visitor, first, size);
     std::size_t count = 0;
-    for (std::size_t b = 0; b < size; ++b) {
-      const bool goes_on = look(b, probes_[b]);
+    for (std::size_t u = 0; u < undecided; ++u) {
+      const std::size_t b = walking_[u];
       walking_[count] = static_cast<std::uint8_t>(b);
-      count += goes_on ? 1 : 0;
+      probes_[count] = homes_.probe(b);
+      count += filter_has(view, homes_.bucket(b), homes_.filter_bit(b)) ? 1 : 0;
     }
     // All have made the same number of hops.
-    while (count != 0 && !probes_[walking_[0]].exhausted(view.geometry)) {
+    while (count != 0 && !probes_[0].exhausted(view.geometry)) {
       std::size_t kept = 0;
       for (std::size_t w = 0; w < count; ++w) {
-        const std::size_t b = walking_[w];
-        probes_[b].next(view.geometry);
-        const bool goes_on = look(b, probes_[b]);
-        walking_[kept] = static_cast<std::uint8_t>(b);
-        kept += goes_on ? 1 : 0;
+        Probe<Key> probe = probes_[w];
+        probe.next(view.geometry);
+        const std::uint8_t b = walking_[w];
+        const bool full = look(view, visitor, first, b, probe.bucket(), probe.stored());
+        probes_[kept] = probe;
+        walking_[kept] = b;
+        kept += full & filter_has(view, probe.bucket(), probe.filter_bit()) ? 1 : 0;
       }
       count = kept;
     }
+    visitor.found(first, found_, size);
     visitor_ = visitor;
+  }
+
+  /// Lists the keys that are undecided, as their homes are full and lack them.
+  std::size_t look_at_homes(const View& view, Visitor& visitor, std::int64_t first, std::size_t size) {
+    std::size_t undecided = 0;
+    if constexpr (requires {
+                    Simd::look_at_each(view, homes_.buckets(), homes_.stored(), size, visitor.fallback,
+                                       visitor.values_from(first));
+                  }) {
+      const LooksOf64 looks = Simd::look_at_each(view, homes_.buckets(), homes_.stored(), size, visitor.fallback,
+                                                 visitor.values_from(first));
+      Simd::store_flags(found_, looks.match, size);
+      for (std::uint64_t rest = looks.undecided; rest != 0; rest &= rest - 1)
+        walking_[undecided++] = static_cast<std::uint8_t>(std::countr_zero(rest));
+    } else {
+      for (std::size_t b = 0; b < size; ++b) {
+        walking_[undecided] = static_cast<std::uint8_t>(b);
+        undecided += look(view, visitor, first, b, homes_.bucket(b), homes_.stored(b)) ? 1 : 0;
+      }
+    }
+    return undecided;
+  }
+
+  /// True if it leaves the key undecided.
+  bool look(const View& view, Visitor& visitor, std::int64_t first, std::size_t b, std::uint32_t bucket,
+            const Key& stored) {
+    const auto seen = look_at(bucket_at(view, bucket), stored, visitor.fallback);
+    visitor.value(first + static_cast<std::int64_t>(b), seen.value);
+    found_[b] = seen.match != 0;
+    return (seen.match | seen.empty) == 0;
   }
 
   static Look<View> look_at(typename View::SlotType* bucket, const Key& stored,
@@ -90,8 +120,10 @@ class NearLookup {
   const View view_;
   const Key* const keys_;  // any alignment
   Visitor visitor_;
+  Homes<Key> homes_;
   Probe<Key> probes_[kBlock];
   std::uint8_t walking_[kBlock];  // places in the block, in order
+  alignas(64) bool found_[kBlock];
 };
 
 /// Looks up keys [begin, end), which are as wide as the table's.

@@ -71,7 +71,7 @@ struct PlainInsertion {
     if (slot == nullptr) return;
     slot->key = stored;
     if constexpr (View::kHasValue)
-      if (is_new || assigns) std::memcpy(&slot->value, values + i * stride, sizeof(Value));
+      if (assigns || is_new) std::memcpy(&slot->value, values + i * stride, sizeof(Value));
   }
 };
 
@@ -117,8 +117,9 @@ struct PlainAddition {
     slot->key = stored;
     T update;
     std::memcpy(&update, values + i * stride, sizeof(T));
-    if (!is_new) update = combine(ApplyOp::kAdd, cast_bits<T>(slot->value), update);
-    std::memcpy(&slot->value, &update, sizeof(T));
+    const T sum = combine(ApplyOp::kAdd, cast_bits<T>(slot->value), update);  // of a new key's slot, nobody's
+    const T value = is_new ? update : sum;
+    std::memcpy(&slot->value, &value, sizeof(T));
   }
 };
 

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "host/displace.hpp"
+#include "host/homes.hpp"
 #include "host/simd.hpp"
 #include "host/walk.hpp"
 
@@ -26,7 +27,7 @@ inline constexpr std::uint64_t kMostQueued = 32;
 /// A table of at most this many bytes lies in the cache next to the core, whose latency other keys' work hides.
 inline constexpr std::uint64_t kNearBytes = std::uint64_t{1} << 20;
 /// There, insertions that go on wait for nothing but company, so that the loops over them are long.
-inline constexpr std::int64_t kNearBlock = 64;
+inline constexpr std::int64_t kNearBlock = kHomes;
 inline constexpr std::uint64_t kNearQueued = 48;
 /// At least what a block or a pass over the other queues adds to a queue, and a walk more.
 inline constexpr std::uint64_t kQueueSize = 128;
@@ -98,7 +99,8 @@ struct ListedPositions {
 ///   found(i, slot), absent(i)        kLookup, one of them once for each key i
 ///   looked(i, bucket, match)         kLookup, instead of these where the visitor has kEveryLook: at every bucket of
 ///                                    the walk; `match` is the key's slot, if any; what the last bucket shows counts
-///   write(i, stored, slot, is_new)   kInsertion, once for each key; slot null: the table is full
+///   write(i, stored, slot, is_new)   kInsertion, once for each key; slot null: the table is full. kNear: before that
+///                                    also with a slot of no table, not new, where the walk has to go on
 ///   left_region(i)                   kRegion: instead, where the walk would leave the key's region
 ///   kDistinct                        if it has this, no two keys are equal
 template <Purpose kPurpose, bool kNear, class Simd, class View, class Keys, class Positions, class Visitor>
@@ -137,6 +139,13 @@ class Pipeline {
   };
   using Walk = std::conditional_t<kPurpose == Purpose::kInsertion, Insertion, Lookup>;
   using SlotType = typename View::SlotType;
+  /// Of one block.
+  struct Near {
+    Homes<Key> homes;
+    Key keys[kNearBlock];
+    SlotType nowhere{};
+  };
+  struct Far {};
   static constexpr std::int64_t kThisBlock = kNear ? kNearBlock : kBlock;
   static constexpr std::uint32_t kTracked = kPurpose == Purpose::kInsertion ? 1024 : 1;
   static constexpr bool kEveryLook = requires { Visitor::kEveryLook; };
@@ -149,12 +158,7 @@ class Pipeline {
 
   void look_at_homes(std::int64_t n, std::int64_t end, [[maybe_unused]] std::int64_t count) {
     if constexpr (kNear) {
-      for (; n < end; ++n) {
-        const std::int64_t i = positions_[n];
-        const Probe<Key> probe(keys_[i], view_.geometry);
-        const bool done = look(i, probe.stored(), probe.bucket());
-        if (!done) wait_at_home(i, probe);
-      }
+      write_at_homes(n, static_cast<std::size_t>(end - n));
     } else {
       // Which walks go on is noted without a branch, and their hash is computed again: writing all of every walk to
       // memory, or guessing wrongly, takes longer.
@@ -171,6 +175,44 @@ class Pipeline {
       }
       for (std::size_t l = 0; l < late_count; ++l) wait_at_home(late[l], Probe<Key>(keys_[late[l]], view_.geometry));
     }
+  }
+
+  /// `size` keys from the n-th on. As in NearLookup::run_block(), each step is taken by all of them together.
+  void write_at_homes(std::int64_t n, std::size_t size) {
+    const View view = view_;  // copies, in registers
+    const Keys keys = keys_;
+    const Positions positions = positions_;
+    Visitor visitor = visitor_;
+    const auto position = [&](std::size_t b) { return positions[n + static_cast<std::int64_t>(b)]; };
+    for (std::size_t b = 0; b < size; ++b) near_.keys[b] = keys[position(b)];
+    near_.homes.fill(Simd{}, near_.keys, size, view.geometry);
+    for (std::size_t b = 0; b < size; ++b) prefetch_bucket(view, near_.homes.bucket(b));
+    std::uint8_t late[kNearBlock];
+    std::size_t late_count = 0;
+    for (std::size_t b = 0; b < size; ++b) {
+      late[late_count] = static_cast<std::uint8_t>(b);
+      const bool done =
+          write_at_home(view, visitor, position(b), near_.homes.stored(b), near_.homes.bucket(b), &near_.nowhere);
+      late_count += done ? 0 : 1;
+    }
+    visitor_ = visitor;
+    for (std::size_t l = 0; l < late_count; ++l) wait_at_home(position(late[l]), near_.homes.probe(late[l]));
+  }
+
+  /// As look(), without a branch: where the walk has to go on, what there would be to write goes to a slot of no table.
+  static bool write_at_home(const View& view, Visitor& visitor, std::int64_t i, const Key& stored,
+                            std::uint32_t bucket_index, SlotType* nowhere) {
+    SlotType* const bucket = bucket_at(view, bucket_index);
+    const auto match = Simd::template slots_with<View>(bucket, stored);
+    const auto empty = Simd::template slots_with<View>(bucket, empty_key<Key>());
+    const auto place = match.or_else(empty);
+    const auto done = opaque<std::uint64_t>(place.any() ? 1 : 0);
+    const auto is_new = opaque<std::uint64_t>(match.any() ? 0 : done);
+    SlotType* const first = opaque(place.first(bucket));
+    SlotType* const slot = done != 0 ? first : nowhere;
+    if (slot == nullptr) __builtin_unreachable();  // write() need not ask
+    visitor.write(i, stored, slot, is_new != 0);
+    return done != 0;
   }
 
   void wait_at_home(std::int64_t i, const Probe<Key>& probe) {
@@ -336,7 +378,8 @@ class Pipeline {
   const Positions positions_;
   Visitor visitor_;  // a copy, in registers
   Passed passed_;
-  std::uint32_t homes_[kAhead];   // buckets
+  std::uint32_t homes_[kAhead];  // buckets
+  std::conditional_t<kNear, Near, Far> near_;
   std::uint32_t last_[kTracked];  // by home bucket: whose walk was the last to come and wait; low bits of i
   Queue<Walk, kQueueSize> at_filter_;
   Queue<Walk, kQueueSize> at_bucket_;

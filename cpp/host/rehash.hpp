@@ -131,7 +131,7 @@ class Rehash {
 
     void write(std::int64_t i, const Key& stored, SlotType* slot, bool is_new) {
       if (!is_new) {
-        ++tally.dropped;
+        tally.dropped += slot == nullptr ? 1 : 0;
         return;
       }
       ++tally.size;

@@ -6,12 +6,29 @@
 #include "shared/layout.hpp"
 
 #if defined(__x86_64__)
+// GCC 12 warns of the words that its AVX-512 intrinsics leave undefined on purpose (its bug 105593).
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
+#pragma GCC diagnostic pop
+#else
+#include <immintrin.h>
+#endif
 #endif
 
 /// Comparing a whole bucket at once, with what the processor has. The package is built for any x86-64, so the widest
 /// instructions are chosen when it runs: with_simd() runs a loop with one of the types below.
 namespace gpuhash::host {
+
+/// The same word, of which the compiler does not know where it comes from: knowing that two words tell of the same
+/// thing, it would put the branch there that they were made to avoid.
+template <class Word>
+Word opaque(Word word) {
+  asm("" : "+r"(word));
+  return word;
+}
 
 /// Some slots of one bucket. Slot s is bit s * kStride: comparing lanes yields a bit per lane.
 template <class View, std::uint32_t kStride>
@@ -21,6 +38,11 @@ class SlotMask {
   explicit SlotMask(std::uint32_t bits) : bits_(bits) {}
 
   bool any() const { return bits_ != 0; }
+  /// These, or those where these are none.
+  SlotMask or_else(SlotMask those) const {
+    const auto none = opaque<std::uint32_t>(any() ? 0 : 1);
+    return SlotMask(bits_ | (those.bits_ & (0u - none)));
+  }
   std::uint32_t count() const { return static_cast<std::uint32_t>(std::popcount(bits_)); }
   /// The first of them; where there are none, the last slot of the bucket.
   SlotType* first(SlotType* bucket) const {
@@ -40,6 +62,12 @@ struct Look {
   typename View::Value value;  // the key's; what stands for it where it was not found
   std::uint64_t match;         // nonzero: it was found
   std::uint64_t empty;         // nonzero: the bucket has an empty slot
+};
+
+/// What looks for up to 64 keys tell: bit i is the i-th key's.
+struct LooksOf64 {
+  std::uint64_t match;      // it was found
+  std::uint64_t undecided;  // the bucket is full and lacks it
 };
 
 /// Slot by slot. No branch: the compiler unrolls it and uses what every processor has.
@@ -88,9 +116,26 @@ struct Lanes {
   }
 };
 
+/// The two halves of a bucket, as vectors of keys and of values.
+struct Halves {
+  GPUHASH_AVX2 static __m256i all_lanes(std::uint32_t word) { return _mm256_set1_epi32(static_cast<int>(word)); }
+  GPUHASH_AVX2 static __m256i all_lanes(std::uint64_t word) { return _mm256_set1_epi64x(static_cast<long long>(word)); }
+  /// Of two vectors; in what order is all the same, as long as it is one for both functions.
+  template <class Word>
+  GPUHASH_AVX2 static __m256i even_lanes(__m256i a, __m256i b) {
+    if constexpr (sizeof(Word) == 8) return _mm256_unpacklo_epi64(a, b);
+    return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88));
+  }
+  template <class Word>
+  GPUHASH_AVX2 static __m256i odd_lanes(__m256i a, __m256i b) {
+    if constexpr (sizeof(Word) == 8) return _mm256_unpackhi_epi64(a, b);
+    return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd));
+  }
+};
+
 }  // namespace detail
 
-struct Avx512 : detail::Lanes<Avx512> {
+struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
   GPUHASH_AVX512 static std::uint32_t lanes_with(const void* line, std::uint32_t pattern) {
     return in_register(_mm512_cmpeq_epi32_mask(_mm512_load_si512(line), _mm512_set1_epi32(static_cast<int>(pattern))));
   }
@@ -107,16 +152,65 @@ struct Avx512 : detail::Lanes<Avx512> {
     return in_register(_mm512_cmpeq_epi64_mask(_mm512_load_si512(line), _mm512_set4_epi64(high, low, high, low)));
   }
 
+  /// Looks at one bucket for each of up to 64 keys. Masks are put together before they leave for other registers, and
+  /// values are taken from their vector, as by Avx2::look_at().
+  template <class View>
+    requires(sizeof(typename View::Key) <= 8)
+  GPUHASH_AVX512 static LooksOf64 look_at_each(const View& view, const std::uint32_t* buckets,
+                                               const typename View::Key* stored, std::size_t count,
+                                               [[maybe_unused]] typename View::Value fallback,
+                                               [[maybe_unused]] typename View::Value* values) {
+    using Key = typename View::Key;
+    alignas(64) __mmask8 matches[64];
+    alignas(64) __mmask8 decided[64];
+    const __m256i empty = all_lanes(empty_key<Key>());
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto* const halves = reinterpret_cast<const __m256i*>(view.slots + std::size_t{buckets[i]} * View::kSlots);
+      const __m256i low = _mm256_load_si256(halves);
+      const __m256i high = _mm256_load_si256(halves + 1);
+      const __m256i wanted = all_lanes(stored[i]);
+      __mmask8 match;
+      __mmask8 vacant;
+      if constexpr (View::kHasValue) {
+        const __m256i keys = even_lanes<Key>(low, high);
+        match = equal_lanes<Key>(keys, wanted);
+        vacant = equal_lanes<Key>(keys, empty);
+        if (values != nullptr) store_first_of(match, odd_lanes<Key>(low, high), fallback, values + i);
+      } else {
+        match = _kor_mask8(equal_lanes<Key>(low, wanted), equal_lanes<Key>(high, wanted));
+        vacant = _kor_mask8(equal_lanes<Key>(low, empty), equal_lanes<Key>(high, empty));
+      }
+      _store_mask8(matches + i, match);
+      _store_mask8(decided + i, _kor_mask8(match, vacant));
+    }
+    const __mmask64 asked = ~std::uint64_t{0} >> (64 - count);
+    return {_mm512_mask_test_epi8_mask(asked, _mm512_load_si512(matches), _mm512_set1_epi8(-1)),
+            _mm512_mask_testn_epi8_mask(asked, _mm512_load_si512(decided), _mm512_set1_epi8(-1))};
+  }
+  /// Bit i to flags[i].
+  GPUHASH_AVX512 static void store_flags(bool* flags, std::uint64_t bits, std::size_t count) {
+    _mm512_mask_storeu_epi8(flags, ~std::uint64_t{0} >> (64 - count), _mm512_maskz_set1_epi8(bits, 1));
+  }
+
  private:
+  GPUHASH_AVX512 static void store_first_of(__mmask8 match, __m256i values, std::uint64_t fallback, void* to) {
+    const __m256i value = _mm256_mask_compress_epi64(all_lanes(fallback), match, values);
+    _mm_storel_epi64(static_cast<__m128i*>(to), _mm256_castsi256_si128(value));
+  }
+  GPUHASH_AVX512 static void store_first_of(__mmask8 match, __m256i values, std::uint32_t fallback, void* to) {
+    const __m256i value = _mm256_mask_compress_epi32(all_lanes(fallback), match, values);
+    _mm_storeu_si32(to, _mm256_castsi256_si128(value));
+  }
+  template <class Key>
+  GPUHASH_AVX512 static __mmask8 equal_lanes(__m256i a, __m256i b) {
+    return sizeof(Key) == 8 ? _mm256_cmpeq_epi64_mask(a, b) : _mm256_cmpeq_epi32_mask(a, b);
+  }
   /// Widened to 32 bits here and now. Where a call comes before it is needed, GCC 12 may write the one byte of a mask
   /// of eight lanes to the stack and read four back: so 16-byte keys were lost under -fsanitize=thread.
-  GPUHASH_AVX512 static std::uint32_t in_register(std::uint32_t mask) {
-    asm("" : "+r"(mask));
-    return mask;
-  }
+  GPUHASH_AVX512 static std::uint32_t in_register(std::uint32_t mask) { return opaque(mask); }
 };
 
-struct Avx2 : detail::Lanes<Avx2> {
+struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
   GPUHASH_AVX2 static std::uint32_t lanes_with(const void* line, std::uint32_t pattern) {
     const auto* const halves = static_cast<const __m256i*>(line);
     const __m256i wanted = _mm256_set1_epi32(static_cast<int>(pattern));
@@ -180,22 +274,9 @@ struct Avx2 : detail::Lanes<Avx2> {
   GPUHASH_AVX2 static std::uint32_t bits_of(__m256i lanes) {
     return static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(lanes)));
   }
-  GPUHASH_AVX2 static __m256i all_lanes(std::uint32_t word) { return _mm256_set1_epi32(static_cast<int>(word)); }
-  GPUHASH_AVX2 static __m256i all_lanes(std::uint64_t word) { return _mm256_set1_epi64x(static_cast<long long>(word)); }
   template <class Key>
   GPUHASH_AVX2 static __m256i equal_lanes(__m256i a, __m256i b) {
     return sizeof(Key) == 8 ? _mm256_cmpeq_epi64(a, b) : _mm256_cmpeq_epi32(a, b);
-  }
-  /// Of two vectors; in what order is all the same, as long as it is one for both functions.
-  template <class Word>
-  GPUHASH_AVX2 static __m256i even_lanes(__m256i a, __m256i b) {
-    if constexpr (sizeof(Word) == 8) return _mm256_unpacklo_epi64(a, b);
-    return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88));
-  }
-  template <class Word>
-  GPUHASH_AVX2 static __m256i odd_lanes(__m256i a, __m256i b) {
-    if constexpr (sizeof(Word) == 8) return _mm256_unpackhi_epi64(a, b);
-    return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd));
   }
   GPUHASH_AVX2 static std::uint32_t words_with(const void* line, std::uint64_t even, std::uint64_t odd) {
     const auto* const halves = static_cast<const __m256i*>(line);

@@ -35,9 +35,17 @@ class Probe {
     }
   }
 
+  /// At its home bucket, which has been computed before.
+  Probe(const Key& stored, std::uint64_t hash, std::uint32_t home)
+      : stored_(stored), hash_(hash), hop_(0), bucket_(home) {}
+
   GPUHASH_HD const Key& stored() const { return stored_; }
+  GPUHASH_HD std::uint64_t hash() const { return hash_; }
   GPUHASH_HD std::uint32_t bucket() const { return bucket_; }
-  GPUHASH_HD std::uint8_t filter_bit() const { return static_cast<std::uint8_t>(1u << ((hash_ >> 29) & 7)); }
+  GPUHASH_HD std::uint8_t filter_bit() const { return filter_bit_of(hash_); }
+  GPUHASH_HD static std::uint8_t filter_bit_of(std::uint64_t hash) {
+    return static_cast<std::uint8_t>(1u << ((hash >> 29) & 7));
+  }
   GPUHASH_HD std::uint32_t hop() const { return hop_; }
 
   /// The region of the home bucket, in a table of any geometry. Not for stray keys.
