@@ -3,7 +3,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include "host/simd.hpp"
 #include "host/walk.hpp"
@@ -55,6 +54,10 @@ inline constexpr std::size_t kHomes = 64;
 template <class Key>
 class Homes {
  public:
+  /// Are they computed faster together than one by one?
+  template <class Simd>
+  static constexpr bool kByEight = Simd::kHashesByEight && sizeof(Key) <= 8;
+
   const Key* stored() const { return stored_; }
   const std::uint32_t* buckets() const { return buckets_; }
   const Key& stored(std::size_t b) const { return stored_[b]; }
@@ -66,7 +69,7 @@ class Homes {
   void fill(const Simd&, const Key* keys, std::size_t size, const Geometry& geometry) {
     std::size_t b = 0;
 #if defined(__x86_64__)
-    if constexpr (std::is_same_v<Simd, Avx512> && sizeof(Key) <= 8)
+    if constexpr (kByEight<Simd>)
       for (; b + 8 <= size; b += 8) fill_eight(keys, b, geometry);
 #endif
     for (; b < size; ++b) fill_one(keys, b, geometry);

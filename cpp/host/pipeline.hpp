@@ -100,7 +100,7 @@ struct ListedPositions {
 ///   looked(i, bucket, match)         kLookup, instead of these where the visitor has kEveryLook: at every bucket of
 ///                                    the walk; `match` is the key's slot, if any; what the last bucket shows counts
 ///   write(i, stored, slot, is_new)   kInsertion, once for each key; slot null: the table is full. kNear: before that
-///                                    also with a slot of no table, not new, where the walk has to go on
+///                                    perhaps with a slot of no table, not new, where the walk has to go on
 ///   left_region(i)                   kRegion: instead, where the walk would leave the key's region
 ///   kDistinct                        if it has this, no two keys are equal
 template <Purpose kPurpose, bool kNear, class Simd, class View, class Keys, class Positions, class Visitor>
@@ -140,12 +140,13 @@ class Pipeline {
   using Walk = std::conditional_t<kPurpose == Purpose::kInsertion, Insertion, Lookup>;
   using SlotType = typename View::SlotType;
   /// Of one block.
-  struct Near {
+  struct Block {
     Homes<Key> homes;
     Key keys[kNearBlock];
     SlotType nowhere{};
   };
-  struct Far {};
+  struct NoBlock {};
+  static constexpr bool kByBlocks = kNear && Homes<Key>::template kByEight<Simd>;
   static constexpr std::int64_t kThisBlock = kNear ? kNearBlock : kBlock;
   static constexpr std::uint32_t kTracked = kPurpose == Purpose::kInsertion ? 1024 : 1;
   static constexpr bool kEveryLook = requires { Visitor::kEveryLook; };
@@ -157,8 +158,14 @@ class Pipeline {
   }
 
   void look_at_homes(std::int64_t n, std::int64_t end, [[maybe_unused]] std::int64_t count) {
-    if constexpr (kNear) {
+    if constexpr (kByBlocks) {
       write_at_homes(n, static_cast<std::size_t>(end - n));
+    } else if constexpr (kNear) {
+      for (; n < end; ++n) {
+        const std::int64_t i = positions_[n];
+        const Probe<Key> probe(keys_[i], view_.geometry);
+        if (!look(i, probe.stored(), probe.bucket())) wait_at_home(i, probe);
+      }
     } else {
       // Which walks go on is noted without a branch, and their hash is computed again: writing all of every walk to
       // memory, or guessing wrongly, takes longer.
@@ -184,19 +191,19 @@ class Pipeline {
     const Positions positions = positions_;
     Visitor visitor = visitor_;
     const auto position = [&](std::size_t b) { return positions[n + static_cast<std::int64_t>(b)]; };
-    for (std::size_t b = 0; b < size; ++b) near_.keys[b] = keys[position(b)];
-    near_.homes.fill(Simd{}, near_.keys, size, view.geometry);
-    for (std::size_t b = 0; b < size; ++b) prefetch_bucket(view, near_.homes.bucket(b));
+    for (std::size_t b = 0; b < size; ++b) block_.keys[b] = keys[position(b)];
+    block_.homes.fill(Simd{}, block_.keys, size, view.geometry);
+    for (std::size_t b = 0; b < size; ++b) prefetch_bucket(view, block_.homes.bucket(b));
     std::uint8_t late[kNearBlock];
     std::size_t late_count = 0;
     for (std::size_t b = 0; b < size; ++b) {
       late[late_count] = static_cast<std::uint8_t>(b);
       const bool done =
-          write_at_home(view, visitor, position(b), near_.homes.stored(b), near_.homes.bucket(b), &near_.nowhere);
+          write_at_home(view, visitor, position(b), block_.homes.stored(b), block_.homes.bucket(b), &block_.nowhere);
       late_count += done ? 0 : 1;
     }
     visitor_ = visitor;
-    for (std::size_t l = 0; l < late_count; ++l) wait_at_home(position(late[l]), near_.homes.probe(late[l]));
+    for (std::size_t l = 0; l < late_count; ++l) wait_at_home(position(late[l]), block_.homes.probe(late[l]));
   }
 
   /// As look(), without a branch: where the walk has to go on, what there would be to write goes to a slot of no table.
@@ -379,7 +386,7 @@ class Pipeline {
   Visitor visitor_;  // a copy, in registers
   Passed passed_;
   std::uint32_t homes_[kAhead];  // buckets
-  std::conditional_t<kNear, Near, Far> near_;
+  std::conditional_t<kByBlocks, Block, NoBlock> block_;
   std::uint32_t last_[kTracked];  // by home bucket: whose walk was the last to come and wait; low bits of i
   Queue<Walk, kQueueSize> at_filter_;
   Queue<Walk, kQueueSize> at_bucket_;

@@ -72,6 +72,8 @@ struct LooksOf64 {
 
 /// Slot by slot. No branch: the compiler unrolls it and uses what every processor has.
 struct Portable {
+  static constexpr bool kHashesByEight = false;
+
   template <class View>
   static SlotMask<View, 1> slots_with(const typename View::SlotType* bucket, const typename View::Key& pattern) {
     std::uint32_t bits = 0;
@@ -136,6 +138,8 @@ struct Halves {
 }  // namespace detail
 
 struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
+  static constexpr bool kHashesByEight = true;  // host/homes.hpp
+
   GPUHASH_AVX512 static std::uint32_t lanes_with(const void* line, std::uint32_t pattern) {
     return in_register(_mm512_cmpeq_epi32_mask(_mm512_load_si512(line), _mm512_set1_epi32(static_cast<int>(pattern))));
   }
@@ -211,6 +215,8 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
 };
 
 struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
+  static constexpr bool kHashesByEight = false;
+
   GPUHASH_AVX2 static std::uint32_t lanes_with(const void* line, std::uint32_t pattern) {
     const auto* const halves = static_cast<const __m256i*>(line);
     const __m256i wanted = _mm256_set1_epi32(static_cast<int>(pattern));
