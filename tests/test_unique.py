@@ -354,6 +354,75 @@ def test_every_choice_of_the_host(kind, dtype):
         check_factorized(make_batch(kind, dtype, count))
 
 
+ASCENDING = {
+    "sequential": lambda rng, n: np.arange(n) - n // 2,
+    "gaps": lambda rng, n: np.cumsum(rng.integers(1, 5, n)) - n,
+    "some-repeated": lambda rng, n: np.sort(rng.integers(-n, n, n)),
+    "runs": lambda rng, n: np.arange(n) // 700 - n // 1400,
+    "one-key": lambda rng, n: np.full(n, -3),
+    "one-key-but-the-first": lambda rng, n: np.arange(n) > 0,
+    "one-key-but-the-last": lambda rng, n: np.arange(n) == n - 1,
+}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint64", "int64", "float32", "float64"])
+@pytest.mark.parametrize("kind", ASCENDING)
+def test_batches_in_ascending_order(kind, dtype):
+    """The host takes them as they come; one key that is less than the one before, anywhere, and it must not."""
+    for count in (1, 2, 31, 32, 33, 1023, 1024, 1025, 1026, 70_001, 600_011):
+        keys = np.sort(ASCENDING[kind](np.random.default_rng(count), count).astype(dtype))
+        check_factorized(keys)
+        for position in {count - 1, count // 2, min(1, count - 1)}:
+            falling = keys.copy()
+            falling[position] = np.array(-7, np.int64).astype(dtype) if dtype != "uint64" else 2**63
+            check_factorized(falling)
+    check_factorized(np.sort(make_batch("half-distinct", dtype, 40_003))[::-1].copy())
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_ascending_floats_with_zeros_and_nans(native, dtype):
+    """Zeros of both signs are one key, and so are all NaNs, in the form that comes first."""
+    zeros = np.array([0.0, -0.0] * 20)
+    nans = np.full(50, np.nan)
+    nans[::2] = -np.nan
+    for parts in ([zeros, nans], [[-np.inf, -2.5], zeros, [1.0, 1.0, np.inf], nans], [nans], [-zeros]):
+        keys = np.concatenate(parts).astype(numpy_dtype(dtype))
+        codes, uniques = gpuhash.factorize(native.array(keys))
+        starts = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]) & ~(np.isnan(keys[1:]) & np.isnan(keys[:-1]))])
+        same_bytes(to_numpy(uniques), keys[starts])
+        same_bytes(to_numpy(codes), np.repeat(np.arange(len(starts)), np.diff(np.r_[starts, len(keys)])))
+        counted = gpuhash.unique(native.array(keys), return_index=True, return_counts=True, sorted=True)
+        same_bytes(to_numpy(counted.values), keys[starts])
+        same_bytes(to_numpy(counted.indices), starts)
+        same_bytes(to_numpy(counted.counts), np.diff(np.r_[starts, len(keys)]))
+
+
+@pytest.mark.parametrize(
+    "key_type", [*KEY_VECTORS, ("float32", (3,)), ("float64", (2,)), ("int16", (2,))], ids=type_name
+)
+def test_ascending_rows(native, key_type):
+    """Rows in the order of their first number, then of the next, as np.unique(axis=0) gives them."""
+    dtype, (length,) = key_type
+    rng = np.random.default_rng(7)
+    for count in (1, 40, 5000):
+        rows = np.unique(rng.integers(-20, 20, (count, length)).astype(numpy_dtype(dtype)), axis=0)
+        counts = rng.integers(1, 9, len(rows))
+        batch = np.repeat(rows, counts, axis=0)
+        for order in (False, True):
+            got = gpuhash.unique(
+                native.array(batch),
+                return_index=True,
+                return_inverse=True,
+                return_counts=True,
+                sorted=order,
+                axis=0,
+            )
+            same_bytes(to_numpy(got.values), rows)
+            same_bytes(to_numpy(got.counts), counts)
+            same_bytes(to_numpy(got.inverse), np.repeat(np.arange(len(rows)), counts))
+            same_bytes(to_numpy(got.indices), np.cumsum(counts) - counts)
+
+
 def test_results_can_be_written_again():
     """The results can be asked for more than once, and in parts."""
     keys = make_batch("half-distinct", "int64", 100_003)

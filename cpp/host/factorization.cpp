@@ -9,6 +9,7 @@
 
 #include "host/batch_table.hpp"
 #include "host/executor.hpp"
+#include "host/sorted_factorization.hpp"
 #include "host/sorted_ids.hpp"
 #include "host/word_factorization.hpp"
 #include "host/word_members.hpp"
@@ -287,6 +288,8 @@ class HostFactorizer final : public Factorizer {
  public:
   std::unique_ptr<Factorization> factorize(DeviceContext& context, const NumberKeys& keys,
                                            const FactorizationOptions& options, Stream) const override {
+    if (!options.wide_positions)
+      if (auto of_sorted_keys = host::make_sorted_factorization(keys)) return of_sorted_keys;
     if (keys.bytes() <= 8 && keys.count < host::kMostWords && !options.wide_positions)
       return host::make_word_factorization(context, keys, options);
     const bool groups = options.codes || options.counts;

@@ -14,6 +14,7 @@ inline constexpr std::int64_t kWordBlock = 1024;
 /// The keys of a batch, of up to 8 bytes each, as canonical words.
 class WordBlocks {
  public:
+  using Word = std::uint64_t;
   explicit WordBlocks(const NumberKeys& keys)
       : reader_(keys),
         data_(static_cast<const char*>(keys.data)),
@@ -25,7 +26,7 @@ class WordBlocks {
   std::int64_t bytes() const { return reader_.bytes(); }
   const NumberFormat& format() const { return reader_.format(); }
 
-  /// The words of keys [begin, begin + count), count <= kWordBlock: those of the batch, or `buffer`'s.
+  /// The words of keys [begin, begin + count): those of the batch, or `buffer`'s.
   const std::uint64_t* read(std::int64_t begin, std::int64_t count, std::uint64_t* buffer) const {
     if (in_place_) return reinterpret_cast<const std::uint64_t*>(data_) + begin;
     if (!compares_bits())
@@ -43,6 +44,25 @@ class WordBlocks {
 
   /// What is given back of key i.
   std::uint64_t given_back(std::int64_t i) const { return gpuhash::given_back(reader_.raw(i), format()); }
+
+  /// Writes what is given back of `count` keys, whose words and positions are word_at(k) and position_at(k), to
+  /// uniques[id] and those after it.
+  template <class WordAt, class PositionAt>
+  void give_back(std::int64_t count, WordAt word_at, PositionAt position_at, void* uniques, std::int64_t id) const {
+    const auto write = [&]<class Narrow>(Narrow) {
+      constexpr std::int64_t kBytes = sizeof(Narrow);
+      for (std::int64_t k = 0; k < count; ++k) {
+        const auto word = static_cast<Narrow>(word_at(k));
+        std::memcpy(static_cast<char*>(uniques) + (id + k) * kBytes, &word, kBytes);
+      }
+    };
+    if (compares_bits() && bytes() == 8)
+      write(std::uint64_t{});
+    else if (compares_bits() && bytes() == 4)
+      write(std::uint32_t{});
+    else
+      for (std::int64_t k = 0; k < count; ++k) store_word(uniques, id + k, bytes(), given_back(position_at(k)));
+  }
 
  private:
   template <class Narrow>

@@ -216,24 +216,13 @@ class WordFactorization final : public Factorization {
   /// What is known of the first occurrences in a block; their ids begin with `id`.
   void write_firsts(const FactorizationOutput& out, std::int64_t id, const std::uint64_t* words,
                     const std::uint16_t* at, std::int64_t base, const WordPartition::Firsts& firsts) const {
-    const auto write_words = [&]<class Word>(Word) {
-      constexpr std::int64_t kBytes = sizeof(Word);
-      for (std::int64_t k = 0; k < firsts.size; ++k) {
-        const auto word = static_cast<Word>(words[firsts.at[k]]);
-        std::memcpy(static_cast<char*>(out.uniques) + (id + k) * kBytes, &word, kBytes);
-      }
-    };
     if (out.counts != nullptr) std::copy_n(firsts.counts, firsts.size, out.counts + id);
+    const auto position_at = [&](std::int64_t k) { return base + at[firsts.at[k]]; };
     if (out.firsts != nullptr)
-      for (std::int64_t k = 0; k < firsts.size; ++k) out.firsts[id + k] = base + at[firsts.at[k]];
+      for (std::int64_t k = 0; k < firsts.size; ++k) out.firsts[id + k] = position_at(k);
     if (out.uniques == nullptr) return;
-    if (blocks_.compares_bits() && blocks_.bytes() == 8)
-      write_words(std::uint64_t{});
-    else if (blocks_.compares_bits() && blocks_.bytes() == 4)
-      write_words(std::uint32_t{});
-    else
-      for (std::int64_t k = 0; k < firsts.size; ++k)
-        store_word(out.uniques, id + k, blocks_.bytes(), blocks_.given_back(base + at[firsts.at[k]]));
+    const auto word_at = [&](std::int64_t k) { return words[firsts.at[k]]; };
+    blocks_.give_back(firsts.size, word_at, position_at, out.uniques, id);
   }
 
   void write_range(int range, const FactorizationOutput& out) const {
