@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.factorized import BATCHES, check_every_way_to_members, check_factorized, make_batch
+from support.factorized import ASCENDING, BATCHES, check_every_way_to_members, check_factorized, make_batch
 from support.hashing import keys_of_first_bucket
 from support.samples import same_bytes
 
@@ -192,6 +192,12 @@ def everything() -> None:
     every_operation(keys_of_first_bucket(600), ("int64", ()), capacity=40_000)
     for kind in BATCHES:
         check_factorized(make_batch(kind, "int64", 250_003))
+    for make in ASCENDING.values():
+        for dtype in ("int64", "int32", "float64"):
+            keys = np.sort(make(np.random.default_rng(9), 250_003).astype(dtype))
+            check_factorized(keys)
+            keys[-1] = keys[0] - 1
+            check_factorized(keys)
     check_every_way_to_members(lambda kind, count: make_batch(kind, "int64", count))
 
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
-from support.factorized import BATCHES, check_factorized, make_batch
+from support.factorized import ASCENDING, BATCHES, check_factorized, make_batch
 from support.frameworks import GPU, capture, delay, module, new_stream, on_stream, to_numpy
 from support.hashing import hash_key, keys_of_one_hash, multiply_high
 from support.memory_resources import counting_memory
@@ -352,17 +352,6 @@ LARGE = {
 def test_every_choice_of_the_host(kind, dtype):
     for count in (16_383, 16_384, 16_385, 17_409, 300_007):
         check_factorized(make_batch(kind, dtype, count))
-
-
-ASCENDING = {
-    "sequential": lambda rng, n: np.arange(n) - n // 2,
-    "gaps": lambda rng, n: np.cumsum(rng.integers(1, 5, n)) - n,
-    "some-repeated": lambda rng, n: np.sort(rng.integers(-n, n, n)),
-    "runs": lambda rng, n: np.arange(n) // 700 - n // 1400,
-    "one-key": lambda rng, n: np.full(n, -3),
-    "one-key-but-the-first": lambda rng, n: np.arange(n) > 0,
-    "one-key-but-the-last": lambda rng, n: np.arange(n) == n - 1,
-}
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint64", "int64", "float32", "float64"])

@@ -22,6 +22,17 @@ BATCHES = {
     "one-large-part": lambda rng, n: np.where(np.arange(n) < n // 2, rng.permutation(n), 77),
 }
 
+#: The host takes such batches by their runs.
+ASCENDING = {
+    "sequential": lambda rng, n: np.arange(n) - n // 2,
+    "gaps": lambda rng, n: np.cumsum(rng.integers(1, 5, n)) - n,
+    "some-repeated": lambda rng, n: np.sort(rng.integers(-n, n, n)),
+    "runs": lambda rng, n: np.arange(n) // 700 - n // 1400,
+    "one-key": lambda rng, n: np.full(n, -3),
+    "one-key-but-the-first": lambda rng, n: np.arange(n) > 0,
+    "one-key-but-the-last": lambda rng, n: np.arange(n) == n - 1,
+}
+
 
 def make_batch(kind: str, dtype: str, count: int) -> np.ndarray:
     keys = BATCHES[kind](np.random.default_rng(count), count)
