@@ -350,8 +350,24 @@ LARGE = {
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint64", "float32", "float64"])
 @pytest.mark.parametrize("kind", BATCHES)
 def test_every_choice_of_the_host(kind, dtype):
-    for count in (16_383, 16_384, 16_385, 17_409, 300_007):
+    for count in (1, 2, 3, 1025, 16_385, 65_535, 65_536, 65_537, 66_561, 300_007):
         check_factorized(make_batch(kind, dtype, count))
+
+
+def test_parts_of_more_than_2_to_16_keys():
+    """Which is so from 2^26 keys on; two of them are equal."""
+    count = (1 << 26) + (1 << 13)
+    keys = np.arange(count, dtype=np.uint32) * np.uint32(0x9E3779B1)  # distinct: the factor is odd
+    keys[-1] = keys[5]
+    codes, uniques = gpuhash.factorize(keys)
+    same_bytes(uniques, keys[:-1])
+    assert codes[-1] == 5
+    same_bytes(codes[:-1], np.arange(count - 1))
+    del codes, uniques
+    values, counts = gpuhash.unique(keys, return_counts=True)
+    same_bytes(values, keys[:-1])
+    assert counts[5] == 2
+    assert counts.sum() == count
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint64", "int64", "float32", "float64"])

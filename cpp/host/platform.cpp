@@ -10,6 +10,7 @@
 #include "core/thread_pool.hpp"
 #include "host/executor.hpp"
 #include "host/huge_pages.hpp"
+#include "host/kept_blocks.hpp"
 #include "host/reserved_memory.hpp"
 #include "shared/advance_chain.hpp"
 
@@ -22,15 +23,26 @@ constexpr std::size_t kAlignment = 64;
 class HostMemory final : public MemoryResource {
  public:
   void* allocate(std::size_t bytes, Stream) override {
-    const bool huge = bytes >= host::kHugePage;
-    void* data = nullptr;
-    if (posix_memalign(&data, huge ? host::kHugePage : kAlignment, bytes) != 0)
+    const std::size_t capacity = host::KeptBlocks::capacity(bytes);
+    void* data = kept().take(capacity);
+    if (data != nullptr) return data;
+    const bool huge = capacity >= host::kHugePage;
+    if (posix_memalign(&data, huge ? host::kHugePage : kAlignment, capacity) != 0)
       throw OutOfMemoryError("could not allocate " + std::to_string(bytes) + " bytes of host memory");
-    if (huge) host::wish_for_huge_pages(data, bytes);
+    if (huge) host::wish_for_huge_pages(data, capacity);
     return data;
   }
-  void deallocate(void* data, std::size_t, Stream) noexcept override { std::free(data); }
+  void deallocate(void* data, std::size_t bytes, Stream) noexcept override {
+    kept().keep(data, host::KeptBlocks::capacity(bytes));
+  }
   std::unique_ptr<GrowingMemory> reserve(std::size_t bytes) override { return host::ReservedMemory::make(bytes); }
+
+ private:
+  /// Of the process; never destroyed, since tables may outlive whatever is.
+  static host::KeptBlocks& kept() {
+    static auto* const blocks = new host::KeptBlocks;
+    return *blocks;
+  }
 };
 
 /// Nothing to wait for: work is done when its call returns.

@@ -21,6 +21,8 @@ class WordBlocks {
         in_place_(reader_.format().compares_bits() && keys.bytes() == 8 &&
                   reinterpret_cast<std::uintptr_t>(keys.data) % alignof(std::uint64_t) == 0) {}
 
+  /// Are the batch's keys such words, and read where they lie?
+  bool in_place() const { return in_place_; }
   /// Is the word all that there is to know of a key?
   bool compares_bits() const { return reader_.format().compares_bits(); }
   std::int64_t bytes() const { return reader_.bytes(); }

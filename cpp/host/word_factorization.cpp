@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <type_traits>
 #include <vector>
 
+#include "host/part_firsts.hpp"
 #include "host/seen_words.hpp"
 #include "host/sorted_ids.hpp"
 #include "host/word_partition.hpp"
@@ -18,19 +20,22 @@ namespace {
 
 /// The factorization of keys that are words, on the host.
 ///
-/// The first keys of a batch, the *prefix*, tell what it is like. Where few of them are distinct, all of the batch is
-/// counted in a small table (one for each thread). Otherwise, or where that table gets full after all, the batch is
-/// partitioned (WordPartition); keys that came often in the prefix are set aside before that, because their ids are
-/// known: ids are given in order of first occurrence.
+/// A small batch is *near*: it fits a cache, and PartFirsts finds where each key occurs first. Of others the first
+/// keys, the *prefix*, tell what they are like. Where few of them are distinct, all of the batch is counted in a small
+/// table (one for each thread). Otherwise, or where that table gets full after all, the batch is partitioned
+/// (WordPartition); keys that came often in the prefix are set aside before that, because their ids are known: ids are
+/// given in order of first occurrence.
 class WordFactorization final : public Factorization {
  public:
   WordFactorization(DeviceContext& context, const NumberKeys& keys, const FactorizationOptions& options)
       : context_(context), keys_(keys), blocks_(keys_), options_(options), ranges_(keys.count) {
-    read_prefix();
-    if (prefix_size() < ranges_.count) {
-      hot_part_ = choose_hot_words();
-      if (expected() > most_few() || !read_as_few()) partition();
+    if (ranges_.count <= kMostNear) {
+      distinct_ = find_near();
+      return;
     }
+    read_prefix();
+    hot_part_ = choose_hot_words();
+    if (expected() > kMostFew || !read_as_few()) partition();
     distinct_ = partition_ ? partition_->distinct() : lists_.front().size();
   }
 
@@ -44,32 +49,37 @@ class WordFactorization final : public Factorization {
   }
 
  private:
+  /// Keys of a near batch, at most.
+  static constexpr std::int64_t kMostNear = PartFirsts<std::uint16_t>::kMost;
   static constexpr std::int64_t kPrefix = 16 * kWordBlock;
-  /// Distinct keys of a small table, at most.
-  static constexpr std::int64_t kMostFew = std::int64_t{1} << 15;
-  /// Where codes are wanted, of one thread: a table in the third cache then gives them at once. With a table for each
-  /// thread it would be slower than the partition, and so it is without codes.
-  static constexpr std::int64_t kMostOfOneThread = std::int64_t{1} << 19;
+  /// Distinct keys of a small table, at most: beyond, a partition is as fast even where all keys are read once more.
+  static constexpr std::int64_t kMostFew = kPrefix;
   /// Part of the prefix that has to be hot for hot keys to be set aside.
-  static constexpr double kLeastHot = 0.25;
+  static constexpr double kLeastHot = 0.4;
 
-  /// Distinct keys of the small table: there are few where each comes several times.
-  std::int64_t most_few() const {
-    const bool far = options_.codes && ranges_.parts == 1;
-    return std::clamp(ranges_.count / 4, kPrefix, far ? kMostOfOneThread : kMostFew);
-  }
   bool has_hot_words() const { return hot_part_ >= kLeastHot; }
-  std::int64_t prefix_size() const { return std::min(ranges_.count, kPrefix); }
   std::uint32_t* ids() const { return ids_.as<std::uint32_t>(); }
 
+  /// Returns the number of distinct keys.
+  std::int64_t find_near() {
+    const std::int64_t count = ranges_.count;
+    if (!blocks_.in_place()) near_words_ = Allocation(context_, static_cast<std::size_t>(count) * 8, nullptr);
+    near_.emplace(context_, count, hash_, 0);
+    std::int64_t distinct = 0;
+    with_simd([&](auto) {
+      near_->find(reinterpret_cast<const std::byte*>(blocks_.read(0, count, near_words_.as<std::uint64_t>())), count);
+      const auto* const firsts = near_->firsts();
+      for (std::int64_t i = 0; i < count; ++i) distinct += firsts[i] == i ? 1 : 0;
+    });
+    return distinct;
+  }
+
   void read_prefix() {
-    const std::int64_t size = prefix_size();
-    const bool whole = size == ranges_.count;
-    lists_.emplace_back(context_, whole ? size : most_few(), hash_);
+    lists_.emplace_back(context_, kMostFew, hash_);
     if (options_.codes) ids_ = Allocation(context_, static_cast<std::size_t>(ranges_.count) * sizeof(*ids()), nullptr);
     with_simd([&]<class Simd>(Simd) {
       std::uint64_t buffer[kWordBlock];
-      for_each_word_block(0, size, [&](std::int64_t base, std::int64_t count) {
+      for_each_word_block(0, kPrefix, [&](std::int64_t base, std::int64_t count) {
         lists_.front().add<Simd>(blocks_.read(base, count, buffer), kEachOfBlock.data(), count, base, ids_from(base));
       });
     });
@@ -101,13 +111,13 @@ class WordFactorization final : public Factorization {
     }
     std::int64_t sum = 0;
     for (const std::int64_t count : times) sum += count;
-    return static_cast<double>(sum) / static_cast<double>(prefix_size());
+    return static_cast<double>(sum) / static_cast<double>(kPrefix);
   }
 
   /// Counts all keys behind the prefix in small tables. False: they got full, and the batch has to be read again.
   bool read_as_few() {
     const std::int64_t known = lists_.front().size();
-    for (int range = 1; range < ranges_.parts; ++range) lists_.emplace_back(context_, most_few(), hash_);
+    for (int range = 1; range < ranges_.parts; ++range) lists_.emplace_back(context_, kMostFew, hash_);
     auto hits = scratch<std::uint32_t>(ranges_.parts * HotWords::kPlaces);
     std::atomic<bool> full{false};
     parallel_for(ranges_.parts, [&](int range) {
@@ -132,7 +142,7 @@ class WordFactorization final : public Factorization {
       std::uint64_t rest[kWordBlock];
       std::uint16_t at[kWordBlock];
       std::uint32_t places[kWordBlock];
-      const std::int64_t begin = range == 0 ? prefix_size() : ranges_.begin(range);
+      const std::int64_t begin = range == 0 ? kPrefix : ranges_.begin(range);
       in_pieces(begin, ranges_.end(range), kKeysPerPiece, [&](std::int64_t piece_begin, std::int64_t piece_end) {
         for_each_word_block(piece_begin, piece_end, [&](std::int64_t base, std::int64_t count) {
           has_room = has_room && list.has_room_for(count) && !full.load(std::memory_order_relaxed);
@@ -171,7 +181,7 @@ class WordFactorization final : public Factorization {
     double words = static_cast<double>(ranges_.count);
     if (has_hot_words()) {
       words *= 1 - hot_part_;
-      streams_.emplace(context_, blocks_, ranges_, hot_[0], prefix_size());
+      streams_.emplace(context_, blocks_, ranges_, hot_[0], kPrefix);
     } else {
       streams_.emplace(blocks_, ranges_);
     }
@@ -181,7 +191,9 @@ class WordFactorization final : public Factorization {
   }
 
   void write_in_order(const FactorizationOutput& out) {
+    if (near_) return with_simd([&](auto) { write_near(out); });
     if (!partition_) return write_few(out);
+    if (distinct_ == ranges_.count) return write_all(out);
     if (out.codes != nullptr)
       write_with_codes(out);
     else
@@ -190,6 +202,37 @@ class WordFactorization final : public Factorization {
     if (out.counts != nullptr && hot != nullptr)
       for (std::int64_t place = 0; place < HotWords::kPlaces; ++place)
         out.counts[hot->id_at(static_cast<std::uint64_t>(place))] += streams_->hits(place);
+  }
+
+  void write_near(const FactorizationOutput& out) const {
+    const std::int64_t count = ranges_.count;
+    const auto* const firsts = near_->firsts();
+    auto* const ids = near_->scratch();
+    const Allocation memory(context_, out.counts == nullptr ? 0 : static_cast<std::size_t>(count) * 4, nullptr);
+    auto* const counts = memory.as<std::uint32_t>();  // [n], at first occurrences
+    if (counts != nullptr) {
+      std::fill_n(counts, count, 0u);
+      for (std::int64_t i = 0; i < count; ++i) ++counts[firsts[i]];
+    }
+    std::int64_t id = 0;
+    WordPartition::Firsts of_block;
+    for_each_word_block(0, count, [&](std::int64_t base, std::int64_t size) {
+      std::int64_t found = 0;
+      for (std::int64_t j = 0; j < size; ++j) {
+        of_block.at[found] = static_cast<std::uint16_t>(j);
+        of_block.counts[found] = counts == nullptr ? 0 : counts[base + j];
+        ids[base + j] = static_cast<std::uint16_t>(id + found);
+        found += firsts[base + j] == base + j ? 1 : 0;
+      }
+      of_block.size = found;
+      write_firsts(out, id, near_words() + base, kEachOfBlock.data(), base, of_block);
+      id += found;
+    });
+    if (out.codes != nullptr)
+      for (std::int64_t i = 0; i < count; ++i) out.codes[i] = ids[firsts[i]];
+  }
+  const std::uint64_t* near_words() const {
+    return blocks_.in_place() ? blocks_.read(0, 0, nullptr) : near_words_.as<std::uint64_t>();
   }
 
   void write_few(const FactorizationOutput& out) const {
@@ -209,6 +252,21 @@ class WordFactorization final : public Factorization {
           std::copy(ids() + begin, ids() + end, out.codes + begin);
         else
           for (std::int64_t i = begin; i < end; ++i) out.codes[i] = map[ids()[i]];
+      });
+    });
+  }
+
+  /// All keys are distinct.
+  void write_all(const FactorizationOutput& out) const {
+    parallel_for(ranges_.parts, [&](int range) {
+      streams_->for_each_of_batch(range, [&](const std::uint64_t* words, std::int64_t count, std::int64_t base) {
+        if (out.counts != nullptr) std::fill_n(out.counts + base, count, std::int64_t{1});
+        if (out.firsts != nullptr) std::iota(out.firsts + base, out.firsts + base + count, base);
+        if (out.codes != nullptr) std::iota(out.codes + base, out.codes + base + count, base);
+        if (out.uniques == nullptr) return;
+        const auto word_at = [&](std::int64_t k) { return words[k]; };
+        const auto position_at = [&](std::int64_t k) { return base + k; };
+        blocks_.give_back(count, word_at, position_at, out.uniques, base);
       });
     });
   }
@@ -422,6 +480,9 @@ class WordFactorization final : public Factorization {
   std::int64_t distinct_ = 0;
   std::unique_ptr<HotWords[]> hot_;
   double hot_part_ = 0;  // of the prefix, that is hot
+  // Where there are few keys.
+  std::optional<PartFirsts<std::uint16_t>> near_;
+  Allocation near_words_;  // [n], if the batch is not such words itself
   // Where few keys are distinct.
   std::vector<SeenWords> lists_;                     // one per range; in the end the first is that of all
   Allocation ids_;                                   // [n], of each key in its range's list, if codes are wanted

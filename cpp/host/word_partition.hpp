@@ -9,6 +9,7 @@
 
 #include "host/line_table.hpp"
 #include "host/parallel.hpp"
+#include "host/part_firsts.hpp"
 #include "host/simd.hpp"
 #include "host/word_parts.hpp"
 #include "host/word_streams.hpp"
@@ -45,7 +46,7 @@ class WordPartition {
     parts_.scatter(streams, this->words());
     if (marks == Marks::kNumbersAndCounts)
       counts_ = Allocation(context, static_cast<std::size_t>(parts_.count()) * sizeof(std::uint32_t), nullptr);
-    number(context);
+    leave_marks(context);
     for (int range = 0; range <= ranges_; ++range) {
       std::int64_t before = 0;
       for (std::int64_t part = 0; part < parts(); ++part) before += distinct_before(range, part);
@@ -155,30 +156,72 @@ class WordPartition {
   }
 
   /// Leaves the marks of all parts.
-  void number(DeviceContext& context) {
-    // A part that is far larger than others holds copies of few words, as a rule. Its table begins small and grows,
-    // after the others, on this thread: scratch memory is the caller's.
+  void leave_marks(DeviceContext& context) {
     const std::int64_t large = 4 * std::max(WordParts::kWordsOfPart, parts_.count() >> parts_.bits());
+    if (large <= PartFirsts<std::uint16_t>::kMost)
+      leave_marks<std::uint16_t>(context, large);
+    else
+      leave_marks<std::uint32_t>(context, large);
+  }
+
+  template <class Position>
+  void leave_marks(DeviceContext& context, std::int64_t large) {
     std::int64_t most = 0;
     for (std::int64_t part = 0; part < parts(); ++part)
-      most = std::max(most, std::min<std::int64_t>(large, parts_.size(part)));
-    const std::int64_t lines = LineTable::lines_for(most);
-
-    std::vector<LineTable> tables;
-    for (int worker = 0; worker < ranges_; ++worker) tables.emplace_back(context, lines, parts_.hash(), parts_.bits());
+      if (parts_.size(part) <= large) most = std::max<std::int64_t>(most, parts_.size(part));
+    std::vector<PartFirsts<Position>> finders;
+    for (int worker = 0; worker < ranges_; ++worker) finders.emplace_back(context, most, parts_.hash(), parts_.bits());
     parts_.for_each_group([&](int worker, std::int64_t begin, std::int64_t end) {
-      LineTable& table = tables[static_cast<std::size_t>(worker)];
-      for (std::int64_t part = begin; part < end; ++part) {
-        if (parts_.size(part) > large) continue;
-        table.clear(LineTable::lines_for(parts_.size(part)));
-        number_part(context, part, table);
-      }
+      for (std::int64_t part = begin; part < end; ++part)
+        if (parts_.size(part) <= large) mark_part(part, finders[static_cast<std::size_t>(worker)]);
     });
+    // A part that is far larger than others holds copies of few words, as a rule. It gets a table, which begins small
+    // and grows; after the others, on this thread, because scratch memory is the caller's.
     for (std::int64_t part = 0; part < parts(); ++part) {
       if (parts_.size(part) <= large) continue;
       LineTable table(context, LineTable::lines_for(2 * kWordBlock), parts_.hash(), parts_.bits());
       number_part(context, part, table);
     }
+  }
+
+  template <class Position>
+  void mark_part(std::int64_t part, PartFirsts<Position>& finder) {
+    with_simd([&](auto) {
+      const std::int64_t count = parts_.size(part);
+      finder.find(words() + parts_.start(0, part) * kWordBytes, count);
+      const Position* const firsts = finder.firsts();
+      count_distinct(part, firsts);
+      std::uint32_t* const marks = slots() + first_mark(part);
+      if (kind_ == Marks::kCounts) {
+        std::fill_n(marks, count, 0u);
+        for (std::int64_t i = 0; i < count; ++i) ++marks[firsts[i]];
+        return;
+      }
+      Position* const ranks = finder.scratch();
+      std::uint32_t rank = 0;
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::uint32_t is_first = firsts[i] == i ? 1 : 0;
+        ranks[i] = static_cast<Position>(rank);
+        rank += is_first;
+        marks[i] = (first_number(part) + ranks[firsts[i]]) | is_first << 31;
+      }
+      if (kind_ != Marks::kNumbersAndCounts) return;
+      std::uint32_t* const counts = &count_of(part, first_number(part));
+      std::fill_n(counts, rank, 0u);
+      for (std::int64_t i = 0; i < count; ++i) ++counts[ranks[firsts[i]]];
+    });
+  }
+
+  template <class Position>
+  void count_distinct(std::int64_t part, const Position* firsts) {
+    std::uint32_t distinct = 0;
+    std::int64_t i = 0;
+    for (int range = 0; range < ranges_; ++range) {
+      distinct_before(range, part) = distinct;
+      for (const std::int64_t end = parts_.end(range, part) - parts_.start(0, part); i < end; ++i)
+        distinct += firsts[i] == i ? 1 : 0;
+    }
+    distinct_before(ranges_, part) = distinct;
   }
 
   void number_part(DeviceContext& context, std::int64_t part, LineTable& table) {

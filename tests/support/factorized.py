@@ -10,13 +10,14 @@ import gpuhash
 from support.frameworks import Framework
 from support.samples import same_bytes
 
-#: The host reads 2^14 keys and then chooses: a small table, or a partition, with or without hot keys.
+#: Of more than 2^16 keys the host reads 2^14 and then chooses: a small table, or a partition, with or without hot keys.
 BATCHES = {
     "few": lambda rng, n: rng.integers(0, 300, n),
     "few-at-first": lambda rng, n: np.where(np.arange(n) < n // 2, rng.integers(0, 300, n), np.arange(n)),
     "new-ones-later": lambda rng, n: rng.integers(0, 300, n) + np.arange(n) // (n // 8 + 1) * 100,
     "hot-and-others": lambda rng, n: np.where(rng.random(n) < 0.6, rng.integers(0, 50, n), rng.permutation(n)),
     "distinct": lambda rng, n: rng.permutation(n),
+    "distinct-but-one": lambda rng, n: np.append(rng.permutation(n)[1:], [n // 2]),
     "half-distinct": lambda rng, n: rng.integers(0, n // 2 + 1, n),
     "one-in-8": lambda rng, n: rng.integers(0, n // 8 + 1, n),
     "one-large-part": lambda rng, n: np.where(np.arange(n) < n // 2, rng.permutation(n), 77),

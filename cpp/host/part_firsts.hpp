@@ -1,0 +1,105 @@
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include <gpuhash/device_context.hpp>
+#include "host/batch_table.hpp"
+#include "host/word_hash.hpp"
+
+namespace gpuhash::host {
+
+/// Finds for each word of a part where it occurs first in the part. For one thread, and for a cache.
+///
+/// There is no table that words are put into. All positions are written into *places* that the hash picks, the last one
+/// first, so that each place is left with the earliest of the positions that share it. Then each word looks into its
+/// place: if the word at the position there is the same, that is its first occurrence. Words that share a place with
+/// another word that came before are *left*, with all of their copies, and take the same two steps once more, by
+/// another hash; of distinct words it is one of ten. No step has a branch that depends on a word, or waits for the one
+/// before, so it takes the same time however many words are distinct. A place that was not written is not read, so that
+/// none is ever cleared.
+///
+/// On an AMD EPYC of the fifth generation it takes 1.6 to 2.1 ns a word, where a table of lines of eight words
+/// took 4.0; with a branch for new words that took 1.5 where all are distinct, and 5.0 where every other one is.
+template <class Position>
+class PartFirsts {
+ public:
+  /// Words of a part, at most.
+  static constexpr std::int64_t kMost = std::int64_t{1} << std::min<std::size_t>(8 * sizeof(Position), 31);
+
+  /// For parts of up to `most` words, that are told apart by the bits of the hash below the highest `skipped`.
+  PartFirsts(DeviceContext& context, std::int64_t most, const WordHash& hash, int skipped)
+      : most_(most),
+        memory_(context, static_cast<std::size_t>((std::int64_t{1} << bits_for(most)) + 4 * most) * sizeof(Position),
+                nullptr),
+        hash_(hash),
+        skipped_(skipped) {}
+
+  /// [count]: the position of each word's first occurrence, after find().
+  const Position* firsts() const { return memory_.as<Position>(); }
+  /// [most], for whoever reads firsts(), until find() is called.
+  Position* scratch() const { return memory_.as<Position>() + most_; }
+
+  /// For `count` words of 8 bytes.
+  void find(const std::byte* words, std::int64_t count) {
+    Position* const firsts = memory_.as<Position>();
+    Position* const picked = firsts + most_;  // the place of each word
+    Position* left = picked + most_;
+    Position* left_again = left + most_;
+    Position* const places = left_again + most_;
+    const auto word = [words](std::int64_t i) { return load_word<std::uint64_t>(words, i, 8); };
+
+    const int bits = bits_for(count);
+    const int shift = 64 - skipped_ - bits;
+    const std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
+    const WordHash hash = hash_;
+    for (std::int64_t i = 0; i < count; ++i) picked[i] = static_cast<Position>(hash(word(i)) >> shift & mask);
+    for (std::int64_t i = count; i-- > 0;) places[picked[i]] = static_cast<Position>(i);
+    std::int64_t left_count = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const Position first = places[picked[i]];
+      firsts[i] = first;
+      left[left_count] = static_cast<Position>(i);
+      left_count += word(first) != word(i) ? 1 : 0;
+    }
+    // In each round the earliest word of every place that was written is done.
+    for (std::uint64_t factor = kFactor; left_count != 0; factor *= kFactor) {
+      const int places_shift = 64 - bits_for(left_count);
+      for (std::int64_t n = 0; n < left_count; ++n)
+        picked[n] = static_cast<Position>(hash(word(left[n])) * factor >> places_shift);
+      for (std::int64_t n = left_count; n-- > 0;) places[picked[n]] = left[n];
+      std::int64_t count_again = 0;
+      for (std::int64_t n = 0; n < left_count; ++n) {
+        const Position i = left[n];
+        const Position first = places[picked[n]];
+        firsts[i] = first;
+        left_again[count_again] = i;
+        count_again += word(first) != word(i) ? 1 : 0;
+      }
+      left_count = count_again;
+      std::swap(left, left_again);
+    }
+  }
+
+ private:
+  /// Odd: hashes that agree in the bits that picked a place get others, as their lower bits differ.
+  static constexpr std::uint64_t kFactor = 0xd1342543de82ef95u;
+  /// More places than that lie beyond the second cache.
+  static constexpr int kMostBits = std::min<int>(8 * sizeof(Position), 18);
+
+  /// Of the number of places: four to eight for each word. With as many again, nothing was gained.
+  static int bits_for(std::int64_t words) {
+    const auto most = static_cast<std::uint64_t>(std::max<std::int64_t>(words, 2)) - 1;
+    return std::min<int>(kMostBits, static_cast<int>(std::bit_width(most)) + 2);
+  }
+
+  std::int64_t most_;
+  Allocation memory_;
+  WordHash hash_;
+  int skipped_;
+};
+
+}  // namespace gpuhash::host
