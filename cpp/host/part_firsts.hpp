@@ -6,10 +6,6 @@
 #include <cstdint>
 #include <utility>
 
-#include <gpuhash/device_context.hpp>
-#include "host/batch_table.hpp"
-#include "host/word_hash.hpp"
-
 namespace gpuhash::host {
 
 /// Finds for each word of a part where it occurs first in the part. For one thread, and for a cache.
@@ -30,32 +26,31 @@ class PartFirsts {
   /// Words of a part, at most.
   static constexpr std::int64_t kMost = std::int64_t{1} << std::min<std::size_t>(8 * sizeof(Position), 31);
 
-  /// For parts of up to `most` words, that are told apart by the bits of the hash below the highest `skipped`.
-  PartFirsts(DeviceContext& context, std::int64_t most, const WordHash& hash, int skipped)
-      : most_(most),
-        memory_(context, static_cast<std::size_t>((std::int64_t{1} << bits_for(most)) + 4 * most) * sizeof(Position),
-                nullptr),
-        hash_(hash),
-        skipped_(skipped) {}
+  /// Positions that it needs memory for, for parts of up to `most` words.
+  static std::int64_t room(std::int64_t most) { return (std::int64_t{1} << bits_for(most)) + 4 * most; }
+
+  /// `memory`: of room(most), as it is. Words of all parts are told apart by the bits of the hash below the highest
+  /// `skipped`.
+  PartFirsts(Position* memory, std::int64_t most, int skipped = 0) : memory_(memory), most_(most), skipped_(skipped) {}
 
   /// [count]: the position of each word's first occurrence, after find().
-  const Position* firsts() const { return memory_.as<Position>(); }
+  const Position* firsts() const { return memory_; }
   /// [most], for whoever reads firsts(), until find() is called.
-  Position* scratch() const { return memory_.as<Position>() + most_; }
+  Position* scratch() const { return memory_ + most_; }
 
-  /// For `count` words of 8 bytes.
-  void find(const std::byte* words, std::int64_t count) {
-    Position* const firsts = memory_.as<Position>();
+  /// word(i) for i in [0, count), count <= most; hash(word) of 64 bits, different for different words as good as
+  /// always.
+  template <class WordAt, class Hash>
+  void find(WordAt word, Hash hash, std::int64_t count) const {
+    Position* const firsts = memory_;
     Position* const picked = firsts + most_;  // the place of each word
     Position* left = picked + most_;
     Position* left_again = left + most_;
     Position* const places = left_again + most_;
-    const auto word = [words](std::int64_t i) { return load_word<std::uint64_t>(words, i, 8); };
 
     const int bits = bits_for(count);
     const int shift = 64 - skipped_ - bits;
     const std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
-    const WordHash hash = hash_;
     for (std::int64_t i = 0; i < count; ++i) picked[i] = static_cast<Position>(hash(word(i)) >> shift & mask);
     for (std::int64_t i = count; i-- > 0;) places[picked[i]] = static_cast<Position>(i);
     std::int64_t left_count = 0;
@@ -63,7 +58,7 @@ class PartFirsts {
       const Position first = places[picked[i]];
       firsts[i] = first;
       left[left_count] = static_cast<Position>(i);
-      left_count += word(first) != word(i) ? 1 : 0;
+      left_count += word(first) == word(i) ? 0 : 1;
     }
     // In each round the earliest word of every place that was written is done.
     for (std::uint64_t factor = kFactor; left_count != 0; factor *= kFactor) {
@@ -77,7 +72,7 @@ class PartFirsts {
         const Position first = places[picked[n]];
         firsts[i] = first;
         left_again[count_again] = i;
-        count_again += word(first) != word(i) ? 1 : 0;
+        count_again += word(first) == word(i) ? 0 : 1;
       }
       left_count = count_again;
       std::swap(left, left_again);
@@ -96,10 +91,17 @@ class PartFirsts {
     return std::min<int>(kMostBits, static_cast<int>(std::bit_width(most)) + 2);
   }
 
+  Position* memory_;
   std::int64_t most_;
-  Allocation memory_;
-  WordHash hash_;
   int skipped_;
 };
+
+/// How many words of a part are distinct, by their first occurrences.
+template <class Position>
+std::int64_t count_firsts(const Position* firsts, std::int64_t begin, std::int64_t end) {
+  std::int64_t sum = 0;
+  for (std::int64_t i = begin; i < end; ++i) sum += firsts[i] == i ? 1 : 0;
+  return sum;
+}
 
 }  // namespace gpuhash::host

@@ -49,8 +49,9 @@ class WordFactorization final : public Factorization {
   }
 
  private:
+  using NearFirsts = PartFirsts<std::uint16_t>;
   /// Keys of a near batch, at most.
-  static constexpr std::int64_t kMostNear = PartFirsts<std::uint16_t>::kMost;
+  static constexpr std::int64_t kMostNear = NearFirsts::kMost;
   static constexpr std::int64_t kPrefix = 16 * kWordBlock;
   /// Distinct keys of a small table, at most: beyond, a partition is as fast even where all keys are read once more.
   static constexpr std::int64_t kMostFew = kPrefix;
@@ -64,12 +65,13 @@ class WordFactorization final : public Factorization {
   std::int64_t find_near() {
     const std::int64_t count = ranges_.count;
     if (!blocks_.in_place()) near_words_ = Allocation(context_, static_cast<std::size_t>(count) * 8, nullptr);
-    near_.emplace(context_, count, hash_, 0);
+    near_memory_ = Allocation(context_, static_cast<std::size_t>(NearFirsts::room(count)) * 2, nullptr);
+    near_.emplace(near_memory_.as<std::uint16_t>(), count);
     std::int64_t distinct = 0;
     with_simd([&](auto) {
-      near_->find(reinterpret_cast<const std::byte*>(blocks_.read(0, count, near_words_.as<std::uint64_t>())), count);
-      const auto* const firsts = near_->firsts();
-      for (std::int64_t i = 0; i < count; ++i) distinct += firsts[i] == i ? 1 : 0;
+      const std::uint64_t* const words = blocks_.read(0, count, near_words_.as<std::uint64_t>());
+      near_->find([words](std::int64_t i) { return words[i]; }, hash_, count);
+      distinct = count_firsts(near_->firsts(), 0, count);
     });
     return distinct;
   }
@@ -481,7 +483,8 @@ class WordFactorization final : public Factorization {
   std::unique_ptr<HotWords[]> hot_;
   double hot_part_ = 0;  // of the prefix, that is hot
   // Where there are few keys.
-  std::optional<PartFirsts<std::uint16_t>> near_;
+  std::optional<NearFirsts> near_;
+  Allocation near_memory_;
   Allocation near_words_;  // [n], if the batch is not such words itself
   // Where few keys are distinct.
   std::vector<SeenWords> lists_;                     // one per range; in the end the first is that of all

@@ -169,8 +169,13 @@ class WordPartition {
     std::int64_t most = 0;
     for (std::int64_t part = 0; part < parts(); ++part)
       if (parts_.size(part) <= large) most = std::max<std::int64_t>(most, parts_.size(part));
+    std::vector<Allocation> memory;
     std::vector<PartFirsts<Position>> finders;
-    for (int worker = 0; worker < ranges_; ++worker) finders.emplace_back(context, most, parts_.hash(), parts_.bits());
+    for (int worker = 0; worker < ranges_; ++worker) {
+      const std::int64_t room = PartFirsts<Position>::room(most);
+      memory.emplace_back(context, static_cast<std::size_t>(room) * sizeof(Position), nullptr);
+      finders.emplace_back(memory.back().as<Position>(), most, parts_.bits());
+    }
     parts_.for_each_group([&](int worker, std::int64_t begin, std::int64_t end) {
       for (std::int64_t part = begin; part < end; ++part)
         if (parts_.size(part) <= large) mark_part(part, finders[static_cast<std::size_t>(worker)]);
@@ -185,10 +190,12 @@ class WordPartition {
   }
 
   template <class Position>
-  void mark_part(std::int64_t part, PartFirsts<Position>& finder) {
+  void mark_part(std::int64_t part, const PartFirsts<Position>& finder) {
     with_simd([&](auto) {
       const std::int64_t count = parts_.size(part);
-      finder.find(words() + parts_.start(0, part) * kWordBytes, count);
+      const std::byte* const words = this->words() + parts_.start(0, part) * kWordBytes;
+      const auto word = [words](std::int64_t i) { return load_word<std::uint64_t>(words, i, kWordBytes); };
+      finder.find(word, parts_.hash(), count);
       const Position* const firsts = finder.firsts();
       count_distinct(part, firsts);
       std::uint32_t* const marks = slots() + first_mark(part);
@@ -215,11 +222,12 @@ class WordPartition {
   template <class Position>
   void count_distinct(std::int64_t part, const Position* firsts) {
     std::uint32_t distinct = 0;
-    std::int64_t i = 0;
+    std::int64_t begin = 0;
     for (int range = 0; range < ranges_; ++range) {
       distinct_before(range, part) = distinct;
-      for (const std::int64_t end = parts_.end(range, part) - parts_.start(0, part); i < end; ++i)
-        distinct += firsts[i] == i ? 1 : 0;
+      const std::int64_t end = parts_.end(range, part) - parts_.start(0, part);
+      distinct += static_cast<std::uint32_t>(count_firsts(firsts, begin, end));
+      begin = end;
     }
     distinct_before(ranges_, part) = distinct;
   }
