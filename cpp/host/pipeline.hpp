@@ -1,11 +1,13 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <new>
 #include <type_traits>
 
+#include "host/block_looks.hpp"
 #include "host/displace.hpp"
 #include "host/homes.hpp"
 #include "host/simd.hpp"
@@ -29,6 +31,8 @@ inline constexpr std::uint64_t kNearBytes = std::uint64_t{1} << 20;
 /// There, insertions that go on wait for nothing but company, so that the loops over them are long.
 inline constexpr std::int64_t kNearBlock = kHomes;
 inline constexpr std::uint64_t kNearQueued = 48;
+/// Elsewhere, blocks of lookups whose homes are asked for before those of the first are looked at.
+inline constexpr std::int64_t kBlocksAhead = 1;
 /// At least what a block or a pass over the other queues adds to a queue, and a walk more.
 inline constexpr std::uint64_t kQueueSize = 128;
 
@@ -112,8 +116,12 @@ class Pipeline {
       : view_(view), reach_(reach), keys_(keys), positions_(positions), visitor_(visitor) {}
 
   void run(std::int64_t count) {
-    if constexpr (!kNear)
+    if constexpr (kLooksByBlocks) {
+      for (std::int64_t n = 0; n < std::min(kBlocksAhead * kHomesOfBlock, count); n += kHomesOfBlock)
+        ask_for_homes(n, count);
+    } else if constexpr (!kNear) {
       for (std::int64_t n = 0; n < std::min(kAhead, count); ++n) ask_for_home(n);
+    }
     for (std::int64_t n = 0; n < count; n += kThisBlock) {
       look_at_homes(n, std::min(n + kThisBlock, count), count);
       if (!kNear || at_filter_.size() + at_bucket_.size() > kNearQueued)
@@ -147,7 +155,15 @@ class Pipeline {
   };
   struct NoBlock {};
   static constexpr bool kByBlocks = kNear && Homes<Key>::template kByEight<Simd>;
-  static constexpr std::int64_t kThisBlock = kNear ? kNearBlock : kBlock;
+  /// Lookups of keys that stand in a row.
+  static constexpr bool kLooksByBlocks = [] {
+    if constexpr (kPurpose == Purpose::kLookup)
+      return Visitor::kPlain && std::is_same_v<Positions, FromPosition>;
+    else
+      return false;
+  }();
+  static constexpr std::int64_t kHomesOfBlock = kHomes;
+  static constexpr std::int64_t kThisBlock = kLooksByBlocks ? kHomesOfBlock : kNear ? kNearBlock : kBlock;
   static constexpr std::uint32_t kTracked = kPurpose == Purpose::kInsertion ? 1024 : 1;
   static constexpr bool kEveryLook = requires { Visitor::kEveryLook; };
 
@@ -157,8 +173,39 @@ class Pipeline {
     homes_[n % kAhead] = probe.bucket();
   }
 
+  Homes<Key>& homes_of_block(std::int64_t n) { return blocks_[n / kHomesOfBlock % (kBlocksAhead + 1)]; }
+
+  /// Those of the block that begins with the n-th key.
+  void ask_for_homes(std::int64_t n, std::int64_t count) {
+    const View view = view_;
+    Homes<Key>& homes = homes_of_block(n);
+    const auto size = static_cast<std::size_t>(std::min(kHomesOfBlock, count - n));
+    homes.fill(Simd{}, keys_.data + positions_[n], size, view.geometry);
+    for (std::size_t b = 0; b < size; ++b) prefetch_bucket(view, homes.bucket(b));
+  }
+
+  /// Looks for `size` keys from the n-th on. As in NearLookup::run_block(), each step is taken by all of them together.
+  void look_at_block(std::int64_t n, std::size_t size) {
+    const View view = view_;  // copies, in registers
+    Visitor visitor = visitor_;
+    const Homes<Key>& homes = homes_of_block(n);
+    const std::int64_t first = positions_[n];
+    BlockLooks<Simd, View> looks;
+    std::uint64_t undecided = looks.look_at_homes(view, visitor, homes, first, size);
+    visitor.found(first, looks.found, size);
+    visitor_ = visitor;
+    for (; undecided != 0; undecided &= undecided - 1) {
+      const auto b = static_cast<std::size_t>(std::countr_zero(undecided));
+      wait_at_home(first + static_cast<std::int64_t>(b), homes.probe(b));
+    }
+  }
+
   void look_at_homes(std::int64_t n, std::int64_t end, [[maybe_unused]] std::int64_t count) {
-    if constexpr (kByBlocks) {
+    if constexpr (kLooksByBlocks) {
+      const std::int64_t next = n + kBlocksAhead * kHomesOfBlock;
+      if (next < count) ask_for_homes(next, count);
+      look_at_block(n, static_cast<std::size_t>(end - n));
+    } else if constexpr (kByBlocks) {
       write_at_homes(n, static_cast<std::size_t>(end - n));
     } else if constexpr (kNear) {
       for (; n < end; ++n) {
@@ -387,6 +434,7 @@ class Pipeline {
   Passed passed_;
   std::uint32_t homes_[kAhead];  // buckets
   std::conditional_t<kByBlocks, Block, NoBlock> block_;
+  std::conditional_t<kLooksByBlocks, Homes<Key>[kBlocksAhead + 1], NoBlock> blocks_;
   std::uint32_t last_[kTracked];  // by home bucket: whose walk was the last to come and wait; low bits of i
   Queue<Walk, kQueueSize> at_filter_;
   Queue<Walk, kQueueSize> at_bucket_;
