@@ -322,9 +322,19 @@ class Factorization(metaclass=_Type):
         ``elements``: numbers per key, up to 16 bytes in all. ``codes``, ``counts``: they will be asked for.
         ``wide_positions``: with 64-bit positions, also where 32 bits would do; for tests.
         """
+    @staticmethod
+    def of_few(context: Context, keys: Array, elements: int, counts: bool, most_hashed: int) -> Factorization | None:
+        """Find them, on the host, without codes.
+
+        None where the keys do not come in ascending order, are more than ``most_hashed``, and a sample shows more than
+        that to be distinct (of fewer than 2^13 keys no sample is taken, and all count as distinct).
+        """
     @property
     def count(self) -> int:
         """Distinct keys."""
+    @property
+    def of_ascending_keys(self) -> bool:
+        """Did the keys come in ascending order? Then ``sorted`` costs nothing. Not told of keys on a GPU."""
     def write(
         self, uniques: Array | None, codes: Array | None, counts: Array | None, firsts: Array | None, sorted: bool
     ) -> None:
@@ -332,6 +342,15 @@ class Factorization(metaclass=_Type):
 
         On the stream of the constructor; does not wait.
         """
+
+def write_order_words(context: Context, keys: Array, words: Array) -> None:
+    """On the host: unsigned integers, as wide as the keys, that are equal where these are and have their order.
+
+    ``words`` may be the keys' own memory. Not of complex numbers.
+    """
+
+def read_order_words(context: Context, words: Array, keys: Array) -> None:
+    """Put the keys in place of distinct order words of theirs, which ascend: as they first stand among ``keys``."""
 
 MAX_PARTS: int
 SAMPLE_KEYS: int

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _core, traced
+from . import _core, sorting, traced
 from .arguments import axis_of
 from .arrays import ColumnFramework, Shape, framework_of
 from .batch import Batch, Output, join, to_device
@@ -61,7 +61,8 @@ def unique(
     sorted
         Order the distinct keys ascending, as ``numpy.unique`` does: rows by their first number first, complex numbers
         by their real part first, NaN last; of complex numbers with NaN those with a real part first, by that, then
-        those with an imaginary part, by that. Costs a sort of the distinct keys.
+        those with an imaginary part, by that. Costs a sort of the distinct keys. On the host, values alone or with
+        counts may come from NumPy's sort, where that is found to be faster; Ctrl-C then waits for its end.
     axis
         None: each number is a key, and the array is taken as flat. 0: each entry along the first axis is a key, a row
         of up to 16 bytes.
@@ -93,13 +94,17 @@ def unique(
         Where there is no room for the results or for temporary memory.
     """
     batch = Batch.of_array(keys, axis_of(axis), "keys")
-    work = _factorize(batch, return_inverse, return_counts)
-    found = work.count
-    values = Output(batch, batch.array.dtype, (found, *batch.key_shape))
-    indices = Output(batch, "int64", (found,)) if return_index else None
-    inverse = Output(batch, "int64", batch.shape) if return_inverse else None
-    counts = Output(batch, "int64", (found,)) if return_counts else None
-    work.write(values.array, _array(inverse), _array(counts), _array(indices), sorted)
+    indices = inverse = None
+    if sorted and not (return_index or return_inverse) and sorting.takes(batch):
+        values, counts = sorting.unique(batch, return_counts)
+    else:
+        work = _factorize(batch, return_inverse, return_counts)
+        found = work.count
+        values = Output(batch, batch.array.dtype, (found, *batch.key_shape))
+        indices = Output(batch, "int64", (found,)) if return_index else None
+        inverse = Output(batch, "int64", batch.shape) if return_inverse else None
+        counts = Output(batch, "int64", (found,)) if return_counts else None
+        work.write(values.array, _array(inverse), _array(counts), _array(indices), sorted)
     batch.finish()
     outputs = zip(_EXTRAS, (indices, inverse, counts), strict=True)
     extras = {name: output.result(batch) for name, output in outputs if output is not None}

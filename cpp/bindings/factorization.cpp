@@ -2,6 +2,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -50,16 +51,26 @@ void refuse_capture(DeviceContext& context, Stream stream) {
 class BoundFactorization {
  public:
   BoundFactorization(ContextPointer context, Array keys, std::int64_t elements, bool codes, bool counts,
-                     bool wide_positions, std::uintptr_t stream_address)
+                     bool wide_positions, std::uintptr_t stream_address, std::int64_t most_hashed = kAny)
       : context_(std::move(context)), array_(std::move(keys)), elements_(elements), codes_(codes), counts_(counts) {
     const NumberKeys number_keys = to_keys(*context_, array_, elements, "keys");
     const Stream stream = to_stream(*context_, stream_address);
     const py::gil_scoped_release unlocked;
     refuse_capture(*context_, stream);
-    work_ = Factorizer::of(*context_).factorize(*context_, number_keys, {codes, counts, wide_positions}, stream);
+    work_ = Factorizer::of(*context_).factorize(*context_, number_keys, {codes, counts, wide_positions, most_hashed},
+                                                stream);
+  }
+
+  /// Null where more keys than `most_hashed` seem distinct (FactorizationOptions).
+  static std::unique_ptr<BoundFactorization> of_few(ContextPointer context, Array keys, std::int64_t elements,
+                                                    bool counts, std::int64_t most_hashed) {
+    auto made = std::make_unique<BoundFactorization>(std::move(context), std::move(keys), elements, false, counts,
+                                                     false, std::uintptr_t{0}, most_hashed);
+    return made->work_ == nullptr ? nullptr : std::move(made);
   }
 
   std::int64_t count() const { return work_->count(); }
+  bool of_ascending_keys() const { return work_->of_ascending_keys(); }
 
   void write(const Array* uniques, const Array* codes, const Array* counts, const Array* firsts, bool sorted) {
     if (codes != nullptr && !codes_) throw std::invalid_argument("codes are asked for, and were not announced");
@@ -76,6 +87,8 @@ class BoundFactorization {
   }
 
  private:
+  static constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+
   ContextPointer context_;
   Array array_;
   std::int64_t elements_;
@@ -83,6 +96,39 @@ class BoundFactorization {
   bool counts_;
   std::unique_ptr<Factorization> work_;
 };
+
+DType order_word_of(const NumberKeys& keys) {
+  switch (keys.bytes()) {
+    case 1:
+      return DType::kUInt8;
+    case 2:
+      return DType::kUInt16;
+    case 4:
+      return DType::kUInt32;
+    default:
+      return DType::kUInt64;
+  }
+}
+
+/// `words` of `count` keys in the memory of a context, which has to be the host's.
+void* order_words(const DeviceContext& context, const Array& words, const NumberKeys& keys, std::int64_t count) {
+  if (context.device().platform != "cpu") throw std::invalid_argument("order words are of keys on the host");
+  return output(context, &words, "words", order_word_of(keys), count);
+}
+
+void write_order_words(const ContextPointer& context, const Array& keys, const Array& words) {
+  const NumberKeys number_keys = to_keys(*context, keys, 1, "keys");
+  void* const to = order_words(*context, words, number_keys, number_keys.count);
+  const py::gil_scoped_release unlocked;
+  gpuhash::write_order_words(number_keys, to);
+}
+
+void read_order_words(const ContextPointer& context, const Array& words, const Array& keys) {
+  const NumberKeys number_keys = to_keys(*context, keys, 1, "keys");
+  void* const to = order_words(*context, words, number_keys, words.elements());
+  const py::gil_scoped_release unlocked;
+  gpuhash::read_order_words(to, words.elements(), number_keys);
+}
 
 void isin(const ContextPointer& context, const Array& elements, const Array& tests, std::int64_t per_key, bool invert,
           const Array& mask, std::uintptr_t stream_address) {
@@ -104,11 +150,16 @@ void bind_factorization(py::module_& module) {
       .def(py::init<ContextPointer, Array, std::int64_t, bool, bool, bool, std::uintptr_t>(), py::arg("context"),
            py::arg("keys"), py::arg("elements"), py::arg("codes"), py::arg("counts"), py::arg("wide_positions"),
            py::arg("stream"))
+      .def_static("of_few", &BoundFactorization::of_few, py::arg("context"), py::arg("keys"), py::arg("elements"),
+                  py::arg("counts"), py::arg("most_hashed"))
       .def_property_readonly("count", &BoundFactorization::count)
+      .def_property_readonly("of_ascending_keys", &BoundFactorization::of_ascending_keys)
       .def("write", &BoundFactorization::write, py::arg("uniques"), py::arg("codes"), py::arg("counts"),
            py::arg("firsts"), py::arg("sorted"));
   module.def("isin", &isin, py::arg("context"), py::arg("elements"), py::arg("tests"), py::arg("per_key"),
              py::arg("invert"), py::arg("mask"), py::arg("stream"));
+  module.def("write_order_words", &write_order_words, py::arg("context"), py::arg("keys"), py::arg("words"));
+  module.def("read_order_words", &read_order_words, py::arg("context"), py::arg("words"), py::arg("keys"));
 }
 
 }  // namespace gpuhash::bindings

@@ -79,8 +79,10 @@ Attempt insert_all(BatchTable<Key>& table, const KeyReader<Key>& keys, std::int6
   return {distinct.load(), given_up.load(), tried.load()};
 }
 
-/// Smaller batches are not sampled.
+/// Smaller batches are not sampled for the size of their table.
 constexpr std::int64_t kMinSampled = std::int64_t{1} << 16;
+/// Nor are smaller ones that are sampled only to tell whether they are to be hashed.
+constexpr std::int64_t kFewSampled = std::int64_t{1} << 13;
 
 std::int64_t words_for(std::int64_t count) { return (count + 31) / 32; }
 
@@ -88,9 +90,9 @@ void clear_bits(std::uint32_t* firsts, std::int64_t count) { std::fill_n(firsts,
 
 template <class Key>
 std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys,
-                               std::int64_t most_samples = batch_size::kMaxSample) {
+                               std::int64_t most_samples = batch_size::kMaxSample, bool few_samples = false) {
   const std::int64_t count = keys.count;
-  if (count < kMinSampled) return count;
+  if (count < (few_samples ? kFewSampled : kMinSampled)) return count;
   const std::int64_t samples = batch_size::sample_size(count, most_samples);
   const std::int64_t bytes = keys.bytes();
   const Allocation chosen = room_for<char>(context, samples * bytes);
@@ -105,7 +107,7 @@ std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys,
   clear_bits(firsts.as<std::uint32_t>(), samples);
   BatchTable<Key> table(context, batch_size::slots_for(samples));
   insert_all<Key, std::uint32_t>(table, KeyReader<Key>(sample), samples, firsts.as<std::uint32_t>(), nullptr);
-  return batch_size::estimate(firsts.as<std::uint32_t>(), samples, count);
+  return batch_size::estimate(firsts.as<std::uint32_t>(), samples, count, few_samples ? samples / 128 : 0);
 }
 
 /// Builds a table of the keys' distinct ones. firsts and links as for insert_all.
@@ -285,11 +287,24 @@ void find_members(DeviceContext& context, const NumberKeys& elements, const Numb
 }
 
 class HostFactorizer final : public Factorizer {
+  static bool too_many_distinct(DeviceContext& context, const NumberKeys& keys, std::int64_t most) {
+    if (most == 0) return true;
+    const std::int64_t samples = std::int64_t{1} << (keys.count < kMinSampled       ? 9
+                                                     : keys.count < 4 * kMinSampled ? 10
+                                                                                    : 12);
+    const auto estimate = [&]<class Key>(Key) {
+      return gpuhash::estimate_distinct<Key>(context, keys, samples, true) > most;
+    };
+    if (keys.bytes() <= 4) return estimate(std::uint32_t{});
+    return keys.bytes() <= 8 ? estimate(std::uint64_t{}) : estimate(Uint128{});
+  }
+
  public:
   std::unique_ptr<Factorization> factorize(DeviceContext& context, const NumberKeys& keys,
                                            const FactorizationOptions& options, Stream) const override {
     if (!options.wide_positions)
       if (auto of_sorted_keys = host::make_sorted_factorization(keys)) return of_sorted_keys;
+    if (options.most_hashed < keys.count && too_many_distinct(context, keys, options.most_hashed)) return nullptr;
     if (keys.bytes() <= 8 && keys.count < host::kMostWords && !options.wide_positions)
       return host::make_word_factorization(context, keys, options);
     const bool groups = options.codes || options.counts;

@@ -66,6 +66,7 @@ class SortedFactorization final : public Factorization {
   }
 
   std::int64_t count() const override { return distinct_; }
+  bool of_ascending_keys() const override { return true; }
 
   void write(const FactorizationOutput& out) override {
     if (count_ == 0) return;

@@ -31,7 +31,11 @@ class WordBlocks {
   /// The words of keys [begin, begin + count): those of the batch, or `buffer`'s.
   const std::uint64_t* read(std::int64_t begin, std::int64_t count, std::uint64_t* buffer) const {
     if (in_place_) return reinterpret_cast<const std::uint64_t*>(data_) + begin;
-    if (!compares_bits())
+    if (is_float(8))
+      read_floats<std::uint64_t>(begin, count, buffer);
+    else if (is_float(4))
+      read_floats<std::uint32_t>(begin, count, buffer);
+    else if (!compares_bits())
       for (std::int64_t j = 0; j < count; ++j) buffer[j] = reader_[begin + j];
     else if (bytes() == 4)
       widen<std::uint32_t>(begin, count, buffer);
@@ -58,10 +62,21 @@ class WordBlocks {
         std::memcpy(static_cast<char*>(uniques) + (id + k) * kBytes, &word, kBytes);
       }
     };
+    const auto copy = [&]<class Narrow>(Narrow) {
+      constexpr std::int64_t kBytes = sizeof(Narrow);
+      for (std::int64_t k = 0; k < count; ++k)
+        std::memcpy(static_cast<char*>(uniques) + (id + k) * kBytes, data_ + position_at(k) * kBytes, kBytes);
+    };
     if (compares_bits() && bytes() == 8)
       write(std::uint64_t{});
     else if (compares_bits() && bytes() == 4)
       write(std::uint32_t{});
+    else if (compares_bits() && bytes() == 2)
+      write(std::uint16_t{});
+    else if (is_float(8))
+      copy(std::uint64_t{});
+    else if (is_float(4))
+      copy(std::uint32_t{});
     else
       for (std::int64_t k = 0; k < count; ++k) store_word(uniques, id + k, bytes(), given_back(position_at(k)));
   }
@@ -75,6 +90,19 @@ class WordBlocks {
       std::memcpy(&word, from + j * static_cast<std::int64_t>(sizeof(Narrow)), sizeof(Narrow));
       buffer[j] = word;
     }
+  }
+
+  /// Is a key one float of as many bytes?
+  bool is_float(std::int64_t bytes) const {
+    return format().is_float && format().elements == 1 && reader_.bytes() == bytes;
+  }
+
+  /// Canonical words of floats, by a loop that knows their width and so takes no branch for a key.
+  template <class Narrow>
+  void read_floats(std::int64_t begin, std::int64_t count, std::uint64_t* buffer) const {
+    const NumberFormat format = this->format();
+    widen<Narrow>(begin, count, buffer);
+    for (std::int64_t j = 0; j < count; ++j) buffer[j] = gpuhash::detail::canonical_float(buffer[j], format);
   }
 
   KeyReader<std::uint64_t> reader_;

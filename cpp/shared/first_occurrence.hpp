@@ -94,7 +94,11 @@ GPUHASH_HD std::int64_t sample_position(std::int64_t j, std::int64_t samples, st
 /// grows by a power of the number of draws, which is measured between a sixteenth, a quarter and all of the sample, and
 /// falls on as it falls there. For 2^25 draws, uniform ones of 10^3 to 2^25 keys and Zipf-distributed ones with s = 0.8
 /// to 1.5, the larger one is 0.98 to 1.7 times what is true.
-inline std::int64_t estimate(const std::uint32_t* firsts, std::int64_t samples, std::int64_t count) {
+///
+/// The power of a small sample hangs on a few keys that its first sixteenth happens to have twice, and may be far too
+/// large: it counts only where that has `least_repeated` of them.
+inline std::int64_t estimate(const std::uint32_t* firsts, std::int64_t samples, std::int64_t count,
+                             std::int64_t least_repeated = 0) {
   const auto seen = [&](std::int64_t first_samples) {
     std::int64_t sum = 0;
     for (std::int64_t w = 0; w < first_samples / 32; ++w) sum += count_bits(firsts[w]);
@@ -125,7 +129,8 @@ inline std::int64_t estimate(const std::uint32_t* firsts, std::int64_t samples, 
     skewed *= std::pow(std::min(rest, 4.0), std::max(0.0, 1 - lack));
   }
 
-  const double distinct = std::max(1.05 * uniform, 1.15 * skewed);
+  const bool has_hot = m / 16 - sixteenth >= static_cast<double>(least_repeated);
+  const double distinct = std::max(1.05 * uniform, has_hot ? 1.15 * skewed : 0);
   return distinct > n / 2 ? count : static_cast<std::int64_t>(distinct) + 1024;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 
 #include <gpuhash/device_context.hpp>
@@ -38,6 +39,8 @@ class GPUHASH_API Factorization {
   virtual ~Factorization() = default;
   /// Distinct keys.
   virtual std::int64_t count() const = 0;
+  /// Did the keys come in ascending order? Then `sorted` costs nothing.
+  virtual bool of_ascending_keys() const { return false; }
   /// On the stream that factorize was called with; does not wait. Codes and counts only if they were announced.
   virtual void write(const FactorizationOutput& out) = 0;
 };
@@ -47,7 +50,17 @@ struct FactorizationOptions {
   bool codes = true;            // they will be asked for
   bool counts = true;           // likewise
   bool wide_positions = false;  // 64-bit positions, though 32 bits would do; for tests
+  /// More distinct keys than these are not to be hashed: the host gives null for a batch of more keys in which a sample
+  /// shows more distinct ones, or which is too small for one, unless its keys come in ascending order, which needs no
+  /// hash. A GPU does not look at it.
+  std::int64_t most_hashed = std::numeric_limits<std::int64_t>::max();
 };
+
+/// On the host: unsigned integers, as wide as the keys, that are equal where these are and have their order. Keys of
+/// one number each, not complex. `words` [keys.count] may be the keys' own memory.
+GPUHASH_API void write_order_words(const NumberKeys& keys, void* words);
+/// Puts the keys in place of `count` distinct order words of theirs, which ascend: as they first stand among `keys`.
+GPUHASH_API void read_order_words(void* words, std::int64_t count, const NumberKeys& keys);
 
 /// Finds the distinct keys of batches, by hashing, with nothing that outlives the call: `unique`, `factorize` and
 /// `isin`.
@@ -56,7 +69,7 @@ class GPUHASH_API Factorizer {
   virtual ~Factorizer() = default;
   /// That of the context's platform.
   static const Factorizer& of(const DeviceContext& context);
-  /// Waits: the number of distinct keys is known when it returns.
+  /// Waits: the number of distinct keys is known when it returns. Null only where `most_hashed` says so.
   virtual std::unique_ptr<Factorization> factorize(DeviceContext&, const NumberKeys&, const FactorizationOptions&,
                                                    Stream) const = 0;
   /// About as many as there are distinct keys, by a sample of at most `samples` of them; `keys.count` where they are
