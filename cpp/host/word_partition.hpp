@@ -71,6 +71,8 @@ class WordPartition {
   void replay_firsts(int range, Body body) const {
     auto marks = marks_of(range);
     const std::uint32_t* const slots = this->slots();
+    const std::uint32_t last = last_slot();
+    std::int64_t id = first_id(range);
     Firsts firsts;
     const auto replay = [&](const std::uint64_t* words, const std::uint16_t* at, std::int64_t count,
                             std::int64_t base) {
@@ -80,7 +82,7 @@ class WordPartition {
       const auto note = [&](auto is_first) {
         std::int64_t size = 0;
         for (std::int64_t j = 0; j < count; ++j) {
-          const std::uint32_t place = next[parts[j]]++;
+          const std::uint32_t place = std::min(next[parts[j]]++, last);
           const std::uint32_t mark = slots[place];
           __builtin_prefetch(slots + place + kMarksAhead);
           firsts.at[size] = static_cast<std::uint16_t>(j);
@@ -93,6 +95,7 @@ class WordPartition {
         note([](std::uint32_t mark) { return mark != 0; });
       else
         note([](std::uint32_t mark) { return mark >> 31; });
+      id += limit(firsts, range, id);
       read_counts(firsts, parts);
       body(words, at, count, base, firsts);
     };
@@ -144,9 +147,18 @@ class WordPartition {
   }
   /// The number of a part's first distinct word.
   std::uint32_t first_number(std::int64_t part) const { return first_mark(part) + parts_.size(part); }
+  std::uint32_t last_slot() const { return static_cast<std::uint32_t>(before_words() + 2 * parts_.count()) - 1; }
+  /// Where somebody changes the keys while they are read, a replay may meet more first occurrences than there are:
+  /// those of a block, the first of which gets `id`, are limited to those that the range has. Returns how many are
+  /// left.
+  std::int64_t limit(Firsts& firsts, int range, std::int64_t id) const {
+    firsts.size = std::min(firsts.size, first_id(range + 1) - id);
+    return firsts.size;
+  }
   /// How often the distinct word with that number occurs, of those of a part.
   std::uint32_t& count_of(std::int64_t part, std::uint32_t number) const {
-    return counts_.as<std::uint32_t>()[parts_.start(0, part) + (number - first_number(part))];
+    const std::uint32_t at = parts_.start(0, part) + (number - first_number(part));
+    return counts_.as<std::uint32_t>()[std::min(at, static_cast<std::uint32_t>(parts_.count()) - 1)];
   }
   /// Puts counts in the place of numbers, if there are any. `parts`: those of the block's words.
   void read_counts(Firsts& firsts, const std::uint32_t* parts) const {
@@ -307,6 +319,8 @@ class WordPartition {
       known[static_cast<std::size_t>(part)] = first_number(part) + distinct_before(range, part);
     std::uint32_t* const slots = this->slots();
     const auto forgotten = static_cast<std::uint32_t>(range * kSlotsOfLine);
+    const std::uint32_t last = last_slot();
+    std::int64_t first_of_block = first_id(range);
     auto id = static_cast<std::uint32_t>(first_id(range));
     Firsts firsts;
     const auto replay = [&](const std::uint64_t* words, const std::uint16_t* at, std::int64_t count,
@@ -320,7 +334,7 @@ class WordPartition {
       // Ids lie anywhere in their parts, so they are asked for a block ahead of their use.
       std::uint32_t block_marks[kWordBlock];
       for (std::int64_t j = 0; j < count; ++j) {
-        const std::uint32_t place = next[parts[j]]++;
+        const std::uint32_t place = std::min(next[parts[j]]++, last);
         const std::uint32_t mark = slots[place];
         __builtin_prefetch(slots + place + kMarksAhead);
         __builtin_prefetch(slots + (mark & ~kFirst), 1);
@@ -329,7 +343,7 @@ class WordPartition {
       for (std::int64_t j = 0; j < count; ++j) {
         const std::uint32_t mark = block_marks[j];
         const std::uint32_t is_first = mark >> 31;
-        const std::uint32_t number = mark & ~kFirst;
+        const std::uint32_t number = std::min(mark & ~kFirst, last);
         const std::uint32_t keep = 0 - is_first;
         // Ids of words of earlier ranges are not read: other threads write them.
         const std::uint32_t is_earlier = kLater ? 0 - static_cast<std::uint32_t>(number < earlier[parts[j]]) : 0;
@@ -344,6 +358,7 @@ class WordPartition {
         id += is_first;
       }
       firsts.size = size;
+      first_of_block += limit(firsts, range, first_of_block);
       read_counts(firsts, parts);
       body(words, at, count, base, firsts, codes);
     };

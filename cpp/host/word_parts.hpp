@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -105,7 +106,9 @@ class WordParts {
     return sum;
   }
 
+  /// Stays within the memory also where somebody changes the keys meanwhile.
   void scatter(const WordStreams& streams, int range, std::byte* to) const {
+    const auto last = static_cast<std::uint32_t>(std::max<std::int64_t>(count_, 1) - 1);
     auto places = scratch<std::uint32_t>(parts());
     for (std::int64_t part = 0; part < parts(); ++part) places[static_cast<std::size_t>(part)] = start(range, part);
     with_simd([&](auto) {
@@ -114,7 +117,7 @@ class WordParts {
         std::uint32_t parts[kWordBlock];
         parts_of(words, count, parts);
         for (std::int64_t j = 0; j < count; ++j) {
-          const std::int64_t place = next[parts[j]]++;
+          const std::int64_t place = std::min(next[parts[j]]++, last);
           std::memcpy(to + place * kWordBytes, words + j, kWordBytes);
           __builtin_prefetch(to + (place + kWordsAhead) * kWordBytes, 1);
         }

@@ -13,6 +13,7 @@
 #include "core/random_seed.hpp"
 #include "shared/arithmetic.hpp"
 #include "shared/probe_sequence.hpp"
+#include "table/repeated_values.hpp"
 #include "table/row_optimizer.hpp"
 
 namespace gpuhash {
@@ -38,6 +39,17 @@ constexpr std::int64_t kSampleRun = 256;
 
 /// The new keys of a batch of at least this many are guessed from a sample, on the host; those of smaller ones counted.
 constexpr std::int64_t kLeastGuessed = std::int64_t{1} << 16;
+
+/// Smaller batches for which there is one value are not counted first.
+constexpr std::int64_t kLeastCounted = std::int64_t{1} << 14;
+
+/// Distinct keys that unique() counts faster than a table that has them does.
+constexpr std::int64_t kFew = std::int64_t{1} << 13;
+
+/// Batches in which unique() takes 2.4 ns a key, without a partition; and those whose new keys are mostly looked for
+/// and counted, as the table is small, too.
+constexpr std::int64_t kFitsCache = std::int64_t{1} << 16;
+constexpr std::int64_t kMostListed = std::int64_t{1} << 20;
 
 /// A batch whose new keys nobody has counted goes in by parts of at least this many keys, for several threads.
 constexpr std::int64_t kLeastPart = std::int64_t{1} << 17;
@@ -789,12 +801,17 @@ void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values
   if (keys.count == 0) return;
   const Turn turn(order_, stream);
   ApplyOrder order{keys, values, op, *options_.value_dtype, options_.value_elements(), inserted};
+  if (turn.capturing() || !apply_counted(turn, order, stream)) apply_in(turn, order, stream);
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::apply_in(const Turn& turn, ApplyOrder& order, Stream stream) {
   Room room;
   if (turn.capturing())
-    prepare_captured(keys);
+    prepare_captured(order.keys);
   else
     room = prepare_room(
-        keys, stream,
+        order.keys, stream,
         [&]() -> std::unique_ptr<Plan> {
           if (options_.deterministic) return nullptr;
           return executor().plan_apply(*context_, storage_.view(), order, stream);
@@ -809,7 +826,62 @@ void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values
       });
     });
   });
-  if (!turn.capturing()) finish_insertion(room, keys.count, stream);
+  if (!turn.capturing()) finish_insertion(room, order.keys.count, stream);
+}
+
+/// How many distinct keys a batch may seem to have to be counted first: it has to be faster than to take the batch to
+/// the table as it is. Smaller batches for which there may not be room have their new keys counted anyway, and to count
+/// one that fits the cache takes less than that does, whatever it is like.
+template <class Key, class Value>
+std::int64_t HashTable<Key, Value>::most_counted(std::int64_t keys) const {
+  if (!has_known_room(keys) && keys <= kFitsCache) return keys;
+  if (!has_known_room(keys) && keys <= kMostListed) return keys / 3;
+  return std::min(keys / 5, kFew);
+}
+
+/// On the host, where one value goes to a batch of rather few distinct keys: they are counted first, as unique() counts
+/// them, and then each comes to the table once, with the value as many times, in order of first occurrence. False where
+/// it is another batch, or there is no memory; nothing has been done then. A sum of floats depends on the order of its
+/// terms, and is not split up.
+template <class Key, class Value>
+bool HashTable<Key, Value>::apply_counted(const Turn& turn, const ApplyOrder& order, Stream stream) {
+  const std::int64_t n = order.keys.count;
+  const bool in_any_order = is_integer(order.dtype) || order.dtype == DType::kBool;
+  if (!context_->is_host() || !in_any_order || !order.values.broadcast || options_.has_rows()) return false;
+  if (n < kLeastCounted || order.keys.bytes > sizeof(std::uint64_t)) return false;
+  const std::int64_t most = most_counted(n);
+  const NumberKeys numbers{order.keys.data, n, DType::kUInt8, order.keys.bytes};
+  const FactorizationOptions wanted{.codes = false, .counts = true, .most_hashed = most};
+  std::int64_t distinct = 0;
+  Allocation keys, times, firsts, values, inserted;
+  try {
+    const auto batch = Factorizer::of(*context_).factorize(*context_, numbers, wanted, stream);
+    if (batch == nullptr || batch->count() > std::min(2 * most, n / 2)) return false;
+    distinct = batch->count();
+    const auto room = [&](std::int64_t bytes) {
+      return Allocation(*context_, static_cast<std::size_t>(distinct * bytes), stream);
+    };
+    keys = room(order.keys.bytes);
+    times = room(sizeof(std::int64_t));
+    firsts = room(sizeof(std::int64_t));
+    values = room(order.values.bytes);
+    if (order.inserted != nullptr) inserted = room(sizeof(bool));
+    batch->write({keys.get(), nullptr, times.as<std::int64_t>(), firsts.as<std::int64_t>(), false});
+  } catch (const OutOfMemoryError&) {
+    return false;
+  }
+  repeat_values(order.dtype, order.op, order.values.data, order.elements, times.as<std::int64_t>(), distinct,
+                values.get());
+  ApplyOrder counted = order;
+  counted.keys = {keys.get(), distinct, order.keys.bytes};
+  counted.values = {values.get(), order.values.bytes, false};
+  counted.inserted = inserted.as<bool>();
+  begin_operation();  // what an interruption leaves is a first part of the batch: these few keys are not interrupted
+  apply_in(turn, counted, stream);
+  if (order.inserted == nullptr) return true;
+  std::fill_n(order.inserted, n, false);
+  for (std::int64_t i = 0; i < distinct; ++i) order.inserted[firsts.as<std::int64_t>()[i]] = inserted.as<bool>()[i];
+  return true;
 }
 
 template <class Key, class Value>

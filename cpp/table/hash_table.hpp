@@ -129,6 +129,9 @@ class HashTable final : public Table {
                     const ApplyOrder* applied = nullptr);
   bool may_try() const;
   bool prepare_trial(Room& room, std::int64_t keys, const ApplyOrder* applied, Stream stream);
+  void apply_in(const Turn& turn, ApplyOrder& order, Stream stream);
+  std::int64_t most_counted(std::int64_t keys) const;
+  bool apply_counted(const Turn& turn, const ApplyOrder& order, Stream stream);
   bool prepare_uncounted(Room& room, const KeyBatch& keys, const Control& control, Stream stream);
   std::int64_t guess_new(const KeyBatch& keys, Stream stream);
   template <class Order, class Run>
