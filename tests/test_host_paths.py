@@ -150,8 +150,8 @@ def every_operation(keys: np.ndarray, value: tuple[str, tuple[int, ...]] | None,
     check(present, expected)
 
 
-def batches_of_every_length(dtype: str) -> None:
-    """A table in cache takes blocks of keys, and those in groups. The keys whose patterns mark slots come anywhere."""
+def batches_of_every_length(dtype: str, capacity: int) -> None:
+    """Blocks of keys are taken together, and those in groups. The keys whose patterns mark slots come anywhere."""
     rng = np.random.default_rng(5)
     bits = np.dtype(dtype).itemsize * 8
     marks = [int.from_bytes(b"\xb7" * (bits // 8), "little") ^ low for low in (0, 1, 2)]  # empty, erased, neither
@@ -159,7 +159,7 @@ def batches_of_every_length(dtype: str) -> None:
     for length in range(200):
         keys = rng.choice(pool, length)
         present = dict.fromkeys(rng.choice(pool, 40).tolist(), 5)
-        table = HashTable(dtype, dtype, capacity=64)
+        table = HashTable(dtype, dtype, capacity=capacity)
         table[np.array(list(present), dtype)] = np.full(len(present), 5, dtype)
         values, found = table.find(keys, default=-1)
         same_bytes(values, np.array([present.get(key, -1) for key in keys.tolist()], dtype))
@@ -170,14 +170,15 @@ def batches_of_every_length(dtype: str) -> None:
         same_bytes(inserted, first_of_each(keys) & ~found)
         present |= dict(zip(keys.tolist(), new_values.tolist(), strict=True))
         assert dict(table) == present
-        members = HashSet(dtype, capacity=64)
+        members = HashSet(dtype, capacity=capacity)
         same_bytes(members.add(keys), first_of_each(keys))
         same_bytes(members.contains(pool), np.isin(pool, keys))
 
 
 def everything() -> None:
     for dtype in ("int32", "int64"):
-        batches_of_every_length(dtype)
+        batches_of_every_length(dtype, 64)  # in cache
+        batches_of_every_length(dtype, 1 << 18)  # tables of more than 1 MiB
     for dtype, shape in KEYS.values():
         for value in VALUES.values():
             every_operation(unlike_others(6000, dtype, shape), value, capacity=3000)  # to the last slot

@@ -1,4 +1,4 @@
-"""insert_or_apply of batches in which some keys come very often, which the host merges. Against NumPy."""
+"""insert_or_apply of batches in which some keys come very often: the host merges or counts them. Against NumPy."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.frameworks import Framework, to_numpy
+from support.memory_resources import NumPyMemory
 from support.samples import UFUNCS, has_operation, random_keys, same_bytes, special_keys, type_name
 
 import gpuhash
@@ -142,6 +143,64 @@ def test_keys(on_device, key_type):
     draws = [DRAWS["two-in-three"](rng) % len(pool) for _ in range(2)]
     check_two_batches(on_device, pool, draws, "int32", "add", True)
     check_two_batches(on_device, pool, draws, "int64", "multiply", False)
+
+
+@pytest.mark.parametrize("count", [16_383, 16_384, 70_001, 300_007])
+@pytest.mark.parametrize(("op", "dtype"), [(op, dtype) for op, dtype in DEFINED if dtype != "float32"], ids=lambda p: p)
+def test_few_keys_and_one_value(threads, op, dtype, count):
+    """The host counts such a batch before its keys come to the table: new ones, known ones, and both."""
+    rng = np.random.default_rng(9)
+    draws = [rng.integers(0, 700, count), rng.integers(0, 700, count), rng.integers(300, 1000, count)]
+    check_two_batches(Framework("numpy", "cpu", "cpu"), pool_of("int64")[:1000], draws, dtype, op, False)
+
+
+@pytest.mark.parametrize("key_type", KEY_TYPES, ids=type_name)
+def test_few_keys_of_every_width(key_type):
+    pool = pool_of(*key_type)[:900]
+    rng = np.random.default_rng(10)
+    draws = [rng.integers(0, len(pool), 30_000) for _ in range(2)]
+    check_two_batches(Framework("numpy", "cpu", "cpu"), pool, draws, "int16", "multiply", False)
+
+
+@pytest.mark.parametrize("distinct", [20_000, 33_000, 50_000, 66_000])
+def test_as_many_keys_as_are_just_counted_first(threads, distinct):
+    """And those that are taken as they come after all, when they have been counted."""
+    rng = np.random.default_rng(11)
+    draws = [rng.integers(0, distinct, 65_536), rng.integers(0, distinct, 65_536) + 5000]
+    check_two_batches(Framework("numpy", "cpu", "cpu"), pool_of("int64"), draws, "int64", "add", False)
+
+
+def test_each_allocation_for_counting_fails_once():
+    """The batch is then taken as it is, or not at all if the table cannot grow."""
+    rng = np.random.default_rng(12)
+    pool = pool_of("int64")[:5000]
+    draws = rng.permutation(np.append(np.arange(len(pool)), rng.integers(0, len(pool), 35_000)))
+    times = np.bincount(draws, minlength=len(pool))
+    refused = taken = 0
+    for allowed in range(60):
+        memory = NumPyMemory()
+        table = HashTable("int64", "int64", memory=memory)
+        table.insert(pool[:100], 7)
+        memory.fail_after(allowed)
+        try:
+            mask = table.insert_or_apply(pool[draws], 1, "add")
+        except MemoryError:
+            refused += 1
+            assert len(table) == 100
+            same_bytes(table[pool[:100]], np.full(100, 7))
+            continue
+        is_past_the_last = memory.calls < memory.fail_at
+        memory.fail_after(None)
+        taken += 1
+        same_bytes(table[pool], times + np.where(np.arange(len(pool)) < 100, 7, 0))
+        first = np.zeros(len(draws), np.bool_)
+        first[np.unique(draws, return_index=True)[1]] = True
+        same_bytes(mask, first & (draws >= 100))
+        if is_past_the_last:
+            break
+    assert refused > 0
+    assert taken > 2
+    assert not memory.mistakes
 
 
 def test_without_room(on_device):

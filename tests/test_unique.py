@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -654,3 +656,39 @@ def test_what_was_not_announced_is_refused(on_device):
         work.write(None, _core.borrow(on_device.array(np.zeros(10, np.int64))), None, None, False)
     with pytest.raises(ValueError, match="expected 10"):
         work.write(_core.borrow(on_device.array(np.zeros(9, np.int64))), None, None, None, False)
+
+
+CHANGED = """
+import sys, threading
+import numpy as np
+import gpuhash
+
+rng = np.random.default_rng(0)
+keys = rng.integers(0, 1 << 40, 1 << 18)
+most = int(sys.argv[1])
+stop = threading.Event()
+
+def change():
+    while not stop.is_set():
+        keys[rng.integers(0, len(keys), 5000)] = rng.integers(0, most, 5000)
+
+threads = [threading.Thread(target=change) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for i in range(300):
+    gpuhash.unique(keys, return_counts=True, return_inverse=i % 2 == 0, return_index=i % 3 == 0)
+    codes, uniques = gpuhash.factorize(keys[: len(keys) >> i % 4])
+    gpuhash.isin(keys, keys[::2])
+stop.set()
+for thread in threads:
+    thread.join()
+assert len(gpuhash.unique(keys)) == len(np.unique(keys))
+"""
+
+
+@pytest.mark.parametrize("most", [5000, 10**6, 10**12])
+def test_keys_that_another_thread_changes(most):
+    """What comes of it is anybody's guess; the process goes on, and its memory is as it was."""
+    command = [sys.executable, "-P", "-c", CHANGED, str(most)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
