@@ -28,6 +28,10 @@ class HotWords {
     words_[place(word)] = word;
     ids_[place(word)] = id;
   }
+  /// Where somebody has changed the keys since, there may be fewer ids than there were.
+  void limit_ids(std::uint32_t most) {
+    for (std::uint32_t& id : ids_) id = std::min(id, most);
+  }
   std::uint64_t place(std::uint64_t word) const { return hash_(word) >> (64 - kBits); }
   std::uint32_t id_at(std::uint64_t place) const { return ids_[place]; }
   void places_of(const std::uint64_t* words, std::int64_t count, std::uint32_t* to) const {

@@ -37,6 +37,7 @@ class WordFactorization final : public Factorization {
     hot_part_ = choose_hot_words();
     if (expected() > kMostFew || !read_as_few()) partition();
     distinct_ = partition_ ? partition_->distinct() : lists_.front().size();
+    if (partition_) hot_[0].limit_ids(static_cast<std::uint32_t>(distinct_ - 1));
   }
 
   std::int64_t count() const override { return distinct_; }

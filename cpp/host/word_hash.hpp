@@ -20,9 +20,10 @@ class WordHash {
   }
 
   /// to[j] = bits of the hash of words[j], from `shift` on, for j in [0, count). The loop becomes vector instructions.
-  void bits_of(const std::uint64_t* words, std::int64_t count, int shift, std::uint32_t mask, std::uint32_t* to) const {
+  template <class To>
+  void bits_of(const std::uint64_t* words, std::int64_t count, int shift, std::uint32_t mask, To* to) const {
     const WordHash hash = *this;
-    for (std::int64_t j = 0; j < count; ++j) to[j] = static_cast<std::uint32_t>(hash(words[j]) >> shift) & mask;
+    for (std::int64_t j = 0; j < count; ++j) to[j] = static_cast<To>(static_cast<To>(hash(words[j]) >> shift) & mask);
   }
 
  private:

@@ -79,7 +79,7 @@ WordSet make_set(DeviceContext& context, const WordBlocks& blocks, std::int64_t 
     return set;
   }
   WordStreams streams(blocks, Ranges(count));
-  const WordParts parts(streams, hash, count);
+  const WordParts parts(context, streams, hash, count);
   const Allocation memory(context, static_cast<std::size_t>(count) * sizeof(std::uint64_t), nullptr);
   parts.scatter(streams, memory.as<std::byte>());
   const auto* const words = memory.as<std::uint64_t>();

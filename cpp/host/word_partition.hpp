@@ -38,7 +38,7 @@ class WordPartition {
   /// `words`: about so many there are in the streams; in all, fewer than 10^9, so that slots are numbered below kFirst.
   WordPartition(DeviceContext& context, WordStreams& streams, const WordHash& hash, std::int64_t words, Marks marks)
       : streams_(streams),
-        parts_(streams, hash, words),
+        parts_(context, streams, hash, words),
         ranges_(parts_.ranges()),
         kind_(marks),
         distinct_before_(scratch<std::uint32_t>((ranges_ + 1) * parts())),
@@ -71,18 +71,16 @@ class WordPartition {
   void replay_firsts(int range, Body body) const {
     auto marks = marks_of(range);
     const std::uint32_t* const slots = this->slots();
-    const std::uint32_t last = last_slot();
-    std::int64_t id = first_id(range);
     Firsts firsts;
     const auto replay = [&](const std::uint64_t* words, const std::uint16_t* at, std::int64_t count,
                             std::int64_t base) {
-      std::uint32_t parts[kWordBlock];
-      parts_.parts_of(words, count, parts);
+      std::uint16_t buffer[kWordBlock];
+      const std::uint16_t* const parts = parts_.parts_of(words, count, base, buffer);
       std::uint32_t* const next = marks.data();
       const auto note = [&](auto is_first) {
         std::int64_t size = 0;
         for (std::int64_t j = 0; j < count; ++j) {
-          const std::uint32_t place = std::min(next[parts[j]]++, last);
+          const std::uint32_t place = next[parts[j]]++;
           const std::uint32_t mark = slots[place];
           __builtin_prefetch(slots + place + kMarksAhead);
           firsts.at[size] = static_cast<std::uint16_t>(j);
@@ -95,7 +93,6 @@ class WordPartition {
         note([](std::uint32_t mark) { return mark != 0; });
       else
         note([](std::uint32_t mark) { return mark >> 31; });
-      id += limit(firsts, range, id);
       read_counts(firsts, parts);
       body(words, at, count, base, firsts);
     };
@@ -147,21 +144,12 @@ class WordPartition {
   }
   /// The number of a part's first distinct word.
   std::uint32_t first_number(std::int64_t part) const { return first_mark(part) + parts_.size(part); }
-  std::uint32_t last_slot() const { return static_cast<std::uint32_t>(before_words() + 2 * parts_.count()) - 1; }
-  /// Where somebody changes the keys while they are read, a replay may meet more first occurrences than there are:
-  /// those of a block, the first of which gets `id`, are limited to those that the range has. Returns how many are
-  /// left.
-  std::int64_t limit(Firsts& firsts, int range, std::int64_t id) const {
-    firsts.size = std::min(firsts.size, first_id(range + 1) - id);
-    return firsts.size;
-  }
   /// How often the distinct word with that number occurs, of those of a part.
   std::uint32_t& count_of(std::int64_t part, std::uint32_t number) const {
-    const std::uint32_t at = parts_.start(0, part) + (number - first_number(part));
-    return counts_.as<std::uint32_t>()[std::min(at, static_cast<std::uint32_t>(parts_.count()) - 1)];
+    return counts_.as<std::uint32_t>()[parts_.start(0, part) + (number - first_number(part))];
   }
   /// Puts counts in the place of numbers, if there are any. `parts`: those of the block's words.
-  void read_counts(Firsts& firsts, const std::uint32_t* parts) const {
+  void read_counts(Firsts& firsts, const std::uint16_t* parts) const {
     if (kind_ != Marks::kNumbersAndCounts) return;
     for (std::int64_t k = 0; k < firsts.size; ++k)
       firsts.counts[k] = count_of(parts[firsts.at[k]], firsts.counts[k] & ~kFirst);
@@ -319,22 +307,20 @@ class WordPartition {
       known[static_cast<std::size_t>(part)] = first_number(part) + distinct_before(range, part);
     std::uint32_t* const slots = this->slots();
     const auto forgotten = static_cast<std::uint32_t>(range * kSlotsOfLine);
-    const std::uint32_t last = last_slot();
-    std::int64_t first_of_block = first_id(range);
     auto id = static_cast<std::uint32_t>(first_id(range));
     Firsts firsts;
     const auto replay = [&](const std::uint64_t* words, const std::uint16_t* at, std::int64_t count,
                             std::int64_t base) {
-      std::uint32_t parts[kWordBlock];
+      std::uint16_t buffer[kWordBlock];
       std::int64_t codes[kWordBlock];
-      parts_.parts_of(words, count, parts);
+      const std::uint16_t* const parts = parts_.parts_of(words, count, base, buffer);
       std::uint32_t* const next = marks.data();
       const std::uint32_t* const earlier = known.data();
       std::int64_t size = 0;
       // Ids lie anywhere in their parts, so they are asked for a block ahead of their use.
       std::uint32_t block_marks[kWordBlock];
       for (std::int64_t j = 0; j < count; ++j) {
-        const std::uint32_t place = std::min(next[parts[j]]++, last);
+        const std::uint32_t place = next[parts[j]]++;
         const std::uint32_t mark = slots[place];
         __builtin_prefetch(slots + place + kMarksAhead);
         __builtin_prefetch(slots + (mark & ~kFirst), 1);
@@ -343,7 +329,7 @@ class WordPartition {
       for (std::int64_t j = 0; j < count; ++j) {
         const std::uint32_t mark = block_marks[j];
         const std::uint32_t is_first = mark >> 31;
-        const std::uint32_t number = std::min(mark & ~kFirst, last);
+        const std::uint32_t number = mark & ~kFirst;
         const std::uint32_t keep = 0 - is_first;
         // Ids of words of earlier ranges are not read: other threads write them.
         const std::uint32_t is_earlier = kLater ? 0 - static_cast<std::uint32_t>(number < earlier[parts[j]]) : 0;
@@ -358,7 +344,6 @@ class WordPartition {
         id += is_first;
       }
       firsts.size = size;
-      first_of_block += limit(firsts, range, first_of_block);
       read_counts(firsts, parts);
       body(words, at, count, base, firsts, codes);
     };

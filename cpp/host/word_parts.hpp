@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <gpuhash/device_context.hpp>
 #include "host/parallel.hpp"
 #include "host/simd.hpp"
 #include "host/word_hash.hpp"
@@ -17,6 +18,9 @@ namespace gpuhash::host {
 
 /// Where the words of streams lie, by the highest bits of their hash in parts that fit a cache together with a table of
 /// each. A part holds its words in the order of the batch, range by range.
+///
+/// Words that are read out of the batch itself have the numbers of their parts written down: to read them again is less
+/// than to hash again, and they stay what they are though somebody may change the keys meanwhile.
 class WordParts {
  public:
   /// A part of as many words takes some 300 KB of the second cache, together with its table. Larger batches have larger
@@ -25,11 +29,13 @@ class WordParts {
   static constexpr int kLeastBits = 6;
 
   /// `words`: about so many there are in the streams; in all, fewer than 2^32.
-  WordParts(WordStreams& streams, const WordHash& hash, std::int64_t words)
+  WordParts(DeviceContext& context, WordStreams& streams, const WordHash& hash, std::int64_t words)
       : ranges_(streams.ranges().parts),
         hash_(hash),
         bits_(bits_for(words)),
         starts_(scratch<std::uint32_t>(ranges_ * parts() + 1)) {
+    if (streams.hot() == nullptr)
+      numbers_ = Allocation(context, static_cast<std::size_t>(streams.ranges().count) * sizeof(std::uint16_t), nullptr);
     parallel_for(ranges_, [&](int range) { count_words(streams, range); });
     count_ = add_up();
   }
@@ -49,8 +55,12 @@ class WordParts {
     return starts_[static_cast<std::size_t>(part * ranges_ + range + 1)];
   }
   std::uint32_t size(std::int64_t part) const { return start(0, part + 1) - start(0, part); }
-  void parts_of(const std::uint64_t* words, std::int64_t count, std::uint32_t* to) const {
-    hash_.bits_of(words, count, 64 - bits_, static_cast<std::uint32_t>(parts() - 1), to);
+  /// The parts of a block of words of the streams; `base`: where it begins in the batch. In `buffer`, or written down.
+  const std::uint16_t* parts_of(const std::uint64_t* words, std::int64_t count, std::int64_t base,
+                                std::uint16_t* buffer) const {
+    if (const auto* const numbers = numbers_.as<std::uint16_t>()) return numbers + base;
+    find_parts_of(words, count, buffer);
+    return buffer;
   }
 
   /// Writes the words of all parts, one part after the other, `to` [count()] words.
@@ -79,6 +89,10 @@ class WordParts {
   static constexpr std::int64_t kWordsAhead = 16;
   static constexpr std::int64_t kWordBytes = sizeof(std::uint64_t);
 
+  void find_parts_of(const std::uint64_t* words, std::int64_t count, std::uint16_t* to) const {
+    hash_.bits_of(words, count, 64 - bits_, static_cast<std::uint32_t>(parts() - 1), to);
+  }
+
   static int bits_for(std::int64_t words) {
     int bits = kLeastBits;
     while (bits < kMostBits && words >> bits > kWordsOfPart) ++bits;
@@ -89,9 +103,11 @@ class WordParts {
     auto counts = scratch<std::uint32_t>(parts());
     with_simd([&](auto) {
       std::uint32_t* const sums = counts.data();
-      streams.first_pass(range, [&](const std::uint64_t* words, std::int64_t count) {
-        std::uint32_t parts[kWordBlock];
-        parts_of(words, count, parts);
+      auto* const numbers = numbers_.as<std::uint16_t>();
+      streams.first_pass(range, [&](const std::uint64_t* words, std::int64_t count, std::int64_t base) {
+        std::uint16_t buffer[kWordBlock];
+        std::uint16_t* const parts = numbers == nullptr ? buffer : numbers + base;
+        find_parts_of(words, count, parts);
         for (std::int64_t j = 0; j < count; ++j) ++sums[parts[j]];
       });
     });
@@ -106,18 +122,16 @@ class WordParts {
     return sum;
   }
 
-  /// Stays within the memory also where somebody changes the keys meanwhile.
   void scatter(const WordStreams& streams, int range, std::byte* to) const {
-    const auto last = static_cast<std::uint32_t>(std::max<std::int64_t>(count_, 1) - 1);
     auto places = scratch<std::uint32_t>(parts());
     for (std::int64_t part = 0; part < parts(); ++part) places[static_cast<std::size_t>(part)] = start(range, part);
     with_simd([&](auto) {
       std::uint32_t* const next = places.data();
-      const auto deal = [&](const std::uint64_t* words, const std::uint16_t*, std::int64_t count, std::int64_t) {
-        std::uint32_t parts[kWordBlock];
-        parts_of(words, count, parts);
+      const auto deal = [&](const std::uint64_t* words, const std::uint16_t*, std::int64_t count, std::int64_t base) {
+        std::uint16_t buffer[kWordBlock];
+        const std::uint16_t* const parts = parts_of(words, count, base, buffer);
         for (std::int64_t j = 0; j < count; ++j) {
-          const std::int64_t place = std::min(next[parts[j]]++, last);
+          const std::int64_t place = next[parts[j]]++;
           std::memcpy(to + place * kWordBytes, words + j, kWordBytes);
           __builtin_prefetch(to + (place + kWordsAhead) * kWordBytes, 1);
         }
@@ -131,6 +145,7 @@ class WordParts {
   int bits_;
   std::int64_t count_ = 0;
   std::vector<std::uint32_t> starts_;  // [parts][ranges], and the end
+  Allocation numbers_;                 // [n] of parts, or none
 };
 
 }  // namespace gpuhash::host

@@ -66,14 +66,13 @@ class WordStreams {
     return sum;
   }
 
-  /// The first pass over a range: sets hot words aside, if any are, and calls body(words, count) for the blocks of what
-  /// is left.
+  /// The first pass over a range: sets hot words aside, if any are, and calls body(words, count, base) for the blocks
+  /// of what is left; base: where the block begins in the batch.
   template <class Body>
   void first_pass(int range, Body body) {
     if (hot_ == nullptr)
-      return for_each(range, [&](const std::uint64_t* words, const std::uint16_t*, std::int64_t count, std::int64_t) {
-        body(words, count);
-      });
+      return for_each(range, [&](const std::uint64_t* words, const std::uint16_t*, std::int64_t count,
+                                 std::int64_t base) { body(words, count, base); });
     std::uint64_t* const begin = rest_.as<std::uint64_t>() + ranges_.begin(range);
     std::uint64_t* rest = begin;
     std::uint16_t* at = at_.as<std::uint16_t>() + ranges_.begin(range);
@@ -89,7 +88,7 @@ class WordStreams {
         hot_->places_of(words, count, places);
         left = hot_->set_aside(words, places, count, hits.data(), rest, at);
       }
-      body(rest, left);
+      body(rest, left, base);
       block_sizes_[static_cast<std::size_t>(base / kWordBlock)] = static_cast<std::uint16_t>(left);
       rest += left;
       at += left;
