@@ -24,22 +24,24 @@ struct BlockLooks {
   alignas(64) bool found[kHomes];
 
   /// For `size` keys of the batch, from the one at `first` on. Returns a bit for each that is undecided, as its home is
-  /// full and lacks it.
-  template <class Visitor>
+  /// full and lacks it. ask(b) is called before the b-th look.
+  template <class Visitor, class Ask>
   std::uint64_t look_at_homes(const View& view, Visitor& visitor, const Homes<Key>& homes, std::int64_t first,
-                              std::size_t size) {
+                              std::size_t size, const Ask& ask) {
     if constexpr (requires {
                     Simd::look_at_each(view, homes.buckets(), homes.stored(), size, visitor.fallback,
-                                       visitor.values_from(first));
+                                       visitor.values_from(first), ask);
                   }) {
-      const LooksOf64 looks =
-          Simd::look_at_each(view, homes.buckets(), homes.stored(), size, visitor.fallback, visitor.values_from(first));
+      const LooksOf64 looks = Simd::look_at_each(view, homes.buckets(), homes.stored(), size, visitor.fallback,
+                                                 visitor.values_from(first), ask);
       Simd::store_flags(found, looks.match, size);
       return looks.undecided;
     } else {
       std::uint64_t undecided = 0;
-      for (std::size_t b = 0; b < size; ++b)
+      for (std::size_t b = 0; b < size; ++b) {
+        ask(b);
         undecided |= std::uint64_t{look(view, visitor, first, b, homes.bucket(b), homes.stored(b))} << b;
+      }
       return undecided;
     }
   }

@@ -22,31 +22,14 @@ void combine_elements(void* to, const void* from, std::int64_t elements) {
   }
 }
 
-template <class T>
-CombineFn function_of(ApplyOp op) {
-  switch (op) {
-    case ApplyOp::kAdd:
-      return combine_elements<T, ApplyOp::kAdd>;
-    case ApplyOp::kMultiply:
-      return combine_elements<T, ApplyOp::kMultiply>;
-    case ApplyOp::kMin:
-      return combine_elements<T, ApplyOp::kMin>;
-    case ApplyOp::kMax:
-      return combine_elements<T, ApplyOp::kMax>;
-    case ApplyOp::kBitAnd:
-      return combine_elements<T, ApplyOp::kBitAnd>;
-    case ApplyOp::kBitOr:
-      return combine_elements<T, ApplyOp::kBitOr>;
-    case ApplyOp::kBitXor:
-      return combine_elements<T, ApplyOp::kBitXor>;
-  }
-  __builtin_unreachable();
-}
-
 }  // namespace
 
 CombineFn combine_function(DType dtype, ApplyOp op) {
-  return dispatch_dtype(dtype, [op](auto element) { return function_of<decltype(element)>(op); });
+  return dispatch_dtype(dtype, [op](auto element) {
+    return dispatch_op(op, [](auto constant) -> CombineFn {
+      return combine_elements<decltype(element), decltype(constant)::value>;
+    });
+  });
 }
 
 }  // namespace gpuhash::host

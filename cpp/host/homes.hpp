@@ -74,6 +74,10 @@ class Homes {
 #endif
     for (; b < size; ++b) fill_one(keys, b, geometry);
   }
+  /// Behind the last key, some bucket: one that may be asked for.
+  void pad(std::size_t size) {
+    for (std::size_t b = size; b < kHomes; ++b) buckets_[b] = 0;
+  }
 
  private:
   void fill_one(const Key* keys, std::size_t b, const Geometry& geometry) {

@@ -14,6 +14,14 @@
 /// time are branches that cannot be predicted. So there are none per key: a block of keys takes each step together.
 namespace gpuhash::host {
 
+/// A table of at most this many bytes lies in that cache.
+inline constexpr std::uint64_t kNearBytes = std::uint64_t{1} << 20;
+
+template <class View>
+bool is_near(const View& view) {
+  return View::slot_bytes(view.geometry.bucket_count) <= kNearBytes;
+}
+
 /// The visitor is BlockLooks' (host/block_looks.hpp).
 template <class Simd, class View, class Visitor>
 class NearLookup {
@@ -42,7 +50,9 @@ class NearLookup {
     homes_.fill(Simd{}, keys_ + first, size, view.geometry);
     for (std::size_t b = 0; b < size; ++b) prefetch_bucket(view, homes_.bucket(b));
     std::size_t count = 0;
-    for (std::uint64_t rest = looks_.look_at_homes(view, visitor, homes_, first, size); rest != 0; rest &= rest - 1) {
+    const auto ask = [](std::size_t) {};  // has been done
+    for (std::uint64_t rest = looks_.look_at_homes(view, visitor, homes_, first, size, ask); rest != 0;
+         rest &= rest - 1) {
       const auto b = static_cast<std::size_t>(std::countr_zero(rest));
       walking_[count] = static_cast<std::uint8_t>(b);
       probes_[count] = homes_.probe(b);

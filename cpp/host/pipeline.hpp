@@ -17,8 +17,9 @@
 /// walk after the other would have one.
 namespace gpuhash::host {
 
-/// Keys between asking for a line and looking at it. Rolling: groups would wait for their last line.
-inline constexpr std::int64_t kAhead = 32;
+/// Keys between asking for a line and looking at it. Rolling: groups would wait for their last line, and processors
+/// have more lines under way while they come one by one.
+inline constexpr std::int64_t kAhead = kHomes;
 /// Keys between two looks at the queues, and walks that a queue keeps waiting for their line.
 inline constexpr std::int64_t kBlock = 16;
 inline constexpr std::uint64_t kQueued = 16;
@@ -26,20 +27,8 @@ inline constexpr std::uint64_t kQueued = 16;
 /// one of them has more walks than this.
 inline constexpr std::uint64_t kMostQueued = 32;
 
-/// A table of at most this many bytes lies in the cache next to the core, whose latency other keys' work hides.
-inline constexpr std::uint64_t kNearBytes = std::uint64_t{1} << 20;
-/// There, insertions that go on wait for nothing but company, so that the loops over them are long.
-inline constexpr std::int64_t kNearBlock = kHomes;
-inline constexpr std::uint64_t kNearQueued = 48;
-/// Elsewhere, blocks of lookups whose homes are asked for before those of the first are looked at.
-inline constexpr std::int64_t kBlocksAhead = 1;
 /// At least what a block or a pass over the other queues adds to a queue, and a walk more.
 inline constexpr std::uint64_t kQueueSize = 128;
-
-template <class View>
-bool is_near(const View& view) {
-  return View::slot_bytes(view.geometry.bucket_count) <= kNearBytes;
-}
 
 /// First in, first out, without a check of its bounds. Not initialised: a batch of one key pays for one.
 template <class T, std::uint64_t kSize>
@@ -103,11 +92,10 @@ struct ListedPositions {
 ///   found(i, slot), absent(i)        kLookup, one of them once for each key i
 ///   looked(i, bucket, match)         kLookup, instead of these where the visitor has kEveryLook: at every bucket of
 ///                                    the walk; `match` is the key's slot, if any; what the last bucket shows counts
-///   write(i, stored, slot, is_new)   kInsertion, once for each key; slot null: the table is full. kNear: before that
-///                                    perhaps with a slot of no table, not new, where the walk has to go on
+///   write(i, stored, slot, is_new)   kInsertion, once for each key; slot null: the table is full
 ///   left_region(i)                   kRegion: instead, where the walk would leave the key's region
 ///   kDistinct                        if it has this, no two keys are equal
-template <Purpose kPurpose, bool kNear, class Simd, class View, class Keys, class Positions, class Visitor>
+template <Purpose kPurpose, class Simd, class View, class Keys, class Positions, class Visitor>
 class Pipeline {
  public:
   using Key = typename View::Key;
@@ -116,16 +104,16 @@ class Pipeline {
       : view_(view), reach_(reach), keys_(keys), positions_(positions), visitor_(visitor) {}
 
   void run(std::int64_t count) {
-    if constexpr (kLooksByBlocks) {
-      for (std::int64_t n = 0; n < std::min(kBlocksAhead * kHomesOfBlock, count); n += kHomesOfBlock)
-        ask_for_homes(n, count);
-    } else if constexpr (!kNear) {
+    if constexpr (kByBlocks) {
+      fill_homes(0, count);
+      for (std::int64_t n = 0; n < std::min(kHomesOfBlock, count); ++n)
+        prefetch_bucket(view_, homes_of_block(0).bucket(static_cast<std::size_t>(n)));
+    } else {
       for (std::int64_t n = 0; n < std::min(kAhead, count); ++n) ask_for_home(n);
     }
     for (std::int64_t n = 0; n < count; n += kThisBlock) {
       look_at_homes(n, std::min(n + kThisBlock, count), count);
-      if (!kNear || at_filter_.size() + at_bucket_.size() > kNearQueued)
-        work_off(kNear ? 0 : kQueued, kNear ? 0 : kMostQueued);
+      work_off(kQueued, kMostQueued);
     }
     work_off(0, 0);
   }
@@ -147,14 +135,6 @@ class Pipeline {
   };
   using Walk = std::conditional_t<kPurpose == Purpose::kInsertion, Insertion, Lookup>;
   using SlotType = typename View::SlotType;
-  /// Of one block.
-  struct Block {
-    Homes<Key> homes;
-    Key keys[kNearBlock];
-    SlotType nowhere{};
-  };
-  struct NoBlock {};
-  static constexpr bool kByBlocks = kNear && Homes<Key>::template kByEight<Simd>;
   /// Lookups of keys that stand in a row.
   static constexpr bool kLooksByBlocks = [] {
     if constexpr (kPurpose == Purpose::kLookup)
@@ -162,8 +142,12 @@ class Pipeline {
     else
       return false;
   }();
+  static constexpr bool kWritesByBlocks =
+      kPurpose == Purpose::kInsertion && Homes<Key>::template kByEight<Simd>;
+  static constexpr bool kByBlocks = kLooksByBlocks || kWritesByBlocks;
   static constexpr std::int64_t kHomesOfBlock = kHomes;
-  static constexpr std::int64_t kThisBlock = kLooksByBlocks ? kHomesOfBlock : kNear ? kNearBlock : kBlock;
+  static constexpr std::int64_t kThisBlock = kByBlocks ? kHomesOfBlock : kBlock;
+  struct NoBlocks {};
   static constexpr std::uint32_t kTracked = kPurpose == Purpose::kInsertion ? 1024 : 1;
   static constexpr bool kEveryLook = requires { Visitor::kEveryLook; };
 
@@ -173,25 +157,43 @@ class Pipeline {
     homes_[n % kAhead] = probe.bucket();
   }
 
-  Homes<Key>& homes_of_block(std::int64_t n) { return blocks_[n / kHomesOfBlock % (kBlocksAhead + 1)]; }
+  Homes<Key>& homes_of_block(std::int64_t n) { return blocks_[n / kHomesOfBlock % 2]; }
 
   /// Those of the block that begins with the n-th key.
-  void ask_for_homes(std::int64_t n, std::int64_t count) {
-    const View view = view_;
+  void fill_homes(std::int64_t n, std::int64_t count) {
     Homes<Key>& homes = homes_of_block(n);
     const auto size = static_cast<std::size_t>(std::min(kHomesOfBlock, count - n));
-    homes.fill(Simd{}, keys_.data + positions_[n], size, view.geometry);
-    for (std::size_t b = 0; b < size; ++b) prefetch_bucket(view, homes.bucket(b));
+    if constexpr (kLooksByBlocks) {
+      homes.fill(Simd{}, keys_.data + positions_[n], size, view_.geometry);
+    } else {
+      const Keys keys = keys_;  // copies, in registers
+      const Positions positions = positions_;
+      Key of_block[kHomes];
+      for (std::size_t b = 0; b < size; ++b) of_block[b] = keys[positions[n + static_cast<std::int64_t>(b)]];
+      homes.fill(Simd{}, of_block, size, view_.geometry);
+    }
+    homes.pad(size);
+  }
+
+  /// Fills the homes of the block after this one, and returns what asks for the b-th of them. Behind the last block
+  /// those of this one are asked for once more.
+  auto ask_for_next(std::int64_t n, std::int64_t count) {
+    const std::int64_t next = n + kHomesOfBlock;
+    if (next < count) fill_homes(next, count);
+    return [view = view_, buckets = homes_of_block(next < count ? next : n).buckets()](std::size_t b) {
+      prefetch_bucket(view, buckets[b]);
+    };
   }
 
   /// Looks for `size` keys from the n-th on. As in NearLookup::run_block(), each step is taken by all of them together.
-  void look_at_block(std::int64_t n, std::size_t size) {
+  void look_at_block(std::int64_t n, std::size_t size, std::int64_t count) {
     const View view = view_;  // copies, in registers
     Visitor visitor = visitor_;
     const Homes<Key>& homes = homes_of_block(n);
     const std::int64_t first = positions_[n];
     BlockLooks<Simd, View> looks;
-    std::uint64_t undecided = looks.look_at_homes(view, visitor, homes, first, size);
+    const auto ask = ask_for_next(n, count);
+    std::uint64_t undecided = looks.look_at_homes(view, visitor, homes, first, size, ask);
     visitor.found(first, looks.found, size);
     visitor_ = visitor;
     for (; undecided != 0; undecided &= undecided - 1) {
@@ -202,17 +204,9 @@ class Pipeline {
 
   void look_at_homes(std::int64_t n, std::int64_t end, [[maybe_unused]] std::int64_t count) {
     if constexpr (kLooksByBlocks) {
-      const std::int64_t next = n + kBlocksAhead * kHomesOfBlock;
-      if (next < count) ask_for_homes(next, count);
-      look_at_block(n, static_cast<std::size_t>(end - n));
-    } else if constexpr (kByBlocks) {
-      write_at_homes(n, static_cast<std::size_t>(end - n));
-    } else if constexpr (kNear) {
-      for (; n < end; ++n) {
-        const std::int64_t i = positions_[n];
-        const Probe<Key> probe(keys_[i], view_.geometry);
-        if (!look(i, probe.stored(), probe.bucket())) wait_at_home(i, probe);
-      }
+      look_at_block(n, static_cast<std::size_t>(end - n), count);
+    } else if constexpr (kWritesByBlocks) {
+      write_block(n, static_cast<std::size_t>(end - n), count);
     } else {
       // Which walks go on is noted without a branch, and their hash is computed again: writing all of every walk to
       // memory, or guessing wrongly, takes longer.
@@ -231,42 +225,24 @@ class Pipeline {
     }
   }
 
-  /// `size` keys from the n-th on. As in NearLookup::run_block(), each step is taken by all of them together.
-  void write_at_homes(std::int64_t n, std::size_t size) {
+  /// Likewise, insertions.
+  void write_block(std::int64_t n, std::size_t size, std::int64_t count) {
     const View view = view_;  // copies, in registers
-    const Keys keys = keys_;
     const Positions positions = positions_;
     Visitor visitor = visitor_;
-    const auto position = [&](std::size_t b) { return positions[n + static_cast<std::int64_t>(b)]; };
-    for (std::size_t b = 0; b < size; ++b) block_.keys[b] = keys[position(b)];
-    block_.homes.fill(Simd{}, block_.keys, size, view.geometry);
-    for (std::size_t b = 0; b < size; ++b) prefetch_bucket(view, block_.homes.bucket(b));
-    std::uint8_t late[kNearBlock];
+    const Homes<Key>& homes = homes_of_block(n);
+    const auto ask = ask_for_next(n, count);
+    std::uint8_t late[kHomes];
     std::size_t late_count = 0;
     for (std::size_t b = 0; b < size; ++b) {
+      ask(b);
       late[late_count] = static_cast<std::uint8_t>(b);
-      const bool done =
-          write_at_home(view, visitor, position(b), block_.homes.stored(b), block_.homes.bucket(b), &block_.nowhere);
-      late_count += done ? 0 : 1;
+      const std::int64_t i = positions[n + static_cast<std::int64_t>(b)];
+      late_count += look(view, visitor, i, homes.stored(b), homes.bucket(b)) ? 0 : 1;
     }
     visitor_ = visitor;
-    for (std::size_t l = 0; l < late_count; ++l) wait_at_home(position(late[l]), block_.homes.probe(late[l]));
-  }
-
-  /// As look(), without a branch: where the walk has to go on, what there would be to write goes to a slot of no table.
-  static bool write_at_home(const View& view, Visitor& visitor, std::int64_t i, const Key& stored,
-                            std::uint32_t bucket_index, SlotType* nowhere) {
-    SlotType* const bucket = bucket_at(view, bucket_index);
-    const auto match = Simd::template slots_with<View>(bucket, stored);
-    const auto empty = Simd::template slots_with<View>(bucket, empty_key<Key>());
-    const auto place = match.or_else(empty);
-    const auto done = opaque<std::uint64_t>(place.any() ? 1 : 0);
-    const auto is_new = opaque<std::uint64_t>(match.any() ? 0 : done);
-    SlotType* const first = opaque(place.first(bucket));
-    SlotType* const slot = done != 0 ? first : nowhere;
-    if (slot == nullptr) __builtin_unreachable();  // write() need not ask
-    visitor.write(i, stored, slot, is_new != 0);
-    return done != 0;
+    for (std::size_t l = 0; l < late_count; ++l)
+      wait_at_home(positions[n + static_cast<std::int64_t>(late[l])], homes.probe(late[l]));
   }
 
   void wait_at_home(std::int64_t i, const Probe<Key>& probe) {
@@ -275,7 +251,7 @@ class Pipeline {
       walk.home = probe.bucket();
       last_[walk.home % kTracked] = static_cast<std::uint32_t>(i);
       if (!view_.may_have_erased) {
-        if constexpr (!kNear) __builtin_prefetch(view_.filters + walk.home);
+        __builtin_prefetch(view_.filters + walk.home);
         return pass(walk);
       }
     }
@@ -306,34 +282,36 @@ class Pipeline {
       const bool lacks_bit = (filter & walk.probe.filter_bit()) == 0;
       passed_.filter_bits += done && lacks_bit ? 1 : 0;
       filter |= done ? walk.probe.filter_bit() : 0;
-      if constexpr (!kNear)
-        if (!done && lacks_bit) ask_for_displacement(view_, walk.before);
+      if (!done && lacks_bit) ask_for_displacement(view_, walk.before);
     }
     wait_for_filter(walk, !done);
   }
 
   void wait_for_filter(const Walk& walk, bool wanted) {
-    if constexpr (!kNear)
-      if (wanted) __builtin_prefetch(view_.filters + walk.probe.bucket());
+    if (wanted) __builtin_prefetch(view_.filters + walk.probe.bucket());
     at_filter_.push_if(wanted, walk);
   }
 
+  bool look(std::int64_t i, const Key& stored, std::uint32_t bucket) {
+    return look(view_, visitor_, i, stored, bucket);
+  }
+
   /// False if the walk has to go on.
-  bool look(std::int64_t i, const Key& stored, std::uint32_t bucket_index) {
-    SlotType* const bucket = bucket_at(view_, bucket_index);
+  static bool look(const View& view, Visitor& visitor, std::int64_t i, const Key& stored, std::uint32_t bucket_index) {
+    SlotType* const bucket = bucket_at(view, bucket_index);
     const auto match = Simd::template slots_with<View>(bucket, stored);
     const auto empty = Simd::template slots_with<View>(bucket, empty_key<Key>());
     const bool done = match.any() | empty.any();
     if constexpr (kEveryLook) {
-      visitor_.looked(i, bucket, match);
+      visitor.looked(i, bucket, match);
     } else if constexpr (kPurpose == Purpose::kLookup) {
       if (match.any())
-        visitor_.found(i, match.first(bucket));
+        visitor.found(i, match.first(bucket));
       else if (done)
-        visitor_.absent(i);
+        visitor.absent(i);
     } else if (done) {
       const bool is_new = !match.any();
-      visitor_.write(i, stored, (is_new ? empty : match).first(bucket), is_new);
+      visitor.write(i, stored, (is_new ? empty : match).first(bucket), is_new);
     }
     return done;
   }
@@ -387,7 +365,7 @@ class Pipeline {
   void pass(Walk& walk) {
     if constexpr (kPurpose == Purpose::kInsertion) walk.before = walk.probe.bucket();
     walk.probe.next(view_.geometry);
-    if constexpr (!kNear) prefetch_bucket(view_, walk.probe.bucket());
+    prefetch_bucket(view_, walk.probe.bucket());
     at_bucket_.push_if(true, walk);
   }
 
@@ -433,37 +411,32 @@ class Pipeline {
   Visitor visitor_;  // a copy, in registers
   Passed passed_;
   std::uint32_t homes_[kAhead];  // buckets
-  std::conditional_t<kByBlocks, Block, NoBlock> block_;
-  std::conditional_t<kLooksByBlocks, Homes<Key>[kBlocksAhead + 1], NoBlock> blocks_;
+  std::conditional_t<kByBlocks, Homes<Key>[2], NoBlocks> blocks_;  // the one looked at, and the next
   std::uint32_t last_[kTracked];  // by home bucket: whose walk was the last to come and wait; low bits of i
   Queue<Walk, kQueueSize> at_filter_;
   Queue<Walk, kQueueSize> at_bucket_;
 };
 
 /// Runs a pipeline and returns what its walks have left behind. A visitor that has kPlain needs keys as wide as the
-/// table's; its insertions get a pipeline that fits the table's size, and its lookups are for tables that are not near
-/// (host/near_lookup.hpp). The others share one, because each is compiled for every instruction set.
+/// table's, and its lookups are for tables that are not near (host/near_lookup.hpp). The others share one pipeline for
+/// keys of any width, because each is compiled for every instruction set.
 template <Purpose kPurpose, class View, class Positions, class Visitor>
 Passed walk_each(const View& view, Reach reach, const KeyBatch& batch, const Positions& positions, std::int64_t count,
                  Visitor& visitor) {
   using Key = typename View::Key;
   Passed passed;
   with_simd([&](auto simd) {
-    const auto run = [&]<class Keys, bool kNear>(const Keys& keys, std::bool_constant<kNear>) {
-      Pipeline<kPurpose, kNear, decltype(simd), View, Keys, Positions, Visitor> pipeline(view, reach, keys, positions,
-                                                                                         visitor);
+    const auto run = [&]<class Keys>(const Keys& keys) {
+      Pipeline<kPurpose, decltype(simd), View, Keys, Positions, Visitor> pipeline(view, reach, keys, positions,
+                                                                                  visitor);
       pipeline.run(count);
       visitor = pipeline.visitor();
       passed = pipeline.passed();
     };
-    if constexpr (Visitor::kPlain) {
-      const WholeKeys<Key> keys{static_cast<const Key*>(batch.data)};
-      if constexpr (kPurpose == Purpose::kInsertion)
-        if (is_near(view)) return run(keys, std::true_type{});
-      run(keys, std::false_type{});
-    } else {
-      run(AnyKeys<Key>{batch.data, batch.bytes}, std::false_type{});
-    }
+    if constexpr (Visitor::kPlain)
+      run(WholeKeys<Key>{static_cast<const Key*>(batch.data)});
+    else
+      run(AnyKeys<Key>{batch.data, batch.bytes});
   });
   return passed;
 }

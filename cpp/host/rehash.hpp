@@ -64,10 +64,6 @@ class Rehash {
   /// Slots per run of a pipeline.
   static constexpr std::size_t kGathered = 1024;
 
-  /// Where the new places of keys lie: in two streams, which need no prefetching, or not.
-  static constexpr std::true_type kInOrder{};
-  static constexpr std::false_type kAnywhere{};
-
   struct Item {
     const SlotType* slot;
     bool stray;
@@ -162,16 +158,16 @@ class Rehash {
         Gathered items;
         for (const Part& other : parts)
           for (const Item& item : other.late)
-            if (owned.has(region_of(item))) add(item, items, kAnywhere, Reach::kRegion, part);
-        move(items, kAnywhere, Reach::kRegion, part);
+            if (owned.has(region_of(item))) add(item, items, Reach::kRegion, part);
+        move(items, Reach::kRegion, part);
       });
       Part last;
       Gathered items;
       for (Part& part : parts) {
-        for (const Item& item : part.put_aside) add(item, items, kAnywhere, Reach::kTable, last);
+        for (const Item& item : part.put_aside) add(item, items, Reach::kTable, last);
         part.tally.add_to(total);
       }
-      move(items, kAnywhere, Reach::kTable, last);
+      move(items, Reach::kTable, last);
       last.tally.add_to(total);
     } catch (const OutOfMemoryError&) {
       return false;
@@ -189,9 +185,9 @@ class Rehash {
               [&](std::int64_t begin, std::int64_t end) {
                 for_each_live(
                     from_, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end),
-                    [&](const SlotType* slot, bool stray) { add({slot, stray}, items, kInOrder, Reach::kTable, all); });
+                    [&](const SlotType* slot, bool stray) { add({slot, stray}, items, Reach::kTable, all); });
               });
-    move(items, kInOrder, Reach::kTable, all);
+    move(items, Reach::kTable, all);
     return all.tally;
   }
 
@@ -215,16 +211,16 @@ class Rehash {
       done = static_cast<std::uint32_t>(end);
       const auto moved = std::remove_if(part.full.begin(), part.full.end(), [&](const Item& item) {
         if (region_of(item) >= done) return false;
-        add(item, items, kInOrder, Reach::kRegion, part);
+        add(item, items, Reach::kRegion, part);
         return true;
       });
       part.full.erase(moved, part.full.end());
-      move(items, kInOrder, Reach::kRegion, part);
+      move(items, Reach::kRegion, part);
     };
     const auto move_slots = [&](const SlotType* first, const SlotType* last) {
       for (; first < last; first += kGathered) {
         HomeRun run(first, std::min<std::ptrdiff_t>(kGathered, last - first));
-        move_home(run, first_bucket(done), first_bucket(ready));
+        with_simd([&](auto simd) { move_home(simd, run, first_bucket(done), first_bucket(ready)); });
         part.tally.size += run.moved;
         for (std::size_t n = 0; n < run.late_count; ++n) append(part.late, {first + run.late[n], false});
         for (std::size_t n = 0; n < run.full_count; ++n) append(part.full, {first + run.full[n], false});
@@ -250,13 +246,14 @@ class Rehash {
     if (owned.begin == 0)
       for_each_live(
           from_, from.bucket_count, std::uint64_t{from.bucket_count} + 1,
-          [&](const SlotType* slot, bool stray) { add({slot, stray}, items, kInOrder, Reach::kRegion, part); });
-    move(items, kInOrder, Reach::kRegion, part);
+          [&](const SlotType* slot, bool stray) { add({slot, stray}, items, Reach::kRegion, part); });
+    move(items, Reach::kRegion, part);
   }
 
   /// Moves the keys whose home is one of buckets [begin, end), and not full: nearly all. Nothing is looked for, as no
   /// key is in the new table yet.
-  void move_home(HomeRun& run, std::uint64_t begin, std::uint64_t end) {
+  template <class Simd>
+  void move_home(const Simd& simd, HomeRun& run, std::uint64_t begin, std::uint64_t end) {
     std::uint16_t live[kGathered];
     std::size_t live_count = 0;
     for (std::size_t s = 0; s < run.count; ++s) {  // without a branch, which nobody could predict
@@ -266,20 +263,27 @@ class Rehash {
     const View to = to_;
     std::size_t late_count = 0;
     std::size_t full_count = 0;
-    for (std::size_t l = 0; l < live_count; ++l) {
-      const SlotType* const slot = run.first + live[l];
-      const std::uint32_t home = Probe<Key>(slot->key, to.geometry).bucket();
-      if (home < begin || home >= end) {
-        run.late[late_count++] = live[l];
-        continue;
-      }
-      std::uint8_t& count = to.filters[home];
-      if (count < View::kSlots) {
-        SlotType* const moved = bucket_at(to, home) + count++;
-        *moved = *slot;
-        move_row(moved);
-      } else {
-        run.full[full_count++] = live[l];
+    Homes<Key> homes;
+    for (std::size_t block = 0; block < live_count; block += kHomes) {
+      const std::size_t size = std::min(kHomes, live_count - block);
+      Key keys[kHomes];
+      for (std::size_t b = 0; b < size; ++b) keys[b] = run.first[live[block + b]].key;
+      homes.fill(simd, keys, size, to.geometry);
+      for (std::size_t b = 0; b < size; ++b) {
+        const std::uint16_t l = live[block + b];
+        const std::uint32_t home = homes.bucket(b);
+        if (home < begin || home >= end) {
+          run.late[late_count++] = l;
+          continue;
+        }
+        std::uint8_t& count = to.filters[home];
+        if (count < View::kSlots) {
+          SlotType* const moved = bucket_at(to, home) + count++;
+          *moved = run.first[l];
+          move_row(moved);
+        } else {
+          run.full[full_count++] = l;
+        }
       }
     }
     run.late_count = late_count;
@@ -287,20 +291,18 @@ class Rehash {
     run.moved = live_count - late_count - full_count;
   }
 
-  template <class Places>
-  void add(const Item& item, Gathered& items, Places places, Reach reach, Part& part) {
+  void add(const Item& item, Gathered& items, Reach reach, Part& part) {
     items.data[items.count++] = item;
-    if (items.count == kGathered) move(items, places, reach, part);
+    if (items.count == kGathered) move(items, reach, part);
   }
 
   std::uint32_t region_of(const Item& item) const { return Probe<Key>(item.key(), to_.geometry).region(to_.geometry); }
 
   /// Leaves no items.
-  template <class Places>
-  void move(Gathered& items, Places, Reach reach, Part& part) {
+  void move(Gathered& items, Reach reach, Part& part) {
     Mover mover{this, items.data, &part.put_aside};
     with_simd([&](auto simd) {
-      Pipeline<Purpose::kInsertion, Places::value, decltype(simd), View, ItemKeys, FromPosition, Mover> pipeline(
+      Pipeline<Purpose::kInsertion, decltype(simd), View, ItemKeys, FromPosition, Mover> pipeline(
           to_, reach, ItemKeys{items.data}, FromPosition{0}, mover);
       pipeline.run(static_cast<std::int64_t>(std::exchange(items.count, 0)));
       mover.tally = pipeline.visitor().tally;

@@ -38,11 +38,6 @@ class SlotMask {
   explicit SlotMask(std::uint32_t bits) : bits_(bits) {}
 
   bool any() const { return bits_ != 0; }
-  /// These, or those where these are none.
-  SlotMask or_else(SlotMask those) const {
-    const auto none = opaque<std::uint32_t>(any() ? 0 : 1);
-    return SlotMask(bits_ | (those.bits_ & (0u - none)));
-  }
   std::uint32_t count() const { return static_cast<std::uint32_t>(std::popcount(bits_)); }
   /// The first of them; where there are none, the last slot of the bucket.
   SlotType* first(SlotType* bucket) const {
@@ -156,19 +151,20 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
     return in_register(_mm512_cmpeq_epi64_mask(_mm512_load_si512(line), _mm512_set4_epi64(high, low, high, low)));
   }
 
-  /// Looks at one bucket for each of up to 64 keys. Masks are put together before they leave for other registers, and
+  /// Looks at one bucket for each of up to 64 keys, after ask(i). Masks are put together before they leave for other registers, and
   /// values are taken from their vector, as by Avx2::look_at().
-  template <class View>
+  template <class View, class Ask>
     requires(sizeof(typename View::Key) <= 8)
   GPUHASH_AVX512 static LooksOf64 look_at_each(const View& view, const std::uint32_t* buckets,
                                                const typename View::Key* stored, std::size_t count,
                                                [[maybe_unused]] typename View::Value fallback,
-                                               [[maybe_unused]] typename View::Value* values) {
+                                               [[maybe_unused]] typename View::Value* values, const Ask& ask) {
     using Key = typename View::Key;
     alignas(64) __mmask8 matches[64];
     alignas(64) __mmask8 decided[64];
     const __m256i empty = all_lanes(empty_key<Key>());
     for (std::size_t i = 0; i < count; ++i) {
+      ask(i);
       const auto* const halves = reinterpret_cast<const __m256i*>(view.slots + std::size_t{buckets[i]} * View::kSlots);
       const __m256i low = _mm256_load_si256(halves);
       const __m256i high = _mm256_load_si256(halves + 1);

@@ -62,6 +62,28 @@ decltype(auto) dispatch_dtype(DType dtype, F&& f) {
   __builtin_unreachable();
 }
 
+/// Calls f with the operation as an std::integral_constant.
+template <class F>
+decltype(auto) dispatch_op(ApplyOp op, F&& f) {
+  switch (op) {
+    case ApplyOp::kAdd:
+      return f(std::integral_constant<ApplyOp, ApplyOp::kAdd>{});
+    case ApplyOp::kMultiply:
+      return f(std::integral_constant<ApplyOp, ApplyOp::kMultiply>{});
+    case ApplyOp::kMin:
+      return f(std::integral_constant<ApplyOp, ApplyOp::kMin>{});
+    case ApplyOp::kMax:
+      return f(std::integral_constant<ApplyOp, ApplyOp::kMax>{});
+    case ApplyOp::kBitAnd:
+      return f(std::integral_constant<ApplyOp, ApplyOp::kBitAnd>{});
+    case ApplyOp::kBitOr:
+      return f(std::integral_constant<ApplyOp, ApplyOp::kBitOr>{});
+    case ApplyOp::kBitXor:
+      return f(std::integral_constant<ApplyOp, ApplyOp::kBitXor>{});
+  }
+  __builtin_unreachable();
+}
+
 namespace detail {
 
 /// combine() and identity() of one element type. What a type has not (see has_op) returns its first argument.

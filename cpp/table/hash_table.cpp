@@ -46,10 +46,11 @@ constexpr std::int64_t kLeastCounted = std::int64_t{1} << 14;
 /// Distinct keys that unique() counts faster than a table that has them does.
 constexpr std::int64_t kFew = std::int64_t{1} << 13;
 
-/// Batches in which unique() takes 2.4 ns a key, without a partition; and those whose new keys are mostly looked for
-/// and counted, as the table is small, too.
+/// Batches in which unique() takes 2.4 ns a key, without a partition; those whose new keys are mostly looked for and
+/// counted, as the table is small, too; and those that are large enough for a partition to pay.
 constexpr std::int64_t kFitsCache = std::int64_t{1} << 16;
 constexpr std::int64_t kMostListed = std::int64_t{1} << 20;
+constexpr std::int64_t kFillsParts = std::int64_t{1} << 18;
 
 /// A batch whose new keys nobody has counted goes in by parts of at least this many keys, for several threads.
 constexpr std::int64_t kLeastPart = std::int64_t{1} << 17;
@@ -836,7 +837,8 @@ template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::most_counted(std::int64_t keys) const {
   if (!has_known_room(keys) && keys <= kFitsCache) return keys;
   if (!has_known_room(keys) && keys <= kMostListed) return keys / 3;
-  return std::min(keys / 5, kFew);
+  if (keys <= kFitsCache) return std::min(keys / 5, kFew);
+  return keys / (keys < kFillsParts ? 32 : 8);
 }
 
 /// On the host, where one value goes to a batch of rather few distinct keys: they are counted first, as unique() counts
@@ -853,7 +855,7 @@ bool HashTable<Key, Value>::apply_counted(const Turn& turn, const ApplyOrder& or
   const NumberKeys numbers{order.keys.data, n, DType::kUInt8, order.keys.bytes};
   const FactorizationOptions wanted{.codes = false, .counts = true, .most_hashed = most};
   std::int64_t distinct = 0;
-  Allocation keys, times, firsts, values, inserted;
+  Allocation keys, times, firsts, wide_values, inserted;
   try {
     const auto batch = Factorizer::of(*context_).factorize(*context_, numbers, wanted, stream);
     if (batch == nullptr || batch->count() > std::min(2 * most, n / 2)) return false;
@@ -864,17 +866,17 @@ bool HashTable<Key, Value>::apply_counted(const Turn& turn, const ApplyOrder& or
     keys = room(order.keys.bytes);
     times = room(sizeof(std::int64_t));
     firsts = room(sizeof(std::int64_t));
-    values = room(order.values.bytes);
+    if (order.elements > 1) wide_values = room(order.values.bytes);
     if (order.inserted != nullptr) inserted = room(sizeof(bool));
     batch->write({keys.get(), nullptr, times.as<std::int64_t>(), firsts.as<std::int64_t>(), false});
   } catch (const OutOfMemoryError&) {
     return false;
   }
-  repeat_values(order.dtype, order.op, order.values.data, order.elements, times.as<std::int64_t>(), distinct,
-                values.get());
+  void* const values = order.elements > 1 ? wide_values.get() : times.get();
+  repeat_values(order.dtype, order.op, order.values.data, order.elements, times.as<std::int64_t>(), distinct, values);
   ApplyOrder counted = order;
   counted.keys = {keys.get(), distinct, order.keys.bytes};
-  counted.values = {values.get(), order.values.bytes, false};
+  counted.values = {values, order.values.bytes, false};
   counted.inserted = inserted.as<bool>();
   begin_operation();  // what an interruption leaves is a first part of the batch: these few keys are not interrupted
   apply_in(turn, counted, stream);

@@ -1,6 +1,7 @@
 #include "table/repeated_values.hpp"
 
 #include <cstring>
+#include <type_traits>
 
 #include "shared/arithmetic.hpp"
 
@@ -9,7 +10,7 @@ namespace {
 
 /// By powers of two of it.
 template <class T>
-T repeated(ApplyOp op, T value, std::int64_t times) {
+T repeated_by_powers(ApplyOp op, T value, std::uint64_t times) {
   for (; times % 2 == 0; times /= 2) value = combine(op, value, value);
   T all = value;
   while ((times /= 2) != 0) {
@@ -19,21 +20,44 @@ T repeated(ApplyOp op, T value, std::int64_t times) {
   return all;
 }
 
+/// What the value comes to when `kOp` is done with it that often. Counts are 1 as a rule, and no branch tells them
+/// from others.
+template <class T, ApplyOp kOp>
+T repeated(T value, std::uint64_t times) {
+  if constexpr (!std::is_integral_v<T> || kOp == ApplyOp::kMultiply)
+    return repeated_by_powers(kOp, value, times);
+  else if constexpr (kOp == ApplyOp::kAdd)
+    return combine(ApplyOp::kMultiply, value, static_cast<T>(times));
+  else if constexpr (kOp == ApplyOp::kBitXor)
+    return combine(ApplyOp::kMultiply, value, static_cast<T>(times & 1));
+  else
+    return value;
+}
+
+template <class T, ApplyOp kOp>
+void repeat_all(const char* value, std::int64_t elements, const std::int64_t* times, std::int64_t count, char* to) {
+  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(T));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto all_times = static_cast<std::uint64_t>(times[i]);
+    for (std::int64_t e = 0; e < elements; ++e) {
+      T one;
+      std::memcpy(&one, value + e * kBytes, sizeof one);
+      const T all = repeated<T, kOp>(one, all_times);
+      std::memcpy(to + (i * elements + e) * kBytes, &all, sizeof all);
+    }
+  }
+}
+
 }  // namespace
 
 void repeat_values(DType dtype, ApplyOp op, const void* value, std::int64_t elements, const std::int64_t* times,
                    std::int64_t count, void* to) {
   dispatch_dtype(dtype, [&](auto element) {
     using T = decltype(element);
-    constexpr auto kBytes = static_cast<std::int64_t>(sizeof(T));
-    for (std::int64_t e = 0; e < elements; ++e) {
-      T one;
-      std::memcpy(&one, static_cast<const char*>(value) + e * kBytes, sizeof one);
-      for (std::int64_t i = 0; i < count; ++i) {
-        const T all = repeated(op, one, times[i]);
-        std::memcpy(static_cast<char*>(to) + (i * elements + e) * kBytes, &all, sizeof all);
-      }
-    }
+    dispatch_op(op, [&](auto constant) {
+      repeat_all<T, decltype(constant)::value>(static_cast<const char*>(value), elements, times, count,
+                                               static_cast<char*>(to));
+    });
   });
 }
 
