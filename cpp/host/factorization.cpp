@@ -289,9 +289,11 @@ void find_members(DeviceContext& context, const NumberKeys& elements, const Numb
 class HostFactorizer final : public Factorizer {
   static bool too_many_distinct(DeviceContext& context, const NumberKeys& keys, std::int64_t most) {
     if (most == 0) return true;
-    const std::int64_t samples = std::int64_t{1} << (keys.count < kMinSampled       ? 9
-                                                     : keys.count < 4 * kMinSampled ? 10
-                                                                                    : 12);
+    // Few samples tell nothing of keys of which few come often and many seldom; they are taken to be few.
+    const std::int64_t samples = std::int64_t{1} << (keys.count < kMinSampled        ? 9
+                                                     : keys.count < 4 * kMinSampled  ? 10
+                                                     : keys.count < 32 * kMinSampled ? 12
+                                                                                     : 14);
     const auto estimate = [&]<class Key>(Key) {
       return gpuhash::estimate_distinct<Key>(context, keys, samples, true) > most;
     };

@@ -838,7 +838,7 @@ std::int64_t HashTable<Key, Value>::most_counted(std::int64_t keys) const {
   if (!has_known_room(keys) && keys <= kFitsCache) return keys;
   if (!has_known_room(keys) && keys <= kMostListed) return keys / 3;
   if (keys <= kFitsCache) return std::min(keys / 5, kFew);
-  return keys / (keys < kFillsParts ? 32 : 8);
+  return keys / (keys < kFillsParts ? 32 : 12);
 }
 
 /// On the host, where one value goes to a batch of rather few distinct keys: they are counted first, as unique() counts
@@ -858,7 +858,7 @@ bool HashTable<Key, Value>::apply_counted(const Turn& turn, const ApplyOrder& or
   Allocation keys, times, firsts, wide_values, inserted;
   try {
     const auto batch = Factorizer::of(*context_).factorize(*context_, numbers, wanted, stream);
-    if (batch == nullptr || batch->count() > std::min(2 * most, n / 2)) return false;
+    if (batch == nullptr || batch->count() > n / 2) return false;
     distinct = batch->count();
     const auto room = [&](std::int64_t bytes) {
       return Allocation(*context_, static_cast<std::size_t>(distinct * bytes), stream);
