@@ -40,6 +40,10 @@ constexpr std::int64_t kSampleRun = 256;
 /// The new keys of a batch of at least this many are guessed from a sample, on the host; those of smaller ones counted.
 constexpr std::int64_t kLeastGuessed = std::int64_t{1} << 16;
 
+/// Nor of one of so many, if the last ones' keys were there, and if it is not far smaller than the table: for each
+/// there is memory to be set aside.
+constexpr std::int64_t kLeastTrusted = std::int64_t{1} << 10;
+
 /// Smaller batches for which there is one value are not counted first.
 constexpr std::int64_t kLeastCounted = std::int64_t{1} << 14;
 
@@ -52,7 +56,8 @@ constexpr std::int64_t kFitsCache = std::int64_t{1} << 16;
 constexpr std::int64_t kMostListed = std::int64_t{1} << 20;
 constexpr std::int64_t kFillsParts = std::int64_t{1} << 18;
 
-/// A batch whose new keys nobody has counted goes in by parts of at least this many keys, for several threads.
+/// A batch whose new keys nobody has counted, and in which there may be many, goes in by parts of at least this many
+/// keys, for several threads.
 constexpr std::int64_t kLeastPart = std::int64_t{1} << 17;
 
 /// The seeds of a table that is made with the options. One that is given decides all, so that tables made with it are
@@ -375,24 +380,29 @@ void HashTable<Key, Value>::make_room_for_rest(Room& room, const KeyBatch& keys,
   expect(size_bound_ + keys.count);
 }
 
-/// On the host: makes room for as many new keys as a sample lets expect, and has memory ready in which the table can
-/// grow while the batch is inserted, should there be more. False where that is not worth it, not allowed, or there is
-/// no memory for it.
+/// On the host: makes room for as many new keys as a sample lets expect, or, where the last batches' keys were there
+/// and some of these surely fit, for none; and has memory ready in which the table can grow while the batch is inserted,
+/// should there be more. False where that is not worth it, not allowed, or there is no memory for it.
 template <class Key, class Value>
 bool HashTable<Key, Value>::prepare_uncounted(Room& room, const KeyBatch& keys, const Control& control, Stream stream) {
   const std::int64_t size = size_bound_;
   const std::int64_t slots = storage_.capacity();
-  const bool is_possible = context_->is_host() && !options_.has_rows() && keys.count >= kLeastGuessed;
+  const bool is_possible = context_->is_host() && !options_.has_rows();
   if (!is_possible || !growth().may_grow_beyond(slots) || !growth().may_hold(size + keys.count)) return false;
+  const std::int64_t eighth = keys.count / 8;
+  const bool none_is_new = expects_present_ && keys.count >= std::max(kLeastTrusted, slots / 8) &&
+                           growth().uncounted_limit(slots) - size >= eighth;
+  if (!none_is_new && keys.count < kLeastGuessed) return false;
+  room.least_part = none_is_new ? eighth : kLeastPart;
   try {
-    const std::int64_t added = guess_new(keys, stream);
+    const std::int64_t added = none_is_new ? 0 : guess_new(keys, stream);
     if (size + added > current_limit()) {
       rebuild(growth().grown_ahead(size, added, slots), false, control, stream);
       room.slots_before = slots;
       room.size_before = size;
     }
     const std::int64_t free = growth().uncounted_limit(storage_.capacity()) - size;
-    if (free < std::min(keys.count, kLeastPart)) return false;
+    if (free < std::min(keys.count, room.least_part)) return false;
     if (free < keys.count)
       room.next = make_storage(growth().grown_for(size + keys.count, storage_.capacity()), false, control, stream);
   } catch (const OutOfMemoryError&) {
@@ -433,7 +443,7 @@ void HashTable<Key, Value>::for_each_part(const Order& order, Room& room, Stream
     if (room.next) {
       const Control control = read_control(stream);
       const std::int64_t free = growth().uncounted_limit(storage_.capacity()) - size_bound_;
-      if (free < std::min(count, kLeastPart)) {
+      if (free < std::min(count, room.least_part)) {
         room.slots_before = storage_.capacity();
         move_into(*std::exchange(room.next, std::nullopt), false, control, stream);
       } else {
