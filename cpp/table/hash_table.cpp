@@ -56,8 +56,8 @@ constexpr std::int64_t kFitsCache = std::int64_t{1} << 16;
 constexpr std::int64_t kMostListed = std::int64_t{1} << 20;
 constexpr std::int64_t kFillsParts = std::int64_t{1} << 18;
 
-/// A batch whose new keys nobody has counted, and in which there may be many, goes in by parts of at least this many
-/// keys, for several threads.
+/// A batch whose new keys nobody has counted goes in by parts of at least this many keys, for several threads; one whose
+/// keys are thought to be there by smaller ones, eighths of it.
 constexpr std::int64_t kLeastPart = std::int64_t{1} << 17;
 
 /// The seeds of a table that is made with the options. One that is given decides all, so that tables made with it are
@@ -389,11 +389,11 @@ bool HashTable<Key, Value>::prepare_uncounted(Room& room, const KeyBatch& keys, 
   const std::int64_t slots = storage_.capacity();
   const bool is_possible = context_->is_host() && !options_.has_rows();
   if (!is_possible || !growth().may_grow_beyond(slots) || !growth().may_hold(size + keys.count)) return false;
-  const std::int64_t eighth = keys.count / 8;
+  const std::int64_t small_part = std::min(kLeastPart, keys.count / 8);
   const bool none_is_new = expects_present_ && keys.count >= std::max(kLeastTrusted, slots / 8) &&
-                           growth().uncounted_limit(slots) - size >= eighth;
+                           growth().uncounted_limit(slots) - size >= small_part;
   if (!none_is_new && keys.count < kLeastGuessed) return false;
-  room.least_part = none_is_new ? eighth : kLeastPart;
+  room.least_part = none_is_new ? small_part : kLeastPart;
   try {
     const std::int64_t added = none_is_new ? 0 : guess_new(keys, stream);
     if (size + added > current_limit()) {
