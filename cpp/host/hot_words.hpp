@@ -9,22 +9,23 @@
 namespace gpuhash::host {
 
 /// Some words that come often, at most one in each of 4096 places: a load and a comparison tell whether a word is one.
+template <class Word>
 class HotWords {
  public:
   static constexpr int kBits = 12;
   static constexpr std::int64_t kPlaces = std::int64_t{1} << kBits;
 
   /// No words.
-  void clear(const WordHash& hash) {
+  void clear(const WordHash<Word>& hash) {
     hash_ = hash;
     // What no search for it comes to: 0 belongs to place 0, and some other word does not.
-    std::uint64_t elsewhere = 1;
+    Word elsewhere = 1;
     while (place(elsewhere) == 0) ++elsewhere;
-    std::fill_n(words_, kPlaces, std::uint64_t{0});
+    std::fill_n(words_, kPlaces, Word{0});
     std::fill_n(ids_, kPlaces, 0u);
     words_[0] = elsewhere;
   }
-  void put(std::uint64_t word, std::uint32_t id) {
+  void put(Word word, std::uint32_t id) {
     words_[place(word)] = word;
     ids_[place(word)] = id;
   }
@@ -32,19 +33,19 @@ class HotWords {
   void limit_ids(std::uint32_t most) {
     for (std::uint32_t& id : ids_) id = std::min(id, most);
   }
-  std::uint64_t place(std::uint64_t word) const { return hash_(word) >> (64 - kBits); }
+  std::uint64_t place(Word word) const { return hash_(word) >> kShift; }
   std::uint32_t id_at(std::uint64_t place) const { return ids_[place]; }
-  void places_of(const std::uint64_t* words, std::int64_t count, std::uint32_t* to) const {
-    hash_.bits_of(words, count, 64 - kBits, kPlaces - 1, to);
+  void places_of(const Word* words, std::int64_t count, std::uint32_t* to) const {
+    hash_.bits_of(words, count, kShift, kPlaces - 1, to);
   }
 
   /// Of `count` words at `places`, moves those that are not hot to `rest`, in order, their numbers to `at`, and counts
   /// the others in hits[place]. Returns how many are left. `rest` and `at` have room for all.
-  std::int64_t set_aside(const std::uint64_t* words, const std::uint32_t* places, std::int64_t count,
-                         std::uint32_t* hits, std::uint64_t* rest, std::uint16_t* at) const {
+  std::int64_t set_aside(const Word* words, const std::uint32_t* places, std::int64_t count,
+                         std::uint32_t* hits, Word* rest, std::uint16_t* at) const {
     std::int64_t left = 0;
     for (std::int64_t j = 0; j < count; ++j) {
-      const std::uint64_t word = words[j];
+      const Word word = words[j];
       const std::uint32_t is_hot = words_[places[j]] == word;
       hits[places[j]] += is_hot;
       rest[left] = word;
@@ -55,8 +56,10 @@ class HotWords {
   }
 
  private:
-  WordHash hash_;
-  alignas(64) std::uint64_t words_[kPlaces];
+  static constexpr int kShift = WordHash<Word>::kBits - kBits;
+
+  WordHash<Word> hash_;
+  alignas(64) Word words_[kPlaces];
   std::uint32_t ids_[kPlaces];
 };
 

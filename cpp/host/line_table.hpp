@@ -70,7 +70,7 @@ class LineTable {
   }
 
   /// Room for `most_lines`, a power of two. Lines are told apart by the bits of the hash below the highest `skipped`.
-  LineTable(DeviceContext& context, std::int64_t most_lines, const WordHash& hash, int skipped)
+  LineTable(DeviceContext& context, std::int64_t most_lines, const WordHash<std::uint64_t>& hash, int skipped)
       : words_(context, static_cast<std::size_t>(most_lines + 1) * 64, nullptr),
         ids_(context, static_cast<std::size_t>(most_lines + 1) * 32, nullptr),
         taken_(context, static_cast<std::size_t>(most_lines), nullptr),
@@ -86,6 +86,7 @@ class LineTable {
     std::memset(taken_.get(), 0, static_cast<std::size_t>(lines));
   }
 
+  const WordHash<std::uint64_t>& hash() const { return hash_; }
   std::int64_t most_lines() const { return static_cast<std::int64_t>(taken_.bytes()); }
   /// Words that it may hold.
   std::int64_t room() const { return lines_ * kLoad; }
@@ -116,7 +117,7 @@ class LineTable {
   Allocation words_;
   Allocation ids_;
   Allocation taken_;
-  WordHash hash_;
+  WordHash<std::uint64_t> hash_;
   int skipped_;
   int shift_ = 0;
   std::int64_t lines_ = 0;

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "host/word_hash.hpp"
+
 namespace gpuhash::host {
 
 /// Finds for each word of a part where it occurs first in the part. For one thread, and for a cache.
@@ -38,10 +40,9 @@ class PartFirsts {
   /// [most], for whoever reads firsts(), until find() is called.
   Position* scratch() const { return memory_ + most_; }
 
-  /// word(i) for i in [0, count), count <= most; hash(word) of 64 bits, different for different words as good as
-  /// always.
-  template <class WordAt, class Hash>
-  void find(WordAt word, Hash hash, std::int64_t count) const {
+  /// word(i) for i in [0, count), count <= most.
+  template <class WordAt, class Word>
+  void find(WordAt word, const WordHash<Word>& hash, std::int64_t count) const {
     Position* const firsts = memory_;
     Position* const picked = firsts + most_;  // the place of each word
     Position* left = picked + most_;
@@ -49,8 +50,8 @@ class PartFirsts {
     Position* const places = left_again + most_;
 
     const int bits = bits_for(count);
-    const int shift = 64 - skipped_ - bits;
-    const std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
+    const int shift = hash.kBits - skipped_ - bits;
+    const auto mask = static_cast<Word>((std::uint64_t{1} << bits) - 1);
     for (std::int64_t i = 0; i < count; ++i) picked[i] = static_cast<Position>(hash(word(i)) >> shift & mask);
     for (std::int64_t i = count; i-- > 0;) places[picked[i]] = static_cast<Position>(i);
     std::int64_t left_count = 0;
@@ -64,7 +65,7 @@ class PartFirsts {
     for (std::uint64_t factor = kFactor; left_count != 0; factor *= kFactor) {
       const int places_shift = 64 - bits_for(left_count);
       for (std::int64_t n = 0; n < left_count; ++n)
-        picked[n] = static_cast<Position>(hash(word(left[n])) * factor >> places_shift);
+        picked[n] = static_cast<Position>(std::uint64_t{hash(word(left[n]))} * factor >> places_shift);
       for (std::int64_t n = left_count; n-- > 0;) places[picked[n]] = left[n];
       std::int64_t count_again = 0;
       for (std::int64_t n = 0; n < left_count; ++n) {

@@ -13,7 +13,7 @@ namespace gpuhash::host {
 /// is known of each. For one thread. Takes up to 68 bytes per word.
 class SeenWords {
  public:
-  SeenWords(DeviceContext& context, std::int64_t most, const WordHash& hash)
+  SeenWords(DeviceContext& context, std::int64_t most, const WordHash<std::uint64_t>& hash)
       : most_(most),
         table_(context, LineTable::lines_for(most), hash, 0),
         words_(context, static_cast<std::size_t>(most + 1) * sizeof(std::uint64_t), nullptr),

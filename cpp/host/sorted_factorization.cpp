@@ -208,7 +208,7 @@ std::unique_ptr<Factorization> make_if_sorted(const NumberKeys& keys) {
 }  // namespace
 
 std::unique_ptr<Factorization> make_sorted_factorization(const NumberKeys& keys) {
-  return keys.bytes() <= 8 ? make_if_sorted<WordBlocks>(keys) : make_if_sorted<RowBlocks>(keys);
+  return keys.bytes() <= 8 ? make_if_sorted<WordBlocks<std::uint64_t>>(keys) : make_if_sorted<RowBlocks>(keys);
 }
 
 }  // namespace gpuhash::host

@@ -11,15 +11,16 @@ namespace gpuhash::host {
 /// Keys that are read at a time: their words and what is found out about them stay in the first cache.
 inline constexpr std::int64_t kWordBlock = 1024;
 
-/// The keys of a batch, of up to 8 bytes each, as canonical words.
+/// The keys of a batch, of up to 8 bytes each, as canonical words; words of 32 bits where they are of up to 4.
+template <class WordType>
 class WordBlocks {
  public:
-  using Word = std::uint64_t;
+  using Word = WordType;
   explicit WordBlocks(const NumberKeys& keys)
       : reader_(keys),
         data_(static_cast<const char*>(keys.data)),
-        in_place_(reader_.format().compares_bits() && keys.bytes() == 8 &&
-                  reinterpret_cast<std::uintptr_t>(keys.data) % alignof(std::uint64_t) == 0) {}
+        in_place_(reader_.format().compares_bits() && keys.bytes() == sizeof(Word) &&
+                  reinterpret_cast<std::uintptr_t>(keys.data) % alignof(Word) == 0) {}
 
   /// Are the batch's keys such words, and read where they lie?
   bool in_place() const { return in_place_; }
@@ -29,14 +30,14 @@ class WordBlocks {
   const NumberFormat& format() const { return reader_.format(); }
 
   /// The words of keys [begin, begin + count): those of the batch, or `buffer`'s.
-  const std::uint64_t* read(std::int64_t begin, std::int64_t count, std::uint64_t* buffer) const {
-    if (in_place_) return reinterpret_cast<const std::uint64_t*>(data_) + begin;
+  const Word* read(std::int64_t begin, std::int64_t count, Word* buffer) const {
+    if (in_place_) return reinterpret_cast<const Word*>(data_) + begin;
     if (is_float(8))
       read_floats<std::uint64_t>(begin, count, buffer);
     else if (is_float(4))
       read_floats<std::uint32_t>(begin, count, buffer);
     else if (!compares_bits())
-      for (std::int64_t j = 0; j < count; ++j) buffer[j] = reader_[begin + j];
+      for (std::int64_t j = 0; j < count; ++j) buffer[j] = static_cast<Word>(reader_[begin + j]);
     else if (bytes() == 4)
       widen<std::uint32_t>(begin, count, buffer);
     else if (bytes() == 1)
@@ -44,7 +45,7 @@ class WordBlocks {
     else if (bytes() == 2)
       widen<std::uint16_t>(begin, count, buffer);
     else
-      for (std::int64_t j = 0; j < count; ++j) buffer[j] = reader_.raw(begin + j);
+      for (std::int64_t j = 0; j < count; ++j) buffer[j] = static_cast<Word>(reader_.raw(begin + j));
     return buffer;
   }
 
@@ -83,12 +84,12 @@ class WordBlocks {
 
  private:
   template <class Narrow>
-  void widen(std::int64_t begin, std::int64_t count, std::uint64_t* buffer) const {
+  void widen(std::int64_t begin, std::int64_t count, Word* buffer) const {
     const char* const from = data_ + begin * static_cast<std::int64_t>(sizeof(Narrow));
     for (std::int64_t j = 0; j < count; ++j) {
       Narrow word;
       std::memcpy(&word, from + j * static_cast<std::int64_t>(sizeof(Narrow)), sizeof(Narrow));
-      buffer[j] = word;
+      buffer[j] = static_cast<Word>(word);
     }
   }
 
@@ -99,10 +100,10 @@ class WordBlocks {
 
   /// Canonical words of floats, by a loop that knows their width and so takes no branch for a key.
   template <class Narrow>
-  void read_floats(std::int64_t begin, std::int64_t count, std::uint64_t* buffer) const {
+  void read_floats(std::int64_t begin, std::int64_t count, Word* buffer) const {
     const NumberFormat format = this->format();
     widen<Narrow>(begin, count, buffer);
-    for (std::int64_t j = 0; j < count; ++j) buffer[j] = gpuhash::detail::canonical_float(buffer[j], format);
+    for (std::int64_t j = 0; j < count; ++j) buffer[j] = static_cast<Word>(gpuhash::detail::canonical_float(std::uint64_t{buffer[j]}, format));
   }
 
   KeyReader<std::uint64_t> reader_;

@@ -18,6 +18,41 @@
 namespace gpuhash::host {
 namespace {
 
+/// What is known of the distinct keys, in order of first occurrence, to be put into another order.
+struct InOrder {
+  Allocation uniques;
+  Allocation counts;
+  Allocation firsts;
+};
+
+/// Makes keys of the order words that belong to [distinct] of them. Two keys have more than one form, 0 and NaN: the
+/// form is kept that is to be given back.
+template <class Key>
+struct KeyMaker {
+  NumberFormat format;
+  Key zero = 0;
+  Key nan = 0;
+
+  KeyMaker(const NumberFormat& of, const Key* uniques, std::int64_t distinct) : format(of) {
+    if (!format.is_float) return;
+    for_each_chunk(distinct, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t id = begin; id < end; ++id) {
+        const std::uint64_t key = canonical(std::uint64_t{uniques[id]}, format);
+        if (key == 0) zero = uniques[id];  // one thread meets it, if any does
+        if (key == gpuhash::detail::canonical_nan(format)) nan = uniques[id];
+      }
+    });
+  }
+  static std::uint64_t order(Key raw, const NumberFormat& format) {
+    return gpuhash::detail::ordered(canonical(std::uint64_t{raw}, format), format);
+  }
+  Key operator()(std::uint64_t order) const {
+    const auto key = static_cast<Key>(key_of_order(order, format));
+    if (!format.is_float) return key;
+    return key == 0 ? zero : key == gpuhash::detail::canonical_nan(format) ? nan : key;
+  }
+};
+
 /// The factorization of keys that are words, on the host.
 ///
 /// A small batch is *near*: it fits a cache, and PartFirsts finds where each key occurs first. Of others the first
@@ -25,6 +60,9 @@ namespace {
 /// table (one for each thread). Otherwise, or where that table gets full after all, the batch is partitioned
 /// (WordPartition); keys that came often in the prefix are set aside before that, because their ids are known: ids are
 /// given in order of first occurrence.
+///
+/// Word: keys of at most 4 bytes are words of 32 bits where no codes are wanted, all others of 64.
+template <class Word>
 class WordFactorization final : public Factorization {
  public:
   WordFactorization(DeviceContext& context, const NumberKeys& keys, const FactorizationOptions& options)
@@ -51,6 +89,8 @@ class WordFactorization final : public Factorization {
 
  private:
   using NearFirsts = PartFirsts<std::uint16_t>;
+  using Hot = HotWords<Word>;
+  using Partition = WordPartition<Word>;
   /// Keys of a near batch, at most.
   static constexpr std::int64_t kMostNear = NearFirsts::kMost;
   static constexpr std::int64_t kPrefix = 16 * kWordBlock;
@@ -65,12 +105,12 @@ class WordFactorization final : public Factorization {
   /// Returns the number of distinct keys.
   std::int64_t find_near() {
     const std::int64_t count = ranges_.count;
-    if (!blocks_.in_place()) near_words_ = Allocation(context_, static_cast<std::size_t>(count) * 8, nullptr);
+    if (!blocks_.in_place()) near_words_ = Allocation(context_, static_cast<std::size_t>(count) * sizeof(Word), nullptr);
     near_memory_ = Allocation(context_, static_cast<std::size_t>(NearFirsts::room(count)) * 2, nullptr);
     near_.emplace(near_memory_.as<std::uint16_t>(), count);
     std::int64_t distinct = 0;
     with_simd([&](auto) {
-      const std::uint64_t* const words = blocks_.read(0, count, near_words_.as<std::uint64_t>());
+      const Word* const words = blocks_.read(0, count, near_words_.as<Word>());
       near_->find([words](std::int64_t i) { return words[i]; }, hash_, count);
       distinct = count_firsts(near_->firsts(), 0, count);
     });
@@ -78,14 +118,28 @@ class WordFactorization final : public Factorization {
   }
 
   void read_prefix() {
-    lists_.emplace_back(context_, kMostFew, hash_);
+    lists_.emplace_back(context_, kMostFew, list_hash_);
     if (options_.codes) ids_ = Allocation(context_, static_cast<std::size_t>(ranges_.count) * sizeof(*ids()), nullptr);
     with_simd([&]<class Simd>(Simd) {
-      std::uint64_t buffer[kWordBlock];
+      Word buffer[kWordBlock];
       for_each_word_block(0, kPrefix, [&](std::int64_t base, std::int64_t count) {
-        lists_.front().add<Simd>(blocks_.read(base, count, buffer), kEachOfBlock.data(), count, base, ids_from(base));
+        add_to<Simd>(lists_.front(), blocks_.read(base, count, buffer), kEachOfBlock.data(), count, base,
+                     ids_from(base));
       });
     });
+  }
+
+  /// Lists have words of 64 bits.
+  template <class Simd>
+  static void add_to(SeenWords& list, const Word* words, const std::uint16_t* at, std::int64_t count, std::int64_t base,
+                     std::uint32_t* ids) {
+    if constexpr (sizeof(Word) == sizeof(std::uint64_t)) {
+      list.add<Simd>(words, at, count, base, ids);
+    } else {
+      std::uint64_t wide[kWordBlock];
+      std::copy_n(words, count, wide);
+      list.add<Simd>(wide, at, count, base, ids);
+    }
   }
 
   std::uint32_t* ids_from(std::int64_t position) const { return ids() == nullptr ? nullptr : ids() + position; }
@@ -102,15 +156,15 @@ class WordFactorization final : public Factorization {
 
   /// Those that came at least twice in the prefix, of two in one place the more frequent. Returns their part of it.
   double choose_hot_words() {
-    hot_ = uninitialised<HotWords>(1);
+    hot_ = uninitialised<Hot>(1);
     hot_[0].clear(hash_);
     const SeenWords& prefix = lists_.front();
-    auto times = scratch<std::int64_t>(HotWords::kPlaces);
+    auto times = scratch<std::int64_t>(Hot::kPlaces);
     for (std::int64_t id = 0; id < prefix.size(); ++id) {
-      std::int64_t& most = times[static_cast<std::size_t>(hot_[0].place(prefix.word(id)))];
+      std::int64_t& most = times[static_cast<std::size_t>(hot_[0].place(static_cast<Word>(prefix.word(id))))];
       if (prefix.count(id) < 2 || prefix.count(id) <= most) continue;
       most = prefix.count(id);
-      hot_[0].put(prefix.word(id), static_cast<std::uint32_t>(id));
+      hot_[0].put(static_cast<Word>(prefix.word(id)), static_cast<std::uint32_t>(id));
     }
     std::int64_t sum = 0;
     for (const std::int64_t count : times) sum += count;
@@ -120,17 +174,17 @@ class WordFactorization final : public Factorization {
   /// Counts all keys behind the prefix in small tables. False: they got full, and the batch has to be read again.
   bool read_as_few() {
     const std::int64_t known = lists_.front().size();
-    for (int range = 1; range < ranges_.parts; ++range) lists_.emplace_back(context_, kMostFew, hash_);
-    auto hits = scratch<std::uint32_t>(ranges_.parts * HotWords::kPlaces);
+    for (int range = 1; range < ranges_.parts; ++range) lists_.emplace_back(context_, kMostFew, list_hash_);
+    auto hits = scratch<std::uint32_t>(ranges_.parts * Hot::kPlaces);
     std::atomic<bool> full{false};
     parallel_for(ranges_.parts, [&](int range) {
-      auto own_hits = scratch<std::uint32_t>(HotWords::kPlaces);
+      auto own_hits = scratch<std::uint32_t>(Hot::kPlaces);
       if (!read_range_as_few(range, known, own_hits.data(), full)) full.store(true, std::memory_order_relaxed);
-      std::copy_n(own_hits.data(), HotWords::kPlaces, hits.data() + range * HotWords::kPlaces);
+      std::copy_n(own_hits.data(), Hot::kPlaces, hits.data() + range * Hot::kPlaces);
     });
     if (full.load() || !merge(known)) return false;
     for (std::int64_t i = 0; i < std::ssize(hits); ++i)
-      lists_.front().count(hot_[0].id_at(static_cast<std::uint64_t>(i % HotWords::kPlaces))) +=
+      lists_.front().count(hot_[0].id_at(static_cast<std::uint64_t>(i % Hot::kPlaces))) +=
           hits[static_cast<std::size_t>(i)];
     return true;
   }
@@ -140,9 +194,9 @@ class WordFactorization final : public Factorization {
     bool has_room = true;
     with_simd([&]<class Simd>(Simd) {
       if (range > 0) list.begin_with<Simd>(lists_.front(), known);
-      const HotWords& hot = hot_[0];
-      std::uint64_t buffer[kWordBlock];
-      std::uint64_t rest[kWordBlock];
+      const Hot& hot = hot_[0];
+      Word buffer[kWordBlock];
+      Word rest[kWordBlock];
       std::uint16_t at[kWordBlock];
       std::uint32_t places[kWordBlock];
       const std::int64_t begin = range == 0 ? kPrefix : ranges_.begin(range);
@@ -150,14 +204,15 @@ class WordFactorization final : public Factorization {
         for_each_word_block(piece_begin, piece_end, [&](std::int64_t base, std::int64_t count) {
           has_room = has_room && list.has_room_for(count) && !full.load(std::memory_order_relaxed);
           if (!has_room) return;
-          const std::uint64_t* const words = blocks_.read(base, count, buffer);
-          if (!has_hot_words()) return list.add<Simd>(words, kEachOfBlock.data(), count, base, ids_from(base));
+          const Word* const words = blocks_.read(base, count, buffer);
+          if (!has_hot_words())
+            return add_to<Simd>(list, words, kEachOfBlock.data(), count, base, ids_from(base));
           hot.places_of(words, count, places);
           const std::int64_t left = hot.set_aside(words, places, count, hits, rest, at);
           std::uint32_t* const ids = ids_from(base);
           if (ids != nullptr)
             for (std::int64_t j = 0; j < count; ++j) ids[j] = hot.id_at(places[j]);
-          list.add<Simd>(rest, at, left, base, ids);
+          add_to<Simd>(list, rest, at, left, base, ids);
         });
       });
     });
@@ -188,7 +243,7 @@ class WordFactorization final : public Factorization {
     } else {
       streams_.emplace(blocks_, ranges_);
     }
-    using Marks = WordPartition::Marks;
+    using Marks = typename Partition::Marks;
     const Marks marks = !options_.codes ? Marks::kCounts : options_.counts ? Marks::kNumbersAndCounts : Marks::kNumbers;
     partition_.emplace(context_, *streams_, hash_, static_cast<std::int64_t>(words), marks);
   }
@@ -201,9 +256,9 @@ class WordFactorization final : public Factorization {
       write_with_codes(out);
     else
       parallel_for(ranges_.parts, [&](int range) { with_simd([&](auto) { write_range(range, out); }); });
-    const HotWords* const hot = streams_->hot();
+    const Hot* const hot = streams_->hot();
     if (out.counts != nullptr && hot != nullptr)
-      for (std::int64_t place = 0; place < HotWords::kPlaces; ++place)
+      for (std::int64_t place = 0; place < Hot::kPlaces; ++place)
         out.counts[hot->id_at(static_cast<std::uint64_t>(place))] += streams_->hits(place);
   }
 
@@ -218,7 +273,7 @@ class WordFactorization final : public Factorization {
       for (std::int64_t i = 0; i < count; ++i) ++counts[firsts[i]];
     }
     std::int64_t id = 0;
-    WordPartition::Firsts of_block;
+    typename Partition::Firsts of_block;
     for_each_word_block(0, count, [&](std::int64_t base, std::int64_t size) {
       std::int64_t found = 0;
       for (std::int64_t j = 0; j < size; ++j) {
@@ -234,8 +289,8 @@ class WordFactorization final : public Factorization {
     if (out.codes != nullptr)
       for (std::int64_t i = 0; i < count; ++i) out.codes[i] = ids[firsts[i]];
   }
-  const std::uint64_t* near_words() const {
-    return blocks_.in_place() ? blocks_.read(0, 0, nullptr) : near_words_.as<std::uint64_t>();
+  const Word* near_words() const {
+    return blocks_.in_place() ? blocks_.read(0, 0, nullptr) : near_words_.as<Word>();
   }
 
   void write_few(const FactorizationOutput& out) const {
@@ -262,7 +317,7 @@ class WordFactorization final : public Factorization {
   /// All keys are distinct.
   void write_all(const FactorizationOutput& out) const {
     parallel_for(ranges_.parts, [&](int range) {
-      streams_->for_each_of_batch(range, [&](const std::uint64_t* words, std::int64_t count, std::int64_t base) {
+      streams_->for_each_of_batch(range, [&](const Word* words, std::int64_t count, std::int64_t base) {
         if (out.counts != nullptr) std::fill_n(out.counts + base, count, std::int64_t{1});
         if (out.firsts != nullptr) std::iota(out.firsts + base, out.firsts + base + count, base);
         if (out.codes != nullptr) std::iota(out.codes + base, out.codes + base + count, base);
@@ -275,8 +330,8 @@ class WordFactorization final : public Factorization {
   }
 
   /// What is known of the first occurrences in a block; their ids begin with `id`.
-  void write_firsts(const FactorizationOutput& out, std::int64_t id, const std::uint64_t* words,
-                    const std::uint16_t* at, std::int64_t base, const WordPartition::Firsts& firsts) const {
+  void write_firsts(const FactorizationOutput& out, std::int64_t id, const Word* words, const std::uint16_t* at,
+                    std::int64_t base, const typename Partition::Firsts& firsts) const {
     if (out.counts != nullptr) std::copy_n(firsts.counts, firsts.size, out.counts + id);
     const auto position_at = [&](std::int64_t k) { return base + at[firsts.at[k]]; };
     if (out.firsts != nullptr)
@@ -288,8 +343,8 @@ class WordFactorization final : public Factorization {
 
   void write_range(int range, const FactorizationOutput& out) const {
     std::int64_t id = partition_->first_id(range);
-    const auto write_block = [&](const std::uint64_t* words, const std::uint16_t* at, std::int64_t, std::int64_t base,
-                                 const WordPartition::Firsts& firsts) {
+    const auto write_block = [&](const Word* words, const std::uint16_t* at, std::int64_t, std::int64_t base,
+                                 const typename Partition::Firsts& firsts) {
       write_firsts(out, id, words, at, base, firsts);
       id += firsts.size;
     };
@@ -307,10 +362,10 @@ class WordFactorization final : public Factorization {
   }
 
   void write_range_with_codes(int range, const FactorizationOutput& out) {
-    const HotWords* const hot = streams_->hot();
+    const Hot* const hot = streams_->hot();
     std::int64_t id = partition_->first_id(range);
-    const auto write_block = [&](const std::uint64_t* words, const std::uint16_t* at, std::int64_t count,
-                                 std::int64_t base, const WordPartition::Firsts& firsts, const std::int64_t* codes) {
+    const auto write_block = [&](const Word* words, const std::uint16_t* at, std::int64_t count, std::int64_t base,
+                                 const typename Partition::Firsts& firsts, const std::int64_t* codes) {
       write_firsts(out, id, words, at, base, firsts);
       id += firsts.size;
       std::int64_t* const to = out.codes + base;
@@ -318,7 +373,7 @@ class WordFactorization final : public Factorization {
         std::copy_n(codes, count, to);
         return;
       }
-      std::uint64_t buffer[kWordBlock];
+      Word buffer[kWordBlock];
       std::uint32_t places[kWordBlock];
       const std::int64_t size = std::min(kWordBlock, ranges_.count - base);
       hot->places_of(blocks_.read(base, size, buffer), size, places);
@@ -330,11 +385,11 @@ class WordFactorization final : public Factorization {
 
   void write_sorted(const FactorizationOutput& out) {
     if (distinct_ == 0) return;
-    const auto run = [&]<class Word>(Word) {
+    const auto run = [&]<class Key>(Key) {
       if (out.codes == nullptr && out.counts == nullptr && out.firsts == nullptr)
-        write_keys_sorted<Word>(out);
+        write_keys_sorted<Key>(out);
       else
-        write_numbers_sorted<Word>(out);
+        write_numbers_sorted<Key>(out);
     };
     if (!is_order_reversible(blocks_.format())) return write_rows_sorted(out);
     switch (blocks_.bytes()) {
@@ -349,48 +404,20 @@ class WordFactorization final : public Factorization {
     }
   }
 
-  /// Makes keys of the order words that belong to [distinct] of them. Two keys have more than one form, 0 and NaN: the
-  /// form is kept that is to be given back.
-  template <class Word>
-  struct KeyMaker {
-    NumberFormat format;
-    Word zero = 0;
-    Word nan = 0;
-
-    KeyMaker(const NumberFormat& of, const Word* uniques, std::int64_t distinct) : format(of) {
-      if (!format.is_float) return;
-      for_each_chunk(distinct, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t id = begin; id < end; ++id) {
-          const std::uint64_t key = canonical(std::uint64_t{uniques[id]}, format);
-          if (key == 0) zero = uniques[id];  // one thread meets it, if any does
-          if (key == gpuhash::detail::canonical_nan(format)) nan = uniques[id];
-        }
-      });
-    }
-    static std::uint64_t order(Word raw, const NumberFormat& format) {
-      return gpuhash::detail::ordered(canonical(std::uint64_t{raw}, format), format);
-    }
-    Word operator()(std::uint64_t order) const {
-      const auto key = static_cast<Word>(key_of_order(order, format));
-      if (!format.is_float) return key;
-      return key == 0 ? zero : key == gpuhash::detail::canonical_nan(format) ? nan : key;
-    }
-  };
-
   /// Sorts nothing but order words.
-  template <class Word>
+  template <class Key>
   void write_keys_sorted(const FactorizationOutput& out) {
     if (out.uniques == nullptr) return;
     write_in_order(out);
-    auto* const uniques = static_cast<Word*>(out.uniques);
+    auto* const uniques = static_cast<Key*>(out.uniques);
     const NumberFormat format = blocks_.format();
-    const KeyMaker<Word> key(format, uniques, distinct_);
-    using Order = std::conditional_t<sizeof(Word) <= 4, std::uint32_t, std::uint64_t>;
+    const KeyMaker<Key> key(format, uniques, distinct_);
+    using Order = std::conditional_t<sizeof(Key) <= 4, std::uint32_t, std::uint64_t>;
     const Allocation memory(context_, 2 * static_cast<std::size_t>(distinct_) * sizeof(Order), nullptr);
     auto* const words = memory.as<Order>();
     for_each_chunk(distinct_, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t id = begin; id < end; ++id)
-        words[id] = static_cast<Order>(KeyMaker<Word>::order(uniques[id], format));
+        words[id] = static_cast<Order>(KeyMaker<Key>::order(uniques[id], format));
     });
     RadixSort<Order>::sort(words, words + distinct_, distinct_);
     for_each_chunk(distinct_, [&](std::int64_t begin, std::int64_t end) {
@@ -398,12 +425,6 @@ class WordFactorization final : public Factorization {
     });
   }
 
-  /// What is known of the distinct keys, in order of first occurrence, to be put into another order.
-  struct InOrder {
-    Allocation uniques;
-    Allocation counts;
-    Allocation firsts;
-  };
   InOrder write_aside(const FactorizationOutput& out) {
     const auto room = [&](bool wanted, std::int64_t bytes) {
       return Allocation(context_, wanted ? static_cast<std::size_t>(distinct_ * bytes) : 0, nullptr);
@@ -419,15 +440,15 @@ class WordFactorization final : public Factorization {
     return aside;
   }
 
-  template <class Word>
+  template <class Key>
   void write_numbers_sorted(const FactorizationOutput& out) {
     const InOrder aside = write_aside(out);
-    const auto* const uniques = aside.uniques.as<Word>();
+    const auto* const uniques = aside.uniques.as<Key>();
     const NumberFormat format = blocks_.format();
-    const KeyMaker<Word> key(format, uniques, distinct_);
-    const auto order_at = [&](std::int64_t id) { return KeyMaker<Word>::order(uniques[id], format); };
+    const KeyMaker<Key> key(format, uniques, distinct_);
+    const auto order_at = [&](std::int64_t id) { return KeyMaker<Key>::order(uniques[id], format); };
     with_ids_in_order(context_, distinct_, order_at, [&](auto id_at, auto sorted_at) {
-      auto* const to = static_cast<Word*>(out.uniques);
+      auto* const to = static_cast<Key*>(out.uniques);
       if (to != nullptr) for_each_rank([&](std::int64_t rank) { to[rank] = key(sorted_at(rank)); });
       put_in_order(out, aside, id_at);
     });
@@ -460,8 +481,8 @@ class WordFactorization final : public Factorization {
   /// All but the keys. Loops of their own: the processor has more of their random accesses under way.
   template <class IdAt>
   void put_in_order(const FactorizationOutput& out, const InOrder& aside, IdAt id_at) const {
-    const auto* const counts = aside.counts.template as<std::int64_t>();
-    const auto* const firsts = aside.firsts.template as<std::int64_t>();
+    const auto* const counts = aside.counts.as<std::int64_t>();
+    const auto* const firsts = aside.firsts.as<std::int64_t>();
     if (out.counts != nullptr) for_each_rank([&](std::int64_t rank) { out.counts[rank] = counts[id_at(rank)]; });
     if (out.firsts != nullptr) for_each_rank([&](std::int64_t rank) { out.firsts[rank] = firsts[id_at(rank)]; });
     if (out.codes == nullptr) return;
@@ -476,12 +497,14 @@ class WordFactorization final : public Factorization {
 
   DeviceContext& context_;
   NumberKeys keys_;
-  WordBlocks blocks_;
+  WordBlocks<Word> blocks_;
   FactorizationOptions options_;
   Ranges ranges_;
-  WordHash hash_;  // no answer depends on its seeds, and nobody can pick keys that meet
+  // No answer depends on their seeds, and nobody can pick keys that meet.
+  WordHash<Word> hash_;
+  WordHash<std::uint64_t> list_hash_;
   std::int64_t distinct_ = 0;
-  std::unique_ptr<HotWords[]> hot_;
+  std::unique_ptr<Hot[]> hot_;
   double hot_part_ = 0;  // of the prefix, that is hot
   // Where there are few keys.
   std::optional<NearFirsts> near_;
@@ -492,15 +515,17 @@ class WordFactorization final : public Factorization {
   Allocation ids_;                                   // [n], of each key in its range's list, if codes are wanted
   std::vector<std::vector<std::uint32_t>> id_maps_;  // of each range but the first: ids in its list to ids
   // Where many are.
-  std::optional<WordStreams> streams_;
-  std::optional<WordPartition> partition_;
+  std::optional<WordStreams<Word>> streams_;
+  std::optional<Partition> partition_;
 };
 
 }  // namespace
 
 std::unique_ptr<Factorization> make_word_factorization(DeviceContext& context, const NumberKeys& keys,
                                                        const FactorizationOptions& options) {
-  return std::make_unique<WordFactorization>(context, keys, options);
+  if (keys.bytes() <= sizeof(std::uint32_t) && !options.codes)
+    return std::make_unique<WordFactorization<std::uint32_t>>(context, keys, options);
+  return std::make_unique<WordFactorization<std::uint64_t>>(context, keys, options);
 }
 
 }  // namespace gpuhash::host

@@ -15,6 +15,9 @@
 namespace gpuhash::host {
 namespace {
 
+using Blocks = WordBlocks<std::uint64_t>;
+using Parts = WordParts<std::uint64_t>;
+
 /// Fewer words are put into the set as they come.
 constexpr std::int64_t kLeastPartitioned = std::int64_t{1} << 15;
 /// Parts that are looked at before the set is made.
@@ -35,7 +38,7 @@ bool fill_part(WordSet& set, std::int64_t part, const std::uint64_t* words, std:
 }
 
 /// About as many distinct words a part has. Any few parts tell, as words are dealt out by a hash.
-std::int64_t distinct_of_part(DeviceContext& context, const WordParts& parts, const std::uint64_t* words) {
+std::int64_t distinct_of_part(DeviceContext& context, const Parts& parts, const std::uint64_t* words) {
   const std::int64_t average = parts.count() >> parts.bits();
   std::int64_t most = -1;
   for (std::int64_t part = 0; part < kPartsLookedAt; ++part) {
@@ -51,7 +54,7 @@ std::int64_t distinct_of_part(DeviceContext& context, const WordParts& parts, co
 }
 
 /// False: a part has more words than there is room for.
-bool fill(WordSet& set, const WordParts& parts, const std::uint64_t* words) {
+bool fill(WordSet& set, const Parts& parts, const std::uint64_t* words) {
   std::atomic<bool> has_room{true};
   parts.for_each_group([&](int, std::int64_t begin, std::int64_t end) {
     with_simd([&]<class Simd>(Simd) {
@@ -64,8 +67,8 @@ bool fill(WordSet& set, const WordParts& parts, const std::uint64_t* words) {
   return has_room.load();
 }
 
-WordSet make_set(DeviceContext& context, const WordBlocks& blocks, std::int64_t count) {
-  const WordHash hash;  // no answer depends on its seeds, and nobody can pick keys that meet
+WordSet make_set(DeviceContext& context, const Blocks& blocks, std::int64_t count) {
+  const WordHash<std::uint64_t> hash;  // no answer depends on its seeds, and nobody can pick keys that meet
   if (count < kLeastPartitioned) {
     WordSet set(context, hash, 1, std::bit_ceil(static_cast<std::uint64_t>(WordSet::lines_for(count))));
     set.clear(0);
@@ -78,8 +81,8 @@ WordSet make_set(DeviceContext& context, const WordBlocks& blocks, std::int64_t 
     });
     return set;
   }
-  WordStreams streams(blocks, Ranges(count));
-  const WordParts parts(context, streams, hash, count);
+  WordStreams<std::uint64_t> streams(blocks, Ranges(count));
+  const Parts parts(context, streams, hash, count);
   const Allocation memory(context, static_cast<std::size_t>(count) * sizeof(std::uint64_t), nullptr);
   parts.scatter(streams, memory.as<std::byte>());
   const auto* const words = memory.as<std::uint64_t>();
@@ -91,7 +94,7 @@ WordSet make_set(DeviceContext& context, const WordBlocks& blocks, std::int64_t 
 
 /// Calls body(simd, words, count, base) for all blocks, several at a time.
 template <class Body>
-void for_each_block(const WordBlocks& blocks, std::int64_t count, Body body) {
+void for_each_block(const Blocks& blocks, std::int64_t count, Body body) {
   for_each_chunk(count, [&](std::int64_t begin, std::int64_t end) {
     with_simd([&](auto simd) {
       std::uint64_t buffer[kWordBlock];
@@ -106,8 +109,8 @@ void for_each_block(const WordBlocks& blocks, std::int64_t count, Body body) {
 
 void find_word_members(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert,
                        bool* mask) {
-  const WordBlocks element_blocks(elements);
-  const WordBlocks test_blocks(tests);
+  const Blocks element_blocks(elements);
+  const Blocks test_blocks(tests);
   if (is_table_of_tests(elements.count, tests.count)) {
     const WordSet set = make_set(context, test_blocks, tests.count);
     for_each_block(element_blocks, elements.count,

@@ -25,8 +25,10 @@ namespace gpuhash::host {
 /// nothing is sorted.
 ///
 /// The memory of a part's words becomes that of its *slots*, two of 32 bits for each: the first half takes the marks of
-/// the words' places, in order, and the second half the ids of its distinct words. Before the first part each range has
+/// the words' places, in order, and the second half the ids of its distinct words. Of words of 32 bits there is one slot
+/// for each, so that they have room for marks alone: kCounts. Before the first part each range has
 /// a slot for what is to be forgotten, on a line of its own.
+template <class Word>
 class WordPartition {
  public:
   /// The mark of a word's place. `kCounts`: at the first occurrence how often the word occurs, else 0. `kNumbers`: the
@@ -36,7 +38,8 @@ class WordPartition {
   static constexpr std::uint32_t kFirst = std::uint32_t{1} << 31;
 
   /// `words`: about so many there are in the streams; in all, fewer than 10^9, so that slots are numbered below kFirst.
-  WordPartition(DeviceContext& context, WordStreams& streams, const WordHash& hash, std::int64_t words, Marks marks)
+  WordPartition(DeviceContext& context, WordStreams<Word>& streams, const WordHash<Word>& hash, std::int64_t words,
+                Marks marks)
       : streams_(streams),
         parts_(context, streams, hash, words),
         ranges_(parts_.ranges()),
@@ -72,8 +75,7 @@ class WordPartition {
     auto marks = marks_of(range);
     const std::uint32_t* const slots = this->slots();
     Firsts firsts;
-    const auto replay = [&](const std::uint64_t* words, const std::uint16_t* at, std::int64_t count,
-                            std::int64_t base) {
+    const auto replay = [&](const Word* words, const std::uint16_t* at, std::int64_t count, std::int64_t base) {
       std::uint16_t buffer[kWordBlock];
       const std::uint16_t* const parts = parts_.parts_of(words, count, base, buffer);
       std::uint32_t* const next = marks.data();
@@ -118,7 +120,8 @@ class WordPartition {
 
   static constexpr std::int64_t kSlotBytes = sizeof(std::uint32_t);
   static constexpr std::int64_t kSlotsOfLine = 64 / kSlotBytes;
-  static constexpr std::int64_t kWordBytes = sizeof(std::uint64_t);
+  static constexpr std::int64_t kWordBytes = sizeof(Word);
+  static constexpr std::uint32_t kSlotsOfWord = kWordBytes / kSlotBytes;
 
   std::int64_t parts() const { return parts_.parts(); }
   /// Distinct words of a part that occur in ranges before that one.
@@ -133,7 +136,7 @@ class WordPartition {
   std::uint32_t* slots() const { return memory_.as<std::uint32_t>(); }
   /// Of the marks of a part, the first.
   std::uint32_t first_mark(std::int64_t part) const {
-    return static_cast<std::uint32_t>(before_words()) + 2 * parts_.start(0, part);
+    return static_cast<std::uint32_t>(before_words()) + kSlotsOfWord * parts_.start(0, part);
   }
   /// For each part, where the marks of a range begin.
   std::vector<std::uint32_t> marks_of(int range) const {
@@ -157,7 +160,7 @@ class WordPartition {
 
   /// Leaves the marks of all parts.
   void leave_marks(DeviceContext& context) {
-    const std::int64_t large = 4 * std::max(WordParts::kWordsOfPart, parts_.count() >> parts_.bits());
+    const std::int64_t large = 4 * std::max(WordParts<Word>::kWordsOfPart, parts_.count() >> parts_.bits());
     if (large <= PartFirsts<std::uint16_t>::kMost)
       leave_marks<std::uint16_t>(context, large);
     else
@@ -184,7 +187,7 @@ class WordPartition {
     // and grows; after the others, on this thread, because scratch memory is the caller's.
     for (std::int64_t part = 0; part < parts(); ++part) {
       if (parts_.size(part) <= large) continue;
-      LineTable table(context, LineTable::lines_for(2 * kWordBlock), parts_.hash(), parts_.bits());
+      LineTable table(context, LineTable::lines_for(2 * kWordBlock), WordHash<std::uint64_t>(), 0);
       number_part(context, part, table);
     }
   }
@@ -194,7 +197,7 @@ class WordPartition {
     with_simd([&](auto) {
       const std::int64_t count = parts_.size(part);
       const std::byte* const words = this->words() + parts_.start(0, part) * kWordBytes;
-      const auto word = [words](std::int64_t i) { return load_word<std::uint64_t>(words, i, kWordBytes); };
+      const auto word = [words](std::int64_t i) { return load_word<Word>(words, i, kWordBytes); };
       finder.find(word, parts_.hash(), count);
       const Position* const firsts = finder.firsts();
       count_distinct(part, firsts);
@@ -234,14 +237,12 @@ class WordPartition {
 
   void number_part(DeviceContext& context, std::int64_t part, LineTable& table) {
     with_simd([&]<class Simd>(Simd) {
-      switch (kind_) {
-        case Marks::kCounts:
-          return number_part<Simd, Marks::kCounts>(context, part, table);
-        case Marks::kNumbers:
-          return number_part<Simd, Marks::kNumbers>(context, part, table);
-        case Marks::kNumbersAndCounts:
-          return number_part<Simd, Marks::kNumbersAndCounts>(context, part, table);
-      }
+      if (kSlotsOfWord == 1 || kind_ == Marks::kCounts)
+        number_part<Simd, Marks::kCounts>(context, part, table);
+      else if (kind_ == Marks::kNumbers)
+        number_part<Simd, Marks::kNumbers>(context, part, table);
+      else
+        number_part<Simd, Marks::kNumbersAndCounts>(context, part, table);
     });
   }
 
@@ -254,12 +255,13 @@ class WordPartition {
       distinct_before(range, part) = number - first;
       const auto number_block = [&](std::int64_t begin, std::int64_t count) {
         if (number - first + count > table.room()) {
-          LineTable larger(context, 4 * table.most_lines(), parts_.hash(), parts_.bits());
+          LineTable larger(context, 4 * table.most_lines(), table.hash(), 0);
           table.copy_to<Simd>(larger);
           table = std::move(larger);
         }
         std::uint64_t words[kWordBlock];  // copied, because marks take their place, from the part's begin on
-        std::memcpy(words, this->words() + begin * kWordBytes, static_cast<std::size_t>(count * kWordBytes));
+        const std::byte* const from = this->words() + begin * kWordBytes;
+        for (std::int64_t j = 0; j < count; ++j) words[j] = load_word<Word>(from, j, kWordBytes);
         number = number_words<Simd, kMarks>(part, words, count, mark, number, table);
         mark += static_cast<std::uint32_t>(count);
       };
@@ -309,8 +311,7 @@ class WordPartition {
     const auto forgotten = static_cast<std::uint32_t>(range * kSlotsOfLine);
     auto id = static_cast<std::uint32_t>(first_id(range));
     Firsts firsts;
-    const auto replay = [&](const std::uint64_t* words, const std::uint16_t* at, std::int64_t count,
-                            std::int64_t base) {
+    const auto replay = [&](const Word* words, const std::uint16_t* at, std::int64_t count, std::int64_t base) {
       std::uint16_t buffer[kWordBlock];
       std::int64_t codes[kWordBlock];
       const std::uint16_t* const parts = parts_.parts_of(words, count, base, buffer);
@@ -350,8 +351,8 @@ class WordPartition {
     streams_.for_each(range, replay);
   }
 
-  WordStreams& streams_;
-  WordParts parts_;
+  WordStreams<Word>& streams_;
+  WordParts<Word> parts_;
   int ranges_;
   Marks kind_;
   std::vector<std::uint32_t> distinct_before_;  // [ranges + 1][parts]

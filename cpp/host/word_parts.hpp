@@ -21,15 +21,16 @@ namespace gpuhash::host {
 ///
 /// Words that are read out of the batch itself have the numbers of their parts written down: to read them again is less
 /// than to hash again, and they stay what they are though somebody may change the keys meanwhile.
+template <class Word>
 class WordParts {
  public:
-  /// A part of as many words takes some 300 KB of the second cache, together with its table. Larger batches have larger
+  /// A part of as many words takes some 300 KB of the second cache, together with what is found out about it. Larger batches have larger
   /// parts once kMostBits are used up.
-  static constexpr std::int64_t kWordsOfPart = std::int64_t{1} << 13;
+  static constexpr std::int64_t kWordsOfPart = std::int64_t{1} << (sizeof(Word) == 4 ? 14 : 13);
   static constexpr int kLeastBits = 6;
 
   /// `words`: about so many there are in the streams; in all, fewer than 2^32.
-  WordParts(DeviceContext& context, WordStreams& streams, const WordHash& hash, std::int64_t words)
+  WordParts(DeviceContext& context, WordStreams<Word>& streams, const WordHash<Word>& hash, std::int64_t words)
       : ranges_(streams.ranges().parts),
         hash_(hash),
         bits_(bits_for(words)),
@@ -40,7 +41,7 @@ class WordParts {
     count_ = add_up();
   }
 
-  const WordHash& hash() const { return hash_; }
+  const WordHash<Word>& hash() const { return hash_; }
   int bits() const { return bits_; }
   int ranges() const { return ranges_; }
   std::int64_t parts() const { return std::int64_t{1} << bits_; }
@@ -56,7 +57,7 @@ class WordParts {
   }
   std::uint32_t size(std::int64_t part) const { return start(0, part + 1) - start(0, part); }
   /// The parts of a block of words of the streams; `base`: where it begins in the batch. In `buffer`, or written down.
-  const std::uint16_t* parts_of(const std::uint64_t* words, std::int64_t count, std::int64_t base,
+  const std::uint16_t* parts_of(const Word* words, std::int64_t count, std::int64_t base,
                                 std::uint16_t* buffer) const {
     if (const auto* const numbers = numbers_.as<std::uint16_t>()) return numbers + base;
     find_parts_of(words, count, buffer);
@@ -64,7 +65,7 @@ class WordParts {
   }
 
   /// Writes the words of all parts, one part after the other, `to` [count()] words.
-  void scatter(const WordStreams& streams, std::byte* to) const {
+  void scatter(const WordStreams<Word>& streams, std::byte* to) const {
     parallel_for(ranges_, [&](int range) { scatter(streams, range, to); });
   }
 
@@ -87,10 +88,10 @@ class WordParts {
   /// Plain stores, fetched ahead, took 0.7 to 0.9 ns a word; streaming stores through buffers 1.5 to 2.1; plain stores
   /// alone 2.5 to 3.8, from 11 bits on.
   static constexpr std::int64_t kWordsAhead = 16;
-  static constexpr std::int64_t kWordBytes = sizeof(std::uint64_t);
+  static constexpr std::int64_t kWordBytes = sizeof(Word);
 
-  void find_parts_of(const std::uint64_t* words, std::int64_t count, std::uint16_t* to) const {
-    hash_.bits_of(words, count, 64 - bits_, static_cast<std::uint32_t>(parts() - 1), to);
+  void find_parts_of(const Word* words, std::int64_t count, std::uint16_t* to) const {
+    hash_.bits_of(words, count, hash_.kBits - bits_, static_cast<std::uint32_t>(parts() - 1), to);
   }
 
   static int bits_for(std::int64_t words) {
@@ -99,12 +100,12 @@ class WordParts {
     return bits;
   }
 
-  void count_words(WordStreams& streams, int range) {
+  void count_words(WordStreams<Word>& streams, int range) {
     auto counts = scratch<std::uint32_t>(parts());
     with_simd([&](auto) {
       std::uint32_t* const sums = counts.data();
       auto* const numbers = numbers_.as<std::uint16_t>();
-      streams.first_pass(range, [&](const std::uint64_t* words, std::int64_t count, std::int64_t base) {
+      streams.first_pass(range, [&](const Word* words, std::int64_t count, std::int64_t base) {
         std::uint16_t buffer[kWordBlock];
         std::uint16_t* const parts = numbers == nullptr ? buffer : numbers + base;
         find_parts_of(words, count, parts);
@@ -122,12 +123,12 @@ class WordParts {
     return sum;
   }
 
-  void scatter(const WordStreams& streams, int range, std::byte* to) const {
+  void scatter(const WordStreams<Word>& streams, int range, std::byte* to) const {
     auto places = scratch<std::uint32_t>(parts());
     for (std::int64_t part = 0; part < parts(); ++part) places[static_cast<std::size_t>(part)] = start(range, part);
     with_simd([&](auto) {
       std::uint32_t* const next = places.data();
-      const auto deal = [&](const std::uint64_t* words, const std::uint16_t*, std::int64_t count, std::int64_t base) {
+      const auto deal = [&](const Word* words, const std::uint16_t*, std::int64_t count, std::int64_t base) {
         std::uint16_t buffer[kWordBlock];
         const std::uint16_t* const parts = parts_of(words, count, base, buffer);
         for (std::int64_t j = 0; j < count; ++j) {
@@ -141,7 +142,7 @@ class WordParts {
   }
 
   int ranges_;
-  WordHash hash_;
+  WordHash<Word> hash_;
   int bits_;
   std::int64_t count_ = 0;
   std::vector<std::uint32_t> starts_;  // [parts][ranges], and the end

@@ -30,7 +30,7 @@ class WordSet {
 
   /// `parts`, a power of two, of `lines` lines each; parts are not empty before clear(). Words are told apart by the
   /// bits of the hash below the highest `skipped`.
-  WordSet(DeviceContext& context, const WordHash& hash, std::int64_t parts, std::int64_t lines, int skipped = 0)
+  WordSet(DeviceContext& context, const WordHash<std::uint64_t>& hash, std::int64_t parts, std::int64_t lines, int skipped = 0)
       : memory_(context, static_cast<std::size_t>(parts * lines * kLineBytes), nullptr),
         hash_(hash),
         lines_(static_cast<std::uint32_t>(lines)),
@@ -117,7 +117,7 @@ class WordSet {
       const int bits = std::countr_zero(all_lines_);
       return hash_.bits_of(words, count, 64 - skipped_ - bits, all_lines_ - 1, to);
     }
-    const WordHash hash = hash_;
+    const WordHash<std::uint64_t> hash = hash_;
     const int skipped = skipped_;
     const std::uint32_t lines = all_lines_;
     for (std::int64_t j = 0; j < count; ++j) {
@@ -163,7 +163,7 @@ class WordSet {
   }
 
   Allocation memory_;
-  WordHash hash_;
+  WordHash<std::uint64_t> hash_;
   std::uint32_t lines_;      // of a part
   std::uint32_t all_lines_;  // of all parts
   int skipped_;

@@ -34,35 +34,36 @@ struct Ranges {
 };
 
 /// The words of a batch that are to be partitioned, in order: all of them, or those that are not hot.
+template <class Word>
 class WordStreams {
  public:
-  WordStreams(const WordBlocks& blocks, const Ranges& ranges) : blocks_(blocks), ranges_(ranges) {
+  WordStreams(const WordBlocks<Word>& blocks, const Ranges& ranges) : blocks_(blocks), ranges_(ranges) {
     for (int range = 0; range < ranges_.parts; ++range) sizes_.push_back(ranges_.end(range) - ranges_.begin(range));
   }
 
   /// The first `whole` keys, and after them those that are not hot. Nothing is read before set_aside().
-  WordStreams(DeviceContext& context, const WordBlocks& blocks, const Ranges& ranges, const HotWords& hot,
+  WordStreams(DeviceContext& context, const WordBlocks<Word>& blocks, const Ranges& ranges, const HotWords<Word>& hot,
               std::int64_t whole)
       : blocks_(blocks),
         ranges_(ranges),
         sizes_(scratch<std::int64_t>(ranges.parts)),
         hot_(&hot),
         whole_(whole),
-        rest_(context, static_cast<std::size_t>(ranges.count) * sizeof(std::uint64_t), nullptr),
+        rest_(context, static_cast<std::size_t>(ranges.count) * sizeof(Word), nullptr),
         at_(context, static_cast<std::size_t>(ranges.count) * sizeof(std::uint16_t), nullptr),
         block_sizes_(scratch<std::uint16_t>((ranges.count + kWordBlock - 1) / kWordBlock)),
-        hits_(scratch<std::uint32_t>(ranges.parts * HotWords::kPlaces)) {}
+        hits_(scratch<std::uint32_t>(ranges.parts * kPlaces)) {}
 
-  const WordBlocks& blocks() const { return blocks_; }
+  const WordBlocks<Word>& blocks() const { return blocks_; }
   const Ranges& ranges() const { return ranges_; }
   /// Words of a range; of all of them, once hot ones are set aside.
   std::int64_t size(int range) const { return sizes_[static_cast<std::size_t>(range)]; }
   /// Null: all words are there.
-  const HotWords* hot() const { return hot_; }
+  const HotWords<Word>* hot() const { return hot_; }
   std::int64_t hits(std::int64_t place) const {
     std::int64_t sum = 0;
     for (int range = 0; range < ranges_.parts; ++range)
-      sum += hits_[static_cast<std::size_t>(range * HotWords::kPlaces + place)];
+      sum += hits_[static_cast<std::size_t>(range * kPlaces + place)];
     return sum;
   }
 
@@ -71,14 +72,14 @@ class WordStreams {
   template <class Body>
   void first_pass(int range, Body body) {
     if (hot_ == nullptr)
-      return for_each(range, [&](const std::uint64_t* words, const std::uint16_t*, std::int64_t count,
+      return for_each(range, [&](const Word* words, const std::uint16_t*, std::int64_t count,
                                  std::int64_t base) { body(words, count, base); });
-    std::uint64_t* const begin = rest_.as<std::uint64_t>() + ranges_.begin(range);
-    std::uint64_t* rest = begin;
+    Word* const begin = rest_.as<Word>() + ranges_.begin(range);
+    Word* rest = begin;
     std::uint16_t* at = at_.as<std::uint16_t>() + ranges_.begin(range);
     // A thread's counts are its own until the end: others' lie beside them.
-    auto hits = scratch<std::uint32_t>(HotWords::kPlaces);
-    for_each_of_batch(range, [&](const std::uint64_t* words, std::int64_t count, std::int64_t base) {
+    auto hits = scratch<std::uint32_t>(kPlaces);
+    for_each_of_batch(range, [&](const Word* words, std::int64_t count, std::int64_t base) {
       std::int64_t left = count;
       if (base < whole_) {
         std::copy_n(words, count, rest);
@@ -93,7 +94,7 @@ class WordStreams {
       rest += left;
       at += left;
     });
-    std::copy_n(hits.data(), HotWords::kPlaces, hits_.data() + range * HotWords::kPlaces);
+    std::copy_n(hits.data(), kPlaces, hits_.data() + range * kPlaces);
     sizes_[static_cast<std::size_t>(range)] = rest - begin;
   }
 
@@ -101,10 +102,10 @@ class WordStreams {
   template <class Body>
   void for_each(int range, Body body) const {
     if (hot_ == nullptr)
-      return for_each_of_batch(range, [&](const std::uint64_t* words, std::int64_t count, std::int64_t base) {
+      return for_each_of_batch(range, [&](const Word* words, std::int64_t count, std::int64_t base) {
         body(words, kEachOfBlock.data(), count, base);
       });
-    const std::uint64_t* rest = rest_.as<std::uint64_t>() + ranges_.begin(range);
+    const Word* rest = rest_.as<Word>() + ranges_.begin(range);
     const std::uint16_t* at = at_.as<std::uint16_t>() + ranges_.begin(range);
     in_pieces(ranges_.begin(range), ranges_.end(range), kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
       for_each_word_block(begin, end, [&](std::int64_t base, std::int64_t) {
@@ -120,7 +121,7 @@ class WordStreams {
   template <class Body>
   void for_each_of_batch(int range, Body body) const {
     in_pieces(ranges_.begin(range), ranges_.end(range), kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
-      std::uint64_t buffer[kWordBlock];
+      Word buffer[kWordBlock];
       for_each_word_block(begin, end, [&](std::int64_t base, std::int64_t count) {
         body(blocks_.read(base, count, buffer), count, base);
       });
@@ -128,10 +129,12 @@ class WordStreams {
   }
 
  private:
-  const WordBlocks& blocks_;
+  static constexpr std::int64_t kPlaces = HotWords<Word>::kPlaces;
+
+  const WordBlocks<Word>& blocks_;
   Ranges ranges_;
   std::vector<std::int64_t> sizes_;  // [ranges]
-  const HotWords* hot_ = nullptr;
+  const HotWords<Word>* hot_ = nullptr;
   std::int64_t whole_ = 0;
   Allocation rest_;                         // [n] words, of each range those that are left, from its begin on
   Allocation at_;                           // likewise, where they stand in their blocks
