@@ -6,21 +6,17 @@ comments of cpp/shared/hash.hpp and cpp/shared/probe_sequence.hpp say.
 
 from __future__ import annotations
 
-import os
-import shlex
-import shutil
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
 from support.hashing import hash_of, late_hash_of
 from support.memory_resources import NumPyMemory
+from support.programs import TESTS, compile_program
 
 from gpuhash import HashTable
 
-ROOT = Path(__file__).resolve().parents[1]
 SEED = 0xC0FFEE1234567891
 
 #: Bytes per key, seed, key, hash, and the 32 bits that come in late in a table which was given the seed.
@@ -65,13 +61,7 @@ def array_of(key_bytes: int, key: int | tuple[int, int]) -> np.ndarray:
 
 def test_hashes(tmp_path):
     """Those of cpp/shared/hash.hpp itself, in a program that is compiled here."""
-    compiler = shlex.split(os.environ.get("CXX", "c++"))
-    if shutil.which(compiler[0]) is None:
-        pytest.skip(f"no C++ compiler is installed: {compiler[0]}")
-    program = tmp_path / "print_hashes"
-    source = ROOT / "tests" / "print_hashes.cpp"
-    folders = [f"-I{ROOT / 'cpp'}", f"-I{ROOT / 'cpp' / 'include'}"]
-    subprocess.run([*compiler, "-std=c++20", *folders, str(source), "-o", str(program)], check=True)
+    program = compile_program(tmp_path, TESTS / "print_hashes.cpp")
     keys = [(key_bytes, seed, *(*words_of(key), 0)[:2]) for key_bytes, seed, key, _, _ in HASHES]
     given = [str(number) for key in keys for number in key]
     printed = subprocess.run([program, *given], check=True, capture_output=True, text=True).stdout.splitlines()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import shutil
 import subprocess
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support.programs import CPP, TESTS, compile_program
 
-SOURCES = Path(__file__).resolve().parent.parent / "cpp"
 MOST_SLOTS = 1 << 34
 DENSEST = 0.95  # where the table picks its slots
 
@@ -19,13 +17,8 @@ DENSEST = 0.95  # where the table picks its slots
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
     """ask(questions) -> answers; see tests/growth_rule_answers.cpp for what is in a line of each."""
-    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    if compiler is None or not SOURCES.is_dir():
-        pytest.skip("needs a C++ compiler and the sources")
-    program = tmp_path_factory.mktemp("growth_rule") / "answers"
-    includes = [f"-I{SOURCES}", f"-I{SOURCES / 'include'}"]
-    files = [Path(__file__).with_name("growth_rule_answers.cpp"), SOURCES / "table" / "growth_rule.cpp"]
-    subprocess.run([compiler, "-std=c++20", *includes, *files, "-o", program], check=True, timeout=300)
+    sources = (TESTS / "growth_rule_answers.cpp", CPP / "table" / "growth_rule.cpp")
+    program = compile_program(tmp_path_factory.mktemp("growth_rule"), *sources)
 
     def answers(questions: list[tuple]) -> list[list[str]]:
         text = "".join(" ".join(map(repr, question)) + "\n" for question in questions)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support.programs import CPP, TESTS, compile_program
 
-SOURCES = Path(__file__).resolve().parent.parent / "cpp"
 LEAST = 1 << 16  # bytes of a block that is kept
 MOST = 32 << 20  # bytes of all of them
 
@@ -17,15 +15,14 @@ MOST = 32 << 20  # bytes of all of them
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
     """ask(lines) -> what it takes, see tests/kept_blocks_answers.cpp: (number, capacity) of each."""
-    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    if compiler is None or not SOURCES.is_dir():
-        pytest.skip("needs a C++ compiler and the sources")
-    program = tmp_path_factory.mktemp("kept_blocks") / "answers"
-    includes = [f"-I{SOURCES}", f"-I{SOURCES / 'include'}"]
-    files = [Path(__file__).with_name("kept_blocks_answers.cpp"), SOURCES / "core" / "fork_safe_mutex.cpp"]
-    command = [compiler, "-std=c++20", "-g", "-fsanitize=address", *includes, *files, "-o", program, "-pthread"]
+    folder = tmp_path_factory.mktemp("kept_blocks")
+    sources = (TESTS / "kept_blocks_answers.cpp", CPP / "core" / "fork_safe_mutex.cpp")
     # Nothing is kept in a build that looks for freed memory in use: here the program looks, and keeps.
-    subprocess.run([*command, "-U__SANITIZE_ADDRESS__"], check=True, timeout=300)
+    looks = ("-g", "-fsanitize=address", "-U__SANITIZE_ADDRESS__")
+    try:
+        program = compile_program(folder, *sources, options=looks)
+    except subprocess.CalledProcessError:  # not every compiler comes with what looks
+        program = compile_program(folder, *sources)
 
     def answers(lines: list[str]) -> list[tuple[int, int]]:
         done = subprocess.run(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.hidden_keys import key_of
+from support.programs import compile_program
 from support.samples import random_values, same_bytes
 
 from gpuhash import HashSet, HashTable
 
 COUNT = 400_000  # shared by several threads, in chunks
-CPP = Path(__file__).resolve().parent.parent / "cpp"
 
 
 @pytest.fixture(scope="module", params=[0.75, 0.3, 0.05], ids=["full", "common", "sparse"])
@@ -58,9 +57,6 @@ def test_update_from_tables_of_another_size(threads: int, ordered: np.ndarray) -
 
 def test_owners_take_turns(tmp_path: Path) -> None:
     """Owners::of() is the remainder, for every number of threads and all the regions that there can be."""
-    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    if compiler is None or not CPP.is_dir():
-        pytest.skip("needs a C++ compiler and the sources")
     source = tmp_path / "owners.cpp"
     source.write_text(
         """
@@ -78,8 +74,5 @@ int main() {
 }
 """
     )
-    program = tmp_path / "owners"
-    subprocess.run(
-        [compiler, "-std=c++20", f"-I{CPP}", f"-I{CPP / 'include'}", source, "-o", program], check=True, timeout=60
-    )
+    program = compile_program(tmp_path, source)
     assert subprocess.run([program], timeout=20, check=False).returncode == 0

@@ -26,9 +26,8 @@ void combine_elements(void* to, const void* from, std::int64_t elements) {
 
 CombineFn combine_function(DType dtype, ApplyOp op) {
   return dispatch_dtype(dtype, [op](auto element) {
-    return dispatch_op(op, [](auto constant) -> CombineFn {
-      return combine_elements<decltype(element), decltype(constant)::value>;
-    });
+    return dispatch_op(
+        op, [](auto constant) -> CombineFn { return combine_elements<decltype(element), decltype(constant)::value>; });
   });
 }
 

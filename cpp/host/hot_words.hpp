@@ -41,8 +41,8 @@ class HotWords {
 
   /// Of `count` words at `places`, moves those that are not hot to `rest`, in order, their numbers to `at`, and counts
   /// the others in hits[place]. Returns how many are left. `rest` and `at` have room for all.
-  std::int64_t set_aside(const Word* words, const std::uint32_t* places, std::int64_t count,
-                         std::uint32_t* hits, Word* rest, std::uint16_t* at) const {
+  std::int64_t set_aside(const Word* words, const std::uint32_t* places, std::int64_t count, std::uint32_t* hits,
+                         Word* rest, std::uint16_t* at) const {
     std::int64_t left = 0;
     for (std::int64_t j = 0; j < count; ++j) {
       const Word word = words[j];

@@ -7,13 +7,13 @@
 #include <limits>
 #include <memory>
 #include <optional>
-#include <utility>
 
 #include <gpuhash/error.hpp>
 #include "host/combine.hpp"
 #include "host/hot_places.hpp"
 #include "host/operations.hpp"
 #include "host/parallel.hpp"
+#include "table/repeated_values.hpp"
 
 /// insert_or_apply() of a batch in which some keys come very often. Each thread combines the values of such a key in
 /// memory of its own, and at the end of the batch the key is applied once. Walks to a slot that was written a moment
@@ -199,25 +199,11 @@ class MergedKeys {
     }
     if (sum == 0) return false;
     to.keys[n] = hot_[place];
-    if (batch_.values.broadcast) combine_equal(sum, value);
-    return true;
-  }
-
-  /// The batch's one value, `times` times.
-  void combine_equal(std::uint64_t times, std::byte* to) const {
-    const auto bytes = static_cast<std::size_t>(batch_.values.bytes);
-    std::uint64_t power;  // of 1, 2, 4, ... values
-    std::memcpy(&power, batch_.values.data, bytes);
-    bool is_first = true;
-    for (; times != 0; times /= 2) {
-      if (times % 2 != 0) {
-        if (std::exchange(is_first, false))
-          std::memcpy(to, &power, bytes);
-        else
-          combine_(to, &power, batch_.elements);
-      }
-      combine_(&power, &power, batch_.elements);
+    if (batch_.values.broadcast) {
+      const auto times = static_cast<std::int64_t>(sum);
+      repeat_values(batch_.dtype, batch_.op, batch_.values.data, batch_.elements, &times, 1, value);
     }
+    return true;
   }
 
   const View view_;

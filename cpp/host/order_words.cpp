@@ -6,24 +6,16 @@
 #include <gpuhash/factorization.hpp>
 #include "host/batch_table.hpp"
 #include "host/simd.hpp"
+#include "host/walk.hpp"
 #include "shared/key_numbers.hpp"
 
 namespace gpuhash {
 namespace {
 
+using host::load_word;
+using host::store_word;
+
 constexpr std::int64_t kBlock = 1024;
-
-template <class Word>
-Word load(const void* from, std::int64_t i) {
-  Word word;
-  std::memcpy(&word, static_cast<const char*>(from) + i * static_cast<std::int64_t>(sizeof(Word)), sizeof(Word));
-  return word;
-}
-
-template <class Word>
-void store(void* to, std::int64_t i, Word word) {
-  std::memcpy(static_cast<char*>(to) + i * static_cast<std::int64_t>(sizeof(Word)), &word, sizeof(Word));
-}
 
 /// Calls body(Word{}) with the unsigned integer that is as wide as a key.
 template <class Body>
@@ -67,7 +59,7 @@ template <class Word>
 void restore_first(void* words, std::int64_t at, const NumberKeys& keys, std::uint64_t wanted) {
   const NumberFormat format = number_format(keys.dtype, 1);
   const auto is_wanted = [&](std::int64_t i) {
-    return gpuhash::detail::canonical_float(load<Word>(keys.data, i), format) == wanted;
+    return gpuhash::detail::canonical_float(load_word<Word>(keys.data, i, sizeof(Word)), format) == wanted;
   };
   host::with_simd([&](auto) {
     for (std::int64_t begin = 0; begin < keys.count; begin += kBlock) {
@@ -75,7 +67,7 @@ void restore_first(void* words, std::int64_t at, const NumberKeys& keys, std::ui
       std::int64_t met = 0;
       for (std::int64_t i = begin; i < end; ++i) met += is_wanted(i) ? 1 : 0;
       for (std::int64_t i = begin; met != 0 && i < end; ++i)
-        if (is_wanted(i)) return store(words, at, load<Word>(keys.data, i));
+        if (is_wanted(i)) return store_word(words, at, sizeof(Word), load_word<Word>(keys.data, i, sizeof(Word)));
     }
   });
 }
@@ -86,7 +78,7 @@ std::int64_t lower_bound(const void* words, std::int64_t count, Word word) {
   std::int64_t begin = 0;
   while (count > 0) {
     const std::int64_t half = count / 2;
-    const bool less = load<Word>(words, begin + half) < word;
+    const bool less = load_word<Word>(words, begin + half, sizeof(Word)) < word;
     begin = less ? begin + half + 1 : begin;
     count = less ? count - half - 1 : half;
   }
@@ -118,7 +110,7 @@ void read_order_words(void* words, std::int64_t count, const NumberKeys& keys) {
     const auto find = [&](std::uint64_t number) {
       const auto word = static_cast<Word>(gpuhash::detail::ordered(number, format));
       const std::int64_t at = lower_bound<Word>(words, count, word);
-      return at < count && load<Word>(words, at) == word ? at : count;
+      return at < count && load_word<Word>(words, at, sizeof(Word)) == word ? at : count;
     };
     const std::uint64_t nan = gpuhash::detail::canonical_nan(format);
     const std::int64_t zero_at = find(0);

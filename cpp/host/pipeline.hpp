@@ -142,8 +142,7 @@ class Pipeline {
     else
       return false;
   }();
-  static constexpr bool kWritesByBlocks =
-      kPurpose == Purpose::kInsertion && Homes<Key>::template kByEight<Simd>;
+  static constexpr bool kWritesByBlocks = kPurpose == Purpose::kInsertion && Homes<Key>::template kByEight<Simd>;
   static constexpr bool kByBlocks = kLooksByBlocks || kWritesByBlocks;
   static constexpr std::int64_t kHomesOfBlock = kHomes;
   static constexpr std::int64_t kThisBlock = kByBlocks ? kHomesOfBlock : kBlock;
@@ -410,7 +409,7 @@ class Pipeline {
   const Positions positions_;
   Visitor visitor_;  // a copy, in registers
   Passed passed_;
-  std::uint32_t homes_[kAhead];  // buckets
+  std::uint32_t homes_[kAhead];                                    // buckets
   std::conditional_t<kByBlocks, Homes<Key>[2], NoBlocks> blocks_;  // the one looked at, and the next
   std::uint32_t last_[kTracked];  // by home bucket: whose walk was the last to come and wait; low bits of i
   Queue<Walk, kQueueSize> at_filter_;

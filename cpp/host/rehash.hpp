@@ -183,9 +183,8 @@ class Rehash {
     const std::uint64_t bucket_count = from_.geometry.bucket_count;
     in_pieces(0, static_cast<std::int64_t>(bucket_count + 1), kBucketsPerPiece,
               [&](std::int64_t begin, std::int64_t end) {
-                for_each_live(
-                    from_, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end),
-                    [&](const SlotType* slot, bool stray) { add({slot, stray}, items, Reach::kTable, all); });
+                for_each_live(from_, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end),
+                              [&](const SlotType* slot, bool stray) { add({slot, stray}, items, Reach::kTable, all); });
               });
     move(items, Reach::kTable, all);
     return all.tally;
@@ -244,9 +243,8 @@ class Rehash {
     make_ready(owned.end);
     finish(owned.end);
     if (owned.begin == 0)
-      for_each_live(
-          from_, from.bucket_count, std::uint64_t{from.bucket_count} + 1,
-          [&](const SlotType* slot, bool stray) { add({slot, stray}, items, Reach::kRegion, part); });
+      for_each_live(from_, from.bucket_count, std::uint64_t{from.bucket_count} + 1,
+                    [&](const SlotType* slot, bool stray) { add({slot, stray}, items, Reach::kRegion, part); });
     move(items, Reach::kRegion, part);
   }
 

@@ -151,8 +151,8 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
     return in_register(_mm512_cmpeq_epi64_mask(_mm512_load_si512(line), _mm512_set4_epi64(high, low, high, low)));
   }
 
-  /// Looks at one bucket for each of up to 64 keys, after ask(i). Masks are put together before they leave for other registers, and
-  /// values are taken from their vector, as by Avx2::look_at().
+  /// Looks at one bucket for each of up to 64 keys, after ask(i). Masks are put together before they leave for other
+  /// registers, and values are taken from their vector, as by Avx2::look_at().
   template <class View, class Ask>
     requires(sizeof(typename View::Key) <= 8)
   GPUHASH_AVX512 static LooksOf64 look_at_each(const View& view, const std::uint32_t* buckets,

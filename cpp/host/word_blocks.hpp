@@ -103,7 +103,8 @@ class WordBlocks {
   void read_floats(std::int64_t begin, std::int64_t count, Word* buffer) const {
     const NumberFormat format = this->format();
     widen<Narrow>(begin, count, buffer);
-    for (std::int64_t j = 0; j < count; ++j) buffer[j] = static_cast<Word>(gpuhash::detail::canonical_float(std::uint64_t{buffer[j]}, format));
+    for (std::int64_t j = 0; j < count; ++j)
+      buffer[j] = static_cast<Word>(gpuhash::detail::canonical_float(std::uint64_t{buffer[j]}, format));
   }
 
   KeyReader<std::uint64_t> reader_;

@@ -105,7 +105,8 @@ class WordFactorization final : public Factorization {
   /// Returns the number of distinct keys.
   std::int64_t find_near() {
     const std::int64_t count = ranges_.count;
-    if (!blocks_.in_place()) near_words_ = Allocation(context_, static_cast<std::size_t>(count) * sizeof(Word), nullptr);
+    if (!blocks_.in_place())
+      near_words_ = Allocation(context_, static_cast<std::size_t>(count) * sizeof(Word), nullptr);
     near_memory_ = Allocation(context_, static_cast<std::size_t>(NearFirsts::room(count)) * 2, nullptr);
     near_.emplace(near_memory_.as<std::uint16_t>(), count);
     std::int64_t distinct = 0;
@@ -205,8 +206,7 @@ class WordFactorization final : public Factorization {
           has_room = has_room && list.has_room_for(count) && !full.load(std::memory_order_relaxed);
           if (!has_room) return;
           const Word* const words = blocks_.read(base, count, buffer);
-          if (!has_hot_words())
-            return add_to<Simd>(list, words, kEachOfBlock.data(), count, base, ids_from(base));
+          if (!has_hot_words()) return add_to<Simd>(list, words, kEachOfBlock.data(), count, base, ids_from(base));
           hot.places_of(words, count, places);
           const std::int64_t left = hot.set_aside(words, places, count, hits, rest, at);
           std::uint32_t* const ids = ids_from(base);
@@ -289,9 +289,7 @@ class WordFactorization final : public Factorization {
     if (out.codes != nullptr)
       for (std::int64_t i = 0; i < count; ++i) out.codes[i] = ids[firsts[i]];
   }
-  const Word* near_words() const {
-    return blocks_.in_place() ? blocks_.read(0, 0, nullptr) : near_words_.as<Word>();
-  }
+  const Word* near_words() const { return blocks_.in_place() ? blocks_.read(0, 0, nullptr) : near_words_.as<Word>(); }
 
   void write_few(const FactorizationOutput& out) const {
     const SeenWords& list = lists_.front();

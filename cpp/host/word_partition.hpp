@@ -25,9 +25,9 @@ namespace gpuhash::host {
 /// nothing is sorted.
 ///
 /// The memory of a part's words becomes that of its *slots*, two of 32 bits for each: the first half takes the marks of
-/// the words' places, in order, and the second half the ids of its distinct words. Of words of 32 bits there is one slot
-/// for each, so that they have room for marks alone: kCounts. Before the first part each range has
-/// a slot for what is to be forgotten, on a line of its own.
+/// the words' places, in order, and the second half the ids of its distinct words. Of words of 32 bits there is one
+/// slot for each, so that they have room for marks alone: kCounts. Before the first part each range has a slot for what
+/// is to be forgotten, on a line of its own.
 template <class Word>
 class WordPartition {
  public:

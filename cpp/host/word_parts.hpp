@@ -24,8 +24,8 @@ namespace gpuhash::host {
 template <class Word>
 class WordParts {
  public:
-  /// A part of as many words takes some 300 KB of the second cache, together with what is found out about it. Larger batches have larger
-  /// parts once kMostBits are used up.
+  /// A part of as many words takes some 300 KB of the second cache, together with what is found out about it. Larger
+  /// batches have larger parts once kMostBits are used up.
   static constexpr std::int64_t kWordsOfPart = std::int64_t{1} << (sizeof(Word) == 4 ? 14 : 13);
   static constexpr int kLeastBits = 6;
 
@@ -57,8 +57,7 @@ class WordParts {
   }
   std::uint32_t size(std::int64_t part) const { return start(0, part + 1) - start(0, part); }
   /// The parts of a block of words of the streams; `base`: where it begins in the batch. In `buffer`, or written down.
-  const std::uint16_t* parts_of(const Word* words, std::int64_t count, std::int64_t base,
-                                std::uint16_t* buffer) const {
+  const std::uint16_t* parts_of(const Word* words, std::int64_t count, std::int64_t base, std::uint16_t* buffer) const {
     if (const auto* const numbers = numbers_.as<std::uint16_t>()) return numbers + base;
     find_parts_of(words, count, buffer);
     return buffer;

@@ -30,7 +30,8 @@ class WordSet {
 
   /// `parts`, a power of two, of `lines` lines each; parts are not empty before clear(). Words are told apart by the
   /// bits of the hash below the highest `skipped`.
-  WordSet(DeviceContext& context, const WordHash<std::uint64_t>& hash, std::int64_t parts, std::int64_t lines, int skipped = 0)
+  WordSet(DeviceContext& context, const WordHash<std::uint64_t>& hash, std::int64_t parts, std::int64_t lines,
+          int skipped = 0)
       : memory_(context, static_cast<std::size_t>(parts * lines * kLineBytes), nullptr),
         hash_(hash),
         lines_(static_cast<std::uint32_t>(lines)),

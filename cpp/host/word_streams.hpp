@@ -62,8 +62,7 @@ class WordStreams {
   const HotWords<Word>* hot() const { return hot_; }
   std::int64_t hits(std::int64_t place) const {
     std::int64_t sum = 0;
-    for (int range = 0; range < ranges_.parts; ++range)
-      sum += hits_[static_cast<std::size_t>(range * kPlaces + place)];
+    for (int range = 0; range < ranges_.parts; ++range) sum += hits_[static_cast<std::size_t>(range * kPlaces + place)];
     return sum;
   }
 
@@ -72,8 +71,9 @@ class WordStreams {
   template <class Body>
   void first_pass(int range, Body body) {
     if (hot_ == nullptr)
-      return for_each(range, [&](const Word* words, const std::uint16_t*, std::int64_t count,
-                                 std::int64_t base) { body(words, count, base); });
+      return for_each(range, [&](const Word* words, const std::uint16_t*, std::int64_t count, std::int64_t base) {
+        body(words, count, base);
+      });
     Word* const begin = rest_.as<Word>() + ranges_.begin(range);
     Word* rest = begin;
     std::uint16_t* at = at_.as<std::uint16_t>() + ranges_.begin(range);

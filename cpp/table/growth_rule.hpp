@@ -27,9 +27,9 @@ struct GrowthRule {
   /// Likewise, and room for `keys` keys in all. Throws as slots_for().
   std::int64_t grown_for(std::int64_t keys, std::int64_t slots) const;
   /// Likewise for a table of `size` keys to which `added` come at once: if it may, with room for two more batches like
-  /// that, or for twice the size where that is less, or in an empty table for half a batch more: keys come faster into a
-  /// table that is not full at the end. Afterwards it is as full as one of twice the slots may be, at least half of its
-  /// limit.
+  /// that, or for twice the size where that is less, or in an empty table for half a batch more: keys come faster into
+  /// a table that is not full at the end. Afterwards it is as full as one of twice the slots may be, at least half of
+  /// its limit.
   std::int64_t grown_ahead(std::int64_t size, std::int64_t added, std::int64_t slots) const;
   /// Keys that may come to `size` others at most, given memory.
   std::int64_t most_new(std::int64_t size) const;

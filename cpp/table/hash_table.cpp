@@ -56,8 +56,8 @@ constexpr std::int64_t kFitsCache = std::int64_t{1} << 16;
 constexpr std::int64_t kMostListed = std::int64_t{1} << 20;
 constexpr std::int64_t kFillsParts = std::int64_t{1} << 18;
 
-/// A batch whose new keys nobody has counted goes in by parts of at least this many keys, for several threads; one whose
-/// keys are thought to be there by smaller ones, eighths of it.
+/// A batch whose new keys nobody has counted goes in by parts of at least this many keys, for several threads; one
+/// whose keys are thought to be there by smaller ones, eighths of it.
 constexpr std::int64_t kLeastPart = std::int64_t{1} << 17;
 
 /// The seeds of a table that is made with the options. One that is given decides all, so that tables made with it are
@@ -381,8 +381,8 @@ void HashTable<Key, Value>::make_room_for_rest(Room& room, const KeyBatch& keys,
 }
 
 /// On the host: makes room for as many new keys as a sample lets expect, or, where the last batches' keys were there
-/// and some of these surely fit, for none; and has memory ready in which the table can grow while the batch is inserted,
-/// should there be more. False where that is not worth it, not allowed, or there is no memory for it.
+/// and some of these surely fit, for none; and has memory ready in which the table can grow while the batch is
+/// inserted, should there be more. False where that is not worth it, not allowed, or there is no memory for it.
 template <class Key, class Value>
 bool HashTable<Key, Value>::prepare_uncounted(Room& room, const KeyBatch& keys, const Control& control, Stream stream) {
   const std::int64_t size = size_bound_;
