@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.frameworks import to_numpy
 from support.hidden_keys import hidden_numbers, key_of
+from support.memory_resources import NumPyMemory
 from support.samples import as_dict, items_of, random_keys, random_values, same_bytes
 
 import gpuhash
@@ -320,6 +321,76 @@ def test_known_keys_of_a_large_batch_do_not_grow(threads, new):
         table.insert_or_apply(key_of(numbers), 1, "add")
         assert table.capacity == capacity
     same_bytes(table[key_of(np.arange(known + new))], 2 * np.bincount(numbers, minlength=known + new))
+
+
+def after_known_batches(count: int, load: float, **options) -> HashTable:
+    """A table whose last two batches were all of its keys, key_of(0) to key_of(count - 1)."""
+    table = HashTable("int64", "int64", capacity=int(count / load), **options)
+    known = key_of(np.arange(count))
+    for n in range(3):
+        assert table.insert_or_assign(known, n).sum() == (0 if n else count)
+    return table
+
+
+@pytest.mark.parametrize("method", ["insert", "insert_or_assign", "insert_or_apply"])
+@pytest.mark.parametrize("load", [0.45, 0.5, 0.78])
+@pytest.mark.parametrize("count", [1000, 1024, 5000, 70_000, 140_000])
+def test_a_batch_after_known_ones(threads, count, load, method):
+    """Its keys are thought to be there, so nobody looks; some are not, at its begin, at its end, or all over it."""
+    rng = np.random.default_rng(count)
+    where = np.arange(count)
+    for is_new in (where < 0, where == 0, where >= count // 8, where < count // 2, rng.random(count) < 0.3, where >= 0):
+        table = after_known_batches(count, load)
+        capacity = table.capacity
+        numbers = rng.permutation(count)
+        numbers[is_new] = count + rng.integers(0, 1 + count * 3 // 4, is_new.sum())  # copies among them
+        values = rng.integers(-9, 9, count)
+        inserted = getattr(table, method)(key_of(numbers), values, *(["add"] if method == "insert_or_apply" else []))
+
+        expected, present = np.full(2 * count, 2), np.arange(2 * count) < count
+        drawn, first = np.unique(numbers, return_index=True)
+        last = count - 1 - np.unique(numbers[::-1], return_index=True)[1]
+        is_first = np.zeros(count, bool)
+        is_first[first] = True
+        same_bytes(inserted, (numbers >= count) & is_first)
+        if method == "insert":
+            expected[drawn[drawn >= count]] = values[first[drawn >= count]]
+        elif method == "insert_or_assign":
+            expected[drawn] = values[last]
+        else:
+            expected[count:] = 0
+            np.add.at(expected, numbers, values)
+        present[drawn] = True
+        found, is_there = table.find(key_of(np.arange(2 * count)))
+        same_bytes(is_there, present)
+        same_bytes(found[present], expected[present])
+        assert len(table) == present.sum()
+        assert table.load_factor <= table.max_load_factor + 1e-9
+        assert table.capacity == capacity or present.sum() > 0.8 * capacity
+
+
+@pytest.mark.parametrize("load", [0.5, 0.78])
+def test_each_allocation_after_known_batches_fails_once(load):
+    count = 5000
+    numbers = np.random.default_rng(1).permutation(2 * count)  # half of them new, twice as many as there is room for
+    for place in range(10):
+        memory = NumPyMemory()
+        table = after_known_batches(count, load, memory=memory)
+        memory.fail_after(place)
+        try:
+            table.insert_or_apply(key_of(numbers), np.ones(2 * count, np.int64), "add")
+            failed = False
+        except MemoryError:
+            failed = True
+        memory.fail_after(None)
+        sizes = np.arange(2 * count)
+        expected = np.where(sizes < count, 2, 0) + (0 if failed else 1)
+        same_bytes(table.find(key_of(sizes))[0], expected)
+        assert len(table) == (count if failed else 2 * count)
+        table.insert_or_apply(key_of(numbers), np.ones(2 * count, np.int64), "add")
+        same_bytes(table[key_of(sizes)], expected + 1)
+        del table
+        assert (memory.blocks, memory.mistakes) == ({}, [])
 
 
 def test_special_keys_do_not_take_room_of_others(native):
