@@ -11,7 +11,7 @@ from .native import cuda_library, host_library
 class HostLoads:
     """Independent random aligned loads of 64 bytes over one array, on any number of threads."""
 
-    AHEAD = (8, 16, 24, 32, 48, 64)  # prefetches in flight, of which the best is taken
+    AHEAD = (8, 16, 24, 32, 48, 64, 96, 128)  # prefetches in flight, of which the best is taken
 
     def __init__(self, array_bytes: int, keys: int) -> None:
         library = host_library("limits")

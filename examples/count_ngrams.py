@@ -26,7 +26,7 @@ import numpy.typing as npt
 import gpuhash
 
 NGRAM_BYTES = 8
-BATCH_NGRAMS = 1 << 22
+BATCH_NGRAMS = 1 << 23
 UNIQUE_LIMIT = 1 << 26  # n-grams that numpy.unique gets to sort
 COUNTER_LIMIT = 1 << 22  # n-grams that Counter gets to count
 
