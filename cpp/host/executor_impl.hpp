@@ -117,7 +117,10 @@ template <class Key, class Value>
 void HostExecutor<Key, Value>::erase(DeviceContext&, const View& view, const KeyBatch& keys, bool* erased, const Plan*,
                                      Stream) const {
   RowSink row_sink(view.rows, *view.control);
-  write_each<Purpose::kLookup>(view, keys, Erasure<View>{view, erased, &row_sink});
+  if (keys.bytes == sizeof(Key))
+    write_each<Purpose::kLookup>(view, keys, Erasure<View, true>{view, erased, &row_sink});
+  else
+    write_each<Purpose::kLookup>(view, keys, Erasure<View, false>{view, erased, &row_sink});
 }
 
 template <class Key, class Value>

@@ -85,7 +85,7 @@ class FindAny {
 
   FindAny(const View& view, const FindOrder& out) : view_(&view), out_(&out) {}
 
-  void found(std::int64_t i, typename View::SlotType* slot) {
+  void found(std::int64_t i, typename View::SlotType* slot, [[maybe_unused]] bool any_empty) {
     ++present_;
     if (out_->found != nullptr) out_->found[i] = true;
     if constexpr (View::kHasValue) {

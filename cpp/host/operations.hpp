@@ -169,15 +169,16 @@ struct ColumnsChange {
   }
 };
 
-template <class View>
+/// kWhole: keys are as wide as the slot's.
+template <class View, bool kWhole>
 struct Erasure {
-  static constexpr bool kPlain = false;
+  static constexpr bool kPlain = kWhole;
 
   View view;
   bool* erased;  // [n] or null
   RowSink* row_sink;
 
-  void found(std::int64_t i, typename View::SlotType* slot, Tally& tally) const {
+  void found(std::int64_t i, typename View::SlotType* slot, bool any_empty, Tally& tally) const {
     if (erased != nullptr) erased[i] = true;
     --tally.size;
     ++tally.erased;
@@ -185,9 +186,7 @@ struct Erasure {
       if (has_rows(view)) row_sink->give_back(slot->value);
       slot->value = empty_value<typename View::Value>();
     }
-    using Key = typename View::Key;
-    const auto empty = Portable::slots_with<View>(bucket_of(view, slot), empty_key<Key>());
-    slot->key = mark_of_erased<Key>(empty.any());
+    slot->key = mark_of_erased<typename View::Key>(any_empty);
   }
   void absent(std::int64_t i) const {
     if (erased != nullptr) erased[i] = false;
@@ -201,7 +200,7 @@ struct AbsentKeys {
   KeyBatch keys;
   typename View::Key* to;
 
-  void found(std::int64_t, typename View::SlotType*) {}
+  void found(std::int64_t, typename View::SlotType*, bool) {}
   void absent(std::int64_t i) { *to++ = load_word<typename View::Key>(keys.data, i, keys.bytes); }
   void left_region(std::int64_t) {}
 };

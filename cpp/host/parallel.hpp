@@ -276,8 +276,8 @@ struct Writer {
   std::int64_t base = 0;
 
   template <class Slot>
-  void found(std::int64_t i, Slot* slot) {
-    operation.found(i, slot, tally);
+  void found(std::int64_t i, Slot* slot, bool any_empty) {
+    operation.found(i, slot, any_empty, tally);
   }
   void absent(std::int64_t i) { operation.absent(i); }
   template <class Key, class Slot>
@@ -346,9 +346,9 @@ void write_range(const View& view, const KeyBatch& keys, const Operation& operat
 /// on several threads. Adds to the table's control, also where it is interrupted: then it has been performed on a first
 /// part of the batch. Without scratch memory one thread does it all. The operation has
 ///
-///   found(i, slot, tally), absent(i)   kLookup, one of them for each key
-///   write(i, stored, slot, is_new)     kInsertion; slot null: there was none
-///   kPlain                             as walk_each() wants it
+///   found(i, slot, any_empty, tally), absent(i)   kLookup, one of them for each key
+///   write(i, stored, slot, is_new)                kInsertion; slot null: there was none
+///   kPlain                                        as walk_each() wants it
 template <Purpose kPurpose, class View, class Operation>
 void write_each(const View& view, const KeyBatch& keys, const Operation& operation) {
   const int parts = writer_parts(keys.count, view);

@@ -40,8 +40,8 @@ constexpr std::int64_t kSampleRun = 256;
 /// The new keys of a batch of at least this many are guessed from a sample, on the host; those of smaller ones counted.
 constexpr std::int64_t kLeastGuessed = std::int64_t{1} << 16;
 
-/// Nor of one of so many, if the last ones' keys were there, and if it is not far smaller than the table: for each
-/// there is memory to be set aside.
+/// Where the last batches' keys were there, those of a batch of at least this many keys are not even guessed: they are
+/// taken to be there, too. Not of one that is far smaller than the table, as memory is set aside for each.
 constexpr std::int64_t kLeastTrusted = std::int64_t{1} << 10;
 
 /// Smaller batches for which there is one value are not counted first.
@@ -432,8 +432,7 @@ std::int64_t HashTable<Key, Value>::guess_new(const KeyBatch& keys, Stream strea
 }
 
 /// Calls run(part, its first key) for parts of the order, one after the other: of at most kMaxBatch keys, and of as
-/// many as surely fit where nobody has counted the new ones. Where hardly any fit the table moves into room.next, in
-/// which there is room for all.
+/// many as surely fit where nobody has counted the new ones. Where hardly any fit the table grows.
 template <class Key, class Value>
 template <class Order, class Run>
 void HashTable<Key, Value>::for_each_part(const Order& order, Room& room, Stream stream, Run run) {
@@ -445,7 +444,7 @@ void HashTable<Key, Value>::for_each_part(const Order& order, Room& room, Stream
       const std::int64_t free = growth().uncounted_limit(storage_.capacity()) - size_bound_;
       if (free < std::min(count, room.least_part)) {
         room.slots_before = storage_.capacity();
-        move_into(*std::exchange(room.next, std::nullopt), false, control, stream);
+        move_into(take_larger(room, control, stream), false, control, stream);
       } else {
         count = std::min(count, free);
       }
@@ -454,6 +453,20 @@ void HashTable<Key, Value>::for_each_part(const Order& order, Room& room, Stream
     run(part_of(order, from, count), from);
     from += count;
   }
+}
+
+/// What a table moves into that new keys have filled before the batch was in: memory for twice its slots, as they may
+/// have been more than was guessed, but need not be all; or room.next, where that is no larger, or there is no other.
+template <class Key, class Value>
+auto HashTable<Key, Value>::take_larger(Room& room, const Control& control, Stream stream) -> Storage {
+  const std::int64_t slots = growth().grown(storage_.capacity());
+  if (slots < room.next->capacity()) {
+    try {
+      return make_storage(slots, false, control, stream);
+    } catch (const OutOfMemoryError&) {  // for what comes there is memory
+    }
+  }
+  return *std::exchange(room.next, std::nullopt);
 }
 
 /// False where that is not worth it, not allowed, or there is no memory for it.
