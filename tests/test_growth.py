@@ -382,6 +382,7 @@ def test_each_allocation_after_known_batches_fails_once(load):
             failed = False
         except MemoryError:
             failed = True
+        assert not failed or load == 0.78  # where there is room for parts the batch gets in without more memory
         memory.fail_after(None)
         sizes = np.arange(2 * count)
         expected = np.where(sizes < count, 2, 0) + (0 if failed else 1)

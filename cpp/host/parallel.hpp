@@ -8,6 +8,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -15,8 +16,10 @@
 #include "core/fault_injection.hpp"
 #include "core/interruption.hpp"
 #include "core/thread_pool.hpp"
+#include "host/homes.hpp"
 #include "host/owners.hpp"
 #include "host/pipeline.hpp"
+#include "host/simd.hpp"
 
 /// How the host executor shares a batch out among threads.
 ///
@@ -226,36 +229,71 @@ class Shares {
   template <class View, class Keys, class Offsets>
   void deal_offsets(const View& view, const Keys& keys, std::int64_t base, int part, const Offsets& offsets,
                     std::int64_t count) {
-    const Geometry geometry = view.geometry;
-    const Owners owners(static_cast<std::uint32_t>(parts_));
-    const auto owner_of = [&](std::int64_t n) {
-      return owners.of(Probe<typename View::Key>(keys[base + n], geometry).region(geometry));
-    };
     std::uint32_t* const lists = offsets_.get() + part * parts_ * room_;
     std::int64_t* const sizes = sizes_of(part);
+    const Geometry geometry = view.geometry;
     if (parts_ == 2) {  // the sizes stay in registers
       std::uint32_t* const to_first = lists + sizes[0];
       std::uint32_t* const to_second = lists + room_ + sizes[1];
       std::int64_t second = 0;
-      for (std::int64_t j = 0; j < count; ++j) {
-        const std::int64_t n = offsets[j];
-        const auto owner = static_cast<std::int64_t>(owner_of(n));
-        to_first[j - second] = static_cast<std::uint32_t>(n);
-        to_second[second] = static_cast<std::uint32_t>(n);
-        second += owner;
-      }
+      with_simd([&](auto simd) {
+        std::int64_t seconds = 0;
+        for_each_region(simd, geometry, keys, base, offsets, count,
+                        [&](std::int64_t j, std::int64_t n, std::uint32_t region) {
+                          to_first[j - seconds] = static_cast<std::uint32_t>(n);
+                          to_second[seconds] = static_cast<std::uint32_t>(n);
+                          seconds += region % 2;
+                        });
+        second = seconds;
+      });
       sizes[0] += count - second;
       sizes[1] += second;
       return;
     }
+    const Owners owners(static_cast<std::uint32_t>(parts_));
     std::int64_t own_sizes[kMostWriters];  // on the stack: in sizes_ they would share a line with other threads'
     std::copy_n(sizes, parts_, own_sizes);
-    for (std::int64_t j = 0; j < count; ++j) {
-      const std::int64_t n = offsets[j];
-      const auto owner = static_cast<std::int64_t>(owner_of(n));
-      lists[owner * room_ + own_sizes[owner]++] = static_cast<std::uint32_t>(n);
-    }
+    with_simd([&](auto simd) {
+      for_each_region(simd, geometry, keys, base, offsets, count,
+                      [&](std::int64_t, std::int64_t n, std::uint32_t region) {
+                        const auto owner = static_cast<std::int64_t>(owners.of(region));
+                        lists[owner * room_ + own_sizes[owner]++] = static_cast<std::uint32_t>(n);
+                      });
+    });
     std::copy_n(own_sizes, parts_, sizes);
+  }
+
+  /// Calls body(j, offsets[j], the region of that key) for each of `count` offsets.
+  template <class Simd, class Keys, class Offsets, class Body>
+  static void for_each_region(const Simd& simd, const Geometry& geometry, const Keys& keys, std::int64_t base,
+                              const Offsets& offsets, std::int64_t count, const Body& body) {
+    using Key = std::remove_cvref_t<decltype(keys[0])>;
+    if constexpr (Homes<Key>::template kByEight<Simd>) {
+      constexpr auto kBlock = static_cast<std::int64_t>(kHomes);
+      Homes<Key> homes;
+      std::uint32_t regions[kHomes];
+      Key of_block[kHomes];
+      for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+        const auto size = static_cast<std::size_t>(std::min(kBlock, count - begin));
+        if constexpr (std::is_same_v<Keys, WholeKeys<Key>> && std::is_same_v<Offsets, FromPosition>) {
+          homes.fill(simd, keys.data + base + offsets[begin], size, geometry);
+        } else {
+          for (std::size_t b = 0; b < size; ++b)
+            of_block[b] = keys[base + offsets[begin + static_cast<std::int64_t>(b)]];
+          homes.fill(simd, of_block, size, geometry);
+        }
+        for (std::size_t b = 0; b < size; ++b) regions[b] = homes.region(b, geometry);
+        for (std::size_t b = 0; b < size; ++b) {
+          const std::int64_t j = begin + static_cast<std::int64_t>(b);
+          body(j, offsets[j], regions[b]);
+        }
+      }
+    } else {
+      for (std::int64_t j = 0; j < count; ++j) {
+        const std::int64_t n = offsets[j];
+        body(j, n, Probe<Key>(keys[base + n], geometry).region(geometry));
+      }
+    }
   }
 
   std::int64_t chunk_;

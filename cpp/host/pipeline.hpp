@@ -13,8 +13,8 @@
 #include "host/simd.hpp"
 #include "host/walk.hpp"
 
-/// Walking along the probe sequences of many keys at once. A core can have twenty to forty lines under way from memory; one
-/// walk after the other would have one.
+/// Walking along the probe sequences of many keys at once. A core can have twenty to forty lines under way from memory;
+/// one walk after the other would have one.
 namespace gpuhash::host {
 
 /// Keys between asking for a line and looking at it. Rolling: groups would wait for their last line, and processors
@@ -106,6 +106,7 @@ class Pipeline {
 
   void run(std::int64_t count) {
     if constexpr (kByBlocks) {
+      if constexpr (!kInRow) copy_keys(0, count);
       fill_homes(0, count);
       for (std::int64_t n = 0; n < std::min(kHomesOfBlock, count); ++n)
         prefetch_bucket(view_, homes_of_block(0).bucket(static_cast<std::size_t>(n)));
@@ -159,6 +160,14 @@ class Pipeline {
 
   Homes<Key>& homes_of_block(std::int64_t n) { return blocks_[n / kHomesOfBlock % 2]; }
 
+  /// The keys of the block that begins with the n-th, a block before they are hashed.
+  void copy_keys(std::int64_t n, std::int64_t count) {
+    const Keys keys = keys_;  // copies, in registers
+    const Positions positions = positions_;
+    const std::int64_t size = std::min(kHomesOfBlock, count - n);
+    for (std::int64_t b = 0; b < size; ++b) copied_[b] = keys[positions[n + b]];
+  }
+
   /// Those of the block that begins with the n-th key.
   void fill_homes(std::int64_t n, std::int64_t count) {
     Homes<Key>& homes = homes_of_block(n);
@@ -166,11 +175,8 @@ class Pipeline {
     if constexpr (kInRow) {
       homes.fill(Simd{}, keys_.data + positions_[n], size, view_.geometry);
     } else {
-      const Keys keys = keys_;  // copies, in registers
-      const Positions positions = positions_;
-      Key of_block[kHomes];
-      for (std::size_t b = 0; b < size; ++b) of_block[b] = keys[positions[n + static_cast<std::int64_t>(b)]];
-      homes.fill(Simd{}, of_block, size, view_.geometry);
+      homes.fill(Simd{}, copied_, size, view_.geometry);
+      copy_keys(n + kHomesOfBlock, count);
     }
     homes.pad(size);
   }
@@ -412,6 +418,7 @@ class Pipeline {
   Passed passed_;
   std::uint32_t homes_[kAhead];                                    // buckets
   std::conditional_t<kByBlocks, Homes<Key>[2], NoBlocks> blocks_;  // the one looked at, and the next
+  Key copied_[kHomes];
   std::uint32_t last_[kTracked];  // by home bucket: whose walk was the last to come and wait; low bits of i
   Queue<Walk, kQueueSize> at_filter_;
   Queue<Walk, kQueueSize> at_bucket_;

@@ -253,10 +253,13 @@ class Rehash {
   template <class Simd>
   void move_home(const Simd& simd, HomeRun& run, std::uint64_t begin, std::uint64_t end) {
     std::uint16_t live[kGathered];
+    Key keys[kGathered];
     std::size_t live_count = 0;
     for (std::size_t s = 0; s < run.count; ++s) {  // without a branch, which nobody could predict
+      const Key key = run.first[s].key;
       live[live_count] = static_cast<std::uint16_t>(s);
-      live_count += is_live(run.first[s].key) ? 1 : 0;
+      keys[live_count] = key;
+      live_count += is_live(key) ? 1 : 0;
     }
     const View to = to_;
     std::size_t late_count = 0;
@@ -264,9 +267,7 @@ class Rehash {
     Homes<Key> homes;
     for (std::size_t block = 0; block < live_count; block += kHomes) {
       const std::size_t size = std::min(kHomes, live_count - block);
-      Key keys[kHomes];
-      for (std::size_t b = 0; b < size; ++b) keys[b] = run.first[live[block + b]].key;
-      homes.fill(simd, keys, size, to.geometry);
+      homes.fill(simd, keys + block, size, to.geometry);
       for (std::size_t b = 0; b < size; ++b) {
         const std::uint16_t l = live[block + b];
         const std::uint32_t home = homes.bucket(b);

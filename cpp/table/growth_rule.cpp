@@ -74,8 +74,7 @@ std::int64_t GrowthRule::grown_for(std::int64_t keys, std::int64_t slots) const 
 }
 
 std::int64_t GrowthRule::grown_ahead(std::int64_t size, std::int64_t added, std::int64_t slots) const {
-  const std::int64_t batch = std::min(size, added);
-  const std::int64_t more = size == 0 ? added / 2 : 2 * batch + batch / 8;
+  const std::int64_t more = size == 0 ? added / 2 : 2 * std::min(size, added);
   return grown_for(may_hold(size + added + more) ? size + added + more : size + added, slots);
 }
 
