@@ -444,7 +444,7 @@ void HashTable<Key, Value>::for_each_part(const Order& order, Room& room, Stream
       const std::int64_t free = growth().uncounted_limit(storage_.capacity()) - size_bound_;
       if (free < std::min(count, room.least_part)) {
         room.slots_before = storage_.capacity();
-        move_into(take_larger(room, control, stream), false, control, stream);
+        move_into(*std::exchange(room.next, std::nullopt), false, control, stream);
       } else {
         count = std::min(count, free);
       }
@@ -453,20 +453,6 @@ void HashTable<Key, Value>::for_each_part(const Order& order, Room& room, Stream
     run(part_of(order, from, count), from);
     from += count;
   }
-}
-
-/// What a table moves into that new keys have filled before the batch was in: memory for twice its slots, as they may
-/// have been more than was guessed, but need not be all; or room.next, where that is no larger, or there is no other.
-template <class Key, class Value>
-auto HashTable<Key, Value>::take_larger(Room& room, const Control& control, Stream stream) -> Storage {
-  const std::int64_t slots = growth().grown(storage_.capacity());
-  if (slots < room.next->capacity()) {
-    try {
-      return make_storage(slots, false, control, stream);
-    } catch (const OutOfMemoryError&) {  // for what comes there is memory
-    }
-  }
-  return *std::exchange(room.next, std::nullopt);
 }
 
 /// False where that is not worth it, not allowed, or there is no memory for it.

@@ -140,7 +140,6 @@ class HashTable final : public Table {
   void make_room_for_rest(Room& room, const KeyBatch& keys, std::optional<Storage> spare, Stream stream);
   template <class Order, class Run>
   void for_each_part(const Order& order, Room& room, Stream stream, Run run);
-  Storage take_larger(Room& room, const Control& control, Stream stream);
   template <class MakePlan>
   bool make_room_for_all(Room& room, const KeyBatch& keys, const Control& control, Stream stream, MakePlan make_plan);
   template <class MakePlan>
