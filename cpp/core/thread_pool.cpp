@@ -108,12 +108,13 @@ void Job::work() {
   activity.job = outer;
 }
 
-/// Its threads watch for the next job for a while after each, then sleep, and are never joined: the pool lives as long
-/// as the process.
+/// For so long threads watch for the next job, and callers for the last thread, before they sleep: who sleeps comes 50 to
+/// 150 us late, and a large batch is a job after the other, some 300 us long.
+constexpr std::chrono::microseconds kWatch{200};
+
+/// Its threads are never joined: the pool lives as long as the process.
 class ThreadPool {
  public:
-  explicit ThreadPool(std::chrono::microseconds watch) : watch_(watch) {}
-
   /// False where another job has the pool.
   bool run(Job& job) {
     const int helpers = std::min(job.parts, thread_count()) - 1;
@@ -177,12 +178,9 @@ class ThreadPool {
   }
 
   template <class Done>
-  void watch_until(Done done) const {
-    if (watch_ == watch_.zero()) return;
-    for (const auto end = Clock::now() + watch_; !done() && Clock::now() < end;) std::this_thread::yield();
+  static void watch_until(Done done) {
+    for (const auto end = Clock::now() + kWatch; !done() && Clock::now() < end;) std::this_thread::yield();
   }
-
-  const std::chrono::microseconds watch_;
 
   std::atomic_flag busy_{};
   int threads_ = 0;  // under busy_
@@ -205,11 +203,10 @@ std::atomic<ThreadPool*> pools[2] = {nullptr, nullptr};
 /// Without a lock, which a fork could leave locked in the child. Two first callers at once make one pool too many,
 /// which never gets any threads.
 ThreadPool& pool(detail::Threads threads) {
-  const bool for_launches = threads == detail::Threads::kForLaunches;
-  auto& current = pools[for_launches];
+  auto& current = pools[threads == detail::Threads::kForLaunches];
   ThreadPool* existing = current.load(std::memory_order_acquire);
   if (existing != nullptr) return *existing;
-  auto* made = new ThreadPool(std::chrono::microseconds(for_launches ? 200 : 0));
+  auto* made = new ThreadPool;
   if (current.compare_exchange_strong(existing, made, std::memory_order_acq_rel)) return *made;
   delete made;
   return *existing;

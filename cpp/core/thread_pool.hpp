@@ -18,15 +18,15 @@ void run_parts(Threads threads, int parts, void (*call)(void* context, int part)
 
 /// Calls fn(part) once for every part in [0, parts), on the caller's thread and on a pool's; returns when all are done.
 /// Parts may run in any order and one after the other (they do while another caller has the pool), so they must not
-/// wait for each other. What a part throws reaches the caller; the parts that had not started then are not run.
+/// wait for each other. What a part throws reaches the caller; the parts that had not started then are not run. The
+/// pool's threads watch for the next call for a while before they sleep.
 template <class Fn>
 void parallel_for(int parts, Fn&& fn) {
   detail::run_parts(
       detail::Threads::kForWork, parts, [](void* context, int part) { (*static_cast<Fn*>(context))(part); }, &fn);
 }
 
-/// The same for parts of some microseconds each, such as launches on several GPUs: on threads of their own, which after
-/// a call watch for the next one for a while.
+/// The same for launches on several GPUs: on threads of their own, which no work of other callers keeps busy.
 template <class Fn>
 void launch_side_by_side(int parts, Fn fn) {
   detail::run_parts(

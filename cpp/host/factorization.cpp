@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <vector>
 
@@ -98,9 +97,8 @@ std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys,
   const Allocation chosen = room_for<char>(context, samples * bytes);
   for_each_chunk(samples, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t j = begin; j < end; ++j)
-      std::memcpy(chosen.as<char>() + j * bytes,
-                  static_cast<const char*>(keys.data) + batch_size::sample_position(j, samples, count) * bytes,
-                  static_cast<std::size_t>(bytes));
+      host::store_word(chosen.get(), j, bytes,
+                       host::load_word<Key>(keys.data, batch_size::sample_position(j, samples, count), bytes));
   });
   const NumberKeys sample{chosen.get(), samples, keys.dtype, keys.elements};
   const Allocation firsts = room_for<std::uint32_t>(context, words_for(samples));
@@ -290,8 +288,7 @@ class HostFactorizer final : public Factorizer {
   static bool too_many_distinct(DeviceContext& context, const NumberKeys& keys, std::int64_t most) {
     if (most == 0) return true;
     // Few samples tell nothing of keys of which few come often and many seldom; they are taken to be few.
-    const std::int64_t samples = std::int64_t{1} << (keys.count < kMinSampled        ? 9
-                                                     : keys.count < 4 * kMinSampled  ? 10
+    const std::int64_t samples = std::int64_t{1} << (keys.count < 4 * kMinSampled    ? 10
                                                      : keys.count < 32 * kMinSampled ? 12
                                                                                      : 14);
     const auto estimate = [&]<class Key>(Key) {

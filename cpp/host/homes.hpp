@@ -63,7 +63,7 @@ class Homes {
   const Key& stored(std::size_t b) const { return stored_[b]; }
   std::uint32_t bucket(std::size_t b) const { return buckets_[b]; }
   std::uint8_t filter_bit(std::size_t b) const { return Probe<Key>::filter_bit_of(hashes_[b]); }
-  /// As Probe::region().
+  /// As Probe::region(), in the form that is computed for several keys at once.
   std::uint32_t region(std::size_t b, const Geometry& geometry) const {
     const std::uint32_t home = multiply_high(static_cast<std::uint32_t>(hashes_[b] >> 32), geometry.region_count);
     return buckets_[b] == geometry.bucket_count ? 0 : home;

@@ -66,6 +66,7 @@ struct PlainInsertion {
   bool assigns;
   bool* inserted;  // [n] or null
 
+  void ask(std::int64_t i) const { __builtin_prefetch(values + i * stride); }
   void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
     if (inserted != nullptr) inserted[i] = is_new;
     if (slot == nullptr) return;
@@ -111,6 +112,7 @@ struct PlainAddition {
   std::int64_t stride;  // bytes from a key's value to the next
   bool* inserted;       // [n] or null
 
+  void ask(std::int64_t i) const { __builtin_prefetch(values + i * stride); }
   void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
     if (inserted != nullptr) inserted[i] = is_new;
     if (slot == nullptr) return;

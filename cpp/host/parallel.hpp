@@ -270,17 +270,21 @@ class Shares {
     using Key = std::remove_cvref_t<decltype(keys[0])>;
     if constexpr (Homes<Key>::template kByEight<Simd>) {
       constexpr auto kBlock = static_cast<std::int64_t>(kHomes);
+      constexpr bool kInRow = std::is_same_v<Keys, WholeKeys<Key>> && std::is_same_v<Offsets, FromPosition>;
       Homes<Key> homes;
       std::uint32_t regions[kHomes];
-      Key of_block[kHomes];
+      Key copied[kHomes];  // as in the pipeline: keys in a row are hashed where they stand, others copied a block before
+      const auto copy = [&](std::int64_t begin) {
+        for (std::int64_t j = begin; j < std::min(begin + kBlock, count); ++j) copied[j - begin] = keys[base + offsets[j]];
+      };
+      if constexpr (!kInRow) copy(0);
       for (std::int64_t begin = 0; begin < count; begin += kBlock) {
         const auto size = static_cast<std::size_t>(std::min(kBlock, count - begin));
-        if constexpr (std::is_same_v<Keys, WholeKeys<Key>> && std::is_same_v<Offsets, FromPosition>) {
+        if constexpr (kInRow) {
           homes.fill(simd, keys.data + base + offsets[begin], size, geometry);
         } else {
-          for (std::size_t b = 0; b < size; ++b)
-            of_block[b] = keys[base + offsets[begin + static_cast<std::int64_t>(b)]];
-          homes.fill(simd, of_block, size, geometry);
+          homes.fill(simd, copied, size, geometry);
+          copy(begin + kBlock);
         }
         for (std::size_t b = 0; b < size; ++b) regions[b] = homes.region(b, geometry);
         for (std::size_t b = 0; b < size; ++b) {
@@ -318,6 +322,11 @@ struct Writer {
     operation.found(i, slot, any_empty, tally);
   }
   void absent(std::int64_t i) { operation.absent(i); }
+  void ask(std::int64_t i) const
+    requires requires(const Operation& of) { of.ask(i); }
+  {
+    operation.ask(i);
+  }
   template <class Key, class Slot>
   void write(std::int64_t i, const Key& stored, Slot* slot, bool is_new) {
     tally.size += is_new ? 1 : 0;
@@ -386,6 +395,7 @@ void write_range(const View& view, const KeyBatch& keys, const Operation& operat
 ///
 ///   found(i, slot, any_empty, tally), absent(i)   kLookup, one of them for each key
 ///   write(i, stored, slot, is_new)                kInsertion; slot null: there was none
+///   ask(i)                                        if it has this, as walk_each() wants it
 ///   kPlain                                        as walk_each() wants it
 template <Purpose kPurpose, class View, class Operation>
 void write_each(const View& view, const KeyBatch& keys, const Operation& operation) {

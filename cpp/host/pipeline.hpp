@@ -55,12 +55,14 @@ template <class Key>
 struct WholeKeys {
   const Key* data;
   Key operator[](std::int64_t i) const { return detail::load_whole<Key>(data + i); }
+  void ask(std::int64_t i) const { __builtin_prefetch(data + i); }
 };
 template <class Key>
 struct AnyKeys {
   const void* data;
   std::int64_t bytes;
   Key operator[](std::int64_t i) const { return load_word<Key>(data, i, bytes); }
+  void ask(std::int64_t i) const { __builtin_prefetch(static_cast<const char*>(data) + i * bytes); }
 };
 
 /// Which positions of the batch: all from `first` on, or those of a list.
@@ -69,10 +71,14 @@ struct FromPosition {
   std::int64_t operator[](std::int64_t n) const { return first + n; }
 };
 struct ListedPositions {
-  const std::uint32_t* offsets;
+  const std::uint32_t* offsets;  // ascending
   std::int64_t base;
   std::int64_t operator[](std::int64_t n) const { return base + offsets[n]; }
 };
+
+/// Keys of a list between asking for a key and reading it. Processors see by themselves that a row is read, but not that
+/// a list is, among so many other lines.
+inline constexpr std::int64_t kListedAhead = 128;
 
 /// Takes every key to its place; keys that are equal get there in their order.
 ///
@@ -95,6 +101,7 @@ struct ListedPositions {
 ///                                    the walk; `match` is the key's slot, if any; what the last bucket shows counts
 ///   write(i, stored, slot, is_new)   kInsertion, once for each key; slot null: the table is full
 ///   left_region(i)                   kRegion: instead, where the walk would leave the key's region
+///   ask(i)                           if it has this: asks for the line of what is read beside the i-th key
 ///   kDistinct                        if it has this, no two keys are equal
 template <Purpose kPurpose, class Simd, class View, class Keys, class Positions, class Visitor>
 class Pipeline {
@@ -139,7 +146,8 @@ class Pipeline {
   using SlotType = typename View::SlotType;
   /// Keys that stand in a row, as wide as the table's: they are hashed where they stand. A copy of a block that is read
   /// as vectors at once has to have been written, which took 0.6 of 4.8 ns a key.
-  static constexpr bool kInRow = std::is_same_v<Keys, WholeKeys<Key>> && std::is_same_v<Positions, FromPosition>;
+  static constexpr bool kListed = std::is_same_v<Positions, ListedPositions>;
+  static constexpr bool kInRow = std::is_same_v<Keys, WholeKeys<Key>> && !kListed;
   static constexpr bool kEveryLook = requires { Visitor::kEveryLook; };
   static constexpr bool kLooksByBlocks = kPurpose == Purpose::kLookup && kEveryLook && kInRow;
   /// Whatever else is done to keys: their homes at least are found together where that is faster.
@@ -147,7 +155,7 @@ class Pipeline {
   static constexpr bool kByBlocks = kLooksByBlocks || kHashesByBlocks;
   static constexpr std::int64_t kHomesOfBlock = kHomes;
   static constexpr std::int64_t kThisBlock = kByBlocks ? kHomesOfBlock : kBlock;
-  struct NoBlocks {};
+  struct None {};
   /// Is the visitor copied for each block? Not one that has a queue.
   static constexpr bool kInRegisters = sizeof(Visitor) <= 256;
   static constexpr std::uint32_t kTracked = kPurpose == Purpose::kInsertion ? 1024 : 1;
@@ -165,7 +173,26 @@ class Pipeline {
     const Keys keys = keys_;  // copies, in registers
     const Positions positions = positions_;
     const std::int64_t size = std::min(kHomesOfBlock, count - n);
+    if constexpr (kListed) ask_for_listed(n + kListedAhead, count);
     for (std::int64_t b = 0; b < size; ++b) copied_[b] = keys[positions[n + b]];
+  }
+
+  /// The lines of the keys of a block of a list, and of what is read beside them.
+  void ask_for_listed(std::int64_t n, std::int64_t count) {
+    asm volatile("");  // as in ask_for_displacement()
+    if (n >= count) return;
+    const Keys keys = keys_;
+    const Visitor& visitor = visitor_;
+    const auto ask = [&](std::int64_t i) {
+      keys.ask(i);
+      if constexpr (requires { visitor.ask(i); }) visitor.ask(i);
+    };
+    const std::int64_t end = std::min(n + kHomesOfBlock, count);
+    constexpr auto kOfLine = static_cast<std::int64_t>(64 / sizeof(Key));
+    if (positions_[end - 1] - positions_[n] < kHomesOfBlock * kOfLine)  // each line once
+      for (std::int64_t i = positions_[n]; i <= positions_[end - 1]; i += kOfLine) ask(i);
+    else
+      for (; n < end; ++n) ask(positions_[n]);
   }
 
   /// Those of the block that begins with the n-th key.
@@ -417,8 +444,8 @@ class Pipeline {
   Visitor visitor_;  // a copy, in registers
   Passed passed_;
   std::uint32_t homes_[kAhead];                                    // buckets
-  std::conditional_t<kByBlocks, Homes<Key>[2], NoBlocks> blocks_;  // the one looked at, and the next
-  Key copied_[kHomes];
+  std::conditional_t<kByBlocks, Homes<Key>[2], None> blocks_;  // the one looked at, and the next
+  std::conditional_t<kByBlocks && !kInRow, Key[kHomes], None> copied_;
   std::uint32_t last_[kTracked];  // by home bucket: whose walk was the last to come and wait; low bits of i
   Queue<Walk, kQueueSize> at_filter_;
   Queue<Walk, kQueueSize> at_bucket_;

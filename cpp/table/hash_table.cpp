@@ -38,7 +38,7 @@ constexpr std::int64_t kSample = std::int64_t{1} << 14;
 constexpr std::int64_t kSampleRun = 256;
 
 /// The new keys of a batch of at least this many are guessed from a sample, on the host; those of smaller ones counted.
-constexpr std::int64_t kLeastGuessed = std::int64_t{1} << 16;
+constexpr std::int64_t kLeastGuessed = std::int64_t{1} << 14;
 
 /// Where the last batches' keys were there, those of a batch of at least this many keys are not even guessed: they are
 /// taken to be there, too. Not of one that is far smaller than the table, as memory is set aside for each.
@@ -56,8 +56,8 @@ constexpr std::int64_t kFitsCache = std::int64_t{1} << 16;
 constexpr std::int64_t kMostListed = std::int64_t{1} << 20;
 constexpr std::int64_t kFillsParts = std::int64_t{1} << 18;
 
-/// A batch whose new keys nobody has counted goes in by parts of at least this many keys, for several threads; one
-/// whose keys are thought to be there by smaller ones, eighths of it.
+/// A batch whose new keys nobody has counted goes in by parts of at least a 16th of it, or of so many keys: that is
+/// enough for several threads.
 constexpr std::int64_t kLeastPart = std::int64_t{1} << 17;
 
 /// The seeds of a table that is made with the options. One that is given decides all, so that tables made with it are
@@ -389,11 +389,10 @@ bool HashTable<Key, Value>::prepare_uncounted(Room& room, const KeyBatch& keys, 
   const std::int64_t slots = storage_.capacity();
   const bool is_possible = context_->is_host() && !options_.has_rows();
   if (!is_possible || !growth().may_grow_beyond(slots) || !growth().may_hold(size + keys.count)) return false;
-  const std::int64_t small_part = std::min(kLeastPart, keys.count / 8);
+  room.least_part = std::min(kLeastPart, keys.count / 16);
   const bool none_is_new = expects_present_ && keys.count >= std::max(kLeastTrusted, slots / 8) &&
-                           growth().uncounted_limit(slots) - size >= small_part;
+                           growth().uncounted_limit(slots) - size >= room.least_part;
   if (!none_is_new && keys.count < kLeastGuessed) return false;
-  room.least_part = none_is_new ? small_part : kLeastPart;
   try {
     const std::int64_t added = none_is_new ? 0 : guess_new(keys, stream);
     if (size + added > current_limit()) {
@@ -402,9 +401,15 @@ bool HashTable<Key, Value>::prepare_uncounted(Room& room, const KeyBatch& keys, 
       room.size_before = size;
     }
     const std::int64_t free = growth().uncounted_limit(storage_.capacity()) - size;
-    if (free < std::min(keys.count, room.least_part)) return false;
-    if (free < keys.count)
-      room.next = make_storage(growth().grown_for(size + keys.count, storage_.capacity()), false, control, stream);
+    if (free < room.least_part) return false;
+    if (free < keys.count) {
+      const std::int64_t slots_for_all = growth().grown_for(size + keys.count, storage_.capacity());
+      const std::int64_t twice_the_slots = growth().grown(storage_.capacity());
+      std::optional<Storage> twice;
+      if (twice_the_slots < slots_for_all) twice = make_storage(twice_the_slots, false, control, stream);
+      room.next = make_storage(slots_for_all, false, control, stream);
+      room.twice = std::move(twice);
+    }
   } catch (const OutOfMemoryError&) {
     return false;
   }
@@ -420,19 +425,19 @@ std::int64_t HashTable<Key, Value>::guess_new(const KeyBatch& keys, Stream strea
   const std::int64_t distinct = Factorizer::of(*context_).estimate_distinct(*context_, numbers, kSample, stream);
   if (size_bound_ == 0) return distinct;
   const Allocation listed(*context_, kSampleRun * sizeof(Key), stream);
-  constexpr std::int64_t kRuns = kSample / kSampleRun;
+  const std::int64_t runs = std::min(kSample, keys.count / 8) / kSampleRun;
   std::int64_t absent = 0;
-  for (std::int64_t run = 0; run < kRuns; ++run) {
-    const KeyBatch part = slice(keys, keys.count / kRuns * run, kSampleRun);
+  for (std::int64_t run = 0; run < runs; ++run) {
+    const KeyBatch part = slice(keys, keys.count / runs * run, kSampleRun);
     executor().list_absent(*context_, storage_.view(), part, listed.template as<Key>(), stream);
     absent += static_cast<std::int64_t>(storage_.view().control->absent);
   }
-  const double share = static_cast<double>(absent) / static_cast<double>(kSample);
+  const double share = static_cast<double>(absent) / static_cast<double>(runs * kSampleRun);
   return std::min(distinct, static_cast<std::int64_t>(share * static_cast<double>(keys.count)));
 }
 
 /// Calls run(part, its first key) for parts of the order, one after the other: of at most kMaxBatch keys, and of as
-/// many as surely fit where nobody has counted the new ones. Where hardly any fit the table grows.
+/// many as surely fit where nobody has counted the new ones. Where hardly any fit, the table takes a larger memory.
 template <class Key, class Value>
 template <class Order, class Run>
 void HashTable<Key, Value>::for_each_part(const Order& order, Room& room, Stream stream, Run run) {
@@ -444,7 +449,9 @@ void HashTable<Key, Value>::for_each_part(const Order& order, Room& room, Stream
       const std::int64_t free = growth().uncounted_limit(storage_.capacity()) - size_bound_;
       if (free < std::min(count, room.least_part)) {
         room.slots_before = storage_.capacity();
-        move_into(*std::exchange(room.next, std::nullopt), false, control, stream);
+        std::optional<Storage>& larger = room.twice ? room.twice : room.next;
+        move_into(*std::exchange(larger, std::nullopt), false, control, stream);
+        if (room.next) continue;  // the rest need not fit here, either
       } else {
         count = std::min(count, free);
       }
@@ -844,7 +851,7 @@ void HashTable<Key, Value>::apply_in(const Turn& turn, ApplyOrder& order, Stream
 /// one that fits the cache takes less than that does, whatever it is like.
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::most_counted(std::int64_t keys) const {
-  if (!has_known_room(keys) && keys <= kFitsCache) return keys;
+  if (!has_known_room(keys) && keys <= kFitsCache) return keys / 2;
   if (!has_known_room(keys) && keys <= kMostListed) return keys / 3;
   if (keys <= kFitsCache) return std::min(keys / 5, kFew);
   return keys / (keys < kFillsParts ? 32 : 12);

@@ -89,6 +89,7 @@ class HashTable final : public Table {
     std::int64_t slots_before = 0;    // not 0: the table was made larger than its distinct keys may need
     std::int64_t size_before = 0;     // not 0: and with room for the next batches
     std::optional<Storage> next{};    // for the table and all of the batch, in which nobody has counted the new keys
+    std::optional<Storage> twice{};   // with next: for twice the slots, where these are fewer; it is taken before
     std::int64_t least_part = 0;      // with next: the batch goes in by parts of as many keys or more
     std::uint64_t most = 0;           // not 0: the batch is tried, and may bring the table to this size
     Allocation left{};                // of a trial: positions of the keys that are left out, if it lists them
