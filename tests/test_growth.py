@@ -555,5 +555,41 @@ print("whole")
     assert rest == ["whole"]
 
 
+def batch_of(kind: str, n: int) -> np.ndarray:
+    """Numbers of n keys, which are more than a sample of them, or of their beginning, lets expect."""
+    rng = np.random.default_rng(n)
+    if kind == "distinct":
+        return rng.permutation(n)
+    if kind == "zipf":
+        return np.minimum(rng.zipf(1.2, n), 1 << 40)
+    few = rng.integers(0, 50, n)
+    return np.concatenate([few[: n // 4], rng.permutation(n - n // 4)] if kind == "few, then distinct" else [few])
+
+
+@pytest.mark.parametrize("kind", ["distinct", "zipf", "few", "few, then distinct"])
+@pytest.mark.parametrize("n", [(1 << 14) - 1, 1 << 14, (1 << 16) + 3, 1 << 17, (1 << 18) + 5])
+def test_new_keys_of_middle_batches_are_guessed(native, n, kind):
+    """Empty tables and such that have some of the keys get more room, less, or twice: nothing is lost."""
+    numbers = batch_of(kind, n)
+    expected, counts = np.unique(numbers, return_counts=True)
+    keys = key_of(numbers)
+    order = np.argsort(key_of(expected))
+    for known in (0, 1000, len(expected)):
+        first = key_of(expected[:known])
+        table = HashTable("int64", "int64", device=native.table_device)
+        table.insert(native.array(first), 0)
+        was_new = to_numpy(table.insert_or_apply(native.array(keys), 1, "add"))
+        assert was_new.sum() == len(expected) - len(first)
+        found, sums = (to_numpy(part) for part in table.items())
+        places = np.argsort(found)
+        np.testing.assert_array_equal(found[places], key_of(expected)[order])
+        np.testing.assert_array_equal(sums[places], counts[order])
+        last = HashTable("int64", "int64", device=native.table_device)
+        last[native.array(first)] = -1
+        last[native.array(keys)] = native.array(np.zeros(n, np.int64))
+        assert len(last) == len(expected)
+        assert (to_numpy(last[native.array(keys)]) == 0).all()
+
+
 def test_table_full_error_is_public():
     assert issubclass(gpuhash.TableFullError, RuntimeError)

@@ -108,8 +108,8 @@ void Job::work() {
   activity.job = outer;
 }
 
-/// For so long threads watch for the next job, and callers for the last thread, before they sleep: who sleeps comes 50 to
-/// 150 us late, and a large batch is a job after the other, some 300 us long.
+/// For so long threads watch for the next job, and callers for the last thread, before they sleep: who sleeps comes 50
+/// to 150 us late, and a large batch is a job after the other, some 300 us long.
 constexpr std::chrono::microseconds kWatch{200};
 
 /// Its threads are never joined: the pool lives as long as the process.

@@ -273,9 +273,10 @@ class Shares {
       constexpr bool kInRow = std::is_same_v<Keys, WholeKeys<Key>> && std::is_same_v<Offsets, FromPosition>;
       Homes<Key> homes;
       std::uint32_t regions[kHomes];
-      Key copied[kHomes];  // as in the pipeline: keys in a row are hashed where they stand, others copied a block before
+      Key copied[kHomes];  // a block before they are hashed, unless they stand in a row: as in the pipeline
       const auto copy = [&](std::int64_t begin) {
-        for (std::int64_t j = begin; j < std::min(begin + kBlock, count); ++j) copied[j - begin] = keys[base + offsets[j]];
+        for (std::int64_t j = begin; j < std::min(begin + kBlock, count); ++j)
+          copied[j - begin] = keys[base + offsets[j]];
       };
       if constexpr (!kInRow) copy(0);
       for (std::int64_t begin = 0; begin < count; begin += kBlock) {

@@ -76,8 +76,8 @@ struct ListedPositions {
   std::int64_t operator[](std::int64_t n) const { return base + offsets[n]; }
 };
 
-/// Keys of a list between asking for a key and reading it. Processors see by themselves that a row is read, but not that
-/// a list is, among so many other lines.
+/// Keys of a list between asking for a key and reading it. Processors see by themselves that a row is read, but not
+/// that a list is, among so many other lines.
 inline constexpr std::int64_t kListedAhead = 128;
 
 /// Takes every key to its place; keys that are equal get there in their order.
@@ -443,7 +443,7 @@ class Pipeline {
   const Positions positions_;
   Visitor visitor_;  // a copy, in registers
   Passed passed_;
-  std::uint32_t homes_[kAhead];                                    // buckets
+  std::uint32_t homes_[kAhead];                                // buckets
   std::conditional_t<kByBlocks, Homes<Key>[2], None> blocks_;  // the one looked at, and the next
   std::conditional_t<kByBlocks && !kInRow, Key[kHomes], None> copied_;
   std::uint32_t last_[kTracked];  // by home bucket: whose walk was the last to come and wait; low bits of i

@@ -847,8 +847,7 @@ void HashTable<Key, Value>::apply_in(const Turn& turn, ApplyOrder& order, Stream
 }
 
 /// How many distinct keys a batch may seem to have to be counted first: it has to be faster than to take the batch to
-/// the table as it is. Smaller batches for which there may not be room have their new keys counted anyway, and to count
-/// one that fits the cache takes less than that does, whatever it is like.
+/// the table as it is, which takes longer where there may not be room.
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::most_counted(std::int64_t keys) const {
   if (!has_known_room(keys) && keys <= kFitsCache) return keys / 2;
