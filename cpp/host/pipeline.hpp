@@ -87,7 +87,10 @@ inline constexpr std::int64_t kListedAhead = 128;
 /// bucket. Equal keys take the same steps, so they leave each queue in the order in which they came.
 ///
 /// Insertions have nothing to look for in a full bucket that has no erased slot, so they pass a full home at once where
-/// the table has none. An equal key that came before is further on, and the queues keep it there.
+/// the table has none. An equal key that came before is further on, and the queues keep it there. Where the table may
+/// have some, the first look reads the home's filter byte, too: without the key's bit there, an absent key lies nowhere
+/// further on, and a new one takes the erased slot at once. With it, the walk looks further from the queue of filters
+/// (take_erased()), before others take their turn.
 ///
 /// A new key that finds the next bucket full, too, goes back and takes the place of another (host/displace.hpp). That
 /// it is new is known where the filter of the bucket before lacks its bit. So a key does not leave its bit when it
@@ -112,16 +115,9 @@ class Pipeline {
       : view_(view), reach_(reach), keys_(keys), positions_(positions), visitor_(visitor) {}
 
   void run(std::int64_t count) {
-    if constexpr (kByBlocks) {
-      if constexpr (!kInRow) copy_keys(0, count);
-      fill_homes(0, count);
-      for (std::int64_t n = 0; n < std::min(kHomesOfBlock, count); ++n)
-        prefetch_bucket(view_, homes_of_block(0).bucket(static_cast<std::size_t>(n)));
-    } else {
-      for (std::int64_t n = 0; n < std::min(kAhead, count); ++n) ask_for_home(n);
-    }
+    with_marks([&](auto marks) { ask_for_first(marks, count); });
     for (std::int64_t n = 0; n < count; n += kThisBlock) {
-      look_at_homes(n, std::min(n + kThisBlock, count), count);
+      with_marks([&](auto marks) { look_at_homes(marks, n, std::min(n + kThisBlock, count), count); });
       work_off(kQueued, kMostQueued);
     }
     work_off(0, 0);
@@ -160,10 +156,40 @@ class Pipeline {
   static constexpr bool kInRegisters = sizeof(Visitor) <= 256;
   static constexpr std::uint32_t kTracked = kPurpose == Purpose::kInsertion ? 1024 : 1;
 
-  void ask_for_home(std::int64_t n) {
+  /// Calls body(marks): marks() tells whether this is an insertion into a table that may have erased slots. A loop of
+  /// its own, since looking for them is a tenth of an insertion in cache.
+  template <class Body>
+  void with_marks(const Body& body) {
+    if constexpr (kPurpose == Purpose::kInsertion)
+      if (view_.may_have_erased) return body(std::true_type{});
+    body(std::false_type{});
+  }
+
+  template <class Marks>
+  void ask_for_first(Marks marks, std::int64_t count) {
+    if constexpr (kByBlocks) {
+      if constexpr (!kInRow) copy_keys(0, count);
+      fill_homes(0, count);
+      for (std::int64_t n = 0; n < std::min(kHomesOfBlock, count); ++n)
+        prefetch_home(marks, view_, homes_of_block(0).bucket(static_cast<std::size_t>(n)));
+    } else {
+      for (std::int64_t n = 0; n < std::min(kAhead, count); ++n) ask_for_home(marks, n);
+    }
+  }
+
+  template <class Marks>
+  void ask_for_home(Marks marks, std::int64_t n) {
     const Probe<Key> probe(keys_[positions_[n]], view_.geometry);
-    prefetch_bucket(view_, probe.bucket());
+    prefetch_home(marks, view_, probe.bucket());
     homes_[n % kAhead] = probe.bucket();
+    if constexpr (marks()) filter_bits_[n % kAhead] = probe.filter_bit();
+  }
+
+  /// What the first look reads.
+  template <class Marks>
+  static void prefetch_home(Marks marks, const View& view, std::uint32_t home) {
+    prefetch_bucket(view, home);
+    if constexpr (marks()) __builtin_prefetch(view.filters + home);
   }
 
   Homes<Key>& homes_of_block(std::int64_t n) { return blocks_[n / kHomesOfBlock % 2]; }
@@ -210,11 +236,12 @@ class Pipeline {
 
   /// Fills the homes of the block after this one, and returns what asks for the b-th of them. Behind the last block
   /// those of this one are asked for once more.
-  auto ask_for_next(std::int64_t n, std::int64_t count) {
+  template <class Marks>
+  auto ask_for_next(Marks marks, std::int64_t n, std::int64_t count) {
     const std::int64_t next = n + kHomesOfBlock;
     if (next < count) fill_homes(next, count);
-    return [view = view_, buckets = homes_of_block(next < count ? next : n).buckets()](std::size_t b) {
-      prefetch_bucket(view, buckets[b]);
+    return [marks, view = view_, buckets = homes_of_block(next < count ? next : n).buckets()](std::size_t b) {
+      prefetch_home(marks, view, buckets[b]);
     };
   }
 
@@ -225,7 +252,7 @@ class Pipeline {
     const Homes<Key>& homes = homes_of_block(n);
     const std::int64_t first = positions_[n];
     BlockLooks<Simd, View> looks;
-    const auto ask = ask_for_next(n, count);
+    const auto ask = ask_for_next(std::false_type{}, n, count);
     std::uint64_t undecided = looks.look_at_homes(view, visitor, homes, first, size, ask);
     visitor.found(first, looks.found, size);
     visitor_ = visitor;
@@ -235,11 +262,12 @@ class Pipeline {
     }
   }
 
-  void look_at_homes(std::int64_t n, std::int64_t end, [[maybe_unused]] std::int64_t count) {
+  template <class Marks>
+  void look_at_homes(Marks marks, std::int64_t n, std::int64_t end, std::int64_t count) {
     if constexpr (kLooksByBlocks) {
       look_at_block(n, static_cast<std::size_t>(end - n), count);
     } else if constexpr (kHashesByBlocks) {
-      look_at_each(n, static_cast<std::size_t>(end - n), count);
+      look_at_each(marks, n, static_cast<std::size_t>(end - n), count);
     } else {
       // Which walks go on is noted without a branch, and their hash is computed again: writing all of every walk to
       // memory, or guessing wrongly, takes longer.
@@ -248,30 +276,33 @@ class Pipeline {
       for (; n < end; ++n) {
         const std::int64_t i = positions_[n];
         const std::uint32_t home = homes_[n % kAhead];
-        if (n + kAhead < count) ask_for_home(n + kAhead);
+        const std::uint8_t filter_bit = marks() ? filter_bits_[n % kAhead] : 0;
+        if (n + kAhead < count) ask_for_home(marks, n + kAhead);
         Key stored = keys_[i];
         if (home == view_.geometry.bucket_count) stored = Probe<Key>(stored, view_.geometry).stored();
         late[late_count] = i;
-        late_count += look(i, stored, home) ? 0 : 1;
+        late_count += look_at_home(marks, view_, visitor_, i, stored, home, filter_bit) ? 0 : 1;
       }
       for (std::size_t l = 0; l < late_count; ++l) wait_at_home(late[l], Probe<Key>(keys_[late[l]], view_.geometry));
     }
   }
 
   /// Likewise, but one after the other, as what is done at one look may change what the next one sees.
-  void look_at_each(std::int64_t n, std::size_t size, std::int64_t count) {
+  template <class Marks>
+  void look_at_each(Marks marks, std::int64_t n, std::size_t size, std::int64_t count) {
     const View view = view_;  // copies, in registers
     const Positions positions = positions_;
     std::conditional_t<kInRegisters, Visitor, Visitor&> visitor = visitor_;
     const Homes<Key>& homes = homes_of_block(n);
-    const auto ask = ask_for_next(n, count);
+    const auto ask = ask_for_next(marks, n, count);
     std::uint8_t late[kHomes];
     std::size_t late_count = 0;
     for (std::size_t b = 0; b < size; ++b) {
       ask(b);
       late[late_count] = static_cast<std::uint8_t>(b);
       const std::int64_t i = positions[n + static_cast<std::int64_t>(b)];
-      late_count += look(view, visitor, i, homes.stored(b), homes.bucket(b)) ? 0 : 1;
+      late_count +=
+          look_at_home(marks, view, visitor, i, homes.stored(b), homes.bucket(b), homes.filter_bit(b)) ? 0 : 1;
     }
     if constexpr (kInRegisters) visitor_ = visitor;
     for (std::size_t l = 0; l < late_count; ++l)
@@ -287,6 +318,7 @@ class Pipeline {
         __builtin_prefetch(view_.filters + walk.home);
         return pass(walk);
       }
+      ask_for_next_hop(probe);
     }
     wait_for_filter(walk, true);
   }
@@ -308,7 +340,7 @@ class Pipeline {
   }
 
   void look_again(const Walk& walk) {
-    const bool done = look(walk.i, walk.probe.stored(), walk.probe.bucket());
+    const bool done = look(view_, visitor_, walk.i, walk.probe.stored(), walk.probe.bucket());
     if constexpr (kPurpose == Purpose::kInsertion) {
       // leave_bit() if the key has its place now, without a branch.
       std::uint8_t& filter = view_.filters[walk.before];
@@ -325,8 +357,27 @@ class Pipeline {
     at_filter_.push_if(wanted, walk);
   }
 
-  bool look(std::int64_t i, const Key& stored, std::uint32_t bucket) {
-    return look(view_, visitor_, i, stored, bucket);
+  /// The lines of the next bucket, for take_erased().
+  void ask_for_next_hop(Probe<Key> probe) const {
+    probe.next(view_.geometry);
+    prefetch_bucket(view_, probe.bucket());
+    __builtin_prefetch(view_.filters + probe.bucket());
+  }
+
+  /// The first look of a walk. Equal keys see the same until one of them is there, for no slot is erased meanwhile, and
+  /// bits stay: so none that takes an erased slot has an equal key before it in a queue.
+  template <class Marks>
+  static bool look_at_home(Marks marks, const View& view, Visitor& visitor, std::int64_t i, const Key& stored,
+                           std::uint32_t home, [[maybe_unused]] std::uint8_t filter_bit) {
+    if constexpr (marks()) {
+      SlotType* const bucket = bucket_at(view, home);
+      const auto match = Simd::template slots_with<View>(bucket, stored);
+      const auto empty = Simd::template slots_with<View>(bucket, empty_key<Key>());
+      const auto erased = Simd::template slots_with<View>(bucket, erased_key<Key>());
+      return write_at(visitor, i, stored, bucket, match, empty.with(erased, !filter_has(view, home, filter_bit)));
+    } else {
+      return look(view, visitor, i, stored, home);
+    }
   }
 
   /// False if the walk has to go on.
@@ -342,10 +393,19 @@ class Pipeline {
         visitor.found(i, match.first(bucket), empty.any());
       else if (done)
         visitor.absent(i);
-    } else if (done) {
-      const bool is_new = !match.any();
-      visitor.write(i, stored, (is_new ? empty : match).first(bucket), is_new);
+    } else {
+      write_at(visitor, i, stored, bucket, match, empty);
     }
+    return done;
+  }
+
+  /// False if the bucket has neither the key nor room for it.
+  template <class Slots>
+  static bool write_at(Visitor& visitor, std::int64_t i, const Key& stored, SlotType* bucket, Slots match,
+                       Slots vacant) {
+    const bool done = match.any() | vacant.any();
+    const bool is_new = !match.any();
+    if (done) visitor.write(i, stored, (is_new ? vacant : match).first(bucket), is_new);
     return done;
   }
 
@@ -367,13 +427,11 @@ class Pipeline {
         const auto erased = Simd::template slots_with<View>(bucket, erased_key<Key>());
         // An equal key may have got one of them by now.
         const auto match = Simd::template slots_with<View>(bucket, walk.probe.stored());
-        if (erased.any() | match.any()) {
-          // Where no key of its bit has passed, an absent one lies nowhere further on.
-          const bool may_lie_behind = !ends(walk.probe);
-          if (!match.any() && (may_lie_behind || walk.probe.hop() != 0)) return walk_anew(walk.i, walk.home);
-          visitor_.write(walk.i, walk.probe.stored(), (match.any() ? match : erased).first(bucket), !match.any());
-          return followers_of(walk.home, walk.i);
+        if (match.any()) {
+          visitor_.write(walk.i, walk.probe.stored(), match.first(bucket), false);
+          return followers_of(walk);
         }
+        if (erased.any()) return take_erased(walk, erased.first(bucket));
       }
       passed_.far_keys += walk.probe.hop() == kFarHops ? 1 : 0;
       // From outside of its region the key does not come back.
@@ -418,23 +476,34 @@ class Pipeline {
     leave_bit(view_, bucket, walk.probe.filter_bit(), passed_.filter_bits);
   }
 
-  Followers followers_of(std::uint32_t home, std::int64_t i) const {
-    return is_followed(home, i) ? Followers::kAtOnce : Followers::kInTurn;
+  /// Takes the key to an erased slot of the bucket that its walk has come to, or to the slot that it has further on.
+  /// The buckets before have no room for it, and have its bit.
+  Followers take_erased(const Walk& walk, SlotType* erased) {
+    const View view = view_;  // the member's address would keep it out of registers
+    Probe<Key> probe = walk.probe;
+    SlotType* slot = erased;
+    bool is_new = true;
+    while (!ends(probe) && !probe.exhausted(view.geometry)) {
+      if (reach_ == Reach::kRegion && probe.at_last_hop_in_region()) {
+        visitor_.left_region(walk.i);
+        return Followers::kInTurn;
+      }
+      probe.next(view.geometry);
+      SlotType* const bucket = bucket_at(view, probe.bucket());
+      const auto match = Simd::template slots_with<View>(bucket, probe.stored());
+      const auto empty = Simd::template slots_with<View>(bucket, empty_key<Key>());
+      if (match.any()) {
+        slot = match.first(bucket);
+        is_new = false;
+      }
+      if (match.any() | empty.any()) break;
+    }
+    visitor_.write(walk.i, probe.stored(), slot, is_new);
+    return followers_of(walk);
   }
 
-  /// From the beginning, as what the walk has seen so far does not tell whether the key lies behind an erased slot.
-  Followers walk_anew(std::int64_t i, std::uint32_t home) {
-    const Probe<Key> probe(keys_[i], view_.geometry);
-    const View view = view_;  // the member's address would keep it out of registers
-    const auto end = host::walk<kPurpose>(view, reach_, probe);
-    passed_.filter_bits += end.new_filter_bits;
-    passed_.far_keys += end.far;
-    if (end.left_region)
-      visitor_.left_region(i);
-    else
-      visitor_.write(i, probe.stored(), end.match != nullptr ? end.match : end.vacant,
-                     end.match == nullptr && end.vacant != nullptr);
-    return followers_of(home, i);
+  Followers followers_of(const Walk& walk) const {
+    return is_followed(walk.home, walk.i) ? Followers::kAtOnce : Followers::kInTurn;
   }
 
   const View view_;
@@ -444,6 +513,7 @@ class Pipeline {
   Visitor visitor_;  // a copy, in registers
   Passed passed_;
   std::uint32_t homes_[kAhead];                                // buckets
+  std::uint8_t filter_bits_[kAhead];                           // of the same keys
   std::conditional_t<kByBlocks, Homes<Key>[2], None> blocks_;  // the one looked at, and the next
   std::conditional_t<kByBlocks && !kInRow, Key[kHomes], None> copied_;
   std::uint32_t last_[kTracked];  // by home bucket: whose walk was the last to come and wait; low bits of i

@@ -39,6 +39,10 @@ class SlotMask {
 
   bool any() const { return bits_ != 0; }
   std::uint32_t count() const { return static_cast<std::uint32_t>(std::popcount(bits_)); }
+  /// These, and the others if `wanted`, without a branch.
+  SlotMask with(SlotMask others, bool wanted) const {
+    return SlotMask(bits_ | (others.bits_ & -static_cast<std::uint32_t>(opaque(std::uint32_t{wanted}))));
+  }
   /// The first of them; where there are none, the last slot of the bucket.
   SlotType* first(SlotType* bucket) const {
     constexpr std::uint32_t kLast = std::uint32_t{1} << ((View::kSlots - 1) * kStride);

@@ -86,50 +86,6 @@ enum class Purpose { kLookup, kInsertion };
 /// kRegion: the walk gives up where it would leave the key's region.
 enum class Reach { kRegion, kTable };
 
-/// Where a walk ended.
-template <class View>
-struct WalkEnd {
-  typename View::SlotType* match = nullptr;   // the key's slot
-  typename View::SlotType* vacant = nullptr;  // kInsertion, no match: the slot for the key; null where there is none
-  std::uint32_t new_filter_bits = 0;          // kInsertion: set on the way
-  std::uint32_t far = 0;                      // kInsertion: 1 for a key that went past kFarHops full buckets
-  bool left_region = false;                   // kRegion: undecided
-};
-
-/// Walks until the key is found or cannot lie further on. An insertion remembers the first slot it could use, but goes
-/// on to the same end as a lookup: a key behind an erased slot would otherwise be stored twice. Only where there was no
-/// such slot does it pass buckets that no key of its filter bit has passed before.
-/// For the few keys that begin anew because of an erased slot (Pipeline::walk_anew); all walks begin in the pipeline.
-template <Purpose kPurpose, class View>
-[[gnu::noinline]] WalkEnd<View> walk(const View& view, Reach reach, Probe<typename View::Key> probe) {
-  using Key = typename View::Key;
-  WalkEnd<View> end;
-  for (;; probe.next(view.geometry)) {
-    auto* const bucket = bucket_at(view, probe.bucket());
-    if (const auto match = Portable::slots_with<View>(bucket, probe.stored()); match.any()) {
-      end.match = match.first(bucket);
-      return end;
-    }
-    const auto empty = Portable::slots_with<View>(bucket, empty_key<Key>());
-    if constexpr (kPurpose == Purpose::kInsertion) {
-      if (end.vacant == nullptr) {
-        const auto erased = Portable::slots_with<View>(bucket, erased_key<Key>());
-        if (empty.any() || erased.any()) end.vacant = (empty.any() ? empty : erased).first(bucket);
-      }
-    }
-    if (search_ends(empty.any(), [&] { return filter_has(view, probe.bucket(), probe.filter_bit()); })) {
-      if (kPurpose == Purpose::kLookup || end.vacant != nullptr) return end;
-      leave_bit(view, probe.bucket(), probe.filter_bit(), end.new_filter_bits);
-      if (probe.hop() == kFarHops) end.far = 1;
-    }
-    if (reach == Reach::kRegion && probe.at_last_hop_in_region()) {
-      end.left_region = true;
-      return end;
-    }
-    if (probe.exhausted(view.geometry)) return end;
-  }
-}
-
 template <class View>
 void prefetch_bucket(const View& view, std::uint32_t bucket) {
   const auto* const first = reinterpret_cast<const char*>(bucket_at(view, bucket));
