@@ -148,6 +148,50 @@ def test_erase_and_insert_the_same_keys_for_ever(native):
     assert dict(zip(*(column.tolist() for column in map(to_numpy, table.items())), strict=True)) == model
 
 
+@pytest.mark.parametrize("asks", [False, True], ids=["", "asks for the size"])
+@pytest.mark.parametrize("load", [0.3, 0.7, 0.8, 1.0])
+@pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
+@pytest.mark.parametrize("count", [3, 20, 5000])
+def test_all_keys_leave_and_others_come_for_ever(native, count, value_shape, load, asks):
+    """What keys have left in the table's filters goes with the last of them, so that it is like a new one."""
+    rng = np.random.default_rng(count)
+    pool = random_keys("int64", (), 3 * count)
+    table = HashTable(
+        "int64",
+        "int32",
+        value_shape=value_shape,
+        device=native.table_device,
+        capacity=int(count / load),
+        max_load_factor=1.0,
+    )
+    capacity = table.capacity
+    for _ in range(6):
+        chosen = rng.choice(3 * count, count, replace=False)
+        keys = pool[chosen]
+        values = random_values("int32", (count, *value_shape))
+        assert to_numpy(table.insert_or_assign(native.array(keys), native.array(values))).all()
+        order = rng.permutation(count)
+        found, mask = map(to_numpy, table.find(native.array(keys[order])))
+        assert mask.all()
+        same_bytes(found, values[order])
+        others = np.delete(pool, chosen)
+        assert not to_numpy(table.contains(native.array(others))).any()
+        assert to_numpy(table.erase(native.array(keys[order]))).all()
+        if asks:
+            assert len(table) == 0
+        assert not to_numpy(table.contains(native.array(pool))).any()
+    assert table.capacity == capacity
+    assert list(table) == []
+    if native.table_device == "cpu" and count == 5000 and load in (0.7, 0.8):
+        new = HashTable("int64", "int32", value_shape=value_shape, capacity=capacity, max_load_factor=1.0)
+        table.clear()
+        table[keys] = values
+        table.erase(keys)
+        for each in (table, new):
+            each[keys[order]] = values
+        same_bytes(to_numpy(table.keys()), to_numpy(new.keys()))  # in the same slots
+
+
 def test_clear(native):
     table = HashTable("int64", "float32", value_shape=(3,), device=native.table_device)
     table[native.array(np.arange(1000))] = 1

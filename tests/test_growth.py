@@ -556,7 +556,7 @@ print("whole")
 
 
 def batch_of(kind: str, n: int) -> np.ndarray:
-    """Numbers of n keys, which are more than a sample of them, or of their beginning, lets expect."""
+    """Numbers of n keys. Of the last kind there are more than their beginning lets expect."""
     rng = np.random.default_rng(n)
     if kind == "distinct":
         return rng.permutation(n)

@@ -15,7 +15,7 @@ from benchmarks.timing import Timing, expect
 
 from .data import PAIRS_4_4, PAIRS_8_8, PAIRS_16_8, Data, DataCache, Layout, free_bytes, timed
 
-OPERATIONS = ("find present", "find absent", "insert", "insert with mask", "insert_or_assign", "erase")
+OPERATIONS = ("find present", "find absent", "insert", "insert with mask", "insert_or_assign", "erase", "insert again")
 SWEPT = ("find present", "find absent", "insert", "insert_or_assign", "erase")
 LOADS = (0.5, 0.8, 0.9, 0.95)
 LAST = 1 << 20  # keys of the batches that meet a large table
@@ -101,7 +101,8 @@ class TableBench:
     def measure(self, operation: str, batch: int) -> Timing:
         """Calls with ``batch`` keys; those of small batches take other keys each time, so that they meet no warm cache.
 
-        Insertions are of the last keys up to the load; for other operations the table is full.
+        Insertions are of the last keys up to the load, or of keys that were erased just before; other operations meet a
+        full table.
         """
         table, data = self.table, self.data
         values, mask = self.outputs(batch)
@@ -124,6 +125,14 @@ class TableBench:
         if operation == "erase":
             before = self.fill if batch == self.pairs else self._restorer(batch)
             return timed(lambda: table.erase(lookups(), out=mask), before=before, runs=runs)
+        if operation == "insert again":
+            gone = _chunks(data.lookups, batch)
+
+            def without_some() -> None:
+                table.erase(gone())
+                len(table)  # asked now, not in a timed call
+
+            return timed(lambda: table.update(lookups(), data.values[:batch]), before=without_some, runs=runs)
         raise ValueError(f"unknown operation {operation!r}")
 
     def _restorer(self, batch: int) -> Callable[[], None]:

@@ -116,6 +116,12 @@ def _ours(data: Data, load: float, batch: int) -> Ready:
         table[data.keys[:rest]] = data.values[:rest]
         len(table)
 
+    gone, back = _Chunks(data.lookups, batch), _Chunks(data.lookups, batch)
+
+    def without_some() -> None:
+        full()
+        table.erase(gone())
+
     return Ready(
         {
             "find present": Job(lambda: table.find(present(), out=(values, mask)), full),
@@ -124,6 +130,7 @@ def _ours(data: Data, load: float, batch: int) -> Ready:
             "insert with mask": Job(lambda: table.insert(last_keys, last_values, out=mask), without_last),
             "insert_or_assign": Job(lambda: table.insert_or_assign(assigned(), last_values, out=mask), full),
             "erase": Job(lambda: table.erase(erased(), out=mask), full),
+            "insert again": Job(lambda: table.update(back(), last_values), without_some),
         },
         data.pairs * PAIR_BYTES / nbytes,
     )
@@ -206,6 +213,10 @@ def _boost(data: Data) -> Ready:
             clear()
             insert()
 
+    def without_all() -> None:
+        full()
+        erase()
+
     def find(keys: Integers) -> tuple[Integers, Mask]:
         library.find_all(handle, keys.ctypes.data_as(ctypes.c_void_p), n, out_, mask_)
         return values, mask
@@ -224,6 +235,7 @@ def _boost(data: Data) -> Ready:
             "insert": Job(insert, clear),
             "insert_or_assign": Job(assign, full),
             "erase": Job(erase, full),
+            "insert again": Job(insert, without_all),
         },
         data.pairs / library.map_capacity(handle),
     )

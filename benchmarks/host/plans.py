@@ -16,7 +16,7 @@ from .contenders import COUNT, PAIR_BYTES, limit_job
 from .contest import Contest, Effort, Entry
 from .data import REPEATS, Data, SetData
 
-OPERATIONS = ("find present", "find absent", "insert", "insert with mask", "insert_or_assign", "erase")
+OPERATIONS = ("find present", "find absent", "insert", "insert with mask", "insert_or_assign", "erase", "insert again")
 SWEPT = ("find present", "find absent", "insert", "insert_or_assign", "erase")
 LOADS = (0.5, 0.8)
 _OURS = "gpuhash"

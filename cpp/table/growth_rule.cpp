@@ -109,6 +109,7 @@ std::optional<std::int64_t> GrowthRule::slots_afterwards(std::int64_t size, std:
 }
 
 bool is_worn(const Control& control, std::uint64_t buckets, std::uint64_t slots, std::uint64_t fresh_filter_bits) {
+  if (control.size == 0) return control.filter_bits > buckets / 4;
   return control.erased >= slots / 2 && control.filter_bits >= 2 * fresh_filter_bits + buckets / 2;
 }
 

@@ -52,7 +52,8 @@ struct GrowthRule {
 
 /// After long churn, filter bits of keys that are gone make searches go on in vain, and erased marks keep buckets full.
 /// A rebuild of the same size clears both; it comes due after as many erasures as half the slots, so its cost is
-/// spread. fresh_filter_bits: what the last rebuild left.
+/// spread; and where all keys are gone from a table that was more than half full, as there is none to move.
+/// fresh_filter_bits: what the last rebuild left.
 bool is_worn(const Control& control, std::uint64_t buckets, std::uint64_t slots, std::uint64_t fresh_filter_bits);
 
 /// Keys that lie far from home at a load at which none gets there by chance were picked to meet, by somebody who knows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-# Of cpp/table/hash_table.cpp: runs in which new keys are looked for.
+# Of cpp/table/hash_table.cpp: runs in which the new keys of a batch of at least 2^17 are looked for.
 RUNS, RUN = 64, 256
 
 FACTOR = np.int64(-7046029254386353131)  # odd: different numbers make different keys
