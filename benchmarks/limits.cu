@@ -45,17 +45,24 @@ __global__ void fill_random(std::uint64_t* words, std::int64_t n, std::uint64_t 
     words[i] = mix(static_cast<std::uint64_t>(i) + seed);
 }
 
-__device__ uint4 load_once(const uint4* from) {
+/// kAllocate: L1 gives it a place.
+template <bool kAllocate>
+__device__ uint4 load(const uint4* from) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
+  if constexpr (kAllocate)
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from));
+  else
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from));
   return v;
 }
 
 /// Reads a key, all kBytes at the place it names, and writes 8 bytes: the least that a lookup does.
 /// kLanes lanes share the load of one key; a warp has 32 * kRounds keys in flight.
-template <int kBytes, int kLanes, int kRounds>
+template <bool kAllocate, int kBytes, int kLanes, int kRounds>
 __global__ void random_load(const std::uint64_t* __restrict__ keys, const uint4* __restrict__ lines,
                             std::uint64_t line_count, std::uint64_t* __restrict__ out, std::int64_t n) {
   constexpr int kUnits = kBytes / 16;
@@ -77,8 +84,8 @@ __global__ void random_load(const std::uint64_t* __restrict__ keys, const uint4*
     for (int step = 0; step < kLanes; ++step) {
       const std::uint64_t line = __shfl_sync(kAllLanes, place[round], step * kKeysPerStep + lane / kLanes);
 #pragma unroll
-      for (int load = 0; load < kLoads; ++load)
-        part[round][step][load] = load_once(lines + line * kUnits + lane % kLanes * kLoads + load);
+      for (int unit = 0; unit < kLoads; ++unit)
+        part[round][step][unit] = load<kAllocate>(lines + line * kUnits + lane % kLanes * kLoads + unit);
     }
   }
 #pragma unroll
@@ -88,8 +95,8 @@ __global__ void random_load(const std::uint64_t* __restrict__ keys, const uint4*
     for (int step = 0; step < kLanes; ++step) {
       std::uint64_t word = 0;
 #pragma unroll
-      for (int load = 0; load < kLoads; ++load) {
-        const uint4 v = part[round][step][load];
+      for (int unit = 0; unit < kLoads; ++unit) {
+        const uint4 v = part[round][step][unit];
         word ^= (std::uint64_t{v.x ^ v.z} << 32) | (v.y ^ v.w);
       }
 #pragma unroll
@@ -163,12 +170,12 @@ double best_of_blocks(Problem& problem, Prepare prepare, Launch launch, double b
   return std::min(best_so_far, median(problem.watch, kTimedRuns, prepare, [&] { launch(best_block); }));
 }
 
-template <int kBytes, int kLanes, int kRounds>
+template <bool kAllocate, int kBytes, int kLanes, int kRounds>
 void try_load(Problem& problem, double& best) {
   best = best_of_blocks(
       problem, kNothing,
       [&](int block) {
-        random_load<kBytes, kLanes, kRounds><<<problem.blocks(std::int64_t{block} * kRounds), block>>>(
+        random_load<kAllocate, kBytes, kLanes, kRounds><<<problem.blocks(std::int64_t{block} * kRounds), block>>>(
             problem.keys.get(), problem.array.get(), problem.bytes / kBytes, problem.out.get(), problem.n);
       },
       best);
@@ -186,17 +193,23 @@ void try_cas(Problem& problem, double& best) {
       best);
 }
 
+template <bool kAllocate, int kBytes>
+void try_loads(Problem& problem, double& best) {
+  try_load<kAllocate, kBytes, 1, 1>(problem, best);
+  try_load<kAllocate, kBytes, 1, 2>(problem, best);
+  try_load<kAllocate, kBytes, 2, 1>(problem, best);
+  try_load<kAllocate, kBytes, 2, 2>(problem, best);
+  try_load<kAllocate, kBytes, 4, 1>(problem, best);
+  try_load<kAllocate, kBytes, 4, 2>(problem, best);
+  try_load<kAllocate, kBytes, 4, 4>(problem, best);
+}
+
 /// Loads of kBytes per second, in the best way.
 template <int kBytes>
 double load_rate(Problem& problem) {
   double seconds = std::numeric_limits<double>::infinity();
-  try_load<kBytes, 1, 1>(problem, seconds);
-  try_load<kBytes, 1, 2>(problem, seconds);
-  try_load<kBytes, 2, 1>(problem, seconds);
-  try_load<kBytes, 2, 2>(problem, seconds);
-  try_load<kBytes, 4, 1>(problem, seconds);
-  try_load<kBytes, 4, 2>(problem, seconds);
-  try_load<kBytes, 4, 4>(problem, seconds);
+  try_loads<false, kBytes>(problem, seconds);
+  try_loads<true, kBytes>(problem, seconds);
   return static_cast<double>(problem.n) / seconds;
 }
 

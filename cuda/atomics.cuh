@@ -18,8 +18,16 @@ struct Words {
   std::uint64_t low, high;
 };
 
-/// 16 bytes that no one writes while the kernel runs; not worth a place in L1.
+/// 16 bytes that no one writes while the kernel runs. Out of L2 these loads are up to twice as fast as load_once(), of
+/// which fewer are under way at a time.
 __device__ __forceinline__ Words load_unchanging(const void* from) {
+  Words words;
+  asm volatile("ld.global.nc.v2.u64 {%0, %1}, [%2];" : "=l"(words.low), "=l"(words.high) : "l"(from));
+  return words;
+}
+
+/// Likewise, from memory beyond L2: the first to go from the caches, where filters and batches find more room then.
+__device__ __forceinline__ Words load_once(const void* from) {
   Words words;
   asm volatile("ld.global.nc.L1::no_allocate.v2.u64 {%0, %1}, [%2];" : "=l"(words.low), "=l"(words.high) : "l"(from));
   return words;

@@ -19,9 +19,10 @@ __device__ __forceinline__ bool erase_one(const View& view, std::uint8_t* owners
   bool first = true;
   unsigned active = __ballot_sync(kAllLanes, open);
   while (active != 0) {
-    const Seen seen =
-        first ? look<View, false, false, true>(view, kAllLanes, probe.stored(), probe.bucket(), owners, ignore)
-              : look<View, false, false, false>(view, active, probe.stored(), probe.bucket(), owners, ignore);
+    const Seen seen = first ? look<View, Reads::kContended, false, true>(view, kAllLanes, probe.stored(),
+                                                                         probe.bucket(), owners, ignore)
+                            : look<View, Reads::kContended, false, false>(view, active, probe.stored(), probe.bucket(),
+                                                                          owners, ignore);
     first = false;
     if (open) {
       if (seen.hit != 0) {

@@ -74,7 +74,7 @@ __device__ __noinline__ bool search_ahead(const View& view, Probe<typename View:
     bool hit = false;
     bool ends = false;
     if (on) {
-      LaneSlots<View, true> loaded;
+      LaneSlots<View, Reads::kOnce> loaded;
       loaded.load(view.slots + std::uint64_t{ahead.bucket()} * View::kSlots + lane % L::kPerBucket * L::kSlots);
       ends = !filter_has<true>(view.filters, ahead.bucket(), ahead.filter_bit()) || ahead.exhausted(view.geometry);
 #pragma unroll
@@ -113,6 +113,7 @@ __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 
     find_kernel(const __grid_constant__ View view, KeyBatch keys, FindOrder out, Absent absent, RowShape shape) {
   using Key = typename View::Key;
   constexpr bool kCopiesRows = !std::is_void_v<RowWord>;
+  constexpr Reads kReads = kAhead ? Reads::kOnce : Reads::kCached;
   __shared__ Workspace work;
   // What a lane has found for another one: handed over here, it leaves in whole sectors, in the order of the keys.
   using Value = typename View::Value;
@@ -131,14 +132,14 @@ __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 
     if constexpr (View::kHasValue) warp_values[lane] = slot.value;
   };
 
-  Seen seen = look<View, true, false, true>(view, kAllLanes, probe.stored(), probe.bucket(), owners, on_hit);
+  Seen seen = look<View, kReads, false, true>(view, kAllLanes, probe.stored(), probe.bucket(), owners, on_hit);
   bool found = seen.hit != 0;
   const auto filter_has_key = [&] { return filter_has<true>(view.filters, probe.bucket(), probe.filter_bit()); };
   bool open = valid && !found && !search_ends(seen.empty != 0, filter_has_key);
   unsigned active = __ballot_sync(kAllLanes, open);
   for (int round = 0; active != 0 && (!kAhead || round < kPatience || __popc(active) > kFewSearches); ++round) {
     if (open) probe.next(view.geometry);
-    seen = look<View, true, false, false>(view, active, probe.stored(), probe.bucket(), owners, on_hit);
+    seen = look<View, kReads, false, false>(view, active, probe.stored(), probe.bucket(), owners, on_hit);
     if (open) {
       found = seen.hit != 0;
       open = !found && !search_ends(seen.empty != 0, filter_has_key) && !probe.exhausted(view.geometry);

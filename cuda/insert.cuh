@@ -173,9 +173,10 @@ __device__ __forceinline__ void find_or_insert_among_erased(const View& view, st
   bool may_claim = false;
   unsigned active = __ballot_sync(kAllLanes, open);
   while (active != 0) {
-    const Seen seen =
-        first ? look<View, false, true, true>(view, kAllLanes, probe.stored(), probe.bucket(), owners, on_seen)
-              : look<View, false, true, false>(view, active, probe.stored(), probe.bucket(), owners, on_seen);
+    const Seen seen = first ? look<View, Reads::kContended, true, true>(view, kAllLanes, probe.stored(), probe.bucket(),
+                                                                        owners, on_seen)
+                            : look<View, Reads::kContended, true, false>(view, active, probe.stored(), probe.bucket(),
+                                                                         owners, on_seen);
     first = false;
     if (open) {
       typename View::SlotType* const bucket = view.slots + std::uint64_t{probe.bucket()} * View::kSlots;
@@ -268,7 +269,8 @@ __device__ __forceinline__ void find_or_insert_unerased(const View& view, std::u
       }
     }
   };
-  Seen seen = look<View, false, false, true>(view, kAllLanes, probe.stored(), probe.bucket(), owners, on_seen);
+  Seen seen =
+      look<View, Reads::kContended, false, true>(view, kAllLanes, probe.stored(), probe.bucket(), owners, on_seen);
   if (open) see(seen.hit, seen.empty);
   unsigned active = __ballot_sync(kAllLanes, open);
   while (active != 0) {
@@ -277,7 +279,8 @@ __device__ __forceinline__ void find_or_insert_unerased(const View& view, std::u
     if (claims) was = claim(slot_of(free), empty_key<Key>(), probe.stored(), value);
     const unsigned lookers = __ballot_sync(kAllLanes, open && !claims);
     if (lookers != 0)
-      seen = look<View, false, false, false>(view, lookers, probe.stored(), probe.bucket(), owners, on_seen);
+      seen =
+          look<View, Reads::kContended, false, false>(view, lookers, probe.stored(), probe.bucket(), owners, on_seen);
     if (claims) {
       if (was == empty_key<Key>()) {
         ++counts.inserted;

@@ -50,8 +50,12 @@ __device__ __forceinline__ std::uint32_t slot_of_bit(std::uint32_t bit) {
   return (bit % Lanes<View>::kPerBucket) * Lanes<View>::kSlots + bit / Lanes<View>::kPerBucket;
 }
 
+/// How buckets are read. kContended: others may write meanwhile. kOnce and kCached: nobody does, and the table lies
+/// beyond L2, or in it.
+enum class Reads { kContended, kOnce, kCached };
+
 /// The slots that one lane loads.
-template <class View, bool kConstant>
+template <class View, Reads kReads>
 struct LaneSlots {
   typename View::SlotType slots[Lanes<View>::kSlots];
 
@@ -60,7 +64,14 @@ struct LaneSlots {
     const auto* source = reinterpret_cast<const Words*>(from);
     constexpr int kLoads = sizeof(slots) / sizeof(Words);
 #pragma unroll
-    for (int w = 0; w < kLoads; ++w) words[w] = kConstant ? load_unchanging(source + w) : load_contended(source + w);
+    for (int w = 0; w < kLoads; ++w) {
+      if constexpr (kReads == Reads::kContended)
+        words[w] = load_contended(source + w);
+      else if constexpr (kReads == Reads::kOnce)
+        words[w] = load_once(source + w);
+      else
+        words[w] = load_unchanging(source + w);
+    }
   }
 };
 
@@ -88,9 +99,9 @@ __device__ __forceinline__ T shuffle_words(const T& value, int lane) {
 /// Looks into the bucket of every lane in `active` (the same in all lanes). on_hit(slot, lane) runs in a lane that
 /// loaded the key of `lane`.
 ///
-/// kConstant: no one writes to the table while the kernel runs. kErased: erased slots are looked for, too. kDense: all
+/// kErased: erased slots are looked for, too. kDense: all
 /// 32 lanes are active.
-template <class View, bool kConstant, bool kErased, bool kDense, class OnHit>
+template <class View, Reads kReads, bool kErased, bool kDense, class OnHit>
 __device__ __forceinline__ Seen look(const View& view, unsigned active, const typename View::Key& key,
                                      std::uint32_t bucket, std::uint8_t* owners, OnHit on_hit) {
   using Key = typename View::Key;
@@ -110,7 +121,7 @@ __device__ __forceinline__ Seen look(const View& view, unsigned active, const ty
 
   Seen seen{0, 0, 0};
   for (int base = 0; base < count; base += L::kKeysPerStep * kSteps) {
-    LaneSlots<View, kConstant> loaded[kSteps];
+    LaneSlots<View, kReads> loaded[kSteps];
     int source[kSteps];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {

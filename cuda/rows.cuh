@@ -25,7 +25,7 @@ struct RowShape {
 template <class Word>
 __device__ __forceinline__ Word load_row_word(const Word* from) {
   if constexpr (sizeof(Word) == sizeof(Words)) {
-    const Words words = load_unchanging(from);
+    const Words words = load_once(from);
     Word word;
     memcpy(&word, &words, sizeof word);
     return word;
