@@ -99,8 +99,7 @@ __device__ __forceinline__ T shuffle_words(const T& value, int lane) {
 /// Looks into the bucket of every lane in `active` (the same in all lanes). on_hit(slot, lane) runs in a lane that
 /// loaded the key of `lane`.
 ///
-/// kErased: erased slots are looked for, too. kDense: all
-/// 32 lanes are active.
+/// kErased: erased slots are looked for, too. kDense: all 32 lanes are active.
 template <class View, Reads kReads, bool kErased, bool kDense, class OnHit>
 __device__ __forceinline__ Seen look(const View& view, unsigned active, const typename View::Key& key,
                                      std::uint32_t bucket, std::uint8_t* owners, OnHit on_hit) {
