@@ -52,7 +52,7 @@ struct GrowthRule {
 
 /// After long churn, filter bits of keys that are gone make searches go on in vain, and erased marks keep buckets full.
 /// A rebuild of the same size clears both; it comes due after as many erasures as half the slots, so its cost is
-/// spread; and where all keys are gone from a table that was more than half full, as there is none to move.
+/// spread. It also comes due where all keys are gone from a table that was more than half full, as none has to move.
 /// fresh_filter_bits: what the last rebuild left.
 bool is_worn(const Control& control, std::uint64_t buckets, std::uint64_t slots, std::uint64_t fresh_filter_bits);
 

@@ -600,6 +600,10 @@ bool HashTable<Key, Value>::wants_seed(const Control& control) const {
 template <class Key, class Value>
 void HashTable<Key, Value>::maintain(const Control& control, Stream stream) {
   if (!worn_) return;
+  if (control.size == 0 && !options_.has_rows() && !wants_seed(control)) {
+    executor().clear(*context_, storage_.view(), stream);  // done in part, it leaves an empty table all the same
+    return note_cleared();
+  }
   try {
     rebuild(storage_.capacity(), false, control, stream);
   } catch (const OutOfMemoryError&) {
@@ -949,6 +953,12 @@ void HashTable<Key, Value>::clear(Stream stream) {
   turn.remake([&] { executor().clear(*context_, storage_.view(), stream); });
   pristine_ = false;
   if (turn.capturing()) return;  // nothing is cleared yet
+  note_cleared();
+}
+
+/// All slots are as in a new table.
+template <class Key, class Value>
+void HashTable<Key, Value>::note_cleared() {
   size_bound_ = 0;
   peak_bound_ = 0;
   exact_size_ = 0;

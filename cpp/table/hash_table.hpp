@@ -149,6 +149,7 @@ class HashTable final : public Table {
   std::int64_t count_new(const KeyBatch& keys, const Plan* plan, Stream stream);
   bool wants_seed(const Control& control) const;
   void maintain(const Control& control, Stream stream);
+  void note_cleared();
   void need_movable(std::int64_t keys) const;
   void rebuild(std::int64_t slots, bool compact_rows, const Control& control, Stream stream);
   Storage make_storage(std::int64_t slots, bool compact_rows, const Control& control, Stream stream);
