@@ -89,8 +89,14 @@ class TableBench:
             table.erase(data.lookups[piece], out=mask)
             expect(mask.all(), "present keys are erased")
         expect(len(table) == 0, "len after erasing")
-        self.fill()
+        for piece in _pieces(self.pairs):
+            table.insert(data.keys[piece], data.values[piece], out=mask)
+            expect(mask.all(), "keys that were erased are new when they come again")
         expect(len(table) == self.pairs, "len after inserting again")
+        for piece in _pieces(self.pairs):
+            table.find(data.lookups[piece], out=(values, mask))
+            expect(mask.all(), "keys that came again are found")
+            expect(torch.equal(values, layout.values(data.lookups[piece])), "values of keys that came again")
 
     def outputs(self, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
         return (

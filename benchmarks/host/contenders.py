@@ -99,6 +99,9 @@ def _ours(data: Data, load: float, batch: int) -> Ready:
     expect(np.array_equal(values, data.lookups), "values after assigning")
     table.erase(data.lookups, out=mask)
     expect(mask.all() and len(table) == 0, "present keys are erased")
+    table.insert(data.keys, data.values, out=mask)
+    expect(mask.all() and len(table) == data.pairs, "keys that were erased are new when they come again")
+    _check(lambda keys: table.find(keys, out=(values, mask)), data)
     fill()
     expect(table.nbytes == nbytes, "the table keeps its size as it has room")
 
@@ -228,6 +231,7 @@ def _boost(data: Data) -> Ready:
     erase()
     expect(mask.all() and library.map_size(handle) == 0, "boost: present keys are erased")
     insert()
+    _check(find, data)
     return Ready(
         {
             "find present": Job(lambda: library.find_all(handle, lookups_, n, out_, mask_), full),

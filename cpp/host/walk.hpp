@@ -8,8 +8,8 @@
 #include "shared/probe_sequence.hpp"
 #include "table/executor.hpp"
 
-/// One key's walk along its probe sequence, on the host, and what it shares with walks of many keys at once
-/// (host/pipeline.hpp).
+/// What a walk along a probe sequence needs, on the host: keys and values of a batch, buckets, filters. The walks
+/// themselves are in host/pipeline.hpp and host/near_lookup.hpp.
 namespace gpuhash::host {
 
 namespace detail {
