@@ -33,6 +33,14 @@ __device__ __forceinline__ Words load_once(const void* from) {
   return words;
 }
 
+/// 16 bytes in which other threads may put keys meanwhile, as they were at some time since the kernel began: L1 may
+/// have them. Each word is whole.
+__device__ __forceinline__ Words load_aged(const void* from) {
+  Words words;
+  asm volatile("ld.global.v2.u64 {%0, %1}, [%2];" : "=l"(words.low), "=l"(words.high) : "l"(from) : "memory");
+  return words;
+}
+
 /// An item of a batch, read or written once: not worth a place in the caches.
 template <class T>
 __device__ __forceinline__ T load_streaming(const T* from) {

@@ -177,9 +177,12 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int |
     bool array of the shape of ``elements`` (``[len(elements)]`` with ``axis=0``), of their framework and device; a
     NumPy array for Python numbers. Numbers are compared as by ``unique``, so that NaN is in an array that has NaN, and
     integers by value: Python's, and those of other dtypes, that the other side's dtype cannot hold are in none of its
-    arrays. Floats in a list take the other side's dtype. Waits for the GPU where the arrays have about a million keys
-    or more, of which the distinct ones are estimated first. Takes up to 36 bytes of temporary memory per test element,
-    or per element where these are much fewer (44 on the host for rows of more than 8 bytes).
+    arrays. Floats in a list take the other side's dtype.
+
+    Waits for the GPU where there are more than about three million test elements and half as many elements, or more:
+    then the distinct ones are estimated first. Takes up to 36 bytes of temporary memory per test element, or per element
+    where these are much fewer; for rows of more than 8 bytes 44 on the host and 68 on a GPU. A GPU partitions millions
+    of either, which takes 20 bytes per test element and 33 per element where there is room for that.
 
     Raises
     ------

@@ -104,7 +104,7 @@ def test_every_alignment(on_device, offset):
 
 @pytest.mark.parametrize("tests", ["few", "distinct", "hot-and-others", "one-large-part"])
 @pytest.mark.parametrize("elements", ["few", "distinct", "hot-and-others", "one-large-part"])
-@pytest.mark.parametrize(("count", "test_count"), [(1, 1), (33, 100), (70_001, 20), (50_003, 130_001)])
+@pytest.mark.parametrize(("count", "test_count"), [(1, 1), (33, 100), (70_001, 20), (50_003, 130_001), (900, 130_001)])
 def test_isin(on_device, elements, tests, count, test_count):
     for dtype in ("int16", "int32", "uint64"):
         keys = make_batch(elements, dtype, count)

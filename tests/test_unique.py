@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from support.factorized import ASCENDING, BATCHES, check_factorized, make_batch
+from support.factorized import ASCENDING, BATCHES, check_factorized, make_batch, sampled_positions
 from support.frameworks import GPU, capture, delay, module, new_stream, on_stream, to_numpy
-from support.hashing import hash_key, keys_of_one_hash, multiply_high
+from support.hashing import keys_of_one_hash
 from support.memory_resources import counting_memory
 from support.samples import (
     COMPLEX,
@@ -513,15 +513,6 @@ def test_many_keys_of_one_hash_in_a_large_batch(on_device):
     codes, uniques = map(to_numpy, gpuhash.factorize(on_device.array(keys), axis=0))
     assert len(uniques) == len(np.unique(keys, axis=0))
     same_bytes(uniques[codes], keys)
-
-
-def sampled_positions(count: int) -> np.ndarray:
-    """Those of cpp/shared/first_occurrence.hpp, from which the table's size is estimated."""
-    samples = min(1 << (count // 16).bit_length() - 1, 1 << 18)
-    j = np.arange(samples)
-    parts = j * (samples // 8 * 5 - samples // 128 | 1) & samples - 1
-    length = count // samples
-    return parts * length + multiply_high(hash_key(j.astype(np.uint64)), np.uint64(length)).astype(np.int64)
 
 
 @pytest.mark.parametrize("rows", [False, True], ids=["numbers", "rows"])

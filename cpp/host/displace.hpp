@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "host/walk.hpp"
+#include "shared/probe_sequence.hpp"
 
 /// A place for a new key in a full bucket: that of a key which can move on to the next bucket of its own sequence (R.
 /// P. Brent, "Reducing the retrieval time of scatter storage techniques", CACM 16, 1973).

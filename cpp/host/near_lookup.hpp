@@ -9,6 +9,7 @@
 #include "host/homes.hpp"
 #include "host/simd.hpp"
 #include "host/walk.hpp"
+#include "table/executor.hpp"
 
 /// Lookups in a table that lies in the cache next to the core. There is no line from memory to wait for; what takes
 /// time are branches that cannot be predicted. So there are none per key: a block of keys takes each step together.

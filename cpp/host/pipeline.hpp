@@ -12,6 +12,8 @@
 #include "host/homes.hpp"
 #include "host/simd.hpp"
 #include "host/walk.hpp"
+#include "shared/probe_sequence.hpp"
+#include "table/executor.hpp"
 
 /// Walking along the probe sequences of many keys at once. A core can have twenty to forty lines under way from memory;
 /// one walk after the other would have one.

@@ -3,10 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "host/simd.hpp"
 #include "shared/layout.hpp"
-#include "shared/probe_sequence.hpp"
-#include "table/executor.hpp"
 
 /// What a walk along a probe sequence needs, on the host: keys and values of a batch, buckets, filters. The walks
 /// themselves are in host/pipeline.hpp and host/near_lookup.hpp.

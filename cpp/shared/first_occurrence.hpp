@@ -56,9 +56,11 @@ GPUHASH_HD std::int64_t follow_links(const Rank<Position>* ranks, const Position
 /// Batches below this number of keys have 32-bit positions; the largest words are marks.
 inline constexpr std::int64_t kMaxNarrowBatch = std::numeric_limits<std::uint32_t>::max() - 1;
 
-/// isin: a table of the test elements, in which the elements are looked up; or, where these are much fewer, the other
-/// way round, because building a table costs some times as much as a look into it.
-inline bool is_table_of_tests(std::int64_t elements, std::int64_t tests) { return tests / 4 <= elements; }
+/// isin: a table of the test elements, in which the elements are looked up; or, where there are fewer elements than one
+/// in `costs` test elements, the other way round, because building a table costs so many times as much as a look.
+inline bool is_table_of_tests(std::int64_t elements, std::int64_t tests, std::int64_t costs = 4) {
+  return tests / costs <= elements;
+}
 
 /// How a batch table gets its size. A table for the distinct keys may fit a cache where one for all keys does not; how
 /// many keys are distinct is estimated from a sample. Where there were more, so that the table fills up, insertion
@@ -68,6 +70,8 @@ namespace batch_size {
 inline constexpr std::int64_t kMaxSample = std::int64_t{1} << 18;
 /// A probe sequence this long tells that the table is too full. At the load below, the longest of 2^25 has some 130.
 inline constexpr std::int64_t kMaxProbes = 256;
+/// Once a GPU's table is known to be too full, threads give up after this many.
+inline constexpr std::int64_t kPatience = 32;
 
 /// Slots of a table for that many distinct keys: load 4/7.
 inline std::int64_t slots_for(std::int64_t distinct) { return std::max<std::int64_t>(64, distinct + distinct / 4 * 3); }

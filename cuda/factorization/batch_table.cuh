@@ -4,31 +4,14 @@
 #include <type_traits>
 
 #include "cuda/atomics.cuh"
-#include "cuda/batch.cuh"
+#include "cuda/factorization/key_source.cuh"
 #include "shared/first_occurrence.hpp"
-#include "shared/key_numbers.hpp"
 #include "shared/layout.hpp"
 
 /// The batch table on the GPU: one thread per key, and one 8- or 16-byte load per slot that it looks at, which tells
 /// both whether the slot holds the key and where the key has been met. Linear probing, so that the next slot mostly
 /// lies in the memory that was just read.
 namespace gpuhash::cuda {
-
-inline constexpr unsigned kBatchBlock = 256;
-
-/// Reads keys in their canonical form; they are read once, and shall not push the table out of the cache.
-template <class Key>
-struct KeySource {
-  const void* data;
-  std::uint32_t bytes;
-  NumberFormat format;
-
-  __device__ __forceinline__ Key raw(std::int64_t i) const {
-    return load_item<Key>(data, i, bytes,
-                          bytes == sizeof(Key) && reinterpret_cast<std::uintptr_t>(data) % sizeof(Key) == 0);
-  }
-  __device__ __forceinline__ Key operator[](std::int64_t i) const { return canonical(raw(i), format); }
-};
 
 /// What a slot holds: `mark` is the key, or the hash of a 16-byte key; `first` the least position met so far, all ones
 /// in an empty slot. So every key is legal.
@@ -75,16 +58,6 @@ struct BatchTableView {
     }
   }
 
-  __device__ __forceinline__ EntryType load_unchanging(std::int64_t slot) const {
-    if constexpr (sizeof(Key) == 4) {
-      const auto word = __ldg(reinterpret_cast<const unsigned long long*>(entries + slot));
-      return {static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(word >> 32)};
-    } else {
-      const Words words = cuda::load_unchanging(entries + slot);
-      return {words.low, words.high};
-    }
-  }
-
   /// What was there; the slot was empty iff it has been taken.
   __device__ __forceinline__ EntryType claim(std::int64_t slot, const EntryType& entry) const {
     if constexpr (sizeof(Key) == 4) {
@@ -118,9 +91,6 @@ struct BatchStatus {
   unsigned long long given_up;  // keys that are not in the table, because of that
   unsigned long long distinct;  // first bits
 };
-
-/// Once the table is known to be full, lanes give up after this many probes.
-inline constexpr std::int64_t kPatience = 32;
 
 /// Inserts all keys. firsts [ceil(n / 32)], zeros; links [n] or null.
 template <class Key, class Position>
@@ -158,7 +128,8 @@ __global__ void __launch_bounds__(kBatchBlock)
         break;
       }
       const bool too_long = probes >= max_probes;
-      if (too_long || (probes % kPatience == 0 && *static_cast<volatile unsigned long long*>(&status->full) != 0)) {
+      if (too_long ||
+          (probes % batch_size::kPatience == 0 && *static_cast<volatile unsigned long long*>(&status->full) != 0)) {
         if (too_long) *static_cast<volatile unsigned long long*>(&status->full) = 1;
         atomicAdd(&status->given_up, 1ull);
         break;
@@ -169,59 +140,6 @@ __global__ void __launch_bounds__(kBatchBlock)
   const unsigned bits = __ballot_sync(~0u, first);
   if (threadIdx.x % 32 == 0 && bits != 0) atomicXor(firsts + i / 32, bits);
 }
-
-/// Calls visit(i, entry of key i, empty where the key is not in the table). `batch` is what was inserted.
-template <class Key, class Visit>
-__global__ void __launch_bounds__(kBatchBlock) look_up_kernel(BatchTableView<Key> table, KeySource<Key> batch,
-                                                              KeySource<Key> keys, std::int64_t count, Visit visit) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * kBatchBlock + threadIdx.x;
-  if (i >= count) return;
-  const Key key = keys[i];
-  const std::uint64_t hash = hash_key(key, table.seed);
-  const auto mark = BatchTableView<Key>::mark_of(key, hash);
-  std::int64_t slot = table.home(hash);
-  Entry<Key> entry = table.load_unchanging(slot);
-  for (std::int64_t probes = 1; !entry.empty() && !table.holds(entry, mark, key, batch); ++probes) {
-    if (++slot == table.slots) slot = 0;
-    entry = table.load_unchanging(slot);
-    if (probes == table.slots)
-      entry.first = ~typename Entry<Key>::FirstPosition{0};  // all slots are taken by other keys
-  }
-  visit(i, entry);
-}
-
-/// mask[i] = (key i is in the table) != invert.
-struct WriteMask {
-  bool* mask;
-  bool invert;
-
-  template <class Entry>
-  __device__ __forceinline__ void operator()(std::int64_t i, const Entry& entry) const {
-    mask[i] = entry.empty() == invert;
-  }
-};
-
-/// met[first position of the key] = 1.
-struct MarkMet {
-  std::uint8_t* met;
-
-  template <class Entry>
-  __device__ __forceinline__ void operator()(std::int64_t, const Entry& entry) const {
-    if (!entry.empty() && met[entry.first] == 0) met[entry.first] = 1;
-  }
-};
-
-/// mask[i] = (the key has been met) != invert.
-struct ReadMet {
-  const std::uint8_t* met;
-  bool* mask;
-  bool invert;
-
-  template <class Entry>
-  __device__ __forceinline__ void operator()(std::int64_t i, const Entry& entry) const {
-    mask[i] = (met[entry.first] != 0) != invert;
-  }
-};
 
 /// out[j] = the key at the sample's position j.
 template <class Key>

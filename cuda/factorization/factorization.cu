@@ -13,17 +13,14 @@
 #include "cuda/executor.hpp"
 #include "cuda/factorization/batch_table.cuh"
 #include "cuda/factorization/first_bits.cuh"
+#include "cuda/factorization/key_set.cuh"
 #include "cuda/factorization/order_keys.hpp"
 #include "cuda/factorization/part_lists.cuh"
+#include "cuda/l2.hpp"
 #include "cuda/launch.cuh"
 
 namespace gpuhash::cuda {
 namespace {
-
-template <class Key>
-KeySource<Key> source_of(const NumberKeys& keys) {
-  return {keys.data, keys.bytes(), number_format(keys.dtype, keys.elements)};
-}
 
 /// Smaller batches are not sampled: waiting for the sample would cost more than a table for all keys does.
 constexpr std::int64_t kMinSampled = std::int64_t{1} << 20;
@@ -87,18 +84,16 @@ std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, S
   return batch_size::estimate(table.firsts().read(context, stream).data(), samples, keys.count);
 }
 
-/// The distinct keys in a table; links [n] or null. Waits, unless nobody wants to know their number (null) and the
-/// table has room for all keys.
+/// The distinct keys in a table; links [n] or null. Waits.
 template <class Key, class Position>
 BatchTable<Key, Position> build(DeviceContext& context, const NumberKeys& keys, std::int64_t expected, Position* links,
                                 std::int64_t* distinct, Stream stream) {
   for (;;) {
     BatchTable<Key, Position> table(context, expected, keys.count, stream);
     table.insert(keys, links, stream);
-    if (distinct == nullptr && table.fits_all()) return table;
     const BatchStatus status = table.count_firsts(context, stream);
     if (status.given_up == 0) {
-      if (distinct != nullptr) *distinct = static_cast<std::int64_t>(status.distinct);
+      *distinct = static_cast<std::int64_t>(status.distinct);
       return table;
     }
     expected = batch_size::next_estimate(expected, static_cast<std::int64_t>(status.distinct),
@@ -293,24 +288,90 @@ bool find_members_by_part(DeviceContext& context, const NumberKeys& elements, co
   return false;
 }
 
-template <class Key, class Position>
+/// A set of the keys of a batch.
+template <class Key>
+class KeySet {
+ public:
+  using View = KeySetView<Key>;
+
+  /// A set of the keys, of which about `expected` are distinct. Waits, unless it has room for all.
+  static KeySet of(DeviceContext& context, const NumberKeys& keys, std::int64_t expected, Stream stream) {
+    for (;;) {
+      KeySet set(context, expected, stream);
+      const std::int64_t given_up = set.insert(context, keys, stream);
+      if (given_up == 0) return set;
+      expected = batch_size::next_estimate(expected, set.slots() - 1, given_up, keys.count, keys.count);
+    }
+  }
+
+  /// How many keys to expect. Waits, unless a set with room for all lies in L2: there it does not matter how many of
+  /// them are distinct.
+  static std::int64_t estimate(DeviceContext& context, const NumberKeys& keys, Stream stream) {
+    return is_beyond_l2(keys.count) ? estimate_distinct<Key>(context, keys, stream) : keys.count;
+  }
+  static bool is_beyond_l2(std::int64_t expected) {
+    return static_cast<std::uint64_t>(buckets_for(expected) * View::kBucketBytes) > kL2Bytes;
+  }
+
+  View view() const { return {slots_.template as<typename View::Slot>(), buckets_, seed_}; }
+  /// Slots, the one behind the buckets among them.
+  std::int64_t slots() const { return View::kBucketSlots * buckets_ + 1; }
+
+ private:
+  KeySet(DeviceContext& context, std::int64_t expected, Stream stream)
+      : buckets_(buckets_for(expected)), slots_(scratch<typename View::Slot>(context, slots(), stream)) {
+    context.fill(slots_.get(), kEmptyByte, slots_.bytes(), stream);
+  }
+
+  /// Of buckets with two slots for each key one in four is full; with four of them, one in ten, and a warp is done in
+  /// half of the looks. Four where they take no more than half of L2, of which other things need some, too.
+  static std::int64_t buckets_for(std::int64_t expected) {
+    constexpr std::int64_t kRoomySlots = (std::int64_t{20} << 20) / sizeof(typename View::Slot);
+    const std::int64_t slots = std::max(2 * expected, std::min(4 * expected, kRoomySlots));
+    return (slots + View::kSectorSlots - 1) / View::kSectorSlots * 2;
+  }
+
+  /// How many keys found no room. Waits, unless all surely do.
+  std::int64_t insert(DeviceContext& context, const NumberKeys& keys, Stream stream) {
+    const bool fits_all = buckets_ >= buckets_for(keys.count);
+    const std::int64_t max_probes =
+        fits_all ? buckets_ : std::min(buckets_, batch_size::kMaxProbes / View::kBucketSlots);
+    const Allocation on_device = scratch<KeySetStatus>(context, 1, stream);
+    context.fill(on_device.get(), 0, on_device.bytes(), stream);
+    launch("inserting a batch", insert_keys_kernel<Key>, keys.count, kBatchBlock, stream, view(), source_of<Key>(keys),
+           keys.count, max_probes, on_device.as<KeySetStatus>());
+    if (fits_all) return 0;
+    KeySetStatus status;
+    context.copy_to_host(&status, on_device.get(), sizeof status, stream);
+    return static_cast<std::int64_t>(status.given_up);
+  }
+
+  std::int64_t buckets_;
+  std::uint64_t seed_ = random_seed();  // no answer depends on it, and nobody can pick keys that meet
+  Allocation slots_;
+};
+
+/// isin: what an insertion costs, in looks.
+constexpr std::int64_t kLooksPerInsertion = 2;
+
+template <class Key>
 void find_members(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,
                   Stream stream) {
-  const bool table_of_tests = is_table_of_tests(elements.count, tests.count);
+  const bool set_of_tests = is_table_of_tests(elements.count, tests.count, kLooksPerInsertion);
+  const NumberKeys& stored = set_of_tests ? tests : elements;
+  const std::int64_t expected = KeySet<Key>::estimate(context, stored, stream);
   if constexpr (sizeof(Key) <= 8) {
-    if (table_of_tests && is_looked_up_by_part<Key>(elements.count, tests.count) &&
+    if (is_looked_up_by_part(elements.count, tests.count, KeySet<Key>::is_beyond_l2(expected)) &&
         find_members_by_part<Key>(context, elements, tests, invert, mask, stream))
       return;
   }
-  const NumberKeys& stored = table_of_tests ? tests : elements;
-  const auto table =
-      build<Key, Position>(context, stored, estimate_distinct<Key>(context, stored, stream), nullptr, nullptr, stream);
+  const auto set = KeySet<Key>::of(context, stored, expected, stream);
   const auto look_up = [&](const NumberKeys& keys, auto visit) {
-    launch("looking up elements", look_up_kernel<Key, decltype(visit)>, keys.count, kBatchBlock, stream, table.view(),
-           source_of<Key>(stored), source_of<Key>(keys), keys.count, visit);
+    launch("looking up elements", look_up_keys_kernel<Key, decltype(visit)>, keys.count, kBatchBlock, stream,
+           set.view(), source_of<Key>(keys), keys.count, visit);
   };
-  if (table_of_tests) return look_up(elements, WriteMask{mask, invert});
-  const Allocation met = scratch<std::uint8_t>(context, elements.count, stream);
+  if (set_of_tests) return look_up(elements, WriteMask{mask, invert});
+  const Allocation met = scratch<std::uint8_t>(context, set.slots(), stream);
   context.fill(met.get(), 0, met.bytes(), stream);
   look_up(tests, MarkMet{met.as<std::uint8_t>()});
   look_up(elements, ReadMet{met.as<std::uint8_t>(), mask, invert});
@@ -343,12 +404,9 @@ class CudaFactorizer final : public Factorizer {
     const DeviceGuard guard(context.device().index);
     if (elements.count == 0) return;
     if (tests.count == 0) return context.fill(mask, invert ? 1 : 0, static_cast<std::size_t>(elements.count), stream);
-    // No links, so that one width of positions does; it is that of the marks.
-    if (elements.bytes() <= 4 && std::max(elements.count, tests.count) < kMaxNarrowBatch)
-      return find_members<std::uint32_t, std::uint32_t>(context, elements, tests, invert, mask, stream);
-    if (elements.bytes() <= 8)
-      return find_members<std::uint64_t, std::uint64_t>(context, elements, tests, invert, mask, stream);
-    find_members<Uint128, std::uint64_t>(context, elements, tests, invert, mask, stream);
+    if (elements.bytes() <= 4) return find_members<std::uint32_t>(context, elements, tests, invert, mask, stream);
+    if (elements.bytes() <= 8) return find_members<std::uint64_t>(context, elements, tests, invert, mask, stream);
+    find_members<Uint128>(context, elements, tests, invert, mask, stream);
   }
 };
 

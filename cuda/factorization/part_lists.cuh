@@ -33,15 +33,14 @@ bool is_factorized_by_part(std::int64_t count, std::int64_t distinct, bool with_
   return is_beyond_l2<Key>(distinct) && distinct >= count / (with_links ? 2 : 4);
 }
 
-/// Are elements looked up among tests by part? Without a sample, which the host would have to wait for as well. A look
-/// into a table costs less than the passes do, so that much more elements than tests are looked up in one.
-template <class Key>
-bool is_looked_up_by_part(std::int64_t elements, std::int64_t tests) {
+/// Are elements looked up among tests by part? A set that lies in L2 costs less than the passes do; so does one beyond
+/// it, once each of its sectors is read often enough.
+inline bool is_looked_up_by_part(std::int64_t elements, std::int64_t tests, bool set_is_beyond_l2) {
   const std::int64_t more = std::max(elements, tests);
   if (more > kMaxPartedKeys) return false;
   if (const std::int64_t least = test_partition_threshold(); least >= 0)
     return more >= std::max<std::int64_t>(least, 1);
-  return is_beyond_l2<Key>(tests) && tests >= elements / 2;
+  return set_is_beyond_l2 && tests >= elements / 8;
 }
 
 /// How many parts a table of `count` keys has.

@@ -8,6 +8,7 @@ import numpy as np
 
 import gpuhash
 from support.frameworks import Framework
+from support.hashing import hash_key, multiply_high
 from support.samples import same_bytes
 
 #: Of more than 2^16 keys the host reads 2^14 and then chooses: a small table, or a partition, with or without hot keys.
@@ -83,3 +84,12 @@ def check_every_way_to_members(make: Callable[[str, int], np.ndarray]) -> None:
             check_members(np.concatenate([elements, zero]), members[members != zero])
             check_members(np.concatenate([elements, zero]), np.concatenate([members, zero]))
             check_members(np.concatenate([zero, one]), members)
+
+
+def sampled_positions(count: int) -> np.ndarray:
+    """Those of cpp/shared/first_occurrence.hpp, from which the table's size is estimated."""
+    samples = min(1 << (count // 16).bit_length() - 1, 1 << 18)
+    j = np.arange(samples)
+    parts = j * (samples // 8 * 5 - samples // 128 | 1) & samples - 1
+    length = count // samples
+    return parts * length + multiply_high(hash_key(j.astype(np.uint64)), np.uint64(length)).astype(np.int64)
