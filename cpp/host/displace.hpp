@@ -11,7 +11,8 @@
 ///
 /// Here only keys that lie at home move, one step. Both buckets are in one region, so whoever owns the one owns the
 /// other. The bucket stays full and gets the bit of the key that has moved; and a walk for that key, wherever it waits,
-/// has not passed the bucket it has moved to, for that had an empty slot.
+/// has not passed the bucket it has moved to, for that had a slot which the walk would have taken: an empty one, or an
+/// erased one and a filter without the key's bit.
 namespace gpuhash::host {
 
 /// Keys of a bucket that are considered. Each costs a line from memory.
@@ -42,10 +43,12 @@ void ask_for_displacement(const View& view, std::uint32_t index) {
   });
 }
 
-/// Moves a key out of a bucket that has neither empty nor erased slots, to the emptiest of the buckets that its keys
-/// may move to. Returns the slot, which still looks as before; null where no key can move.
-template <class Simd, class View>
-typename View::SlotType* displace(const View& view, std::uint32_t index, std::uint64_t& new_filter_bits) {
+/// Moves a key out of a bucket that has no empty slot, to that of the buckets that its keys may move to which has most
+/// room. Returns the slot, which still looks as before; null where no key can move. marks(): tables may have erased
+/// slots.
+template <class Simd, class Marks, class View>
+typename View::SlotType* displace(Marks marks, const View& view, std::uint32_t index, std::uint64_t& new_filter_bits) {
+  using Key = typename View::Key;
   using SlotType = typename View::SlotType;
   SlotType* from = nullptr;
   SlotType* to = nullptr;
@@ -53,11 +56,14 @@ typename View::SlotType* displace(const View& view, std::uint32_t index, std::ui
   std::uint32_t most = 0;
   detail::for_each_movable(view, index, [&](SlotType* slot, const auto& probe) {
     SlotType* const bucket = bucket_at(view, probe.bucket());
-    const auto empty = Simd::template slots_with<View>(bucket, empty_key<typename View::Key>());
-    if (empty.count() <= most) return;
-    most = empty.count();
+    auto vacant = Simd::template slots_with<View>(bucket, empty_key<Key>());
+    if constexpr (marks())
+      vacant = vacant.with(Simd::template slots_with<View>(bucket, erased_key<Key>()),
+                           !filter_has(view, probe.bucket(), probe.filter_bit()));
+    if (vacant.count() <= most) return;
+    most = vacant.count();
     from = slot;
-    to = empty.first(bucket);
+    to = vacant.first(bucket);
     bit = probe.filter_bit();
   });
   if (from == nullptr) return nullptr;

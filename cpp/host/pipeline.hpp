@@ -90,7 +90,7 @@ inline constexpr std::int64_t kListedAhead = 128;
 ///
 /// Insertions have nothing to look for in a full bucket that has no erased slot, so they pass a full home at once where
 /// the table has none. An equal key that came before is further on, and the queues keep it there. Where the table may
-/// have some, the first look reads the home's filter byte, too: without the key's bit there, an absent key lies nowhere
+/// have some, a look reads the bucket's filter byte, too: without the key's bit there, an absent key lies nowhere
 /// further on, and a new one takes the erased slot at once. With it, the walk looks further from the queue of filters
 /// (take_erased()), before others take their turn.
 ///
@@ -283,7 +283,7 @@ class Pipeline {
         Key stored = keys_[i];
         if (home == view_.geometry.bucket_count) stored = Probe<Key>(stored, view_.geometry).stored();
         late[late_count] = i;
-        late_count += look_at_home(marks, view_, visitor_, i, stored, home, filter_bit) ? 0 : 1;
+        late_count += look(marks, view_, visitor_, i, stored, home, filter_bit) ? 0 : 1;
       }
       for (std::size_t l = 0; l < late_count; ++l) wait_at_home(late[l], Probe<Key>(keys_[late[l]], view_.geometry));
     }
@@ -303,8 +303,7 @@ class Pipeline {
       ask(b);
       late[late_count] = static_cast<std::uint8_t>(b);
       const std::int64_t i = positions[n + static_cast<std::int64_t>(b)];
-      late_count +=
-          look_at_home(marks, view, visitor, i, homes.stored(b), homes.bucket(b), homes.filter_bit(b)) ? 0 : 1;
+      late_count += look(marks, view, visitor, i, homes.stored(b), homes.bucket(b), homes.filter_bit(b)) ? 0 : 1;
     }
     if constexpr (kInRegisters) visitor_ = visitor;
     for (std::size_t l = 0; l < late_count; ++l)
@@ -342,13 +341,17 @@ class Pipeline {
   }
 
   void look_again(const Walk& walk) {
-    const bool done = look(view_, visitor_, walk.i, walk.probe.stored(), walk.probe.bucket());
+    const Probe<Key>& probe = walk.probe;
+    bool done = false;
+    with_marks([&](auto marks) {
+      done = look(marks, view_, visitor_, walk.i, probe.stored(), probe.bucket(), probe.filter_bit());
+    });
     if constexpr (kPurpose == Purpose::kInsertion) {
       // leave_bit() if the key has its place now, without a branch.
       std::uint8_t& filter = view_.filters[walk.before];
-      const bool lacks_bit = (filter & walk.probe.filter_bit()) == 0;
+      const bool lacks_bit = (filter & probe.filter_bit()) == 0;
       passed_.filter_bits += done && lacks_bit ? 1 : 0;
-      filter |= done ? walk.probe.filter_bit() : 0;
+      filter |= done ? probe.filter_bit() : 0;
       if (!done && lacks_bit) ask_for_displacement(view_, walk.before);
     }
     wait_for_filter(walk, !done);
@@ -366,23 +369,24 @@ class Pipeline {
     __builtin_prefetch(view_.filters + probe.bucket());
   }
 
-  /// The first look of a walk. Equal keys see the same until one of them is there, for no slot is erased meanwhile, and
-  /// bits stay: so none that takes an erased slot has an equal key before it in a queue.
+  /// False if the walk has to go on. Equal keys see the same until one of them is there, for no slot is erased
+  /// meanwhile, and bits stay: so none that takes an erased slot has an equal key before it in a queue.
   template <class Marks>
-  static bool look_at_home(Marks marks, const View& view, Visitor& visitor, std::int64_t i, const Key& stored,
-                           std::uint32_t home, [[maybe_unused]] std::uint8_t filter_bit) {
+  static bool look(Marks marks, const View& view, Visitor& visitor, std::int64_t i, const Key& stored,
+                   std::uint32_t bucket_index, [[maybe_unused]] std::uint8_t filter_bit) {
     if constexpr (marks()) {
-      SlotType* const bucket = bucket_at(view, home);
+      SlotType* const bucket = bucket_at(view, bucket_index);
       const auto match = Simd::template slots_with<View>(bucket, stored);
       const auto empty = Simd::template slots_with<View>(bucket, empty_key<Key>());
       const auto erased = Simd::template slots_with<View>(bucket, erased_key<Key>());
-      return write_at(visitor, i, stored, bucket, match, empty.with(erased, !filter_has(view, home, filter_bit)));
+      return write_at(visitor, i, stored, bucket, match,
+                      empty.with(erased, !filter_has(view, bucket_index, filter_bit)));
     } else {
-      return look(view, visitor, i, stored, home);
+      return look(view, visitor, i, stored, bucket_index);
     }
   }
 
-  /// False if the walk has to go on.
+  /// Likewise, without a thought for erased slots.
   static bool look(const View& view, Visitor& visitor, std::int64_t i, const Key& stored, std::uint32_t bucket_index) {
     SlotType* const bucket = bucket_at(view, bucket_index);
     const auto match = Simd::template slots_with<View>(bucket, stored);
@@ -465,8 +469,9 @@ class Pipeline {
   /// The bucket is full, like the one before. True if the key gets a place in the one before.
   bool goes_back(const Walk& walk) {
     if (filter_has(view_, walk.before, walk.probe.filter_bit())) return false;
-    SlotType* const slot =
-        is_followed(walk.home, walk.i) ? nullptr : displace<Simd>(view_, walk.before, passed_.filter_bits);
+    SlotType* slot = nullptr;
+    if (!is_followed(walk.home, walk.i))
+      with_marks([&](auto marks) { slot = displace<Simd>(marks, view_, walk.before, passed_.filter_bits); });
     if (slot != nullptr)
       visitor_.write(walk.i, walk.probe.stored(), slot, true);
     else
