@@ -125,7 +125,7 @@ def test_large_batches(on_device, kind):
 @pytest.mark.parametrize("kind", ["few", "one-in-16", "distinct", "deceiving"])
 def test_more_than_l2_holds(on_device, kind, stored, rows):
     """A set of all keys does not fit L2, so their number is estimated; from the deceiving ones as 1."""
-    n = (13 << 18 if rows else 13 << 19) + 5
+    n = (13 << (15 if on_device.table_device == "cpu" else 18) + (not rows)) + 5
     rng = np.random.default_rng(11)
     many = {
         "few": lambda: rng.integers(0, 1000, n) * 3,

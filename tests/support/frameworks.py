@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import os
 import sys
@@ -102,9 +103,14 @@ def on_cupy_stream(stream: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def capture(graph: Any, **options: Any) -> Iterator[None]:
-    """torch.cuda.graph() on the tests' GPU, which waits for it before; the current GPU stays."""
+    """torch.cuda.graph() on the tests' GPU, which waits for it before; the current GPU stays.
+
+    What other tests have left behind is freed before: JAX asks its streams for it, which ends a capture, and if that
+    happened in one, JAX's streams would be of no use from then on.
+    """
     cuda = module("torch").cuda
     current = cuda.current_device()
+    gc.collect()
     cuda.synchronize(GPU)
     with cuda.graph(graph, stream=cuda.Stream(GPU), **options), cuda.device(current):
         yield
