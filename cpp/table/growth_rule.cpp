@@ -113,6 +113,10 @@ bool is_worn(const Control& control, std::uint64_t buckets, std::uint64_t slots,
   return control.erased >= slots / 2 && control.filter_bits >= 2 * fresh_filter_bits + buckets / 2;
 }
 
+bool is_deserted(const Control& control, std::uint64_t slots) {
+  return control.size == 0 && control.erased >= slots / 4;
+}
+
 bool is_flooded(const Control& control, std::int64_t slots, std::int64_t peak) {
   return control.far_keys >= kManyFarKeys && is_lightly_loaded(peak, slots);
 }

@@ -222,7 +222,8 @@ void HashTable<Key, Value>::take_note(const Control& control) {
   expect(size);
   const std::uint32_t buckets = storage_.view().geometry.bucket_count;
   const auto slots = static_cast<std::uint64_t>(storage_.capacity());
-  worn_ = wants_seed(control) || (!order_.captured() && is_worn(control, buckets, slots, fresh_filter_bits_));
+  worn_ = wants_seed(control) || (!order_.captured() && (is_worn(control, buckets, slots, fresh_filter_bits_) ||
+                                                         (!options_.has_rows() && is_deserted(control, slots))));
 }
 
 /// Likewise; tells of what replayed graphs have lost, and may therefore not come after a change.
