@@ -56,8 +56,8 @@ struct GrowthRule {
 /// fresh_filter_bits: what the last rebuild left.
 bool is_worn(const Control& control, std::uint64_t buckets, std::uint64_t slots, std::uint64_t fresh_filter_bits);
 
-/// All keys are gone, and since the table was clear so many were erased that clearing it costs each of them little: less
-/// than what they have left behind costs as many new ones.
+/// All keys are gone, and since the table was clear so many were erased that clearing it costs each of them little:
+/// less than what they have left behind costs as many new ones.
 bool is_deserted(const Control& control, std::uint64_t slots);
 
 /// Keys that lie far from home at a load at which none gets there by chance were picked to meet, by somebody who knows
