@@ -323,8 +323,8 @@ class KeySet {
     context.fill(slots_.get(), kEmptyByte, slots_.bytes(), stream);
   }
 
-  /// Of buckets with two slots for each key one in four is full; with four of them, one in ten, and a warp is done in
-  /// half of the looks. Four where they take no more than half of L2, of which other things need some, too.
+  /// With two slots for each key, one bucket in four of two slots is full, and with four one in eleven; a warp goes on
+  /// until its last key is done. Four where they take no more than half of L2, of which other things need some, too.
   static std::int64_t buckets_for(std::int64_t expected) {
     constexpr std::int64_t kRoomySlots = (std::int64_t{20} << 20) / sizeof(typename View::Slot);
     const std::int64_t slots = std::max(2 * expected, std::min(4 * expected, kRoomySlots));
