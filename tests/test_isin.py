@@ -135,9 +135,8 @@ def test_more_than_l2_holds(on_device, kind, stored, rows):
     }[kind]()
     if kind == "deceiving":
         many[sampled_positions(n)] = 6
-    others = (
-        np.arange(n // 2 + 1 if stored == "tests" else 3 * n) * 2
-    )  # a set of the fewer ones, or of up to twice as many
+    # The set is of the tests where they are at most twice as many as the elements.
+    others = np.arange(n // 2 + 1 if stored == "tests" else 3 * n) * 2
     elements, tests = (others, many) if stored == "tests" else (many, others)
     mask = np.zeros(3 * n * 3, bool)
     mask[tests] = True
