@@ -37,9 +37,9 @@ def limit(array_bytes: int, keys: int, threads: tuple[int, ...]) -> Entry:
             loads = HostLoads(array_bytes, keys)
         except BuildError as error:
             raise NotHereError(f"limits: {error}") from error
-        for count in threads:
-            loads.seconds(count)  # finds out how many loads in flight pay
-        return Ready({limit_job(count): Job(nothing, seconds=partial(loads.seconds, count)) for count in threads})
+        for n in threads:
+            loads.seconds(n)  # finds out how many loads in flight pay
+        return Ready({limit_job(n): Job(nothing, seconds=partial(loads.seconds, n), threads=n) for n in threads})
 
     return Entry("limit", max(threads), make)
 

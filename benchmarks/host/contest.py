@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from benchmarks.suite import NotHereError
 from benchmarks.timing import Action, Timing, nothing
 
 _FORK = multiprocessing.get_context("fork")  # so that all see the keys without copying them
+_CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Job:
     action: Action
     before: Action = nothing
     seconds: Callable[[], float] | None = None  # for actions that measure themselves
+    threads: int | None = None  # where they are not the entry's
 
 
 @dataclass(frozen=True)
@@ -119,9 +122,19 @@ def _serve(entry: Entry, connection: Connection) -> None:
         except EOFError:
             return
         try:
-            connection.send(("seconds", _turn(ready.jobs[name], effort)))
+            job = ready.jobs[name]
+            _take_cores(entry.threads if job.threads is None else job.threads)
+            connection.send(("seconds", _turn(job, effort)))
         except Exception as error:
             connection.send(("failed", f"{error}\n{traceback.format_exc()}"))
+
+
+def _take_cores(threads: int) -> None:
+    """All that has one thread runs on the same core: two cores of a virtual machine are not equally fast at a time, as
+    each may share its own with other machines' work.
+    """
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(_CORES)} if threads == 1 else _CORES)
 
 
 def _turn(job: Job, effort: Effort) -> float:
