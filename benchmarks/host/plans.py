@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+import numpy as np
+
 from benchmarks.machine import available_bytes
 from benchmarks.markdown import count
 from benchmarks.native import BuildError, host_library
@@ -250,26 +252,36 @@ def in_graphs(session: Session) -> list[Group]:
 
 
 def unique(session: Session) -> list[Group]:
-    """For keys that repeat, and for distinct ones."""
-    n = 1 << (12 if session.quick else 25)
-    effort = Effort(turns=2 if session.quick else 3)
-    groups = []
-    for distribution in SetData.DISTRIBUTIONS:
-        label = f"{count(n)} keys, {distribution}"
+    """Everything for two distributions of int64, and what users compare for all distributions, dtypes and sizes."""
+    large, sizes = (12, (10,)) if session.quick else (25, (14, 20, 24))
+    groups = [_sets(session, 1 << large, "int64", keys, sets.OPERATIONS) for keys in SetData.DISTRIBUTIONS[:2]]
+    return groups + [
+        _sets(session, 1 << size, dtype, keys, sets.COMPARED)
+        for size in sizes
+        for dtype in ("int64", "uint64", "int32")
+        for keys in SetData.DISTRIBUTIONS
+    ]
 
-        def make(distribution: str = distribution, label: str = label) -> Contest:
-            _need(n * 8 * 24, label)  # the keys, the results they are checked with, and what sorting them takes
-            data = SetData(distribution, n)
-            entries = [sets.ours(data, number) for number in session.threads]
-            return _contest(session, "unique", label, [*entries, sets.pandas(data), sets.numpy(data)])
 
-        distinct = n if distribution == DISTINCT else n // REPEATS
-        cases = {
-            operation: partial(_case, session, "unique", operation, effort, distinct, n, distribution)
-            for operation in session.wanted(sets.OPERATIONS)
-        }
-        groups.append(Group(label, make, cases))
-    return groups
+def _sets(session: Session, n: int, dtype: str, keys: str, operations: Iterable[str]) -> Group:
+    label = f"{count(n)} {dtype} keys, {keys}"
+    effort = Effort(turns=2 if session.quick else 3) if session.quick or n >= 1 << 22 else _effort(n, session.quick)
+    distinct = 0
+
+    def make() -> Contest:
+        nonlocal distinct
+        _need(n * 8 * 24, label)  # the keys, the results they are checked with, and what sorting them takes
+        data = SetData(keys, n, dtype)
+        distinct = len(data.unique)
+        entries = [sets.ours(data, number) for number in session.threads]
+        return _contest(session, "unique", label, [*entries, sets.pandas(data), sets.numpy(data)])
+
+    def case(operation: str, contest: Contest) -> None:
+        batch = distinct if operation in sets.OF_DISTINCT else n
+        layout = f"{np.dtype(dtype).itemsize} + 8 B"
+        _case(session, "unique", operation, effort, distinct, batch, f"{dtype}, {keys}", contest, layout=layout)
+
+    return Group(label, make, {operation: partial(case, operation) for operation in session.wanted(operations)})
 
 
 def calls(session: Session) -> list[Group]:

@@ -11,9 +11,12 @@ from benchmarks.suite import need_module
 from benchmarks.timing import expect
 
 from .contest import Entry, Job, Ready
-from .data import SetData
+from .data import Integers, Keys, SetData
 
 COUNTING = "count in batches"  # into a table that begins empty
+RESERVED = "count in batches, reserved"  # into one that has room for all keys
+IN_ORDER = "insert in a table's order"  # what items() of one table gives, into another one
+SHUFFLED = "insert shuffled"
 OPERATIONS = (
     "unique",
     "unique with inverse",
@@ -22,8 +25,13 @@ OPERATIONS = (
     "isin",
     "factorize",
     COUNTING,
+    RESERVED,
+    IN_ORDER,
+    SHUFFLED,
 )
-_BATCHES = 8
+COMPARED = ("unique with counts", "factorize", "isin", COUNTING)  # for every distribution
+OF_DISTINCT = (IN_ORDER, SHUFFLED)  # these take each key once
+_BATCH = 1 << 22
 
 
 def ours(data: SetData, threads: int) -> Entry:
@@ -54,17 +62,31 @@ def _ours(data: SetData) -> Ready:
         jobs["factorize"] = Job(lambda: gpuhash.factorize(data.keys))
     table = _counted(data)
     expect(len(table) == len(data.unique) and np.array_equal(table[data.unique], data.counts), "counts in a table")
-    del table
     jobs[COUNTING] = Job(lambda: _counted(data))
+    jobs[RESERVED] = Job(lambda: _counted(data, len(data.unique)))
+    in_order, counts = (np.from_dlpack(array) for array in table.items())
+    shuffled = np.random.default_rng(4).permutation(in_order)
+    expect(len(_loaded(in_order, counts)) == len(_loaded(shuffled, counts)) == len(table), "all keys of a table")
+    del table
+    jobs[IN_ORDER] = Job(lambda: _loaded(in_order, counts))
+    jobs[SHUFFLED] = Job(lambda: _loaded(shuffled, counts))
     return Ready(jobs)
 
 
-def _counted(data: SetData) -> Any:
+def _counted(data: SetData, capacity: int = 0) -> Any:
     import gpuhash
 
-    table = gpuhash.HashTable("int64", "int64", device="cpu")
-    for batch in np.array_split(data.keys, _BATCHES):
-        table.insert_or_apply(batch, 1, "add")
+    table = gpuhash.HashTable(data.keys.dtype, "int64", device="cpu", capacity=capacity)
+    for start in range(0, len(data.keys), _BATCH):
+        table.insert_or_apply(data.keys[start : start + _BATCH], 1, "add")
+    return table
+
+
+def _loaded(keys: Keys, values: Integers) -> Any:
+    import gpuhash
+
+    table = gpuhash.HashTable(keys.dtype, "int64", device="cpu", capacity=len(keys))
+    table.update(keys, values)
     return table
 
 
@@ -101,5 +123,6 @@ def _numpy(data: SetData) -> Ready:
             "unique with counts": Job(lambda: np.unique(data.keys, return_counts=True)),
             "unique, sorted": Job(lambda: np.unique(data.keys)),
             "isin": Job(lambda: np.isin(data.keys, data.tests)),
+            COUNTING: Job(lambda: np.unique(data.keys, return_counts=True)),
         }
     )
