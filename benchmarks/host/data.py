@@ -69,7 +69,8 @@ def ngrams(count: int, dtype: str) -> Keys:
     """N-grams as wide as a key, of the source of Python's standard library, from its beginning again where it ends."""
     size, text = np.dtype(dtype).itemsize, bytearray()
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py")):
-        text += path.read_bytes()
+        if not {"site-packages", "dist-packages"}.intersection(path.parts):
+            text += path.read_bytes()
         if len(text) >= count + size:
             break
     repeated = np.resize(np.frombuffer(text, np.uint8), count + size - 1)

@@ -265,7 +265,7 @@ def unique(session: Session) -> list[Group]:
 
 def _sets(session: Session, n: int, dtype: str, keys: str, operations: Iterable[str]) -> Group:
     label = f"{count(n)} {dtype} keys, {keys}"
-    effort = Effort(turns=2 if session.quick else 3) if session.quick or n >= 1 << 22 else _effort(n, session.quick)
+    effort = Effort(turns=3) if n >= 1 << 22 else _effort(n, session.quick)
     distinct = 0
 
     def make() -> Contest:
