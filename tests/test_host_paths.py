@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.factorized import ASCENDING, BATCHES, check_every_way_to_members, check_factorized, make_batch
+from support.factorized import ASCENDING, BATCHES, check_every_way_to_members, check_factorized, make_batch, spread
 from support.hashing import keys_of_first_bucket
 from support.samples import same_bytes
 
@@ -200,6 +200,8 @@ def everything() -> None:
             keys[-1] = keys[0] - 1
             check_factorized(keys)
     check_every_way_to_members(lambda kind, count: make_batch(kind, "int64", count))
+    check_every_way_to_members(lambda kind, count: make_batch(kind, "int32", count))
+    check_every_way_to_members(lambda kind, count: spread(make_batch(kind, "int32", count)))
 
 
 @pytest.mark.parametrize("threads", ["1", "2", "3"])

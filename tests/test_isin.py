@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
-from support.factorized import check_every_way_to_members, make_batch, sampled_positions
+from support.factorized import check_every_way_to_members, make_batch, sampled_positions, spread
 from support.frameworks import GPU, Framework, module, need_place, to_numpy
 from support.hashing import keys_of_one_hash
-from support.memory_resources import counting_memory
+from support.memory_resources import counting_memory, fail_each_allocation
 from support.samples import (
     FLOATS,
     INTEGERS,
@@ -83,6 +85,69 @@ def test_every_framework(place):
     same_bytes(mask, expected(elements, members))
 
 
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_numbers_close_together(native, dtype):
+    """The host has a bit for each number of a span that holds all of one side: as many as that side's set takes."""
+    limits = np.iinfo(dtype)
+    rng = np.random.default_rng(21)
+    for numbers in (1, 2, 63, 64, 65, 32_767, 32_768, 32_769, 127_999, 128_000, 128_001):
+        last = min(numbers - 1, int(limits.max) - int(limits.min))
+        for least in {limits.min, limits.max - last, min(max(limits.min, -(last // 3)), limits.max - last)}:
+            within = [int(least) + n for n in (0, last, *rng.integers(0, last + 1, 998).tolist())]
+            beside = [int(least) + n for n in (-1, last + 1) if limits.min <= int(least) + n <= limits.max]
+            anywhere = rng.integers(limits.min, limits.max, 50, dtype, endpoint=True)
+            close = np.array(within, dtype)
+            apart = np.concatenate([close[::2], np.array([*beside, limits.min, limits.max], dtype), anywhere])
+            for elements, tests in ((apart, close), (close, apart), (apart[:30], close), (close[:30], apart)):
+                mask = gpuhash.isin(native.array(elements), native.array(tests))
+                same_bytes(mask, np.isin(elements, tests))
+
+
+@pytest.mark.parametrize("count", [300, 90_000])
+def test_two_sides_have_few_numbers_in_common(native, count):
+    """Or none: what lies between both sides' least and largest numbers is all that counts."""
+    low, high = -np.arange(1, count) * 2**40, np.arange(count) + 2**40
+    common = np.arange(count)
+    rng = np.random.default_rng(22)
+    for first, second in ((low, high), (low, common), (np.concatenate([low, common]), np.concatenate([high, common]))):
+        for elements, tests in ((first, second), (second, first), (first[::50], second)):
+            elements, tests = rng.permutation(elements), rng.permutation(tests)[: count // 2]
+            for invert in (False, True):
+                mask = gpuhash.isin(native.array(elements), native.array(tests), invert=invert)
+                same_bytes(mask, np.isin(elements, tests, invert=invert))
+
+
+@pytest.mark.parametrize("close", [False, True], ids=["spread", "close-together"])
+@pytest.mark.parametrize("count", [2000, 90_000])
+def test_keys_that_change_meanwhile(count, close):
+    """On the host: those that somebody else writes to may be found or not, and all others are right."""
+    rng = np.random.default_rng(23)
+    keys, members = rng.permutation(count), rng.permutation(20_000)
+    changed = keys.copy()
+    others = [np.where(np.arange(count) % 3 == 0, value, keys) for value in (-(2**62), 2**62, 5)]
+    if not close:
+        members = spread(members)
+        keys, changed, *others = map(spread, (keys, changed, *others))
+    wanted = np.isin(keys, members)
+    unchanged = np.arange(count) % 3 != 0
+    end = threading.Event()
+
+    def change() -> None:
+        while not end.is_set():
+            for other in others:
+                changed[:] = other
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(100):
+            same_bytes(gpuhash.isin(changed, members)[unchanged], wanted[unchanged])
+            gpuhash.isin(members, changed)
+    finally:
+        end.set()
+        thread.join()
+
+
 def test_against_torch(native):
     if native.name != "torch":
         pytest.skip("of PyTorch")
@@ -147,15 +212,20 @@ def test_more_than_l2_holds(on_device, kind, stored, rows):
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint64", "float32", "float64"])
 def test_every_choice_of_the_host(dtype):
     check_every_way_to_members(lambda kind, count: make_batch(kind, dtype, count))
+    if dtype == "int32":
+        check_every_way_to_members(lambda kind, count: spread(make_batch(kind, dtype, count)))
 
 
+@pytest.mark.parametrize("close", [False, True], ids=["spread", "close-together"])
 @pytest.mark.parametrize(("elements", "tests"), [(90_000, 5000), (50_000, 90_000), (5000, 90_000)])
-def test_memory(on_device, elements, tests):
+def test_memory(on_device, elements, tests, close):
     """No more than the docstring says, and each allocation is made to fail once; everything is given back."""
     memory = counting_memory(on_device.table_device)
     context = make_context(on_device.table_device, memory)
     rng = np.random.default_rng(9)
     keys, members = rng.permutation(elements), rng.permutation(tests) * 2
+    if not close:
+        keys, members = spread(keys), spread(members)
     arrays = on_device.array(keys), on_device.array(members)
     mask = on_device.array(np.zeros(elements, bool))
 
@@ -166,15 +236,7 @@ def test_memory(on_device, elements, tests):
     run()
     looks_per_insertion = 4 if on_device.table_device == "cpu" else 2
     assert memory.peak <= 100 + 36 * (tests if tests / looks_per_insertion <= elements else elements)
-    allocations = memory.calls
-    assert allocations > 0
-    for number in range(allocations):
-        memory.fail_after(number)
-        with pytest.raises(MemoryError, match="in this test"):
-            run()
-        memory.fail_after(None)
-        assert memory.nbytes == 0
-    run()
+    fail_each_allocation(memory, run)
     same_bytes(mask, np.isin(keys, members))
     assert memory.nbytes == 0
     assert memory.mistakes == []

@@ -12,7 +12,7 @@ import pytest
 from support.factorized import ASCENDING, BATCHES, check_factorized, make_batch, sampled_positions
 from support.frameworks import GPU, capture, delay, module, new_stream, on_stream, to_numpy
 from support.hashing import keys_of_one_hash
-from support.memory_resources import counting_memory
+from support.memory_resources import counting_memory, fail_each_allocation
 from support.samples import (
     COMPLEX,
     FLOATS,
@@ -601,16 +601,7 @@ def test_memory_runs_out(on_device, kind):
         work.write(*map(_core.borrow, outputs), True)
         context.synchronize(0)
 
-    run()
-    allocations = memory.calls
-    assert allocations > 0
-    for number in range(allocations):
-        memory.fail_after(number)
-        with pytest.raises(MemoryError, match="in this test"):
-            run()
-        memory.fail_after(None)
-        assert memory.nbytes == 0
-    run()
+    fail_each_allocation(memory, run)
     same_bytes(outputs[0], np.unique(to_numpy(keys)))
     assert memory.nbytes == 0
     assert memory.mistakes == []

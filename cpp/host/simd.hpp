@@ -87,8 +87,39 @@ struct Portable {
       bits |= static_cast<std::uint32_t>(static_cast<const std::uint64_t*>(line)[s] == pattern) << s;
     return bits;
   }
-  /// Is there such a word at all?
-  static bool has_lane_with(const void* line, std::uint64_t pattern) { return lanes_with(line, pattern) != 0; }
+
+  /// Bit s: is the s-th of eight words equal to `pattern`?
+  template <class Word>
+  static std::uint32_t words_equal(const Word* line, Word pattern) {
+    std::uint32_t bits = 0;
+    for (std::uint32_t s = 0; s < 8; ++s) bits |= static_cast<std::uint32_t>(line[s] == pattern) << s;
+    return bits;
+  }
+  /// Looks at eight words for each of up to 64 wanted ones, after ask(i): those of line numbers[i].
+  template <class Word, class Ask>
+  static LooksOf64 look_at_lines(const Word* lines, const std::uint32_t* numbers, const Word* wanted, std::size_t count,
+                                 const Ask& ask) {
+    LooksOf64 looks{};
+    for (std::size_t i = 0; i < count; ++i) {
+      ask(i);
+      const Word* const line = lines + std::size_t{numbers[i]} * 8;
+      const auto found = static_cast<std::uint64_t>(words_equal(line, wanted[i]) != 0);
+      looks.match |= found << i;
+      looks.undecided |= (static_cast<std::uint64_t>(line[7] != 0) & (found ^ 1)) << i;
+    }
+    return looks;
+  }
+  /// Bit i: is words[i] equal to 0? Of up to 64 words.
+  template <class Word>
+  static std::uint64_t zeros_of(const Word* words, std::size_t count) {
+    std::uint64_t bits = 0;
+    for (std::size_t i = 0; i < count; ++i) bits |= static_cast<std::uint64_t>(words[i] == 0) << i;
+    return bits;
+  }
+  /// Bit i to flags[i].
+  static void store_flags(bool* flags, std::uint64_t bits, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) flags[i] = (bits >> i & 1) != 0;
+  }
 };
 
 #if defined(__x86_64__)
@@ -146,9 +177,6 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
     return in_register(
         _mm512_cmpeq_epi64_mask(_mm512_load_si512(line), _mm512_set1_epi64(static_cast<long long>(pattern))));
   }
-  GPUHASH_AVX512 static bool has_lane_with(const void* line, std::uint64_t pattern) {
-    return lanes_with(line, pattern) != 0;
-  }
   GPUHASH_AVX512 static std::uint32_t lanes_with(const void* line, const Uint128& pattern) {
     const auto low = static_cast<long long>(pattern.low);
     const auto high = static_cast<long long>(pattern.high);
@@ -191,6 +219,33 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
     return {_mm512_mask_test_epi8_mask(asked, _mm512_load_si512(matches), _mm512_set1_epi8(-1)),
             _mm512_mask_testn_epi8_mask(asked, _mm512_load_si512(decided), _mm512_set1_epi8(-1))};
   }
+  template <class Word>
+  GPUHASH_AVX512 static std::uint32_t words_equal(const Word* line, Word pattern) {
+    return in_register(mask_of_equal(line, pattern));
+  }
+  /// A mask goes to memory and not by way of a register; of 64 lines, the masks are then tested at once.
+  template <class Word, class Ask>
+  GPUHASH_AVX512 static LooksOf64 look_at_lines(const Word* lines, const std::uint32_t* numbers, const Word* wanted,
+                                                std::size_t count, const Ask& ask) {
+    alignas(64) __mmask8 matches[64];
+    alignas(64) bool full[64];
+    for (std::size_t i = 0; i < count; ++i) {
+      ask(i);
+      const Word* const line = lines + std::size_t{numbers[i]} * 8;
+      _store_mask8(matches + i, mask_of_equal(line, wanted[i]));
+      full[i] = line[7] != 0;
+    }
+    const __mmask64 asked = ~std::uint64_t{0} >> (64 - count);
+    const std::uint64_t match = _mm512_mask_test_epi8_mask(asked, _mm512_load_si512(matches), _mm512_set1_epi8(-1));
+    return {match, _mm512_mask_test_epi8_mask(asked & ~match, _mm512_load_si512(full), _mm512_set1_epi8(-1))};
+  }
+  template <class Word>
+  GPUHASH_AVX512 static std::uint64_t zeros_of(const Word* words, std::size_t count) {
+    if (count < 64) return Portable::zeros_of(words, count);
+    std::uint64_t bits = 0;
+    for (std::size_t i = 0; i < 64; i += 8) bits |= std::uint64_t{words_equal(words + i, Word{0})} << i;
+    return bits;
+  }
   /// Bit i to flags[i].
   GPUHASH_AVX512 static void store_flags(bool* flags, std::uint64_t bits, std::size_t count) {
     _mm512_mask_storeu_epi8(flags, ~std::uint64_t{0} >> (64 - count), _mm512_maskz_set1_epi8(bits, 1));
@@ -208,6 +263,13 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
   template <class Key>
   GPUHASH_AVX512 static __mmask8 equal_lanes(__m256i a, __m256i b) {
     return sizeof(Key) == 8 ? _mm256_cmpeq_epi64_mask(a, b) : _mm256_cmpeq_epi32_mask(a, b);
+  }
+  GPUHASH_AVX512 static __mmask8 mask_of_equal(const std::uint64_t* line, std::uint64_t pattern) {
+    return _mm512_cmpeq_epi64_mask(_mm512_loadu_si512(line), _mm512_set1_epi64(static_cast<long long>(pattern)));
+  }
+  GPUHASH_AVX512 static __mmask8 mask_of_equal(const std::uint32_t* line, std::uint32_t pattern) {
+    return _mm256_cmpeq_epi32_mask(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(line)),
+                                   _mm256_set1_epi32(static_cast<int>(pattern)));
   }
   /// Widened to 32 bits here and now. Where a call comes before it is needed, GCC 12 may write the one byte of a mask
   /// of eight lanes to the stack and read four back: so 16-byte keys were lost under -fsanitize=thread.
@@ -228,13 +290,46 @@ struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
   GPUHASH_AVX2 static std::uint32_t lanes_with(const void* line, std::uint64_t pattern) {
     return words_with(line, pattern, pattern);
   }
-  /// One mask for both halves, where which lane it is does not matter.
-  GPUHASH_AVX2 static bool has_lane_with(const void* line, std::uint64_t pattern) {
-    const auto* const halves = static_cast<const __m256i*>(line);
-    const __m256i wanted = _mm256_set1_epi64x(static_cast<long long>(pattern));
-    const __m256i either = _mm256_or_si256(_mm256_cmpeq_epi64(_mm256_load_si256(halves), wanted),
-                                           _mm256_cmpeq_epi64(_mm256_load_si256(halves + 1), wanted));
-    return _mm256_movemask_epi8(either) != 0;
+  GPUHASH_AVX2 static std::uint32_t words_equal(const std::uint64_t* line, std::uint64_t pattern) {
+    return lanes_with(line, pattern);
+  }
+  GPUHASH_AVX2 static std::uint32_t words_equal(const std::uint32_t* line, std::uint32_t pattern) {
+    return bits_of(equal_of(line, pattern));
+  }
+  /// One mask for both halves, as which lane it is does not matter; flags of 64 lines become bits at once.
+  template <class Word, class Ask>
+  GPUHASH_AVX2 static LooksOf64 look_at_lines(const Word* lines, const std::uint32_t* numbers, const Word* wanted,
+                                              std::size_t count, const Ask& ask) {
+    alignas(64) bool found[64];
+    alignas(64) bool full[64];
+    for (std::size_t i = 0; i < count; ++i) {
+      ask(i);
+      const Word* const line = lines + std::size_t{numbers[i]} * 8;
+      found[i] = _mm256_movemask_epi8(equal_of(line, wanted[i])) != 0;
+      full[i] = line[7] != 0;
+    }
+    const std::uint64_t asked = ~std::uint64_t{0} >> (64 - count);
+    const std::uint64_t match = bits_of_flags(found) & asked;
+    return {match, bits_of_flags(full) & asked & ~match};
+  }
+  template <class Word>
+  GPUHASH_AVX2 static std::uint64_t zeros_of(const Word* words, std::size_t count) {
+    if (count < 64) return Portable::zeros_of(words, count);
+    std::uint64_t bits = 0;
+    for (std::size_t i = 0; i < 64; i += 8) bits |= std::uint64_t{words_equal(words + i, Word{0})} << i;
+    return bits;
+  }
+  /// Bit i to flags[i].
+  GPUHASH_AVX2 static void store_flags(bool* flags, std::uint64_t bits, std::size_t count) {
+    if (count < 64) return Portable::store_flags(flags, bits, count);
+    const __m256i bytes = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i places = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201));
+    for (int half = 0; half < 2; ++half) {
+      const __m256i word = _mm256_set1_epi32(static_cast<int>(bits >> 32 * half));
+      const __m256i of_place = _mm256_and_si256(_mm256_shuffle_epi8(word, bytes), places);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(flags) + half,
+                          _mm256_and_si256(_mm256_cmpeq_epi8(of_place, places), _mm256_set1_epi8(1)));
+    }
   }
   GPUHASH_AVX2 static std::uint32_t lanes_with(const void* line, const Uint128& pattern) {
     return words_with(line, pattern.low, pattern.high);
@@ -284,12 +379,32 @@ struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
   GPUHASH_AVX2 static __m256i equal_lanes(__m256i a, __m256i b) {
     return sizeof(Key) == 8 ? _mm256_cmpeq_epi64(a, b) : _mm256_cmpeq_epi32(a, b);
   }
+  /// Lanes of eight words that are equal to `pattern`; of words of 64 bits, those of both halves put together.
+  GPUHASH_AVX2 static __m256i equal_of(const std::uint64_t* line, std::uint64_t pattern) {
+    const auto* const halves = reinterpret_cast<const __m256i*>(line);
+    const __m256i wanted = all_lanes(pattern);
+    return _mm256_or_si256(_mm256_cmpeq_epi64(_mm256_load_si256(halves), wanted),
+                           _mm256_cmpeq_epi64(_mm256_load_si256(halves + 1), wanted));
+  }
+  GPUHASH_AVX2 static __m256i equal_of(const std::uint32_t* line, std::uint32_t pattern) {
+    return _mm256_cmpeq_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(line)), all_lanes(pattern));
+  }
+  /// Of 64 flags. Each half is read by a load: through a pointer that `auto` names, GCC 12 takes the vector for one
+  /// that shares no memory with flags, and reads it before they are written.
+  GPUHASH_AVX2 static std::uint64_t bits_of_flags(const bool* flags) {
+    std::uint64_t bits = 0;
+    for (int half = 0; half < 2; ++half) {
+      const __m256i bytes = _mm256_load_si256(reinterpret_cast<const __m256i*>(flags) + half);
+      bits |= std::uint64_t{static_cast<std::uint32_t>(_mm256_movemask_epi8(_mm256_slli_epi64(bytes, 7)))} << 32 * half;
+    }
+    return bits;
+  }
   GPUHASH_AVX2 static std::uint32_t words_with(const void* line, std::uint64_t even, std::uint64_t odd) {
     const auto* const halves = static_cast<const __m256i*>(line);
     const __m256i wanted =
         _mm256_broadcastsi128_si256(_mm_set_epi64x(static_cast<long long>(odd), static_cast<long long>(even)));
-    const __m256i low = _mm256_cmpeq_epi64(_mm256_load_si256(halves), wanted);
-    const __m256i high = _mm256_cmpeq_epi64(_mm256_load_si256(halves + 1), wanted);
+    const __m256i low = _mm256_cmpeq_epi64(_mm256_loadu_si256(halves), wanted);
+    const __m256i high = _mm256_cmpeq_epi64(_mm256_loadu_si256(halves + 1), wanted);
     return static_cast<std::uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(low)) |
                                       _mm256_movemask_pd(_mm256_castsi256_pd(high)) << 4);
   }

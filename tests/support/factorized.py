@@ -43,6 +43,13 @@ def make_batch(kind: str, dtype: str, count: int) -> np.ndarray:
     return keys.astype(dtype)
 
 
+def spread(keys: np.ndarray) -> np.ndarray:
+    """Others in place of these integers, equal where they are: 0 for 0, and far apart where they lie side by side."""
+    bits = keys.itemsize * 8
+    unsigned = keys.view(f"u{keys.itemsize}")
+    return (unsigned * unsigned.dtype.type(0x9E3779B97F4A7C15 >> (64 - bits) | 1)).view(keys.dtype)
+
+
 def check_factorized(keys: np.ndarray, place: Framework | None = None) -> None:
     """Every combination that is computed in a way of its own; None: NumPy on the host."""
     array = keys if place is None else place.array(keys)
@@ -75,7 +82,10 @@ def check_members(elements: np.ndarray, tests: np.ndarray) -> None:
 
 
 def check_every_way_to_members(make: Callable[[str, int], np.ndarray]) -> None:
-    """`make(kind, count)` gives the keys. Of test elements there are few, many, or many more than elements."""
+    """`make(kind, count)` gives the keys. Of test elements there are few, many, or many more than elements.
+
+    The host takes integers that lie close together in a way of its own.
+    """
     for kind in BATCHES:
         for count, tests in ((50_003, 700), (50_003, 40_009), (3001, 50_003), (1 << 17, 1 << 17)):
             elements, members = make(kind, count), make(kind, 2 * tests)[::2].copy()

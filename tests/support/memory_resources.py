@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from support.frameworks import GPU_INDEX, module
 
@@ -91,3 +93,26 @@ class TorchCudaMemory(CountingMemory):
 
 def counting_memory(device: str) -> CountingMemory:
     return NumPyMemory() if device == "cpu" else TorchCudaMemory(int(device.partition(":")[2] or GPU_INDEX))
+
+
+def fail_each_allocation(memory: CountingMemory, run: Callable[[], None]) -> None:
+    """Makes each allocation of `run` fail once: it raises MemoryError, and all memory is given back.
+
+    How many there are may differ between two runs, as hashes have secret factors. Ends with the run that has fewer.
+    """
+    for failing in range(1000):
+        calls = memory.calls
+        memory.fail_after(failing)
+        try:
+            run()
+        except MemoryError as error:
+            assert "in this test" in str(error)  # noqa: PT017
+            assert memory.calls >= memory.fail_at
+            memory.fail_after(None)
+        else:
+            assert memory.calls - calls <= failing
+            memory.fail_after(None)
+            assert failing > 0
+            return
+        assert memory.nbytes == 0
+    pytest.fail("1000 allocations were not enough")
