@@ -34,6 +34,7 @@ def import_benchmarks():
 import_benchmarks()
 
 from benchmarks import files, markdown, plots  # noqa: E402
+from benchmarks.host.plans import unique as unique_on_the_host  # noqa: E402
 from benchmarks.progress import Progress  # noqa: E402
 from benchmarks.report import Failure, Limit, Report, limit_family, limit_over  # noqa: E402
 from benchmarks.suite import Group, NotHereError, Session, Suite, run  # noqa: E402
@@ -118,6 +119,31 @@ def test_figures_of_a_quick_run_fit_together(quick_run):
     loads = {round(r.load, 1) for r in report.records if r.suite == "table" and r.who == "gpuhash"}
     assert loads == {0.5, 0.8}
     assert {r.threads for r in report.records if r.who == "gpuhash"} == {1, 2}
+
+
+def test_a_quick_run_compares_keys_of_every_kind(quick_run):
+    """Beside NumPy and pandas, with one thread and with two."""
+    _, report, _ = quick_run
+    kinds = ("1/16 distinct", "distinct", "1000 distinct", "Zipf 1.05", "sequential", "n-grams")
+    peers = {
+        "unique with counts": {"pandas", "numpy"},
+        "factorize": {"pandas"},
+        "isin": {"pandas", "numpy"},
+        "count in batches": {"numpy"},
+    }
+    measured = {(r.operation, r.batch, r.keys, r.who, r.threads) for r in report.records if r.suite == "unique"}
+    for operation, others in peers.items():
+        for keys in (f"{dtype}, {kind}" for dtype in ("int64", "uint64", "int32") for kind in kinds):
+            contenders = {("gpuhash", 1), ("gpuhash", 2), *((who, 1) for who in others)}
+            assert {(operation, 1 << 10, keys, *contender) for contender in contenders} <= measured
+
+
+def test_sizes_that_are_compared():
+    """From what a cache holds to what only memory does."""
+    labels = [group.label for group in unique_on_the_host(Session(make_report(kind="cpu"), quick=False))]
+    for size in ("2^14", "2^20", "2^24"):
+        assert sum(label.startswith(f"{size} ") for label in labels) == 18
+    assert sum(label.startswith("2^25 int64 keys") for label in labels) == 2
 
 
 @pytest.mark.skipif(not HAS_TENSORFLOW, reason="tensorflow is not installed")
@@ -266,6 +292,31 @@ def test_unknown_words_are_told(arguments):
     done = run_module("-m", "benchmarks", "--quick", *arguments)
     assert done.returncode == 2
     assert "known" in done.stderr or "positive" in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="of Linux")
+def test_what_has_one_thread_runs_on_one_core(tmp_path):
+    """The same one for all contenders; what has more, in the same process, on all of them."""
+    script = tmp_path / "cores.py"
+    script.write_text(
+        "import os\n"
+        "from benchmarks.host.contest import Contest, Effort, Entry, Job, Ready\n"
+        "from benchmarks.timing import nothing\n"
+        "def cores(): return float(sum(core + 1 for core in os.sched_getaffinity(0)))\n"
+        "jobs = {'own': Job(nothing, seconds=cores), 'both': Job(nothing, seconds=cores, threads=2)}\n"
+        "def make(): return Ready(jobs)\n"
+        "entries = [Entry('one', 1, make), Entry('two', 2, make), Entry('one more', 1, make)]\n"
+        "with Contest(entries, print) as contest:\n"
+        "    for job in ('own', 'both', 'own'):\n"
+        "        timings = contest.measure([job], Effort(turns=1))\n"
+        "        print({contender.entry.who: int(timing.median) for (contender, _), timing in timings.items()})\n"
+    )
+    done = run_module(script)
+    assert done.returncode == 0, done.stderr
+    cores = os.sched_getaffinity(0)
+    first, every = min(cores) + 1, sum(core + 1 for core in cores)
+    own = {"one": first, "two": every, "one more": first}
+    assert done.stdout.splitlines() == [str(own), str(dict.fromkeys(own, every)), str(own)]
 
 
 def test_a_crashed_contender_leaves_the_others_measured(tmp_path):

@@ -25,11 +25,15 @@ ELEMENTS = 1 << 24  # 64 MiB of float32
 
 @pytest.fixture
 def torch():
-    """PyTorch on a machine with two GPUs, the first of which is the current one."""
+    """PyTorch on a machine with two GPUs, the first of which is the current one.
+
+    What other tests have left behind is freed before: when TensorFlow's arrays are, another GPU may be the current one.
+    """
     if gpu_count() < 2:
         pytest.skip("needs two GPUs")
     if module("torch") is None or module("torch").cuda.device_count() < 2:
         pytest.skip("needs PyTorch with two GPUs")
+    gc.collect()
     module("torch").cuda.set_device(0)
     yield module("torch")
     module("torch").cuda.set_device(0)
