@@ -41,7 +41,7 @@ struct Lines {
       const std::uint32_t open = taken[line];
       const std::uint64_t begin = (std::uint64_t{line} + 1) * kWords;
       const std::uint32_t end_mark = 1u << open;
-      const std::uint32_t match = (Simd::lanes_with(words + begin, word) & (end_mark - 1)) | end_mark;
+      const std::uint32_t match = (Simd::words_equal(words + begin, word) & (end_mark - 1)) | end_mark;
       const auto lane = static_cast<std::uint32_t>(std::countr_zero(match));
       if (lane == kWords) [[unlikely]]
         continue;

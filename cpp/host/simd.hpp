@@ -80,14 +80,6 @@ struct Portable {
     return SlotMask<View, 1>(bits);
   }
 
-  /// Bit s: is the s-th of the eight words of a line equal to `pattern`?
-  static std::uint32_t lanes_with(const void* line, std::uint64_t pattern) {
-    std::uint32_t bits = 0;
-    for (std::uint32_t s = 0; s < 8; ++s)
-      bits |= static_cast<std::uint32_t>(static_cast<const std::uint64_t*>(line)[s] == pattern) << s;
-    return bits;
-  }
-
   /// Bit s: is the s-th of eight words equal to `pattern`?
   template <class Word>
   static std::uint32_t words_equal(const Word* line, Word pattern) {
@@ -129,9 +121,9 @@ struct Portable {
 
 namespace detail {
 
-/// What the instruction sets have in common: bits of lanes made into bits of slots. Isa::lanes_with() compares the
-/// lanes of 64 bytes. Not inlined by force: the compiler would want to do it before with_simd() takes the loop in,
-/// where the instructions are not known yet.
+/// What the instruction sets have in common: bits of lanes made into bits of slots, and of words. Isa::lanes_with()
+/// compares the lanes of 64 bytes. Not inlined by force: the compiler would want to do it before with_simd() takes the
+/// loop in, where the instructions are not known yet.
 template <class Isa>
 struct Lanes {
   template <class View>
@@ -145,6 +137,13 @@ struct Lanes {
       lanes |= Isa::lanes_with(reinterpret_cast<const char*>(bucket) + 64, pattern) << (64 / kLaneBytes);
     if constexpr (sizeof(Key) == 16) lanes &= lanes >> 1;
     return SlotMask<View, kStride>(lanes & kFirstLanes);
+  }
+  template <class Word>
+  static std::uint64_t zeros_of(const Word* words, std::size_t count) {
+    if (count < 64) return Portable::zeros_of(words, count);
+    std::uint64_t bits = 0;
+    for (std::size_t i = 0; i < 64; i += 8) bits |= std::uint64_t{Isa::words_equal(words + i, Word{0})} << i;
+    return bits;
   }
 };
 
@@ -239,13 +238,6 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
     const std::uint64_t match = _mm512_mask_test_epi8_mask(asked, _mm512_load_si512(matches), _mm512_set1_epi8(-1));
     return {match, _mm512_mask_test_epi8_mask(asked & ~match, _mm512_load_si512(full), _mm512_set1_epi8(-1))};
   }
-  template <class Word>
-  GPUHASH_AVX512 static std::uint64_t zeros_of(const Word* words, std::size_t count) {
-    if (count < 64) return Portable::zeros_of(words, count);
-    std::uint64_t bits = 0;
-    for (std::size_t i = 0; i < 64; i += 8) bits |= std::uint64_t{words_equal(words + i, Word{0})} << i;
-    return bits;
-  }
   /// Bit i to flags[i].
   GPUHASH_AVX512 static void store_flags(bool* flags, std::uint64_t bits, std::size_t count) {
     _mm512_mask_storeu_epi8(flags, ~std::uint64_t{0} >> (64 - count), _mm512_maskz_set1_epi8(bits, 1));
@@ -311,13 +303,6 @@ struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
     const std::uint64_t asked = ~std::uint64_t{0} >> (64 - count);
     const std::uint64_t match = bits_of_flags(found) & asked;
     return {match, bits_of_flags(full) & asked & ~match};
-  }
-  template <class Word>
-  GPUHASH_AVX2 static std::uint64_t zeros_of(const Word* words, std::size_t count) {
-    if (count < 64) return Portable::zeros_of(words, count);
-    std::uint64_t bits = 0;
-    for (std::size_t i = 0; i < 64; i += 8) bits |= std::uint64_t{words_equal(words + i, Word{0})} << i;
-    return bits;
   }
   /// Bit i to flags[i].
   GPUHASH_AVX2 static void store_flags(bool* flags, std::uint64_t bits, std::size_t count) {
@@ -389,8 +374,8 @@ struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
   GPUHASH_AVX2 static __m256i equal_of(const std::uint32_t* line, std::uint32_t pattern) {
     return _mm256_cmpeq_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(line)), all_lanes(pattern));
   }
-  /// Of 64 flags. Each half is read by a load: through a pointer that `auto` names, GCC 12 takes the vector for one
-  /// that shares no memory with flags, and reads it before they are written.
+  /// Of 64 flags, which are read by loads: where a vector was read through a pointer that `auto` had named, GCC 12 took
+  /// it for memory that is no flag, and read it before the flags were written.
   GPUHASH_AVX2 static std::uint64_t bits_of_flags(const bool* flags) {
     std::uint64_t bits = 0;
     for (int half = 0; half < 2; ++half) {
