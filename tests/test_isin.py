@@ -135,7 +135,7 @@ def test_keys_that_change_meanwhile(count, close):
     def change() -> None:
         while not end.is_set():
             for other in others:
-                changed[:] = other
+                np.add(other, 0, out=changed)
 
     thread = threading.Thread(target=change)
     thread.start()
