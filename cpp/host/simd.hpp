@@ -138,6 +138,22 @@ struct Lanes {
     if constexpr (sizeof(Key) == 16) lanes &= lanes >> 1;
     return SlotMask<View, kStride>(lanes & kFirstLanes);
   }
+  /// What is found out of each line goes to memory, and of 64 lines is tested at once.
+  template <class Word, class Ask>
+  static LooksOf64 look_at_lines(const Word* lines, const std::uint32_t* numbers, const Word* wanted, std::size_t count,
+                                 const Ask& ask) {
+    alignas(64) std::uint8_t found[64];
+    alignas(64) std::uint8_t full[64];
+    for (std::size_t i = 0; i < count; ++i) {
+      ask(i);
+      const Word* const line = lines + std::size_t{numbers[i]} * 8;
+      Isa::store_any_equal(line, wanted[i], found + i);
+      full[i] = line[7] != 0 ? 1 : 0;
+    }
+    const std::uint64_t asked = ~std::uint64_t{0} >> (64 - count);
+    const std::uint64_t match = Isa::bits_of_bytes(found) & asked;
+    return {match, Isa::bits_of_bytes(full) & asked & ~match};
+  }
   template <class Word>
   static std::uint64_t zeros_of(const Word* words, std::size_t count) {
     if (count < 64) return Portable::zeros_of(words, count);
@@ -222,21 +238,14 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
   GPUHASH_AVX512 static std::uint32_t words_equal(const Word* line, Word pattern) {
     return in_register(mask_of_equal(line, pattern));
   }
-  /// A mask goes to memory and not by way of a register; of 64 lines, the masks are then tested at once.
-  template <class Word, class Ask>
-  GPUHASH_AVX512 static LooksOf64 look_at_lines(const Word* lines, const std::uint32_t* numbers, const Word* wanted,
-                                                std::size_t count, const Ask& ask) {
-    alignas(64) __mmask8 matches[64];
-    alignas(64) bool full[64];
-    for (std::size_t i = 0; i < count; ++i) {
-      ask(i);
-      const Word* const line = lines + std::size_t{numbers[i]} * 8;
-      _store_mask8(matches + i, mask_of_equal(line, wanted[i]));
-      full[i] = line[7] != 0;
-    }
-    const __mmask64 asked = ~std::uint64_t{0} >> (64 - count);
-    const std::uint64_t match = _mm512_mask_test_epi8_mask(asked, _mm512_load_si512(matches), _mm512_set1_epi8(-1));
-    return {match, _mm512_mask_test_epi8_mask(asked & ~match, _mm512_load_si512(full), _mm512_set1_epi8(-1))};
+  /// A mask goes to memory and not by way of a register.
+  template <class Word>
+  GPUHASH_AVX512 static void store_any_equal(const Word* line, Word pattern, std::uint8_t* to) {
+    _store_mask8(reinterpret_cast<__mmask8*>(to), mask_of_equal(line, pattern));
+  }
+  /// Bit i: is bytes[i] not 0? Of 64.
+  GPUHASH_AVX512 static std::uint64_t bits_of_bytes(const std::uint8_t* bytes) {
+    return _mm512_test_epi8_mask(_mm512_load_si512(bytes), _mm512_set1_epi8(-1));
   }
   /// Bit i to flags[i].
   GPUHASH_AVX512 static void store_flags(bool* flags, std::uint64_t bits, std::size_t count) {
@@ -288,21 +297,21 @@ struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
   GPUHASH_AVX2 static std::uint32_t words_equal(const std::uint32_t* line, std::uint32_t pattern) {
     return bits_of(equal_of(line, pattern));
   }
-  /// One mask for both halves, as which lane it is does not matter; flags of 64 lines become bits at once.
-  template <class Word, class Ask>
-  GPUHASH_AVX2 static LooksOf64 look_at_lines(const Word* lines, const std::uint32_t* numbers, const Word* wanted,
-                                              std::size_t count, const Ask& ask) {
-    alignas(64) bool found[64];
-    alignas(64) bool full[64];
-    for (std::size_t i = 0; i < count; ++i) {
-      ask(i);
-      const Word* const line = lines + std::size_t{numbers[i]} * 8;
-      found[i] = _mm256_movemask_epi8(equal_of(line, wanted[i])) != 0;
-      full[i] = line[7] != 0;
+  /// One mask for both halves, as which lane it is does not matter.
+  template <class Word>
+  GPUHASH_AVX2 static void store_any_equal(const Word* line, Word pattern, std::uint8_t* to) {
+    *to = _mm256_movemask_epi8(equal_of(line, pattern)) != 0 ? 1 : 0;
+  }
+  /// Bit i: is bytes[i] 1 and not 0? Of 64, which are read by loads: where a vector was read through a pointer that
+  /// `auto` had named, GCC 12 took it for memory that holds no bytes, and read it before they were written.
+  GPUHASH_AVX2 static std::uint64_t bits_of_bytes(const std::uint8_t* bytes) {
+    std::uint64_t bits = 0;
+    for (int half = 0; half < 2; ++half) {
+      const __m256i of_half = _mm256_load_si256(reinterpret_cast<const __m256i*>(bytes) + half);
+      bits |= std::uint64_t{static_cast<std::uint32_t>(_mm256_movemask_epi8(_mm256_slli_epi64(of_half, 7)))}
+              << 32 * half;
     }
-    const std::uint64_t asked = ~std::uint64_t{0} >> (64 - count);
-    const std::uint64_t match = bits_of_flags(found) & asked;
-    return {match, bits_of_flags(full) & asked & ~match};
+    return bits;
   }
   /// Bit i to flags[i].
   GPUHASH_AVX2 static void store_flags(bool* flags, std::uint64_t bits, std::size_t count) {
@@ -373,16 +382,6 @@ struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
   }
   GPUHASH_AVX2 static __m256i equal_of(const std::uint32_t* line, std::uint32_t pattern) {
     return _mm256_cmpeq_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(line)), all_lanes(pattern));
-  }
-  /// Of 64 flags, which are read by loads: where a vector was read through a pointer that `auto` had named, GCC 12 took
-  /// it for memory that is no flag, and read it before the flags were written.
-  GPUHASH_AVX2 static std::uint64_t bits_of_flags(const bool* flags) {
-    std::uint64_t bits = 0;
-    for (int half = 0; half < 2; ++half) {
-      const __m256i bytes = _mm256_load_si256(reinterpret_cast<const __m256i*>(flags) + half);
-      bits |= std::uint64_t{static_cast<std::uint32_t>(_mm256_movemask_epi8(_mm256_slli_epi64(bytes, 7)))} << 32 * half;
-    }
-    return bits;
   }
   GPUHASH_AVX2 static std::uint32_t words_with(const void* line, std::uint64_t even, std::uint64_t odd) {
     const auto* const halves = static_cast<const __m256i*>(line);
