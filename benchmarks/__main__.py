@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from . import files, markdown
-from .machine import commit, cpu_name, huge_pages, slug, versions
+from .machine import commit, core_count, cpu_name, huge_pages, slug, versions
 from .report import Report
 from .suite import Session, Suite, run
 
@@ -90,7 +89,7 @@ def measure(arguments: list[str] | None = None) -> int:
         from . import host
 
         place = host
-        device = f"{cpu_name()}, {os.cpu_count()} cores"
+        device = f"{cpu_name()}, {core_count()} cores"
         settings |= {"threads": list(threads), "transparent huge pages": huge_pages()}
     suites: dict[str, Suite] = place.suites()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import re
 import subprocess
@@ -26,6 +27,11 @@ def cpu_name() -> str:
     except FileNotFoundError:
         return platform.processor() or platform.machine()
     return platform.processor() or platform.machine()
+
+
+def core_count() -> int:
+    """Of this process, which may have fewer than the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def huge_pages() -> str:
