@@ -111,15 +111,17 @@ def measure(arguments: list[str] | None = None) -> int:
     partly = [] if options.suites is None else list(chosen)
     name = "-".join([options.device, slug(device), *partly, *(["quick"] if options.quick else [])])
 
-    def finished(suite: str) -> None:
-        """Prints the part of the report that is finished, and keeps the files up to date."""
-        print(markdown.head(report) if suite == LIMITS else markdown.section(report, suite), flush=True)
-        if folder is not None:
-            files.write(report, folder, name)
+    def keep() -> list[Path]:
+        return [] if folder is None else files.write(report, folder, name)
 
-    run(session, {LIMITS: limits, **chosen}, finished)
+    def finished(suite: str) -> None:
+        """Prints the part of the report that is finished."""
+        print(markdown.head(report) if suite == LIMITS else markdown.section(report, suite), flush=True)
+        keep()
+
+    run(session, {LIMITS: limits, **chosen}, finished, keep)
     print(markdown.limits(report), markdown.tail(report), sep="\n")
-    for path in [] if folder is None else [*files.write(report, folder, name), *_plots(report, folder, name)]:
+    for path in [*keep(), *([] if folder is None else _plots(report, folder, name))]:
         print(f"wrote {path}", file=sys.stderr)
     return 1 if report.failures else 0
 

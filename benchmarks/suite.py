@@ -15,6 +15,7 @@ from typing import Any
 from .progress import Progress
 from .report import Failure, Report
 from .time_limit import TooLongError, time_limit
+from .timing import Action, nothing
 
 CALLS = "calls"  # the operation of the suites that measure the host's part of a call
 
@@ -77,11 +78,17 @@ class Suite:
     groups: Callable[[Session], list[Group]]
 
 
-def run(session: Session, suites: Mapping[str, Suite], finished: Callable[[str], None]) -> None:
+def run(
+    session: Session,
+    suites: Mapping[str, Suite],
+    finished: Callable[[str], None],
+    keep: Action = nothing,
+) -> None:
     """Runs the suites one after the other, and calls ``finished(name)`` after each, also where parts of it failed.
 
     On the main thread. A step that takes longer than it may has failed; where it does not end at all, ``finished`` is
-    called, and the process exits with 1.
+    called, and the process exits with 1. ``keep()`` is called whenever the report has more that belongs together, so
+    that whatever ends the process takes little with it.
     """
     planned = {name: _plan(session, name, suite) for name, suite in suites.items()}
     progress = Progress(sum(1 + len(group.cases) for groups in planned.values() for group in groups))
@@ -90,6 +97,7 @@ def run(session: Session, suites: Mapping[str, Suite], finished: Callable[[str],
             _run_group(session, name, group, progress, finished)
             gc.collect()
             session.cleanup()
+            keep()
         progress.clear()
         finished(name)
     progress.finish()
