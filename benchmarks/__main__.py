@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from . import files, markdown
-from .machine import commit, core_count, cpu_name, huge_pages, slug, versions
+from .machine import commit, cores, cpu_name, huge_pages, slug, versions
 from .report import Report
 from .suite import Session, Suite, run
 
@@ -89,7 +90,7 @@ def measure(arguments: list[str] | None = None) -> int:
         from . import host
 
         place = host
-        device = f"{cpu_name()}, {core_count()} cores"
+        device = f"{cpu_name()}, {len(cores()) or os.cpu_count()} cores"
         settings |= {"threads": list(threads), "transparent huge pages": huge_pages()}
     suites: dict[str, Suite] = place.suites()
 
@@ -117,7 +118,6 @@ def measure(arguments: list[str] | None = None) -> int:
     def finished(suite: str) -> None:
         """Prints the part of the report that is finished."""
         print(markdown.head(report) if suite == LIMITS else markdown.section(report, suite), flush=True)
-        keep()
 
     run(session, {LIMITS: limits, **chosen}, finished, keep)
     print(markdown.limits(report), markdown.tail(report), sep="\n")

@@ -29,9 +29,9 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def core_count() -> int:
-    """Of this process, which may have fewer than the machine."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def cores() -> set[int]:
+    """Those of this process, which may have fewer than the machine; none where the system does not tell."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 
 def huge_pages() -> str:

@@ -87,14 +87,19 @@ def run(
     """Runs the suites one after the other, and calls ``finished(name)`` after each, also where parts of it failed.
 
     On the main thread. A step that takes longer than it may has failed; where it does not end at all, ``finished`` is
-    called, and the process exits with 1. ``keep()`` is called whenever the report has more that belongs together, so
-    that whatever ends the process takes little with it.
+    called, and the process exits with 1. ``keep()`` is called after every group, and then, too, so that whatever ends
+    the process takes little with it.
     """
+
+    def abandon(name: str) -> None:
+        finished(name)
+        keep()
+
     planned = {name: _plan(session, name, suite) for name, suite in suites.items()}
     progress = Progress(sum(1 + len(group.cases) for groups in planned.values() for group in groups))
     for name, groups in planned.items():
         for group in groups:
-            _run_group(session, name, group, progress, finished)
+            _run_group(session, name, group, progress, abandon)
             gc.collect()
             session.cleanup()
             keep()
@@ -111,12 +116,12 @@ def _plan(session: Session, name: str, suite: Suite) -> list[Group]:
         return []
 
 
-def _run_group(session: Session, name: str, group: Group, progress: Progress, finished: Callable[[str], None]) -> None:
+def _run_group(session: Session, name: str, group: Group, progress: Progress, abandon: Callable[[str], None]) -> None:
     def limited(label: str) -> AbstractContextManager[None]:
         def give_up() -> None:
             """Of a step that does not end: what was measured is kept, and the process ends."""
             session.trouble(name, label, TooLongError("it did not end, and nothing was measured after it"))
-            finished(name)
+            abandon(name)
             sys.stdout.flush()
             os._exit(1)
 

@@ -12,11 +12,12 @@ from multiprocessing.connection import Connection
 from typing import Any, Self
 
 import gpuhash
+from benchmarks.machine import cores
 from benchmarks.suite import NotHereError
 from benchmarks.timing import Action, Timing, nothing
 
 _FORK = multiprocessing.get_context("fork")  # so that all see the keys without copying them
-_CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+_CORES = cores()
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def _take_cores(threads: int) -> None:
     """All that has one thread runs on the same core: two cores of a virtual machine are not equally fast at a time, as
     each may share its own with other machines' work.
     """
-    if hasattr(os, "sched_setaffinity"):
+    if _CORES:
         os.sched_setaffinity(0, {min(_CORES)} if threads == 1 else _CORES)
 
 
