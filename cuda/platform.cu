@@ -85,7 +85,9 @@ class CudaContext final : public DeviceContext {
     move(to, from, bytes, stream, "copying host memory to the GPU");
   }
   void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) override {
-    move(to, from, bytes, stream, "copying GPU memory to the host");
+    constexpr auto kAction = "copying GPU memory to the host";
+    if (bytes == 0 || read_back(*this, to, from, bytes, stream, kAction)) return;
+    move(to, from, bytes, stream, kAction);
     synchronize(stream);
   }
   void fill(void* to, std::uint8_t byte, std::size_t bytes, Stream stream) override {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "core/fork_safe_mutex.hpp"
@@ -96,24 +97,25 @@ class Letters {
 
 class CudaReadback final : public Readback {
  public:
-  explicit CudaReadback(DeviceContext& context)
-      : context_(context), letter_(Letters::all().take()), last_(letter_->number) {}
+  CudaReadback(DeviceContext& context, const char* action)
+      : context_(context), action_(action), letter_(Letters::all().take()), last_(letter_->number) {}
   ~CudaReadback() override { Letters::all().give_back(letter_, last_); }
 
   void send(const void* from, std::size_t bytes, Stream stream) override {
     const DeviceGuard guard(context_.device().index);
-    launch("reading counters", send_kernel, 32, 32, stream, static_cast<const std::uint64_t*>(from),
+    launch(action_, send_kernel, 32, 32, stream, static_cast<const std::uint64_t*>(from),
            static_cast<unsigned>(bytes / sizeof(std::uint64_t)), letter_, last_ + 1);
     ++last_;
   }
   const void* arrived() const override { return Letters::has_come(letter_, last_) ? letter_->words : nullptr; }
   const void* wait(Stream stream) override {
-    wait_for_number(context_, letter_->number, last_, stream, "reading counters");
+    wait_for_number(context_, letter_->number, last_, stream, action_);
     return letter_->words;
   }
 
  private:
   DeviceContext& context_;
+  const char* action_;
   Letter* letter_;
   std::uint64_t last_;
 };
@@ -122,7 +124,25 @@ class CudaReadback final : public Readback {
 
 std::unique_ptr<Readback> make_readback(DeviceContext& context) {
   const DeviceGuard guard(context.device().index);
-  return std::make_unique<CudaReadback>(context);
+  return std::make_unique<CudaReadback>(context, "reading counters");
+}
+
+bool read_back(DeviceContext& context, void* to, const void* from, std::size_t bytes, Stream stream,
+               const char* action) {
+  constexpr std::size_t kWord = sizeof(std::uint64_t);
+  if (bytes > Readback::kMostBytes || bytes % kWord != 0 || reinterpret_cast<std::uintptr_t>(from) % kWord != 0)
+    return false;
+  const DeviceGuard guard(context.device().index);
+  if (is_capturing(stream)) return false;  // each replay would write into the letter, whoever has it then
+  std::optional<CudaReadback> readback;
+  try {
+    readback.emplace(context, action);
+  } catch (const OutOfMemoryError&) {
+    return false;  // no pinned memory
+  }
+  readback->send(from, bytes, stream);
+  std::memcpy(to, readback->wait(stream), bytes);
+  return true;
 }
 
 }  // namespace gpuhash::cuda
