@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,8 @@ from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from support.frameworks import gpu_count, module, sees_gpu
 
@@ -33,8 +36,9 @@ def import_benchmarks():
 
 import_benchmarks()
 
-from benchmarks import files, markdown, plots  # noqa: E402
-from benchmarks.host.plans import unique as unique_on_the_host  # noqa: E402
+from benchmarks import files, machine, markdown, plots  # noqa: E402
+from benchmarks.host import plans, sets  # noqa: E402
+from benchmarks.host.data import SetData  # noqa: E402
 from benchmarks.progress import Progress  # noqa: E402
 from benchmarks.report import Failure, Limit, Report, limit_family, limit_over  # noqa: E402
 from benchmarks.suite import Group, NotHereError, Session, Suite, run  # noqa: E402
@@ -89,6 +93,7 @@ def test_a_quick_run_measures_every_suite(quick_run):
         "table",
         "peers",
         "unique",
+        "unique-large",
         "calls",
         "sweep-load",
         "sweep-batch",
@@ -131,19 +136,45 @@ def test_a_quick_run_compares_keys_of_every_kind(quick_run):
         "isin": {"pandas", "numpy"},
         "count in batches": {"numpy"},
     }
-    measured = {(r.operation, r.batch, r.keys, r.who, r.threads) for r in report.records if r.suite == "unique"}
-    for operation, others in peers.items():
-        for keys in (f"{dtype}, {kind}" for dtype in ("int64", "uint64", "int32") for kind in kinds):
-            contenders = {("gpuhash", 1), ("gpuhash", 2), *((who, 1) for who in others)}
-            assert {(operation, 1 << 10, keys, *contender) for contender in contenders} <= measured
+    measured = {(r.suite, r.operation, r.batch, r.keys, r.who, r.threads) for r in report.records}
+    for suite, n, dtypes in (("unique", 1 << 10, ("int64", "uint64", "int32")), ("unique-large", 1 << 12, ("int64",))):
+        for operation, others in peers.items():
+            for keys in (f"{dtype}, {kind}" for dtype in dtypes for kind in kinds):
+                contenders = {("gpuhash", 1), ("gpuhash", 2), *((who, 1) for who in others)}
+                assert {(suite, operation, n, keys, *contender) for contender in contenders} <= measured
 
 
 def test_sizes_that_are_compared():
     """From what a cache holds to what only memory does."""
-    labels = [group.label for group in unique_on_the_host(Session(make_report(kind="cpu"), quick=False))]
+    session = Session(make_report(kind="cpu"), quick=False)
+    labels = [group.label for group in plans.unique(session)]
     for size in ("2^14", "2^20", "2^24"):
         assert sum(label.startswith(f"{size} ") for label in labels) == 18
     assert sum(label.startswith("2^25 int64 keys") for label in labels) == 2
+    largest = [group.label for group in plans.unique_of_most(session)]
+    assert len(largest) == 6
+    assert all(label.startswith("2^26 int64 keys") for label in largest)
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch draws the numbers of Zipf's law")
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "int32"])
+@pytest.mark.parametrize("distribution", SetData.DISTRIBUTIONS)
+def test_what_contenders_are_checked_with(distribution, dtype):
+    data = SetData(distribution, 1 << 12, dtype)
+    series = pd.Series(data.keys)
+    codes, unique = pd.factorize(data.keys)
+    np.testing.assert_array_equal(data.unique, unique)
+    np.testing.assert_array_equal(data.codes, codes)
+    np.testing.assert_array_equal(data.counts, series.value_counts(sort=False)[unique])
+    np.testing.assert_array_equal(data.isin, series.isin(data.tests))
+    assert 0 < data.isin.sum() < len(data.keys)
+
+
+def test_numpy_looks_up_no_batch_that_takes_it_minutes(monkeypatch):
+    data = SetData("sequential", 1 << 10, "int64")
+    jobs = sets.numpy(data).make().jobs
+    monkeypatch.setattr(sets, "_MOST_ISIN", (1 << 10) - 1)
+    assert set(jobs) - set(sets.numpy(data).make().jobs) == {"isin"}
 
 
 @pytest.mark.skipif(not HAS_TENSORFLOW, reason="tensorflow is not installed")
@@ -184,9 +215,18 @@ def test_a_quick_run_on_the_gpu(cuda, tmp_path):
     assert done.returncode == 0, done.stderr
     report = files.read(next(tmp_path.glob("*.json")))
     assert report.failures == []
-    assert {"table", "cache", "apply", "rows", "build", "growth", "unique", "calls", "sweep-size"} <= set(
-        report.suites()
-    )
+    assert {
+        "table",
+        "cache",
+        "apply",
+        "rows",
+        "build",
+        "growth",
+        "unique",
+        "unique-small",
+        "calls",
+        "sweep-size",
+    } <= set(report.suites())
     assert "graph" in report.suites() or any(note.startswith("graph: ") for note in report.notes)
 
 
@@ -285,6 +325,62 @@ def test_a_step_that_does_not_end_is_left(tmp_path):
     assert done.stdout.strip() == "suite ['measured']"
     assert "failed: suite, group: second" in done.stderr
     assert "in stuck" in done.stderr
+
+
+def test_files_hold_what_was_measured_before_a_run_was_killed(tmp_path):
+    """Its process has no chance to write anything then."""
+    script = tmp_path / "killed.py"
+    script.write_text(
+        "import os, pathlib, signal, sys\n"
+        "from contextlib import nullcontext\n"
+        "from benchmarks import files\n"
+        "from benchmarks.report import Report\n"
+        "from benchmarks.suite import Group, Session, Suite, run\n"
+        "report = Report('nothing', '', {'device': 'cpu'}, {}, date='2026-01-02')\n"
+        "def quantity(name): return lambda made: report.quantity('suite', name, 1, 'us')\n"
+        "def kill(made): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "groups = [\n"
+        "    Group('first', nullcontext, {'a': quantity('a'), 'b': quantity('b')}),\n"
+        "    Group('second', nullcontext, {'c': quantity('c'), 'killed': kill}),\n"
+        "]\n"
+        "suites = {'suite': Suite('', (), lambda session: groups)}\n"
+        "def keep(): files.write(report, pathlib.Path(sys.argv[1]), 'name')\n"
+        "run(Session(report, True), suites, print, keep)\n"
+    )
+    done = run_module(script, tmp_path)
+    assert done.returncode == -signal.SIGKILL
+    assert [q.name for q in files.read(tmp_path / "name.json").quantities] == ["a", "b"]
+
+
+def test_files_are_kept_after_every_group():
+    """Also one that failed, and at the end of a suite nothing is left to keep."""
+    report, kept = make_report(), []
+
+    def fail(_):
+        raise RuntimeError("no luck")
+
+    groups = [
+        Group("good", nullcontext, {"one": lambda _: report.note("one"), "two": lambda _: report.note("two")}),
+        Group("bad", nullcontext, {"three": fail}),
+        Group("last", nullcontext, {"four": lambda _: report.note("four")}),
+    ]
+    suites = {"suite": Suite("", (), lambda _: groups), "empty": Suite("", (), lambda _: [])}
+    run(Session(report, True), suites, lambda _: None, lambda: kept.append((list(report.notes), len(report.failures))))
+    assert kept == [(["one", "two"], 0), (["one", "two"], 1), (["one", "two", "four"], 1)]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="of Linux")
+def test_a_report_tells_the_cores_of_the_process():
+    """Not those of the machine."""
+    one = min(os.sched_getaffinity(0))
+    script = f"import os; os.sched_setaffinity(0, {{{one}}}); from benchmarks.machine import cores; print(cores())"
+    done = run_module("-c", script)
+    assert done.stdout.strip() == str({one}), done.stderr
+
+
+def test_cores_of_a_system_that_does_not_tell(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert machine.cores() == set()
 
 
 @pytest.mark.parametrize("arguments", [("--suites", "tables"), ("--ops", "lookup"), ("--threads", "0")])

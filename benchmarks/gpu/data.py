@@ -168,6 +168,25 @@ def timed(action: Action, *, before: Action = nothing, runs: int, warm_up: int =
     return Timing.of(seconds)
 
 
+def timed_in_turn(action: Action, *, calls: int, runs: int, warm_up: int = 1) -> Timing:
+    """Seconds of one of ``calls`` calls in turn, from the first one's beginning to the last one's end on the device.
+
+    So what the host does between them is in the figure, where they wait for the device.
+    """
+    seconds = []
+    for run in range(warm_up + runs):
+        torch.cuda.synchronize()
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(calls):
+            action()
+        end.record()
+        end.synchronize()
+        if run >= warm_up:
+            seconds.append(start.elapsed_time(end) * 1e-3 / calls)
+    return Timing.of(seconds)
+
+
 def timed_by_clock(action: Action, *, before: Action = nothing, runs: int, warm_up: int = 1) -> Timing:
     """Seconds of one call on the host's clock, from an idle device to an idle device."""
     seconds = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
 
@@ -12,9 +12,9 @@ import gpuhash
 from benchmarks.markdown import count
 from benchmarks.report import DISTINCT
 from benchmarks.suite import Group, NotHereError, Session
-from benchmarks.timing import Action, expect
+from benchmarks.timing import Action, Timing, expect
 
-from .data import PAIRS_8_8, counter, permutation, timed
+from .data import PAIRS_8_8, counter, permutation, timed, timed_by_clock
 
 try:
     import cupy
@@ -22,6 +22,7 @@ except ImportError:
     cupy = None
 
 OPERATIONS = ("unique", "unique with inverse", "isin", "factorize")
+OF_FEW = ("unique", "unique with counts", "isin")  # in the suite of small batches
 DISTRIBUTIONS = ("1/16 distinct", DISTINCT)
 
 
@@ -50,6 +51,12 @@ class SetBench:
         first.scatter_reduce_(0, inverse, counter(0, len(self.keys)), "amin")
         expect((first[1:] > first[:-1]).all(), "the order of first occurrence")
 
+    def check_counts(self) -> None:
+        unique, counts = gpuhash.unique(self.keys, return_counts=True)
+        ordered, order = torch.sort(unique)
+        expect(torch.equal(ordered, self.sorted_unique), "unique keys")
+        expect(torch.equal(counts[order], torch.unique(self.keys, return_counts=True)[1]), "counts of unique keys")
+
     def check_isin(self) -> None:
         expect(torch.equal(gpuhash.isin(self.keys, self.tests), torch.isin(self.keys, self.tests)), "isin")
 
@@ -75,6 +82,9 @@ def _ours(bench: SetBench, operation: str) -> Action:
     if operation == "unique with inverse":
         bench.check_inverse(_unique_with_inverse)
         return lambda: gpuhash.unique(bench.keys, return_inverse=True)
+    if operation == "unique with counts":
+        bench.check_counts()
+        return lambda: gpuhash.unique(bench.keys, return_counts=True)
     if operation == "isin":
         bench.check_isin()
         return lambda: gpuhash.isin(bench.keys, bench.tests)
@@ -86,6 +96,7 @@ def _torch(bench: SetBench, operation: str) -> Action | None:
     actions: dict[str, Action] = {
         "unique": lambda: torch.unique(bench.keys),
         "unique with inverse": lambda: torch.unique(bench.keys, return_inverse=True),
+        "unique with counts": lambda: torch.unique(bench.keys, return_counts=True),
         "isin": lambda: torch.isin(bench.keys, bench.tests),
         "factorize": lambda: torch.unique(bench.keys, return_inverse=True),
     }
@@ -101,6 +112,7 @@ def _cupy(bench: SetBench, operation: str) -> Action | None:
     actions: dict[str, Action] = {
         "unique": lambda: cupy.unique(keys),
         "unique with inverse": lambda: cupy.unique(keys, return_inverse=True),
+        "unique with counts": lambda: cupy.unique(keys, return_counts=True),
         "isin": lambda: cupy.isin(keys, tests),
     }
     return actions.get(operation)
@@ -109,25 +121,39 @@ def _cupy(bench: SetBench, operation: str) -> Action | None:
 def sets(session: Session) -> list[Group]:
     """Beside torch and cupy."""
     n = 1 << (18 if session.quick else 25)
-    report = session.report
+    measure = partial(timed, runs=5)
+    return [_group(session, "unique", distribution, n, OPERATIONS, measure) for distribution in DISTRIBUTIONS]
+
+
+def small_sets(session: Session) -> list[Group]:
+    """Of distinct keys, by the host's clock, from an idle device to an idle one: what a caller waits for."""
+    measure = partial(timed_by_clock, runs=21, warm_up=3)
+    sizes = (10, 12) if session.quick else (10, 14, 17, 20, 22)
+    return [_group(session, "unique-small", DISTINCT, 1 << size, OF_FEW, measure) for size in sizes]
+
+
+def _group(
+    session: Session,
+    suite: str,
+    distribution: str,
+    n: int,
+    operations: Iterable[str],
+    measure: Callable[[Action], Timing],
+) -> Group:
     contenders = {"gpuhash": _ours, "torch": _torch, "cupy": _cupy}
 
-    def case(who: str, distribution: str, operation: str, bench: SetBench) -> None:
+    def case(who: str, operation: str, bench: SetBench) -> None:
         action = contenders[who](bench, operation)
         if action is not None:
-            timing = timed(action, runs=5)
             pairs = len(bench.sorted_unique)
-            report.add("unique", operation, who, timing, pairs=pairs, batch=n, keys=distribution)
+            session.report.add(suite, operation, who, measure(action), pairs=pairs, batch=n, keys=distribution)
 
-    groups = []
-    for distribution in DISTRIBUTIONS:
-        cases = {
-            f"{operation}, {who}": partial(case, who, distribution, operation)
-            for operation in session.wanted(OPERATIONS)
-            for who in contenders
-        }
-        groups.append(Group(f"{count(n)} keys, {distribution}", partial(_make, distribution, n), cases))
-    return groups
+    cases = {
+        f"{operation}, {who}": partial(case, who, operation)
+        for operation in session.wanted(operations)
+        for who in contenders
+    }
+    return Group(f"{count(n)} keys, {distribution}", partial(_make, distribution, n), cases)
 
 
 def _make(distribution: str, n: int) -> nullcontext[SetBench]:

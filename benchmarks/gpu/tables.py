@@ -12,15 +12,20 @@ from benchmarks.markdown import count
 from benchmarks.report import Limit, Report, limit_over
 from benchmarks.suite import Group, NotHereError, Session
 from benchmarks.timing import Timing, expect
+from gpuhash import HashTable
 
-from .data import PAIRS_4_4, PAIRS_8_8, PAIRS_16_8, Data, DataCache, Layout, free_bytes, timed
+from .data import PAIRS_4_4, PAIRS_8_8, PAIRS_16_8, Data, DataCache, Layout, free_bytes, timed, timed_in_turn
 
 OPERATIONS = ("find present", "find absent", "insert", "insert with mask", "insert_or_assign", "erase", "insert again")
+IN_TURN = "insert_or_assign, call after call"  # all keys again and again, as a loop of training steps does
+WAIT = "wait"  # calls that do nothing but wait
+OF_CACHED = (*OPERATIONS, IN_TURN, WAIT)
 SWEPT = ("find present", "find absent", "insert", "insert_or_assign", "erase")
 LOADS = (0.5, 0.8, 0.9, 0.95)
 LAST = 1 << 20  # keys of the batches that meet a large table
 
 RUNS = 7
+CALLS_IN_TURN = 32
 RUNS_OF_SMALL = 21  # of batches of which one takes microseconds
 _SMALL = 1 << 17
 _PIECE = 1 << 27  # keys per call where a table is filled and checked
@@ -126,8 +131,16 @@ class TableBench:
                 return timed(lambda: table.update(new_keys, new_values), before=without_last, runs=runs)
             return timed(lambda: table.insert(new_keys, new_values, out=mask), before=without_last, runs=runs)
         lookups = _chunks(data.lookups, batch)
-        if operation == "insert_or_assign":
-            return timed(lambda: table.insert_or_assign(lookups(), data.values[:batch], out=mask), runs=runs)
+        if operation in ("insert_or_assign", IN_TURN):
+
+            def assign() -> object:
+                return table.insert_or_assign(lookups(), data.values[:batch], out=mask)
+
+            return (
+                timed_in_turn(assign, calls=CALLS_IN_TURN, runs=runs)
+                if operation == IN_TURN
+                else timed(assign, runs=runs)
+            )
         if operation == "erase":
             before = self.fill if batch == self.pairs else self._restorer(batch)
             return timed(lambda: table.erase(lookups(), out=mask), before=before, runs=runs)
@@ -272,7 +285,21 @@ def cached(session: Session, cache: DataCache) -> list[Group]:
     def limit(operation: str) -> Limit | None:
         return report.limit(f"{limit_name(operation)} in L2")
 
-    return [_ours(session, "cache", cache, PAIRS_8_8, pairs, load, OPERATIONS, [pairs], limit) for load in (0.5, 0.8)]
+    operations = (*OPERATIONS, IN_TURN)
+    groups = [_ours(session, "cache", cache, PAIRS_8_8, pairs, load, operations, [pairs], limit) for load in (0.5, 0.8)]
+    waits = {WAIT: partial(_wait, report)} if session.wants(WAIT) else {}
+    return [*groups, Group("calls that wait", _things_to_ask, waits)]
+
+
+def _things_to_ask() -> nullcontext[tuple[HashTable, torch.Tensor]]:
+    return nullcontext((PAIRS_8_8.table(), torch.ones((), dtype=torch.int64, device="cuda")))
+
+
+def _wait(report: Report, things: tuple[HashTable, torch.Tensor]) -> None:
+    """What an insertion that has to wait cannot fall below: the device's part of it, and this."""
+    table, tensor = things
+    for name, action in {"len(table)": lambda: len(table), "tensor.item(), for comparison": tensor.item}.items():
+        report.quantity("cache", name, timed(action, runs=RUNS_OF_SMALL).median * 1e6, "us")
 
 
 def sweep_load(session: Session, cache: DataCache) -> list[Group]:

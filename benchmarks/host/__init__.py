@@ -24,6 +24,7 @@ def suites() -> dict[str, Suite]:
         "peers": Suite("beside Python packages", (*plans.OPERATIONS, COUNT), plans.peers),
         "graph": Suite("inside tf.function, beside TensorFlow's tables", graph.OPERATIONS, plans.in_graphs),
         "unique": Suite("unique, isin and factorize", sets.OPERATIONS, plans.unique),
+        "unique-large": Suite("the same of 2^26 keys", sets.COMPARED, plans.unique_of_most),
         "calls": Suite("time for calls on few keys", (CALLS,), plans.calls),
         "sweep-load": Suite("rate against load", plans.SWEPT, plans.sweep_load),
         "sweep-batch": Suite("rate against batch size", plans.SWEPT, plans.sweep_batch),

@@ -254,16 +254,23 @@ def in_graphs(session: Session) -> list[Group]:
 def unique(session: Session) -> list[Group]:
     """Everything for two distributions of int64, and what users compare for all distributions, dtypes and sizes."""
     large, sizes = (12, (10,)) if session.quick else (25, (14, 20, 24))
-    groups = [_sets(session, 1 << large, "int64", keys, sets.OPERATIONS) for keys in SetData.DISTRIBUTIONS[:2]]
+    suite, two = "unique", SetData.DISTRIBUTIONS[:2]
+    groups = [_sets(session, suite, 1 << large, "int64", keys, sets.OPERATIONS) for keys in two]
     return groups + [
-        _sets(session, 1 << size, dtype, keys, sets.COMPARED)
+        _sets(session, suite, 1 << size, dtype, keys, sets.COMPARED)
         for size in sizes
         for dtype in ("int64", "uint64", "int32")
         for keys in SetData.DISTRIBUTIONS
     ]
 
 
-def _sets(session: Session, n: int, dtype: str, keys: str, operations: Iterable[str]) -> Group:
+def unique_of_most(session: Session) -> list[Group]:
+    """The largest size that is compared: it takes as long as all others together."""
+    n = 1 << (12 if session.quick else 26)
+    return [_sets(session, "unique-large", n, "int64", keys, sets.COMPARED) for keys in SetData.DISTRIBUTIONS]
+
+
+def _sets(session: Session, suite: str, n: int, dtype: str, keys: str, operations: Iterable[str]) -> Group:
     label = f"{count(n)} {dtype} keys, {keys}"
     effort = Effort(turns=3) if n >= 1 << 22 else _effort(n, session.quick)
     distinct = 0
@@ -274,12 +281,12 @@ def _sets(session: Session, n: int, dtype: str, keys: str, operations: Iterable[
         data = SetData(keys, n, dtype)
         distinct = len(data.unique)
         entries = [sets.ours(data, number) for number in session.threads]
-        return _contest(session, "unique", label, [*entries, sets.pandas(data), sets.numpy(data)])
+        return _contest(session, suite, label, [*entries, sets.pandas(data), sets.numpy(data)])
 
     def case(operation: str, contest: Contest) -> None:
         batch = distinct if operation in sets.OF_DISTINCT else n
         layout = f"{np.dtype(dtype).itemsize} + 8 B"
-        _case(session, "unique", operation, effort, distinct, batch, f"{dtype}, {keys}", contest, layout=layout)
+        _case(session, suite, operation, effort, distinct, batch, f"{dtype}, {keys}", contest, layout=layout)
 
     return Group(label, make, {operation: partial(case, operation) for operation in session.wanted(operations)})
 
