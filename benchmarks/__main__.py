@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from . import files, markdown
 from .machine import commit, cores, cpu_name, huge_pages, slug, versions
 from .report import Report
-from .suite import Session, Suite, run
+from .suite import Group, Session, Suite, run
 
 PACKAGES = (
     "gpuhash",
@@ -38,6 +39,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small tables and few runs, to see that it works")
     parser.add_argument("--suites", nargs="+", metavar="SUITE", help="only these; --list names them")
     parser.add_argument("--ops", nargs="+", metavar="OP", help='only these operations, such as "find present" erase')
+    parser.add_argument(
+        "--groups", nargs="+", metavar="TEXT", help='only what has this in its label, such as "2^20 int64"'
+    )
     parser.add_argument("--list", action="store_true", help="name the suites and their operations, and measure nothing")
     parser.add_argument(
         "--threads",
@@ -66,6 +70,15 @@ def _unknown(asked: list[str] | None, known: list[str], what: str) -> bool:
     if unknown:
         print(f"unknown {what} {', '.join(unknown)}; known: {', '.join(known)}", file=sys.stderr)
     return bool(unknown)
+
+
+def _part(suite: Suite, texts: list[str]) -> Suite:
+    """The groups whose label contains any of these."""
+
+    def groups(session: Session) -> list[Group]:
+        return [group for group in suite.groups(session) if any(text in group.label for text in texts)]
+
+    return replace(suite, groups=groups)
 
 
 def measure(arguments: list[str] | None = None) -> int:
@@ -102,14 +115,19 @@ def measure(arguments: list[str] | None = None) -> int:
     if _unknown(options.suites, list(suites), "suites") | _unknown(options.ops, operations, "operations"):
         return 2
     chosen = {name: suite for name, suite in suites.items() if options.suites is None or name in options.suites}
+    if options.groups is not None:
+        chosen = {name: _part(suite, options.groups) for name, suite in chosen.items()}
 
     report = Report(device, options.commit or commit(), settings, versions(PACKAGES))
     if options.device == "cuda":
         report.versions["cuda of torch"] = str(torch.version.cuda)
     session = Session(report, options.quick, options.ops, threads, place.free_memory, options.step_limit)
+    if options.groups is not None and not any(suite.groups(session) for suite in chosen.values()):
+        print(f"no group of {', '.join(chosen)} has {' or '.join(options.groups)} in its label", file=sys.stderr)
+        return 2
     limits = Suite("what the memory allows", (), lambda session: place.limits(session, chosen))
     folder = options.output or (None if options.quick else RESULTS)
-    partly = [] if options.suites is None else list(chosen)
+    partly = [*([] if options.suites is None else chosen), *map(slug, options.groups or ())]
     name = "-".join([options.device, slug(device), *partly, *(["quick"] if options.quick else [])])
 
     def keep() -> list[Path]:

@@ -291,6 +291,17 @@ def test_suites_and_operations_can_be_chosen(tmp_path):
     assert {(r.suite, r.operation, r.threads) for r in report.records} == {("sweep-size", "erase", 1)}
 
 
+def test_groups_can_be_chosen(tmp_path):
+    arguments = ("--quick", "--suites", "unique", "--ops", "isin", "--threads", "1", "--output", tmp_path)
+    done = run_module("-m", "benchmarks", *arguments, "--groups", "uint64 keys, n-grams", "uint64 keys, 1000")
+    assert done.returncode == 0, done.stderr
+    report = files.read(next(tmp_path.glob("*-unique-uint64-keys-n-grams-uint64-keys-1000-quick.json")))
+    assert {(r.operation, r.batch, r.keys) for r in report.records} == {
+        ("isin", 1 << 10, "uint64, n-grams"),
+        ("isin", 1 << 10, "uint64, 1000 distinct"),
+    }
+
+
 def test_a_step_that_takes_too_long_is_named_and_the_others_are_measured():
     report = Report("nothing", "", {}, {})
     session = Session(report, True, step_limit=0.2)
@@ -383,11 +394,13 @@ def test_cores_of_a_system_that_does_not_tell(monkeypatch):
     assert machine.cores() == set()
 
 
-@pytest.mark.parametrize("arguments", [("--suites", "tables"), ("--ops", "lookup"), ("--threads", "0")])
+@pytest.mark.parametrize(
+    "arguments", [("--suites", "tables"), ("--ops", "lookup"), ("--threads", "0"), ("--groups", "2^99")]
+)
 def test_unknown_words_are_told(arguments):
     done = run_module("-m", "benchmarks", "--quick", *arguments)
     assert done.returncode == 2
-    assert "known" in done.stderr or "positive" in done.stderr
+    assert "known" in done.stderr or "positive" in done.stderr or "no group" in done.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="of Linux")
