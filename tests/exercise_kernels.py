@@ -396,8 +396,8 @@ def main() -> None:
     for optimizer, elements, dtype in trained:
         exercise_training(optimizer, elements, dtype)
     batches = [(dtype, shape, 3333, 100, True) for dtype, shape in [*KEYS, ("float32", ())]]
-    batches.append(("int64", (), (1 << 20) + 5, 30_000, False))  # sized by a sample
-    batches.append(("int64", (2,), (1 << 20) + 5, 300, False))
+    batches.append(("int64", (), (1 << 20) + 5, 30_000, False))
+    batches.append(("int64", (2,), (1 << 20) + 5, 300, False))  # with a threshold sized by a sample
     for batch in batches:
         exercise_factorization(*batch)
     _core.set_partition_threshold(1)

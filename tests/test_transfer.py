@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from support.frameworks import to_numpy
+from support.frameworks import GPU, capture, current_stream, delay, new_stream, on_stream, to_numpy
 from support.samples import VALUE_DTYPES, as_dict, items_of, random_keys, random_values, same_bytes
 
 import gpuhash
-from gpuhash import HashSet, HashTable, keyed_table, serialization
+from gpuhash import HashSet, HashTable, _core, keyed_table, serialization
+from gpuhash.memory import make_context
 
 KINDS = {
     "scalar": ("int64", (), "float32", ()),
@@ -261,3 +263,51 @@ def test_copies_of_odd_sizes_find_every_key(on_device, buckets):
         values, found = twin.find(keys)
         assert to_numpy(found).all()
         assert np.array_equal(to_numpy(values), np.arange(len(keys)))
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4, 8])
+def test_copies_of_few_bytes(torch_cuda, offset):
+    """Up to 31 whole words come by a kernel, all others by a copy; both when what was before them is done."""
+    torch, context, stream = torch_cuda, make_context(GPU), new_stream()
+    source = torch.zeros(1024, dtype=torch.uint8, device=GPU)
+    torch.cuda.synchronize(GPU)
+    for round_, count in enumerate([*range(1, 41), *range(48, 273, 8)]):
+        numbers = (np.arange(1024) * 7 + round_).astype(np.uint8)
+        with on_stream(stream):
+            delay(1_000_000)
+            source.copy_(torch.from_numpy(numbers).to(GPU))
+        got = np.full(count + 2, 99, np.uint8)
+        copied = source[offset : offset + count]
+        context.copy(_core.borrow(got[1:-1]), _core.borrow(copied, stream.cuda_stream), stream.cuda_stream)
+        same_bytes(got[1:-1], numbers[offset : offset + count])
+        assert got[0] == got[-1] == 99
+
+
+def test_copies_of_few_bytes_in_threads(torch_cuda):
+    """None gets what another one's kernel has written."""
+    torch, context = torch_cuda, make_context(GPU)
+    sources = torch.arange(8 * 32, device=GPU).reshape(8, 32)
+    torch.cuda.synchronize(GPU)
+
+    def copy_often(row):
+        stream = new_stream().cuda_stream
+        for i in range(300):
+            words = 1 + (i + row) % 31
+            got = np.zeros(words, np.int64)
+            context.copy(_core.borrow(got), _core.borrow(sources[row, :words], stream), stream)
+            same_bytes(got, np.arange(32 * row, 32 * row + words))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(copy_often, range(8))) == [None] * 8
+
+
+def test_a_copy_to_the_host_is_not_captured(torch_cuda):
+    """As a graph would write there at each replay. What comes after it is not disturbed."""
+    torch, context = torch_cuda, make_context(GPU)
+    source = torch.arange(16, device=GPU)
+    got = np.zeros(16, np.int64)
+    with pytest.raises(RuntimeError), capture(torch.cuda.CUDAGraph()):
+        context.copy(_core.borrow(got), _core.borrow(source), current_stream().cuda_stream)
+    torch.cuda.synchronize(GPU)
+    context.copy(_core.borrow(got), _core.borrow(source, 1), 1)  # of the legacy default stream
+    same_bytes(got, np.arange(16))

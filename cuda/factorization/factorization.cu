@@ -22,7 +22,7 @@
 namespace gpuhash::cuda {
 namespace {
 
-/// Smaller batches are not sampled: waiting for the sample would cost more than a table for all keys does.
+/// Smaller batches are not sampled: all of their keys may be distinct.
 constexpr std::int64_t kMinSampled = std::int64_t{1} << 20;
 
 /// The memory of one insertion of a batch.
@@ -138,7 +138,9 @@ std::optional<FirstBits> find_firsts_by_part(DeviceContext& context, const Numbe
 template <class Key, class Position>
 FirstBits find_firsts(DeviceContext& context, const NumberKeys& keys, Position* links, std::int64_t* distinct,
                       Stream stream) {
-  const std::int64_t expected = estimate_distinct<Key>(context, keys, stream);
+  // Waiting for a sample costs more than a table with room for all keys, as long as that lies in L2.
+  const bool sampled = is_beyond_l2<Key>(keys.count) || test_partition_threshold() >= 0;
+  const std::int64_t expected = sampled ? estimate_distinct<Key>(context, keys, stream) : keys.count;
   if constexpr (sizeof(Key) <= 8 && sizeof(Position) == 4) {
     if (is_factorized_by_part<Key>(keys.count, expected, links != nullptr)) {
       auto firsts = find_firsts_by_part<Key>(context, keys, expected, links, distinct, stream);
@@ -152,8 +154,11 @@ FirstBits find_firsts(DeviceContext& context, const NumberKeys& keys, Position* 
 struct WriteTarget {
   void* uniques;
   std::int64_t* codes;
+  std::int64_t* counts;  // as they are before codes are counted
   std::int64_t* firsts;
   const std::int64_t* sorted_ids;  // [distinct keys]: ids by rank; null: the ranks are the ids
+  /// Of first occurrences the codes are -1, and the counts 1: they need not be counted. Otherwise the counts are 0.
+  bool repeats_alone;
 };
 
 template <class Key, class Position>
@@ -172,6 +177,8 @@ __global__ void __launch_bounds__(kBatchBlock)
   if (first) {
     if (target.uniques != nullptr) store_bytes(target.uniques, id, keys.bytes, given_back(keys.raw(i), keys.format));
     if (target.firsts != nullptr) target.firsts[id] = i;
+    if (target.counts != nullptr) target.counts[id] = target.repeats_alone ? 1 : 0;
+    if (target.repeats_alone) id = -1;
   }
   if (target.codes != nullptr) __stcs(reinterpret_cast<long long*>(target.codes) + i, static_cast<long long>(id));
 }
@@ -210,14 +217,16 @@ class CudaFactorization final : public Factorization {
     if (count_ == 0) return;
     const DeviceGuard guard(context_.device().index);
     const Allocation sorted_ids = scratch<std::int64_t>(context_, out.sorted ? distinct_ : 0, stream_);
-    const bool codes_wanted = out.codes == nullptr && out.counts != nullptr;
-    const Allocation scratch_codes = scratch<std::int64_t>(context_, codes_wanted ? count_ : 0, stream_);
-    std::int64_t* const codes = codes_wanted ? scratch_codes.as<std::int64_t>() : out.codes;
+    const bool repeats_alone = out.codes == nullptr && out.counts != nullptr;
+    const std::int64_t repeats = count_ - distinct_;
+    const Allocation scratch_codes =
+        scratch<std::int64_t>(context_, repeats_alone && repeats > 0 ? count_ : 0, stream_);
+    std::int64_t* const codes = repeats_alone ? scratch_codes.as<std::int64_t>() : out.codes;
     if (out.sorted) sort(sorted_ids.as<std::int64_t>());
     launch("writing distinct keys", write_kernel<Key, Position>, count_, kBatchBlock, stream_, keys_, ranks(),
            static_cast<const Position*>(links_.template as<Position>()), count_,
-           WriteTarget{out.uniques, codes, out.firsts, sorted_ids.as<std::int64_t>()});
-    if (out.counts != nullptr) count_codes(codes, out.counts);
+           WriteTarget{out.uniques, codes, out.counts, out.firsts, sorted_ids.as<std::int64_t>(), repeats_alone});
+    if (out.counts != nullptr && codes != nullptr) count_codes(codes, out.counts);
   }
 
  private:
@@ -233,12 +242,11 @@ class CudaFactorization final : public Factorization {
     order_keys(context_, low.as<std::uint64_t>(), high.as<std::uint64_t>(), bits, distinct_, sorted_ids, stream_);
   }
 
-  /// One more for each code, with the kernel of insert_or_apply, which has a way with codes that come often.
+  /// One more for each code but -1, with the kernel of insert_or_apply, which has a way with codes that come often.
   void count_codes(const std::int64_t* codes, std::int64_t* counts) {
     const Allocation one = scratch<std::int64_t>(context_, 1, stream_);
     context_.fill(one.get(), 0, one.bytes(), stream_);
     context_.fill(one.get(), 1, 1, stream_);  // little-endian
-    context_.fill(counts, 0, static_cast<std::size_t>(distinct_) * sizeof(std::int64_t), stream_);
     apply_to_cells({reinterpret_cast<std::byte*>(counts), sizeof(std::int64_t), codes, 1},
                    {one.get(), sizeof(std::int64_t), true}, count_, ApplyOp::kAdd, DType::kInt64, stream_);
   }
