@@ -189,6 +189,8 @@ def exercise_factorization(dtype: str, shape: tuple[int, ...], count: int, disti
     assert as_items(ordered.values) == sorted(ids)
     assert [items[first] for (first,) in as_items(ordered.indices)] == sorted(ids)
     assert sum(number for (number,) in as_items(ordered.counts)) == count
+    counted = gpuhash.unique(array, return_counts=True, axis=axis)
+    assert [number for (number,) in as_items(counted.counts)] == np.bincount(np.array(codes)[:, 0]).tolist()
     known = set(items[::50])
     mask = gpuhash.isin(array, to_device(np.ascontiguousarray(keys[::50])), axis=axis)
     assert [found for (found,) in as_items(mask)] == [item in known for item in items]

@@ -372,6 +372,19 @@ def test_counts_alone(native, kind, count, rows):
     same_bytes(ordered.counts, counts)
 
 
+@pytest.mark.parametrize("distinct", [1, 12_287, 12_288, 12_289])
+def test_counts_of_few_that_come_often(on_device, distinct):
+    """A GPU's blocks have 12288 counters."""
+    n = 70 * 8 * distinct + 5
+    keys = np.arange(n) % distinct * 7919
+    keys[: n // 2] = keys[0]  # which comes most often
+    got = gpuhash.unique(on_device.array(keys), return_counts=True)
+    values, firsts, counts = np.unique(keys, return_index=True, return_counts=True)
+    order = np.argsort(firsts)
+    same_bytes(got.values, values[order])
+    same_bytes(got.counts, counts[order])
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint64", "float32", "float64"])
 @pytest.mark.parametrize("kind", BATCHES)
 def test_every_choice_of_the_host(kind, dtype):

@@ -12,6 +12,7 @@
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
 #include "cuda/factorization/batch_table.cuh"
+#include "cuda/factorization/count_codes.cuh"
 #include "cuda/factorization/first_bits.cuh"
 #include "cuda/factorization/key_set.cuh"
 #include "cuda/factorization/order_keys.hpp"
@@ -242,8 +243,13 @@ class CudaFactorization final : public Factorization {
     order_keys(context_, low.as<std::uint64_t>(), high.as<std::uint64_t>(), bits, distinct_, sorted_ids, stream_);
   }
 
-  /// One more for each code but -1, with the kernel of insert_or_apply, which has a way with codes that come often.
+  /// One more for each code but -1. Where many codes are distinct, with the kernel of insert_or_apply, which has a way
+  /// with codes that come often among them.
   void count_codes(const std::int64_t* codes, std::int64_t* counts) {
+    if (const unsigned blocks = count_blocks(count_, distinct_); blocks != 0)
+      return launch_with_shared("counting keys", count_codes_kernel, dim3(blocks), kCountBlock,
+                                static_cast<std::size_t>(distinct_) * sizeof(std::uint32_t), stream_, codes, count_,
+                                static_cast<unsigned>(distinct_), reinterpret_cast<unsigned long long*>(counts));
     const Allocation one = scratch<std::int64_t>(context_, 1, stream_);
     context_.fill(one.get(), 0, one.bytes(), stream_);
     context_.fill(one.get(), 1, 1, stream_);  // little-endian
