@@ -102,7 +102,7 @@ class NumPyFramework(Framework):
     def empty(
         self, like: Any, dtype: str, shape: Shape, context: _core.Context, stream: int
     ) -> tuple[Any, _core.Array]:
-        native = np.empty(shape, numpy_dtype(dtype) if dtype == "bfloat16" else dtype)
+        native = _core.empty_array(shape, np.dtype(numpy_dtype(dtype) if dtype == "bfloat16" else dtype))
         return native, _core.borrow(native)
 
     def wrap(self, buffer: _core.Buffer) -> Any:

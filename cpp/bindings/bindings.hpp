@@ -15,5 +15,6 @@ void bind_factorization(pybind11::module_& module);
 void bind_splitter(pybind11::module_& module);
 void bind_tensor_store(pybind11::module_& module);
 void bind_torch_state(pybind11::module_& module);
+void bind_numpy_memory(pybind11::module_& module);
 
 }  // namespace gpuhash::bindings

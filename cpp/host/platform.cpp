@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -8,40 +7,25 @@
 #include <gpuhash/platform.hpp>
 #include "core/interruption.hpp"
 #include "core/thread_pool.hpp"
+#include "host/block_memory.hpp"
 #include "host/executor.hpp"
-#include "host/huge_pages.hpp"
-#include "host/kept_blocks.hpp"
 #include "host/reserved_memory.hpp"
 #include "shared/advance_chain.hpp"
 
 namespace gpuhash {
 namespace {
 
-/// A cache line: a bucket. Also what TensorFlow and JAX ask of buffers that they take over without a copy.
-constexpr std::size_t kAlignment = 64;
-
 class HostMemory final : public MemoryResource {
  public:
-  void* allocate(std::size_t bytes, Stream) override {
-    const std::size_t capacity = host::KeptBlocks::capacity(bytes);
-    void* data = kept().take(capacity);
-    if (data != nullptr) return data;
-    const bool huge = capacity >= host::kHugePage;
-    if (posix_memalign(&data, huge ? host::kHugePage : kAlignment, capacity) != 0)
-      throw OutOfMemoryError("could not allocate " + std::to_string(bytes) + " bytes of host memory");
-    if (huge) host::wish_for_huge_pages(data, capacity);
-    return data;
-  }
-  void deallocate(void* data, std::size_t bytes, Stream) noexcept override {
-    kept().keep(data, host::KeptBlocks::capacity(bytes));
-  }
+  void* allocate(std::size_t bytes, Stream) override { return blocks().allocate(bytes); }
+  void deallocate(void* data, std::size_t bytes, Stream) noexcept override { blocks().deallocate(data, bytes); }
   std::unique_ptr<GrowingMemory> reserve(std::size_t bytes) override { return host::ReservedMemory::make(bytes); }
 
  private:
   /// Of the process; never destroyed, since tables may outlive whatever is.
-  static host::KeptBlocks& kept() {
-    static auto* const blocks = new host::KeptBlocks;
-    return *blocks;
+  static host::BlockMemory& blocks() {
+    static auto* const memory = new host::BlockMemory;
+    return *memory;
   }
 };
 
