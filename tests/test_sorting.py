@@ -276,7 +276,7 @@ def test_no_memory_for_the_words(monkeypatch):
     keys = make("int64", 5000, 5000)
     monkeypatch.setattr(sorting, "most_hashed", lambda *_: 0)
     with monkeypatch.context() as patch:
-        patch.setattr(np, "empty", no_room)
+        patch.setattr(_core, "empty_array", no_room)
         with pytest.raises(MemoryError, match="in this test"):
             gpuhash.unique(keys, sorted=True)
     check(keys)
