@@ -140,10 +140,14 @@ def test_arrays_of_several_threads():
 
 
 def test_arrays_die_on_other_threads():
+    """And their memory is there for this one."""
+    places = set()
     with ThreadPoolExecutor(1) as pool:
         for _ in range(50):
             arrays = [empty(200_000) for _ in range(3)]
+            places.add(frozenset(array.ctypes.data for array in arrays))
             pool.submit(arrays.clear).result()
+    assert len(places) == 1
 
 
 def test_memory_is_traced():

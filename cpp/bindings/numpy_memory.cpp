@@ -1,6 +1,7 @@
 #include "bindings/numpy_memory.hpp"
 
 #include <pybind11/numpy.h>
+#include <pybind11/stl.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -131,19 +132,17 @@ py::object set_handler(PyObject* handler) {
 
 /// As numpy.empty(shape, dtype) for a shape that is a tuple.
 py::array empty_array(const py::tuple& shape, const py::dtype& dtype) {
-  std::vector<py::ssize_t> lengths;
-  std::int64_t bytes = dtype.itemsize();
-  for (const py::handle length : shape) {
-    lengths.push_back(length.cast<py::ssize_t>());
-    if (__builtin_mul_overflow(bytes, lengths.back(), &bytes)) bytes = 0;  // NumPy refuses it
-  }
-  const KeptNumPyMemory kept(bytes);
+  const auto lengths = shape.cast<std::vector<std::int64_t>>();
+  const KeptNumPyMemory kept(dtype.itemsize(), lengths);
   return {dtype, lengths};
 }
 
 }  // namespace
 
-KeptNumPyMemory::KeptNumPyMemory(std::int64_t bytes) {
+KeptNumPyMemory::KeptNumPyMemory(std::int64_t itemsize, std::span<const std::int64_t> shape) {
+  std::int64_t bytes = itemsize;
+  for (const std::int64_t length : shape)
+    if (__builtin_mul_overflow(bytes, length, &bytes)) return;  // NumPy refuses it
   constexpr auto kLeast = static_cast<std::int64_t>(host::KeptBlocks::kLeastBytes);
   constexpr auto kLargest = static_cast<std::int64_t>(host::KeptBlocks::kLargestBytes);
   if (bytes >= kLeast && bytes <= kLargest) before_ = set_handler(NumPyHandlers::get().ours.ptr());

@@ -92,10 +92,7 @@ class NumPy final : public PlainFramework {
     const auto& numpy = py::detail::npy_api::get();
     std::array<Py_intptr_t, PlainTensor::kMaxDims> lengths;
     std::ranges::copy(shape, lengths.begin());
-    auto bytes = static_cast<std::int64_t>(itemsize(dtype));
-    for (const std::int64_t length : shape)
-      if (__builtin_mul_overflow(bytes, length, &bytes)) bytes = 0;  // NumPy refuses it
-    const KeptNumPyMemory kept(bytes);
+    const KeptNumPyMemory kept(static_cast<std::int64_t>(itemsize(dtype)), shape);
     auto array = py::reinterpret_steal<py::object>(
         numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, type.inc_ref().ptr(), static_cast<int>(shape.size()),
                                     lengths.data(), nullptr, nullptr, 0, nullptr));
