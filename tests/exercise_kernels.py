@@ -398,6 +398,7 @@ def main() -> None:
     for optimizer, elements, dtype in trained:
         exercise_training(optimizer, elements, dtype)
     batches = [(dtype, shape, 3333, 100, True) for dtype, shape in [*KEYS, ("float32", ())]]
+    batches.append(("int64", (), 70_001, 100, True))  # few kinds, which blocks count by themselves
     batches.append(("int64", (), (1 << 20) + 5, 30_000, False))
     batches.append(("int64", (2,), (1 << 20) + 5, 300, False))  # with a threshold sized by a sample
     for batch in batches:

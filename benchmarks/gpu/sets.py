@@ -21,9 +21,15 @@ try:
 except ImportError:
     cupy = None
 
-OPERATIONS = ("unique", "unique with inverse", "isin", "factorize")
+OPERATIONS = ("unique", "unique with inverse", "unique with counts", "isin", "factorize")
 OF_FEW = ("unique", "unique with counts", "isin")  # in the suite of small batches
-DISTRIBUTIONS = ("1/16 distinct", DISTINCT)
+
+#: How many of n keys are distinct, by name.
+DISTRIBUTIONS: dict[str, Callable[[int], int]] = {
+    "1/16 distinct": lambda n: n // 16,
+    DISTINCT: lambda n: n,
+    "1000 distinct": lambda _: 1000,
+}
 
 
 class SetBench:
@@ -31,7 +37,7 @@ class SetBench:
 
     def __init__(self, distribution: str, n: int) -> None:
         torch.manual_seed(1)
-        distinct = n if distribution == DISTINCT else n // 16
+        distinct = DISTRIBUTIONS[distribution](n)
         numbers = permutation(n) if distribution == DISTINCT else torch.randint(0, distinct, (n,), device="cuda")
         self.keys = PAIRS_8_8.keys(numbers)
         tests = permutation(distinct).add_(distinct // 2)  # from the middle of the keys' numbers to as far beyond
