@@ -40,8 +40,8 @@ class SetBench:
         distinct = DISTRIBUTIONS[distribution](n)
         numbers = permutation(n) if distribution == DISTINCT else torch.randint(0, distinct, (n,), device="cuda")
         self.keys = PAIRS_8_8.keys(numbers)
-        tests = permutation(distinct).add_(distinct // 2)  # from the middle of the keys' numbers to as far beyond
-        self.tests = PAIRS_8_8.keys(tests)
+        # From the middle of the keys' numbers to as far beyond.
+        self.tests = PAIRS_8_8.keys(torch.randperm(distinct, device="cuda").add_(distinct // 2))
         self.sorted_unique = torch.unique(self.keys)
 
     def check_unique(self) -> None:
