@@ -397,7 +397,8 @@ def main() -> None:
     trained = list(itertools.product(OPTIMIZERS, [3, 64, 200, 516], ["float32", "bfloat16"]))
     for optimizer, elements, dtype in trained:
         exercise_training(optimizer, elements, dtype)
-    batches = [(dtype, shape, 3333, 100, True) for dtype, shape in [*KEYS, ("float32", ())]]
+    kinds = [*KEYS, ("float32", ())]
+    batches = [(dtype, shape, count, 100, True) for dtype, shape in kinds for count in (3333, 4099)]  # one block, more
     batches.append(("int64", (), 70_001, 100, True))  # few kinds, which blocks count by themselves
     batches.append(("int64", (), (1 << 20) + 5, 30_000, False))
     batches.append(("int64", (2,), (1 << 20) + 5, 300, False))  # with a threshold sized by a sample

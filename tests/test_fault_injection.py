@@ -750,11 +750,11 @@ def check_set_routine(kind: str, keys: Any, expected: Any, error_type: type[Exce
     assert each_place_fails(kind, lambda: None, attempt, check) >= 3
 
 
-@pytest.mark.parametrize("by_part", [False, True], ids=["batch-table", "by-part"])
-def test_launches_of_factorization_fail(cuda: str, by_part: bool) -> None:
-    keys = np.random.default_rng(5).integers(0, 1 << 17, 1 << 18)
+@pytest.mark.parametrize("way", ["one-block", "batch-table", "by-part"])
+def test_launches_of_factorization_fail(cuda: str, way: str) -> None:
+    keys = np.random.default_rng(5).integers(0, 1 << 17, 1 << (10 if way == "one-block" else 18))
     expected = np.unique(keys, return_inverse=True, return_counts=True)
-    _core.set_partition_threshold(1 if by_part else -1)
+    _core.set_partition_threshold(1 if way == "by-part" else -1)
     try:
         check_set_routine("launch", Framework("torch", cuda, cuda).array(keys), expected, CudaError)
     finally:

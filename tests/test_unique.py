@@ -76,7 +76,7 @@ def test_numbers(native, dtype, count):
         check(native, draws(dtype, (), count, distinct))
 
 
-@pytest.mark.parametrize("count", [0, 1, 33, 4097])
+@pytest.mark.parametrize("count", [0, 1, 33, 4096, 4097])
 @pytest.mark.parametrize("key_type", KEY_VECTORS, ids=type_name)
 def test_rows(native, key_type, count):
     dtype, shape = key_type
@@ -390,6 +390,16 @@ def test_counts_of_few_that_come_often(on_device, distinct):
 def test_every_choice_of_the_host(kind, dtype):
     for count in (1, 2, 3, 1025, 16_385, 65_535, 65_536, 65_537, 66_561, 300_007):
         check_factorized(make_batch(kind, dtype, count))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint64", "float32", "float64"])
+@pytest.mark.parametrize("kind", BATCHES)
+def test_batches_of_one_block(on_device, kind, dtype):
+    """One block of a GPU numbers up to 4096 keys, and ranks up to 2^16 of them."""
+    for count in (1, 2, 31, 33, 1023, 1025, 4095, 4096, 4097, 65_536, 65_537):
+        keys = make_batch(kind, dtype, count)
+        check_factorized(keys, on_device)
+        check_factorized(np.full_like(keys, keys[-1]), on_device)
 
 
 def test_parts_of_more_than_2_to_16_keys():

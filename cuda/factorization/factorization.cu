@@ -13,6 +13,7 @@
 #include "cuda/executor.hpp"
 #include "cuda/factorization/batch_table.cuh"
 #include "cuda/factorization/count_codes.cuh"
+#include "cuda/factorization/few_keys.cuh"
 #include "cuda/factorization/first_bits.cuh"
 #include "cuda/factorization/key_set.cuh"
 #include "cuda/factorization/order_keys.hpp"
@@ -53,8 +54,8 @@ class BatchTable {
   }
 
   /// Waits.
-  BatchStatus count_firsts(DeviceContext& context, Stream stream) {
-    firsts_.count(&status_.template as<BatchStatus>()->distinct, stream);
+  BatchStatus count_firsts(DeviceContext& context, Rank<Position>* ranks, Stream stream) {
+    firsts_.count(ranks, &status_.template as<BatchStatus>()->distinct, stream);
     BatchStatus status;
     context.copy_to_host(&status, status_.get(), sizeof status, stream);
     return status;
@@ -85,17 +86,24 @@ std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, S
   return batch_size::estimate(table.firsts().read(context, stream).data(), samples, keys.count);
 }
 
-/// The distinct keys in a table; links [n] or null. Waits.
+/// Where the first occurrences are put.
+template <class Position>
+struct Numbering {
+  Rank<Position>* ranks;  // [ceil(n / 32)]
+  Position* links;        // [n] or null
+};
+
+/// Numbers keys by a table of those that are distinct; how many these are. Waits.
 template <class Key, class Position>
-BatchTable<Key, Position> build(DeviceContext& context, const NumberKeys& keys, std::int64_t expected, Position* links,
-                                std::int64_t* distinct, Stream stream) {
+std::int64_t number_by_table(DeviceContext& context, const NumberKeys& keys, std::int64_t expected,
+                             const Numbering<Position>& out, Stream stream) {
   for (;;) {
     BatchTable<Key, Position> table(context, expected, keys.count, stream);
-    table.insert(keys, links, stream);
-    const BatchStatus status = table.count_firsts(context, stream);
+    table.insert(keys, out.links, stream);
+    const BatchStatus status = table.count_firsts(context, out.ranks, stream);
     if (status.given_up == 0) {
-      *distinct = static_cast<std::int64_t>(status.distinct);
-      return table;
+      table.firsts().finish(out.ranks, stream);
+      return static_cast<std::int64_t>(status.distinct);
     }
     expected = batch_size::next_estimate(expected, static_cast<std::int64_t>(status.distinct),
                                          static_cast<std::int64_t>(status.given_up), keys.count, keys.count);
@@ -108,10 +116,10 @@ struct PartStatus {
   unsigned long long distinct;
 };
 
-/// The first occurrences, found by part; none where a list was full, or where there is no memory for the lists. Waits.
+/// The same, by part; nothing where a list was full, or where there is no memory for the lists. Waits.
 template <class Key>
-std::optional<FirstBits> find_firsts_by_part(DeviceContext& context, const NumberKeys& keys, std::int64_t expected,
-                                             std::uint32_t* links, std::int64_t* distinct, Stream stream) try {
+std::optional<std::int64_t> number_by_part(DeviceContext& context, const NumberKeys& keys, std::int64_t expected,
+                                           const Numbering<std::uint32_t>& out, Stream stream) try {
   FirstBits firsts(context, keys.count, stream);
   const PartOf part_of{random_seed(), parts_for(keys.count)};
   PartLists<Key> lists(context, keys.count, part_of, true, stream);
@@ -119,36 +127,50 @@ std::optional<FirstBits> find_firsts_by_part(DeviceContext& context, const Numbe
   context.fill(status.get(), 0, status.bytes(), stream);
   auto* const on_device = status.as<PartStatus>();
 
-  const FirstMarks marks{firsts.get(), links, expected > keys.count / 2};
+  const FirstMarks marks{firsts.get(), out.links, expected > keys.count / 2};
   lists.template fill<true>(source_of<Key>(keys), keys.count, &on_device->counters, DropInBatch{part_of.seed, marks},
                             DropInBin{part_of.seed, marks}, stream);
   launch_with_shared("finding distinct keys", mark_part_kernel<Key>, dim3(lists.parts()), kPartBlock,
                      sizeof(MarkMemory), stream, lists.view(),
                      static_cast<const PartitionCounters*>(&on_device->counters), part_of.seed, marks);
-  firsts.count(&on_device->distinct, stream);
+  firsts.count(out.ranks, &on_device->distinct, stream);
   PartStatus done;
   context.copy_to_host(&done, status.get(), sizeof done, stream);
   if (done.counters.overflow != 0) return std::nullopt;
-  *distinct = static_cast<std::int64_t>(done.distinct);
-  return firsts;
+  firsts.finish(out.ranks, stream);
+  return static_cast<std::int64_t>(done.distinct);
 } catch (const OutOfMemoryError&) {
   return std::nullopt;
 }
 
-/// The first occurrences; links [n] or null. Waits.
+/// The same, by one block. Waits.
+template <class Key>
+std::int64_t number_few(DeviceContext& context, const NumberKeys& keys, const Numbering<std::uint32_t>& out,
+                        Stream stream) {
+  const Allocation distinct = scratch<unsigned long long>(context, 1, stream);
+  launch("numbering distinct keys", number_few_kernel<Key>, kFewBlock, kFewBlock, stream, source_of<Key>(keys),
+         static_cast<unsigned>(keys.count), random_seed(), out.ranks, out.links, distinct.as<unsigned long long>());
+  unsigned long long done = 0;
+  context.copy_to_host(&done, distinct.get(), sizeof done, stream);
+  return static_cast<std::int64_t>(done);
+}
+
+/// Numbers distinct keys in order of first occurrence; how many there are. Waits.
 template <class Key, class Position>
-FirstBits find_firsts(DeviceContext& context, const NumberKeys& keys, Position* links, std::int64_t* distinct,
-                      Stream stream) {
+std::int64_t number_keys(DeviceContext& context, const NumberKeys& keys, const Numbering<Position>& out,
+                         Stream stream) {
+  const bool as_if_large = test_partition_threshold() >= 0;
+  if constexpr (sizeof(Position) == 4)
+    if (keys.count <= kFewKeys && !as_if_large) return number_few<Key>(context, keys, out, stream);
   // Waiting for a sample costs more than a table with room for all keys, as long as that lies in L2.
-  const bool sampled = is_beyond_l2<Key>(keys.count) || test_partition_threshold() >= 0;
+  const bool sampled = is_beyond_l2<Key>(keys.count) || as_if_large;
   const std::int64_t expected = sampled ? estimate_distinct<Key>(context, keys, stream) : keys.count;
   if constexpr (sizeof(Key) <= 8 && sizeof(Position) == 4) {
-    if (is_factorized_by_part<Key>(keys.count, expected, links != nullptr)) {
-      auto firsts = find_firsts_by_part<Key>(context, keys, expected, links, distinct, stream);
-      if (firsts) return *std::move(firsts);
+    if (is_factorized_by_part<Key>(keys.count, expected, out.links != nullptr)) {
+      if (const auto distinct = number_by_part<Key>(context, keys, expected, out, stream)) return *distinct;
     }
   }
-  return std::move(build<Key, Position>(context, keys, expected, links, distinct, stream).firsts());
+  return number_by_table<Key>(context, keys, expected, out, stream);
 }
 
 /// What write_kernel fills; each pointer may be null.
@@ -208,8 +230,8 @@ class CudaFactorization final : public Factorization {
         ranks_(scratch<Rank<Position>>(context, words_for(count_), stream)),
         links_(scratch<Position>(context, groups ? count_ : 0, stream)) {
     if (count_ == 0) return;
-    find_firsts<Key>(context, keys, links_.template as<Position>(), &distinct_, stream)
-        .rank(ranks_.template as<Rank<Position>>(), stream);
+    const Numbering<Position> out{ranks_.template as<Rank<Position>>(), links_.template as<Position>()};
+    distinct_ = number_keys<Key>(context, keys, out, stream);
   }
 
   std::int64_t count() const override { return distinct_; }

@@ -4,7 +4,7 @@
 
 #include "shared/first_occurrence.hpp"
 
-/// Ranks of the first bits, in three kernels: count per tile, sum, write.
+/// Ranks of the first bits, in three kernels: count per tile, sum, write. Those of one tile need the last one alone.
 namespace gpuhash::cuda {
 
 inline constexpr unsigned kRankBlock = 256;
@@ -71,14 +71,19 @@ static __global__ void __launch_bounds__(kSumBlock)
   if (threadIdx.x == 0) *all = carry;
 }
 
+/// sums: as sum_tiles_kernel leaves them. Or null where there is one tile, whose sum goes to `all`.
 template <class Position>
 __global__ void __launch_bounds__(kRankBlock)
     rank_firsts_kernel(const std::uint32_t* firsts, std::int64_t words, const unsigned long long* sums,
-                       Rank<Position>* ranks) {
+                       Rank<Position>* ranks, unsigned long long* all) {
   std::uint32_t bits[kRankWords];
   const std::int64_t from = blockIdx.x * kRankTile + threadIdx.x * std::int64_t{kRankWords};
   unsigned total = 0;
-  auto before = static_cast<Position>(sums[blockIdx.x] + sum_before(load_tile(firsts, words, from, bits), total));
+  auto before = static_cast<Position>(sum_before(load_tile(firsts, words, from, bits), total));
+  if (sums != nullptr)
+    before += static_cast<Position>(sums[blockIdx.x]);
+  else if (threadIdx.x == 0)
+    *all = total;
 #pragma unroll
   for (unsigned w = 0; w < kRankWords; ++w) {
     if (from + w < words) ranks[from + w] = {before, bits[w]};
