@@ -35,21 +35,25 @@ class HotWords {
   }
   std::uint64_t place(Word word) const { return hash_(word) >> kShift; }
   std::uint32_t id_at(std::uint64_t place) const { return ids_[place]; }
-  void places_of(const Word* words, std::int64_t count, std::uint32_t* to) const {
+  Word word_at(std::uint64_t place) const { return words_[place]; }
+  void places_of(const Word* words, std::int64_t count, std::uint16_t* to) const {
     hash_.bits_of(words, count, kShift, kPlaces - 1, to);
   }
 
-  /// Of `count` words at `places`, moves those that are not hot to `rest`, in order, their numbers to `at`, and counts
-  /// the others in hits[place]. Returns how many are left. `rest` and `at` have room for all.
-  std::int64_t set_aside(const Word* words, const std::uint32_t* places, std::int64_t count, std::uint32_t* hits,
-                         Word* rest, std::uint16_t* at) const {
+  /// Of `count` words at `places`, moves those that are not hot to `rest`, in order, their numbers to `at` and their
+  /// places to `rest_places`, and counts the others in hits[place]. Returns how many are left. What is written to has
+  /// room for all.
+  std::int64_t set_aside(const Word* words, const std::uint16_t* places, std::int64_t count, std::uint32_t* hits,
+                         Word* rest, std::uint16_t* at, std::uint16_t* rest_places) const {
     std::int64_t left = 0;
     for (std::int64_t j = 0; j < count; ++j) {
       const Word word = words[j];
-      const std::uint32_t is_hot = words_[places[j]] == word;
-      hits[places[j]] += is_hot;
+      const std::uint16_t place = places[j];
+      const std::uint32_t is_hot = words_[place] == word;
+      hits[place] += is_hot;
       rest[left] = word;
       at[left] = static_cast<std::uint16_t>(j);
+      rest_places[left] = place;
       left += 1 - is_hot;
     }
     return left;

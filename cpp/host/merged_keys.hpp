@@ -34,7 +34,8 @@ class MergedKeys {
   /// the order, and so do the sign of their least zero and the bits of a NaN.
   static bool allows(const View& view, const ApplyOrder& batch) {
     const bool in_any_order = is_integer(batch.dtype) || batch.dtype == DType::kBool;
-    return in_any_order && !has_rows(view) && batch.keys.count >= kLeastMerged && batch.keys.count <= kMostMerged;
+    const std::int64_t count = batch.keys.distinct ? 0 : batch.keys.count;
+    return in_any_order && !has_rows(view) && count >= kLeastMerged && count <= kMostMerged;
   }
 
   /// Null where few keys come often, or there is no memory.

@@ -101,6 +101,20 @@ struct Portable {
     }
     return looks;
   }
+  /// Writes those of eight items whose bit is set `to` [8], of which the rest gets anything. It may overlap `from` if
+  /// it does not lie behind.
+  template <class Item>
+  static void store_chosen(std::uint32_t bits, const Item* from, Item* to) {
+    std::uint32_t chosen = 0;
+    for (std::uint32_t s = 0; s < 8; ++s) {
+      to[chosen] = from[s];
+      chosen += bits >> s & 1;
+    }
+  }
+  /// Writes `number` to those of eight whose bit is set.
+  static void put_number(std::uint32_t bits, std::uint16_t number, std::uint16_t* to) {
+    for (std::uint32_t s = 0; s < 8; ++s) to[s] = (bits >> s & 1) != 0 ? number : to[s];
+  }
   /// Bit i: is words[i] equal to 0? Of up to 64 words.
   template <class Word>
   static std::uint64_t zeros_of(const Word* words, std::size_t count) {
@@ -243,6 +257,24 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
   GPUHASH_AVX512 static void store_any_equal(const Word* line, Word pattern, std::uint8_t* to) {
     _store_mask8(reinterpret_cast<__mmask8*>(to), mask_of_equal(line, pattern));
   }
+  /// Packed in a register: to memory some processors write the lanes one by one.
+  GPUHASH_AVX512 static void store_chosen(std::uint32_t bits, const std::uint64_t* from, std::uint64_t* to) {
+    const auto mask = static_cast<__mmask8>(bits);
+    _mm512_storeu_si512(to, _mm512_maskz_compress_epi64(mask, _mm512_loadu_si512(from)));
+  }
+  GPUHASH_AVX512 static void store_chosen(std::uint32_t bits, const std::uint32_t* from, std::uint32_t* to) {
+    const auto mask = static_cast<__mmask8>(bits);
+    const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_maskz_compress_epi32(mask, all));
+  }
+  GPUHASH_AVX512 static void store_chosen(std::uint32_t bits, const std::uint16_t* from, std::uint16_t* to) {
+    const auto mask = static_cast<__mmask8>(bits);
+    const __m256i chosen = _mm256_maskz_compress_epi32(mask, _mm256_cvtepu16_epi32(load_half(from)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtepi32_epi16(chosen));
+  }
+  GPUHASH_AVX512 static void put_number(std::uint32_t bits, std::uint16_t number, std::uint16_t* to) {
+    _mm_mask_storeu_epi16(to, static_cast<__mmask8>(bits), _mm_set1_epi16(static_cast<short>(number)));
+  }
   /// Bit i: is bytes[i] not 0? Of 64.
   GPUHASH_AVX512 static std::uint64_t bits_of_bytes(const std::uint8_t* bytes) {
     return _mm512_test_epi8_mask(_mm512_load_si512(bytes), _mm512_set1_epi8(-1));
@@ -253,6 +285,9 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
   }
 
  private:
+  GPUHASH_AVX512 static __m128i load_half(const std::uint16_t* items) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(items));
+  }
   GPUHASH_AVX512 static void store_first_of(__mmask8 match, __m256i values, std::uint64_t fallback, void* to) {
     const __m256i value = _mm256_mask_compress_epi64(all_lanes(fallback), match, values);
     _mm_storel_epi64(static_cast<__m128i*>(to), _mm256_castsi256_si128(value));
@@ -279,6 +314,14 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
 
 struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
   static constexpr bool kHashesByEight = false;
+
+  template <class Item>
+  static void store_chosen(std::uint32_t bits, const Item* from, Item* to) {
+    Portable::store_chosen(bits, from, to);
+  }
+  static void put_number(std::uint32_t bits, std::uint16_t number, std::uint16_t* to) {
+    Portable::put_number(bits, number, to);
+  }
 
   GPUHASH_AVX2 static std::uint32_t lanes_with(const void* line, std::uint32_t pattern) {
     const auto* const halves = static_cast<const __m256i*>(line);

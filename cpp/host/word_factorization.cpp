@@ -66,7 +66,13 @@ template <class Word>
 class WordFactorization final : public Factorization {
  public:
   WordFactorization(DeviceContext& context, const NumberKeys& keys, const FactorizationOptions& options)
-      : context_(context), keys_(keys), blocks_(keys_), options_(options), ranges_(keys.count) {
+      : context_(context),
+        keys_(keys),
+        blocks_(keys_),
+        options_(options),
+        ranges_(keys.count),
+        any_order_(options.any_order && blocks_.compares_bits()),
+        hash_(options.any_order ? WordHash<Word>::of(options.order_seed) : WordHash<Word>()) {
     if (ranges_.count <= kMostNear) {
       distinct_ = find_near();
       return;
@@ -75,10 +81,25 @@ class WordFactorization final : public Factorization {
     hot_part_ = choose_hot_words();
     if (expected() > kMostFew || !read_as_few()) partition();
     distinct_ = partition_ ? partition_->distinct() : lists_.front().size();
-    if (partition_) hot_[0].limit_ids(static_cast<std::uint32_t>(distinct_ - 1));
+    if (!partition_) return;
+    if (any_order_)
+      distinct_ += count_hot_words();
+    else
+      hot_[0].limit_ids(static_cast<std::uint32_t>(distinct_ - 1));
   }
 
   std::int64_t count() const override { return distinct_; }
+
+  bool marks_firsts() const override { return partition_ && any_order_; }
+
+  void mark_firsts(const bool* of_keys, bool* mask) const override {
+    parallel_for(ranges_.parts, [&](int range) {
+      std::fill(mask + ranges_.begin(range), mask + ranges_.end(range), false);
+      partition_->for_each_first(range, [&](std::int64_t position, std::int64_t id) { mask[position] = of_keys[id]; });
+    });
+    std::int64_t id = partition_->distinct();
+    for (const HotWord& hot : hot_words_) mask[hot.first] = of_keys[id++];
+  }
 
   void write(const FactorizationOutput& out) override {
     if (out.sorted)
@@ -96,7 +117,10 @@ class WordFactorization final : public Factorization {
   static constexpr std::int64_t kPrefix = 16 * kWordBlock;
   /// Distinct keys of a small table, at most: beyond, a partition is as fast even where all keys are read once more.
   static constexpr std::int64_t kMostFew = kPrefix;
-  /// Part of the prefix that has to be hot for hot keys to be set aside.
+  /// Keys of the sample, and those that a key that comes often has among them: one of 64.
+  static constexpr std::int64_t kSample = std::int64_t{1} << 10;
+  static constexpr std::int64_t kFrequent = kSample / 64;
+  /// Part of the sample that has to be hot for hot keys to be set aside.
   static constexpr double kLeastHot = 0.4;
 
   bool has_hot_words() const { return hot_part_ >= kLeastHot; }
@@ -155,7 +179,9 @@ class WordFactorization final : public Factorization {
     return batch_size::estimate(firsts.data(), kPrefix, ranges_.count);
   }
 
-  /// Those that came at least twice in the prefix, of two in one place the more frequent. Returns their part of it.
+  /// Those that came at least twice in the prefix, of two in one place the more frequent. Returns their part of a
+  /// sample of the whole batch: a text says the same again within some thousand letters, and not later. Notes those
+  /// that make up much of the sample by themselves.
   double choose_hot_words() {
     hot_ = uninitialised<Hot>(1);
     hot_[0].clear(hash_);
@@ -167,9 +193,18 @@ class WordFactorization final : public Factorization {
       most = prefix.count(id);
       hot_[0].put(static_cast<Word>(prefix.word(id)), static_cast<std::uint32_t>(id));
     }
+    std::ranges::fill(times, 0);
     std::int64_t sum = 0;
-    for (const std::int64_t count : times) sum += count;
-    return static_cast<double>(sum) / static_cast<double>(kPrefix);
+    for (std::int64_t j = 0; j < kSample; ++j) {
+      Word buffer;
+      const Word word = *blocks_.read(ranges_.count / kSample * j + j, 1, &buffer);
+      const std::uint64_t place = hot_[0].place(word);
+      if (hot_[0].word_at(place) != word) continue;
+      ++sum;
+      if (++times[static_cast<std::size_t>(place)] != kFrequent) continue;
+      if (std::ssize(frequent_) < WordStreams<Word>::kMostFrequent) frequent_.push_back(word);
+    }
+    return static_cast<double>(sum) / kSample;
   }
 
   /// Counts all keys behind the prefix in small tables. False: they got full, and the batch has to be read again.
@@ -199,7 +234,8 @@ class WordFactorization final : public Factorization {
       Word buffer[kWordBlock];
       Word rest[kWordBlock];
       std::uint16_t at[kWordBlock];
-      std::uint32_t places[kWordBlock];
+      std::uint16_t places[kWordBlock];
+      std::uint16_t rest_places[kWordBlock];
       const std::int64_t begin = range == 0 ? kPrefix : ranges_.begin(range);
       in_pieces(begin, ranges_.end(range), kKeysPerPiece, [&](std::int64_t piece_begin, std::int64_t piece_end) {
         for_each_word_block(piece_begin, piece_end, [&](std::int64_t base, std::int64_t count) {
@@ -208,7 +244,7 @@ class WordFactorization final : public Factorization {
           const Word* const words = blocks_.read(base, count, buffer);
           if (!has_hot_words()) return add_to<Simd>(list, words, kEachOfBlock.data(), count, base, ids_from(base));
           hot.places_of(words, count, places);
-          const std::int64_t left = hot.set_aside(words, places, count, hits, rest, at);
+          const std::int64_t left = hot.set_aside(words, places, count, hits, rest, at, rest_places);
           std::uint32_t* const ids = ids_from(base);
           if (ids != nullptr)
             for (std::int64_t j = 0; j < count; ++j) ids[j] = hot.id_at(places[j]);
@@ -234,23 +270,51 @@ class WordFactorization final : public Factorization {
   }
 
   void partition() {
+    if (any_order_ && has_hot_words()) list_hot_words();
     lists_.clear();
     ids_ = Allocation();
     double words = static_cast<double>(ranges_.count);
     if (has_hot_words()) {
       words *= 1 - hot_part_;
-      streams_.emplace(context_, blocks_, ranges_, hot_[0], kPrefix);
+      streams_.emplace(context_, blocks_, ranges_, hot_[0], any_order_ ? 0 : kPrefix);
     } else {
-      streams_.emplace(blocks_, ranges_);
+      streams_.emplace(context_, blocks_, ranges_, frequent_);
     }
     using Marks = typename Partition::Marks;
-    const Marks marks = !options_.codes ? Marks::kCounts : options_.counts ? Marks::kNumbersAndCounts : Marks::kNumbers;
+    const Marks marks = any_order_         ? Marks::kNone
+                        : !options_.codes  ? Marks::kCounts
+                        : !options_.counts ? Marks::kNumbers
+                                           : Marks::kNumbersAndCounts;
     partition_.emplace(context_, *streams_, hash_, static_cast<std::int64_t>(words), marks);
+  }
+
+  /// In any order hot words come after all others.
+  struct HotWord {
+    Word word;
+    std::int64_t first;  // its position in the prefix
+    std::int64_t place;
+    std::int64_t count;
+  };
+
+  void list_hot_words() {
+    for (std::int64_t place = 0; place < Hot::kPlaces; ++place) {
+      const std::uint32_t id = hot_[0].id_at(static_cast<std::uint64_t>(place));
+      const auto word = static_cast<Word>(lists_.front().word(id));
+      if (hot_[0].word_at(place) == word) hot_words_.push_back({word, lists_.front().first(id), place, 0});
+    }
+  }
+
+  /// Counts the hot words, and returns how many have come: all, unless somebody changes the keys.
+  std::int64_t count_hot_words() {
+    for (HotWord& hot : hot_words_) hot.count = streams_->hits(hot.place);
+    std::erase_if(hot_words_, [](const HotWord& hot) { return hot.count == 0; });
+    return std::ssize(hot_words_);
   }
 
   void write_in_order(const FactorizationOutput& out) {
     if (near_) return with_simd([&](auto) { write_near(out); });
     if (!partition_) return write_few(out);
+    if (any_order_) return write_in_any_order(out);
     if (distinct_ == ranges_.count) return write_all(out);
     if (out.codes != nullptr)
       write_with_codes(out);
@@ -260,6 +324,23 @@ class WordFactorization final : public Factorization {
     if (out.counts != nullptr && hot != nullptr)
       for (std::int64_t place = 0; place < Hot::kPlaces; ++place)
         out.counts[hot->id_at(static_cast<std::uint64_t>(place))] += streams_->hits(place);
+  }
+
+  void write_in_any_order(const FactorizationOutput& out) const {
+    partition_->for_each_part([&](const Word* words, const std::uint32_t* counts, const std::uint32_t* positions,
+                                  std::int64_t count, std::int64_t id) {
+      if (out.counts != nullptr) std::copy_n(counts, count, out.counts + id);
+      if (out.uniques == nullptr) return;
+      const auto word_at = [=](std::int64_t k) { return words[k]; };
+      const auto position_at = [=](std::int64_t k) { return positions[k]; };
+      blocks_.give_back(count, word_at, position_at, out.uniques, id);
+    });
+    std::int64_t id = partition_->distinct();
+    for (const HotWord& hot : hot_words_) {
+      if (out.counts != nullptr) out.counts[id] = hot.count;
+      if (out.uniques != nullptr) store_word(out.uniques, id, blocks_.bytes(), hot.word);
+      ++id;
+    }
   }
 
   void write_near(const FactorizationOutput& out) const {
@@ -372,7 +453,7 @@ class WordFactorization final : public Factorization {
         return;
       }
       Word buffer[kWordBlock];
-      std::uint32_t places[kWordBlock];
+      std::uint16_t places[kWordBlock];
       const std::int64_t size = std::min(kWordBlock, ranges_.count - base);
       hot->places_of(blocks_.read(base, size, buffer), size, places);
       for (std::int64_t j = 0; j < size; ++j) to[j] = hot->id_at(places[j]);
@@ -498,12 +579,14 @@ class WordFactorization final : public Factorization {
   WordBlocks<Word> blocks_;
   FactorizationOptions options_;
   Ranges ranges_;
-  // No answer depends on their seeds, and nobody can pick keys that meet.
+  bool any_order_;
+  // No answer depends on their seeds but one in any order, and nobody can pick keys that meet.
   WordHash<Word> hash_;
   WordHash<std::uint64_t> list_hash_;
   std::int64_t distinct_ = 0;
   std::unique_ptr<Hot[]> hot_;
-  double hot_part_ = 0;  // of the prefix, that is hot
+  double hot_part_ = 0;         // of the sample, that is hot
+  std::vector<Word> frequent_;  // words that make up much of it
   // Where there are few keys.
   std::optional<NearFirsts> near_;
   Allocation near_memory_;
@@ -515,6 +598,7 @@ class WordFactorization final : public Factorization {
   // Where many are.
   std::optional<WordStreams<Word>> streams_;
   std::optional<Partition> partition_;
+  std::vector<HotWord> hot_words_;  // of any order
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/random_seed.hpp"
+#include "shared/hash.hpp"
 
 namespace gpuhash::host {
 
@@ -17,6 +18,13 @@ template <std::unsigned_integral Word>
 class WordHash {
  public:
   static constexpr int kBits = 8 * sizeof(Word);
+
+  /// One that nobody knows.
+  WordHash() : WordHash(random_seed(), random_seed()) {}
+  /// That of a seed.
+  static WordHash of(std::uint64_t seed) {
+    return WordHash(hash_key(std::uint64_t{1}, seed), hash_key(std::uint64_t{2}, seed));
+  }
 
   Word operator()(Word word) const {
     Word h = word * first_;
@@ -32,8 +40,11 @@ class WordHash {
   }
 
  private:
-  Word first_ = static_cast<Word>(random_seed() | 1);
-  Word second_ = static_cast<Word>(random_seed() | 1);
+  WordHash(std::uint64_t first, std::uint64_t second)
+      : first_(static_cast<Word>(first | 1)), second_(static_cast<Word>(second | 1)) {}
+
+  Word first_;
+  Word second_;
 };
 
 }  // namespace gpuhash::host

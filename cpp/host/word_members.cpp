@@ -83,8 +83,8 @@ WordSet<Word> make_set(DeviceContext& context, const WordBlocks<Word>& blocks, s
     });
     return set;
   }
-  WordStreams<Word> streams(blocks, Ranges(count));
-  const WordParts<Word> parts(context, streams, hash, count);
+  WordStreams<Word> streams(context, blocks, Ranges(count));
+  const WordParts<Word> parts(streams, hash, count);
   const Allocation memory(context, static_cast<std::size_t>(count) * sizeof(Word), nullptr);
   parts.scatter(streams, memory.as<std::byte>());
   const auto* const words = memory.as<Word>();

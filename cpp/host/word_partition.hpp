@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -22,7 +23,7 @@ namespace gpuhash::host {
 /// A part holds its words in the order of the batch. So the partition can be *replayed*: who reads the batch again and
 /// moves a cursor on in each word's part comes by the words' places in the parts, and finds there what the part's table
 /// has left: whether the word occurs there for the first time. Read in order, the first occurrences come in order, and
-/// nothing is sorted.
+/// nothing is sorted. Where any order will do, nobody replays it: the distinct words of a part move to its begin.
 ///
 /// The memory of a part's words becomes that of its *slots*, two of 32 bits for each: the first half takes the marks of
 /// the words' places, in order, and the second half the ids of its distinct words. Of words of 32 bits there is one
@@ -33,33 +34,62 @@ class WordPartition {
  public:
   /// The mark of a word's place. `kCounts`: at the first occurrence how often the word occurs, else 0. `kNumbers`: the
   /// number of the distinct word, which is the slot of its id, and at the first occurrence kFirst besides.
-  /// `kNumbersAndCounts`: likewise, and how often it occurs is counted apart.
-  enum class Marks { kCounts, kNumbers, kNumbersAndCounts };
+  /// `kNumbersAndCounts`: likewise, and how often it occurs is counted apart. `kNone`: words stay words; of the
+  /// distinct ones is kept apart how often and where first they occur.
+  enum class Marks { kCounts, kNumbers, kNumbersAndCounts, kNone };
   static constexpr std::uint32_t kFirst = std::uint32_t{1} << 31;
 
   /// `words`: about so many there are in the streams; in all, fewer than 10^9, so that slots are numbered below kFirst.
   WordPartition(DeviceContext& context, WordStreams<Word>& streams, const WordHash<Word>& hash, std::int64_t words,
                 Marks marks)
       : streams_(streams),
-        parts_(context, streams, hash, words),
+        parts_(streams, hash, words),
         ranges_(parts_.ranges()),
         kind_(marks),
         distinct_before_(scratch<std::uint32_t>((ranges_ + 1) * parts())),
+        first_ids_of_parts_(scratch<std::int64_t>(marks == Marks::kNone ? parts() : 0)),
         memory_(context, static_cast<std::size_t>(before_words() * kSlotBytes + parts_.count() * kWordBytes), nullptr) {
-    parts_.scatter(streams, this->words());
-    if (marks == Marks::kNumbersAndCounts)
-      counts_ = Allocation(context, static_cast<std::size_t>(parts_.count()) * sizeof(std::uint32_t), nullptr);
+    const std::size_t bytes_apart = static_cast<std::size_t>(parts_.count()) * sizeof(std::uint32_t);
+    if (marks == Marks::kNone) positions_ = Allocation(context, bytes_apart, nullptr);
+    parts_.scatter(streams, this->words(), positions_.as<std::uint32_t>());
+    if (marks == Marks::kNumbersAndCounts || marks == Marks::kNone) counts_ = Allocation(context, bytes_apart, nullptr);
     leave_marks(context);
     for (int range = 0; range <= ranges_; ++range) {
       std::int64_t before = 0;
       for (std::int64_t part = 0; part < parts(); ++part) before += distinct_before(range, part);
       first_ids_.push_back(before);
     }
+    std::int64_t id = 0;
+    for (std::int64_t part = 0; part < std::ssize(first_ids_of_parts_); ++part) {
+      first_ids_of_parts_[static_cast<std::size_t>(part)] = id;
+      id += distinct_before(ranges_, part);
+    }
   }
 
   std::int64_t distinct() const { return first_ids_.back(); }
   /// The first id of those whose first occurrence lies in the range.
   std::int64_t first_id(int range) const { return first_ids_[static_cast<std::size_t>(range)]; }
+
+  /// With kNone. Calls body(words, counts, positions, count, id) for each part: its distinct words, how often and where
+  /// first each occurs, how many they are, and the id of the first. Several parts at a time.
+  template <class Body>
+  void for_each_part(Body body) const {
+    parts_.for_each_group([&](int, std::int64_t begin, std::int64_t end) {
+      for (std::int64_t part = begin; part < end; ++part)
+        body(words_of(part), counts_of(part), positions_of(part), distinct_before(ranges_, part), first_id_of(part));
+    });
+  }
+
+  /// With kNone. Calls body(position, id) for the first occurrences that lie in the range.
+  template <class Body>
+  void for_each_first(int range, Body body) const {
+    for (std::int64_t part = 0; part < parts(); ++part) {
+      const std::uint32_t* const positions = positions_of(part);
+      const std::int64_t id = first_id_of(part);
+      const std::uint32_t end = distinct_before(range + 1, part);
+      for (std::uint32_t k = distinct_before(range, part); k < end; ++k) body(positions[k], id + k);
+    }
+  }
 
   /// First occurrences in a block of words.
   struct Firsts {
@@ -75,9 +105,8 @@ class WordPartition {
     auto marks = marks_of(range);
     const std::uint32_t* const slots = this->slots();
     Firsts firsts;
-    const auto replay = [&](const Word* words, const std::uint16_t* at, std::int64_t count, std::int64_t base) {
-      std::uint16_t buffer[kWordBlock];
-      const std::uint16_t* const parts = parts_.parts_of(words, count, base, buffer);
+    const auto replay = [&](const Word* words, const std::uint16_t* parts, const std::uint16_t* at, std::int64_t count,
+                            std::int64_t base) {
       std::uint32_t* const next = marks.data();
       const auto note = [&](auto is_first) {
         std::int64_t size = 0;
@@ -128,11 +157,15 @@ class WordPartition {
   std::uint32_t& distinct_before(std::int64_t range, std::int64_t part) {
     return distinct_before_[static_cast<std::size_t>(range * parts() + part)];
   }
+  std::uint32_t distinct_before(std::int64_t range, std::int64_t part) const {
+    return distinct_before_[static_cast<std::size_t>(range * parts() + part)];
+  }
 
   /// Slots before those of the first part.
   std::int64_t before_words() const { return ranges_ * kSlotsOfLine; }
   /// [words in all parts]
   std::byte* words() const { return memory_.as<std::byte>() + before_words() * kSlotBytes; }
+  Word* words_of(std::int64_t part) const { return reinterpret_cast<Word*>(words()) + parts_.start(0, part); }
   std::uint32_t* slots() const { return memory_.as<std::uint32_t>(); }
   /// Of the marks of a part, the first.
   std::uint32_t first_mark(std::int64_t part) const {
@@ -147,15 +180,20 @@ class WordPartition {
   }
   /// The number of a part's first distinct word.
   std::uint32_t first_number(std::int64_t part) const { return first_mark(part) + parts_.size(part); }
-  /// How often the distinct word with that number occurs, of those of a part.
-  std::uint32_t& count_of(std::int64_t part, std::uint32_t number) const {
-    return counts_.as<std::uint32_t>()[parts_.start(0, part) + (number - first_number(part))];
+  std::int64_t first_id_of(std::int64_t part) const { return first_ids_of_parts_[static_cast<std::size_t>(part)]; }
+  /// How often each distinct word of a part occurs.
+  std::uint32_t* counts_of(std::int64_t part) const { return counts_.as<std::uint32_t>() + parts_.start(0, part); }
+  /// Where in the batch the words of a part stand, until only the distinct ones are left.
+  std::uint32_t* positions_of(std::int64_t part) const {
+    return positions_.as<std::uint32_t>() + parts_.start(0, part);
   }
   /// Puts counts in the place of numbers, if there are any. `parts`: those of the block's words.
   void read_counts(Firsts& firsts, const std::uint16_t* parts) const {
     if (kind_ != Marks::kNumbersAndCounts) return;
-    for (std::int64_t k = 0; k < firsts.size; ++k)
-      firsts.counts[k] = count_of(parts[firsts.at[k]], firsts.counts[k] & ~kFirst);
+    for (std::int64_t k = 0; k < firsts.size; ++k) {
+      const std::int64_t part = parts[firsts.at[k]];
+      firsts.counts[k] = counts_of(part)[(firsts.counts[k] & ~kFirst) - first_number(part)];
+    }
   }
 
   /// Leaves the marks of all parts.
@@ -171,7 +209,8 @@ class WordPartition {
   void leave_marks(DeviceContext& context, std::int64_t large) {
     std::int64_t most = 0;
     for (std::int64_t part = 0; part < parts(); ++part)
-      if (parts_.size(part) <= large) most = std::max<std::int64_t>(most, parts_.size(part));
+      if (!parts_.is_of_one_word(part) && parts_.size(part) <= large)
+        most = std::max<std::int64_t>(most, parts_.size(part));
     std::vector<Allocation> memory;
     std::vector<PartFirsts<Position>> finders;
     for (int worker = 0; worker < ranges_; ++worker) {
@@ -180,26 +219,47 @@ class WordPartition {
       finders.emplace_back(memory.back().as<Position>(), most, parts_.bits());
     }
     parts_.for_each_group([&](int worker, std::int64_t begin, std::int64_t end) {
-      for (std::int64_t part = begin; part < end; ++part)
-        if (parts_.size(part) <= large) mark_part(part, finders[static_cast<std::size_t>(worker)]);
+      for (std::int64_t part = begin; part < end; ++part) {
+        if (parts_.is_of_one_word(part))
+          mark_part_of_one_word(part);
+        else if (parts_.size(part) <= large)
+          mark_part(part, finders[static_cast<std::size_t>(worker)]);
+      }
     });
-    // A part that is far larger than others holds copies of few words, as a rule. It gets a table, which begins small
-    // and grows; after the others, on this thread, because scratch memory is the caller's.
+    // Another part that is far larger than most holds copies of few words, as a rule. It gets a table, which begins
+    // small and grows; after the others, on this thread, because scratch memory is the caller's.
     for (std::int64_t part = 0; part < parts(); ++part) {
-      if (parts_.size(part) <= large) continue;
+      if (parts_.is_of_one_word(part) || parts_.size(part) <= large) continue;
       LineTable table(context, LineTable::lines_for(2 * kWordBlock), WordHash<std::uint64_t>(), 0);
       number_part(context, part, table);
     }
   }
 
+  void mark_part_of_one_word(std::int64_t part) {
+    const std::uint32_t count = parts_.size(part);
+    if (count == 0) return;
+    for (int range = 1; range <= ranges_; ++range)
+      distinct_before(range, part) = parts_.end(range - 1, part) != parts_.start(0, part) ? 1 : 0;
+    std::uint32_t* const marks = slots() + first_mark(part);
+    if (kind_ == Marks::kCounts) {
+      std::fill_n(marks, count, 0u);
+      marks[0] = count;
+    } else if (kind_ != Marks::kNone) {
+      std::fill_n(marks, count, first_number(part));
+      marks[0] |= kFirst;
+    }
+    if (counts_.get() != nullptr) counts_of(part)[0] = count;
+  }
+
   template <class Position>
   void mark_part(std::int64_t part, const PartFirsts<Position>& finder) {
-    with_simd([&](auto) {
+    with_simd([&]<class Simd>(Simd) {
       const std::int64_t count = parts_.size(part);
       const std::byte* const words = this->words() + parts_.start(0, part) * kWordBytes;
       const auto word = [words](std::int64_t i) { return load_word<Word>(words, i, kWordBytes); };
       finder.find(word, parts_.hash(), count);
       const Position* const firsts = finder.firsts();
+      if (kind_ == Marks::kNone) return gather_part<Simd>(part, firsts);
       count_distinct(part, firsts);
       std::uint32_t* const marks = slots() + first_mark(part);
       if (kind_ == Marks::kCounts) {
@@ -216,10 +276,44 @@ class WordPartition {
         marks[i] = (first_number(part) + ranks[firsts[i]]) | is_first << 31;
       }
       if (kind_ != Marks::kNumbersAndCounts) return;
-      std::uint32_t* const counts = &count_of(part, first_number(part));
+      std::uint32_t* const counts = counts_of(part);
       std::fill_n(counts, rank, 0u);
       for (std::int64_t i = 0; i < count; ++i) ++counts[ranks[firsts[i]]];
     });
+  }
+
+  /// Moves the distinct words of a part to its begin, without a branch, and likewise what is kept apart.
+  template <class Simd, class Position>
+  void gather_part(std::int64_t part, const Position* firsts) {
+    const std::int64_t count = parts_.size(part);
+    Word* const words = words_of(part);
+    std::uint32_t* const counts = counts_of(part);
+    std::uint32_t* const positions = positions_of(part);
+    std::fill_n(counts, count, 0u);
+    for (std::int64_t i = 0; i < count; ++i) ++counts[firsts[i]];
+    std::uint32_t distinct = 0;
+    std::int64_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+      const std::uint32_t are_first = ~Simd::words_equal(counts + i, 0u) & 0xff;
+      Simd::store_chosen(are_first, words + i, words + distinct);
+      Simd::store_chosen(are_first, positions + i, positions + distinct);
+      Simd::store_chosen(are_first, counts + i, counts + distinct);
+      distinct += static_cast<std::uint32_t>(std::popcount(are_first));
+    }
+    for (; i < count; ++i) {
+      const std::uint32_t times = counts[i];
+      words[distinct] = words[i];
+      positions[distinct] = positions[i];
+      counts[distinct] = times;
+      distinct += times != 0 ? 1 : 0;
+    }
+    const std::uint32_t* const firsts_begin = positions;
+    for (int range = 1; range < ranges_; ++range) {
+      const auto begin = static_cast<std::uint32_t>(streams_.ranges().begin(range));
+      distinct_before(range, part) =
+          static_cast<std::uint32_t>(std::lower_bound(firsts_begin, firsts_begin + distinct, begin) - firsts_begin);
+    }
+    distinct_before(ranges_, part) = distinct;
   }
 
   template <class Position>
@@ -237,7 +331,9 @@ class WordPartition {
 
   void number_part(DeviceContext& context, std::int64_t part, LineTable& table) {
     with_simd([&]<class Simd>(Simd) {
-      if (kSlotsOfWord == 1 || kind_ == Marks::kCounts)
+      if (kind_ == Marks::kNone)
+        number_part<Simd, Marks::kNone>(context, part, table);
+      else if (kSlotsOfWord == 1 || kind_ == Marks::kCounts)
         number_part<Simd, Marks::kCounts>(context, part, table);
       else if (kind_ == Marks::kNumbers)
         number_part<Simd, Marks::kNumbers>(context, part, table);
@@ -276,9 +372,10 @@ class WordPartition {
   template <class Simd, Marks kMarks>
   std::uint32_t number_words(std::int64_t part, const std::uint64_t* words, std::int64_t count, std::uint32_t mark,
                              std::uint32_t number, const LineTable& table) const {
+    constexpr bool kCountsApart = kMarks == Marks::kNumbersAndCounts || kMarks == Marks::kNone;
     std::uint32_t* const slots = this->slots();
     const std::uint32_t first = first_number(part);
-    std::uint32_t* const counts = kMarks == Marks::kNumbersAndCounts ? &count_of(part, first) : nullptr;
+    std::uint32_t* const counts = kCountsApart ? counts_of(part) : nullptr;
     std::uint32_t begins[kWordBlock + kLinesAhead];
     table.lines_of(words, count, begins);
     std::fill_n(begins + count, kLinesAhead, 0u);
@@ -291,10 +388,14 @@ class WordPartition {
         ++slots[visit.id];
         number += visit.is_new;
       } else {
-        if constexpr (kMarks == Marks::kNumbersAndCounts) counts[number - first] = 0;
+        if constexpr (kCountsApart) counts[number - first] = 0;
+        if constexpr (kMarks == Marks::kNone) {
+          words_of(part)[number - first] = static_cast<Word>(words[j]);
+          positions_of(part)[number - first] = positions_of(part)[mark - first_mark(part)];
+        }
         const Lines::Visit visit = lines.visit<Simd>(words[j], begins[j], number);
-        if constexpr (kMarks == Marks::kNumbersAndCounts) ++counts[visit.id - first];
-        slots[mark] = visit.id | visit.is_new << 31;
+        if constexpr (kCountsApart) ++counts[visit.id - first];
+        if constexpr (kMarks != Marks::kNone) slots[mark] = visit.id | visit.is_new << 31;
         number += visit.is_new;
       }
     }
@@ -311,10 +412,9 @@ class WordPartition {
     const auto forgotten = static_cast<std::uint32_t>(range * kSlotsOfLine);
     auto id = static_cast<std::uint32_t>(first_id(range));
     Firsts firsts;
-    const auto replay = [&](const Word* words, const std::uint16_t* at, std::int64_t count, std::int64_t base) {
-      std::uint16_t buffer[kWordBlock];
+    const auto replay = [&](const Word* words, const std::uint16_t* parts, const std::uint16_t* at, std::int64_t count,
+                            std::int64_t base) {
       std::int64_t codes[kWordBlock];
-      const std::uint16_t* const parts = parts_.parts_of(words, count, base, buffer);
       std::uint32_t* const next = marks.data();
       const std::uint32_t* const earlier = known.data();
       std::int64_t size = 0;
@@ -355,10 +455,12 @@ class WordPartition {
   WordParts<Word> parts_;
   int ranges_;
   Marks kind_;
-  std::vector<std::uint32_t> distinct_before_;  // [ranges + 1][parts]
-  std::vector<std::int64_t> first_ids_;         // [ranges + 1]
-  Allocation memory_;                           // slots; those of parts hold the words at first
-  Allocation counts_;                           // [words in all parts], of each part from its begin on, or none
+  std::vector<std::uint32_t> distinct_before_;    // [ranges + 1][parts]
+  std::vector<std::int64_t> first_ids_;           // [ranges + 1]
+  std::vector<std::int64_t> first_ids_of_parts_;  // [parts], with kNone: there ids come part by part
+  Allocation memory_;                             // slots; those of parts hold the words at first
+  Allocation counts_;                             // [words in all parts], of each part from its begin on, or none
+  Allocation positions_;                          // likewise
 };
 
 }  // namespace gpuhash::host

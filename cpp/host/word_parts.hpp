@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include <gpuhash/device_context.hpp>
 #include "host/parallel.hpp"
 #include "host/simd.hpp"
 #include "host/word_hash.hpp"
@@ -17,10 +16,8 @@
 namespace gpuhash::host {
 
 /// Where the words of streams lie, by the highest bits of their hash in parts that fit a cache together with a table of
-/// each. A part holds its words in the order of the batch, range by range.
-///
-/// Words that are read out of the batch itself have the numbers of their parts written down: to read them again is less
-/// than to hash again, and they stay what they are though somebody may change the keys meanwhile.
+/// each. A part holds its words in the order of the batch, range by range. The streams' numbers become those of the
+/// parts, and stay what they are though somebody may change the keys meanwhile.
 template <class Word>
 class WordParts {
  public:
@@ -30,21 +27,23 @@ class WordParts {
   static constexpr int kLeastBits = 6;
 
   /// `words`: about so many there are in the streams; in all, fewer than 2^32.
-  WordParts(DeviceContext& context, WordStreams<Word>& streams, const WordHash<Word>& hash, std::int64_t words)
+  WordParts(WordStreams<Word>& streams, const WordHash<Word>& hash, std::int64_t words)
       : ranges_(streams.ranges().parts),
         hash_(hash),
         bits_(bits_for(words)),
+        frequent_(std::ssize(streams.frequent())),
         starts_(scratch<std::uint32_t>(ranges_ * parts() + 1)) {
-    if (streams.hot() == nullptr)
-      numbers_ = Allocation(context, static_cast<std::size_t>(streams.ranges().count) * sizeof(std::uint16_t), nullptr);
     parallel_for(ranges_, [&](int range) { count_words(streams, range); });
     count_ = add_up();
   }
 
   const WordHash<Word>& hash() const { return hash_; }
+  /// By which words are told apart; but for frequent ones.
   int bits() const { return bits_; }
   int ranges() const { return ranges_; }
-  std::int64_t parts() const { return std::int64_t{1} << bits_; }
+  std::int64_t parts() const { return by_hash() + frequent_; }
+  /// Are all words of the part the same? Such parts come last.
+  bool is_of_one_word(std::int64_t part) const { return part >= by_hash(); }
   /// Words in all parts.
   std::int64_t count() const { return count_; }
 
@@ -56,16 +55,16 @@ class WordParts {
     return starts_[static_cast<std::size_t>(part * ranges_ + range + 1)];
   }
   std::uint32_t size(std::int64_t part) const { return start(0, part + 1) - start(0, part); }
-  /// The parts of a block of words of the streams; `base`: where it begins in the batch. In `buffer`, or written down.
-  const std::uint16_t* parts_of(const Word* words, std::int64_t count, std::int64_t base, std::uint16_t* buffer) const {
-    if (const auto* const numbers = numbers_.as<std::uint16_t>()) return numbers + base;
-    find_parts_of(words, count, buffer);
-    return buffer;
-  }
 
-  /// Writes the words of all parts, one part after the other, `to` [count()] words.
-  void scatter(const WordStreams<Word>& streams, std::byte* to) const {
-    parallel_for(ranges_, [&](int range) { scatter(streams, range, to); });
+  /// Writes the words of all parts, one part after the other, `to` [count()] words, and where they stand in the batch
+  /// to `positions` [count()], unless that is null.
+  void scatter(const WordStreams<Word>& streams, std::byte* to, std::uint32_t* positions = nullptr) const {
+    parallel_for(ranges_, [&](int range) {
+      if (positions == nullptr)
+        scatter<false>(streams, range, to, positions);
+      else
+        scatter<true>(streams, range, to, positions);
+    });
   }
 
   /// Calls body(worker, first part, part after the last) for all parts, several at a time; each worker is one thread.
@@ -73,10 +72,10 @@ class WordParts {
   void for_each_group(Body body) const {
     std::atomic<std::int64_t> taken{0};
     parallel_for(ranges_, [&](int worker) {
-      const std::int64_t group = parts() >> kLeastBits;
+      const std::int64_t group = by_hash() >> kLeastBits;
       for (std::int64_t begin; (begin = taken.fetch_add(group, std::memory_order_relaxed)) < parts();) {
         interruption_point();
-        body(worker, begin, begin + group);
+        body(worker, begin, std::min(begin + group, parts()));
       }
     });
   }
@@ -84,14 +83,13 @@ class WordParts {
  private:
   /// More parts than that, and their ends lie in more pages than the processor knows the addresses of.
   static constexpr int kMostBits = 12;
+  static_assert(kMostBits <= HotWords<Word>::kBits);  // places in it are the same bits of the hash
   /// Plain stores, fetched ahead, took 0.7 to 0.9 ns a word; streaming stores through buffers 1.5 to 2.1; plain stores
   /// alone 2.5 to 3.8, from 11 bits on.
   static constexpr std::int64_t kWordsAhead = 16;
   static constexpr std::int64_t kWordBytes = sizeof(Word);
 
-  void find_parts_of(const Word* words, std::int64_t count, std::uint16_t* to) const {
-    hash_.bits_of(words, count, hash_.kBits - bits_, static_cast<std::uint32_t>(parts() - 1), to);
-  }
+  std::int64_t by_hash() const { return std::int64_t{1} << bits_; }
 
   static int bits_for(std::int64_t words) {
     int bits = kLeastBits;
@@ -101,18 +99,34 @@ class WordParts {
 
   void count_words(WordStreams<Word>& streams, int range) {
     auto counts = scratch<std::uint32_t>(parts());
-    with_simd([&](auto) {
+    with_simd([&]<class Simd>(Simd) {
       std::uint32_t* const sums = counts.data();
-      auto* const numbers = numbers_.as<std::uint16_t>();
-      streams.first_pass(range, [&](const Word* words, std::int64_t count, std::int64_t base) {
-        std::uint16_t buffer[kWordBlock];
-        std::uint16_t* const parts = numbers == nullptr ? buffer : numbers + base;
-        find_parts_of(words, count, parts);
-        for (std::int64_t j = 0; j < count; ++j) ++sums[parts[j]];
+      const bool have_places = streams.hot() != nullptr;
+      const int bits = bits_;
+      streams.first_pass(range, [&](const Word* words, std::uint16_t* numbers, std::int64_t count) {
+        if (have_places)
+          for (std::int64_t j = 0; j < count; ++j)
+            numbers[j] = static_cast<std::uint16_t>(numbers[j] >> (HotWords<Word>::kBits - bits));
+        else
+          number<Simd>(streams, words, count, numbers);
+        for (std::int64_t j = 0; j < count; ++j) ++sums[numbers[j]];
       });
     });
     for (std::int64_t part = 0; part < parts(); ++part)
       starts_[static_cast<std::size_t>(part * ranges_ + range)] = counts[static_cast<std::size_t>(part)];
+  }
+
+  template <class Simd>
+  void number(const WordStreams<Word>& streams, const Word* words, std::int64_t count, std::uint16_t* numbers) const {
+    const auto parts = static_cast<std::uint32_t>(by_hash());
+    hash_.bits_of(words, count, hash_.kBits - bits_, parts - 1, numbers);
+    for (std::int64_t k = 0; k < frequent_; ++k) {
+      const Word word = streams.frequent()[static_cast<std::size_t>(k)];
+      const auto own = static_cast<std::uint16_t>(parts + k);
+      std::int64_t j = 0;
+      for (; j + 8 <= count; j += 8) Simd::put_number(Simd::words_equal(words + j, word), own, numbers + j);
+      for (; j < count; ++j) numbers[j] = words[j] == word ? own : numbers[j];
+    }
   }
 
   /// Makes starts of the counts; returns the number of words.
@@ -122,18 +136,21 @@ class WordParts {
     return sum;
   }
 
-  void scatter(const WordStreams<Word>& streams, int range, std::byte* to) const {
+  template <bool kPositions>
+  void scatter(const WordStreams<Word>& streams, int range, std::byte* to, std::uint32_t* positions) const {
     auto places = scratch<std::uint32_t>(parts());
     for (std::int64_t part = 0; part < parts(); ++part) places[static_cast<std::size_t>(part)] = start(range, part);
     with_simd([&](auto) {
       std::uint32_t* const next = places.data();
-      const auto deal = [&](const Word* words, const std::uint16_t*, std::int64_t count, std::int64_t base) {
-        std::uint16_t buffer[kWordBlock];
-        const std::uint16_t* const parts = parts_of(words, count, base, buffer);
+      const auto deal = [&](const Word* words, const std::uint16_t* parts, const std::uint16_t* at, std::int64_t count,
+                            std::int64_t base) {
         for (std::int64_t j = 0; j < count; ++j) {
           const std::int64_t place = next[parts[j]]++;
           std::memcpy(to + place * kWordBytes, words + j, kWordBytes);
           __builtin_prefetch(to + (place + kWordsAhead) * kWordBytes, 1);
+          if constexpr (!kPositions) continue;
+          positions[place] = static_cast<std::uint32_t>(base + at[j]);
+          __builtin_prefetch(positions + place + kWordsAhead, 1);
         }
       };
       streams.for_each(range, deal);
@@ -143,9 +160,9 @@ class WordParts {
   int ranges_;
   WordHash<Word> hash_;
   int bits_;
+  std::int64_t frequent_;  // parts of one word each
   std::int64_t count_ = 0;
   std::vector<std::uint32_t> starts_;  // [parts][ranges], and the end
-  Allocation numbers_;                 // [n] of parts, or none
 };
 
 }  // namespace gpuhash::host

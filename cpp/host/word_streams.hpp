@@ -1,10 +1,10 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "host/hot_words.hpp"
@@ -12,13 +12,6 @@
 #include "host/word_blocks.hpp"
 
 namespace gpuhash::host {
-
-/// 0, 1, 2 ...: where the words of a whole block stand in it.
-inline constexpr auto kEachOfBlock = [] {
-  std::array<std::uint16_t, kWordBlock> numbers{};
-  for (std::int64_t j = 0; j < kWordBlock; ++j) numbers[static_cast<std::size_t>(j)] = static_cast<std::uint16_t>(j);
-  return numbers;
-}();
 
 /// A batch dealt out to threads in ranges of whole blocks.
 struct Ranges {
@@ -33,11 +26,21 @@ struct Ranges {
   std::int64_t end(int range) const { return begin(range + 1); }
 };
 
-/// The words of a batch that are to be partitioned, in order: all of them, or those that are not hot.
+/// The words of a batch that are to be partitioned, in order: all of them, or those that are not hot. Whoever makes the
+/// first pass writes a number down for each word, so that nobody need hash it again.
 template <class Word>
 class WordStreams {
  public:
-  WordStreams(const WordBlocks<Word>& blocks, const Ranges& ranges) : blocks_(blocks), ranges_(ranges) {
+  /// Words that may get parts of their own, at most: each takes a comparison for every word.
+  static constexpr std::int64_t kMostFrequent = 8;
+
+  /// All words. `frequent`: some that come so often that each gets a part of its own.
+  WordStreams(DeviceContext& context, const WordBlocks<Word>& blocks, const Ranges& ranges,
+              std::vector<Word> frequent = {})
+      : blocks_(blocks),
+        ranges_(ranges),
+        frequent_(std::move(frequent)),
+        numbers_(context, static_cast<std::size_t>(ranges.count) * sizeof(std::uint16_t), nullptr) {
     for (int range = 0; range < ranges_.parts; ++range) sizes_.push_back(ranges_.end(range) - ranges_.begin(range));
   }
 
@@ -47,6 +50,7 @@ class WordStreams {
       : blocks_(blocks),
         ranges_(ranges),
         sizes_(scratch<std::int64_t>(ranges.parts)),
+        numbers_(context, static_cast<std::size_t>(ranges.count) * sizeof(std::uint16_t), nullptr),
         hot_(&hot),
         whole_(whole),
         rest_(context, static_cast<std::size_t>(ranges.count) * sizeof(Word), nullptr),
@@ -58,6 +62,7 @@ class WordStreams {
   const Ranges& ranges() const { return ranges_; }
   /// Words of a range; of all of them, once hot ones are set aside.
   std::int64_t size(int range) const { return sizes_[static_cast<std::size_t>(range)]; }
+  const std::vector<Word>& frequent() const { return frequent_; }
   /// Null: all words are there.
   const HotWords<Word>* hot() const { return hot_; }
   std::int64_t hits(std::int64_t place) const {
@@ -66,17 +71,19 @@ class WordStreams {
     return sum;
   }
 
-  /// The first pass over a range: sets hot words aside, if any are, and calls body(words, count, base) for the blocks
-  /// of what is left; base: where the block begins in the batch.
+  /// The first pass over a range: sets hot words aside, if any are, and calls body(words, numbers, count) for the
+  /// blocks of what is left, which writes the numbers. Where hot() is not null they are the words' places in it until
+  /// then.
   template <class Body>
   void first_pass(int range, Body body) {
     if (hot_ == nullptr)
-      return for_each(range, [&](const Word* words, const std::uint16_t*, std::int64_t count, std::int64_t base) {
-        body(words, count, base);
+      return for_each_of_batch(range, [&](const Word* words, std::int64_t count, std::int64_t base) {
+        body(words, numbers_.as<std::uint16_t>() + base, count);
       });
     Word* const begin = rest_.as<Word>() + ranges_.begin(range);
     Word* rest = begin;
     std::uint16_t* at = at_.as<std::uint16_t>() + ranges_.begin(range);
+    std::uint16_t* numbers = numbers_.as<std::uint16_t>() + ranges_.begin(range);
     // A thread's counts are its own until the end: others' lie beside them.
     auto hits = scratch<std::uint32_t>(kPlaces);
     for_each_of_batch(range, [&](const Word* words, std::int64_t count, std::int64_t base) {
@@ -84,35 +91,40 @@ class WordStreams {
       if (base < whole_) {
         std::copy_n(words, count, rest);
         std::copy_n(kEachOfBlock.data(), count, at);
+        hot_->places_of(words, count, numbers);
       } else {
-        std::uint32_t places[kWordBlock];
+        std::uint16_t places[kWordBlock];
         hot_->places_of(words, count, places);
-        left = hot_->set_aside(words, places, count, hits.data(), rest, at);
+        left = hot_->set_aside(words, places, count, hits.data(), rest, at, numbers);
       }
-      body(rest, left, base);
+      body(rest, numbers, left);
       block_sizes_[static_cast<std::size_t>(base / kWordBlock)] = static_cast<std::uint16_t>(left);
       rest += left;
       at += left;
+      numbers += left;
     });
     std::copy_n(hits.data(), kPlaces, hits_.data() + range * kPlaces);
     sizes_[static_cast<std::size_t>(range)] = rest - begin;
   }
 
-  /// Calls body(words, at, count, base) for the blocks of a range, in order: words[j] stands at base + at[j].
+  /// Calls body(words, numbers, at, count, base) for the blocks of a range, in order: words[j] stands at base + at[j].
   template <class Body>
   void for_each(int range, Body body) const {
+    const std::uint16_t* numbers = numbers_.as<std::uint16_t>() + ranges_.begin(range);
     if (hot_ == nullptr)
       return for_each_of_batch(range, [&](const Word* words, std::int64_t count, std::int64_t base) {
-        body(words, kEachOfBlock.data(), count, base);
+        body(words, numbers, kEachOfBlock.data(), count, base);
+        numbers += count;
       });
     const Word* rest = rest_.as<Word>() + ranges_.begin(range);
     const std::uint16_t* at = at_.as<std::uint16_t>() + ranges_.begin(range);
     in_pieces(ranges_.begin(range), ranges_.end(range), kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
       for_each_word_block(begin, end, [&](std::int64_t base, std::int64_t) {
         const std::int64_t count = block_sizes_[static_cast<std::size_t>(base / kWordBlock)];
-        body(rest, at, count, base);
+        body(rest, numbers, at, count, base);
         rest += count;
         at += count;
+        numbers += count;
       });
     });
   }
@@ -133,7 +145,9 @@ class WordStreams {
 
   const WordBlocks<Word>& blocks_;
   Ranges ranges_;
+  std::vector<Word> frequent_;
   std::vector<std::int64_t> sizes_;  // [ranges]
+  Allocation numbers_;               // [n], of each range those of its words, from its begin on
   const HotWords<Word>* hot_ = nullptr;
   std::int64_t whole_ = 0;
   Allocation rest_;                         // [n] words, of each range those that are left, from its begin on

@@ -68,7 +68,7 @@ Seeds make_seeds(const TableOptions& options) {
 }
 
 KeyBatch slice(const KeyBatch& keys, std::int64_t from, std::int64_t count) {
-  return {static_cast<const char*>(keys.data) + from * keys.bytes, count, keys.bytes};
+  return {static_cast<const char*>(keys.data) + from * keys.bytes, count, keys.bytes, keys.distinct};
 }
 
 ValueBatch slice(const ValueBatch& values, std::int64_t from) {
@@ -423,7 +423,8 @@ bool HashTable<Key, Value>::prepare_uncounted(Room& room, const KeyBatch& keys, 
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::guess_new(const KeyBatch& keys, Stream stream) {
   const NumberKeys numbers{keys.data, keys.count, DType::kUInt8, keys.bytes};
-  const std::int64_t distinct = Factorizer::of(*context_).estimate_distinct(*context_, numbers, kSample, stream);
+  const std::int64_t distinct =
+      keys.distinct ? keys.count : Factorizer::of(*context_).estimate_distinct(*context_, numbers, kSample, stream);
   if (size_bound_ == 0) return distinct;
   const Allocation listed(*context_, kSampleRun * sizeof(Key), stream);
   const std::int64_t runs = std::min(kSample, keys.count / 8) / kSampleRun;
@@ -873,11 +874,16 @@ bool HashTable<Key, Value>::apply_counted(const Turn& turn, const ApplyOrder& or
   if (n < kLeastCounted || order.keys.bytes > sizeof(std::uint64_t)) return false;
   const std::int64_t most = most_counted(n);
   const NumberKeys numbers{order.keys.data, n, DType::kUInt8, order.keys.bytes};
-  const FactorizationOptions wanted{.codes = false, .counts = true, .most_hashed = most};
+  const FactorizationOptions wanted{.codes = false,
+                                    .counts = true,
+                                    .most_hashed = most,
+                                    .any_order = !options_.deterministic,
+                                    .order_seed = storage_.view().geometry.seeds.hash};
   std::int64_t distinct = 0;
+  std::unique_ptr<Factorization> batch;
   Allocation keys, times, firsts, wide_values, inserted;
   try {
-    const auto batch = Factorizer::of(*context_).factorize(*context_, numbers, wanted, stream);
+    batch = Factorizer::of(*context_).factorize(*context_, numbers, wanted, stream);
     if (batch == nullptr || batch->count() > n / 2) return false;
     distinct = batch->count();
     const auto room = [&](std::int64_t bytes) {
@@ -885,9 +891,9 @@ bool HashTable<Key, Value>::apply_counted(const Turn& turn, const ApplyOrder& or
     };
     keys = room(order.keys.bytes);
     times = room(sizeof(std::int64_t));
-    firsts = room(sizeof(std::int64_t));
     if (order.elements > 1) wide_values = room(order.values.bytes);
     if (order.inserted != nullptr) inserted = room(sizeof(bool));
+    if (order.inserted != nullptr && !batch->marks_firsts()) firsts = room(sizeof(std::int64_t));
     batch->write({keys.get(), nullptr, times.as<std::int64_t>(), firsts.as<std::int64_t>(), false});
   } catch (const OutOfMemoryError&) {
     return false;
@@ -895,14 +901,18 @@ bool HashTable<Key, Value>::apply_counted(const Turn& turn, const ApplyOrder& or
   void* const values = order.elements > 1 ? wide_values.get() : times.get();
   repeat_values(order.dtype, order.op, order.values.data, order.elements, times.as<std::int64_t>(), distinct, values);
   ApplyOrder counted = order;
-  counted.keys = {keys.get(), distinct, order.keys.bytes};
+  counted.keys = {keys.get(), distinct, order.keys.bytes, true};
   counted.values = {values, order.values.bytes, false};
   counted.inserted = inserted.as<bool>();
   begin_operation();  // what an interruption leaves is a first part of the batch: these few keys are not interrupted
   apply_in(turn, counted, stream);
   if (order.inserted == nullptr) return true;
-  std::fill_n(order.inserted, n, false);
-  for (std::int64_t i = 0; i < distinct; ++i) order.inserted[firsts.as<std::int64_t>()[i]] = inserted.as<bool>()[i];
+  if (batch->marks_firsts()) {
+    batch->mark_firsts(inserted.as<bool>(), order.inserted);
+  } else {
+    std::fill_n(order.inserted, n, false);
+    for (std::int64_t i = 0; i < distinct; ++i) order.inserted[firsts.as<std::int64_t>()[i]] = inserted.as<bool>()[i];
+  }
   return true;
 }
 

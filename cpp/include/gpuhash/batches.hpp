@@ -15,6 +15,7 @@ struct KeyBatch {
   const void* data;
   std::int64_t count;
   std::uint32_t bytes;
+  bool distinct = false;  // no key comes twice, as far as is known
 };
 
 /// Values likewise: one per key, or one for all keys. data null: the caller gives none (sets).

@@ -41,8 +41,13 @@ class GPUHASH_API Factorization {
   virtual std::int64_t count() const = 0;
   /// Did the keys come in ascending order? Then `sorted` costs nothing.
   virtual bool of_ascending_keys() const { return false; }
-  /// On the stream that factorize was called with; does not wait. Codes and counts only if they were announced.
+  /// On the stream that factorize was called with; does not wait. Codes and counts only if they were announced, of
+  /// keys in any order no codes, and `firsts` only where mark_firsts() does not do instead.
   virtual void write(const FactorizationOutput& out) = 0;
+  /// On the host, of keys in any order: is there mark_firsts()?
+  virtual bool marks_firsts() const { return false; }
+  /// mask[i], i in [0, n), is of_keys[id] where distinct key `id` first occurs, and false elsewhere.
+  virtual void mark_firsts([[maybe_unused]] const bool* of_keys, [[maybe_unused]] bool* mask) const {}
 };
 
 /// What factorize() is asked for.
@@ -54,6 +59,10 @@ struct FactorizationOptions {
   /// shows more distinct ones, or which is too small for one, unless its keys come in ascending order, which needs no
   /// hash. A GPU does not look at it.
   std::int64_t most_hashed = std::numeric_limits<std::int64_t>::max();
+  /// The distinct keys may come in any order, which takes less time. On the host the keys and the seed decide in which,
+  /// and not the number of threads. A GPU does not look at it.
+  bool any_order = false;
+  std::uint64_t order_seed = 0;
 };
 
 /// On the host: unsigned integers, as wide as the keys, that are equal where these are and have their order. Keys of
