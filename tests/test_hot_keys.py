@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.frameworks import Framework, to_numpy
+from support.hashing import hash_of
 from support.memory_resources import NumPyMemory
 from support.samples import UFUNCS, has_operation, random_keys, same_bytes, special_keys, type_name
 
@@ -170,11 +171,74 @@ def test_as_many_keys_as_are_just_counted_first(threads, distinct):
     check_two_batches(Framework("numpy", "cpu", "cpu"), pool_of("int64"), draws, "int64", "add", False)
 
 
-def test_each_allocation_for_counting_fails_once():
-    """The batch is then taken as it is, or not at all if the table cannot grow."""
+MANY = 200_003
+KINDS = 20_000
+
+#: Which of KINDS keys a batch draws that is counted in parts, by what comes often in it.
+PARTS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
+    "nothing": lambda rng: rng.integers(0, KINDS, MANY),
+    "one key": lambda rng: often(rng, 1, rng.random(MANY) < 0.3),
+    "some keys": lambda rng: often(rng, 7, rng.random(MANY) < 0.25),
+    "more keys than have parts of their own": lambda rng: often(rng, 12, rng.random(MANY) < 0.35),
+    "many keys": lambda rng: often(rng, 600, rng.random(MANY) < 0.6),
+    "a key, at first": lambda rng: often(rng, 1, np.arange(MANY) < MANY // 4),
+    "a key, in the end": lambda rng: often(rng, 1, (np.arange(MANY) > MANY // 2) | (np.arange(MANY) % 50 == 0)),
+    "keys, in the beginning alone": lambda rng: often(rng, 2000, np.arange(MANY) < 16_384),
+}
+
+
+def often(rng: np.random.Generator, keys: int, is_one_of_them: np.ndarray) -> np.ndarray:
+    return np.where(is_one_of_them, rng.integers(0, keys, MANY), rng.integers(0, KINDS, MANY))
+
+
+@pytest.mark.parametrize("key_type", [("int64", ()), ("int32", ()), ("uint8", (5,))], ids=type_name)
+@pytest.mark.parametrize("kind", PARTS)
+def test_batches_that_are_counted_in_parts(threads, kind, key_type):
+    """New keys, known ones, and both; the mask is true where a new key comes first."""
+    rng = np.random.default_rng(13)
+    first, second = PARTS[kind](rng), (PARTS[kind](rng) + KINDS // 2) % KINDS
+    place = Framework("numpy", "cpu", "cpu")
+    check_two_batches(place, pool_of(*key_type)[:KINDS], [first, first[::-1], second], "int64", "add", False)
+
+
+@pytest.mark.parametrize("kind", PARTS)
+@pytest.mark.parametrize(("op", "dtype"), [("multiply", "int32"), ("bit_xor", "uint64"), ("min", "int8")])
+def test_other_operations_on_counts(kind, op, dtype):
+    rng = np.random.default_rng(14)
+    draws = [PARTS[kind](rng) for _ in range(2)]
+    check_two_batches(Framework("numpy", "cpu", "cpu"), pool_of("int64")[:KINDS], draws, dtype, op, False)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_counted_keys_whose_hashes_agree(threads, dtype):
+    """All lie in one part, which is larger than others and has more distinct keys than a small table."""
+    numbers = np.arange(64 * KINDS + 200_000).astype(dtype)
+    pool = numbers[hash_of(numbers) >> np.uint64(58) == 5][:KINDS]
+    assert len(pool) == KINDS
+    rng = np.random.default_rng(15)
+    draws = [rng.integers(0, KINDS, MANY), rng.integers(0, KINDS, MANY)[: MANY // 2]]
+    check_two_batches(Framework("numpy", "cpu", "cpu"), pool, draws, "int64", "add", False)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("kind", PARTS)
+def test_order_of_keys_that_are_counted_in_parts(threads, kind, deterministic):
+    """Equal programs get their keys in equal orders."""
+    keys = pool_of("int64")[PARTS[kind](np.random.default_rng(16))]
+    tables = [HashTable("int64", "int64", deterministic=deterministic, seed=5) for _ in range(2)]
+    for table in tables:
+        table.insert_or_apply(keys, 1, "add")
+        table.insert_or_apply(keys[::2], 1, "add")
+    for one, other in zip(*(table.items() for table in tables), strict=True):
+        same_bytes(one, other)
+
+
+@pytest.mark.parametrize(("kinds", "more"), [(5000, 35_000), (20_000, 150_000)], ids=["at once", "in parts"])
+def test_each_allocation_for_counting_fails_once(kinds, more):
+    """The batch is then taken as it is, or not at all if the table cannot grow; a large one has more ways to grow."""
     rng = np.random.default_rng(12)
-    pool = pool_of("int64")[:5000]
-    draws = rng.permutation(np.append(np.arange(len(pool)), rng.integers(0, len(pool), 35_000)))
+    pool = pool_of("int64")[:kinds]
+    draws = rng.permutation(np.append(np.arange(len(pool)), rng.integers(0, len(pool), more)))
     times = np.bincount(draws, minlength=len(pool))
     refused = taken = 0
     for allowed in range(60):
@@ -198,7 +262,8 @@ def test_each_allocation_for_counting_fails_once():
         same_bytes(mask, first & (draws >= 100))
         if is_past_the_last:
             break
-    assert refused > 0
+    assert is_past_the_last
+    assert (refused > 0) == (kinds == 5000)
     assert taken > 2
     assert not memory.mistakes
 

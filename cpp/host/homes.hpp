@@ -24,6 +24,15 @@ struct Words512 {
     h = _mm512_xor_si512(h, _mm512_srli_epi64(h, 32));
     return _mm512_mullo_epi64(h, all(gpuhash::detail::kHashFinish));
   }
+  GPUHASH_AVX512 static __m512i load(const std::uint64_t* words) { return _mm512_loadu_si512(words); }
+  GPUHASH_AVX512 static __m512i load(const std::uint32_t* words) {
+    return _mm512_cvtepu32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(words)));
+  }
+  template <class Word>
+  GPUHASH_AVX512 static void store_highest(const Word* words, std::uint64_t seed, int bits, std::uint16_t* to) {
+    const __m512i highest = _mm512_srl_epi64(hash(load(words), seed), _mm_cvtsi32_si128(64 - bits));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi64_epi16(highest));
+  }
   GPUHASH_AVX512 static __m512i all(std::uint64_t word) { return _mm512_set1_epi64(static_cast<long long>(word)); }
 
  private:
@@ -46,6 +55,18 @@ struct Words512 {
 }  // namespace detail
 
 #endif
+
+/// to[j] = the highest `bits` bits of the hash that a table with that seed has of words[j], for j in [0, count).
+template <class Simd, class Word>
+void table_bits_of(const Simd&, const Word* words, std::int64_t count, std::uint64_t seed, int bits,
+                   std::uint16_t* to) {
+  std::int64_t j = 0;
+#if defined(__x86_64__)
+  if constexpr (Simd::kHashesByEight)
+    for (; j + 8 <= count; j += 8) detail::Words512::store_highest(words + j, seed, bits, to + j);
+#endif
+  for (; j < count; ++j) to[j] = static_cast<std::uint16_t>(hash_key(words[j], seed) >> (64 - bits));
+}
 
 /// Keys in a block, at most.
 inline constexpr std::size_t kHomes = 64;
@@ -95,11 +116,7 @@ class Homes {
 #if defined(__x86_64__)
   GPUHASH_AVX512 void fill_eight(const Key* keys, std::size_t b, const Geometry& geometry) {
     using Words = detail::Words512;
-    __m512i key;
-    if constexpr (sizeof(Key) == 8)
-      key = _mm512_loadu_si512(keys + b);
-    else
-      key = _mm512_cvtepu32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(keys + b)));
+    const __m512i key = Words::load(keys + b);
     const __m512i hash = Words::hash(key, geometry.seeds.hash);
     const __m512i count = Words::all(geometry.bucket_count);
     const __m512i bucket = _mm512_srli_epi64(_mm512_mul_epu32(_mm512_srli_epi64(hash, 32), count), 32);

@@ -267,11 +267,6 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
     const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_maskz_compress_epi32(mask, all));
   }
-  GPUHASH_AVX512 static void store_chosen(std::uint32_t bits, const std::uint16_t* from, std::uint16_t* to) {
-    const auto mask = static_cast<__mmask8>(bits);
-    const __m256i chosen = _mm256_maskz_compress_epi32(mask, _mm256_cvtepu16_epi32(load_half(from)));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtepi32_epi16(chosen));
-  }
   GPUHASH_AVX512 static void put_number(std::uint32_t bits, std::uint16_t number, std::uint16_t* to) {
     _mm_mask_storeu_epi16(to, static_cast<__mmask8>(bits), _mm_set1_epi16(static_cast<short>(number)));
   }
@@ -285,9 +280,6 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
   }
 
  private:
-  GPUHASH_AVX512 static __m128i load_half(const std::uint16_t* items) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(items));
-  }
   GPUHASH_AVX512 static void store_first_of(__mmask8 match, __m256i values, std::uint64_t fallback, void* to) {
     const __m256i value = _mm256_mask_compress_epi64(all_lanes(fallback), match, values);
     _mm_storel_epi64(static_cast<__m128i*>(to), _mm256_castsi256_si128(value));

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <cstring>
 
@@ -11,13 +10,6 @@ namespace gpuhash::host {
 
 /// Keys that are read at a time: their words and what is found out about them stay in the first cache.
 inline constexpr std::int64_t kWordBlock = 1024;
-
-/// 0, 1, 2 ...: where the words of a whole block stand in it.
-inline constexpr auto kEachOfBlock = [] {
-  std::array<std::uint16_t, kWordBlock> numbers{};
-  for (std::int64_t j = 0; j < kWordBlock; ++j) numbers[static_cast<std::size_t>(j)] = static_cast<std::uint16_t>(j);
-  return numbers;
-}();
 
 /// The keys of a batch, of up to 8 bytes each, as canonical words; words of 32 bits where they are of up to 4.
 template <class WordType>

@@ -71,8 +71,7 @@ class WordFactorization final : public Factorization {
         blocks_(keys_),
         options_(options),
         ranges_(keys.count),
-        any_order_(options.any_order && blocks_.compares_bits()),
-        hash_(options.any_order ? WordHash<Word>::of(options.order_seed) : WordHash<Word>()) {
+        any_order_(options.any_order && blocks_.compares_bits()) {
     if (ranges_.count <= kMostNear) {
       distinct_ = find_near();
       return;
@@ -184,7 +183,8 @@ class WordFactorization final : public Factorization {
   /// that make up much of the sample by themselves.
   double choose_hot_words() {
     hot_ = uninitialised<Hot>(1);
-    hot_[0].clear(hash_);
+    // Which of two words in one place is hot decides about the order of ids in any order: as the seed has it, then.
+    hot_[0].clear(any_order_ ? WordHash<Word>::of(options_.order_seed) : hash_);
     const SeenWords& prefix = lists_.front();
     auto times = scratch<std::int64_t>(Hot::kPlaces);
     for (std::int64_t id = 0; id < prefix.size(); ++id) {
@@ -285,7 +285,8 @@ class WordFactorization final : public Factorization {
                         : !options_.codes  ? Marks::kCounts
                         : !options_.counts ? Marks::kNumbers
                                            : Marks::kNumbersAndCounts;
-    partition_.emplace(context_, *streams_, hash_, static_cast<std::int64_t>(words), marks);
+    const std::optional<std::uint64_t> seed = any_order_ ? std::optional(options_.order_seed) : std::nullopt;
+    partition_.emplace(context_, *streams_, hash_, seed, static_cast<std::int64_t>(words), marks);
   }
 
   /// In any order hot words come after all others.
@@ -308,6 +309,7 @@ class WordFactorization final : public Factorization {
   std::int64_t count_hot_words() {
     for (HotWord& hot : hot_words_) hot.count = streams_->hits(hot.place);
     std::erase_if(hot_words_, [](const HotWord& hot) { return hot.count == 0; });
+    std::ranges::sort(hot_words_, {}, &HotWord::first);
     return std::ssize(hot_words_);
   }
 
@@ -580,7 +582,7 @@ class WordFactorization final : public Factorization {
   FactorizationOptions options_;
   Ranges ranges_;
   bool any_order_;
-  // No answer depends on their seeds but one in any order, and nobody can pick keys that meet.
+  // No answer depends on their seeds, and nobody can pick keys that meet.
   WordHash<Word> hash_;
   WordHash<std::uint64_t> list_hash_;
   std::int64_t distinct_ = 0;

@@ -84,7 +84,7 @@ WordSet<Word> make_set(DeviceContext& context, const WordBlocks<Word>& blocks, s
     return set;
   }
   WordStreams<Word> streams(context, blocks, Ranges(count));
-  const WordParts<Word> parts(streams, hash, count);
+  const WordParts<Word> parts(streams, hash, std::nullopt, count);
   const Allocation memory(context, static_cast<std::size_t>(count) * sizeof(Word), nullptr);
   parts.scatter(streams, memory.as<std::byte>());
   const auto* const words = memory.as<Word>();

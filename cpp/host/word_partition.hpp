@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -40,10 +41,11 @@ class WordPartition {
   static constexpr std::uint32_t kFirst = std::uint32_t{1} << 31;
 
   /// `words`: about so many there are in the streams; in all, fewer than 10^9, so that slots are numbered below kFirst.
-  WordPartition(DeviceContext& context, WordStreams<Word>& streams, const WordHash<Word>& hash, std::int64_t words,
-                Marks marks)
+  /// `order_seed`: as WordParts wants it.
+  WordPartition(DeviceContext& context, WordStreams<Word>& streams, const WordHash<Word>& hash,
+                std::optional<std::uint64_t> order_seed, std::int64_t words, Marks marks)
       : streams_(streams),
-        parts_(streams, hash, words),
+        parts_(streams, hash, order_seed, words),
         ranges_(parts_.ranges()),
         kind_(marks),
         distinct_before_(scratch<std::uint32_t>((ranges_ + 1) * parts())),

@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "host/homes.hpp"
 #include "host/parallel.hpp"
 #include "host/simd.hpp"
 #include "host/word_hash.hpp"
@@ -26,10 +28,13 @@ class WordParts {
   static constexpr std::int64_t kWordsOfPart = std::int64_t{1} << (sizeof(Word) == 4 ? 14 : 13);
   static constexpr int kLeastBits = 6;
 
-  /// `words`: about so many there are in the streams; in all, fewer than 2^32.
-  WordParts(WordStreams<Word>& streams, const WordHash<Word>& hash, std::int64_t words)
+  /// `words`: about so many there are in the streams; in all, fewer than 2^32. `order_seed`: not `hash` tells parts
+  /// apart but the hash function of tables with that seed, so that a part's words are neighbours in each of them.
+  WordParts(WordStreams<Word>& streams, const WordHash<Word>& hash, std::optional<std::uint64_t> order_seed,
+            std::int64_t words)
       : ranges_(streams.ranges().parts),
         hash_(hash),
+        order_seed_(order_seed),
         bits_(bits_for(words)),
         frequent_(std::ssize(streams.frequent())),
         starts_(scratch<std::uint32_t>(ranges_ * parts() + 1)) {
@@ -101,7 +106,7 @@ class WordParts {
     auto counts = scratch<std::uint32_t>(parts());
     with_simd([&]<class Simd>(Simd) {
       std::uint32_t* const sums = counts.data();
-      const bool have_places = streams.hot() != nullptr;
+      const bool have_places = streams.hot() != nullptr && !order_seed_;
       const int bits = bits_;
       streams.first_pass(range, [&](const Word* words, std::uint16_t* numbers, std::int64_t count) {
         if (have_places)
@@ -119,7 +124,10 @@ class WordParts {
   template <class Simd>
   void number(const WordStreams<Word>& streams, const Word* words, std::int64_t count, std::uint16_t* numbers) const {
     const auto parts = static_cast<std::uint32_t>(by_hash());
-    hash_.bits_of(words, count, hash_.kBits - bits_, parts - 1, numbers);
+    if (order_seed_)
+      table_bits_of(Simd(), words, count, *order_seed_, bits_, numbers);
+    else
+      hash_.bits_of(words, count, hash_.kBits - bits_, parts - 1, numbers);
     for (std::int64_t k = 0; k < frequent_; ++k) {
       const Word word = streams.frequent()[static_cast<std::size_t>(k)];
       const auto own = static_cast<std::uint16_t>(parts + k);
@@ -159,6 +167,7 @@ class WordParts {
 
   int ranges_;
   WordHash<Word> hash_;
+  std::optional<std::uint64_t> order_seed_;
   int bits_;
   std::int64_t frequent_;  // parts of one word each
   std::int64_t count_ = 0;

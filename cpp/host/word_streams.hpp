@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -12,6 +13,13 @@
 #include "host/word_blocks.hpp"
 
 namespace gpuhash::host {
+
+/// 0, 1, 2 ...: where the words of a whole block stand in it.
+inline constexpr auto kEachOfBlock = [] {
+  std::array<std::uint16_t, kWordBlock> numbers{};
+  for (std::int64_t j = 0; j < kWordBlock; ++j) numbers[static_cast<std::size_t>(j)] = static_cast<std::uint16_t>(j);
+  return numbers;
+}();
 
 /// A batch dealt out to threads in ranges of whole blocks.
 struct Ranges {

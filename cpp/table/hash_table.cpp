@@ -863,9 +863,9 @@ std::int64_t HashTable<Key, Value>::most_counted(std::int64_t keys) const {
 }
 
 /// On the host, where one value goes to a batch of rather few distinct keys: they are counted first, as unique() counts
-/// them, and then each comes to the table once, with the value as many times, in order of first occurrence. False where
-/// it is another batch, or there is no memory; nothing has been done then. A sum of floats depends on the order of its
-/// terms, and is not split up.
+/// them, and then each comes to the table once, with the value as many times: roughly in the order of its buckets, or,
+/// in a deterministic table, of first occurrence. False where it is another batch, or there is no memory; nothing has
+/// been done then. A sum of floats depends on the order of its terms, and is not split up.
 template <class Key, class Value>
 bool HashTable<Key, Value>::apply_counted(const Turn& turn, const ApplyOrder& order, Stream stream) {
   const std::int64_t n = order.keys.count;

@@ -9,8 +9,8 @@
 #include "shared/first_occurrence.hpp"
 #include "shared/hash.hpp"
 
-/// So few keys that one block numbers them: its table lies in shared memory, and a launch is what it costs, where the
-/// table in global memory takes four more, and two fills.
+/// So few keys that one block numbers them: its table lies in shared memory, and a launch is what it costs, where a
+/// table in global memory takes two, and three fills.
 namespace gpuhash::cuda {
 
 inline constexpr unsigned kFewBlock = 1024;

@@ -22,6 +22,8 @@ BATCHES = {
     "half-distinct": lambda rng, n: rng.integers(0, n // 2 + 1, n),
     "one-in-8": lambda rng, n: rng.integers(0, n // 8 + 1, n),
     "one-large-part": lambda rng, n: np.where(np.arange(n) < n // 2, rng.permutation(n), 77),
+    "two-that-come-often": lambda rng, n: np.where(rng.random(n) < 0.2, rng.integers(0, 2, n), rng.permutation(n)),
+    "often-at-first-and-seldom": lambda rng, n: np.where(np.arange(n) < n // 4, 5, rng.integers(0, n // 2 + 1, n)),
 }
 
 #: The host takes such batches by their runs.
