@@ -59,9 +59,9 @@ struct FactorizationOptions {
   /// shows more distinct ones, or which is too small for one, unless its keys come in ascending order, which needs no
   /// hash. A GPU does not look at it.
   std::int64_t most_hashed = std::numeric_limits<std::int64_t>::max();
-  /// The distinct keys may come in any order, which takes less time. On the host many come roughly in the order in which
-  /// a table with that seed has them, whatever its size, so that it takes them from its first bucket to its last. The
-  /// keys and the seed decide, and not the number of threads. A GPU does not look at it.
+  /// The distinct keys may come in any order, which takes less time. On the host many come roughly in the order in
+  /// which a table with that seed has them, whatever its size, so that it takes them from its first bucket to its last.
+  /// The keys and the seed decide, and not the number of threads. A GPU does not look at it.
   bool any_order = false;
   std::uint64_t order_seed = 0;
 };
