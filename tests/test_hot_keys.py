@@ -209,6 +209,14 @@ def test_other_operations_on_counts(kind, op, dtype):
     check_two_batches(Framework("numpy", "cpu", "cpu"), pool_of("int64")[:KINDS], draws, dtype, op, False)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int32", "uint64"])
+def test_values_narrower_than_their_counts(threads, dtype):
+    """Each value takes the place of a count, and of many keys: several threads would write over what others read."""
+    rng = np.random.default_rng(17)
+    draws = [rng.integers(0, 60_000, 300_000) for _ in range(6)]
+    check_two_batches(Framework("numpy", "cpu", "cpu"), pool_of("int64"), draws, dtype, "add", False)
+
+
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_counted_keys_whose_hashes_agree(threads, dtype):
     """All lie in one part, which is larger than others and has more distinct keys than a small table."""

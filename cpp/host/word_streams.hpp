@@ -48,16 +48,13 @@ class WordStreams {
       : blocks_(blocks),
         ranges_(ranges),
         frequent_(std::move(frequent)),
-        numbers_(context, static_cast<std::size_t>(ranges.count) * sizeof(std::uint16_t), nullptr) {
-    for (int range = 0; range < ranges_.parts; ++range) sizes_.push_back(ranges_.end(range) - ranges_.begin(range));
-  }
+        numbers_(context, static_cast<std::size_t>(ranges.count) * sizeof(std::uint16_t), nullptr) {}
 
-  /// The first `whole` keys, and after them those that are not hot. Nothing is read before set_aside().
+  /// The first `whole` keys, and after them those that are not hot. Nothing is read before first_pass().
   WordStreams(DeviceContext& context, const WordBlocks<Word>& blocks, const Ranges& ranges, const HotWords<Word>& hot,
               std::int64_t whole)
       : blocks_(blocks),
         ranges_(ranges),
-        sizes_(scratch<std::int64_t>(ranges.parts)),
         numbers_(context, static_cast<std::size_t>(ranges.count) * sizeof(std::uint16_t), nullptr),
         hot_(&hot),
         whole_(whole),
@@ -68,8 +65,6 @@ class WordStreams {
 
   const WordBlocks<Word>& blocks() const { return blocks_; }
   const Ranges& ranges() const { return ranges_; }
-  /// Words of a range; of all of them, once hot ones are set aside.
-  std::int64_t size(int range) const { return sizes_[static_cast<std::size_t>(range)]; }
   const std::vector<Word>& frequent() const { return frequent_; }
   /// Null: all words are there.
   const HotWords<Word>* hot() const { return hot_; }
@@ -88,8 +83,7 @@ class WordStreams {
       return for_each_of_batch(range, [&](const Word* words, std::int64_t count, std::int64_t base) {
         body(words, numbers_.as<std::uint16_t>() + base, count);
       });
-    Word* const begin = rest_.as<Word>() + ranges_.begin(range);
-    Word* rest = begin;
+    Word* rest = rest_.as<Word>() + ranges_.begin(range);
     std::uint16_t* at = at_.as<std::uint16_t>() + ranges_.begin(range);
     std::uint16_t* numbers = numbers_.as<std::uint16_t>() + ranges_.begin(range);
     // A thread's counts are its own until the end: others' lie beside them.
@@ -112,7 +106,6 @@ class WordStreams {
       numbers += left;
     });
     std::copy_n(hits.data(), kPlaces, hits_.data() + range * kPlaces);
-    sizes_[static_cast<std::size_t>(range)] = rest - begin;
   }
 
   /// Calls body(words, numbers, at, count, base) for the blocks of a range, in order: words[j] stands at base + at[j].
@@ -154,8 +147,7 @@ class WordStreams {
   const WordBlocks<Word>& blocks_;
   Ranges ranges_;
   std::vector<Word> frequent_;
-  std::vector<std::int64_t> sizes_;  // [ranges]
-  Allocation numbers_;               // [n], of each range those of its words, from its begin on
+  Allocation numbers_;  // [n], of each range those of its words, from its begin on
   const HotWords<Word>* hot_ = nullptr;
   std::int64_t whole_ = 0;
   Allocation rest_;                         // [n] words, of each range those that are left, from its begin on

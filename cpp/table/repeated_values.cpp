@@ -1,10 +1,8 @@
 #include "table/repeated_values.hpp"
 
-#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
-#include "core/thread_pool.hpp"
 #include "shared/arithmetic.hpp"
 
 namespace gpuhash {
@@ -39,24 +37,21 @@ T repeated(T value, std::uint64_t times) {
 template <class T, ApplyOp kOp>
 void repeat_all(const char* value, std::int64_t elements, const std::int64_t* times, std::int64_t count, char* to) {
   constexpr auto kBytes = static_cast<std::int64_t>(sizeof(T));
-  constexpr std::int64_t kChunk = std::int64_t{1} << 15;
   if constexpr (std::is_integral_v<T> && sizeof(T) == sizeof *times && kOp == ApplyOp::kAdd) {
     T one;
     std::memcpy(&one, value, sizeof one);
     if (static_cast<const void*>(to) == times && one == 1) return;  // numbers are what they count
   }
-  parallel_for(static_cast<int>((count + kChunk - 1) / kChunk), [&](int chunk) {
-    const std::int64_t end = std::min(count, (chunk + 1) * kChunk);
-    for (std::int64_t i = chunk * kChunk; i < end; ++i) {
-      const auto all_times = static_cast<std::uint64_t>(times[i]);
-      for (std::int64_t e = 0; e < elements; ++e) {
-        T one;
-        std::memcpy(&one, value + e * kBytes, sizeof one);
-        const T all = repeated<T, kOp>(one, all_times);
-        std::memcpy(to + (i * elements + e) * kBytes, &all, sizeof all);
-      }
+  // In order, by one thread: a value that is narrower than a count lies where an earlier one was.
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto all_times = static_cast<std::uint64_t>(times[i]);
+    for (std::int64_t e = 0; e < elements; ++e) {
+      T one;
+      std::memcpy(&one, value + e * kBytes, sizeof one);
+      const T all = repeated<T, kOp>(one, all_times);
+      std::memcpy(to + (i * elements + e) * kBytes, &all, sizeof all);
     }
-  });
+  }
 }
 
 }  // namespace
