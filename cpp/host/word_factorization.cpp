@@ -197,7 +197,7 @@ class WordFactorization final : public Factorization {
     std::int64_t sum = 0;
     for (std::int64_t j = 0; j < kSample; ++j) {
       Word buffer;
-      const Word word = *blocks_.read(ranges_.count / kSample * j + j, 1, &buffer);
+      const Word word = *blocks_.read((ranges_.count - 1) * j / (kSample - 1), 1, &buffer);
       const std::uint64_t place = hot_[0].place(word);
       if (hot_[0].word_at(place) != word) continue;
       ++sum;

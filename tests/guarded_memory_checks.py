@@ -1,0 +1,153 @@
+"""Calls whose arrays end where readable memory ends, or begin where it begins; for tests/test_guarded_memory.py.
+
+What reads or writes one byte beyond them ends this process. So it is one of its own:
+``python -P tests/guarded_memory_checks.py DTYPE end|begin``, and answers are compared with NumPy's. With DTYPE "pairs"
+keys are vectors of two int64.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+import gpuhash
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+NO_ACCESS = 0  # PROT_NONE
+PAGE = mmap.PAGESIZE
+
+#: Around the sizes from which on batches are sampled, partitioned and dealt out to threads, and none that is even.
+SIZES = (1, 77, (1 << 14) - 1, (1 << 14) + 1, (1 << 16) + 333, (1 << 17) + 5, 464_353, (1 << 20) - 1, (1 << 20) + 1031)
+
+
+class Guarded:
+    """Arrays whose memory no byte can be read or written behind, or before."""
+
+    def __init__(self, at_end: bool) -> None:
+        self.at_end = at_end
+        self.maps: list[mmap.mmap] = []  # never unmapped: arrays are of their memory
+
+    def empty(self, count: int, dtype: np.dtype) -> np.ndarray:
+        size = count * dtype.itemsize
+        inside = -(-size // PAGE) * PAGE
+        memory = mmap.mmap(-1, inside + 2 * PAGE)
+        self.maps.append(memory)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        for page in (address, address + PAGE + inside):
+            if LIBC.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(PAGE), NO_ACCESS) != 0:
+                raise OSError(ctypes.get_errno(), "mprotect")
+        offset = PAGE + (inside - size if self.at_end else 0)
+        return np.frombuffer(memory, dtype, count, offset)
+
+    def copy(self, array: np.ndarray) -> np.ndarray:
+        guarded = self.empty(len(array), array.dtype)
+        guarded[:] = array
+        return guarded
+
+
+def words_of_text(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Numbers of which few come very often and most seldom, as in text."""
+    often = rng.zipf(1.5, count) % 50_000
+    return np.where(rng.random(count) < 0.2, 7, often * 1_000_003 + rng.integers(0, 30, count))
+
+
+KINDS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
+    "any": lambda rng, n: rng.integers(-(2**62), 2**62, n),
+    "a quarter distinct": lambda rng, n: rng.integers(-(2**62), 2**62, n)[rng.integers(0, -(-n // 4), n)],
+    "few distinct": lambda rng, n: rng.integers(0, 1000, n) * 7919,
+    "text": words_of_text,
+    "ascending": lambda rng, n: np.arange(n),
+}
+
+
+def batches(dtype: np.dtype) -> Iterator[tuple[str, np.ndarray]]:
+    rng = np.random.default_rng(dtype.itemsize)
+    for count in SIZES:
+        for kind, draw in KINDS.items():
+            numbers = draw(rng, count)
+            yield f"{kind}, {count}", numbers.astype(dtype) if dtype.kind == "f" else numbers.astype("i8").astype(dtype)
+
+
+class Keys:
+    """A batch in guarded memory, and what NumPy says of it."""
+
+    def __init__(self, numbers: np.ndarray, are_pairs: bool, guard: Guarded) -> None:
+        self.are_pairs = are_pairs
+        self.guard = guard
+        self.count = len(numbers)
+        self.distinct, self.firsts, self.inverse, self.counts = np.unique(
+            numbers, return_index=True, return_inverse=True, return_counts=True
+        )
+        self.array = self.of(numbers)
+
+    def of(self, numbers: np.ndarray) -> np.ndarray:
+        """Guarded keys: the numbers, or pairs that are made of them."""
+        if not self.are_pairs:
+            return self.guard.copy(numbers)
+        return self.guard.copy(np.stack([numbers, ~numbers], 1).ravel()).reshape(-1, 2)
+
+    def numbers(self, keys: np.ndarray) -> np.ndarray:
+        return keys[:, 0] if self.are_pairs else keys
+
+
+def check_factorizations(keys: Keys) -> None:
+    axis = 0 if keys.are_pairs else None
+    in_order = np.argsort(keys.firsts)
+    inverse = np.argsort(in_order)[keys.inverse]
+    got = gpuhash.unique(keys.array, return_index=True, return_inverse=True, return_counts=True, axis=axis)
+    np.testing.assert_array_equal(keys.numbers(got[0]), keys.distinct[in_order])
+    for mine, theirs in zip(got[1:], (keys.firsts[in_order], inverse, keys.counts[in_order]), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    values, counts = gpuhash.unique(keys.array, return_counts=True, axis=axis)
+    np.testing.assert_array_equal(keys.numbers(values), keys.distinct[in_order])
+    np.testing.assert_array_equal(counts, keys.counts[in_order])
+    np.testing.assert_array_equal(keys.numbers(gpuhash.unique(keys.array, sorted=True, axis=axis)), keys.distinct)
+    codes, uniques = gpuhash.factorize(keys.array, axis=axis)
+    np.testing.assert_array_equal(codes, inverse)
+    np.testing.assert_array_equal(keys.numbers(uniques), keys.distinct[in_order])
+    is_in = gpuhash.isin(keys.array, keys.of(keys.distinct[::3]), axis=axis)
+    np.testing.assert_array_equal(is_in, keys.inverse % 3 == 0)
+
+
+def check_tables(keys: Keys) -> None:
+    count, guard = keys.count, keys.guard
+    is_first = np.zeros(count, bool)
+    is_first[keys.firsts] = True
+    mask, values = guard.empty(count, np.dtype(bool)), guard.empty(count, np.dtype("i8"))
+    table = gpuhash.HashTable(keys.array.dtype, "int64", key_shape=keys.array.shape[1:])
+    for times in (1, 2):  # into a table that grows, and of keys that it has
+        table.insert_or_apply(keys.array, 1, "add", out=mask)
+        np.testing.assert_array_equal(mask, is_first if times == 1 else np.zeros(count, bool))
+        table.find(keys.array, out=(values, mask))
+        assert mask.all()
+        np.testing.assert_array_equal(values, times * keys.counts[keys.inverse])
+    ones = guard.copy(np.ones(count, "i8"))
+    table.insert_or_apply(keys.array, ones, "add", out=mask)
+    table[keys.array] = guard.copy(np.arange(count))
+    last = np.zeros(len(keys.distinct), "i8")
+    last[keys.inverse] = np.arange(count)
+    np.testing.assert_array_equal(table.get(keys.array, -1, out=values), last[keys.inverse])
+    table.erase(keys.of(keys.distinct[1::2]), out=guard.empty(len(keys.distinct) // 2, np.dtype(bool)))
+    is_left = keys.inverse % 2 == 0
+    np.testing.assert_array_equal(table.contains(keys.array, out=mask), is_left)
+    table.insert(keys.array, ones, out=mask)
+    np.testing.assert_array_equal(mask, is_first & ~is_left)
+    assert len(table) == len(keys.distinct)
+
+
+def main(dtype: str, side: str) -> None:
+    are_pairs = dtype == "pairs"
+    for name, numbers in batches(np.dtype("int64" if are_pairs else dtype)):
+        print(name, flush=True)  # the last line says which batch it was
+        keys = Keys(numbers, are_pairs, Guarded(side == "end"))
+        check_factorizations(keys)
+        if numbers.dtype.kind != "f":
+            check_tables(keys)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
