@@ -54,7 +54,7 @@ def borrow(tensor: object, stream: int | None = None) -> Array:
     """
 
 def empty_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """As ``numpy.empty``; but 64 MiB of what arrays of 64 KiB to 32 MiB leave behind are kept for the next ones."""
+    """As ``numpy.empty``; but 96 MiB of what arrays of 64 KiB to 48 MiB leave behind are kept for the next ones."""
 
 def current_stream(tensor: object) -> int | None:
     """The framework's current stream for the tensor's device by the exchange API; None where it has none."""

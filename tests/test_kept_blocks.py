@@ -9,8 +9,8 @@ import pytest
 from support.programs import CPP, TESTS, compile_program
 
 LEAST = 1 << 16  # bytes of a block that is kept
-LARGEST = 32 << 20  # likewise
-MOST = 64 << 20  # bytes of all of them
+LARGEST = 48 << 20  # likewise
+MOST = 96 << 20  # bytes of all of them
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_blocks_are_handed_out_again(ask, seed):
         if in_use and (len(in_use) > 12 or rng.random() < 0.45):
             model.keep(in_use.pop(int(rng.integers(len(in_use)))))
         else:
-            in_use.append(model.take(int(2 ** rng.uniform(10, 25.2))))
+            in_use.append(model.take(int(2 ** rng.uniform(10, 25.7))))
     answers = ask(model.lines)
     assert answers == model.wanted
     assert len({number for number, _ in answers}) < len(answers)  # some came again

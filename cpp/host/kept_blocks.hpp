@@ -26,7 +26,7 @@ class KeptBlocks {
 #if defined(__SANITIZE_ADDRESS__)
   static constexpr std::size_t kMostBytes = 0;  // so that what uses freed memory is seen
 #else
-  static constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+  static constexpr std::size_t kMostBytes = std::size_t{96} << 20;
 #endif
   /// Larger blocks are not kept.
   static constexpr std::size_t kLargestBytes = kMostBytes / 2;

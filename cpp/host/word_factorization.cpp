@@ -329,13 +329,16 @@ class WordFactorization final : public Factorization {
   }
 
   void write_in_any_order(const FactorizationOutput& out) const {
-    partition_->for_each_part([&](const Word* words, const std::uint32_t* counts, const std::uint32_t* positions,
-                                  std::int64_t count, std::int64_t id) {
-      if (out.counts != nullptr) std::copy_n(counts, count, out.counts + id);
+    partition_->for_each_part([&](const typename Partition::DistinctWords& part) {
+      if (out.counts != nullptr) {
+        std::int64_t* const counts = out.counts + part.first_id;
+        std::fill_n(counts, part.count, std::int64_t{1});
+        for (std::int64_t k = 0; k < part.repeated_count; ++k) counts[part.repeated[k]] = part.counts[k];
+      }
       if (out.uniques == nullptr) return;
-      const auto word_at = [=](std::int64_t k) { return words[k]; };
-      const auto position_at = [=](std::int64_t k) { return positions[k]; };
-      blocks_.give_back(count, word_at, position_at, out.uniques, id);
+      const auto word_at = [&](std::int64_t k) { return part.words[k]; };
+      const auto position_at = [&](std::int64_t k) { return part.positions[k]; };
+      blocks_.give_back(part.count, word_at, position_at, out.uniques, part.first_id);
     });
     std::int64_t id = partition_->distinct();
     for (const HotWord& hot : hot_words_) {

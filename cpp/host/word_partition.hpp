@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -24,7 +25,8 @@ namespace gpuhash::host {
 /// A part holds its words in the order of the batch. So the partition can be *replayed*: who reads the batch again and
 /// moves a cursor on in each word's part comes by the words' places in the parts, and finds there what the part's table
 /// has left: whether the word occurs there for the first time. Read in order, the first occurrences come in order, and
-/// nothing is sorted. Where any order will do, nobody replays it: the distinct words of a part move to its begin.
+/// nothing is sorted. Where any order will do, nobody replays it: the distinct words of a part move to its begin, and
+/// how often they occur takes the room of those that are gone.
 ///
 /// The memory of a part's words becomes that of its *slots*, two of 32 bits for each: the first half takes the marks of
 /// the words' places, in order, and the second half the ids of its distinct words. Of words of 32 bits there is one
@@ -35,8 +37,8 @@ class WordPartition {
  public:
   /// The mark of a word's place. `kCounts`: at the first occurrence how often the word occurs, else 0. `kNumbers`: the
   /// number of the distinct word, which is the slot of its id, and at the first occurrence kFirst besides.
-  /// `kNumbersAndCounts`: likewise, and how often it occurs is counted apart. `kNone`: words stay words; of the
-  /// distinct ones is kept apart how often and where first they occur.
+  /// `kNumbersAndCounts`: likewise, and how often it occurs is counted apart. `kNone`: words stay words; where they
+  /// stand in the batch is kept apart.
   enum class Marks { kCounts, kNumbers, kNumbersAndCounts, kNone };
   static constexpr std::uint32_t kFirst = std::uint32_t{1} << 31;
 
@@ -50,11 +52,13 @@ class WordPartition {
         kind_(marks),
         distinct_before_(scratch<std::uint32_t>((ranges_ + 1) * parts())),
         first_ids_of_parts_(scratch<std::int64_t>(marks == Marks::kNone ? parts() : 0)),
+        repeated_of_parts_(scratch<std::uint32_t>(marks == Marks::kNone ? parts() : 0)),
         memory_(context, static_cast<std::size_t>(before_words() * kSlotBytes + parts_.count() * kWordBytes), nullptr) {
     const std::size_t bytes_apart = static_cast<std::size_t>(parts_.count()) * sizeof(std::uint32_t);
     if (marks == Marks::kNone) positions_ = Allocation(context, bytes_apart, nullptr);
     parts_.scatter(streams, this->words(), positions_.as<std::uint32_t>());
-    if (marks == Marks::kNumbersAndCounts || marks == Marks::kNone) counts_ = Allocation(context, bytes_apart, nullptr);
+    if (marks == Marks::kNone) streams.forget_words();
+    if (marks == Marks::kNumbersAndCounts) counts_ = Allocation(context, bytes_apart, nullptr);
     leave_marks(context);
     for (int range = 0; range <= ranges_; ++range) {
       std::int64_t before = 0;
@@ -72,13 +76,26 @@ class WordPartition {
   /// The first id of those whose first occurrence lies in the range.
   std::int64_t first_id(int range) const { return first_ids_[static_cast<std::size_t>(range)]; }
 
-  /// With kNone. Calls body(words, counts, positions, count, id) for each part: its distinct words, how often and where
-  /// first each occurs, how many they are, and the id of the first. Several parts at a time.
+  /// What is left of a part with kNone: its distinct words, and where each occurs first.
+  struct DistinctWords {
+    const Word* words;
+    const std::uint32_t* positions;
+    std::int64_t count;
+    std::int64_t first_id;
+    // Of those that occur more than once the numbers, 0 for the first word, and how often they do.
+    const std::uint32_t* repeated;
+    const std::uint32_t* counts;
+    std::int64_t repeated_count;
+  };
+
+  /// With kNone. Calls body(distinct words) for each part, several at a time.
   template <class Body>
   void for_each_part(Body body) const {
     parts_.for_each_group([&](int, std::int64_t begin, std::int64_t end) {
       for (std::int64_t part = begin; part < end; ++part)
-        body(words_of(part), counts_of(part), positions_of(part), distinct_before(ranges_, part), first_id_of(part));
+        body(DistinctWords{words_of(part), positions_of(part), distinct_before(ranges_, part), first_id_of(part),
+                           repeated_of(part), repeated_counts_of(part),
+                           repeated_of_parts_[static_cast<std::size_t>(part)]});
     });
   }
 
@@ -164,7 +181,7 @@ class WordPartition {
   }
 
   /// Slots before those of the first part.
-  std::int64_t before_words() const { return ranges_ * kSlotsOfLine; }
+  std::int64_t before_words() const { return kind_ == Marks::kNone ? 0 : ranges_ * kSlotsOfLine; }
   /// [words in all parts]
   std::byte* words() const { return memory_.as<std::byte>() + before_words() * kSlotBytes; }
   Word* words_of(std::int64_t part) const { return reinterpret_cast<Word*>(words()) + parts_.start(0, part); }
@@ -188,6 +205,13 @@ class WordPartition {
   /// Where in the batch the words of a part stand, until only the distinct ones are left.
   std::uint32_t* positions_of(std::int64_t part) const {
     return positions_.as<std::uint32_t>() + parts_.start(0, part);
+  }
+  /// Behind the distinct words and their positions. For each word that occurs more than once, one at least is gone.
+  std::uint32_t* repeated_of(std::int64_t part) const {
+    return reinterpret_cast<std::uint32_t*>(words_of(part) + distinct_before(ranges_, part));
+  }
+  std::uint32_t* repeated_counts_of(std::int64_t part) const {
+    return positions_of(part) + distinct_before(ranges_, part);
   }
   /// Puts counts in the place of numbers, if there are any. `parts`: those of the block's words.
   void read_counts(Firsts& firsts, const std::uint16_t* parts) const {
@@ -215,17 +239,21 @@ class WordPartition {
         most = std::max<std::int64_t>(most, parts_.size(part));
     std::vector<Allocation> memory;
     std::vector<PartFirsts<Position>> finders;
+    std::vector<Allocation> counts;  // with kNone, [most]
     for (int worker = 0; worker < ranges_; ++worker) {
       const std::int64_t room = PartFirsts<Position>::room(most);
       memory.emplace_back(context, static_cast<std::size_t>(room) * sizeof(Position), nullptr);
       finders.emplace_back(memory.back().as<Position>(), most, parts_.bits());
+      const std::int64_t counted = kind_ == Marks::kNone ? most : 0;
+      counts.emplace_back(context, static_cast<std::size_t>(counted) * sizeof(std::uint32_t), nullptr);
     }
     parts_.for_each_group([&](int worker, std::int64_t begin, std::int64_t end) {
+      const auto own = static_cast<std::size_t>(worker);
       for (std::int64_t part = begin; part < end; ++part) {
         if (parts_.is_of_one_word(part))
           mark_part_of_one_word(part);
         else if (parts_.size(part) <= large)
-          mark_part(part, finders[static_cast<std::size_t>(worker)]);
+          mark_part(part, finders[own], counts[own].template as<std::uint32_t>());
       }
     });
     // Another part that is far larger than most holds copies of few words, as a rule. It gets a table, which begins
@@ -250,18 +278,20 @@ class WordPartition {
       std::fill_n(marks, count, first_number(part));
       marks[0] |= kFirst;
     }
-    if (counts_.get() != nullptr) counts_of(part)[0] = count;
+    if (kind_ == Marks::kNumbersAndCounts) counts_of(part)[0] = count;
+    if (kind_ == Marks::kNone) with_simd([&]<class Simd>(Simd) { leave_repeated<Simd>(part, &count); });
   }
 
+  /// `counts_apart`: with kNone, scratch memory for a count of each word.
   template <class Position>
-  void mark_part(std::int64_t part, const PartFirsts<Position>& finder) {
+  void mark_part(std::int64_t part, const PartFirsts<Position>& finder, std::uint32_t* counts_apart) {
     with_simd([&]<class Simd>(Simd) {
       const std::int64_t count = parts_.size(part);
       const std::byte* const words = this->words() + parts_.start(0, part) * kWordBytes;
       const auto word = [words](std::int64_t i) { return load_word<Word>(words, i, kWordBytes); };
       finder.find(word, parts_.hash(), count);
       const Position* const firsts = finder.firsts();
-      if (kind_ == Marks::kNone) return gather_part<Simd>(part, firsts);
+      if (kind_ == Marks::kNone) return gather_part<Simd>(part, firsts, counts_apart);
       count_distinct(part, firsts);
       std::uint32_t* const marks = slots() + first_mark(part);
       if (kind_ == Marks::kCounts) {
@@ -284,12 +314,11 @@ class WordPartition {
     });
   }
 
-  /// Moves the distinct words of a part to its begin, without a branch, and likewise what is kept apart.
+  /// Moves the distinct words of a part to its begin, without a branch, and likewise their positions.
   template <class Simd, class Position>
-  void gather_part(std::int64_t part, const Position* firsts) {
+  void gather_part(std::int64_t part, const Position* firsts, std::uint32_t* counts) {
     const std::int64_t count = parts_.size(part);
     Word* const words = words_of(part);
-    std::uint32_t* const counts = counts_of(part);
     std::uint32_t* const positions = positions_of(part);
     std::fill_n(counts, count, 0u);
     for (std::int64_t i = 0; i < count; ++i) ++counts[firsts[i]];
@@ -316,6 +345,32 @@ class WordPartition {
           static_cast<std::uint32_t>(std::lower_bound(firsts_begin, firsts_begin + distinct, begin) - firsts_begin);
     }
     distinct_before(ranges_, part) = distinct;
+    leave_repeated<Simd>(part, counts);
+  }
+
+  /// Which of the distinct words of a part occur more than once, and how often. `counts`: of each.
+  template <class Simd>
+  void leave_repeated(std::int64_t part, const std::uint32_t* counts) {
+    const std::uint32_t distinct = distinct_before(ranges_, part);
+    std::uint32_t* const repeated = repeated_of(part);
+    std::uint32_t* const times = repeated_counts_of(part);
+    const std::uint32_t room = parts_.size(part) - distinct;
+    std::uint32_t size = 0;
+    std::uint32_t k = 0;
+    for (; k + 8 <= distinct && size + 8 <= room; k += 8) {
+      std::uint32_t numbers[8];
+      std::iota(numbers, numbers + 8, k);
+      const std::uint32_t are_repeated = ~Simd::words_equal(counts + k, 1u) & 0xff;
+      Simd::store_chosen(are_repeated, numbers, repeated + size);
+      Simd::store_chosen(are_repeated, counts + k, times + size);
+      size += static_cast<std::uint32_t>(std::popcount(are_repeated));
+    }
+    for (; k < distinct; ++k) {
+      if (counts[k] == 1) continue;
+      repeated[size] = k;
+      times[size++] = counts[k];
+    }
+    repeated_of_parts_[static_cast<std::size_t>(part)] = size;
   }
 
   template <class Position>
@@ -346,6 +401,11 @@ class WordPartition {
 
   template <class Simd, Marks kMarks>
   void number_part(DeviceContext& context, std::int64_t part, LineTable& table) {
+    const Allocation counts_apart(
+        context, kMarks == Marks::kNone ? parts_.size(part) * sizeof(std::uint32_t) : std::size_t{0}, nullptr);
+    std::uint32_t* const counts = kMarks == Marks::kNone               ? counts_apart.as<std::uint32_t>()
+                                  : kMarks == Marks::kNumbersAndCounts ? counts_of(part)
+                                                                       : nullptr;
     const std::uint32_t first = first_number(part);
     std::uint32_t number = first;
     std::uint32_t mark = first_mark(part);
@@ -360,24 +420,24 @@ class WordPartition {
         std::uint64_t words[kWordBlock];  // copied, because marks take their place, from the part's begin on
         const std::byte* const from = this->words() + begin * kWordBytes;
         for (std::int64_t j = 0; j < count; ++j) words[j] = load_word<Word>(from, j, kWordBytes);
-        number = number_words<Simd, kMarks>(part, words, count, mark, number, table);
+        number = number_words<Simd, kMarks>(part, words, count, mark, number, counts, table);
         mark += static_cast<std::uint32_t>(count);
       };
       in_pieces(parts_.start(range, part), parts_.end(range, part), kKeysPerPiece,
                 [&](std::int64_t begin, std::int64_t end) { for_each_word_block(begin, end, number_block); });
     }
     distinct_before(ranges_, part) = number - first;
+    if constexpr (kMarks == Marks::kNone) leave_repeated<Simd>(part, counts);
   }
 
   /// Leaves marks for a block of words, from slot `mark` on; `number` is the next distinct word's, and so is the
-  /// result.
+  /// result. `counts`: of the part's distinct words, where they are counted apart.
   template <class Simd, Marks kMarks>
   std::uint32_t number_words(std::int64_t part, const std::uint64_t* words, std::int64_t count, std::uint32_t mark,
-                             std::uint32_t number, const LineTable& table) const {
+                             std::uint32_t number, std::uint32_t* counts, const LineTable& table) const {
     constexpr bool kCountsApart = kMarks == Marks::kNumbersAndCounts || kMarks == Marks::kNone;
     std::uint32_t* const slots = this->slots();
     const std::uint32_t first = first_number(part);
-    std::uint32_t* const counts = kCountsApart ? counts_of(part) : nullptr;
     std::uint32_t begins[kWordBlock + kLinesAhead];
     table.lines_of(words, count, begins);
     std::fill_n(begins + count, kLinesAhead, 0u);
@@ -460,6 +520,7 @@ class WordPartition {
   std::vector<std::uint32_t> distinct_before_;    // [ranges + 1][parts]
   std::vector<std::int64_t> first_ids_;           // [ranges + 1]
   std::vector<std::int64_t> first_ids_of_parts_;  // [parts], with kNone: there ids come part by part
+  std::vector<std::uint32_t> repeated_of_parts_;  // [parts], with kNone: words that occur more than once
   Allocation memory_;                             // slots; those of parts hold the words at first
   Allocation counts_;                             // [words in all parts], of each part from its begin on, or none
   Allocation positions_;                          // likewise

@@ -108,6 +108,11 @@ class WordStreams {
     std::copy_n(hits.data(), kPlaces, hits_.data() + range * kPlaces);
   }
 
+  /// Frees what for_each() reads, when it has been called for the last time.
+  void forget_words() {
+    for (Allocation* const memory : {&numbers_, &rest_, &at_}) *memory = Allocation();
+  }
+
   /// Calls body(words, numbers, at, count, base) for the blocks of a range, in order: words[j] stands at base + at[j].
   template <class Body>
   void for_each(int range, Body body) const {
