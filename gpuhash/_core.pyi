@@ -54,7 +54,7 @@ def borrow(tensor: object, stream: int | None = None) -> Array:
     """
 
 def empty_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """As ``numpy.empty``; but 96 MiB of what arrays of 64 KiB to 48 MiB leave behind are kept for the next ones."""
+    """As ``numpy.empty``; but of what arrays of at least 64 KiB leave behind some 96 MiB are kept for the next ones."""
 
 def current_stream(tensor: object) -> int | None:
     """The framework's current stream for the tensor's device by the exchange API; None where it has none."""
@@ -562,7 +562,7 @@ def get_num_threads() -> int: ...
 def set_partition_threshold(keys: int) -> None:
     """Partition batches of at least so many keys, of any table and of ``unique`` and its like; -1: where it is faster.
 
-    For tests.
+    On the host, write the parts past the caches. For tests.
     """
 
 def launched_kernels() -> int:

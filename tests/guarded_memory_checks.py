@@ -29,13 +29,12 @@ class Guarded:
 
     def __init__(self, at_end: bool) -> None:
         self.at_end = at_end
-        self.maps: list[mmap.mmap] = []  # never unmapped: arrays are of their memory
 
     def empty(self, count: int, dtype: np.dtype) -> np.ndarray:
+        """Keeps its map, which is unmapped with it."""
         size = count * dtype.itemsize
         inside = -(-size // PAGE) * PAGE
         memory = mmap.mmap(-1, inside + 2 * PAGE)
-        self.maps.append(memory)
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         for page in (address, address + PAGE + inside):
             if LIBC.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(PAGE), NO_ACCESS) != 0:

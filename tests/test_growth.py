@@ -591,5 +591,19 @@ def test_new_keys_of_middle_batches_are_guessed(native, n, kind):
         assert (to_numpy(last[native.array(keys)]) == 0).all()
 
 
+@pytest.mark.parametrize("part", [2.5, 3, 8])
+def test_a_guess_does_not_make_a_table_grow_that_has_room(part):
+    """Uniform keys, of which a sample hardly has any twice: they look as if all were distinct, or nearly so."""
+    n = 1 << 20
+    for seed in range(4):
+        keys = np.random.default_rng(seed).integers(0, int(n / part), n)
+        table = HashTable("int64", "int64", capacity=int(2 * n / part))
+        capacity = table.capacity
+        table.insert(keys, keys)
+        assert len(table) == len(np.unique(keys))
+        assert table.capacity == capacity, seed
+        same_bytes(table[keys], keys)
+
+
 def test_table_full_error_is_public():
     assert issubclass(gpuhash.TableFullError, RuntimeError)

@@ -9,11 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.factorized import ASCENDING, BATCHES, check_every_way_to_members, check_factorized, make_batch, spread
+from support.factorized import (
+    ASCENDING,
+    BATCHES,
+    check_every_way_to_members,
+    check_factorized,
+    check_members,
+    make_batch,
+    spread,
+)
 from support.hashing import keys_of_first_bucket
 from support.samples import same_bytes
 
-from gpuhash import HashSet, HashTable
+from gpuhash import HashSet, HashTable, _core
 
 KEYS = {
     "int32": ("int32", ()),
@@ -193,6 +201,12 @@ def everything() -> None:
     every_operation(keys_of_first_bucket(600), ("int64", ()), capacity=40_000)
     for kind in BATCHES:
         check_factorized(make_batch(kind, "int64", 250_003))
+    _core.set_partition_threshold(1)  # their parts are written past the caches
+    for kind in BATCHES:
+        check_factorized(make_batch(kind, "int64", 250_003))
+    check_factorized(make_batch("half-distinct", "int32", 70_001))
+    check_members(make_batch("half-distinct", "int64", 1 << 17), make_batch("distinct", "int64", 1 << 17))
+    _core.set_partition_threshold(-1)
     for make in ASCENDING.values():
         for dtype in ("int64", "int32", "float64"):
             keys = np.sort(make(np.random.default_rng(9), 250_003).astype(dtype))

@@ -79,6 +79,14 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     gpuhash.set_num_threads(before)
 
 
+@pytest.fixture(params=[-1, 1], ids=["in-caches", "past-caches"])
+def written(request: pytest.FixtureRequest) -> Iterator[None]:
+    """How parts are written, as large batches' are past the caches."""
+    _core.set_partition_threshold(request.param)
+    yield
+    _core.set_partition_threshold(-1)
+
+
 def check_two_batches(
     place: Framework, pool: np.ndarray, draws: list[np.ndarray], dtype: str, op: str, per_key: bool, **options: Any
 ) -> Any:
@@ -193,6 +201,7 @@ def often(rng: np.random.Generator, keys: int, is_one_of_them: np.ndarray) -> np
 
 @pytest.mark.parametrize("key_type", [("int64", ()), ("int32", ()), ("uint8", (5,))], ids=type_name)
 @pytest.mark.parametrize("kind", PARTS)
+@pytest.mark.usefixtures("written")
 def test_batches_that_are_counted_in_parts(threads, kind, key_type):
     """New keys, known ones, and both; the mask is true where a new key comes first."""
     rng = np.random.default_rng(13)
@@ -218,6 +227,7 @@ def test_values_narrower_than_their_counts(threads, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.usefixtures("written")
 def test_counted_keys_whose_hashes_agree(threads, dtype):
     """All lie in one part, which is larger than others and has more distinct keys than a small table."""
     numbers = np.arange(64 * KINDS + 200_000).astype(dtype)
@@ -230,6 +240,7 @@ def test_counted_keys_whose_hashes_agree(threads, dtype):
 
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("kind", PARTS)
+@pytest.mark.usefixtures("written")
 def test_order_of_keys_that_are_counted_in_parts(threads, kind, deterministic):
     """Equal programs get their keys in equal orders."""
     keys = pool_of("int64")[PARTS[kind](np.random.default_rng(16))]

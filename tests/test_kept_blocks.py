@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from support.programs import CPP, TESTS, compile_program
 
+MIB = 1 << 20
+GIB = 1 << 30
 LEAST = 1 << 16  # bytes of a block that is kept
-LARGEST = 48 << 20  # likewise
-MOST = 96 << 20  # bytes of all of them
+MOST = 96 * MIB  # bytes of all of them
+LARGEST = MOST // 2
 
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
     """ask(lines) -> what it takes, see tests/kept_blocks_answers.cpp: (number, capacity) of each."""
     folder = tmp_path_factory.mktemp("kept_blocks")
-    sources = (TESTS / "kept_blocks_answers.cpp", CPP / "core" / "fork_safe_mutex.cpp")
+    core = [CPP / "core" / name for name in ("fork_safe_mutex.cpp", "machine_memory.cpp")]
+    sources = (TESTS / "kept_blocks_answers.cpp", *core)
     # Nothing is kept in a build that looks for freed memory in use: here the program looks, and keeps.
     looks = ("-g", "-fsanitize=address", "-U__SANITIZE_ADDRESS__")
     try:
@@ -27,7 +33,7 @@ def ask(tmp_path_factory):
 
     def answers(lines: list[str]) -> list[tuple[int, int]]:
         done = subprocess.run(
-            [program], input="\n".join(lines), capture_output=True, text=True, check=True, timeout=60,
+            [program, str(MOST)], input="\n".join(lines), capture_output=True, text=True, check=True, timeout=60,
             env={"ASAN_OPTIONS": "detect_leaks=0"},
         )  # fmt: skip
         return [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
@@ -105,3 +111,49 @@ def test_blocks_are_handed_out_again(ask, seed):
     answers = ask(model.lines)
     assert answers == model.wanted
     assert len({number for number, _ in answers}) < len(answers)  # some came again
+
+
+def test_more_is_kept_where_there_is_more_memory(ask):
+    sizes = [0, GIB, 24 * GIB, 48 * GIB, 64 * GIB, 96 * GIB, 128 * GIB, 1024 * GIB]
+    answers = ask([f"most {size}" for size in sizes])
+    assert [most for most, _ in answers] == [min(max(size // 512, 96 * MIB), 192 * MIB) for size in sizes]
+
+
+def test_a_container_has_what_its_control_group_says(ask):
+    [(memory, machine)] = ask(["memory 0"])
+    assert machine == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
+    files = map(Path, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+    limits = [file.read_text().strip() for file in files if file.is_file()]
+    assert memory == min([machine, *(int(limit) for limit in limits if limit != "max")])
+
+
+OUT_OF_ADDRESSES = """
+import resource
+from pathlib import Path
+
+import numpy as np
+
+from gpuhash import _core
+
+MIB = 1 << 20
+kept = _core.empty_array((40 * MIB,), np.dtype("uint8"))
+kept[:] = 1
+del kept
+used = next(int(line.split()[1]) << 10 for line in Path("/proc/self/status").open() if line.startswith("VmSize"))
+resource.setrlimit(resource.RLIMIT_AS, (used + 4 * MIB, used + 4 * MIB))
+try:
+    _core.empty_array((100 * MIB,), np.dtype("uint8"))
+except MemoryError:
+    pass
+else:
+    raise AssertionError("the limit is none")
+array = _core.empty_array((25 * MIB,), np.dtype("uint8"))
+array[:] = 2
+assert array.sum(dtype="int64") == 2 * array.size
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
+def test_what_is_kept_goes_before_memory_runs_out():
+    done = subprocess.run([sys.executable, "-c", OUT_OF_ADDRESSES], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -62,6 +62,7 @@ class ArrayMemory {
   void free(void* data) noexcept {
     if (data != nullptr) blocks_.deallocate(data, take_size(data));
   }
+  std::size_t largest_kept() const { return blocks_.largest_kept(); }
   std::size_t size(void* data) {
     const std::lock_guard lock(mutex_);
     return sizes_.at(data);
@@ -144,8 +145,8 @@ KeptNumPyMemory::KeptNumPyMemory(std::int64_t itemsize, std::span<const std::int
   for (const std::int64_t length : shape)
     if (__builtin_mul_overflow(bytes, length, &bytes)) return;  // NumPy refuses it
   constexpr auto kLeast = static_cast<std::int64_t>(host::KeptBlocks::kLeastBytes);
-  constexpr auto kLargest = static_cast<std::int64_t>(host::KeptBlocks::kLargestBytes);
-  if (bytes >= kLeast && bytes <= kLargest) before_ = set_handler(NumPyHandlers::get().ours.ptr());
+  const auto largest = static_cast<std::int64_t>(ArrayMemory::all().largest_kept());
+  if (bytes >= kLeast && bytes <= largest) before_ = set_handler(NumPyHandlers::get().ours.ptr());
 }
 
 KeptNumPyMemory::~KeptNumPyMemory() {

@@ -78,21 +78,33 @@ Attempt insert_all(BatchTable<Key>& table, const KeyReader<Key>& keys, std::int6
   return {distinct.load(), given_up.load(), tried.load()};
 }
 
-/// Smaller batches are not sampled for the size of their table.
-constexpr std::int64_t kMinSampled = std::int64_t{1} << 16;
-/// Nor are smaller ones that are sampled only to tell whether they are to be hashed.
-constexpr std::int64_t kFewSampled = std::int64_t{1} << 13;
+/// How a batch is sampled for the number of its distinct keys: by default for the size of a batch table.
+struct Sampling {
+  std::int64_t most_samples = batch_size::kMaxSample;
+  std::int64_t least_keys = std::int64_t{1} << 16;  // smaller batches are taken to be distinct
+  double least_repeated = 0;                        // as batch_size::estimate() wants it, as a part of the sample
+
+  /// Whether the batch is to be hashed. Few samples tell nothing of keys of which few come often and many seldom; they
+  /// are taken to be few.
+  static Sampling for_hashing(std::int64_t keys) {
+    const int bits = keys < std::int64_t{1} << 18 ? 10 : keys < std::int64_t{1} << 21 ? 12 : 14;
+    return {std::int64_t{1} << bits, std::int64_t{1} << 13, 1.0 / 128};
+  }
+  /// How much a table has to grow. Of 2^14 samples of uniform keys, 16 of the first sixteenth repeat others where one
+  /// key of 16 is distinct in 2^18, and none where one of 16 is in 2^24: that power then made up to 16 times as many of
+  /// them, the table was built for those, and again afterwards. In text and of Zipf-distributed keys 100 repeat others.
+  static Sampling for_growth(std::int64_t samples) { return {samples, std::int64_t{1} << 16, 1.0 / 1024}; }
+};
 
 std::int64_t words_for(std::int64_t count) { return (count + 31) / 32; }
 
 void clear_bits(std::uint32_t* firsts, std::int64_t count) { std::fill_n(firsts, words_for(count), 0u); }
 
 template <class Key>
-std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys,
-                               std::int64_t most_samples = batch_size::kMaxSample, bool few_samples = false) {
+std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, const Sampling& sampling = {}) {
   const std::int64_t count = keys.count;
-  if (count < (few_samples ? kFewSampled : kMinSampled)) return count;
-  const std::int64_t samples = batch_size::sample_size(count, most_samples);
+  if (count < sampling.least_keys) return count;
+  const std::int64_t samples = batch_size::sample_size(count, sampling.most_samples);
   const std::int64_t bytes = keys.bytes();
   const Allocation chosen = room_for<char>(context, samples * bytes);
   for_each_chunk(samples, [&](std::int64_t begin, std::int64_t end) {
@@ -105,7 +117,8 @@ std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys,
   clear_bits(firsts.as<std::uint32_t>(), samples);
   BatchTable<Key> table(context, batch_size::slots_for(samples));
   insert_all<Key, std::uint32_t>(table, KeyReader<Key>(sample), samples, firsts.as<std::uint32_t>(), nullptr);
-  return batch_size::estimate(firsts.as<std::uint32_t>(), samples, count, few_samples ? samples / 128 : 0);
+  const auto least_repeated = static_cast<std::int64_t>(static_cast<double>(samples) * sampling.least_repeated);
+  return batch_size::estimate(firsts.as<std::uint32_t>(), samples, count, least_repeated);
 }
 
 /// Builds a table of the keys' distinct ones. firsts and links as for insert_all.
@@ -287,12 +300,8 @@ void find_members(DeviceContext& context, const NumberKeys& elements, const Numb
 class HostFactorizer final : public Factorizer {
   static bool too_many_distinct(DeviceContext& context, const NumberKeys& keys, std::int64_t most) {
     if (most == 0) return true;
-    // Few samples tell nothing of keys of which few come often and many seldom; they are taken to be few.
-    const std::int64_t samples = std::int64_t{1} << (keys.count < 4 * kMinSampled    ? 10
-                                                     : keys.count < 32 * kMinSampled ? 12
-                                                                                     : 14);
     const auto estimate = [&]<class Key>(Key) {
-      return gpuhash::estimate_distinct<Key>(context, keys, samples, true) > most;
+      return gpuhash::estimate_distinct<Key>(context, keys, Sampling::for_hashing(keys.count)) > most;
     };
     if (keys.bytes() <= 4) return estimate(std::uint32_t{});
     return keys.bytes() <= 8 ? estimate(std::uint64_t{}) : estimate(Uint128{});
@@ -316,9 +325,10 @@ class HostFactorizer final : public Factorizer {
 
   std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, std::int64_t samples,
                                  Stream) const override {
-    if (keys.bytes() <= 4) return gpuhash::estimate_distinct<std::uint32_t>(context, keys, samples);
-    if (keys.bytes() <= 8) return gpuhash::estimate_distinct<std::uint64_t>(context, keys, samples);
-    return gpuhash::estimate_distinct<Uint128>(context, keys, samples);
+    const Sampling sampling = Sampling::for_growth(samples);
+    if (keys.bytes() <= 4) return gpuhash::estimate_distinct<std::uint32_t>(context, keys, sampling);
+    if (keys.bytes() <= 8) return gpuhash::estimate_distinct<std::uint64_t>(context, keys, sampling);
+    return gpuhash::estimate_distinct<Uint128>(context, keys, sampling);
   }
 
   void isin(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,

@@ -22,18 +22,26 @@ class KeptBlocks {
  public:
   /// Smaller blocks the C library keeps itself.
   static constexpr std::size_t kLeastBytes = std::size_t{1} << 16;
-  /// Of all that are kept: a table and the scratch memory of calls on it, each of which would else drive out the other.
+
+  /// What all blocks that are kept may have, where processes have so much memory: what a table and the scratch memory
+  /// of calls on it take, each of which would else drive out the other. From 96 GiB on that is a table of four million
+  /// pairs that has grown twice, and batches of as many keys.
+  static constexpr std::size_t most_of(std::size_t memory) {
 #if defined(__SANITIZE_ADDRESS__)
-  static constexpr std::size_t kMostBytes = 0;  // so that what uses freed memory is seen
+    return 0 * memory;  // so that what uses freed memory is seen
 #else
-  static constexpr std::size_t kMostBytes = std::size_t{96} << 20;
+    return std::clamp(memory / 512, std::size_t{96} << 20, std::size_t{192} << 20);
 #endif
-  /// Larger blocks are not kept.
-  static constexpr std::size_t kLargestBytes = kMostBytes / 2;
+  }
+
+  explicit KeptBlocks(std::size_t most) : most_(most) {}
+
+  /// Blocks of more bytes are not kept.
+  std::size_t largest() const { return most_ / 2; }
 
   /// What a block for so many bytes has: sizes that are told apart in steps of a quarter, so that a block fits many.
-  static std::size_t capacity(std::size_t bytes) {
-    if (bytes < kLeastBytes || bytes > kLargestBytes) return bytes;
+  std::size_t capacity(std::size_t bytes) const {
+    if (bytes < kLeastBytes || bytes > largest()) return bytes;
     const std::size_t step = std::bit_floor(bytes) / 4;
     return (bytes + step - 1) / step * step;
   }
@@ -51,16 +59,24 @@ class KeptBlocks {
     return nullptr;
   }
 
+  /// Of memory that others could use.
+  void free_all() noexcept {
+    const Lock lock(mutex_);
+    for (const Block& block : blocks_) std::free(block.data);
+    blocks_.clear();
+    bytes_ = 0;
+  }
+
   /// Takes a block from posix_memalign() over; it, or those that were kept longest, are freed if there are too many.
   void keep(void* data, std::size_t capacity) noexcept {
-    if (capacity < kLeastBytes || capacity > kLargestBytes) return std::free(data);
+    if (capacity < kLeastBytes || capacity > largest()) return std::free(data);
     const Lock lock(mutex_);
     try {
       blocks_.push_back({data, capacity});
     } catch (const std::bad_alloc&) {
       return std::free(data);
     }
-    for (bytes_ += capacity; bytes_ > kMostBytes; blocks_.erase(blocks_.begin())) {
+    for (bytes_ += capacity; bytes_ > most_; blocks_.erase(blocks_.begin())) {
       bytes_ -= blocks_.front().bytes;
       std::free(blocks_.front().data);
     }
@@ -73,6 +89,7 @@ class KeptBlocks {
     std::size_t bytes;
   };
 
+  const std::size_t most_;
   ForkSafeMutex mutex_;
   std::vector<Block> blocks_;  // the last one freed comes last
   std::size_t bytes_ = 0;

@@ -2,24 +2,18 @@
 
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <string>
 
 #include <gpuhash/error.hpp>
 #include "core/fault_injection.hpp"
+#include "core/machine_memory.hpp"
 #include "core/reservation.hpp"
 #include "host/huge_pages.hpp"
 
 namespace gpuhash::host {
 namespace {
-
-std::size_t all_memory() {
-  const long pages = sysconf(_SC_PHYS_PAGES);
-  const long page = sysconf(_SC_PAGESIZE);
-  return pages > 0 && page > 0 ? static_cast<std::size_t>(pages) * static_cast<std::size_t>(page) : 0;
-}
 
 /// `ulimit -v` counts addresses, whether there is memory behind them or not.
 bool addresses_are_rationed() {
@@ -32,7 +26,7 @@ bool addresses_are_rationed() {
 std::unique_ptr<ReservedMemory> ReservedMemory::make(std::size_t bytes) {
   if (addresses_are_rationed()) return nullptr;
   std::unique_ptr<ReservedMemory> made(new ReservedMemory);
-  if (!reserve_addresses(bytes, all_memory(), kHugePage, [&](std::size_t room) { return made->reserve(room); }))
+  if (!reserve_addresses(bytes, machine_memory(), kHugePage, [&](std::size_t room) { return made->reserve(room); }))
     return nullptr;
   made->grow(bytes);
   return made;

@@ -72,6 +72,7 @@ struct LooksOf64 {
 /// Slot by slot. No branch: the compiler unrolls it and uses what every processor has.
 struct Portable {
   static constexpr bool kHashesByEight = false;
+  static constexpr bool kStreams = false;  // has it stream_line()?
 
   template <class View>
   static SlotMask<View, 1> slots_with(const typename View::SlotType* bucket, const typename View::Key& pattern) {
@@ -198,6 +199,7 @@ struct Halves {
 
 struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
   static constexpr bool kHashesByEight = true;  // host/homes.hpp
+  static constexpr bool kStreams = true;
 
   GPUHASH_AVX512 static std::uint32_t lanes_with(const void* line, std::uint32_t pattern) {
     return in_register(_mm512_cmpeq_epi32_mask(_mm512_load_si512(line), _mm512_set1_epi32(static_cast<int>(pattern))));
@@ -267,6 +269,12 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
     const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_maskz_compress_epi32(mask, all));
   }
+  /// Writes 64 bytes past the caches; both addresses are multiples of that.
+  GPUHASH_AVX512 static void stream_line(const void* from, void* to) {
+    _mm512_stream_si512(static_cast<__m512i*>(to), _mm512_load_si512(from));
+  }
+  /// What was written by stream_line() comes before what this thread writes now.
+  static void finish_streams() { _mm_sfence(); }
   GPUHASH_AVX512 static void put_number(std::uint32_t bits, std::uint16_t number, std::uint16_t* to) {
     _mm_mask_storeu_epi16(to, static_cast<__mmask8>(bits), _mm_set1_epi16(static_cast<short>(number)));
   }
@@ -306,6 +314,14 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
 
 struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
   static constexpr bool kHashesByEight = false;
+  static constexpr bool kStreams = true;
+
+  GPUHASH_AVX2 static void stream_line(const void* from, void* to) {
+    for (int half = 0; half < 2; ++half)
+      _mm256_stream_si256(static_cast<__m256i*>(to) + half,
+                          _mm256_load_si256(static_cast<const __m256i*>(from) + half));
+  }
+  static void finish_streams() { _mm_sfence(); }
 
   template <class Item>
   static void store_chosen(std::uint32_t bits, const Item* from, Item* to) {
@@ -435,6 +451,9 @@ enum class InstructionSet { kPortable, kAvx2, kAvx512 };
 
 /// The best that this processor has; GPUHASH_SIMD ("portable", "avx2", "avx512") asks for less. Looked up once.
 InstructionSet instruction_set();
+
+/// What is dealt out to hundreds of places is streamed there, past the caches, if it has so many bytes or more.
+std::int64_t least_streamed_bytes();
 
 namespace detail {
 

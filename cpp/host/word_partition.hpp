@@ -47,7 +47,7 @@ class WordPartition {
   WordPartition(DeviceContext& context, WordStreams<Word>& streams, const WordHash<Word>& hash,
                 std::optional<std::uint64_t> order_seed, std::int64_t words, Marks marks)
       : streams_(streams),
-        parts_(streams, hash, order_seed, words),
+        parts_(streams, hash, order_seed, words, marks == Marks::kNone),
         ranges_(parts_.ranges()),
         kind_(marks),
         distinct_before_(scratch<std::uint32_t>((ranges_ + 1) * parts())),
@@ -224,7 +224,7 @@ class WordPartition {
 
   /// Leaves the marks of all parts.
   void leave_marks(DeviceContext& context) {
-    const std::int64_t large = 4 * std::max(WordParts<Word>::kWordsOfPart, parts_.count() >> parts_.bits());
+    const std::int64_t large = 4 * std::max(parts_.words_of_part(), parts_.count() >> parts_.bits());
     if (large <= PartFirsts<std::uint16_t>::kMost)
       leave_marks<std::uint16_t>(context, large);
     else

@@ -23,18 +23,17 @@ namespace gpuhash::host {
 template <class Word>
 class WordParts {
  public:
-  /// A part of as many words takes some 300 KB of the second cache, together with what is found out about it. Larger
-  /// batches have larger parts once kMostBits are used up.
-  static constexpr std::int64_t kWordsOfPart = std::int64_t{1} << (sizeof(Word) == 4 ? 14 : 13);
   static constexpr int kLeastBits = 6;
 
   /// `words`: about so many there are in the streams; in all, fewer than 2^32. `order_seed`: not `hash` tells parts
   /// apart but the hash function of tables with that seed, so that a part's words are neighbours in each of them.
+  /// `with_positions`: those will be asked for, too.
   WordParts(WordStreams<Word>& streams, const WordHash<Word>& hash, std::optional<std::uint64_t> order_seed,
-            std::int64_t words)
+            std::int64_t words, bool with_positions = false)
       : ranges_(streams.ranges().parts),
         hash_(hash),
         order_seed_(order_seed),
+        is_streamed_(words * (kWordBytes + (with_positions ? kPositionBytes : 0)) >= least_streamed_bytes()),
         bits_(bits_for(words)),
         frequent_(std::ssize(streams.frequent())),
         starts_(scratch<std::uint32_t>(ranges_ * parts() + 1)) {
@@ -51,6 +50,9 @@ class WordParts {
   bool is_of_one_word(std::int64_t part) const { return part >= by_hash(); }
   /// Words in all parts.
   std::int64_t count() const { return count_; }
+  /// A part of so many words takes some 300 to 500 KB of the second cache, together with what is found out about it.
+  /// Larger batches have larger parts once kMostBits are used up.
+  std::int64_t words_of_part() const { return std::int64_t{1} << (kWordBytes == 4 || is_streamed_ ? 14 : 13); }
 
   /// Where the words of a range begin in a part. Those of the next range follow, and after the last the next part.
   std::uint32_t start(std::int64_t range, std::int64_t part) const {
@@ -89,16 +91,24 @@ class WordParts {
   /// More parts than that, and their ends lie in more pages than the processor knows the addresses of.
   static constexpr int kMostBits = 12;
   static_assert(kMostBits <= HotWords<Word>::kBits);  // places in it are the same bits of the hash
-  /// Plain stores, fetched ahead, took 0.7 to 0.9 ns a word; streaming stores through buffers 1.5 to 2.1; plain stores
-  /// alone 2.5 to 3.8, from 11 bits on.
-  static constexpr std::int64_t kWordsAhead = 16;
   static constexpr std::int64_t kWordBytes = sizeof(Word);
+  static constexpr std::int64_t kPositionBytes = sizeof(std::uint32_t);
+  /// Plain stores, fetched ahead, took 0.7 to 0.9 ns a word, and alone 2.5 to 3.8, from 11 bits on.
+  static constexpr std::int64_t kWordsAhead = 16;
+
+  /// Words of a part on their way there, and where they stand in the batch: whole lines of both. Half as many words at
+  /// a time take longer by a third, for nobody can predict when a line is full.
+  struct alignas(64) Waiting {
+    static constexpr std::uint32_t kCount = 64 / kPositionBytes;
+    Word words[kCount];
+    std::uint32_t positions[kCount];
+  };
 
   std::int64_t by_hash() const { return std::int64_t{1} << bits_; }
 
-  static int bits_for(std::int64_t words) {
+  int bits_for(std::int64_t words) const {
     int bits = kLeastBits;
-    while (bits < kMostBits && words >> bits > kWordsOfPart) ++bits;
+    while (bits < kMostBits && words >> bits > words_of_part()) ++bits;
     return bits;
   }
 
@@ -148,26 +158,74 @@ class WordParts {
   void scatter(const WordStreams<Word>& streams, int range, std::byte* to, std::uint32_t* positions) const {
     auto places = scratch<std::uint32_t>(parts());
     for (std::int64_t part = 0; part < parts(); ++part) places[static_cast<std::size_t>(part)] = start(range, part);
-    with_simd([&](auto) {
-      std::uint32_t* const next = places.data();
-      const auto deal = [&](const Word* words, const std::uint16_t* parts, const std::uint16_t* at, std::int64_t count,
-                            std::int64_t base) {
-        for (std::int64_t j = 0; j < count; ++j) {
-          const std::int64_t place = next[parts[j]]++;
-          std::memcpy(to + place * kWordBytes, words + j, kWordBytes);
-          __builtin_prefetch(to + (place + kWordsAhead) * kWordBytes, 1);
-          if constexpr (!kPositions) continue;
-          positions[place] = static_cast<std::uint32_t>(base + at[j]);
-          __builtin_prefetch(positions + place + kWordsAhead, 1);
-        }
-      };
-      streams.for_each(range, deal);
+    const bool are_lines = is_at_line(to) && is_at_line(positions);
+    with_simd([&]<class Simd>(Simd) {
+      if constexpr (Simd::kStreams)
+        if (is_streamed_ && are_lines) return stream<Simd, kPositions>(streams, range, to, positions, places.data());
+      deal<kPositions>(streams, range, to, positions, places.data());
     });
+  }
+  static bool is_at_line(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % alignof(Waiting) == 0; }
+
+  /// `next`: the next place in each part.
+  template <bool kPositions>
+  static void deal(const WordStreams<Word>& streams, int range, std::byte* to, std::uint32_t* positions,
+                   std::uint32_t* next) {
+    streams.for_each(range, [&](const Word* words, const std::uint16_t* parts, const std::uint16_t* at,
+                                std::int64_t count, std::int64_t base) {
+      for (std::int64_t j = 0; j < count; ++j) {
+        const std::int64_t place = next[parts[j]]++;
+        std::memcpy(to + place * kWordBytes, words + j, kWordBytes);
+        __builtin_prefetch(to + (place + kWordsAhead) * kWordBytes, 1);
+        if constexpr (!kPositions) continue;
+        positions[place] = static_cast<std::uint32_t>(base + at[j]);
+        __builtin_prefetch(positions + place + kWordsAhead, 1);
+      }
+    });
+  }
+
+  /// Likewise by whole lines, past the caches.
+  template <class Simd, bool kPositions>
+  void stream(const WordStreams<Word>& streams, int range, std::byte* to, std::uint32_t* positions,
+              std::uint32_t* next) const {
+    constexpr std::uint32_t kLast = Waiting::kCount - 1;
+    auto all_waiting = scratch<Waiting>(parts());
+    Waiting* const waiting_of = all_waiting.data();
+    const auto copy = [&](const Waiting& waiting, std::uint32_t begin, std::uint32_t end) {
+      for (std::uint32_t place = begin; place < end; ++place) {
+        std::memcpy(to + place * kWordBytes, waiting.words + (place & kLast), kWordBytes);
+        if constexpr (kPositions) positions[place] = waiting.positions[place & kLast];
+      }
+    };
+    streams.for_each(range, [&](const Word* words, const std::uint16_t* parts, const std::uint16_t* at,
+                                std::int64_t count, std::int64_t base) {
+      for (std::int64_t j = 0; j < count; ++j) {
+        const std::uint32_t place = next[parts[j]]++;
+        Waiting& waiting = waiting_of[parts[j]];
+        waiting.words[place & kLast] = words[j];
+        if constexpr (kPositions) waiting.positions[place & kLast] = static_cast<std::uint32_t>(base + at[j]);
+        if ((place & kLast) != kLast) continue;
+        const std::uint32_t first = place - kLast;
+        const std::uint32_t begin = start(range, parts[j]);
+        if (first < begin) {  // others' words come before them
+          copy(waiting, begin, place + 1);
+          continue;
+        }
+        for (std::size_t line = 0; line < sizeof waiting.words; line += 64)
+          Simd::stream_line(reinterpret_cast<const std::byte*>(waiting.words) + line,
+                            to + std::size_t{first} * kWordBytes + line);
+        if constexpr (kPositions) Simd::stream_line(waiting.positions, positions + first);
+      }
+    });
+    for (std::int64_t part = 0; part < this->parts(); ++part)
+      copy(waiting_of[part], std::max(start(range, part), next[part] & ~kLast), next[part]);
+    Simd::finish_streams();
   }
 
   int ranges_;
   WordHash<Word> hash_;
   std::optional<std::uint64_t> order_seed_;
+  bool is_streamed_;
   int bits_;
   std::int64_t frequent_;  // parts of one word each
   std::int64_t count_ = 0;
