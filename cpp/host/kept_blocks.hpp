@@ -43,7 +43,7 @@ class KeptBlocks {
   std::size_t capacity(std::size_t bytes) const {
     if (bytes < kLeastBytes || bytes > largest()) return bytes;
     const std::size_t step = std::bit_floor(bytes) / 4;
-    return (bytes + step - 1) / step * step;
+    return std::min((bytes + step - 1) / step * step, largest());
   }
 
   /// Null: there is none of that capacity.
