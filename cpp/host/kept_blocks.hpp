@@ -26,9 +26,9 @@ class KeptBlocks {
   /// What all blocks that are kept may have, where processes have so much memory: what a table and the scratch memory
   /// of calls on it take, each of which would else drive out the other. From 96 GiB on that is a table of four million
   /// pairs that has grown twice, and batches of as many keys.
-  static constexpr std::size_t most_of(std::size_t memory) {
+  static constexpr std::size_t most_of([[maybe_unused]] std::size_t memory) {
 #if defined(__SANITIZE_ADDRESS__)
-    return 0 * memory;  // so that what uses freed memory is seen
+    return 0;  // so that what uses freed memory is seen
 #else
     return std::clamp(memory / 512, std::size_t{96} << 20, std::size_t{192} << 20);
 #endif
