@@ -54,7 +54,7 @@ def borrow(tensor: object, stream: int | None = None) -> Array:
     """
 
 def empty_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """As ``numpy.empty``; but of what arrays of at least 64 KiB leave behind some 96 MiB are kept for the next ones."""
+    """As ``numpy.empty``; but of what arrays of 64 KiB and more leave behind, 96 to 192 MiB are kept for others."""
 
 def current_stream(tensor: object) -> int | None:
     """The framework's current stream for the tensor's device by the exchange API; None where it has none."""

@@ -24,8 +24,8 @@ class KeptBlocks {
   static constexpr std::size_t kLeastBytes = std::size_t{1} << 16;
 
   /// What all blocks that are kept may have, where processes have so much memory: what a table and the scratch memory
-  /// of calls on it take, each of which would else drive out the other. From 96 GiB on that is a table of four million
-  /// pairs that has grown twice, and batches of as many keys.
+  /// of calls on it take, each of which would else drive out the other. From 96 GiB on that is a table of two million
+  /// pairs as it grows, and batches of twice as many keys.
   static constexpr std::size_t most_of([[maybe_unused]] std::size_t memory) {
 #if defined(__SANITIZE_ADDRESS__)
     return 0;  // so that what uses freed memory is seen

@@ -58,10 +58,14 @@ class SeenWords {
   }
 
   /// Begins with the first `size` words of another list, which may be growing meanwhile; they have not come here yet.
+  /// Each has the id that it has there, also one that is there twice, as somebody has changed the keys while they were
+  /// read: others count on `size` ids.
   template <class Simd>
   void begin_with(const SeenWords& other, std::int64_t size) {
-    for (std::int64_t id = 0; id < size; ++id)
+    for (std::int64_t id = 0; id < size; ++id) {
       add<Simd>(other.word(id), 0, static_cast<std::uint32_t>(other.first(id)));
+      size_ = id + 1;
+    }
   }
 
  private:

@@ -389,14 +389,11 @@ class WordFactorization final : public Factorization {
     if (out.codes == nullptr) return;
     parallel_for(ranges_.parts, [&](int range) {
       const std::uint32_t* const map = range == 0 ? nullptr : id_maps_[static_cast<std::size_t>(range - 1)].data();
-      // Where somebody has changed the keys since, an id may lie beyond those of the list.
-      const std::uint32_t last =
-          range == 0 ? 0 : static_cast<std::uint32_t>(id_maps_[static_cast<std::size_t>(range - 1)].size()) - 1;
       in_pieces(ranges_.begin(range), ranges_.end(range), kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
         if (map == nullptr)
           std::copy(ids() + begin, ids() + end, out.codes + begin);
         else
-          for (std::int64_t i = begin; i < end; ++i) out.codes[i] = map[std::min(ids()[i], last)];
+          for (std::int64_t i = begin; i < end; ++i) out.codes[i] = map[ids()[i]];
       });
     });
   }
