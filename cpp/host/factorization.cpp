@@ -90,9 +90,9 @@ struct Sampling {
     const int bits = keys < std::int64_t{1} << 18 ? 10 : keys < std::int64_t{1} << 21 ? 12 : 14;
     return {std::int64_t{1} << bits, std::int64_t{1} << 13, 1.0 / 128};
   }
-  /// How much a table has to grow. Of 2^14 samples of uniform keys, 16 of the first sixteenth repeat others where one
-  /// key of 16 is distinct in 2^18, and none where one of 16 is in 2^24: that power then made up to 16 times as many of
-  /// them, the table was built for those, and again afterwards. In text and of Zipf-distributed keys 100 repeat others.
+  /// How much a table has to grow. Of 2^18 uniform keys of which a 16th is distinct, 30 of the first sixteenth of 2^14
+  /// samples repeat others, and one of 2^24: the power that it tells then made up to 16 times as many of them, the
+  /// table was built for those, and again afterwards. In text and of Zipf-distributed keys 100 repeat others.
   static Sampling for_growth(std::int64_t samples) { return {samples, std::int64_t{1} << 16, 1.0 / 1024}; }
 };
 

@@ -97,7 +97,7 @@ class WordParts {
   static constexpr std::int64_t kWordsAhead = 16;
 
   /// Words of a part on their way there, and where they stand in the batch: whole lines of both. Half as many words at
-  /// a time take longer by a third, for nobody can predict when a line is full.
+  /// a time take longer by a tenth to a half, for nobody can predict when a line is full.
   struct alignas(64) Waiting {
     static constexpr std::uint32_t kCount = 64 / kPositionBytes;
     Word words[kCount];
