@@ -151,7 +151,9 @@ def test_keys(on_device, key_type):
     rng = np.random.default_rng(3)
     draws = [DRAWS["two-in-three"](rng) % len(pool) for _ in range(2)]
     check_two_batches(on_device, pool, draws, "int32", "add", True)
+    check_two_batches(on_device, pool, draws, "int64", "add", True)
     check_two_batches(on_device, pool, draws, "int64", "multiply", False)
+    check_two_batches(on_device, pool, draws, "float64", "add", True)
 
 
 @pytest.mark.parametrize("count", [16_383, 16_384, 70_001, 300_007])

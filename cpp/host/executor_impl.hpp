@@ -62,11 +62,13 @@ void HostExecutor<Key, Value>::find(DeviceContext&, const View& view, const KeyB
 
 template <class Key, class Value>
 void HostExecutor<Key, Value>::insert(DeviceContext&, const View& view, const InsertOrder& batch, Stream) const {
-  if (is_plain(view, batch)) {
-    const PlainInsertion<View> insertion{static_cast<const std::byte*>(batch.values.data), stride_of(batch.values),
-                                         batch.mode == InsertMode::kAssign, batch.inserted};
-    return write_each<Purpose::kInsertion>(view, batch.keys, insertion);
-  }
+  const auto insert_plain = [&]<class Bytes>(Bytes) {
+    const PlainInsertion<View, Bytes::value> insertion{static_cast<const std::byte*>(batch.values.data),
+                                                       stride_of(batch.values), batch.mode == InsertMode::kAssign,
+                                                       batch.inserted};
+    write_each<Purpose::kInsertion>(view, batch.keys, insertion);
+  };
+  if (are_plain(view, batch.values) && with_key_bytes<View>(batch.keys, insert_plain)) return;
   RowSource row_source(view.rows, *view.control);
   write_each<Purpose::kInsertion>(view, batch.keys, Insertion<View>{view, batch, &row_source});
 }
@@ -80,15 +82,18 @@ void HostExecutor<Key, Value>::apply(DeviceContext&, const View& view, const App
       write_each<Purpose::kInsertion>(view, batch.keys, operation_of(batch));
     };
     const auto add = [&]<class T>(T) {
-      write([](const ApplyOrder& order) {
-        return PlainAddition<View, T>{static_cast<const std::byte*>(order.values.data), stride_of(order.values),
-                                      order.inserted};
+      return with_key_bytes<View>(batch.keys, [&]<class Bytes>(Bytes) {
+        write([](const ApplyOrder& order) {
+          return PlainAddition<View, T, Bytes::value>{static_cast<const std::byte*>(order.values.data),
+                                                      stride_of(order.values), order.inserted};
+        });
       });
     };
-    if (batch.op == ApplyOp::kAdd && is_plain(view, batch)) {
+    if (batch.op == ApplyOp::kAdd && are_plain(view, batch.values)) {
       using Float = std::conditional_t<sizeof(Value) == 8, double, float>;
-      if (is_integer(batch.dtype)) return add(Value{});  // unsigned or not, the sum has the same bits
-      if (batch.dtype == (sizeof(Value) == 8 ? DType::kFloat64 : DType::kFloat32)) return add(Float{});
+      constexpr DType kFloat = sizeof(Value) == 8 ? DType::kFloat64 : DType::kFloat32;
+      if (is_integer(batch.dtype) && add(Value{})) return;  // unsigned or not, the sum has the same bits
+      if (batch.dtype == kFloat && add(Float{})) return;
     }
     RowSource row_source(view.rows, *view.control);
     const CombineFn combine = combine_function(batch.dtype, batch.op);

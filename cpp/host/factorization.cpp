@@ -100,6 +100,9 @@ std::int64_t words_for(std::int64_t count) { return (count + 31) / 32; }
 
 void clear_bits(std::uint32_t* firsts, std::int64_t count) { std::fill_n(firsts, words_for(count), 0u); }
 
+/// Samples between asking for a line, which is hardly ever another one's, too, and reading it.
+constexpr std::int64_t kSamplesAhead = 32;
+
 template <class Key>
 std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, const Sampling& sampling = {}) {
   const std::int64_t count = keys.count;
@@ -107,10 +110,13 @@ std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, c
   const std::int64_t samples = batch_size::sample_size(count, sampling.most_samples);
   const std::int64_t bytes = keys.bytes();
   const Allocation chosen = room_for<char>(context, samples * bytes);
+  const auto position = [&](std::int64_t j) { return batch_size::sample_position(j, samples, count); };
   for_each_chunk(samples, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t j = begin; j < end; ++j)
-      host::store_word(chosen.get(), j, bytes,
-                       host::load_word<Key>(keys.data, batch_size::sample_position(j, samples, count), bytes));
+    for (std::int64_t j = begin; j < end; ++j) {
+      const std::int64_t ahead = position(std::min(j + kSamplesAhead, samples - 1));
+      __builtin_prefetch(static_cast<const char*>(keys.data) + ahead * bytes);
+      host::store_word(chosen.get(), j, bytes, host::load_word<Key>(keys.data, position(j), bytes));
+    }
   });
   const NumberKeys sample{chosen.get(), samples, keys.dtype, keys.elements};
   const Allocation firsts = room_for<std::uint32_t>(context, words_for(samples));

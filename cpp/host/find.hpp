@@ -27,7 +27,7 @@ inline std::uint64_t count_true(const bool* flags, std::size_t size) {
 /// Values as wide as the slot's. Writes at every look, without a branch: a walk that has to go on is so far absent.
 template <class View, bool kMask>
 struct FindWords {
-  static constexpr bool kPlain = true;
+  static constexpr std::int64_t kKeyBytes = sizeof(typename View::Key);
   static constexpr bool kEveryLook = true;
   using Value = typename View::Value;
 
@@ -56,7 +56,7 @@ struct FindWords {
 /// Whether keys are there.
 template <class View>
 struct FindMask {
-  static constexpr bool kPlain = true;
+  static constexpr std::int64_t kKeyBytes = sizeof(typename View::Key);
   static constexpr bool kEveryLook = true;
 
   bool* mask;  // [n]
@@ -81,7 +81,7 @@ struct FindMask {
 template <class View>
 class FindAny {
  public:
-  static constexpr bool kPlain = false;
+  static constexpr std::int64_t kKeyBytes = 0;
 
   FindAny(const View& view, const FindOrder& out) : view_(&view), out_(&out) {}
 
@@ -144,7 +144,7 @@ template <class View>
 std::uint64_t find_range(const View& view, const KeyBatch& keys, std::int64_t begin, std::int64_t end,
                          const FindOrder& out) {
   const auto run = [&]<class Visitor>(Visitor& visitor) {
-    if constexpr (Visitor::kPlain)
+    if constexpr (Visitor::kKeyBytes == sizeof(typename View::Key))
       if (is_near(view)) return look_up_near(view, keys, begin, end, visitor);
     walk_each<Purpose::kLookup>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, visitor);
   };

@@ -77,8 +77,8 @@ class MergedKeys {
   };
   /// The hot keys that have come, as a batch.
   struct HotBatch {
-    Key keys[kPlaces];
-    std::uint64_t values[kPlaces];  // packed
+    Key keys[kPlaces];              // packed, like the batch's
+    std::uint64_t values[kPlaces];  // likewise
     std::int64_t firsts[kPlaces];
     bool inserted[kPlaces];
   };
@@ -166,7 +166,7 @@ class MergedKeys {
     HotBatch& to = hot_batch_[0];
     const std::int64_t count = list_hot();
     ApplyOrder order = batch_;
-    order.keys = {to.keys, count, sizeof(Key)};
+    order.keys = {to.keys, count, batch_.keys.bytes};
     order.values = {to.values, batch_.values.bytes, false};
     order.inserted = batch_.inserted == nullptr ? nullptr : to.inserted;
     write_range<Purpose::kInsertion>(view_, order.keys, operation_of(order), 0, count);
@@ -199,7 +199,7 @@ class MergedKeys {
       sum += aside.counts[place];
     }
     if (sum == 0) return false;
-    to.keys[n] = hot_[place];
+    store_word(to.keys, n, batch_.keys.bytes, hot_[place]);
     if (batch_.values.broadcast) {
       const auto times = static_cast<std::int64_t>(sum);
       repeat_values(batch_.dtype, batch_.op, batch_.values.data, batch_.elements, &times, 1, value);

@@ -26,11 +26,10 @@ inline const std::byte* value_at(const ValueBatch& values, std::int64_t i) {
 
 inline std::int64_t stride_of(const ValueBatch& values) { return values.broadcast ? 0 : values.bytes; }
 
-/// Are keys and values as wide as the slot's?
-template <class View, class Batch>
-bool is_plain(const View& view, const Batch& batch) {
-  if (batch.keys.bytes != sizeof(typename View::Key) || has_rows(view)) return false;
-  return !View::kHasValue || batch.values.bytes == sizeof(typename View::Value);
+/// Are there no values, or are they as wide as the slot's?
+template <class View>
+bool are_plain(const View& view, const ValueBatch& values) {
+  return !View::kHasValue || (!has_rows(view) && values.bytes == sizeof(typename View::Value));
 }
 
 /// A new key's slot gets key and value.
@@ -55,10 +54,10 @@ void store_new(const View& view, const typename View::Key& stored, typename View
   }
 }
 
-/// As Insertion, with keys and values as wide as the slot's: what a batch mostly is.
-template <class View>
+/// As Insertion, with values as wide as the slot's: what a batch mostly is.
+template <class View, std::int64_t kKeyBytes_>
 struct PlainInsertion {
-  static constexpr bool kPlain = true;
+  static constexpr std::int64_t kKeyBytes = kKeyBytes_;
   using Value = typename View::Value;
 
   const std::byte* values;  // null in sets
@@ -78,7 +77,7 @@ struct PlainInsertion {
 
 template <class View>
 struct Insertion {
-  static constexpr bool kPlain = false;
+  static constexpr std::int64_t kKeyBytes = 0;
 
   View view;
   InsertOrder batch;
@@ -103,9 +102,9 @@ struct Insertion {
 };
 
 /// As Application, for additions of T, which is as wide as the slot's value.
-template <class View, class T>
+template <class View, class T, std::int64_t kKeyBytes_>
 struct PlainAddition {
-  static constexpr bool kPlain = true;
+  static constexpr std::int64_t kKeyBytes = kKeyBytes_;
   static_assert(sizeof(T) == sizeof(typename View::Value));
 
   const std::byte* values;
@@ -127,7 +126,7 @@ struct PlainAddition {
 
 template <class View>
 struct Application {
-  static constexpr bool kPlain = false;
+  static constexpr std::int64_t kKeyBytes = 0;
 
   View view;
   ApplyOrder batch;
@@ -149,7 +148,7 @@ struct Application {
 /// As Insertion and Application, in a table with columns.
 template <class View>
 struct ColumnsChange {
-  static constexpr bool kPlain = false;
+  static constexpr std::int64_t kKeyBytes = 0;
 
   View view;
   const RowWriter* writer;
@@ -174,7 +173,7 @@ struct ColumnsChange {
 /// kWhole: keys are as wide as the slot's.
 template <class View, bool kWhole>
 struct Erasure {
-  static constexpr bool kPlain = kWhole;
+  static constexpr std::int64_t kKeyBytes = kWhole ? sizeof(typename View::Key) : 0;
 
   View view;
   bool* erased;  // [n] or null
@@ -197,7 +196,7 @@ struct Erasure {
 
 template <class View>
 struct AbsentKeys {
-  static constexpr bool kPlain = false;
+  static constexpr std::int64_t kKeyBytes = 0;
 
   KeyBatch keys;
   typename View::Key* to;

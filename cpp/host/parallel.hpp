@@ -217,10 +217,10 @@ class Shares {
   template <class View, class Body>
   static void with_keys(const KeyBatch& keys, const Body& body) {
     using Key = typename View::Key;
-    if (keys.bytes == sizeof(Key))
-      body(WholeKeys<Key>{static_cast<const Key*>(keys.data)});
-    else
-      body(AnyKeys<Key>{keys.data, keys.bytes});
+    if (keys.bytes == sizeof(Key)) return body(WholeKeys<Key>{static_cast<const Key*>(keys.data)});
+    if constexpr (sizeof(Key) == 2 * HalfKeys<Key>::kBytes)
+      if (keys.bytes == HalfKeys<Key>::kBytes) return body(HalfKeys<Key>{keys.data});
+    body(AnyKeys<Key>{keys.data, keys.bytes});
   }
 
   std::int64_t* sizes_of(int part) { return sizes_.data() + part * parts_; }
@@ -311,7 +311,7 @@ class Shares {
 /// What a pipeline tells, passed on to the batch's operation together with the thread's tally.
 template <class Operation>
 struct Writer {
-  static constexpr bool kPlain = Operation::kPlain;
+  static constexpr std::int64_t kKeyBytes = Operation::kKeyBytes;
 
   Operation operation;
   Tally tally{};
@@ -397,7 +397,7 @@ void write_range(const View& view, const KeyBatch& keys, const Operation& operat
 ///   found(i, slot, any_empty, tally), absent(i)   kLookup, one of them for each key
 ///   write(i, stored, slot, is_new)                kInsertion; slot null: there was none
 ///   ask(i)                                        if it has this, as walk_each() wants it
-///   kPlain                                        as walk_each() wants it
+///   kKeyBytes                                     as walk_each() wants it
 template <Purpose kPurpose, class View, class Operation>
 void write_each(const View& view, const KeyBatch& keys, const Operation& operation) {
   const int parts = writer_parts(keys.count, view);

@@ -59,6 +59,16 @@ struct WholeKeys {
   Key operator[](std::int64_t i) const { return detail::load_whole<Key>(data + i); }
   void ask(std::int64_t i) const { __builtin_prefetch(data + i); }
 };
+/// Of 4 bytes, where the table has 8.
+template <class Key>
+struct HalfKeys {
+  const void* data;
+  Key operator[](std::int64_t i) const { return Key{detail::load_whole<std::uint32_t>(at(i))}; }
+  void ask(std::int64_t i) const { __builtin_prefetch(at(i)); }
+  const char* at(std::int64_t i) const { return static_cast<const char*>(data) + i * kBytes; }
+
+  static constexpr std::int64_t kBytes = sizeof(std::uint32_t);
+};
 template <class Key>
 struct AnyKeys {
   const void* data;
@@ -528,9 +538,24 @@ class Pipeline {
   Queue<Walk, kQueueSize> at_bucket_;
 };
 
-/// Runs a pipeline and returns what its walks have left behind. A visitor that has kPlain needs keys as wide as the
-/// table's, and its lookups are for tables that are not near (host/near_lookup.hpp). The others share one pipeline for
-/// keys of any width, because each is compiled for every instruction set.
+/// Calls body(bytes), with a type that is that number, where keys are as wide as the slot's, or half as wide as one of
+/// 8 bytes: pipelines for keys of that width alone are faster. False: they have another width.
+template <class View, class Body>
+bool with_key_bytes(const KeyBatch& keys, const Body& body) {
+  constexpr std::int64_t kWhole = sizeof(typename View::Key);
+  constexpr std::int64_t kHalf = HalfKeys<typename View::Key>::kBytes;
+  const bool is_whole = keys.bytes == kWhole;
+  if (is_whole) body(std::integral_constant<std::int64_t, kWhole>());
+  if constexpr (View::kHasValue && kWhole == 2 * kHalf) {
+    if (keys.bytes == kHalf) body(std::integral_constant<std::int64_t, kHalf>());
+    return is_whole || keys.bytes == kHalf;
+  }
+  return is_whole;
+}
+
+/// Runs a pipeline and returns what its walks have left behind. The visitor's kKeyBytes says how wide keys are, as by
+/// with_key_bytes(), 0 if they may have any width: each pipeline is compiled for every instruction set. Lookups of keys
+/// as wide as the slot's are for tables that are not near (host/near_lookup.hpp).
 template <Purpose kPurpose, class View, class Positions, class Visitor>
 Passed walk_each(const View& view, Reach reach, const KeyBatch& batch, const Positions& positions, std::int64_t count,
                  Visitor& visitor) {
@@ -544,8 +569,10 @@ Passed walk_each(const View& view, Reach reach, const KeyBatch& batch, const Pos
       visitor = pipeline.visitor();
       passed = pipeline.passed();
     };
-    if constexpr (Visitor::kPlain)
+    if constexpr (Visitor::kKeyBytes == sizeof(Key))
       run(WholeKeys<Key>{static_cast<const Key*>(batch.data)});
+    else if constexpr (Visitor::kKeyBytes == HalfKeys<Key>::kBytes)
+      run(HalfKeys<Key>{batch.data});
     else
       run(AnyKeys<Key>{batch.data, batch.bytes});
   });
