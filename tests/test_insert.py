@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,6 +20,7 @@ from support.samples import (
     same_bytes,
 )
 
+import gpuhash
 from gpuhash import HashTable
 
 
@@ -240,3 +243,28 @@ def test_many_batches_with_duplicates_follow_the_dict(native):
         same_bytes(mask, new_in_order(keys, model))
         model.update(zip(as_bytes(keys).tolist(), as_bytes(values).tolist(), strict=True))
     assert items_of(table) == model
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5, 7])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_hardly_any_key_of_a_batch_is_another_threads(dtype, threads):
+    """A thread that owns nearly all keys of a batch leaves the others theirs."""
+    count = 1 << 18
+    keys = random_keys(dtype, (), 5)
+    values = np.arange(count)
+    # Where the parts of the batch begin that each thread deals out: in multiples of 64 keys.
+    begins = np.arange(threads) * (count // 64) // threads * 64
+    others = (begins[:, None] + np.arange(10)).ravel()
+    before = gpuhash.get_num_threads()
+    gpuhash.set_num_threads(threads)
+    try:
+        for one, other in itertools.permutations(keys, 2):
+            batch = np.full(count, one, dtype)
+            batch[others] = other
+            table = HashTable(dtype, "int64", device="cpu", capacity=1 << 20)
+            is_first = np.zeros(count, bool)
+            is_first[np.unique(batch, return_index=True)[1]] = True
+            same_bytes(table.insert_or_assign(batch, values), is_first)
+            assert items_of(table) == as_dict(batch[[*others, -1]], values[[*others, -1]])
+    finally:
+        gpuhash.set_num_threads(before)

@@ -62,13 +62,11 @@ void HostExecutor<Key, Value>::find(DeviceContext&, const View& view, const KeyB
 
 template <class Key, class Value>
 void HostExecutor<Key, Value>::insert(DeviceContext&, const View& view, const InsertOrder& batch, Stream) const {
-  const auto insert_plain = [&]<class Bytes>(Bytes) {
-    const PlainInsertion<View, Bytes::value> insertion{static_cast<const std::byte*>(batch.values.data),
-                                                       stride_of(batch.values), batch.mode == InsertMode::kAssign,
-                                                       batch.inserted};
-    write_each<Purpose::kInsertion>(view, batch.keys, insertion);
-  };
-  if (are_plain(view, batch.values) && with_key_bytes<View>(batch.keys, insert_plain)) return;
+  if (are_plain(view, batch.keys, batch.values)) {
+    const PlainInsertion<View> insertion{static_cast<const std::byte*>(batch.values.data), stride_of(batch.values),
+                                         batch.mode == InsertMode::kAssign, batch.inserted};
+    return write_each<Purpose::kInsertion>(view, batch.keys, insertion);
+  }
   RowSource row_source(view.rows, *view.control);
   write_each<Purpose::kInsertion>(view, batch.keys, Insertion<View>{view, batch, &row_source});
 }
@@ -82,18 +80,16 @@ void HostExecutor<Key, Value>::apply(DeviceContext&, const View& view, const App
       write_each<Purpose::kInsertion>(view, batch.keys, operation_of(batch));
     };
     const auto add = [&]<class T>(T) {
-      return with_key_bytes<View>(batch.keys, [&]<class Bytes>(Bytes) {
-        write([](const ApplyOrder& order) {
-          return PlainAddition<View, T, Bytes::value>{static_cast<const std::byte*>(order.values.data),
-                                                      stride_of(order.values), order.inserted};
-        });
+      write([](const ApplyOrder& order) {
+        return PlainAddition<View, T>{static_cast<const std::byte*>(order.values.data), stride_of(order.values),
+                                      order.inserted};
       });
     };
-    if (batch.op == ApplyOp::kAdd && are_plain(view, batch.values)) {
+    if (batch.op == ApplyOp::kAdd && are_plain(view, batch.keys, batch.values)) {
       using Float = std::conditional_t<sizeof(Value) == 8, double, float>;
       constexpr DType kFloat = sizeof(Value) == 8 ? DType::kFloat64 : DType::kFloat32;
-      if (is_integer(batch.dtype) && add(Value{})) return;  // unsigned or not, the sum has the same bits
-      if (batch.dtype == kFloat && add(Float{})) return;
+      if (is_integer(batch.dtype)) return add(Value{});  // unsigned or not, the sum has the same bits
+      if (batch.dtype == kFloat) return add(Float{});
     }
     RowSource row_source(view.rows, *view.control);
     const CombineFn combine = combine_function(batch.dtype, batch.op);
@@ -122,7 +118,7 @@ template <class Key, class Value>
 void HostExecutor<Key, Value>::erase(DeviceContext&, const View& view, const KeyBatch& keys, bool* erased, const Plan*,
                                      Stream) const {
   RowSink row_sink(view.rows, *view.control);
-  if (keys.bytes == sizeof(Key))
+  if (are_words<View>(keys))
     write_each<Purpose::kLookup>(view, keys, Erasure<View, true>{view, erased, &row_sink});
   else
     write_each<Purpose::kLookup>(view, keys, Erasure<View, false>{view, erased, &row_sink});
@@ -135,7 +131,7 @@ void HostExecutor<Key, Value>::list_absent(DeviceContext&, const View& view, con
   const auto list = [&](std::int64_t first, std::int64_t last) {
     AbsentKeys<View> absent_keys{keys, out + first};
     in_pieces(first, last, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
-      walk_each<Purpose::kLookup>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, absent_keys);
+      walk_each<Purpose::kLookup>(view, keys, begin, end, absent_keys);
     });
     return absent_keys.to - (out + first);
   };

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/random_seed.hpp"
 #include "host/batch_table.hpp"
 #include "host/executor.hpp"
 #include "host/sorted_factorization.hpp"
@@ -100,31 +101,74 @@ std::int64_t words_for(std::int64_t count) { return (count + 31) / 32; }
 
 void clear_bits(std::uint32_t* firsts, std::int64_t count) { std::fill_n(firsts, words_for(count), 0u); }
 
-/// Samples between asking for a line, which is hardly ever another one's, too, and reading it.
-constexpr std::int64_t kSamplesAhead = 32;
+/// Samples whose lines are asked for together, while those before them are read: each has a line of its own.
+constexpr std::int64_t kSamplesAhead = 64;
+/// More samples than these are worth several threads.
+constexpr std::int64_t kMostSampledAlone = host::kChunk;
+
+/// Sets the bits of those samples whose key none before had; the j-th stands at position(j) of the batch. For one
+/// thread. Keys are told apart by some fifty bits of their hashes.
+template <class Key, class PositionOf>
+void mark_firsts(DeviceContext& context, const NumberKeys& keys, std::int64_t samples, const PositionOf& position,
+                 std::uint32_t* firsts) {
+  const std::int64_t slots = 4 * samples;                           // a power of two
+  const Allocation tags = room_for<std::uint32_t>(context, slots);  // 0: none
+  auto* const table = tags.as<std::uint32_t>();
+  std::fill_n(table, slots, 0u);
+  const std::uint64_t seed = random_seed();
+  std::int64_t positions[2][kSamplesAhead];
+  const auto ask = [&](std::int64_t begin) {
+    for (std::int64_t j = begin; j < std::min(begin + kSamplesAhead, samples); ++j) {
+      const std::int64_t i = position(j);
+      positions[j / kSamplesAhead % 2][j % kSamplesAhead] = i;
+      __builtin_prefetch(static_cast<const char*>(keys.data) + i * keys.bytes());
+    }
+  };
+  const KeyReader<Key> reader(keys);
+  ask(0);
+  for (std::int64_t begin = 0; begin < samples; begin += kSamplesAhead) {
+    ask(begin + kSamplesAhead);
+    for (std::int64_t j = begin; j < std::min(begin + kSamplesAhead, samples); ++j) {
+      const std::uint64_t hash = hash_key(reader[positions[j / kSamplesAhead % 2][j % kSamplesAhead]], seed);
+      const std::uint32_t tag = static_cast<std::uint32_t>(hash >> 32) | 1;
+      auto at = static_cast<std::int64_t>(hash & static_cast<std::uint64_t>(slots - 1));
+      while (table[at] != 0 && table[at] != tag) at = (at + 1) & (slots - 1);
+      firsts[j / 32] |= static_cast<std::uint32_t>(table[at] == 0) << (j % 32);
+      table[at] = tag;
+    }
+  }
+}
+
+/// Likewise, on several threads.
+template <class Key, class PositionOf>
+void mark_firsts_together(DeviceContext& context, const NumberKeys& keys, std::int64_t samples,
+                          const PositionOf& position, std::uint32_t* firsts) {
+  const std::int64_t bytes = keys.bytes();
+  const Allocation chosen = room_for<char>(context, samples * bytes);
+  for_each_chunk(samples, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t j = begin; j < end; ++j)
+      host::store_word(chosen.get(), j, bytes, host::load_word<Key>(keys.data, position(j), bytes));
+  });
+  const NumberKeys sample{chosen.get(), samples, keys.dtype, keys.elements};
+  BatchTable<Key> table(context, batch_size::slots_for(samples));
+  insert_all<Key, std::uint32_t>(table, KeyReader<Key>(sample), samples, firsts, nullptr);
+}
 
 template <class Key>
 std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, const Sampling& sampling = {}) {
   const std::int64_t count = keys.count;
   if (count < sampling.least_keys) return count;
   const std::int64_t samples = batch_size::sample_size(count, sampling.most_samples);
-  const std::int64_t bytes = keys.bytes();
-  const Allocation chosen = room_for<char>(context, samples * bytes);
   const auto position = [&](std::int64_t j) { return batch_size::sample_position(j, samples, count); };
-  for_each_chunk(samples, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t j = begin; j < end; ++j) {
-      const std::int64_t ahead = position(std::min(j + kSamplesAhead, samples - 1));
-      __builtin_prefetch(static_cast<const char*>(keys.data) + ahead * bytes);
-      host::store_word(chosen.get(), j, bytes, host::load_word<Key>(keys.data, position(j), bytes));
-    }
-  });
-  const NumberKeys sample{chosen.get(), samples, keys.dtype, keys.elements};
-  const Allocation firsts = room_for<std::uint32_t>(context, words_for(samples));
-  clear_bits(firsts.as<std::uint32_t>(), samples);
-  BatchTable<Key> table(context, batch_size::slots_for(samples));
-  insert_all<Key, std::uint32_t>(table, KeyReader<Key>(sample), samples, firsts.as<std::uint32_t>(), nullptr);
+  const Allocation memory = room_for<std::uint32_t>(context, words_for(samples));
+  auto* const firsts = memory.as<std::uint32_t>();
+  clear_bits(firsts, samples);
+  if (samples <= kMostSampledAlone)
+    mark_firsts<Key>(context, keys, samples, position, firsts);
+  else
+    mark_firsts_together<Key>(context, keys, samples, position, firsts);
   const auto least_repeated = static_cast<std::int64_t>(static_cast<double>(samples) * sampling.least_repeated);
-  return batch_size::estimate(firsts.as<std::uint32_t>(), samples, count, least_repeated);
+  return batch_size::estimate(firsts, samples, count, least_repeated);
 }
 
 /// Builds a table of the keys' distinct ones. firsts and links as for insert_all.

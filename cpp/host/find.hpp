@@ -24,10 +24,11 @@ inline std::uint64_t count_true(const bool* flags, std::size_t size) {
   return count;
 }
 
-/// Values as wide as the slot's. Writes at every look, without a branch: a walk that has to go on is so far absent.
+/// For keys that are words, values as wide as the slot's. Writes at every look, without a branch: a walk that has to go
+/// on is so far absent.
 template <class View, bool kMask>
 struct FindWords {
-  static constexpr std::int64_t kKeyBytes = sizeof(typename View::Key);
+  static constexpr bool kWords = true;
   static constexpr bool kEveryLook = true;
   using Value = typename View::Value;
 
@@ -53,10 +54,10 @@ struct FindWords {
   void left_region(std::int64_t) {}
 };
 
-/// Whether keys are there.
+/// Whether keys that are words are there.
 template <class View>
 struct FindMask {
-  static constexpr std::int64_t kKeyBytes = sizeof(typename View::Key);
+  static constexpr bool kWords = true;
   static constexpr bool kEveryLook = true;
 
   bool* mask;  // [n]
@@ -81,7 +82,7 @@ struct FindMask {
 template <class View>
 class FindAny {
  public:
-  static constexpr std::int64_t kKeyBytes = 0;
+  static constexpr bool kWords = false;
 
   FindAny(const View& view, const FindOrder& out) : view_(&view), out_(&out) {}
 
@@ -144,27 +145,27 @@ template <class View>
 std::uint64_t find_range(const View& view, const KeyBatch& keys, std::int64_t begin, std::int64_t end,
                          const FindOrder& out) {
   const auto run = [&]<class Visitor>(Visitor& visitor) {
-    if constexpr (Visitor::kKeyBytes == sizeof(typename View::Key))
+    if constexpr (Visitor::kWords)
       if (is_near(view)) return look_up_near(view, keys, begin, end, visitor);
-    walk_each<Purpose::kLookup>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, visitor);
+    walk_each<Purpose::kLookup>(view, keys, begin, end, visitor);
   };
-  const bool whole_keys = keys.bytes == sizeof(typename View::Key);
+  const bool words = are_words<View>(keys);
   if constexpr (View::kHasValue) {
     using Value = typename View::Value;
-    if (whole_keys && out.values != nullptr && out.rows == nullptr && view.rows.bytes == 0 &&
-        out.bytes == sizeof(Value) && !out.fallback_per_key) {
+    if (words && out.values != nullptr && out.rows == nullptr && view.rows.bytes == 0 && out.bytes == sizeof(Value) &&
+        !out.fallback_per_key) {
       Value fallback{};
       if (out.fallback != nullptr) std::memcpy(&fallback, out.fallback, sizeof fallback);
-      const auto run_words = [&]<bool kMask>(FindWords<View, kMask> words) {
-        run(words);
-        return words.present;
+      const auto run_words = [&]<bool kMask>(FindWords<View, kMask> visitor) {
+        run(visitor);
+        return visitor.present;
       };
       auto* const values = static_cast<Value*>(out.values);
       if (out.found != nullptr) return run_words(FindWords<View, true>{values, out.found, fallback});
       return run_words(FindWords<View, false>{values, nullptr, fallback});
     }
   }
-  if (whole_keys && out.found != nullptr && out.values == nullptr && out.rows == nullptr) {
+  if (words && out.found != nullptr && out.values == nullptr && out.rows == nullptr) {
     FindMask<View> mask{out.found};
     run(mask);
     return mask.present;

@@ -28,10 +28,27 @@ struct Words512 {
   GPUHASH_AVX512 static __m512i load(const std::uint32_t* words) {
     return _mm512_cvtepu32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(words)));
   }
+  template <class Key, class Word>
+  GPUHASH_AVX512 static void store_regions(const Word* keys, const Geometry& geometry, std::uint32_t* to) {
+    const __m512i key = load(keys);
+    const __m512i region = part_of(hash(key, geometry.seeds.hash), geometry.region_count);
+    store(to, _mm512_mask_mov_epi64(region, stray(key, empty_key<Key>()), _mm512_setzero_si512()));
+  }
   template <class Word>
   GPUHASH_AVX512 static void store_highest(const Word* words, std::uint64_t seed, int bits, std::uint16_t* to) {
     const __m512i highest = _mm512_srl_epi64(hash(load(words), seed), _mm_cvtsi32_si128(64 - bits));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi64_epi16(highest));
+  }
+  /// Which of `count` equal parts of all hashes it lies in: buckets, or regions.
+  GPUHASH_AVX512 static __m512i part_of(__m512i hash, std::uint32_t count) {
+    return _mm512_srli_epi64(_mm512_mul_epu32(_mm512_srli_epi64(hash, 32), all(count)), 32);
+  }
+  /// Those that are a mark. The marks differ in their lowest bit only.
+  GPUHASH_AVX512 static __mmask8 stray(__m512i keys, std::uint64_t empty) {
+    return _mm512_cmple_epu64_mask(_mm512_xor_si512(keys, all(empty)), all(1));
+  }
+  GPUHASH_AVX512 static void store(std::uint32_t* to, __m512i words) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi64_epi32(words));
   }
   GPUHASH_AVX512 static __m512i all(std::uint64_t word) { return _mm512_set1_epi64(static_cast<long long>(word)); }
 
@@ -68,6 +85,17 @@ void table_bits_of(const Simd&, const Word* words, std::int64_t count, std::uint
   for (; j < count; ++j) to[j] = static_cast<std::uint16_t>(hash_key(words[j], seed) >> (64 - bits));
 }
 
+/// to[j] = Probe<Key>::region() of keys[j], for j in [0, count).
+template <class Key, class Simd, class Word>
+void regions_of(const Simd&, const Word* keys, std::int64_t count, const Geometry& geometry, std::uint32_t* to) {
+  std::int64_t j = 0;
+#if defined(__x86_64__)
+  if constexpr (Simd::kHashesByEight && sizeof(Key) <= 8)
+    for (; j + 8 <= count; j += 8) detail::Words512::store_regions<Key>(keys + j, geometry, to + j);
+#endif
+  for (; j < count; ++j) to[j] = Probe<Key>(Key{detail::load_whole<Word>(keys + j)}, geometry).region(geometry);
+}
+
 /// Keys in a block, at most.
 inline constexpr std::size_t kHomes = 64;
 
@@ -84,15 +112,11 @@ class Homes {
   const Key& stored(std::size_t b) const { return stored_[b]; }
   std::uint32_t bucket(std::size_t b) const { return buckets_[b]; }
   std::uint8_t filter_bit(std::size_t b) const { return Probe<Key>::filter_bit_of(hashes_[b]); }
-  /// As Probe::region(), in the form that is computed for several keys at once.
-  std::uint32_t region(std::size_t b, const Geometry& geometry) const {
-    const std::uint32_t home = multiply_high(static_cast<std::uint32_t>(hashes_[b] >> 32), geometry.region_count);
-    return buckets_[b] == geometry.bucket_count ? 0 : home;
-  }
   Probe<Key> probe(std::size_t b) const { return {stored_[b], hashes_[b], buckets_[b]}; }
 
-  template <class Simd>
-  void fill(const Simd&, const Key* keys, std::size_t size, const Geometry& geometry) {
+  /// Of words as wide as keys, or half as wide.
+  template <class Simd, class Word>
+  void fill(const Simd&, const Word* keys, std::size_t size, const Geometry& geometry) {
     std::size_t b = 0;
 #if defined(__x86_64__)
     if constexpr (kByEight<Simd>)
@@ -106,29 +130,28 @@ class Homes {
   }
 
  private:
-  void fill_one(const Key* keys, std::size_t b, const Geometry& geometry) {
-    const Probe<Key> probe(detail::load_whole<Key>(keys + b), geometry);
+  template <class Word>
+  void fill_one(const Word* keys, std::size_t b, const Geometry& geometry) {
+    const Probe<Key> probe(Key{detail::load_whole<Word>(keys + b)}, geometry);
     stored_[b] = probe.stored();
     buckets_[b] = probe.bucket();
     hashes_[b] = probe.hash();
   }
 
 #if defined(__x86_64__)
-  GPUHASH_AVX512 void fill_eight(const Key* keys, std::size_t b, const Geometry& geometry) {
+  template <class Word>
+  GPUHASH_AVX512 void fill_eight(const Word* keys, std::size_t b, const Geometry& geometry) {
     using Words = detail::Words512;
     const __m512i key = Words::load(keys + b);
     const __m512i hash = Words::hash(key, geometry.seeds.hash);
-    const __m512i count = Words::all(geometry.bucket_count);
-    const __m512i bucket = _mm512_srli_epi64(_mm512_mul_epu32(_mm512_srli_epi64(hash, 32), count), 32);
+    const __m512i bucket = Words::part_of(hash, geometry.bucket_count);
     if constexpr (sizeof(Key) == 8)
       _mm512_store_si512(stored_ + b, key);
     else
-      _mm256_store_si256(reinterpret_cast<__m256i*>(stored_ + b), _mm512_cvtepi64_epi32(key));
-    _mm256_store_si256(reinterpret_cast<__m256i*>(buckets_ + b), _mm512_cvtepi64_epi32(bucket));
+      Words::store(stored_ + b, key);
+    Words::store(buckets_ + b, bucket);
     _mm512_store_si512(hashes_ + b, hash);
-    // The marks differ in their lowest bit only.
-    const __m512i from_mark = _mm512_xor_si512(key, Words::all(empty_key<Key>()));
-    auto stray = static_cast<unsigned>(_mm512_cmple_epu64_mask(from_mark, Words::all(1)));
+    auto stray = static_cast<unsigned>(Words::stray(key, empty_key<Key>()));
     for (; stray != 0; stray &= stray - 1)
       fill_one(keys, b + static_cast<std::size_t>(std::countr_zero(stray)), geometry);
   }

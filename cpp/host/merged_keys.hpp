@@ -87,37 +87,43 @@ class MergedKeys {
   template <bool kPerKey>
   class Sieve {
    public:
-    Sieve(const MergedKeys& merged, Aside& to) : merged_(merged), to_(to) {}
+    /// For the keys from `position` in the batch on.
+    Sieve(const MergedKeys& merged, Aside& to, std::int64_t position) : merged_(merged), to_(to), position_(position) {}
 
-    /// As Shares::deal_sieved() wants it.
+    /// As Shares::deal() wants it.
     template <class Keys>
-    std::int64_t pass(const Keys& keys, std::int64_t base, std::int64_t begin, std::int64_t end, std::uint32_t* to) {
-      std::int64_t left = 0;
-      for (std::int64_t n = begin; n < end; ++n) {
-        const Key key = keys[base + n];
+    std::uint64_t pass(const Keys& keys, std::int64_t n, std::int64_t count) {
+      const std::int64_t position = position_;  // copies, in registers
+      std::size_t waiting = count_;
+      std::uint64_t left = 0;
+      for (std::int64_t b = 0; b < count; ++b) {  // without a branch, which would be taken at random
+        const Key key = keys[n + b];
         const std::size_t place = merged_.hot_.place_of(key);
         const std::uint32_t is_hot = merged_.hot_[place] == key;
-        to[left] = static_cast<std::uint32_t>(n);  // without a branch, which would be taken at random
-        left += 1 - is_hot;
+        left |= std::uint64_t{1 - is_hot} << b;
         if constexpr (kPerKey) {
-          waiting_[count_] = {base + n, place};
-          count_ += is_hot;
-          if (count_ == kWaiting) combine_waiting();
+          waiting_[waiting] = {position + b, place};
+          waiting += is_hot;
         } else {
           const std::uint32_t before = to_.counts[place];
           to_.counts[place] = before + is_hot;
-          if (is_hot > before) to_.firsts[place] = base + n;
+          if (is_hot > before) to_.firsts[place] = position + b;
         }
       }
-      if constexpr (kPerKey) combine_waiting();
+      position_ = position + count;
+      count_ = waiting;
+      if (count_ >= kWaiting) combine_waiting();
       return left;
     }
+    void finish() { combine_waiting(); }
 
    private:
     struct Waiting {
       std::int64_t i;
       std::size_t place;
     };
+    /// Keys of a pass, at most.
+    static constexpr std::size_t kPass = 64;
     static constexpr std::size_t kWaiting = 64;
 
     void combine_waiting() {
@@ -136,13 +142,14 @@ class MergedKeys {
 
     const MergedKeys& merged_;
     Aside& to_;
+    std::int64_t position_;
     std::size_t count_ = 0;
-    Waiting waiting_[kPerKey ? kWaiting : 1];
+    Waiting waiting_[kPerKey ? kWaiting + kPass : 1];
   };
 
   bool allocate() {
     const int parts = writer_parts(batch_.keys.count, view_);
-    memory_ = WriterMemory::make(batch_.keys.count, parts);
+    memory_ = WriterMemory::make(view_, batch_.keys, parts);
     aside_ = uninitialised<Aside>(parts);
     hot_batch_ = uninitialised<HotBatch>(1);
     for (int part = 0; part < parts; ++part) std::fill_n(aside_[part].counts, kPlaces, 0u);
@@ -153,12 +160,9 @@ class MergedKeys {
   void write_others(const Operation& operation) {
     const auto sieve_of = [&](int part, std::int64_t begin, std::int64_t end) {
       if (batch_.inserted != nullptr) std::fill(batch_.inserted + begin, batch_.inserted + end, false);
-      return Sieve<kPerKey>(*this, aside_[part]);
+      return Sieve<kPerKey>(*this, aside_[part], begin);
     };
-    const auto deal = [&](std::int64_t base, std::int64_t count) {
-      memory_->shares.deal_sieved(view_, batch_.keys, base, count, sieve_of);
-    };
-    write_shared<Purpose::kInsertion>(view_, batch_.keys, operation, *memory_, deal);
+    write_shared<Purpose::kInsertion>(view_, batch_.keys, operation, *memory_, sieve_of);
   }
 
   template <class OperationOf>

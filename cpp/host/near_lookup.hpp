@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "host/batch_keys.hpp"
 #include "host/block_looks.hpp"
 #include "host/homes.hpp"
 #include "host/simd.hpp"
@@ -24,17 +25,18 @@ bool is_near(const View& view) {
 }
 
 /// The visitor is BlockLooks' (host/block_looks.hpp).
-template <class Simd, class View, class Visitor>
+template <class Simd, class View, class Keys, class Visitor>
 class NearLookup {
  public:
   using Key = typename View::Key;
 
-  NearLookup(const View& view, const Key* keys, const Visitor& visitor) : view_(view), keys_(keys), visitor_(visitor) {}
+  NearLookup(const View& view, const Keys& keys, const Visitor& visitor)
+      : view_(view), keys_(keys), visitor_(visitor) {}
 
-  /// Looks up keys [begin, end).
-  void run(std::int64_t begin, std::int64_t end) {
-    for (std::int64_t first = begin; first < end; first += kBlock)
-      run_block(first, static_cast<std::size_t>(std::min(kBlock, end - first)));
+  /// Looks up `count` keys, the first of which stands at `first` in the batch.
+  void run(std::int64_t first, std::int64_t count) {
+    for (std::int64_t n = 0; n < count; n += kBlock)
+      run_block(n, first + n, static_cast<std::size_t>(std::min(kBlock, count - n)));
   }
 
   /// As run() has left it.
@@ -43,12 +45,12 @@ class NearLookup {
  private:
   static constexpr std::int64_t kBlock = kHomes;
 
-  void run_block(std::int64_t first, std::size_t size) {
+  void run_block(std::int64_t n, std::int64_t first, std::size_t size) {
     const View view = view_;  // copies, in registers
     Visitor visitor = visitor_;
 
     // Loops of their own: so more hashes are under way at once, and buckets come from the next cache in time.
-    homes_.fill(Simd{}, keys_ + first, size, view.geometry);
+    homes_.fill(Simd{}, keys_.data + n, size, view.geometry);
     for (std::size_t b = 0; b < size; ++b) prefetch_bucket(view, homes_.bucket(b));
     std::size_t count = 0;
     const auto ask = [](std::size_t) {};  // has been done
@@ -78,7 +80,7 @@ class NearLookup {
   }
 
   const View view_;
-  const Key* const keys_;  // any alignment
+  const Keys keys_;
   Visitor visitor_;
   Homes<Key> homes_;
   Probe<Key> probes_[kBlock];
@@ -86,13 +88,15 @@ class NearLookup {
   BlockLooks<Simd, View> looks_;
 };
 
-/// Looks up keys [begin, end), which are as wide as the table's.
+/// Looks up keys [begin, end), which are words.
 template <class View, class Visitor>
-void look_up_near(const View& view, const KeyBatch& keys, std::int64_t begin, std::int64_t end, Visitor& visitor) {
-  with_simd([&](auto simd) {
-    NearLookup<decltype(simd), View, Visitor> lookup(view, static_cast<const typename View::Key*>(keys.data), visitor);
-    lookup.run(begin, end);
-    visitor = lookup.visitor();
+void look_up_near(const View& view, const KeyBatch& batch, std::int64_t begin, std::int64_t end, Visitor& visitor) {
+  with_words<View>(batch, begin, [&]<class Keys>(const Keys& keys) {
+    with_simd([&](auto simd) {
+      NearLookup<decltype(simd), View, Keys, Visitor> lookup(view, keys, visitor);
+      lookup.run(begin, end - begin);
+      visitor = lookup.visitor();
+    });
   });
 }
 

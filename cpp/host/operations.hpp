@@ -26,10 +26,11 @@ inline const std::byte* value_at(const ValueBatch& values, std::int64_t i) {
 
 inline std::int64_t stride_of(const ValueBatch& values) { return values.broadcast ? 0 : values.bytes; }
 
-/// Are there no values, or are they as wide as the slot's?
+/// Are keys words, and values, if there are any, as wide as the slot's?
 template <class View>
-bool are_plain(const View& view, const ValueBatch& values) {
-  return !View::kHasValue || (!has_rows(view) && values.bytes == sizeof(typename View::Value));
+bool are_plain(const View& view, const KeyBatch& keys, const ValueBatch& values) {
+  const bool plain_values = !View::kHasValue || (!has_rows(view) && values.bytes == sizeof(typename View::Value));
+  return are_words<View>(keys) && plain_values;
 }
 
 /// A new key's slot gets key and value.
@@ -54,10 +55,10 @@ void store_new(const View& view, const typename View::Key& stored, typename View
   }
 }
 
-/// As Insertion, with values as wide as the slot's: what a batch mostly is.
-template <class View, std::int64_t kKeyBytes_>
+/// As Insertion, for keys that are words and values as wide as the slot's: what a batch mostly is.
+template <class View>
 struct PlainInsertion {
-  static constexpr std::int64_t kKeyBytes = kKeyBytes_;
+  static constexpr bool kWords = true;
   using Value = typename View::Value;
 
   const std::byte* values;  // null in sets
@@ -77,7 +78,7 @@ struct PlainInsertion {
 
 template <class View>
 struct Insertion {
-  static constexpr std::int64_t kKeyBytes = 0;
+  static constexpr bool kWords = false;
 
   View view;
   InsertOrder batch;
@@ -101,10 +102,10 @@ struct Insertion {
   }
 };
 
-/// As Application, for additions of T, which is as wide as the slot's value.
-template <class View, class T, std::int64_t kKeyBytes_>
+/// As Application, for keys that are words and additions of T, which is as wide as the slot's value.
+template <class View, class T>
 struct PlainAddition {
-  static constexpr std::int64_t kKeyBytes = kKeyBytes_;
+  static constexpr bool kWords = true;
   static_assert(sizeof(T) == sizeof(typename View::Value));
 
   const std::byte* values;
@@ -126,7 +127,7 @@ struct PlainAddition {
 
 template <class View>
 struct Application {
-  static constexpr std::int64_t kKeyBytes = 0;
+  static constexpr bool kWords = false;
 
   View view;
   ApplyOrder batch;
@@ -148,7 +149,7 @@ struct Application {
 /// As Insertion and Application, in a table with columns.
 template <class View>
 struct ColumnsChange {
-  static constexpr std::int64_t kKeyBytes = 0;
+  static constexpr bool kWords = false;
 
   View view;
   const RowWriter* writer;
@@ -170,10 +171,9 @@ struct ColumnsChange {
   }
 };
 
-/// kWhole: keys are as wide as the slot's.
-template <class View, bool kWhole>
+template <class View, bool kWords_>
 struct Erasure {
-  static constexpr std::int64_t kKeyBytes = kWhole ? sizeof(typename View::Key) : 0;
+  static constexpr bool kWords = kWords_;
 
   View view;
   bool* erased;  // [n] or null
@@ -196,7 +196,7 @@ struct Erasure {
 
 template <class View>
 struct AbsentKeys {
-  static constexpr std::int64_t kKeyBytes = 0;
+  static constexpr bool kWords = false;
 
   KeyBatch keys;
   typename View::Key* to;

@@ -16,6 +16,7 @@
 #include "core/fault_injection.hpp"
 #include "core/interruption.hpp"
 #include "core/thread_pool.hpp"
+#include "host/batch_keys.hpp"
 #include "host/homes.hpp"
 #include "host/owners.hpp"
 #include "host/pipeline.hpp"
@@ -155,163 +156,224 @@ class Marks {
   std::vector<std::uint64_t> words_;
 };
 
+/// Leaves all keys: what Shares::deal() takes where nothing is set aside.
+struct NoSieve {
+  template <class Keys>
+  std::uint64_t pass(const Keys&, std::int64_t, std::int64_t count) const {
+    return ~std::uint64_t{0} >> (64 - count);
+  }
+  void finish() const {}
+};
+
 /// Deals the keys of a chunk of a batch out to the threads that own their regions. Every thread deals a part of the
-/// chunk; what an owner gets is then one list from every part, in the order of the parts.
+/// chunk.
+///
+/// Of one or two owners each gets a bit for every key of the chunk, and picks its keys by these, some thousands at a
+/// time: so little is written that other threads read. Of more, each gets a list from every part, as looking at all
+/// bits would take it too long. Lists have keys and positions: to fetch every other key by its position took an owner 2
+/// of 14 ns a key.
 class Shares {
  public:
-  /// Positions in a chunk, at least: enough of them for each thread that starting it does not show, few enough that the
-  /// lists stay in cache until they are read.
+  /// Keys in a chunk, at least: enough of them for each thread that starting it does not show, few enough that they and
+  /// the lists stay in cache until they are read.
   static constexpr std::int64_t kChunk = std::int64_t{1} << 18;
 
-  Shares(std::int64_t count, int parts)
+  Shares(std::int64_t count, std::int64_t word_bytes, int parts)
       : chunk_(std::min(count, std::max(kChunk, parts * 2 * kKeysPerWriter))),
         parts_(parts),
-        // A list may get all of its part. What it does not get is never touched, so no memory is needed for it.
-        room_(chunk_ / parts + 1),
-        offsets_(uninitialised<std::uint32_t>(room_ * parts * parts)),
-        sizes_(scratch<std::int64_t>(parts * parts)) {}
+        // A list may get all of its part, and one key more is written. What it does not get is never touched, so no
+        // memory is needed for it.
+        room_(picks() ? kPicked + kAtOnce : (mask_words() / parts + 1) * 64 + 1),
+        masks_(scratch<std::uint64_t>(picks() ? parts * mask_words() : 0)),
+        words_(uninitialised<std::byte>(room_ * list_count() * word_bytes)),
+        offsets_(uninitialised<std::uint32_t>(room_ * list_count())),
+        sizes_(scratch<std::int64_t>(picks() ? 0 : list_count())) {}
 
   std::int64_t chunk() const { return chunk_; }
 
-  template <class View>
-  void deal(const View& view, const KeyBatch& keys, std::int64_t base, std::int64_t count) {
-    for_each_part(count, parts_, [&](int part, std::int64_t begin, std::int64_t end) {
-      with_keys<View>(keys, [&](const auto& keys_of) {
-        std::fill_n(sizes_of(part), parts_, 0);
-        deal_offsets(view, keys_of, base, part, FromPosition{begin}, end - begin);
-      });
-    });
-  }
-
-  /// As deal(), but for keys that sieves take. sieve_of(part, base + begin, base + end) gives one for these positions;
-  /// its pass(keys, base, begin, end, to) lists the offsets that it leaves, and returns how many they are.
+  /// sieve_of(part, begin, end) gives a sieve for positions [begin, end) of the batch. Its pass(keys, n, count) returns
+  /// a bit for each of up to 64 keys from the n-th of the chunk on, set for those that it leaves, and finish() ends it.
   template <class View, class SieveOf>
-  void deal_sieved(const View& view, const KeyBatch& keys, std::int64_t base, std::int64_t count,
-                   const SieveOf& sieve_of) {
-    for_each_part(count, parts_, [&](int part, std::int64_t begin, std::int64_t end) {
+  void deal(const View& view, const KeyBatch& keys, std::int64_t base, std::int64_t count, const SieveOf& sieve_of) {
+    for_each_part((count + 63) / 64, parts_, [&](int part, std::int64_t first, std::int64_t last) {
+      const std::int64_t begin = first * 64;
+      const std::int64_t end = std::min(last * 64, count);
       auto sieve = sieve_of(part, base + begin, base + end);
-      with_keys<View>(keys, [&](const auto& keys_of) {
-        std::fill_n(sizes_of(part), parts_, 0);
-        if (parts_ == 1) {
-          sizes_[0] = sieve.pass(keys_of, base, begin, end, offsets_.get());
-          return;
-        }
-        std::uint32_t left[kSieved];
-        for (; begin < end; begin += kSieved) {
-          const std::int64_t left_count = sieve.pass(keys_of, base, begin, std::min(begin + kSieved, end), left);
-          deal_offsets(view, keys_of, base, part, ListedPositions{left, 0}, left_count);
-        }
+      Lists lists(*this, part);
+      with_keys<View>(keys, base, [&](const auto& chunk) {
+        for (std::int64_t n = begin; n < end; n += kPiece)
+          deal_piece(view, chunk, n, std::min(n + kPiece, end), sieve, lists);
       });
+      sieve.finish();
+      lists.finish();
     });
   }
 
-  /// What the owner has got of one part of the chunk: offsets in the chunk, ascending.
-  const std::uint32_t* list(int part, int owner) const { return offsets_.get() + (part * parts_ + owner) * room_; }
-  /// Memory for as many offsets as a chunk has keys: that of the lists, when they have been read.
-  std::uint32_t* take_lists() { return offsets_.get(); }
-  std::int64_t size(int part, int owner) const { return sizes_[static_cast<std::size_t>(part * parts_ + owner)]; }
+  /// Calls body(list) for lists of the owner's keys in the chunk that begins at `base`, in order.
+  template <class View, class Body>
+  void for_each_list(const KeyBatch& keys, std::int64_t base, std::int64_t count, int owner, const Body& body) {
+    with_keys<View>(keys, base, [&]<class Keys>(const Keys& chunk) {
+      using Word = typename Keys::ListedWord;
+      if (picks()) {
+        for (std::int64_t n = 0; n < count; n += kPicked)
+          body(list<Word>(owner, base, pick<Word>(chunk, owner, n, std::min(n + kPicked, count), count)));
+      } else {
+        for (int number = owner; number < list_count(); number += parts_)
+          body(list<Word>(number, base, sizes_[static_cast<std::size_t>(number)]));
+      }
+    });
+  }
+
+  /// Calls body(list) for lists of the keys at these marks, in order. The owners' lists have been read.
+  template <class View, class Body>
+  void for_each_list_of(Marks& marks, const KeyBatch& keys, std::int64_t base, const Body& body) {
+    with_keys<View>(keys, base, [&]<class Keys>(const Keys& chunk) {
+      using Word = typename Keys::ListedWord;
+      std::int64_t size = 0;
+      marks.take_each([&](std::int64_t n) {
+        words<Word>()[size] = static_cast<Word>(chunk[n]);
+        offsets()[size] = static_cast<std::uint32_t>(n);
+        if (++size == room_) body(list<Word>(0, base, std::exchange(size, 0)));
+      });
+      if (size != 0) body(list<Word>(0, base, size));
+    });
+  }
 
  private:
-  static constexpr std::int64_t kSieved = 1024;
+  static constexpr std::int64_t kPiece = 512;
+  /// Keys that are looked at for a list, where owners pick them.
+  static constexpr std::int64_t kPicked = std::int64_t{1} << 14;
+  /// Items that are written together; those behind the last one of a list get anything.
+  static constexpr std::int64_t kAtOnce = 8;
 
-  template <class View, class Body>
-  static void with_keys(const KeyBatch& keys, const Body& body) {
-    using Key = typename View::Key;
-    if (keys.bytes == sizeof(Key)) return body(WholeKeys<Key>{static_cast<const Key*>(keys.data)});
-    if constexpr (sizeof(Key) == 2 * HalfKeys<Key>::kBytes)
-      if (keys.bytes == HalfKeys<Key>::kBytes) return body(HalfKeys<Key>{keys.data});
-    body(AnyKeys<Key>{keys.data, keys.bytes});
+  bool picks() const { return parts_ <= 2; }
+  int list_count() const { return picks() ? parts_ : parts_ * parts_; }
+  /// Words with a bit for every key of the chunk.
+  std::int64_t mask_words() const { return (chunk_ + 63) / 64; }
+  std::uint64_t* masks_of(int owner) { return masks_.data() + owner * mask_words(); }
+
+  template <class Word>
+  Word* words() const {
+    return reinterpret_cast<Word*>(words_.get());
+  }
+  std::uint32_t* offsets() const { return offsets_.get(); }
+  template <class Word>
+  ListedKeys<Word> list(int number, std::int64_t base, std::int64_t size) const {
+    return {words<Word>() + number * room_, {offsets() + number * room_, base}, size};
   }
 
-  std::int64_t* sizes_of(int part) { return sizes_.data() + part * parts_; }
+  /// The ends of the lists of one part: on the stack, as in sizes_ they would share a line with other threads'.
+  struct Lists {
+    Lists(Shares& of, int part) : shares(of), first(of.picks() ? 0 : part * of.parts_), owners(of.owners()) {
+      for (int owner = 0; owner < shares.parts_; ++owner) ends[owner] = (first + owner) * shares.room_;
+    }
+    void finish() {
+      if (shares.picks()) return;
+      for (int owner = 0; owner < shares.parts_; ++owner)
+        shares.sizes_[static_cast<std::size_t>(first + owner)] = ends[owner] - (first + owner) * shares.room_;
+    }
 
-  /// Appends offsets in the chunk to the lists of their owners.
-  template <class View, class Keys, class Offsets>
-  void deal_offsets(const View& view, const Keys& keys, std::int64_t base, int part, const Offsets& offsets,
-                    std::int64_t count) {
-    std::uint32_t* const lists = offsets_.get() + part * parts_ * room_;
-    std::int64_t* const sizes = sizes_of(part);
-    const Geometry geometry = view.geometry;
-    if (parts_ == 2) {  // the sizes stay in registers
-      std::uint32_t* const to_first = lists + sizes[0];
-      std::uint32_t* const to_second = lists + room_ + sizes[1];
-      std::int64_t second = 0;
-      with_simd([&](auto simd) {
-        std::int64_t seconds = 0;
-        for_each_region(simd, geometry, keys, base, offsets, count,
-                        [&](std::int64_t j, std::int64_t n, std::uint32_t region) {
-                          to_first[j - seconds] = static_cast<std::uint32_t>(n);
-                          to_second[seconds] = static_cast<std::uint32_t>(n);
-                          seconds += region % 2;
-                        });
-        second = seconds;
-      });
-      sizes[0] += count - second;
-      sizes[1] += second;
+    Shares& shares;
+    int first;
+    Owners owners;
+    std::int64_t ends[kMostWriters];
+  };
+  Owners owners() const { return Owners(static_cast<std::uint32_t>(parts_)); }
+
+  /// Keys [begin, end) of the chunk, at most kPiece.
+  template <class View, class Keys, class Sieve>
+  void deal_piece(const View& view, const Keys& chunk, std::int64_t begin, std::int64_t end, Sieve& sieve,
+                  Lists& lists) {
+    using Word = typename Keys::ListedWord;
+    std::uint64_t left[kPiece / 64];
+    for (std::int64_t n = begin; n < end; n += 64)
+      left[(n - begin) / 64] = sieve.pass(chunk, n, std::min(end - n, std::int64_t{64}));
+    if (parts_ == 1) {
+      std::copy_n(left, (end - begin + 63) / 64, masks_of(0) + begin / 64);
       return;
     }
-    const Owners owners(static_cast<std::uint32_t>(parts_));
-    std::int64_t own_sizes[kMostWriters];  // on the stack: in sizes_ they would share a line with other threads'
-    std::copy_n(sizes, parts_, own_sizes);
+    Word copied[kAreWords<Keys> ? 1 : kPiece];
+    const Word* from = copied;
+    if constexpr (kAreWords<Keys>)
+      from = chunk.data + begin;
+    else
+      for (std::int64_t n = begin; n < end; ++n) copied[n - begin] = chunk[n];
     with_simd([&](auto simd) {
-      for_each_region(simd, geometry, keys, base, offsets, count,
-                      [&](std::int64_t, std::int64_t n, std::uint32_t region) {
-                        const auto owner = static_cast<std::int64_t>(owners.of(region));
-                        lists[owner * room_ + own_sizes[owner]++] = static_cast<std::uint32_t>(n);
-                      });
+      alignas(64) std::uint32_t regions[kPiece];
+      regions_of<typename View::Key>(simd, from, end - begin, view.geometry, regions);
+      if (parts_ == 2)
+        deal_to_two(simd, left, regions, begin, end);
+      else
+        deal_to_all(from, left, regions, begin, end, lists);
     });
-    std::copy_n(own_sizes, parts_, sizes);
   }
 
-  /// Calls body(j, offsets[j], the region of that key) for each of `count` offsets.
-  template <class Simd, class Keys, class Offsets, class Body>
-  static void for_each_region(const Simd& simd, const Geometry& geometry, const Keys& keys, std::int64_t base,
-                              const Offsets& offsets, std::int64_t count, const Body& body) {
-    using Key = std::remove_cvref_t<decltype(keys[0])>;
-    if constexpr (Homes<Key>::template kByEight<Simd>) {
-      constexpr auto kBlock = static_cast<std::int64_t>(kHomes);
-      constexpr bool kInRow = std::is_same_v<Keys, WholeKeys<Key>> && std::is_same_v<Offsets, FromPosition>;
-      Homes<Key> homes;
-      std::uint32_t regions[kHomes];
-      Key copied[kHomes];  // a block before they are hashed, unless they stand in a row: as in the pipeline
-      const auto copy = [&](std::int64_t begin) {
-        for (std::int64_t j = begin; j < std::min(begin + kBlock, count); ++j)
-          copied[j - begin] = keys[base + offsets[j]];
-      };
-      if constexpr (!kInRow) copy(0);
-      for (std::int64_t begin = 0; begin < count; begin += kBlock) {
-        const auto size = static_cast<std::size_t>(std::min(kBlock, count - begin));
-        if constexpr (kInRow) {
-          homes.fill(simd, keys.data + base + offsets[begin], size, geometry);
-        } else {
-          homes.fill(simd, copied, size, geometry);
-          copy(begin + kBlock);
-        }
-        for (std::size_t b = 0; b < size; ++b) regions[b] = homes.region(b, geometry);
-        for (std::size_t b = 0; b < size; ++b) {
-          const std::int64_t j = begin + static_cast<std::int64_t>(b);
-          body(j, offsets[j], regions[b]);
-        }
-      }
-    } else {
-      for (std::int64_t j = 0; j < count; ++j) {
-        const std::int64_t n = offsets[j];
-        body(j, n, Probe<Key>(keys[base + n], geometry).region(geometry));
-      }
+  template <class Simd>
+  void deal_to_two(const Simd&, const std::uint64_t* left, const std::uint32_t* regions, std::int64_t begin,
+                   std::int64_t end) {
+    for (std::int64_t n = begin; n < end; n += 64, regions += 64) {
+      std::uint64_t odd = 0;
+      for (int eight = 0; eight < 64; eight += 8) odd |= std::uint64_t{Simd::odd_of(regions + eight)} << eight;
+      const std::uint64_t all = left[(n - begin) / 64];
+      masks_of(0)[n / 64] = all & ~odd;
+      masks_of(1)[n / 64] = all & odd;
     }
+  }
+
+  template <class Word>
+  void deal_to_all(const Word* keys, const std::uint64_t* left, const std::uint32_t* regions, std::int64_t begin,
+                   std::int64_t end, Lists& lists) {
+    for (std::int64_t j = 0; j < end - begin; ++j) {
+      std::int64_t& to = lists.ends[lists.owners.of(regions[j])];
+      words<Word>()[to] = detail::load_whole<Word>(keys + j);
+      offsets()[to] = static_cast<std::uint32_t>(begin + j);
+      to += static_cast<std::int64_t>(left[j / 64] >> (j % 64) & 1);
+    }
+  }
+
+  /// Lists those of keys [begin, end) of a chunk of `count` keys that are the owner's, and returns how many they are.
+  template <class Word, class Keys>
+  std::int64_t pick(const Keys& chunk, int owner, std::int64_t begin, std::int64_t end, std::int64_t count) {
+    Word* const to = words<Word>() + owner * room_;
+    std::uint32_t* const to_offsets = offsets() + owner * room_;
+    const std::uint64_t* const masks = masks_of(owner);
+    std::int64_t size = 0;
+    with_simd([&]<class Simd>(Simd) {
+      for (std::int64_t n = begin; n < end; n += 64) {
+        std::uint64_t mask = masks[n / 64];
+        if constexpr (kAreWords<Keys>)
+          if (n + 64 <= count) {
+            for (std::int64_t b = n; b < n + 64; b += kAtOnce, mask >>= kAtOnce) {
+              const auto bits = static_cast<std::uint32_t>(mask & 0xff);
+              Simd::store_chosen(bits, chunk.data + b, to + size);
+              Simd::store_numbers(bits, static_cast<std::uint32_t>(b), to_offsets + size);
+              size += std::popcount(bits);
+            }
+            continue;
+          }
+        for (; mask != 0; mask &= mask - 1) {
+          const std::int64_t j = n + std::countr_zero(mask);
+          to[size] = static_cast<Word>(chunk[j]);
+          to_offsets[size++] = static_cast<std::uint32_t>(j);
+        }
+      }
+    });
+    return size;
   }
 
   std::int64_t chunk_;
   int parts_;
   std::int64_t room_;                         // of each list
-  std::unique_ptr<std::uint32_t[]> offsets_;  // [part, owner, room]
-  std::vector<std::int64_t> sizes_;           // [part, owner]
+  std::vector<std::uint64_t> masks_;          // [owner, mask_words()], where owners pick their keys
+  std::unique_ptr<std::byte[]> words_;        // [owner, room], or [part, owner, room]
+  std::unique_ptr<std::uint32_t[]> offsets_;  // likewise
+  std::vector<std::int64_t> sizes_;           // [part, owner], where owners get lists
 };
 
 /// What a pipeline tells, passed on to the batch's operation together with the thread's tally.
 template <class Operation>
 struct Writer {
-  static constexpr std::int64_t kKeyBytes = Operation::kKeyBytes;
+  static constexpr bool kWords = Operation::kWords;
 
   Operation operation;
   Tally tally{};
@@ -344,9 +406,12 @@ struct WriterMemory {
   std::vector<Tally> tallies;
 
   /// Nothing where there is none.
-  static std::optional<WriterMemory> make(std::int64_t count, int parts) {
+  template <class View>
+  static std::optional<WriterMemory> make(const View&, const KeyBatch& keys, int parts) {
     try {
-      Shares shares(count, parts);
+      std::int64_t word_bytes = 0;
+      with_word_type<View>(keys, [&](const auto& word) { word_bytes = sizeof(word); });
+      Shares shares(keys.count, word_bytes, parts);
       Marks put_aside(shares.chunk());
       return WriterMemory{std::move(shares), std::move(put_aside), scratch<Tally>(parts)};
     } catch (const OutOfMemoryError&) {
@@ -355,28 +420,25 @@ struct WriterMemory {
   }
 };
 
-/// deal(base, count): deals these positions of the batch out.
-template <Purpose kPurpose, class View, class Operation, class Deal>
+/// The sieves are Shares::deal()'s.
+template <Purpose kPurpose, class View, class Operation, class SieveOf>
 void write_shared(const View& view, const KeyBatch& keys, const Operation& operation, WriterMemory& memory,
-                  const Deal& deal) {
+                  const SieveOf& sieve_of) {
   const auto parts = static_cast<int>(memory.tallies.size());
   in_pieces(0, keys.count, memory.shares.chunk(), [&](std::int64_t base, std::int64_t end) {
-    deal(base, end - base);
+    memory.shares.deal(view, keys, base, end - base, sieve_of);
     parallel_for(parts, [&](int owner) {
       Writer<Operation> writer{operation, {}, &memory.put_aside, base};
-      for (int part = 0; part < parts; ++part)
-        writer.tally.add(walk_each<kPurpose>(view, Reach::kRegion, keys,
-                                             ListedPositions{memory.shares.list(part, owner), base},
-                                             memory.shares.size(part, owner), writer));
+      memory.shares.for_each_list<View>(keys, base, end - base, owner, [&](const auto& list) {
+        writer.tally.add(walk_listed<kPurpose>(view, Reach::kRegion, list, writer));
+      });
       memory.tallies[static_cast<std::size_t>(owner)] = writer.tally;
     });
     for (const Tally& tally : memory.tallies) tally.add_to(*view.control);
-    std::uint32_t* const left = memory.shares.take_lists();
-    std::int64_t left_count = 0;
-    memory.put_aside.take_each([&](std::int64_t offset) { left[left_count++] = static_cast<std::uint32_t>(offset); });
-    if (left_count == 0) return;
     Writer<Operation> last{operation};
-    last.tally.add(walk_each<kPurpose>(view, Reach::kTable, keys, ListedPositions{left, base}, left_count, last));
+    memory.shares.for_each_list_of<View>(memory.put_aside, keys, base, [&](const auto& list) {
+      last.tally.add(walk_listed<kPurpose>(view, Reach::kTable, list, last));
+    });
     last.tally.add_to(*view.control);
   });
 }
@@ -386,7 +448,7 @@ template <Purpose kPurpose, class View, class Operation>
 void write_range(const View& view, const KeyBatch& keys, const Operation& operation, std::int64_t begin,
                  std::int64_t end) {
   Writer<Operation> writer{operation};
-  writer.tally.add(walk_each<kPurpose>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, writer));
+  writer.tally.add(walk_each<kPurpose>(view, keys, begin, end, writer));
   writer.tally.add_to(*view.control);
 }
 
@@ -396,18 +458,15 @@ void write_range(const View& view, const KeyBatch& keys, const Operation& operat
 ///
 ///   found(i, slot, any_empty, tally), absent(i)   kLookup, one of them for each key
 ///   write(i, stored, slot, is_new)                kInsertion; slot null: there was none
-///   ask(i)                                        if it has this, as walk_each() wants it
-///   kKeyBytes                                     as walk_each() wants it
+///   ask(i)                                        if it has this, as pipelines want it
+///   kWords                                        as walk_each() wants it
 template <Purpose kPurpose, class View, class Operation>
 void write_each(const View& view, const KeyBatch& keys, const Operation& operation) {
   const int parts = writer_parts(keys.count, view);
-  if (parts > 1) {
-    std::optional<WriterMemory> memory = WriterMemory::make(keys.count, parts);
-    if (memory) {
-      const auto deal = [&](std::int64_t base, std::int64_t count) { memory->shares.deal(view, keys, base, count); };
-      return write_shared<kPurpose>(view, keys, operation, *memory, deal);
-    }
-  }
+  if (parts > 1)
+    if (auto memory = WriterMemory::make(view, keys, parts))
+      return write_shared<kPurpose>(view, keys, operation, *memory,
+                                    [](int, std::int64_t, std::int64_t) { return NoSieve(); });
   in_pieces(0, keys.count, kKeysPerPiece,
             [&](std::int64_t begin, std::int64_t end) { write_range<kPurpose>(view, keys, operation, begin, end); });
 }

@@ -7,6 +7,7 @@
 #include <new>
 #include <type_traits>
 
+#include "host/batch_keys.hpp"
 #include "host/block_looks.hpp"
 #include "host/displace.hpp"
 #include "host/homes.hpp"
@@ -52,32 +53,7 @@ class Queue {
   std::uint64_t last_ = 0;
 };
 
-/// The keys of a batch, read by position.
-template <class Key>
-struct WholeKeys {
-  const Key* data;
-  Key operator[](std::int64_t i) const { return detail::load_whole<Key>(data + i); }
-  void ask(std::int64_t i) const { __builtin_prefetch(data + i); }
-};
-/// Of 4 bytes, where the table has 8.
-template <class Key>
-struct HalfKeys {
-  const void* data;
-  Key operator[](std::int64_t i) const { return Key{detail::load_whole<std::uint32_t>(at(i))}; }
-  void ask(std::int64_t i) const { __builtin_prefetch(at(i)); }
-  const char* at(std::int64_t i) const { return static_cast<const char*>(data) + i * kBytes; }
-
-  static constexpr std::int64_t kBytes = sizeof(std::uint32_t);
-};
-template <class Key>
-struct AnyKeys {
-  const void* data;
-  std::int64_t bytes;
-  Key operator[](std::int64_t i) const { return load_word<Key>(data, i, bytes); }
-  void ask(std::int64_t i) const { __builtin_prefetch(static_cast<const char*>(data) + i * bytes); }
-};
-
-/// Which positions of the batch: all from `first` on, or those of a list.
+/// Where in the batch the n-th key stands: after `first`, or as a list says.
 struct FromPosition {
   std::int64_t first;
   std::int64_t operator[](std::int64_t n) const { return first + n; }
@@ -88,9 +64,9 @@ struct ListedPositions {
   std::int64_t operator[](std::int64_t n) const { return base + offsets[n]; }
 };
 
-/// Keys of a list between asking for a key and reading it. Processors see by themselves that a row is read, but not
-/// that a list is, among so many other lines.
-inline constexpr std::int64_t kListedAhead = 128;
+/// Keys between asking for the lines of keys, and of what is read beside them, and reading these. Processors see that a
+/// row is read, but come late among so many other lines.
+inline constexpr std::int64_t kKeysAhead = 2 * kHomes;
 
 /// Takes every key to its place; keys that are equal get there in their order.
 ///
@@ -116,7 +92,7 @@ inline constexpr std::int64_t kListedAhead = 128;
 ///                                    the walk; `match` is the key's slot, if any; what the last bucket shows counts
 ///   write(i, stored, slot, is_new)   kInsertion, once for each key; slot null: the table is full
 ///   left_region(i)                   kRegion: instead, where the walk would leave the key's region
-///   ask(i)                           if it has this: asks for the line of what is read beside the i-th key
+///   ask(i)                           if it has this: asks for the line of what is read beside the key at i
 ///   kDistinct                        if it has this, no two keys are equal
 template <Purpose kPurpose, class Simd, class View, class Keys, class Positions, class Visitor>
 class Pipeline {
@@ -152,12 +128,14 @@ class Pipeline {
   };
   using Walk = std::conditional_t<kPurpose == Purpose::kInsertion, Insertion, Lookup>;
   using SlotType = typename View::SlotType;
-  /// Keys that stand in a row, as wide as the table's: they are hashed where they stand. A copy of a block that is read
-  /// as vectors at once has to have been written, which took 0.6 of 4.8 ns a key.
   static constexpr bool kListed = std::is_same_v<Positions, ListedPositions>;
-  static constexpr bool kInRow = std::is_same_v<Keys, WholeKeys<Key>> && !kListed;
+  static constexpr bool kAsksForListed =
+      kListed && requires(const Visitor& visitor, std::int64_t i) { visitor.ask(i); };
   static constexpr bool kEveryLook = requires { Visitor::kEveryLook; };
-  static constexpr bool kLooksByBlocks = kPurpose == Purpose::kLookup && kEveryLook && kInRow;
+  static constexpr bool kLooksByBlocks = kPurpose == Purpose::kLookup && kEveryLook && kAreWords<Keys>;
+  /// Are keys hashed where they stand? Otherwise they are copied a block ahead: so their lines come in time, and the
+  /// copy, which is read as vectors, has been written by then, which took 0.6 of 4.8 ns a key where it had not.
+  static constexpr bool kInRow = kLooksByBlocks;
   /// Whatever else is done to keys: their homes at least are found together where that is faster.
   static constexpr bool kHashesByBlocks = !kLooksByBlocks && Homes<Key>::template kByEight<Simd>;
   static constexpr bool kByBlocks = kLooksByBlocks || kHashesByBlocks;
@@ -191,7 +169,7 @@ class Pipeline {
 
   template <class Marks>
   void ask_for_home(Marks marks, std::int64_t n) {
-    const Probe<Key> probe(keys_[positions_[n]], view_.geometry);
+    const Probe<Key> probe(keys_[n], view_.geometry);
     prefetch_home(marks, view_, probe.bucket());
     homes_[n % kAhead] = probe.bucket();
     if constexpr (marks()) filter_bits_[n % kAhead] = probe.filter_bit();
@@ -208,29 +186,35 @@ class Pipeline {
 
   /// The keys of the block that begins with the n-th, a block before they are hashed.
   void copy_keys(std::int64_t n, std::int64_t count) {
-    const Keys keys = keys_;  // copies, in registers
-    const Positions positions = positions_;
+    const Keys keys = keys_;  // a copy, in registers
     const std::int64_t size = std::min(kHomesOfBlock, count - n);
-    if constexpr (kListed) ask_for_listed(n + kListedAhead, count);
-    for (std::int64_t b = 0; b < size; ++b) copied_[b] = keys[positions[n + b]];
+    if constexpr (kAreWords<Keys>) ask_for_keys(n + kKeysAhead, count);
+    if constexpr (kAsksForListed) ask_for_listed(n + kKeysAhead, count);
+    for (std::int64_t b = 0; b < size; ++b) copied_[b] = keys[n + b];
   }
 
-  /// The lines of the keys of a block of a list, and of what is read beside them.
+  /// The lines of the block of keys that begins with the n-th, and of their positions.
+  void ask_for_keys(std::int64_t n, std::int64_t count) const {
+    if (n >= count) return;
+    const auto ask = [](const auto* from) {
+      const auto* const bytes = reinterpret_cast<const char*>(from);
+      for (std::size_t byte = 0; byte < kHomes * sizeof(*from); byte += 64) __builtin_prefetch(bytes + byte);
+    };
+    ask(keys_.data + n);
+    if constexpr (kListed) ask(positions_.offsets + n);
+  }
+
+  /// The lines of what is read beside the keys of a block of a list.
   void ask_for_listed(std::int64_t n, std::int64_t count) {
     asm volatile("");  // as in ask_for_displacement()
     if (n >= count) return;
-    const Keys keys = keys_;
     const Visitor& visitor = visitor_;
-    const auto ask = [&](std::int64_t i) {
-      keys.ask(i);
-      if constexpr (requires { visitor.ask(i); }) visitor.ask(i);
-    };
     const std::int64_t end = std::min(n + kHomesOfBlock, count);
     constexpr auto kOfLine = static_cast<std::int64_t>(64 / sizeof(Key));
     if (positions_[end - 1] - positions_[n] < kHomesOfBlock * kOfLine)  // each line once
-      for (std::int64_t i = positions_[n]; i <= positions_[end - 1]; i += kOfLine) ask(i);
+      for (std::int64_t i = positions_[n]; i <= positions_[end - 1]; i += kOfLine) visitor.ask(i);
     else
-      for (; n < end; ++n) ask(positions_[n]);
+      for (; n < end; ++n) visitor.ask(positions_[n]);
   }
 
   /// Those of the block that begins with the n-th key.
@@ -238,7 +222,8 @@ class Pipeline {
     Homes<Key>& homes = homes_of_block(n);
     const auto size = static_cast<std::size_t>(std::min(kHomesOfBlock, count - n));
     if constexpr (kInRow) {
-      homes.fill(Simd{}, keys_.data + positions_[n], size, view_.geometry);
+      ask_for_keys(n + kKeysAhead, count);
+      homes.fill(Simd{}, keys_.data + n, size, view_.geometry);
     } else {
       homes.fill(Simd{}, copied_, size, view_.geometry);
       copy_keys(n + kHomesOfBlock, count);
@@ -290,12 +275,13 @@ class Pipeline {
         const std::uint32_t home = homes_[n % kAhead];
         const std::uint8_t filter_bit = marks() ? filter_bits_[n % kAhead] : 0;
         if (n + kAhead < count) ask_for_home(marks, n + kAhead);
-        Key stored = keys_[i];
+        Key stored = keys_[n];
         if (home == view_.geometry.bucket_count) stored = Probe<Key>(stored, view_.geometry).stored();
-        late[late_count] = i;
+        late[late_count] = n;
         late_count += look(marks, view_, visitor_, i, stored, home, filter_bit) ? 0 : 1;
       }
-      for (std::size_t l = 0; l < late_count; ++l) wait_at_home(late[l], Probe<Key>(keys_[late[l]], view_.geometry));
+      for (std::size_t l = 0; l < late_count; ++l)
+        wait_at_home(positions_[late[l]], Probe<Key>(keys_[late[l]], view_.geometry));
     }
   }
 
@@ -538,45 +524,48 @@ class Pipeline {
   Queue<Walk, kQueueSize> at_bucket_;
 };
 
-/// Calls body(bytes), with a type that is that number, where keys are as wide as the slot's, or half as wide as one of
-/// 8 bytes: pipelines for keys of that width alone are faster. False: they have another width.
-template <class View, class Body>
-bool with_key_bytes(const KeyBatch& keys, const Body& body) {
-  constexpr std::int64_t kWhole = sizeof(typename View::Key);
-  constexpr std::int64_t kHalf = HalfKeys<typename View::Key>::kBytes;
-  const bool is_whole = keys.bytes == kWhole;
-  if (is_whole) body(std::integral_constant<std::int64_t, kWhole>());
-  if constexpr (View::kHasValue && kWhole == 2 * kHalf) {
-    if (keys.bytes == kHalf) body(std::integral_constant<std::int64_t, kHalf>());
-    return is_whole || keys.bytes == kHalf;
-  }
-  return is_whole;
-}
-
-/// Runs a pipeline and returns what its walks have left behind. The visitor's kKeyBytes says how wide keys are, as by
-/// with_key_bytes(), 0 if they may have any width: each pipeline is compiled for every instruction set. Lookups of keys
-/// as wide as the slot's are for tables that are not near (host/near_lookup.hpp).
-template <Purpose kPurpose, class View, class Positions, class Visitor>
-Passed walk_each(const View& view, Reach reach, const KeyBatch& batch, const Positions& positions, std::int64_t count,
-                 Visitor& visitor) {
-  using Key = typename View::Key;
+/// Runs a pipeline and returns what its walks have left behind.
+template <Purpose kPurpose, class View, class Keys, class Positions, class Visitor>
+Passed run_pipeline(const View& view, Reach reach, const Keys& keys, const Positions& positions, std::int64_t count,
+                    Visitor& visitor) {
   Passed passed;
   with_simd([&](auto simd) {
-    const auto run = [&]<class Keys>(const Keys& keys) {
-      Pipeline<kPurpose, decltype(simd), View, Keys, Positions, Visitor> pipeline(view, reach, keys, positions,
-                                                                                  visitor);
-      pipeline.run(count);
-      visitor = pipeline.visitor();
-      passed = pipeline.passed();
-    };
-    if constexpr (Visitor::kKeyBytes == sizeof(Key))
-      run(WholeKeys<Key>{static_cast<const Key*>(batch.data)});
-    else if constexpr (Visitor::kKeyBytes == HalfKeys<Key>::kBytes)
-      run(HalfKeys<Key>{batch.data});
-    else
-      run(AnyKeys<Key>{batch.data, batch.bytes});
+    Pipeline<kPurpose, decltype(simd), View, Keys, Positions, Visitor> pipeline(view, reach, keys, positions, visitor);
+    pipeline.run(count);
+    visitor = pipeline.visitor();
+    passed = pipeline.passed();
   });
   return passed;
+}
+
+/// Likewise, for keys [begin, end) of a batch, each of which may walk through the whole table. The visitor's kWords
+/// says that keys are words, as are_words() knows; each pipeline is compiled for every instruction set. Lookups of
+/// words are for tables that are not near (host/near_lookup.hpp).
+template <Purpose kPurpose, class View, class Visitor>
+Passed walk_each(const View& view, const KeyBatch& batch, std::int64_t begin, std::int64_t end, Visitor& visitor) {
+  Passed passed;
+  const auto run = [&](const auto& keys) {
+    passed = run_pipeline<kPurpose>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, visitor);
+  };
+  if constexpr (Visitor::kWords)
+    with_words<View>(batch, begin, run);
+  else
+    run(any_keys<View>(batch, begin));
+  return passed;
+}
+
+/// Keys of a batch that stand in a list, as words, and where in the batch they stand.
+template <class Word>
+struct ListedKeys {
+  const Word* keys;
+  ListedPositions positions;
+  std::int64_t count;
+};
+
+template <Purpose kPurpose, class View, class Word, class Visitor>
+Passed walk_listed(const View& view, Reach reach, const ListedKeys<Word>& list, Visitor& visitor) {
+  return run_pipeline<kPurpose>(view, reach, RowKeys<typename View::Key, Word>{list.keys}, list.positions, list.count,
+                                visitor);
 }
 
 }  // namespace gpuhash::host

@@ -300,13 +300,8 @@ class Rehash {
   /// Leaves no items.
   void move(Gathered& items, Reach reach, Part& part) {
     Mover mover{this, items.data, &part.put_aside};
-    with_simd([&](auto simd) {
-      Pipeline<Purpose::kInsertion, decltype(simd), View, ItemKeys, FromPosition, Mover> pipeline(
-          to_, reach, ItemKeys{items.data}, FromPosition{0}, mover);
-      pipeline.run(static_cast<std::int64_t>(std::exchange(items.count, 0)));
-      mover.tally = pipeline.visitor().tally;
-      mover.tally.add(pipeline.passed());
-    });
+    mover.tally.add(run_pipeline<Purpose::kInsertion>(to_, reach, ItemKeys{items.data}, FromPosition{0},
+                                                      static_cast<std::int64_t>(std::exchange(items.count, 0)), mover));
     mover.tally.add_to(part.tally);
   }
 

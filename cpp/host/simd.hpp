@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstring>
 
 #include "shared/layout.hpp"
 
@@ -102,15 +103,29 @@ struct Portable {
     }
     return looks;
   }
-  /// Writes those of eight items whose bit is set `to` [8], of which the rest gets anything. It may overlap `from` if
-  /// it does not lie behind.
+  /// Writes those of eight items, of any alignment, whose bit is set `to` [8], of which the rest gets anything. It may
+  /// overlap `from` if it does not lie behind.
   template <class Item>
   static void store_chosen(std::uint32_t bits, const Item* from, Item* to) {
     std::uint32_t chosen = 0;
     for (std::uint32_t s = 0; s < 8; ++s) {
-      to[chosen] = from[s];
+      std::memcpy(to + chosen, from + s, sizeof(Item));
       chosen += bits >> s & 1;
     }
+  }
+  /// Likewise, of numbers from `first` on.
+  static void store_numbers(std::uint32_t bits, std::uint32_t first, std::uint32_t* to) {
+    std::uint32_t chosen = 0;
+    for (std::uint32_t s = 0; s < 8; ++s) {
+      to[chosen] = first + s;
+      chosen += bits >> s & 1;
+    }
+  }
+  /// Bit s: is the s-th of eight words odd?
+  static std::uint32_t odd_of(const std::uint32_t* words) {
+    std::uint32_t bits = 0;
+    for (std::uint32_t s = 0; s < 8; ++s) bits |= (words[s] & 1) << s;
+    return bits;
   }
   /// Writes `number` to those of eight whose bit is set.
   static void put_number(std::uint32_t bits, std::uint16_t number, std::uint16_t* to) {
@@ -175,6 +190,22 @@ struct Lanes {
     std::uint64_t bits = 0;
     for (std::size_t i = 0; i < 64; i += 8) bits |= std::uint64_t{Isa::words_equal(words + i, Word{0})} << i;
     return bits;
+  }
+};
+
+/// Which lanes of 32 bits a vector is made of that begins with those that a mask chooses: of eight words, or of four of
+/// two lanes each.
+struct ChosenLanes {
+  std::uint8_t of_eight[256][8] = {};
+  std::uint8_t of_four[16][8] = {};
+
+  constexpr ChosenLanes() {
+    for (std::uint32_t bits = 0; bits < 256; ++bits)
+      for (std::uint32_t s = 0, chosen = 0; s < 8; ++s)
+        if ((bits >> s & 1) != 0) of_eight[bits][chosen++] = static_cast<std::uint8_t>(s);
+    for (std::uint32_t bits = 0; bits < 16; ++bits)
+      for (std::uint32_t s = 0, chosen = 0; s < 8; ++s)
+        if ((bits >> s / 2 & 1) != 0) of_four[bits][chosen++] = static_cast<std::uint8_t>(s);
   }
 };
 
@@ -269,6 +300,18 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
     const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_maskz_compress_epi32(mask, all));
   }
+  template <class Item>
+  static void store_chosen(std::uint32_t bits, const Item* from, Item* to) {
+    Portable::store_chosen(bits, from, to);
+  }
+  GPUHASH_AVX512 static void store_numbers(std::uint32_t bits, std::uint32_t first, std::uint32_t* to) {
+    const __m256i all = _mm256_add_epi32(all_lanes(first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_maskz_compress_epi32(static_cast<__mmask8>(bits), all));
+  }
+  GPUHASH_AVX512 static std::uint32_t odd_of(const std::uint32_t* words) {
+    const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words));
+    return in_register(_mm256_test_epi32_mask(all, _mm256_set1_epi32(1)));
+  }
   /// Writes 64 bytes past the caches; both addresses are multiples of that.
   GPUHASH_AVX512 static void stream_line(const void* from, void* to) {
     _mm512_stream_si512(static_cast<__m512i*>(to), _mm512_load_si512(from));
@@ -326,6 +369,22 @@ struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
   template <class Item>
   static void store_chosen(std::uint32_t bits, const Item* from, Item* to) {
     Portable::store_chosen(bits, from, to);
+  }
+  GPUHASH_AVX2 static void store_chosen(std::uint32_t bits, const std::uint32_t* from, std::uint32_t* to) {
+    store(to, chosen_lanes(load(from), kChosen.of_eight[bits]));
+  }
+  GPUHASH_AVX2 static void store_chosen(std::uint32_t bits, const std::uint64_t* from, std::uint64_t* to) {
+    const __m256i low = load(from);
+    const __m256i high = load(from + 4);
+    store(to, chosen_lanes(low, kChosen.of_four[bits & 15]));
+    store(to + std::popcount(bits & 15), chosen_lanes(high, kChosen.of_four[bits >> 4]));
+  }
+  GPUHASH_AVX2 static void store_numbers(std::uint32_t bits, std::uint32_t first, std::uint32_t* to) {
+    const __m128i lanes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kChosen.of_eight[bits]));
+    store(to, _mm256_add_epi32(_mm256_cvtepu8_epi32(lanes), all_lanes(first)));
+  }
+  GPUHASH_AVX2 static std::uint32_t odd_of(const std::uint32_t* words) {
+    return bits_of(_mm256_slli_epi32(load(words), 31));
   }
   static void put_number(std::uint32_t bits, std::uint16_t number, std::uint16_t* to) {
     Portable::put_number(bits, number, to);
@@ -417,6 +476,14 @@ struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
   }
 
  private:
+  static constexpr detail::ChosenLanes kChosen{};
+
+  GPUHASH_AVX2 static __m256i load(const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
+  GPUHASH_AVX2 static void store(void* to, __m256i words) { _mm256_storeu_si256(static_cast<__m256i*>(to), words); }
+  GPUHASH_AVX2 static __m256i chosen_lanes(__m256i words, const std::uint8_t (&lanes)[8]) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(lanes));
+    return _mm256_permutevar8x32_epi32(words, _mm256_cvtepu8_epi32(bytes));
+  }
   GPUHASH_AVX2 static std::uint32_t bits_of(__m256i lanes) {
     return static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(lanes)));
   }
