@@ -20,7 +20,6 @@ from support.samples import (
     same_bytes,
 )
 
-import gpuhash
 from gpuhash import HashTable
 
 
@@ -245,7 +244,7 @@ def test_many_batches_with_duplicates_follow_the_dict(native):
     assert items_of(table) == model
 
 
-@pytest.mark.parametrize("threads", [2, 3, 5, 7])
+@pytest.mark.parametrize("threads", [2, 3, 5, 7], indirect=True)
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_hardly_any_key_of_a_batch_is_another_threads(dtype, threads):
     """A thread that owns nearly all keys of a batch leaves the others theirs."""
@@ -255,16 +254,11 @@ def test_hardly_any_key_of_a_batch_is_another_threads(dtype, threads):
     # Where the parts of the batch begin that each thread deals out: in multiples of 64 keys.
     begins = np.arange(threads) * (count // 64) // threads * 64
     others = (begins[:, None] + np.arange(10)).ravel()
-    before = gpuhash.get_num_threads()
-    gpuhash.set_num_threads(threads)
-    try:
-        for one, other in itertools.permutations(keys, 2):
-            batch = np.full(count, one, dtype)
-            batch[others] = other
-            table = HashTable(dtype, "int64", device="cpu", capacity=1 << 20)
-            is_first = np.zeros(count, bool)
-            is_first[np.unique(batch, return_index=True)[1]] = True
-            same_bytes(table.insert_or_assign(batch, values), is_first)
-            assert items_of(table) == as_dict(batch[[*others, -1]], values[[*others, -1]])
-    finally:
-        gpuhash.set_num_threads(before)
+    for one, other in itertools.permutations(keys, 2):
+        batch = np.full(count, one, dtype)
+        batch[others] = other
+        table = HashTable(dtype, "int64", device="cpu", capacity=1 << 20)
+        is_first = np.zeros(count, bool)
+        is_first[np.unique(batch, return_index=True)[1]] = True
+        same_bytes(table.insert_or_assign(batch, values), is_first)
+        assert items_of(table) == as_dict(batch[[*others, -1]], values[[*others, -1]])

@@ -169,3 +169,30 @@ def test_new_vector_rows_start_from_the_first_value(native):
     same_bytes(table[native.array(np.arange(1000))], expected)
     table.insert_or_apply(native.array(np.arange(1000)), native.array(expected), "max")
     same_bytes(table[native.array(np.arange(1000))], expected)
+
+
+@pytest.mark.parametrize("per_key", [False, True], ids=["one value", "values"])
+@pytest.mark.parametrize("op", ["add", "max", "multiply"])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint64"])
+def test_hardly_any_key_comes_twice(threads, dtype, op, per_key):
+    """So that a sample shows none that does: in a batch into a new table, and in one of which half is known."""
+    count, twice = (1 << 17) + 77, 30
+    rng = np.random.default_rng(threads)
+    numbers = rng.permutation(2 * count).astype(dtype) * 8191
+    table = HashTable(dtype, "int64", device="cpu")
+    expected: dict[int, int] = {}
+    for begin in (0, count // 2):
+        distinct = numbers[begin : begin + count]
+        batch = rng.permutation(np.concatenate([distinct, rng.choice(distinct, twice, replace=False)]))
+        values = rng.integers(1, 9, len(batch)) if per_key else np.int64(3)
+        known = np.isin(batch, np.array(list(expected), dtype))
+
+        inserted = table.insert_or_apply(batch, values, op)
+
+        is_first = np.zeros(len(batch), bool)
+        is_first[np.unique(batch, return_index=True)[1]] = True
+        same_bytes(inserted, is_first & ~known)
+        for key, value in zip(batch.tolist(), np.broadcast_to(values, len(batch)).tolist(), strict=True):
+            expected[key] = int(UFUNCS[op](expected[key], value)) if key in expected else value
+    keys, amounts = table.items()
+    assert dict(zip(keys.tolist(), amounts.tolist(), strict=True)) == expected

@@ -64,11 +64,11 @@ template <class Key, class Value>
 void HostExecutor<Key, Value>::insert(DeviceContext&, const View& view, const InsertOrder& batch, Stream) const {
   if (are_plain(view, batch.keys, batch.values)) {
     const PlainInsertion<View> insertion{static_cast<const std::byte*>(batch.values.data), stride_of(batch.values),
-                                         batch.mode == InsertMode::kAssign, batch.inserted};
-    return write_each<Purpose::kInsertion>(view, batch.keys, insertion);
+                                         batch.mode == InsertMode::kAssign};
+    return write_each<Purpose::kInsertion>(view, batch.keys, insertion, batch.inserted);
   }
   RowSource row_source(view.rows, *view.control);
-  write_each<Purpose::kInsertion>(view, batch.keys, Insertion<View>{view, batch, &row_source});
+  write_each<Purpose::kInsertion>(view, batch.keys, Insertion<View>{view, batch, &row_source}, batch.inserted);
 }
 
 template <class Key, class Value>
@@ -77,12 +77,11 @@ void HostExecutor<Key, Value>::apply(DeviceContext&, const View& view, const App
     const auto write = [&](const auto& operation_of) {
       if (MergedKeys<View>::allows(view, batch))
         if (const auto merged = MergedKeys<View>::make(view, batch)) return merged->write(operation_of);
-      write_each<Purpose::kInsertion>(view, batch.keys, operation_of(batch));
+      write_each<Purpose::kInsertion>(view, batch.keys, operation_of(batch), batch.inserted);
     };
     const auto add = [&]<class T>(T) {
       write([](const ApplyOrder& order) {
-        return PlainAddition<View, T>{static_cast<const std::byte*>(order.values.data), stride_of(order.values),
-                                      order.inserted};
+        return PlainAddition<View, T>{static_cast<const std::byte*>(order.values.data), stride_of(order.values)};
       });
     };
     if (batch.op == ApplyOp::kAdd && are_plain(view, batch.keys, batch.values)) {
@@ -109,8 +108,8 @@ void HostExecutor<Key, Value>::change_columns(DeviceContext&, const View& view, 
   if constexpr (kMayHaveRows<View>) {
     const RowWriter writer(batch);
     RowSource row_source(view.rows, *view.control);
-    write_each<Purpose::kInsertion>(view, batch.keys,
-                                    ColumnsChange<View>{view, &writer, &row_source, batch.rows, batch.inserted});
+    write_each<Purpose::kInsertion>(view, batch.keys, ColumnsChange<View>{view, &writer, &row_source, batch.rows},
+                                    batch.inserted);
   }
 }
 
@@ -119,9 +118,9 @@ void HostExecutor<Key, Value>::erase(DeviceContext&, const View& view, const Key
                                      Stream) const {
   RowSink row_sink(view.rows, *view.control);
   if (are_words<View>(keys))
-    write_each<Purpose::kLookup>(view, keys, Erasure<View, true>{view, erased, &row_sink});
+    write_each<Purpose::kLookup>(view, keys, Erasure<View, true>{view, &row_sink}, erased);
   else
-    write_each<Purpose::kLookup>(view, keys, Erasure<View, false>{view, erased, &row_sink});
+    write_each<Purpose::kLookup>(view, keys, Erasure<View, false>{view, &row_sink}, erased);
 }
 
 template <class Key, class Value>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -106,16 +107,9 @@ constexpr std::int64_t kSamplesAhead = 64;
 /// More samples than these are worth several threads.
 constexpr std::int64_t kMostSampledAlone = host::kChunk;
 
-/// Sets the bits of those samples whose key none before had; the j-th stands at position(j) of the batch. For one
-/// thread. Keys are told apart by some fifty bits of their hashes.
-template <class Key, class PositionOf>
-void mark_firsts(DeviceContext& context, const NumberKeys& keys, std::int64_t samples, const PositionOf& position,
-                 std::uint32_t* firsts) {
-  const std::int64_t slots = 4 * samples;                           // a power of two
-  const Allocation tags = room_for<std::uint32_t>(context, slots);  // 0: none
-  auto* const table = tags.as<std::uint32_t>();
-  std::fill_n(table, slots, 0u);
-  const std::uint64_t seed = random_seed();
+/// Calls visit(j, key) for each sample, in order, until it returns false; the j-th stands at position(j) of the batch.
+template <class Key, class PositionOf, class Visit>
+void for_each_sampled(const NumberKeys& keys, std::int64_t samples, const PositionOf& position, const Visit& visit) {
   std::int64_t positions[2][kSamplesAhead];
   const auto ask = [&](std::int64_t begin) {
     for (std::int64_t j = begin; j < std::min(begin + kSamplesAhead, samples); ++j) {
@@ -128,15 +122,50 @@ void mark_firsts(DeviceContext& context, const NumberKeys& keys, std::int64_t sa
   ask(0);
   for (std::int64_t begin = 0; begin < samples; begin += kSamplesAhead) {
     ask(begin + kSamplesAhead);
-    for (std::int64_t j = begin; j < std::min(begin + kSamplesAhead, samples); ++j) {
-      const std::uint64_t hash = hash_key(reader[positions[j / kSamplesAhead % 2][j % kSamplesAhead]], seed);
-      const std::uint32_t tag = static_cast<std::uint32_t>(hash >> 32) | 1;
-      auto at = static_cast<std::int64_t>(hash & static_cast<std::uint64_t>(slots - 1));
-      while (table[at] != 0 && table[at] != tag) at = (at + 1) & (slots - 1);
-      firsts[j / 32] |= static_cast<std::uint32_t>(table[at] == 0) << (j % 32);
-      table[at] = tag;
-    }
+    for (std::int64_t j = begin; j < std::min(begin + kSamplesAhead, samples); ++j)
+      if (!visit(j, reader[positions[j / kSamplesAhead % 2][j % kSamplesAhead]])) return;
   }
+}
+
+/// Which keys of a sample are met for the first time. For one thread. They are told apart by some fifty bits of their
+/// hashes.
+class SampledKeys {
+ public:
+  /// For at most so many: a power of two.
+  SampledKeys(DeviceContext& context, std::int64_t samples)
+      : memory_(room_for<std::uint32_t>(context, 4 * samples)),
+        tags_(memory_.as<std::uint32_t>()),
+        mask_(static_cast<std::uint64_t>(4 * samples - 1)) {
+    std::fill_n(tags_, 4 * samples, 0u);
+  }
+
+  template <class Key>
+  bool is_first(const Key& key) {
+    const std::uint64_t hash = hash_key(key, seed_);
+    const std::uint32_t tag = static_cast<std::uint32_t>(hash >> 32) | 1;
+    std::uint64_t at = hash & mask_;
+    while (tags_[at] != 0 && tags_[at] != tag) at = (at + 1) & mask_;
+    const bool first = tags_[at] == 0;
+    tags_[at] = tag;
+    return first;
+  }
+
+ private:
+  Allocation memory_;
+  std::uint32_t* tags_;  // 0: none
+  std::uint64_t mask_;
+  std::uint64_t seed_ = random_seed();
+};
+
+/// Sets the bits of those samples whose key none before had.
+template <class Key, class PositionOf>
+void mark_firsts(DeviceContext& context, const NumberKeys& keys, std::int64_t samples, const PositionOf& position,
+                 std::uint32_t* firsts) {
+  SampledKeys sampled(context, samples);
+  for_each_sampled<Key>(keys, samples, position, [&](std::int64_t j, const Key& key) {
+    firsts[j / 32] |= std::uint32_t{sampled.is_first(key)} << (j % 32);
+    return true;
+  });
 }
 
 /// Likewise, on several threads.
@@ -169,6 +198,23 @@ std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, c
     mark_firsts_together<Key>(context, keys, samples, position, firsts);
   const auto least_repeated = static_cast<std::int64_t>(static_cast<double>(samples) * sampling.least_repeated);
   return batch_size::estimate(firsts, samples, count, least_repeated);
+}
+
+/// Four times the root of the number of keys, rounded up to a power of two. Were half as many keys distinct, some 16 of
+/// so many samples would repeat others.
+std::int64_t samples_of_distinct(std::int64_t count) {
+  return std::int64_t{4} << (std::bit_width(static_cast<std::uint64_t>(count - 1)) + 1) / 2;
+}
+
+template <class Key>
+bool seem_distinct(DeviceContext& context, const NumberKeys& keys) {
+  const std::int64_t samples = samples_of_distinct(keys.count);
+  const auto position = [&](std::int64_t j) { return batch_size::sample_position(j, samples, keys.count); };
+  SampledKeys sampled(context, samples);
+  bool all_differ = true;
+  for_each_sampled<Key>(keys, samples, position,
+                        [&](std::int64_t, const Key& key) { return all_differ = sampled.is_first(key); });
+  return all_differ;
 }
 
 /// Builds a table of the keys' distinct ones. firsts and links as for insert_all.
@@ -379,6 +425,12 @@ class HostFactorizer final : public Factorizer {
     if (keys.bytes() <= 4) return gpuhash::estimate_distinct<std::uint32_t>(context, keys, sampling);
     if (keys.bytes() <= 8) return gpuhash::estimate_distinct<std::uint64_t>(context, keys, sampling);
     return gpuhash::estimate_distinct<Uint128>(context, keys, sampling);
+  }
+
+  bool seem_distinct(DeviceContext& context, const NumberKeys& keys) const override {
+    if (keys.bytes() <= 4) return gpuhash::seem_distinct<std::uint32_t>(context, keys);
+    if (keys.bytes() <= 8) return gpuhash::seem_distinct<std::uint64_t>(context, keys);
+    return gpuhash::seem_distinct<Uint128>(context, keys);
   }
 
   void isin(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,

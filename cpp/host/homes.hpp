@@ -18,9 +18,15 @@ namespace detail {
 
 /// Eight lanes of 64 bits.
 struct Words512 {
-  /// hash_key() of 8-byte keys, or of shorter ones with zeros before them.
+  /// hash_key() of eight words that load() has read: of 32 bits, with zeros before them, or of 64.
+  template <class Word>
   GPUHASH_AVX512 static __m512i hash(__m512i keys, std::uint64_t seed) {
-    __m512i h = fold(_mm512_xor_si512(keys, all(gpuhash::detail::kHashWhiten ^ seed)), gpuhash::detail::kHashFold);
+    const std::uint64_t whiten = gpuhash::detail::kHashWhiten ^ seed;
+    __m512i h;
+    if constexpr (sizeof(Word) == 4)
+      h = fold_known_high(_mm512_xor_si512(keys, all(whiten & kLow)), whiten >> 32, gpuhash::detail::kHashFold);
+    else
+      h = fold(_mm512_xor_si512(keys, all(whiten)), gpuhash::detail::kHashFold);
     h = _mm512_xor_si512(h, _mm512_srli_epi64(h, 32));
     return _mm512_mullo_epi64(h, all(gpuhash::detail::kHashFinish));
   }
@@ -31,21 +37,23 @@ struct Words512 {
   template <class Key, class Word>
   GPUHASH_AVX512 static void store_regions(const Word* keys, const Geometry& geometry, std::uint32_t* to) {
     const __m512i key = load(keys);
-    const __m512i region = part_of(hash(key, geometry.seeds.hash), geometry.region_count);
-    store(to, _mm512_mask_mov_epi64(region, stray(key, empty_key<Key>()), _mm512_setzero_si512()));
+    const __m512i region = part_of(hash<Word>(key, geometry.seeds.hash), geometry.region_count);
+    store(to, _mm512_mask_mov_epi64(region, stray<Key, Word>(key), _mm512_setzero_si512()));
   }
   template <class Word>
   GPUHASH_AVX512 static void store_highest(const Word* words, std::uint64_t seed, int bits, std::uint16_t* to) {
-    const __m512i highest = _mm512_srl_epi64(hash(load(words), seed), _mm_cvtsi32_si128(64 - bits));
+    const __m512i highest = _mm512_srl_epi64(hash<Word>(load(words), seed), _mm_cvtsi32_si128(64 - bits));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi64_epi16(highest));
   }
   /// Which of `count` equal parts of all hashes it lies in: buckets, or regions.
   GPUHASH_AVX512 static __m512i part_of(__m512i hash, std::uint32_t count) {
     return _mm512_srli_epi64(_mm512_mul_epu32(_mm512_srli_epi64(hash, 32), all(count)), 32);
   }
-  /// Those that are a mark. The marks differ in their lowest bit only.
-  GPUHASH_AVX512 static __mmask8 stray(__m512i keys, std::uint64_t empty) {
-    return _mm512_cmple_epu64_mask(_mm512_xor_si512(keys, all(empty)), all(1));
+  /// Those that are a mark: none of words that are narrower. The marks differ in their lowest bit only.
+  template <class Key, class Word>
+  GPUHASH_AVX512 static __mmask8 stray(__m512i keys) {
+    if constexpr (sizeof(Word) < sizeof(Key)) return 0;
+    return _mm512_cmple_epu64_mask(_mm512_xor_si512(keys, all(empty_key<Key>())), all(1));
   }
   GPUHASH_AVX512 static void store(std::uint32_t* to, __m512i words) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi64_epi32(words));
@@ -53,19 +61,28 @@ struct Words512 {
   GPUHASH_AVX512 static __m512i all(std::uint64_t word) { return _mm512_set1_epi64(static_cast<long long>(word)); }
 
  private:
-  /// fold() with the same factor for all; the high half of the product by halves of both.
+  static constexpr std::uint64_t kLow = 0xffffffffu;
+  static constexpr __mmask16 kHighHalves = 0xaaaa;
+
+  /// fold() with the same factor for all.
   GPUHASH_AVX512 static __m512i fold(__m512i a, std::uint64_t b) {
-    const __m512i low_half = all(0xffffffffu);
     const __m512i a_high = _mm512_srli_epi64(a, 32);
-    const __m512i b_low = all(b & 0xffffffffu);
-    const __m512i b_high = all(b >> 32);
-    const __m512i low = _mm512_mul_epu32(a, b_low);
-    const __m512i middle = _mm512_add_epi64(_mm512_mul_epu32(a_high, b_low), _mm512_srli_epi64(low, 32));
-    const __m512i cross = _mm512_add_epi64(_mm512_mul_epu32(a, b_high), _mm512_and_si512(middle, low_half));
-    const __m512i high =
-        _mm512_add_epi64(_mm512_mul_epu32(a_high, b_high),
-                         _mm512_add_epi64(_mm512_srli_epi64(middle, 32), _mm512_srli_epi64(cross, 32)));
-    return _mm512_xor_si512(high, _mm512_mullo_epi64(a, all(b)));
+    return fold_by_halves(a, _mm512_mul_epu32(a_high, all(b & kLow)), _mm512_mul_epu32(a_high, all(b >> 32)), b);
+  }
+  /// Likewise, where the high halves of all are the same, in place of those that `a` has.
+  GPUHASH_AVX512 static __m512i fold_known_high(__m512i a, std::uint64_t a_high, std::uint64_t b) {
+    return fold_by_halves(a, all(a_high * (b & kLow)), all(a_high * (b >> 32)), b);
+  }
+  /// From the products of the high half of `a` with both halves of `b`. The low half of the whole product is put
+  /// together from those of halves, too: that takes less time than the multiplication that gives it alone.
+  GPUHASH_AVX512 static __m512i fold_by_halves(__m512i a, __m512i high_by_low, __m512i high_by_high, std::uint64_t b) {
+    const __m512i low_by_low = _mm512_mul_epu32(a, all(b & kLow));
+    const __m512i low_by_high = _mm512_mul_epu32(a, all(b >> 32));
+    const __m512i middle = _mm512_add_epi64(high_by_low, _mm512_srli_epi64(low_by_low, 32));
+    const __m512i cross = _mm512_add_epi64(low_by_high, _mm512_and_si512(middle, all(kLow)));
+    const __m512i carried = _mm512_add_epi64(_mm512_srli_epi64(middle, 32), _mm512_srli_epi64(cross, 32));
+    const __m512i low = _mm512_mask_mov_epi32(low_by_low, kHighHalves, _mm512_slli_epi64(cross, 32));
+    return _mm512_xor_si512(_mm512_add_epi64(high_by_high, carried), low);
   }
 };
 
@@ -87,7 +104,8 @@ void table_bits_of(const Simd&, const Word* words, std::int64_t count, std::uint
 
 /// to[j] = Probe<Key>::region() of keys[j], for j in [0, count).
 template <class Key, class Simd, class Word>
-void regions_of(const Simd&, const Word* keys, std::int64_t count, const Geometry& geometry, std::uint32_t* to) {
+void regions_of(const Simd&, const Word* keys, std::int64_t count, const Geometry& table, std::uint32_t* to) {
+  const Geometry geometry = table;  // a copy, in registers
   std::int64_t j = 0;
 #if defined(__x86_64__)
   if constexpr (Simd::kHashesByEight && sizeof(Key) <= 8)
@@ -116,7 +134,8 @@ class Homes {
 
   /// Of words as wide as keys, or half as wide.
   template <class Simd, class Word>
-  void fill(const Simd&, const Word* keys, std::size_t size, const Geometry& geometry) {
+  void fill(const Simd&, const Word* keys, std::size_t size, const Geometry& table) {
+    const Geometry geometry = table;  // a copy, in registers
     std::size_t b = 0;
 #if defined(__x86_64__)
     if constexpr (kByEight<Simd>)
@@ -143,7 +162,7 @@ class Homes {
   GPUHASH_AVX512 void fill_eight(const Word* keys, std::size_t b, const Geometry& geometry) {
     using Words = detail::Words512;
     const __m512i key = Words::load(keys + b);
-    const __m512i hash = Words::hash(key, geometry.seeds.hash);
+    const __m512i hash = Words::template hash<Word>(key, geometry.seeds.hash);
     const __m512i bucket = Words::part_of(hash, geometry.bucket_count);
     if constexpr (sizeof(Key) == 8)
       _mm512_store_si512(stored_ + b, key);
@@ -151,7 +170,7 @@ class Homes {
       Words::store(stored_ + b, key);
     Words::store(buckets_ + b, bucket);
     _mm512_store_si512(hashes_ + b, hash);
-    auto stray = static_cast<unsigned>(Words::stray(key, empty_key<Key>()));
+    auto stray = static_cast<unsigned>(Words::template stray<Key, Word>(key));
     for (; stray != 0; stray &= stray - 1)
       fill_one(keys, b + static_cast<std::size_t>(std::countr_zero(stray)), geometry);
   }

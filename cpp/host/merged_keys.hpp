@@ -30,12 +30,10 @@ class MergedKeys {
  public:
   using Key = typename View::Key;
 
-  /// May the values of a key be combined with each other first? Integers' may, in any order. Sums of floats depend on
-  /// the order, and so do the sign of their least zero and the bits of a NaN.
+  /// May, and could, the values of keys be combined with each other first?
   static bool allows(const View& view, const ApplyOrder& batch) {
-    const bool in_any_order = is_integer(batch.dtype) || batch.dtype == DType::kBool;
     const std::int64_t count = batch.keys.distinct ? 0 : batch.keys.count;
-    return in_any_order && !has_rows(view) && count >= kLeastMerged && count <= kMostMerged;
+    return combine_in_any_order(batch.dtype) && !has_rows(view) && count >= kLeastMerged && count <= kMostMerged;
   }
 
   /// Null where few keys come often, or there is no memory.
@@ -122,8 +120,6 @@ class MergedKeys {
       std::int64_t i;
       std::size_t place;
     };
-    /// Keys of a pass, at most.
-    static constexpr std::size_t kPass = 64;
     static constexpr std::size_t kWaiting = 64;
 
     void combine_waiting() {
@@ -144,12 +140,12 @@ class MergedKeys {
     Aside& to_;
     std::int64_t position_;
     std::size_t count_ = 0;
-    Waiting waiting_[kPerKey ? kWaiting + kPass : 1];
+    Waiting waiting_[kPerKey ? kWaiting + Shares::kPass : 1];
   };
 
   bool allocate() {
     const int parts = writer_parts(batch_.keys.count, view_);
-    memory_ = WriterMemory::make(view_, batch_.keys, parts);
+    memory_ = WriterMemory::make(view_, batch_.keys, batch_.inserted != nullptr, parts);
     aside_ = uninitialised<Aside>(parts);
     hot_batch_ = uninitialised<HotBatch>(1);
     for (int part = 0; part < parts; ++part) std::fill_n(aside_[part].counts, kPlaces, 0u);
@@ -158,11 +154,10 @@ class MergedKeys {
 
   template <bool kPerKey, class Operation>
   void write_others(const Operation& operation) {
-    const auto sieve_of = [&](int part, std::int64_t begin, std::int64_t end) {
-      if (batch_.inserted != nullptr) std::fill(batch_.inserted + begin, batch_.inserted + end, false);
+    const auto sieve_of = [&](int part, std::int64_t begin, std::int64_t) {
       return Sieve<kPerKey>(*this, aside_[part], begin);
     };
-    write_shared<Purpose::kInsertion>(view_, batch_.keys, operation, *memory_, sieve_of);
+    write_shared<Purpose::kInsertion>(view_, batch_.keys, operation, batch_.inserted, *memory_, sieve_of);
   }
 
   template <class OperationOf>
@@ -172,8 +167,8 @@ class MergedKeys {
     ApplyOrder order = batch_;
     order.keys = {to.keys, count, batch_.keys.bytes};
     order.values = {to.values, batch_.values.bytes, false};
-    order.inserted = batch_.inserted == nullptr ? nullptr : to.inserted;
-    write_range<Purpose::kInsertion>(view_, order.keys, operation_of(order), 0, count);
+    bool* const inserted = batch_.inserted == nullptr ? nullptr : to.inserted;
+    write_range<Purpose::kInsertion>(view_, order.keys, operation_of(order), inserted, 0, count);
     if (batch_.inserted != nullptr)
       for (std::int64_t n = 0; n < count; ++n) batch_.inserted[to.firsts[n]] = to.inserted[n];
   }

@@ -12,7 +12,8 @@
 #include "shared/arithmetic.hpp"
 #include "table/executor.hpp"
 
-/// What is done to the slot of each key of a batch, in the shape that write_each() and walk_each() want.
+/// What is done to the slot of each key of a batch, in the shape that write_each() wants; AbsentKeys as walk_each()
+/// does.
 namespace gpuhash::host {
 
 template <class View>
@@ -64,11 +65,9 @@ struct PlainInsertion {
   const std::byte* values;  // null in sets
   std::int64_t stride;      // bytes from a key's value to the next
   bool assigns;
-  bool* inserted;  // [n] or null
 
   void ask(std::int64_t i) const { __builtin_prefetch(values + i * stride); }
   void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
-    if (inserted != nullptr) inserted[i] = is_new;
     if (slot == nullptr) return;
     slot->key = stored;
     if constexpr (View::kHasValue)
@@ -96,7 +95,6 @@ struct Insertion {
           slot->value = load_word<typename View::Value>(value, 0, batch.values.bytes);
       }
     }
-    if (batch.inserted != nullptr) batch.inserted[i] = is_new;
     if constexpr (View::kHasValue)
       if (batch.rows != nullptr) batch.rows[i] = slot == nullptr ? -1 : static_cast<std::int64_t>(slot->value);
   }
@@ -110,11 +108,9 @@ struct PlainAddition {
 
   const std::byte* values;
   std::int64_t stride;  // bytes from a key's value to the next
-  bool* inserted;       // [n] or null
 
   void ask(std::int64_t i) const { __builtin_prefetch(values + i * stride); }
   void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
-    if (inserted != nullptr) inserted[i] = is_new;
     if (slot == nullptr) return;
     slot->key = stored;
     T update;
@@ -142,7 +138,6 @@ struct Application {
           has_rows(view) ? static_cast<void*>(row_data(view, slot->value)) : static_cast<void*>(&slot->value);
       combine(value, value_at(batch.values, i), batch.elements);
     }
-    if (batch.inserted != nullptr) batch.inserted[i] = is_new;
   }
 };
 
@@ -155,7 +150,6 @@ struct ColumnsChange {
   const RowWriter* writer;
   RowSource* row_source;
   std::int64_t* rows;  // [n] or null
-  bool* inserted;      // [n] or null
 
   void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
     if (is_new) {
@@ -166,7 +160,6 @@ struct ColumnsChange {
     } else if (slot != nullptr) {
       writer->meet(row_data(view, slot->value), i);
     }
-    if (inserted != nullptr) inserted[i] = is_new;
     if (rows != nullptr) rows[i] = slot == nullptr ? -1 : static_cast<std::int64_t>(slot->value);
   }
 };
@@ -176,11 +169,9 @@ struct Erasure {
   static constexpr bool kWords = kWords_;
 
   View view;
-  bool* erased;  // [n] or null
   RowSink* row_sink;
 
-  void found(std::int64_t i, typename View::SlotType* slot, bool any_empty, Tally& tally) const {
-    if (erased != nullptr) erased[i] = true;
+  void found(typename View::SlotType* slot, bool any_empty, Tally& tally) const {
     --tally.size;
     ++tally.erased;
     if constexpr (View::kHasValue) {
@@ -188,9 +179,6 @@ struct Erasure {
       slot->value = empty_value<typename View::Value>();
     }
     slot->key = mark_of_erased<typename View::Key>(any_empty);
-  }
-  void absent(std::int64_t i) const {
-    if (erased != nullptr) erased[i] = false;
   }
 };
 

@@ -401,14 +401,17 @@ class Pipeline {
     return done;
   }
 
-  /// False if the bucket has neither the key nor room for it.
+  /// False if the bucket has neither the key nor room for it. The branch is mostly predicted, as batches have mostly
+  /// new keys or mostly others: without it, counting distinct keys took 7.4 ns instead of 5.9.
   template <class Slots>
   static bool write_at(Visitor& visitor, std::int64_t i, const Key& stored, SlotType* bucket, Slots match,
                        Slots vacant) {
-    const bool done = match.any() | vacant.any();
-    const bool is_new = !match.any();
-    if (done) visitor.write(i, stored, (is_new ? vacant : match).first(bucket), is_new);
-    return done;
+    if (match.any()) {
+      visitor.write(i, stored, match.first(bucket), false);
+      return true;
+    }
+    if (vacant.any()) visitor.write(i, stored, vacant.first(bucket), true);
+    return vacant.any();
   }
 
   /// When walks for the same key that wait for filters, too, are due. At once, if this one has put the key into the

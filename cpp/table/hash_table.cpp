@@ -34,6 +34,9 @@ constexpr std::size_t kMostSpareBytes = std::size_t{1} << 28;
 /// Keys of a large batch by which its share of duplicates, and of new keys, is judged.
 constexpr std::int64_t kSample = std::int64_t{1} << 14;
 
+/// Smaller batches are not asked whether their keys seem distinct.
+constexpr std::int64_t kLeastSampled = std::int64_t{1} << 16;
+
 /// New keys are looked for in runs of this many; a sample has as many runs as make it.
 constexpr std::int64_t kSampleRun = 256;
 
@@ -66,6 +69,9 @@ Seeds make_seeds(const TableOptions& options) {
   if (options.seed) return {*options.seed, hash_key(*options.seed, detail::kHashFold)};
   return {0, random_seed()};
 }
+
+/// Keys that are told apart by their bytes.
+NumberKeys as_bytes(const KeyBatch& keys) { return {keys.data, keys.count, DType::kUInt8, keys.bytes}; }
 
 KeyBatch slice(const KeyBatch& keys, std::int64_t from, std::int64_t count) {
   return {static_cast<const char*>(keys.data) + from * keys.bytes, count, keys.bytes, keys.distinct};
@@ -419,12 +425,28 @@ bool HashTable<Key, Value>::prepare_uncounted(Room& room, const KeyBatch& keys, 
   return true;
 }
 
+/// On the host: does no key come twice, as far as is known or a sample tells? Without memory for one it does not.
+template <class Key, class Value>
+bool HashTable<Key, Value>::seem_distinct(const KeyBatch& keys) {
+  if (keys.distinct || !context_->is_host() || keys.count < kLeastSampled) return keys.distinct;
+  try {
+    return Factorizer::of(*context_).seem_distinct(*context_, as_bytes(keys));
+  } catch (const OutOfMemoryError&) {
+    return false;
+  }
+}
+
+/// About as many as there are distinct keys, by a sample; as many as keys where they are more than half of these.
+template <class Key, class Value>
+std::int64_t HashTable<Key, Value>::estimate_distinct(const KeyBatch& keys, Stream stream) {
+  if (seem_distinct(keys)) return keys.count;
+  return Factorizer::of(*context_).estimate_distinct(*context_, as_bytes(keys), kSample, stream);
+}
+
 /// Distinct keys of the batch that are not in the table, by a sample. On the host.
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::guess_new(const KeyBatch& keys, Stream stream) {
-  const NumberKeys numbers{keys.data, keys.count, DType::kUInt8, keys.bytes};
-  const std::int64_t distinct =
-      keys.distinct ? keys.count : Factorizer::of(*context_).estimate_distinct(*context_, numbers, kSample, stream);
+  const std::int64_t distinct = estimate_distinct(keys, stream);
   if (size_bound_ == 0) return distinct;
   const Allocation listed(*context_, kSampleRun * sizeof(Key), stream);
   const std::int64_t runs = std::min(kSample, keys.count / 8) / kSampleRun;
@@ -472,8 +494,7 @@ bool HashTable<Key, Value>::make_room_for_all(Room& room, const KeyBatch& keys, 
   const std::int64_t slots = storage_.capacity();
   if (options_.has_rows() || !growth().may_make_room_for_all(keys.count, slots)) return false;
   try {
-    const NumberKeys numbers{keys.data, keys.count, DType::kUInt8, keys.bytes};
-    if (Factorizer::of(*context_).estimate_distinct(*context_, numbers, kSample, stream) < keys.count) return false;
+    if (estimate_distinct(keys, stream) < keys.count) return false;
     grow(room, growth().grown_for(size_bound_ + keys.count, slots), control, stream, make_plan);
   } catch (const OutOfMemoryError&) {
     return false;
@@ -824,6 +845,7 @@ void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values
   if (keys.count == 0) return;
   const Turn turn(order_, stream);
   ApplyOrder order{keys, values, op, *options_.value_dtype, options_.value_elements(), inserted};
+  if (!options_.has_rows() && combine_in_any_order(order.dtype)) order.keys.distinct = seem_distinct(keys);
   if (turn.capturing() || !apply_counted(turn, order, stream)) apply_in(turn, order, stream);
 }
 
@@ -865,15 +887,14 @@ std::int64_t HashTable<Key, Value>::most_counted(std::int64_t keys) const {
 /// On the host, where one value goes to a batch of rather few distinct keys: they are counted first, as unique() counts
 /// them, and then each comes to the table once, with the value as many times: roughly in the order of its buckets, or,
 /// in a deterministic table, of first occurrence. False where it is another batch, or there is no memory; nothing has
-/// been done then. A sum of floats depends on the order of its terms, and is not split up.
+/// been done then.
 template <class Key, class Value>
 bool HashTable<Key, Value>::apply_counted(const Turn& turn, const ApplyOrder& order, Stream stream) {
   const std::int64_t n = order.keys.count;
-  const bool in_any_order = is_integer(order.dtype) || order.dtype == DType::kBool;
-  if (!context_->is_host() || !in_any_order || !order.values.broadcast || options_.has_rows()) return false;
-  if (n < kLeastCounted || order.keys.bytes > sizeof(std::uint64_t)) return false;
+  if (!context_->is_host() || !combine_in_any_order(order.dtype) || !order.values.broadcast || options_.has_rows())
+    return false;
+  if (n < kLeastCounted || order.keys.distinct || order.keys.bytes > sizeof(std::uint64_t)) return false;
   const std::int64_t most = most_counted(n);
-  const NumberKeys numbers{order.keys.data, n, DType::kUInt8, order.keys.bytes};
   const FactorizationOptions wanted{.codes = false,
                                     .counts = true,
                                     .most_hashed = most,
@@ -883,7 +904,7 @@ bool HashTable<Key, Value>::apply_counted(const Turn& turn, const ApplyOrder& or
   std::unique_ptr<Factorization> batch;
   Allocation keys, times, firsts, wide_values, inserted;
   try {
-    batch = Factorizer::of(*context_).factorize(*context_, numbers, wanted, stream);
+    batch = Factorizer::of(*context_).factorize(*context_, as_bytes(order.keys), wanted, stream);
     if (batch == nullptr || batch->count() > n / 2) return false;
     distinct = batch->count();
     const auto room = [&](std::int64_t bytes) {

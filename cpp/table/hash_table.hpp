@@ -135,6 +135,8 @@ class HashTable final : public Table {
   std::int64_t most_counted(std::int64_t keys) const;
   bool apply_counted(const Turn& turn, const ApplyOrder& order, Stream stream);
   bool prepare_uncounted(Room& room, const KeyBatch& keys, const Control& control, Stream stream);
+  bool seem_distinct(const KeyBatch& keys);
+  std::int64_t estimate_distinct(const KeyBatch& keys, Stream stream);
   std::int64_t guess_new(const KeyBatch& keys, Stream stream);
   template <class Order, class Run>
   void run_in(Room& room, Order& order, Stream stream, Run run);

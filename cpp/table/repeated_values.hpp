@@ -7,8 +7,12 @@
 
 namespace gpuhash {
 
-/// Values that came several times for one key, as if one after the other had been applied. Of integers and booleans,
-/// with which any order of combining them gives the same bits.
+/// Do values give the same bits in whatever order they are combined? Integers and booleans do. Sums of floats depend on
+/// the order, and so do the sign of their least zero and the bits of a NaN.
+inline bool combine_in_any_order(DType dtype) { return is_integer(dtype) || dtype == DType::kBool; }
+
+/// Values that came several times for one key, as if one after the other had been applied. Of those that combine in any
+/// order.
 ///
 /// to[i] of `count` values of `elements` numbers each = `value`, times[i] >= 1 times. All in host memory; `to` may be
 /// `times` where elements is 1.
