@@ -879,7 +879,7 @@ void HashTable<Key, Value>::apply_in(const Turn& turn, ApplyOrder& order, Stream
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::most_counted(std::int64_t keys) const {
   if (!has_known_room(keys) && keys <= kFitsCache) return keys / 2;
-  if (!has_known_room(keys) && keys <= kMostListed) return keys / 3;
+  if (!has_known_room(keys) && keys <= kMostListed) return keys / 4;
   if (keys <= kFitsCache) return std::min(keys / 5, kFew);
   return keys / (keys < kFillsParts ? 32 : 12);
 }
