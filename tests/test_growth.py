@@ -607,3 +607,26 @@ def test_a_guess_does_not_make_a_table_grow_that_has_room(part):
 
 def test_table_full_error_is_public():
     assert issubclass(gpuhash.TableFullError, RuntimeError)
+
+
+@pytest.mark.parametrize("method", ["insert", "insert_or_apply", "assign"])
+@pytest.mark.parametrize("distinct", [1, 1000])
+@pytest.mark.parametrize("count", [(1 << 16) + 1, (1 << 19) + 3])
+def test_few_keys_of_a_large_batch_leave_a_small_table(threads, count, distinct, method):
+    """An empty table gets room for an eighth of the batch meanwhile."""
+    numbers = np.random.default_rng(count).integers(0, distinct, count)
+    numbers[:distinct] = np.arange(distinct)
+    keys, values = key_of(numbers), np.arange(count) % 7
+    table = HashTable("int64", "int64", device="cpu")
+    if method == "assign":
+        table[keys] = values
+    else:
+        getattr(table, method)(keys, values, *(("add",) if method == "insert_or_apply" else ()))
+    assert len(table) == distinct
+    assert table.capacity <= 2 * distinct + 64
+    if method == "insert_or_apply":
+        same_bytes(table[key_of(np.arange(distinct))], np.bincount(numbers, values).astype(np.int64))
+    else:
+        got = table[keys]
+        assert np.isin(numbers * 7 + got, np.unique(numbers * 7 + values)).all()
+        assert (table[key_of(np.arange(distinct))][numbers] == got).all()

@@ -18,7 +18,7 @@ from support.samples import UFUNCS, has_operation, random_keys, same_bytes, spec
 import gpuhash
 from gpuhash import HashTable, TableFullError, _core
 
-COUNT = (1 << 17) + 777  # smaller batches are taken as they come
+COUNT = (1 << 17) + 777  # batches of fewer than 2^16 are taken as they come
 POOL = 100_000
 HOT = 40
 
@@ -345,7 +345,8 @@ def test_scratch_memory_fails():
         assert scratch_places(hot, 1, "add") >= while_chosen + 3
         assert scratch_places(hot, rng.integers(0, 9, COUNT), "max") >= while_chosen + 3
         assert scratch_places(hot, rng.standard_normal(COUNT), "add") == 0
-        assert scratch_places(hot[: 1 << 16], 1, "add") == 0
+        assert scratch_places(hot[: (1 << 16) - 1], 1, "add") == 0
+        assert scratch_places(rng.integers(0, 1000, COUNT), rng.integers(0, 9, COUNT), "add") == while_chosen
     finally:
         gpuhash.set_num_threads(before)
 

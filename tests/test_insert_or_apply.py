@@ -196,3 +196,45 @@ def test_hardly_any_key_comes_twice(threads, dtype, op, per_key):
             expected[key] = int(UFUNCS[op](expected[key], value)) if key in expected else value
     keys, amounts = table.items()
     assert dict(zip(keys.tolist(), amounts.tolist(), strict=True)) == expected
+
+
+DRAWS = {
+    "one key": lambda rng, n: np.zeros(n, np.int64),
+    "few": lambda rng, n: rng.integers(0, 1000, n),
+    "a sixteenth": lambda rng, n: rng.integers(0, n // 16, n),
+    "a third": lambda rng, n: rng.integers(0, n // 2, n),
+    "half of them one": lambda rng, n: np.where(rng.random(n) < 0.5, 0, rng.permutation(n)),
+    "zipf, 3 in 5 distinct": lambda rng, n: rng.zipf(1.05, n) % (1 << 40),
+    "zipf, 1 in 6 distinct": lambda rng, n: rng.zipf(1.2, n) % (1 << 40),
+    "ascending": lambda rng, n: np.sort(rng.integers(0, n // 2, n)),
+}
+
+
+@pytest.mark.parametrize("per_key", [False, True], ids=["one value", "values"])
+@pytest.mark.parametrize("count", [1 << 14, (1 << 16) + 1, (1 << 18) + 5])
+@pytest.mark.parametrize("kind", DRAWS)
+def test_keys_of_every_frequency(threads, kind, count, per_key):
+    """Whether they are counted first, merged or taken as they come: into a new table, and into one that has room."""
+    rng = np.random.default_rng(count + threads)
+    dtype = rng.choice(["int32", "int64", "uint64"])
+    draws = DRAWS[kind](rng, 2 * count)
+    pool, ids = np.unique(draws, return_inverse=True)
+    keys = np.cumsum(rng.integers(1, 3, len(pool))).astype(dtype)
+    table = HashTable(dtype, "int64", device="cpu")
+    sums, is_known = np.zeros(len(pool), np.int64), np.zeros(len(pool), bool)
+    for half in (ids[:count], ids[count:]):
+        values = rng.integers(-9, 9, count) if per_key else np.int64(3)
+        is_first = np.zeros(count, bool)
+        is_first[np.unique(half, return_index=True)[1]] = True
+
+        inserted = table.insert_or_apply(keys[half], values, "add")
+
+        same_bytes(inserted, is_first & ~is_known[half])
+        np.add.at(sums, half, values)
+        is_known[half] = True
+        assert len(table) == is_known.sum()
+        table.reserve(len(pool))
+    got, amounts = table.items()
+    order = np.argsort(got)
+    same_bytes(got[order], keys[is_known])
+    same_bytes(amounts[order], sums[is_known])

@@ -385,6 +385,21 @@ def test_counts_of_few_that_come_often(on_device, distinct):
     same_bytes(got.counts, counts[order])
 
 
+@pytest.mark.parametrize("codes", [False, True], ids=["counts", "codes"])
+@pytest.mark.parametrize("count", [(1 << 16) + 1, 1 << 17, (1 << 19) - 3])
+@pytest.mark.parametrize("distinct", [900, 5000, 14_000, 15_300, 16_384, 20_000])
+def test_few_on_several_threads(threads, distinct, count, codes):
+    """Small tables of some 2^14 keys, which are merged or get full; or partitions, where these are faster."""
+    keys = np.random.default_rng(distinct + count).integers(0, distinct, count) * 7919
+    got = gpuhash.unique(keys, return_counts=True, return_inverse=codes)
+    values, firsts, ids, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(firsts)
+    same_bytes(got.values, values[order])
+    same_bytes(got.counts, counts[order])
+    if codes:
+        same_bytes(got.inverse, np.argsort(order)[ids])
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint64", "float32", "float64"])
 @pytest.mark.parametrize("kind", BATCHES)
 def test_every_choice_of_the_host(kind, dtype):

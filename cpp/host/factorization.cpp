@@ -85,6 +85,7 @@ struct Sampling {
   std::int64_t most_samples = batch_size::kMaxSample;
   std::int64_t least_keys = std::int64_t{1} << 16;  // smaller batches are taken to be distinct
   double least_repeated = 0;                        // as batch_size::estimate() wants it, as a part of the sample
+  std::int64_t few = 0;                             // where hardly more seem distinct the sample ends early
 
   /// Whether the batch is to be hashed. Few samples tell nothing of keys of which few come often and many seldom; they
   /// are taken to be few.
@@ -95,7 +96,9 @@ struct Sampling {
   /// How much a table has to grow. Of 2^18 uniform keys of which a 16th is distinct, 30 of the first sixteenth of 2^14
   /// samples repeat others, and one of 2^24: the power that it tells then made up to 16 times as many of them, the
   /// table was built for those, and again afterwards. In text and of Zipf-distributed keys 100 repeat others.
-  static Sampling for_growth(std::int64_t samples) { return {samples, std::int64_t{1} << 16, 1.0 / 1024}; }
+  static Sampling for_growth(std::int64_t samples, std::int64_t few) {
+    return {samples, std::int64_t{1} << 14, 1.0 / 1024, few};
+  }
 };
 
 std::int64_t words_for(std::int64_t count) { return (count + 31) / 32; }
@@ -157,15 +160,19 @@ class SampledKeys {
   std::uint64_t seed_ = random_seed();
 };
 
-/// Sets the bits of those samples whose key none before had.
-template <class Key, class PositionOf>
-void mark_firsts(DeviceContext& context, const NumberKeys& keys, std::int64_t samples, const PositionOf& position,
-                 std::uint32_t* firsts) {
+/// Sets the bits of those samples whose key none before had, until go_on(samples that are done) is false: it is asked
+/// after a sixteenth and a quarter of them. Returns how many are done.
+template <class Key, class PositionOf, class GoOn>
+std::int64_t mark_firsts(DeviceContext& context, const NumberKeys& keys, std::int64_t samples,
+                         const PositionOf& position, const GoOn& go_on, std::uint32_t* firsts) {
   SampledKeys sampled(context, samples);
+  std::int64_t done = 0;
   for_each_sampled<Key>(keys, samples, position, [&](std::int64_t j, const Key& key) {
     firsts[j / 32] |= std::uint32_t{sampled.is_first(key)} << (j % 32);
-    return true;
+    done = j + 1;
+    return (done != samples / 16 && done != samples / 4) || go_on(done);
   });
+  return done;
 }
 
 /// Likewise, on several threads.
@@ -183,21 +190,33 @@ void mark_firsts_together(DeviceContext& context, const NumberKeys& keys, std::i
   insert_all<Key, std::uint32_t>(table, KeyReader<Key>(sample), samples, firsts, nullptr);
 }
 
+/// Samples of which it is told how many repeat others.
+constexpr std::int64_t kSamplesOfRepeated = std::int64_t{1} << 8;
+
 template <class Key>
-std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, const Sampling& sampling = {}) {
+DistinctEstimate estimate_distinct(DeviceContext& context, const NumberKeys& keys, const Sampling& sampling = {}) {
   const std::int64_t count = keys.count;
-  if (count < sampling.least_keys) return count;
+  if (count < sampling.least_keys) return {count};
   const std::int64_t samples = batch_size::sample_size(count, sampling.most_samples);
   const auto position = [&](std::int64_t j) { return batch_size::sample_position(j, samples, count); };
   const Allocation memory = room_for<std::uint32_t>(context, words_for(samples));
   auto* const firsts = memory.as<std::uint32_t>();
   clear_bits(firsts, samples);
-  if (samples <= kMostSampledAlone)
-    mark_firsts<Key>(context, keys, samples, position, firsts);
-  else
+  if (samples <= kMostSampledAlone) {
+    std::int64_t most = count;
+    const auto go_on = [&](std::int64_t done) {
+      most = batch_size::most_distinct(firsts, done, count);
+      return most > sampling.few;
+    };
+    if (mark_firsts<Key>(context, keys, samples, position, go_on, firsts) < samples) return {most};
+  } else {
     mark_firsts_together<Key>(context, keys, samples, position, firsts);
+  }
   const auto least_repeated = static_cast<std::int64_t>(static_cast<double>(samples) * sampling.least_repeated);
-  return batch_size::estimate(firsts, samples, count, least_repeated);
+  std::int64_t repeated = kSamplesOfRepeated;
+  for (std::int64_t w = 0; w < kSamplesOfRepeated / 32; ++w) repeated -= count_bits(firsts[w]);
+  return {batch_size::estimate(firsts, samples, count, least_repeated),
+          static_cast<double>(repeated) / static_cast<double>(kSamplesOfRepeated)};
 }
 
 /// Four times the root of the number of keys, rounded up to a power of two. Were half as many keys distinct, some 16 of
@@ -221,7 +240,7 @@ bool seem_distinct(DeviceContext& context, const NumberKeys& keys) {
 template <class Key, class Position>
 BatchTable<Key> build(DeviceContext& context, const NumberKeys& keys, std::uint32_t* firsts, Position* links,
                       std::int64_t& distinct) {
-  std::int64_t expected = estimate_distinct<Key>(context, keys);
+  std::int64_t expected = estimate_distinct<Key>(context, keys).count;
   for (;;) {
     BatchTable<Key> table(context, batch_size::slots_for(expected));
     clear_bits(firsts, keys.count);
@@ -397,7 +416,7 @@ class HostFactorizer final : public Factorizer {
   static bool too_many_distinct(DeviceContext& context, const NumberKeys& keys, std::int64_t most) {
     if (most == 0) return true;
     const auto estimate = [&]<class Key>(Key) {
-      return gpuhash::estimate_distinct<Key>(context, keys, Sampling::for_hashing(keys.count)) > most;
+      return gpuhash::estimate_distinct<Key>(context, keys, Sampling::for_hashing(keys.count)).count > most;
     };
     if (keys.bytes() <= 4) return estimate(std::uint32_t{});
     return keys.bytes() <= 8 ? estimate(std::uint64_t{}) : estimate(Uint128{});
@@ -419,9 +438,9 @@ class HostFactorizer final : public Factorizer {
     return std::make_unique<HostFactorization<Uint128, std::uint32_t>>(context, keys, groups);
   }
 
-  std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, std::int64_t samples,
-                                 Stream) const override {
-    const Sampling sampling = Sampling::for_growth(samples);
+  DistinctEstimate estimate_distinct(DeviceContext& context, const NumberKeys& keys, std::int64_t samples, Stream,
+                                     std::int64_t few) const override {
+    const Sampling sampling = Sampling::for_growth(samples, few);
     if (keys.bytes() <= 4) return gpuhash::estimate_distinct<std::uint32_t>(context, keys, sampling);
     if (keys.bytes() <= 8) return gpuhash::estimate_distinct<std::uint64_t>(context, keys, sampling);
     return gpuhash::estimate_distinct<Uint128>(context, keys, sampling);

@@ -32,13 +32,15 @@ class HotPlaces {
     keys_[place_of(zero)] = key_from_word<Key>(other);
   }
 
-  /// Chooses those that come twice or more in a sample, of two in one place the more frequent. False where less than a
-  /// quarter of another sample is hot.
+  /// Chooses those that come twice or more in a sample, of two in one place the more frequent. False where less than an
+  /// eighth of another sample is of keys of which each makes up a 256th of the batch or more: a slot that is written
+  /// less often than that is not waited for, and to set its keys aside costs more than it saves.
   bool choose(const KeyBatch& batch) {
     auto slots = scratch<std::uint32_t>(SampleSlots::kSlots);
     std::int64_t times[kPlaces] = {};  // of the key in each place
     Key sample[kMostSampled];          // read first, so that many lines are under way
-    const std::int64_t count = read_sample(batch, 0, std::min(kMostSampled, batch.count / 256), sample);
+    const std::int64_t size = std::clamp(batch.count / 256, kLeastSampled, kMostSampled);
+    const std::int64_t count = read_sample(batch, 0, size, sample);
     for (std::int64_t n = 0; n < count; ++n) {
       const Key& key = sample[n];
       const std::int64_t came = SampleSlots::meet(slots.data(), hash_key(key, seed_));
@@ -49,8 +51,11 @@ class HotPlaces {
     }
     const std::int64_t judged = read_sample(batch, batch.count / count / 2, count / 4, sample);
     std::int64_t hot = 0;
-    for (std::int64_t n = 0; n < judged; ++n) hot += keys_[place_of(sample[n])] == sample[n] ? 1 : 0;
-    return hot >= judged / 4;
+    for (std::int64_t n = 0; n < judged; ++n) {
+      const std::size_t place = place_of(sample[n]);
+      hot += keys_[place] == sample[n] && times[place] >= count / 256 ? 1 : 0;
+    }
+    return hot >= judged / 8;
   }
 
   /// A single multiplication: whoever picks keys with one place has them done as if they were not hot.
@@ -58,6 +63,7 @@ class HotPlaces {
   const Key& operator[](std::size_t place) const { return keys_[place]; }
 
  private:
+  static constexpr std::int64_t kLeastSampled = 1 << 9;
   static constexpr std::int64_t kMostSampled = 1 << 12;
 
   /// Reads `size` keys, all over the batch, and returns `size`.

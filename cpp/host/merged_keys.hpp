@@ -21,7 +21,7 @@
 namespace gpuhash::host {
 
 /// Smaller batches are not looked at.
-inline constexpr std::int64_t kLeastMerged = std::int64_t{1} << 17;
+inline constexpr std::int64_t kLeastMerged = std::int64_t{1} << 16;
 /// Nor those in which a key could come more often than 32 bits can count.
 inline constexpr std::int64_t kMostMerged = std::numeric_limits<std::uint32_t>::max();
 

@@ -78,7 +78,7 @@ class WordFactorization final : public Factorization {
     }
     read_prefix();
     hot_part_ = choose_hot_words();
-    if (expected() > kMostFew || !read_as_few()) partition();
+    if (expected() > most_few() || !read_as_few()) partition();
     distinct_ = partition_ ? partition_->distinct() : lists_.front().size();
     if (!partition_) return;
     if (any_order_)
@@ -116,11 +116,19 @@ class WordFactorization final : public Factorization {
   static constexpr std::int64_t kPrefix = 16 * kWordBlock;
   /// Distinct keys of a small table, at most: beyond, a partition is as fast even where all keys are read once more.
   static constexpr std::int64_t kMostFew = kPrefix;
+  /// Several threads partition a batch of fewer keys than so many for each that is merged, divided by them.
+  static constexpr std::int64_t kKeysPerMerged = 12;
   /// Keys of the sample, and those that a key that comes often has among them: one of 64.
   static constexpr std::int64_t kSample = std::int64_t{1} << 10;
   static constexpr std::int64_t kFrequent = kSample / 64;
   /// Part of the sample that has to be hot for hot keys to be set aside.
   static constexpr double kLeastHot = 0.4;
+
+  /// Distinct keys up to which small tables pay. One thread merges those of all others, at some 100 ns a key of each.
+  std::int64_t most_few() const {
+    const std::int64_t merged = std::int64_t{ranges_.parts} * (ranges_.parts - 1);
+    return merged == 0 ? kMostFew : std::min(kMostFew, ranges_.count / (kKeysPerMerged * merged));
+  }
 
   bool has_hot_words() const { return hot_part_ >= kLeastHot; }
   std::uint32_t* ids() const { return ids_.as<std::uint32_t>(); }
@@ -218,7 +226,7 @@ class WordFactorization final : public Factorization {
       if (!read_range_as_few(range, known, own_hits.data(), full)) full.store(true, std::memory_order_relaxed);
       std::copy_n(own_hits.data(), Hot::kPlaces, hits.data() + range * Hot::kPlaces);
     });
-    if (full.load() || !merge(known)) return false;
+    if (full.load() || !merge()) return false;
     for (std::int64_t i = 0; i < std::ssize(hits); ++i)
       lists_.front().count(hot_[0].id_at(static_cast<std::uint64_t>(i % Hot::kPlaces))) +=
           hits[static_cast<std::size_t>(i)];
@@ -255,16 +263,17 @@ class WordFactorization final : public Factorization {
     return has_room;
   }
 
-  /// Adds what the later ranges' tables hold to that of the first. All begin with the same `known` ids.
-  bool merge(std::int64_t known) {
+  /// Adds what the later ranges' tables hold to that of the first. False: there is no room.
+  bool merge() {
     SeenWords& all = lists_.front();
     for (int range = 1; range < ranges_.parts; ++range) {
       const SeenWords& list = lists_[static_cast<std::size_t>(range)];
-      if (!all.has_room_for(list.size() - known)) return false;
       auto& map = id_maps_.emplace_back(scratch<std::uint32_t>(list.size()));
-      for (std::int64_t id = 0; id < list.size(); ++id)
+      for (std::int64_t id = 0; id < list.size(); ++id) {
+        if (!all.has_room_for(1)) return false;
         map[static_cast<std::size_t>(id)] = all.add<Portable>(list.word(id), static_cast<std::uint32_t>(list.count(id)),
                                                               static_cast<std::uint32_t>(list.first(id)));
+      }
     }
     return true;
   }

@@ -92,6 +92,19 @@ GPUHASH_HD std::int64_t sample_position(std::int64_t j, std::int64_t samples, st
                                                                  static_cast<std::uint64_t>(length)));
 }
 
+/// Hardly more distinct keys than these: the later a sample, the more seldom is its key new, so that none of those that
+/// are not in the sample is new more often than the last quarter of it.
+inline std::int64_t most_distinct(const std::uint32_t* firsts, std::int64_t samples, std::int64_t count) {
+  std::int64_t seen = 0;
+  std::int64_t before = 0;
+  for (std::int64_t w = 0; w < samples / 32; ++w) {
+    if (w == samples / 4 * 3 / 32) before = seen;
+    seen += count_bits(firsts[w]);
+  }
+  const double rate = static_cast<double>(seen - before) / static_cast<double>(samples / 4);
+  return seen + static_cast<std::int64_t>(rate * static_cast<double>(count - samples));
+}
+
 /// Distinct keys of the whole batch, from the first bits of the sample, with something for safety.
 ///
 /// Two guesses, of which the larger counts. If all keys come about equally often, there are so many of them, D, that

@@ -1,6 +1,7 @@
 #include "table/hash_table.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <string>
@@ -11,6 +12,7 @@
 #include <gpuhash/factorization.hpp>
 #include "core/interruption.hpp"
 #include "core/random_seed.hpp"
+#include "core/thread_pool.hpp"
 #include "shared/arithmetic.hpp"
 #include "shared/probe_sequence.hpp"
 #include "table/repeated_values.hpp"
@@ -34,7 +36,9 @@ constexpr std::size_t kMostSpareBytes = std::size_t{1} << 28;
 /// Keys of a large batch by which its share of duplicates, and of new keys, is judged.
 constexpr std::int64_t kSample = std::int64_t{1} << 14;
 
-/// Smaller batches are not asked whether their keys seem distinct.
+/// Smaller batches are not asked whether their keys seem distinct; and of smaller ones than that nobody asks how many
+/// are.
+constexpr std::int64_t kLeastSeeming = std::int64_t{1} << 17;
 constexpr std::int64_t kLeastSampled = std::int64_t{1} << 16;
 
 /// New keys are looked for in runs of this many; a sample has as many runs as make it.
@@ -47,17 +51,26 @@ constexpr std::int64_t kLeastGuessed = std::int64_t{1} << 14;
 /// taken to be there, too. Not of one that is far smaller than the table, as memory is set aside for each.
 constexpr std::int64_t kLeastTrusted = std::int64_t{1} << 10;
 
+/// A table that is this much smaller than a batch gets room for so large a part of it even if a sample shows fewer new
+/// keys: whatever fits is inserted uncounted, so few would be inserted in many parts, and to rebuild such a table,
+/// before and afterwards, costs little.
+constexpr std::int64_t kOpenPart = 8;
+
 /// Smaller batches for which there is one value are not counted first.
 constexpr std::int64_t kLeastCounted = std::int64_t{1} << 14;
 
 /// Distinct keys that unique() counts faster than a table that has them does.
 constexpr std::int64_t kFew = std::int64_t{1} << 13;
 
-/// Batches in which unique() takes 2.4 ns a key, without a partition; those whose new keys are mostly looked for and
-/// counted, as the table is small, too; and those that are large enough for a partition to pay.
+/// Batches in which unique() takes 2.4 ns a key, without a partition, and those that are large enough for a partition
+/// to pay.
 constexpr std::int64_t kFitsCache = std::int64_t{1} << 16;
-constexpr std::int64_t kMostListed = std::int64_t{1} << 20;
 constexpr std::int64_t kFillsParts = std::int64_t{1} << 18;
+
+/// Batches of up to so many keys, in which so large a part of a sample repeats others, are faster counted first even
+/// where many keys are distinct: counting sets the few aside that come often.
+constexpr std::int64_t kMostSkewed = std::int64_t{1} << 20;
+constexpr double kSkewed = 0.25;
 
 /// A batch whose new keys nobody has counted goes in by parts of at least a 16th of it, or of so many keys: that is
 /// enough for several threads.
@@ -74,7 +87,7 @@ Seeds make_seeds(const TableOptions& options) {
 NumberKeys as_bytes(const KeyBatch& keys) { return {keys.data, keys.count, DType::kUInt8, keys.bytes}; }
 
 KeyBatch slice(const KeyBatch& keys, std::int64_t from, std::int64_t count) {
-  return {static_cast<const char*>(keys.data) + from * keys.bytes, count, keys.bytes, keys.distinct};
+  return {static_cast<const char*>(keys.data) + from * keys.bytes, count, keys.bytes, keys.distinct, 0};
 }
 
 ValueBatch slice(const ValueBatch& values, std::int64_t from) {
@@ -401,7 +414,8 @@ bool HashTable<Key, Value>::prepare_uncounted(Room& room, const KeyBatch& keys, 
                            growth().uncounted_limit(slots) - size >= room.least_part;
   if (!none_is_new && keys.count < kLeastGuessed) return false;
   try {
-    const std::int64_t added = none_is_new ? 0 : guess_new(keys, stream);
+    std::int64_t added = none_is_new ? 0 : guess_new(keys, stream);
+    if (slots < keys.count / kOpenPart) added = std::max(added, keys.count / kOpenPart);
     if (size + added > current_limit()) {
       rebuild(growth().grown_ahead(size, added, slots), false, control, stream);
       room.slots_before = slots;
@@ -428,7 +442,7 @@ bool HashTable<Key, Value>::prepare_uncounted(Room& room, const KeyBatch& keys, 
 /// On the host: does no key come twice, as far as is known or a sample tells? Without memory for one it does not.
 template <class Key, class Value>
 bool HashTable<Key, Value>::seem_distinct(const KeyBatch& keys) {
-  if (keys.distinct || !context_->is_host() || keys.count < kLeastSampled) return keys.distinct;
+  if (keys.distinct || !context_->is_host() || keys.count < kLeastSeeming) return keys.distinct;
   try {
     return Factorizer::of(*context_).seem_distinct(*context_, as_bytes(keys));
   } catch (const OutOfMemoryError&) {
@@ -439,8 +453,9 @@ bool HashTable<Key, Value>::seem_distinct(const KeyBatch& keys) {
 /// About as many as there are distinct keys, by a sample; as many as keys where they are more than half of these.
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::estimate_distinct(const KeyBatch& keys, Stream stream) {
-  if (seem_distinct(keys)) return keys.count;
-  return Factorizer::of(*context_).estimate_distinct(*context_, as_bytes(keys), kSample, stream);
+  if (keys.expected != 0) return keys.expected;
+  if (keys.count < kLeastSampled || seem_distinct(keys)) return keys.count;
+  return Factorizer::of(*context_).estimate_distinct(*context_, as_bytes(keys), kSample, stream).count;
 }
 
 /// Distinct keys of the batch that are not in the table, by a sample. On the host.
@@ -875,13 +890,31 @@ void HashTable<Key, Value>::apply_in(const Turn& turn, ApplyOrder& order, Stream
 }
 
 /// How many distinct keys a batch may seem to have to be counted first: it has to be faster than to take the batch to
-/// the table as it is, which takes longer where there may not be room.
+/// the table as it is, which takes longer where there may not be room. A single thread counts few keys faster, but its
+/// partitions take longer than the table.
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::most_counted(std::int64_t keys) const {
-  if (!has_known_room(keys) && keys <= kFitsCache) return keys / 2;
-  if (!has_known_room(keys) && keys <= kMostListed) return keys / 4;
-  if (keys <= kFitsCache) return std::min(keys / 5, kFew);
-  return keys / (keys < kFillsParts ? 32 : 12);
+  const bool has_room = has_known_room(keys);
+  if (keys <= kFitsCache) return has_room ? std::min(keys / 5, kFew) : keys / 5;
+  if (keys < kFillsParts) return keys / 32;
+  if (thread_count() == 1) return keys / 64;
+  return keys / (has_room ? 12 : 6);
+}
+
+/// By a sample, whose estimate the batch gets: the table need not take another one.
+template <class Key, class Value>
+bool HashTable<Key, Value>::is_to_be_counted(KeyBatch& keys, Stream stream) {
+  const std::int64_t n = keys.count;
+  const std::int64_t most = most_counted(n);
+  // An estimate for the growth of the table is worth more samples than one that is to be forgotten.
+  const auto part = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(n / 128)));
+  const std::int64_t samples = has_known_room(n) ? std::clamp(part, kSample / 16, kSample / 4) : kSample;
+  const DistinctEstimate estimate =
+      Factorizer::of(*context_).estimate_distinct(*context_, as_bytes(keys), samples, stream, most);
+  if (estimate.count <= most) return true;
+  if (n <= kMostSkewed && estimate.repeated >= kSkewed && estimate.count <= n / 5 * 2) return true;
+  if (n >= kLeastSampled) keys.expected = estimate.count;
+  return false;
 }
 
 /// On the host, where one value goes to a batch of rather few distinct keys: they are counted first, as unique() counts
@@ -889,23 +922,27 @@ std::int64_t HashTable<Key, Value>::most_counted(std::int64_t keys) const {
 /// in a deterministic table, of first occurrence. False where it is another batch, or there is no memory; nothing has
 /// been done then.
 template <class Key, class Value>
-bool HashTable<Key, Value>::apply_counted(const Turn& turn, const ApplyOrder& order, Stream stream) {
+bool HashTable<Key, Value>::apply_counted(const Turn& turn, ApplyOrder& order, Stream stream) {
   const std::int64_t n = order.keys.count;
   if (!context_->is_host() || !combine_in_any_order(order.dtype) || !order.values.broadcast || options_.has_rows())
     return false;
   if (n < kLeastCounted || order.keys.distinct || order.keys.bytes > sizeof(std::uint64_t)) return false;
-  const std::int64_t most = most_counted(n);
-  const FactorizationOptions wanted{.codes = false,
-                                    .counts = true,
-                                    .most_hashed = most,
-                                    .any_order = !options_.deterministic,
-                                    .order_seed = storage_.view().geometry.seeds.hash};
+  FactorizationOptions wanted{.codes = false,
+                              .counts = true,
+                              .most_hashed = 0,  // ascending keys need no hash, and no sample
+                              .any_order = !options_.deterministic,
+                              .order_seed = storage_.view().geometry.seeds.hash};
   std::int64_t distinct = 0;
   std::unique_ptr<Factorization> batch;
   Allocation keys, times, firsts, wide_values, inserted;
   try {
     batch = Factorizer::of(*context_).factorize(*context_, as_bytes(order.keys), wanted, stream);
-    if (batch == nullptr || batch->count() > n / 2) return false;
+    if (batch == nullptr) {
+      if (!is_to_be_counted(order.keys, stream)) return false;
+      wanted.most_hashed = n;
+      batch = Factorizer::of(*context_).factorize(*context_, as_bytes(order.keys), wanted, stream);
+    }
+    if (batch->count() > n / 2) return false;
     distinct = batch->count();
     const auto room = [&](std::int64_t bytes) {
       return Allocation(*context_, static_cast<std::size_t>(distinct * bytes), stream);

@@ -133,7 +133,8 @@ class HashTable final : public Table {
   bool prepare_trial(Room& room, std::int64_t keys, const ApplyOrder* applied, Stream stream);
   void apply_in(const Turn& turn, ApplyOrder& order, Stream stream);
   std::int64_t most_counted(std::int64_t keys) const;
-  bool apply_counted(const Turn& turn, const ApplyOrder& order, Stream stream);
+  bool is_to_be_counted(KeyBatch& keys, Stream stream);
+  bool apply_counted(const Turn& turn, ApplyOrder& order, Stream stream);
   bool prepare_uncounted(Room& room, const KeyBatch& keys, const Control& control, Stream stream);
   bool seem_distinct(const KeyBatch& keys);
   std::int64_t estimate_distinct(const KeyBatch& keys, Stream stream);

@@ -427,12 +427,12 @@ class CudaFactorizer final : public Factorizer {
     return keys.bytes() <= 8 ? make(std::uint64_t{}, std::uint32_t{}) : make(Uint128{}, std::uint32_t{});
   }
 
-  std::int64_t estimate_distinct(DeviceContext& context, const NumberKeys& keys, std::int64_t samples,
-                                 Stream stream) const override {
+  DistinctEstimate estimate_distinct(DeviceContext& context, const NumberKeys& keys, std::int64_t samples,
+                                     Stream stream, std::int64_t) const override {
     const DeviceGuard guard(context.device().index);
-    if (keys.bytes() <= 4) return cuda::estimate_distinct<std::uint32_t>(context, keys, stream, samples);
-    if (keys.bytes() <= 8) return cuda::estimate_distinct<std::uint64_t>(context, keys, stream, samples);
-    return cuda::estimate_distinct<Uint128>(context, keys, stream, samples);
+    if (keys.bytes() <= 4) return {cuda::estimate_distinct<std::uint32_t>(context, keys, stream, samples)};
+    if (keys.bytes() <= 8) return {cuda::estimate_distinct<std::uint64_t>(context, keys, stream, samples)};
+    return {cuda::estimate_distinct<Uint128>(context, keys, stream, samples)};
   }
 
   void isin(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,

@@ -15,7 +15,8 @@ struct KeyBatch {
   const void* data;
   std::int64_t count;
   std::uint32_t bytes;
-  bool distinct = false;  // no key comes twice, as far as is known
+  bool distinct = false;      // no key comes twice, as far as is known
+  std::int64_t expected = 0;  // distinct keys, as far as a sample tells; 0: none was taken
 };
 
 /// Values likewise: one per key, or one for all keys. data null: the caller gives none (sets).

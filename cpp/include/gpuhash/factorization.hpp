@@ -61,10 +61,16 @@ struct FactorizationOptions {
   std::int64_t most_hashed = std::numeric_limits<std::int64_t>::max();
   /// The distinct keys may come in any order, which takes less time. On the host many come roughly in the order in
   /// which a table with that seed has them, whatever its size, so that it takes them from its first bucket to its last.
-  /// The keys and the seed decide, and the number of threads where some 2^13 to 2^14 are distinct. A GPU does not look
-  /// at it.
+  /// The keys and the seed decide, and the number of threads where fewer than 2^14 are distinct. A GPU does not look at
+  /// it.
   bool any_order = false;
   std::uint64_t order_seed = 0;
+};
+
+/// What a sample tells of a batch.
+struct DistinctEstimate {
+  std::int64_t count;   // about as many as there are distinct keys; that of all keys where it is more than half of them
+  double repeated = 0;  // on the host: part of 2^8 samples whose key is one of those before. Some keys come often
 };
 
 /// On the host: unsigned integers, as wide as the keys, that are equal where these are and have their order. Keys of
@@ -83,10 +89,10 @@ class GPUHASH_API Factorizer {
   /// Waits: the number of distinct keys is known when it returns. Null only where `most_hashed` says so.
   virtual std::unique_ptr<Factorization> factorize(DeviceContext&, const NumberKeys&, const FactorizationOptions&,
                                                    Stream) const = 0;
-  /// About as many as there are distinct keys, by a sample of at most `samples` of them; `keys.count` where they are
-  /// more than half of the keys. Waits.
-  virtual std::int64_t estimate_distinct(DeviceContext&, const NumberKeys& keys, std::int64_t samples,
-                                         Stream) const = 0;
+  /// By a sample of at most `samples` keys. On the host it ends early where it is plain that hardly more than `few` are
+  /// distinct: then it tells of at most `few`, and maybe of far more than there are. Waits.
+  virtual DistinctEstimate estimate_distinct(DeviceContext&, const NumberKeys& keys, std::int64_t samples, Stream,
+                                             std::int64_t few = 0) const = 0;
   /// On the host: does no key of a sample come twice? Ends with the first that does. Of 2^16 keys or more, of which at
   /// most half are distinct, one batch in ten million seems so. A GPU does not look.
   virtual bool seem_distinct(DeviceContext&, const NumberKeys&) const { return false; }
