@@ -116,7 +116,7 @@ class WordFactorization final : public Factorization {
   static constexpr std::int64_t kPrefix = 16 * kWordBlock;
   /// Distinct keys of a small table, at most: beyond, a partition is as fast even where all keys are read once more.
   static constexpr std::int64_t kMostFew = kPrefix;
-  /// Several threads partition a batch of fewer keys than so many for each that is merged, divided by them.
+  /// Small tables of t threads pay where a batch has so many times t (t - 1) as many keys as distinct ones.
   static constexpr std::int64_t kKeysPerMerged = 12;
   /// Keys of the sample, and those that a key that comes often has among them: one of 64.
   static constexpr std::int64_t kSample = std::int64_t{1} << 10;

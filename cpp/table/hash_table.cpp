@@ -53,8 +53,9 @@ constexpr std::int64_t kLeastTrusted = std::int64_t{1} << 10;
 
 /// A table that is this much smaller than a batch gets room for so large a part of it even if a sample shows fewer new
 /// keys: whatever fits is inserted uncounted, so few would be inserted in many parts, and to rebuild such a table,
-/// before and afterwards, costs little.
+/// before and afterwards, costs little. Not for a large batch, as memory is set aside for all of its keys.
 constexpr std::int64_t kOpenPart = 8;
+constexpr std::int64_t kMostOpen = std::int64_t{1} << 20;
 
 /// Smaller batches for which there is one value are not counted first.
 constexpr std::int64_t kLeastCounted = std::int64_t{1} << 14;
@@ -415,7 +416,7 @@ bool HashTable<Key, Value>::prepare_uncounted(Room& room, const KeyBatch& keys, 
   if (!none_is_new && keys.count < kLeastGuessed) return false;
   try {
     std::int64_t added = none_is_new ? 0 : guess_new(keys, stream);
-    if (slots < keys.count / kOpenPart) added = std::max(added, keys.count / kOpenPart);
+    if (slots < keys.count / kOpenPart && keys.count <= kMostOpen) added = std::max(added, keys.count / kOpenPart);
     if (size + added > current_limit()) {
       rebuild(growth().grown_ahead(size, added, slots), false, control, stream);
       room.slots_before = slots;
