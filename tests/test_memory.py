@@ -11,6 +11,7 @@ from support.frameworks import GPU, GPU_INDEX, Framework, sees_gpu, to_numpy
 from support.memory_resources import counting_memory
 from support.samples import as_dict, items_of, random_keys, random_values
 
+import gpuhash
 from gpuhash import HashSet, HashTable
 
 
@@ -190,16 +191,22 @@ def test_whatever_the_resource_raises_of_a_batch_that_makes_room_for_all(on_devi
         pytest.fail("60 allocations were not enough")
 
 
+@pytest.mark.parametrize("threads", [2, 32])
 @pytest.mark.parametrize("method", ["insert", "insert_or_assign", "insert_or_apply"])
-def test_copies_of_one_key_take_little_memory(method):
+def test_copies_of_one_key_take_little_memory(method, threads):
     """On the host, however many come in one batch; and so do copies of a few keys."""
-    for distinct in (1, 1000):
-        keys = np.arange(1 << 23) % distinct
-        memory = counting_memory("cpu")
-        table = HashTable("int64", "int64", memory=memory)
-        getattr(table, method)(keys, 1, *(["add"] if method == "insert_or_apply" else []))
-        assert memory.peak < 64 << 20
-        assert len(table) == distinct
+    before = gpuhash.get_num_threads()
+    gpuhash.set_num_threads(threads)
+    try:
+        for distinct in (1, 1000):
+            keys = np.arange(1 << 23) % distinct
+            memory = counting_memory("cpu")
+            table = HashTable("int64", "int64", memory=memory)
+            getattr(table, method)(keys, 1, *(["add"] if method == "insert_or_apply" else []))
+            assert memory.peak < 64 << 20
+            assert len(table) == distinct
+    finally:
+        gpuhash.set_num_threads(before)
 
 
 def test_allocation_fails_while_a_table_is_made(on_device, memory):

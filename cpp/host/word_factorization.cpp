@@ -116,6 +116,8 @@ class WordFactorization final : public Factorization {
   static constexpr std::int64_t kPrefix = 16 * kWordBlock;
   /// Distinct keys of a small table, at most: beyond, a partition is as fast even where all keys are read once more.
   static constexpr std::int64_t kMostFew = kPrefix;
+  /// As many are merged in no time, and a partition takes memory for the batch.
+  static constexpr std::int64_t kLeastFew = std::int64_t{1} << 12;
   /// Small tables of t threads pay where a batch has so many times t (t - 1) as many keys as distinct ones.
   static constexpr std::int64_t kKeysPerMerged = 12;
   /// Keys of the sample, and those that a key that comes often has among them: one of 64.
@@ -127,7 +129,7 @@ class WordFactorization final : public Factorization {
   /// Distinct keys up to which small tables pay. One thread merges those of all others, at some 100 ns a key of each.
   std::int64_t most_few() const {
     const std::int64_t merged = std::int64_t{ranges_.parts} * (ranges_.parts - 1);
-    return merged == 0 ? kMostFew : std::min(kMostFew, ranges_.count / (kKeysPerMerged * merged));
+    return merged == 0 ? kMostFew : std::clamp(ranges_.count / (kKeysPerMerged * merged), kLeastFew, kMostFew);
   }
 
   bool has_hot_words() const { return hot_part_ >= kLeastHot; }
