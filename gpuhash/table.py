@@ -65,8 +65,9 @@ class HashTable(Operations):
         Otherwise one of them, whole.
     seed
         Of the hash function: a number from 0 to 2^64 - 1, or "random". None, the default, is the one of all tables that
-        are given none, so that equal programs get their keys in equal orders. Where keys were picked to collide, by
-        somebody who knows it, the table takes a random one by itself and rebuilds. Copies and files keep it.
+        are given none, so that equal programs get their keys in equal orders on the host, where they have as many
+        threads. Where keys were picked to collide, by somebody who knows it, the table takes a random one by itself and
+        rebuilds. Copies and files keep it.
     initializer
         What ``find_or_insert`` and ``setdefault`` put into the rows of new keys that are given no values: an object of
         ``gpuhash.initializers``, such as ``Normal(std=0.02)``, ``TruncatedNormal()``, ``Uniform(-0.05, 0.05)`` or

@@ -9,6 +9,8 @@ from .arguments import count_of
 def set_num_threads(threads: int) -> None:
     """Sets the number of threads that operations on host tables may use, in the whole process, from the next one on.
 
+    What tables hold does not depend on it; the order of ``keys()`` and ``items()`` may.
+
     Parameters
     ----------
     threads

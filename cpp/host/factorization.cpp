@@ -413,13 +413,17 @@ void find_members(DeviceContext& context, const NumberKeys& elements, const Numb
 }
 
 class HostFactorizer final : public Factorizer {
+  /// Calls body with a word that holds any of the keys.
+  template <class Body>
+  static auto with_key(const NumberKeys& keys, Body body) {
+    if (keys.bytes() <= 4) return body(std::uint32_t{});
+    return keys.bytes() <= 8 ? body(std::uint64_t{}) : body(Uint128{});
+  }
+
   static bool too_many_distinct(DeviceContext& context, const NumberKeys& keys, std::int64_t most) {
-    if (most == 0) return true;
-    const auto estimate = [&]<class Key>(Key) {
-      return gpuhash::estimate_distinct<Key>(context, keys, Sampling::for_hashing(keys.count)).count > most;
-    };
-    if (keys.bytes() <= 4) return estimate(std::uint32_t{});
-    return keys.bytes() <= 8 ? estimate(std::uint64_t{}) : estimate(Uint128{});
+    return most == 0 || with_key(keys, [&]<class Key>(Key) {
+             return gpuhash::estimate_distinct<Key>(context, keys, Sampling::for_hashing(keys.count)).count > most;
+           });
   }
 
  public:
@@ -440,16 +444,13 @@ class HostFactorizer final : public Factorizer {
 
   DistinctEstimate estimate_distinct(DeviceContext& context, const NumberKeys& keys, std::int64_t samples, Stream,
                                      std::int64_t few) const override {
-    const Sampling sampling = Sampling::for_growth(samples, few);
-    if (keys.bytes() <= 4) return gpuhash::estimate_distinct<std::uint32_t>(context, keys, sampling);
-    if (keys.bytes() <= 8) return gpuhash::estimate_distinct<std::uint64_t>(context, keys, sampling);
-    return gpuhash::estimate_distinct<Uint128>(context, keys, sampling);
+    return with_key(keys, [&]<class Key>(Key) {
+      return gpuhash::estimate_distinct<Key>(context, keys, Sampling::for_growth(samples, few));
+    });
   }
 
   bool seem_distinct(DeviceContext& context, const NumberKeys& keys) const override {
-    if (keys.bytes() <= 4) return gpuhash::seem_distinct<std::uint32_t>(context, keys);
-    if (keys.bytes() <= 8) return gpuhash::seem_distinct<std::uint64_t>(context, keys);
-    return gpuhash::seem_distinct<Uint128>(context, keys);
+    return with_key(keys, [&]<class Key>(Key) { return gpuhash::seem_distinct<Key>(context, keys); });
   }
 
   void isin(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,
