@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.frameworks import module, sees_gpu
+from support.frameworks import capture, module, sees_gpu
 from support.samples import same_bytes
 
 import gpuhash
@@ -91,9 +91,8 @@ def test_default_of_another_framework(torch_cuda, cupy_cuda, cuda, method, given
 def captured(torch: Any, call: Any, cuda: str) -> Any:
     """The call as a graph; made once before, as everyone should."""
     call()
-    torch.cuda.synchronize(cuda)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(cuda), torch.cuda.graph(graph):
+    with capture(graph, cuda):
         call()
     return graph
 
@@ -142,12 +141,7 @@ def test_new_default_under_capture_is_refused(torch_cuda, cuda, default):
     keys = torch.arange(10, device=cuda)
     values = torch.zeros(10, *table.value_shape, device=cuda)
     table.get(keys, 1.0, out=values)
-    torch.cuda.synchronize(cuda)
-    with (
-        pytest.raises(ValueError, match="once before the capture"),
-        torch.cuda.device(cuda),
-        torch.cuda.graph(torch.cuda.CUDAGraph()),
-    ):
+    with pytest.raises(ValueError, match="once before the capture"), capture(torch.cuda.CUDAGraph(), cuda):
         table.get(keys, default, out=values)
     torch.cuda.synchronize(cuda)
     graph = captured(torch, lambda: table.get(keys, default, out=values), cuda)

@@ -16,6 +16,7 @@ from support.frameworks import (
     GPU,
     Framework,
     address_of,
+    capture,
     gpu_count,
     module,
     nearest_framework,
@@ -544,8 +545,7 @@ def test_a_capture_is_refused(devices):
         keys = torch.arange(100, device=devices[0])
         table[keys] = keys
         graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.Stream(devices[0])  # PyTorch's own for captures is of the first GPU that had one
-        with pytest.raises(ValueError, match="captured"), torch.cuda.graph(graph, stream=stream):
+        with pytest.raises(ValueError, match="captured"), capture(graph, devices[0]):
             table.find(keys)
         torch.cuda.synchronize()
         assert (table[keys] == keys).all()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -452,6 +454,51 @@ def test_a_table_whose_stream_is_no_more_ends_during_a_capture(torch_cuda, width
     again = HashTable("int64", "float32", value_shape=shape, device=GPU)
     again[keys] = 4
     assert bool((again[keys] == 4).all())
+
+
+ENDS_BESIDE_A_CAPTURE = """
+import sys
+import threading
+
+import torch
+from gpuhash import HashTable
+
+device = sys.argv[1]
+torch.cuda.set_device(device)
+keys = torch.arange(20_000, device=device)
+
+def filled(width):
+    table = HashTable("int64", "float32", value_shape=() if width is None else (width,), device=device)
+    table[keys] = 2
+    return table
+
+table, here, elsewhere = (filled(256), *([filled(width) for width in (None, 4, 256)] for _ in range(2)))
+lent = [each.row_storage_as("torch") for each in (here[-1], elsewhere[-1])]
+values, found = torch.zeros(20_000, 256, device=device), torch.zeros(20_000, dtype=torch.bool, device=device)
+table.find(keys, out=(values, found))
+graph = torch.cuda.CUDAGraph()
+torch.cuda.synchronize()
+with torch.cuda.graph(graph, capture_error_mode="global"):
+    table.find(keys, out=(values, found))
+    here.clear()
+    thread = threading.Thread(target=elsewhere.clear)
+    thread.start()
+    thread.join()
+    lent.clear()
+values.zero_()
+graph.replay()
+assert bool(found.all()) and bool((values == 2).all())
+again = filled(256)
+assert bool((again[keys] == 2).all())
+print("whole")
+"""
+
+
+def test_tables_end_beside_a_capture_that_forbids_all_threads(torch_cuda):
+    """PyTorch's default, in a process in which no other library's threads end it."""
+    command = [sys.executable, "-P", "-c", ENDS_BESIDE_A_CAPTURE, str(torch_cuda.device(GPU))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout.strip() == "whole", done.stderr
 
 
 def test_cuda_graph_that_would_have_to_grow_is_refused(torch_cuda):

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from support.frameworks import current_gpu_kept, gpu_count, module, to_numpy
+from support.frameworks import capture, current_gpu_kept, gpu_count, module, to_numpy
 from support.samples import as_dict, items_of, random_keys, random_values, same_bytes
 from test_memory import OPERATIONS
 from test_transfer import KINDS, table_of
@@ -300,8 +300,7 @@ def test_memory_of_the_other_gpu_is_given_back_during_a_capture(torch):
         other[keys.to(SECOND)] = 3
         view = other.row_storage_as("torch")
         graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize(FIRST)
-        with torch.cuda.graph(graph):
+        with capture(graph, FIRST):
             table.find(keys, out=out)
             del other, view
         for each in out:
@@ -327,9 +326,8 @@ def test_a_graph_of_the_other_gpu(torch, value_shape):
     step()
     table.clear()
     assert len(table) == 0
-    torch.cuda.synchronize(SECOND)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=torch.cuda.Stream(SECOND)), torch.cuda.device(FIRST):
+    with capture(graph, SECOND):
         step()
     assert torch.cuda.current_device() == 0
     assert len(table) == 0, "capturing must not run"

@@ -102,17 +102,21 @@ def on_cupy_stream(stream: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def capture(graph: Any, **options: Any) -> Iterator[None]:
-    """torch.cuda.graph() on the tests' GPU, which waits for it before; the current GPU stays.
+def capture(graph: Any, device: str = GPU) -> Iterator[None]:
+    """torch.cuda.graph() on a GPU, which waits for it before; the current GPU stays.
 
     What other tests have left behind is freed before: JAX asks its streams for it, which ends a capture, and if that
-    happened in one, JAX's streams would be of no use from then on.
+    happened in one, JAX's streams would be of no use from then on. Threads of JAX's own ask them at any time, which
+    ends what PyTorch captures by default (``capture_error_mode="global"``); so other threads are left alone here.
     """
     cuda = module("torch").cuda
     current = cuda.current_device()
     gc.collect()
-    cuda.synchronize(GPU)
-    with cuda.graph(graph, stream=cuda.Stream(GPU), **options), cuda.device(current):
+    cuda.synchronize(device)
+    with (
+        cuda.graph(graph, stream=cuda.Stream(device), capture_error_mode="thread_local"),
+        cuda.device(current),
+    ):
         yield
 
 
