@@ -400,6 +400,50 @@ def test_few_on_several_threads(threads, distinct, count, codes):
         same_bytes(got.inverse, np.argsort(order)[ids])
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "uint32", "float32"])
+@pytest.mark.parametrize("zeros", ["none", "first", "in the middle", "in the end", "most"])
+@pytest.mark.parametrize("distinct", [200, 5000, 17_000, 60_000])
+def test_counts_of_narrow_keys(threads, distinct, zeros, dtype):
+    """Of up to 32 bits, in small tables that grow, on several threads; 0 has no place among the others there."""
+    count = 1 << 18
+    rng = np.random.default_rng(distinct)
+    words = rng.integers(1, distinct, count)
+    words[: count // 2] = words[: count // 2] % (distinct // 2) + 1  # the second thread has keys of its own, too
+    where = {"none": [], "first": [0], "in the middle": [count // 2 - 1], "in the end": [-2, -1]}
+    words[where.get(zeros, slice(None, None, 2))] = 0
+    if dtype == "float32":
+        keys = words.astype(dtype) - 0.5 * (words % 2)
+        keys[words == 2] = np.nan
+        keys[(words == 0) & (np.arange(count) % 3 == 0)] = -0.0
+    else:
+        keys = (words * (1 if np.dtype(dtype).itemsize < 4 else 0x9E3779)).astype(dtype)
+    got = gpuhash.unique(keys, return_counts=True, return_index=True)
+    values, firsts, counts = np.unique(keys, return_index=True, return_counts=True)
+    order = np.argsort(firsts)
+    same_bytes(got.values, keys[firsts[order]])
+    same_bytes(got.indices, firsts[order])
+    same_bytes(got.counts, counts[order])
+    if dtype != "float32":
+        table = gpuhash.HashTable(dtype, "int64", device="cpu")
+        new = table.insert_or_apply(keys, 3, "add")
+        same_bytes(np.flatnonzero(new), np.sort(firsts))
+        assert len(table) == len(values)
+        same_bytes(table[values], 3 * counts)
+
+
+@pytest.mark.parametrize("begin", [1000, 20_000])
+def test_narrow_keys_that_get_many(threads, begin):
+    """Few are distinct at first, and far more than a small table holds in the end."""
+    count = 1 << 19
+    keys = np.random.default_rng(begin).permutation(count).astype(np.int32)
+    keys[: count // 3] %= begin
+    got = gpuhash.unique(keys, return_counts=True)
+    values, firsts, counts = np.unique(keys, return_index=True, return_counts=True)
+    order = np.argsort(firsts)
+    same_bytes(got.values, values[order])
+    same_bytes(got.counts, counts[order])
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint64", "float32", "float64"])
 @pytest.mark.parametrize("kind", BATCHES)
 def test_every_choice_of_the_host(kind, dtype):
@@ -712,8 +756,8 @@ import numpy as np
 import gpuhash
 
 rng = np.random.default_rng(0)
-keys = rng.integers(0, 1 << 40, 1 << 18)
-most = int(sys.argv[1])
+dtype, most = sys.argv[1], int(sys.argv[2])
+keys = rng.integers(0, 5000 if dtype == "int32" else 1 << 40, 1 << 18).astype(dtype)
 stop = threading.Event()
 
 def change():
@@ -734,9 +778,11 @@ assert len(gpuhash.unique(keys)) == len(np.unique(keys))
 """
 
 
-@pytest.mark.parametrize("most", [5000, 10**6, 10**12])
-def test_keys_that_another_thread_changes(most):
+@pytest.mark.parametrize(
+    ("dtype", "most"), [("int64", 5000), ("int64", 10**6), ("int64", 10**12), ("int32", 2), ("int32", 10**4)]
+)
+def test_keys_that_another_thread_changes(dtype, most):
     """What comes of it is anybody's guess; the process goes on, and its memory is as it was."""
-    command = [sys.executable, "-P", "-c", CHANGED, str(most)]
+    command = [sys.executable, "-P", "-c", CHANGED, dtype, str(most)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

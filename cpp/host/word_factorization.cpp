@@ -7,9 +7,11 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <type_traits>
 #include <vector>
 
+#include "host/counted_words.hpp"
 #include "host/part_firsts.hpp"
 #include "host/seen_words.hpp"
 #include "host/sorted_ids.hpp"
@@ -78,9 +80,9 @@ class WordFactorization final : public Factorization {
     }
     read_prefix();
     hot_part_ = choose_hot_words();
-    if (expected() > most_few() || !read_as_few()) partition();
-    distinct_ = partition_ ? partition_->distinct() : lists_.front().size();
+    if (!seem_few() || !read_as_few()) partition();
     if (!partition_) return;
+    distinct_ = partition_->distinct();
     if (any_order_)
       distinct_ += count_hot_words();
     else
@@ -109,27 +111,45 @@ class WordFactorization final : public Factorization {
 
  private:
   using NearFirsts = PartFirsts<std::uint16_t>;
+  /// Of words of 32 bits nobody wants an id for each key.
+  static constexpr bool kCounts = sizeof(Word) == sizeof(CountedWords::Word);
+  using SmallTable = std::conditional_t<kCounts, CountedWords, SeenWords>;
   using Hot = HotWords<Word>;
   using Partition = WordPartition<Word>;
   /// Keys of a near batch, at most.
   static constexpr std::int64_t kMostNear = NearFirsts::kMost;
   static constexpr std::int64_t kPrefix = 16 * kWordBlock;
-  /// Distinct keys of a small table, at most: beyond, a partition is as fast even where all keys are read once more.
-  static constexpr std::int64_t kMostFew = kPrefix;
+  /// Distinct keys of a small table, at most. With ids, a partition is as fast beyond even where all keys are read once
+  /// more.
+  static constexpr std::int64_t kMostFew = kCounts ? std::int64_t{1} << 18 : kPrefix;
   /// As many are merged in no time, and a partition takes memory for the batch.
   static constexpr std::int64_t kLeastFew = std::int64_t{1} << 12;
-  /// Small tables of t threads pay where a batch has so many times t (t - 1) as many keys as distinct ones.
+  /// Small tables with ids of t threads pay where a batch has so many times t (t - 1) as many keys as distinct ones.
   static constexpr std::int64_t kKeysPerMerged = 12;
   /// Keys of the sample, and those that a key that comes often has among them: one of 64.
   static constexpr std::int64_t kSample = std::int64_t{1} << 10;
   static constexpr std::int64_t kFrequent = kSample / 64;
   /// Part of the sample that has to be hot for hot keys to be set aside.
   static constexpr double kLeastHot = 0.4;
+  /// Part of it from which on a partition is left with few keys.
+  static constexpr double kVeryHot = 0.7;
 
-  /// Distinct keys up to which small tables pay. One thread merges those of all others, at some 100 ns a key of each.
-  std::int64_t most_few() const {
-    const std::int64_t merged = std::int64_t{ranges_.parts} * (ranges_.parts - 1);
-    return merged == 0 ? kMostFew : std::clamp(ranges_.count / (kKeysPerMerged * merged), kLeastFew, kMostFew);
+  /// Do so few keys seem distinct that small tables pay?
+  bool seem_few() const {
+    const int parts = ranges_.parts;
+    if constexpr (kCounts) {
+      // In nanoseconds: what a key of the batch takes a thread less than in a partition, which takes less itself where
+      // nearly all keys are hot; what a distinct key takes each thread more, and what looking it up in the lists of all
+      // ranges before does.
+      const double gain = hot_part_ < kVeryHot ? 6 : 2.4;
+      const double cost = 20.0 * parts + 3.5 * parts * parts * (parts - 1);
+      const auto most = static_cast<std::int64_t>(gain * static_cast<double>(ranges_.count) / cost);
+      return expected(ranges_.count / parts) <= std::clamp(most, kLeastFew, kMostFew / 4 * 3);
+    }
+    // One thread merges the tables of all others, at some 100 ns a key of each.
+    const std::int64_t merged = std::int64_t{parts} * (parts - 1);
+    return expected(ranges_.count) <=
+           (merged == 0 ? kMostFew : std::clamp(ranges_.count / (kKeysPerMerged * merged), kLeastFew, kMostFew));
   }
 
   bool has_hot_words() const { return hot_part_ >= kLeastHot; }
@@ -152,40 +172,36 @@ class WordFactorization final : public Factorization {
   }
 
   void read_prefix() {
-    lists_.emplace_back(context_, kMostFew, list_hash_);
+    add_list();
     if (options_.codes) ids_ = Allocation(context_, static_cast<std::size_t>(ranges_.count) * sizeof(*ids()), nullptr);
     with_simd([&]<class Simd>(Simd) {
       Word buffer[kWordBlock];
       for_each_word_block(0, kPrefix, [&](std::int64_t base, std::int64_t count) {
-        add_to<Simd>(lists_.front(), blocks_.read(base, count, buffer), kEachOfBlock.data(), count, base,
-                     ids_from(base));
+        const Word* const words = blocks_.read(base, count, buffer);
+        if constexpr (kCounts)
+          lists_.front().template add<Simd>(words, count, base);
+        else
+          lists_.front().template add<Simd>(words, kEachOfBlock.data(), count, base, ids_from(base));
       });
+      if constexpr (kCounts) {
+        lists_.front().end();
+        lists_.front().template collect_counts<Simd>(0, lists_.front().size());
+      }
     });
   }
 
-  /// Lists have words of 64 bits.
-  template <class Simd>
-  static void add_to(SeenWords& list, const Word* words, const std::uint16_t* at, std::int64_t count, std::int64_t base,
-                     std::uint32_t* ids) {
-    if constexpr (sizeof(Word) == sizeof(std::uint64_t)) {
-      list.add<Simd>(words, at, count, base, ids);
-    } else {
-      std::uint64_t wide[kWordBlock];
-      std::copy_n(words, count, wide);
-      list.add<Simd>(wide, at, count, base, ids);
-    }
-  }
+  void add_list() { lists_.emplace_back(context_, kMostFew, list_hash_); }
 
   std::uint32_t* ids_from(std::int64_t position) const { return ids() == nullptr ? nullptr : ids() + position; }
 
-  /// About as many distinct keys the batch has, as far as the prefix tells.
-  std::int64_t expected() const {
+  /// About as many are distinct of the first `keys` of the batch, as far as the prefix tells.
+  std::int64_t expected(std::int64_t keys) const {
     auto firsts = scratch<std::uint32_t>(kPrefix / 32);
     for (std::int64_t id = 0; id < lists_.front().size(); ++id) {
       const std::int64_t first = lists_.front().first(id);
       firsts[static_cast<std::size_t>(first / 32)] |= std::uint32_t{1} << (first % 32);
     }
-    return batch_size::estimate(firsts.data(), kPrefix, ranges_.count);
+    return batch_size::estimate(firsts.data(), kPrefix, std::max(kPrefix, keys), kPrefix / 1024);
   }
 
   /// Those that came at least twice in the prefix, of two in one place the more frequent. Returns their part of a
@@ -195,7 +211,7 @@ class WordFactorization final : public Factorization {
     hot_ = uninitialised<Hot>(1);
     // Which of two words in one place is hot decides about the order of ids in any order: as the seed has it, then.
     hot_[0].clear(any_order_ ? WordHash<Word>::of(options_.order_seed) : hash_);
-    const SeenWords& prefix = lists_.front();
+    const SmallTable& prefix = lists_.front();
     auto times = scratch<std::int64_t>(Hot::kPlaces);
     for (std::int64_t id = 0; id < prefix.size(); ++id) {
       std::int64_t& most = times[static_cast<std::size_t>(hot_[0].place(static_cast<Word>(prefix.word(id))))];
@@ -219,25 +235,84 @@ class WordFactorization final : public Factorization {
 
   /// Counts all keys behind the prefix in small tables. False: they got full, and the batch has to be read again.
   bool read_as_few() {
+    for (int range = 1; range < ranges_.parts; ++range) add_list();
+    if constexpr (kCounts)
+      return count_few();
+    else
+      return number_few();
+  }
+
+  bool count_few() {
+    std::atomic<bool> full{false};
+    parallel_for(ranges_.parts, [&](int range) {
+      CountedWords& list = lists_[static_cast<std::size_t>(range)];
+      with_simd([&]<class Simd>(Simd) {
+        Word buffer[kWordBlock];
+        read_range(range, full, list, [&](std::int64_t base, std::int64_t count) {
+          list.add<Simd>(blocks_.read(base, count, buffer), count, base);
+        });
+      });
+      list.end();
+    });
+    if (full.load()) return false;
+    for (std::size_t later = 1; later < lists_.size(); ++later)
+      for_each_share(lists_[later], [&]<class Simd>(Simd, std::int64_t begin, std::int64_t end) {
+        lists_[later].template move_counts<Simd>(begin, end, std::span(lists_).first(later));
+      });
+    std::atomic<std::int64_t> distinct{0};
+    for (CountedWords& list : lists_)
+      for_each_share(list, [&]<class Simd>(Simd, std::int64_t begin, std::int64_t end) {
+        distinct += list.collect_counts<Simd>(begin, end);
+      });
+    distinct_ = distinct;
+    return true;
+  }
+
+  /// Calls body(simd, begin, end) for a share of a list's ids on each thread.
+  template <class Body>
+  void for_each_share(const CountedWords& list, Body body) const {
+    parallel_for(ranges_.parts, [&](int share) {
+      with_simd([&](auto simd) {
+        body(simd, part_begin(list.size(), share, ranges_.parts), part_begin(list.size(), share + 1, ranges_.parts));
+      });
+    });
+  }
+
+  /// Calls body(base, count) for the blocks of a range behind the prefix. False: there is no room for all, in this list
+  /// or in that of another range.
+  template <class Body>
+  bool read_range(int range, std::atomic<bool>& full, const SmallTable& list, Body body) const {
+    bool has_room = true;
+    const std::int64_t begin = range == 0 ? kPrefix : ranges_.begin(range);
+    in_pieces(begin, ranges_.end(range), kKeysPerPiece, [&](std::int64_t piece_begin, std::int64_t piece_end) {
+      for_each_word_block(piece_begin, piece_end, [&](std::int64_t base, std::int64_t count) {
+        has_room = has_room && list.has_room_for(count) && !full.load(std::memory_order_relaxed);
+        if (has_room) body(base, count);
+      });
+    });
+    if (!has_room) full.store(true, std::memory_order_relaxed);
+    return has_room;
+  }
+
+  bool number_few() {
     const std::int64_t known = lists_.front().size();
-    for (int range = 1; range < ranges_.parts; ++range) lists_.emplace_back(context_, kMostFew, list_hash_);
     auto hits = scratch<std::uint32_t>(ranges_.parts * Hot::kPlaces);
     std::atomic<bool> full{false};
     parallel_for(ranges_.parts, [&](int range) {
       auto own_hits = scratch<std::uint32_t>(Hot::kPlaces);
-      if (!read_range_as_few(range, known, own_hits.data(), full)) full.store(true, std::memory_order_relaxed);
+      number_range(range, known, own_hits.data(), full);
       std::copy_n(own_hits.data(), Hot::kPlaces, hits.data() + range * Hot::kPlaces);
     });
     if (full.load() || !merge()) return false;
+    distinct_ = lists_.front().size();
     for (std::int64_t i = 0; i < std::ssize(hits); ++i)
       lists_.front().count(hot_[0].id_at(static_cast<std::uint64_t>(i % Hot::kPlaces))) +=
           hits[static_cast<std::size_t>(i)];
     return true;
   }
 
-  bool read_range_as_few(int range, std::int64_t known, std::uint32_t* hits, const std::atomic<bool>& full) {
+  void number_range(int range, std::int64_t known, std::uint32_t* hits, std::atomic<bool>& full) {
     SeenWords& list = lists_[static_cast<std::size_t>(range)];
-    bool has_room = true;
     with_simd([&]<class Simd>(Simd) {
       if (range > 0) list.begin_with<Simd>(lists_.front(), known);
       const Hot& hot = hot_[0];
@@ -246,23 +321,17 @@ class WordFactorization final : public Factorization {
       std::uint16_t at[kWordBlock];
       std::uint16_t places[kWordBlock];
       std::uint16_t rest_places[kWordBlock];
-      const std::int64_t begin = range == 0 ? kPrefix : ranges_.begin(range);
-      in_pieces(begin, ranges_.end(range), kKeysPerPiece, [&](std::int64_t piece_begin, std::int64_t piece_end) {
-        for_each_word_block(piece_begin, piece_end, [&](std::int64_t base, std::int64_t count) {
-          has_room = has_room && list.has_room_for(count) && !full.load(std::memory_order_relaxed);
-          if (!has_room) return;
-          const Word* const words = blocks_.read(base, count, buffer);
-          if (!has_hot_words()) return add_to<Simd>(list, words, kEachOfBlock.data(), count, base, ids_from(base));
-          hot.places_of(words, count, places);
-          const std::int64_t left = hot.set_aside(words, places, count, hits, rest, at, rest_places);
-          std::uint32_t* const ids = ids_from(base);
-          if (ids != nullptr)
-            for (std::int64_t j = 0; j < count; ++j) ids[j] = hot.id_at(places[j]);
-          add_to<Simd>(list, rest, at, left, base, ids);
-        });
+      read_range(range, full, list, [&](std::int64_t base, std::int64_t count) {
+        const Word* const words = blocks_.read(base, count, buffer);
+        if (!has_hot_words()) return list.add<Simd>(words, kEachOfBlock.data(), count, base, ids_from(base));
+        hot.places_of(words, count, places);
+        const std::int64_t left = hot.set_aside(words, places, count, hits, rest, at, rest_places);
+        std::uint32_t* const ids = ids_from(base);
+        if (ids != nullptr)
+          for (std::int64_t j = 0; j < count; ++j) ids[j] = hot.id_at(places[j]);
+        list.add<Simd>(rest, at, left, base, ids);
       });
     });
-    return has_room;
   }
 
   /// Adds what the later ranges' tables hold to that of the first. False: there is no room.
@@ -389,13 +458,20 @@ class WordFactorization final : public Factorization {
   const Word* near_words() const { return blocks_.in_place() ? blocks_.read(0, 0, nullptr) : near_words_.as<Word>(); }
 
   void write_few(const FactorizationOutput& out) const {
-    const SeenWords& list = lists_.front();
-    for (std::int64_t id = 0; id < distinct_; ++id) {
-      if (out.uniques != nullptr)
-        store_word(out.uniques, id, blocks_.bytes(),
-                   blocks_.compares_bits() ? list.word(id) : blocks_.given_back(list.first(id)));
-      if (out.counts != nullptr) out.counts[id] = list.count(id);
-      if (out.firsts != nullptr) out.firsts[id] = list.first(id);
+    if constexpr (kCounts) {
+      std::int64_t id = 0;
+      for (const CountedWords& list : lists_)
+        list.for_each_counted([&](const std::int64_t* ids, std::int64_t count) {
+          write_listed(out, list, ids, count, id);
+          id += count;
+        });
+    } else {
+      for (std::int64_t base = 0; base < distinct_; base += kWordBlock) {
+        std::int64_t ids[kWordBlock];
+        const std::int64_t count = std::min(kWordBlock, distinct_ - base);
+        std::iota(ids, ids + count, base);
+        write_listed(out, lists_.front(), ids, count, base);
+      }
     }
     if (out.codes == nullptr) return;
     parallel_for(ranges_.parts, [&](int range) {
@@ -407,6 +483,19 @@ class WordFactorization final : public Factorization {
           for (std::int64_t i = begin; i < end; ++i) out.codes[i] = map[ids()[i]];
       });
     });
+  }
+
+  /// What a list knows of some words; their ids begin with `id`.
+  void write_listed(const FactorizationOutput& out, const SmallTable& list, const std::int64_t* ids, std::int64_t count,
+                    std::int64_t id) const {
+    if (out.counts != nullptr)
+      for (std::int64_t k = 0; k < count; ++k) out.counts[id + k] = list.count(ids[k]);
+    if (out.firsts != nullptr)
+      for (std::int64_t k = 0; k < count; ++k) out.firsts[id + k] = list.first(ids[k]);
+    if (out.uniques == nullptr) return;
+    const auto word_at = [&](std::int64_t k) { return list.word(ids[k]); };
+    const auto position_at = [&](std::int64_t k) { return list.first(ids[k]); };
+    blocks_.give_back(count, word_at, position_at, out.uniques, id);
   }
 
   /// All keys are distinct.
@@ -598,7 +687,7 @@ class WordFactorization final : public Factorization {
   bool any_order_;
   // No answer depends on their seeds, and nobody can pick keys that meet.
   WordHash<Word> hash_;
-  WordHash<std::uint64_t> list_hash_;
+  WordHash<Word> list_hash_;
   std::int64_t distinct_ = 0;
   std::unique_ptr<Hot[]> hot_;
   double hot_part_ = 0;         // of the sample, that is hot
@@ -608,7 +697,7 @@ class WordFactorization final : public Factorization {
   Allocation near_memory_;
   Allocation near_words_;  // [n], if the batch is not such words itself
   // Where few keys are distinct.
-  std::vector<SeenWords> lists_;                     // one per range; in the end the first is that of all
+  std::vector<SmallTable> lists_;                    // one per range; with ids, the first is in the end that of all
   Allocation ids_;                                   // [n], of each key in its range's list, if codes are wanted
   std::vector<std::vector<std::uint32_t>> id_maps_;  // of each range but the first: ids in its list to ids
   // Where many are.

@@ -63,6 +63,9 @@ constexpr std::int64_t kLeastCounted = std::int64_t{1} << 14;
 /// Distinct keys that unique() counts faster than a table that has them does.
 constexpr std::int64_t kFew = std::int64_t{1} << 13;
 
+/// Distinct keys of up to 4 bytes that it counts on one thread without a partition.
+constexpr std::int64_t kMostCountedAlone = std::int64_t{3} << 16;
+
 /// Batches in which unique() takes 2.4 ns a key, without a partition, and those that are large enough for a partition
 /// to pay.
 constexpr std::int64_t kFitsCache = std::int64_t{1} << 16;
@@ -894,28 +897,38 @@ void HashTable<Key, Value>::apply_in(const Turn& turn, ApplyOrder& order, Stream
 /// the table as it is, which takes longer where there may not be room. A single thread counts few keys faster, but its
 /// partitions take longer than the table.
 template <class Key, class Value>
-std::int64_t HashTable<Key, Value>::most_counted(std::int64_t keys) const {
-  const bool has_room = has_known_room(keys);
-  if (keys <= kFitsCache) return has_room ? std::min(keys / 5, kFew) : keys / 5;
-  if (keys < kFillsParts) return keys / 32;
-  if (thread_count() == 1) return keys / 64;
-  return keys / (has_room ? 12 : 6);
+std::int64_t HashTable<Key, Value>::most_counted(const KeyBatch& keys) const {
+  const std::int64_t n = keys.count;
+  const bool has_room = has_known_room(n);
+  if (n <= kFitsCache) return has_room ? std::min(n / 5, kFew) : n / 5;
+  if (keys.bytes <= sizeof(std::uint32_t)) {
+    if (n < kFillsParts) return n / (has_room ? 24 : 14);
+    if (has_room) return thread_count() > 1 ? n / 20 : std::max(n / 64, std::min(n / 20, kMostCountedAlone));
+    if (thread_count() > 1) return n <= kMostSkewed ? n / 7 * 2 : n / 6;
+    return std::max(n / 64, std::min(n / 7, kMostCountedAlone));
+  }
+  if (n < kFillsParts) return n / 32;
+  if (thread_count() == 1) return n / 64;
+  return n / (has_room ? 12 : 6);
 }
 
-/// By a sample, whose estimate the batch gets: the table need not take another one.
+/// By a sample. A small one may be enough; otherwise, where the table may have to grow, a larger one, whose estimate
+/// the batch gets, so that the table need not take another one.
 template <class Key, class Value>
 bool HashTable<Key, Value>::is_to_be_counted(KeyBatch& keys, Stream stream) {
   const std::int64_t n = keys.count;
-  const std::int64_t most = most_counted(n);
-  // An estimate for the growth of the table is worth more samples than one that is to be forgotten.
+  if (!has_known_room(n)) refresh(stream);
+  const bool has_room = has_known_room(n);
+  const std::int64_t most = most_counted(keys);
+  const bool sets_hot_aside = n <= kMostSkewed && !(has_room && keys.bytes <= sizeof(std::uint32_t));
+  const auto seem_few = [&](std::int64_t samples) {
+    const DistinctEstimate estimate =
+        Factorizer::of(*context_).estimate_distinct(*context_, as_bytes(keys), samples, stream, most);
+    if (n >= kLeastSampled) keys.expected = estimate.count;
+    return estimate.count <= most || (sets_hot_aside && estimate.repeated >= kSkewed && estimate.count <= n / 5 * 2);
+  };
   const auto part = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(n / 128)));
-  const std::int64_t samples = has_known_room(n) ? std::clamp(part, kSample / 16, kSample / 4) : kSample;
-  const DistinctEstimate estimate =
-      Factorizer::of(*context_).estimate_distinct(*context_, as_bytes(keys), samples, stream, most);
-  if (estimate.count <= most) return true;
-  if (n <= kMostSkewed && estimate.repeated >= kSkewed && estimate.count <= n / 5 * 2) return true;
-  if (n >= kLeastSampled) keys.expected = estimate.count;
-  return false;
+  return seem_few(std::clamp(part, kSample / 16, kSample / 4)) || (!has_room && seem_few(kSample));
 }
 
 /// On the host, where one value goes to a batch of rather few distinct keys: they are counted first, as unique() counts

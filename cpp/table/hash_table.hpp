@@ -132,7 +132,7 @@ class HashTable final : public Table {
   bool may_try() const;
   bool prepare_trial(Room& room, std::int64_t keys, const ApplyOrder* applied, Stream stream);
   void apply_in(const Turn& turn, ApplyOrder& order, Stream stream);
-  std::int64_t most_counted(std::int64_t keys) const;
+  std::int64_t most_counted(const KeyBatch& keys) const;
   bool is_to_be_counted(KeyBatch& keys, Stream stream);
   bool apply_counted(const Turn& turn, ApplyOrder& order, Stream stream);
   bool prepare_uncounted(Room& room, const KeyBatch& keys, const Control& control, Stream stream);
