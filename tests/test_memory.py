@@ -191,17 +191,18 @@ def test_whatever_the_resource_raises_of_a_batch_that_makes_room_for_all(on_devi
         pytest.fail("60 allocations were not enough")
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("threads", [2, 32])
 @pytest.mark.parametrize("method", ["insert", "insert_or_assign", "insert_or_apply"])
-def test_copies_of_one_key_take_little_memory(method, threads):
+def test_copies_of_one_key_take_little_memory(method, threads, dtype):
     """On the host, however many come in one batch; and so do copies of a few keys."""
     before = gpuhash.get_num_threads()
     gpuhash.set_num_threads(threads)
     try:
         for distinct in (1, 1000):
-            keys = np.arange(1 << 23) % distinct
+            keys = (np.arange(1 << 23) % distinct).astype(dtype)
             memory = counting_memory("cpu")
-            table = HashTable("int64", "int64", memory=memory)
+            table = HashTable(dtype, "int64", memory=memory)
             getattr(table, method)(keys, 1, *(["add"] if method == "insert_or_apply" else []))
             assert memory.peak < 64 << 20
             assert len(table) == distinct

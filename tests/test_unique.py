@@ -717,6 +717,27 @@ def test_memory_runs_out(on_device, kind):
     assert memory.mistakes == []
 
 
+@pytest.mark.parametrize("distinct", [100, 9000])
+def test_memory_of_counted_words_runs_out(threads, distinct):
+    """Likewise of keys of 32 bits that are counted on the host, also where small tables of theirs grow."""
+    memory = counting_memory("cpu")
+    context = make_context("cpu", memory)
+    keys = np.random.default_rng(0).integers(0, distinct, 150_000).astype(np.int32)
+    values, firsts, counts = np.unique(keys, return_index=True, return_counts=True)
+    outputs = np.zeros(len(values), np.int32), np.zeros(len(values), np.int64), np.zeros(len(values), np.int64)
+
+    def run() -> None:
+        work = _core.Factorization(context, _core.borrow(keys), 1, False, True, False, 0)
+        work.write(_core.borrow(outputs[0]), None, *map(_core.borrow, outputs[1:]), False)
+
+    fail_each_allocation(memory, run)
+    order = np.argsort(firsts)
+    for got, expected in zip(outputs, (values, counts, firsts), strict=True):
+        same_bytes(got, expected[order])
+    assert memory.nbytes == 0
+    assert memory.mistakes == []
+
+
 def test_on_the_current_stream(torch_cuda):
     """Keys that a slow stream is still computing, and answers that it goes on with."""
     torch = torch_cuda
