@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -17,8 +16,7 @@ from .memory import is_sharded, make_contexts
 from .named_columns import Columns
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Options:
+class Options(NamedTuple):
     """What HashTable and HashSet are made with; ``checked`` makes it of their constructors' arguments."""
 
     key_dtype: str

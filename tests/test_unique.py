@@ -400,35 +400,81 @@ def test_few_on_several_threads(threads, distinct, count, codes):
         same_bytes(got.inverse, np.argsort(order)[ids])
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "uint32", "float32"])
-@pytest.mark.parametrize("zeros", ["none", "first", "in the middle", "in the end", "most"])
-@pytest.mark.parametrize("distinct", [200, 5000, 17_000, 60_000])
-def test_counts_of_narrow_keys(threads, distinct, zeros, dtype):
-    """Of up to 32 bits, in small tables that grow, on several threads; 0 has no place among the others there."""
-    count = 1 << 18
+def narrow_keys(count, distinct, zeros, dtype):
     rng = np.random.default_rng(distinct)
     words = rng.integers(1, distinct, count)
     words[: count // 2] = words[: count // 2] % (distinct // 2) + 1  # the second thread has keys of its own, too
     where = {"none": [], "first": [0], "in the middle": [count // 2 - 1], "in the end": [-2, -1]}
     words[where.get(zeros, slice(None, None, 2))] = 0
-    if dtype == "float32":
-        keys = words.astype(dtype) - 0.5 * (words % 2)
-        keys[words == 2] = np.nan
-        keys[(words == 0) & (np.arange(count) % 3 == 0)] = -0.0
-    else:
-        keys = (words * (1 if np.dtype(dtype).itemsize < 4 else 0x9E3779)).astype(dtype)
+    if dtype != "float32":
+        return (words * (1 if np.dtype(dtype).itemsize < 4 else 0x9E3779)).astype(dtype)
+    keys = words.astype(dtype) - 0.5 * (words % 2)
+    keys[words == 2] = np.nan
+    keys[(words == 0) & (np.arange(count) % 3 == 0)] = -0.0
+    return keys
+
+
+def check_counts(keys):
+    """Of ``unique``, and of ``insert_or_apply`` where tables have such keys."""
     got = gpuhash.unique(keys, return_counts=True, return_index=True)
     values, firsts, counts = np.unique(keys, return_index=True, return_counts=True)
     order = np.argsort(firsts)
     same_bytes(got.values, keys[firsts[order]])
     same_bytes(got.indices, firsts[order])
     same_bytes(got.counts, counts[order])
-    if dtype != "float32":
-        table = gpuhash.HashTable(dtype, "int64", device="cpu")
+    if keys.dtype.kind == "f":
+        return
+    table = gpuhash.HashTable(keys.dtype, "int64", device="cpu")
+    for times in (3, 6):
         new = table.insert_or_apply(keys, 3, "add")
-        same_bytes(np.flatnonzero(new), np.sort(firsts))
+        same_bytes(np.flatnonzero(new), np.sort(firsts) if times == 3 else firsts[:0])
         assert len(table) == len(values)
-        same_bytes(table[values], 3 * counts)
+        same_bytes(table[values], times * counts)
+
+
+NARROW = ["uint8", "int16", "int32", "uint32", "float32"]
+ZEROS = ["none", "first", "in the middle", "in the end", "most"]
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("zeros", ZEROS)
+@pytest.mark.parametrize("distinct", [200, 5000, 17_000, 60_000])
+def test_counts_of_narrow_keys(threads, distinct, zeros, dtype):
+    """Of up to 32 bits, in small tables that grow, on several threads; 0 has no place among the others there."""
+    check_counts(narrow_keys(1 << 18, distinct, zeros, dtype))
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("zeros", ZEROS)
+@pytest.mark.parametrize("part", [1, 2, 5, 8, 10, 12, 40])
+def test_counts_of_a_small_batch_of_narrow_keys(part, zeros, dtype):
+    """Where few are distinct, in a small table; where that is seen to get full, in another way from the beginning."""
+    for count in (2, 3, 1023, 1024, 1025, 2048, 16_384, 16_385, 65_536):
+        check_counts(narrow_keys(count, max(2, count // part), zeros, dtype))
+
+
+@pytest.mark.parametrize("few", [1, 700, 1200])
+@pytest.mark.parametrize("many_from", [1023, 1024, 5000, 16_000, 16_383])
+def test_small_batches_that_get_many_distinct_keys(few, many_from):
+    keys = np.random.default_rng(few).permutation(1 << 14).astype(np.int32)
+    keys[:many_from] %= few
+    check_counts(keys)
+
+
+@pytest.mark.parametrize("key_type", ["int32", "int64"])
+@pytest.mark.parametrize("part", [1, 2, 3, 4, 6, 8, 16, 1000])
+@pytest.mark.parametrize("count", [1 << 14, 3 << 13, 1 << 15, (1 << 16) - 1])
+def test_a_small_batch_leaves_a_table_of_its_distinct_keys(count, part, key_type):
+    """Whatever a sample made of them; and a table with a limit takes as many as that."""
+    keys = (np.random.default_rng(part).integers(0, max(1, count // part), count) * 7919).astype(key_type)
+    values, counts = np.unique(keys, return_counts=True)
+    growing = gpuhash.HashTable(key_type, "int64", device="cpu")
+    full = gpuhash.HashTable(key_type, "int64", device="cpu", capacity=len(values), growth=False)
+    for table in (growing, full):
+        table.insert_or_apply(keys, 1, "add")
+        assert len(table) == len(values)
+        same_bytes(table[values], counts)
+    assert growing.capacity <= max(6 * len(values), 1024)
 
 
 @pytest.mark.parametrize("begin", [1000, 20_000])

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -75,7 +76,7 @@ class WordFactorization final : public Factorization {
         ranges_(keys.count),
         any_order_(options.any_order && blocks_.compares_bits()) {
     if (ranges_.count <= kMostNear) {
-      distinct_ = find_near();
+      if (!count_near()) distinct_ = find_near();
       return;
     }
     read_prefix();
@@ -126,6 +127,7 @@ class WordFactorization final : public Factorization {
   static constexpr std::int64_t kLeastFew = std::int64_t{1} << 12;
   /// Small tables with ids of t threads pay where a batch has so many times t (t - 1) as many keys as distinct ones.
   static constexpr std::int64_t kKeysPerMerged = 12;
+  static constexpr std::int64_t kNearFew = 10;
   /// Keys of the sample, and those that a key that comes often has among them: one of 64.
   static constexpr std::int64_t kSample = std::int64_t{1} << 10;
   static constexpr std::int64_t kFrequent = kSample / 64;
@@ -154,6 +156,41 @@ class WordFactorization final : public Factorization {
 
   bool has_hot_words() const { return hot_part_ >= kLeastHot; }
   std::uint32_t* ids() const { return ids_.as<std::uint32_t>(); }
+
+  /// Counts a near batch in a small table. False: nobody wants counts, or so many keys are distinct that find_near() is
+  /// faster.
+  bool count_near() {
+    if constexpr (kCounts)
+      if (options_.counts) return count_few_near();
+    return false;
+  }
+
+  /// Distinct keys that the first `read` ones of a near batch may have: as many as there are on average where all come
+  /// equally often, and one in kNearFew of the batch is distinct.
+  std::int64_t most_counted_near(std::int64_t read) const {
+    const double few = static_cast<double>(ranges_.count) / kNearFew;
+    return static_cast<std::int64_t>(-few * std::expm1(-static_cast<double>(read) / few));
+  }
+
+  bool count_few_near() {
+    const std::int64_t count = ranges_.count;
+    CountedWords& list = lists_.emplace_back(context_, count, hash_);
+    bool pays = true;
+    with_simd([&]<class Simd>(Simd) {
+      Word buffer[kWordBlock];
+      for (std::int64_t read = 0; read < count && pays;) {
+        const std::int64_t size = std::min(kWordBlock, count - read);
+        list.template add<Simd>(blocks_.read(read, size, buffer), size, read);
+        read += size;
+        pays = read == count || list.size() <= most_counted_near(read);
+      }
+      if (!pays) return;
+      list.end();
+      distinct_ = list.template collect_counts<Simd>(0, list.size());
+    });
+    if (!pays) lists_.clear();
+    return pays;
+  }
 
   /// Returns the number of distinct keys.
   std::int64_t find_near() {
@@ -190,7 +227,7 @@ class WordFactorization final : public Factorization {
     });
   }
 
-  void add_list() { lists_.emplace_back(context_, kMostFew, list_hash_); }
+  void add_list() { lists_.emplace_back(context_, kMostFew, hash_); }
 
   std::uint32_t* ids_from(std::int64_t position) const { return ids() == nullptr ? nullptr : ids() + position; }
 
@@ -278,10 +315,10 @@ class WordFactorization final : public Factorization {
     });
   }
 
-  /// Calls body(base, count) for the blocks of a range behind the prefix. False: there is no room for all, in this list
-  /// or in that of another range.
+  /// Calls body(base, count) for the blocks of a range behind the prefix, until there is no room for more in this list
+  /// or in that of another range: it is full then.
   template <class Body>
-  bool read_range(int range, std::atomic<bool>& full, const SmallTable& list, Body body) const {
+  void read_range(int range, std::atomic<bool>& full, const SmallTable& list, Body body) const {
     bool has_room = true;
     const std::int64_t begin = range == 0 ? kPrefix : ranges_.begin(range);
     in_pieces(begin, ranges_.end(range), kKeysPerPiece, [&](std::int64_t piece_begin, std::int64_t piece_end) {
@@ -291,7 +328,6 @@ class WordFactorization final : public Factorization {
       });
     });
     if (!has_room) full.store(true, std::memory_order_relaxed);
-    return has_room;
   }
 
   bool number_few() {
@@ -685,9 +721,7 @@ class WordFactorization final : public Factorization {
   FactorizationOptions options_;
   Ranges ranges_;
   bool any_order_;
-  // No answer depends on their seeds, and nobody can pick keys that meet.
-  WordHash<Word> hash_;
-  WordHash<Word> list_hash_;
+  WordHash<Word> hash_;  // no answer depends on its seeds, and nobody can pick keys that meet
   std::int64_t distinct_ = 0;
   std::unique_ptr<Hot[]> hot_;
   double hot_part_ = 0;         // of the sample, that is hot

@@ -28,6 +28,9 @@ constexpr std::int64_t kLargeBatch = std::int64_t{1} << 22;
 /// less than counting.
 constexpr std::int64_t kSmallPart = 8;
 
+/// A table of at most so many slots is rebuilt only where it could be three times smaller; others where twice.
+constexpr std::int64_t kSmallTable = std::int64_t{1} << 16;
+
 /// Is the load at most kUncheckedLoadFactor?
 bool is_lightly_loaded(std::int64_t keys, std::int64_t slots) {
   return static_cast<double>(keys) <= static_cast<double>(slots) * kUncheckedLoadFactor;
@@ -105,7 +108,7 @@ std::optional<std::int64_t> GrowthRule::slots_afterwards(std::int64_t size, std:
   if (size > limit) return grown_for(size, slots);
   if (slots_before == 0) return std::nullopt;
   const std::int64_t wanted = grown_ahead(size_before, size - size_before, slots_before);
-  return slots >= 2 * wanted ? std::optional(wanted) : std::nullopt;
+  return slots >= (slots <= kSmallTable ? 3 : 2) * wanted ? std::optional(wanted) : std::nullopt;
 }
 
 bool is_worn(const Control& control, std::uint64_t buckets, std::uint64_t slots, std::uint64_t fresh_filter_bits) {

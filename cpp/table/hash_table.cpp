@@ -575,6 +575,8 @@ std::int64_t HashTable<Key, Value>::count_new(const KeyBatch& keys, const Plan* 
     if (size + at_most <= limit || grows_anyway) return at_most;
   }
 
+  const bool distinct_fit = keys.distinct && n <= most;  // though some may come twice, after all
+  if (distinct_fit && size == 0) return n;
   const std::int64_t room = std::min(n, kListed);
   Allocation listed;
   if (size != 0) listed = Allocation(*context_, static_cast<std::size_t>(room) * sizeof(Key), stream);
@@ -592,6 +594,10 @@ std::int64_t HashTable<Key, Value>::count_new(const KeyBatch& keys, const Plan* 
       const bool is_all = part.count == n;
       const bool few = growth().may_grow_early(absent, size, slots, limit);
       if (is_all && (size + absent <= limit || few)) return absent;
+      if (distinct_fit) {
+        distinct += absent;
+        continue;
+      }
       part = {listed.get(), absent, sizeof(Key)};
     }
     if (!seen) seen.emplace(options, context_);
@@ -924,11 +930,13 @@ bool HashTable<Key, Value>::is_to_be_counted(KeyBatch& keys, Stream stream) {
   const auto seem_few = [&](std::int64_t samples) {
     const DistinctEstimate estimate =
         Factorizer::of(*context_).estimate_distinct(*context_, as_bytes(keys), samples, stream, most);
-    if (n >= kLeastSampled) keys.expected = estimate.count;
+    keys.expected = estimate.count;
     return estimate.count <= most || (sets_hot_aside && estimate.repeated >= kSkewed && estimate.count <= n / 5 * 2);
   };
   const auto part = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(n / 128)));
-  return seem_few(std::clamp(part, kSample / 16, kSample / 4)) || (!has_room && seem_few(kSample));
+  if (seem_few(std::clamp(part, kSample / 16, kSample / 4))) return true;
+  const bool seem_distinct = n < kLeastSampled && keys.expected == n;
+  return !has_room && !seem_distinct && seem_few(std::min(kSample, n / 4));
 }
 
 /// On the host, where one value goes to a batch of rather few distinct keys: they are counted first, as unique() counts

@@ -61,8 +61,8 @@ struct FactorizationOptions {
   std::int64_t most_hashed = std::numeric_limits<std::int64_t>::max();
   /// The distinct keys may come in any order, which takes less time. On the host many come roughly in the order in
   /// which a table with that seed has them, whatever its size, so that it takes them from its first bucket to its last.
-  /// The keys and the seed decide, and the number of threads where fewer than 2^14 are distinct. A GPU does not look at
-  /// it.
+  /// The keys and the seed decide, and the number of threads where few are distinct: fewer than 2^14, or 2^18 of keys
+  /// of up to 4 bytes. A GPU does not look at it.
   bool any_order = false;
   std::uint64_t order_seed = 0;
 };
