@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -127,7 +126,8 @@ class WordFactorization final : public Factorization {
   static constexpr std::int64_t kLeastFew = std::int64_t{1} << 12;
   /// Small tables with ids of t threads pay where a batch has so many times t (t - 1) as many keys as distinct ones.
   static constexpr std::int64_t kKeysPerMerged = 12;
-  static constexpr std::int64_t kNearFew = 10;
+  /// One of so many keys of a near batch may be distinct for a small table to be faster.
+  static constexpr std::int64_t kNearFew = 6;
   /// Keys of the sample, and those that a key that comes often has among them: one of 64.
   static constexpr std::int64_t kSample = std::int64_t{1} << 10;
   static constexpr std::int64_t kFrequent = kSample / 64;
@@ -157,33 +157,35 @@ class WordFactorization final : public Factorization {
   bool has_hot_words() const { return hot_part_ >= kLeastHot; }
   std::uint32_t* ids() const { return ids_.as<std::uint32_t>(); }
 
-  /// Counts a near batch in a small table. False: nobody wants counts, or so many keys are distinct that find_near() is
-  /// faster.
+  /// Counts a near batch in a small table. False: nobody wants counts, or so many keys are distinct, or seem to be
+  /// after an eighth of them, that find_near() is faster.
   bool count_near() {
     if constexpr (kCounts)
-      if (options_.counts) return count_few_near();
+      if (options_.counts && ranges_.count >= kWordBlock) return count_few_near();
     return false;
-  }
-
-  /// Distinct keys that the first `read` ones of a near batch may have: as many as there are on average where all come
-  /// equally often, and one in kNearFew of the batch is distinct.
-  std::int64_t most_counted_near(std::int64_t read) const {
-    const double few = static_cast<double>(ranges_.count) / kNearFew;
-    return static_cast<std::int64_t>(-few * std::expm1(-static_cast<double>(read) / few));
   }
 
   bool count_few_near() {
     const std::int64_t count = ranges_.count;
+    const std::int64_t most = count / kNearFew;
     CountedWords& list = lists_.emplace_back(context_, count, hash_);
     bool pays = true;
     with_simd([&]<class Simd>(Simd) {
       Word buffer[kWordBlock];
-      for (std::int64_t read = 0; read < count && pays;) {
-        const std::int64_t size = std::min(kWordBlock, count - read);
-        list.template add<Simd>(blocks_.read(read, size, buffer), size, read);
-        read += size;
-        pays = read == count || list.size() <= most_counted_near(read);
-      }
+      const auto add = [&](std::int64_t begin, std::int64_t end) {
+        for_each_word_block(begin, end, [&](std::int64_t base, std::int64_t size) {
+          pays = pays && list.size() <= most;
+          if (pays) list.template add<Simd>(blocks_.read(base, size, buffer), size, base);
+        });
+        return list.size();
+      };
+      const std::int64_t of_sixteenth = add(0, count / 16);
+      pays = of_sixteenth <= count / 20;
+      const auto of_eighth = static_cast<double>(add(count / 16, count / 8));
+      const double growth = of_eighth / static_cast<double>(of_sixteenth);
+      const double of_all = of_eighth * growth * growth * growth;
+      pays = pays && of_all <= static_cast<double>(most);
+      add(count / 8, count);
       if (!pays) return;
       list.end();
       distinct_ = list.template collect_counts<Simd>(0, list.size());
