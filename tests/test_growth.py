@@ -475,13 +475,13 @@ def test_load_factor_of_one_still_finds(native):
 
 def test_load_factor_of_one_leaves_slots_free(native, tmp_path):
     """Where the table picks its slots: the last keys of a full one would look through most of it."""
-    numbers = random_keys("int64", (), 5000)
+    numbers = random_keys("int64", (), 2000)
     keys = native.array(numbers)
     options = {"device": native.table_device, "max_load_factor": 1.0}
     filled, reserved = (HashTable("int64", "int64", **options) for _ in range(2))
     filled[keys] = keys
     reserved.reserve(len(keys))
-    wide = HashTable("int64", "int64", capacity=50_000, **options)
+    wide = HashTable("int64", "int64", capacity=20_000, **options)
     wide[keys] = keys
     wide.save(tmp_path / "wide")
     wide.shrink_to_fit()
@@ -492,8 +492,8 @@ def test_load_factor_of_one_leaves_slots_free(native, tmp_path):
         table[keys] = keys
         assert items_of(table) == as_dict(numbers, numbers)
     # What the caller picks stays, to the last slot.
-    exact = HashTable("int64", "int64", capacity=5000, **options)
-    bounded = HashTable("int64", "int64", max_capacity=5000, **options)
+    exact = HashTable("int64", "int64", capacity=2000, **options)
+    bounded = HashTable("int64", "int64", max_capacity=2000, **options)
     for table in (exact, bounded):
         table[keys] = keys
         table.reserve(len(keys))

@@ -97,7 +97,7 @@ struct Sampling {
   /// samples repeat others, and one of 2^24: the power that it tells then made up to 16 times as many of them, the
   /// table was built for those, and again afterwards. In text and of Zipf-distributed keys 100 repeat others.
   static Sampling for_growth(std::int64_t samples, std::int64_t few) {
-    return {samples, std::int64_t{1} << 14, 1.0 / 1024, few};
+    return {samples, std::int64_t{1} << 12, 1.0 / 1024, few};
   }
 };
 

@@ -77,7 +77,7 @@ inline constexpr std::int64_t kPatience = 32;
 /// Slots of a table for that many distinct keys: load 4/7.
 inline std::int64_t slots_for(std::int64_t distinct) { return std::max<std::int64_t>(64, distinct + distinct / 4 * 3); }
 
-/// A power of two, of batches of 2^16 keys or more.
+/// A power of two.
 inline std::int64_t sample_size(std::int64_t count, std::int64_t most = kMaxSample) {
   return std::min(static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(count / 16))), most);
 }
@@ -149,7 +149,7 @@ inline std::int64_t estimate(const std::uint32_t* firsts, std::int64_t samples, 
 
   const bool has_hot = m / 16 - sixteenth >= static_cast<double>(least_repeated);
   const double distinct = std::max(1.05 * uniform, has_hot ? 1.15 * skewed : 0);
-  return distinct > n / 2 ? count : static_cast<std::int64_t>(distinct) + 1024;
+  return distinct > n / 2 ? count : static_cast<std::int64_t>(distinct) + std::min<std::int64_t>(1024, count / 16);
 }
 
 /// A larger number of keys than `assumed`, after insertion has found `found` distinct ones and given up on `given_up`

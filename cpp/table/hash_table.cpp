@@ -37,7 +37,7 @@ constexpr std::size_t kMostSpareBytes = std::size_t{1} << 28;
 constexpr std::int64_t kSample = std::int64_t{1} << 14;
 
 /// Smaller batches are not asked whether their keys seem distinct; and of smaller ones than that nobody asks how many
-/// are.
+/// are, unless they may be counted first.
 constexpr std::int64_t kLeastSeeming = std::int64_t{1} << 17;
 constexpr std::int64_t kLeastSampled = std::int64_t{1} << 16;
 
@@ -45,7 +45,9 @@ constexpr std::int64_t kLeastSampled = std::int64_t{1} << 16;
 constexpr std::int64_t kSampleRun = 256;
 
 /// The new keys of a batch of at least this many are guessed from a sample, on the host; those of smaller ones counted.
+/// Of an eighth of the slots, if that is less, but not of fewer keys than these.
 constexpr std::int64_t kLeastGuessed = std::int64_t{1} << 14;
+constexpr std::int64_t kLeastGuessedInSmall = std::int64_t{1} << 11;
 
 /// Where the last batches' keys were there, those of a batch of at least this many keys are not even guessed: they are
 /// taken to be there, too. Not of one that is far smaller than the table, as memory is set aside for each.
@@ -58,7 +60,7 @@ constexpr std::int64_t kOpenPart = 8;
 constexpr std::int64_t kMostOpen = std::int64_t{1} << 20;
 
 /// Smaller batches for which there is one value are not counted first.
-constexpr std::int64_t kLeastCounted = std::int64_t{1} << 14;
+constexpr std::int64_t kLeastCounted = std::int64_t{1} << 13;
 
 /// Distinct keys that unique() counts faster than a table that has them does.
 constexpr std::int64_t kFew = std::int64_t{1} << 13;
@@ -416,7 +418,7 @@ bool HashTable<Key, Value>::prepare_uncounted(Room& room, const KeyBatch& keys, 
   room.least_part = std::min(kLeastPart, keys.count / 16);
   const bool none_is_new = expects_present_ && keys.count >= std::max(kLeastTrusted, slots / 8) &&
                            growth().uncounted_limit(slots) - size >= room.least_part;
-  if (!none_is_new && keys.count < kLeastGuessed) return false;
+  if (!none_is_new && keys.count < std::clamp(slots / 8, kLeastGuessedInSmall, kLeastGuessed)) return false;
   try {
     std::int64_t added = none_is_new ? 0 : guess_new(keys, stream);
     if (slots < keys.count / kOpenPart && keys.count <= kMostOpen) added = std::max(added, keys.count / kOpenPart);
@@ -918,8 +920,8 @@ std::int64_t HashTable<Key, Value>::most_counted(const KeyBatch& keys) const {
   return n / (has_room ? 12 : 6);
 }
 
-/// By a sample. A small one may be enough; otherwise, where the table may have to grow, a larger one, whose estimate
-/// the batch gets, so that the table need not take another one.
+/// By a sample. A small one may be enough; otherwise, where the table may have to grow, a larger one of a larger batch.
+/// The batch gets the estimate, so that the table need not take another one.
 template <class Key, class Value>
 bool HashTable<Key, Value>::is_to_be_counted(KeyBatch& keys, Stream stream) {
   const std::int64_t n = keys.count;
@@ -935,8 +937,7 @@ bool HashTable<Key, Value>::is_to_be_counted(KeyBatch& keys, Stream stream) {
   };
   const auto part = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(n / 128)));
   if (seem_few(std::clamp(part, kSample / 16, kSample / 4))) return true;
-  const bool seem_distinct = n < kLeastSampled && keys.expected == n;
-  return !has_room && !seem_distinct && seem_few(std::min(kSample, n / 4));
+  return !has_room && n >= kLeastSampled && seem_few(kSample);
 }
 
 /// On the host, where one value goes to a batch of rather few distinct keys: they are counted first, as unique() counts
