@@ -44,10 +44,11 @@ constexpr std::int64_t kLeastSampled = std::int64_t{1} << 16;
 /// New keys are looked for in runs of this many; a sample has as many runs as make it.
 constexpr std::int64_t kSampleRun = 256;
 
-/// The new keys of a batch of at least this many are guessed from a sample, on the host; those of smaller ones counted.
-/// Of an eighth of the slots, if that is less, but not of fewer keys than these.
+/// The new keys of a batch of at least this many are guessed from a sample, on the host; those of smaller ones counted,
+/// as a table with room for them is not to grow because of a guess. One of at most so many slots surely grows.
 constexpr std::int64_t kLeastGuessed = std::int64_t{1} << 14;
-constexpr std::int64_t kLeastGuessedInSmall = std::int64_t{1} << 11;
+constexpr std::int64_t kLeastGuessedInNew = std::int64_t{1} << 11;
+constexpr std::int64_t kNewSlots = 64;
 
 /// Where the last batches' keys were there, those of a batch of at least this many keys are not even guessed: they are
 /// taken to be there, too. Not of one that is far smaller than the table, as memory is set aside for each.
@@ -418,7 +419,7 @@ bool HashTable<Key, Value>::prepare_uncounted(Room& room, const KeyBatch& keys, 
   room.least_part = std::min(kLeastPart, keys.count / 16);
   const bool none_is_new = expects_present_ && keys.count >= std::max(kLeastTrusted, slots / 8) &&
                            growth().uncounted_limit(slots) - size >= room.least_part;
-  if (!none_is_new && keys.count < std::clamp(slots / 8, kLeastGuessedInSmall, kLeastGuessed)) return false;
+  if (!none_is_new && keys.count < (slots <= kNewSlots ? kLeastGuessedInNew : kLeastGuessed)) return false;
   try {
     std::int64_t added = none_is_new ? 0 : guess_new(keys, stream);
     if (slots < keys.count / kOpenPart && keys.count <= kMostOpen) added = std::max(added, keys.count / kOpenPart);
