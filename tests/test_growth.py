@@ -605,6 +605,23 @@ def test_a_guess_does_not_make_a_table_grow_that_has_room(part):
         same_bytes(table[keys], keys)
 
 
+@pytest.mark.parametrize("method", ["insert", "insert_or_apply", "assign"])
+@pytest.mark.parametrize("count", [2047, 2048, 3000, 8191, 8192, 16_383])
+def test_copies_in_small_batches_do_not_make_a_table_grow_that_has_room(count, method):
+    table = HashTable("int64", "int64", device="cpu", capacity=count // 4)
+    capacity = table.capacity
+    keys = key_of(np.random.default_rng(count).integers(0, count // 8, count))
+    for _ in range(3):
+        if method == "assign":
+            table[keys] = 1
+        else:
+            getattr(table, method)(keys, 1, *(("add",) if method == "insert_or_apply" else ()))
+    values, counts = np.unique(keys, return_counts=True)
+    assert len(table) == len(values)
+    assert table.capacity == capacity
+    same_bytes(table[values], 3 * counts if method == "insert_or_apply" else np.ones_like(counts))
+
+
 def test_table_full_error_is_public():
     assert issubclass(gpuhash.TableFullError, RuntimeError)
 
