@@ -606,11 +606,13 @@ def test_a_guess_does_not_make_a_table_grow_that_has_room(part):
 
 
 @pytest.mark.parametrize("method", ["insert", "insert_or_apply", "assign"])
+@pytest.mark.parametrize("distinct", ["an eighth", 20])
 @pytest.mark.parametrize("count", [2047, 2048, 3000, 8191, 8192, 16_383])
-def test_copies_in_small_batches_do_not_make_a_table_grow_that_has_room(count, method):
-    table = HashTable("int64", "int64", device="cpu", capacity=count // 4)
+def test_copies_in_small_batches_do_not_make_a_table_grow_that_has_room(count, distinct, method):
+    kinds = count // 8 if distinct == "an eighth" else distinct
+    table = HashTable("int64", "int64", device="cpu", capacity=2 * kinds)
     capacity = table.capacity
-    keys = key_of(np.random.default_rng(count).integers(0, count // 8, count))
+    keys = key_of(np.random.default_rng(count).integers(0, kinds, count))
     for _ in range(3):
         if method == "assign":
             table[keys] = 1

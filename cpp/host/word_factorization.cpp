@@ -126,8 +126,10 @@ class WordFactorization final : public Factorization {
   static constexpr std::int64_t kLeastFew = std::int64_t{1} << 12;
   /// Small tables with ids of t threads pay where a batch has so many times t (t - 1) as many keys as distinct ones.
   static constexpr std::int64_t kKeysPerMerged = 12;
-  /// One of so many keys of a near batch may be distinct for a small table to be faster.
+  /// One of so many keys of a near batch may be distinct for a small table to be faster. In smaller batches than that
+  /// it hardly is, and to try it takes an eighth of the time where many are.
   static constexpr std::int64_t kNearFew = 6;
+  static constexpr std::int64_t kLeastNearCounted = std::int64_t{1} << 13;
   /// Keys of the sample, and those that a key that comes often has among them: one of 64.
   static constexpr std::int64_t kSample = std::int64_t{1} << 10;
   static constexpr std::int64_t kFrequent = kSample / 64;
@@ -161,7 +163,7 @@ class WordFactorization final : public Factorization {
   /// after an eighth of them, that find_near() is faster.
   bool count_near() {
     if constexpr (kCounts)
-      if (options_.counts && ranges_.count >= kWordBlock) return count_few_near();
+      if (options_.counts && ranges_.count >= kLeastNearCounted) return count_few_near();
     return false;
   }
 

@@ -45,10 +45,11 @@ constexpr std::int64_t kLeastSampled = std::int64_t{1} << 16;
 constexpr std::int64_t kSampleRun = 256;
 
 /// The new keys of a batch of at least this many are guessed from a sample, on the host; those of smaller ones counted,
-/// as a table with room for them is not to grow because of a guess. One of at most so many slots surely grows.
+/// as a table with room for them is not to grow because of a guess. One that was made without room has at most so many
+/// slots.
 constexpr std::int64_t kLeastGuessed = std::int64_t{1} << 14;
 constexpr std::int64_t kLeastGuessedInNew = std::int64_t{1} << 11;
-constexpr std::int64_t kNewSlots = 64;
+constexpr std::int64_t kNewSlots = 16;
 
 /// Where the last batches' keys were there, those of a batch of at least this many keys are not even guessed: they are
 /// taken to be there, too. Not of one that is far smaller than the table, as memory is set aside for each.
