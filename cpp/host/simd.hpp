@@ -121,6 +121,12 @@ struct Portable {
       chosen += bits >> s & 1;
     }
   }
+  /// Bit s: is the s-th of eight numbers `first` + s?
+  static std::uint32_t counting_from(std::uint16_t first, const std::uint16_t* numbers) {
+    std::uint32_t bits = 0;
+    for (std::uint32_t s = 0; s < 8; ++s) bits |= static_cast<std::uint32_t>(numbers[s] == first + s) << s;
+    return bits;
+  }
   /// Bit s: is the s-th of eight words odd?
   static std::uint32_t odd_of(const std::uint32_t* words) {
     std::uint32_t bits = 0;
@@ -308,6 +314,11 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
     const __m256i all = _mm256_add_epi32(all_lanes(first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_maskz_compress_epi32(static_cast<__mmask8>(bits), all));
   }
+  GPUHASH_AVX512 static std::uint32_t counting_from(std::uint16_t first, const std::uint16_t* numbers) {
+    const __m128i wanted =
+        _mm_add_epi16(_mm_set1_epi16(static_cast<short>(first)), _mm_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7));
+    return in_register(_mm_cmpeq_epi16_mask(_mm_loadu_si128(reinterpret_cast<const __m128i*>(numbers)), wanted));
+  }
   GPUHASH_AVX512 static std::uint32_t odd_of(const std::uint32_t* words) {
     const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words));
     return in_register(_mm256_test_epi32_mask(all, _mm256_set1_epi32(1)));
@@ -382,6 +393,12 @@ struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
   GPUHASH_AVX2 static void store_numbers(std::uint32_t bits, std::uint32_t first, std::uint32_t* to) {
     const __m128i lanes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kChosen.of_eight[bits]));
     store(to, _mm256_add_epi32(_mm256_cvtepu8_epi32(lanes), all_lanes(first)));
+  }
+  GPUHASH_AVX2 static std::uint32_t counting_from(std::uint16_t first, const std::uint16_t* numbers) {
+    const __m128i wanted =
+        _mm_add_epi16(_mm_set1_epi16(static_cast<short>(first)), _mm_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7));
+    const __m128i equal = _mm_cmpeq_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(numbers)), wanted);
+    return static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(equal, _mm_setzero_si128())));
   }
   GPUHASH_AVX2 static std::uint32_t odd_of(const std::uint32_t* words) {
     return bits_of(_mm256_slli_epi32(load(words), 31));

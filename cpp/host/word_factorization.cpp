@@ -434,7 +434,7 @@ class WordFactorization final : public Factorization {
   }
 
   void write_in_order(const FactorizationOutput& out) {
-    if (near_) return with_simd([&](auto) { write_near(out); });
+    if (near_) return with_simd([&]<class Simd>(Simd) { write_near<Simd>(out); });
     if (!partition_) return write_few(out);
     if (any_order_) return write_in_any_order(out);
     if (distinct_ == ranges_.count) return write_all(out);
@@ -468,32 +468,68 @@ class WordFactorization final : public Factorization {
     }
   }
 
+  template <class Simd>
   void write_near(const FactorizationOutput& out) const {
     const std::int64_t count = ranges_.count;
     const auto* const firsts = near_->firsts();
-    auto* const ids = near_->scratch();
     const Allocation memory(context_, out.counts == nullptr ? 0 : static_cast<std::size_t>(count) * 4, nullptr);
     auto* const counts = memory.as<std::uint32_t>();  // [n], at first occurrences
     if (counts != nullptr) {
       std::fill_n(counts, count, 0u);
       for (std::int64_t i = 0; i < count; ++i) ++counts[firsts[i]];
     }
+    NearBlock block;
     std::int64_t id = 0;
-    typename Partition::Firsts of_block;
     for_each_word_block(0, count, [&](std::int64_t base, std::int64_t size) {
-      std::int64_t found = 0;
-      for (std::int64_t j = 0; j < size; ++j) {
-        of_block.at[found] = static_cast<std::uint16_t>(j);
-        of_block.counts[found] = counts == nullptr ? 0 : counts[base + j];
-        ids[base + j] = static_cast<std::uint16_t>(id + found);
-        found += firsts[base + j] == base + j ? 1 : 0;
+      block.size = 0;
+      std::int64_t j = 0;
+      for (; j + 8 <= size; j += 8) {
+        const std::uint32_t are_first = Simd::counting_from(static_cast<std::uint16_t>(base + j), firsts + base + j);
+        Simd::store_chosen(are_first, near_words() + base + j, block.words + block.size);
+        Simd::store_numbers(are_first, static_cast<std::uint32_t>(base + j), block.positions + block.size);
+        if (counts != nullptr) Simd::store_chosen(are_first, counts + base + j, block.counts + block.size);
+        block.size += std::popcount(are_first);
       }
-      of_block.size = found;
-      write_firsts(out, id, near_words() + base, kEachOfBlock.data(), base, of_block);
-      id += found;
+      for (; j < size; ++j) {
+        block.words[block.size] = near_words()[base + j];
+        block.positions[block.size] = static_cast<std::uint32_t>(base + j);
+        if (counts != nullptr) block.counts[block.size] = counts[base + j];
+        block.size += firsts[base + j] == base + j ? 1 : 0;
+      }
+      write_near_block(out, block, id);
+      id += block.size;
     });
-    if (out.codes != nullptr)
-      for (std::int64_t i = 0; i < count; ++i) out.codes[i] = ids[firsts[i]];
+    if (out.codes != nullptr) write_near_codes(out.codes);
+  }
+
+  /// First occurrences in a block of a near batch, and room for what is written behind the last one.
+  struct NearBlock {
+    std::int64_t size;
+    Word words[kWordBlock + 8];
+    std::uint32_t positions[kWordBlock + 8];
+    std::uint32_t counts[kWordBlock + 8];  // if they were asked for
+  };
+
+  /// Their ids begin with `id`.
+  void write_near_block(const FactorizationOutput& out, const NearBlock& block, std::int64_t id) const {
+    if (out.counts != nullptr) std::copy_n(block.counts, block.size, out.counts + id);
+    if (out.firsts != nullptr) std::copy_n(block.positions, block.size, out.firsts + id);
+    if (out.uniques == nullptr) return;
+    const auto word_at = [&](std::int64_t k) { return block.words[k]; };
+    const auto position_at = [&](std::int64_t k) { return std::int64_t{block.positions[k]}; };
+    blocks_.give_back(block.size, word_at, position_at, out.uniques, id);
+  }
+
+  void write_near_codes(std::int64_t* codes) const {
+    const std::int64_t count = ranges_.count;
+    const auto* const firsts = near_->firsts();
+    auto* const ids = near_->scratch();
+    std::uint16_t id = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      ids[i] = id;
+      id += firsts[i] == i ? 1 : 0;
+    }
+    for (std::int64_t i = 0; i < count; ++i) codes[i] = ids[firsts[i]];
   }
   const Word* near_words() const { return blocks_.in_place() ? blocks_.read(0, 0, nullptr) : near_words_.as<Word>(); }
 
