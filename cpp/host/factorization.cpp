@@ -113,12 +113,13 @@ constexpr std::int64_t kMostSampledAlone = host::kChunk;
 /// Calls visit(j, key) for each sample, in order, until it returns false; the j-th stands at position(j) of the batch.
 template <class Key, class PositionOf, class Visit>
 void for_each_sampled(const NumberKeys& keys, std::int64_t samples, const PositionOf& position, const Visit& visit) {
+  const std::int64_t bytes = keys.bytes();
   std::int64_t positions[2][kSamplesAhead];
   const auto ask = [&](std::int64_t begin) {
     for (std::int64_t j = begin; j < std::min(begin + kSamplesAhead, samples); ++j) {
       const std::int64_t i = position(j);
       positions[j / kSamplesAhead % 2][j % kSamplesAhead] = i;
-      __builtin_prefetch(static_cast<const char*>(keys.data) + i * keys.bytes());
+      __builtin_prefetch(static_cast<const char*>(keys.data) + i * bytes);
     }
   };
   const KeyReader<Key> reader(keys);
@@ -198,7 +199,7 @@ DistinctEstimate estimate_distinct(DeviceContext& context, const NumberKeys& key
   const std::int64_t count = keys.count;
   if (count < sampling.least_keys) return {count};
   const std::int64_t samples = batch_size::sample_size(count, sampling.most_samples);
-  const auto position = [&](std::int64_t j) { return batch_size::sample_position(j, samples, count); };
+  const auto position = [=](std::int64_t j) { return batch_size::sample_position(j, samples, count); };
   const Allocation memory = room_for<std::uint32_t>(context, words_for(samples));
   auto* const firsts = memory.as<std::uint32_t>();
   clear_bits(firsts, samples);

@@ -231,15 +231,12 @@ class Pipeline {
     homes.pad(size);
   }
 
-  /// Fills the homes of the block after this one, and returns what asks for the b-th of them. Behind the last block
+  /// Fills the homes of the block after this one, and returns their buckets, to be asked for. Behind the last block
   /// those of this one are asked for once more.
-  template <class Marks>
-  auto ask_for_next(Marks marks, std::int64_t n, std::int64_t count) {
+  const std::uint32_t* next_homes(std::int64_t n, std::int64_t count) {
     const std::int64_t next = n + kHomesOfBlock;
     if (next < count) fill_homes(next, count);
-    return [marks, view = view_, buckets = homes_of_block(next < count ? next : n).buckets()](std::size_t b) {
-      prefetch_home(marks, view, buckets[b]);
-    };
+    return homes_of_block(next < count ? next : n).buckets();
   }
 
   /// Looks for `size` keys from the n-th on. As in NearLookup::run_block(), each step is taken by all of them together.
@@ -249,7 +246,8 @@ class Pipeline {
     const Homes<Key>& homes = homes_of_block(n);
     const std::int64_t first = positions_[n];
     BlockLooks<Simd, View> looks;
-    const auto ask = ask_for_next(std::false_type{}, n, count);
+    const std::uint32_t* const next = next_homes(n, count);
+    const auto ask = [&](std::size_t b) { prefetch_home(std::false_type{}, view, next[b]); };
     std::uint64_t undecided = looks.look_at_homes(view, visitor, homes, first, size, ask);
     visitor.found(first, looks.found, size);
     visitor_ = visitor;
@@ -292,11 +290,11 @@ class Pipeline {
     const Positions positions = positions_;
     std::conditional_t<kInRegisters, Visitor, Visitor&> visitor = visitor_;
     const Homes<Key>& homes = homes_of_block(n);
-    const auto ask = ask_for_next(marks, n, count);
+    const std::uint32_t* const next = next_homes(n, count);
     std::uint8_t late[kHomes];
     std::size_t late_count = 0;
     for (std::size_t b = 0; b < size; ++b) {
-      ask(b);
+      prefetch_home(marks, view, next[b]);
       late[late_count] = static_cast<std::uint8_t>(b);
       const std::int64_t i = positions[n + static_cast<std::int64_t>(b)];
       late_count += look(marks, view, visitor, i, homes.stored(b), homes.bucket(b), homes.filter_bit(b)) ? 0 : 1;

@@ -158,8 +158,8 @@ struct Portable {
 namespace detail {
 
 /// What the instruction sets have in common: bits of lanes made into bits of slots, and of words. Isa::lanes_with()
-/// compares the lanes of 64 bytes. Not inlined by force: the compiler would want to do it before with_simd() takes the
-/// loop in, where the instructions are not known yet.
+/// compares those of the lanes of 64 bytes that are asked for. Not inlined by force: the compiler would want to do it
+/// before with_simd() takes the loop in, where the instructions are not known yet.
 template <class Isa>
 struct Lanes {
   template <class View>
@@ -168,11 +168,12 @@ struct Lanes {
     constexpr std::uint32_t kLaneBytes = sizeof(Key) == 4 ? 4 : 8;
     constexpr std::uint32_t kStride = sizeof(typename View::SlotType) / kLaneBytes;
     constexpr std::uint32_t kFirstLanes = kStride == 1 ? 0xffffu : kStride == 2 ? 0x5555u : 0x1111u;  // of each slot
-    std::uint32_t lanes = Isa::lanes_with(bucket, pattern);
+    constexpr std::uint32_t kKeyLanes = sizeof(Key) == 16 ? kFirstLanes * 3 : kFirstLanes;
+    std::uint32_t lanes = Isa::lanes_with(bucket, pattern, kKeyLanes);
     if constexpr (View::kBucketBytes == 128)
-      lanes |= Isa::lanes_with(reinterpret_cast<const char*>(bucket) + 64, pattern) << (64 / kLaneBytes);
-    if constexpr (sizeof(Key) == 16) lanes &= lanes >> 1;
-    return SlotMask<View, kStride>(lanes & kFirstLanes);
+      lanes |= Isa::lanes_with(reinterpret_cast<const char*>(bucket) + 64, pattern, kKeyLanes) << (64 / kLaneBytes);
+    if constexpr (sizeof(Key) == 16) lanes &= lanes >> 1 & kFirstLanes;
+    return SlotMask<View, kStride>(lanes);
   }
   /// What is found out of each line goes to memory, and of 64 lines is tested at once.
   template <class Word, class Ask>
@@ -238,17 +239,19 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
   static constexpr bool kHashesByEight = true;  // host/homes.hpp
   static constexpr bool kStreams = true;
 
-  GPUHASH_AVX512 static std::uint32_t lanes_with(const void* line, std::uint32_t pattern) {
-    return in_register(_mm512_cmpeq_epi32_mask(_mm512_load_si512(line), _mm512_set1_epi32(static_cast<int>(pattern))));
+  GPUHASH_AVX512 static std::uint32_t lanes_with(const void* line, std::uint32_t pattern, std::uint32_t asked) {
+    return in_register(_mm512_mask_cmpeq_epi32_mask(static_cast<__mmask16>(asked), _mm512_load_si512(line),
+                                                    _mm512_set1_epi32(static_cast<int>(pattern))));
   }
-  GPUHASH_AVX512 static std::uint32_t lanes_with(const void* line, std::uint64_t pattern) {
-    return in_register(
-        _mm512_cmpeq_epi64_mask(_mm512_load_si512(line), _mm512_set1_epi64(static_cast<long long>(pattern))));
+  GPUHASH_AVX512 static std::uint32_t lanes_with(const void* line, std::uint64_t pattern, std::uint32_t asked) {
+    return in_register(_mm512_mask_cmpeq_epi64_mask(static_cast<__mmask8>(asked), _mm512_load_si512(line),
+                                                    _mm512_set1_epi64(static_cast<long long>(pattern))));
   }
-  GPUHASH_AVX512 static std::uint32_t lanes_with(const void* line, const Uint128& pattern) {
+  GPUHASH_AVX512 static std::uint32_t lanes_with(const void* line, const Uint128& pattern, std::uint32_t asked) {
     const auto low = static_cast<long long>(pattern.low);
     const auto high = static_cast<long long>(pattern.high);
-    return in_register(_mm512_cmpeq_epi64_mask(_mm512_load_si512(line), _mm512_set4_epi64(high, low, high, low)));
+    return in_register(_mm512_mask_cmpeq_epi64_mask(static_cast<__mmask8>(asked), _mm512_load_si512(line),
+                                                    _mm512_set4_epi64(high, low, high, low)));
   }
 
   /// Looks at one bucket for each of up to 64 keys, after ask(i). Masks are put together before they leave for other
@@ -407,19 +410,19 @@ struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
     Portable::put_number(bits, number, to);
   }
 
-  GPUHASH_AVX2 static std::uint32_t lanes_with(const void* line, std::uint32_t pattern) {
+  GPUHASH_AVX2 static std::uint32_t lanes_with(const void* line, std::uint32_t pattern, std::uint32_t asked) {
     const auto* const halves = static_cast<const __m256i*>(line);
     const __m256i wanted = _mm256_set1_epi32(static_cast<int>(pattern));
     const __m256i low = _mm256_cmpeq_epi32(_mm256_load_si256(halves), wanted);
     const __m256i high = _mm256_cmpeq_epi32(_mm256_load_si256(halves + 1), wanted);
-    return static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(low)) |
-                                      _mm256_movemask_ps(_mm256_castsi256_ps(high)) << 8);
+    return asked & static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(low)) |
+                                              _mm256_movemask_ps(_mm256_castsi256_ps(high)) << 8);
   }
-  GPUHASH_AVX2 static std::uint32_t lanes_with(const void* line, std::uint64_t pattern) {
-    return words_with(line, pattern, pattern);
+  GPUHASH_AVX2 static std::uint32_t lanes_with(const void* line, std::uint64_t pattern, std::uint32_t asked) {
+    return asked & words_with(line, pattern, pattern);
   }
   GPUHASH_AVX2 static std::uint32_t words_equal(const std::uint64_t* line, std::uint64_t pattern) {
-    return lanes_with(line, pattern);
+    return words_with(line, pattern, pattern);
   }
   GPUHASH_AVX2 static std::uint32_t words_equal(const std::uint32_t* line, std::uint32_t pattern) {
     return bits_of(equal_of(line, pattern));
@@ -452,8 +455,8 @@ struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
                           _mm256_and_si256(_mm256_cmpeq_epi8(of_place, places), _mm256_set1_epi8(1)));
     }
   }
-  GPUHASH_AVX2 static std::uint32_t lanes_with(const void* line, const Uint128& pattern) {
-    return words_with(line, pattern.low, pattern.high);
+  GPUHASH_AVX2 static std::uint32_t lanes_with(const void* line, const Uint128& pattern, std::uint32_t asked) {
+    return asked & words_with(line, pattern.low, pattern.high);
   }
 
   /// Both halves of a bucket with keys and values put apart: taking the value from its vector avoids the way from the

@@ -910,7 +910,7 @@ template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::most_counted(const KeyBatch& keys) const {
   const std::int64_t n = keys.count;
   const bool has_room = has_known_room(n);
-  if (n <= kFitsCache) return has_room ? std::min(n / 5, kFew) : n / 5;
+  if (n <= kFitsCache) return has_room ? std::min(n / 5, kFew) : n / 2;
   if (keys.bytes <= sizeof(std::uint32_t)) {
     if (n < kFillsParts) return n / (has_room ? 24 : 14);
     if (has_room) return thread_count() > 1 ? n / 20 : std::max(n / 64, std::min(n / 20, kMostCountedAlone));
