@@ -499,6 +499,14 @@ def test_every_choice_of_the_host(kind, dtype):
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint64", "float32", "float64"])
 @pytest.mark.parametrize("kind", BATCHES)
+def test_batches_that_fit_a_cache(threads, kind, dtype):
+    """Of up to 2^16 keys they are one part; up to 2^17 for one thread, and for two where all keys get codes."""
+    for count in (65_536, 65_537, 131_071, 131_072, 131_073):
+        check_factorized(make_batch(kind, dtype, count))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint64", "float32", "float64"])
+@pytest.mark.parametrize("kind", BATCHES)
 def test_batches_of_one_block(on_device, kind, dtype):
     """One block of a GPU numbers up to 4096 keys, and ranks up to 2^16 of them."""
     for count in (1, 2, 31, 33, 1023, 1025, 4095, 4096, 4097, 65_536, 65_537):
@@ -744,13 +752,14 @@ def test_python_numbers_have_the_dtype_of_numpy():
 
 
 @pytest.mark.parametrize("kind", ["few", "few-at-first", "hot-and-others", "one-large-part"])
-def test_memory_runs_out(on_device, kind):
+@pytest.mark.parametrize("length", [100_000, 150_000])
+def test_memory_runs_out(on_device, kind, length):
     """Each allocation is made to fail once; everything is given back."""
     memory = counting_memory(on_device.table_device)
     context = make_context(on_device.table_device, memory)
-    keys = on_device.array(make_batch(kind, "int64", 150_000))
+    keys = on_device.array(make_batch(kind, "int64", length))
     count = len(np.unique(to_numpy(keys)))
-    outputs = [on_device.array(np.zeros(length, np.int64)) for length in (count, 150_000, count, count)]
+    outputs = [on_device.array(np.zeros(each, np.int64)) for each in (count, length, count, count)]
 
     def run() -> None:
         work = _core.Factorization(context, _core.borrow(keys), 1, True, True, False, 0)

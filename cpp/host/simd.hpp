@@ -122,7 +122,8 @@ struct Portable {
     }
   }
   /// Bit s: is the s-th of eight numbers `first` + s?
-  static std::uint32_t counting_from(std::uint16_t first, const std::uint16_t* numbers) {
+  template <class Number>
+  static std::uint32_t counting_from(Number first, const Number* numbers) {
     std::uint32_t bits = 0;
     for (std::uint32_t s = 0; s < 8; ++s) bits |= static_cast<std::uint32_t>(numbers[s] == first + s) << s;
     return bits;
@@ -317,6 +318,10 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
     const __m256i all = _mm256_add_epi32(all_lanes(first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_maskz_compress_epi32(static_cast<__mmask8>(bits), all));
   }
+  GPUHASH_AVX512 static std::uint32_t counting_from(std::uint32_t first, const std::uint32_t* numbers) {
+    const __m256i wanted = _mm256_add_epi32(all_lanes(first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    return in_register(_mm256_cmpeq_epi32_mask(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(numbers)), wanted));
+  }
   GPUHASH_AVX512 static std::uint32_t counting_from(std::uint16_t first, const std::uint16_t* numbers) {
     const __m128i wanted =
         _mm_add_epi16(_mm_set1_epi16(static_cast<short>(first)), _mm_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7));
@@ -396,6 +401,10 @@ struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
   GPUHASH_AVX2 static void store_numbers(std::uint32_t bits, std::uint32_t first, std::uint32_t* to) {
     const __m128i lanes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kChosen.of_eight[bits]));
     store(to, _mm256_add_epi32(_mm256_cvtepu8_epi32(lanes), all_lanes(first)));
+  }
+  GPUHASH_AVX2 static std::uint32_t counting_from(std::uint32_t first, const std::uint32_t* numbers) {
+    const __m256i wanted = _mm256_add_epi32(all_lanes(first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    return bits_of(_mm256_cmpeq_epi32(load(numbers), wanted));
   }
   GPUHASH_AVX2 static std::uint32_t counting_from(std::uint16_t first, const std::uint16_t* numbers) {
     const __m128i wanted =

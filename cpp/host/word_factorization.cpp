@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "host/counted_words.hpp"
@@ -55,6 +56,17 @@ struct KeyMaker {
   }
 };
 
+using NearFirsts = PartFirsts<std::uint16_t>;
+using WideNearFirsts = PartFirsts<std::uint32_t>;
+
+/// Is a batch so small that its first occurrences are found as those of a single part? One thread does that in the
+/// second cache. Of more than 2^16 keys several threads together partition faster, but two are slower where all keys
+/// get ids.
+bool is_near(const Ranges& batch, bool codes) {
+  constexpr std::int64_t kMostNear = std::int64_t{1} << 17;
+  return batch.count <= NearFirsts::kMost || (batch.count <= kMostNear && batch.parts <= (codes ? 2 : 1));
+}
+
 /// The factorization of keys that are words, on the host.
 ///
 /// A small batch is *near*: it fits a cache, and PartFirsts finds where each key occurs first. Of others the first
@@ -63,18 +75,19 @@ struct KeyMaker {
 /// (WordPartition); keys that came often in the prefix are set aside before that, because their ids are known: ids are
 /// given in order of first occurrence.
 ///
-/// Word: keys of at most 4 bytes are words of 32 bits where no codes are wanted, all others of 64.
+/// Word: keys of at most 4 bytes are words of 32 bits where no codes are wanted, or the batch is near; others of 64.
 template <class Word>
 class WordFactorization final : public Factorization {
  public:
-  WordFactorization(DeviceContext& context, const NumberKeys& keys, const FactorizationOptions& options)
+  WordFactorization(DeviceContext& context, const NumberKeys& keys, const FactorizationOptions& options,
+                    const Ranges& ranges)
       : context_(context),
         keys_(keys),
         blocks_(keys_),
         options_(options),
-        ranges_(keys.count),
+        ranges_(ranges),
         any_order_(options.any_order && blocks_.compares_bits()) {
-    if (ranges_.count <= kMostNear) {
+    if (is_near(ranges_, options.codes)) {
       if (!count_near()) distinct_ = find_near();
       return;
     }
@@ -110,14 +123,11 @@ class WordFactorization final : public Factorization {
   }
 
  private:
-  using NearFirsts = PartFirsts<std::uint16_t>;
-  /// Of words of 32 bits nobody wants an id for each key.
+  /// Of words of 32 bits nobody wants an id for each key, unless they are near.
   static constexpr bool kCounts = sizeof(Word) == sizeof(CountedWords::Word);
   using SmallTable = std::conditional_t<kCounts, CountedWords, SeenWords>;
   using Hot = HotWords<Word>;
   using Partition = WordPartition<Word>;
-  /// Keys of a near batch, at most.
-  static constexpr std::int64_t kMostNear = NearFirsts::kMost;
   static constexpr std::int64_t kPrefix = 16 * kWordBlock;
   /// Distinct keys of a small table, at most. With ids, a partition is as fast beyond even where all keys are read once
   /// more.
@@ -159,11 +169,11 @@ class WordFactorization final : public Factorization {
   bool has_hot_words() const { return hot_part_ >= kLeastHot; }
   std::uint32_t* ids() const { return ids_.as<std::uint32_t>(); }
 
-  /// Counts a near batch in a small table. False: nobody wants counts, or so many keys are distinct, or seem to be
-  /// after an eighth of them, that find_near() is faster.
+  /// Counts a near batch in a small table. False: nobody wants counts alone, or so many keys are distinct, or seem to
+  /// be after an eighth of them, that find_near() is faster.
   bool count_near() {
     if constexpr (kCounts)
-      if (options_.counts && ranges_.count >= kLeastNearCounted) return count_few_near();
+      if (options_.counts && !options_.codes && ranges_.count >= kLeastNearCounted) return count_few_near();
     return false;
   }
 
@@ -198,16 +208,22 @@ class WordFactorization final : public Factorization {
 
   /// Returns the number of distinct keys.
   std::int64_t find_near() {
+    return ranges_.count <= NearFirsts::kMost ? find_near<std::uint16_t>() : find_near<std::uint32_t>();
+  }
+
+  template <class Position>
+  std::int64_t find_near() {
     const std::int64_t count = ranges_.count;
     if (!blocks_.in_place())
       near_words_ = Allocation(context_, static_cast<std::size_t>(count) * sizeof(Word), nullptr);
-    near_memory_ = Allocation(context_, static_cast<std::size_t>(NearFirsts::room(count)) * 2, nullptr);
-    near_.emplace(near_memory_.as<std::uint16_t>(), count);
+    const std::int64_t room = PartFirsts<Position>::room(count);
+    near_memory_ = Allocation(context_, static_cast<std::size_t>(room) * sizeof(Position), nullptr);
+    const auto& near = near_.template emplace<PartFirsts<Position>>(near_memory_.as<Position>(), count);
     std::int64_t distinct = 0;
     with_simd([&](auto) {
       const Word* const words = blocks_.read(0, count, near_words_.as<Word>());
-      near_->find([words](std::int64_t i) { return words[i]; }, hash_, count);
-      distinct = count_firsts(near_->firsts(), 0, count);
+      near.find([words](std::int64_t i) { return words[i]; }, hash_, count);
+      distinct = count_firsts(near.firsts(), 0, count);
     });
     return distinct;
   }
@@ -434,7 +450,8 @@ class WordFactorization final : public Factorization {
   }
 
   void write_in_order(const FactorizationOutput& out) {
-    if (near_) return with_simd([&]<class Simd>(Simd) { write_near<Simd>(out); });
+    if (const auto* const near = std::get_if<NearFirsts>(&near_)) return write_near(out, *near);
+    if (const auto* const near = std::get_if<WideNearFirsts>(&near_)) return write_near(out, *near);
     if (!partition_) return write_few(out);
     if (any_order_) return write_in_any_order(out);
     if (distinct_ == ranges_.count) return write_all(out);
@@ -468,10 +485,15 @@ class WordFactorization final : public Factorization {
     }
   }
 
-  template <class Simd>
-  void write_near(const FactorizationOutput& out) const {
+  template <class Position>
+  void write_near(const FactorizationOutput& out, const PartFirsts<Position>& near) const {
+    with_simd([&]<class Simd>(Simd) { write_near_firsts<Simd>(out, near.firsts()); });
+    if (out.codes != nullptr) write_near_codes(out.codes, near.firsts(), near.scratch());
+  }
+
+  template <class Simd, class Position>
+  void write_near_firsts(const FactorizationOutput& out, const Position* firsts) const {
     const std::int64_t count = ranges_.count;
-    const auto* const firsts = near_->firsts();
     const Allocation memory(context_, out.counts == nullptr ? 0 : static_cast<std::size_t>(count) * 4, nullptr);
     auto* const counts = memory.as<std::uint32_t>();  // [n], at first occurrences
     if (counts != nullptr) {
@@ -484,7 +506,7 @@ class WordFactorization final : public Factorization {
       block.size = 0;
       std::int64_t j = 0;
       for (; j + 8 <= size; j += 8) {
-        const std::uint32_t are_first = Simd::counting_from(static_cast<std::uint16_t>(base + j), firsts + base + j);
+        const std::uint32_t are_first = Simd::counting_from(static_cast<Position>(base + j), firsts + base + j);
         Simd::store_chosen(are_first, near_words() + base + j, block.words + block.size);
         Simd::store_numbers(are_first, static_cast<std::uint32_t>(base + j), block.positions + block.size);
         if (counts != nullptr) Simd::store_chosen(are_first, counts + base + j, block.counts + block.size);
@@ -499,7 +521,6 @@ class WordFactorization final : public Factorization {
       write_near_block(out, block, id);
       id += block.size;
     });
-    if (out.codes != nullptr) write_near_codes(out.codes);
   }
 
   /// First occurrences in a block of a near batch, and room for what is written behind the last one.
@@ -520,11 +541,11 @@ class WordFactorization final : public Factorization {
     blocks_.give_back(block.size, word_at, position_at, out.uniques, id);
   }
 
-  void write_near_codes(std::int64_t* codes) const {
+  /// ids: memory for as many as keys.
+  template <class Position>
+  void write_near_codes(std::int64_t* codes, const Position* firsts, Position* ids) const {
     const std::int64_t count = ranges_.count;
-    const auto* const firsts = near_->firsts();
-    auto* const ids = near_->scratch();
-    std::uint16_t id = 0;
+    Position id = 0;
     for (std::int64_t i = 0; i < count; ++i) {
       ids[i] = id;
       id += firsts[i] == i ? 1 : 0;
@@ -767,7 +788,7 @@ class WordFactorization final : public Factorization {
   double hot_part_ = 0;         // of the sample, that is hot
   std::vector<Word> frequent_;  // words that make up much of it
   // Where there are few keys.
-  std::optional<NearFirsts> near_;
+  std::variant<std::monostate, NearFirsts, WideNearFirsts> near_;
   Allocation near_memory_;
   Allocation near_words_;  // [n], if the batch is not such words itself
   // Where few keys are distinct.
@@ -784,9 +805,10 @@ class WordFactorization final : public Factorization {
 
 std::unique_ptr<Factorization> make_word_factorization(DeviceContext& context, const NumberKeys& keys,
                                                        const FactorizationOptions& options) {
-  if (keys.bytes() <= sizeof(std::uint32_t) && !options.codes)
-    return std::make_unique<WordFactorization<std::uint32_t>>(context, keys, options);
-  return std::make_unique<WordFactorization<std::uint64_t>>(context, keys, options);
+  const Ranges ranges(keys.count);
+  if (keys.bytes() <= sizeof(std::uint32_t) && (!options.codes || is_near(ranges, true)))
+    return std::make_unique<WordFactorization<std::uint32_t>>(context, keys, options, ranges);
+  return std::make_unique<WordFactorization<std::uint64_t>>(context, keys, options, ranges);
 }
 
 }  // namespace gpuhash::host
