@@ -70,8 +70,7 @@ constexpr std::int64_t kFew = std::int64_t{1} << 13;
 /// Distinct keys of up to 4 bytes that it counts on one thread without a partition.
 constexpr std::int64_t kMostCountedAlone = std::int64_t{3} << 16;
 
-/// Batches in which unique() takes 2.4 ns a key, without a partition, and those that are large enough for a partition
-/// to pay.
+/// Batches that unique() always counts without a partition, and those that are large enough for one to pay.
 constexpr std::int64_t kFitsCache = std::int64_t{1} << 16;
 constexpr std::int64_t kFillsParts = std::int64_t{1} << 18;
 
