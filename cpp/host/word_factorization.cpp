@@ -75,8 +75,8 @@ bool is_near(const Ranges& batch, bool codes) {
 /// (WordPartition); keys that came often in the prefix are set aside before that, because their ids are known: ids are
 /// given in order of first occurrence.
 ///
-/// Word: keys of at most 4 bytes are words of 32 bits where no codes are wanted, or the batch is near; others of 64.
-template <class Word>
+/// SmallTable: CountedWords for words of 32 bits where no codes are wanted; it has none. SeenWords for others.
+template <class SmallTable>
 class WordFactorization final : public Factorization {
  public:
   WordFactorization(DeviceContext& context, const NumberKeys& keys, const FactorizationOptions& options,
@@ -123,9 +123,8 @@ class WordFactorization final : public Factorization {
   }
 
  private:
-  /// Of words of 32 bits nobody wants an id for each key, unless they are near.
-  static constexpr bool kCounts = sizeof(Word) == sizeof(CountedWords::Word);
-  using SmallTable = std::conditional_t<kCounts, CountedWords, SeenWords>;
+  using Word = typename SmallTable::Word;
+  static constexpr bool kCounts = std::is_same_v<SmallTable, CountedWords>;
   using Hot = HotWords<Word>;
   using Partition = WordPartition<Word>;
   static constexpr std::int64_t kPrefix = 16 * kWordBlock;
@@ -271,10 +270,10 @@ class WordFactorization final : public Factorization {
     const SmallTable& prefix = lists_.front();
     auto times = scratch<std::int64_t>(Hot::kPlaces);
     for (std::int64_t id = 0; id < prefix.size(); ++id) {
-      std::int64_t& most = times[static_cast<std::size_t>(hot_[0].place(static_cast<Word>(prefix.word(id))))];
+      std::int64_t& most = times[static_cast<std::size_t>(hot_[0].place(prefix.word(id)))];
       if (prefix.count(id) < 2 || prefix.count(id) <= most) continue;
       most = prefix.count(id);
-      hot_[0].put(static_cast<Word>(prefix.word(id)), static_cast<std::uint32_t>(id));
+      hot_[0].put(prefix.word(id), static_cast<std::uint32_t>(id));
     }
     std::ranges::fill(times, 0);
     std::int64_t sum = 0;
@@ -368,9 +367,9 @@ class WordFactorization final : public Factorization {
   }
 
   void number_range(int range, std::int64_t known, std::uint32_t* hits, std::atomic<bool>& full) {
-    SeenWords& list = lists_[static_cast<std::size_t>(range)];
+    SmallTable& list = lists_[static_cast<std::size_t>(range)];
     with_simd([&]<class Simd>(Simd) {
-      if (range > 0) list.begin_with<Simd>(lists_.front(), known);
+      if (range > 0) list.template begin_with<Simd>(lists_.front(), known);
       const Hot& hot = hot_[0];
       Word buffer[kWordBlock];
       Word rest[kWordBlock];
@@ -379,27 +378,27 @@ class WordFactorization final : public Factorization {
       std::uint16_t rest_places[kWordBlock];
       read_range(range, full, list, [&](std::int64_t base, std::int64_t count) {
         const Word* const words = blocks_.read(base, count, buffer);
-        if (!has_hot_words()) return list.add<Simd>(words, kEachOfBlock.data(), count, base, ids_from(base));
+        if (!has_hot_words()) return list.template add<Simd>(words, kEachOfBlock.data(), count, base, ids_from(base));
         hot.places_of(words, count, places);
         const std::int64_t left = hot.set_aside(words, places, count, hits, rest, at, rest_places);
         std::uint32_t* const ids = ids_from(base);
         if (ids != nullptr)
           for (std::int64_t j = 0; j < count; ++j) ids[j] = hot.id_at(places[j]);
-        list.add<Simd>(rest, at, left, base, ids);
+        list.template add<Simd>(rest, at, left, base, ids);
       });
     });
   }
 
   /// Adds what the later ranges' tables hold to that of the first. False: there is no room.
   bool merge() {
-    SeenWords& all = lists_.front();
+    SmallTable& all = lists_.front();
     for (int range = 1; range < ranges_.parts; ++range) {
-      const SeenWords& list = lists_[static_cast<std::size_t>(range)];
+      const SmallTable& list = lists_[static_cast<std::size_t>(range)];
       auto& map = id_maps_.emplace_back(scratch<std::uint32_t>(list.size()));
       for (std::int64_t id = 0; id < list.size(); ++id) {
         if (!all.has_room_for(1)) return false;
-        map[static_cast<std::size_t>(id)] = all.add<Portable>(list.word(id), static_cast<std::uint32_t>(list.count(id)),
-                                                              static_cast<std::uint32_t>(list.first(id)));
+        map[static_cast<std::size_t>(id)] = all.template add<Portable>(
+            list.word(id), static_cast<std::uint32_t>(list.count(id)), static_cast<std::uint32_t>(list.first(id)));
       }
     }
     return true;
@@ -436,7 +435,7 @@ class WordFactorization final : public Factorization {
   void list_hot_words() {
     for (std::int64_t place = 0; place < Hot::kPlaces; ++place) {
       const std::uint32_t id = hot_[0].id_at(static_cast<std::uint64_t>(place));
-      const auto word = static_cast<Word>(lists_.front().word(id));
+      const Word word = lists_.front().word(id);
       if (hot_[0].word_at(place) == word) hot_words_.push_back({word, lists_.front().first(id), place, 0});
     }
   }
@@ -518,7 +517,10 @@ class WordFactorization final : public Factorization {
         if (counts != nullptr) block.counts[block.size] = counts[base + j];
         block.size += firsts[base + j] == base + j ? 1 : 0;
       }
-      write_near_block(out, block, id);
+      write_distinct(
+          out, id, block.size, [&](std::int64_t k) { return block.words[k]; },
+          [&](std::int64_t k) { return std::int64_t{block.positions[k]}; },
+          [&](std::int64_t k) { return std::int64_t{block.counts[k]}; });
       id += block.size;
     });
   }
@@ -530,16 +532,6 @@ class WordFactorization final : public Factorization {
     std::uint32_t positions[kWordBlock + 8];
     std::uint32_t counts[kWordBlock + 8];  // if they were asked for
   };
-
-  /// Their ids begin with `id`.
-  void write_near_block(const FactorizationOutput& out, const NearBlock& block, std::int64_t id) const {
-    if (out.counts != nullptr) std::copy_n(block.counts, block.size, out.counts + id);
-    if (out.firsts != nullptr) std::copy_n(block.positions, block.size, out.firsts + id);
-    if (out.uniques == nullptr) return;
-    const auto word_at = [&](std::int64_t k) { return block.words[k]; };
-    const auto position_at = [&](std::int64_t k) { return std::int64_t{block.positions[k]}; };
-    blocks_.give_back(block.size, word_at, position_at, out.uniques, id);
-  }
 
   /// ids: memory for as many as keys.
   template <class Position>
@@ -559,7 +551,7 @@ class WordFactorization final : public Factorization {
       std::int64_t id = 0;
       for (const CountedWords& list : lists_)
         list.for_each_counted([&](const std::int64_t* ids, std::int64_t count) {
-          write_listed(out, list, ids, count, id);
+          write_listed(out, id, list, ids, count);
           id += count;
         });
     } else {
@@ -567,7 +559,7 @@ class WordFactorization final : public Factorization {
         std::int64_t ids[kWordBlock];
         const std::int64_t count = std::min(kWordBlock, distinct_ - base);
         std::iota(ids, ids + count, base);
-        write_listed(out, lists_.front(), ids, count, base);
+        write_listed(out, base, lists_.front(), ids, count);
       }
     }
     if (out.codes == nullptr) return;
@@ -582,44 +574,45 @@ class WordFactorization final : public Factorization {
     });
   }
 
-  /// What a list knows of some words; their ids begin with `id`.
-  void write_listed(const FactorizationOutput& out, const SmallTable& list, const std::int64_t* ids, std::int64_t count,
-                    std::int64_t id) const {
-    if (out.counts != nullptr)
-      for (std::int64_t k = 0; k < count; ++k) out.counts[id + k] = list.count(ids[k]);
-    if (out.firsts != nullptr)
-      for (std::int64_t k = 0; k < count; ++k) out.firsts[id + k] = list.first(ids[k]);
-    if (out.uniques == nullptr) return;
-    const auto word_at = [&](std::int64_t k) { return list.word(ids[k]); };
-    const auto position_at = [&](std::int64_t k) { return list.first(ids[k]); };
-    blocks_.give_back(count, word_at, position_at, out.uniques, id);
+  /// What a list knows of some words.
+  void write_listed(const FactorizationOutput& out, std::int64_t id, const SmallTable& list, const std::int64_t* ids,
+                    std::int64_t count) const {
+    write_distinct(
+        out, id, count, [&](std::int64_t k) { return list.word(ids[k]); },
+        [&](std::int64_t k) { return list.first(ids[k]); }, [&](std::int64_t k) { return list.count(ids[k]); });
   }
 
   /// All keys are distinct.
   void write_all(const FactorizationOutput& out) const {
     parallel_for(ranges_.parts, [&](int range) {
       streams_->for_each_of_batch(range, [&](const Word* words, std::int64_t count, std::int64_t base) {
-        if (out.counts != nullptr) std::fill_n(out.counts + base, count, std::int64_t{1});
-        if (out.firsts != nullptr) std::iota(out.firsts + base, out.firsts + base + count, base);
         if (out.codes != nullptr) std::iota(out.codes + base, out.codes + base + count, base);
-        if (out.uniques == nullptr) return;
-        const auto word_at = [&](std::int64_t k) { return words[k]; };
-        const auto position_at = [&](std::int64_t k) { return base + k; };
-        blocks_.give_back(count, word_at, position_at, out.uniques, base);
+        write_distinct(
+            out, base, count, [&](std::int64_t k) { return words[k]; }, [&](std::int64_t k) { return base + k; },
+            [](std::int64_t) { return std::int64_t{1}; });
       });
     });
   }
 
-  /// What is known of the first occurrences in a block; their ids begin with `id`.
+  /// What is known of the first occurrences in a block of a partition's words.
   void write_firsts(const FactorizationOutput& out, std::int64_t id, const Word* words, const std::uint16_t* at,
                     std::int64_t base, const typename Partition::Firsts& firsts) const {
-    if (out.counts != nullptr) std::copy_n(firsts.counts, firsts.size, out.counts + id);
-    const auto position_at = [&](std::int64_t k) { return base + at[firsts.at[k]]; };
+    write_distinct(
+        out, id, firsts.size, [&](std::int64_t k) { return words[firsts.at[k]]; },
+        [&](std::int64_t k) { return base + at[firsts.at[k]]; },
+        [&](std::int64_t k) { return std::int64_t{firsts.counts[k]}; });
+  }
+
+  /// What is asked for of `count` distinct words, whose ids begin with `id`: from word_at(k), from position_at(k),
+  /// where each occurs first, and count_at(k), how often.
+  template <class WordAt, class PositionAt, class CountAt>
+  void write_distinct(const FactorizationOutput& out, std::int64_t id, std::int64_t count, WordAt word_at,
+                      PositionAt position_at, CountAt count_at) const {
+    if (out.counts != nullptr)
+      for (std::int64_t k = 0; k < count; ++k) out.counts[id + k] = count_at(k);
     if (out.firsts != nullptr)
-      for (std::int64_t k = 0; k < firsts.size; ++k) out.firsts[id + k] = position_at(k);
-    if (out.uniques == nullptr) return;
-    const auto word_at = [&](std::int64_t k) { return words[firsts.at[k]]; };
-    blocks_.give_back(firsts.size, word_at, position_at, out.uniques, id);
+      for (std::int64_t k = 0; k < count; ++k) out.firsts[id + k] = position_at(k);
+    if (out.uniques != nullptr) blocks_.give_back(count, word_at, position_at, out.uniques, id);
   }
 
   void write_range(int range, const FactorizationOutput& out) const {
@@ -805,10 +798,12 @@ class WordFactorization final : public Factorization {
 
 std::unique_ptr<Factorization> make_word_factorization(DeviceContext& context, const NumberKeys& keys,
                                                        const FactorizationOptions& options) {
-  const Ranges ranges(keys.count);
-  if (keys.bytes() <= sizeof(std::uint32_t) && (!options.codes || is_near(ranges, true)))
-    return std::make_unique<WordFactorization<std::uint32_t>>(context, keys, options, ranges);
-  return std::make_unique<WordFactorization<std::uint64_t>>(context, keys, options, ranges);
+  const auto make = [&]<class SmallTable>(std::type_identity<SmallTable>) -> std::unique_ptr<Factorization> {
+    return std::make_unique<WordFactorization<SmallTable>>(context, keys, options, Ranges(keys.count));
+  };
+  if (keys.bytes() > sizeof(std::uint32_t)) return make(std::type_identity<SeenWords<std::uint64_t>>());
+  if (options.codes) return make(std::type_identity<SeenWords<std::uint32_t>>());
+  return make(std::type_identity<CountedWords>());
 }
 
 }  // namespace gpuhash::host

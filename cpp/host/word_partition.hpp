@@ -28,10 +28,10 @@ namespace gpuhash::host {
 /// nothing is sorted. Where any order will do, nobody replays it: the distinct words of a part move to its begin, and
 /// how often they occur takes the room of those that are gone.
 ///
-/// The memory of a part's words becomes that of its *slots*, two of 32 bits for each: the first half takes the marks of
-/// the words' places, in order, and the second half the ids of its distinct words. Of words of 32 bits there is one
-/// slot for each, so that they have room for marks alone: kCounts. Before the first part each range has a slot for what
-/// is to be forgotten, on a line of its own.
+/// The memory of a part's words becomes that of its *slots* of 32 bits: those of marks, one for each place, in order,
+/// and those of ids, one for each distinct word. A word of 64 bits has room for both, and the marks of a part come
+/// before its ids; to words of 32 bits the ids of all parts are added behind the last one. Before the first part each
+/// range has a slot for what is to be forgotten, on a line of its own.
 template <class Word>
 class WordPartition {
  public:
@@ -53,7 +53,7 @@ class WordPartition {
         distinct_before_(scratch<std::uint32_t>((ranges_ + 1) * parts())),
         first_ids_of_parts_(scratch<std::int64_t>(marks == Marks::kNone ? parts() : 0)),
         repeated_of_parts_(scratch<std::uint32_t>(marks == Marks::kNone ? parts() : 0)),
-        memory_(context, static_cast<std::size_t>(before_words() * kSlotBytes + parts_.count() * kWordBytes), nullptr) {
+        memory_(context, static_cast<std::size_t>(before_words() + slots_of_words()) * kSlotBytes, nullptr) {
     const std::size_t bytes_apart = static_cast<std::size_t>(parts_.count()) * sizeof(std::uint32_t);
     if (marks == Marks::kNone) positions_ = Allocation(context, bytes_apart, nullptr);
     parts_.scatter(streams, this->words(), positions_.as<std::uint32_t>());
@@ -162,6 +162,7 @@ class WordPartition {
   std::int64_t settled(std::int64_t code) const { return code < 0 ? slots()[-code] : code; }
 
  private:
+  using Table = LineTable<Word>;
   static constexpr std::int64_t kMarksAhead = 32;
   /// Where table and part do not fit the second cache after all: 7.5 ns a word instead of 12.6.
   static constexpr std::int64_t kLinesAhead = 16;
@@ -170,6 +171,7 @@ class WordPartition {
   static constexpr std::int64_t kSlotsOfLine = 64 / kSlotBytes;
   static constexpr std::int64_t kWordBytes = sizeof(Word);
   static constexpr std::uint32_t kSlotsOfWord = kWordBytes / kSlotBytes;
+  static constexpr bool kIdsBehindWords = kSlotsOfWord == 1;
 
   std::int64_t parts() const { return parts_.parts(); }
   /// Distinct words of a part that occur in ranges before that one.
@@ -182,6 +184,10 @@ class WordPartition {
 
   /// Slots before those of the first part.
   std::int64_t before_words() const { return kind_ == Marks::kNone ? 0 : ranges_ * kSlotsOfLine; }
+  bool has_numbers() const { return kind_ == Marks::kNumbers || kind_ == Marks::kNumbersAndCounts; }
+  std::int64_t slots_of_words() const {
+    return parts_.count() * (kSlotsOfWord + (kIdsBehindWords && has_numbers() ? 1 : 0));
+  }
   /// [words in all parts]
   std::byte* words() const { return memory_.as<std::byte>() + before_words() * kSlotBytes; }
   Word* words_of(std::int64_t part) const { return reinterpret_cast<Word*>(words()) + parts_.start(0, part); }
@@ -198,7 +204,9 @@ class WordPartition {
     return begins;
   }
   /// The number of a part's first distinct word.
-  std::uint32_t first_number(std::int64_t part) const { return first_mark(part) + parts_.size(part); }
+  std::uint32_t first_number(std::int64_t part) const {
+    return first_mark(part) + (kIdsBehindWords ? static_cast<std::uint32_t>(parts_.count()) : parts_.size(part));
+  }
   std::int64_t first_id_of(std::int64_t part) const { return first_ids_of_parts_[static_cast<std::size_t>(part)]; }
   /// How often each distinct word of a part occurs.
   std::uint32_t* counts_of(std::int64_t part) const { return counts_.as<std::uint32_t>() + parts_.start(0, part); }
@@ -260,7 +268,7 @@ class WordPartition {
     // small and grows; after the others, on this thread, because scratch memory is the caller's.
     for (std::int64_t part = 0; part < parts(); ++part) {
       if (parts_.is_of_one_word(part) || parts_.size(part) <= large) continue;
-      LineTable table(context, LineTable::lines_for(2 * kWordBlock), WordHash<std::uint64_t>(), 0);
+      Table table(context, Table::lines_for(2 * kWordBlock), WordHash<Word>());
       number_part(context, part, table);
     }
   }
@@ -386,11 +394,11 @@ class WordPartition {
     distinct_before(ranges_, part) = distinct;
   }
 
-  void number_part(DeviceContext& context, std::int64_t part, LineTable& table) {
+  void number_part(DeviceContext& context, std::int64_t part, Table& table) {
     with_simd([&]<class Simd>(Simd) {
       if (kind_ == Marks::kNone)
         number_part<Simd, Marks::kNone>(context, part, table);
-      else if (kSlotsOfWord == 1 || kind_ == Marks::kCounts)
+      else if (kind_ == Marks::kCounts)
         number_part<Simd, Marks::kCounts>(context, part, table);
       else if (kind_ == Marks::kNumbers)
         number_part<Simd, Marks::kNumbers>(context, part, table);
@@ -400,7 +408,7 @@ class WordPartition {
   }
 
   template <class Simd, Marks kMarks>
-  void number_part(DeviceContext& context, std::int64_t part, LineTable& table) {
+  void number_part(DeviceContext& context, std::int64_t part, Table& table) {
     const Allocation counts_apart(
         context, kMarks == Marks::kNone ? parts_.size(part) * sizeof(std::uint32_t) : std::size_t{0}, nullptr);
     std::uint32_t* const counts = kMarks == Marks::kNone               ? counts_apart.as<std::uint32_t>()
@@ -413,11 +421,11 @@ class WordPartition {
       distinct_before(range, part) = number - first;
       const auto number_block = [&](std::int64_t begin, std::int64_t count) {
         if (number - first + count > table.room()) {
-          LineTable larger(context, 4 * table.most_lines(), table.hash(), 0);
-          table.copy_to<Simd>(larger);
+          Table larger(context, 4 * table.most_lines(), table.hash());
+          table.template copy_to<Simd>(larger);
           table = std::move(larger);
         }
-        std::uint64_t words[kWordBlock];  // copied, because marks take their place, from the part's begin on
+        Word words[kWordBlock];  // copied, because marks take their place, from the part's begin on
         const std::byte* const from = this->words() + begin * kWordBytes;
         for (std::int64_t j = 0; j < count; ++j) words[j] = load_word<Word>(from, j, kWordBytes);
         number = number_words<Simd, kMarks>(part, words, count, mark, number, counts, table);
@@ -433,29 +441,29 @@ class WordPartition {
   /// Leaves marks for a block of words, from slot `mark` on; `number` is the next distinct word's, and so is the
   /// result. `counts`: of the part's distinct words, where they are counted apart.
   template <class Simd, Marks kMarks>
-  std::uint32_t number_words(std::int64_t part, const std::uint64_t* words, std::int64_t count, std::uint32_t mark,
-                             std::uint32_t number, std::uint32_t* counts, const LineTable& table) const {
+  std::uint32_t number_words(std::int64_t part, const Word* words, std::int64_t count, std::uint32_t mark,
+                             std::uint32_t number, std::uint32_t* counts, const Table& table) const {
     constexpr bool kCountsApart = kMarks == Marks::kNumbersAndCounts || kMarks == Marks::kNone;
     std::uint32_t* const slots = this->slots();
     const std::uint32_t first = first_number(part);
     std::uint32_t begins[kWordBlock + kLinesAhead];
     table.lines_of(words, count, begins);
     std::fill_n(begins + count, kLinesAhead, 0u);
-    const Lines lines = table.lines();
+    const Lines<Word> lines = table.lines();
     for (std::int64_t j = 0; j < count; ++j, ++mark) {
       lines.prefetch(begins[j + kLinesAhead]);
       if constexpr (kMarks == Marks::kCounts) {
         slots[mark] = 0;
-        const Lines::Visit visit = lines.visit<Simd>(words[j], begins[j], mark);
+        const auto visit = lines.template visit<Simd>(words[j], begins[j], mark);
         ++slots[visit.id];
         number += visit.is_new;
       } else {
         if constexpr (kCountsApart) counts[number - first] = 0;
         if constexpr (kMarks == Marks::kNone) {
-          words_of(part)[number - first] = static_cast<Word>(words[j]);
+          words_of(part)[number - first] = words[j];
           positions_of(part)[number - first] = positions_of(part)[mark - first_mark(part)];
         }
-        const Lines::Visit visit = lines.visit<Simd>(words[j], begins[j], number);
+        const auto visit = lines.template visit<Simd>(words[j], begins[j], number);
         if constexpr (kCountsApart) ++counts[visit.id - first];
         if constexpr (kMarks != Marks::kNone) slots[mark] = visit.id | visit.is_new << 31;
         number += visit.is_new;
