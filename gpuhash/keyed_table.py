@@ -44,9 +44,11 @@ class KeyedTable:
         self._host = self._context.platform == "cpu"
         self._index = self._context.device_index
         self._views = views_of(core, self._shards)
-        others = [view for view in (self._views or {}).values() if view is not core]
-        self._fast_views = [(view, _core.FastPath(view, key_shape)) for view in others]
-        self._fast.set_views([fast for _, fast in self._fast_views])
+        self._fast_views: list[tuple[_core.Table, _core.FastPath]] = []  # of the other GPUs
+        if self._views is not None:
+            others = [view for view in self._views.values() if view is not core]
+            self._fast_views += [(view, _core.FastPath(view, key_shape)) for view in others]
+            self._fast.set_views([fast for _, fast in self._fast_views])
         self._key_dtype = core.key_dtype
         self._key_shape = key_shape
         self._value_dtype = core.value_dtype

@@ -34,7 +34,8 @@ class Operations(KeyedTable):
 
     def _make(self, options: Options) -> None:
         super()._make(options)
-        self._set_default(options.default)
+        if options.default is not None:
+            self._set_default(options.default)
         self._column_defaults = options.column_defaults
 
     def _clone(self, context: _core.Context) -> Self:

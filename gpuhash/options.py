@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
@@ -37,7 +39,18 @@ class Options(NamedTuple):
     name: str | None
 
     @classmethod
-    def checked(
+    def checked(cls, key_dtype: object, value_dtype: str | None, **arguments: Any) -> Options:
+        """The arguments of ``HashTable``, as ``_checked`` has them; TypeError and ValueError as there.
+
+        What plain ones come to is remembered, because to check them takes as long as to make a small table.
+        """
+        if _are_plain(arguments):
+            with contextlib.suppress(TypeError):  # one is not hashable, or wrong, as is told below
+                return _remembered(key_dtype, value_dtype, **arguments)
+        return cls._checked(key_dtype, value_dtype, **arguments)
+
+    @classmethod
+    def _checked(
         cls,
         key_dtype: object,
         value_dtype: str | None,
@@ -57,10 +70,7 @@ class Options(NamedTuple):
         name: str | None,
         columns: Columns | None = None,
     ) -> Self:
-        """The arguments of ``HashTable``; TypeError and ValueError as there.
-
-        ``value_dtype=None`` is a set, or a table with ``columns``, of which ``default`` is a mapping.
-        """
+        """``value_dtype=None`` is a set, or a table with ``columns``, of which ``default`` is a mapping."""
         values = shape_of(value_shape, "value_shape")
         storage = None
         if default is not None and value_dtype is not None:
@@ -132,3 +142,21 @@ class Options(NamedTuple):
             self.sharded,
             [] if self.columns is None else named_columns.to_core(self.columns),
         )
+
+
+def _are_plain(arguments: dict[str, Any]) -> bool:
+    """Do they come to the same whenever they are given, and to nothing that a table could change or keep alive?
+
+    Not shapes: (2,) equals (2.0,), which is none.
+    """
+    if type(arguments["device"]) is not str or arguments["device"] != "cpu" or type(arguments["seed"]) is str:
+        return False
+    shapes = arguments["key_shape"], arguments.get("value_shape", ())
+    if any(type(shape) is not tuple or shape for shape in shapes):
+        return False
+    return all(arguments.get(each) is None for each in ("default", "initializer", "memory", "columns"))
+
+
+@functools.lru_cache(maxsize=64, typed=True)
+def _remembered(key_dtype: object, value_dtype: str | None, **arguments: Any) -> Options:
+    return Options._checked(key_dtype, value_dtype, **arguments)

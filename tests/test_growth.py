@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
+import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import sliding_window_view
 from support.frameworks import to_numpy
 from support.hidden_keys import hidden_numbers, key_of
 from support.memory_resources import NumPyMemory
@@ -558,6 +563,10 @@ print("whole")
 def batch_of(kind: str, n: int) -> np.ndarray:
     """Numbers of n keys. Of the last kind there are more than their beginning lets expect."""
     rng = np.random.default_rng(n)
+    if kind == "n-grams":
+        text = b"".join(Path(inspect.getfile(module)).read_bytes() for module in (argparse, ast, inspect))
+        letters = np.resize(np.frombuffer(text, np.uint8), n + 7)
+        return np.ascontiguousarray(sliding_window_view(letters, 8)).view(np.int64).ravel()
     if kind == "distinct":
         return rng.permutation(n)
     if kind == "zipf":
@@ -566,7 +575,7 @@ def batch_of(kind: str, n: int) -> np.ndarray:
     return np.concatenate([few[: n // 4], rng.permutation(n - n // 4)] if kind == "few, then distinct" else [few])
 
 
-@pytest.mark.parametrize("kind", ["distinct", "zipf", "few", "few, then distinct"])
+@pytest.mark.parametrize("kind", ["distinct", "zipf", "n-grams", "few", "few, then distinct"])
 @pytest.mark.parametrize("n", [(1 << 14) - 1, 1 << 14, (1 << 16) + 3, 1 << 17, (1 << 18) + 5])
 def test_new_keys_of_middle_batches_are_guessed(native, n, kind):
     """Empty tables and such that have some of the keys get more room, less, or twice: nothing is lost."""
@@ -581,6 +590,8 @@ def test_new_keys_of_middle_batches_are_guessed(native, n, kind):
         was_new = to_numpy(table.insert_or_apply(native.array(keys), 1, "add"))
         assert was_new.sum() == len(expected) - len(first)
         found, sums = (to_numpy(part) for part in table.items())
+        if known == 0 and native.table_device == "cpu":  # a guess that was far too large was mended
+            assert table.capacity <= 6 * len(expected) + 64
         places = np.argsort(found)
         np.testing.assert_array_equal(found[places], key_of(expected)[order])
         np.testing.assert_array_equal(sums[places], counts[order])

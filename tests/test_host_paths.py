@@ -201,10 +201,12 @@ def everything() -> None:
     every_operation(keys_of_first_bucket(600), ("int64", ()), capacity=40_000)
     for kind in BATCHES:
         check_factorized(make_batch(kind, "int64", 250_003))
+        check_factorized(make_batch(kind, "int32", 250_003))
     _core.set_partition_threshold(1)  # their parts are written past the caches
     for kind in BATCHES:
         check_factorized(make_batch(kind, "int64", 250_003))
     check_factorized(make_batch("half-distinct", "int32", 70_001))
+    check_factorized(make_batch("half-distinct", "int32", 250_003))
     check_members(make_batch("half-distinct", "int64", 1 << 17), make_batch("distinct", "int64", 1 << 17))
     _core.set_partition_threshold(-1)
     for make in ASCENDING.values():

@@ -247,6 +247,26 @@ def test_bad_options(options, error):
         HashTable("int64", "float32", **options)
 
 
+@pytest.mark.parametrize("shape", ["key_shape", "value_shape"])
+def test_options_that_equal_others_are_looked_at(shape):
+    """Plain ones are checked once, and remembered."""
+    for _ in range(2):
+        tables = [HashTable("int64", "float32", capacity=1000, max_load_factor=0.5) for _ in range(2)]
+        tables[0][[3]] = 4.0
+        assert [len(table) for table in tables] == [1, 0]
+        assert HashTable("int64", "float32", capacity=np.int64(1000)).capacity >= 1000
+        assert getattr(HashTable("int64", "float32", **{shape: (2,)}), shape) == (2,)
+        assert getattr(HashTable("int64", "float32", **{shape: [2]}), shape) == (2,)
+        with pytest.raises(TypeError, match=shape):
+            HashTable("int64", "float32", **{shape: (2.0,)})
+        with pytest.raises(TypeError, match="capacity"):
+            HashTable("int64", "float32", capacity=1000.0)
+        with pytest.raises(TypeError, match="keys are integers"):
+            HashTable("float32", "float32", capacity=1000, max_load_factor=0.5)
+        with pytest.raises(TypeError, match="max_capacity"):
+            HashTable("int64", "float32", max_capacity=[])
+
+
 BAD_DTYPES = {
     "tuple": (("int32", "int64"), r"\('int32', 'int64'\).*key_shape"),
     "list": (["int32", "int32"], "key_shape"),

@@ -85,6 +85,7 @@ struct Sampling {
   std::int64_t most_samples = batch_size::kMaxSample;
   std::int64_t least_keys = std::int64_t{1} << 16;  // smaller batches are taken to be distinct
   double least_repeated = 0;                        // as batch_size::estimate() wants it, as a part of the sample
+  bool is_for_growth = false;                       // estimate_for_growth() tells, not estimate()
   std::int64_t few = 0;                             // where hardly more seem distinct the sample ends early
 
   /// Whether the batch is to be hashed. Few samples tell nothing of keys of which few come often and many seldom; they
@@ -97,7 +98,7 @@ struct Sampling {
   /// samples repeat others, and one of 2^24: the power that it tells then made up to 16 times as many of them, the
   /// table was built for those, and again afterwards. In text and of Zipf-distributed keys 100 repeat others.
   static Sampling for_growth(std::int64_t samples, std::int64_t few) {
-    return {samples, std::int64_t{1} << 12, 1.0 / 1024, few};
+    return {samples, std::int64_t{1} << 12, 1.0 / 1024, true, few};
   }
 };
 
@@ -209,14 +210,15 @@ DistinctEstimate estimate_distinct(DeviceContext& context, const NumberKeys& key
       most = batch_size::most_distinct(firsts, done, count);
       return most > sampling.few;
     };
-    if (mark_firsts<Key>(context, keys, samples, position, go_on, firsts) < samples) return {most};
+    if (mark_firsts<Key>(context, keys, samples, position, go_on, firsts) < samples) return {most, 0, true};
   } else {
     mark_firsts_together<Key>(context, keys, samples, position, firsts);
   }
   const auto least_repeated = static_cast<std::int64_t>(static_cast<double>(samples) * sampling.least_repeated);
   std::int64_t repeated = kSamplesOfRepeated;
   for (std::int64_t w = 0; w < kSamplesOfRepeated / 32; ++w) repeated -= count_bits(firsts[w]);
-  return {batch_size::estimate(firsts, samples, count, least_repeated),
+  const auto estimate = sampling.is_for_growth ? batch_size::estimate_for_growth : batch_size::estimate;
+  return {estimate(firsts, samples, count, least_repeated),
           static_cast<double>(repeated) / static_cast<double>(kSamplesOfRepeated)};
 }
 

@@ -169,8 +169,9 @@ class WordFactorization final : public Factorization {
   std::uint32_t* ids() const { return ids_.as<std::uint32_t>(); }
 
   /// Counts a near batch in a small table. False: nobody wants counts alone, or so many keys are distinct, or seem to
-  /// be after an eighth of them, that find_near() is faster.
+  /// be beforehand or after an eighth of them, that find_near() is faster.
   bool count_near() {
+    if (options_.expected > ranges_.count / kNearFew) return false;
     if constexpr (kCounts)
       if (options_.counts && !options_.codes && ranges_.count >= kLeastNearCounted) return count_few_near();
     return false;

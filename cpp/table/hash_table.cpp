@@ -914,11 +914,11 @@ std::int64_t HashTable<Key, Value>::most_counted(const KeyBatch& keys) const {
     if (n < kFillsParts) return n / (has_room ? 24 : 14);
     if (has_room) return thread_count() > 1 ? n / 20 : std::max(n / 64, std::min(n / 20, kMostCountedAlone));
     if (thread_count() > 1) return n <= kMostSkewed ? n / 7 * 2 : n / 6;
-    return std::max(n / 64, std::min(n / 7, kMostCountedAlone));
+    return std::max(n / 64, std::min(n / 5, kMostCountedAlone));
   }
   if (n < kFillsParts) return n / 32;
   if (thread_count() == 1) return n / 64;
-  return n / (has_room ? 12 : 6);
+  return n / (has_room ? 12 : 4);
 }
 
 /// By a sample. A small one may be enough; otherwise, where the table may have to grow, a larger one of a larger batch.
@@ -933,7 +933,7 @@ bool HashTable<Key, Value>::is_to_be_counted(KeyBatch& keys, Stream stream) {
   const auto seem_few = [&](std::int64_t samples) {
     const DistinctEstimate estimate =
         Factorizer::of(*context_).estimate_distinct(*context_, as_bytes(keys), samples, stream, most);
-    keys.expected = estimate.count;
+    keys.expected = estimate.is_bound ? 0 : estimate.count;
     return estimate.count <= most || (sets_hot_aside && estimate.repeated >= kSkewed && estimate.count <= n / 5 * 2);
   };
   const auto part = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(n / 128)));
@@ -964,6 +964,7 @@ bool HashTable<Key, Value>::apply_counted(const Turn& turn, ApplyOrder& order, S
     if (batch == nullptr) {
       if (!is_to_be_counted(order.keys, stream)) return false;
       wanted.most_hashed = n;
+      wanted.expected = order.keys.expected;
       batch = Factorizer::of(*context_).factorize(*context_, as_bytes(order.keys), wanted, stream);
     }
     if (batch->count() > n / 2) return false;

@@ -23,6 +23,9 @@ BATCHES = {
     "one-in-8": lambda rng, n: rng.integers(0, n // 8 + 1, n),
     "one-large-part": lambda rng, n: np.where(np.arange(n) < n // 2, rng.permutation(n), 77),
     "two-that-come-often": lambda rng, n: np.where(rng.random(n) < 0.2, rng.integers(0, 2, n), rng.permutation(n)),
+    "often-but-not-at-first": lambda rng, n: np.where(
+        (np.arange(n) >= n // 4) & (rng.random(n) < 0.5), 5, rng.permutation(n)
+    ),
     "often-at-first-and-seldom": lambda rng, n: np.where(np.arange(n) < n // 4, 5, rng.integers(0, n // 2 + 1, n)),
 }
 

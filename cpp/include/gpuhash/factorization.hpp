@@ -59,6 +59,8 @@ struct FactorizationOptions {
   /// shows more distinct ones, or which is too small for one, unless its keys come in ascending order, which needs no
   /// hash. A GPU does not look at it.
   std::int64_t most_hashed = std::numeric_limits<std::int64_t>::max();
+  /// About so many distinct keys, so that the host need not find out whether they are few; 0: nobody has looked.
+  std::int64_t expected = 0;
   /// The distinct keys may come in any order, which takes less time. On the host many come roughly in the order in
   /// which a table with that seed has them, whatever its size, so that it takes them from its first bucket to its last.
   /// The keys and the seed decide, and the number of threads where few are distinct: fewer than 2^14, or 2^18 of keys
@@ -69,8 +71,9 @@ struct FactorizationOptions {
 
 /// What a sample tells of a batch.
 struct DistinctEstimate {
-  std::int64_t count;   // about as many as there are distinct keys; that of all keys where it is more than half of them
-  double repeated = 0;  // on the host: part of 2^8 samples whose key is one of those before. Some keys come often
+  std::int64_t count;     // about as many as there are distinct keys; that of all keys where most are distinct
+  double repeated = 0;    // on the host: part of 2^8 samples whose key is one of those before. Some keys come often
+  bool is_bound = false;  // the sample ended early, and there may be far fewer
 };
 
 /// On the host: unsigned integers, as wide as the keys, that are equal where these are and have their order. Keys of
@@ -90,7 +93,7 @@ class GPUHASH_API Factorizer {
   virtual std::unique_ptr<Factorization> factorize(DeviceContext&, const NumberKeys&, const FactorizationOptions&,
                                                    Stream) const = 0;
   /// By a sample of at most `samples` keys. On the host it ends early where it is plain that hardly more than `few` are
-  /// distinct: then it tells of at most `few`, and maybe of far more than there are. Waits.
+  /// distinct: then it tells a bound of at most `few`. Waits.
   virtual DistinctEstimate estimate_distinct(DeviceContext&, const NumberKeys& keys, std::int64_t samples, Stream,
                                              std::int64_t few = 0) const = 0;
   /// On the host: does no key of a sample come twice? Ends with the first that does. Of 2^16 keys or more, of which at
