@@ -35,6 +35,7 @@ constexpr std::size_t kMostSpareBytes = std::size_t{1} << 28;
 
 /// Keys of a large batch by which its share of duplicates, and of new keys, is judged.
 constexpr std::int64_t kSample = std::int64_t{1} << 14;
+constexpr std::int64_t kMostSamples = std::int64_t{1} << 18;
 
 /// Smaller batches are not asked whether their keys seem distinct; and of smaller ones than that nobody asks how many
 /// are, unless they may be counted first.
@@ -88,6 +89,13 @@ constexpr std::int64_t kLeastPart = std::int64_t{1} << 17;
 Seeds make_seeds(const TableOptions& options) {
   if (options.seed) return {*options.seed, hash_key(*options.seed, detail::kHashFold)};
   return {0, random_seed()};
+}
+
+/// Samples that tell a host by how much a table has to grow for `keys` keys: the larger the batch, the farther off is a
+/// guess from as many samples where few keys come often.
+std::int64_t samples_for(std::int64_t keys) {
+  const auto part = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(keys) / 64));
+  return std::clamp(part, kSample, kMostSamples);
 }
 
 /// Keys that are told apart by their bytes.
@@ -462,7 +470,8 @@ template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::estimate_distinct(const KeyBatch& keys, Stream stream) {
   if (keys.expected != 0) return keys.expected;
   if (keys.count < kLeastSampled || seem_distinct(keys)) return keys.count;
-  return Factorizer::of(*context_).estimate_distinct(*context_, as_bytes(keys), kSample, stream).count;
+  const std::int64_t samples = context_->is_host() ? samples_for(keys.count) : kSample;
+  return Factorizer::of(*context_).estimate_distinct(*context_, as_bytes(keys), samples, stream).count;
 }
 
 /// Distinct keys of the batch that are not in the table, by a sample. On the host.
@@ -918,7 +927,7 @@ std::int64_t HashTable<Key, Value>::most_counted(const KeyBatch& keys) const {
   }
   if (n < kFillsParts) return n / 32;
   if (thread_count() == 1) return n / 64;
-  return n / (has_room ? 12 : 4);
+  return n / (has_room ? 12 : n <= kMostSkewed ? 4 : 6);
 }
 
 /// By a sample. A small one may be enough; otherwise, where the table may have to grow, a larger one of a larger batch.
@@ -938,7 +947,7 @@ bool HashTable<Key, Value>::is_to_be_counted(KeyBatch& keys, Stream stream) {
   };
   const auto part = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(n / 128)));
   if (seem_few(std::clamp(part, kSample / 16, kSample / 4))) return true;
-  return !has_room && n >= kLeastSampled && seem_few(kSample);
+  return !has_room && n >= kLeastSampled && seem_few(samples_for(n));
 }
 
 /// On the host, where one value goes to a batch of rather few distinct keys: they are counted first, as unique() counts
