@@ -144,17 +144,17 @@ class Options(NamedTuple):
         )
 
 
+_PLAIN = {bool, int, float, str, type(None)}
+
+
 def _are_plain(arguments: dict[str, Any]) -> bool:
     """Do they come to the same whenever they are given, and to nothing that a table could change or keep alive?
 
-    Not shapes: (2,) equals (2.0,), which is none.
+    Objects that stand for a number may stand for another one later, and (2,) equals (2.0,), which is no shape.
     """
-    if type(arguments["device"]) is not str or arguments["device"] != "cpu" or type(arguments["seed"]) is str:
+    if not all(type(each) in _PLAIN or (type(each) is tuple and not each) for each in arguments.values()):
         return False
-    shapes = arguments["key_shape"], arguments.get("value_shape", ())
-    if any(type(shape) is not tuple or shape for shape in shapes):
-        return False
-    return all(arguments.get(each) is None for each in ("default", "initializer", "memory", "columns"))
+    return arguments["device"] == "cpu" and type(arguments["seed"]) is not str and arguments.get("default") is None
 
 
 @functools.lru_cache(maxsize=64, typed=True)

@@ -267,6 +267,19 @@ def test_options_that_equal_others_are_looked_at(shape):
             HashTable("int64", "float32", max_capacity=[])
 
 
+def test_a_number_may_be_another_one_later():
+    class Number:
+        value = 10
+
+        def __index__(self) -> int:
+            return self.value
+
+    number = Number()
+    assert HashTable("int64", "float32", capacity=number).capacity < 1000
+    number.value = 1000
+    assert HashTable("int64", "float32", capacity=number).capacity >= 1000
+
+
 BAD_DTYPES = {
     "tuple": (("int32", "int64"), r"\('int32', 'int64'\).*key_shape"),
     "list": (["int32", "int32"], "key_shape"),

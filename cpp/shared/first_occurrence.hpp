@@ -171,7 +171,7 @@ inline std::int64_t estimate(const std::uint32_t* firsts, std::int64_t samples, 
 /// Likewise, of few samples, for a table that gets room for half as many keys more, and is built again where it turns
 /// out twice too large: what harms is less than 0.6 or more than twice of what is true. The power that so few samples
 /// tell of keys of which few come often is beyond that for a quarter of such batches (of 2^16 to 2^24 n-grams or keys
-/// from seven other distributions, 0.08 to 6 times), three quarters of its geometric mean with most_distinct() for a
+/// from twelve other distributions, 0.08 to 6 times), three quarters of its geometric mean with most_distinct() for a
 /// tenth, 0.37 to 2.7 times.
 inline std::int64_t estimate_for_growth(const std::uint32_t* firsts, std::int64_t samples, std::int64_t count,
                                         std::int64_t least_repeated) {

@@ -92,8 +92,8 @@ class GPUHASH_API Factorizer {
   /// Waits: the number of distinct keys is known when it returns. Null only where `most_hashed` says so.
   virtual std::unique_ptr<Factorization> factorize(DeviceContext&, const NumberKeys&, const FactorizationOptions&,
                                                    Stream) const = 0;
-  /// By a sample of at most `samples` keys. On the host it ends early where it is plain that hardly more than `few` are
-  /// distinct: then it tells a bound of at most `few`. Waits.
+  /// By a sample of at most `samples` keys. On the host one of up to 2^14 ends early where it is plain that hardly more
+  /// than `few` are distinct: then it tells a bound of at most `few`. Waits.
   virtual DistinctEstimate estimate_distinct(DeviceContext&, const NumberKeys& keys, std::int64_t samples, Stream,
                                              std::int64_t few = 0) const = 0;
   /// On the host: does no key of a sample come twice? Ends with the first that does. Of 2^16 keys or more, of which at
