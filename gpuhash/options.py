@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 from collections.abc import Sequence
@@ -44,10 +43,11 @@ class Options(NamedTuple):
 
         What plain ones come to is remembered, because to check them takes as long as to make a small table.
         """
-        if _are_plain(arguments):
-            with contextlib.suppress(TypeError):  # one is not hashable, or wrong, as is told below
-                return _remembered(key_dtype, value_dtype, **arguments)
-        return cls._checked(key_dtype, value_dtype, **arguments)
+        check = _remembered if _are_plain(arguments) else cls._checked
+        try:
+            return check(key_dtype, value_dtype, **arguments)
+        except TypeError:  # one is not hashable, or wrong: that is told without a word of remembering
+            return cls._checked(key_dtype, value_dtype, **arguments)
 
     @classmethod
     def _checked(
@@ -144,17 +144,23 @@ class Options(NamedTuple):
         )
 
 
-_PLAIN = {bool, int, float, str, type(None)}
+_PLAIN = {bool, int, float, str, tuple, type(None)}
 
 
 def _are_plain(arguments: dict[str, Any]) -> bool:
     """Do they come to the same whenever they are given, and to nothing that a table could change or keep alive?
 
-    Objects that stand for a number may stand for another one later, and (2,) equals (2.0,), which is no shape.
+    Objects that stand for a number may stand for another one later. Of tuples, only shapes are no error, and (2,)
+    equals (2.0,), which is no shape.
     """
-    if not all(type(each) in _PLAIN or (type(each) is tuple and not each) for each in arguments.values()):
-        return False
-    return arguments["device"] == "cpu" and type(arguments["seed"]) is not str and arguments.get("default") is None
+    return (
+        _PLAIN.issuperset(map(type, arguments.values()))
+        and not arguments["key_shape"]
+        and not arguments.get("value_shape")
+        and arguments["device"] == "cpu"
+        and type(arguments["seed"]) is not str
+        and arguments.get("default") is None
+    )
 
 
 @functools.lru_cache(maxsize=64, typed=True)

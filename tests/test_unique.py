@@ -490,6 +490,17 @@ def test_narrow_keys_that_get_many(threads, begin):
     same_bytes(got.counts, counts[order])
 
 
+@pytest.mark.parametrize("later", [1, 5000, 1 << 17, 1 << 30])
+def test_narrow_keys_whose_beginning_deceives(threads, later):
+    """Nearly half of the first keys are of the same hundred, and the others are new: many seem to be distinct, as a
+    sample of the whole batch confirms or not. All keys after them are of `later` ones."""
+    count, first = 1 << 19, 1 << 14
+    rng = np.random.default_rng(later)
+    keys = rng.integers(1 << 20, (1 << 20) + later, count).astype(np.int32)
+    keys[:first] = np.where(rng.random(first) < 0.45, rng.integers(0, 100, first), -np.arange(first))
+    check_counts(keys)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint64", "float32", "float64"])
 @pytest.mark.parametrize("kind", BATCHES)
 def test_every_choice_of_the_host(kind, dtype):

@@ -36,6 +36,31 @@ class CountedWords {
   /// Once it has been collected. 0: an earlier list counts the word.
   std::int64_t count(std::int64_t id) const { return counts_.as<std::uint32_t>()[id]; }
 
+  /// Room for as many words more.
+  template <class Simd>
+  void make_room_for(std::int64_t words) {
+    if (size_ + words <= room()) return;
+    std::int64_t count = line_count_;
+    while (count * kLoad < size_ + words) count *= 4;
+    const Allocation before = std::move(lines_);
+    const std::int64_t count_before = line_count_;
+    make_lines(std::min(count, lines_for(most_)));
+    const auto* const from = before.as<Line>();
+    Line* const to = lines();
+    to[line_count_].counts[0] = from[count_before].counts[0];
+    for (std::int64_t l = 0; l < count_before; ++l) {
+      std::uint32_t begins[kWordsOfLine + kLinesAhead];
+      lines_of(from[l].words, kWordsOfLine, begins);
+      for (std::int64_t s = 0; s < kWordsOfLine && from[l].words[s] != 0; ++s) {
+        std::uint32_t at = begins[s];
+        std::uint32_t open = Simd::words_equal(to[at].words, Word{0});
+        for (; open == 0; open = Simd::words_equal(to[at].words, Word{0})) at = next(at);
+        to[at].words[first_of(open)] = from[l].words[s];
+        to[at].counts[first_of(open)] = from[l].counts[s];
+      }
+    }
+  }
+
   /// Adds `count` <= kWordBlock words, the first of which stands at position `base` of the batch.
   template <class Simd>
   void add(const Word* words, std::int64_t count, std::int64_t base) {
@@ -103,7 +128,7 @@ class CountedWords {
     std::uint32_t counts[kWordsOfLine];
   };
   /// Words that a line is meant to hold at most, on average.
-  static constexpr std::int64_t kLoad = 4;
+  static constexpr std::int64_t kLoad = 5;
   static constexpr std::int64_t kLinesAhead = 24;
 
   static std::int64_t lines_for(std::int64_t words) {
@@ -136,30 +161,6 @@ class CountedWords {
     Allocation larger(*context_, static_cast<std::size_t>(room()) * bytes, nullptr);
     if (size_ != 0) std::memcpy(larger.get(), of_words.get(), static_cast<std::size_t>(size_) * bytes);
     of_words = std::move(larger);
-  }
-
-  template <class Simd>
-  void make_room_for(std::int64_t words) {
-    if (size_ + words <= room()) return;
-    std::int64_t count = line_count_;
-    while (count * kLoad < size_ + words) count *= 4;
-    const Allocation before = std::move(lines_);
-    const std::int64_t count_before = line_count_;
-    make_lines(std::min(count, lines_for(most_)));
-    const auto* const from = before.as<Line>();
-    Line* const to = lines();
-    to[line_count_].counts[0] = from[count_before].counts[0];
-    for (std::int64_t l = 0; l < count_before; ++l) {
-      std::uint32_t begins[kWordsOfLine + kLinesAhead];
-      lines_of(from[l].words, kWordsOfLine, begins);
-      for (std::int64_t s = 0; s < kWordsOfLine && from[l].words[s] != 0; ++s) {
-        std::uint32_t at = begins[s];
-        std::uint32_t open = Simd::words_equal(to[at].words, Word{0});
-        for (; open == 0; open = Simd::words_equal(to[at].words, Word{0})) at = next(at);
-        to[at].words[first_of(open)] = from[l].words[s];
-        to[at].counts[first_of(open)] = from[l].counts[s];
-      }
-    }
   }
 
   /// begins[j] = the line where the search for words[j] begins, and some more that may be asked for.

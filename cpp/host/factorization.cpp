@@ -106,29 +106,34 @@ std::int64_t words_for(std::int64_t count) { return (count + 31) / 32; }
 
 void clear_bits(std::uint32_t* firsts, std::int64_t count) { std::fill_n(firsts, words_for(count), 0u); }
 
-/// Samples whose lines are asked for together, while those before them are read: each has a line of its own.
-constexpr std::int64_t kSamplesAhead = 64;
+/// Samples that are read together, while the lines of the next ones are asked for: each has a line of its own.
+constexpr std::int64_t kSampleBlock = 64;
 /// More samples than these are worth several threads.
 constexpr std::int64_t kMostSampledAlone = host::kChunk;
 
-/// Calls visit(j, key) for each sample, in order, until it returns false; the j-th stands at position(j) of the batch.
+/// Calls visit(begin, keys, count) for blocks of the sample, in order, until it returns false; its j-th key stands at
+/// position(j) of the batch.
 template <class Key, class PositionOf, class Visit>
-void for_each_sampled(const NumberKeys& keys, std::int64_t samples, const PositionOf& position, const Visit& visit) {
+void for_each_sample_block(const NumberKeys& keys, std::int64_t samples, const PositionOf& position,
+                           const Visit& visit) {
   const std::int64_t bytes = keys.bytes();
-  std::int64_t positions[2][kSamplesAhead];
+  std::int64_t positions[2][kSampleBlock];
   const auto ask = [&](std::int64_t begin) {
-    for (std::int64_t j = begin; j < std::min(begin + kSamplesAhead, samples); ++j) {
-      const std::int64_t i = position(j);
-      positions[j / kSamplesAhead % 2][j % kSamplesAhead] = i;
-      __builtin_prefetch(static_cast<const char*>(keys.data) + i * bytes);
+    std::int64_t* const to = positions[begin / kSampleBlock % 2];
+    const std::int64_t count = std::min(kSampleBlock, samples - begin);
+    for (std::int64_t j = 0; j < count; ++j) {
+      to[j] = position(begin + j);
+      __builtin_prefetch(static_cast<const char*>(keys.data) + to[j] * bytes);
     }
   };
   const KeyReader<Key> reader(keys);
   ask(0);
-  for (std::int64_t begin = 0; begin < samples; begin += kSamplesAhead) {
-    ask(begin + kSamplesAhead);
-    for (std::int64_t j = begin; j < std::min(begin + kSamplesAhead, samples); ++j)
-      if (!visit(j, reader[positions[j / kSamplesAhead % 2][j % kSamplesAhead]])) return;
+  for (std::int64_t begin = 0; begin < samples; begin += kSampleBlock) {
+    ask(begin + kSampleBlock);
+    const std::int64_t count = std::min(kSampleBlock, samples - begin);
+    Key block[kSampleBlock];
+    for (std::int64_t j = 0; j < count; ++j) block[j] = reader[positions[begin / kSampleBlock % 2][j]];
+    if (!visit(begin, block, count)) return;
   }
 }
 
@@ -144,18 +149,27 @@ class SampledKeys {
     std::fill_n(tags_, 4 * samples, 0u);
   }
 
+  /// A bit for each of up to kSampleBlock keys.
   template <class Key>
-  bool is_first(const Key& key) {
-    const std::uint64_t hash = hash_key(key, seed_);
+  std::uint64_t meet(const Key* keys, std::int64_t count) {
+    std::uint64_t hashes[kSampleBlock];
+    for (std::int64_t j = 0; j < count; ++j) hashes[j] = hash_key(keys[j], seed_);
+    std::uint64_t firsts = 0;
+    for (std::int64_t j = 0; j < count; ++j) firsts |= std::uint64_t{is_first(hashes[j])} << j;
+    return firsts;
+  }
+
+ private:
+  bool is_first(std::uint64_t hash) {
     const std::uint32_t tag = static_cast<std::uint32_t>(hash >> 32) | 1;
     std::uint64_t at = hash & mask_;
-    while (tags_[at] != 0 && tags_[at] != tag) at = (at + 1) & mask_;
+    // One branch, on whether the place is another key's, and none on whether the key is new: nobody can predict that.
+    while (((tags_[at] != 0) & (tags_[at] != tag)) != 0) at = (at + 1) & mask_;
     const bool first = tags_[at] == 0;
     tags_[at] = tag;
     return first;
   }
 
- private:
   Allocation memory_;
   std::uint32_t* tags_;  // 0: none
   std::uint64_t mask_;
@@ -163,15 +177,17 @@ class SampledKeys {
 };
 
 /// Sets the bits of those samples whose key none before had, until go_on(samples that are done) is false: it is asked
-/// after a sixteenth and a quarter of them. Returns how many are done.
+/// after a sixteenth and a quarter of them, where that is a block or more. Returns how many are done.
 template <class Key, class PositionOf, class GoOn>
 std::int64_t mark_firsts(DeviceContext& context, const NumberKeys& keys, std::int64_t samples,
                          const PositionOf& position, const GoOn& go_on, std::uint32_t* firsts) {
   SampledKeys sampled(context, samples);
   std::int64_t done = 0;
-  for_each_sampled<Key>(keys, samples, position, [&](std::int64_t j, const Key& key) {
-    firsts[j / 32] |= std::uint32_t{sampled.is_first(key)} << (j % 32);
-    done = j + 1;
+  for_each_sample_block<Key>(keys, samples, position, [&](std::int64_t begin, const Key* block, std::int64_t count) {
+    const std::uint64_t bits = sampled.meet(block, count);
+    firsts[begin / 32] = static_cast<std::uint32_t>(bits);
+    if (count > 32) firsts[begin / 32 + 1] = static_cast<std::uint32_t>(bits >> 32);
+    done = begin + count;
     return (done != samples / 16 && done != samples / 4) || go_on(done);
   });
   return done;
@@ -234,8 +250,9 @@ bool seem_distinct(DeviceContext& context, const NumberKeys& keys) {
   const auto position = [&](std::int64_t j) { return batch_size::sample_position(j, samples, keys.count); };
   SampledKeys sampled(context, samples);
   bool all_differ = true;
-  for_each_sampled<Key>(keys, samples, position,
-                        [&](std::int64_t, const Key& key) { return all_differ = sampled.is_first(key); });
+  for_each_sample_block<Key>(keys, samples, position, [&](std::int64_t, const Key* block, std::int64_t count) {
+    return all_differ = sampled.meet(block, count) == ~std::uint64_t{0} >> (kSampleBlock - count);
+  });
   return all_differ;
 }
 

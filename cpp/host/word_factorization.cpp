@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -131,6 +132,9 @@ class WordFactorization final : public Factorization {
   /// Distinct keys of a small table, at most. With ids, a partition is as fast beyond even where all keys are read once
   /// more.
   static constexpr std::int64_t kMostFew = kCounts ? std::int64_t{1} << 18 : kPrefix;
+  /// Where the prefix makes one expect up to so many times as many words as pay, and many have come again there, a
+  /// sample of the whole batch may tell better.
+  static constexpr std::int64_t kDoubted = 4;
   /// As many are merged in no time, and a partition takes memory for the batch.
   static constexpr std::int64_t kLeastFew = std::int64_t{1} << 12;
   /// Small tables with ids of t threads pay where a batch has so many times t (t - 1) as many keys as distinct ones.
@@ -144,20 +148,26 @@ class WordFactorization final : public Factorization {
   static constexpr std::int64_t kFrequent = kSample / 64;
   /// Part of the sample that has to be hot for hot keys to be set aside.
   static constexpr double kLeastHot = 0.4;
+  /// Part of it from which on a partition is spared so many keys that it is as fast as small tables of many words.
+  static constexpr double kSparingHot = 0.5;
   /// Part of it from which on a partition is left with few keys.
   static constexpr double kVeryHot = 0.7;
 
   /// Do so few keys seem distinct that small tables pay?
-  bool seem_few() const {
+  bool seem_few() {
     const int parts = ranges_.parts;
     if constexpr (kCounts) {
       // In nanoseconds: what a key of the batch takes a thread less than in a partition, which takes less itself where
       // nearly all keys are hot; what a distinct key takes each thread more, and what looking it up in the lists of all
       // ranges before does.
       const double gain = hot_part_ < kVeryHot ? 6 : 2.4;
-      const double cost = 20.0 * parts + 3.5 * parts * parts * (parts - 1);
-      const auto most = static_cast<std::int64_t>(gain * static_cast<double>(ranges_.count) / cost);
-      return expected(ranges_.count / parts) <= std::clamp(most, kLeastFew, kMostFew / 4 * 3);
+      const double cost = 20.0 * parts + 12.0 * parts * (parts - 1);
+      const auto part = static_cast<std::int64_t>(gain * static_cast<double>(ranges_.count) / cost);
+      const std::int64_t most = std::clamp(part, kLeastFew, kMostFew / 4 * 3);
+      listed_ = expected(ranges_.count / parts);
+      const bool repeats = lists_.front().size() < kPrefix / 4 * 3 && hot_part_ < kSparingHot;
+      if (repeats && listed_ > most && listed_ <= kDoubted * most) listed_ = std::min(listed_, expected_by_sample());
+      return listed_ <= most;
     }
     // One thread merges the tables of all others, at some 100 ns a key of each.
     const std::int64_t merged = std::int64_t{parts} * (parts - 1);
@@ -258,7 +268,15 @@ class WordFactorization final : public Factorization {
       const std::int64_t first = lists_.front().first(id);
       firsts[static_cast<std::size_t>(first / 32)] |= std::uint32_t{1} << (first % 32);
     }
-    return batch_size::estimate(firsts.data(), kPrefix, std::max(kPrefix, keys), kPrefix / 1024);
+    return batch_size::estimate_for_growth(firsts.data(), kPrefix, std::max(kPrefix, keys), kPrefix / 1024);
+  }
+
+  /// About as many are distinct of all keys: a text says other things later, and what its prefix makes one expect is up
+  /// to five times as much.
+  std::int64_t expected_by_sample() const {
+    if (options_.expected != 0) return options_.expected;
+    const auto samples = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(ranges_.count) / 64));
+    return Factorizer::of(context_).estimate_distinct(context_, keys_, std::max(samples, kPrefix), nullptr).count;
   }
 
   /// Those that came at least twice in the prefix, of two in one place the more frequent. Returns their part of a
@@ -305,6 +323,7 @@ class WordFactorization final : public Factorization {
       CountedWords& list = lists_[static_cast<std::size_t>(range)];
       with_simd([&]<class Simd>(Simd) {
         Word buffer[kWordBlock];
+        list.make_room_for<Simd>(listed_ / 10 * 9 - list.size());
         read_range(range, full, list, [&](std::int64_t base, std::int64_t count) {
           list.add<Simd>(blocks_.read(base, count, buffer), count, base);
         });
@@ -786,6 +805,7 @@ class WordFactorization final : public Factorization {
   Allocation near_memory_;
   Allocation near_words_;  // [n], if the batch is not such words itself
   // Where few keys are distinct.
+  std::int64_t listed_ = 0;                          // words that each list may get, if it counts
   std::vector<SmallTable> lists_;                    // one per range; with ids, the first is in the end that of all
   Allocation ids_;                                   // [n], of each key in its range's list, if codes are wanted
   std::vector<std::vector<std::uint32_t>> id_maps_;  // of each range but the first: ids in its list to ids

@@ -922,7 +922,7 @@ std::int64_t HashTable<Key, Value>::most_counted(const KeyBatch& keys) const {
   if (keys.bytes <= sizeof(std::uint32_t)) {
     if (n < kFillsParts) return n / (has_room ? 24 : 14);
     if (has_room) return thread_count() > 1 ? n / 20 : std::max(n / 64, std::min(n / 20, kMostCountedAlone));
-    if (thread_count() > 1) return n <= kMostSkewed ? n / 7 * 2 : n / 6;
+    if (thread_count() > 1) return n <= kMostSkewed ? n / 7 * 2 : n / 5;
     return std::max(n / 64, std::min(n / 5, kMostCountedAlone));
   }
   if (n < kFillsParts) return n / 32;
