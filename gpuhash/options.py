@@ -38,25 +38,31 @@ class Options(NamedTuple):
     name: str | None
 
     @classmethod
-    def checked(cls, key_dtype: object, value_dtype: str | None, **arguments: Any) -> Options:
-        """The arguments of ``HashTable``, as ``_checked`` has them; TypeError and ValueError as there.
-
-        What plain ones come to is remembered, because to check them takes as long as to make a small table.
-        """
-        check = _remembered if _are_plain(arguments) else cls._checked
-        try:
-            return check(key_dtype, value_dtype, **arguments)
-        except TypeError:  # one is not hashable, or wrong: that is told without a word of remembering
-            return cls._checked(key_dtype, value_dtype, **arguments)
-
-    @classmethod
-    def _checked(
+    def checked(
         cls,
         key_dtype: object,
         value_dtype: str | None,
         *,
         key_shape: int | Sequence[int],
         value_shape: int | Sequence[int] = (),
+        **arguments: Any,
+    ) -> Options:
+        """The arguments of ``HashTable``, as ``_checked`` has them; TypeError and ValueError as there.
+
+        What plain ones come to is remembered, because to check them takes as long as to make a small table.
+        """
+        name = key_dtype_name(key_dtype)
+        check = _remembered if _are_plain(key_shape, value_shape, arguments) else cls._checked
+        return check(name, value_dtype, key_shape=key_shape, value_shape=value_shape, **arguments)
+
+    @classmethod
+    def _checked(
+        cls,
+        key_dtype: str,
+        value_dtype: str | None,
+        *,
+        key_shape: int | Sequence[int],
+        value_shape: int | Sequence[int],
         device: object,
         capacity: int,
         max_load_factor: float,
@@ -82,7 +88,6 @@ class Options(NamedTuple):
                 "gpuhash.Column(dtype, shape, initial) for a column"
             )
         keys = shape_of(key_shape, "key_shape")
-        dtype = key_dtype_name(key_dtype)
         capacity = count_of(capacity, "capacity")
         max_capacity = None if max_capacity is None else count_of(max_capacity, "max_capacity")
         if not isinstance(max_load_factor, (int, float)):
@@ -91,9 +96,9 @@ class Options(NamedTuple):
             raise ValueError(
                 f"value_shape={values} of {value_dtype} was given; a value has up to {MAX_VALUE_BYTES} bytes"
             )
-        if len(keys) > 1 or math.prod(keys) * ITEMSIZES[dtype] > MAX_KEY_BYTES or 0 in keys:
+        if len(keys) > 1 or math.prod(keys) * ITEMSIZES[key_dtype] > MAX_KEY_BYTES or 0 in keys:
             raise ValueError(
-                f"key_shape={keys} of {dtype} was given; a key is one integer, (), or a vector, (k,), of up to "
+                f"key_shape={keys} of {key_dtype} was given; a key is one integer, (), or a vector, (k,), of up to "
                 f"{MAX_KEY_BYTES} bytes in all"
             )
         if not growth:
@@ -105,7 +110,7 @@ class Options(NamedTuple):
         if name is not None and (not isinstance(name, str) or not name):
             raise TypeError(f"name={name!r} was given; a table's name is a string of one character or more, or None")
         return cls(
-            key_dtype=dtype,
+            key_dtype=key_dtype,
             key_shape=keys,
             value_dtype=value_dtype,
             value_shape=values,
@@ -144,19 +149,18 @@ class Options(NamedTuple):
         )
 
 
-_PLAIN = {bool, int, float, str, tuple, type(None)}
+_PLAIN = {bool, int, float, str, type(None)}
 
 
-def _are_plain(arguments: dict[str, Any]) -> bool:
+def _are_plain(key_shape: object, value_shape: object, arguments: dict[str, Any]) -> bool:
     """Do they come to the same whenever they are given, and to nothing that a table could change or keep alive?
 
-    Objects that stand for a number may stand for another one later. Of tuples, only shapes are no error, and (2,)
-    equals (2.0,), which is no shape.
+    Objects that stand for a number may stand for another one later, and (2,) equals (2.0,), which is no shape.
     """
+    are_scalars = type(key_shape) is tuple and not key_shape and type(value_shape) is tuple and not value_shape
     return (
-        _PLAIN.issuperset(map(type, arguments.values()))
-        and not arguments["key_shape"]
-        and not arguments.get("value_shape")
+        are_scalars
+        and _PLAIN.issuperset(map(type, arguments.values()))
         and arguments["device"] == "cpu"
         and type(arguments["seed"]) is not str
         and arguments.get("default") is None
@@ -164,5 +168,5 @@ def _are_plain(arguments: dict[str, Any]) -> bool:
 
 
 @functools.lru_cache(maxsize=64, typed=True)
-def _remembered(key_dtype: object, value_dtype: str | None, **arguments: Any) -> Options:
+def _remembered(key_dtype: str, value_dtype: str | None, **arguments: Any) -> Options:
     return Options._checked(key_dtype, value_dtype, **arguments)
