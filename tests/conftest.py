@@ -25,7 +25,7 @@ from support.frameworks import (
     platform_of,
     sees_gpu,
 )
-from support.gpu_record import is_whole, write_record
+from support.gpu_record import is_whole, missing_runs, write_record
 
 import gpuhash
 
@@ -62,8 +62,12 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     if config.getoption("--gpu-record") and not is_worker and is_whole(exitstatus):
         count = {outcome: len(terminalreporter.stats.get(outcome, [])) for outcome in ("passed", "failed", "skipped")}
         count["failed"] += len(terminalreporter.stats.get("error", []))
-        write_record(count)
+        record = write_record(count)
         terminalreporter.write_line("wrote tests/gpu_record.json")
+        for device in missing_runs(record):
+            terminalreporter.write_line(
+                f"it is not complete yet: run the tests once more, with GPUHASH_TEST_DEVICE={device}", yellow=True
+            )
 
 
 @pytest.fixture(autouse=True)

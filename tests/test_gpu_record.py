@@ -8,7 +8,7 @@ import sys
 import warnings
 
 import pytest
-from support.gpu_record import FIELDS, NEW_FIELDS, RECORD, RUN_FIELDS, is_whole, sources_digest, updated
+from support.gpu_record import FIELDS, NEW_FIELDS, RECORD, RUN_FIELDS, is_whole, missing_runs, sources_digest, updated
 
 
 def test_record_is_complete_and_has_no_failures(request):
@@ -33,8 +33,7 @@ def test_record_is_complete_and_has_no_failures(request):
             assert run["failed"] == 0 or record["sources_sha256"] != sources_digest()
             assert run["passed"] > 0
             assert run["sources_sha256"] == record["sources_sha256"]
-        if record["gpus"] >= 2:
-            assert [run["device"] for run in record["runs"]] == ["cuda:1"]
+        assert missing_runs(record) == []
     if record["sources_sha256"] != sources_digest():
         failed = sum(run["failed"] for run in record.get("runs", []))
         warnings.warn(
@@ -76,6 +75,14 @@ def test_runs_on_other_devices_stand_beside_the_one_on_cuda():
     assert updated(again, run("cuda", 12, "changed"))["runs"] == []
     older = {name: value for name, value in run("cuda", 1).items() if name not in NEW_FIELDS}
     assert [each["device"] for each in updated(older, run("cuda:1", 2))["runs"]] == ["cuda:1"]
+
+
+def test_which_runs_are_missing():
+    assert missing_runs({"device": "cuda"}) == []  # an older record
+    assert missing_runs({"gpus": 1, "runs": []}) == []
+    assert missing_runs({"gpus": 2, "runs": []}) == ["cuda:1"]
+    assert missing_runs({"gpus": 2, "runs": [{"device": "cuda:2"}]}) == ["cuda:1"]
+    assert missing_runs({"gpus": 4, "runs": [{"device": "cuda:1"}, {"device": "cuda:2"}]}) == []
 
 
 def test_an_interrupted_run_is_no_record(tmp_path):

@@ -85,7 +85,16 @@ def updated(record: dict[str, Any] | None, run: dict[str, Any]) -> dict[str, Any
     return {**record, "runs": sorted([*others, mine], key=lambda other: str(other["device"]))}
 
 
-def write_record(counts: dict[str, int]) -> None:
+def missing_runs(record: dict[str, Any]) -> list[str]:
+    """The devices that a record has to have runs on besides "cuda", and has none: where there are several GPUs, the
+    second one."""
+    if record.get("gpus", 1) < 2:
+        return []
+    return sorted({"cuda:1"} - {run["device"] for run in record["runs"]})
+
+
+def write_record(counts: dict[str, int]) -> dict[str, Any]:
+    """Returns what has been written."""
     from gpuhash import _core
 
     gpu, driver = describe_gpu()
@@ -103,4 +112,6 @@ def write_record(counts: dict[str, int]) -> None:
         "sources_sha256": sources_digest(),
     }
     record = json.loads(RECORD.read_text()) if RECORD.exists() else None
-    RECORD.write_text(json.dumps(updated(record, run), indent=2) + "\n")
+    record = updated(record, run)
+    RECORD.write_text(json.dumps(record, indent=2) + "\n")
+    return record
