@@ -490,6 +490,12 @@ def test_narrow_keys_that_get_many(threads, begin):
     same_bytes(got.counts, counts[order])
 
 
+@pytest.mark.parametrize("distinct", [1 << 18, 300_000, 800_000, 1_200_000])
+def test_counts_of_many_narrow_keys(threads, distinct):
+    """Of a large batch up to some 800,000 are few, and lists of them lie beyond a cache nearby."""
+    check_counts(narrow_keys(1 << 22, distinct, "in the end", "int32"))
+
+
 @pytest.mark.parametrize("later", [1, 5000, 1 << 17, 1 << 30])
 def test_narrow_keys_whose_beginning_deceives(threads, later):
     """Nearly half of the first keys are of the same hundred, and the others are new: many seem to be distinct, as a

@@ -131,7 +131,7 @@ class WordFactorization final : public Factorization {
   static constexpr std::int64_t kPrefix = 16 * kWordBlock;
   /// Distinct keys of a small table, at most. With ids, a partition is as fast beyond even where all keys are read once
   /// more.
-  static constexpr std::int64_t kMostFew = kCounts ? std::int64_t{1} << 18 : kPrefix;
+  static constexpr std::int64_t kMostFew = kCounts ? std::int64_t{1} << 20 : kPrefix;
   /// Where the prefix makes one expect up to so many times as many words as pay, and many have come again there, a
   /// sample of the whole batch may tell better.
   static constexpr std::int64_t kDoubted = 4;

@@ -69,7 +69,7 @@ constexpr std::int64_t kLeastCounted = std::int64_t{1} << 13;
 constexpr std::int64_t kFew = std::int64_t{1} << 13;
 
 /// Distinct keys of up to 4 bytes that it counts on one thread without a partition.
-constexpr std::int64_t kMostCountedAlone = std::int64_t{3} << 16;
+constexpr std::int64_t kMostCountedAlone = std::int64_t{3} << 18;
 
 /// Batches that unique() always counts without a partition, and those that are large enough for one to pay.
 constexpr std::int64_t kFitsCache = std::int64_t{1} << 16;

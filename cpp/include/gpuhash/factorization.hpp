@@ -63,7 +63,7 @@ struct FactorizationOptions {
   std::int64_t expected = 0;
   /// The distinct keys may come in any order, which takes less time. On the host many come roughly in the order in
   /// which a table with that seed has them, whatever its size, so that it takes them from its first bucket to its last.
-  /// The keys and the seed decide, and the number of threads where few are distinct: fewer than 2^14, or 2^18 of keys
+  /// The keys and the seed decide, and the number of threads where few are distinct: fewer than 2^14, or 2^20 of keys
   /// of up to 4 bytes. A GPU does not look at it.
   bool any_order = false;
   std::uint64_t order_seed = 0;
