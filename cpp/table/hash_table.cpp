@@ -68,8 +68,9 @@ constexpr std::int64_t kLeastCounted = std::int64_t{1} << 13;
 /// Distinct keys that unique() counts faster than a table that has them does.
 constexpr std::int64_t kFew = std::int64_t{1} << 13;
 
-/// Distinct keys of up to 4 bytes that it counts on one thread without a partition.
-constexpr std::int64_t kMostCountedAlone = std::int64_t{3} << 18;
+/// Distinct keys of up to 4 bytes that it counts on one thread without a partition, with some to spare: of more than
+/// these few come often, and a partition that sets them aside takes longer than the table.
+constexpr std::int64_t kMostCountedAlone = std::int64_t{5} << 17;
 
 /// Batches that unique() always counts without a partition, and those that are large enough for one to pay.
 constexpr std::int64_t kFitsCache = std::int64_t{1} << 16;
