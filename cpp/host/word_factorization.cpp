@@ -323,7 +323,7 @@ class WordFactorization final : public Factorization {
       CountedWords& list = lists_[static_cast<std::size_t>(range)];
       with_simd([&]<class Simd>(Simd) {
         Word buffer[kWordBlock];
-        list.make_room_for<Simd>(listed_ / 10 * 9 - list.size());
+        list.make_room_for<Simd>(listed_ / 10 * 9 - list.size());  // a guess has some to spare
         read_range(range, full, list, [&](std::int64_t base, std::int64_t count) {
           list.add<Simd>(blocks_.read(base, count, buffer), count, base);
         });
