@@ -135,6 +135,8 @@ class WordFactorization final : public Factorization {
   /// Where the prefix makes one expect up to so many times as many words as pay, and many have come again there, a
   /// sample of the whole batch may tell better.
   static constexpr std::int64_t kDoubted = 4;
+  /// A list that gets twice as many words as were expected, and so many more, was a mistake.
+  static constexpr std::int64_t kSlack = std::int64_t{1} << 16;
   /// As many are merged in no time, and a partition takes memory for the batch.
   static constexpr std::int64_t kLeastFew = std::int64_t{1} << 12;
   /// Small tables with ids of t threads pay where a batch has so many times t (t - 1) as many keys as distinct ones.
@@ -363,6 +365,7 @@ class WordFactorization final : public Factorization {
     in_pieces(begin, ranges_.end(range), kKeysPerPiece, [&](std::int64_t piece_begin, std::int64_t piece_end) {
       for_each_word_block(piece_begin, piece_end, [&](std::int64_t base, std::int64_t count) {
         has_room = has_room && list.has_room_for(count) && !full.load(std::memory_order_relaxed);
+        if (kCounts) has_room = has_room && list.size() <= 2 * listed_ + kSlack;
         if (has_room) body(base, count);
       });
     });
