@@ -207,8 +207,10 @@ class Table(metaclass=_Type):
     def rehash(self, slots: int, compact_rows: bool, stream: int) -> None: ...
     def fix_in_place(self, stream: int) -> None:
         """Keep the table's memory where it is from now on, for CUDA graphs that are captured without its knowing."""
-    def export_items(self, keys: Array | None, values: Array | None, rows: Array | None, stream: int) -> None:
-        """Fill arrays of ``size(stream)`` items, all in the same order; ValueError if that is no longer the size."""
+    def export_items(self, keys: Array | None, values: Array | None, rows: Array | None, stream: int) -> int:
+        """Fill arrays of ``size(stream)`` items, all in the same order.
+
+        Returns how many there are: with another number the arrays hold fewer items, or nothing of use."""
     def row_storage(self, stream: int) -> Buffer:
         """A zero-copy view of the rows, ``[rows handed out, *value_shape]``."""
     @property
@@ -228,7 +230,7 @@ class Table(metaclass=_Type):
         self, keys: Array, columns: Sequence[_ColumnInput], rows: Array | None, inserted: Array | None, stream: int
     ) -> None:
         """Insert the keys, and change the given columns; of new rows the others get their initial values."""
-    def export_columns(self, keys: Array | None, columns: Sequence[_ColumnOutput], stream: int) -> None:
+    def export_columns(self, keys: Array | None, columns: Sequence[_ColumnOutput], stream: int) -> int:
         """``export_items`` of columns; fallbacks are not looked at."""
     def column_storage(self, column: int, all_rows: bool, stream: int) -> Buffer:
         """A zero-copy view of one column of the rows, with strides: ``[rows handed out, *shape]``, or those that there
@@ -485,7 +487,9 @@ def use_framework(name: Literal["numpy", "torch", "cupy"], module: object) -> No
 
 def register_table(name: str, table: Table) -> None: ...
 def find_table(name: str) -> Table | None: ...
-def unregister_table(name: str) -> bool: ...
+def unregister_table(name: str, table: Table | None) -> bool:
+    """False where no table had the name, or another one than this. None: whatever table has it."""
+
 def table_names() -> list[str]: ...
 def handle_of(table: Table) -> int:
     """The number that stands for the table in compiled programs: that of its name, if it has one, or else its own."""

@@ -18,7 +18,7 @@ def export(
     host: bool,
     like: Any,
     arrays: Sequence[tuple[str, Shape]],
-    fill: Callable[[list[_core.Array], int], None],
+    fill: Callable[[list[_core.Array], int], int],
 ) -> list[Any]:
     """Arrays of all keys, of all values, or of both, in the same order. Waits.
 
@@ -31,7 +31,7 @@ def export(
     arrays
         What is asked for, as dtype and shape of one item of each.
     fill
-        Called with the arrays in the table's memory and a stream; ValueError where the table has another size.
+        Called with the arrays in the table's memory and a stream; returns the table's size.
     """
     framework = framework_like(like, host)
     stream = 0 if host else framework.stream(None, context.device_index)
@@ -45,12 +45,8 @@ def export(
             for dtype, shape in arrays
         ]
         borrowed = [array for _, array in made]
-        try:
-            fill(borrowed, stream)
+        if fill(borrowed, stream) == size:  # otherwise another thread has changed it since it was asked
             break
-        except ValueError:  # the table has another size since it was asked
-            if core.size(stream) == size:
-                raise
     if staged:
         results = []
         for (dtype, shape), source in zip(arrays, borrowed, strict=True):

@@ -126,13 +126,12 @@ class KeyedTable:
         elif value_dtype is not None:
             wanted.append((value_dtype, self._value_shape))
 
-        def fill(arrays: list[_core.Array], stream: int) -> None:
+        def fill(arrays: list[_core.Array], stream: int) -> int:
             key = arrays[0] if keys else None
             if columns is None:
-                self._core.export_items(key, None if value_dtype is None else arrays[-1], None, stream)
-            else:
-                parts = [(number, array, None) for number, array in enumerate(arrays[len(arrays) - len(columns) :])]
-                self._core.export_columns(key, parts, stream)
+                return self._core.export_items(key, None if value_dtype is None else arrays[-1], None, stream)
+            parts = [(number, array, None) for number, array in enumerate(arrays[len(arrays) - len(columns) :])]
+            return self._core.export_columns(key, parts, stream)
 
         return export(self._core, self._context, self._host, like, wanted, fill)
 
@@ -400,7 +399,7 @@ class KeyedTable:
     def close(self) -> None:
         """Gives up the table's name: ``gpuhash.open`` no longer finds it. The table itself lives on."""
         if self._name is not None:
-            _core.unregister_table(self._name)
+            _core.unregister_table(self._name, self._core)
             self._name = None
             if self._state is not None:
                 _core.torch_state(self)  # from now on it stands for this table, and for the name no more

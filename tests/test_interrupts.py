@@ -147,3 +147,81 @@ def test_ctrl_c_ends_a_long_operation_and_leaves_the_table_whole(outcomes, opera
     assert seconds is not None, "no KeyboardInterrupt"
     assert seconds < 1
     assert fault == ""
+
+
+# The handler of SIGHUP sleeps for as many seconds as the signal's number is, one, in the thread that gets it: a thread
+# that gets no processor for so long. Ctrl-C comes while the caller, whose own part is done, waits for that one.
+LATE_WORKER = """
+import ctypes, os, signal, sys, threading, time
+import numpy as np
+import gpuhash
+
+libc = ctypes.CDLL(None)
+libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+libc.signal.restype = ctypes.c_void_p
+libc.signal(signal.SIGHUP, ctypes.cast(libc.sleep, ctypes.c_void_p))
+TGKILL = {"x86_64": 234, "aarch64": 131}[os.uname().machine]  # no function of its own in older C libraries
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+operation = sys.argv[1]
+n = 1 << 23
+keys = np.random.default_rng(0).permutation(n) * 0x9E3779B97F4A7
+
+
+def threads():
+    return {int(thread) for thread in os.listdir("/proc/self/task")}
+
+
+before = threads()
+gpuhash.unique(keys[: 1 << 18])
+workers = threads() - before
+assert workers, "no second thread"
+table = gpuhash.HashTable("int64", "int64", capacity=2 * n)
+if operation == "erase":
+    table.insert(keys, keys)
+
+
+def press():
+    time.sleep(0.02)
+    for worker in workers:
+        libc.syscall(TGKILL, os.getpid(), worker, signal.SIGHUP)
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+presser = threading.Thread(target=press)
+interrupted = False
+try:
+    presser.start()
+    if operation == "insert":
+        table.insert(keys, keys)
+    elif operation == "insert_or_apply":
+        table.insert_or_apply(keys, keys, "add")
+    else:
+        table.erase(keys)
+    presser.join()
+    time.sleep(5)
+except KeyboardInterrupt:
+    interrupted = True
+presser.join()
+assert interrupted
+there = table.contains(keys)
+assert len(table) == there.sum(), (len(table), there.sum())
+done = ~there if operation == "erase" else there
+assert done[: done.sum()].all(), "what is done is no first part of the batch"
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals to one thread")
+@pytest.mark.parametrize("operation", ["insert", "insert_or_apply", "erase"])
+@pytest.mark.parametrize("threads", [2, 4])
+def test_ctrl_c_while_a_worker_gets_no_processor(operation, threads):
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", LATE_WORKER, operation],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "GPUHASH_NUM_THREADS": str(threads)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -855,7 +855,11 @@ stop = threading.Event()
 
 def change():
     while not stop.is_set():
-        keys[rng.integers(0, len(keys), 5000)] = rng.integers(0, most, 5000)
+        if most:
+            keys[rng.integers(0, len(keys), 5000)] = rng.integers(0, most, 5000)
+        else:  # ascending, but for moments: with one distinct key, with a few, and with distinct ones
+            for distinct in (1, 7, len(keys)):
+                keys[:] = np.arange(len(keys)) * distinct // len(keys)
 
 threads = [threading.Thread(target=change) for _ in range(2)]
 for thread in threads:
@@ -864,6 +868,7 @@ for i in range(300):
     gpuhash.unique(keys, return_counts=True, return_inverse=i % 2 == 0, return_index=i % 3 == 0)
     codes, uniques = gpuhash.factorize(keys[: len(keys) >> i % 4])
     gpuhash.isin(keys, keys[::2])
+    gpuhash.HashTable(dtype, "int64").insert_or_apply(keys, 1, "add")
 stop.set()
 for thread in threads:
     thread.join()
@@ -872,10 +877,49 @@ assert len(gpuhash.unique(keys)) == len(np.unique(keys))
 
 
 @pytest.mark.parametrize(
-    ("dtype", "most"), [("int64", 5000), ("int64", 10**6), ("int64", 10**12), ("int32", 2), ("int32", 10**4)]
+    ("dtype", "most"),
+    [("int64", 5000), ("int64", 10**6), ("int64", 10**12), ("int64", 0), ("int32", 2), ("int32", 10**4), ("int32", 0)],
 )
 def test_keys_that_another_thread_changes(dtype, most):
     """What comes of it is anybody's guess; the process goes on, and its memory is as it was."""
     command = [sys.executable, "-P", "-c", CHANGED, dtype, str(most)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+RESIZED = """
+import sys, threading
+import numpy as np
+import gpuhash
+
+stop = threading.Event()
+
+def change():
+    while not stop.is_set():
+        gpuhash.set_num_threads(1)
+        gpuhash.set_num_threads(8)
+
+thread = threading.Thread(target=change)
+thread.start()
+try:
+    n = 1 << 18
+    for keys in (np.repeat(np.arange(n // 8), 8), np.arange(n) % 1000, np.arange(n) * 0x9E3779B97F4A7):
+        distinct, counts = np.unique(keys, return_counts=True)
+        for i in range(40):
+            found = gpuhash.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+            assert len(found.values) == len(distinct)
+            assert (found.values[found.inverse] == keys).all() and (keys[found.indices] == found.values).all()
+            assert (found.counts == np.bincount(found.inverse)).all()
+            table = gpuhash.HashTable("int64", "int64")
+            table.insert_or_apply(keys, 1, "add")
+            assert len(table) == len(distinct) and (table[distinct] == counts).all()
+finally:
+    stop.set()
+    thread.join()
+"""
+
+
+def test_a_number_of_threads_that_another_thread_changes():
+    command = [sys.executable, "-P", "-c", RESIZED]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -394,15 +394,8 @@ void erase(Table& table, const Array& keys, const Array* erased, std::uintptr_t 
   table.erase({keys.data, count, table.options().key_bytes()}, mask, stream);
 }
 
-/// ValueError where the table has not as many items as there is room for.
-void check_exported(std::int64_t size, std::int64_t count) {
-  if (size != count)
-    throw std::invalid_argument("room for " + std::to_string(count) + " items was given, and the table has " +
-                                std::to_string(size) + ": another thread has changed it in between; ask again");
-}
-
-void export_columns(Table& table, const Array* keys, const std::vector<PythonOutput>& columns,
-                    std::uintptr_t stream_address) {
+std::int64_t export_columns(Table& table, const Array* keys, const std::vector<PythonOutput>& columns,
+                            std::uintptr_t stream_address) {
   std::int64_t count = 0;
   if (keys != nullptr) {
     count = count_keys(table, *keys, "keys");
@@ -413,11 +406,11 @@ void export_columns(Table& table, const Array* keys, const std::vector<PythonOut
   const std::vector<ColumnOutput> outputs = to_outputs(table, columns, count);
   const Stream stream = to_stream(table.context(), stream_address);
   const py::gil_scoped_release unlocked;
-  check_exported(table.export_columns(keys == nullptr ? nullptr : keys->data, outputs, nullptr, count, stream), count);
+  return table.export_columns(keys == nullptr ? nullptr : keys->data, outputs, nullptr, count, stream);
 }
 
-void export_items(Table& table, const Array* keys, const Array* values, const Array* rows,
-                  std::uintptr_t stream_address) {
+std::int64_t export_items(Table& table, const Array* keys, const Array* values, const Array* rows,
+                          std::uintptr_t stream_address) {
   const TableOptions& options = table.options();
   std::int64_t count = 0;
   if (keys != nullptr) {
@@ -433,9 +426,7 @@ void export_items(Table& table, const Array* keys, const Array* values, const Ar
   auto* const row_data = output<std::int64_t>(table, rows, "rows", count);
   const Stream stream = to_stream(table.context(), stream_address);
   const py::gil_scoped_release unlocked;
-  const std::int64_t size =
-      table.export_items(keys == nullptr ? nullptr : keys->data, value_data, row_data, count, stream);
-  check_exported(size, count);
+  return table.export_items(keys == nullptr ? nullptr : keys->data, value_data, row_data, count, stream);
 }
 
 Buffer row_storage(const TablePointer& table, std::uintptr_t stream_address) {

@@ -55,8 +55,6 @@ std::shared_ptr<Table> find(const std::string& name) {
   return found == tables().by_name.end() ? nullptr : found->second;
 }
 
-bool remove(const std::string& name) { return remove(name, nullptr); }
-
 bool remove(const std::string& name, const std::shared_ptr<Table>& table) {
   std::shared_ptr<Table> removed;  // freed after the lock
   const std::lock_guard lock(tables().mutex);

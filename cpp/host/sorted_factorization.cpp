@@ -41,17 +41,16 @@ class RowBlocks {
 template <class Blocks>
 class SortedFactorization final : public Factorization {
  public:
-  explicit SortedFactorization(const NumberKeys& keys) : blocks_(keys), count_(keys.count) {}
+  explicit SortedFactorization(const NumberKeys& keys) : blocks_(keys), count_(keys.count), ranges_(keys.count) {}
 
   /// Are the keys in ascending order? Nothing else may be called where they are not.
   bool read() {
     if (!ascends(1, std::min(count_, kFirstLook)) || !ascends(kFirstLook, std::min(count_, kWordBlock))) return false;
-    const Ranges ranges(count_);
-    runs_ = scratch<Runs>(ranges.parts);
+    runs_ = scratch<Runs>(ranges_.parts);
     std::atomic<bool> falls{false};
-    parallel_for(ranges.parts, [&](int range) {
+    parallel_for(ranges_.parts, [&](int range) {
       Runs& runs = runs_[static_cast<std::size_t>(range)];
-      in_pieces(ranges.begin(range), ranges.end(range), kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
+      in_pieces(ranges_.begin(range), ranges_.end(range), kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
         if (falls.load(std::memory_order_relaxed)) return;
         if (!count_runs(std::max<std::int64_t>(begin, 1), end, runs)) falls.store(true, std::memory_order_relaxed);
       });
@@ -70,8 +69,7 @@ class SortedFactorization final : public Factorization {
 
   void write(const FactorizationOutput& out) override {
     if (count_ == 0) return;
-    const Ranges ranges(count_);
-    parallel_for(ranges.parts, [&](int range) { with_simd([&](auto) { write_range(ranges, range, out); }); });
+    parallel_for(ranges_.parts, [&](int range) { with_simd([&](auto) { write_range(range, out); }); });
   }
 
  private:
@@ -146,12 +144,17 @@ class SortedFactorization final : public Factorization {
     return count_;
   }
 
-  void write_range(const Ranges& ranges, int range, const FactorizationOutput& out) const {
-    std::int64_t id = runs_[static_cast<std::size_t>(range)].before;  // of the next run
-    std::int64_t last = -1;                                           // where the last one began, if here
+  /// Results have room for the runs that the first reading has counted: where somebody has changed the keys since,
+  /// those beyond are left out, and those that are missing are of the range's first key, and nobody's.
+  void write_range(int range, const FactorizationOutput& out) const {
+    const Runs& counted = runs_[static_cast<std::size_t>(range)];
+    const std::int64_t end_of_ids = counted.before + counted.count;
+    std::int64_t id = range == 0 ? 0 : counted.before;  // of the next run
+    std::int64_t last = -1;                             // where the last one began, if here
     Word buffer[kWordBlock + 1];
     std::uint16_t at[kWordBlock];
-    const auto begin_runs = [&](const Word* words, std::int64_t base, std::int64_t count) {
+    const auto begin_runs = [&](const Word* words, std::int64_t base, std::int64_t found) {
+      const std::int64_t count = std::min(found, end_of_ids - id);
       if (count == 0) return;
       const auto position_at = [&](std::int64_t k) { return base + at[k]; };
       if (out.uniques != nullptr)
@@ -167,12 +170,11 @@ class SortedFactorization final : public Factorization {
     };
     if (range == 0) {
       at[0] = 0;
-      id = 0;
       begin_runs(blocks_.read(0, 1, buffer), 0, 1);
       if (out.codes != nullptr) out.codes[0] = 0;
     }
-    const std::int64_t begin = std::max<std::int64_t>(ranges.begin(range), 1);
-    in_pieces(begin, ranges.end(range), kKeysPerPiece, [&](std::int64_t piece_begin, std::int64_t piece_end) {
+    const std::int64_t begin = std::max<std::int64_t>(ranges_.begin(range), 1);
+    in_pieces(begin, ranges_.end(range), kKeysPerPiece, [&](std::int64_t piece_begin, std::int64_t piece_end) {
       for_each_word_block(piece_begin, piece_end, [&](std::int64_t base, std::int64_t count) {
         const Word* const before = blocks_.read(base - 1, count + 1, buffer);
         std::int64_t begun = 0;
@@ -184,17 +186,24 @@ class SortedFactorization final : public Factorization {
           std::int64_t code = id - 1;
           for (std::int64_t j = 0; j < count; ++j) {
             code += differ(before[j + 1], before[j]) ? 1 : 0;
-            out.codes[base + j] = code;
+            out.codes[base + j] = std::min(code, end_of_ids - 1);
           }
         }
         begin_runs(before + 1, base, begun);
       });
     });
     if (out.counts != nullptr && last >= 0) out.counts[id - 1] = end_of_last(range) - last;
+    at[0] = 0;
+    while (id < end_of_ids) {
+      if (out.counts != nullptr) out.counts[id] = 0;
+      last = -1;
+      begin_runs(blocks_.read(ranges_.begin(range), 1, buffer), ranges_.begin(range), 1);
+    }
   }
 
   Blocks blocks_;
   std::int64_t count_;
+  Ranges ranges_;  // of both readings, whatever the number of threads is by then
   std::int64_t distinct_ = 0;
   std::vector<Runs> runs_;  // of each range
 };

@@ -997,7 +997,7 @@ bool HashTable<Key, Value>::apply_counted(const Turn& turn, ApplyOrder& order, S
   counted.keys = {keys.get(), distinct, order.keys.bytes, true};
   counted.values = {values, order.values.bytes, false};
   counted.inserted = inserted.as<bool>();
-  begin_operation();  // what an interruption leaves is a first part of the batch: these few keys are not interrupted
+  begin_operation();  // a tenth of a second's work is done whole; an interruption of more leaves some keys, each whole
   apply_in(turn, counted, stream);
   if (order.inserted == nullptr) return true;
   if (batch->marks_firsts()) {

@@ -808,8 +808,14 @@ void View::reserve(std::int64_t keys, Stream stream) {
   if (keys < 0) throw ShapeError("reserve takes a number of keys, not " + std::to_string(keys));
   Turn turn(*this, stream);
   turn.lock_all();
-  const std::int64_t each = most_of(keys, ways_.size());
-  in_order(stream, [&](const Way& way, Stream there, std::size_t) { way.shard->reserve(each, there); });
+  const std::int64_t most = most_of(keys, ways_.size());
+  in_order(stream, [&](const Way& way, Stream there, std::size_t) {
+    try {
+      way.shard->reserve(most, there);
+    } catch (const TableFullError&) {  // it may hold no more than its share, and mostly gets no more
+      way.shard->reserve(divide_up(keys, ways_.size()), there);
+    }
+  });
 }
 
 void View::rehash(std::int64_t slots, bool compact_rows, Stream stream) {

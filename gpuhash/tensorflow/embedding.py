@@ -58,7 +58,7 @@ class _Rows(tf.saved_model.experimental.TrackableResource):  # type: ignore[misc
             assert core is not None
             self.table = HashTable._open(core, None)
         finally:
-            _core.unregister_table(name)
+            _core.unregister_table(name, None)
         self.optimizer_changed()
         optimizer.watch(self)
 

@@ -329,7 +329,7 @@ def wrap(table: HashTable, default_value: Any = None, *, device: str | None = No
             **values,
         )
     finally:
-        _core.unregister_table(name)
+        _core.unregister_table(name, table._core)
     _destroy_with(wrapped)
     return wrapped
 

@@ -389,7 +389,7 @@ def test_a_name_that_comes_later(where, request):
     assert TableModule(table)._torch_state is state
     assert state.item() == gpuhash._core.handle_of_name(request.node.name) != own
     assert TableModule(table).size() == 5
-    gpuhash._core.unregister_table(request.node.name)
+    gpuhash._core.unregister_table(request.node.name, None)
     assert table._torch_state.item() == own
 
 

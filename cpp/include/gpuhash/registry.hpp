@@ -17,9 +17,7 @@ GPUHASH_API void add(const std::string& name, std::shared_ptr<Table> table);
 GPUHASH_API std::shared_ptr<Table> find_or_add(const std::string& name, std::shared_ptr<Table> table);
 /// Null where there is none.
 GPUHASH_API std::shared_ptr<Table> find(const std::string& name);
-/// False where there was none.
-GPUHASH_API bool remove(const std::string& name);
-/// Likewise, and false where another table has the name.
+/// False where no table had the name, or another one than this. Null: whatever table has it.
 GPUHASH_API bool remove(const std::string& name, const std::shared_ptr<Table>& table);
 GPUHASH_API std::vector<std::string> names();
 
