@@ -210,7 +210,8 @@ class Table(metaclass=_Type):
     def export_items(self, keys: Array | None, values: Array | None, rows: Array | None, stream: int) -> int:
         """Fill arrays of ``size(stream)`` items, all in the same order.
 
-        Returns how many there are: with another number the arrays hold fewer items, or nothing of use."""
+        Returns how many there are: with another number the arrays hold fewer items, or nothing of use.
+        """
     def row_storage(self, stream: int) -> Buffer:
         """A zero-copy view of the rows, ``[rows handed out, *value_shape]``."""
     @property

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import secrets
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from . import _core
 from .arrays import Framework, Shape, framework_of, gpu_of
-from .dtypes import INTEGER_BOUNDS, ITEMSIZES, encode, is_integer, storage_dtype
+from .dtypes import INTEGER_BOUNDS, ITEMSIZES, encode, is_integer, plain_bools, storage_dtype
 from .memory import make_context
 
+MAX_AXES = 63  # of one value or key: NumPy has up to 64, and one is that of the keys
 APPLY_OPS = ("add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor")
 
 
@@ -50,12 +53,24 @@ def encode_keys(keys: Any, dtype: str, key_shape: Shape) -> tuple[np.ndarray[Any
 def shape_of(shape: int | Sequence[int], what: str) -> Shape:
     """A shape given as integers."""
     try:
-        lengths = tuple(int(length.__index__()) for length in ((shape,) if isinstance(shape, int) else shape))
-    except (TypeError, AttributeError):
+        lengths = _lengths_of(shape)
+    except TypeError:
         raise TypeError(f"{what}={shape!r} was given; a shape is a tuple of integers") from None
     if any(length < 0 for length in lengths):
         raise ValueError(f"{what}={lengths} was given; lengths are not negative")
+    if len(lengths) > MAX_AXES:
+        raise ValueError(
+            f"{what}={lengths} was given, of {len(lengths)} axes, expected up to {MAX_AXES}: NumPy's arrays have up to "
+            "64, one of which is that of the keys; give as many elements along fewer axes"
+        )
     return lengths
+
+
+def _lengths_of(shape: Any) -> Shape:
+    try:
+        return (int(operator.index(shape)),)  # any integer, NumPy's as well; int() makes a number of True
+    except TypeError:
+        return tuple(int(operator.index(length)) for length in shape)
 
 
 def axis_of(axis: Any) -> int | None:
@@ -74,6 +89,13 @@ def axis_of(axis: Any) -> int | None:
     return 0
 
 
+def flag_of(flag: object, what: str) -> bool:
+    """A flag, which may be any object that says whether it is true; text and lists only say whether they are empty."""
+    if not hasattr(flag, "__bool__"):
+        raise TypeError(f"{what}={flag!r} was given, expected True or False")
+    return bool(flag)
+
+
 def count_of(count: Any, what: str) -> int:
     """A number of keys or slots."""
     try:
@@ -83,6 +105,46 @@ def count_of(count: Any, what: str) -> int:
     if not 0 <= number < 1 << 62:
         raise ValueError(f"{what}={number} was given, expected a number from 0 to 2^62")
     return number
+
+
+def checked_load_factor(value: object) -> float:
+    """A table's ``max_load_factor``. TypeError for what is no real number, ValueError for one outside of (0, 1]."""
+    if not isinstance(value, Real):
+        raise TypeError(f"max_load_factor={value!r} was given, expected a number in (0, 1]")
+    try:
+        factor = float(value)
+    except OverflowError:  # of an integer that no double comes near
+        factor = math.inf
+    if not 0 < factor <= 1:
+        raise ValueError(f"max_load_factor={value!r} was given, expected a number in (0, 1]")
+    return factor
+
+
+def checked_name(name: object) -> str | None:
+    """A table's name, or None. TypeError for what is no name, ValueError for text that is no Unicode."""
+    if name is None:
+        return None
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name={name!r} was given; a table's name is a string of one character or more, or None")
+    need_unicode(name, "a table's name")
+    return name
+
+
+def is_unicode(text: str) -> bool:
+    """Can the text be encoded, as the core has it? Not with half of a surrogate pair in it."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def need_unicode(name: str, what: str) -> None:
+    """ValueError for a name that ``is_unicode`` refuses."""
+    if not is_unicode(name):
+        raise ValueError(
+            f"{name!r} was given as {what}, and has half of a surrogate pair, which UTF-8 cannot encode: take it out, "
+            "as by name.encode(errors='replace').decode()"
+        )
 
 
 def seed_of(seed: Any) -> int | None:
@@ -115,7 +177,7 @@ def action_of(op: Any, dtype: str, why: str) -> str:
         return "keep"
     if name == "replace":
         return "assign"
-    if name not in APPLY_OPS:
+    if not isinstance(name, str) or name not in APPLY_OPS:  # an array of one name would equal it
         raise ValueError(f"op={op!r} is not known: give one of {', '.join(APPLY_OPS)}, keep, replace")
     if name.startswith("bit_") and not (is_integer(dtype) or dtype == "bool"):
         raise TypeError(f"{op} combines bits of integers, and {why}")
@@ -143,7 +205,7 @@ def one_value(value: Any, dtype: str, shape: Shape, what: str) -> np.ndarray[Any
     if host.shape not in ((), shape):
         wanted = f"() or {shape}" if shape else "a single value, of shape ()"
         raise ValueError(f"the {what} has shape {host.shape}, expected {wanted}")
-    return np.array(np.broadcast_to(host, shape), order="C")
+    return plain_bools(np.array(np.broadcast_to(host, shape), order="C"), dtype)
 
 
 def wrong_dtype(what: str, framework: Framework, given: str, expected: str) -> TypeError:

@@ -123,11 +123,15 @@ class ArrayLikeFramework(NumPyFramework):
     name = "array-like"
     writable = False
 
+    def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
+        """The object's numbers, of which none is converted."""
+        return np.asarray(tensor)
+
     def borrow(self, tensor: Any, stream: int | None) -> _core.Array:
-        return super().borrow(np.asarray(tensor), stream)
+        return super().borrow(self.to_numpy(tensor), stream)
 
     def broadcast(self, tensor: Any, shape: Shape) -> Any:
-        return super().broadcast(np.asarray(tensor), shape)
+        return super().broadcast(self.to_numpy(tensor), shape)
 
 
 class ColumnFramework(ArrayLikeFramework):
@@ -136,11 +140,8 @@ class ColumnFramework(ArrayLikeFramework):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def borrow(self, tensor: Any, stream: int | None) -> _core.Array:
-        return super().borrow(columns.to_numpy(tensor), stream)
-
-    def broadcast(self, tensor: Any, shape: Shape) -> Any:
-        return super().broadcast(columns.to_numpy(tensor), shape)
+    def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
+        return columns.to_numpy(tensor)
 
 
 class TorchFramework(Framework):
@@ -157,7 +158,10 @@ class TorchFramework(Framework):
 
     def borrow(self, tensor: Any, stream: int | None) -> _core.Array:
         array = _core.borrow(tensor, stream)
-        return array if array.contiguous else _core.borrow(tensor.contiguous(), stream)
+        if array.contiguous:
+            return array
+        # Not contiguous(), which copies no dense tensor, however it is aligned.
+        return _core.borrow(tensor.clone(memory_format=self.torch.contiguous_format), stream)
 
     def stream(self, tensor: Any, index: int) -> int:
         if not self._initialized:

@@ -33,7 +33,8 @@ MAX_VALUE_BYTES = 1 << 28  # times the largest number of slots, 2^34, this still
 NUMBER_STRINGS = "strings have to be numbered first, as by pandas.factorize, or hashed to 64-bit integers"
 
 _PYTHON_TYPES: dict[object, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
-_known: dict[object, str] = {}
+_known: dict[tuple[type, object], str] = {}
+_MOST_KNOWN = 256
 
 
 def dtype_name(dtype: object) -> str:
@@ -45,12 +46,20 @@ def dtype_name(dtype: object) -> str:
         Where it is not a dtype, or not one that tables take.
     """
     try:
-        return _known[dtype]
-    except KeyError:
-        name = _known[dtype] = _find_name(dtype)
-        return name
-    except TypeError:  # not hashable
-        return _find_name(dtype)
+        return _known[type(dtype), dtype]  # with its type, because 1, 1.0, True and TensorFlow's float32 are equal
+    except (KeyError, TypeError):  # TypeError: not hashable
+        name = _find_name(dtype)
+    # Other objects may change what they say, and would be kept alive.
+    if len(_known) < _MOST_KNOWN and (isinstance(dtype, (str, type, np.dtype)) or _library_of(dtype) in _LIBRARIES):
+        _known[type(dtype), dtype] = name
+    return name
+
+
+_LIBRARIES = ("torch", "tensorflow")  # whose dtypes NumPy does not understand
+
+
+def _library_of(dtype: object) -> str:
+    return type(dtype).__module__.partition(".")[0]
 
 
 def _find_name(dtype: Any) -> str:
@@ -58,9 +67,9 @@ def _find_name(dtype: Any) -> str:
         name = dtype.removeprefix("torch.")
     elif isinstance(dtype, type) and dtype in _PYTHON_TYPES:
         name = _PYTHON_TYPES[dtype]
-    elif type(dtype).__module__.partition(".")[0] == "torch":
+    elif _library_of(dtype) == "torch":
         name = str(dtype).removeprefix("torch.")
-    elif type(dtype).__module__.partition(".")[0] == "tensorflow":
+    elif _library_of(dtype) == "tensorflow":
         name = dtype.name
     else:
         name = ""
@@ -72,7 +81,8 @@ def _find_name(dtype: Any) -> str:
             "that are vectors of one dtype have a key_shape, as in key_dtype='int32', key_shape=(2,)"
         )
     try:
-        numpy_dtype = np.dtype(name or dtype)
+        # NumPy takes a number of its own for the number's dtype.
+        numpy_dtype = None if isinstance(dtype, np.generic) else np.dtype(name or dtype)
     except TypeError:
         numpy_dtype = None
     if numpy_dtype is not None and numpy_dtype.name in ITEMSIZES and numpy_dtype.isnative and dtype is not None:
@@ -124,6 +134,8 @@ def read_numbers(data: Any, what: str) -> np.ndarray[Any, Any]:
         return np.asarray(list(data) if isinstance(data, (KeysView, ValuesView)) else data)
     except ValueError as error:
         raise ValueError(f"the {what} are nested sequences of unequal lengths: {error}") from None
+    except RuntimeError as error:  # of a PyTorch tensor among them that requires grad
+        raise TypeError(f"the {what} hold an object that NumPy reads no number from: {error}") from error
 
 
 def read_objects(data: Any) -> np.ndarray[Any, Any]:
@@ -182,7 +194,7 @@ def encode(data: Any, name: str, what: str) -> np.ndarray[Any, Any]:
     TypeError
         Where a number is of a kind that ``name`` cannot hold: floats for integers, complex for floats, strings.
     OverflowError
-        Where an integer is out of range.
+        Where an integer is out of range, or of more than 64 bits that a float would round.
     """
     array = read_numbers(data, what)
     target = storage_dtype(name)
@@ -206,6 +218,13 @@ def encode(data: Any, name: str, what: str) -> np.ndarray[Any, Any]:
             if name == "bfloat16":
                 return round_to_bfloat16(array.astype(np.float32))
             return array.astype(target, order="C")
+    elif kind == "O" and any(map(is_python_integer, (objects := read_objects(data)).flat)):  # of more than 64 bits
+        rounded, held = _round_integers(objects, name, what)
+        if not held.all():
+            raise OverflowError(
+                f"the {what} are {name}, which does not hold the integer {objects[~held].flat[0]} exactly: give a float"
+            )
+        return rounded
     given = type(data).__name__ if array.ndim == 0 else f"a {type(data).__name__} of {array.dtype.name}"
     if kind in "US":
         raise TypeError(f"the {what} are {name}, and {given} was given: {NUMBER_STRINGS}")
@@ -222,14 +241,21 @@ def encode_held(data: Any, name: str, what: str) -> tuple[np.ndarray[Any, Any], 
     if is_integer(name):
         bounds = np.iinfo(name)
         kept = [not is_python_integer(item) or bounds.min <= item <= bounds.max for item in objects.flat]
-    else:
-        floats = [_to_float(item) if is_python_integer(item) else item for item in objects.flat]
-        rounded = comparable(encode(floats, name, what), name).tolist()
-        pairs = zip(objects.flat, rounded, strict=True)
-        kept = [not is_python_integer(item) or number == int(item) for item, number in pairs]
-        objects = np.array(floats).reshape(objects.shape)
-    held = np.array(kept, bool).reshape(objects.shape)
-    return encode(np.where(held, objects, 0), name, what), held
+        held = np.array(kept, bool).reshape(objects.shape)
+        return encode(np.where(held, objects, 0), name, what), held
+    rounded, held = _round_integers(objects, name, what)
+    return np.where(held, rounded, np.zeros_like(rounded)), held
+
+
+def _round_integers(
+    objects: np.ndarray[Any, Any], name: str, what: str
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Python numbers as a dtype of floats, and which of them are not integers that it rounds. Raises as ``encode``."""
+    floats = [_to_float(item) if is_python_integer(item) else item for item in objects.flat]
+    rounded = encode(floats, name, what)
+    pairs = zip(objects.flat, comparable(rounded, name).tolist(), strict=True)
+    held = [not is_python_integer(item) or number == int(item) for item, number in pairs]
+    return rounded.reshape(objects.shape), np.array(held, bool).reshape(objects.shape)
 
 
 def _to_float(integer: int) -> float:
@@ -264,6 +290,11 @@ def round_to_bfloat16(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     bits = np.ascontiguousarray(array).view(np.uint32).reshape(array.shape)
     rounded = (bits + (((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF))) >> np.uint32(16)
     return np.where(np.isnan(array), np.uint32(0x7FC0), rounded).astype(np.uint16)
+
+
+def plain_bools(storage: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    """The storage; of bools with 0 and 1 alone, where arrays may hold any byte, all of which but 0 are True."""
+    return storage.view(np.uint8).astype(bool) if name == "bool" else storage
 
 
 def to_python(storage: np.ndarray[Any, Any], name: str) -> Any:

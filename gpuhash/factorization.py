@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections import namedtuple
+from collections.abc import Sized
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _core, sorting, traced
-from .arguments import axis_of
+from .arguments import axis_of, flag_of
 from .arrays import ColumnFramework, Shape, framework_of
 from .batch import Batch, Output, join, to_device
 from .columns import split_nulls
-from .dtypes import encode_held, infer_numbers, is_integer, is_python_integer, read_numbers, read_objects
+from .dtypes import ITEMSIZES, encode_held, infer_numbers, is_integer, is_python_integer, read_numbers, read_objects
 
 _EXTRAS = ("indices", "inverse", "counts")
 #: What ``unique`` gives, by what is asked for in addition to the values.
@@ -85,7 +86,7 @@ def unique(
     Raises
     ------
     TypeError
-        Where ``keys`` is no array of a dtype that tables take, or ``axis`` no integer.
+        Where ``keys`` is no array of a dtype that tables take, ``axis`` no integer, or another argument no flag.
     ValueError
         For rows of no or more than 16 bytes, another axis, nulls, or within the capture of a CUDA graph.
     OverflowError
@@ -93,6 +94,10 @@ def unique(
     MemoryError
         Where there is no room for the results or for temporary memory.
     """
+    return_index = flag_of(return_index, "return_index")
+    return_inverse = flag_of(return_inverse, "return_inverse")
+    return_counts = flag_of(return_counts, "return_counts")
+    sorted = flag_of(sorted, "sorted")
     batch = Batch.of_array(keys, axis_of(axis), "keys")
     indices = inverse = None
     if sorted and not (return_index or return_inverse) and sorting.takes(batch):
@@ -195,10 +200,14 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int |
         Where there is no room for the result or for temporary memory.
     """
     axis = axis_of(axis)
+    invert = flag_of(invert, "invert")
     held = None
+    others = framework_of(test_elements)
     if not framework_of(elements).python:
         batch = Batch.of_array(elements, axis, "elements")
-    elif not framework_of(test_elements).python:
+    elif not others.python:
+        if axis == 0 and isinstance(elements, Sized) and not len(elements):  # an empty list, of no rows of any shape
+            elements = np.empty((0, *others.borrow(test_elements, 0).shape[1:]))
         batch, held = Batch.of_numbers(elements, axis, "elements", test_elements)
     else:  # converted like elements of an array, if they are of one dtype
         try:
@@ -207,6 +216,9 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int |
             return _isin_of_integers(elements, test_elements, invert, axis)
         if elements.dtype.name == "bool" and read_numbers(test_elements, "test_elements").dtype.kind != "b":
             elements = elements.astype("int64")
+        if axis == 0 and elements.shape == (0,):
+            rows = read_numbers(test_elements, "test_elements")
+            elements = np.empty((0, *rows.shape[1:]), rows.dtype if rows.dtype.name in ITEMSIZES else elements.dtype)
         batch = Batch.of_array(elements, axis, "elements")
     tests = _take_tests(test_elements, batch, axis)
     mask = Output(batch, "bool", batch.shape)
@@ -256,7 +268,7 @@ def _take_tests(tests: Any, batch: Batch, axis: int | None) -> _core.Array:
 
 
 def _check_rows(shape: Shape, row: Shape, axis: int | None) -> None:
-    if axis == 0 and shape[1:] != row:
+    if axis == 0 and (not shape or shape[1:] != row):
         raise ValueError(
             f"the test_elements have shape {shape}, expected {('m', *row)}, rows like those of the elements"
         )
@@ -290,13 +302,17 @@ def _isin_of_integers(elements: Any, tests: Any, invert: bool, axis: int | None)
                 )
     if axis is None:
         members = {int(item) for item in others.flat}
-        found = [int(item) in members for item in numbers.flat]
-        return np.array(found, bool).reshape(numbers.shape) ^ invert
+        found = [(int(item) in members) != invert for item in numbers.flat]
+        return np.array(found, bool).reshape(numbers.shape)
+    if not numbers.shape:
+        raise ValueError("the elements have shape (), which has no axis 0: give an array of one or more dimensions")
+    row = numbers.shape[1:]
     if others.shape == (0,):
-        others = others.reshape(0, *numbers.shape[1:])
-    _check_rows(others.shape, numbers.shape[1:], axis)
-    rows = {tuple(row.flat) for row in others}
-    return np.array([tuple(row.flat) in rows for row in numbers], bool) ^ invert
+        others = others.reshape(0, *row)
+    _check_rows(others.shape, row, axis)
+    known = {tuple(items) for items in others.reshape(len(others), math.prod(row))}
+    found = [(tuple(items) in known) != invert for items in numbers.reshape(len(numbers), math.prod(row))]
+    return np.array(found, bool)
 
 
 def _factorize(batch: Batch, codes: bool, counts: bool) -> _core.Factorization:

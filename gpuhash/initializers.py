@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .dtypes import ITEMSIZES, encode, storage_dtype, to_python
+from .dtypes import ITEMSIZES, encode, plain_bools, storage_dtype, to_python
 
 __all__ = ["Constant", "Initializer", "Normal", "TruncatedNormal", "Uniform"]
 
@@ -102,7 +102,10 @@ def _set_numbers(initializer: Uniform | Normal | TruncatedNormal, *names: str) -
         given = getattr(initializer, name)
         if isinstance(given, (bool, np.bool_, str, bytes)) or not hasattr(given, "__float__"):
             raise TypeError(f"{kind} got {name}={given!r}, expected a number")
-        number = float(given)
+        try:
+            number = float(given)
+        except OverflowError:  # of an integer that no double comes near
+            number = math.inf
         if not math.isfinite(number):
             raise ValueError(f"{kind} got {name}={given!r}, expected a finite number")
         object.__setattr__(initializer, name, number)
@@ -139,13 +142,13 @@ def checked(initializer: Any, value_dtype: str, has_rows: bool) -> CoreInitializ
         element = encode(initializer.value, value_dtype, "constants of an initializer")
         if element.shape != ():
             raise TypeError(f"initializer={initializer!r} was given; a Constant is one number")
-        return "constant", 0.0, 0.0, 0, element.tobytes()
+        return "constant", 0.0, 0.0, 0, plain_bools(element, value_dtype).tobytes()
     if value_dtype not in _LARGEST:
         raise TypeError(
             f"initializer={initializer!r} was given for values of {value_dtype}; numbers are drawn for "
             f"{', '.join(_LARGEST)}"
         )
-    kind = next(kind for kind, drawn in _DRAWN.items() if type(initializer) is drawn)
+    kind = next(kind for kind, drawn in _DRAWN.items() if isinstance(initializer, drawn))
     low_or_mean, high_or_std = parameters_of(initializer)
     if max(abs(low_or_mean), abs(high_or_std)) > _LARGEST[value_dtype]:
         raise ValueError(f"initializer={initializer!r} was given for values of {value_dtype}, which end before that")
@@ -187,7 +190,7 @@ def of_text(text: str, value_dtype: str, has_rows: bool) -> Initializer:
         if said.get("kind") == "constant":
             _need_names(said, {"kind", "value"})
             element = bytes.fromhex(said["value"])
-            if len(element) != ITEMSIZES[value_dtype] or (value_dtype == "bool" and max(element) > 1):
+            if len(element) != ITEMSIZES[value_dtype]:
                 raise ValueError("its value is no element of the table's values")
             initializer = of_core(("constant", 0.0, 0.0, 0, element), value_dtype)
         else:

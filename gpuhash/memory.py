@@ -136,6 +136,8 @@ def parse_device(device: object) -> tuple[str, int]:
     if platform == "cpu":
         return "cpu", 0
     if number:
+        if len(number.lstrip("0")) > 9:  # more than the core's number of a GPU has
+            raise _core.PlatformError(f"there is no device {device!r}: GPUs are numbered from 'cuda:0' on")
         return platform, int(number)
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():

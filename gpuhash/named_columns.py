@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from . import initializers
-from .arguments import one_value, shape_of
+from .arguments import need_unicode, one_value, shape_of
 from .arrays import Shape
-from .dtypes import ITEMSIZES, MAX_VALUE_BYTES, dtype_name, storage_dtype
+from .dtypes import ITEMSIZES, MAX_VALUE_BYTES, dtype_name, plain_bools, storage_dtype
 from .initializers import CoreInitializer, Initializer
 
 #: Name, dtype, shape and initializer; as the core has it.
@@ -91,6 +91,7 @@ def checked(given: Mapping[Any, Any]) -> Columns:
     for name, column in given.items():
         if not isinstance(name, str) or not name:
             raise TypeError(f"a column is named {name!r}; names are strings of one character or more")
+        need_unicode(name, "the name of a column")
         if isinstance(column, Column):
             columns[name] = column
         elif isinstance(column, tuple):
@@ -241,8 +242,8 @@ def of_text(text: str) -> Columns:
             name, dtype, shape = entry["name"], entry["dtype"], entry["shape"]
             if not isinstance(dtype, str) or dtype not in ITEMSIZES:
                 raise ValueError(f"the dtype {dtype!r} is not supported")
-            if not isinstance(shape, list) or len(shape) > 64 or any(type(length) is not int for length in shape):
-                raise ValueError("a shape is not a list of up to 64 integers")
+            if not isinstance(shape, list) or any(type(length) is not int for length in shape):
+                raise ValueError("a shape is not a list of integers")
             initial = initializers.of_text(entry["initial"], dtype, True) if "initial" in entry else None
             if name in columns:
                 raise ValueError(f"the name {name!r} comes twice")
@@ -266,6 +267,8 @@ def defaults_of_text(text: str, columns: Columns) -> dict[str, bytes]:
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"the defaults are not such as a table has: {error}") from None
     for name, column in columns.items():
-        if len(defaults[name]) != column.bytes or (column.dtype == "bool" and max(defaults[name]) > 1):
+        if len(defaults[name]) != column.bytes:
             raise ValueError(f"the default of {name!r} is not a value of its dtype and shape")
+        storage = np.frombuffer(defaults[name], storage_dtype(column.dtype))
+        defaults[name] = plain_bools(storage, column.dtype).tobytes()
     return defaults

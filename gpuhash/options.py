@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from . import _core, initializers, named_columns
-from .arguments import count_of, one_value, seed_of, shape_of
+from .arguments import checked_load_factor, checked_name, count_of, one_value, seed_of, shape_of
 from .arrays import Shape
 from .dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, key_dtype_name
 from .memory import is_sharded, make_contexts
@@ -90,8 +90,8 @@ class Options(NamedTuple):
         keys = shape_of(key_shape, "key_shape")
         capacity = count_of(capacity, "capacity")
         max_capacity = None if max_capacity is None else count_of(max_capacity, "max_capacity")
-        if not isinstance(max_load_factor, (int, float)):
-            raise TypeError(f"max_load_factor={max_load_factor!r} was given, expected a number in (0, 1]")
+        max_load_factor = checked_load_factor(max_load_factor)
+        name = checked_name(name)
         if value_dtype is not None and math.prod(values) * ITEMSIZES[value_dtype] > MAX_VALUE_BYTES:
             raise ValueError(
                 f"value_shape={values} of {value_dtype} was given; a value has up to {MAX_VALUE_BYTES} bytes"
@@ -107,8 +107,6 @@ class Options(NamedTuple):
             if capacity < 1:
                 raise ValueError(f"growth=False keeps capacity={capacity}: give the number of slots that it shall have")
             max_capacity = capacity
-        if name is not None and (not isinstance(name, str) or not name):
-            raise TypeError(f"name={name!r} was given; a table's name is a string of one character or more, or None")
         return cls(
             key_dtype=key_dtype,
             key_shape=keys,

@@ -20,14 +20,15 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from . import initializers, named_columns
+from .arguments import MAX_AXES
 from .arrays import Shape
-from .dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, is_integer, storage_dtype
+from .dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, is_integer, plain_bools, storage_dtype
 from .initializers import Initializer
 from .named_columns import Columns
 
 FORMAT_VERSION = "1"
 MAX_HEADER_BYTES = 100_000_000  # as in the safetensors package
-_MAX_DIMENSIONS = 64
+_MAX_DIMENSIONS = MAX_AXES + 2  # one more for the items, and one for the parts of complex128
 _LENGTH_BYTES = 8
 _ALIGNMENT = 8
 
@@ -90,7 +91,8 @@ def write_file(path: str | os.PathLike[str], contents: Contents) -> None:
 def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
     """Writes the whole file or none: a temporary one beside it takes its place at the end."""
     target = Path(path).absolute()
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+    # Without the target's name, which may be as long as the file system allows.
+    temporary = target.with_name(f".gpuhash.{secrets.token_hex(6)}.tmp")
     try:
         with temporary.open("xb") as file:
             write(file)
@@ -175,9 +177,9 @@ def _write(file: BinaryIO, contents: Contents) -> None:
     text += b" " * (-len(text) % _ALIGNMENT)
     file.write(len(text).to_bytes(_LENGTH_BYTES, "little"))
     file.write(text)
-    for _, _, array in tensors:
+    for _, dtype, array in tensors:
         # As bytes: not every dtype has a memoryview, nor has an empty array.
-        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        file.write(plain_bools(np.ascontiguousarray(array).reshape(-1), dtype).view(np.uint8).data)
 
 
 def _read(file: BinaryIO, file_bytes: int) -> Contents:
@@ -275,7 +277,8 @@ def _describe(metadata: dict[str, str]) -> Contents:
         if value_dtype not in ITEMSIZES:
             raise ValueError(f"the value dtype {value_dtype!r} is not supported")
         value_shape = _shape_of_text(_entry(metadata, "value_shape"), "value_shape")
-        if not 1 <= math.prod(value_shape) * ITEMSIZES[value_dtype] <= MAX_VALUE_BYTES:
+        bytes_per_value = math.prod(value_shape) * ITEMSIZES[value_dtype]
+        if len(value_shape) > MAX_AXES or not 1 <= bytes_per_value <= MAX_VALUE_BYTES:
             raise ValueError(f"values of {value_dtype} and shape {value_shape} are not supported")
         default = _default(_entry(metadata, "default"), value_dtype, value_shape)
         if "initializer" in metadata:  # optional: other tables, and files of before initializers, lack it
@@ -363,9 +366,9 @@ def _default(text: str, dtype: str, shape: Shape) -> bytes | None:
         default = bytes.fromhex(text)
     except ValueError:
         raise ValueError("the default is not given as hexadecimal digits") from None
-    if len(default) != math.prod(shape) * ITEMSIZES[dtype] or (dtype == "bool" and max(default) > 1):
+    if len(default) != math.prod(shape) * ITEMSIZES[dtype]:
         raise ValueError("the default is not a value of the table's dtype and shape")
-    return default
+    return plain_bools(np.frombuffer(default, storage_dtype(dtype)), dtype).tobytes()
 
 
 def _check_tensors(header: dict[str, Any], contents: Contents, data_bytes: int) -> dict[str, tuple[int, Shape]]:
@@ -421,6 +424,4 @@ def _read_tensor(file: BinaryIO, begin: int, dtype: str, shape: Shape) -> np.nda
         if not count:
             raise ValueError("the file ends too early")
         position += count
-    if dtype == "bool" and target.size and target.max() > 1:
-        raise ValueError("a value of dtype bool is neither 0 nor 1")
-    return array
+    return plain_bools(array, dtype)

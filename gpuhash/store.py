@@ -7,8 +7,9 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from . import _core
-from .arrays import NUMPY, Framework, NumPyFramework, framework_like, framework_of, gpu_of
-from .dtypes import ITEMSIZES, read_numbers
+from .arguments import is_unicode, need_unicode
+from .arrays import NUMPY, ArrayLikeFramework, Framework, framework_like, framework_of, gpu_of
+from .dtypes import ITEMSIZES, infer_numbers
 
 _HOST_ALIGNMENT = 64  # TensorFlow ends the process below it, and JAX copies
 
@@ -38,10 +39,10 @@ class TensorStore(MutableMapping[str, Any]):
         Parameters
         ----------
         name
-            Any string.
+            Any string that is valid Unicode.
         tensor
             A C-contiguous array of any framework, which is held as it is; or numbers, or nested sequences of them,
-            which become a NumPy array.
+            which become a NumPy array. Columns of pandas, polars and Arrow keep their dtype, and may have no nulls.
 
         Raises
         ------
@@ -49,12 +50,17 @@ class TensorStore(MutableMapping[str, Any]):
             For a name that is no string, and for what is no tensor with contents: objects of other types, arrays of
             other dtypes, tensors that require grad or that a framework is tracing, variables.
         ValueError
-            For arrays that are not C-contiguous.
+            For arrays that are not C-contiguous, columns with nulls, and a name with half of a surrogate pair.
+        OverflowError
+            For Python integers that no 64-bit dtype holds together.
         """
         _check_name(name)
+        need_unicode(name, "the name of a tensor")
         framework = framework_of(tensor)
-        if isinstance(framework, NumPyFramework) and framework is not NUMPY:
-            tensor, framework = read_numbers(tensor, "numbers"), NUMPY
+        if framework.python:
+            tensor, framework = infer_numbers(tensor, "numbers"), NUMPY
+        elif isinstance(framework, ArrayLikeFramework):
+            tensor, framework = framework.to_numpy(tensor), NUMPY
         if framework.name == "tensorflow" and _save_by_tensorflow(name, tensor):
             return
         index = gpu_of(tensor, framework)
@@ -127,7 +133,7 @@ class TensorStore(MutableMapping[str, Any]):
     def __delitem__(self, name: str) -> None:
         """Takes the name away; arrays that came out of the store keep the memory. KeyError where there was none."""
         _check_name(name)
-        if not _core.remove_tensor(name):
+        if not (is_unicode(name) and _core.remove_tensor(name)):
             raise _absent(name)
 
     def __contains__(self, name: object) -> bool:
@@ -163,7 +169,7 @@ def _check_name(name: object) -> None:
 
 def _find(name: str) -> _core.StoredTensor | None:
     _check_name(name)
-    return _core.find_tensor(name)
+    return _core.find_tensor(name) if is_unicode(name) else None
 
 
 def _absent(name: str) -> KeyError:

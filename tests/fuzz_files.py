@@ -171,7 +171,7 @@ def swap_data(blob: bytes, rng: np.random.Generator, others: list[bytes]) -> byt
 
 
 def copy_part(blob: bytes, rng: np.random.Generator, _: list[bytes]) -> bytes:
-    """Keys twice, or values of a bool that are none."""
+    """Keys twice, or values of a bool that are neither 0 nor 1."""
     header, data = split(blob)
     if not data:
         return blob + b"\0"
@@ -252,7 +252,8 @@ def mutated(number: int, files: list[bytes]) -> tuple[str, bytes]:
 
 def tensor(entry: Any, data: bytes) -> np.ndarray[Any, Any]:
     begin, end = entry["data_offsets"]
-    return np.frombuffer(data[begin:end], DTYPES[entry["dtype"]][0]).reshape(entry["shape"])
+    array = np.frombuffer(data[begin:end], DTYPES[entry["dtype"]][0]).reshape(entry["shape"])
+    return array.astype(bool) if entry["dtype"] == "BOOL" else array
 
 
 def rows_of(array: np.ndarray[Any, Any]) -> list[bytes]:
@@ -294,8 +295,10 @@ def check(blob: bytes) -> str:
         return "loaded"
     assert table.value_dtype == said["value_dtype"]
     assert list(table.value_shape) == json.loads(said["value_shape"])
-    default = said.get("default", "")
-    assert (None if table.default is None else np.asarray(table._default).tobytes().hex()) == (default.lower() or None)
+    default = bytes.fromhex(said.get("default", ""))
+    if table.value_dtype == "bool":
+        default = bytes(map(bool, default))
+    assert (b"" if table.default is None else np.asarray(table._default).tobytes()) == default
     mine, values = table.items()
     assert dict(zip(rows_of(mine), rows_of(values), strict=True)) == dict(
         zip(keys, rows_of(tensor(header["values"], data)), strict=True)

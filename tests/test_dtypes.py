@@ -161,6 +161,30 @@ def test_python_values_are_range_checked(device, dtype):
     assert len(table) == 1
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"])
+def test_integers_of_more_than_64_bits_become_floats(device, dtype):
+    """Where the dtype holds them exactly."""
+    table = HashTable("int64", dtype, device=device)
+    table[1] = 5
+    largest = {"float16": 0, "float64": 1000, "complex128": 1000}.get(dtype, 127)  # power of two
+    for value in (2**64, -(2**64), 2**64 + 1, 2**65 - 2**13, 2**100, 2**127, 2**128, 2**1000, -(10**400)):
+        mantissa = abs(value) // (value & -value)
+        digits = {"float16": 11, "bfloat16": 8, "float32": 24, "complex64": 24}.get(dtype, 53)
+        if mantissa.bit_length() <= digits and abs(value) <= 1 << largest:
+            table[2] = value
+            assert table[2] == value
+            table[[3, 4]] = [value, 0.5]
+            assert to_numpy(table[[3, 4]]).tolist() == [value, 0.5]
+            assert HashTable("int64", dtype, default=value, device=device)[1] == value
+        else:
+            with pytest.raises(OverflowError, match=f"{dtype}, which does not hold"):
+                table[1] = value
+            with pytest.raises(OverflowError, match=f"{dtype}, which does not hold"):
+                table[[5, 1]] = [0.5, value]
+    assert table[1] == 5
+    assert 5 not in table
+
+
 def test_float_bits_survive(native):
     """NaN payloads, signed zeros, infinities and denormals are copied as bits."""
     bits = np.array([0x7FC00001, 0xFFC12345, 0x80000000, 0, 0x7F800000, 0xFF800000, 1, 0x7F800001], np.uint32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import pickle
 import statistics
@@ -337,6 +338,8 @@ def test_distributions(device):
     [
         (lambda: Uniform(1, 0), ValueError, "low is not to exceed high"),
         (lambda: Uniform(0, math.inf), ValueError, "finite"),
+        (lambda: Uniform(0, 10**400), ValueError, "high=10.* finite"),
+        (lambda: Normal(-(10**400)), ValueError, "finite"),
         (lambda: Uniform(-1.5e308, 1.5e308), ValueError, "no double"),
         (lambda: Normal(0, -1), ValueError, "negative"),
         (lambda: Normal(math.nan, 1), ValueError, "finite"),
@@ -369,12 +372,26 @@ def test_parameters_that_cannot_be(make, error, says):
         ({"initializer": Constant([1, 2])}, TypeError, "one number"),
         ({"initializer": Constant("a")}, TypeError, "constants of an initializer"),
         ({"initializer": Constant(300), "value_dtype": "uint8"}, OverflowError, "out of range"),
+        ({"initializer": Constant(10**400)}, OverflowError, "does not hold"),
     ],
 )
 def test_tables_that_cannot_be(device, options, error, says):
     options = {"key_dtype": "int64", "value_dtype": "float32", "value_shape": (2,), "device": device, **options}
     with pytest.raises(error, match=says):
         HashTable(**options)
+
+
+@pytest.mark.parametrize("initializer", DRAWN, ids=kind_name)
+def test_classes_derived_from_them(device, initializer):
+    kind = type("Own", (type(initializer),), {})
+    own = kind(*(getattr(initializer, field.name) for field in dataclasses.fields(initializer)))
+    tables = [
+        HashTable("int64", "float32", value_shape=(3,), device=device, initializer=each) for each in (initializer, own)
+    ]
+    for table in tables:
+        table.find_or_insert(np.arange(100))
+    assert tables[0] == tables[1]
+    assert pickle.loads(pickle.dumps(tables[1])).initializer == initializer
 
 
 def test_sets_have_none(device):

@@ -7,6 +7,7 @@ import pytest
 from support.frameworks import GPU, Framework, module
 from support.samples import as_dict, items_of, random_keys, random_values, same_bytes
 
+import gpuhash
 from gpuhash import HashSet, HashTable, _core
 
 
@@ -66,6 +67,38 @@ def test_torch_views(native):
     assert table.contains(tensor.flip(0)).all()
     assert table.contains(tensor.reshape(10, 100, 2).transpose(0, 1)).shape == (100, 10)
     assert len(table) == len(keys)
+
+
+def test_unaligned_torch_tensors(device):
+    """They are dense, so that contiguous() would not copy them."""
+    torch = module("torch")
+    if torch is None:
+        pytest.skip("torch is not installed")
+    memory = np.zeros(41, np.uint8)
+    memory[1:] = np.arange(7, 12).view(np.uint8)
+    keys = torch.frombuffer(memory, dtype=torch.int64, offset=1, count=5)
+    assert keys.data_ptr() % 8
+    table = HashTable("int64", "int64", device=device)
+    table[keys] = keys
+    assert items_of(table) == as_dict(np.arange(7, 12), np.arange(7, 12))
+    same_bytes(table[keys], np.arange(7, 12))
+    assert gpuhash.unique(keys).tolist() == [7, 8, 9, 10, 11]
+    assert gpuhash.isin(keys, keys[:2]).tolist() == [True, True, False, False, False]
+
+
+def test_lists_of_tensors_that_require_grad(device):
+    torch = module("torch")
+    if torch is None:
+        pytest.skip("torch is not installed")
+    table = HashTable("int64", "float32", device=device)
+    tensor = torch.tensor(1.0, requires_grad=True)
+    with pytest.raises(TypeError, match=r"the values hold .*grad"):
+        table[[1]] = [tensor]
+    assert len(table) == 0
+    with pytest.raises(TypeError, match=r"the keys hold .*grad"):
+        gpuhash.unique([tensor])
+    table[[1]] = [tensor.detach()]
+    assert table == {1: 1.0}
 
 
 def test_unsigned_negated_and_big_endian_numpy(device):
@@ -222,6 +255,17 @@ BAD_OPTIONS = {
     "load-0": ({"max_load_factor": 0.0}, ValueError),
     "load-1.5": ({"max_load_factor": 1.5}, ValueError),
     "load-nan": ({"max_load_factor": float("nan")}, ValueError),
+    "load-huge": ({"max_load_factor": 10**400}, ValueError),
+    "load-text": ({"max_load_factor": "0.5"}, TypeError),
+    "load-complex": ({"max_load_factor": 1j}, TypeError),
+    "axes": ({"value_shape": (1,) * 64}, ValueError),
+    "value-shape-float": ({"value_shape": 2.5}, TypeError),
+    "value-shape-bool": ({"value_shape": np.bool_(True)}, TypeError),
+    "surrogate": ({"name": "a\ud800"}, ValueError),
+    "empty-name": ({"name": ""}, TypeError),
+    "wide-device-number": ({"device": "cuda:99999999999"}, gpuhash.PlatformError),
+    "device-number-of-32-bits": ({"device": "cuda:2147483648"}, gpuhash.PlatformError),
+    "endless-device-number": ({"device": "cuda:" + "9" * 5000}, gpuhash.PlatformError),
     "negative-value-shape": ({"value_shape": (-1,)}, ValueError),
     "empty-value-shape": ({"value_shape": (0,)}, ValueError),
     "overflowing-value-shape": ({"value_shape": (1 << 40, 1 << 40)}, (MemoryError, ValueError)),
@@ -243,8 +287,25 @@ BAD_OPTIONS = {
 
 @pytest.mark.parametrize(("options", "error"), BAD_OPTIONS.values(), ids=BAD_OPTIONS)
 def test_bad_options(options, error):
-    with pytest.raises(error):
+    with pytest.raises(error) as raised:
         HashTable("int64", "float32", **options)
+    assert "incompatible" not in str(raised.value)  # pybind's words
+
+
+@pytest.mark.parametrize("number", [np.int64(2), np.uint8(2), np.array(2)], ids=lambda number: type(number).__name__)
+def test_numpys_integers_are_shapes(device, number):
+    table = HashTable("int64", "float32", key_shape=number, value_shape=number, device=device)
+    assert (table.key_shape, table.value_shape) == ((2,), (2,))
+    assert HashSet("int64", key_shape=number, device=device).key_shape == (2,)
+    assert gpuhash.Column("int64", number).shape == (2,)
+    assert all(type(length) is int for length in table.value_shape + gpuhash.Column("int64", number).shape)
+    assert repr(gpuhash.Column("int64", (True, number)).shape) == "(1, 2)"
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_numpys_floats_are_load_factors(device, kind):
+    assert HashTable("int64", "float32", max_load_factor=kind(0.5), device=device).max_load_factor == 0.5
+    assert HashSet("int64", max_load_factor=np.int8(1), device=device).max_load_factor == 1.0
 
 
 @pytest.mark.parametrize("shape", ["key_shape", "value_shape"])
@@ -287,6 +348,12 @@ BAD_DTYPES = {
     "string": (str, "numbered"),
     "strings": ("U8", "numbered"),
     "object": (object, "is not supported"),
+    "numpy-number": (np.int32(7), "is not supported"),
+    "number": (7, "is not supported"),  # after NumPy's, which equals it
+    "numpy-one": (np.float32(1), "is not supported"),
+    "one": (1, "is not supported"),
+    "true": (True, "is not supported"),
+    "float": (1.0, "is not supported"),
 }
 
 
@@ -297,6 +364,17 @@ def test_dtypes_that_are_none(kind):
         HashTable(dtype, "float32")
     with pytest.raises(TypeError, match=hint):
         HashTable("int64", dtype)
+
+
+def test_numbers_that_equal_dtypes_are_none():
+    """TensorFlow's float32 is equal to 1, and has its hash."""
+    tensorflow = module("tensorflow")
+    if tensorflow is None:
+        pytest.skip("tensorflow is not installed")
+    assert tensorflow.float32 == 1
+    assert HashTable("int64", tensorflow.float32).value_dtype == "float32"
+    with pytest.raises(TypeError, match="dtype 1 is not supported"):
+        HashTable("int64", 1)
 
 
 def test_from_items_of_strings_says_what_to_do():

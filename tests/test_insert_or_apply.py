@@ -93,10 +93,11 @@ def test_undefined_operations_are_type_errors(device, op, dtype):
     assert items_of(table) == before
 
 
-def test_unknown_operation_names_the_known_ones(device):
+@pytest.mark.parametrize("op", ["divide", np.array(["add"]), np.array("min"), 5, None], ids=repr)
+def test_unknown_operation_names_the_known_ones(device, op):
     table = HashTable("int64", "int64", device=device)
     with pytest.raises(ValueError, match="replace"):
-        table.insert_or_apply([1], [1], "divide")
+        table.insert_or_apply([1], [1], op)
     assert len(table) == 0
 
 

@@ -336,14 +336,44 @@ def test_lists_on_either_side(native, dtype):
     ids=str,
 )
 def test_two_lists_compare_as_in_python(elements, tests):
-    for invert in (False, True):
+    for invert in (False, True, 1, np.bool_(True)):
         mask = gpuhash.isin(elements, tests, invert=invert)
         assert mask.dtype == bool
         assert mask.tolist() == [(element in tests) != invert for element in elements]
-    if elements:
         rows, test_rows = [(element, 1) for element in elements], [(test, 1) for test in tests]
-        mask = gpuhash.isin(rows, test_rows, axis=0)
-        assert mask.tolist() == [row in test_rows for row in rows]
+        mask = gpuhash.isin(rows, test_rows, axis=0, invert=invert)
+        assert mask.dtype == bool
+        assert mask.tolist() == [(row in test_rows) != invert for row in rows]
+        mask = gpuhash.isin(elements, tests, axis=0, invert=invert)  # rows of one number each
+        assert mask.tolist() == [(element in tests) != invert for element in elements]
+        for element in elements:
+            mask = gpuhash.isin(element, tests, invert=invert)
+            assert isinstance(mask, np.ndarray)
+            assert (mask.shape, mask.dtype) == ((), bool)
+            assert mask.item() == ((element in tests) != invert)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "float64", "bool"])
+@pytest.mark.parametrize("count", [0, 3])
+def test_an_empty_list_has_rows_of_any_length(native, dtype, count):
+    rows = np.ones((count, 2), dtype)
+    for tests in (native.array(rows), rows.tolist()):
+        mask = gpuhash.isin([], tests, axis=0)
+        assert isinstance(mask, np.ndarray)
+        assert (mask.shape, mask.dtype) == ((0,), bool)
+        assert gpuhash.isin((), tests, axis=0, invert=True).shape == (0,)
+    same_bytes(gpuhash.isin(native.array(rows), [], axis=0), np.zeros(count, bool))
+    with pytest.raises(ValueError, match="rows of 17 bytes"):
+        gpuhash.isin([], native.array(np.ones((3, 17), np.int8)), axis=0)
+
+
+@pytest.mark.parametrize("elements", [[1, 2], [2**70, 1], np.array([1, 2]), np.zeros((0,), int)], ids=str)
+@pytest.mark.parametrize("test", [1, np.array(1), np.array(1, np.uint8)], ids=repr)
+def test_a_number_is_no_rows(elements, test):
+    with pytest.raises(ValueError, match=r"the test_elements have shape \(\), expected \('m',\)"):
+        gpuhash.isin(elements, test, axis=0)
+    with pytest.raises(ValueError, match=r"shape \(\), which has no axis 0"):
+        gpuhash.isin(2**70, elements, axis=0)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -398,6 +428,12 @@ BAD = {
     "text": (lambda: (np.arange(3), "abc"), TypeError, None),
     "none": (lambda: (np.arange(3), None), TypeError, None),
 }
+
+
+@pytest.mark.parametrize("flag", ["no", [1], (False,)], ids=repr)
+def test_a_flag_is_true_or_false(flag):
+    with pytest.raises(TypeError, match=r"invert=.*expected True or False"):
+        gpuhash.isin(np.arange(3), np.arange(3), invert=flag)
 
 
 @pytest.mark.parametrize("kind", BAD)

@@ -797,6 +797,8 @@ def test_bad_input_changes_nothing(device, name):
         ({}, ValueError, "no columns"),
         ({"": "int32"}, TypeError, "names are strings"),
         ({3: "int32"}, TypeError, "names are strings"),
+        ({"a\ud800": "int32"}, ValueError, "surrogate"),
+        ({"x": ("int32", (1,) * 64)}, ValueError, "64 axes"),
         ({"x": "text"}, TypeError, "not supported"),
         ({"x": ("int32", (2,), 5)}, TypeError, "a tuple of 3"),
         ({"x": ("int32", (0,))}, ValueError, "1 or more"),
@@ -947,6 +949,42 @@ def test_many_columns_of_any_names(device, tmp_path):
         same_columns(found, {name: values[name] for name in names[::-7]})
 
 
+def test_files_of_bools_of_any_byte(native, tmp_path):
+    """All bytes but 0 are True: of values, defaults and initial values, also in files that have them."""
+    said = np.array([0, 1, 2, 255], np.uint8).view(bool)
+    columns = {"flag": "bool", "flags": ("bool", (4,)), "made": Column("bool", (2,), np.array([2], "u1").view(bool)[0])}
+    default = {"flag": said[2:3].reshape(()), "flags": said}
+    table = make(native.table_device, columns, default=default)
+    keys = np.arange(4)
+    table[native.array(keys)] = {"flag": native.array(said), "flags": native.array(np.stack([said] * 4))}
+    path = tmp_path / "table"
+    table.save(path)
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    told = json.loads(header["__metadata__"]["default"])
+    assert told == {"flag": "01", "flags": "00010101", "made": "0000"}
+    header["__metadata__"]["default"] = json.dumps({"flag": "02", "flags": "00010203", "made": "0000"})
+    header["__metadata__"]["columns"] = header["__metadata__"]["columns"].replace('\\"01\\"', '\\"02\\"')
+    text = json.dumps(header).encode()
+    odd = tmp_path / "odd"
+    body = bytearray(data[8 + length :])
+    begin, end = header["values.flag"]["data_offsets"]
+    body[begin:end] = bytes(2 * truth for truth in body[begin:end])
+    odd.write_bytes(len(text).to_bytes(8, "little") + text + body)
+    truth = said.view(np.uint8) != 0
+    expected = {"flag": truth, "flags": np.stack([truth] * 4), "made": np.ones((4, 2), bool)}
+    for back in (
+        HashTable.load(path, device=native.table_device),
+        HashTable.load(odd, device=native.table_device),
+        pickle.loads(pickle.dumps(table)),
+    ):
+        assert back == table
+        same_columns(back[keys], expected)
+        assert back.default["flag"] is True
+        same_bytes(back.default["flags"], truth)
+
+
 DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no json": lambda meta: meta.update(columns="["),
     "no list": lambda meta: meta.update(columns='{"x": 1}'),
@@ -960,6 +998,8 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "another": lambda meta: meta.update(columns='[{"name": "y", "dtype": "int32", "shape": []}]'),
     "wider": lambda meta: meta.update(columns='[{"name": "x", "dtype": "int64", "shape": []}]'),
     "twice": lambda meta: meta.update(columns=json.dumps(2 * [{"name": "x", "dtype": "int32", "shape": []}])),
+    "surrogate": lambda meta: meta.update(columns='[{"name": "\\ud800", "dtype": "int32", "shape": []}]'),
+    "axes": lambda meta: meta.update(columns=json.dumps([{"name": "x", "dtype": "int32", "shape": [1] * 64}])),
     "initial": lambda meta: meta.update(columns='[{"name": "x", "dtype": "int32", "shape": [], "initial": "no"}]'),
     "no default": lambda meta: meta.pop("default"),
     "default": lambda meta: meta.update(default="00"),

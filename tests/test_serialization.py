@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import struct
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.frameworks import GPU, to_numpy
+from support.frameworks import GPU, module, to_numpy
 from support.samples import (
     KEY_TYPES,
     VALUE_DTYPES,
@@ -116,6 +117,99 @@ def test_loading_with_a_name(tmp_path):
     named = HashTable.load(tmp_path / "table.safetensors", name="loaded")
     assert gpuhash.open("loaded") == table
     named.close()
+
+
+ODD_BOOLS = np.array([0, 1, 2, 255, 0, 128], np.uint8).view(bool)  # all bytes but 0 are True
+
+
+@pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
+def test_bools_of_any_byte(native, tmp_path, value_shape):
+    keys = np.arange(6)
+    values = np.stack([ODD_BOOLS] * 3, axis=1) if value_shape else ODD_BOOLS
+    table = HashTable("int64", "bool", value_shape=value_shape, device=native.table_device)
+    table[native.array(keys)] = native.array(values)
+    for back in saved_and_back(table, tmp_path):
+        assert back == table
+        same_bytes(back[keys], values.view(np.uint8) != 0)
+
+
+def test_bools_of_any_byte_in_the_rows(on_device, tmp_path):
+    keys, values = np.arange(20), random_values("bool", (20, 3))
+    table = HashTable("int64", "bool", value_shape=(3,), device=on_device.table_device)
+    table[keys] = values
+    rows = table.row_storage
+    rows.view(np.uint8 if on_device.name == "numpy" else module("torch").uint8)[...] *= 2
+    for back in saved_and_back(table, tmp_path):
+        same_bytes(back[keys], values)
+
+
+@pytest.mark.parametrize("shape", [(), (6,)], ids=["scalar", "rows"])
+def test_defaults_of_any_bool(native, tmp_path, shape):
+    default = native.array(ODD_BOOLS if shape else ODD_BOOLS[2:3].reshape(()))
+    table = HashTable("int64", "bool", value_shape=shape, device=native.table_device, default=default)
+    for back in saved_and_back(table, tmp_path):
+        same_bytes(np.array(back.default), ODD_BOOLS.view(np.uint8) != 0 if shape else np.array(True))
+
+
+def saved_and_back(table, tmp_path):
+    """By a file, which holds 0 and 1 alone, so that any reader sees the same; and by a pickle."""
+    path = tmp_path / "table.safetensors"
+    table.save(path)
+    header, data = split(path)
+    for name, entry in header.items():
+        if entry.get("dtype") == "BOOL":
+            assert set(data[slice(*entry["data_offsets"])]) <= {0, 1}, name
+    return [gpuhash.load(path, device=table.device), pickle.loads(pickle.dumps(table))]
+
+
+@pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
+def test_files_with_bools_of_any_byte(device, tmp_path, value_shape):
+    """As they were written once, when they were refused."""
+    path = tmp_path / "table.safetensors"
+    keys = np.arange(6)
+    table = HashTable("int64", "bool", value_shape=value_shape, default=True)
+    table[keys] = np.ones((6, *value_shape), bool)
+    table.save(path)
+    header, data = split(path)
+    begin, end = header["values"]["data_offsets"]
+    said = np.resize(ODD_BOOLS, (6, *value_shape))
+    data = data[:begin] + said.tobytes() + data[end:]
+    header["__metadata__"]["default"] = "02" * int(np.prod(value_shape))
+    path.write_bytes(join(header, data))
+    back = HashTable.load(path, device=device)
+    mine, values = back.items()
+    order = np.frombuffer(data[slice(*header["keys"]["data_offsets"])], np.int64)
+    assert items_of(back) == as_dict(order, said.view(np.uint8) != 0)
+    same_bytes(np.array(back.default), np.ones(value_shape, bool))
+    assert len(mine) == len(values) == 6
+
+
+@pytest.mark.parametrize("length", [1, 237, 238, 255])
+def test_file_names_of_any_length(tmp_path, length):
+    """A temporary file is written first, beside it."""
+    table, _, _ = sample()
+    path = tmp_path / ("t" * length)
+    table.save(path)
+    assert HashTable.load(path) == table
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128", "bool"])
+def test_values_of_as_many_axes_as_numpy_has(device, tmp_path, dtype):
+    shape = (1,) * 61 + (2, 1)
+    keys, values = np.arange(3), random_values(dtype, (3, *shape))
+    table = HashTable("int64", dtype, value_shape=shape, device=device)
+    table[keys] = values
+    same_bytes(table[keys], values)
+    path = tmp_path / "table.safetensors"
+    table.save(path)
+    assert HashTable.load(path, device=device) == table
+    assert pickle.loads(pickle.dumps(table)) == table
+    header, data = split(path)
+    header["__metadata__"]["value_shape"] = json.dumps((*shape, 1))
+    path.write_bytes(join(header, data))
+    with pytest.raises(ValueError, match="not supported"):
+        HashTable.load(path)
 
 
 def test_missing_file(tmp_path):

@@ -270,6 +270,10 @@ def test_gpu_memory_is_none_of_numpy(torch_cuda, name):
         (range(4), np.arange(4)),
         ([], np.array([])),
         (np.float16(3), np.array(3, np.float16)),
+        ([2**63 + 1, 1], np.array([2**63 + 1, 1], np.uint64)),
+        (2**64 - 1, np.array(2**64 - 1, np.uint64)),
+        ([[2**53 + 1, -1]], np.array([[2**53 + 1, -1]])),
+        ([2**53, 0.5], np.array([2.0**53, 0.5])),
     ],
     ids=str,
 )
@@ -283,6 +287,25 @@ def test_pandas_series_become_numpy_arrays(name):
     pd = pytest.importorskip("pandas")
     store[name] = pd.Series([1.0, 2.0])
     same_bytes(store[name], np.array([1.0, 2.0]))
+    store[name] = pd.Series([2**53 + 1, 2], dtype="Int64")
+    same_bytes(store[name], np.array([2**53 + 1, 2]))
+    store[name] = pd.DataFrame({"a": [1, 2], "b": [3, 4]})
+    same_bytes(store[name], np.array([[1, 3], [2, 4]]))
+
+
+COLUMNS_WITH_NULLS = {
+    "pandas": lambda pandas: pandas.Series([2**53 + 1, None], dtype="Int64"),
+    "polars": lambda polars: polars.Series([2**53 + 1, None]),
+    "pyarrow": lambda pyarrow: pyarrow.chunked_array([[2**53 + 1, None]]),
+}
+
+
+@pytest.mark.parametrize("library", COLUMNS_WITH_NULLS)
+def test_columns_with_nulls_are_not_taken(name, library):
+    column = COLUMNS_WITH_NULLS[library](pytest.importorskip(library))
+    with pytest.raises(ValueError, match="nulls"):
+        store[name] = column
+    assert name not in store
 
 
 @pytest.mark.parametrize(
@@ -294,6 +317,9 @@ def test_pandas_series_become_numpy_arrays(name):
         (object(), TypeError),
         ({1: 2}, TypeError),
         (["a", "b"], TypeError),
+        ([2**63, -1], OverflowError),
+        ([2**64], OverflowError),
+        ([2**53 + 1, 0.5], OverflowError),
         ([[1], [2, 3]], ValueError),
         (np.array(["a"]), TypeError),
         (np.array([1], "datetime64[s]"), TypeError),
@@ -423,6 +449,16 @@ def test_names_are_strings(key):
     with pytest.raises(TypeError, match="names of tensors are strings"):
         del store[key]
     assert key not in store
+
+
+def test_half_of_a_surrogate_pair_is_no_name():
+    with pytest.raises(ValueError, match="surrogate"):
+        store["\ud800"] = 1
+    assert "\ud800" not in store
+    assert store.get("\ud800", 5) == 5
+    for action in (store.__getitem__, store.__delitem__, store.tensor):
+        with pytest.raises(KeyError, match="no tensor is named"):
+            action("\ud800")
 
 
 def test_any_string_is_a_name():

@@ -923,3 +923,11 @@ def test_a_number_of_threads_that_another_thread_changes():
     command = [sys.executable, "-P", "-c", RESIZED]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("flag", ["return_index", "return_inverse", "return_counts", "sorted"])
+def test_flags_say_whether_they_are_true(flag):
+    with pytest.raises(TypeError, match=f"{flag}='no' was given, expected True or False"):
+        gpuhash.unique(np.arange(3), **{flag: "no"})
+    asked = gpuhash.unique(np.arange(3), **{flag: np.bool_(True)})
+    assert type(asked) is type(gpuhash.unique(np.arange(3), **{flag: True}))
