@@ -12,6 +12,7 @@ import numpy as np
 from . import _core, batches, serialization, traced
 from .arguments import as_keys
 from .arrays import framework_of
+from .batch import Batch
 from .dtypes import INTEGER_BOUNDS, is_python_integer, read_objects
 from .inference import infer_set
 from .keyed_table import KeyedTable
@@ -27,7 +28,8 @@ class HashSet(KeyedTable):
         As for ``HashTable``.
 
     Keys have the shape ``[*batch, *key_shape]`` and masks ``[*batch]``; both as for ``HashTable``. The operators take
-    other HashSets of the same key dtype and shape, on any device, and Python sets; they wait.
+    other HashSets of the same key dtype and shape, on any device, and Python sets on either side; they wait, and give a
+    set like this one.
     """
 
     def __init__(
@@ -114,7 +116,9 @@ class HashSet(KeyedTable):
 
     def _put(self, keys: Any) -> None:
         """Adds keys, without a mask."""
-        batch = self._take(keys)
+        self._put_batch(self._take(keys))
+
+    def _put_batch(self, batch: Batch) -> None:
         self._changes += 1
         batch.core.insert(batch.array, None, False, "keep", None, batch.stream)
         batch.finish()
@@ -129,33 +133,39 @@ class HashSet(KeyedTable):
         batch.finish()
 
     def remove(self, keys: Any) -> None:
-        """Removes keys. Waits. KeyError if any is absent: then nothing is removed."""
-        batch = self._look_for(keys)
-        if batch is None:
-            raise KeyError(keys)
-        self._check_present(batch, keys)
-        self._changes += 1
-        batch.core.erase(batch.array, None, batch.stream)
-        batch.finish()
+        """Removes keys. Waits. KeyError if any is absent: then nothing is removed.
+
+        Where another thread removes some of a batch's keys meanwhile, KeyError names them, and the others are removed.
+        """
+        self._erase_present(keys)
 
     def pop(self) -> Any:
-        """Removes and returns some key. Waits, and reads all keys: take ``keys()`` to empty a set."""
-        keys = self._host_items(values=False)[0]
-        if not len(keys):
-            raise KeyError("pop(): the set is empty")
-        key = as_keys(keys[:1], self._key_shape)[0]
-        self.remove(key)
-        return key
+        """Removes and returns some key, which no other thread gets. Waits, and reads all keys: take ``keys()`` to empty
+        a set.
+        """
+        while len(keys := self._host_keys()):
+            for row in range(len(keys)):
+                key = as_keys(keys[row : row + 1], self._key_shape)[0]
+                if self.erase(key):  # otherwise another thread has removed it meanwhile
+                    return key
+        raise KeyError("pop(): the set is empty")
 
     # Like a set ------------------------------------------------------------------------------------------------------
 
     def update(self, *others: Any) -> None:
-        """Adds the keys of others: HashSets on any device, arrays, lists or Python sets."""
-        for other in others:
-            if isinstance(other, HashSet):
-                self._merge(other)
+        """Adds the keys of others: HashSets on any device, arrays, lists or Python sets.
+
+        All of them are checked before any key is added. Where there is no room for one, those before it have been.
+        """
+        parts = [other if isinstance(other, HashSet) else self._take(self._batch_of(other)) for other in others]
+        for part in parts:
+            if isinstance(part, HashSet):
+                self._check_kind_of(part)
+        for part in parts:
+            if isinstance(part, HashSet):
+                self._merge(part)
             else:
-                self._put(self._batch_of(other))
+                self._put_batch(part)
 
     def union(self, *others: Any) -> Self:
         """A new set of the keys of this one and of the others."""
@@ -170,10 +180,10 @@ class HashSet(KeyedTable):
         return made
 
     def intersection_update(self, *others: Any) -> None:
-        """Removes the keys that are not in all others."""
-        for other in others:
+        """Removes the keys that are not in all others, which are checked before any key is removed."""
+        for other in self._all_like_self(others):
             keys = self._host_keys()
-            self._drop(keys[~self._like_self(self._held_keys(other)[0])._holds(keys)])
+            self._drop(keys[~other._holds(keys)])
 
     def difference(self, *others: Any) -> Self:
         """A new set of the keys of this one that are in none of the others."""
@@ -182,12 +192,12 @@ class HashSet(KeyedTable):
         return made
 
     def difference_update(self, *others: Any) -> None:
-        """Removes the keys of the others."""
-        for other in others:
+        """Removes the keys of the others, which are checked before any key is removed."""
+        for other in self._all_like_self(others):
             if other is self:
                 self.clear()
             else:
-                self._drop(self._like_self(self._held_keys(other)[0])._host_keys())
+                self._drop(other._host_keys())
 
     def symmetric_difference(self, other: Any) -> Self:
         """A new set of the keys that are in one of both, not in both."""
@@ -270,6 +280,10 @@ class HashSet(KeyedTable):
             )
         return other
 
+    def _all_like_self(self, others: tuple[Any, ...]) -> list[HashSet]:
+        """Of each of the others the keys that this set can have, as a HashSet."""
+        return [self._like_self(self._held_keys(other)[0]) for other in others]
+
     def _same_keys(self, other: HashSet) -> bool:
         return (self._key_dtype, self._key_shape) == (other._key_dtype, other._key_shape)
 
@@ -284,6 +298,19 @@ class HashSet(KeyedTable):
 
     def __xor__(self, other: object) -> Self:
         return self.symmetric_difference(other) if isinstance(other, (HashSet, AbstractSet)) else NotImplemented
+
+    __ror__ = __or__
+    __rand__ = __and__
+    __rxor__ = __xor__
+
+    def __rsub__(self, other: object) -> Self:
+        if not isinstance(other, AbstractSet):
+            return NotImplemented
+        made = self.copy()
+        made.clear()
+        made.update(other)
+        made.difference_update(self)
+        return made
 
     def __ior__(self, other: object) -> Self:
         if not isinstance(other, (HashSet, AbstractSet)):
@@ -342,7 +369,7 @@ class HashSet(KeyedTable):
         size = len(self)
         load = size / self.capacity if self.capacity else 0.0
         shape = f", key_shape={self._key_shape}" if self._key_shape else ""
-        name = f", name={self._name!r}" if self._name is not None else ""
+        name = f", name={name!r}" if (name := self.name) is not None else ""
         return (
             f"<{type(self).__name__} {self._key_dtype}{shape}, size={size}, capacity={self.capacity}, load={load:.3f}, "
             f"device={self.device}{name}>"
@@ -352,16 +379,7 @@ class HashSet(KeyedTable):
     def _restore(cls, contents: serialization.Contents, device: object, memory: object, name: str | None) -> Self:
         if not contents.is_set:
             raise ValueError("the file holds a table, not a set: load it with gpuhash.HashTable.load")
-        made = cls(
-            contents.key_dtype,
-            key_shape=contents.key_shape,
-            device=device,
-            max_load_factor=contents.max_load_factor,
-            max_capacity=contents.max_capacity,
-            deterministic=contents.deterministic,
-            seed=contents.seed,
-            memory=memory,
-        )
+        made = cls._empty_for(contents, device, memory)
         made._fill(contents)
         made._register(name)
         return made

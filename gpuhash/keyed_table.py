@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Iterator
@@ -10,10 +11,11 @@ from typing import Any, Self
 import numpy as np
 
 from . import _core, batches, initializers, named_columns, serialization, traced
-from .arguments import KeyOutOfRangeError, as_keys, count_of
+from .arguments import KeyOutOfRangeError, as_keys, checked_load_factor, checked_name, count_of
 from .arrays import Shape, default_stream
 from .batch import Batch, Output, Views, to_device
 from .export import export, to_host
+from .factorization import isin
 from .memory import is_sharded, make_context
 from .options import Options
 
@@ -22,6 +24,27 @@ _SHOWN_KEYS = 5
 _LEAST_LOAD_FACTOR = 1 / 16  # at which a file's items are inserted
 # torch.save pickles bytes as text, in up to two bytes each, and takes no text of 4 GiB or more.
 _PART_BYTES = 1 << 30
+
+
+class Mask:
+    """A mask of a batch, to be read on the host."""
+
+    __slots__ = ("_host", "array")
+
+    def __init__(self, batch: Batch, shape: Shape | None = None) -> None:
+        """``shape``: of a part of the batch."""
+        shape = batch.shape if shape is None else shape
+        self._host: np.ndarray[Any, Any] | None = None
+        if batch.context.platform == "cpu":  # read as it is, which is much faster for small batches
+            self._host = np.empty(shape, bool)
+            self.array = _core.borrow(self._host)
+        else:
+            self.array = _core.Buffer(batch.context, "bool", shape, batch.stream).array()
+
+    def read(self, batch: Batch) -> np.ndarray[Any, Any]:
+        """It as ``[n]``. Waits."""
+        host = to_host(batch.context, self.array, batch.stream) if self._host is None else self._host
+        return host.reshape(-1)
 
 
 class KeyedTable:
@@ -111,10 +134,58 @@ class KeyedTable:
             return KeyError(keys)
         found = _core.Buffer(batch.context, "bool", batch.shape, batch.stream).array()
         batch.core.find(batch.array, None, found, None, False, batch.stream)
-        absent = to_host(batch.context, batch.array, batch.stream)[~to_host(batch.context, found, batch.stream)]
-        some: list[Any] = as_keys(absent[:_SHOWN_KEYS], self._key_shape)
+        absent = ~to_host(batch.context, found, batch.stream).reshape(-1)
+        return KeyError(self._named_absent(batch, absent, missing))
+
+    def _named_absent(self, batch: Batch, absent: np.ndarray[Any, Any], missing: int) -> str:
+        """How many keys of a batch are absent, and some of them by a mask ``[n]``."""
+        some: list[Any] = as_keys(self._host_batch(batch)[absent][:_SHOWN_KEYS], self._key_shape)
         shown = ", ".join(map(str, some)) + (", ..." if missing > len(some) else "")
-        return KeyError(f"{missing} of {math.prod(batch.shape)} keys are absent: {shown}")
+        return f"{missing} of {math.prod(batch.shape)} keys are absent: {shown}"
+
+    def _host_batch(self, batch: Batch) -> np.ndarray[Any, Any]:
+        """The keys of a batch on the host, ``[n, *key_shape]``. Waits."""
+        return to_host(batch.context, batch.array, batch.stream).reshape(-1, *self._key_shape)
+
+    def _lost(self, batch: Batch, found: Mask | None, erased: Mask) -> np.ndarray[Any, Any] | None:
+        """Which keys of a batch another thread has erased between this call's lookup and its erasure. Waits.
+
+        Parameters
+        ----------
+        found
+            The mask of the lookup; None where all keys were found.
+        erased
+            The mask of the erasure, which is true for one of a key's duplicates.
+
+        Returns
+        -------
+        bool ``[n]``; None where there are none.
+        """
+        mine = erased.read(batch)
+        if mine.all() if found is None else (mine == (looked_up := found.read(batch))).all():
+            return None
+        lost: np.ndarray[Any, Any] = ~mine if found is None else looked_up & ~mine
+        if mine.any():  # duplicates of keys that it has erased itself are not lost
+            keys = self._host_batch(batch)
+            lost[lost] = isin(keys[lost], keys[mine], invert=True, axis=0 if self._key_shape else None)
+        return lost if lost.any() else None
+
+    def _erase_present(self, keys: Any) -> None:
+        """Erases keys. KeyError if any is absent."""
+        batch = self._look_for(keys)
+        if batch is None:
+            raise KeyError(keys)
+        self._check_present(batch, keys)
+        erased = Mask(batch)
+        self._changes += 1
+        batch.core.erase(batch.array, erased.array, batch.stream)
+        lost = self._lost(batch, None, erased)
+        if lost is not None:
+            if batch.scalar:
+                raise KeyError(keys)
+            absent = self._named_absent(batch, lost, int(lost.sum()))
+            raise KeyError(f"{absent}: another thread has erased them meanwhile, and this call the others")
+        batch.finish()
 
     def _export(self, like: Any, *, keys: bool = True, values: bool = True) -> list[Any]:
         """Arrays of all keys, or of all values where there are any, of each column in order, or of both. Waits."""
@@ -144,14 +215,18 @@ class KeyedTable:
         stream = self._stream()
         return [to_host(self._context, array, stream) for array in self._raw_items(values=values)]
 
-    def _merge(self, other: KeyedTable) -> None:
-        """Takes over all items of a table of the same dtypes and shapes, on any device. Waits."""
+    def _check_kind_of(self, other: KeyedTable) -> None:
+        """TypeError where the table cannot take over the items of another."""
         mine, theirs = self._kind_of_items(), other._kind_of_items()
         if mine != theirs:
             raise TypeError(
                 f"a table of key dtype, key shape, value dtype and value shape {mine} cannot take the items of one of "
                 f"{theirs}"
             )
+
+    def _merge(self, other: KeyedTable) -> None:
+        """Takes over all items of a table of the same dtypes and shapes, on any device. Waits."""
+        self._check_kind_of(other)
         if other is self:
             return
         stream = self._stream()
@@ -344,7 +419,7 @@ class KeyedTable:
 
     @max_load_factor.setter
     def max_load_factor(self, factor: float) -> None:
-        self._core.max_load_factor = factor
+        self._core.max_load_factor = checked_load_factor(factor)
 
     @property
     def nbytes(self) -> int:
@@ -393,8 +468,11 @@ class KeyedTable:
 
     @property
     def name(self) -> str | None:
-        """The name by which ``gpuhash.open`` finds the table."""
-        return self._name
+        """The name by which ``gpuhash.open`` finds the table; None where it has none, or none any more."""
+        name = self._name
+        if name is None or _core.find_table(name) is not self._core:  # another object of the table may have closed it
+            return None
+        return name
 
     def close(self) -> None:
         """Gives up the table's name: ``gpuhash.open`` no longer finds it. The table itself lives on."""
@@ -454,21 +532,26 @@ class KeyedTable:
     __copy__ = copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self.copy()
+        return self._clone(self._context, memo)
 
-    def _clone(self, context: _core.Context) -> Self:
+    def _clone(self, context: _core.Context, memo: dict[int, Any] | None = None) -> Self:
+        """A copy in a context; a deep one of what a derived class has added, where ``deepcopy`` gives its memo."""
         device = self._context if not self._host else context
         stream = 0 if device.platform == "cpu" else default_stream(device.device_index)
         clone = object.__new__(type(self))
         clone._attach(self._core.clone(context, stream), self._key_shape)
-        self._copy_attributes(clone)
+        if memo is not None:
+            memo[id(self)] = clone  # attributes may lead back to the table
+        self._copy_attributes(clone, memo)
         return clone
 
-    def _copy_attributes(self, copy: Self) -> None:
-        """Those that a derived class has added."""
-        for attribute, value in vars(self).items():
-            if attribute not in vars(copy):
-                setattr(copy, attribute, value)
+    def _copy_attributes(self, clone: Self, memo: dict[int, Any] | None = None) -> None:
+        """Those that a derived class has added, in ``__slots__`` or without."""
+        state = object.__getstate__(self)
+        named, slots = state if isinstance(state, tuple) else (state, {})
+        for attribute, value in {**named, **slots}.items():
+            if attribute not in vars(clone):
+                setattr(clone, attribute, value if memo is None else copy.deepcopy(value, memo))
 
     # Files -----------------------------------------------------------------------------------------------------------
 
@@ -495,6 +578,31 @@ class KeyedTable:
     def _restore(cls, contents: serialization.Contents, device: object, memory: object, name: str | None) -> Self:
         raise NotImplementedError
 
+    @classmethod
+    def _empty_for(cls, contents: serialization.Contents, device: object, memory: object) -> Self:
+        """What a file's items go into. No constructor makes it: that of a derived class may take other arguments."""
+        made = object.__new__(cls)
+        made._make(
+            Options.checked(
+                contents.key_dtype,
+                contents.value_dtype,
+                key_shape=contents.key_shape,
+                value_shape=contents.value_shape,
+                device=device,
+                capacity=0,
+                max_load_factor=contents.max_load_factor,
+                growth=True,
+                max_capacity=contents.max_capacity,
+                deterministic=contents.deterministic,
+                seed=contents.seed,
+                initializer=contents.initializer,
+                memory=memory,
+                name=None,
+                columns=contents.columns,
+            )
+        )
+        return made
+
     def _fill(self, contents: serialization.Contents) -> None:
         """Puts a file's items into this new table."""
         stream = self._stream()
@@ -509,9 +617,9 @@ class KeyedTable:
         self.max_load_factor = max(factor, _LEAST_LOAD_FACTOR)
         try:
             self._core.reserve(len(contents.keys), stream)
+            self._assign_items(arrays, stream)
         except _core.TableFullError as error:
             raise ValueError(f"the file's keys do not fit into its max_capacity: {error}") from None
-        self._assign_items(arrays, stream)
         self.max_load_factor = factor
         if len(self) != len(contents.keys):
             raise ValueError(
@@ -523,8 +631,8 @@ class KeyedTable:
 
         A table with columns has a tensor "values.NAME" for each.
 
-        The file appears whole or not at all: a temporary one beside it takes its place at the end. The name and the
-        memory resource are not saved, and the rows are numbered anew.
+        The file appears whole or not at all: a temporary one beside it takes its place at the end. The name, the memory
+        resource and attributes that a derived class has added are not saved, and the rows are numbered anew.
         """
         serialization.write_file(path, self._contents())
 
@@ -532,13 +640,16 @@ class KeyedTable:
     def load(
         cls, path: str | os.PathLike[str], *, device: object = "cpu", memory: object = None, name: str | None = None
     ) -> Self:
-        """The table that ``save`` wrote, on any device.
+        """The table that ``save`` wrote, on any device. The constructor of a derived class is not called.
 
         Raises
         ------
+        TypeError
+            For a name that is no string, or an empty one.
         ValueError
-            Where the file is damaged, or holds no table of this class.
+            Where the file is damaged, or holds no table of this class, and for a name that is taken.
         """
+        checked_name(name)
         return cls._restore(serialization.read_file(path), device, memory, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -565,7 +676,8 @@ def views_of(core: _core.Table, shards: list[_core.Table]) -> Views | None:
 def unpickle(kind: type[KeyedTable], device: str, *parts: bytes) -> KeyedTable:
     """What the pickle of a table calls to make it again; it checks as much as ``load`` does. Waits.
 
-    The name and the memory resource of the table are not in its pickle, and the rows are numbered anew.
+    The name and the memory resource of the table are not in its pickle, nor are attributes that a derived class has
+    added, whose constructor is not called; and the rows are numbered anew.
 
     Parameters
     ----------

@@ -38,8 +38,8 @@ class Operations(KeyedTable):
             self._set_default(options.default)
         self._column_defaults = options.column_defaults
 
-    def _clone(self, context: _core.Context) -> Self:
-        clone = super()._clone(context)
+    def _clone(self, context: _core.Context, memo: dict[int, Any] | None = None) -> Self:
+        clone = super()._clone(context, memo)
         clone._set_default(self._default)
         clone._column_defaults = self._column_defaults
         return clone
@@ -458,7 +458,7 @@ class Operations(KeyedTable):
         return None if self._columns is None else MappingProxyType(self._columns)
 
     @property
-    def value_dtype(self) -> str:
+    def value_dtype(self) -> str | None:
         """The name of the values' dtype; None for a table with columns."""
         return self._value_dtype
 

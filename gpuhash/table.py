@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence, Sized
-from typing import Any, Self, cast
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence, Sized
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 
 from . import _core, batches, column_calls, named_columns, serialization, traced
 from .arguments import as_keys
-from .arrays import framework_of
-from .batch import Batch, take_values
+from .arrays import Shape, framework_of
+from .batch import Batch, Output, take_values
 from .dtypes import comparable, dtype_name, storage_dtype
 from .export import to_host
 from .inference import infer, infer_columns
 from .initializers import Initializer
-from .keyed_table import KeyedTable
+from .keyed_table import KeyedTable, Mask
 from .operations import Operations
 from .options import Options
 
@@ -26,6 +26,50 @@ class _NoDefault:
 
 
 _NO_DEFAULT = _NoDefault()
+
+# Number of a column (0 in a table without), values, whether one is for all keys, and what becomes of those there are
+_Given = tuple[int, _core.Array, bool, str]
+
+
+class _Part(NamedTuple):
+    """One column of a call's answers, or the values of a table without columns."""
+
+    number: int
+    values: Output
+    shape: Shape  # of one value
+    fallback: _core.Array | None = None  # one value, or one for each key
+
+    def on_host(self, batch: Batch) -> np.ndarray[Any, Any]:
+        """The values as they are now, as their dtype's storage, ``[n, *shape]``. Waits."""
+        return to_host(batch.context, self.values.array, batch.stream).reshape(-1, *self.shape)
+
+    def write(self, batch: Batch, host: np.ndarray[Any, Any]) -> None:
+        """Writes what ``on_host`` has given, changed. Waits."""
+        array = self.values.array
+        batch.context.copy(array, batch.lend(host.reshape(array.shape), self.values.dtype), batch.stream)
+
+    def set_to_fallback(self, batch: Batch, chosen: np.ndarray[Any, Any]) -> None:
+        """Gives those keys of the batch that a mask ``[n]`` chooses the fallback. Waits."""
+        assert self.fallback is not None
+        fallbacks = to_host(batch.context, self.fallback, batch.stream)
+        host = self.on_host(batch)
+        host[chosen] = fallbacks if fallbacks.shape == self.shape else fallbacks.reshape(host.shape)[chosen]
+        self.write(batch, host)
+
+
+def _parts_of(
+    places: column_calls.Places, values: dict[str, Output], fallbacks: dict[str, _core.Array] | None
+) -> list[_Part]:
+    return [
+        _Part(number, values[name], column.shape, None if fallbacks is None else fallbacks[name])
+        for name, (number, column) in places.columns.items()
+    ]
+
+
+def _some_of(batch: Batch, array: _core.Array, chosen: np.ndarray[Any, Any]) -> _core.Array:
+    """Those values of a batch's that a mask ``[n]`` chooses, in its memory. Waits."""
+    host = to_host(batch.context, array, batch.stream)
+    return batch.lend(host.reshape(len(chosen), *host.shape[len(batch.shape) :])[chosen], array.dtype)
 
 
 class HashTable(Operations):
@@ -48,14 +92,14 @@ class HashTable(Operations):
         "cuda:all", makes one table of several shards, each on its device, which takes keys on any of them; one of its
         calls may have a list of arrays, one batch for each GPU, and gives lists.
     capacity
-        Slots to begin with.
+        Slots to begin with; rounded up to whole buckets, as all numbers of slots are.
     max_load_factor
         Keys per slot that the table does not pass, in (0, 1]: it grows before. Where the table picks its capacity, keys
         take at most 0.95 of it even so, as the last keys of a full table look through most of it.
     growth
         False keeps the capacity: a batch for which it has no room is a TableFullError, and changes nothing.
     max_capacity
-        Slots beyond which the table does not grow.
+        Slots beyond which the table does not grow, rounded up likewise.
     default
         The value that ``table[keys]`` and ``find`` give for absent keys, a scalar or of shape ``value_shape``; with
         columns a mapping of names to such, zeros for those left out. Without it ``table[keys]`` raises KeyError. It
@@ -245,14 +289,11 @@ class HashTable(Operations):
         return values.result(batch)
 
     def __delitem__(self, keys: Any) -> None:
-        """Erases keys. Waits. KeyError if any is absent: then nothing is erased."""
-        batch = self._look_for(keys)
-        if batch is None:
-            raise KeyError(keys)
-        self._check_present(batch, keys)
-        self._changes += 1
-        batch.core.erase(batch.array, None, batch.stream)
-        batch.finish()
+        """Erases keys. Waits. KeyError if any is absent: then nothing is erased.
+
+        Where another thread erases some of a batch's keys meanwhile, KeyError names them, and the others are erased.
+        """
+        self._erase_present(keys)
 
     def values(self, like: Any = None) -> Any:
         """All values, ``[len(table), *value_shape]``, in the order of ``keys()``; ``like`` as there. Waits.
@@ -281,7 +322,7 @@ class HashTable(Operations):
         A single key gives its value or ``default`` (else the table's, else None), and waits. A batch gives an array, of
         which absent keys get ``default``, a scalar or of shape ``value_shape`` or one for each key, ``[*batch,
         *value_shape]``, or else the table's; it does not wait. ``out`` is an array of shape ``[*batch, *value_shape]``
-        to write into; it may be the keys' own memory.
+        to write into; it may be the keys' own memory. With it a single key is a batch of shape ``()``.
 
         Raises
         ------
@@ -296,7 +337,7 @@ class HashTable(Operations):
         if batch is None:
             return self.default if default is None else default
         values = self._values(batch, out)
-        if batch.scalar:
+        if batch.scalar and out is None:
             missing = batch.core.find(batch.array, values.array, None, None, True, batch.stream)
             if missing:
                 return self.default if default is None else default
@@ -316,7 +357,7 @@ class HashTable(Operations):
         if batch is None:
             return self.default if default is None else default
         values = places.outputs(batch, out, "out")
-        if batch.scalar:
+        if batch.scalar and out is None:
             missing = column_calls.look_up(batch, places, values, None, None, count_missing=True)
             if missing:
                 return self.default if default is None else default
@@ -333,9 +374,11 @@ class HashTable(Operations):
         return f"{call} of a batch needs a default for absent keys: give one here or to the table{hint}"
 
     def _hint_of_single_key(self, batch: Batch, keys: Any) -> str:
-        """What to do where one key came as an array or a list, which are batches."""
+        """What to do where one key came as an array or a list, which are batches, or with ``out=``."""
         if batch.shape:
             return ""
+        if batch.scalar:
+            return ". A single key is a batch, too, where out= is given: to be answered by None, leave that out"
         single = f"a tuple, as {(0,) * self._key_shape[0]}" if self._key_shape else "a Python integer"
         return (
             f". A {type(keys).__name__} of one key is a batch, too: to be answered by None, give a single key, which "
@@ -348,6 +391,9 @@ class HashTable(Operations):
         ``default`` is as the values of an insertion: one for each key or one for all; None takes what the table's
         initializer says, or else its default. ``out`` as for ``get``. Waits, and raises, as ``insert``; ValueError
         where there is neither. Columns that it leaves out, or all for None, get their initial values.
+
+        A key that another thread erases in the middle of the call is inserted once more. Only where the answers stay on
+        the GPU, for which it does not wait, such a key stays erased, and gets the default (zeros for None).
         """
         if self._columns is not None:
             return self._setdefault_columns(keys, default, out)
@@ -358,17 +404,10 @@ class HashTable(Operations):
             default = self._default_value()
         batch = self._take(keys)
         values = self._values(batch, out)
-        if initialised:
-            rows, inserted = (
-                _core.Buffer(batch.context, dtype, batch.shape, batch.stream).array() for dtype in ("int64", "bool")
-            )
-            self._changes += 1
-            batch.core.find_or_insert(batch.array, None, False, rows, inserted, batch.stream)
-        else:
-            array, broadcast = take_values(default, batch, self._value_dtype, self._value_shape, "default")
-            self._changes += 1
-            batch.core.insert(batch.array, array, broadcast, "keep", None, batch.stream)
-        batch.core.find(batch.array, values.array, None, None, False, batch.stream)
+        given: list[_Given] = []
+        if not initialised:
+            given.append((0, *take_values(default, batch, self._value_dtype, self._value_shape, "default"), "keep"))
+        self._insert_and_read(batch, given, [_Part(0, values, self._value_shape)])
         batch.finish()
         return values.result(batch)
 
@@ -376,19 +415,94 @@ class HashTable(Operations):
         places = column_calls.places_of(self, None, out)
         batch = self._take(keys)
         values = places.outputs(batch, out, "out")
-        parts = [] if default is None else column_calls.take_columns(self, batch, default, "keep", "default")
-        rows = _core.Buffer(batch.context, "int64", batch.shape, batch.stream).array()  # nothing may fail afterwards
-        self._changes += 1
-        batch.core.change_columns(batch.array, parts, rows, None, batch.stream)
-        column_calls.look_up(batch, places, values, None, None, count_missing=False, rows=rows)
+        given = [] if default is None else column_calls.take_columns(self, batch, default, "keep", "default")
+        self._insert_and_read(batch, given, _parts_of(places, values, None))
         batch.finish()
         return column_calls.results(values, batch)
+
+    def _insert_and_read(self, batch: Batch, given: list[_Given], parts: list[_Part]) -> None:
+        """Inserts what is given for absent keys, and reads the values of all."""
+        waits = self._host or batch.staged
+        found = Mask(batch) if waits else None
+        rows = self._new_rows(batch, given, batch.shape)
+        fallbacks = {number: array for number, array, _, _ in given}
+        wanted = [(part.number, part.values.array, fallbacks.get(part.number)) for part in parts]
+        self._changes += 1
+        self._insert_given(batch, batch.array, given, rows)
+        if not self._read(batch, batch.array, wanted, found, rows, count_missing=waits):
+            return
+        assert found is not None
+        # Another thread has erased some keys in between: they alone are inserted again, or a large batch might never
+        # be in the table as a whole.
+        keys, lost = self._host_batch(batch), ~found.read(batch)
+        hosts = [part.on_host(batch) for part in parts]
+        while lost.any():
+            some = batch.lend(keys[lost], self._key_dtype)
+            found = Mask(batch, some.shape[:1])
+            rows = self._new_rows(batch, given, some.shape[:1])
+            again = [
+                (number, array if broadcast else _some_of(batch, array, lost), broadcast, mode)
+                for number, array, broadcast, mode in given
+            ]
+            read = [self._new_array(batch, part.values.dtype, (*some.shape[:1], *part.shape)) for part in parts]
+            self._changes += 1
+            self._insert_given(batch, some, again, rows)
+            wanted = [(part.number, array, None) for part, array in zip(parts, read, strict=True)]
+            self._read(batch, some, wanted, found, rows, count_missing=True)
+            for host, array in zip(hosts, read, strict=True):
+                host[lost] = to_host(batch.context, array, batch.stream)
+            lost[lost] = ~found.read(batch)
+        for part, host in zip(parts, hosts, strict=True):
+            part.write(batch, host)
+
+    def _new_array(self, batch: Batch, dtype: str, shape: Shape) -> _core.Array:
+        return _core.Buffer(batch.context, dtype, shape, batch.stream).array()
+
+    def _new_rows(self, batch: Batch, given: list[_Given], shape: Shape) -> _core.Array | None:
+        """Room for the rows' numbers, where an insertion of what is given tells them.
+
+        With it the lookup that follows takes no memory: nothing may fail after the insertion.
+        """
+        return None if given and self._columns is None else self._new_array(batch, "int64", shape)
+
+    def _insert_given(self, batch: Batch, keys: _core.Array, given: list[_Given], rows: _core.Array | None) -> None:
+        """Inserts keys with what is given, or else with what their initializers say; those that are there stay."""
+        if self._columns is not None:
+            batch.core.change_columns(keys, given, rows, None, batch.stream)
+        elif rows is None:
+            ((_, array, broadcast, _),) = given
+            batch.core.insert(keys, array, broadcast, "keep", None, batch.stream)
+        else:
+            inserted = self._new_array(batch, "bool", rows.shape)
+            batch.core.find_or_insert(keys, None, False, rows, inserted, batch.stream)
+
+    def _read(
+        self,
+        batch: Batch,
+        keys: _core.Array,
+        wanted: list[tuple[int, _core.Array, _core.Array | None]],
+        found: Mask | None,
+        rows: _core.Array | None,
+        *,
+        count_missing: bool,
+    ) -> int:
+        """Looks keys up, in a table with columns or without; the number of absent ones where they are counted."""
+        mask = None if found is None else found.array
+        if self._columns is not None:
+            return batch.core.find_columns(keys, wanted, mask, rows, count_missing, batch.stream)
+        ((_, values, fallback),) = wanted
+        return batch.core.find(keys, values, mask, fallback, count_missing, batch.stream)
 
     def pop(self, keys: Any, default: Any = _NO_DEFAULT, out: Any = None) -> Any:
         """Erases keys, and gives their values. Waits, unless there is a default.
 
         Absent keys get ``default``, as for ``get``; without it they are a KeyError, also where the table has a default,
         and nothing is erased. All of a key's duplicates get its value. ``out`` as for ``get``.
+
+        Of several threads the one that erases a key gets its value, and for the others it is absent: without a default,
+        what was erased of a batch is inserted again. Only a batch with a default whose answers stay on the GPU, for
+        which it does not wait, may have values of keys that another thread erased in the middle of the call. A value
+        that another thread assigns there, between the lookup and the erasure, is erased unseen.
         """
         needed = default is _NO_DEFAULT
         if self._columns is not None:
@@ -399,29 +513,20 @@ class HashTable(Operations):
                 raise KeyError(keys)
             return default
         values = self._values(batch, out)
-        if needed and values.given:
-            self._check_present(batch, keys)  # before anything is written
-        if needed or batch.scalar:
-            missing = batch.core.find(batch.array, values.array, None, None, True, batch.stream)
-            if missing and needed:
-                raise self._absent(batch, keys, missing)
-            if missing:
-                return default
-        else:
+        fallback = None
+        if not needed and not (batch.scalar and out is None):
             fallback = self._fallback_for(default, batch)
             if fallback is None:
                 raise ValueError(
                     "pop(keys, None) of a batch: give a value as the default of absent keys"
                     + self._hint_of_single_key(batch, keys)
                 )
-            batch.core.find(batch.array, values.array, None, fallback, False, batch.stream)
-        popped = values.result(batch)
-        self._changes += 1
-        batch.core.erase(batch.array, None, batch.stream)
-        batch.finish()
-        return popped
+        parts = [_Part(0, values, self._value_shape, fallback)]
+        is_popped, popped = self._read_and_erase(batch, keys, parts, lambda: values.result(batch), needed)
+        return popped if is_popped else default
 
     def _pop_columns(self, keys: Any, default: Any, needed: bool, out: Any) -> Any:
+        assert self._columns is not None
         places = column_calls.places_of(self, None, out)
         batch = self._look_for(keys, out)
         if batch is None:
@@ -429,32 +534,96 @@ class HashTable(Operations):
                 raise KeyError(keys)
             return default
         values = places.outputs(batch, out, "out")
-        if needed and out is not None:
-            self._check_present(batch, keys)  # before anything is written
-        if needed or batch.scalar:
-            missing = column_calls.look_up(batch, places, values, None, None, count_missing=True)
-            if missing and needed:
-                raise self._absent(batch, keys, missing)
-            if missing:
-                return default
-        else:
+        fallbacks = None
+        if not needed and not (batch.scalar and out is None):
             fallbacks = self._column_fallbacks(default, batch, places)
             if fallbacks is None:
                 raise ValueError(self._needs_default("pop(keys, None)", batch, keys))
-            column_calls.look_up(batch, places, values, None, fallbacks, count_missing=False)
-        popped = column_calls.results(values, batch)
+        parts = _parts_of(places, values, fallbacks)
+        if needed and len(values) < len(self._columns):  # what is inserted again has all of its columns
+            others = column_calls.Places(self, [name for name in self._columns if name not in values])
+            parts += _parts_of(others, others.outputs(batch, None, "out"), None)
+        is_popped, popped = self._read_and_erase(
+            batch, keys, parts, lambda: column_calls.results(values, batch), needed
+        )
+        return popped if is_popped else default
+
+    def _read_and_erase(
+        self, batch: Batch, keys: Any, parts: list[_Part], results: Callable[[], Any], needed: bool
+    ) -> tuple[bool, Any]:
+        """Erases the keys that are there.
+
+        Parameters
+        ----------
+        parts
+            Where their values go.
+        results
+            Gives these as the caller gets them.
+        needed
+            An absent key is a KeyError.
+
+        Returns
+        -------
+        Whether there is an answer, as there always is unless a single key is absent; and that.
+        """
+        given = parts[0].values.given  # those of the others as well
+        is_single = batch.scalar and not given
+        if needed and given:
+            self._check_present(batch, keys)  # before anything is written
+        all_found = needed or is_single  # or it ends before the erasure
+        waits = all_found or self._host or batch.staged
+        found = Mask(batch) if waits and not all_found else None
+        erased = Mask(batch) if waits else None
+        wanted = [(part.number, part.values.array, part.fallback) for part in parts]
+        missing = self._read(batch, batch.array, wanted, found, None, count_missing=all_found)
+        if missing and needed:
+            raise self._absent(batch, keys, missing)
+        if missing and is_single:
+            return False, None
+        popped = results()
         self._changes += 1
-        batch.core.erase(batch.array, None, batch.stream)
+        batch.core.erase(batch.array, None if erased is None else erased.array, batch.stream)
+        if erased is not None:
+            lost = self._lost(batch, found, erased)
+            if lost is not None:
+                if needed:
+                    self._insert_again(batch, erased, parts)
+                    message = self._named_absent(batch, lost, int(lost.sum()))
+                    raise KeyError(keys if batch.scalar else f"{message}: another thread has erased them meanwhile")
+                if is_single:
+                    return False, None
+                for part in parts:
+                    part.set_to_fallback(batch, lost)
+                popped = results()
         batch.finish()
-        return popped
+        return True, popped
+
+    def _insert_again(self, batch: Batch, erased: Mask, parts: list[_Part]) -> None:
+        """Inserts what has been erased of a batch, all of whose values have been read, but for keys that have come back
+        meanwhile.
+        """
+        mine = erased.read(batch)
+        if not mine.any():
+            return
+        keys = batch.lend(self._host_batch(batch)[mine], self._key_dtype)
+        given: list[_Given] = [
+            (part.number, batch.lend(part.on_host(batch)[mine], part.values.dtype), False, "keep") for part in parts
+        ]
+        self._changes += 1
+        self._insert_given(batch, keys, given, self._new_rows(batch, given, keys.shape[:1]))
 
     def popitem(self) -> tuple[Any, Any]:
-        """Erases some key, and gives it and its value. Waits, and reads all keys: take ``items()`` to empty a table."""
-        keys = self._host_items(values=False)[0]
-        if not len(keys):
-            raise KeyError("popitem(): the table is empty")
-        key = as_keys(keys[:1], self._key_shape)[0]
-        return key, self.pop(key)
+        """Erases some key, and gives it and its value, which no other thread gets. Waits, and reads all keys: take
+        ``items()`` to empty a table.
+        """
+        while len(keys := self._host_items(values=False)[0]):
+            for row in range(len(keys)):
+                key = as_keys(keys[row : row + 1], self._key_shape)[0]
+                try:
+                    return key, self.pop(key)
+                except KeyError:  # another thread has erased it meanwhile
+                    continue
+        raise KeyError("popitem(): the table is empty")
 
     def update(self, other: Any, values: Any = _NO_DEFAULT, /) -> None:
         """Assigns all items of another.
@@ -578,13 +747,21 @@ class HashTable(Operations):
         union.update(other)
         return union
 
+    def __ror__(self, other: Any) -> Self:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        union = self.copy()
+        union.update(other)
+        union.update(self)  # of a key that both have the right one's value stays
+        return union
+
     def __repr__(self) -> str:
         size = len(self)
         load = size / self.capacity if self.capacity else 0.0
         shapes = f", key_shape={self._key_shape}" if self._key_shape else ""
         shapes += f", value_shape={self._value_shape}" if self._value_shape else ""
         initializer = f", initializer={self._initializer}" if self._initializer is not None else ""
-        name = f", name={self._name!r}" if self._name is not None else ""
+        name = f", name={name!r}" if (name := self.name) is not None else ""
         values = self._value_dtype
         if self._columns is not None:
             values = "{" + ", ".join(f"{each}: {column}" for each, column in self._columns.items()) + "}"
@@ -606,19 +783,7 @@ class HashTable(Operations):
     def _restore(cls, contents: serialization.Contents, device: object, memory: object, name: str | None) -> Self:
         if contents.is_set:
             raise ValueError("the file holds a set, not a table: load it with gpuhash.HashSet.load")
-        table = cls(
-            contents.key_dtype,
-            contents.value_dtype if contents.columns is None else contents.columns,
-            key_shape=contents.key_shape,
-            value_shape=contents.value_shape,
-            device=device,
-            max_load_factor=contents.max_load_factor,
-            max_capacity=contents.max_capacity,
-            deterministic=contents.deterministic,
-            seed=contents.seed,
-            initializer=contents.initializer,
-            memory=memory,
-        )
+        table = cls._empty_for(contents, device, memory)
         if contents.column_defaults is not None and contents.columns is not None:
             table._column_defaults = named_columns.zeros(contents.columns)
             for column, storage in table._column_defaults.items():

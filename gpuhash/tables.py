@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from . import _core, serialization
+from .arguments import checked_name, is_unicode
 from .hash_set import HashSet
 from .table import HashTable
 
@@ -18,8 +19,12 @@ def open(name: str) -> HashTable | HashSet:
     ------
     KeyError
         Where no table of this process has the name.
+    TypeError
+        For a name that is no string.
     """
-    core = _core.find_table(name)
+    if not isinstance(name, str):
+        raise TypeError(f"open({name!r}) was called, expected a table's name, a string")
+    core = _core.find_table(name) if is_unicode(name) else None
     if core is None:
         raise KeyError(f"no table is named {name!r}; there are: {', '.join(_core.table_names()) or 'none'}")
     return HashSet._open(core, name) if core.value_dtype is None and not core.columns else HashTable._open(core, name)
@@ -32,9 +37,12 @@ def load(
 
     Raises
     ------
+    TypeError
+        For a name that is no string, or an empty one.
     ValueError
-        Where the file is damaged, or none of gpuhash's.
+        Where the file is damaged, or none of gpuhash's, and for a name that is taken.
     """
+    checked_name(name)
     contents = serialization.read_file(path)
     kind = HashSet if contents.is_set else HashTable
     return kind._restore(contents, device, memory, name)

@@ -291,3 +291,36 @@ def test_out_of_get_setdefault_and_pop(native):
         assert answer(out) is out
         same_bytes(out, np.array([[4, 5], [7, 7], [0, 1]], dtype=np.float32))
     assert list(table) == [2]
+
+
+@pytest.mark.parametrize("method", ["get", "pop"])
+@pytest.mark.parametrize("kind", ["scalar", "rows", "columns"])
+def test_out_of_one_key(native, method, kind):
+    """With out= a single key is a batch of shape (): absent ones are answered there as well."""
+    shape = (2,) if kind == "rows" else ()
+    values = {"a": "float32", "b": "int32"} if kind == "columns" else "float32"
+    table = HashTable("int64", values, value_shape=shape, device=native.table_device)
+    named = (lambda given: {"a": given}) if kind == "columns" else (lambda given: given)
+    table[3] = named(2.5)
+    for key, default, expected in ((99, 7, 7), (3, 7, 2.5), (98, -1.5, -1.5)):
+        array = native.array(np.zeros(shape, np.float32))
+        out = named(array)
+        answer = getattr(table, method)(key, named(default), out=out)
+        assert (answer["a"] if kind == "columns" else answer) is array
+        same_bytes(array, np.full(shape, expected, np.float32))
+    assert (3 in table) == (method == "get")
+    array = native.array(np.full(shape, 9, np.float32))
+    with pytest.raises(ValueError, match="where out= is given"):
+        getattr(table, method)(99, None, out=named(array))
+    same_bytes(array, np.full(shape, 9, np.float32))
+
+
+@pytest.mark.parametrize("method", ["get", "pop"])
+def test_out_of_an_absent_key_counts_as_changed(method):
+    torch = pytest.importorskip("torch")
+    table = HashTable("int64", "float32")
+    factor, out = torch.ones((), requires_grad=True), torch.ones(())
+    product = factor * out
+    getattr(table, method)(99, 3.0, out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 
 import numpy as np
 import pytest
@@ -95,6 +96,44 @@ def test_algebra(device, operator):
     assert set(b) == B
     a, _ = sets()
     assert set(getattr(a, f"__{operator}__")(a)) == getattr(A, f"__{operator}__")(A)
+
+
+@pytest.mark.parametrize("operator", [operator.or_, operator.and_, operator.sub, operator.xor])
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_python_sets_on_the_left(device, operator, kind):
+    """The result is a HashSet like the one on the right."""
+    right = HashSet.from_keys(sorted(B), device=device, max_load_factor=0.6)
+    result = operator(kind(A), right)
+    assert isinstance(result, HashSet)
+    assert (result.device, result.max_load_factor) == (right.device, 0.6)
+    assert set(result) == operator(A, B)
+    assert set(right) == B
+    assert set(operator(right, kind(A))) == operator(B, A)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        operator([1, 2], right)
+
+
+def test_a_python_set_that_takes_a_set_in_becomes_one(device):
+    mine: object = set(A)
+    mine |= HashSet.from_keys(sorted(B), device=device)
+    assert isinstance(mine, HashSet)
+    assert set(mine) == A | B
+
+
+@pytest.mark.parametrize("method", ["update", "intersection_update", "difference_update"])
+@pytest.mark.parametrize(
+    "wrong", [["a"], np.array([1.5]), [2.5], HashSet("int32")], ids=["text", "floats", "float", "other"]
+)
+def test_wrong_arguments_are_noticed_before_any_change(device, method, wrong):
+    made = HashSet.from_keys([5, 6, 7], device=device)
+    other = HashSet.from_keys([6, 9], device=device)
+    with pytest.raises(TypeError):
+        getattr(made, method)([1, 6], other, wrong)
+    assert made == {5, 6, 7}
+    getattr(made, method)([1, 6], other, {6, 2})
+    model = {5, 6, 7}
+    getattr(model, method)([1, 6], {6, 9}, {6, 2})
+    assert made == model
 
 
 def test_comparisons(device):

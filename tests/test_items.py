@@ -153,6 +153,31 @@ def test_union(device):
     assert table[1] == 1.0
 
 
+def test_union_with_a_dict_on_the_left(device):
+    """A table like the right one, whose values win, as in a union of two dicts."""
+    table = table_of(MODEL, device, max_load_factor=0.6)
+    both = {5: -1.0, 77: 7.0} | table
+    assert isinstance(both, HashTable)
+    assert both.max_load_factor == 0.6
+    assert both == {5: -1.0, 77: 7.0} | MODEL
+    assert table == MODEL
+    model = {5: -1.0, 77: 7.0}
+    model |= table.to("cpu")
+    assert type(model) is dict
+    assert model == {5: -1.0, 77: 7.0} | MODEL
+    with pytest.raises(TypeError, match="unsupported operand"):
+        [(1, 2.0)] | table
+
+
+def test_max_load_factor_is_checked(device):
+    table = table_of(MODEL, device)
+    for factor, error in (("0.5", TypeError), (None, TypeError), (0, ValueError), (1.5, ValueError)):
+        with pytest.raises(error, match=r"max_load_factor=.*expected a number in \(0, 1\]"):
+            table.max_load_factor = factor
+    table.max_load_factor = 0.5
+    assert table.max_load_factor == 0.5
+
+
 def test_repr(device):
     table = HashTable("int32", "float16", key_shape=(3,), value_shape=(8,), device=device, capacity=1000)
     table[[[1, 2, 3]]] = 1

@@ -52,6 +52,8 @@ def test_close_unregisters_and_the_table_lives_on(device, name):
 def test_open_of_an_unknown_name():
     with pytest.raises(KeyError, match="nobody"):
         gpuhash.open("nobody")
+    with pytest.raises(KeyError, match="no table is named"):
+        gpuhash.open("\ud800")  # half of a surrogate pair, which no table can be named
 
 
 def test_names_keep_tables_alive(device, name):
@@ -85,7 +87,41 @@ def test_a_table_that_fails_to_be_made_leaves_no_name(name):
     HashTable("int64", "float32", name=name).close()
 
 
+def test_half_of_a_surrogate_pair_is_no_name(device):
+    with pytest.raises(ValueError, match=r"a table's name.*surrogate"):
+        HashTable("int64", "int64", device=device, name="a\ud800")
+
+
 @pytest.mark.parametrize("name", [5, "", b"users"])
-def test_names_are_strings(name):
-    with pytest.raises(TypeError, match="name="):
-        HashTable("int64", "int64", name=name)
+def test_names_are_strings(name, tmp_path):
+    path = tmp_path / "table.safetensors"
+    HashTable("int64", "int64").save(path)
+    for make in (
+        lambda: HashTable("int64", "int64", name=name),
+        lambda: HashTable.load(path, name=name),
+        lambda: gpuhash.load(path, name=name),
+    ):
+        with pytest.raises(TypeError, match="name="):
+            make()
+    with pytest.raises(KeyError if name == "" else TypeError, match=r"no table is named ''|expected a table's name"):
+        gpuhash.open(name)
+
+
+def test_names_of_several_objects_of_a_table(device):
+    """One of them gives the name up: the others do not have it, nor take it from who has it then."""
+    first = HashTable("int64", "float32", device=device, name="of several")
+    second = gpuhash.open("of several")
+    assert first.name == second.name == "of several"
+    second.close()
+    assert first.name is second.name is None
+    made = HashSet("int32", device=device, name="of several")
+    try:
+        assert first.name is None
+        assert "of several" not in repr(first)
+        first.close()
+        found = gpuhash.open("of several")
+        assert isinstance(found, HashSet)
+        assert found._core is made._core
+        assert made.name == "of several"
+    finally:
+        made.close()

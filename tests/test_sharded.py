@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import pickle
 import subprocess
@@ -30,7 +31,7 @@ from support.memory_resources import counting_memory
 from support.samples import as_dict, check_new_mask, items_of, random_keys, random_values, same_bytes
 
 import gpuhash
-from gpuhash import HashSet, HashTable, PlatformError, TableFullError
+from gpuhash import HashSet, HashTable, PlatformError, TableFullError, serialization
 
 SHARD_SHIFT = 40
 KINDS = {
@@ -386,6 +387,40 @@ def test_moves_copies_and_files(devices, kind, tmp_path):
     other = make(kind, host)
     other.update(table)
     assert items_of(other) == expected
+
+
+@pytest.mark.parametrize(
+    ("shards", "slots", "count"),
+    [(4, 64, 20), (4, 64, 40), (4, 128, 90), (4, 512, 384), (4, 1024, 410), (4, 1024, 760), (64, 4096, 2000)],
+)
+def test_bounded_shards_are_filled_again_as_they_were(device, tmp_path, shards, slots, count):
+    """What fits into shards of a fixed size fits into those of a file, a pickle and a copy."""
+    where = [device] * shards
+    table = HashTable("int64", "float32", device=where, growth=False, capacity=slots)
+    keys = np.arange(count)
+    table[keys] = keys.astype(np.float32)
+    expected = items_of(table)
+    path = tmp_path / "table.safetensors"
+    table.save(path)
+    for other in (pickle.loads(pickle.dumps(table)), HashTable.load(path, device=where), table.to(where[:-1])):
+        assert items_of(other) == expected
+        assert other.max_capacity == table.max_capacity
+    growing = HashTable("int64", "float32", device=where, max_capacity=slots)
+    growing[keys] = keys.astype(np.float32)
+    assert items_of(pickle.loads(pickle.dumps(growing))) == expected
+
+
+def test_a_file_that_does_not_fit_into_its_shards(tmp_path):
+    """More keys of one shard than that may hold, though fewer than all of them may."""
+    table = HashTable("int64", "int64", device=["cpu"] * 4)
+    table[np.arange(400)] = 1
+    few = table.shards[0].to("cpu")
+    path = tmp_path / "table.safetensors"
+    serialization.write_file(path, dataclasses.replace(few._contents(), max_capacity=4 * 64))
+    assert 64 < len(few) < 4 * 64
+    assert HashTable.load(path) == few
+    with pytest.raises(ValueError, match="do not fit into its max_capacity"):
+        HashTable.load(path, device=["cpu"] * 4)
 
 
 def test_a_named_table_is_opened_with_its_shards(devices):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,6 +187,54 @@ def test_copies_keep_what_a_derived_class_adds(way, device):
     made[3] = 5
     assert (table.label, table.name, table[3]) == ("mine", "labelled", 4)
     table.close()
+
+
+class OwnConstructor(HashTable):
+    """With arguments of its own, and attributes with and without slots."""
+
+    __slots__ = ("slot",)
+
+    def __init__(self, tag: list[int], **options: Any) -> None:
+        super().__init__("int64", "float32", **options)
+        self.tag, self.slot = tag, [*tag, 0]
+
+
+class OwnSet(HashSet):
+    def __init__(self, tag: list[int], **options: Any) -> None:
+        super().__init__("int64", **options)
+        self.tag = tag
+
+
+@pytest.mark.parametrize("kind", [OwnConstructor, OwnSet])
+def test_files_and_pickles_of_classes_with_their_own_constructors(device, tmp_path, kind):
+    """None is called, and what it has added is not kept."""
+    made = kind([1], device=device)
+    if kind is OwnSet:
+        made.add([3, 4])
+    else:
+        made.update({3: 1.5, 4: 2.5})
+    made.save(tmp_path / "table.safetensors")
+    for back in (pickle.loads(pickle.dumps(made)), kind.load(tmp_path / "table.safetensors", device=device)):
+        assert type(back) is kind
+        assert back == made
+        assert not hasattr(back, "tag")
+
+
+def test_deep_copies_are_deep(device):
+    """Attributes are copied as deeply, in slots as well, and lead back to the copy."""
+    table = OwnConstructor([1], device=device)
+    table.itself = {"table": table}
+    flat, to, deep = copy.copy(table), table.to(["cpu"]) if device == "cpu" else table.to("cpu"), copy.deepcopy(table)
+    for shallow in (flat, to):
+        assert shallow.tag is table.tag
+        assert shallow.slot is table.slot
+        assert shallow.itself is table.itself
+    assert (deep.tag, deep.slot) == ([1], [1, 0])
+    assert deep.tag is not table.tag
+    assert deep.slot is not table.slot
+    assert deep.itself["table"] is deep
+    pair = copy.deepcopy([table, table.tag])
+    assert pair[0].tag is pair[1]
 
 
 def test_pickles_name_what_is_public():
