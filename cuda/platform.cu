@@ -125,6 +125,7 @@ class CudaContext final : public DeviceContext {
   }
   void synchronize(Stream stream) override {
     const DeviceGuard guard(device().index);
+    const BesideCaptures relaxed;
     check(cudaStreamSynchronize(handle(stream)), "waiting for a CUDA stream");
   }
   /// Also while a thread captures a stream of another device.

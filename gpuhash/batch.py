@@ -188,6 +188,10 @@ class Batch:
         self.context.copy(copy, array, self.stream)
         return copy
 
+    def keep_from_rows(self) -> None:
+        """The call writes the table's rows: keys that lie there are copied before."""
+        self.array = self.apart(self.array, from_rows=True)
+
 
 def _where(tensor: Any, framework: Framework) -> tuple[_core.Context, int]:
     """The context of the memory that an array lies in, and the stream on which its framework works there."""
@@ -340,5 +344,5 @@ def take_values(values: Any, batch: Batch, dtype: str, shape: Shape, what: str =
             join(batch, framework, values)
     elif array.platform != "cpu":
         to_device(array, batch.context, 0, what)
-    batch.array = batch.apart(batch.array, from_rows=True)
+    batch.keep_from_rows()
     return batch.apart(array, from_rows=True), broadcast

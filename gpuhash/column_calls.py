@@ -142,6 +142,8 @@ def change(
     numbers = Output(batch, "int64", batch.shape, out_rows, "out[0]") if rows else None
     inserted = Output(batch, "bool", batch.shape, out_new, "out[1]" if rows else "out") if mask else None
     parts = [] if rows and values is None else take_columns(table, batch, values, actions, what)
+    if not parts:
+        batch.keep_from_rows()  # new keys' rows get their initial values
     table._changes += 1
     batch.core.change_columns(
         batch.array,

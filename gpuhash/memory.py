@@ -116,13 +116,13 @@ class TorchResource:
 
     def deallocate(self, ptr: int, nbytes: int, stream: int) -> None:
         made_on = self._made_on.pop(ptr, stream)
-        if made_on != stream:
-            # The allocator hands the block out again in the order of the stream that it was made on.
-            device = self._cuda.device(self._index)
-            with device:
-                last = self._cuda.ExternalStream(stream, device=self._index)
-                self._cuda.ExternalStream(made_on, device=self._index).wait_stream(last)
-        self._cuda.caching_allocator_delete(ptr)
+        try:
+            # The allocator hands the block out again in the order of the stream that it was made on. That may have been
+            # destroyed since, or be captured now, and is then not to be told to wait: the host does.
+            if made_on != stream:
+                make_context(f"cuda:{self._index}").synchronize(stream)
+        finally:
+            self._cuda.caching_allocator_delete(ptr)
 
 
 def parse_device(device: object) -> tuple[str, int]:

@@ -219,9 +219,11 @@ class Operations(KeyedTable):
         batch = self._take(keys)
         rows = Output(batch, "int64", batch.shape, out_rows, "out[0]")
         inserted = Output(batch, "bool", batch.shape, out_new, "out[1]")
-        array, broadcast = (
-            (None, False) if values is None else take_values(values, batch, self._value_dtype, self._value_shape)
-        )
+        array, broadcast = None, False
+        if values is None:
+            batch.keep_from_rows()  # new keys' rows get their initial values
+        else:
+            array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
         self._changes += 1
         batch.core.find_or_insert(batch.array, array, broadcast, rows.array, inserted.array, batch.stream)
         batch.finish()

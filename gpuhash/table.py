@@ -424,6 +424,8 @@ class HashTable(Operations):
         """Inserts what is given for absent keys, and reads the values of all."""
         waits = self._host or batch.staged
         found = Mask(batch) if waits else None
+        if not given:
+            batch.keep_from_rows()  # new keys' rows get their initial values
         rows = self._new_rows(batch, given, batch.shape)
         fallbacks = {number: array for number, array, _, _ in given}
         wanted = [(part.number, part.values.array, fallbacks.get(part.number)) for part in parts]

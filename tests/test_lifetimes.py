@@ -186,3 +186,37 @@ def test_arrays_of_frameworks_that_tell_no_stream(torch_cuda, name, source, requ
             got = to_numpy(read)
             assert got.min() == got.max() == 3
             del read
+
+
+@pytest.mark.parametrize("width", [None, WIDTH])
+def test_a_table_ends_while_a_graph_replays_its_calls(torch_cuda, width):
+    """On the stream of the table's last call, in whose order nothing is wrong; rows are unmapped where they grow."""
+    torch = torch_cuda
+    shape = () if width is None else (width,)
+    stream = new_stream()
+    for cycles in ROUNDS:
+        table = HashTable("int64", "int64", value_shape=shape, device=GPU, capacity=ROWS)
+        keys = torch.randperm(ROWS // 2, device=GPU)
+        values = (keys * 3 + 1).reshape(-1, *[1] * len(shape)).expand(-1, *shape).contiguous()
+        table[keys] = values
+        got, found = torch.zeros_like(values), torch.zeros(len(keys), dtype=torch.bool, device=GPU)
+        table.find(keys, out=(got, found))
+        len(table)
+        torch.cuda.synchronize(GPU)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            torch.cuda._sleep(cycles)
+            table.find(keys, out=(got, found))
+        got.zero_()
+        found.zero_()
+        torch.cuda.synchronize(GPU)
+        with on_stream(stream):
+            table.contains(keys)
+            graph.replay()
+        del table
+        gc.collect()
+        overwrite(torch)
+        torch.cuda.synchronize(GPU)
+        assert bool(found.all())
+        assert torch.equal(got, values)
+        graph.reset()

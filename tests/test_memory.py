@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import gc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -277,6 +279,58 @@ def test_memory_torch(device):
     del table
     gc.collect()
     assert torch.cuda.memory_allocated(GPU) - before < 1_000_000
+
+
+def test_memory_torch_of_a_stream_that_is_gone(torch_cuda):
+    """The table ends after the stream that its memory was taken on."""
+    torch = torch_cuda
+    keys = torch.arange(1 << 20, device=GPU)
+    mapped = Path("/proc/self/maps").read_text().splitlines()
+    runtime = ctypes.CDLL(next(line.split()[-1] for line in mapped if "libcudart.so" in line))
+    gc.collect()
+    torch.cuda.synchronize(GPU)
+    before = torch.cuda.memory_allocated(GPU)
+    for _ in range(3):
+        handle = ctypes.c_void_p()
+        with torch.cuda.device(GPU):
+            assert runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), 1) == 0
+        stream = torch.cuda.ExternalStream(handle.value, device=GPU)
+        table = HashTable("int64", "int64", device=GPU, memory="torch")
+        with torch.cuda.stream(stream):
+            table[keys] = keys
+        stream.synchronize()
+        assert torch.equal(table[keys], keys)
+        torch.cuda.synchronize(GPU)
+        assert runtime.cudaStreamDestroy(handle) == 0
+        del table
+        gc.collect()
+    torch.cuda.synchronize(GPU)
+    assert torch.cuda.memory_allocated(GPU) - before < 1 << 20
+
+
+@pytest.mark.parametrize("memory", [None, "torch"])
+def test_a_table_ends_while_the_stream_of_its_memory_is_captured(torch_cuda, memory):
+    torch = torch_cuda
+    stream = torch.cuda.Stream(GPU)
+    keys = torch.arange(20_000, device=GPU)
+    got, found = torch.zeros_like(keys), torch.zeros(len(keys), dtype=torch.bool, device=GPU)
+    torch.cuda.synchronize(GPU)
+    with torch.cuda.stream(stream):
+        table, other = (HashTable("int64", "int64", device=GPU, memory=memory) for _ in range(2))
+        for each in (table, other):
+            each[keys] = keys * 2
+            each.find(keys, out=(got, found))
+            len(each)
+    torch.cuda.synchronize(GPU)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        table.find(keys, out=(got, found))
+        del other, each
+        gc.collect()
+    got.zero_()
+    graph.replay()
+    torch.cuda.synchronize(GPU)
+    assert torch.equal(got, keys * 2)
 
 
 def test_tables_do_not_leak_objects(on_device):

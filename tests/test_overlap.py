@@ -10,7 +10,7 @@ import pytest
 from support.frameworks import Framework, module, to_numpy
 from support.samples import same_bytes
 
-from gpuhash import HashSet, HashTable
+from gpuhash import Column, HashSet, HashTable, initializers
 
 COUNTS = [1, 500, 100_000]
 
@@ -341,3 +341,31 @@ def test_pop_of_an_absent_key_leaves_the_keys_in_place(native):
         table.pop(asked, out=asked)
     same_bytes(asked, keys)
     assert len(table) == 50
+
+
+@pytest.mark.parametrize("count", [1000, 100_000])
+@pytest.mark.parametrize("method", ["find_or_insert", "setdefault"])
+@pytest.mark.parametrize("columns", [False, True], ids=["values", "columns"])
+def test_keys_that_are_rows_which_new_keys_get(native, method, count, columns):
+    """The rows are those of keys that were erased, and they hold the keys that come."""
+    place = native.table_device
+    drawn = initializers.Uniform(1.0, 2.0, seed=5)
+    if columns:
+        table = HashTable("int64", {"a": Column("float64", (4,), drawn)}, device=place)
+    else:
+        table = HashTable("int64", "float64", value_shape=(4,), device=place, initializer=drawn)
+    other = HashTable("int64", "float64", value_shape=(4,), device=place, initializer=drawn)
+    table.reserve(8 * count)
+    numbers = native.array(np.arange(count))
+    rows = native.array((np.random.default_rng(0).permutation(4 * count) + 10**9).view(np.float64).reshape(count, 4))
+    table[numbers] = {"a": rows} if columns else rows
+    memory = table.column("a", native.name) if columns else lent_rows(native, table)
+    keys = memory.view(np.int64 if isinstance(memory, np.ndarray) else module("torch").int64).reshape(-1)[: 4 * count]
+    asked = to_numpy(keys).copy()
+    assert (np.sort(asked) == np.arange(4 * count) + 10**9).all()
+    table.erase(numbers)
+    getattr(table, method)(keys)
+    other.find_or_insert(native.array(asked))
+    assert len(table) == 4 * count
+    got = table[native.array(asked)]
+    same_bytes(got["a"] if columns else got, to_numpy(other[native.array(asked)]))

@@ -26,4 +26,8 @@ void Constants::set_stream(Stream stream) noexcept {
   for (auto& [bytes, memory] : uploaded_) memory.set_stream(stream);
 }
 
+void Constants::lend(const std::shared_ptr<DeviceContext>& context) noexcept {
+  for (auto& [bytes, memory] : uploaded_) memory.lend(context);
+}
+
 }  // namespace gpuhash

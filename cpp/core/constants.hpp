@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -28,6 +29,8 @@ class GPUHASH_API Constants {
 
   /// The stream in whose order the memory is given back: that of the table's last call, as calls follow each other.
   void set_stream(Stream stream) noexcept;
+  /// As Allocation::lend().
+  void lend(const std::shared_ptr<DeviceContext>& context) noexcept;
 
  private:
   static constexpr std::size_t kMaxValues = 256;

@@ -163,6 +163,10 @@ HashTable<Key, Value>::~HashTable() {
     const Stream stream = order_.stream_after_all();
     storage_.set_stream(stream);
     constants_.set_stream(stream);
+    if (order_.captured()) {  // a replay, of which nobody is told, may be running
+      storage_.lend(context_);
+      constants_.lend(context_);
+    }
   } catch (const CudaError&) {
     // At exit the driver may be gone before the last table; its memory went with it.
   }
@@ -339,6 +343,7 @@ bool HashTable<Key, Value>::may_try() const {
 template <class Key, class Value>
 bool HashTable<Key, Value>::prepare_trial(Room& room, std::int64_t keys, const ApplyOrder* applied, Stream stream) {
   const std::int64_t slots = storage_.capacity();
+  if (keys > kMaxBatch) return false;  // in parts, each of which would have a list of its own
   if (!expects_present_ || keys > slots || !executor().tries(storage_.view(), keys)) return false;
   if (!growth().may_grow_beyond(slots) || !growth().may_hold(size_bound_ + keys)) return false;
   try {
@@ -707,6 +712,7 @@ void HashTable<Key, Value>::move_into(Storage next, bool compact_rows, const Con
   executor().rehash(*context_, storage_.view(), next.view(), compact_rows, memory, stream);
   const Control rebuilt = counters_of(next.view(), stream);  // the last thing that may fail
   storage_.set_stream(stream);
+  if (order_.captured()) storage_.lend(context_);  // a replay may be reading it
   storage_ = std::move(next);
   storage_.set_may_have_erased(order_.captured());
   peak_bound_ = 0;
