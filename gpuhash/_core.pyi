@@ -570,6 +570,9 @@ def set_partition_threshold(keys: int) -> None:
     On the host, write the parts past the caches. For tests.
     """
 
+def set_batch_limit(keys: int) -> None:
+    """Take batches into tables in parts of at most so many keys; -1: of 2^31. For tests."""
+
 def launched_kernels() -> int:
     """How many kernels this thread has launched so far, on any GPU. For tests."""
 

@@ -72,29 +72,3 @@ def test_more_than_4_gib_of_rows(torch_cuda):
         rows = table.rows(keys)
         assert bool((storage[rows, 255] == keys).all())
     del storage, table
-
-
-def test_known_keys_of_more_than_one_part(torch_cuda):
-    """The table expects to know all keys of the batch, 2^31 + 2^20 of which are new, and which is taken in parts."""
-    torch = torch_cuda
-    need_gib(torch, 80)
-    count = (1 << 31) + (1 << 20)
-    table = HashTable("int32", "int32", device=GPU, capacity=2_200_000_000)
-    first = torch.arange(1000, device=GPU, dtype=torch.int32)
-    for _ in range(3):
-        table[first] = 0
-        len(table)
-    assert 0.92 * table.capacity < count <= table.capacity - 1000
-    keys = torch.empty(count, dtype=torch.int32, device=GPU)
-    step = 1 << 28
-    for start in range(0, count, step):
-        part = keys[start : start + step]
-        part.copy_(torch.arange(start - (1 << 31), start - (1 << 31) + len(part), device=GPU))
-    torch.cuda.empty_cache()
-    table.insert_or_apply(keys, 1, "add")
-    assert len(table) == count
-    for start in range(0, count, step):
-        values, found = table.find(keys[start : start + step])
-        assert bool(found.all())
-        assert bool((values == 1).all())
-    del table, keys

@@ -25,6 +25,14 @@ KINDS = {
 CALLS = ["insert_or_assign", "insert", "insert_or_apply"]
 
 
+@pytest.fixture(params=[-1, 700], ids=["whole", "in-parts"])
+def batch_limit(request):
+    """Batches of more than 2^31 keys are taken in parts."""
+    _core.set_batch_limit(request.param)
+    yield request.param
+    _core.set_batch_limit(-1)
+
+
 def used_to_updates(place: Framework, kind: str, keys: np.ndarray, values: np.ndarray, **options) -> HashTable:
     """A table that has seen its keys so often that it takes batches for updates."""
     (key_dtype, key_shape), value_dtype = KINDS[kind]
@@ -49,7 +57,7 @@ def model_of(call: str, before: dict, keys: np.ndarray, values: np.ndarray) -> d
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("new", [0, 1, 700, 2900, 3000])
-def test_against_a_dict(on_device, kind, call, new):
+def test_against_a_dict(on_device, batch_limit, kind, call, new):
     """A batch of 3000 keys, of which so many are new, and some come twice, in a table of 3000; the mask says which."""
     (key_dtype, key_shape), value_dtype = KINDS[kind]
     keys = random_keys(key_dtype, key_shape, 6000)

@@ -12,6 +12,7 @@
 #include <gpuhash/factorization.hpp>
 #include "core/interruption.hpp"
 #include "core/random_seed.hpp"
+#include "core/test_batch_limit.hpp"
 #include "core/thread_pool.hpp"
 #include "shared/arithmetic.hpp"
 #include "shared/probe_sequence.hpp"
@@ -23,6 +24,8 @@ namespace {
 
 /// Batches are cut to this many keys, so that a key's position in its batch fits the 32-bit tags that elect writers.
 constexpr std::int64_t kMaxBatch = std::int64_t{1} << 31;
+
+std::int64_t max_batch() { return test_batch_limit() < 0 ? kMaxBatch : test_batch_limit(); }
 
 /// Distinct keys are counted in chunks of at least this many, so that the count costs few waits.
 constexpr std::int64_t kCountChunk = std::int64_t{1} << 20;
@@ -343,7 +346,7 @@ bool HashTable<Key, Value>::may_try() const {
 template <class Key, class Value>
 bool HashTable<Key, Value>::prepare_trial(Room& room, std::int64_t keys, const ApplyOrder* applied, Stream stream) {
   const std::int64_t slots = storage_.capacity();
-  if (keys > kMaxBatch) return false;  // in parts, each of which would have a list of its own
+  if (keys > max_batch()) return false;  // in parts, each of which would have a list of its own
   if (!expects_present_ || keys > slots || !executor().tries(storage_.view(), keys)) return false;
   if (!growth().may_grow_beyond(slots) || !growth().may_hold(size_bound_ + keys)) return false;
   try {
@@ -497,14 +500,14 @@ std::int64_t HashTable<Key, Value>::guess_new(const KeyBatch& keys, Stream strea
   return std::min(distinct, static_cast<std::int64_t>(share * static_cast<double>(keys.count)));
 }
 
-/// Calls run(part, its first key) for parts of the order, one after the other: of at most kMaxBatch keys, and of as
+/// Calls run(part, its first key) for parts of the order, one after the other: of at most max_batch() keys, and of as
 /// many as surely fit where nobody has counted the new ones. Where hardly any fit, the table takes a larger memory.
 template <class Key, class Value>
 template <class Order, class Run>
 void HashTable<Key, Value>::for_each_part(const Order& order, Room& room, Stream stream, Run run) {
   const std::int64_t n = order.keys.count;
   for (std::int64_t from = 0; from < n;) {
-    std::int64_t count = std::min(kMaxBatch, n - from);
+    std::int64_t count = std::min(max_batch(), n - from);
     if (room.next) {
       const Control control = read_control(stream);
       const std::int64_t free = growth().uncounted_limit(storage_.capacity()) - size_bound_;
@@ -1182,8 +1185,8 @@ void HashTable<Key, Value>::change_columns(const KeyBatch& keys, const std::vect
   else
     room = prepare_room(keys, stream, [] { return std::unique_ptr<Plan>(); });
   turn.change([&] {
-    for (std::int64_t from = 0; from < keys.count; from += kMaxBatch) {
-      order.keys = slice(keys, from, std::min(kMaxBatch, keys.count - from));
+    for (std::int64_t from = 0; from < keys.count; from += order.keys.count) {
+      order.keys = slice(keys, from, std::min(max_batch(), keys.count - from));
       for (std::size_t c = 0; c < columns.size(); ++c) order.given[c].values = slice(columns[c].values, from);
       if (rows != nullptr) order.rows = rows + from;
       if (inserted != nullptr) order.inserted = inserted + from;
