@@ -7,6 +7,7 @@ runs; what only the tensors tell, such as the lengths of a batch, the ops check.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -104,12 +105,11 @@ def _values(table: Any, keys: Any, values: Any, what: str) -> Any:
 def _number(number: Any, name: str, shape: Any, what: str, device: Any) -> Any:
     dtype = getattr(torch, name)
     real = dtype.is_floating_point or dtype.is_complex
-    if (
-        isinstance(number, bool) != (name == "bool")
-        or (isinstance(number, float) and not real)
-        or (isinstance(number, int) and real and not -_LARGEST_INT - 1 <= number <= 2 * _LARGEST_INT + 1)
-    ):
+    if isinstance(number, bool) != (name == "bool") or (isinstance(number, float) and not real):
         raise TypeError(f"the {what} are {name}, and {type(number).__name__} cannot be converted to that without loss")
+    has_64_bits = not isinstance(number, int) or -_LARGEST_INT - 1 <= number <= 2 * _LARGEST_INT + 1
+    if real and not has_64_bits and not _is_held(number, dtype):
+        raise OverflowError(f"the {what} are {name}, which does not hold the integer {number} exactly: give a float")
     if not (isinstance(number, bool) or real):
         bounds = torch.iinfo(dtype)
         if number < bounds.min or number > bounds.max:
@@ -118,6 +118,13 @@ def _number(number: Any, name: str, shape: Any, what: str, device: Any) -> Any:
     if real:
         return _rounded(number, dtype, shape, device)
     return torch.full(shape, number, dtype=dtype, device=device)
+
+
+def _is_held(number: int, dtype: Any) -> bool:
+    """Does a dtype of floats hold an integer exactly?"""
+    info = torch.finfo(dtype)
+    digits = number.bit_length() - (number & -number).bit_length() + 1
+    return digits <= 1 - math.log2(info.eps) and abs(number) <= info.max
 
 
 def _rounded(number: Any, dtype: Any, shape: Any, device: Any) -> Any:

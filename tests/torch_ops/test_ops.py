@@ -127,6 +127,7 @@ def test_numbers_as_values_and_defaults(where):
     [
         *(("float16", 65520.0), ("float16", 70000), ("bfloat16", 1.0039), ("complex64", 1e300), ("float64", 1 << 63)),
         *(("float32", -1e300), ("float32", (1 << 64) - 1), ("float32", (1 << 60) + 1)),
+        *(("float32", 1 << 64), ("bfloat16", 255 << 80), ("float64", -((1 << 53) - 1) << 20), ("complex64", 1 << 100)),
     ],
 )
 def test_numbers_that_are_rounded(where, dtype, number):
@@ -138,11 +139,23 @@ def test_numbers_that_are_rounded(where, dtype, number):
     assert through_op == plain
 
 
-@pytest.mark.parametrize("number", [1 << 64, -(1 << 63) - 1, 10**400])
-def test_integers_that_no_dtype_has(where, number):
-    table, keys = HashTable("int64", "float64", device=where), torch.arange(2, device=where)
+@pytest.mark.parametrize(
+    ("dtype", "number"),
+    [
+        *(
+            ("float64", (1 << 64) + 1),
+            ("float64", -(1 << 63) - 1),
+            ("float64", 10**400),
+            ("float32", ((1 << 24) + 1) << 60),
+        ),
+        *(("float16", 1 << 64), ("bfloat16", 257 << 80), ("complex64", 1 << 128)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else f"{value % 1000003}",
+)
+def test_integers_that_no_dtype_has(where, dtype, number):
+    table, keys = HashTable("int64", dtype, device=where), torch.arange(2, device=where)
     for face in (table, TableModule(table)):
-        with pytest.raises(TypeError, match="without loss"):
+        with pytest.raises(OverflowError, match="does not hold the integer"):
             face.insert(keys, number)
 
 
