@@ -45,14 +45,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest tests first, each by another worker: all of them then end at about one time.
 
-    With ``--dist worksteal`` a worker begins with an equal share of the tests, in their order.
+    With ``--dist worksteal`` a worker begins with an equal share of the tests, in their order, and nobody takes over
+    the one that comes next. So where there are more long tests than workers, they are dealt out there and back.
     """
-    longest = [item for item in items if item.get_closest_marker("long")]
-    others = iter([item for item in items if not item.get_closest_marker("long")])
+
+    def seconds(item: pytest.Item) -> float:
+        mark = item.get_closest_marker("long")
+        return mark.args[0] if mark else 0
+
+    longest = sorted((item for item in items if seconds(item)), key=seconds, reverse=True)
+    others = iter([item for item in items if not seconds(item)])
     order: list[pytest.Item] = []
     for worker in range(WORKERS):
         share = (len(items) - len(order)) // (WORKERS - worker)
-        own = longest[worker::WORKERS]
+        own = longest[worker :: 2 * WORKERS] + longest[2 * WORKERS - 1 - worker :: 2 * WORKERS]
         order += [*own, *itertools.islice(others, max(0, share - len(own)))]
     items[:] = [*order, *others]
 

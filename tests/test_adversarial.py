@@ -423,7 +423,7 @@ def check_no_slowing(churn: Churn, rounds: int) -> None:
     assert (best <= 1.1).all(), f"changes and lookups take {best} of the time in a young table"
 
 
-@pytest.mark.long
+@pytest.mark.long(120)
 @pytest.mark.parametrize(("pattern", "key_type", "load", "asks"), CHURNS)
 def test_ten_thousand_rounds_of_churn(request, device, pattern, key_type, load, asks):
     """`asks` for the size after every round: then the table knows it, and need not look before it inserts."""

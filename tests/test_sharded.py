@@ -688,7 +688,7 @@ def test_inside_jax_programs():
     assert len(table) == 100
 
 
-@pytest.mark.long
+@pytest.mark.long(150)
 @pytest.mark.skipif("GPUHASH_PEER_ACCESS" in os.environ, reason="runs in the other process")
 def test_without_access_to_each_others_memory():
     """The tests of this file, with copies instead of stores into another shard's memory."""

@@ -123,7 +123,7 @@ def test_training_is_that_of_a_dense_model(optimizer, dim, device):
     check_weights(embedding, reference, device)
 
 
-@pytest.mark.long
+@pytest.mark.long(80)
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "adam"])
 def test_losses_are_those_of_torch(name, device):
     """The same model with nn.Embedding(sparse=True) and PyTorch's own optimizer, over a thousand steps."""

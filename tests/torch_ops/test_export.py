@@ -194,7 +194,7 @@ def test_in_another_process(on_device, tmp_path):
     assert ran.stdout.splitlines() == expected_lines()
 
 
-@pytest.mark.long
+@pytest.mark.long(250)
 def test_compiled_ahead(on_device, tmp_path):
     """By AOTInductor: in another process with Python, and in a C++ program without."""
     where = on_device.table_device
