@@ -119,7 +119,8 @@ class HashTable(Operations):
         key's row depends on the initializer, the key and nothing else: not on its place in a batch, nor on the device.
         Copies and files keep the initializer. Columns have their own, as ``gpuhash.Column(dtype, shape, initial)``.
     memory
-        None for the device's own pool; "torch" for PyTorch's caching allocator; or an object with ``allocate(nbytes,
+        None for the device's own pool; "torch" for PyTorch's caching allocator (memory that was used on another stream
+        than the one it was taken on goes back once the host has waited for that); or an object with ``allocate(nbytes,
         stream)`` and ``deallocate(ptr, nbytes, stream)``, such as the resources of rmm and cuda.core; for several
         shards "torch", or a list of one for each.
     name

@@ -107,9 +107,7 @@ void bind_registries(py::module_& module) {
   using unlocked = py::call_guard<py::gil_scoped_release>;
   module.def("register_table", &registry::add, py::arg("name"), py::arg("table"), unlocked());
   module.def("find_table", &registry::find, py::arg("name"), unlocked());
-  module.def("unregister_table",
-             py::overload_cast<const std::string&, const std::shared_ptr<Table>&>(&registry::remove), py::arg("name"),
-             py::arg("table"), unlocked());
+  module.def("unregister_table", &registry::remove, py::arg("name"), py::arg("table"), unlocked());
   module.def("table_names", &registry::names, unlocked());
   module.def("handle_of", &handle_of, py::arg("table"), unlocked());
   module.def("own_handle_of", &own_handle_of, py::arg("table"), unlocked());
