@@ -202,6 +202,15 @@ class Table(metaclass=_Type):
         self, keys: Array, values: Array, broadcast: bool, op: _Op, inserted: Array | None, stream: int
     ) -> None: ...
     def erase(self, keys: Array, erased: Array | None, stream: int) -> None: ...
+    def find_and_erase(self, keys: Array, columns: Sequence[_ColumnOutput], count_missing: bool, stream: int) -> int:
+        """``find`` and ``erase`` in one call, which no other comes between; values without columns are column 0.
+
+        With ``count_missing`` nothing is erased where keys are absent, and their number is returned.
+        """
+    def insert_and_find(
+        self, keys: Array, inputs: Sequence[_ColumnInput], columns: Sequence[_ColumnOutput], stream: int
+    ) -> None:
+        """Insert what is absent, and read all, in one call likewise. Without inputs new keys get initial values."""
     def clear(self, stream: int) -> None: ...
     def reserve(self, keys: int, stream: int) -> None: ...
     def rehash(self, slots: int, compact_rows: bool, stream: int) -> None: ...
@@ -222,11 +231,10 @@ class Table(metaclass=_Type):
         keys: Array,
         columns: Sequence[_ColumnOutput],
         found: Array | None,
-        rows: Array | None,
         count_missing: bool,
         stream: int,
     ) -> int:
-        """``find`` of some columns; with an array for the row numbers the call takes no memory for them."""
+        """``find`` of some columns."""
     def change_columns(
         self, keys: Array, columns: Sequence[_ColumnInput], rows: Array | None, inserted: Array | None, stream: int
     ) -> None:

@@ -251,6 +251,11 @@ class Output:
         self.host = self.array
         self.array = _core.Buffer(batch.context, self.array.dtype, shape, batch.stream).array()
 
+    def hold_back(self, batch: Batch) -> None:
+        """What the call writes does not reach an array of the caller's until ``result``."""
+        if self.given and self.host is None:
+            self._stage(batch, self.array.shape)
+
     def _take(self, batch: Batch, out: Any, shape: Shape, what: str) -> None:
         framework = self.framework = framework_of(out)
         if not framework.writable:

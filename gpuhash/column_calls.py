@@ -70,12 +70,11 @@ def look_up(
     fallbacks: dict[str, _core.Array] | None,
     *,
     count_missing: bool,
-    rows: _core.Array | None = None,
 ) -> int:
     """Fills the outputs, and gives the number of absent keys where that is to be counted: then it waits."""
     mask = None if found is None else found.array
     parts = places.parts(outputs, fallbacks)
-    return batch.core.find_columns(batch.array, parts, mask, rows, count_missing, batch.stream)
+    return batch.core.find_columns(batch.array, parts, mask, count_missing, batch.stream)
 
 
 def find_batches(

@@ -133,10 +133,7 @@ class HashSet(KeyedTable):
         batch.finish()
 
     def remove(self, keys: Any) -> None:
-        """Removes keys. Waits. KeyError if any is absent: then nothing is removed.
-
-        Where another thread removes some of a batch's keys meanwhile, KeyError names them, and the others are removed.
-        """
+        """Removes keys. Waits. KeyError if any is absent: then nothing is removed."""
         self._erase_present(keys)
 
     def pop(self) -> Any:

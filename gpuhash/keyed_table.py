@@ -15,7 +15,6 @@ from .arguments import KeyOutOfRangeError, as_keys, checked_load_factor, checked
 from .arrays import Shape, default_stream
 from .batch import Batch, Output, Views, to_device
 from .export import export, to_host
-from .factorization import isin
 from .memory import is_sharded, make_context
 from .options import Options
 
@@ -24,27 +23,6 @@ _SHOWN_KEYS = 5
 _LEAST_LOAD_FACTOR = 1 / 16  # at which a file's items are inserted
 # torch.save pickles bytes as text, in up to two bytes each, and takes no text of 4 GiB or more.
 _PART_BYTES = 1 << 30
-
-
-class Mask:
-    """A mask of a batch, to be read on the host."""
-
-    __slots__ = ("_host", "array")
-
-    def __init__(self, batch: Batch, shape: Shape | None = None) -> None:
-        """``shape``: of a part of the batch."""
-        shape = batch.shape if shape is None else shape
-        self._host: np.ndarray[Any, Any] | None = None
-        if batch.context.platform == "cpu":  # read as it is, which is much faster for small batches
-            self._host = np.empty(shape, bool)
-            self.array = _core.borrow(self._host)
-        else:
-            self.array = _core.Buffer(batch.context, "bool", shape, batch.stream).array()
-
-    def read(self, batch: Batch) -> np.ndarray[Any, Any]:
-        """It as ``[n]``. Waits."""
-        host = to_host(batch.context, self.array, batch.stream) if self._host is None else self._host
-        return host.reshape(-1)
 
 
 class KeyedTable:
@@ -123,12 +101,6 @@ class KeyedTable:
     def _mask(self, batch: Batch, out: Any) -> Output:
         return Output(batch, "bool", batch.shape, out)
 
-    def _check_present(self, batch: Batch, keys: Any) -> None:
-        """Waits. KeyError if any of the keys is absent."""
-        missing = batch.core.find(batch.array, None, None, None, True, batch.stream)
-        if missing:
-            raise self._absent(batch, keys, missing)
-
     def _absent(self, batch: Batch, keys: Any, missing: int) -> KeyError:
         if batch.scalar:
             return KeyError(keys)
@@ -147,44 +119,33 @@ class KeyedTable:
         """The keys of a batch on the host, ``[n, *key_shape]``. Waits."""
         return to_host(batch.context, batch.array, batch.stream).reshape(-1, *self._key_shape)
 
-    def _lost(self, batch: Batch, found: Mask | None, erased: Mask) -> np.ndarray[Any, Any] | None:
-        """Which keys of a batch another thread has erased between this call's lookup and its erasure. Waits.
+    def _find_and_erase(
+        self, batch: Batch, wanted: list[tuple[int, _core.Array, _core.Array | None]], needed: bool
+    ) -> int:
+        """Erases keys, and gives the values that they had.
 
         Parameters
         ----------
-        found
-            The mask of the lookup; None where all keys were found.
-        erased
-            The mask of the erasure, which is true for one of a key's duplicates.
-
-        Returns
-        -------
-        bool ``[n]``; None where there are none.
+        wanted
+            Of each column (0 in a table without) its number, where its values go, and the fallback of absent keys.
+        needed
+            Where keys are absent nothing is erased, and their number is returned.
         """
-        mine = erased.read(batch)
-        if mine.all() if found is None else (mine == (looked_up := found.read(batch))).all():
-            return None
-        lost: np.ndarray[Any, Any] = ~mine if found is None else looked_up & ~mine
-        if mine.any():  # duplicates of keys that it has erased itself are not lost
-            keys = self._host_batch(batch)
-            lost[lost] = isin(keys[lost], keys[mine], invert=True, axis=0 if self._key_shape else None)
-        return lost if lost.any() else None
+        missing = 0
+        try:
+            missing = batch.core.find_and_erase(batch.array, wanted, needed, batch.stream)
+        finally:
+            self._changes += not missing
+        return missing
 
     def _erase_present(self, keys: Any) -> None:
         """Erases keys. KeyError if any is absent."""
         batch = self._look_for(keys)
         if batch is None:
             raise KeyError(keys)
-        self._check_present(batch, keys)
-        erased = Mask(batch)
-        self._changes += 1
-        batch.core.erase(batch.array, erased.array, batch.stream)
-        lost = self._lost(batch, None, erased)
-        if lost is not None:
-            if batch.scalar:
-                raise KeyError(keys)
-            absent = self._named_absent(batch, lost, int(lost.sum()))
-            raise KeyError(f"{absent}: another thread has erased them meanwhile, and this call the others")
+        missing = self._find_and_erase(batch, [], True)
+        if missing:
+            raise self._absent(batch, keys, missing)
         batch.finish()
 
     def _export(self, like: Any, *, keys: bool = True, values: bool = True) -> list[Any]:

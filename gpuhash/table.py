@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence, Sized
-from typing import Any, NamedTuple, Self, cast
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence, Sized
+from typing import Any, Self, cast
 
 import numpy as np
 
 from . import _core, batches, column_calls, named_columns, serialization, traced
 from .arguments import as_keys
-from .arrays import Shape, framework_of
-from .batch import Batch, Output, take_values
+from .arrays import framework_of
+from .batch import Batch, take_values
 from .dtypes import comparable, dtype_name, storage_dtype
 from .export import to_host
 from .inference import infer, infer_columns
 from .initializers import Initializer
-from .keyed_table import KeyedTable, Mask
+from .keyed_table import KeyedTable
 from .operations import Operations
 from .options import Options
 
@@ -29,47 +29,8 @@ _NO_DEFAULT = _NoDefault()
 
 # Number of a column (0 in a table without), values, whether one is for all keys, and what becomes of those there are
 _Given = tuple[int, _core.Array, bool, str]
-
-
-class _Part(NamedTuple):
-    """One column of a call's answers, or the values of a table without columns."""
-
-    number: int
-    values: Output
-    shape: Shape  # of one value
-    fallback: _core.Array | None = None  # one value, or one for each key
-
-    def on_host(self, batch: Batch) -> np.ndarray[Any, Any]:
-        """The values as they are now, as their dtype's storage, ``[n, *shape]``. Waits."""
-        return to_host(batch.context, self.values.array, batch.stream).reshape(-1, *self.shape)
-
-    def write(self, batch: Batch, host: np.ndarray[Any, Any]) -> None:
-        """Writes what ``on_host`` has given, changed. Waits."""
-        array = self.values.array
-        batch.context.copy(array, batch.lend(host.reshape(array.shape), self.values.dtype), batch.stream)
-
-    def set_to_fallback(self, batch: Batch, chosen: np.ndarray[Any, Any]) -> None:
-        """Gives those keys of the batch that a mask ``[n]`` chooses the fallback. Waits."""
-        assert self.fallback is not None
-        fallbacks = to_host(batch.context, self.fallback, batch.stream)
-        host = self.on_host(batch)
-        host[chosen] = fallbacks if fallbacks.shape == self.shape else fallbacks.reshape(host.shape)[chosen]
-        self.write(batch, host)
-
-
-def _parts_of(
-    places: column_calls.Places, values: dict[str, Output], fallbacks: dict[str, _core.Array] | None
-) -> list[_Part]:
-    return [
-        _Part(number, values[name], column.shape, None if fallbacks is None else fallbacks[name])
-        for name, (number, column) in places.columns.items()
-    ]
-
-
-def _some_of(batch: Batch, array: _core.Array, chosen: np.ndarray[Any, Any]) -> _core.Array:
-    """Those values of a batch's that a mask ``[n]`` chooses, in its memory. Waits."""
-    host = to_host(batch.context, array, batch.stream)
-    return batch.lend(host.reshape(len(chosen), *host.shape[len(batch.shape) :])[chosen], array.dtype)
+# Number, values, and one fallback or one for each key
+_Wanted = tuple[int, _core.Array, _core.Array | None]
 
 
 class HashTable(Operations):
@@ -290,10 +251,7 @@ class HashTable(Operations):
         return values.result(batch)
 
     def __delitem__(self, keys: Any) -> None:
-        """Erases keys. Waits. KeyError if any is absent: then nothing is erased.
-
-        Where another thread erases some of a batch's keys meanwhile, KeyError names them, and the others are erased.
-        """
+        """Erases keys. Waits. KeyError if any is absent: then nothing is erased."""
         self._erase_present(keys)
 
     def values(self, like: Any = None) -> Any:
@@ -392,9 +350,6 @@ class HashTable(Operations):
         ``default`` is as the values of an insertion: one for each key or one for all; None takes what the table's
         initializer says, or else its default. ``out`` as for ``get``. Waits, and raises, as ``insert``; ValueError
         where there is neither. Columns that it leaves out, or all for None, get their initial values.
-
-        A key that another thread erases in the middle of the call is inserted once more. Only where the answers stay on
-        the GPU, for which it does not wait, such a key stays erased, and gets the default (zeros for None).
         """
         if self._columns is not None:
             return self._setdefault_columns(keys, default, out)
@@ -408,8 +363,8 @@ class HashTable(Operations):
         given: list[_Given] = []
         if not initialised:
             given.append((0, *take_values(default, batch, self._value_dtype, self._value_shape, "default"), "keep"))
-        self._insert_and_read(batch, given, [_Part(0, values, self._value_shape)])
-        batch.finish()
+        fallback = None if initialised else given[0][1]
+        self._insert_and_find(batch, given, [(0, values.array, fallback)])
         return values.result(batch)
 
     def _setdefault_columns(self, keys: Any, default: Any, out: Any) -> Any:
@@ -417,95 +372,25 @@ class HashTable(Operations):
         batch = self._take(keys)
         values = places.outputs(batch, out, "out")
         given = [] if default is None else column_calls.take_columns(self, batch, default, "keep", "default")
-        self._insert_and_read(batch, given, _parts_of(places, values, None))
-        batch.finish()
+        fallbacks = {number: array for number, array, _, _ in given}
+        wanted = [(number, array, fallbacks.get(number)) for number, array, _ in places.parts(values, None)]
+        self._insert_and_find(batch, given, wanted)
         return column_calls.results(values, batch)
 
-    def _insert_and_read(self, batch: Batch, given: list[_Given], parts: list[_Part]) -> None:
+    def _insert_and_find(self, batch: Batch, given: list[_Given], wanted: list[_Wanted]) -> None:
         """Inserts what is given for absent keys, and reads the values of all."""
-        waits = self._host or batch.staged
-        found = Mask(batch) if waits else None
         if not given:
             batch.keep_from_rows()  # new keys' rows get their initial values
-        rows = self._new_rows(batch, given, batch.shape)
-        fallbacks = {number: array for number, array, _, _ in given}
-        wanted = [(part.number, part.values.array, fallbacks.get(part.number)) for part in parts]
         self._changes += 1
-        self._insert_given(batch, batch.array, given, rows)
-        if not self._read(batch, batch.array, wanted, found, rows, count_missing=waits):
-            return
-        assert found is not None
-        # Another thread has erased some keys in between: they alone are inserted again, or a large batch might never
-        # be in the table as a whole.
-        keys, lost = self._host_batch(batch), ~found.read(batch)
-        hosts = [part.on_host(batch) for part in parts]
-        while lost.any():
-            some = batch.lend(keys[lost], self._key_dtype)
-            found = Mask(batch, some.shape[:1])
-            rows = self._new_rows(batch, given, some.shape[:1])
-            again = [
-                (number, array if broadcast else _some_of(batch, array, lost), broadcast, mode)
-                for number, array, broadcast, mode in given
-            ]
-            read = [self._new_array(batch, part.values.dtype, (*some.shape[:1], *part.shape)) for part in parts]
-            self._changes += 1
-            self._insert_given(batch, some, again, rows)
-            wanted = [(part.number, array, None) for part, array in zip(parts, read, strict=True)]
-            self._read(batch, some, wanted, found, rows, count_missing=True)
-            for host, array in zip(hosts, read, strict=True):
-                host[lost] = to_host(batch.context, array, batch.stream)
-            lost[lost] = ~found.read(batch)
-        for part, host in zip(parts, hosts, strict=True):
-            part.write(batch, host)
-
-    def _new_array(self, batch: Batch, dtype: str, shape: Shape) -> _core.Array:
-        return _core.Buffer(batch.context, dtype, shape, batch.stream).array()
-
-    def _new_rows(self, batch: Batch, given: list[_Given], shape: Shape) -> _core.Array | None:
-        """Room for the rows' numbers, where an insertion of what is given tells them.
-
-        With it the lookup that follows takes no memory: nothing may fail after the insertion.
-        """
-        return None if given and self._columns is None else self._new_array(batch, "int64", shape)
-
-    def _insert_given(self, batch: Batch, keys: _core.Array, given: list[_Given], rows: _core.Array | None) -> None:
-        """Inserts keys with what is given, or else with what their initializers say; those that are there stay."""
-        if self._columns is not None:
-            batch.core.change_columns(keys, given, rows, None, batch.stream)
-        elif rows is None:
-            ((_, array, broadcast, _),) = given
-            batch.core.insert(keys, array, broadcast, "keep", None, batch.stream)
-        else:
-            inserted = self._new_array(batch, "bool", rows.shape)
-            batch.core.find_or_insert(keys, None, False, rows, inserted, batch.stream)
-
-    def _read(
-        self,
-        batch: Batch,
-        keys: _core.Array,
-        wanted: list[tuple[int, _core.Array, _core.Array | None]],
-        found: Mask | None,
-        rows: _core.Array | None,
-        *,
-        count_missing: bool,
-    ) -> int:
-        """Looks keys up, in a table with columns or without; the number of absent ones where they are counted."""
-        mask = None if found is None else found.array
-        if self._columns is not None:
-            return batch.core.find_columns(keys, wanted, mask, rows, count_missing, batch.stream)
-        ((_, values, fallback),) = wanted
-        return batch.core.find(keys, values, mask, fallback, count_missing, batch.stream)
+        batch.core.insert_and_find(batch.array, given, wanted, batch.stream)
+        batch.finish()
 
     def pop(self, keys: Any, default: Any = _NO_DEFAULT, out: Any = None) -> Any:
         """Erases keys, and gives their values. Waits, unless there is a default.
 
         Absent keys get ``default``, as for ``get``; without it they are a KeyError, also where the table has a default,
-        and nothing is erased. All of a key's duplicates get its value. ``out`` as for ``get``.
-
-        Of several threads the one that erases a key gets its value, and for the others it is absent: without a default,
-        what was erased of a batch is inserted again. Only a batch with a default whose answers stay on the GPU, for
-        which it does not wait, may have values of keys that another thread erased in the middle of the call. A value
-        that another thread assigns there, between the lookup and the erasure, is erased unseen.
+        and nothing is erased, nor written to ``out``. All of a key's duplicates get its value. ``out`` as for ``get``.
+        Of several threads one gets the value of a key, and for the others it is absent.
         """
         needed = default is _NO_DEFAULT
         if self._columns is not None:
@@ -516,20 +401,27 @@ class HashTable(Operations):
                 raise KeyError(keys)
             return default
         values = self._values(batch, out)
+        is_single = batch.scalar and out is None
         fallback = None
-        if not needed and not (batch.scalar and out is None):
+        if not needed and not is_single:
             fallback = self._fallback_for(default, batch)
             if fallback is None:
                 raise ValueError(
                     "pop(keys, None) of a batch: give a value as the default of absent keys"
                     + self._hint_of_single_key(batch, keys)
                 )
-        parts = [_Part(0, values, self._value_shape, fallback)]
-        is_popped, popped = self._read_and_erase(batch, keys, parts, lambda: values.result(batch), needed)
-        return popped if is_popped else default
+        if needed:
+            values.hold_back(batch)
+        missing = self._find_and_erase(batch, [(0, values.array, fallback)], needed or is_single)
+        if not missing:
+            popped = values.result(batch)
+            batch.finish()
+            return popped
+        if needed:
+            raise self._absent(batch, keys, missing)
+        return default
 
     def _pop_columns(self, keys: Any, default: Any, needed: bool, out: Any) -> Any:
-        assert self._columns is not None
         places = column_calls.places_of(self, None, out)
         batch = self._look_for(keys, out)
         if batch is None:
@@ -537,83 +429,23 @@ class HashTable(Operations):
                 raise KeyError(keys)
             return default
         values = places.outputs(batch, out, "out")
+        is_single = batch.scalar and out is None
         fallbacks = None
-        if not needed and not (batch.scalar and out is None):
+        if not needed and not is_single:
             fallbacks = self._column_fallbacks(default, batch, places)
             if fallbacks is None:
                 raise ValueError(self._needs_default("pop(keys, None)", batch, keys))
-        parts = _parts_of(places, values, fallbacks)
-        if needed and len(values) < len(self._columns):  # what is inserted again has all of its columns
-            others = column_calls.Places(self, [name for name in self._columns if name not in values])
-            parts += _parts_of(others, others.outputs(batch, None, "out"), None)
-        is_popped, popped = self._read_and_erase(
-            batch, keys, parts, lambda: column_calls.results(values, batch), needed
-        )
-        return popped if is_popped else default
-
-    def _read_and_erase(
-        self, batch: Batch, keys: Any, parts: list[_Part], results: Callable[[], Any], needed: bool
-    ) -> tuple[bool, Any]:
-        """Erases the keys that are there.
-
-        Parameters
-        ----------
-        parts
-            Where their values go.
-        results
-            Gives these as the caller gets them.
-        needed
-            An absent key is a KeyError.
-
-        Returns
-        -------
-        Whether there is an answer, as there always is unless a single key is absent; and that.
-        """
-        given = parts[0].values.given  # those of the others as well
-        is_single = batch.scalar and not given
-        if needed and given:
-            self._check_present(batch, keys)  # before anything is written
-        all_found = needed or is_single  # or it ends before the erasure
-        waits = all_found or self._host or batch.staged
-        found = Mask(batch) if waits and not all_found else None
-        erased = Mask(batch) if waits else None
-        wanted = [(part.number, part.values.array, part.fallback) for part in parts]
-        missing = self._read(batch, batch.array, wanted, found, None, count_missing=all_found)
-        if missing and needed:
+        if needed:
+            for output in values.values():
+                output.hold_back(batch)
+        missing = self._find_and_erase(batch, places.parts(values, fallbacks), needed or is_single)
+        if not missing:
+            popped = column_calls.results(values, batch)
+            batch.finish()
+            return popped
+        if needed:
             raise self._absent(batch, keys, missing)
-        if missing and is_single:
-            return False, None
-        popped = results()
-        self._changes += 1
-        batch.core.erase(batch.array, None if erased is None else erased.array, batch.stream)
-        if erased is not None:
-            lost = self._lost(batch, found, erased)
-            if lost is not None:
-                if needed:
-                    self._insert_again(batch, erased, parts)
-                    message = self._named_absent(batch, lost, int(lost.sum()))
-                    raise KeyError(keys if batch.scalar else f"{message}: another thread has erased them meanwhile")
-                if is_single:
-                    return False, None
-                for part in parts:
-                    part.set_to_fallback(batch, lost)
-                popped = results()
-        batch.finish()
-        return True, popped
-
-    def _insert_again(self, batch: Batch, erased: Mask, parts: list[_Part]) -> None:
-        """Inserts what has been erased of a batch, all of whose values have been read, but for keys that have come back
-        meanwhile.
-        """
-        mine = erased.read(batch)
-        if not mine.any():
-            return
-        keys = batch.lend(self._host_batch(batch)[mine], self._key_dtype)
-        given: list[_Given] = [
-            (part.number, batch.lend(part.on_host(batch)[mine], part.values.dtype), False, "keep") for part in parts
-        ]
-        self._changes += 1
-        self._insert_given(batch, keys, given, self._new_rows(batch, given, keys.shape[:1]))
+        return default
 
     def popitem(self) -> tuple[Any, Any]:
         """Erases some key, and gives it and its value, which no other thread gets. Waits, and reads all keys: take
@@ -730,7 +562,7 @@ class HashTable(Operations):
             for column in self._columns.values()
         ]
         parts = [(number, array, None) for number, array in enumerate(theirs)]
-        if batch.core.find_columns(batch.array, parts, None, None, True, batch.stream):
+        if batch.core.find_columns(batch.array, parts, None, True, batch.stream):
             return False
         return all(
             np.array_equal(

@@ -776,7 +776,7 @@ LAUNCHES = [
 
 
 #: Calls that change the table and then read what came of it: should the GPU fail there, the change stays.
-READ_AFTERWARDS = {"setdefault", "popitem", "del", "pop", "remove"}
+READ_AFTERWARDS = {"setdefault"}
 
 
 @pytest.mark.parametrize("planned", [False, True], ids=["direct", "planned"])
@@ -799,10 +799,8 @@ def test_launches_fail(cuda: str, tmp_path: Path, which: Any, planned: bool) -> 
         if error is None or not is_broken(table):
             if error is None or name not in READ_AFTERWARDS or case.contents(table) == case.before:
                 check_after(case, operation, table, error, capacity)
-            elif name == "setdefault":  # the lookup that came after the insertion has failed
+            else:  # the lookup that came after the insertion has failed
                 assert case.contents(table) == kept(case.before, case.batch_items)
-            else:  # the copy of the mask that says which keys this call has erased
-                check_after(case, operation, table, None, capacity)
             return
         assert operation.effect is not unchanged or operation.count
         uses: list[Callable[[Any], Any]] = [len, repr, copy.copy, lambda t: t.contains(case.batch)]

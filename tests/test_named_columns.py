@@ -1209,14 +1209,26 @@ def test_the_core_tells_single_values_and_columns_apart():
     with pytest.raises(TypeError, match="without columns"):
         single.change_columns(array, [], rows, mask, 0)
     with pytest.raises(ValueError, match="column 0"):
-        single.find_columns(array, [(0, values, None)], None, None, False, 0)
+        single.find_columns(array, [(0, values, None)], None, False, 0)
     with pytest.raises(ValueError, match="no values"):
         named.find(array, values, None, None, False, 0)
     with pytest.raises(ValueError, match="twice"):
         named.change_columns(array, [(0, values, False, "keep"), (0, values, False, "add")], None, None, 0)
     with pytest.raises(ValueError, match="column 1"):
         named.change_columns(array, [(1, values, False, "keep")], None, None, 0)
+    kept, wanted = (0, values, False, "keep"), (0, values, None)
+    with pytest.raises(TypeError, match="no rows"):
+        single.insert_and_find(array, [], [wanted], 0)
+    with pytest.raises(ValueError, match="2 columns"):
+        single.insert_and_find(array, [kept, kept], [wanted], 0)
+    with pytest.raises(ValueError, match="2 columns"):
+        single.find_and_erase(array, [wanted, wanted], False, 0)
+    with pytest.raises(ValueError, match="column 1"):
+        named.find_and_erase(array, [(1, values, None)], False, 0)
+    with pytest.raises(ValueError, match="twice"):
+        named.insert_and_find(array, [kept], [wanted, wanted], 0)
     assert named.size(0) == 0
+    assert single.size(0) == 0
 
 
 def test_under_torch_compile():

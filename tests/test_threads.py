@@ -1,4 +1,4 @@
-"""Several threads on one table: calls that look a key up and then change it, with other calls in between."""
+"""Several threads on one table: calls that look keys up and change them, while others do."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from support.frameworks import to_numpy
-from support.samples import as_dict, items_of, random_keys, random_values, same_bytes
+from support.samples import as_dict, items_of, random_keys, same_bytes
 
 from gpuhash import HashSet, HashTable
-from gpuhash.initializers import Normal
 
 
 class Between:
@@ -45,177 +44,198 @@ def put_between(table: Any, method: str, *actions: Callable[[Any], object]) -> A
     return other
 
 
-KINDS: dict[str, tuple[dict[str, Any], str, str]] = {  # options, and what inserts and what looks up
-    "scalar": ({"value_dtype": "int64"}, "insert", "find"),
-    "bfloat16": ({"value_dtype": "bfloat16"}, "insert", "find"),
-    "rows": ({"value_dtype": "float32", "value_shape": (3,)}, "insert", "find"),
-    "vectors": ({"value_dtype": "int16", "key_shape": (2,)}, "insert", "find"),
-    "columns": ({"value_dtype": {"v": ("float32", (2,)), "w": "int8"}}, "change_columns", "find_columns"),
+KINDS: dict[str, dict[str, Any]] = {
+    "scalar": {"value_dtype": "int64"},
+    "rows": {"value_dtype": "int64", "value_shape": (3,)},
+    "vectors": {"value_dtype": "int32", "key_shape": (2,)},
+    "columns": {"value_dtype": {"v": ("int64", (2,)), "w": "int32"}},
 }
-COUNT = 100
+COUNT = 5000
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+every_place = pytest.mark.parametrize("place", ["single", "sharded"])
 
 
 class Sample:
-    """Keys, and values as a table of the kind gives them."""
+    """A table, and keys whose values are all the same number."""
 
-    def __init__(self, kind: str, device: str) -> None:
-        options, self.insertion, self.lookup = KINDS[kind]
-        self.table = HashTable("int64", device=device, **options)
+    def __init__(self, kind: str, device: str, place: str) -> None:
+        where: Any = [device] * 3 if place == "sharded" else device
+        self.table = HashTable("int64", device=where, **KINDS[kind])
         self.keys = random_keys("int64", self.table.key_shape, COUNT)
-        self.kind, self.shape = kind, self.table.value_shape
-        self.first, self.second = self.values(0), self.values(1)
-        self.table[self.keys] = self.first
+        self.has_columns = kind == "columns"
 
-    def values(self, seed: int, count: int = COUNT) -> Any:
-        if self.kind == "columns":
-            return {
-                "v": random_values("float32", (count, 2), seed),
-                "w": random_values("int8", (count,), seed),
-            }
-        return random_values(self.table.value_dtype, (count, *self.shape), seed)
+    def value(self, number: int) -> Any:
+        return {"v": number, "w": number} if self.has_columns else number
 
-    def some(self, values: Any, chosen: Any) -> Any:
-        return {name: part[chosen] for name, part in values.items()} if self.kind == "columns" else values[chosen]
+    def numbers(self, values: Any) -> np.ndarray:
+        """One for each key, which all elements of its value are."""
+        parts = map(to_numpy, values.values() if self.has_columns else [values])
+        rows = np.concatenate([part.reshape(len(part), part[:1].size or 1) for part in parts], axis=1, dtype=np.int64)
+        assert (rows == rows[:, :1]).all()
+        return rows[:, 0]
 
-    def mixed(self, chosen: np.ndarray, values: Any, others: Any) -> Any:
-        """The values where a mask is true, else the others."""
-        if self.kind == "columns":
-            return {name: mixed(chosen, values[name], others[name]) for name in values}
-        return mixed(chosen, values, others)
-
-    def same(self, got: Any, expected: Any) -> None:
-        if self.kind == "columns":
-            assert got.keys() == expected.keys()
-            for name in got:
-                same_bytes(got[name], expected[name])
-        else:
-            same_bytes(got, expected)
-
-    def key(self, i: int) -> Any:
-        return tuple(self.keys[i].tolist()) if self.keys.ndim > 1 else self.keys[i].item()
+    def left(self) -> int:
+        return int(self.numbers(self.table.values()).sum())
 
 
-def mixed(chosen: np.ndarray, values: np.ndarray, others: np.ndarray) -> np.ndarray:
-    result = others.copy()
-    result[chosen] = values[chosen]
-    return result
+def in_threads(count: int, work: Callable[[], Any]) -> list[Any]:
+    """What it gives in each of several threads, which begin at one time."""
+    return side_by_side(*[work] * count)
 
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
+def side_by_side(*works: Callable[[], Any]) -> list[Any]:
+    """What each gives in a thread of its own, all of which begin at one time."""
+    start = threading.Barrier(len(works))
+
+    def begin(work: Callable[[], Any]) -> Any:
+        start.wait()
+        return work()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        return list(pool.map(begin, works))
 
 
-@every_kind
-@pytest.mark.parametrize("repeats", [1, 3])
-def test_setdefault_inserts_again_what_others_erase(device, kind, repeats):
-    """Half of the keys are erased after each of its insertions; those get the default, and are there."""
-    sample = Sample(kind, device)
-    gone = np.arange(COUNT) % 2 == 0
-    other = put_between(sample.table, sample.insertion, *[lambda table: table.erase(sample.keys[gone])] * repeats)
-    expected = sample.mixed(gone, sample.second, sample.first)
-    sample.same(sample.table.setdefault(sample.keys, sample.second), expected)
-    sample.same(other[sample.keys], expected)
-    assert len(other) == COUNT
+def succeeds(work: Callable[[], Any]) -> bool:
+    try:
+        work()
+    except KeyError:
+        return False
+    return True
 
 
 @every_kind
-def test_setdefault_of_one_key(device, kind):
-    sample = Sample(kind, device)
-    key, default = sample.key(5), sample.some(sample.second, 5)
-    other = put_between(sample.table, sample.insertion, *[lambda table: table.erase(key)] * 2)
-    got = sample.table.setdefault(key, default)
-    parts = zip(got.values(), other[key].values(), strict=True) if kind == "columns" else [(got, other[key])]
-    assert all(np.array_equal(part, stored) for part, stored in parts)
-    sample.same(other[sample.keys[5:6]], sample.some(sample.second, slice(5, 6)))
+@every_place
+def test_nothing_is_lost_between_lookup_and_erasure(device, kind, place):
+    """What another thread adds is in one answer of ``pop``, or still there; and a batch is popped as a whole."""
+    sample = Sample(kind, device, place)
+    rounds = 150
+    is_done = threading.Event()
+
+    def add() -> int:
+        for _ in range(rounds):
+            sample.table.insert_or_apply(sample.keys, sample.value(1), "add")
+        is_done.set()
+        return 0
+
+    def pop() -> int:
+        total = 0
+        while not is_done.is_set():
+            popped = sample.numbers(sample.table.pop(sample.keys, sample.value(0)))
+            assert (popped == popped[0]).all()
+            total += int(popped.sum())
+        return total
+
+    popped = side_by_side(add, pop, pop)
+    assert sum(popped) + sample.left() == rounds * COUNT
 
 
-def test_setdefault_draws_rows_again(device):
-    options = {"value_shape": (4,), "device": device, "initializer": Normal(seed=3)}
+@every_kind
+@every_place
+def test_batches_are_popped_as_a_whole_or_not_at_all(device, kind, place):
+    """Two that overlap are never both there; and what a thread does not get stays."""
+    sample = Sample(kind, device, place)
+    parts = [sample.keys[: COUNT // 3 * 2], sample.keys[COUNT // 3 :]]
+    for number in range(1, 20):
+        sample.table[sample.keys] = sample.value(number)
+        got: list[Any] = [None, None]
+
+        def pop(i: int, got: list[Any] = got) -> bool:
+            def work() -> None:
+                got[i] = sample.numbers(sample.table.pop(parts[i]))
+
+            return succeeds(work)
+
+        popped = side_by_side(lambda pop=pop: pop(0), lambda pop=pop: pop(1))
+        assert sorted(popped) == [False, True]
+        winner = popped.index(True)
+        same_bytes(got[winner], np.full(len(parts[winner]), number))
+        assert len(sample.table) == COUNT - len(parts[winner])
+        assert not sample.table.contains(parts[winner]).any()
+
+
+@every_place
+@pytest.mark.parametrize("is_set", [False, True], ids=["del", "remove"])
+def test_batches_are_erased_as_a_whole_or_not_at_all(device, is_set, place):
+    where = [device] * 3 if place == "sharded" else device
     keys = random_keys("int64", (), COUNT)
-    table, twin = (HashTable("int64", "float32", **options) for _ in range(2))
-    twin.find_or_insert(keys)
-    table[keys[:10]] = 5
-    put_between(table, "find_or_insert", lambda table: table.erase(keys[5:50]))
-    expected = to_numpy(twin[keys])
-    expected[:5] = 5
-    same_bytes(table.setdefault(keys), expected)
+    made: Any = HashSet("int64", device=where) if is_set else HashTable("int64", "int64", device=where)
+    parts = [keys[: COUNT // 3 * 2], keys[COUNT // 3 :]]
 
+    def erase(part: Any) -> bool:
+        return succeeds(lambda: made.remove(part) if is_set else made.__delitem__(part))
 
-def test_setdefault_writes_into_out(device):
-    sample = Sample("rows", device)
-    put_between(sample.table, "insert", lambda table: table.clear())
-    out = np.zeros((COUNT, 3), np.float32)
-    assert sample.table.setdefault(sample.keys, 7, out=out) is out
-    same_bytes(out, np.full((COUNT, 3), 7, np.float32))
+    for _ in range(20):
+        made.update(keys) if is_set else made.insert(keys, 1)
+        erased = side_by_side(lambda: erase(parts[0]), lambda: erase(parts[1]))
+        assert sorted(erased) == [False, True]
+        assert len(made) == COUNT - len(parts[erased.index(True)])
 
 
 @every_kind
-@pytest.mark.parametrize("one_default", [False, True], ids=["defaults", "one-default"])
-def test_pop_gives_the_default_for_what_others_erase(device, kind, one_default):
-    """Duplicates of a key all fare like it."""
-    sample = Sample(kind, device)
-    order = np.random.default_rng(0).integers(0, COUNT, 3 * COUNT)
-    lost = order % 3 == 0
-    defaults = sample.values(2, 3 * COUNT)
-    if one_default:
-        default = sample.some(defaults, 7)
-        defaults = sample.some(defaults, np.full(3 * COUNT, 7))
+@every_place
+def test_setdefault_has_a_value_for_each_key(device, kind, place):
+    """Also where others erase them: those of one call are erased before it or after it, and get one value."""
+    sample = Sample(kind, device, place)
+    is_done = threading.Event()
+
+    def set_default(number: int) -> Callable[[], None]:
+        def work() -> None:
+            for _ in range(60):
+                got = sample.numbers(sample.table.setdefault(sample.keys, sample.value(number)))
+                assert got[0] in (1, 2)
+                assert (got == got[0]).all()
+            is_done.set()
+
+        return work
+
+    def erase() -> None:
+        while not is_done.is_set():
+            sample.table.erase(sample.keys)
+
+    side_by_side(set_default(1), set_default(2), erase)
+
+
+@every_kind
+@every_place
+def test_out_of_pop_stays_where_a_key_is_absent(device, kind, place):
+    sample = Sample(kind, device, place)
+    sample.table[sample.keys[1:]] = sample.value(5)
+    if sample.has_columns:
+        out: Any = {"v": np.full((COUNT, 2), 7), "w": np.full(COUNT, 7, np.int32)}
     else:
-        default = defaults
-    put_between(sample.table, sample.lookup, lambda table: table.erase(sample.keys[::3]))
-    got = sample.table.pop(sample.keys[order], default)
-    sample.same(got, sample.mixed(~lost, sample.some(sample.first, order), defaults))
-    assert not sample.table.contains(sample.keys[order]).any()
+        out = np.full((COUNT, *sample.table.value_shape), 7, sample.table.value_dtype)
+    with pytest.raises(KeyError, match=f"1 of {COUNT} keys are absent"):
+        sample.table.pop(sample.keys, out=out)
+    assert (sample.numbers(out) == 7).all()
+    assert len(sample.table) == COUNT - 1
+    sample.table[sample.keys[:1]] = sample.value(5)
+    for popped in (sample.table.pop(sample.keys, out=out), out):
+        assert (sample.numbers(popped) == 5).all()
+    assert not sample.table
 
 
-@every_kind
-def test_pop_of_one_key(device, kind):
-    sample = Sample(kind, device)
-    key = sample.key(8)
-    for default in ("gone", None):
-        put_between(sample.table, sample.lookup, lambda table: table.erase(key))
-        assert sample.table.pop(key, default) is default
-        sample.table[sample.keys] = sample.first
-    other = put_between(sample.table, sample.lookup, lambda table: table.erase(key))
-    with pytest.raises(KeyError, match=str(key).replace("(", r"\(").replace(")", r"\)")):
-        sample.table.pop(key)
-    assert len(other) == COUNT - 1
-
-
-@every_kind
-def test_pop_inserts_the_others_again(device, kind):
-    """Without a default nothing is erased where a key is absent, be it since a moment ago."""
-    sample = Sample(kind, device)
-    other = put_between(sample.table, sample.lookup, lambda table: table.erase(sample.keys[:2]))
-    with pytest.raises(KeyError, match=r"2 of 200 keys are absent.*another thread"):
-        sample.table.pop(np.concatenate([sample.keys, sample.keys[2:], sample.keys[2:4]]))
-    assert len(other) == COUNT - 2
-    sample.same(other[sample.keys[2:]], sample.some(sample.first, slice(2, None)))
-
-
-def test_pop_of_some_columns_inserts_all_of_them_again(device):
-    sample = Sample("columns", device)
-    other = put_between(sample.table, "find_columns", lambda table: table.erase(sample.keys[:2]))
-    with pytest.raises(KeyError, match="2 of 100"):
-        sample.table.pop(sample.keys, out={"w": np.zeros(COUNT, np.int8)})
-    assert len(other) == COUNT - 2
-    sample.same(other[sample.keys[2:]], sample.some(sample.first, slice(2, None)))
-
-
-def test_pop_into_out(device):
-    sample = Sample("scalar", device)
-    put_between(sample.table, "find", lambda table: table.erase(sample.keys[::2]))
-    out = np.zeros(COUNT, np.int64)
-    assert sample.table.pop(sample.keys, -1, out=out) is out
-    same_bytes(out, np.where(np.arange(COUNT) % 2 == 0, -1, sample.first))
-    one = np.zeros((), np.int64)
-    sample.table[3] = 4
-    put_between(sample.table, "find", lambda table: table.erase(3))
-    assert sample.table.pop(3, -1, out=one) is one
-    assert one == -1
+@every_place
+def test_iteration_over_a_table_of_which_nothing_is_popped(device, place):
+    """As with a dict: only what erases something ends it."""
+    where = [device] * 3 if place == "sharded" else device
+    table = HashTable.from_items({1: 2, 3: 4}, device=where)
+    for _ in table:
+        assert table.pop(5, None) is None
+        with pytest.raises(KeyError, match="5"):
+            table.pop(5)
+        with pytest.raises(KeyError, match="5"):
+            del table[5]
+    keys = iter(table)
+    next(keys)
+    table.pop(1)
+    with pytest.raises(RuntimeError, match="changed"):
+        list(keys)
 
 
 def test_popitem_takes_another_item(device):
-    sample = Sample("scalar", device)
+    sample = Sample("scalar", device, "single")
+    sample.table[sample.keys] = np.arange(COUNT)
     expected = items_of(sample.table)
     stolen: dict[bytes, bytes] = {}
 
@@ -249,29 +269,8 @@ def test_popitem_of_a_table_that_others_empty(device):
     assert not table
 
 
-def test_del_of_a_key_that_others_erase(device):
-    sample = Sample("rows", device)
-    key = sample.key(0)
-    put_between(sample.table, "find", lambda table: table.erase(key))
-    with pytest.raises(KeyError, match=str(key)):
-        del sample.table[key]
-    other = put_between(sample.table, "find", lambda table: table.erase(sample.keys[1]))
-    with pytest.raises(KeyError, match=r"1 of 5 keys are absent: .*the others"):
-        del sample.table[sample.keys[[1, 2, 3, 2, 3]]]
-    assert len(other) == COUNT - 4
-    del sample.table[sample.keys[[4, 5, 5, 4]]]
-    assert len(other) == COUNT - 6
-
-
 def test_sets(device):
     made = HashSet.from_keys(np.arange(10), device=device)
-    put_between(made, "find", lambda other: other.discard(3))
-    with pytest.raises(KeyError, match="3"):
-        made.remove(3)
-    other = put_between(made, "find", lambda other: other.discard([4, 5]))
-    with pytest.raises(KeyError, match="2 of 4 keys are absent: 4, 5: another thread"):
-        made.remove([4, 5, 6, 6])
-    assert set(other) == {0, 1, 2, 7, 8, 9}
     taken: list[int] = []
 
     def take(other: HashSet) -> None:
@@ -281,22 +280,10 @@ def test_sets(device):
     put_between(made, "export_items", take)
     key = made.pop()
     assert key not in taken
-    assert set(made) | {key, *taken} == {0, 1, 2, 7, 8, 9}
+    assert set(made) | {key, *taken} == set(range(10))
     put_between(made, "export_items", lambda other: other.clear())
     with pytest.raises(KeyError, match="empty"):
         made.pop()
-
-
-def in_threads(count: int, work: Callable[[], Any]) -> list[Any]:
-    """What it gives in each of several threads, which begin at one time."""
-    start = threading.Barrier(count)
-
-    def begin(_: int) -> Any:
-        start.wait()
-        return work()
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(begin, range(count)))
 
 
 def until_empty(pop: Callable[[], Any]) -> list[Any]:

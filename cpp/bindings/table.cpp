@@ -240,14 +240,12 @@ std::vector<ColumnInput> to_inputs(const Table& table, const std::vector<PythonI
   return inputs;
 }
 
-/// rows: null, or memory for the row numbers: then the call needs none of its own.
 std::int64_t find_columns(Table& table, const Array& keys, const std::vector<PythonOutput>& columns, const Array* found,
-                          const Array* rows, bool count_missing, std::uintptr_t stream_address) {
+                          bool count_missing, std::uintptr_t stream_address) {
   const std::int64_t count = count_keys(table, keys, "keys");
   const std::vector<ColumnOutput> outputs = to_outputs(table, columns, count);
   FindOutput out{};
   out.found = output<bool>(table, found, "found", count);
-  out.rows = output<std::int64_t>(table, rows, "rows", count);
   out.count_missing = count_missing;
   const Stream stream = to_stream(table.context(), stream_address);
   const py::gil_scoped_release unlocked;
@@ -329,6 +327,54 @@ std::int64_t find(Table& table, const Array& keys, const Array* values, const Ar
   const Stream stream = to_stream(table.context(), stream_address);
   const py::gil_scoped_release unlocked;
   return table.find({keys.data, count, table.options().key_bytes()}, out, stream);
+}
+
+void check_single_column(std::size_t given) {
+  if (given > 1)
+    throw std::invalid_argument(std::to_string(given) + " columns were given, and the table has a single value");
+}
+
+/// Lookups of tables with columns and without, which are given as the one column 0.
+struct Lookup {
+  FindOutput out{};
+  std::vector<ColumnOutput> columns;
+};
+
+Lookup to_lookup(const Table& table, const std::vector<PythonOutput>& given, std::int64_t count) {
+  if (!table.options().columns.empty()) return {{}, to_outputs(table, given, count)};
+  check_single_column(given.size());
+  if (given.empty()) return {};
+  const auto& [number, values, fallback] = given.front();
+  return {find_output(table, count, values, nullptr, fallback), {}};
+}
+
+std::int64_t find_and_erase(Table& table, const Array& keys, const std::vector<PythonOutput>& columns,
+                            bool count_missing, std::uintptr_t stream_address) {
+  const std::int64_t count = count_keys(table, keys, "keys");
+  Lookup lookup = to_lookup(table, columns, count);
+  lookup.out.count_missing = count_missing;
+  const Stream stream = to_stream(table.context(), stream_address);
+  const py::gil_scoped_release unlocked;
+  return table.find_and_erase({keys.data, count, table.options().key_bytes()}, lookup.out, lookup.columns, stream);
+}
+
+void insert_and_find(Table& table, const Array& keys, const std::vector<PythonInput>& inputs,
+                     const std::vector<PythonOutput>& columns, std::uintptr_t stream_address) {
+  const std::int64_t count = count_keys(table, keys, "keys");
+  ValueBatch values{};
+  std::vector<ColumnInput> column_inputs;
+  if (!table.options().columns.empty()) {
+    column_inputs = to_inputs(table, inputs, count);
+  } else if (!inputs.empty()) {
+    check_single_column(inputs.size());
+    const auto& [number, array, broadcast, action] = inputs.front();
+    values = to_values(table, array, broadcast, count);
+  }
+  const Lookup lookup = to_lookup(table, columns, count);
+  const Stream stream = to_stream(table.context(), stream_address);
+  const py::gil_scoped_release unlocked;
+  table.insert_and_find({keys.data, count, table.options().key_bytes()}, values, column_inputs, lookup.out,
+                        lookup.columns, stream);
 }
 
 void rows(Table& table, const Array& keys, const Array& rows, std::uintptr_t stream_address) {
@@ -703,6 +749,8 @@ void bind_table(py::module_& module) {
       .def("restore_rows", &restore_rows, keys, py::arg("rows"), stream)
       .def("apply", &apply, keys, py::arg("values"), py::arg("broadcast"), py::arg("op"), py::arg("inserted"), stream)
       .def("erase", &erase, keys, py::arg("erased"), stream)
+      .def("find_and_erase", &find_and_erase, keys, py::arg("columns"), py::arg("count_missing"), stream)
+      .def("insert_and_find", &insert_and_find, keys, py::arg("inputs"), py::arg("columns"), stream)
       .def(
           "clear",
           [](Table& table, std::uintptr_t stream_address) {
@@ -730,8 +778,7 @@ void bind_table(py::module_& module) {
       .def("export_items", &export_items, keys, py::arg("values"), py::arg("rows"), stream)
       .def("row_storage", &row_storage, stream)
       .def_property_readonly("columns", &columns_of)
-      .def("find_columns", &find_columns, keys, py::arg("columns"), py::arg("found"), py::arg("rows"),
-           py::arg("count_missing"), stream)
+      .def("find_columns", &find_columns, keys, py::arg("columns"), py::arg("found"), py::arg("count_missing"), stream)
       .def("change_columns", &change_columns, keys, py::arg("columns"), py::arg("rows"), py::arg("inserted"), stream)
       .def("export_columns", &export_columns, keys, py::arg("columns"), stream)
       .def("column_storage", &column_storage, py::arg("column"), py::arg("all_rows"), stream)

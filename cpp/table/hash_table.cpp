@@ -768,8 +768,21 @@ std::int64_t HashTable<Key, Value>::find(const KeyBatch& keys, const FindOutput&
     if (out.step.taken != nullptr) context_->advance(out.step, stream);
     return 0;
   }
-  const Turn turn(order_, stream);
-  executor().find(*context_, storage_.view(), keys, FindOrder{out, options_.value_bytes()}, stream);
+  return find_in(Turn(order_, stream), keys, out, {}, stream);
+}
+
+/// Of some columns, or of the one value that a key has.
+template <class Key, class Value>
+std::int64_t HashTable<Key, Value>::find_in(const Turn&, const KeyBatch& keys, const FindOutput& out,
+                                            const std::vector<ColumnRead>& columns, Stream stream) {
+  FindOrder order{out, options_.value_bytes()};
+  Allocation memory;
+  if (!columns.empty() && order.rows == nullptr) {
+    memory = Allocation(*context_, static_cast<std::size_t>(keys.count) * sizeof(std::int64_t), stream);
+    order.rows = memory.as<std::int64_t>();
+  }
+  executor().find(*context_, storage_.view(), keys, order, stream);
+  if (!columns.empty()) executor().read_columns(*context_, storage_.view(), order.rows, keys.count, columns, stream);
   if (context_->is_host() && out.step.taken != nullptr) context_->advance(out.step, stream);  // GPUs' kernels do
   return out.count_missing ? static_cast<std::int64_t>(refresh(stream).missing) : 0;
 }
@@ -778,9 +791,13 @@ template <class Key, class Value>
 void HashTable<Key, Value>::insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted,
                                    Stream stream, const ChainStep& step) {
   check_single_value(options_);
+  if (keys.count == 0) {
+    if (step.taken != nullptr) context_->advance(step, stream);
+    return;
+  }
   InsertOrder order{keys, values, mode, options_.deterministic, inserted};
   order.step = step;
-  insert_batch(order, stream);
+  insert_in(Turn(order_, stream), order, stream);
 }
 
 template <class Key, class Value>
@@ -791,25 +808,24 @@ void HashTable<Key, Value>::find_or_insert(const KeyBatch& keys, const ValueBatc
     if (values.data != nullptr) check_single_value(options_);
     return change_columns(keys, {}, rows, inserted, stream);
   }
+  if (keys.count == 0) return;
   InsertOrder order{keys, values, InsertMode::kKeep, options_.deterministic, inserted};
   order.rows = rows;
-  std::optional<InitialRows> initial;
-  if (values.data == nullptr) {
-    initial = {options_.initializer.value_or(Initializer()), *options_.value_dtype, options_.value_elements()};
-    order.initial = &*initial;
-  }
-  insert_batch(order, stream);
+  const InitialRows initial = initial_rows();
+  if (values.data == nullptr) order.initial = &initial;
+  insert_in(Turn(order_, stream), order, stream);
+}
+
+/// Of new keys in a table with rows and without columns.
+template <class Key, class Value>
+InitialRows HashTable<Key, Value>::initial_rows() const {
+  return {options_.initializer.value_or(Initializer()), *options_.value_dtype, options_.value_elements()};
 }
 
 /// Of the order, what only the table knows is still to be set.
 template <class Key, class Value>
-void HashTable<Key, Value>::insert_batch(InsertOrder order, Stream stream) {
+void HashTable<Key, Value>::insert_in(const Turn& turn, InsertOrder order, Stream stream) {
   const ChainStep step = order.step;
-  if (order.keys.count == 0) {
-    if (step.taken != nullptr) context_->advance(step, stream);
-    return;
-  }
-  const Turn turn(order_, stream);
   const bool plannable = !options_.deterministic && (!View::kHasValue || order.values.data != nullptr);
   Room room;
   if (turn.capturing())
@@ -1051,13 +1067,67 @@ void HashTable<Key, Value>::prepare_captured(const KeyBatch& keys) {
 
 template <class Key, class Value>
 void HashTable<Key, Value>::erase(const KeyBatch& keys, bool* erased, Stream stream) {
-  if (keys.count == 0) return;
-  const Turn turn(order_, stream);
+  if (keys.count != 0) erase_in(Turn(order_, stream), keys, erased, stream);
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::erase_in(const Turn& turn, const KeyBatch& keys, bool* erased, Stream stream) {
   storage_.set_may_have_erased(true);
   std::unique_ptr<Plan> plan;
   if (!turn.capturing())
     plan = executor().plan(*context_, storage_.view(), keys, ValueBatch{}, erased != nullptr, stream);
   turn.change([&] { executor().erase(*context_, storage_.view(), keys, erased, plan.get(), stream); });
+}
+
+template <class Key, class Value>
+std::int64_t HashTable<Key, Value>::find_and_erase(const KeyBatch& keys, const FindOutput& out,
+                                                   const std::vector<ColumnOutput>& columns, Stream stream) {
+  if (out.values != nullptr) check_single_value(options_);
+  if (!columns.empty()) check_outputs(options_, columns);
+  if (keys.count == 0) return 0;
+  const std::vector<ColumnRead> reads = columns_.reads(columns);
+  const Turn turn(order_, stream);
+  const std::int64_t missing = find_in(turn, keys, out, reads, stream);
+  if (missing == 0) erase_in(turn, keys, nullptr, stream);
+  return missing;
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::insert_and_find(const KeyBatch& keys, const ValueBatch& values,
+                                            const std::vector<ColumnInput>& inputs, const FindOutput& out,
+                                            const std::vector<ColumnOutput>& columns, Stream stream) {
+  const bool has_columns = !options_.columns.empty();
+  if (has_columns) {
+    check_inputs(options_, inputs);
+    check_outputs(options_, columns);
+  } else {
+    check_single_value(options_);
+    if (values.data == nullptr) check_find_or_insert(options_);
+  }
+  if (keys.count == 0) return;
+  const auto room = [&](std::size_t bytes) {
+    return Allocation(*context_, static_cast<std::size_t>(keys.count) * bytes, stream);
+  };
+  const bool tells_rows = has_columns || values.data == nullptr;
+  const Allocation rows = tells_rows ? room(sizeof(std::int64_t)) : Allocation();
+  if (has_columns) {
+    const std::vector<ColumnRead> reads = columns_.reads(columns);
+    ColumnsOrder order = columns_.order(inputs, options_.deterministic);
+    order.keys = keys;
+    order.rows = rows.as<std::int64_t>();
+    const Turn turn(order_, stream);
+    change_columns_in(turn, order, stream);
+    executor().read_columns(*context_, storage_.view(), rows.as<std::int64_t>(), keys.count, reads, stream);
+    return;
+  }
+  const Allocation inserted = tells_rows ? room(sizeof(bool)) : Allocation();
+  InsertOrder order{keys, values, InsertMode::kKeep, options_.deterministic, inserted.as<bool>()};
+  order.rows = rows.as<std::int64_t>();
+  const InitialRows initial = tells_rows ? initial_rows() : InitialRows{};
+  if (tells_rows) order.initial = &initial;
+  const Turn turn(order_, stream);
+  insert_in(turn, order, stream);
+  find_in(turn, keys, out, {}, stream);
 }
 
 template <class Key, class Value>
@@ -1159,17 +1229,7 @@ std::int64_t HashTable<Key, Value>::find_columns(const KeyBatch& keys, const Fin
   check_outputs(options_, columns);
   if (keys.count == 0 || columns.empty()) return find(keys, out, stream);
   const std::vector<ColumnRead> reads = columns_.reads(columns);
-  const Turn turn(order_, stream);
-  Allocation memory;
-  FindOrder order{out, 0};
-  if (order.rows == nullptr) {
-    memory = Allocation(*context_, static_cast<std::size_t>(keys.count) * sizeof(std::int64_t), stream);
-    order.rows = memory.as<std::int64_t>();
-  }
-  executor().find(*context_, storage_.view(), keys, order, stream);
-  executor().read_columns(*context_, storage_.view(), order.rows, keys.count, reads, stream);
-  if (context_->is_host() && out.step.taken != nullptr) context_->advance(out.step, stream);
-  return out.count_missing ? static_cast<std::int64_t>(refresh(stream).missing) : 0;
+  return find_in(Turn(order_, stream), keys, out, reads, stream);
 }
 
 template <class Key, class Value>
@@ -1178,20 +1238,29 @@ void HashTable<Key, Value>::change_columns(const KeyBatch& keys, const std::vect
   check_inputs(options_, columns);
   if (keys.count == 0) return;
   ColumnsOrder order = columns_.order(columns, options_.deterministic);
-  const Turn turn(order_, stream);
+  order.keys = keys;
+  order.rows = rows;
+  order.inserted = inserted;
+  change_columns_in(Turn(order_, stream), order, stream);
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::change_columns_in(const Turn& turn, const ColumnsOrder& order, Stream stream) {
+  const KeyBatch& keys = order.keys;
   Room room;
   if (turn.capturing())
     prepare_captured(keys);
   else
     room = prepare_room(keys, stream, [] { return std::unique_ptr<Plan>(); });
   turn.change([&] {
-    for (std::int64_t from = 0; from < keys.count; from += order.keys.count) {
-      order.keys = slice(keys, from, std::min(max_batch(), keys.count - from));
-      for (std::size_t c = 0; c < columns.size(); ++c) order.given[c].values = slice(columns[c].values, from);
-      if (rows != nullptr) order.rows = rows + from;
-      if (inserted != nullptr) order.inserted = inserted + from;
+    ColumnsOrder part = order;
+    for (std::int64_t from = 0; from < keys.count; from += part.keys.count) {
+      part.keys = slice(keys, from, std::min(max_batch(), keys.count - from));
+      for (std::size_t c = 0; c < order.given.size(); ++c) part.given[c].values = slice(order.given[c].values, from);
+      if (order.rows != nullptr) part.rows = order.rows + from;
+      if (order.inserted != nullptr) part.inserted = order.inserted + from;
       pristine_ = false;
-      executor().change_columns(*context_, storage_.view(), order, stream);
+      executor().change_columns(*context_, storage_.view(), part, stream);
     }
   });
   if (!turn.capturing()) finish_insertion(room, keys.count, stream);

@@ -50,6 +50,10 @@ class HashTable final : public Table {
   }
   bool has_room(std::int64_t keys) const override;
   void erase(const KeyBatch& keys, bool* erased, Stream stream) override;
+  std::int64_t find_and_erase(const KeyBatch& keys, const FindOutput& out, const std::vector<ColumnOutput>& columns,
+                              Stream stream) override;
+  void insert_and_find(const KeyBatch& keys, const ValueBatch& values, const std::vector<ColumnInput>& inputs,
+                       const FindOutput& out, const std::vector<ColumnOutput>& columns, Stream stream) override;
   void clear(Stream stream) override;
   void reserve(std::int64_t keys, Stream stream) override;
   void rehash(std::int64_t slots, bool compact_rows, Stream stream) override;
@@ -121,7 +125,12 @@ class HashTable final : public Table {
   void take_note(const Control& control);
   Control refresh(Stream stream);
   void expect(std::int64_t size);
-  void insert_batch(InsertOrder order, Stream stream);
+  std::int64_t find_in(const Turn& turn, const KeyBatch& keys, const FindOutput& out,
+                       const std::vector<ColumnRead>& columns, Stream stream);
+  void insert_in(const Turn& turn, InsertOrder order, Stream stream);
+  void change_columns_in(const Turn& turn, const ColumnsOrder& order, Stream stream);
+  void erase_in(const Turn& turn, const KeyBatch& keys, bool* erased, Stream stream);
+  InitialRows initial_rows() const;
   void prepare_captured(const KeyBatch& keys);
   Slots slots_for_insertion(const Room& room) const {
     return !pristine_ ? Slots::kFilled : room.before ? Slots::kBlank : Slots::kEmpty;

@@ -94,6 +94,10 @@ class View final : public ShardedTable {
     return std::ranges::all_of(all_->tables, [&](const auto& shard) { return shard->has_room(keys); });
   }
   void erase(const KeyBatch& keys, bool* erased, Stream stream) override;
+  std::int64_t find_and_erase(const KeyBatch& keys, const FindOutput& out, const std::vector<ColumnOutput>& columns,
+                              Stream stream) override;
+  void insert_and_find(const KeyBatch& keys, const ValueBatch& values, const std::vector<ColumnInput>& inputs,
+                       const FindOutput& out, const std::vector<ColumnOutput>& columns, Stream stream) override;
   void clear(Stream stream) override;
   void reserve(std::int64_t keys, Stream stream) override;
   void rehash(std::int64_t slots, bool compact_rows, Stream stream) override;
@@ -166,6 +170,11 @@ class View final : public ShardedTable {
   };
   std::int64_t export_parts(void* keys, void* values, const std::vector<ColumnOutput>& columns, std::int64_t* rows,
                             std::int64_t room, Stream stream);
+  void check_lookup(const Part& part) const;
+  std::int64_t look_up(std::deque<Call>& calls, const std::vector<Part>& parts);
+  template <class Change>
+  void change(std::deque<Call>& calls, const std::vector<Part>& parts, bool needs_room, Change change,
+              const std::optional<Reduction>& reduction = {});
   template <class Change>
   void change_parts(const std::vector<Part>& parts, bool needs_room, Change change,
                     const std::optional<Reduction>& reduction = {});
@@ -549,87 +558,94 @@ void View::for_each_shard(std::deque<Call>& calls, Body body) {
   });
 }
 
+void View::check_lookup(const Part& part) const {
+  if (part.out.values != nullptr) check_single_value(all_->options);
+  if (!part.outputs.empty()) check_outputs(all_->options, part.outputs);
+}
+
 std::int64_t View::find_parts(const std::vector<Part>& parts) {
-  for (const Part& part : parts) {
-    if (part.out.values != nullptr) check_single_value(all_->options);
-    if (!part.outputs.empty()) check_outputs(all_->options, part.outputs);
-  }
-  std::int64_t all_missing = 0;
-  one_call_each(parts, [&](std::deque<Call>& calls, const std::vector<Part>& some) {
-    struct Wanted {
-      Call::Answers* values = nullptr;
-      Call::Answers* found = nullptr;
-      Call::Answers* rows = nullptr;
-      std::vector<Call::Answers*> columns;
-      std::atomic<std::int64_t> missing{0};
-    };
-    std::vector<Wanted> wanted(some.size());
-    for (std::size_t i = 0; i < some.size(); ++i) {
-      const FindOutput& out = some[i].out;
-      if (out.values != nullptr) wanted[i].values = calls[i].expect(all_->options.value_bytes(), true);
-      bool needs_found = out.found != nullptr || (out.values != nullptr && out.fallback != nullptr);
-      for (const ColumnOutput& column : some[i].outputs) {
-        wanted[i].columns.push_back(calls[i].expect(all_->options.columns[column.column].bytes(), true));
-        needs_found = needs_found || column.fallback != nullptr;
-      }
-      if (needs_found) wanted[i].found = calls[i].expect(sizeof(bool), true);
-      if (out.rows != nullptr) wanted[i].rows = calls[i].expect(sizeof(std::int64_t), true);
+  for (const Part& part : parts) check_lookup(part);
+  std::int64_t missing = 0;
+  one_call_each(parts,
+                [&](std::deque<Call>& calls, const std::vector<Part>& some) { missing += look_up(calls, some); });
+  return missing;
+}
+
+/// The lookups of calls in their turn, each of one part.
+std::int64_t View::look_up(std::deque<Call>& calls, const std::vector<Part>& parts) {
+  struct Wanted {
+    Call::Answers* values = nullptr;
+    Call::Answers* found = nullptr;
+    Call::Answers* rows = nullptr;
+    std::vector<Call::Answers*> columns;
+    std::atomic<std::int64_t> missing{0};
+  };
+  std::vector<Wanted> wanted(parts.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const FindOutput& out = parts[i].out;
+    if (out.values != nullptr) wanted[i].values = calls[i].expect(all_->options.value_bytes(), true);
+    bool needs_found = out.found != nullptr || (out.values != nullptr && out.fallback != nullptr);
+    for (const ColumnOutput& column : parts[i].outputs) {
+      wanted[i].columns.push_back(calls[i].expect(all_->options.columns[column.column].bytes(), true));
+      needs_found = needs_found || column.fallback != nullptr;
     }
-    const auto look_up = [&](std::size_t i, Call& call, std::size_t shard) {
-      if (call.count(shard) == 0) return;
-      FindOutput part{};
-      part.values = call.of(wanted[i].values, shard);
-      part.found = static_cast<bool*>(call.of(wanted[i].found, shard));
-      part.rows = static_cast<std::int64_t*>(call.of(wanted[i].rows, shard));
-      part.count_missing = some[i].out.count_missing;
-      if (some[i].outputs.empty()) {
-        wanted[i].missing += call.table(shard).find(call.keys(shard), part, call.stream(shard));
-        return;
-      }
-      std::vector<ColumnOutput> columns;
-      for (std::size_t c = 0; c < some[i].outputs.size(); ++c)
-        columns.push_back({some[i].outputs[c].column, call.of(wanted[i].columns[c], shard), nullptr, false});
-      wanted[i].missing += call.table(shard).find_columns(call.keys(shard), part, columns, call.stream(shard));
-    };
-    const auto is_first = [&](std::size_t i, const Call& call, std::size_t shard) {
-      return call.is_local(shard) && !some[i].out.count_missing;  // which waits
-    };
-    for_each_call(calls, [&](std::size_t i, Call& call) {
-      call.allow_merging(kLeastToMergeLookups);
-      call.begin();
-      for (std::size_t shard = 0; shard < call.shards(); ++shard)
-        if (is_first(i, call, shard)) look_up(i, call, shard);
-      call.send();
-    });
-    for_each_shard(calls, [&](std::size_t i, Call& call, std::size_t shard) {
-      if (!is_first(i, call, shard)) look_up(i, call, shard);
-    });
-    for_each_call(calls, [&](std::size_t i, Call& call) {
-      const FindOutput& out = some[i].out;
-      const auto& [values, found, rows, columns, missing] = wanted[i];
-      call.finish();
-      const Split& split = call.split();
-      if (out.values != nullptr)
-        split.gather(
-            values->home.get(), values->bytes, out.values,
-            {found != nullptr ? found->home.as<bool>() : nullptr, out.fallback, out.fallback_per_key, out.found},
-            some[i].stream);
-      else if (out.found != nullptr)
-        split.gather(found->home.get(), sizeof(bool), out.found, {}, some[i].stream);
-      if (out.rows != nullptr) split.gather_rows(rows->home.as<std::int64_t>(), out.rows, some[i].stream);
-      for (std::size_t c = 0; c < columns.size(); ++c) {
-        const ColumnOutput& column = some[i].outputs[c];
-        split.gather(
-            columns[c]->home.get(), columns[c]->bytes, column.values,
-            {found != nullptr ? found->home.as<bool>() : nullptr, column.fallback, column.fallback_per_key, nullptr},
-            some[i].stream);
-      }
-    });
-    for (std::size_t i = 0; i < some.size(); ++i) {
-      const std::int64_t missing = wanted[i].missing;
-      all_missing += missing != 0 && calls[i].split().merges() ? count_missing(calls[i]) : missing;
+    if (needs_found) wanted[i].found = calls[i].expect(sizeof(bool), true);
+    if (out.rows != nullptr) wanted[i].rows = calls[i].expect(sizeof(std::int64_t), true);
+  }
+  const auto ask = [&](std::size_t i, Call& call, std::size_t shard) {
+    if (call.count(shard) == 0) return;
+    FindOutput part{};
+    part.values = call.of(wanted[i].values, shard);
+    part.found = static_cast<bool*>(call.of(wanted[i].found, shard));
+    part.rows = static_cast<std::int64_t*>(call.of(wanted[i].rows, shard));
+    part.count_missing = parts[i].out.count_missing;
+    if (parts[i].outputs.empty()) {
+      wanted[i].missing += call.table(shard).find(call.keys(shard), part, call.stream(shard));
+      return;
+    }
+    std::vector<ColumnOutput> columns;
+    for (std::size_t c = 0; c < parts[i].outputs.size(); ++c)
+      columns.push_back({parts[i].outputs[c].column, call.of(wanted[i].columns[c], shard), nullptr, false});
+    wanted[i].missing += call.table(shard).find_columns(call.keys(shard), part, columns, call.stream(shard));
+  };
+  const auto is_first = [&](std::size_t i, const Call& call, std::size_t shard) {
+    return call.is_local(shard) && !parts[i].out.count_missing;  // which waits
+  };
+  for_each_call(calls, [&](std::size_t i, Call& call) {
+    call.allow_merging(kLeastToMergeLookups);
+    call.begin();
+    for (std::size_t shard = 0; shard < call.shards(); ++shard)
+      if (is_first(i, call, shard)) ask(i, call, shard);
+    call.send();
+  });
+  for_each_shard(calls, [&](std::size_t i, Call& call, std::size_t shard) {
+    if (!is_first(i, call, shard)) ask(i, call, shard);
+  });
+  for_each_call(calls, [&](std::size_t i, Call& call) {
+    const FindOutput& out = parts[i].out;
+    const auto& [values, found, rows, columns, missing] = wanted[i];
+    call.finish();
+    const Split& split = call.split();
+    if (out.values != nullptr)
+      split.gather(values->home.get(), values->bytes, out.values,
+                   {found != nullptr ? found->home.as<bool>() : nullptr, out.fallback, out.fallback_per_key, out.found},
+                   parts[i].stream);
+    else if (out.found != nullptr)
+      split.gather(found->home.get(), sizeof(bool), out.found, {}, parts[i].stream);
+    if (out.rows != nullptr) split.gather_rows(rows->home.as<std::int64_t>(), out.rows, parts[i].stream);
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      const ColumnOutput& column = parts[i].outputs[c];
+      split.gather(
+          columns[c]->home.get(), columns[c]->bytes, column.values,
+          {found != nullptr ? found->home.as<bool>() : nullptr, column.fallback, column.fallback_per_key, nullptr},
+          parts[i].stream);
     }
   });
+  std::int64_t all_missing = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::int64_t missing = wanted[i].missing;
+    all_missing += missing != 0 && calls[i].split().merges() ? count_missing(calls[i]) : missing;
+  }
   return all_missing;
 }
 
@@ -667,46 +683,53 @@ template <class Change>
 void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change change,
                         const std::optional<Reduction>& reduction) {
   one_call_each(parts, [&](std::deque<Call>& calls, const std::vector<Part>& some) {
-    std::vector<Call::Answers*> masks(some.size());
-    std::vector<Call::Answers*> rows(some.size());
-    for (std::size_t i = 0; i < some.size(); ++i) {
-      if (some[i].mask != nullptr) masks[i] = calls[i].expect(sizeof(bool), false);
-      if (some[i].rows != nullptr) rows[i] = calls[i].expect(sizeof(std::int64_t), false);
+    this->change(calls, some, needs_room, change, reduction);
+  });
+}
+
+/// The changes of calls in their turn, each of one part.
+template <class Change>
+void View::change(std::deque<Call>& calls, const std::vector<Part>& parts, bool needs_room, Change change,
+                  const std::optional<Reduction>& reduction) {
+  std::vector<Call::Answers*> masks(parts.size());
+  std::vector<Call::Answers*> rows(parts.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].mask != nullptr) masks[i] = calls[i].expect(sizeof(bool), false);
+    if (parts[i].rows != nullptr) rows[i] = calls[i].expect(sizeof(std::int64_t), false);
+  }
+  for_each_call(calls, [&](std::size_t, Call& call) {
+    if (reduction) call.allow_merging(kLeastToMerge, reduction);
+    call.begin();
+    call.send();  // before anything changes: there may be no memory for it
+  });
+  const bool fits = !needs_room || has_room_for(calls);
+  const auto make_room = [&](std::size_t, Call& call, std::size_t shard) {
+    call.table(shard).make_room(call.keys(shard), true, call.stream(shard));
+  };
+  const auto make_change = [&](std::size_t i, Call& call, std::size_t shard) {
+    change(Share{call.table(shard), call.keys(shard), call.values(shard), call.columns(shard),
+                 static_cast<bool*>(call.of(masks[i], shard)), static_cast<std::int64_t*>(call.of(rows[i], shard)),
+                 call.stream(shard)});
+  };
+  const auto exceptions = std::uncaught_exceptions();
+  const auto forget = [&](View* view) {
+    if (std::uncaught_exceptions() != exceptions) view->forget_room();  // some expect what will not come
+  };
+  const std::unique_ptr<View, decltype(forget)> guard(this, forget);
+  if (calls.size() == 1 || (fits && !all_->options.deterministic)) {
+    if (!fits) for_each_shard(calls, make_room);
+    for_each_shard(calls, make_change);
+  } else {  // the batches in their order, and what one brings is there before room is made for the next
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      for (std::size_t shard = 0; shard < calls[i].shards() && !fits; ++shard) make_room(i, calls[i], shard);
+      for (std::size_t shard = 0; shard < calls[i].shards(); ++shard) make_change(i, calls[i], shard);
     }
-    for_each_call(calls, [&](std::size_t, Call& call) {
-      if (reduction) call.allow_merging(kLeastToMerge, reduction);
-      call.begin();
-      call.send();  // before anything changes: there may be no memory for it
-    });
-    const bool fits = !needs_room || has_room_for(calls);
-    const auto make_room = [&](std::size_t, Call& call, std::size_t shard) {
-      call.table(shard).make_room(call.keys(shard), true, call.stream(shard));
-    };
-    const auto make_change = [&](std::size_t i, Call& call, std::size_t shard) {
-      change(Share{call.table(shard), call.keys(shard), call.values(shard), call.columns(shard),
-                   static_cast<bool*>(call.of(masks[i], shard)), static_cast<std::int64_t*>(call.of(rows[i], shard)),
-                   call.stream(shard)});
-    };
-    const auto exceptions = std::uncaught_exceptions();
-    const auto forget = [&](View* view) {
-      if (std::uncaught_exceptions() != exceptions) view->forget_room();  // some expect what will not come
-    };
-    const std::unique_ptr<View, decltype(forget)> guard(this, forget);
-    if (calls.size() == 1 || (fits && !all_->options.deterministic)) {
-      if (!fits) for_each_shard(calls, make_room);
-      for_each_shard(calls, make_change);
-    } else {  // the batches in their order, and what one brings is there before room is made for the next
-      for (std::size_t i = 0; i < calls.size(); ++i) {
-        for (std::size_t shard = 0; shard < calls[i].shards() && !fits; ++shard) make_room(i, calls[i], shard);
-        for (std::size_t shard = 0; shard < calls[i].shards(); ++shard) make_change(i, calls[i], shard);
-      }
-    }
-    for_each_call(calls, [&](std::size_t i, Call& call) {
-      call.finish();
-      if (some[i].mask != nullptr) call.split().gather_mask(masks[i]->home.as<bool>(), some[i].mask, some[i].stream);
-      if (some[i].rows != nullptr)
-        call.split().gather_rows(rows[i]->home.as<std::int64_t>(), some[i].rows, some[i].stream);
-    });
+  }
+  for_each_call(calls, [&](std::size_t i, Call& call) {
+    call.finish();
+    if (parts[i].mask != nullptr) call.split().gather_mask(masks[i]->home.as<bool>(), parts[i].mask, parts[i].stream);
+    if (parts[i].rows != nullptr)
+      call.split().gather_rows(rows[i]->home.as<std::int64_t>(), parts[i].rows, parts[i].stream);
   });
 }
 
@@ -785,6 +808,52 @@ void View::change_columns(const KeyBatch& keys, const std::vector<ColumnInput>& 
 
 void View::erase(const KeyBatch& keys, bool* erased, Stream stream) {
   erase_parts({{this, keys, {}, {}, erased, stream}});
+}
+
+std::int64_t View::find_and_erase(const KeyBatch& keys, const FindOutput& out, const std::vector<ColumnOutput>& columns,
+                                  Stream stream) {
+  const Part part{this, keys, {}, out, nullptr, stream, nullptr, columns};
+  check_lookup(part);
+  std::int64_t missing = 0;
+  one_call_each({part}, [&](std::deque<Call>& lookup, const std::vector<Part>& parts) {
+    missing = look_up(lookup, parts);
+    if (missing != 0) return;
+    std::deque<Call> erasure;
+    erasure.emplace_back(*this, part);
+    change(erasure, parts, false, [&](const Share& share) { share.shard.erase(share.keys, nullptr, share.stream); });
+  });
+  return missing;
+}
+
+void View::insert_and_find(const KeyBatch& keys, const ValueBatch& values, const std::vector<ColumnInput>& inputs,
+                           const FindOutput& out, const std::vector<ColumnOutput>& columns, Stream stream) {
+  const bool has_columns = !all_->options.columns.empty();
+  const bool is_initial = !has_columns && values.data == nullptr;
+  if (has_columns)
+    check_inputs(all_->options, inputs);
+  else if (is_initial)
+    check_find_or_insert(all_->options);
+  const Part lookup{this, keys, {}, out, nullptr, stream, nullptr, columns};
+  check_lookup(lookup);
+  const auto room = [&](std::size_t bytes) {
+    return is_initial ? Allocation(*home_, static_cast<std::size_t>(keys.count) * bytes, stream) : Allocation();
+  };
+  const Allocation rows = room(sizeof(std::int64_t));
+  const Allocation inserted = room(sizeof(bool));
+  const Part insertion{this, keys, values, {}, inserted.as<bool>(), stream, rows.as<std::int64_t>(), {}, inputs};
+  one_call_each({insertion}, [&](std::deque<Call>& calls, const std::vector<Part>& parts) {
+    change(calls, parts, true, [&](const Share& share) {
+      if (has_columns)
+        share.shard.change_columns(share.keys, share.columns, nullptr, nullptr, share.stream);
+      else if (is_initial)
+        share.shard.find_or_insert(share.keys, {}, share.rows, share.mask, share.stream);
+      else
+        share.shard.insert(share.keys, share.values, InsertMode::kKeep, nullptr, share.stream);
+    });
+    std::deque<Call> afterwards;
+    afterwards.emplace_back(*this, lookup);
+    look_up(afterwards, {lookup});
+  });
 }
 
 void View::make_room(const KeyBatch& keys, bool, Stream stream) {

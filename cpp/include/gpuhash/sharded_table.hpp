@@ -12,12 +12,13 @@ namespace gpuhash {
 /// a hash of it picks. Row numbers have the shard's number above their 40 lower bits.
 ///
 /// A ShardedTable is the table as seen from one of its devices: that is where a call's arrays lie. at() gives it as
-/// seen from another one. Calls are ordered across all of them. The calls of Table differ in this:
+/// seen from another one. Calls are ordered across all of them; what is done with a shard by itself is no call of the
+/// whole table, and may come in the middle of one. The calls of Table differ in this:
 ///
 ///   - Calls on GPUs wait until it is known how many of the keys belong to each shard.
 ///   - Each shard grows alone, and is full alone: of capacity, max_capacity and reserve() each has an equal part.
 ///   - Before an insertion each shard makes room for its keys. What fails after that, such as a launch, or memory for
-///     scratch, may leave the keys of some shards inserted.
+///     scratch, may leave the keys of some shards inserted; so may what fails in the lookup of insert_and_find().
 ///   - They cannot be captured into CUDA graphs, nor fixed in place, and the rows of one shard are that table's.
 class GPUHASH_API ShardedTable : public Table {
  public:

@@ -102,6 +102,15 @@ class GPUHASH_API Table {
   virtual bool has_room(std::int64_t keys) const = 0;
   /// erased: [n] or null; true for exactly one of an erased key's duplicates.
   virtual void erase(const KeyBatch& keys, bool* erased, Stream stream) = 0;
+  /// As find(), or with columns find_columns(), and erase(): one call, so that no other thread's comes in between. With
+  /// out.count_missing all keys have to be there: otherwise it erases none, and returns how many are absent.
+  virtual std::int64_t find_and_erase(const KeyBatch& keys, const FindOutput& out,
+                                      const std::vector<ColumnOutput>& columns, Stream stream) = 0;
+  /// As insert() that keeps, and find(); in a table with columns change_columns() with `inputs`, which should keep, and
+  /// find_columns(). Likewise one call. New keys without values (data null; no inputs) get what initializers say, or
+  /// else zeros. Fallbacks go to keys that a replayed CUDA graph finds no room for.
+  virtual void insert_and_find(const KeyBatch& keys, const ValueBatch& values, const std::vector<ColumnInput>& inputs,
+                               const FindOutput& out, const std::vector<ColumnOutput>& columns, Stream stream) = 0;
   virtual void clear(Stream stream) = 0;
 
   /// Waits. Makes room for `keys` keys in all, so that no insertion up to there grows the table.
