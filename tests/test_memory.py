@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import ctypes
 import gc
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from support.frameworks import GPU, GPU_INDEX, Framework, sees_gpu, to_numpy
-from support.memory_resources import counting_memory
+from support.memory_resources import NumPyMemory, TorchCudaMemory, counting_memory
 from support.samples import as_dict, items_of, random_keys, random_values
 
 import gpuhash
@@ -240,6 +242,43 @@ def test_other_errors_of_the_resource_are_told(on_device):
 
     with pytest.raises((RuntimeError, MemoryError), match="broken"):
         HashTable("int64", "float32", capacity=1000, device=on_device.table_device, memory=Broken())
+
+
+USES: dict[str, Callable[[Any], Any]] = {
+    "len": len,
+    "nbytes": lambda table: table.nbytes,
+    "lookup": lambda table: table.contains(np.arange(3)),
+    "assignment": lambda table: table.__setitem__([7], 8),
+}
+
+
+@pytest.mark.parametrize("is_sharded", [False, True], ids=["single", "sharded"])
+@pytest.mark.parametrize("use", USES)
+def test_a_resource_that_uses_its_table(on_device, use, is_sharded):
+    """It would wait for the call that asks it for memory: it is told so, and the table is as it was."""
+    place = on_device.table_device
+
+    class Curious(NumPyMemory if place == "cpu" else TorchCudaMemory):  # type: ignore[misc]
+        table: HashTable | None = None
+
+        def take(self, nbytes: int, stream: Any) -> tuple[int, Any]:
+            if self.table is not None:
+                USES[use](self.table)
+            return super().take(nbytes, stream)
+
+    memory = Curious()
+    options = {"device": [place], "memory": [memory]} if is_sharded else {"device": place, "memory": memory}
+    table = HashTable("int64", "int64", **options)
+    table[[1, 2]] = [3, 4]
+    memory.table = table
+    with pytest.raises((RuntimeError, MemoryError), match="in the middle of a call on it"):
+        table.reserve(100_000)
+    memory.table = None
+    assert items_of(table) == as_dict(np.array([1, 2]), np.array([3, 4]))
+    table.reserve(100_000)
+    assert table.capacity > 100_000
+    del table
+    assert memory.nbytes == 0
 
 
 def test_too_large_a_table_is_a_memory_error(device):

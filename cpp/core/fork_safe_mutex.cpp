@@ -1,6 +1,7 @@
 #include "core/fork_safe_mutex.hpp"
 
 #include <atomic>
+#include <stdexcept>
 
 namespace gpuhash {
 namespace {
@@ -62,16 +63,24 @@ ForkSafeMutex::ForkSafeMutex() { AllLocks::instance().add(*this); }
 ForkSafeMutex::~ForkSafeMutex() { AllLocks::instance().remove(*this); }
 
 void ForkSafeMutex::lock() {
+  if (holder_.load(std::memory_order_relaxed) == &held)
+    throw std::logic_error(
+        "a table was used in the middle of a call on it, by the thread of that call, such as by the memory resource "
+        "that "
+        "it asks for memory: use it before the call or after it");
   mutex_.lock();
+  holder_.store(&held, std::memory_order_relaxed);
   ++held;
 }
 bool ForkSafeMutex::try_lock() {
-  if (!mutex_.try_lock()) return false;
+  if (holder_.load(std::memory_order_relaxed) == &held || !mutex_.try_lock()) return false;
+  holder_.store(&held, std::memory_order_relaxed);
   ++held;
   return true;
 }
 void ForkSafeMutex::unlock() {
   --held;
+  holder_.store(nullptr, std::memory_order_relaxed);
   mutex_.unlock();
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <mutex>
 
 #include <gpuhash/export.hpp>
@@ -9,7 +10,8 @@
 /// back in both processes (after_fork). Python does so by os.register_at_fork.
 namespace gpuhash {
 
-/// A mutex that before_fork() takes. As std::mutex for everybody else.
+/// A mutex that before_fork() takes. For everybody else as std::mutex, but that a thread which holds it is told so,
+/// instead of waiting for itself.
 class GPUHASH_API ForkSafeMutex {
  public:
   ForkSafeMutex();
@@ -17,6 +19,7 @@ class GPUHASH_API ForkSafeMutex {
   ForkSafeMutex(const ForkSafeMutex&) = delete;
   ForkSafeMutex& operator=(const ForkSafeMutex&) = delete;
 
+  /// Throws std::logic_error where the thread holds it.
   void lock();
   bool try_lock();
   void unlock();
@@ -25,6 +28,7 @@ class GPUHASH_API ForkSafeMutex {
   friend class AllLocks;
 
   std::mutex mutex_;
+  std::atomic<const void*> holder_ = nullptr;  // what is another thing in each thread; null where nobody holds it
   ForkSafeMutex* before_ = nullptr;
   ForkSafeMutex* after_ = nullptr;
 };
