@@ -373,7 +373,7 @@ void insert_and_find(Table& table, const Array& keys, const std::vector<PythonIn
   const Lookup lookup = to_lookup(table, columns, count);
   const Stream stream = to_stream(table.context(), stream_address);
   const py::gil_scoped_release unlocked;
-  table.insert_and_find({keys.data, count, table.options().key_bytes()}, values, column_inputs, lookup.out,
+  table.insert_and_find({keys.data, count, table.options().key_bytes()}, values, column_inputs, nullptr, lookup.out,
                         lookup.columns, stream);
 }
 

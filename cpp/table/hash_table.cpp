@@ -1094,8 +1094,9 @@ std::int64_t HashTable<Key, Value>::find_and_erase(const KeyBatch& keys, const F
 
 template <class Key, class Value>
 void HashTable<Key, Value>::insert_and_find(const KeyBatch& keys, const ValueBatch& values,
-                                            const std::vector<ColumnInput>& inputs, const FindOutput& out,
-                                            const std::vector<ColumnOutput>& columns, Stream stream) {
+                                            const std::vector<ColumnInput>& inputs, bool* inserted,
+                                            const FindOutput& out, const std::vector<ColumnOutput>& columns,
+                                            Stream stream) {
   const bool has_columns = !options_.columns.empty();
   if (has_columns) {
     check_inputs(options_, inputs);
@@ -1115,13 +1116,15 @@ void HashTable<Key, Value>::insert_and_find(const KeyBatch& keys, const ValueBat
     ColumnsOrder order = columns_.order(inputs, options_.deterministic);
     order.keys = keys;
     order.rows = rows.as<std::int64_t>();
+    order.inserted = inserted;
     const Turn turn(order_, stream);
     change_columns_in(turn, order, stream);
     executor().read_columns(*context_, storage_.view(), rows.as<std::int64_t>(), keys.count, reads, stream);
     return;
   }
-  const Allocation inserted = tells_rows ? room(sizeof(bool)) : Allocation();
-  InsertOrder order{keys, values, InsertMode::kKeep, options_.deterministic, inserted.as<bool>()};
+  const Allocation mask = tells_rows && inserted == nullptr ? room(sizeof(bool)) : Allocation();
+  if (mask.get() != nullptr) inserted = mask.as<bool>();
+  InsertOrder order{keys, values, InsertMode::kKeep, options_.deterministic, inserted};
   order.rows = rows.as<std::int64_t>();
   const InitialRows initial = tells_rows ? initial_rows() : InitialRows{};
   if (tells_rows) order.initial = &initial;

@@ -53,7 +53,8 @@ class HashTable final : public Table {
   std::int64_t find_and_erase(const KeyBatch& keys, const FindOutput& out, const std::vector<ColumnOutput>& columns,
                               Stream stream) override;
   void insert_and_find(const KeyBatch& keys, const ValueBatch& values, const std::vector<ColumnInput>& inputs,
-                       const FindOutput& out, const std::vector<ColumnOutput>& columns, Stream stream) override;
+                       bool* inserted, const FindOutput& out, const std::vector<ColumnOutput>& columns,
+                       Stream stream) override;
   void clear(Stream stream) override;
   void reserve(std::int64_t keys, Stream stream) override;
   void rehash(std::int64_t slots, bool compact_rows, Stream stream) override;

@@ -116,11 +116,8 @@ void check_trained(const TableOptions& options, const std::vector<std::size_t>& 
                        std::to_string(options.columns.size()) + " columns");
   const Column& weights = options.columns[columns.front()];
   if (!is_trained(weights.dtype))
-    throw DTypeError(
-        "the column "
-        " + weights.name + "
-        " of dtype " +
-        std::string(name(weights.dtype)) + " was to be trained; optimizers train float32 and bfloat16");
+    throw DTypeError("the column \"" + weights.name + "\" of dtype " + std::string(name(weights.dtype)) +
+                     " was to be trained; optimizers train float32 and bfloat16");
   if (!is_trained(gradients.dtype))
     throw DTypeError("gradients of dtype " + std::string(name(gradients.dtype)) +
                      " were given, expected float32 or bfloat16");
@@ -128,12 +125,9 @@ void check_trained(const TableOptions& options, const std::vector<std::size_t>& 
   for (std::size_t i = 1; i < columns.size(); ++i) {
     const Column& state = options.columns[columns[i]];
     if (state.dtype != DType::kFloat32 || state.elements() != (by_row ? 1 : weights.elements()))
-      throw DTypeError(
-          "the column "
-          " + state.name + "
-          " of " +
-          std::to_string(state.elements()) + " " + std::string(name(state.dtype)) +
-          " cannot be an optimizer's: expected " + std::to_string(by_row ? 1 : weights.elements()) + " float32");
+      throw DTypeError("the column \"" + state.name + "\" of " + std::to_string(state.elements()) + " " +
+                       std::string(name(state.dtype)) + " cannot be an optimizer's: expected " +
+                       std::to_string(by_row ? 1 : weights.elements()) + " float32");
   }
   if ((by_row || step.optimizer == Optimizer::kLamb) && weights.elements() > kMostOfRow)
     throw ShapeError("rows of " + std::to_string(weights.elements()) +

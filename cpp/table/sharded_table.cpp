@@ -97,7 +97,8 @@ class View final : public ShardedTable {
   std::int64_t find_and_erase(const KeyBatch& keys, const FindOutput& out, const std::vector<ColumnOutput>& columns,
                               Stream stream) override;
   void insert_and_find(const KeyBatch& keys, const ValueBatch& values, const std::vector<ColumnInput>& inputs,
-                       const FindOutput& out, const std::vector<ColumnOutput>& columns, Stream stream) override;
+                       bool* inserted, const FindOutput& out, const std::vector<ColumnOutput>& columns,
+                       Stream stream) override;
   void clear(Stream stream) override;
   void reserve(std::int64_t keys, Stream stream) override;
   void rehash(std::int64_t slots, bool compact_rows, Stream stream) override;
@@ -826,7 +827,8 @@ std::int64_t View::find_and_erase(const KeyBatch& keys, const FindOutput& out, c
 }
 
 void View::insert_and_find(const KeyBatch& keys, const ValueBatch& values, const std::vector<ColumnInput>& inputs,
-                           const FindOutput& out, const std::vector<ColumnOutput>& columns, Stream stream) {
+                           bool* inserted, const FindOutput& out, const std::vector<ColumnOutput>& columns,
+                           Stream stream) {
   const bool has_columns = !all_->options.columns.empty();
   const bool is_initial = !has_columns && values.data == nullptr;
   if (has_columns)
@@ -839,16 +841,17 @@ void View::insert_and_find(const KeyBatch& keys, const ValueBatch& values, const
     return is_initial ? Allocation(*home_, static_cast<std::size_t>(keys.count) * bytes, stream) : Allocation();
   };
   const Allocation rows = room(sizeof(std::int64_t));
-  const Allocation inserted = room(sizeof(bool));
-  const Part insertion{this, keys, values, {}, inserted.as<bool>(), stream, rows.as<std::int64_t>(), {}, inputs};
+  const Allocation mask = room(sizeof(bool));
+  if (inserted == nullptr) inserted = mask.as<bool>();
+  const Part insertion{this, keys, values, {}, inserted, stream, rows.as<std::int64_t>(), {}, inputs};
   one_call_each({insertion}, [&](std::deque<Call>& calls, const std::vector<Part>& parts) {
     change(calls, parts, true, [&](const Share& share) {
       if (has_columns)
-        share.shard.change_columns(share.keys, share.columns, nullptr, nullptr, share.stream);
+        share.shard.change_columns(share.keys, share.columns, nullptr, share.mask, share.stream);
       else if (is_initial)
         share.shard.find_or_insert(share.keys, {}, share.rows, share.mask, share.stream);
       else
-        share.shard.insert(share.keys, share.values, InsertMode::kKeep, nullptr, share.stream);
+        share.shard.insert(share.keys, share.values, InsertMode::kKeep, share.mask, share.stream);
     });
     std::deque<Call> afterwards;
     afterwards.emplace_back(*this, lookup);

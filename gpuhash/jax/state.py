@@ -410,5 +410,6 @@ def _jax_device(table: KeyedTable, device: Any) -> Any:
 def _already_used(what: str) -> RuntimeError:
     return RuntimeError(
         f"this state of a table was used before, by a call whose result is another state, and now {what}: use the "
-        "state that each call returns, once, or make a new one by gpuhash.jax.from_table(table)"
+        "state that each call returns, once, or make a new one by gpuhash.jax.from_table(table). Branches of "
+        "jax.lax.cond and switch take it as an operand: what they close over is used up by the first one"
     )

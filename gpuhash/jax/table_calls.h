@@ -37,14 +37,11 @@ inline KeyBatch first_of(KeyBatch batch, std::int64_t limit) {
 /// The operand's memory; or a copy of it, where it is memory of the table's own rows, which the call writes.
 inline const void* apart(Table& table, const Operand& array, Stream stream, Allocation& copy) {
   const MemoryRange memory{array.untyped_data(), static_cast<std::int64_t>(array.size_bytes())};
-  if (!table.options().has_rows() || !table.overlaps_rows(memory)) return memory.data;
-  if (table.context().is_capturing(stream))
+  if (table.context().is_capturing(stream) && table.options().has_rows() && table.overlaps_rows(memory))
     throw ShapeError(
         "an array that shares memory with the table's rows was given to an insertion, which cannot be recorded into a "
         "command buffer: give a copy of it, or a state that is not fixed");
-  copy = Allocation(table.context(), array.size_bytes(), stream);
-  table.context().copy(copy.get(), memory.data, array.size_bytes(), stream);
-  return copy.get();
+  return apart_from_rows(table, memory, stream, copy);
 }
 
 /// keys  // [n, *key_shape]

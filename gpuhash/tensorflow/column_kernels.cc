@@ -1,6 +1,7 @@
 // The kernels of tables with named columns, the same for CPU and GPU.
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -73,6 +74,11 @@ class BatchOfKeys {
 
   const Tensor& keys() const { return ctx_->input(1); }
   KeyBatch key_batch() const { return table_->batch(keys()); }
+  KeyBatch key_batch(const Apart& keys) const {
+    KeyBatch batch = key_batch();
+    batch.data = keys.data();
+    return batch;
+  }
   Table& table() const { return table_->table(); }
   const std::vector<Column>& columns() const { return table().options().columns; }
   const TensorShape& batch_shape() const { return batch_; }
@@ -107,6 +113,16 @@ class BatchOfKeys {
       outputs->push_back({numbers[i], tensor->data(), nullptr, false});
     }
     return absl::OkStatus();
+  }
+
+  /// The keys and then the values of all changes, which get them, apart from the table's rows.
+  std::deque<Apart> keep_apart(const OpInputList& values, std::vector<ColumnInput>* changes) const {
+    const Stream stream = stream_of(ctx_);
+    std::deque<Apart> apart;
+    apart.emplace_back(table(), keys(), stream);
+    for (std::size_t i = 0; i < changes->size(); ++i)
+      (*changes)[i].values.data = apart.emplace_back(table(), values[static_cast<int>(i)], stream).data();
+    return apart;
   }
 
   /// Row numbers, as scratch memory of TensorFlow's.
@@ -209,29 +225,21 @@ class ChangeColumns final : public OpKernel {
       bool per_key = false;
       TF_RETURN_IF_ERROR(batch.check_values(column, given, &per_key));
       changes[i].column = numbers[i];
-      changes[i].values = {given.data(), column.bytes(), !per_key};
+      changes[i].values = {nullptr, column.bytes(), !per_key};
     }
     Tensor* inserted = nullptr;
-    Tensor rows;
     std::vector<ColumnOutput> outputs;
     TF_RETURN_IF_ERROR(ctx->allocate_output(0, batch.batch_shape(), &inserted));
     TF_RETURN_IF_ERROR(batch.allocate(read, &read_values, &outputs));
-    if (!outputs.empty()) TF_RETURN_IF_ERROR(batch.allocate_rows(&rows));
-    // Another thread may erase a key between the two calls; then its values are the given ones all the same.
-    for (ColumnOutput& output : outputs)
-      for (const ColumnInput& change : changes)
-        if (change.column == output.column) {
-          output.fallback = change.values.data;
-          output.fallback_per_key = !change.values.broadcast;
-        }
-    auto* const numbers_of_rows = outputs.empty() ? nullptr : static_cast<std::int64_t*>(rows.data());
     return guarded([&] {
-      batch.table().change_columns(batch.key_batch(), changes, numbers_of_rows, inserted->flat<bool>().data(),
-                                   stream_of(ctx));
-      if (outputs.empty()) return;
-      FindOutput out{};
-      out.rows = numbers_of_rows;
-      batch.table().find_columns(batch.key_batch(), out, outputs, stream_of(ctx));
+      const Stream stream = stream_of(ctx);
+      bool* const mask = inserted->flat<bool>().data();
+      const std::deque<Apart> apart = batch.keep_apart(values, &changes);
+      const KeyBatch keys = batch.key_batch(apart.front());
+      if (outputs.empty())
+        batch.table().change_columns(keys, changes, nullptr, mask, stream);
+      else
+        batch.table().insert_and_find(keys, {}, changes, mask, {}, outputs, stream);
     });
   }
 
@@ -314,14 +322,17 @@ class ImportColumns final : public OpKernel {
       TF_RETURN_IF_ERROR(batch.check_values(column, values[static_cast<int>(i)], &per_key));
       ColumnInput change{};
       change.column = numbers[i];
-      change.values = {values[static_cast<int>(i)].data(), column.bytes(), !per_key};
+      change.values = {nullptr, column.bytes(), !per_key};
       changes.push_back(change);
     }
     return guarded([&] {
       // What may fail comes first: the old keys are gone only when the new ones have room.
-      batch.table().reserve(batch.key_batch().count, stream_of(ctx));
-      batch.table().clear(stream_of(ctx));
-      batch.table().change_columns(batch.key_batch(), changes, nullptr, nullptr, stream_of(ctx));
+      const Stream stream = stream_of(ctx);
+      const std::deque<Apart> apart = batch.keep_apart(values, &changes);
+      const KeyBatch keys = batch.key_batch(apart.front());
+      batch.table().reserve(keys.count, stream);
+      batch.table().clear(stream);
+      batch.table().change_columns(keys, changes, nullptr, nullptr, stream);
     });
   }
 

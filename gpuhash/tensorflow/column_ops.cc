@@ -170,7 +170,7 @@ void register_ops() {
       .Attr("container: string = ''")
       .Attr("shared_name: string = ''")
       .Attr("use_node_name_sharing: bool = false")();
-  table_op("GpuhashAnonymousColumnsTable")();
+  table_op("GpuhashAnonymousColumnsTable").Attr("adopted_name: string = ''")();
 
   columns_op("GpuhashFindColumns", "Tin")
       .Input("keys: Tin")

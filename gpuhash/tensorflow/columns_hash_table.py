@@ -12,6 +12,7 @@ from tensorflow.python.ops import lookup_ops
 from tensorflow.python.training import saver
 
 from gpuhash import named_columns
+from gpuhash.arrays import Shape
 from gpuhash.column_calls import actions_of
 from gpuhash.named_columns import Column, Columns, by_name, chosen
 
@@ -107,7 +108,7 @@ class ColumnsHashTable(MutableHashTable):
         for name, given in named.items():
             column = self._columns[name]
             value = tf.convert_to_tensor(given, dtype=tf.as_dtype(column.dtype), name="values")
-            values.append(tf.fill(column.shape, value) if column.shape and value.shape.rank == 0 else value)
+            values.append(_for_column(value, column.shape))
         return values
 
     def _defaults(self, given: Any) -> dict[str, Any]:
@@ -285,6 +286,15 @@ class ColumnsHashTable(MutableHashTable):
                 deterministic=self._deterministic,
             )
         object_map[self]._restore_from_tensors(self._serialize_to_tensors())
+
+
+def _for_column(value: Any, shape: Shape) -> Any:
+    """A scalar as one value of a column, also where its rank is known only when the graph runs."""
+    if not shape or (value.shape.rank is not None and value.shape.rank != 0):
+        return value
+    if value.shape.rank == 0:
+        return tf.fill(shape, value)
+    return tf.cond(tf.equal(tf.rank(value), 0), lambda: tf.fill(shape, tf.reshape(value, [])), lambda: value)
 
 
 def _initial(column: Column) -> tuple[str, tuple[int, ...]]:

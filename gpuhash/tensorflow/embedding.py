@@ -43,9 +43,10 @@ class _Rows(tf.saved_model.experimental.TrackableResource):  # type: ignore[misc
         capacity: int,
         max_capacity: int | None,
         device: str | None,
+        padding_idx: int | None,
     ) -> None:
         super().__init__(device=device or "")
-        self.columns, self.optimizer = columns, optimizer
+        self.columns, self.optimizer, self._padding_idx = columns, optimizer, padding_idx
         self.dtype = tf.as_dtype(columns[_WEIGHT].dtype)
         self._default = np.zeros(0, np.float32) if default is None else default
         self._capacity, self._max_capacity = capacity, max_capacity
@@ -114,9 +115,14 @@ class _Rows(tf.saved_model.experimental.TrackableResource):  # type: ignore[misc
     def _restore_from_tensors(self, restored_tensors: Mapping[str, Any]) -> Any:
         """Puts these in the place of all rows; the operation, in a graph."""
         state = restored_tensors
-        columns = [state[name] for name in self.columns]
+        keys, columns = state["keys"], [state[name] for name in self.columns]
         with self.where():
-            return ops.gpuhash_embedding_import(self.resource_handle, state["keys"], columns, state["steps"])
+            if self._padding_idx is not None:  # the state may be of a layer without
+                is_absent = tf.reduce_all(tf.not_equal(keys, self._padding_idx))
+                added = tf.cast(is_absent, tf.int32)
+                keys = tf.concat([keys, tf.fill([added], tf.cast(self._padding_idx, tf.int64))], 0)
+                columns = [tf.concat([rows, tf.zeros([added, *rows.shape[1:]], rows.dtype)], 0) for rows in columns]
+            return ops.gpuhash_embedding_import(self.resource_handle, keys, columns, state["steps"])
 
 
 @keras.saving.register_keras_serializable(package="gpuhash")
@@ -139,7 +145,8 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
         ``gpuhash.tensorflow.SGD``, ``Adagrad``, ``RowWiseAdagrad``, ``Adam`` or ``LAMB``. What it keeps lies in the
         row, beside the weights. Its numbers may be set at any time, as by a callback, and nothing is traced anew:
         ``layer.optimizer.lr = 0.01``. Gradients are taken as they come: what the model's own optimizer does to others,
-        such as clipping and accumulating, is not done to these.
+        such as clipping and accumulating, is not done to these; nor is what a ``LossScaleOptimizer`` or
+        ``loss_scale_factor=`` multiplies losses by taken out of them, so do without.
     initializer
         Of the weights of new rows, an object of ``gpuhash.initializers``; None: ``Normal()``.
     padding_idx
@@ -238,7 +245,7 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
             **optimizer.columns(embedding_dim),
         }
         with tf.init_scope():
-            self._rows = _Rows(columns, optimizer, self._default, self.capacity, self.max_capacity, device)
+            self._rows = _Rows(columns, optimizer, self._default, self.capacity, self.max_capacity, device, padding_idx)
             if padding_idx is not None:
                 self.table[padding_idx] = {_WEIGHT: 0.0}
             with tf.device(self._rows.resource_handle.device):

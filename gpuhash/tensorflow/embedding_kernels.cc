@@ -1,6 +1,7 @@
 // The kernels of HashEmbedding, the same for CPU and GPU.
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -316,12 +317,18 @@ absl::Status import_rows(OpKernelContext* ctx) {
     TF_RETURN_IF_ERROR(check_shape(columns[i].name.c_str(), values, column_shape(columns[i], keys.NumElements())));
     ColumnInput input{};
     input.column = static_cast<std::size_t>(i);
-    input.values = {values.data(), columns[i].bytes(), false};
+    input.values = {nullptr, columns[i].bytes(), false};
     inputs.push_back(input);
   }
   return guarded([&] {
-    embedding->replace({keys.data(), keys.NumElements(), sizeof(std::int64_t)}, inputs, steps.scalar<std::int64_t>()(),
-                       stream_of(ctx));
+    Table& table = *embedding->table();
+    const Stream stream = stream_of(ctx);
+    const Apart ids(table, keys, stream);
+    std::deque<Apart> apart;
+    for (int i = 0; i < count; ++i)
+      inputs[static_cast<std::size_t>(i)].values.data = apart.emplace_back(table, ctx->input(2 + i), stream).data();
+    embedding->replace({ids.data(), keys.NumElements(), sizeof(std::int64_t)}, inputs, steps.scalar<std::int64_t>()(),
+                       stream);
   });
 }
 

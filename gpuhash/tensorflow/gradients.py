@@ -25,6 +25,15 @@ def lookup_gradient(op: Any, grad: Any, _: Any) -> list[Any]:
     return [slices, None, _gradient_of_default(grad, found, default)]
 
 
+@tf.RegisterGradient("GpuhashFindOrInsert")  # type: ignore[untyped-decorator]
+@tf.RegisterGradient("GpuhashChangeColumns")  # type: ignore[untyped-decorator]
+def _refuse_gradient_of_insertion(*_: Any) -> list[Any]:
+    raise NotImplementedError(
+        "a gradient was asked for through an insertion (find_or_insert), which has none: insert "
+        "tf.stop_gradient(values), and look the keys up by lookup() or find(), which have gradients"
+    )
+
+
 @tf.RegisterGradient("GpuhashFindColumns")  # type: ignore[untyped-decorator]
 def find_columns_gradient(op: Any, _: Any, *grads: Any) -> list[Any]:
     """What a change of the values looked up is of the defaults. The table has none: one tensor cannot say which column

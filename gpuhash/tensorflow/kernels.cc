@@ -229,18 +229,31 @@ class MakeNamedTable final : public MakeTable {
   bool made_ = false;
 };
 
-/// A new table each time, which lives as long as its handles.
+/// A new table each time, or with an adopted_name the one that libgpuhash knows by it. It lives as long as its handles.
 class MakeAnonymousTable final : public MakeTable {
  public:
-  using MakeTable::MakeTable;
+  explicit MakeAnonymousTable(OpKernelConstruction* ctx) : MakeTable(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("adopted_name", &adopted_name_));
+  }
   void Compute(OpKernelContext* ctx) override {
     Tensor* handle = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({}), &handle));
     TableResource* resource = nullptr;
-    OP_REQUIRES_OK(ctx, guarded([&] { resource = new TableResource(make(ctx), key_shape(), {}); }));
+    OP_REQUIRES_OK(ctx, guarded([&] { resource = new TableResource(find_or_make(ctx), key_shape(), {}); }));
     handle->scalar<ResourceHandle>()() =
         ResourceHandle::MakeRefCountingHandle<LookupInterface>(resource, ctx->device()->name());
   }
+
+ private:
+  std::shared_ptr<Table> find_or_make(OpKernelContext* ctx) const {
+    if (adopted_name_.empty()) return make(ctx);
+    std::shared_ptr<Table> table = registry::find(adopted_name_);
+    if (table == nullptr) throw ShapeError("there is no table of the name '" + adopted_name_ + "' to adopt");
+    check(adopted_name_, *table, device_of(ctx));
+    return table;
+  }
+
+  std::string adopted_name_;
 };
 
 // TensorFlow's own lookup ops on a GPU, for which it has kernels on the CPU alone -------------------------------------
@@ -364,14 +377,11 @@ absl::Status find_or_insert(OpKernelContext* ctx) {
   Tensor* inserted = nullptr;
   TF_RETURN_IF_ERROR(ctx->allocate_output(0, table->values_shape(keys), &values));
   TF_RETURN_IF_ERROR(ctx->allocate_output(1, table->batch_shape(keys), &inserted));
-  TF_RETURN_IF_ERROR(guarded([&] { table->insert(ctx, keys, given, InsertMode::kKeep, mask_data(inserted)); }));
-  // Another thread may have erased a key since; then its value is the given one all the same.
   return guarded([&] {
+    const TableResource::Change change(*table, keys, given, stream_of(ctx));
     FindOutput out{};
     out.values = values->data();
-    out.fallback = given.data();
-    out.fallback_per_key = true;
-    table->table().find(table->batch(keys), out, stream_of(ctx));
+    table->table().insert_and_find(change.keys, change.values, {}, mask_data(inserted), out, {}, stream_of(ctx));
   });
 }
 
@@ -425,9 +435,9 @@ class InsertOrApply final : public OpKernel {
     const Tensor& keys = ctx->input(1);
     Tensor* inserted = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, table->batch_shape(keys), &inserted));
-    const ValueBatch values{ctx->input(2).data(), options.value_bytes(), false};
     OP_REQUIRES_OK(ctx, guarded([&] {
-                     table->table().apply(table->batch(keys), values, op_, mask_data(inserted), stream_of(ctx));
+                     const TableResource::Change change(*table, keys, ctx->input(2), stream_of(ctx));
+                     table->table().apply(change.keys, change.values, op_, mask_data(inserted), stream_of(ctx));
                    }));
   }
 

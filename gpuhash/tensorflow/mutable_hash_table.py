@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,7 +44,7 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
     checkpoint
         Whether checkpoints hold the keys and values.
     experimental_is_anonymous
-        The table lives as long as its handles, and has no name.
+        The table lives as long as its handles, and has no name. So it is anyway in eager mode without ``shared_name``.
     value_shape
         The shape of one value, any rank; by default that of ``default_value``.
     key_shape
@@ -73,6 +72,8 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
     tf.errors.ResourceExhaustedError
         Where there is no memory; the table is as it was.
     """
+
+    _adopted_name = ""  # of the table that there is already, if this is to be one
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         value_dtype = args[1] if len(args) > 1 else options.get("value_dtype")
@@ -130,14 +131,12 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
             "name": self._name,
             **self._value_options(),
         }
-        if self._is_anonymous:
-            handle = make_anonymous(**options)
-        elif self._given_name is not None:
+        if self._given_name is not None:
             handle = make_named(shared_name=self._given_name, **options)
-        elif self._shared_name is not None:
+        elif self._is_anonymous or tf.executing_eagerly():
+            handle = make_anonymous(adopted_name=self._adopted_name, **options)
+        elif self._shared_name is not None:  # of a SavedModel, whose graph makes the table
             handle = make_named(container=_PRIVATE, shared_name=self._shared_name, **options)
-            if tf.executing_eagerly():
-                _destroy_with(self, handle)
         else:
             handle = make_named(use_node_name_sharing=self._checkpoint, **options)
         if tf.executing_eagerly():
@@ -210,6 +209,9 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
         """The values of keys, ``[*batch, *value_shape]``; absent keys have the default.
 
         Differentiable: the gradient with respect to ``resource_handle`` is a tf.IndexedSlices whose indices are keys.
+        TensorFlow takes none through loops of a graph (``tf.while_loop``, a ``for`` over tensors, ``tf.map_fn``), where
+        lookups count for nothing in it, nor through a ``tf.cond`` of which one branch alone looks up: there watch the
+        values found, or look up before. Gradients of defaults are taken everywhere.
 
         Parameters
         ----------
@@ -319,30 +321,19 @@ def wrap(table: HashTable, default_value: Any = None, *, device: str | None = No
     index = table._context.device.partition(":")[2]
     name = f"gpuhash.tensorflow.wrap/{os.getpid()}/{next(_numbers)}"
     _core.register_table(name, table._core)  # for as long as it takes to find it
+    wrapped: MutableHashTable = MutableHashTable.__new__(MutableHashTable, **values)
+    wrapped._adopted_name = name
     try:
-        wrapped = MutableHashTable(
+        wrapped.__init__(  # type: ignore[misc]
             tf.as_dtype(table.key_dtype),
             key_shape=table.key_shape,
-            shared_name=name,
             device=device or (f"GPU:{index}" if index else "CPU:0"),
             deterministic=table.deterministic,
             **values,
         )
     finally:
         _core.unregister_table(name, table._core)
-    _destroy_with(wrapped)
     return wrapped
-
-
-def _destroy_with(table: MutableHashTable, handle: Any = None) -> None:
-    """Lets the resource go with the object; TensorFlow's resource manager would keep it for ever."""
-    weakref.finalize(table, _destroy, table.resource_handle if handle is None else handle).atexit = False
-
-
-def _destroy(handle: Any) -> None:
-    # Garbage may be collected while a function is traced, and this must not become part of it.
-    with tf.init_scope(), tf.device(handle.device):
-        tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
 
 
 def _tell_shapes(

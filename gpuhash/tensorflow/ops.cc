@@ -139,7 +139,7 @@ void register_ops() {
       .Attr("container: string = ''")
       .Attr("shared_name: string = ''")
       .Attr("use_node_name_sharing: bool = false")();
-  table_op("CUDAAnonymousMutableHashTable")();
+  table_op("CUDAAnonymousMutableHashTable").Attr("adopted_name: string = ''")();
 
   const std::string tout = std::string("Tout: ") + kValueDtypes;
   batch_op("GpuhashLookup")

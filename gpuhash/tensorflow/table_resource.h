@@ -93,9 +93,11 @@ class TableResource final : public tensorflow::lookup::LookupInterface {
   absl::Status ImportValues(OpKernelContext* ctx, const Tensor& keys, const Tensor& values) override {
     return guarded([&] {
       // What may fail comes first: the old keys are gone only when the new ones have room.
-      table_->reserve(batch(keys).count, stream_of(ctx));
-      table_->clear(stream_of(ctx));
-      insert(ctx, keys, values, InsertMode::kAssign, nullptr);
+      const Stream stream = stream_of(ctx);
+      const Change change(*this, keys, values, stream);
+      table_->reserve(change.keys.count, stream);
+      table_->clear(stream);
+      table_->insert(change.keys, change.values, InsertMode::kAssign, nullptr, stream);
     });
   }
 
@@ -113,9 +115,25 @@ class TableResource final : public tensorflow::lookup::LookupInterface {
   }
   /// Throws, as the table does.
   void insert(OpKernelContext* ctx, const Tensor& keys, const Tensor& values, InsertMode mode, bool* inserted) {
-    const ValueBatch value_batch{values.data(), table_->options().value_bytes(), false};
-    table_->insert(batch(keys), value_batch, mode, inserted, stream_of(ctx));
+    const Change change(*this, keys, values, stream_of(ctx));
+    table_->insert(change.keys, change.values, mode, inserted, stream_of(ctx));
   }
+
+  /// What a change of the table is given. Reading it, and giving copies back, is work on the stream.
+  struct Change {
+    Change(const TableResource& table, const Tensor& given_keys, const Tensor& given_values, Stream stream)
+        : apart_keys(table.table(), given_keys, stream),
+          apart_values(table.table(), given_values, stream),
+          keys(table.batch(given_keys)),
+          values{apart_values.data(), table.table().options().value_bytes(), false} {
+      keys.data = apart_keys.data();
+    }
+
+    Apart apart_keys;
+    Apart apart_values;
+    KeyBatch keys;
+    ValueBatch values;
+  };
 
   KeyBatch batch(const Tensor& keys) const {
     return {keys.data(), keys.NumElements() / table_->options().key_elements, table_->options().key_bytes()};

@@ -296,6 +296,29 @@ def test_padding_and_mask(tools):
     np.testing.assert_allclose(pooled, layer(tf.constant([5, 6])), rtol=1e-6)
 
 
+def test_padding_is_there_after_a_state_of_a_layer_without(tools, tmp_path):
+    tf, _, make = tools
+    options = {"optimizer": Adam(0.5), "initializer": Constant(1.0), "default": 5.0}
+    plain = make(2, **options)
+    plain(tf.constant([3]), training=True)
+    paths = [tf.train.Checkpoint(layer=plain).save(tmp_path / "state")]
+    kept: dict[str, np.ndarray] = {}
+    plain.save_own_variables(kept)
+    for restore in (
+        lambda layer: tf.train.Checkpoint(layer=layer).restore(paths[-1]).assert_consumed(),
+        lambda layer: layer.load_own_variables(kept),
+    ):
+        layer = make(2, padding_idx=0, **options)
+        for _ in range(2):  # the second time it is there
+            restore(layer)
+            for training in (False, True):
+                out = layer(tf.constant([0, 3, 4]), training=training).numpy()
+                assert out[:2].tolist() == [[0.0, 0.0], [1.0, 1.0]]
+            assert len(layer) == 3
+            layer.save_own_variables(kept)
+            paths.append(tf.train.Checkpoint(layer=layer).save(tmp_path / "with padding"))
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "mixed_bfloat16"])
 def test_dtype_policies(dtype, tools):
     tf, _, make = tools

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import gc
 import os
 import subprocess
@@ -11,8 +13,8 @@ import weakref
 
 import numpy as np
 import pytest
-from support.frameworks import GPU
 from support.graphs import need_tensorflow
+from support.memory_resources import counting_memory
 from support.samples import UFUNCS, random_keys, random_values, same_bytes
 
 import gpuhash
@@ -560,21 +562,104 @@ def test_wrap_takes_the_tables_default(tools, device, dtype, default):
     assert ours.wrap(table).lookup([2]).numpy().tolist() == [default]
 
 
-def test_memory_goes_with_the_object(tools):
-    """Unnamed and wrapped tables do not stay behind in TensorFlow's resource manager."""
-    tf, ours, device = tools
-    python = gpuhash.HashTable("int64", "int64", device=GPU if "GPU" in device else "cpu")
-    core = weakref.ref(python._core)
-    table = ours.wrap(python)
-    del python
+@pytest.mark.parametrize("value_dtype", ["int64", {"v": "int64"}], ids=["plain", "columns"])
+def test_memory_goes_with_the_last_handle(tools, device, value_dtype):
+    """Of a table that was made in Python: neither it nor TensorFlow's resource manager keeps it."""
+    _, ours, _ = tools
+    memory = counting_memory(device)
+    names = gpuhash._core.table_names()
+    table = ours.wrap(gpuhash.HashTable("int64", value_dtype, device=device, memory=memory))
     gc.collect()
     assert table.size().numpy() == 0
+    assert memory.nbytes > 0
     handle = table.resource_handle
     del table
     gc.collect()
-    with pytest.raises(tf.errors.NotFoundError):
-        tf.raw_ops.LookupTableSizeV2(table_handle=handle)
-    assert core() is None
+    assert memory.nbytes > 0
+    del handle
+    gc.collect()
+    assert memory.nbytes == 0
+    assert gpuhash._core.table_names() == names
+
+
+CHANGES = {
+    "insert": lambda tf, table, keys, values: table.insert(keys, values),
+    "add": lambda tf, table, keys, values: table.insert_or_apply(keys, values, "add"),
+    "find_or_insert": lambda tf, table, keys, values: table.find_or_insert(keys, values),
+    "import": lambda tf, table, keys, values: tf.raw_ops.LookupTableImportV2(
+        table_handle=table.resource_handle, keys=keys, values=values
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_values_that_are_the_tables_own_rows(tools, device, change):
+    """They are read as they were before the call, which writes them."""
+    tf, ours, _ = tools
+    count = 1000
+    table = gpuhash.HashTable("int64", "float32", value_shape=(16,), capacity=4 * count, device=device)
+    keys = np.arange(count)
+    table[keys] = np.repeat(keys.astype(np.float32)[:, None], 16, 1)
+    rows = np.empty(count, np.int64)
+    rows[table.rows(keys)] = keys  # the key of each row
+    before = table[keys]
+    gpuhash.store["own rows"] = table.row_storage
+    given = ours.get_tensor("own rows", tf.float32)
+    asked = np.concatenate([rows[count // 2 :], rows[: count // 2]])  # each gets the value of another one
+    expected = before[rows]
+    if change == "add":
+        expected = expected + before[asked]
+    elif change == "find_or_insert":
+        expected = before[asked]
+    result = CHANGES[change](tf, ours.wrap(table), tf.constant(asked), given)
+    same_bytes(table[asked], expected)
+    if change == "find_or_insert":
+        same_bytes(result[0].numpy(), expected)
+    assert len(table) == count
+    del gpuhash.store["own rows"]
+
+
+def test_a_table_lives_as_long_as_its_handles(tools, device):
+    """As TensorFlow's does: in functions that were traced, in copies, and by the handle alone."""
+    tf, ours, place = tools
+
+    def make(wrapped):
+        if wrapped:
+            table = ours.wrap(gpuhash.HashTable("int64", "int64", device=device), -1)
+        else:
+            table = ours.MutableHashTable("int64", "int64", -1, device=place)
+        table.insert(tf.constant([1, 2], tf.int64), tf.constant([10, 20], tf.int64))
+        return table
+
+    def traced(table):
+        signature = tf.TensorSpec([None], tf.int64)
+        return tf.function(lambda keys: table.lookup(keys)).get_concrete_function(signature)
+
+    uses = {
+        "function": traced,
+        "copy": lambda table: copy.copy(table).lookup,
+        "handle": lambda table: functools.partial(find_by_handle, tf, table.resource_handle),
+    }
+    for wrapped in (False, True):
+        for use in uses.values():
+            look_up = use(make(wrapped))
+            gc.collect()
+            assert look_up(tf.constant([2, 3], tf.int64)).numpy().tolist() == [20, -1]
+
+
+def find_by_handle(tf, handle, keys):
+    return tf.raw_ops.LookupTableFindV2(table_handle=handle, keys=keys, default_value=tf.constant(-1, tf.int64))
+
+
+def test_gradients_through_insertions_are_refused(tools):
+    tf, ours, device = tools
+    table = ours.MutableHashTable("int64", "float32", 0, device=device)
+    values = tf.constant([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        found, _ = table.find_or_insert(tf.constant([1, 2], tf.int64), values)
+    with pytest.raises(NotImplementedError, match=r"stop_gradient\(values\)"):
+        tape.gradient(found, values)
 
 
 def test_anonymous_tables_are_apart(tools):

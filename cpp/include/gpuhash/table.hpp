@@ -106,11 +106,12 @@ class GPUHASH_API Table {
   /// out.count_missing all keys have to be there: otherwise it erases none, and returns how many are absent.
   virtual std::int64_t find_and_erase(const KeyBatch& keys, const FindOutput& out,
                                       const std::vector<ColumnOutput>& columns, Stream stream) = 0;
-  /// As insert() that keeps, and find(); in a table with columns change_columns() with `inputs`, which should keep, and
-  /// find_columns(). Likewise one call. New keys without values (data null; no inputs) get what initializers say, or
-  /// else zeros. Fallbacks go to keys that a replayed CUDA graph finds no room for.
+  /// As insert() that keeps, and find(); in a table with columns change_columns() with `inputs`, and find_columns().
+  /// Likewise one call. New keys without values (data null; no inputs) get what initializers say, or else zeros.
+  /// Fallbacks go to keys that a replayed CUDA graph finds no room for. inserted: as insert().
   virtual void insert_and_find(const KeyBatch& keys, const ValueBatch& values, const std::vector<ColumnInput>& inputs,
-                               const FindOutput& out, const std::vector<ColumnOutput>& columns, Stream stream) = 0;
+                               bool* inserted, const FindOutput& out, const std::vector<ColumnOutput>& columns,
+                               Stream stream) = 0;
   virtual void clear(Stream stream) = 0;
 
   /// Waits. Makes room for `keys` keys in all, so that no insertion up to there grows the table.
@@ -160,5 +161,8 @@ class GPUHASH_API Table {
   /// Waits. The same table, slot for slot, in another context.
   virtual std::shared_ptr<Table> clone(std::shared_ptr<DeviceContext> context, Stream stream) = 0;
 };
+
+/// The memory; or a copy of it, where it is the table's own rows. For what a call reads that writes them.
+GPUHASH_API const void* apart_from_rows(Table& table, const MemoryRange& memory, Stream stream, Allocation& copy);
 
 }  // namespace gpuhash
