@@ -97,9 +97,14 @@ def test_all_dtypes(ranks):
         checks.one_whole_value_stays,
         checks.one_value_for_all_keys,
         checks.python_objects,
+        checks.keys_out_of_range,
+        checks.made_in_inference_mode,
+        checks.other_default_device,
         checks.in_compiled_functions,
         checks.sets,
         checks.bad_input,
+        checks.making_meets_other_calls,
+        checks.outsiders,
         checks.full_shards,
         checks.hot_keys_are_sent_once,
         checks.hot_keys_are_merged,
@@ -130,6 +135,11 @@ def test_damaged_files(ranks, tmp_path):
     group.run(checks.damaged_files, device, str(tmp_path))
 
 
+def test_folders_that_are_not_shared(ranks, tmp_path):
+    device, group = ranks
+    group.run(checks.folders_that_differ, device, str(tmp_path))
+
+
 def test_a_rank_that_does_not_come(ranks):
     device, group = ranks
     if device == "cuda":
@@ -139,15 +149,16 @@ def test_a_rank_that_does_not_come(ranks):
 
 def test_killed_ranks(tmp_path):
     """One after the other is killed in the middle of a change; the others raise, keep their shards, and go on."""
-    left = [0, 1, 2, 3]
+    lost: list[int] = []
     with started(4, "gloo", seconds=10) as group:
         for step, victim in (("start_open", 1), ("exchange", 3), ("agree", 0)):
-            results = group.run(checks.die_in, step, victim)
-            left.remove(victim)
+            lost.append(victim)
+            left = [rank for rank in range(4) if rank not in lost]
+            results = group.run(checks.die_in, step, victim, lost=lost)
             assert [rank for rank, result in enumerate(results) if result is not None] == left
             assert group.alive() == [rank in left for rank in range(4)]
             store = Path(tmp_path, step).as_uri()
-            totals = {total for total in group.run(checks.go_on, store, left, 10) if total is not None}
+            totals = {total for total in group.run(checks.go_on, store, left, 10, lost=lost) if total is not None}
             assert len(totals) == 1
 
 
@@ -213,6 +224,17 @@ def test_a_split_puts_keys_in_the_order_of_their_owners_and_back(key_type, devic
         reverse = torch.from_numpy(keys[::-1].copy()).to(device)
         assert torch.equal(Split(reverse, parts).owners.flip(0), split.owners)
     assert Split(tensor[:0], 3).counts == [0, 0, 0]
+
+
+@pytest.mark.parametrize("parts", [2, 100])
+def test_a_split_has_no_use_for_the_default_device(parts, device):
+    keys, told = torch.arange(5000, device=device), torch.zeros((parts, 2), dtype=torch.int64)
+    expected = Split(keys, parts)
+    with torch.device("meta"):  # where nothing is
+        split = Split(keys, parts)
+        split.tell([7], told)
+        assert told.tolist() == [[count, 7] for count in expected.counts]
+        assert torch.equal(split.scatter(keys)[: split.counts[0]], expected.scatter(keys)[: split.counts[0]])
 
 
 @pytest.mark.parametrize("parts", [2, 3, 8, 64])

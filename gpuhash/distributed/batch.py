@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gpuhash import _core, columns
-from gpuhash.arguments import encode_keys, wrong_dtype
+from gpuhash.arguments import KeyOutOfRangeError, encode_keys, wrong_dtype
 from gpuhash.arrays import ColumnFramework, Framework, NumPyFramework, Shape, framework_of
 from gpuhash.dtypes import encode, to_python
 
@@ -39,9 +39,12 @@ class Batch:
     device: torch.device | None  # of the answers; None: NumPy arrays
     scalar: bool  # a single key, answered by Python's numbers
     split: Split | None = None  # of the keys by owner, where that has been begun
+    outside: Any = None  # a single key that the dtype cannot hold, so that no table has it: ``keys`` has none
 
     def answer(self, tensor: Tensor, kind: Kind) -> Any:
         """What the caller gets for ``[n, *kind.shape]`` in the order of the keys."""
+        if self.outside is not None and not len(tensor):  # of a mask: no table has it
+            tensor = tensor.new_zeros((1, *kind.shape))
         shaped = tensor.view((*self.shape, *kind.shape))
         if self.device is not None:
             return shaped.to(self.device)
@@ -49,6 +52,15 @@ class Batch:
         if not self.scalar or kind.shape:
             return array
         return to_python(array.view("uint16") if kind.dtype == "bfloat16" else array, kind.dtype)
+
+
+def look_for_keys(keys: Any, kind: Kind, device: torch.device) -> Batch:
+    """As ``take_keys``, of a lookup: no keys for a single one that the dtype cannot hold."""
+    try:
+        return take_keys(keys, kind, device)
+    except KeyOutOfRangeError:
+        nothing = torch.empty((0, *kind.shape), dtype=torch_dtype(kind.dtype), device=device)
+        return Batch(nothing, (), None, scalar=True, outside=keys)
 
 
 def take_keys(keys: Any, kind: Kind, device: torch.device) -> Batch:

@@ -59,9 +59,18 @@ class Saved:
         return len(contents.keys)
 
     def write_index(self, contents: Contents, counts: list[int]) -> None:
-        """Writes the index, if this is the first rank; from then on it is this table that the folder holds."""
+        """Writes the index, if this is the first rank; from then on it is this table that the folder holds.
+
+        OSError where a rank has written its file elsewhere.
+        """
         if self._rank != 0:
             return
+        for rank, name in enumerate(self._names):
+            if not (self._folder / name).exists():
+                raise OSError(
+                    f"{name!r}, which rank {rank} has written, is not in {os.fspath(self._folder)!r}: the folder has "
+                    "to be shared by all ranks; give the same one on each, on a file system that all see"
+                )
         index = self._folder / INDEX
         if index.exists():
             self._previous = _names_in(index)
@@ -145,4 +154,4 @@ def chunks(index: Index, rank: int, ranks: int, size: int) -> Iterator[tuple[Ten
 
 
 def _none_of(kind: Kind) -> Tensor:
-    return torch.empty(0, *kind.shape, dtype=torch_dtype(kind.dtype))
+    return torch.empty(0, *kind.shape, dtype=torch_dtype(kind.dtype), device="cpu")

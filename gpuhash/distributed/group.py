@@ -82,8 +82,6 @@ class Group:
     def __init__(self, group: Any, device: torch.device) -> None:
         self.process_group = dist.group.WORLD if group is None else group  # another one may be the default later
         self.rank: int = dist.get_rank(group)
-        if self.rank < 0:
-            raise ValueError("this process is not in the process group: only its members make the table")
         self.size: int = dist.get_world_size(group)
         self.device = device
         self.wire = _wire_device(group, device)
@@ -93,13 +91,13 @@ class Group:
             on_gpu = self.wire.type == "cuda"
             heard = torch.empty_like(told, device="cpu", pin_memory=True) if on_gpu else told
             self._worst = told.new_full((1,), _FINE)  # of all ranks' problems
+            # A word of each other rank: has it a problem?
+            self._failed = torch.zeros(8 * self.size, dtype=torch.uint8, device="cpu", pin_memory=on_gpu)
         self._told, self._heard = told, heard  # by all ranks to this one, and by this one; where the host can read it
         self._theirs, self._mine = told.unbind()
         self._arrival = torch.cuda.Event() if on_gpu else None  # of what others have told
         # On which that is exchanged: what else the call does until then need not wait for it.
         self._aside = torch.cuda.Stream(self.wire) if on_gpu else None
-        # A word of each other rank: has it a problem?
-        self._failed = torch.zeros(8 * self.size, dtype=torch.uint8, pin_memory=on_gpu)
         self._being_read: list[Tensor] = []  # which nobody else is to have as long
         self.table = 0  # the number of the table among those of all groups, the same on all ranks
         self._call: str | None = None
@@ -168,7 +166,7 @@ class Group:
         if not isinstance(counts, Split) or problem is not None:
             status = _FINE if problem is None else _FAILED
             notes = [status, signature, has_constant, constant or 0, sum(given)]
-            self._mine.copy_(torch.tensor([[count, *notes] for count in given]))
+            self._mine.copy_(torch.tensor([[count, *notes] for count in given], device="cpu"))
             told = self.mark()
         if self._aside is None or self._arrival is None:
             dist.all_to_all_single(self._theirs, self._mine, group=self.process_group)
@@ -348,6 +346,12 @@ def _for_wire(tensor: Tensor) -> Tensor:
     return tensor.view(torch.uint8).view(tensor.shape[0], 2 * math.prod(tensor.shape[1:]))
 
 
+def check_member(group: Any) -> None:
+    """ValueError where this process is not in the process group."""
+    if group is dist.GroupMember.NON_GROUP_MEMBER:  # what new_group gives to the others
+        raise ValueError("this process is not in the process group: only its members make the table")
+
+
 def backends_of(group: Any) -> dict[str, str]:
     """The backends of a process group by the type of device that they serve."""
     config = dist.get_backend_config(group)
@@ -379,12 +383,23 @@ def default_device(group: Any) -> torch.device:
     return torch.device("cpu")
 
 
+def meeting_place(group: Any, device: torch.device) -> torch.device:
+    """Where ranks hear from each other before they know each other's devices: on the host if the group has a backend
+    for it, otherwise on this rank's own device.
+    """
+    return torch.device("cpu") if _serves_host(backends_of(group)) else device
+
+
+def _serves_host(backends: dict[str, str]) -> bool:
+    return "cpu" in backends and backends["cpu"] != "nccl"
+
+
 def _wire_device(group: Any, device: torch.device) -> torch.device:
     """Where tensors are that the group's backends take."""
     backends = backends_of(group)
     if device.type == "cuda" and backends.get("cuda") != "gloo" and "cuda" in backends:
         return device
-    if "cpu" in backends and backends["cpu"] != "nccl":
+    if _serves_host(backends):
         return torch.device("cpu")
     raise ValueError(
         f"the table is on {device}, and the process group moves tensors of {' and '.join(backends)} alone, by "

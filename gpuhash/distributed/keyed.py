@@ -23,10 +23,10 @@ from gpuhash.hash_set import HashSet
 from gpuhash.keyed_table import _LEAST_LOAD_FACTOR as LEAST_LOAD_FACTOR
 
 from . import files
-from .batch import Batch, Kind, take_keys
+from .batch import Batch, Kind, look_for_keys, take_keys
 from .call import BOOL, Call, Prepared, attempt
 from .duplicates import FAST_ROW, Sample, choose, find_distinct
-from .group import Group, default_device, device_of
+from .group import Group, check_member, default_device, device_of, meeting_place
 from .words import from_words, row_bytes, take_rows, to_words
 
 _CHUNK = 1 << 24  # keys of a file that are on their way at once
@@ -40,11 +40,17 @@ class Keyed:
 
     __iter__ = None  # each rank would go its own way: iterate over the shard, or over keys()
 
-    def _make(self, group: Any, device: Any, options: Callable[[], dict[str, Any]]) -> None:
-        """Makes this rank's shard, together with all other ranks."""
+    def _make(self, group: Any, device: Any, options: Callable[[], dict[str, Any]], how: str = "") -> None:
+        """Makes this rank's shard, together with all other ranks. ``how``: by what of the class, for messages."""
+        check_member(group)
+        call = f"{type(self).__name__}{how}()"
         where, misplaced = attempt(lambda: device_of(device, group))
-        steps = Group(group, where or default_device(group))
-        with steps.call(f"{type(self).__name__}()"):
+        own = where or default_device(group)
+        steps, place = Group(group, own), meeting_place(group, own)
+        meeting = steps if place == own else Group(group, place)
+        with meeting.call(call):
+            meeting.open(None, None)  # as all operations begin: another rank may have called one
+        with steps.call(call):
             given, problem = attempt(lambda: self._share(options(), steps.size))
             # All ranks take the number and the seed of the first: the seed may be a random one.
             told = steps.tell_all((next(_numbers), None if given is None else given["seed"]), misplaced or problem)
@@ -90,6 +96,9 @@ class Keyed:
     def _take(self, keys: Any) -> Batch:
         return take_keys(keys, self._key, self._steps.device)
 
+    def _look_for(self, keys: Any) -> Batch:
+        return look_for_keys(keys, self._key, self._steps.device)
+
     def _sample(self, batch: Batch) -> Sample:
         steps = self._steps
         return Sample(batch.keys, steps.size, self._seed, steps.splitter, are_sent_fast=self._are_sent_fast())
@@ -112,9 +121,8 @@ class Keyed:
         batch.split = self._steps.split(batch.keys, self._seed, self._sample(batch).core)
         return batch
 
-    def _lookup(self, keys: Any) -> Prepared:
+    def _lookup(self, batch: Batch) -> Prepared:
         """The keys of a call that changes nothing, and whose answers are the same for all duplicates."""
-        batch = self._take(keys)
         if self._can_merge():
             return self._merged(batch), None, None
         return batch, find_distinct(batch.keys) if self._are_many(batch) else None, None
@@ -149,7 +157,7 @@ class Keyed:
 
     def _erase(self, operation: str, keys: Any) -> Any:
         def prepare() -> Prepared:
-            batch = self._take(keys)
+            batch = self._look_for(keys)
             return batch, choose(batch.keys, last=False) if self._are_many(batch) else None, None
 
         with self._steps.call(operation):
@@ -178,7 +186,7 @@ class Keyed:
             On all ranks, where one rank's keys are of another dtype, or of a shape or device that does not fit.
         """
         with self._steps.call("contains"):
-            call = self._ask(lambda: self._lookup(keys))
+            call = self._ask(lambda: self._lookup(self._look_for(keys)))
             (found,) = call.look_up(lambda keys, out: self._shard.contains(keys, out=out[0]), [BOOL])
         return call.batch.answer(call.for_all(found), BOOL)
 
@@ -373,7 +381,7 @@ class Keyed:
         Raises
         ------
         OSError
-            On all ranks, where one cannot write.
+            On all ranks, where one cannot write, or their folders are not the same.
         """
         with self._steps.call("save"):
             self._steps.open(None, None)
@@ -436,7 +444,7 @@ class Keyed:
             return {**cls._options_of(index.contents), "memory": memory}
 
         made = cls.__new__(cls)
-        made._make(group, device, options)
+        made._make(group, device, options, ".load")
         made._fill(indexes[0])
         return made
 

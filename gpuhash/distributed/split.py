@@ -126,7 +126,7 @@ class Split:
             order = torch.sort(owners, stable=True).indices
         counts = torch.bincount(owners, minlength=parts).cpu()
         self._counts = counts.tolist()
-        spans = torch.tensor(spans_of(self._counts))
+        spans = torch.tensor(spans_of(self._counts), device="cpu")
         begins = spans.cumsum(0) - spans
         begins[last + 1 :] -= spans[last]
         begins[last] = spans.sum() - spans[last]
@@ -158,7 +158,7 @@ class Split:
         if self._core is not None and told.device == self._batch.device:
             self._core.tell(notes, self._borrow(told))
         else:
-            told.copy_(torch.tensor([[count, *notes] for count in self.counts]))
+            told.copy_(torch.tensor([[count, *notes] for count in self.counts], device="cpu"))
 
     @property
     def owners(self) -> Tensor:

@@ -139,16 +139,16 @@ class HashTable(Keyed):
             On all ranks, with the number of absent keys of each, unless the table has a ``default=``.
         """
         with self._steps.call("table[keys]"):
-            call = self._ask(lambda: self._lookup(keys))
+            call = self._ask(lambda: self._lookup(self._look_for(keys)))
             values, found = self._serve_find(call)
             if self._shard.default is None:
                 self._check_present(call, found)
-        return call.batch.answer(call.for_all(values), self._value)
+        return call.batch.answer(self._filled(call, values, found, []), self._value)
 
     def __delitem__(self, keys: Any) -> None:
         """Erases keys. Collective; waits. KeyError on all ranks if any key is absent: then nothing is erased."""
         with self._steps.call("del table[keys]"):
-            call = self._ask(lambda: self._lookup(keys))
+            call = self._ask(lambda: self._lookup(self._look_for(keys)))
             (found,) = call.look_up(lambda keys, out: self._shard.contains(keys, out=out[0]), [BOOL])
             self._check_present(call, found)
             call.serve(lambda: self._shard.erase(call.keys))
@@ -192,7 +192,7 @@ class HashTable(Keyed):
         needed = default is None and self._shard.default is None
 
         def prepare() -> Prepared:
-            prepared = self._lookup(keys)
+            prepared = self._lookup(self._look_for(keys))
             if needed and not prepared[0].scalar:
                 raise ValueError("get(keys) of a batch needs a default for absent keys: give one here or to the table")
             return prepared
@@ -201,7 +201,7 @@ class HashTable(Keyed):
             fallback: list[Tensor] = []
             call = self._ask(lambda: self._with_default(prepare(), default, fallback))
             values, found = self._serve_find(call)
-            if needed and not bool(found):
+            if needed and not bool(found.any()):
                 return None
         return call.batch.answer(self._filled(call, values, found, fallback), self._value)
 
@@ -242,7 +242,7 @@ class HashTable(Keyed):
         needed = default is _NO_DEFAULT
 
         def prepare() -> Prepared:
-            prepared = self._lookup(keys)
+            prepared = self._lookup(self._look_for(keys))
             if default is None and self._shard.default is None and not prepared[0].scalar:
                 raise ValueError("pop(keys, None) of a batch: give a value as the default of absent keys")
             return prepared
@@ -254,7 +254,7 @@ class HashTable(Keyed):
             values, found = self._serve_find(call)
             self._check_present(call, found, needed=needed)
             call.serve(lambda: self._shard.erase(call.keys))
-            if default is None and self._shard.default is None and not bool(found):
+            if default is None and self._shard.default is None and not bool(found.any()):
                 return None
         return call.batch.answer(self._filled(call, values, found, fallback), self._value)
 
@@ -310,7 +310,7 @@ class HashTable(Keyed):
         """
         with self._steps.call("find"):
             fallback: list[Tensor] = []
-            call = self._ask(lambda: self._with_default(self._lookup(keys), default, fallback))
+            call = self._ask(lambda: self._with_default(self._lookup(self._take(keys)), default, fallback))
             values, found = self._serve_find(call, settle=False)
             filled = self._filled(call, values, found, fallback)
             answers = call.batch.answer(filled, self._value), call.batch.answer(call.for_all(found), BOOL)
@@ -410,7 +410,7 @@ class HashTable(Keyed):
 
         def prepare() -> Prepared:
             self._shard._need_rows()
-            return self._lookup(keys)
+            return self._lookup(self._take(keys))
 
         with self._steps.call("rows"):
             call = self._ask(prepare)
@@ -511,6 +511,8 @@ class HashTable(Keyed):
 
     def _filled(self, call: Call, values: Tensor, found: Tensor, fallback: list[Tensor]) -> Tensor:
         """Values for each key of the batch, with the call's own default, if it has one, for those not found."""
+        if call.batch.outside is not None:  # which no shard was asked for
+            return fallback[0] if fallback else host_tensor(self._shard._default, self._value.dtype).unsqueeze(0)
         values = call.for_all(values)
         if not fallback:
             return values
@@ -524,6 +526,8 @@ class HashTable(Keyed):
         self._steps.agree(problem)
 
     def _raise_absent(self, call: Call, found: Tensor) -> None:
+        if call.batch.outside is not None:
+            raise KeyError(f"1 of 1 keys are absent: {call.batch.outside}")
         present = call.for_all(found)
         missing = len(present) - int(present.sum())
         if not missing:

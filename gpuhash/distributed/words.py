@@ -86,7 +86,7 @@ def host_tensor(array: Any, dtype: str) -> Tensor:
     """
     dense = np.require(array, requirements=["C", "W"])
     if not dense.size:
-        return torch.empty(dense.shape, dtype=torch_dtype(dtype))
+        return torch.empty(dense.shape, dtype=torch_dtype(dtype), device="cpu")
     return torch.from_numpy(dense.reshape(-1).view(np.uint8)).view(torch_dtype(dtype)).view(tuple(dense.shape))
 
 

@@ -6,9 +6,11 @@ seeds, so that each of them knows what one table would say to all batches in a r
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
+import re
 import signal
 import tempfile
 import time
@@ -372,6 +374,102 @@ def python_objects(rank: int, count: int, device: str) -> None:
     assert repr(table).startswith(f"<gpuhash.distributed.HashTable, rank {rank} of {count}: <HashTable int64")
 
 
+def keys_out_of_range(rank: int, count: int, device: str) -> None:
+    """A single key that the dtype cannot hold is absent, as from one table, while other ranks ask for keys that are
+    there; in a batch, or where it would be inserted, it is an error.
+    """
+    here = place(device, rank)
+    kinds: list[tuple[str, tuple[int, ...], Any, Any]] = [
+        ("int64", (), 1 << 64, 7 + rank),
+        ("uint8", (), -1, 7 + rank),
+        ("int32", (2,), (1 << 40, 1), (7 + rank, 1)),
+    ]
+    for (dtype, key_shape, outside, inside), value_shape in itertools.product(kinds, [(), (2,)]):
+        key, held = (outside, False) if rank == 0 else (inside, True)
+        for default in (None, 5):
+            table = distributed.HashTable(
+                dtype, "bfloat16", key_shape=key_shape, value_shape=value_shape, default=default, device=here.device
+            )
+            table[inside] = 3
+
+            def check(got: Any, absent: Any, held: bool = held, shape: Any = value_shape) -> None:
+                """This rank got the value of its key, or what absent ones get."""
+                expected = 3 if held else absent
+                assert (got is None) == (expected is None)
+                if expected is not None:
+                    assert np.shape(got) == shape
+                    assert np.all(got == expected)
+
+            assert (key in table) is held
+            assert table.contains(key) is held
+            check(table.get(key), default)
+            check(table.get(key, 9), 9)
+            refusals = [table.__delitem__, table.pop]
+            if default is None:
+                refusals.append(table.__getitem__)
+            else:
+                check(table[key], default)
+            for refused in refusals:
+                with pytest.raises(KeyError, match=f"rank 0: 1 of 1 keys are absent: {re.escape(str(outside))}"):
+                    refused(key)
+            for refused, given in ((table.find, [key]), (table.insert, [key, 1]), (table.get, [[key], 1])):
+                with pytest.raises(OverflowError, match=r"rank 0: .*out of range"):
+                    refused(*given)
+            assert len(table) == count
+            check(table.pop(key, 9), 9)
+            assert len(table) == 1
+            table[inside] = 3
+            check(table.pop(key, None), default)
+            table[inside] = 3
+            assert table.erase(key) is held
+            assert len(table) == 1
+    members = distributed.HashSet("int16", device=here.device)
+    members.add(rank)
+    assert ((1 << 15 if rank == 0 else rank) in members) is (rank > 0)
+    members.discard(1 << 15 if rank == 0 else rank)
+    assert len(members) == 1
+
+
+def made_in_inference_mode(rank: int, count: int, device: str) -> None:
+    """A table that was made in that mode works outside of it as well, and so does its copy."""
+    here = place(device, rank)
+    keys = here.array(np.arange(100))
+    with torch.inference_mode():
+        table = distributed.HashTable("int64", "int64", device=here.device)
+        table[keys] = 1
+        twin = table.copy()
+    for made in (table, twin):
+        assert to_numpy(made[keys]).tolist() == [1] * 100
+        made[keys] = 2
+        with torch.inference_mode():
+            assert to_numpy(made.find(keys)[0]).tolist() == [2] * 100
+        assert len(made) == 100
+
+
+def other_default_device(rank: int, count: int, device: str) -> None:
+    """What tables make for themselves does not go where PyTorch makes tensors by default: here, where nothing is."""
+    here = place(device, rank)
+    keys = here.array(np.arange(100))
+    other = here.array(np.arange(100, dtype=np.int32))
+    with tempfile.TemporaryDirectory() as mine, torch.device("meta"):
+        table = distributed.HashTable("int64", "int64", device=here.device, default=0)
+        assert [part.tolist() for part in table.find([])] == [[], []]
+        table.update([], [])
+        table[keys] = keys
+        assert table[[1, 500]].tolist() == [1, 0]
+        assert to_numpy(table.get(keys, 3)).tolist() == list(range(100))
+        with pytest.raises(TypeError, match=f"rank {count - 1}: the keys are int32"):
+            table.find(other if rank == count - 1 else keys)
+        assert sorted(to_numpy(table.gather()[0]).tolist()) == list(range(100))
+        table.clear()
+        table[1] = 2  # in one shard: the other ranks have nothing to load
+        folder = gathered(mine)[0]
+        table.save(Path(folder, "table"))
+        assert whole(distributed.HashTable.load(Path(folder, "table"), device=here.device)) == whole(table)
+        assert len(table) == 1
+        gathered(None)  # before the first rank removes the folder
+
+
 def in_compiled_functions(rank: int, count: int, device: str) -> None:
     """torch.compile breaks its graphs there, and the calls run as without it; one rank shows it for all."""
     here = place(device, rank)
@@ -466,6 +564,48 @@ def bad_input(rank: int, count: int, device: str) -> None:
         distributed.HashTable("int64" if rank else "text", "int64", device=here.device)
     assert len(table) == 20 * count
     assert items_of(table.shard) == before
+
+
+def making_meets_other_calls(rank: int, count: int, device: str) -> None:
+    """One rank makes or loads a table, and the others call one that they have, or make another: all are told so."""
+    here = place(device, rank)
+    table = distributed.HashTable("int64", "int64", device=here.device)
+    keys = here.array(np.arange(100))
+    table[keys] = 1
+
+    def make() -> Any:
+        return distributed.HashTable("int64", "int64", device=here.device)
+
+    def load() -> Any:
+        return distributed.HashTable.load("nowhere", device=here.device)
+
+    for name, making in (("HashTable", make), ("HashTable.load", load)):
+        calls = {"len": lambda: len(table), "find": lambda: table.find(keys), "clear": table.clear, "copy": table.copy}
+        calls["HashSet.."] = lambda: distributed.HashSet("int64", device=here.device)
+        if making is load:
+            calls["HashTable.."] = make
+        for call, operation in calls.items():
+            text = rf"different operations or tables: rank 0: table 0, {name}\(\); rank 1: table \d+, {call}"
+            with pytest.raises(RuntimeError, match=text):
+                (making if rank == 0 else operation)()
+            assert len(table) == 100
+
+
+def outsiders(rank: int, count: int, device: str) -> None:
+    """A process that is not in the group is told so, and its members make their table."""
+    here = place(device, rank)
+    group = dist.new_group([0])
+    for make in (
+        lambda: distributed.HashTable("int64", "int64", device=here.device, group=group),
+        lambda: distributed.HashSet("int64", group=group),
+    ):
+        if rank == 0:
+            assert len(make()) == 0
+        else:
+            with pytest.raises(ValueError, match="this process is not in the process group"):
+                make()
+    if rank == 0:
+        dist.destroy_process_group(group)
 
 
 def full_shards(rank: int, count: int, device: str) -> None:
@@ -825,6 +965,26 @@ def damaged_files(rank: int, count: int, device: str, folder: str) -> None:
     with pytest.raises(OSError, match="rank 0: "):
         table.save(locked)
     assert len(table) == 1000 * count
+
+
+def folders_that_differ(rank: int, count: int, device: str, folder: str) -> None:
+    """As relative paths may be, or a disk of each host: all ranks are told, and what was saved before stays."""
+    here = place(device, rank)
+    table = distributed.HashTable("int64", "int64", device=here.device)
+    table[here.array(np.arange(1000 * rank, 1000 * rank + 1000))] = 1
+    shared = Path(folder, "shared")
+    table.save(shared)
+    files = sorted(shared.iterdir())
+    for stray in (count - 1, 0):
+        elsewhere = Path(folder, f"of-rank-{stray}")
+        missing = stray or 1  # seen from the first rank
+        text = f"rank 0: 'shard-0000{missing}-of-.*, which rank {missing} has written, is not in .*shared by all ranks"
+        with pytest.raises(OSError, match=text):
+            table.save(elsewhere if rank == stray else shared)
+        dist.barrier()  # till all have taken back what they wrote
+        assert sorted(shared.iterdir()) == files
+        assert list(elsewhere.iterdir()) == []
+        assert len(distributed.HashTable.load(shared, device=here.device)) == 1000 * count
 
 
 def moved(rank: int, count: int, device: str) -> None:

@@ -8,7 +8,7 @@ import multiprocessing
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,10 @@ class Ranks:
             self._pipes.append(mine)
             self._processes.append(process)
 
-    def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """What the function gives on each rank, called there with (rank, ranks, *args); None where the rank has died.
+    def run(self, function: Callable[..., Any], *args: Any, lost: Collection[int] = ()) -> list[Any]:
+        """What the function gives on each rank, called there with (rank, ranks, *args); None on those that are lost.
 
-        AssertionError, with all tracebacks, where it raises on one.
+        AssertionError, with all tracebacks, where it raises on one, and where another rank has died.
         """
         for pipe in self._pipes:
             with contextlib.suppress(BrokenPipeError):
@@ -57,7 +57,7 @@ class Ranks:
             try:
                 result, failure = pipe.recv()
             except (EOFError, ConnectionResetError):
-                result, failure = None, None
+                result, failure = None, None if rank in lost else "the process has died"
                 self._processes[rank].join(SECONDS)
             results.append(result)
             if failure is not None:
@@ -102,7 +102,7 @@ def _serve(pipe: Connection, rank: int, count: int, backend: str, store: str, se
             function, args = pipe.recv()
             try:
                 pipe.send((function(rank, count, *args), None))
-            except Exception:
+            except BaseException:  # pytest's own, as where nothing was raised, are no Exception
                 pipe.send((None, traceback.format_exc()))
     torch.distributed.destroy_process_group()
 
