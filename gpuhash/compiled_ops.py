@@ -226,6 +226,17 @@ class OpLibrary:
         ImportError
             Where there is no compiler or it fails, and where the cache cannot be written or others can write into it.
         """
+        try:
+            return self._found_or_compiled(package)
+        except (OSError, ValueError, RuntimeError, subprocess.SubprocessError) as error:
+            raise ImportError(
+                f"{self.module} cannot compile its ops for {self.framework}: {error}; name a C++ compiler in the "
+                f"environment variable CXX, which is {os.environ.get('CXX')!r}, and a folder of your own for what it "
+                f"makes in GPUHASH_CACHE, which is {os.environ.get('GPUHASH_CACHE')!r}"
+            ) from error
+
+    def _found_or_compiled(self, package: Path) -> Path:
+        """As ``find_or_compile``; with whatever else goes wrong."""
         ahead = package / self.folder.name / self.prebuilt_name
         if ahead.exists():
             return ahead
@@ -258,7 +269,7 @@ def find_compiler() -> list[str] | None:
     """The command of the C++ compiler: that of the environment variable CXX, or else c++ or g++; None without one."""
     given = os.environ.get("CXX")
     for command in [shlex.split(given)] if given else [["c++"], ["g++"]]:
-        path = shutil.which(command[0])
+        path = shutil.which(command[0]) if command else None
         if path is not None:
             return [path, *command[1:]]
     return None

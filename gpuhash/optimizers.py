@@ -21,6 +21,7 @@ from .named_columns import Column
 __all__ = ["LAMB", "SGD", "Adagrad", "Adam", "Optimizer", "RowWiseAdagrad"]
 
 _MOST_SEEDS = 1 << 64
+_MOST_OF_ROW = 1024  # kMostOfRow of libgpuhash
 
 
 class Watcher(Protocol):
@@ -49,6 +50,7 @@ class Optimizer(ABC):
     seed: int = field(default=0, kw_only=True)
 
     _name: ClassVar[str]
+    _looks_at_whole_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._check("lr", self.lr, 0 <= self.lr < math.inf, "a number that is 0 or more")
@@ -61,6 +63,15 @@ class Optimizer(ABC):
     @abstractmethod
     def columns(self, embedding_dim: int) -> dict[str, Column]:
         """What it keeps for each row."""
+
+    def check_dim(self, embedding_dim: int) -> None:
+        """ValueError where it cannot train rows of so many weights."""
+        self._check(
+            "embedding_dim",
+            embedding_dim,
+            not self._looks_at_whole_rows or embedding_dim <= _MOST_OF_ROW,
+            f"up to {_MOST_OF_ROW}, as it looks at whole rows: take one that does not, such as Adagrad or Adam",
+        )
 
     def numbers(self) -> tuple[float, float, float, float, float]:
         """Learning rate, both betas, epsilon and weight decay; 0 for what it does not have. Checked."""
@@ -147,6 +158,7 @@ class RowWiseAdagrad(_Adaptive):
     initial_accumulator_value: float = field(default=0.0, kw_only=True)
     eps: float = field(default=1e-10, kw_only=True)
     _name = "row_wise_adagrad"
+    _looks_at_whole_rows = True
 
     def columns(self, embedding_dim: int) -> dict[str, Column]:
         return {"sum": Column("float32", (), self.initial_accumulator_value)}
@@ -206,6 +218,7 @@ class LAMB(_WithMeans):
     eps: float = field(default=1e-6, kw_only=True)
     weight_decay: float = field(default=0.0, kw_only=True)
     _name = "lamb"
+    _looks_at_whole_rows = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import io
 import pickle
@@ -323,6 +324,37 @@ def test_frozen_ids_stay(device):
         assert bool((each(ids)[1] != first[1]).all()) is changes
 
 
+@pytest.mark.parametrize("bags", [False, True], ids=["rows", "bags"])
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_modules_that_require_no_grad(bags, backend, device):
+    """In train() they do what they do in eval(), until they require some again; so do their copies."""
+    torch._dynamo.reset()
+    make = (lambda **o: HashEmbeddingBag(4, "sum", **o)) if bags else (lambda **o: HashEmbedding(4, **o))
+    embedding = make(optimizer=SGD(0.5), device=device, default=7.0, max_norm=0.5)
+    ids, some = ids_of([[1], [2]], device), ids_of([[2], [3]], device)
+    embedding.table[ids.flatten()] = {"weight": 1.0}
+    assert embedding.requires_grad_(False) is embedding
+    for made in (embedding, copy.deepcopy(embedding), copy.copy(embedding), pickle.loads(pickle.dumps(embedding))):
+        run = made if backend is None else torch.compile(made, backend=backend, fullgraph=True)
+        made.load_state_dict(made.state_dict())
+        assert made.training
+        for _ in range(2):
+            out = run(some)
+            assert not out.requires_grad
+            torch.testing.assert_close(out, made.eval()(some))
+            made.train()
+        torch.testing.assert_close(out.flatten()[:4].norm().item(), 0.5, rtol=1e-4, atol=1e-4)
+        assert (out.flatten()[4:] == 7).all()
+        assert len(made) == 2
+        assert (made.table[ids.flatten()]["weight"] == 1).all()
+        made.requires_grad_()
+        made.max_norm = None
+        run(some).sum().backward()
+        assert made.steps == 1
+        assert len(made) == 3
+        assert made.table[ids.flatten()]["weight"].tolist() == [[1.0] * 4, [0.5] * 4]
+
+
 @pytest.mark.parametrize("norm_type", [1.0, 2.0])
 def test_norms_are_those_of_torch(norm_type, device):
     options = {"max_norm": 0.8, "norm_type": norm_type}
@@ -376,6 +408,32 @@ def test_several_features_in_one_call(device):
         own({"shop": first})
     with pytest.raises(TypeError, match="expected a mapping"):
         own(first)
+
+
+@pytest.mark.parametrize("backend", [None, "aot_eager", "inductor"])
+def test_results_of_several_parts_may_be_written_into(backend, device):
+    """In place, while autograd records; and a namedtuple of ids gives one of weights."""
+    Parts = collections.namedtuple("Parts", "first second")
+    torch._dynamo.reset()
+    embedding = HashEmbedding(3, optimizer=SGD(0.5), device=device)
+    first, second = ids_of([1, 2], device), ids_of([[2], [3]], device)
+
+    def function(given: Any) -> Any:
+        out = embedding(given)
+        out[0].mul_(2)
+        return out
+
+    run = function if backend is None else torch.compile(function, backend=backend, fullgraph=True)
+    before = initial_weights(embedding, 4, device)
+    for given in ([first, second], Parts(first, second)):
+        out = run(given)
+        assert type(out) is type(given)
+        torch.testing.assert_close(out[0].detach().cpu(), 2 * before[[1, 2]])
+        torch.testing.assert_close(out[1].detach().cpu(), before[[2, 3]].unsqueeze(1))
+        (out[0].sum() + out[1].sum()).backward()
+        before[1:] -= torch.tensor([[1.0], [1.5], [0.5]])
+        torch.testing.assert_close(weights_of(embedding, device)[1:4], before[1:])
+        embedding.train()
 
 
 @pytest.mark.parametrize("stochastic", [False, True], ids=["nearest", "stochastic"])
@@ -484,6 +542,9 @@ def test_checkpoints_that_do_not_fit(device):
         ({"keys": good["keys"][:5]}, "weight is"),
         ({"weight": None}, "Missing key"),
         ({"steps": None}, "Missing key"),
+        ({"keys": good["keys"][0]}, r"keys is torch.int64 of shape \(\)"),
+        ({"frozen": good["keys"].float()}, "frozen is torch.float32"),
+        ({"frozen": good["keys"][0]}, r"frozen is torch.int64 of shape \(\)"),
         ({"more": torch.ones(2)}, "Unexpected key"),
     ]:
         state = {name: value for name, value in {**good, **change}.items() if value is not None}
@@ -546,6 +607,11 @@ def test_what_cannot_be(device):
     make = lambda **options: HashEmbedding(**{"embedding_dim": 4, "optimizer": SGD(0.1), "device": device, **options})  # noqa: E731
     for options, error, match in [
         ({"embedding_dim": 0}, ValueError, "expected 1 or more"),
+        ({"embedding_dim": np.int64(-1)}, ValueError, "expected 1 or more"),
+        ({"embedding_dim": True}, TypeError, "embedding_dim=True was given, expected an integer"),
+        ({"embedding_dim": 4.0}, TypeError, "expected an integer"),
+        ({"embedding_dim": 1025, "optimizer": RowWiseAdagrad(0.1)}, ValueError, "1025 was given .* up to 1024"),
+        ({"embedding_dim": 1025, "optimizer": LAMB()}, ValueError, "1025 was given to LAMB, expected up to 1024"),
         ({"optimizer": torch.optim.SGD}, TypeError, "expected one of gpuhash.torch"),
         ({"optimizer": None}, ValueError, "without max_capacity"),
         ({"dtype": torch.float64}, TypeError, "expected float32 or bfloat16"),
@@ -586,10 +652,15 @@ def test_what_cannot_be(device):
     with pytest.raises(ValueError, match="lr=nan"):
         out.sum().backward()
     embedding.optimizer.lr = 0.1
-    wide = HashEmbedding(1025, optimizer=RowWiseAdagrad(0.1), device=device)
+    wide = HashEmbedding(1025, optimizer=Adam(), device=device)
+    wide.optimizer = LAMB()  # when nobody asks it any more
     out = wide(ids)
     with pytest.raises(ValueError, match="up to 1024"):
         out.sum().backward()
+    assert make(embedding_dim=np.int64(4))(ids).shape == (2, 4)
+    for shared in (make(), torch.nn.Sequential(make())) if device == "cpu" else (make(),):
+        with pytest.raises(NotImplementedError, match="its rows are of one"):
+            shared.share_memory()
     out = embedding(ids)
     gradient = torch.autograd.grad(out.sum(), embedding._anchor, create_graph=False, allow_unused=True)
     assert gradient == (None,)
@@ -708,6 +779,11 @@ def test_the_parameter_is_one(device):
     assert gradient._indices().tolist() == [embedding.table.rows(ids[:1, 0]).tolist()]
     assert len(embedding) == before
     embedding.train()
+    # What a call in eval() has not found stays out of its gradient, also when the module trains by then.
+    out = bag.eval()(torch.tensor([[4, 1000]], device=device))
+    bag.train()
+    (gradient,) = torch.autograd.grad(out.sum(), bag.weight)
+    assert gradient._indices().tolist() == [bag.table.rows(arguments[0][:1]).tolist()]
     # Two calls in one graph, one of them with new ids.
     out = embedding(ids).sum() + embedding(ids + 100).sum()
     out.backward()
@@ -767,6 +843,48 @@ def test_copies_of_the_parameter(device):
     embedding.load_state_dict(good)
     with pytest.raises(RuntimeError, match="between a call and its backward"):
         out.sum().backward()
+
+
+def test_a_copy_by_copy_leaves_the_parameter_alone(device):
+    """The copy has rows of its own, and the first module's are trained as before."""
+    embedding = HashEmbedding(4, max_capacity=64, device=device)
+    ids = ids_of([1, 2, 3], device)
+    before = embedding(ids).detach().clone()
+    optimizer = torch.optim.SGD(embedding.parameters(), lr=1.0)
+    made = copy.copy(embedding)
+    assert made.weight is not embedding.weight
+    sparse_step(embedding, optimizer, ids, torch.ones(3, 4, device=device))
+    assert torch.equal(embedding(ids), before - 1)
+    assert torch.equal(made(ids), before)
+
+
+def test_a_parameter_with_another_tensor(device):
+    """Is not what ids are looked up in, and it is said; frozen ones insert nothing."""
+    embedding = HashEmbedding(4, max_capacity=64, device=device)
+    bag = HashEmbeddingBag(4, max_capacity=64, device=device)
+    ids = ids_of([[1, 2]], device)
+    for made in (embedding, bag):
+        before = made(ids).detach().clone()
+        other = torch.zeros_like(made.weight)
+        own = made.weight.data
+        with pytest.raises(RuntimeError, match="write into the parameter instead"):
+            torch.func.functional_call(made, {"weight": other}, (ids,))
+        assert torch.equal(made(ids), before)
+        made.weight.data = other
+        with pytest.raises(RuntimeError, match="write into the parameter instead"):
+            made(ids)
+        with pytest.raises(RuntimeError, match="write into the parameter instead"):
+            made.eval()(ids)
+        made.train().weight.data = own
+        with torch.no_grad():
+            made.weight.copy_(other)
+        assert not made(ids).any()
+        torch.nn.Sequential(made).requires_grad_(False)
+        assert not made(ids + 5).requires_grad
+        assert len(made) == 2
+    torch.nn.utils.vector_to_parameters(torch.ones(embedding.weight.numel(), device=device), embedding.parameters())
+    with pytest.raises(RuntimeError, match="write into the parameter instead"):
+        embedding(ids)
 
 
 def test_the_parameter_moves(cuda):
@@ -883,6 +1001,28 @@ def test_a_state_that_is_loaded_before_the_backward_of_a_graph(device):
     with pytest.raises(RuntimeError, match="since a call in a compiled graph"):
         out.sum().backward()
     assert torch.equal(weights_of(embedding, device), before)
+
+
+@pytest.mark.parametrize("optimizer", [SGD(0.1), None], ids=["optimizer", "parameter"])
+@pytest.mark.parametrize("bags", [False, True], ids=["rows", "bags"])
+@pytest.mark.parametrize("trains", [False, True], ids=["eval", "train"])
+def test_programs_that_would_lack_the_rows(optimizer, bags, trains, device):
+    """Are refused: they would look ids up in whatever module has the number of this one where they run."""
+    kind = HashEmbeddingBag if bags else HashEmbedding
+    embedding = kind(4, optimizer=optimizer, max_capacity=64, device=device)
+    ids = ids_of([[1, 2]], device)
+    expected = embedding(ids).detach()
+    model = torch.nn.Sequential(embedding, torch.nn.Identity()).train(trains)
+    for make, errors in (
+        (lambda: torch.export.export(model, (ids,), strict=False), TypeError),
+        (lambda: torch.export.export(model, (ids,), strict=True), (TypeError, torch._dynamo.exc.Unsupported)),
+        (lambda: torch.jit.trace(model, (ids,), check_trace=False), TypeError),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit is
+            with pytest.raises(errors, match="cannot hold its rows"):
+                make()
+    torch.testing.assert_close(model(ids), expected)
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean"])

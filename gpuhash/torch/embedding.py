@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -23,6 +24,7 @@ __all__ = ["HashEmbedding", "HashEmbeddingBag"]
 
 _WEIGHT = "weight"
 _DTYPES = ("float32", "bfloat16")
+_OF_TABLE = ("_anchor", "_binding", "_address")  # made anew with each table
 _NO_ROW = -1
 _NORM_EPS = 1e-7  # as in torch.nn.functional.embedding
 
@@ -34,6 +36,8 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
     weight: Any
     #: int64 ids (with ``features`` pairs of the feature's number and an id) to a column "weight" and the optimizer's.
     table: HashTable
+    #: As ``requires_grad_`` has said.
+    _trainable = True
 
     def __init__(
         self,
@@ -52,8 +56,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         max_capacity: int | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(embedding_dim, int) or embedding_dim < 1:
-            raise ValueError(f"embedding_dim={embedding_dim!r} was given, expected 1 or more")
+        embedding_dim = _dim_of(embedding_dim)
         if optimizer is not None and not isinstance(optimizer, Optimizer):
             raise TypeError(
                 f"optimizer={optimizer!r} was given, expected one of gpuhash.torch, such as Adam(lr=1e-3), or None for "
@@ -78,6 +81,8 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         self._numbers = {feature: number for number, feature in enumerate(self.features or [])}
         if len(self._numbers) != len(self.features or []):
             raise ValueError(f"features={features!r} was given, in which one comes twice")
+        if optimizer is not None:
+            optimizer.check_dim(embedding_dim)
         weights = Column(name, (embedding_dim,), Normal() if initializer is None else initializer)
         states = {} if optimizer is None else optimizer.columns(embedding_dim)
         self._table_options: dict[str, Any] = {
@@ -118,6 +123,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         table._core.fix_in_place(stream)
         handed_out = len(table.column(_WEIGHT, like="torch"))
         memory = framework_of(self._anchor).wrap(table._core.column_storage(0, True, stream))
+        self._address = memory.data_ptr()
         if rows is None:
             memory[handed_out:] = 0
         else:
@@ -136,6 +142,11 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
     def _learns(self) -> bool:
         """Is backward() of a call to do something?"""
         return torch.is_grad_enabled() and (self._leaf.requires_grad and (self.training or self.optimizer is None))
+
+    @property
+    def _inserts(self) -> bool:
+        """Do ids that are new get rows, and does ``max_norm`` change any?"""
+        return bool(self.training and self._leaf.requires_grad)
 
     @property
     def device(self) -> torch.device:
@@ -162,7 +173,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
 
     def _set_anchor(self) -> None:
         """What makes autograd call backward(): a tensor that requires grad, gets none, and is no parameter."""
-        self._anchor = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
+        self._anchor = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=self._trainable)
 
     def _borrow(self, tensor: Tensor | None) -> Any:
         return None if tensor is None else _core.borrow(tensor.detach(), self._stream(tensor) or None)
@@ -193,7 +204,13 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
 
     def _find(self, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Rows of keys, new ones while training, -1 for those without; and of those that are to be trained."""
-        if not self.training:
+        if self.optimizer is None and self.weight.data_ptr() != self._address:
+            raise RuntimeError(
+                "the tensor of the parameter is another than the rows' memory, in which ids are looked up; .data =, "
+                "vector_to_parameters() and torch.func.functional_call() put such a one in its place: write into the "
+                "parameter instead, as weight.copy_() does under torch.no_grad(), or load a state_dict()"
+            )
+        if not self._inserts:
             rows = self.table.rows(keys)
             return rows, rows
         rows, _ = self.table.find_or_insert(keys)
@@ -212,7 +229,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         column = (0, self._borrow(out), self._borrow(self.default))
         self.table._core.read_rows(self._borrow(rows), [column], self._stream(out))
         # In eval() max_norm holds for what is given, and nothing is changed.
-        return out if self.training else self._within_norm(out, rows)
+        return out if self._inserts else self._within_norm(out, rows)
 
     def _within_norm(self, weights: Tensor, rows: Tensor) -> Tensor:
         """Those of rows whose norm is larger than ``max_norm``, scaled to it; others, and the default, as they are."""
@@ -224,7 +241,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
 
     def _pool(self, rows: Tensor, offsets: Tensor, factors: Tensor | None) -> Tensor:
         """Sums of weights ``[bags, embedding_dim]``."""
-        if self.max_norm is not None and not self.training:
+        if self.max_norm is not None and not self._inserts:
             bags = embedding_ops.bags_of(offsets, len(rows))
             weights = self._read(rows).float() * (1 if factors is None else factors.unsqueeze(1))
             out = torch.zeros(len(offsets) - 1, self.embedding_dim, device=self.device)
@@ -265,8 +282,8 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
 
     def _sparse_gradient(self, rows: Tensor, gradients: Tensor, bags: Tensor | None, factors: Tensor | None) -> Tensor:
         """Of the parameter: each row once, duplicates summed up in float32."""
-        if not self.training or self.padding_idx is not None or self._frozen is not None:
-            kept = rows >= 0
+        kept = rows >= 0
+        if not bool(kept.all()):  # whatever the module does by now, the call may have been one in eval()
             rows, factors = rows[kept], None if factors is None else factors[kept]
             if bags is None:
                 gradients = gradients[kept]
@@ -300,6 +317,23 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         if self._frozen is not None:
             self._frozen.erase(keys)
 
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """With False calls insert and train nothing, also in ``train()``, as those in ``eval()``; with True again.
+
+        That of a model around the module asks parameters alone, and so reaches it only with ``optimizer=None``.
+        """
+        super().requires_grad_(requires_grad)
+        self._trainable = requires_grad
+        self._set_anchor()
+        return self
+
+    def share_memory(self) -> Self:
+        """Refused."""
+        raise NotImplementedError(
+            f"the memory of a {type(self).__name__} was to be shared with other processes, and its rows are of one: "
+            "give each process a module of its own, as by state_dict() and load_state_dict()"
+        )
+
     def extra_repr(self) -> str:
         given = [str(self.embedding_dim), f"optimizer={self.optimizer}", f"device={self.device}", f"dtype={self.dtype}"]
         more = {name: getattr(self, name) for name in ("features", "padding_idx", "max_norm")}
@@ -313,6 +347,8 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
                 f"a {type(self).__name__} of {self.dtype} was to become one of {probe.dtype}, and its dtype is fixed: "
                 "make one with that dtype, and load_state_dict() into it"
             )
+        if probe.device.type == "cpu" and probe.is_shared():  # share_memory() of a model around it
+            self.share_memory()
         weight = self._parameters.pop(_WEIGHT)  # it moves with the table
         try:
             super()._apply(fn, recurse)
@@ -330,13 +366,17 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
                 weight.grad = gradient
         return self
 
+    def __copy__(self) -> Self:
+        """As ``copy.deepcopy``: a table is one module's, and so is the parameter, which is its memory."""
+        return copy.deepcopy(self)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         made = memo[id(self)] = type(self).__new__(type(self))
         made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in self.__dict__.items() if name not in ("_anchor", "_binding")}
+        state = {name: value for name, value in self.__dict__.items() if name not in _OF_TABLE}
         if self.optimizer is None:  # a table that is pickled numbers its rows anew, and the parameter has them in order
             del state["table"]
             state["_numbers_of_rows"] = self._row_numbers()
@@ -414,14 +454,16 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
             missing_keys.extend(prefix + name for name in missing)
             return
         keys = state_dict[f"{prefix}keys"]
-        expected: dict[str, tuple[str, tuple[int, ...]]] = {"keys": ("int64", (len(keys), *self.table.key_shape))}
+        count = _length(keys)
+        expected: dict[str, tuple[str, tuple[int, ...]]] = {"keys": ("int64", (count, *self.table.key_shape))}
         if is_parameter:
-            expected["rows"] = ("int64", (len(keys),))
+            expected["rows"] = ("int64", (count,))
             expected[_WEIGHT] = (self._columns[_WEIGHT].dtype, tuple(weight.shape))
         else:
-            expected.update(
-                (name, (column.dtype, (len(keys), *column.shape))) for name, column in self._columns.items()
-            )
+            expected.update((name, (column.dtype, (count, *column.shape))) for name, column in self._columns.items())
+        ids = state_dict.get(f"{prefix}frozen")
+        if ids is not None:
+            expected["frozen"] = ("int64", (_length(ids), *self.table.key_shape))
         for name, (dtype, shape) in expected.items():
             given = state_dict[prefix + name]
             if given.dtype != getattr(torch, dtype) or given.shape != shape:
@@ -444,7 +486,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
             if len(keys):
                 table[here("keys")] = {name: here(name) for name in self._columns}
         frozen = None
-        if f"{prefix}frozen" in state_dict:
+        if ids is not None:
             frozen = HashSet("int64", key_shape=table.key_shape, device=table.device)
             frozen.add(here("frozen"))
         self._take(table, rows)
@@ -504,7 +546,8 @@ class HashEmbedding(_Rows):
     In ``train()`` ids that are new get rows, drawn by the initializer from the id alone; ``backward()`` sums up the
     gradients of each row and makes the optimizer's step on it at once, in one pass over the rows that have a gradient.
     So there is no ``.grad``, and no ``optimizer.step()`` for these rows: ``backward()`` through each call is a step.
-    In ``eval()`` nothing is inserted and nothing trains; ids without a row get the default.
+    In ``eval()``, and when ``requires_grad_(False)`` of the module has been called, nothing is inserted and nothing
+    trains; ids without a row get the default.
 
     With ``optimizer=None`` there are ``max_capacity`` rows, which are the parameter ``weight``, ``[rows,
     embedding_dim]``, by the numbers that ``table.rows(ids)`` gives. ``backward()`` gives it sparse gradients, with each
@@ -555,19 +598,25 @@ class HashEmbedding(_Rows):
     ------
     TypeError, ValueError
         For ids of other dtypes or on another device, unknown features; at the first call of arguments that cannot be.
+        TypeError while ``torch.export``, ``torch.jit.trace`` or ``torch.onnx`` makes a program, which cannot hold rows.
     TableFullError, MemoryError
         Where new ids find no room; no row has changed.
     RuntimeError
-        By ``backward()``, where the module has been moved or has loaded a state since the call.
+        By ``backward()``, where the module has been moved or has loaded a state since the call. With ``optimizer=None``
+        by calls, where the parameter has got another tensor, as by ``torch.func.functional_call``.
+    NotImplementedError
+        By ``share_memory()``, as rows are of one process.
     """
 
     @traced.itself
     def forward(self, ids: Any) -> Any:
         """Weights of the ids' rows."""
+        _refuse_programs(self)
         names, parts = _parts_of(ids, self.features)
         keys = [self._flat(part, name if self.features is not None else None) for name, part in parts]
         weights = self._look_up(keys[0] if len(keys) == 1 else torch.cat(keys))
-        pieces = weights.split([len(each) for each in keys]) if len(keys) != 1 else [weights]
+        # Not split(), whose pieces nothing may be written into while autograd records.
+        pieces = weights.unsafe_split_with_sizes([len(each) for each in keys]) if len(keys) != 1 else [weights]
         shaped = [piece.view(*part.shape, self.embedding_dim) for piece, (_, part) in zip(pieces, parts, strict=True)]
         return names(shaped)
 
@@ -615,6 +664,7 @@ class HashEmbeddingBag(_Rows):
     @traced.itself
     def forward(self, ids: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         """Sums or means of the rows of each bag."""
+        _refuse_programs(self)
         keys = self._flat(ids)
         ends = self._ends_of(ids, offsets)
         factors = self._factors_of(ids, keys, ends, per_sample_weights)
@@ -702,8 +752,36 @@ def _parts_of(ids: Any, features: list[str] | None) -> tuple[Callable[[list[Tens
     if isinstance(ids, (list, tuple)):
         if not ids:
             raise ValueError("ids are an empty list: give one tensor or more")
-        return type(ids), [(None, each) for each in ids]
+        make = type(ids)._make if hasattr(ids, "_make") else type(ids)  # as of a namedtuple
+        return make, [(None, each) for each in ids]
     return lambda made: made[0], [(None, ids)]
+
+
+@traced.itself
+def _refuse_programs(module: _Rows) -> None:
+    """TypeError where a program is made that is to run without the module."""
+    if torch.compiler.is_exporting() or torch._C._get_tracing_state() is not None:
+        raise TypeError(
+            f"a {type(module).__name__} was called while torch.export, torch.jit.trace or torch.onnx makes a program, "
+            "which cannot hold its rows: export the model behind it, and give that the weights; or put the weights "
+            "that table.items() gives into a gpuhash.HashTable with a name, and export gpuhash.torch.TableModule of it"
+        )
+
+
+def _length(tensor: Tensor) -> int:
+    return len(tensor) if tensor.dim() else 1
+
+
+def _dim_of(given: Any) -> int:
+    try:
+        dim = None if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        dim = None
+    if dim is None:
+        raise TypeError(f"embedding_dim={given!r} was given, expected an integer that is 1 or more")
+    if dim < 1:
+        raise ValueError(f"embedding_dim={given!r} was given, expected 1 or more")
+    return dim
 
 
 def _device_name(device: Any) -> str:

@@ -97,8 +97,10 @@ _FAKE_KERNELS = {
 
 _library = torch.library.Library("gpuhash", "FRAGMENT")
 for _schema, _kernel in _OPS.items():
-    _library.define(_schema, tags=(torch.Tag.cudagraph_unsafe,))
     _name = _schema.partition("(")[0]
+    # Of the same keys rows may be others each time: without that tag Inductor's freezing takes them for constants.
+    _random = () if "Tensor(a!)" in _schema else (torch.Tag.nondeterministic_seeded,)
+    _library.define(_schema, tags=(torch.Tag.cudagraph_unsafe, *_random))
     _library.impl(_name, torch.no_grad()(_kernel), "CompositeExplicitAutograd")
     torch.library.register_fake(f"gpuhash::{_name}", _FAKE_KERNELS[_name], lib=_library)
 _ops: Any = torch.ops.gpuhash
@@ -194,7 +196,7 @@ def pool(module: Any, keys: Tensor, offsets: Tensor, factors: Tensor | None) -> 
 
 def _find(module: Any, keys: Tensor) -> tuple[Tensor, Tensor]:
     state = module._binding.state
-    if not module.training:
+    if not module._inserts:
         rows = _ops.embedding_rows(state, keys)
         return rows, rows
     rows, trained = _ops.embedding_find(state, keys)

@@ -77,6 +77,11 @@ for _name, _kernel in _FAKE_KERNELS.items():
     # A state on the CPU keeps an op out of CUDA graphs, but not the nodes that take its several results apart.
     getattr(ops, _name).default.tags.append(torch.Tag.cudagraph_unsafe)
 
+# They give something else when the table has changed: without that tag Inductor's freezing takes what they give for
+# constant keys for constants.
+for _name in ("find", "find_all", "contains", "rows", "size"):
+    getattr(ops, _name).default.tags.append(torch.Tag.nondeterministic_seeded)
+
 
 # What must not have derivatives --------------------------------------------------------------------------------------
 

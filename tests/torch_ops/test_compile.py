@@ -786,6 +786,61 @@ assert any("names no compiler" in str(each.message) for each in caught), caught
     subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=300, env=environment)
 
 
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        {"CXX": "c++ 'without an end"},
+        {"CXX": "/bin/false"},
+        {"CXX": " "},
+        {"HOME": "", "GPUHASH_CACHE": "", "XDG_CACHE_HOME": ""},
+    ],
+    ids=["quotes", "compiler-fails", "nothing", "no-home"],
+)
+def test_whatever_keeps_ops_from_being_compiled_is_an_import_error(trouble, monkeypatch, tmp_path):
+    """For which graphs are broken; other exceptions would end the compilation."""
+    from gpuhash.torch.build import op_library
+
+    monkeypatch.setenv("GPUHASH_CACHE", str(tmp_path))
+    for name, value in trouble.items():
+        monkeypatch.setenv(name, value)
+    if "HOME" in trouble:  # of a user whom the system does not know, either
+        monkeypatch.setattr(Path, "home", lambda: Path("~").expanduser())
+        monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    with pytest.raises(ImportError, match="CXX"):
+        op_library.find_or_compile(tmp_path)
+
+
+def test_freezing_takes_no_lookup_for_a_constant():
+    """Inductor's freezing computes ahead what constants give, and a table is none, though its keys be."""
+    program = """
+import torch, gpuhash, gpuhash.torch
+table = gpuhash.HashTable("int64", "float32", value_shape=(2,), default=0.0)
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = gpuhash.torch.TableModule(table)
+        self.rows = gpuhash.torch.HashEmbedding(2, optimizer=gpuhash.torch.SGD(0.1))
+        self.bags = gpuhash.torch.HashEmbeddingBag(2, "sum", optimizer=gpuhash.torch.SGD(0.1))
+        self.register_buffer("keys", torch.arange(4).view(2, 2))
+    def forward(self, x):
+        t, keys = self.table, self.keys
+        looked_up = t[keys], *t.find(keys), t.contains(keys), t.rows(keys)
+        return [each + x for each in (*looked_up, self.rows(keys), self.bags(keys))]
+model = Model().eval()
+run = torch.compile(model, fullgraph=True)
+with torch.no_grad():
+    before = [each.tolist() for each in run(torch.zeros(1))]
+    table[model.keys] = 5.0
+    for each in (model.rows, model.bags):
+        each.table[torch.arange(4)] = {"weight": 7.0}
+    assert all(now.tolist() != then for now, then in zip(run(torch.zeros(1)), before))
+    for now, plain in zip(run(torch.zeros(1)), model(torch.zeros(1))):
+        assert torch.equal(now, plain), (now, plain)
+"""
+    environment = {**os.environ, "TORCHINDUCTOR_FREEZING": "1"}
+    subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=300, env=environment)
+
+
 def test_the_benchmark(device):
     """It checks all results before it measures."""
     if device != "cpu" and not torch.cuda.is_available():
