@@ -1103,9 +1103,9 @@ void HashTable<Key, Value>::insert_and_find(const KeyBatch& keys, const ValueBat
     check_outputs(options_, columns);
   } else {
     check_single_value(options_);
-    if (values.data == nullptr) check_find_or_insert(options_);
   }
   if (keys.count == 0) return;
+  if (!has_columns && values.data == nullptr) check_find_or_insert(options_);
   const auto room = [&](std::size_t bytes) {
     return Allocation(*context_, static_cast<std::size_t>(keys.count) * bytes, stream);
   };

@@ -831,12 +831,11 @@ void View::insert_and_find(const KeyBatch& keys, const ValueBatch& values, const
                            Stream stream) {
   const bool has_columns = !all_->options.columns.empty();
   const bool is_initial = !has_columns && values.data == nullptr;
-  if (has_columns)
-    check_inputs(all_->options, inputs);
-  else if (is_initial)
-    check_find_or_insert(all_->options);
+  if (has_columns) check_inputs(all_->options, inputs);
   const Part lookup{this, keys, {}, out, nullptr, stream, nullptr, columns};
   check_lookup(lookup);
+  if (keys.count == 0) return;
+  if (is_initial) check_find_or_insert(all_->options);
   const auto room = [&](std::size_t bytes) {
     return is_initial ? Allocation(*home_, static_cast<std::size_t>(keys.count) * bytes, stream) : Allocation();
   };

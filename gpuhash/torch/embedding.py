@@ -760,7 +760,8 @@ def _parts_of(ids: Any, features: list[str] | None) -> tuple[Callable[[list[Tens
 @traced.itself
 def _refuse_programs(module: _Rows) -> None:
     """TypeError where a program is made that is to run without the module."""
-    if torch.compiler.is_exporting() or torch._C._get_tracing_state() is not None:
+    # torch.compiler.is_exporting() is True in everything that Dynamo of PyTorch 2.11 traces.
+    if torch.compiler._is_exporting_flag or torch._C._get_tracing_state() is not None:
         raise TypeError(
             f"a {type(module).__name__} was called while torch.export, torch.jit.trace or torch.onnx makes a program, "
             "which cannot hold its rows: export the model behind it, and give that the weights; or put the weights "
