@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.frameworks import GPU, Framework, module
+from support.frameworks import GPU, Framework, module, to_numpy
 from support.samples import as_dict, items_of, random_keys, random_values, same_bytes
 
 import gpuhash
@@ -420,3 +420,21 @@ def test_sizes_that_cannot_be(device, operation, size):
         getattr(table, operation)(size)
     assert "incompatible function arguments" not in str(error.value)  # pybind's words
     assert table == {5: 2.0}
+
+
+@pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalars", "rows"])
+def test_calls_without_keys(place, value_shape):
+    """They check what they are given, and do nothing: some frameworks' arrays without elements have no address."""
+    table = HashTable("int64", "float32", value_shape=value_shape, device=place.table_device)
+    none, values = place.array(np.empty(0, np.int64)), place.array(np.empty((0, *value_shape), np.float32))
+    for size in (0, 3):
+        table[place.array(np.arange(size))] = 1
+        for default in (values, 1):
+            for answer in (table.setdefault(none, default), table.pop(none, default), table.get(none, default)):
+                assert to_numpy(answer).shape == (0, *value_shape)
+            table[none] = default
+            for mask in (table.insert(none, default), table.insert_or_apply(none, default, "add"), table.erase(none)):
+                assert to_numpy(mask).shape == (0,)
+        assert to_numpy(table.pop(none)).shape == to_numpy(table[none]).shape == (0, *value_shape)
+        del table[none]
+        assert len(table) == size

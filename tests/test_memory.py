@@ -279,6 +279,7 @@ def test_a_resource_that_uses_its_table(on_device, use, is_sharded):
     table.reserve(100_000)
     assert table.capacity > 100_000
     del table
+    gc.collect()
     assert memory.nbytes == 0
 
 
