@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from .operations import Operations
 
 _Outputs = dict[str, Output]
+#: What a lookup gives of a column: its number (0 in a table without columns), where its values go, and the fallback of
+#: absent keys, one or one for each.
+Wanted = tuple[int, _core.Array, _core.Array | None]
 
 
 class Places:
@@ -36,9 +39,7 @@ class Places:
             made[name] = Output(batch, column.dtype, batch.shape + column.shape, given, f"{what}[{name!r}]")
         return made
 
-    def parts(
-        self, outputs: _Outputs, fallbacks: dict[str, _core.Array] | None
-    ) -> list[tuple[int, _core.Array, _core.Array | None]]:
+    def parts(self, outputs: _Outputs, fallbacks: dict[str, _core.Array] | None) -> list[Wanted]:
         """What the core is given; None: zeros."""
         return [
             (number, outputs[name].array, None if fallbacks is None else fallbacks[name])

@@ -14,6 +14,7 @@ from . import _core, batches, initializers, named_columns, serialization, traced
 from .arguments import KeyOutOfRangeError, as_keys, checked_load_factor, checked_name, count_of
 from .arrays import Shape, default_stream
 from .batch import Batch, Output, Views, to_device
+from .column_calls import Wanted
 from .export import export, to_host
 from .memory import is_sharded, make_context
 from .options import Options
@@ -119,15 +120,13 @@ class KeyedTable:
         """The keys of a batch on the host, ``[n, *key_shape]``. Waits."""
         return to_host(batch.context, batch.array, batch.stream).reshape(-1, *self._key_shape)
 
-    def _find_and_erase(
-        self, batch: Batch, wanted: list[tuple[int, _core.Array, _core.Array | None]], needed: bool
-    ) -> int:
+    def _find_and_erase(self, batch: Batch, wanted: list[Wanted], needed: bool) -> int:
         """Erases keys, and gives the values that they had.
 
         Parameters
         ----------
         wanted
-            Of each column (0 in a table without) its number, where its values go, and the fallback of absent keys.
+            Each column; in a table with a single value per key that one; or none.
         needed
             Where keys are absent nothing is erased, and their number is returned.
         """

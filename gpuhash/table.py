@@ -11,6 +11,7 @@ from . import _core, batches, column_calls, named_columns, serialization, traced
 from .arguments import as_keys
 from .arrays import framework_of
 from .batch import Batch, take_values
+from .column_calls import Wanted
 from .dtypes import comparable, dtype_name, storage_dtype
 from .export import to_host
 from .inference import infer, infer_columns
@@ -29,8 +30,6 @@ _NO_DEFAULT = _NoDefault()
 
 # Number of a column (0 in a table without), values, whether one is for all keys, and what becomes of those there are
 _Given = tuple[int, _core.Array, bool, str]
-# Number, values, and one fallback or one for each key
-_Wanted = tuple[int, _core.Array, _core.Array | None]
 
 
 class HashTable(Operations):
@@ -377,7 +376,7 @@ class HashTable(Operations):
         self._insert_and_find(batch, given, wanted)
         return column_calls.results(values, batch)
 
-    def _insert_and_find(self, batch: Batch, given: list[_Given], wanted: list[_Wanted]) -> None:
+    def _insert_and_find(self, batch: Batch, given: list[_Given], wanted: list[Wanted]) -> None:
         """Inserts what is given for absent keys, and reads the values of all."""
         if not given:
             batch.keep_from_rows()  # new keys' rows get their initial values
@@ -412,14 +411,11 @@ class HashTable(Operations):
                 )
         if needed:
             values.hold_back(batch)
-        missing = self._find_and_erase(batch, [(0, values.array, fallback)], needed or is_single)
-        if not missing:
-            popped = values.result(batch)
-            batch.finish()
-            return popped
-        if needed:
-            raise self._absent(batch, keys, missing)
-        return default
+        if not self._erase_popped(batch, keys, [(0, values.array, fallback)], needed=needed, is_single=is_single):
+            return default
+        popped = values.result(batch)
+        batch.finish()
+        return popped
 
     def _pop_columns(self, keys: Any, default: Any, needed: bool, out: Any) -> Any:
         places = column_calls.places_of(self, None, out)
@@ -438,14 +434,19 @@ class HashTable(Operations):
         if needed:
             for output in values.values():
                 output.hold_back(batch)
-        missing = self._find_and_erase(batch, places.parts(values, fallbacks), needed or is_single)
-        if not missing:
-            popped = column_calls.results(values, batch)
-            batch.finish()
-            return popped
-        if needed:
+        wanted = places.parts(values, fallbacks)
+        if not self._erase_popped(batch, keys, wanted, needed=needed, is_single=is_single):
+            return default
+        popped = column_calls.results(values, batch)
+        batch.finish()
+        return popped
+
+    def _erase_popped(self, batch: Batch, keys: Any, wanted: list[Wanted], *, needed: bool, is_single: bool) -> bool:
+        """Erases keys, and gives their values. False where a single one is absent; KeyError where one is needed."""
+        missing = self._find_and_erase(batch, wanted, needed or is_single)
+        if missing and needed:
             raise self._absent(batch, keys, missing)
-        return default
+        return not missing
 
     def popitem(self) -> tuple[Any, Any]:
         """Erases some key, and gives it and its value, which no other thread gets. Waits, and reads all keys: take

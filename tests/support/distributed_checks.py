@@ -920,12 +920,18 @@ def load(rank: int, count: int, device: str, folder: str, kinds: Any, subset: in
     dist.destroy_process_group(group)
 
 
-def damaged_files(rank: int, count: int, device: str, folder: str) -> None:
+def saved_table(rank: int, device: str, folder: Path) -> tuple[Framework, Any]:
+    """One of 1000 keys of each rank, which the folder holds as well."""
     here = place(device, rank)
     table = distributed.HashTable("int64", "int64", device=here.device)
     table[here.array(np.arange(1000 * rank, 1000 * rank + 1000))] = 1
+    table.save(folder)
+    return here, table
+
+
+def damaged_files(rank: int, count: int, device: str, folder: str) -> None:
     path = Path(folder, "damaged")
-    table.save(path)
+    here, table = saved_table(rank, device, path)
     index = path / "index.json"
     text = index.read_text()
     described = json.loads(text)
@@ -969,11 +975,8 @@ def damaged_files(rank: int, count: int, device: str, folder: str) -> None:
 
 def folders_that_differ(rank: int, count: int, device: str, folder: str) -> None:
     """As relative paths may be, or a disk of each host: all ranks are told, and what was saved before stays."""
-    here = place(device, rank)
-    table = distributed.HashTable("int64", "int64", device=here.device)
-    table[here.array(np.arange(1000 * rank, 1000 * rank + 1000))] = 1
     shared = Path(folder, "shared")
-    table.save(shared)
+    here, table = saved_table(rank, device, shared)
     files = sorted(shared.iterdir())
     for stray in (count - 1, 0):
         elsewhere = Path(folder, f"of-rank-{stray}")
