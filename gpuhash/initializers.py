@@ -5,6 +5,9 @@ seed, the bytes of the key and the number of the element, and nothing else: a ke
 on the host and on GPUs, in any batch, at any position, in tables of any size and number of shards, and again when it
 comes back after it was erased. Keys of other dtypes have other bytes. Numbers are computed as doubles, and rounded to
 the table's dtype.
+
+An initializer without a seed draws with seed 0 in a table, so that tables of all processes agree. Embedding modules
+draw a seed for it instead, by the random numbers of their framework, as two of them in a model are not to begin alike.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from __future__ import annotations
 import json
 import math
 import operator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -49,7 +53,7 @@ class Uniform:
 
     low: float
     high: float
-    seed: int = 0
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         _set_numbers(self, "low", "high")
@@ -65,7 +69,7 @@ class Normal:
 
     mean: float = 0.0
     std: float = 1.0
-    seed: int = 0
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         _set_normal(self)
@@ -80,7 +84,7 @@ class TruncatedNormal:
 
     mean: float = 0.0
     std: float = 1.0
-    seed: int = 0
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         _set_normal(self)
@@ -109,10 +113,12 @@ def _set_numbers(initializer: Uniform | Normal | TruncatedNormal, *names: str) -
         if not math.isfinite(number):
             raise ValueError(f"{kind} got {name}={given!r}, expected a finite number")
         object.__setattr__(initializer, name, number)
+    if initializer.seed is None:
+        return
     try:
         seed = operator.index(initializer.seed)
     except TypeError:
-        raise TypeError(f"{kind} got seed={initializer.seed!r}, expected an integer") from None
+        raise TypeError(f"{kind} got seed={initializer.seed!r}, expected an integer, or None") from None
     if not 0 <= seed < 1 << 64:
         raise ValueError(f"{kind} got seed={seed}, expected a number from 0 to 2^64 - 1")
     object.__setattr__(initializer, "seed", seed)
@@ -152,7 +158,14 @@ def checked(initializer: Any, value_dtype: str, has_rows: bool) -> CoreInitializ
     low_or_mean, high_or_std = parameters_of(initializer)
     if max(abs(low_or_mean), abs(high_or_std)) > _LARGEST[value_dtype]:
         raise ValueError(f"initializer={initializer!r} was given for values of {value_dtype}, which end before that")
-    return kind, low_or_mean, high_or_std, initializer.seed, b""
+    return kind, low_or_mean, high_or_std, initializer.seed or 0, b""
+
+
+def with_seed(initializer: Initializer, draw: Callable[[], int]) -> Initializer:
+    """One that has a seed: this one, or, where it draws numbers and was given none, a copy with one that is drawn."""
+    if isinstance(initializer, Constant) or initializer.seed is not None:
+        return initializer
+    return replace(initializer, seed=draw())
 
 
 def parameters_of(initializer: Uniform | Normal | TruncatedNormal) -> tuple[float, float]:
@@ -175,7 +188,7 @@ def to_text(initializer: Initializer, value_dtype: str) -> str:
     """What a file says of it."""
     core = checked(initializer, value_dtype, True)
     assert core is not None
-    kind, first, second, seed, element = core
+    kind, first, second, seed, element = core  # the seed that a table draws with, also of one without
     if kind == "constant":
         return json.dumps({"kind": kind, "value": element.hex()})
     return json.dumps({"kind": kind, "parameters": [first, second], "seed": seed})
@@ -196,6 +209,8 @@ def of_text(text: str, value_dtype: str, has_rows: bool) -> Initializer:
         else:
             _need_names(said, {"kind", "parameters", "seed"})
             first, second = said["parameters"]
+            if said["seed"] is None:
+                raise ValueError("its seed is null")
             initializer = _DRAWN[said["kind"]](first, second, said["seed"])
         checked(initializer, value_dtype, has_rows)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
