@@ -312,6 +312,8 @@ def test_rows_that_are_restored(on_device, key_type):
     for wrong, match in [
         (np.where(rows == rows[5], rows[6], rows), "for two keys"),
         (np.where(rows == rows[5], -1, rows), "there is none"),
+        (np.where(rows == rows[5], 2**63 - 1, rows), "9223372036854775807 was to be restored: there is none"),
+        (np.full_like(rows, -(2**63)), "there is none"),
     ]:
         made.clear()
         with pytest.raises(ValueError, match=match):

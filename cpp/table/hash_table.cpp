@@ -114,12 +114,11 @@ ValueBatch slice(const ValueBatch& values, std::int64_t from) {
   return {static_cast<const char*>(values.data) + from * values.bytes, values.bytes, false};
 }
 
-/// The rows before `end` that are not among these, the last one first: new keys get the first one first. ShapeError
-/// where a number is negative or comes twice.
+/// The rows before `end` that are not among these, which are in [0, end), the last one first: new keys get the first
+/// one first. ShapeError where a number comes twice.
 std::vector<std::int64_t> rows_between(const std::vector<std::int64_t>& numbers, std::int64_t end) {
   std::vector<bool> taken(static_cast<std::size_t>(end));
   for (const std::int64_t number : numbers) {
-    if (number < 0) throw ShapeError("the row " + std::to_string(number) + " was to be restored: there is none");
     if (taken[static_cast<std::size_t>(number)])
       throw ShapeError("the row " + std::to_string(number) + " was to be restored for two keys");
     taken[static_cast<std::size_t>(number)] = true;
@@ -862,6 +861,11 @@ void HashTable<Key, Value>::restore_rows(const KeyBatch& keys, const std::int64_
   std::vector<std::int64_t> numbers(static_cast<std::size_t>(keys.count));
   if (keys.count != 0) context_->copy_to_host(numbers.data(), rows, numbers.size() * sizeof(std::int64_t), stream);
   const std::int64_t last = numbers.empty() ? -1 : *std::ranges::max_element(numbers);
+  for (const std::int64_t number : numbers)  // before anything is as long as the last one says
+    if (number < 0 || number >= kMostSlots)
+      throw ShapeError("the row " + std::to_string(number) +
+                       " was to be restored: there is none; a table has rows from 0 to less than " +
+                       std::to_string(kMostSlots));
   if (last >= current_limit()) {
     need_movable(last + 1);
     rebuild(growth().grown_for(last + 1, storage_.capacity()), false, control, stream);
