@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from . import _core, initializers, named_columns
-from .arguments import checked_load_factor, checked_name, count_of, one_value, seed_of, shape_of
+from .arguments import checked_load_factor, checked_name, count_of, flag_of, one_value, seed_of, shape_of
 from .arrays import Shape
 from .dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, key_dtype_name
 from .memory import is_sharded, make_contexts
@@ -101,7 +101,7 @@ class Options(NamedTuple):
                 f"key_shape={keys} of {key_dtype} was given; a key is one integer, (), or a vector, (k,), of up to "
                 f"{MAX_KEY_BYTES} bytes in all"
             )
-        if not growth:
+        if not flag_of(growth, "growth"):
             if max_capacity is not None and max_capacity != capacity:
                 raise ValueError(f"growth=False keeps capacity={capacity}, and max_capacity={max_capacity} differs")
             if capacity < 1:
@@ -120,7 +120,7 @@ class Options(NamedTuple):
             capacity=capacity,
             max_capacity=max_capacity,
             max_load_factor=max_load_factor,
-            deterministic=bool(deterministic),
+            deterministic=flag_of(deterministic, "deterministic"),
             seed=seed_of(seed),
             initializer=None
             if value_dtype is None

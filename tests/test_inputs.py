@@ -252,6 +252,9 @@ def test_inputs_are_never_written(name):
 
 BAD_OPTIONS = {
     "capacity": ({"capacity": -1}, ValueError),
+    "deterministic-no": ({"deterministic": "no"}, TypeError),
+    "deterministic-list": ({"deterministic": [True]}, TypeError),
+    "growth-no": ({"growth": "no", "capacity": 8}, TypeError),
     "load-0": ({"max_load_factor": 0.0}, ValueError),
     "load-1.5": ({"max_load_factor": 1.5}, ValueError),
     "load-nan": ({"max_load_factor": float("nan")}, ValueError),

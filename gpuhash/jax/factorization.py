@@ -11,7 +11,7 @@ import jax.ffi
 import jax.numpy as jnp
 import numpy as np
 
-from gpuhash.arguments import axis_of, count_of
+from gpuhash.arguments import axis_of, count_of, flag_of
 from gpuhash.arrays import Shape, framework_of
 from gpuhash.dtypes import ITEMSIZES, MAX_KEY_BYTES, encode
 from gpuhash.factorization import RESULT_TYPES, Factorized
@@ -134,7 +134,7 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int |
     if row != tests_row:
         raise ValueError(f"the elements are rows of shape {row} and the test_elements of {tests_row}: make them alike")
     shape = array.shape if axis is None else array.shape[:1]
-    return _isin(array, tests, elements=math.prod(row), invert=bool(invert)).reshape(shape)
+    return _isin(array, tests, elements=math.prod(row), invert=flag_of(invert, "invert")).reshape(shape)
 
 
 def _keys_of(data: Any, axis: int | None, what: str, like: Any = None) -> tuple[Any, Shape, int]:
@@ -185,7 +185,7 @@ def _factorize(keys: Any, row: Shape, room: int, sorted: bool, asked: tuple[str,
         ),
         vmap_method="sequential",
     )
-    found, values, *outputs = call(keys, elements=np.int64(elements), sorted=bool(sorted))
+    found, values, *outputs = call(keys, elements=np.int64(elements), sorted=flag_of(sorted, "sorted"))
     wide = dict(zip(shapes, map(read_wide, outputs), strict=True))
     return read_wide(found)[0], values, {name: wide[name] for name in asked}
 

@@ -242,6 +242,8 @@ def test_bad_input(programs):
     for call, error, message in (
         (lambda: ours.unique(keys, size=-1), ValueError, "size=-1"),
         (lambda: ours.unique(keys, size="a"), TypeError, "size='a'"),
+        (lambda: ours.unique(keys, sorted="no"), TypeError, "sorted='no' was given, expected True or False"),
+        (lambda: ours.isin(keys, keys, invert="no"), TypeError, "invert='no' was given, expected True or False"),
         (lambda: ours.unique(keys, axis=1), ValueError, "axis=1"),
         (lambda: ours.unique(keys.reshape(1, 6), axis=0), ValueError, "48 bytes"),
         (lambda: ours.unique(keys[0], axis=0), ValueError, "single number"),
