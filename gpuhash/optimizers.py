@@ -10,18 +10,25 @@ they are. All arithmetic is in float32.
 from __future__ import annotations
 
 import math
+import operator
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Protocol, TypeAlias
 from weakref import WeakSet
 
 from . import _core
+from .arguments import flag_of
 from .named_columns import Column
 
 __all__ = ["LAMB", "SGD", "Adagrad", "Adam", "Optimizer", "RowWiseAdagrad"]
 
 _MOST_SEEDS = 1 << 64
+_NUMBERS = ("lr", "weight_decay", "eps", "initial_accumulator_value")
 _MOST_OF_ROW = 1024  # kMostOfRow of libgpuhash
+
+#: A learning rate, or what gives it for the number of steps that have been made, 0 before the first one.
+Rate: TypeAlias = float | Callable[[int], float]
 
 
 class Watcher(Protocol):
@@ -37,15 +44,24 @@ class Optimizer(ABC):
     Parameters
     ----------
     lr
-        The learning rate, 0 or more. May be set at any time, as by a schedule; the next step goes by it.
+        The learning rate, 0 or more. May be set at any time, as by a schedule; the next step goes by it. Or a function
+        that gives it for the number of steps that have been made, 0 before the first one.
+    weight_decay
+        By how much the weights of a row that has a gradient are drawn to zero: ``weight_decay * w`` is added to the
+        gradient (an L2 penalty), as by the optimizers of ``torch.optim`` that have this name. Rows without a gradient
+        do not decay.
     stochastic_rounding
         For weights of bfloat16: round to one of the two nearest numbers, to each as often as the exact result lies near
         it, so that steps that are smaller than what bfloat16 can hold count in the long run. Otherwise to the nearest.
     seed
         Of the random numbers for that. The same steps give the same weights.
+
+    Numbers may be those of NumPy, and tensors of one. Setting an attribute that there is not is an AttributeError, and
+    so is setting ``initial_accumulator_value``, with which tables have been made.
     """
 
-    lr: float
+    lr: Rate
+    weight_decay: float = field(default=0.0, kw_only=True)
     stochastic_rounding: bool = field(default=False, kw_only=True)
     seed: int = field(default=0, kw_only=True)
 
@@ -53,12 +69,17 @@ class Optimizer(ABC):
     _looks_at_whole_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self._check("lr", self.lr, 0 <= self.lr < math.inf, "a number that is 0 or more")
+        if not callable(self.lr):
+            self._check_rate(self.lr)
+        self._check("weight_decay", self.weight_decay, 0 <= self.weight_decay < math.inf, "a number that is 0 or more")
         self._check("seed", self.seed, 0 <= self.seed < _MOST_SEEDS, "an integer from 0 to 2^64 - 1")
 
     def _check(self, name: str, given: object, is_good: bool, expected: str) -> None:
         if not is_good:
             raise ValueError(f"{name}={given!r} was given to {type(self).__name__}, expected {expected}")
+
+    def _check_rate(self, rate: float) -> None:
+        self._check("lr", rate, 0 <= rate < math.inf, "a number that is 0 or more")
 
     @abstractmethod
     def columns(self, embedding_dim: int) -> dict[str, Column]:
@@ -73,16 +94,28 @@ class Optimizer(ABC):
             f"up to {_MOST_OF_ROW}, as it looks at whole rows: take one that does not, such as Adagrad or Adam",
         )
 
-    def numbers(self) -> tuple[float, float, float, float, float]:
-        """Learning rate, both betas, epsilon and weight decay; 0 for what it does not have. Checked."""
-        self.__post_init__()  # once more: numbers may have been set since
+    def rate(self, made: int) -> float:
+        """The learning rate when so many steps have been made. Checked, where a function gives it."""
+        if not callable(self.lr):
+            return self.lr
+        rate = self._number("lr(...)", self.lr(made))
+        self._check_rate(rate)
+        return rate
+
+    def numbers(self, made: int | None = None) -> tuple[float, float, float, float, float]:
+        """Learning rate when so many steps have been made, both betas, epsilon and weight decay; 0 for what it does not
+        have. TypeError where the rate is a function, and nobody says how many.
+        """
+        if made is None and callable(self.lr):
+            raise TypeError(
+                f"lr={self.lr!r} of {type(self).__name__} is a function, and here only a number can be used"
+            )
         beta1, beta2 = getattr(self, "betas", (0.0, 0.0))
-        eps, decay = (float(getattr(self, name, 0.0)) for name in ("eps", "weight_decay"))
-        return float(self.lr), float(beta1), float(beta2), eps, decay
+        return self.rate(made or 0), beta1, beta2, getattr(self, "eps", 0.0), self.weight_decay
 
     def step(self, number: int) -> _core.OptimizerStep:
         """The step of that number, counted from 1."""
-        return _core.OptimizerStep(self._name, *self.numbers(), number, self.stochastic_rounding, self.seed)
+        return _core.OptimizerStep(self._name, *self.numbers(number - 1), number, self.stochastic_rounding, self.seed)
 
     # Graphs that have been traced do not ask Python for numbers, and have to be told them.
 
@@ -91,12 +124,41 @@ class Optimizer(ABC):
         self.__dict__.setdefault("_watchers", WeakSet()).add(watcher)
 
     def __setattr__(self, name: str, value: object) -> None:
-        watchers = tuple(self.__dict__.get("_watchers", ()))
-        if watchers:
-            replace(self, **{name: value})  # type: ignore[arg-type]  # raises where it cannot be; then nothing has changed
+        """Takes what it can take; where it raises nothing has changed."""
+        kind, numbers = type(self).__name__, {each.name for each in fields(self)}
+        if name not in numbers:
+            raise AttributeError(
+                f"{name}={value!r} was to be set of {kind}, which has no such number: it has "
+                f"{', '.join(sorted(numbers))}"
+            )
+        is_made = numbers <= self.__dict__.keys()
+        if is_made and name == "initial_accumulator_value":
+            raise AttributeError(
+                f"{name} of {kind} cannot be set, as tables have been made with it: make another one, and a new module"
+            )
+        value = self._plain(name, value)
+        if is_made:
+            replace(self, **{name: value})  # type: ignore[arg-type]  # raises where it cannot be
         super().__setattr__(name, value)
-        for watcher in watchers:
+        for watcher in tuple(self.__dict__.get("_watchers", ())):
             watcher.optimizer_changed()
+
+    def _plain(self, name: str, value: Any) -> Any:
+        """A number of Python for what stands for one. TypeError."""
+        if name == "stochastic_rounding":
+            return flag_of(value, name)
+        if name == "seed":
+            return operator.index(value)
+        if name == "betas":
+            return tuple(self._number("betas", beta) for beta in value)
+        if name == "lr" and callable(value) and not hasattr(value, "__float__"):
+            return value
+        return self._number(name, value) if name in _NUMBERS else value
+
+    def _number(self, name: str, value: Any) -> float:
+        if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+            raise TypeError(f"{name}={value!r} was given to {type(self).__name__}, expected a number")
+        return float(value)
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "_watchers"}
@@ -104,7 +166,10 @@ class Optimizer(ABC):
 
 @dataclass
 class SGD(Optimizer):
-    """``w -= lr * gradient``, as ``torch.optim.SGD`` on sparse gradients. Keeps nothing."""
+    """``w -= lr * gradient``, as ``torch.optim.SGD`` on sparse gradients. Keeps nothing.
+
+    Parameters as of ``Optimizer``.
+    """
 
     _name = "sgd"
 
@@ -120,19 +185,21 @@ class _Adaptive(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("eps", self.eps, 0 <= self.eps < math.inf, "a number that is 0 or more")
+        begin = getattr(self, "initial_accumulator_value", 0.0)
+        for name, number in (("eps", self.eps), ("initial_accumulator_value", begin)):
+            self._check(name, number, 0 <= number < math.inf, "a number that is 0 or more")
 
 
 @dataclass
 class Adagrad(_Adaptive):
-    """As ``torch.optim.Adagrad`` on sparse gradients, without decays.
+    """As ``torch.optim.Adagrad`` on sparse gradients, without a decay of the rate.
 
     J. Duchi, E. Hazan, Y. Singer, "Adaptive Subgradient Methods for Online Learning and Stochastic Optimization", JMLR
     12, 2011.
 
     Parameters
     ----------
-    lr, stochastic_rounding, seed
+    lr, weight_decay, stochastic_rounding, seed
         As of ``Optimizer``.
     eps
         Beside the root that a step is divided by.
@@ -187,7 +254,7 @@ class Adam(_WithMeans):
 
     Parameters
     ----------
-    lr, stochastic_rounding, seed
+    lr, weight_decay, stochastic_rounding, seed
         As of ``Optimizer``.
     betas
         How much of the running means of the gradient and its square stays in each step.
@@ -195,7 +262,7 @@ class Adam(_WithMeans):
         Beside the root that a step is divided by.
     """
 
-    lr: float = 1e-3
+    lr: Rate = 1e-3
     _name = "adam"
 
 
@@ -214,12 +281,7 @@ class LAMB(_WithMeans):
         How much of the weights is added to a step before it is scaled.
     """
 
-    lr: float = 1e-3
+    lr: Rate = 1e-3
     eps: float = field(default=1e-6, kw_only=True)
-    weight_decay: float = field(default=0.0, kw_only=True)
     _name = "lamb"
     _looks_at_whole_rows = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check("weight_decay", self.weight_decay, 0 <= self.weight_decay < math.inf, "a number that is 0 or more")

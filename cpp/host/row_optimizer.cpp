@@ -113,8 +113,10 @@ class Trainer {
   }
 
   void make_step(float* weights, float* first, float* second) {
-    const float* const gradient = gradient_.data();
+    float* const gradient = gradient_.data();
     const auto rate = numbers_.learning_rate;
+    if (numbers_.weight_decay != 0 && numbers_.optimizer != Optimizer::kLamb)
+      for (std::int64_t e = 0; e < elements_; ++e) gradient[e] = with_decay(numbers_, gradient[e], weights[e]);
     switch (numbers_.optimizer) {
       case Optimizer::kSgd:
         for (std::int64_t e = 0; e < elements_; ++e) weights[e] -= rate * gradient[e];

@@ -48,6 +48,13 @@ GPUHASH_HD float square_root(float x) {
 #endif
 }
 
+/// The gradient with that of an L2 penalty, `weight_decay / 2` times the weight's square: as `weight_decay` of
+/// PyTorch's optimizers. Not of kLamb, which adds the decay to its direction. Without a decay the weight, which may be
+/// infinite, is not asked.
+GPUHASH_HD float with_decay(const StepNumbers& numbers, float gradient, float weight) {
+  return numbers.weight_decay == 0 ? gradient : gradient + numbers.weight_decay * weight;
+}
+
 /// J. Duchi, E. Hazan, Y. Singer, "Adaptive Subgradient Methods for Online Learning and Stochastic Optimization", JMLR
 /// 12, 2011; diagonal. `sum` has the gradient's square already.
 GPUHASH_HD float adagrad_step(const StepNumbers& numbers, float sum, float gradient) {

@@ -155,7 +155,8 @@ __device__ __forceinline__ void train_weights(const Trained& trained, const Grou
         float weight[kVector];
         weights.load(element, weight);
 #pragma unroll
-        for (int k = 0; k < kVector; ++k) weight[k] -= numbers.learning_rate * gradient.values[v][k];
+        for (int k = 0; k < kVector; ++k)
+          weight[k] -= numbers.learning_rate * with_decay(numbers, gradient.values[v][k], weight[k]);
         weights.store(element, weight);
       });
       return;
@@ -167,7 +168,7 @@ __device__ __forceinline__ void train_weights(const Trained& trained, const Grou
         state(0).load(element, sum);
 #pragma unroll
         for (int k = 0; k < kVector; ++k) {
-          const float g = gradient.values[v][k];
+          const float g = with_decay(numbers, gradient.values[v][k], weight[k]);
           sum[k] += g * g;
           weight[k] -= adagrad_step(numbers, sum[k], g);
         }
@@ -177,9 +178,14 @@ __device__ __forceinline__ void train_weights(const Trained& trained, const Grou
       return;
     case Optimizer::kRowWiseAdagrad: {
       float square = 0;
-      for_each_vector<kVectors>(group, elements, [&](int v, std::int64_t) {
+      for_each_vector<kVectors>(group, elements, [&](int v, std::int64_t element) {
+        float weight[kVector] = {};
+        if (numbers.weight_decay != 0) weights.load(element, weight);
 #pragma unroll
-        for (int k = 0; k < kVector; ++k) square += gradient.values[v][k] * gradient.values[v][k];
+        for (int k = 0; k < kVector; ++k) {
+          const float g = with_decay(numbers, gradient.values[v][k], weight[k]);
+          square += g * g;
+        }
       });
       float* const kept = trained.states[0].of<float>(row);
       const float sum = *kept + group.sum(square) / static_cast<float>(elements);
@@ -187,7 +193,8 @@ __device__ __forceinline__ void train_weights(const Trained& trained, const Grou
         float weight[kVector];
         weights.load(element, weight);
 #pragma unroll
-        for (int k = 0; k < kVector; ++k) weight[k] -= adagrad_step(numbers, sum, gradient.values[v][k]);
+        for (int k = 0; k < kVector; ++k)
+          weight[k] -= adagrad_step(numbers, sum, with_decay(numbers, gradient.values[v][k], weight[k]));
         weights.store(element, weight);
       });
       __syncwarp(group.mask);  // all have read it
@@ -204,7 +211,7 @@ __device__ __forceinline__ void train_weights(const Trained& trained, const Grou
         state(1).load(element, square);
 #pragma unroll
         for (int k = 0; k < kVector; ++k) {
-          add_to_means(numbers, mean[k], square[k], gradient.values[v][k]);
+          add_to_means(numbers, mean[k], square[k], with_decay(numbers, gradient.values[v][k], weight[k]));
           weight[k] -= adam_step(numbers, mean[k], square[k]);
         }
         weights.store(element, weight);

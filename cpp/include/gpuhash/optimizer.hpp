@@ -33,7 +33,7 @@ struct OptimizerStep {
   double beta1 = 0;  // how much of the running means stays
   double beta2 = 0;
   double epsilon = 0;       // beside the root that a step is divided by
-  double weight_decay = 0;  // of kLamb
+  double weight_decay = 0;  // times the weight is added to its gradient, by kLamb to its direction
   std::int64_t number = 1;  // of the step, from 1: means begin at zero, and are corrected for that
   /// Weights of bfloat16 are rounded up as often as they lie near the upper neighbour, by numbers drawn with this seed
   /// for this step; otherwise to the nearest.
