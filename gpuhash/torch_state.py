@@ -20,7 +20,7 @@ _states: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 @contextlib.contextmanager
-def _plainly() -> Iterator[None]:
+def plainly() -> Iterator[None]:
     """Tensors that outlive the call are made and written in here: outside of all modes and transforms around it.
 
     The first use of a table may be traced, or be inside of ``torch.func.grad``, whose tensors are of no use after it.
@@ -53,7 +53,7 @@ def state_of(table: Any) -> Any:
         own = _core.own_handle_of(table._core)
         state = _states.get(own)
         if state is None:
-            with _plainly():
+            with plainly():
                 state = torch.tensor([_core.handle_of(table._core)], dtype=torch.int64, device="cpu")
             torch._dynamo.mark_static_address(state, guard=False)
             _states[own] = state
@@ -70,7 +70,7 @@ def named_state_of(table: Any) -> Any:
 
 
 def _write(state: Any, handle: int) -> None:
-    with _plainly():
+    with plainly():
         state.fill_(handle)
 
 
@@ -84,6 +84,6 @@ def renew(table: Any, state: Any) -> None:
 
 def default_of(table: Any) -> Any:
     """The value of absent keys as a tensor of shape ``value_shape``, where the table is."""
-    with _plainly():
+    with plainly():
         host = torch.from_numpy(table._default.copy()).view(getattr(torch, table._value_dtype))
         return host.reshape(table._value_shape).to(table._context.device)

@@ -17,7 +17,7 @@ from support.frameworks import GPU, capture, to_numpy
 from support.samples import FLOATS, KEY_TYPES, numpy_dtype, random_keys, same_bytes, special_keys, type_name
 
 import gpuhash
-from gpuhash import HashSet, HashTable
+from gpuhash import HashSet, HashTable, initializers
 from gpuhash.initializers import Constant, Normal, TruncatedNormal, Uniform
 
 DRAWN = [Uniform(-0.25, 0.75, seed=5), Normal(1.0, 0.5, seed=6), TruncatedNormal(-2.0, 3.0, seed=1 << 63)]
@@ -392,6 +392,24 @@ def test_classes_derived_from_them(device, initializer):
         table.find_or_insert(np.arange(100))
     assert tables[0] == tables[1]
     assert pickle.loads(pickle.dumps(tables[1])).initializer == initializer
+
+
+@pytest.mark.parametrize("kind", [type(each) for each in DRAWN])
+def test_seeds_that_are_not_given(device, kind):
+    """Tables draw with 0 then, so that those of several processes agree; with_seed asks for one where there is none."""
+    parameters = {"low": -1.0, "high": 1.0} if kind is Uniform else {"std": 0.5}
+    bare, zero = kind(**parameters), kind(**parameters, seed=0)
+    assert bare.seed is None
+    tables = [HashTable("int64", "float32", value_shape=(3,), device=device, initializer=each) for each in (bare, zero)]
+    columns = HashTable("int64", {"a": gpuhash.Column("float32", (3,), bare)}, device=device)
+    for table in (*tables, columns):
+        table.find_or_insert(np.arange(50))
+    assert tables[0] == tables[1]
+    assert tables[0].initializer == zero
+    same_bytes(columns[np.arange(50)]["a"], tables[0][np.arange(50)])
+    assert initializers.with_seed(bare, lambda: 7) == kind(**parameters, seed=7)
+    for kept in (zero, Constant(1)):
+        assert initializers.with_seed(kept, lambda: 7) is kept
 
 
 def test_sets_have_none(device):

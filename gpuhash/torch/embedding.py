@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import copy
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gpuhash import HashSet, HashTable, _core, traced, unique
+from gpuhash import HashSet, HashTable, _core, initializers, traced, unique
+from gpuhash.arguments import flag_of
 from gpuhash.arrays import framework_of
 from gpuhash.dtypes import dtype_name
-from gpuhash.initializers import Initializer, Normal
+from gpuhash.initializers import Constant, Initializer, Normal
 from gpuhash.named_columns import Column
 from gpuhash.optimizers import Optimizer
+from gpuhash.torch_state import plainly
 
 from . import embedding_ops
 
@@ -27,6 +32,8 @@ _DTYPES = ("float32", "bfloat16")
 _OF_TABLE = ("_anchor", "_binding", "_address")  # made anew with each table
 _NO_ROW = -1
 _NORM_EPS = 1e-7  # as in torch.nn.functional.embedding
+_MOST_STEPS = 1 << 62  # that a state may say: after them there are as many to come
+_SEEDS = 1 << 64
 
 
 class _Rows(torch.nn.Module):  # type: ignore[misc]
@@ -38,6 +45,8 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
     table: HashTable
     #: As ``requires_grad_`` has said.
     _trainable = True
+    #: What ``.half()`` and its like have asked of calls; None: the weights' own dtype.
+    _given_dtype: torch.dtype | None = None
 
     def __init__(
         self,
@@ -56,7 +65,12 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         max_capacity: int | None = None,
     ) -> None:
         super().__init__()
-        embedding_dim = _dim_of(embedding_dim)
+        embedding_dim = _integer_of(embedding_dim, "embedding_dim", "1 or more", 1)
+        if padding_idx is not None:
+            padding_idx = _integer_of(padding_idx, "padding_idx", "an id of 64 bits", -(1 << 63), (1 << 63) - 1)
+        if max_norm is not None:
+            max_norm = _number_of(max_norm, "max_norm", "that is 0 or more", 0.0)
+        norm_type = _number_of(norm_type, "norm_type", "such as 2.0")
         if optimizer is not None and not isinstance(optimizer, Optimizer):
             raise TypeError(
                 f"optimizer={optimizer!r} was given, expected one of gpuhash.torch, such as Adam(lr=1e-3), or None for "
@@ -75,7 +89,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
             raise ValueError("padding_idx was given with features: give a feature's padding no position instead")
         self.embedding_dim = embedding_dim
         self._dtype: torch.dtype = getattr(torch, name)
-        self.optimizer = optimizer
+        self._optimizer = optimizer
         self.features = None if features is None else list(features)
         self.padding_idx, self.max_norm, self.norm_type = padding_idx, max_norm, norm_type
         self._numbers = {feature: number for number, feature in enumerate(self.features or [])}
@@ -83,7 +97,12 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
             raise ValueError(f"features={features!r} was given, in which one comes twice")
         if optimizer is not None:
             optimizer.check_dim(embedding_dim)
-        weights = Column(name, (embedding_dim,), Normal() if initializer is None else initializer)
+        first = Normal() if initializer is None else initializer
+        # A seed that was given holds; one that was drawn is the state's, see _load_from_state_dict.
+        self._seed_was_drawn = not isinstance(first, Constant) and getattr(first, "seed", 0) is None
+        if self._seed_was_drawn:
+            first = initializers.with_seed(first, _draw_seed)
+        weights = Column(name, (embedding_dim,), first)
         states = {} if optimizer is None else optimizer.columns(embedding_dim)
         self._table_options: dict[str, Any] = {
             "value_dtype": {_WEIGHT: weights, **states},
@@ -100,14 +119,57 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
             row = row.expand(embedding_dim).clone()
         self.register_buffer("default", row, persistent=False)
         if padding_idx is not None:
-            self.table[self._flat(torch.tensor([padding_idx], device=self.device))] = {_WEIGHT: 0.0}
+            self.table[self._padding_key()] = {_WEIGHT: 0.0}
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """What trains the rows. Its numbers, such as ``lr``, may be set at any time; another one may take its place, if
+        it keeps the same: a new Adam for an Adam, say. Otherwise a ValueError.
+        """
+        return self._optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: Optimizer | None) -> None:
+        said = f"optimizer={optimizer!r} was given to a {type(self).__name__} of {self._optimizer!r}"
+        if self._optimizer is None or not isinstance(optimizer, Optimizer):
+            raise TypeError(
+                f"{said}, expected an optimizer of gpuhash.torch, if the module has one, and None otherwise: make "
+                "another module for other rows"
+            )
+        optimizer.check_dim(self.embedding_dim)
+        kept, wanted = (each.columns(self.embedding_dim) for each in (self._optimizer, optimizer))
+        if kept != wanted:
+            raise ValueError(
+                f"{said}: it keeps {_described(wanted)} for each row, and the table has {_described(kept)}; make "
+                "another module with it, and put the weights there: keys, columns = old.table.items(); "
+                'new.table[keys] = {"weight": columns["weight"]}'
+            )
+        self._optimizer = optimizer
+
+    def _padding_key(self) -> Tensor:
+        return self._flat(torch.tensor([self.padding_idx], dtype=torch.int64, device=self.device))
 
     # What a table does for the module ---------------------------------------------------------------------------------
 
-    def _new_table(self, device: str, capacity: int = 0) -> HashTable:
+    def _new_table(self, device: str, capacity: int = 0, seed: int | None = None) -> HashTable:
         if self.optimizer is None:
             capacity = self._table_options["max_capacity"]
-        return HashTable("int64", **self._table_options, device=device, capacity=capacity)
+        return HashTable("int64", **self._options_with(seed), device=device, capacity=capacity)
+
+    def _options_with(self, seed: int | None) -> dict[str, Any]:
+        """Of the table, whose weights are drawn with that seed; None: with the module's own."""
+        if seed is None:
+            return self._table_options
+        columns = dict(self._table_options["value_dtype"])
+        weights = columns[_WEIGHT]
+        columns[_WEIGHT] = Column(weights.dtype, weights.shape, replace(weights.initial, seed=seed))
+        return {**self._table_options, "value_dtype": columns}
+
+    @property
+    def _seed(self) -> int | None:
+        """What new rows are drawn with; None where they are all alike."""
+        seed: int | None = getattr(self._columns[_WEIGHT].initial, "seed", None)
+        return seed
 
     def _take(self, table: HashTable, rows: Tensor | None = None) -> None:
         """The module's table from now on. With ``optimizer=None`` its rows stay where they are, and are the parameter;
@@ -155,8 +217,12 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights and of what the module gives."""
+        """Of the weights, and of what calls give, unless ``.half()`` and its like have asked for another one."""
         return self._dtype
+
+    @traced.itself
+    def _as_asked(self, given: Tensor) -> Tensor:
+        return given if self._given_dtype is None else given.to(self._given_dtype)
 
     @property
     def _columns(self) -> dict[str, Column]:
@@ -217,19 +283,34 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         trained = rows
         if self.padding_idx is not None:
             trained = trained.masked_fill(keys == self.padding_idx, _NO_ROW)
-        if self._frozen is not None and len(self._frozen):
-            trained = trained.masked_fill(self._frozen.contains(keys), _NO_ROW)
+        changed = rows
+        if self._frozen is not None and self._has_frozen:
+            frozen = self._frozen.contains(keys)
+            trained, changed = (each.masked_fill(frozen, _NO_ROW) for each in (trained, rows))
         if self.max_norm is not None and len(rows):
-            self.table[keys] = {_WEIGHT: self._within_norm(self._read(rows), rows)}
+            self.table[keys] = {_WEIGHT: self._within_norm(self._stored(rows), changed)}
         return rows, trained
 
+    @property
+    def _has_frozen(self) -> bool:
+        return self._frozen is not None and len(self._frozen) > 0
+
+    @property
+    def _scales_answers(self) -> bool:
+        """Does ``max_norm`` hold for what is given, as rows stay as they are: in eval(), and of frozen ids?"""
+        return self.max_norm is not None and (not self._inserts or self._has_frozen)
+
     def _read(self, rows: Tensor) -> Tensor:
-        """Weights ``[n, embedding_dim]``; the default for -1."""
+        """Weights ``[n, embedding_dim]`` as calls give them; the default for -1."""
+        stored = self._stored(rows)
+        return self._within_norm(stored, rows) if self._scales_answers else stored
+
+    def _stored(self, rows: Tensor) -> Tensor:
+        """Weights ``[n, embedding_dim]`` as they are; the default for -1."""
         out = torch.empty((len(rows), self.embedding_dim), dtype=self.dtype, device=self.device)
         column = (0, self._borrow(out), self._borrow(self.default))
         self.table._core.read_rows(self._borrow(rows), [column], self._stream(out))
-        # In eval() max_norm holds for what is given, and nothing is changed.
-        return out if self._inserts else self._within_norm(out, rows)
+        return out
 
     def _within_norm(self, weights: Tensor, rows: Tensor) -> Tensor:
         """Those of rows whose norm is larger than ``max_norm``, scaled to it; others, and the default, as they are."""
@@ -241,10 +322,10 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
 
     def _pool(self, rows: Tensor, offsets: Tensor, factors: Tensor | None) -> Tensor:
         """Sums of weights ``[bags, embedding_dim]``."""
-        if self.max_norm is not None and not self._inserts:
+        if self._scales_answers:
             bags = embedding_ops.bags_of(offsets, len(rows))
             weights = self._read(rows).float() * (1 if factors is None else factors.unsqueeze(1))
-            out = torch.zeros(len(offsets) - 1, self.embedding_dim, device=self.device)
+            out = torch.zeros(len(offsets) - 1, self.embedding_dim, dtype=torch.float32, device=self.device)
             return out.index_add_(0, bags, weights).to(self.dtype)
         out = torch.empty((len(offsets) - 1, self.embedding_dim), dtype=self.dtype, device=self.device)
         column = (0, self._borrow(out), self._borrow(self.default))
@@ -306,7 +387,12 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         return self._steps
 
     def freeze(self, ids: Tensor, feature: str | None = None) -> None:
-        """From now on the rows of these ids do not train; ids that have none yet get one that stays as it begins."""
+        """From now on the rows of these ids do not train, and ``max_norm`` does not scale them, but what calls give of
+        them. Ids that have none yet get one that stays as it begins.
+
+        ``state_dict`` says which ids are frozen, and ``load_state_dict`` goes by it. Where a state says nothing, as it
+        was saved before any were, those of the module stay frozen.
+        """
         if self._frozen is None:
             self._frozen = HashSet("int64", key_shape=self.table.key_shape, device=self.table.device)
         self._frozen.add(self._flat(ids, feature))
@@ -340,20 +426,27 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         return ", ".join([*given, *(f"{name}={value!r}" for name, value in more.items() if value is not None)])
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Moves the table where ``.to()``, ``.cuda()`` or ``.cpu()`` move parameters."""
-        probe = fn(torch.zeros((), dtype=self.dtype, device=self.device))
-        if probe.dtype != self.dtype:
+        """Moves the table where ``.to()``, ``.cuda()`` or ``.cpu()`` move parameters.
+
+        Where they change dtypes, as ``.half()`` does, rows stay what they are, and what calls give is converted: tables
+        have their dtype for good, and a model must not stop halfway.
+        """
+        probe = fn(torch.zeros((), dtype=self._given_dtype or self.dtype, device=self.device))
+        if not (probe.is_floating_point() or probe.is_complex()):
             raise TypeError(
-                f"a {type(self).__name__} of {self.dtype} was to become one of {probe.dtype}, and its dtype is fixed: "
-                "make one with that dtype, and load_state_dict() into it"
+                f"a {type(self).__name__} was to give {probe.dtype}, expected a floating-point dtype, as by .half()"
             )
         if probe.device.type == "cpu" and probe.is_shared():  # share_memory() of a model around it
             self.share_memory()
-        weight = self._parameters.pop(_WEIGHT)  # it moves with the table
+        # The rows' parameter moves with the table, and both keep their dtype.
+        weight, default = self._parameters.pop(_WEIGHT), self._buffers.pop("default")
         try:
             super()._apply(fn, recurse)
         finally:
-            self._parameters[_WEIGHT] = weight
+            self._parameters[_WEIGHT], self._buffers["default"] = weight, default
+        if default is not None:
+            self._buffers["default"] = default.to(probe.device)
+        self._given_dtype = None if probe.dtype == self.dtype else probe.dtype
         if probe.device != self.device:
             gradient = None if weight is None or weight.grad is None else weight.grad.to(probe.device)
             table = self.table.to(str(probe.device))
@@ -398,16 +491,16 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         keys = self.table.keys(like="torch")
         return keys, self.table.rows(keys)
 
-    def _table_with_rows(self, keys: Tensor, rows: Tensor, device: str) -> HashTable:
+    def _table_with_rows(self, keys: Tensor, rows: Tensor, device: str, seed: int | None = None) -> HashTable:
         """A table of these keys, with rows of these numbers, which hold anything."""
-        table = self._new_table(device)
+        table = self._new_table(device, seed=seed)
         keys, rows = keys.to(device).contiguous(), rows.to(device).contiguous()
         table._core.restore_rows(self._borrow(keys), self._borrow(rows), self._stream(keys))
         return table
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        """Keys and their columns, in one order, the number of steps, and frozen ids. With ``optimizer=None`` the
-        parameter, keys and the numbers of their rows.
+        """Keys and their columns, in one order, the number of steps, the seed that new rows are drawn with, and frozen
+        ids. With ``optimizer=None`` the parameter, keys and the numbers of their rows. All are contiguous.
         """
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self.optimizer is None:
@@ -415,8 +508,10 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         else:
             destination[f"{prefix}keys"], columns = self.table.items(like="torch")
             for name, column in columns.items():
-                destination[prefix + name] = column
-            destination[f"{prefix}steps"] = torch.tensor(self._steps)
+                destination[prefix + name] = column.contiguous()
+            destination[f"{prefix}steps"] = _scalar(self._steps)
+        if self._seed is not None:
+            destination[f"{prefix}seed"] = _scalar(self._seed)
         if self._frozen is not None:
             destination[f"{prefix}frozen"] = self._frozen.keys(like="torch")
 
@@ -435,7 +530,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         """
         is_parameter = self.optimizer is None
         names = ["keys", "rows", _WEIGHT] if is_parameter else ["keys", *self._columns, "steps"]
-        ours = {f"{prefix}{name}" for name in (*names, "frozen")}
+        ours = {f"{prefix}{name}" for name in (*names, "seed", "frozen")}
         weight = self._parameters.pop(_WEIGHT)  # not to be looked for, nor written before all is known to fit
         try:
             super()._load_from_state_dict(
@@ -452,46 +547,93 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         missing = [name for name in names if prefix + name not in state_dict]
         if missing:
             missing_keys.extend(prefix + name for name in missing)
-            return
-        keys = state_dict[f"{prefix}keys"]
-        count = _length(keys)
-        expected: dict[str, tuple[str, tuple[int, ...]]] = {"keys": ("int64", (count, *self.table.key_shape))}
-        if is_parameter:
-            expected["rows"] = ("int64", (count,))
-            expected[_WEIGHT] = (self._columns[_WEIGHT].dtype, tuple(weight.shape))
-        else:
-            expected.update((name, (column.dtype, (count, *column.shape))) for name, column in self._columns.items())
-        ids = state_dict.get(f"{prefix}frozen")
-        if ids is not None:
-            expected["frozen"] = ("int64", (_length(ids), *self.table.key_shape))
-        for name, (dtype, shape) in expected.items():
-            given = state_dict[prefix + name]
-            if given.dtype != getattr(torch, dtype) or given.shape != shape:
+            if len(missing) < len(names):  # not even strict=False may take half of it
                 error_msgs.append(
-                    f"{prefix}{name} is {given.dtype} of shape {tuple(given.shape)}, expected {dtype} of {shape}"
+                    f"{prefix or 'the state'} has no {', '.join(missing)}, which a {type(self).__name__} of "
+                    f"{self.optimizer} needs: it is of a module with another optimizer, or has lost a part; nothing "
+                    f"was loaded here. Weights alone go into a new module by table[keys] = {{{_WEIGHT!r}: weights}}"
                 )
+            return
+        state = {name: state_dict[prefix + name] for name in (*names, "seed", "frozen") if prefix + name in state_dict}
+        if state.get("frozen") is None:  # said by hand, or by nobody
+            state.pop("frozen", None)
+        wrong = self._misfits(state)
+        error_msgs.extend(f"{prefix}{each}" for each in wrong)
         if error_msgs:
             return
-
-        def here(name: str) -> Tensor:
-            tensor: Tensor = state_dict[prefix + name]
-            return tensor.detach().to(self.device)
-
-        rows = None
+        seed = int(state["seed"]) % _SEEDS if self._seed_was_drawn and "seed" in state else None
+        here = {
+            name: tensor.detach().to(self.device)
+            for name, tensor in state.items()
+            if isinstance(tensor, Tensor) and name not in ("seed", "steps")
+        }
+        keys, rows, frozen = here["keys"], None, self._frozen
+        count, device = len(keys), self.table.device
         if is_parameter:
-            table, rows = self._table_with_rows(keys, here("rows"), self.table.device), here(_WEIGHT)
+            numbers, rows = here["rows"], here[_WEIGHT]
+            if count and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(rows):
+                raise ValueError(
+                    f"{prefix}rows has numbers from {int(numbers.min())} to {int(numbers.max())}, expected some from 0 "
+                    f"to {len(rows) - 1}, as the parameter has {len(rows)} rows"
+                )
+            table = self._table_with_rows(keys, numbers, device, seed)
         else:
-            table = self._new_table(self.table.device)
-            table.reserve(len(keys))
-            if len(keys):
-                table[here("keys")] = {name: here(name) for name in self._columns}
-        frozen = None
-        if ids is not None:
-            frozen = HashSet("int64", key_shape=table.key_shape, device=table.device)
-            frozen.add(here("frozen"))
+            table = self._new_table(device, seed=seed)
+            table.reserve(count)
+            if count:
+                table[keys] = {name: here[name] for name in self._columns}
+            if len(table) != count:
+                raise ValueError(f"{prefix}keys has {count} keys, {count - len(table)} of which were there before")
+        if self.padding_idx is not None:  # the state may be of a module without
+            number, is_new = table.find_or_insert(self._padding_key(), {_WEIGHT: 0.0})
+            if rows is not None and bool(is_new):
+                rows = rows.index_fill(0, number, 0)
+        if "frozen" in here:
+            frozen = HashSet("int64", key_shape=table.key_shape, device=device)
+            frozen.add(here["frozen"])
         self._take(table, rows)
         self._frozen = frozen
-        self._steps = 0 if is_parameter else int(state_dict[f"{prefix}steps"])
+        self._table_options = self._options_with(seed)
+        self._steps = 0 if is_parameter else int(state["steps"])
+
+    def _misfits(self, state: Mapping[str, Any]) -> list[str]:
+        """What is wrong with the entries of a state, each by itself."""
+        expected: dict[str, tuple[str, tuple[int, ...]]] = dict.fromkeys(("steps", "seed"), ("int64", ()))
+        count = _length(state["keys"])
+        expected.update(keys=("int64", (count, *self.table.key_shape)), rows=("int64", (count,)))
+        if "frozen" in state:
+            expected["frozen"] = ("int64", (_length(state["frozen"]), *self.table.key_shape))
+        if self.optimizer is None:
+            expected[_WEIGHT] = (self._columns[_WEIGHT].dtype, tuple(self.weight.shape))
+        else:
+            expected.update((name, (column.dtype, (count, *column.shape))) for name, column in self._columns.items())
+        wrong = []
+        for name, given in state.items():
+            dtype, shape = expected[name]
+            if type(given) is int and not shape:
+                continue
+            if not isinstance(given, Tensor):
+                found = f"a {type(given).__name__}"
+            elif given.is_meta or given.layout != torch.strided:
+                found = "a tensor without data" if given.is_meta else f"a tensor of layout {given.layout}"
+            elif given.dtype != getattr(torch, dtype) or given.shape != shape:
+                found = f"{given.dtype} of shape {tuple(given.shape)}"
+            else:
+                continue
+            wrong.append(f"{name} is {found}, expected {dtype} of {shape}")
+        if "steps" in state and not wrong and not 0 <= int(state["steps"]) <= _MOST_STEPS:
+            wrong.append(f"steps is {int(state['steps'])}, expected a number from 0 to 2^62")
+        return wrong
+
+    def _fqn_modifiers(self) -> dict[str, str]:
+        """For torch.distributed.checkpoint.state_dict, which looks for what a state names among a module's attributes:
+        in which of them these are.
+        """
+        return dict.fromkeys(vars(self._in_state), "_in_state")
+
+    @property
+    def _in_state(self) -> SimpleNamespace:
+        return SimpleNamespace(**dict.fromkeys(["keys", "rows", "steps", "seed", "frozen", *self._columns]))
 
 
 class _Lookup(torch.autograd.Function):  # type: ignore[misc]
@@ -560,10 +702,14 @@ class HashEmbedding(_Rows):
         The number of weights of a row.
     optimizer
         ``gpuhash.torch.SGD``, ``Adagrad``, ``RowWiseAdagrad``, ``Adam`` or ``LAMB``. What it keeps lies in the row,
-        beside the weights. Gradients are taken as they come: scaled losses (``GradScaler``) make scaled steps. None:
-        sparse gradients, see above.
+        beside the weights. Another one that keeps the same may take its place. Gradients are taken as they come:
+        scaled losses (``GradScaler``) make scaled steps. None: sparse gradients, see above.
     initializer
-        Of the weights of new rows, an object of ``gpuhash.initializers``; None: ``Normal()``, as ``nn.Embedding``.
+        Of the weights of new rows, an object of ``gpuhash.initializers``; None: ``Normal()``, as ``nn.Embedding``, so
+        that a model in which one takes the other's place trains as before. Where rows are multiplied by each other a
+        smaller one, such as ``Normal(std=0.02)``, is better: products of standard normal rows have the standard
+        deviation ``embedding_dim ** 0.5``. Without a seed one is drawn by PyTorch's generator, which
+        ``torch.manual_seed`` sets; it is part of the state. One that is given holds.
     device
         Where the rows are; None: PyTorch's default device. One device.
     dtype
@@ -575,7 +721,7 @@ class HashEmbedding(_Rows):
         An id whose row is zeros at first, and does not train.
     max_norm, norm_type
         Rows that are looked up while training and whose norm is larger are scaled to it, in place, as ``nn.Embedding``
-        does. In ``eval()`` what is given is scaled, and nothing is changed.
+        does. In ``eval()``, and of frozen ids, what is given is scaled, and nothing is changed.
     default
         In ``eval()`` what ids without a row get: a number or ``[embedding_dim]``; None: zeros.
     capacity, max_capacity
@@ -587,17 +733,21 @@ class HashEmbedding(_Rows):
     table has to learn how many ids it has, or grows. Under ``torch.compile`` the call is a part of the graph; with
     ``optimizer=None`` the graph breaks there.
 
+    ``.half()``, ``.double()`` and ``.to(dtype)`` convert what calls give; rows keep their dtype.
+
     ``table`` is the rows' ``gpuhash.HashTable``, with the column "weight" and the optimizer's. ``state_dict`` has keys,
-    columns and the number of steps; ``load_state_dict`` puts a table of them in place of the module's own. With
-    ``optimizer=None`` it has keys, the numbers of their rows, and the parameter, whose shape has to be the module's: so
-    the state of an optimizer of ``torch.optim`` goes on fitting. What changes which rows keys have, ``table.erase``,
+    columns, the number of steps, the seed of new rows and frozen ids; ``load_state_dict`` puts a table of them in place
+    of the module's own. It takes all or nothing: a state that does not fit, that lacks what the optimizer keeps, or
+    that has a key twice, is a RuntimeError or ValueError, and the module is as it was. With ``optimizer=None`` it has
+    keys, the numbers of their rows, and the parameter, whose shape has to be the module's: so the state of an optimizer
+    of ``torch.optim`` goes on fitting. What changes which rows keys have, ``table.erase``,
     ``clear`` and ``shrink_to_fit``, belongs behind ``backward()``: before that, a row of the call may become another
     key's, and get this one's step.
 
     Raises
     ------
     TypeError, ValueError
-        For ids of other dtypes or on another device, unknown features; at the first call of arguments that cannot be.
+        For arguments that cannot be; for ids of other dtypes or on another device, and unknown features.
         TypeError while ``torch.export``, ``torch.jit.trace`` or ``torch.onnx`` makes a program, which cannot hold rows.
     TableFullError, MemoryError
         Where new ids find no room; no row has changed.
@@ -608,13 +758,44 @@ class HashEmbedding(_Rows):
         By ``share_memory()``, as rows are of one process.
     """
 
+    def __init__(
+        self,
+        embedding_dim: int,
+        *,
+        optimizer: Optimizer | None = None,
+        initializer: Initializer | None = None,
+        device: Any = None,
+        dtype: Any = None,
+        features: Sequence[str] | None = None,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        default: Any = None,
+        capacity: int = 0,
+        max_capacity: int | None = None,
+    ) -> None:
+        super().__init__(
+            embedding_dim,
+            optimizer=optimizer,
+            initializer=initializer,
+            device=device,
+            dtype=dtype,
+            features=features,
+            padding_idx=padding_idx,
+            max_norm=max_norm,
+            norm_type=norm_type,
+            default=default,
+            capacity=capacity,
+            max_capacity=max_capacity,
+        )
+
     @traced.itself
     def forward(self, ids: Any) -> Any:
         """Weights of the ids' rows."""
         _refuse_programs(self)
         names, parts = _parts_of(ids, self.features)
         keys = [self._flat(part, name if self.features is not None else None) for name, part in parts]
-        weights = self._look_up(keys[0] if len(keys) == 1 else torch.cat(keys))
+        weights = self._as_asked(self._look_up(keys[0] if len(keys) == 1 else torch.cat(keys)))
         # Not split(), whose pieces nothing may be written into while autograd records.
         pieces = weights.unsafe_split_with_sizes([len(each) for each in keys]) if len(keys) != 1 else [weights]
         shaped = [piece.view(*part.shape, self.embedding_dim) for piece, (_, part) in zip(pieces, parts, strict=True)]
@@ -638,12 +819,15 @@ class HashEmbeddingBag(_Rows):
         The number of weights of a row.
     mode
         "sum" or "mean". An empty bag gives zeros; ids of ``padding_idx`` count neither in sums nor in means.
-    **options
-        As of ``HashEmbedding``, but for ``features``.
+    include_last_offset
+        Offsets are ``[bags + 1]``: the last one, the number of ids, is where the last bag ends.
+    optimizer, initializer, device, dtype, padding_idx, max_norm, norm_type, default, capacity, max_capacity
+        As of ``HashEmbedding``. There are no ``features``: make a module for each.
 
     Called with ids ``[bags, length]``, or with ids ``[n]`` and ``offsets [bags]``, where each bag begins, ascending
-    from 0, it gives ``[bags, embedding_dim]``. ``per_sample_weights``, float32 of the shape of the ids, multiply the
-    rows in sums, and get their derivatives. Sums are added up in float32.
+    from 0, it gives ``[bags, embedding_dim]``. Offsets may be on the CPU. ``per_sample_weights``, float32 of the shape
+    of the ids and where they are, multiply the rows in sums, and get their derivatives; after ``.half()`` and its like
+    they may have that dtype. Sums are added up in float32.
 
     Raises
     ------
@@ -653,12 +837,39 @@ class HashEmbeddingBag(_Rows):
         ones give any sums.
     """
 
-    def __init__(self, embedding_dim: int, mode: str = "mean", **options: Any) -> None:
+    def __init__(
+        self,
+        embedding_dim: int,
+        mode: str = "mean",
+        *,
+        include_last_offset: bool = False,
+        optimizer: Optimizer | None = None,
+        initializer: Initializer | None = None,
+        device: Any = None,
+        dtype: Any = None,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        default: Any = None,
+        capacity: int = 0,
+        max_capacity: int | None = None,
+    ) -> None:
         if mode not in ("sum", "mean"):
             raise ValueError(f"mode={mode!r} was given, expected 'sum' or 'mean'")
-        if options.get("features") is not None:
-            raise ValueError("features were given to a HashEmbeddingBag: make one for each")
-        super().__init__(embedding_dim, **options)
+        super().__init__(
+            embedding_dim,
+            optimizer=optimizer,
+            initializer=initializer,
+            device=device,
+            dtype=dtype,
+            padding_idx=padding_idx,
+            max_norm=max_norm,
+            norm_type=norm_type,
+            default=default,
+            capacity=capacity,
+            max_capacity=max_capacity,
+        )
+        self.include_last_offset = flag_of(include_last_offset, "include_last_offset")
         self.mode = mode
 
     @traced.itself
@@ -668,7 +879,7 @@ class HashEmbeddingBag(_Rows):
         keys = self._flat(ids)
         ends = self._ends_of(ids, offsets)
         factors = self._factors_of(ids, keys, ends, per_sample_weights)
-        return self._look_up(keys, ends, factors)
+        return self._as_asked(self._look_up(keys, ends, factors))
 
     @traced.itself
     def _look_up(self, keys: Tensor, ends: Tensor, factors: Tensor | None) -> Tensor:
@@ -701,6 +912,12 @@ class HashEmbeddingBag(_Rows):
         if offsets.dim() != 1 or offsets.dtype not in (torch.int64, torch.int32):
             raise TypeError(f"offsets are {offsets.dtype} of shape {tuple(offsets.shape)}, expected int64 or int32 [n]")
         begins = offsets.to(self.device, torch.int64)
+        if self.include_last_offset:
+            if not len(begins):
+                raise ValueError("offsets are empty, and with include_last_offset=True the last one is where bags end")
+            given, begins = begins, begins[:-1]
+        else:
+            given = begins
         ends = torch.cat([begins, begins.new_full((1,), len(ids))])
         if not len(begins):
             if len(ids):
@@ -708,6 +925,8 @@ class HashEmbeddingBag(_Rows):
             return ends
         if ends.device.type == "cpu":  # a GPU would have to be waited for
             ascend = (ends[0] == 0) & (ends.diff() >= 0).all()
+            if self.include_last_offset:
+                ascend &= given[-1] == len(ids)
             if torch.compiler.is_compiling():
                 torch._assert_async(ascend, "offsets do not ascend from 0 to at most the number of ids")
             elif not bool(ascend):
@@ -720,12 +939,14 @@ class HashEmbeddingBag(_Rows):
         if given is not None:
             if self.mode != "sum":
                 raise ValueError("per_sample_weights were given for means: they are for mode='sum'")
-            if given.shape != ids.shape or given.dtype != torch.float32:
+            if given.shape != ids.shape or given.dtype not in (torch.float32, self._given_dtype):
                 raise ValueError(
                     f"per_sample_weights are {given.dtype} of shape {tuple(given.shape)}, expected float32 of "
                     f"{tuple(ids.shape)}"
                 )
-            factors = given.reshape(-1)
+            if given.device != self.device:
+                raise ValueError(f"per_sample_weights are on {given.device} and the rows on {self.device}: move them")
+            factors = given.reshape(-1).to(torch.float32)
             return factors if self.padding_idx is None else factors.masked_fill(keys == self.padding_idx, 0)
         if self.mode == "sum" and self.padding_idx is None:
             return None
@@ -735,7 +956,7 @@ class HashEmbeddingBag(_Rows):
         if self.mode == "sum":
             return counted
         bags = embedding_ops.bags_of(ends, len(keys))
-        sizes = torch.zeros(len(ends) - 1, device=self.device).index_add_(0, bags, counted)
+        sizes = torch.zeros(len(ends) - 1, dtype=torch.float32, device=self.device).index_add_(0, bags, counted)
         return counted / sizes.clamp(min=1)[bags]
 
 
@@ -769,20 +990,45 @@ def _refuse_programs(module: _Rows) -> None:
         )
 
 
-def _length(tensor: Tensor) -> int:
-    return len(tensor) if tensor.dim() else 1
+def _draw_seed() -> int:
+    """By PyTorch's generator, so that torch.manual_seed() decides, whatever modes the module is made in."""
+    with plainly():
+        return int(torch.randint(0, (1 << 63) - 1, (), dtype=torch.int64, device="cpu"))
 
 
-def _dim_of(given: Any) -> int:
+def _scalar(number: int) -> Tensor:
+    """The 64 bits of a number, wherever PyTorch makes tensors by default."""
+    with plainly():
+        return torch.tensor(number - _SEEDS if number >= _SEEDS // 2 else number, dtype=torch.int64, device="cpu")
+
+
+def _length(given: Any) -> int:
+    return len(given) if isinstance(given, Tensor) and given.dim() else 1
+
+
+def _described(columns: Mapping[str, Column]) -> str:
+    return ", ".join(f"{name} ({column})" for name, column in columns.items()) or "nothing"
+
+
+def _integer_of(given: Any, name: str, kind: str, least: int, most: int | None = None) -> int:
     try:
-        dim = None if isinstance(given, bool) else operator.index(given)
+        number = None if isinstance(given, bool) else operator.index(given)
     except TypeError:
-        dim = None
-    if dim is None:
-        raise TypeError(f"embedding_dim={given!r} was given, expected an integer that is 1 or more")
-    if dim < 1:
-        raise ValueError(f"embedding_dim={given!r} was given, expected 1 or more")
-    return dim
+        number = None
+    if number is None:
+        raise TypeError(f"{name}={given!r} was given, expected an integer: {kind}")
+    if number < least or (most is not None and number > most):
+        raise ValueError(f"{name}={given!r} was given, expected {kind}")
+    return number
+
+
+def _number_of(given: Any, name: str, kind: str, least: float = -math.inf) -> float:
+    if isinstance(given, (bool, str, bytes)) or not hasattr(given, "__float__"):
+        raise TypeError(f"{name}={given!r} was given, expected a number {kind}")
+    number = float(given)
+    if not number >= least:  # nor is NaN
+        raise ValueError(f"{name}={given!r} was given, expected a number {kind}")
+    return number
 
 
 def _device_name(device: Any) -> str:

@@ -1,0 +1,414 @@
+"""What embeddings in PyTorch keep: seeds, frozen ids, states that are loaded, defaults and dtypes of the program."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from support.frameworks import module
+
+from gpuhash.initializers import Constant, Normal, TruncatedNormal, Uniform
+
+torch = module("torch")
+if torch is None:
+    pytest.skip("torch is not installed", allow_module_level=True)
+
+from gpuhash.torch import LAMB, SGD, Adagrad, Adam, HashEmbedding, HashEmbeddingBag, RowWiseAdagrad  # noqa: E402
+
+
+def rows_of(embedding: Any, ids: Any) -> Any:
+    """The weights that are stored."""
+    return embedding.table[ids]["weight"]
+
+
+def with_parameter(fused: bool, **options: Any) -> Any:
+    return HashEmbedding(6, **({"optimizer": Adam(0.1)} if fused else {"max_capacity": 400}), **options)
+
+
+# Seeds ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("initializer", [None, Normal(std=0.5), Uniform(-1, 1), TruncatedNormal()], ids=str)
+def test_torch_manual_seed_decides_on_rows(initializer, device):
+    """Modules of one program begin differently, programs with one seed alike; as nn.Embedding's weights."""
+    ids = torch.arange(100, device=device)
+
+    def towers(seed):
+        torch.manual_seed(seed)
+        made = [HashEmbedding(8, optimizer=SGD(0.1), initializer=initializer, device=device) for _ in range(2)]
+        return [each(ids).detach() for each in made]
+
+    first, again, other = towers(1), towers(1), towers(2)
+    assert torch.equal(first[0], again[0])
+    assert torch.equal(first[1], again[1])
+    every = torch.cat([*first, *other]).flatten()
+    assert every.unique().numel() > 0.99 * every.numel(), "no two modules have a row in common"
+
+
+def test_given_seeds_hold(device):
+    """Whatever PyTorch's generator says, and whatever a state says; nothing is drawn from the generator then."""
+    ids = torch.arange(50, device=device)
+    torch.manual_seed(0)
+    before = torch.random.get_rng_state()
+    made = [HashEmbedding(4, optimizer=SGD(0.1), initializer=Normal(seed=s), device=device) for s in (3, 3, 2**64 - 1)]
+    HashEmbedding(4, optimizer=SGD(0.1), initializer=Constant(1), device=device)
+    assert torch.equal(before, torch.random.get_rng_state())
+    first = made[0](ids).detach()
+    assert torch.equal(first, made[1](ids))
+    assert not torch.equal(first, made[2](ids))
+    made[1].load_state_dict(made[2].state_dict())
+    later = ids + 1000
+    assert torch.equal(made[0](later), made[1](later)), "a seed that was given is not the state's"
+    drawn = HashEmbedding(4, optimizer=SGD(0.1), device=device)
+    drawn.load_state_dict(made[2].state_dict())
+    assert torch.equal(drawn(later), made[2](later)), "one that was drawn is"
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "parameter"])
+def test_seeds_go_with_states_and_copies(fused, device):
+    """Ids that come after a copy was made, or a state loaded, get the rows that they would have got in the original."""
+    ids, later = torch.arange(50, device=device), torch.arange(1000, 1100, device=device)
+    embedding = with_parameter(fused, device=device)
+    embedding(ids)
+    file = io.BytesIO()
+    torch.save(embedding.state_dict(), file)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+    loaded = with_parameter(fused, device=device)
+    loaded.load_state_dict(state)
+    second = with_parameter(fused, device=device)
+    second.load_state_dict(loaded.state_dict())
+    copies = [copy.deepcopy(embedding), pickle.loads(pickle.dumps(embedding)), loaded, second, copy.deepcopy(loaded)]
+    expected = embedding(later).detach()
+    for made in copies:
+        assert torch.equal(made(later), expected)
+    assert not torch.equal(with_parameter(fused, device=device)(later), expected)
+
+
+def test_states_without_a_seed(device):
+    """They were saved before there was one: the module keeps its own, and new ids are still drawn."""
+    embedding, other = (with_parameter(True, device=device) for _ in range(2))
+    ids = torch.arange(20, device=device)
+    embedding(ids)
+    state = embedding.state_dict()
+    del state["seed"]
+    twin = copy.deepcopy(other)
+    other.load_state_dict(state)
+    assert torch.equal(other(ids), embedding(ids))
+    assert torch.equal(other(ids + 100), twin(ids + 100))
+    for wrong in (torch.tensor(1.5), torch.tensor([1, 2]), torch.tensor(1, device="meta"), None, "1"):
+        with pytest.raises(RuntimeError, match=r"seed is .*, expected int64 of \(\)"):
+            other.load_state_dict({**state, "seed": wrong})
+
+
+def test_seeds_are_drawn_in_any_mode():
+    """Modules are made under default devices, in inference mode, and where fake tensors are."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def drawn():
+        return HashEmbedding(4, optimizer=SGD(0.1), device="cpu")._columns["weight"].initial.seed
+
+    torch.manual_seed(7)
+    expected = [drawn() for _ in range(3)]
+    torch.manual_seed(7)
+    with torch.device("meta"):
+        seeds = [drawn()]
+    with torch.inference_mode():
+        seeds.append(drawn())
+    with FakeTensorMode():
+        seeds.append(drawn())
+    assert seeds == expected
+
+
+# States ---------------------------------------------------------------------------------------------------------------
+
+
+def state_of(fused: bool, device: str) -> tuple[Any, Any]:
+    embedding = with_parameter(fused, device=device)
+    for _ in range(2):
+        embedding(torch.arange(10, device=device)).sum().backward()
+    return embedding, embedding.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"steps": torch.tensor([1, 2])}, "steps is torch.int64 of shape"),
+        ({"steps": torch.empty(0)}, "steps is torch.float32 of shape"),
+        ({"steps": torch.tensor(3.7)}, "steps is torch.float32"),
+        ({"steps": torch.tensor(float("nan"))}, "steps is torch.float32"),
+        ({"steps": torch.tensor(True)}, "steps is torch.bool"),
+        ({"steps": torch.tensor(-3)}, "steps is -3, expected a number from 0"),
+        ({"steps": torch.tensor(2**63 - 1)}, "steps is 9223372036854775807, expected"),
+        ({"steps": -1}, "steps is -1"),
+        ({"steps": torch.empty((), device="meta")}, "steps is a tensor without data"),
+        ({"steps": True}, "steps is a bool"),
+        ({"weight": torch.ones(10, 6).to_sparse()}, "weight is a tensor of layout"),
+        ({"weight": np.ones((10, 6), np.float32)}, "weight is a ndarray"),
+        ({"exp_avg": torch.empty(10, 6, device="meta")}, "exp_avg is a tensor without data"),
+        ({"keys": None}, "keys is a NoneType"),
+        ({"keys": torch.zeros(10, dtype=torch.int64)}, "9 of which were there before"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_states_that_cannot_be(change, match, device):
+    """Each is found out before anything has changed."""
+    ids = torch.arange(10, device=device)
+    _, good = state_of(True, device)
+    embedding, _ = state_of(True, device)
+    before, steps = rows_of(embedding, ids).clone(), embedding.steps
+    with pytest.raises((RuntimeError, ValueError), match=match):
+        embedding.load_state_dict({**good, **change})
+    assert torch.equal(rows_of(embedding, ids), before)
+    assert (len(embedding), embedding.steps) == (10, steps)
+    embedding(ids).sum().backward()
+    assert embedding.steps == steps + 1
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    ("saved", "loads"), [("adam", "adagrad"), ("adagrad", "adam"), ("adagrad", "row-wise"), ("sgd", "adam")]
+)
+def test_states_of_other_optimizers(saved, loads, strict, device):
+    """What one optimizer has kept is not taken by another, nor are weights without what belongs to them."""
+    make = {
+        "adam": Adam,
+        "adagrad": lambda: Adagrad(0.1),
+        "row-wise": lambda: RowWiseAdagrad(0.1),
+        "sgd": lambda: SGD(0.1),
+    }
+    ids = torch.arange(10, device=device)
+    other, embedding = (HashEmbedding(4, optimizer=make[name](), device=device) for name in (saved, loads))
+    for each in (other, embedding):
+        each(ids).sum().backward()
+    _, before = embedding.table.items(like="torch")
+    with pytest.raises(RuntimeError, match=r"another optimizer|expected float32 of"):
+        embedding.load_state_dict(other.state_dict(), strict=strict)
+    _, after = embedding.table.items(like="torch")
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_states_without_the_module(device):
+    """strict=False leaves a module alone of which a state says nothing, as any module."""
+    embedding, _ = state_of(True, device)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), embedding)
+    before = rows_of(embedding, torch.arange(10, device=device)).clone()
+    found = model.load_state_dict(torch.nn.Sequential(torch.nn.Linear(2, 2)).state_dict(), strict=False)
+    assert sorted(found.missing_keys) == [f"1.{name}" for name in ("exp_avg", "exp_avg_sq", "keys", "steps", "weight")]
+    assert torch.equal(rows_of(embedding, torch.arange(10, device=device)), before)
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "parameter"])
+def test_states_of_modules_without_padding(fused, device):
+    """The padding's row is zeros, also where the state has none; where it has one, it is the state's."""
+    ids = torch.tensor([5, 7, 5], device=device)
+    plain = with_parameter(fused, device=device, initializer=Constant(2))
+    plain(ids[1:2])
+    for has_row in (False, True):
+        if has_row:
+            plain(ids)
+        made = with_parameter(fused, device=device, initializer=Constant(3), padding_idx=5)
+        made.load_state_dict(plain.state_dict())
+        out = made(ids)
+        assert out[:, 0].tolist() == ([2, 2, 2] if has_row else [0, 2, 0])
+        assert len(made) == 2
+
+
+def test_optimizers_that_are_exchanged(device):
+    """Another one may take over what it would keep itself; others would take moments for something else."""
+    ids = torch.arange(10, device=device)
+    embedding, _ = state_of(True, device)
+    embedding.optimizer = Adam(0.5, betas=(0.8, 0.9))
+    kept = rows_of(embedding, ids).clone()
+    embedding(ids).sum().backward()
+    assert ((kept - rows_of(embedding, ids)) > 0.3).all()
+    for optimizer, error, match in [
+        (Adagrad(0.1), ValueError, r"keeps sum \(float32 \(6,\)"),
+        (SGD(0.1), ValueError, "keeps nothing"),
+        (None, TypeError, "expected an optimizer of gpuhash.torch"),
+        (torch.optim.SGD([torch.nn.Parameter(ids.float())]), TypeError, "expected an optimizer of gpuhash.torch"),
+    ]:
+        with pytest.raises(error, match=match):
+            embedding.optimizer = optimizer
+    assert embedding.optimizer.lr == 0.5
+    begins = HashEmbedding(6, optimizer=Adagrad(0.1), device=device)
+    with pytest.raises(ValueError, match="keeps sum"):
+        begins.optimizer = Adagrad(0.1, initial_accumulator_value=1.0)  # rows of new ids would begin with 0
+    with pytest.raises(TypeError, match="None otherwise"):
+        with_parameter(False, device=device).optimizer = SGD(0.1)
+
+
+def test_numbers_of_optimizers_that_are_set():
+    """By a name that there is not, or to what cannot be: an error at once, and all is as it was."""
+    for optimizer in (SGD(0.1), Adagrad(0.1), RowWiseAdagrad(0.1), Adam(), LAMB()):
+        before = copy.deepcopy(optimizer)
+        for name, value, error, match in [
+            ("learning_rate", 0.2, AttributeError, "which has no such number: it has .*lr"),
+            ("momentum", 0.9, AttributeError, "no such number"),
+            ("lr", -1.0, ValueError, "lr=-1.0"),
+            ("lr", float("nan"), ValueError, "lr=nan"),
+            ("lr", "0.1", TypeError, "lr='0.1'"),
+            ("lr", None, TypeError, "lr=None"),
+            ("lr", torch.ones(2), (TypeError, RuntimeError, ValueError), "."),
+            ("weight_decay", -1, ValueError, "weight_decay=-1"),
+            ("stochastic_rounding", "no", TypeError, "expected True or False"),
+            ("seed", 1.5, TypeError, "integer"),
+        ]:
+            with pytest.raises(error, match=match):
+                setattr(optimizer, name, value)
+        assert optimizer == before
+        for rate in (np.float32(0.25), torch.tensor(0.25), np.array(0.25), 0.25):
+            optimizer.lr = rate
+            assert optimizer.lr == 0.25
+            assert type(optimizer.lr) is float
+    with pytest.raises(ValueError, match="betas"):
+        Adam().betas = (0.9, 1.0)
+    with pytest.raises(AttributeError, match="tables have been made with it"):
+        Adagrad(0.1).initial_accumulator_value = 1.0
+    assert pickle.loads(pickle.dumps(Adam(0.5))) == Adam(0.5)
+
+
+# Frozen ids -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "parameter"])
+def test_frozen_ids_and_states(fused, device):
+    """A state says which ids are frozen; one that was saved before any were says nothing, and those here stay."""
+    ids = torch.tensor([1, 2, 3], device=device)
+    make = lambda: with_parameter(fused, device=device, initializer=Constant(0.0))  # noqa: E731
+    plain = make()
+    plain(ids)
+    says_nothing = plain.state_dict()
+    plain.freeze(ids[2:])
+    says_three = plain.state_dict()
+    plain.unfreeze(ids)
+    says_none = plain.state_dict()
+    for state, frozen in ((says_nothing, [1]), (says_three, [3]), (says_none, [])):
+        embedding = make()
+        embedding.freeze(ids[:1])
+        embedding.load_state_dict(state)
+        embedding(ids).sum().backward()
+        if not fused:
+            torch.optim.SGD(embedding.parameters(), lr=1.0).step()
+        stays = (rows_of(embedding, ids) == 0).all(1).tolist()
+        assert stays == [id in frozen for id in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "parameter"])
+def test_norms_of_frozen_rows(fused, device):
+    """max_norm leaves alone what is stored of frozen ids; what calls give is as of nn.Embedding, also in eval()."""
+    ids = torch.arange(20, device=device)
+    embedding = with_parameter(fused, device=device, max_norm=1.0, initializer=Uniform(-2, 2))
+    with torch.no_grad():
+        embedding.eval()
+        embedding.train()
+        embedding.freeze(ids[::2])
+        embedding.table.insert(ids, {"weight": torch.randn(20, 6, device=device) * 3})
+    first = rows_of(embedding, ids).clone()
+    theirs = torch.nn.Embedding(20, 6, max_norm=1.0).to(device)
+    theirs.weight.data.copy_(first)
+    expected = theirs(ids).detach()
+    for turn in range(3):
+        embedding.train(turn != 2)
+        with torch.set_grad_enabled(turn == 0):
+            torch.testing.assert_close(embedding(ids).detach(), expected)
+        stored = rows_of(embedding, ids)
+        assert torch.equal(stored[::2], first[::2])
+        torch.testing.assert_close(stored[1::2], expected[1::2])
+    bag = HashEmbeddingBag(6, "sum", optimizer=SGD(0.1), device=device, max_norm=1.0)
+    bag.freeze(ids[::2])
+    bag.table.insert(ids, {"weight": first})
+    torch.testing.assert_close(bag(ids.view(4, 5)).detach(), expected.view(4, 5, 6).sum(1))
+    assert torch.equal(rows_of(bag, ids)[::2], first[::2])
+
+
+# Learning rates and decays --------------------------------------------------------------------------------------------
+
+DENSE = {
+    "sgd": (lambda **o: SGD(0.1, **o), lambda p, **o: torch.optim.SGD(p, 0.1, **o)),
+    "adagrad": (lambda **o: Adagrad(0.1, **o), lambda p, **o: torch.optim.Adagrad(p, 0.1, **o)),
+    "adam": (lambda **o: Adam(0.1, **o), lambda p, **o: torch.optim.Adam(p, 0.1, **o)),
+}
+
+
+def beside_torch(kind: str, device: str, **options: Any) -> tuple[Any, Any, Any]:
+    """An embedding, and torch's with the same rows and its own optimizer."""
+    ours, theirs = DENSE[kind]
+    ids = torch.arange(30, device=device)
+    embedding = HashEmbedding(9, optimizer=ours(**options), device=device)
+    dense = torch.nn.Embedding(30, 9).to(device)
+    dense.weight.data.copy_(embedding(ids).detach())
+    return embedding, dense, theirs(dense.parameters(), **options)
+
+
+def step_of_both(embedding: Any, dense: Any, optimizer: Any, turn: int, device: str) -> None:
+    """On all rows, as torch's optimizers for dense gradients change all."""
+    ids = torch.arange(30, device=device)
+    gradient = torch.from_numpy(np.random.default_rng(turn).standard_normal((30, 9)).astype(np.float32)).to(device)
+    optimizer.zero_grad()
+    for each in (embedding, dense):
+        each(ids).backward(gradient)
+    optimizer.step()
+
+
+@pytest.mark.parametrize("kind", DENSE)
+def test_weight_decay_is_that_of_torch(kind, device):
+    embedding, dense, optimizer = beside_torch(kind, device, weight_decay=0.3)
+    ids = torch.arange(30, device=device)
+    embedding(ids + 100)
+    others = rows_of(embedding, ids + 100).clone()
+    for turn in range(20):
+        step_of_both(embedding, dense, optimizer, turn, device)
+        torch.testing.assert_close(rows_of(embedding, ids), dense.weight.detach(), rtol=1e-4, atol=1e-4)
+    assert torch.equal(rows_of(embedding, ids + 100), others), "rows without a gradient do not decay"
+    embedding.optimizer.weight_decay = 0.0
+    optimizer.param_groups[0]["weight_decay"] = 0.0
+    step_of_both(embedding, dense, optimizer, 20, device)
+    torch.testing.assert_close(rows_of(embedding, ids), dense.weight.detach(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dim", [3, 64, 1024])
+def test_weight_decay_by_rows(dim, dtype, device):
+    """The one sum of a row is of gradients that have the decay."""
+    embedding = HashEmbedding(dim, optimizer=RowWiseAdagrad(0.1, weight_decay=0.5), device=device, dtype=dtype)
+    ids = torch.arange(7, device=device)
+    weights, sums = embedding(ids).detach().double(), torch.zeros(7, 1, dtype=torch.float64, device=device)
+    for turn in range(3):
+        gradient = torch.from_numpy(np.random.default_rng(turn).standard_normal((7, dim))).to(device)
+        embedding(ids).backward(gradient.to(dtype))
+        whole = gradient.to(dtype).double() + 0.5 * weights
+        sums += whole.square().mean(1, keepdim=True)
+        weights = (weights - 0.1 * whole / (sums.sqrt() + 1e-10)).to(dtype).double()
+    tolerance = 1e-5 if dtype == torch.float32 else 0.02
+    torch.testing.assert_close(rows_of(embedding, ids).double(), weights, rtol=tolerance, atol=tolerance)
+
+
+def test_rates_that_are_functions(device):
+    """They are asked before each step, for the number of steps that have been made."""
+    asked = []
+    made = [
+        HashEmbedding(4, optimizer=SGD(rate), initializer=Constant(0), device=device)
+        for rate in (lambda steps: asked.append(steps) or 1.0 / (1 + steps), 1.0)
+    ]
+    ids = torch.arange(5, device=device)
+    for step in range(4):
+        for embedding in made:
+            embedding(ids).sum().backward()
+        made[1].optimizer.lr = 1.0 / (2 + step)
+    assert asked == [0, 1, 2, 3]
+    assert torch.equal(rows_of(made[0], ids), rows_of(made[1], ids))
+    for wrong, error in ((-1.0, ValueError), (float("nan"), ValueError), ("1", TypeError), (None, TypeError)):
+        made[0].optimizer.lr = lambda steps, wrong=wrong: wrong
+        before = rows_of(made[0], ids).clone()
+        out = made[0](ids).sum()
+        with pytest.raises(error, match="lr"):
+            out.backward()
+        assert torch.equal(rows_of(made[0], ids), before)
+        assert made[0].steps == 4
+    with pytest.raises(TypeError, match="only a number can be used"):
+        made[0].optimizer.numbers()
