@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
+import operator
 import os
+import uuid
+import warnings
 from collections.abc import Mapping
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util
 
 from gpuhash import HashTable, _core, initializers, optimizers
 from gpuhash.arguments import count_of
-from gpuhash.initializers import Initializer, Normal
+from gpuhash.initializers import Initializer
 from gpuhash.named_columns import Column
 from gpuhash.optimizers import Optimizer
 
+from .asked_gradients import is_asked_for
+from .eager import need_eager, wait_for_ops
+from .keras_initializers import seeded_initializer
 from .library import ops
+from .rows_weight import RowsWeight
 
 __all__ = ["HashEmbedding"]
 
@@ -28,8 +38,12 @@ _WEIGHT = "weight"
 _DTYPES = ("float32", "bfloat16")
 _NO_ROW = -1
 _SIGN = 1 << 63
+_ID_DTYPES = ("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8")
 _CONTAINER = "gpuhash.embedding"
 _numbers = itertools.count()
+_schedule_numbers = itertools.count(1)
+# All rows by their token, which the ops of a graph know: a graph that was loaded from a file has tokens of others.
+_by_token: WeakValueDictionary[str, _Rows] = WeakValueDictionary()
 
 
 class _Rows(tf.saved_model.experimental.TrackableResource):  # type: ignore[misc]
@@ -50,11 +64,18 @@ class _Rows(tf.saved_model.experimental.TrackableResource):  # type: ignore[misc
         self.dtype = tf.as_dtype(columns[_WEIGHT].dtype)
         self._default = np.zeros(0, np.float32) if default is None else default
         self._capacity, self._max_capacity = capacity, max_capacity
+        self.anchor: Any = None  # the tf.Variable whose gradient is the step
+        self.warned = False
+        self._schedule: Any = None  # the last one
+        self._schedule_number = 0
         self._number = next(_numbers)
+        self.token = uuid.uuid4().hex
+        _by_token[self.token] = self
         name = f"{_CONTAINER}/{os.getpid()}/{self._number}"
         with self.where():
             ops.gpuhash_embedding_register(self.resource_handle, name)  # for as long as it takes to find it
         try:
+            wait_for_ops()
             core = _core.find_table(name)
             assert core is not None
             self.table = HashTable._open(core, None)
@@ -91,13 +112,29 @@ class _Rows(tf.saved_model.experimental.TrackableResource):  # type: ignore[misc
         return framework_ops.colocate_with(self.resource_handle)
 
     def optimizer_changed(self) -> None:
+        schedule = self.optimizer.lr if callable(self.optimizer.lr) else None
+        if schedule is not None and schedule is not self._schedule:
+            self._schedule, self._schedule_number = schedule, next(_schedule_numbers)
+        numbered = self.optimizer if schedule is None else dataclasses.replace(self.optimizer, lr=0.0)
         with tf.init_scope(), self.where():
             ops.gpuhash_embedding_set_optimizer(
                 self.resource_handle,
-                np.array(self.optimizer.numbers()),
+                np.array(numbered.numbers()),
                 self.optimizer.stochastic_rounding,
                 np.uint64(self.optimizer.seed),
+                0 if schedule is None else self._schedule_number,
             )
+
+    def scheduled(self) -> tuple[Any, int]:
+        """The learning rate of the next step as a tensor, and which schedule gave it; where there is none, 0."""
+        schedule = self.optimizer.lr
+        if not callable(schedule):
+            return math.nan, 0
+        with self.where():
+            made = ops.gpuhash_embedding_steps(self.resource_handle)
+        if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+            made = tf.cast(made, tf.float32)  # functions of Python numbers multiply it by such
+        return tf.reshape(tf.cast(tf.convert_to_tensor(schedule(made)), tf.float64), []), self._schedule_number
 
     def steps(self) -> int:
         with tf.init_scope(), self.where():
@@ -130,12 +167,19 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
     """An embedding of any integers, as ``keras.layers.Embedding`` without a number of rows: ids get one as they arrive.
 
     In training (``training=True``, as ``fit`` calls it) ids that are new get rows, drawn by the initializer from the id
-    alone. The gradient of a call sums up the gradients of each row and makes the optimizer's step on it at once, in one
-    pass over the rows that have a gradient: each ``tape.gradient()`` through a call is a step, so two of one persistent
-    tape are two, and a tape that is never asked trains nothing. Otherwise, and where ``trainable`` is False, nothing is
-    inserted and nothing trains; ids without a row get the default. Set ``trainable`` before ``compile()``, as of any
-    layer; and let the ``call`` of a model of your own take ``training``, as for dropout, since Keras tells layers only
-    through it. Where a call was not a training one, Keras warns that the layer's weight has no gradient.
+    alone. The gradient of a call with respect to the layer's weight sums up the gradients of each row and makes the
+    optimizer's step on it at once, in one pass over the rows that have a gradient: each ``tape.gradient()`` through a
+    call is a step, so two of one persistent tape are two, and as many as there are micro-batches where gradients are
+    accumulated. A tape that is never asked trains nothing, nor one that is asked for other weights alone, as in the
+    generator's step of a GAN. With a tape around a call of a ``tf.function`` TensorFlow computes all gradients of the
+    function, and rows train whatever was asked for; a warning says so. Rows whose gradient is zero make a step as well,
+    as the sparse ones of PyTorch: what an optimizer has gathered goes on to move them. The step is a side effect: a
+    gradient through it, to what the rows depend on by earlier steps, there is not.
+
+    Outside of training, and where ``trainable`` is False, nothing is inserted and nothing trains; ids without a row get
+    the default. Set ``trainable`` before ``compile()``, as of any layer; and let the ``call`` of a model of your own
+    take ``training``, as for dropout, since Keras tells layers only through it. Where a call was not a training one,
+    Keras warns that the layer's weight has no gradient.
 
     Parameters
     ----------
@@ -147,8 +191,14 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
         ``layer.optimizer.lr = 0.01``. Gradients are taken as they come: what the model's own optimizer does to others,
         such as clipping and accumulating, is not done to these; nor is what a ``LossScaleOptimizer`` or
         ``loss_scale_factor=`` multiplies losses by taken out of them, so do without.
+    embeddings_initializer
+        Of the weights of new rows: Keras' "uniform", which is the default as of ``keras.layers.Embedding`` (between
+        -0.05 and 0.05), "normal", "truncated_normal", "zeros" or "ones"; an object of ``RandomUniform``,
+        ``RandomNormal``, ``TruncatedNormal``, ``Zeros``, ``Ones`` or ``Constant``; or one of ``gpuhash.initializers``.
+        Where it has no seed, the layer draws one as Keras does, which ``keras.utils.set_random_seed`` fixes. The
+        configuration holds it: a clone, and a model that was loaded, draw the same rows.
     initializer
-        Of the weights of new rows, an object of ``gpuhash.initializers``; None: ``Normal()``.
+        Another name for the same, as of ``gpuhash.torch.HashEmbedding``.
     padding_idx
         An id whose row is zeros at first, and does not train. Then the layer gives a mask that is False there;
         ``mask_zero=True`` of Keras is ``padding_idx=0``.
@@ -164,28 +214,31 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
         Of every layer: ``name``, ``dtype``, ``trainable``, ``activity_regularizer``. Weights are float32 or bfloat16,
         as the dtype policy says; under "mixed_bfloat16" they are float32, and the layer gives bfloat16.
 
-    Called with ids, int64 or int32 of any shape, it gives ``[*ids.shape, embedding_dim]``. Nothing waits for a GPU but
-    calls in which the table has to learn how many ids it has, or grows. XLA cannot compile it: a model with such a
-    layer Keras runs without.
+    Called with ids, integers of any dtype and shape, it gives ``[*ids.shape, embedding_dim]``. Ids of uint64 from 2^63
+    on are negative keys, with the same bits. Nothing waits for a GPU but calls in which the table has to learn how many
+    ids it has, or grows. XLA cannot compile it: a model with such a layer Keras runs without.
 
     The rows are no Keras weights, which have shapes. The layer has one weight, without elements, that stands for them:
-    Keras computes gradients only of models that have trainable weights. So ``get_weights``, and with it
-    ``EarlyStopping(restore_best_weights=True)``, know nothing of the rows; ``ModelCheckpoint`` does.
+    Keras computes gradients only of models that have trainable weights. Copied as an array, as by ``get_weights`` and
+    ``EarlyStopping(restore_best_weights=True)``, it is the bytes of all rows, and ``set_weights`` puts them back.
+    Averages of weights, such as ``use_ema=True``, know nothing of the rows.
 
-    ``table`` is the rows' ``gpuhash.HashTable``, with the column "weight" and the optimizer's. ``model.save`` and
-    ``save_weights``, ``tf.train.Checkpoint`` and SavedModels (``model.export``) hold keys, columns and the number of
-    steps; what loads them has these in place of its own rows. What changes which rows keys have, ``table.erase``,
-    ``clear`` and ``shrink_to_fit``, belongs behind the gradient: before that, a row of the call may become another
-    key's, and get this one's step.
+    ``table`` is the rows' ``gpuhash.HashTable``, with the column "weight" and the optimizer's. ``model.save`` in all
+    formats, ``save_weights``, ``tf.train.Checkpoint`` and SavedModels (``model.export``) hold keys, columns and the
+    number of steps; what loads them has these in place of its own rows. What changes which rows keys have,
+    ``table.erase``, ``clear`` and ``shrink_to_fit``, belongs behind the gradient: before that, a row of the call may
+    become another key's, and get this one's step.
 
     Raises
     ------
     TypeError, ValueError
         For arguments that cannot be, and ids of other dtypes.
     RuntimeError
-        Where Keras runs on another backend than TensorFlow, and with several replicas of a ``tf.distribute`` strategy.
+        Where Keras runs on another backend than TensorFlow, with several replicas of a ``tf.distribute`` strategy, and
+        in graphs of TensorFlow 1.
     NotImplementedError
-        In functions that XLA compiles, and for gradients of the layer's gradient.
+        In functions that XLA compiles, for gradients of the layer's gradient, and for ``model.get_state_tree()``
+        without ``value_format="numpy_array"``.
     tf.errors.ResourceExhaustedError
         Where new ids find no room; no row has changed.
     tf.errors.InvalidArgumentError
@@ -198,7 +251,8 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
         embedding_dim: int,
         *,
         optimizer: Optimizer,
-        initializer: Initializer | None = None,
+        embeddings_initializer: Any = None,
+        initializer: Any = None,
         padding_idx: int | None = None,
         default: Any = None,
         capacity: int = 0,
@@ -213,25 +267,28 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
                 "set KERAS_BACKEND=tensorflow before Keras is imported, or use gpuhash.torch.HashEmbedding in a model "
                 "of PyTorch"
             )
+        need_eager("a HashEmbedding")
         _refuse_replicas()
         super().__init__(**options)
-        if not isinstance(embedding_dim, int) or embedding_dim < 1:
+        embedding_dim = _integer("embedding_dim", embedding_dim)
+        if embedding_dim < 1:
             raise ValueError(f"embedding_dim={embedding_dim!r} was given, expected 1 or more")
         if not isinstance(optimizer, Optimizer):
             raise TypeError(
                 f"optimizer={optimizer!r} was given, expected one of gpuhash.tensorflow, such as Adam(lr=1e-3): rows "
                 "appear while a model trains, and Keras' optimizers keep what they know by variables"
             )
-        if initializer is not None and not isinstance(initializer, Initializer):
-            raise TypeError(
-                f"initializer={initializer!r} was given, expected an object of gpuhash.initializers, such as "
-                "Normal(std=0.02), or None"
-            )
-        if padding_idx is not None and not isinstance(padding_idx, int):
-            raise TypeError(f"padding_idx={padding_idx!r} was given, expected an id or None")
+        if initializer is not None and embeddings_initializer is not None:
+            raise TypeError("embeddings_initializer= and initializer= were given, which are one argument: give one")
+        if initializer is None:
+            initializer = "uniform" if embeddings_initializer is None else embeddings_initializer
+        if padding_idx is not None:
+            padding_idx = _integer("padding_idx", padding_idx)
+            if not -_SIGN <= padding_idx < _SIGN:
+                raise ValueError(f"padding_idx={padding_idx} was given, expected an id that int64 holds")
         self._check_dtypes()
         self.embedding_dim = embedding_dim
-        self.initializer = Normal() if initializer is None else initializer
+        self.initializer = seeded_initializer(initializer)
         self.padding_idx = padding_idx
         self.supports_masking = padding_idx is not None
         self.supports_jit = False
@@ -248,10 +305,9 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
             self._rows = _Rows(columns, optimizer, self._default, self.capacity, self.max_capacity, device, padding_idx)
             if padding_idx is not None:
                 self.table[padding_idx] = {_WEIGHT: 0.0}
-            with tf.device(self._rows.resource_handle.device):
-                self._anchor = self.add_weight(
-                    shape=(0,), initializer="zeros", dtype="float32", autocast=False, name="rows"
-                )
+            with tf.device(self._rows.resource_handle.device), keras.name_scope(self.name, caller=self):
+                self._anchor = RowsWeight(self)
+        self._rows.anchor = self._anchor.value
         self.built = True
 
     def _check_dtypes(self) -> None:
@@ -273,7 +329,7 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
                 "XLA cannot compile a HashEmbedding, whose table grows: take jit_compile=True off the tf.function"
             )
         _refuse_replicas()
-        _check_ids(ids)
+        ids = _int64(ids)
         inserts = bool(training) and self.trainable
         if inserts and keras.config.dtype_policy().compute_dtype == "float16":
             raise TypeError(
@@ -283,13 +339,14 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
         with self._rows.where():
             weights, _, _ = ops.gpuhash_embedding_lookup(
                 self._rows.resource_handle,
-                tf.cast(ids, tf.int64),
+                ids,
                 self._anchor.value if inserts else tf.zeros(0),
                 dtype=self._rows.dtype,
                 dim=self.embedding_dim,
                 insert=inserts,
                 has_padding=self.padding_idx is not None,
                 padding=self.padding_idx or 0,
+                layer=self._rows.token,
             )
         return tf.cast(weights, self.compute_dtype)
 
@@ -301,7 +358,9 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
         return (*input_shape, self.embedding_dim)
 
     def compute_mask(self, ids: Any, mask: Any = None) -> Any:
-        return None if self.padding_idx is None else keras.ops.not_equal(ids, self.padding_idx)
+        if self.padding_idx is None:
+            return None
+        return keras.ops.not_equal(keras.ops.cast(ids, "int64"), self.padding_idx)
 
     # What users do with it --------------------------------------------------------------------------------------------
 
@@ -313,7 +372,13 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
     @property
     def table(self) -> HashTable:
         """int64 ids to a column "weight" and the optimizer's."""
+        wait_for_ops()  # the table's own calls do not queue behind them
         return self._rows.table
+
+    @property
+    def embeddings_initializer(self) -> Initializer:
+        """What new rows are drawn by; the same as ``initializer``."""
+        return self.initializer
 
     @property
     def steps(self) -> int:
@@ -338,7 +403,7 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
         return {
             **super().get_config(),
             "embedding_dim": self.embedding_dim,
-            "optimizer": {"name": kind.__name__, **dataclasses.asdict(self.optimizer)},
+            "optimizer": {"name": kind.__name__, **_numbers_of(self.optimizer)},
             "initializer": initializers.to_text(self.initializer, self.variable_dtype),
             "padding_idx": self.padding_idx,
             "default": None if self._default is None else self._default.tolist(),
@@ -353,17 +418,29 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
         kind = getattr(optimizers, numbers.pop("name"))
         if "betas" in numbers:
             numbers["betas"] = tuple(numbers["betas"])
+        if isinstance(numbers["lr"], dict):
+            numbers["lr"] = keras.saving.deserialize_keras_object(numbers["lr"])
         dtype = keras.dtype_policies.get(config["dtype"]).variable_dtype
         initializer = initializers.of_text(config["initializer"], dtype, True)
         return cls(**{**config, "optimizer": kind(**numbers), "initializer": initializer})
 
     def save_own_variables(self, store: Any) -> None:
         """Keys and their columns, in one order, and the number of steps."""
-        with tf.init_scope():
-            for name, tensor in self._rows._serialize_to_tensors().items():
-                store[name] = tensor.numpy()
+        for name, array in self.rows_as_arrays().items():
+            store[name] = array
 
     def load_own_variables(self, store: Any) -> None:
+        """Puts these rows in place of the layer's own. Where something does not fit, all is as it was."""
+        self.take_rows(store)
+
+    # What the layer's weight calls where it is copied.
+
+    def rows_as_arrays(self) -> dict[str, np.ndarray]:
+        """Keys and their columns, in one order, and the number of steps."""
+        with tf.init_scope():
+            return {name: tensor.numpy() for name, tensor in self._rows._serialize_to_tensors().items()}
+
+    def take_rows(self, store: Any) -> None:
         """Puts these rows in place of the layer's own. Where something does not fit, all is as it was."""
         names = ["keys", *self._rows.columns, "steps"]
         missing = [name for name in names if name not in store]
@@ -388,18 +465,35 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
 
 @tf.RegisterGradient("GpuhashEmbeddingLookup")  # type: ignore[untyped-decorator]
 def _train(op: Any, gradients: Any, *_: Any) -> list[Any]:
-    """A step on the rows of a call. The anchor's gradient has no elements, and comes when the step is made."""
-    if not op.get_attr("insert"):
+    """A step on the rows of a call, where the gradient of the layer's weight is asked for. That one has no elements,
+    and comes when the step is made.
+    """
+    of_layer = _by_token.get(tf.compat.as_str(op.get_attr("layer")))
+    if not op.get_attr("insert") or gradients is None or (of_layer is not None and not _is_asked_for(of_layer)):
         return [None, None, None]
     handle, ids, _ = op.inputs
     _, rows, generation = op.outputs
     if op.get_attr("has_padding"):
         rows = tf.where(tf.equal(ids, op.get_attr("padding")), tf.constant(_NO_ROW, tf.int64), rows)
+    rate, schedule = (math.nan, 0) if of_layer is None else of_layer.scheduled()
     with framework_ops.colocate_with(handle):
         done = ops.gpuhash_embedding_train(
-            handle, rows, generation, tf.convert_to_tensor(gradients), dim=op.get_attr("dim")
+            handle, rows, generation, tf.convert_to_tensor(gradients), rate, schedule, dim=op.get_attr("dim")
         )
     return [None, None, done]
+
+
+def _is_asked_for(rows: _Rows) -> bool:
+    asked = is_asked_for(rows.anchor)
+    if asked is None and not rows.warned:
+        rows.warned = True
+        warnings.warn(
+            "a tf.GradientTape is around a call of a tf.function in which a HashEmbedding trains. TensorFlow computes "
+            "all gradients of such a function at once, so that rows train also where the tape is asked for those of "
+            "other weights alone. If it is, put the tape into the function, or call the layer with training=False",
+            stacklevel=2,
+        )
+    return asked is not False
 
 
 @tf.RegisterGradient("GpuhashEmbeddingTrain")  # type: ignore[untyped-decorator]
@@ -410,17 +504,45 @@ def _refuse_second_gradient(op: Any, *_: Any) -> list[Any]:
     )
 
 
+def _int64(ids: Any) -> Any:
+    """Ids as they are keys. Those of uint64 from 2^63 on are the negative ones, with the same bits."""
+    if in_symbolic_scope() and getattr(ids, "dtype", None) in (tf.float32, tf.bfloat16):
+        # Keras builds a model of one's own again out of shapes alone, and takes a float for each input. No ids flow.
+        return tf.cast(ids, tf.int64)
+    _check_ids(ids)
+    return tf.bitcast(ids, tf.int64) if ids.dtype == tf.uint64 else tf.cast(ids, tf.int64)
+
+
 def _check_ids(ids: Any) -> None:
     if isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)) or any(
         getattr(ids, kind, False) for kind in ("sparse", "ragged")
     ):
-        raise TypeError(f"ids are a {type(ids).__name__}, expected a dense tensor of int64 or int32")
-    if ids.dtype not in ("int64", "int32"):
-        name = ids.dtype if isinstance(ids.dtype, str) else ids.dtype.name
+        raise TypeError(f"ids are a {type(ids).__name__}, expected a dense tensor of integers")
+    name = ids.dtype if isinstance(ids.dtype, str) else ids.dtype.name
+    if name not in _ID_DTYPES:
         raise TypeError(
-            f"ids are {name}, expected int64 or int32, since floats cannot tell all ids apart: cast them, and say the "
-            "dtype of what a model is given, as by keras.Input(shape, dtype='int64') before the layer"
+            f"ids are {name}, expected int64, int32 or another integer dtype, since floats cannot tell all ids apart: "
+            "cast them, and say the dtype of what a model is given, as by keras.Input(shape, dtype='int64') before the "
+            "layer"
         )
+
+
+def _integer(name: str, given: Any) -> int:
+    """An int, for one of NumPy as well."""
+    if isinstance(given, (bool, np.bool_)):
+        raise TypeError(f"{name}={given!r} was given, expected an integer")
+    try:
+        return operator.index(given)
+    except TypeError:
+        raise TypeError(f"{name}={given!r} was given, expected an integer") from None
+
+
+def _numbers_of(optimizer: Optimizer) -> dict[str, Any]:
+    """What JSON holds of them; a schedule as Keras writes it."""
+    numbers = {each.name: getattr(optimizer, each.name) for each in dataclasses.fields(optimizer)}
+    if callable(numbers["lr"]):
+        numbers["lr"] = keras.saving.serialize_keras_object(numbers["lr"])
+    return numbers
 
 
 def _refuse_replicas() -> None:

@@ -217,12 +217,16 @@ class Train final : public DimKernel {
     OP_REQUIRES_OK(ctx, weights_shape(rows.shape(), &shape));
     OP_REQUIRES_OK(ctx, check_shape("generation", ctx->input(2), TensorShape({})));
     OP_REQUIRES_OK(ctx, check_shape("gradients", gradients, shape));
+    OP_REQUIRES_OK(ctx, check_shape("rate", ctx->input(4), TensorShape({})));
+    OP_REQUIRES_OK(ctx, check_shape("schedule", ctx->input(5), TensorShape({})));
     Tensor* done = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({0}), &done));
     OP_REQUIRES_OK(ctx, guarded([&] {
                      const Gradients given{gradients.data(), *from_tensorflow(gradients.dtype()), nullptr, nullptr};
                      embedding->train(static_cast<const std::int64_t*>(rows.data()), rows.NumElements(),
-                                      ctx->input(2).scalar<std::int64_t>()(), given, stream_of(ctx));
+                                      ctx->input(2).scalar<std::int64_t>()(), given,
+                                      {ctx->input(4).scalar<double>()(), ctx->input(5).scalar<std::int64_t>()()},
+                                      stream_of(ctx));
                    }));
   }
 };
@@ -233,8 +237,9 @@ absl::Status set_optimizer(OpKernelContext* ctx) {
   TF_RETURN_IF_ERROR(check_shape("numbers", ctx->input(1), TensorShape({5})));
   TF_RETURN_IF_ERROR(check_shape("stochastic_rounding", ctx->input(2), TensorShape({})));
   TF_RETURN_IF_ERROR(check_shape("seed", ctx->input(3), TensorShape({})));
+  TF_RETURN_IF_ERROR(check_shape("schedule", ctx->input(4), TensorShape({})));
   embedding->set_optimizer(ctx->input(1).flat<double>().data(), ctx->input(2).scalar<bool>()(),
-                           ctx->input(3).scalar<tensorflow::uint64>()());
+                           ctx->input(3).scalar<tensorflow::uint64>()(), ctx->input(4).scalar<std::int64_t>()());
   return absl::OkStatus();
 }
 
@@ -342,9 +347,9 @@ absl::Status register_rows(OpKernelContext* ctx) {
 void register_kernels() {
   register_on_both<MakeEmbedding>("GpuhashEmbedding", {"parameters", "embedding"});
   register_on_both<LookUp>("GpuhashEmbeddingLookup", {"embedding", "generation"});
-  register_on_both<Train>("GpuhashEmbeddingTrain", {"embedding", "generation"});
+  register_on_both<Train>("GpuhashEmbeddingTrain", {"embedding", "generation", "rate", "schedule"});
   register_on_both<FunctionKernel<set_optimizer>>("GpuhashEmbeddingSetOptimizer",
-                                                  {"embedding", "numbers", "stochastic_rounding", "seed"});
+                                                  {"embedding", "numbers", "stochastic_rounding", "seed", "schedule"});
   register_on_both<FunctionKernel<count_steps>>("GpuhashEmbeddingSteps", {"embedding", "steps"});
   register_on_both<FunctionKernel<export_rows>>("GpuhashEmbeddingExport", {"embedding", "steps"});
   register_on_both<FunctionKernel<import_rows>>("GpuhashEmbeddingImport", {"embedding", "steps"});

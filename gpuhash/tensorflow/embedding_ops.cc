@@ -39,7 +39,7 @@ absl::Status lookup_shape(InferenceContext* c) {
 
 absl::Status train_shape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(scalar(c, 0));
-  TF_RETURN_IF_ERROR(scalar(c, 2));
+  for (const int input : {2, 4, 5}) TF_RETURN_IF_ERROR(scalar(c, input));
   ShapeHandle weights;
   TF_RETURN_IF_ERROR(weights_shape(c, c->input(1), &weights));
   TF_RETURN_IF_ERROR(c->Merge(c->input(3), weights, &weights));
@@ -92,7 +92,7 @@ void register_ops() {
       })();
 
   // The anchor is not looked at. A tape that watches it keeps the call, and so asks for its gradient. Those of
-  // ids that are the padding train nothing.
+  // ids that are the padding train nothing. Attribute layer is for Python, which finds the layer by it.
   rows_op("GpuhashEmbeddingLookup")
       .Input("ids: int64")
       .Input("anchor: float")
@@ -104,21 +104,27 @@ void register_ops() {
       .Attr("insert: bool")
       .Attr("has_padding: bool = false")
       .Attr("padding: int = 0")
+      .Attr("layer: string = ''")
       .SetShapeFn(lookup_shape)();
+  // rate: the learning rate, where a schedule of that number gives it; schedule 0: the one that was set.
   // done: [0], the gradient of the anchor.
   rows_op("GpuhashEmbeddingTrain")
       .Input("rows: int64")
       .Input("generation: int64")
       .Input("gradients: dtype")
+      .Input("rate: double")
+      .Input("schedule: int64")
       .Output("done: float")
       .Attr("dtype: {float, bfloat16}")
       .Attr("dim: int >= 1")
       .SetShapeFn(train_shape)();
-  // numbers: learning rate, both betas, epsilon, weight decay.
+  // numbers: learning rate, both betas, epsilon, weight decay. schedule: the number of what gives the rate of each
+  // step in the place of the first of them; 0: nothing does.
   rows_op("GpuhashEmbeddingSetOptimizer")
       .Input("numbers: double")
       .Input("stochastic_rounding: bool")
       .Input("seed: uint64")
+      .Input("schedule: int64")
       .SetShapeFn(no_shape)();
   rows_op("GpuhashEmbeddingSteps").Output("steps: int64").SetShapeFn([](InferenceContext* c) {
     c->set_output(0, c->Scalar());

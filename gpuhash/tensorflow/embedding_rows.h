@@ -1,6 +1,7 @@
 // The rows of a HashEmbedding as a TensorFlow resource.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -54,9 +55,15 @@ class EmbeddingRows final : public tensorflow::ResourceBase {
     return generation_;
   }
 
+  /// The learning rate of one step, as the schedule of that number gave it; schedule 0: there is none.
+  struct Rate {
+    double rate;
+    std::int64_t schedule;
+  };
+
   /// A step on rows that look_up() has given. Counts it, unless it throws.
   void train(const std::int64_t* rows, std::int64_t count, std::int64_t generation, const Gradients& gradients,
-             Stream stream) {
+             const Rate& given, Stream stream) {
     const std::shared_lock<std::shared_mutex> staying(replacing_);
     if (generation != generation_)
       throw std::invalid_argument(
@@ -67,12 +74,13 @@ class EmbeddingRows final : public tensorflow::ResourceBase {
     std::iota(columns.begin(), columns.end(), std::size_t{0});
     OptimizerStep step = step_;
     ++step.number;
+    if (schedule_ != 0) step.learning_rate = scheduled(given);
     table_->train(rows, count, gradients, columns, step, stream);
     step_ = step;
   }
 
   /// From the next step on.
-  void set_optimizer(const double* numbers, bool stochastic_rounding, std::uint64_t seed) {
+  void set_optimizer(const double* numbers, bool stochastic_rounding, std::uint64_t seed, std::int64_t schedule) {
     const std::lock_guard<std::mutex> counting(counting_);
     step_.learning_rate = numbers[0];
     step_.beta1 = numbers[1];
@@ -81,6 +89,7 @@ class EmbeddingRows final : public tensorflow::ResourceBase {
     step_.weight_decay = numbers[4];
     step_.stochastic_rounding = stochastic_rounding;
     step_.seed = seed;
+    schedule_ = schedule;
   }
 
   std::int64_t steps() {
@@ -100,12 +109,26 @@ class EmbeddingRows final : public tensorflow::ResourceBase {
   }
 
  private:
+  /// A graph holds the schedule that there was when it was traced, which may be another one by now.
+  double scheduled(const Rate& given) const {
+    if (given.schedule != schedule_)
+      throw std::invalid_argument(
+          "optimizer.lr was set to a schedule after the function was traced, and the function knows the rate of "
+          "before: "
+          "set the schedule before, or trace the function again, as compile() of a Keras model does");
+    if (!(given.rate >= 0 && std::isfinite(given.rate)))
+      throw std::invalid_argument("the schedule gave the learning rate " + std::to_string(given.rate) +
+                                  ", expected a number that is 0 or more");
+    return given.rate;
+  }
+
   const std::shared_ptr<Table> table_;
   const Tensor fallback_;
   std::shared_mutex replacing_;  // shared by all who need the row numbers to stay
   std::int64_t generation_ = 0;  // how often the rows were replaced
   std::mutex counting_;          // for step_
   OptimizerStep step_;           // the last one; its number is how many there were
+  std::int64_t schedule_ = 0;    // the number of what gives its rate; 0: nothing does
 };
 
 }  // namespace gpuhash::tensorflow_ops

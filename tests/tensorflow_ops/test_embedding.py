@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 from support.graphs import need_tensorflow
 
-from gpuhash.initializers import Constant, Normal, Uniform
+from gpuhash.initializers import Constant, Normal, TruncatedNormal, Uniform
 from gpuhash.optimizers import LAMB, SGD, Adagrad, Adam, RowWiseAdagrad
 
 SPREAD = 1_000_003  # from one id to the next: ids have no order that rows could have
@@ -179,15 +181,17 @@ def test_each_gradient_is_a_step(tools):
         first, second = layer(ids, training=True), layer(ids[:, :1], training=True)
         loss = tf.reduce_sum(tf.gather(tf.reshape(first, (6, 3)), [0, 0, 5]) * scale) + tf.reduce_sum(second)
     before = expected
-    gradient = tape.gradient(loss, scale)
+    gradient, _ = tape.gradient(loss, [scale, *layer.trainable_weights])
     np.testing.assert_allclose(gradient, 2 * before[0] + before[2], rtol=1e-5)
     check(np.add(np.outer([2, 0, 1], [1, 10, 100]), [[1], [0], [1]]), 4)
 
-    # The tape is outside of the function, or in a loop in it.
+    # The tape is outside of the function, which computes all gradients at once, or in a loop in it.
     function = tf.function(lambda: tf.reduce_sum(layer(ids, training=True)) * scale[0])
-    for sources in (scale, layer.trainable_weights, []):
-        with tf.GradientTape() as tape:
+    for sources, warns in ((layer.trainable_weights, True), (scale, False), ([], False)):
+        with tf.GradientTape() as tape, warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
             loss = function()
+        assert ["tape into the function" in str(each.message) for each in warned] == [True] * warns, "it says so once"
         tape.gradient(loss, sources)
     check([[3], [6], [9]], 7)
 
@@ -226,6 +230,113 @@ def test_each_gradient_is_a_step(tools):
         norm = tf.reduce_sum(gradient**2)
     with pytest.raises(NotImplementedError, match="gradient of the gradient"):
         outer.gradient(norm, layer.trainable_weights)
+
+
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
+def test_only_gradients_that_were_asked_for_train(in_function, tools):
+    """The tape computes the gradients of all that the loss depends on; rows are for those who ask."""
+    tf, _, make = tools
+    ids, factor = tf.constant(ids_of([1, 2, 2])), tf.Variable(2.0)
+    first, second = (make(3, optimizer=Adam(0.1), initializer=Constant(1.0)) for _ in range(2))
+
+    def plain():
+        return tf.reduce_sum(first(ids, training=True) * second(ids, training=True)) * factor
+
+    def in_a_loop():
+        total = tf.zeros(())
+        for number in tf.range(3):
+            if number == 1:
+                total += plain()
+        return total
+
+    def recomputed():
+        return tf.recompute_grad(lambda x: plain() + x)(tf.constant(0.0))
+
+    def with_tape(loss_of, sources):
+        with tf.GradientTape() as tape:
+            loss = loss_of()
+        return tape.gradient(loss, sources)
+
+    def by_graph(loss_of, sources):
+        return tf.gradients(loss_of(), sources)
+
+    ways = [(with_tape, plain), (with_tape, recomputed)]
+    if in_function:
+        ways += [(with_tape, in_a_loop), (by_graph, plain), (by_graph, in_a_loop)]
+    for way, loss_of in ways:
+        for asked in ([], [second], [first, second]):
+            before = first.steps, second.steps
+            sources = [factor, *(layer.weights[0].value for layer in asked)]
+
+            def step(way=way, loss_of=loss_of, sources=sources):
+                return way(tf.autograph.to_graph(loss_of) if in_function else loss_of, sources)[0]
+
+            rows = first(ids).numpy(), second(ids).numpy()
+            expected = np.sum(rows[0] * rows[1]) if min(map(len, (first, second))) else 9.0
+            gradient = (tf.function(step, autograph=False) if in_function else step)()
+            np.testing.assert_allclose(gradient, expected, rtol=1e-5)
+            moved = [not np.array_equal(layer(ids), was) for layer, was in zip((first, second), rows, strict=True)]
+            told = f"{way.__name__} of {loss_of.__name__}"
+            assert (first.steps - before[0], second.steps - before[1]) == (first in asked, second in asked), told
+            if before != (0, 0):
+                assert moved == [first in asked, second in asked], told
+
+
+def test_the_discriminator_stays_in_the_step_of_the_generator(tools):
+    """A model of Keras whose own train_step has two tapes."""
+    tf, keras, make = tools
+    judge, maker = (make(2, optimizer=SGD(0.5), initializer=Constant(1.0)) for _ in range(2))
+    calls = []
+
+    class Game(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.judge, self.maker, self.out = judge, maker, keras.layers.Dense(1)
+
+        def call(self, ids, training=None):
+            return self.out(self.judge(ids, training=training) * self.maker(ids, training=training))
+
+        def train_step(self, data):
+            calls.append(1)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(self(data[0], training=True))
+            weights = self.maker.trainable_weights + self.out.trainable_weights
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            return {"loss": loss}
+
+    game = Game()
+    game.compile("sgd")
+    game.fit(ids_of(np.arange(32)), np.zeros(32), batch_size=8, epochs=2, verbose=0)
+    assert len(calls) < 8, "it is a graph"
+    assert (judge.steps, maker.steps) == (0, 8)
+    np.testing.assert_array_equal(judge(ids_of(np.arange(32))), np.ones((32, 2)))
+    assert np.all(np.abs(maker(ids_of(np.arange(32))) - 1.0) > 0)
+
+
+def test_penalties_of_gradients(tools):
+    """A loss of a gradient with respect to embeddings, as of Wasserstein GANs: beside a dense variable."""
+    tf, _, make = tools
+    rng = np.random.default_rng(6)
+    layer = make(3, optimizer=SGD(1.0), initializer=Uniform(-1, 1, seed=5))
+    codes = np.array([0, 1, 1, 2])
+    weights = tf.Variable(initial_weights(layer)[:3])
+    kernel = tf.Variable(rng.standard_normal((3, 2)).astype(np.float32))
+
+    def gradients(embed, sources):
+        with tf.GradientTape() as outer:
+            embedded = embed()
+            with tf.GradientTape() as inner:
+                inner.watch(embedded)
+                out = tf.reduce_sum(tf.sin(tf.matmul(embedded, kernel)))
+            penalty = tf.reduce_sum((tf.norm(inner.gradient(out, embedded), axis=-1) - 1) ** 2)
+        return outer.gradient(penalty, [kernel, *sources])
+
+    expected, slices = gradients(lambda: tf.gather(weights, codes), [weights])
+    got, _ = gradients(lambda: layer(ids_of(codes), training=True), layer.trainable_weights)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+    stepped = weights - tf.convert_to_tensor(slices)
+    np.testing.assert_allclose(layer(ids_of([0, 1, 2])), stepped, rtol=1e-4, atol=1e-5)
+    assert layer.steps == 1
 
 
 def test_layers_that_share_an_optimizer(tools):
@@ -390,6 +501,199 @@ def test_going_on_from_a_file(dtype, tools, tmp_path):
         np.testing.assert_allclose(each.serve(probe), served, rtol=1e-6 if dtype == "float32" else 1e-2)
 
 
+def test_every_way_to_keep_a_model_keeps_its_rows(tools, tmp_path):
+    """Also those that know nothing of a layer's files and copy its weights; what cannot is refused."""
+    _, keras, make = tools
+    ids = ids_of(np.arange(60).reshape(20, 3))
+
+    def build():
+        inputs = keras.Input((3,), dtype="int64")
+        inner = keras.Sequential([keras.Input((3,), dtype="int64"), make(2, optimizer=Adam(0.1), name="inner")])
+        outer = make(2, optimizer=Adam(0.1), dtype="mixed_bfloat16", name="outer")
+        joined = keras.layers.Concatenate(dtype="float32")([inner(inputs), outer(inputs)])
+        model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(joined)))
+        model.compile("sgd", keras.losses.MeanSquaredError())
+        return model
+
+    model = build()
+    model.fit(ids, np.ones(20), batch_size=10, verbose=0)
+    expected = model.predict(ids, verbose=0)
+
+    def loaded(load):
+        other = build()
+        load(other)
+        return other
+
+    def h5(name, **options):
+        model.save(tmp_path / name, **options)
+        return tmp_path / name
+
+    def state_tree():
+        return model.get_state_tree(value_format="numpy_array")
+
+    for way in (
+        lambda: keras.models.load_model(h5("m.h5"), compile=False),
+        lambda: keras.models.load_model(h5("m.hdf5", include_optimizer=False), compile=False),
+        lambda: loaded(lambda other: other.load_weights(h5("w.h5"))),
+        lambda: loaded(lambda other: other.set_weights(model.get_weights())),
+        lambda: loaded(
+            lambda other: other.set_state_tree({"trainable_variables": renamed(state_tree(), model, other)})
+        ),
+        lambda: pickle.loads(pickle.dumps(model)),
+    ):
+        copied = way()
+        np.testing.assert_array_equal(copied.predict(ids, verbose=0), expected)
+        assert [copied.get_layer("outer").steps, len(copied.get_layer("outer"))] == [2, 60]
+    with pytest.raises(NotImplementedError, match="value_format='numpy_array'"):
+        model.get_state_tree()
+    before = model.get_weights()
+    rows = next(index for index, weight in enumerate(before) if weight.dtype == np.uint8)
+    for wrong, match in (
+        (np.zeros(0, np.float32), "holds no rows"),
+        (before[rows][:-1], "cut off"),
+        (before[rows][:40], "cut off"),
+        (np.append(before[rows], np.uint8(0)), "expected"),
+        (np.zeros(99, np.uint8), "does not begin"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            model.set_weights([wrong if index == rows else weight for index, weight in enumerate(before)])
+    np.testing.assert_array_equal(model.predict(ids, verbose=0), expected)
+
+
+def renamed(tree: Any, model: Any, other: Any) -> Any:
+    """A state tree of one model for another one that was built alike: paths of weights have numbers in them."""
+    flat = {}
+    for mine, theirs in zip(model.trainable_variables, other.trainable_variables, strict=True):
+        value = tree["trainable_variables"]
+        for part in mine.path.split("/"):
+            value = value[part]
+        flat[theirs.path] = value
+    return flat
+
+
+def test_early_stopping_restores_rows(tools):
+    _, keras, make = tools
+    layer = make(1, optimizer=SGD(0.1), initializer="zeros")
+    inputs = keras.Input((), dtype="int64")
+    model = keras.Model(inputs, layer(inputs))
+    model.compile("sgd", "mse")
+    ids, targets = ids_of(np.arange(8)), np.arange(8, dtype=np.float32)
+    best: list[Any] = []
+
+    def on_epoch_begin(epoch, _):
+        best.append(model.predict(ids, verbose=0))
+        layer.optimizer.lr = 0.1 if epoch < 2 else 50.0  # from then on it gets worse
+
+    stop = keras.callbacks.EarlyStopping(monitor="loss", patience=2, restore_best_weights=True)
+    watch = keras.callbacks.LambdaCallback(on_epoch_begin=on_epoch_begin)
+    told = model.fit(ids, targets, batch_size=8, epochs=9, verbose=0, callbacks=[watch, stop]).history["loss"]
+    assert len(told) < 9
+    np.testing.assert_array_equal(model.predict(ids, verbose=0), best[int(np.argmin(told)) + 1])
+
+
+def test_a_model_of_ones_own_comes_back_whole(tools, tmp_path):
+    """Keras builds it again from shapes, as if its inputs were floats; then it loads all layers, or says that not."""
+    _, keras, make = tools
+
+    @keras.saving.register_keras_serializable("gpuhash tests")
+    class Own(keras.Model):
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.rows = make(4, optimizer=SGD(0.1), padding_idx=0)
+            self.head = keras.layers.Dense(1)
+
+        def call(self, ids, training=None):
+            return self.head(keras.ops.mean(self.rows(ids, training=training), 1))
+
+    model = Own()
+    model.compile("sgd", "mse")
+    ids = ids_of(np.arange(30).reshape(10, 3))
+    model.fit(ids, np.ones(10), verbose=0)
+    model.save(tmp_path / "own.keras")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        loaded = keras.models.load_model(tmp_path / "own.keras")
+    np.testing.assert_array_equal(loaded.predict(ids, verbose=0), model.predict(ids, verbose=0))
+    with pytest.raises(TypeError, match="float32"):
+        loaded(ids.astype(np.float32))
+
+
+def test_initializers_are_those_of_keras(tools):
+    """By name, as objects and as configurations; without one what keras.layers.Embedding begins with."""
+    _, keras, make = tools
+    of_keras = keras.initializers
+    for given, expected in (
+        (None, Uniform(-0.05, 0.05)),
+        ("uniform", Uniform(-0.05, 0.05)),
+        ("normal", Normal(0.0, 0.05)),
+        ("random_normal", Normal(0.0, 0.05)),
+        ("truncated_normal", TruncatedNormal(0.0, 0.05)),
+        ("zeros", Constant(0.0)),
+        ("ones", Constant(1.0)),
+        (of_keras.Constant(0.5), Constant(0.5)),
+        (of_keras.RandomUniform(-2, 3, seed=4), Uniform(-2, 3, 4)),
+        (of_keras.RandomNormal(1, 2, seed=-1), Normal(1, 2, 2**64 - 1)),
+        (of_keras.TruncatedNormal(1, 2, seed=5), TruncatedNormal(1, 2, 5)),
+        (of_keras.serialize(of_keras.RandomUniform(0, 1, seed=9)), Uniform(0, 1, 9)),
+        (Normal(std=2.0, seed=0), Normal(std=2.0, seed=0)),
+        (Normal(std=2.0), Normal(std=2.0)),
+    ):
+        for name in ("embeddings_initializer", "initializer"):
+            layer = make(64, optimizer=SGD(0.1), **{name: given})
+            got = layer.embeddings_initializer
+            assert got is layer.initializer
+            if getattr(expected, "seed", 0) is None:
+                assert got.seed is not None
+                got = type(got)(**{**vars(got), "seed": None})
+            assert got == expected
+            clone = type(layer).from_config(layer.get_config())
+            ids = ids_of(np.arange(40))
+            np.testing.assert_array_equal(clone(ids, training=True), layer(ids, training=True))
+    default = make(64, optimizer=SGD(0.1))(ids_of(np.arange(500)), training=True).numpy()
+    theirs = keras.layers.Embedding(500, 64)(np.arange(500)).numpy()
+    for moment in (np.mean, np.std, np.min, np.max):
+        np.testing.assert_allclose(moment(default), moment(theirs), atol=1e-3)
+
+
+def test_seeds_are_drawn_as_keras_draws(tools, tmp_path):
+    _, keras, make = tools
+    ids = ids_of(np.arange(20))
+
+    def rows():
+        return [make(4, optimizer=SGD(0.1), initializer=given)(ids, training=True) for given in (None, "normal") * 2]
+
+    keras.utils.set_random_seed(7)
+    first = rows()
+    assert len({row.numpy().tobytes() for row in first}) == 4, "layers that are made alike begin with other rows"
+    keras.utils.set_random_seed(7)
+    np.testing.assert_array_equal(rows(), first)
+    keras.utils.set_random_seed(8)
+    assert not any(np.array_equal(*pair) for pair in zip(rows(), first, strict=True))
+
+    # A model that was loaded goes on to draw as the one that was saved.
+    inputs = keras.Input((), dtype="int64")
+    model = keras.Model(inputs, make(4, optimizer=SGD(0.0))(inputs))
+    model.layers[1](ids[:10], training=True)
+    model.save(tmp_path / "m.keras")
+    loaded = keras.models.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(loaded.layers[1](ids, training=True), model.layers[1](ids, training=True))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_ids_of_all_integers(dtype, tools):
+    _, keras, make = tools
+    layer = make(np.int64(3), optimizer=SGD(0.1), padding_idx=np.int32(-1))
+    info = np.iinfo(dtype)
+    ids = np.array([info.min, 1, info.max], dtype)
+    inputs = keras.Input((3,), dtype=dtype)
+    model = keras.Model(inputs, layer(inputs))
+    out = layer(ids, training=True).numpy()
+    assert set(layer.table.keys(like="numpy").tolist()) == {-1, *ids.astype(np.int64).tolist()}
+    np.testing.assert_array_equal(model.predict(ids[None], verbose=0)[0], out)
+    np.testing.assert_array_equal(layer.compute_mask(ids), ids.astype(np.int64) != -1)
+    assert out[1].any()
+
+
 def test_states_that_do_not_fit(tools):
     tf, _, make = tools
     ids = ids_of([1, 2, 3])
@@ -439,8 +743,19 @@ def test_what_cannot_be(tools, monkeypatch):
         ({"dim": 0}, ValueError, "expected 1 or more"),
         ({"optimizer": keras.optimizers.Adam()}, TypeError, r"Adam\(lr=1e-3\)"),
         ({"optimizer": "adam"}, TypeError, "expected one of gpuhash.tensorflow"),
-        ({"initializer": "uniform"}, TypeError, "gpuhash.initializers"),
-        ({"padding_idx": 0.5}, TypeError, "expected an id"),
+        ({"dim": 2.0}, TypeError, "expected an integer"),
+        ({"dim": True}, TypeError, "expected an integer"),
+        ({"initializer": "uniforn"}, TypeError, "none that Keras knows"),
+        ({"embeddings_initializer": "glorot_uniform"}, TypeError, "rows appear one by one.*gpuhash.initializers"),
+        ({"initializer": lambda shape, dtype: None}, TypeError, "rows appear one by one"),
+        ({"initializer": "zeros", "embeddings_initializer": "zeros"}, TypeError, "give one"),
+        (
+            {"initializer": keras.initializers.RandomNormal(seed=keras.random.SeedGenerator(1))},
+            TypeError,
+            "a seed that changes",
+        ),
+        ({"padding_idx": 0.5}, TypeError, "expected an integer"),
+        ({"padding_idx": 2**63}, ValueError, "an id that int64 holds"),
         ({"default": [1.0, 2.0]}, ValueError, "expected a number or"),
         ({"capacity": -1}, ValueError, "capacity"),
         ({"dtype": "float64"}, TypeError, "expected float32, bfloat16"),
@@ -451,8 +766,8 @@ def test_what_cannot_be(tools, monkeypatch):
             make(given.pop("dim"), **given)
     layer = make(4, optimizer=SGD(0.1))
     ids = tf.constant([1, 2], tf.int64)
-    for wrong in (tf.cast(ids, tf.float32), tf.cast(ids, tf.int16), keras.Input((3,)), tf.sparse.from_dense(ids)):
-        with pytest.raises(TypeError, match="int64 or int32"):
+    for wrong in (tf.cast(ids, tf.float32), tf.cast(ids, tf.bool), keras.Input((3,)), tf.sparse.from_dense(ids)):
+        with pytest.raises(TypeError, match=r"expected int64, int32 or|dense tensor of integers"):
             layer(wrong, training=True)
     with pytest.raises(TypeError, match=r"keras.Input\(shape, dtype='int64'\)"):
         keras.Sequential([layer, keras.layers.Dense(1)]).build((None, 3))
