@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _core, columns
+from . import _core, columns, consumers
 from .dtypes import ITEMSIZES, NUMBER_STRINGS, numpy_dtype
 
 Shape = tuple[int, ...]
@@ -367,6 +367,8 @@ def _detect(kind: type) -> Framework:
         return PYTHON
     if issubclass(kind, _core.Buffer):
         return BUFFER
+    if (refusal := consumers.refuse_array(kind)) is not None:
+        raise refusal
     roots = {base.__module__.partition(".")[0] for base in kind.__mro__}
     if "torch" in roots and issubclass(kind, sys.modules["torch"].Tensor):
         return framework_named("torch")

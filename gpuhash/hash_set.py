@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, batches, serialization, traced
+from . import _core, batches, consumers, serialization, traced
 from .arguments import as_keys
 from .arrays import framework_of
 from .batch import Batch
@@ -230,6 +230,17 @@ class HashSet(KeyedTable):
         held, complete = self._held_keys(other)
         return complete and bool(self._holds(self._like_self(held)._host_keys()).all())
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """The keys as an array on the host, ``[len(self), *key_shape]``, so that ``numpy.isin(array, keys)`` is right.
+
+        Without it NumPy would take the set for one object, and find it nowhere. Waits.
+        """
+        return consumers.as_array(self._host_keys(), dtype, copy)
+
+    def __jax_array__(self) -> Any:
+        """The keys as an array of JAX; TypeError where JAX would narrow them."""
+        return self.keys(like="jax")
+
     def _host_keys(self) -> np.ndarray[Any, Any]:
         return self._host_items(values=False)[0]
 
@@ -380,3 +391,6 @@ class HashSet(KeyedTable):
         made._fill(contents)
         made._register(name)
         return made
+
+
+consumers.no_arrays[HashSet] = "give its keys(), or ask it with contains(keys)"

@@ -35,6 +35,9 @@ class KeyedTable:
     #: What stands for the table in PyTorch's graphs.
     _torch_state = property(_core.torch_state)
 
+    #: No arithmetic of NumPy: ``array == table`` would compare with the keys, one by one, in whichever order they lie.
+    __array_ufunc__ = None
+
     __reversed__ = None  # no order; without this Python would try table[len - 1]
 
     def _attach(self, core: _core.Table, key_shape: Shape, name: str | None = None) -> None:

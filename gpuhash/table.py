@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence, Sized
+from collections.abc import ItemsView, Iterable, Mapping, MutableMapping, Sequence, Sized
 from typing import Any, Self, cast
 
 import numpy as np
 
-from . import _core, batches, column_calls, named_columns, serialization, traced
+from . import _core, batches, column_calls, consumers, named_columns, serialization, traced
 from .arguments import as_keys
 from .arrays import framework_of
 from .batch import Batch, take_values
@@ -27,6 +27,16 @@ class _NoDefault:
 
 
 _NO_DEFAULT = _NoDefault()
+
+
+class _Required:
+    """Stands for an argument that has to be given, as others than Python are to say so."""
+
+    def __repr__(self) -> str:
+        return "<required>"
+
+
+_REQUIRED = _Required()
 
 # Number of a column (0 in a table without), values, whether one is for all keys, and what becomes of those there are
 _Given = tuple[int, _core.Array, bool, str]
@@ -106,8 +116,8 @@ class HashTable(Operations):
 
     def __init__(
         self,
-        key_dtype: object,
-        value_dtype: object,
+        key_dtype: object = _REQUIRED,
+        value_dtype: object = _REQUIRED,
         *,
         key_shape: int | Sequence[int] = (),
         value_shape: int | Sequence[int] = (),
@@ -123,6 +133,14 @@ class HashTable(Operations):
         memory: object = None,
         name: str | None = None,
     ) -> None:
+        if value_dtype is _REQUIRED:
+            raise TypeError(
+                f"{type(self).__name__} is made with the dtypes of its keys and values, as in HashTable('int64', "
+                "'float32'), and value_dtype was not given. Where TensorFlow made this call: it takes a table that is "
+                "an argument of a tf.function, an element of a tf.data.Dataset, or in a structure of tf.nest, apart as "
+                "it does any mapping, and cannot put it together again; let the function use the table from outside, "
+                "as gpuhash.tensorflow.wrap(table)"
+            )
         columns = named_columns.checked(value_dtype) if isinstance(value_dtype, Mapping) else None
         self._make(
             Options.checked(
@@ -263,10 +281,29 @@ class HashTable(Operations):
     def items(self, like: Any = None) -> tuple[Any, Any]:
         """All keys and values, in the same order; ``like`` as for ``keys()``. Waits.
 
-        These are two arrays and no pairs, unlike a dict's: ``zip(table, table.values().tolist())`` gives pairs.
+        These are two arrays and no pairs, unlike a dict's: ``zip(table, table.values().tolist())`` gives pairs. Where
+        ``collections``, pandas or polars call it, which read any mapping's items as pairs, they get pairs.
         """
+        if like is None and consumers.wants_pairs():
+            return cast(tuple[Any, Any], self._pairs())
         keys, *values = self._export(like)
         return keys, self._named(values)
+
+    def _pairs(self) -> ItemsView[Any, Any]:
+        """The items as a dict has them, with Python's numbers, and NumPy's arrays for values that are no scalars."""
+        keys, *values = self._host_items()
+        dtypes = [self._value_dtype] if self._columns is None else [each.dtype for each in self._columns.values()]
+        numbers = [comparable(array, dtype) for array, dtype in zip(values, dtypes, strict=True)]
+        lists = [array.tolist() if array.ndim == 1 else list(array) for array in numbers]
+        if self._columns is None:
+            rows: Iterable[Any] = lists[0]
+        else:
+            rows = (dict(zip(self._columns, row, strict=True)) for row in zip(*lists, strict=True))
+        return dict(zip(as_keys(keys, self._key_shape), rows, strict=True)).items()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """TypeError: a table is two arrays, of which NumPy would take the keys."""
+        raise TypeError(f"a {type(self).__name__} is no array: {consumers.no_arrays[HashTable]}")
 
     def _named(self, values: list[Any]) -> Any:
         """The arrays of ``_export`` without the keys, as callers get them."""
@@ -635,8 +672,12 @@ class HashTable(Operations):
 _core.set_subscripts(HashTable)
 
 # Counter, pandas.Series and others ask for a mapping, and would take a table for a sequence of its keys. They read
-# keys() and values(), or look keys up. Not by inheritance, whose views and items() are not those of arrays.
+# keys() and values(), or look keys up, or get pairs of items(). Not by inheritance: the views would be Python's.
 MutableMapping.register(HashTable)
+
+consumers.no_arrays[HashTable] = (
+    "give its keys() or its values(), ask it with contains(keys), or, where any mapping will do, give dict(table)"
+)
 
 
 def _is_array(part: object) -> bool:

@@ -6,6 +6,7 @@ import copy
 import operator
 
 import numpy as np
+import pandas as pd
 import pytest
 from support.frameworks import to_numpy
 from support.samples import KEY_TYPES, as_bytes, check_new_mask, random_keys, same_bytes, type_name
@@ -240,3 +241,30 @@ def test_resize(native):
     assert to_numpy(made.contains(native.array(keys[:10]))).all()
     assert made.load_factor == 10 / made.capacity
     assert made.nbytes >= 8 * made.capacity
+
+
+@pytest.mark.parametrize("key_type", KEY_TYPES, ids=type_name)
+def test_the_array_of_a_set_is_its_keys(device, key_type):
+    dtype, shape = key_type
+    keys = random_keys(dtype, shape, 50)
+    made = HashSet.from_keys(keys, key_shape=shape, device="cpu").to(device)
+    array = np.asarray(made)
+    assert array.shape == keys.shape
+    assert array.dtype == keys.dtype
+    assert set(as_bytes(array).tolist()) == set(as_bytes(keys).tolist())
+
+
+def test_numpy_and_pandas_take_a_set_for_its_keys(device):
+    made = HashSet.from_keys(np.array([1, 2, 2**62 + 1]), device="cpu").to(device)
+    asked = np.array([2, 3, 2**62 + 1, 2**62])
+    assert np.isin(asked, made).tolist() == [True, False, True, False]
+    assert np.isin(asked, made, invert=True).tolist() == [False, True, False, True]
+    assert np.setdiff1d(asked, made).tolist() == [3, 2**62]
+    assert np.union1d([7], made).tolist() == [1, 2, 7, 2**62 + 1]
+    assert sorted(pd.Series(made).tolist()) == [1, 2, 2**62 + 1]
+    assert np.asarray(made, dtype=np.float64).dtype == np.float64
+    assert np.asarray(HashSet("int32", device=device)).shape == (0,)
+    with pytest.raises(ValueError, match="copy=False"):
+        np.asarray(made, copy=False)
+    with pytest.raises(TypeError, match=r"a HashSet is no array.*contains"):
+        made.contains(made)

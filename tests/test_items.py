@@ -8,10 +8,12 @@ from collections.abc import Mapping, MutableMapping
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from support.frameworks import Framework, to_numpy
 from support.samples import KEY_DTYPES, as_dict, items_of, random_keys, random_values, same_bytes
 
+import gpuhash
 from gpuhash import HashSet, HashTable
 
 MODEL = {5: 1.5, -7: 2.5, 0: -1.0, 2**62: 8.0}
@@ -267,6 +269,93 @@ def test_series_map(model, value_dtype):
     assert pd.Series(table).to_dict() == model
 
 
+def _counted(table, method):
+    counter = collections.Counter({1: 5, 9: 7})
+    getattr(counter, method)(table)
+    return dict(counter)
+
+
+def _rename(table):
+    return pd.Series([0, 0, 0], index=[1, 2, 3]).rename(table).index.tolist()
+
+
+#: What gives of a table what it gives of a dict.
+AS_OF_A_DICT = {
+    "replace": lambda table: pd.Series([1, 2, 3, 100]).replace(table).tolist(),
+    "replace in a frame": lambda table: pd.DataFrame({"a": [1, 2], "b": [3, 100]}).replace(table).to_dict(),
+    "Series": lambda table: pd.Series(table).to_dict(),
+    "groupby": lambda table: pd.Series([5, 6, 7, 8]).groupby(table).sum().to_dict(),
+    "isin": lambda table: pd.Series([1, 2, 100]).isin(table).tolist(),
+    "Counter": lambda table: dict(collections.Counter(table)),
+    "Counter.update": lambda table: _counted(table, "update"),
+    "Counter.subtract": lambda table: _counted(table, "subtract"),
+    "ChainMap": lambda table: dict(collections.ChainMap(table, {9: 9})),
+    "UserDict": lambda table: dict(collections.UserDict(table)),
+    "OrderedDict": lambda table: dict(collections.OrderedDict(table)),
+    "defaultdict": lambda table: dict(collections.defaultdict(int, table)),
+    "union": lambda table: dict({0: 0} | table),
+    "polars replace": lambda table: pl.Series([1, 2, 3, 100]).replace(table).to_list(),
+    "polars replace_strict": lambda table: pl.Series([1, 2, 3]).replace_strict(table, default=None).to_list(),
+    "polars is_in": lambda table: pl.Series([1, 2, 3, 100]).is_in(list(table)).to_list(),
+}
+#: What refuses a table, and says what to give.
+REFUSED = {
+    "array": np.array,
+    "array of two": lambda table: np.array([table, table]),
+    "isin": lambda table: np.isin([1, 2], table),
+    "frame": pd.DataFrame,
+    "rename": _rename,
+    "gpuhash.isin": lambda table: gpuhash.isin([1, 2], table),
+    "keys": lambda table: table.contains(table),
+}
+
+
+@pytest.mark.parametrize("model", [{1: 100, 2: 200}, {1: 100}, {1: 100, 2: 200, 3: 300}, {2: 200, 100: 1}], ids=str)
+@pytest.mark.parametrize("use", AS_OF_A_DICT)
+def test_others_read_a_table_as_a_dict(use, model):
+    """Also what reads pairs of items(): two arrays of two elements each would be taken for pairs."""
+    assert AS_OF_A_DICT[use](HashTable.from_items(model)) == AS_OF_A_DICT[use](model)
+
+
+@pytest.mark.parametrize("use", REFUSED)
+def test_a_table_is_no_array(use, device):
+    with pytest.raises(TypeError, match=r"a HashTable is no array: give its keys\(\)"):
+        REFUSED[use](HashTable.from_items({1: 100, 2: 200}, device=device))
+
+
+def test_pairs_of_every_kind_of_value(device):
+    """As Counter, pandas and polars get them, of a table on any device."""
+    code = compile("def pairs(mapping):\n    return list(mapping.items())", "collections", "exec")
+    collected = {"__name__": "collections.abc"}
+    exec(code, collected)
+    pairs = collected["pairs"]
+
+    assert pairs(HashTable("int64", "float32", device=device)) == []
+    table = HashTable("int32", "bfloat16", key_shape=(2,), device=device)
+    table[[[1, 2], [3, 4]]] = [1.5, -2.0]
+    assert dict(pairs(table)) == {(1, 2): 1.5, (3, 4): -2.0}
+    table = HashTable("uint64", "float32", value_shape=(2,), device=device)
+    table[[2**64 - 1, 7]] = [[1, 2], [3, 4]]
+    assert {key: value.tolist() for key, value in pairs(table)} == {2**64 - 1: [1, 2], 7: [3, 4]}
+    table = HashTable("int64", {"a": "int32", "b": ("float32", (2,))}, device=device)
+    table[[1, 2]] = {"a": [3, 4], "b": [[1, 2], [3, 4]]}
+    read = {key: (row["a"], row["b"].tolist()) for key, row in pairs(table)}
+    assert read == {1: (3, [1, 2]), 2: (4, [3, 4])}
+    keys, rows = table.items(like="numpy")
+    assert keys.shape == (2,), rows
+
+
+def test_arrays_make_no_arithmetic_of_tables_and_sets():
+    table, keyset = HashTable.from_items({1: 2, 2: 3}), HashSet.from_keys([1, 2])
+    for thing in (table, keyset):
+        assert (np.array([1, 2]) == thing) is False
+        assert (np.array([1, 2]) != thing) is True
+        with pytest.raises(TypeError):
+            np.array([1, 2]) | thing
+        with pytest.raises(TypeError, match="ufunc"):
+            np.add([1, 2], thing)
+
+
 def test_series_map_of_rows():
     table = HashTable("int64", "float32", value_shape=(2,))
     table[[1, 2]] = [[1, 2], [3, 4]]
@@ -276,7 +365,6 @@ def test_series_map_of_rows():
 
 
 def test_series_of_polars_replaced():
-    pl = pytest.importorskip("polars")
     table = table_of({1: 1.5, 2: 2.5})
     assert pl.Series([2, 1]).replace_strict(table).to_list() == [2.5, 1.5]
 

@@ -525,3 +525,25 @@ def test_the_other_devices_table_is_refused(cuda):
     ours.MutableHashTable("int64", "int64", -1, device=device, shared_name="on the GPU")
     with pytest.raises(tf.errors.InvalidArgumentError, match=rf"on {GPU}; the op asks for.*on cpu"):
         ours.MutableHashTable("int64", "int64", -1, device="CPU:0", shared_name="on the GPU")
+
+
+def test_a_table_given_as_a_mapping_says_what_to_do(tools):
+    """TensorFlow takes mappings apart, and would put them together by the constructor of their class."""
+    tf, _, device = tools
+    place = "cpu" if "CPU" in device.upper() else "cuda"
+    table = gpuhash.HashTable.from_items([3, 1], [30, 10]).to(place)
+    assert [int(each) for each in tf.nest.flatten(table)] == [10, 30]  # as of a dict, by sorted keys
+    uses = [
+        lambda: tf.function(lambda table, x: x)(table, 1),
+        lambda: tf.function(lambda: table)(),
+        lambda: tf.data.Dataset.from_tensors(table),
+        lambda: tf.data.Dataset.from_tensor_slices(table),
+        lambda: tf.nest.map_structure(lambda x: x, table),
+    ]
+    for use in uses:
+        with pytest.raises(TypeError, match=r"value_dtype was not given.*gpuhash\.tensorflow\.wrap"):
+            use()
+    with pytest.raises(TypeError, match=r"no array: give its keys\(\)"):
+        tf.constant(table)
+    keyset = gpuhash.HashSet.from_keys([3, 1]).to(place)
+    assert sorted(tf.convert_to_tensor(keyset).numpy().tolist()) == [1, 3]
