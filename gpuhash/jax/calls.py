@@ -315,9 +315,11 @@ def _is_inexact(array: Any) -> bool:
 
 
 def _tangents_of(primals: Any, tangents: Any) -> Any:
-    values, found, _ = primals
+    values, found, default = primals
     known = found.reshape(found.shape + (1,) * (values.ndim - found.ndim))
-    return values, jnp.where(known, jnp.zeros_like(values), jnp.broadcast_to(tangents[2], values.shape))
+    tangent = jnp.where(known, jnp.zeros_like(values), jnp.broadcast_to(tangents[2], values.shape))
+    # Not the bare values, which are constants: this rule is differentiated for second derivatives.
+    return _with_tangents(values, found, default), tangent
 
 
 # Of values, which keys were found, and the default: the values as a lookup gave them, which are constants but for those

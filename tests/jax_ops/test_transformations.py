@@ -319,6 +319,57 @@ def test_defaults_have_gradients(programs, compiled):
         np.testing.assert_allclose(forward, wanted[1].sum(), rtol=1e-6)
 
 
+@pytest.mark.long(10)  # JAX compiles each derivative
+@pytest.mark.parametrize(("per_key", "named"), [(False, False), (True, True)], ids=["one default", "columns per key"])
+def test_second_and_third_derivatives_of_defaults(programs, per_key, named):
+    """By forward and reverse mode in any order: against the same function without a table."""
+    jax, ours = programs.jax, programs.ours
+    jnp = jax.numpy
+    kinds = {"v": ("float32", (2,))} if named else "float32"
+    table = gpuhash.HashTable("int64", kinds, value_shape=() if named else (2,), device=programs.device)
+    stored = np.array([[5.0, 6.0]], np.float32)
+    table[np.array([1])] = {"v": stored} if named else stored
+    keys = programs.put(np.array([3, 1, 3]))
+    default = programs.put(np.linspace(0.1, 0.6, 6, dtype=np.float32).reshape(3, 2)[: 3 if per_key else 1])
+    default = default if per_key else default[0]
+    direction = jnp.ones_like(default) * 0.5
+
+    def through_table(default, state=None):
+        state = ours.from_table(table) if state is None else state
+        found = ours.find(state, keys, {"v": default} if named else default)[1][0]
+        return jnp.tanh(found["v"] if named else found).sum() ** 2
+
+    def without(default):
+        return jnp.tanh(jnp.where((keys == 1)[:, None], stored[0], default)).sum() ** 2
+
+    def along(function):
+        return lambda at: jax.jvp(function, (at,), (direction,))[1]
+
+    for derive in (
+        jax.hessian,
+        lambda f: jax.jacrev(jax.jacrev(f)),
+        lambda f: along(along(along(f))),
+        lambda f: jax.grad(along(along(f))),
+    ):
+        np.testing.assert_allclose(derive(through_table)(default), derive(without)(default), rtol=1e-4, atol=1e-5)
+
+    @jax.jit
+    def hessian(default, state):
+        return jax.hessian(functools.partial(through_table, state=state))(default)
+
+    compiled = hessian(default, ours.from_table(table))
+    np.testing.assert_allclose(compiled, jax.hessian(without)(default), rtol=1e-4, atol=1e-5)
+
+
+def test_a_set_is_an_array_of_its_keys(programs):
+    jax = programs.jax
+    keyset = gpuhash.HashSet.from_keys(np.array([1, 2], np.int32), device="cpu").to(programs.device)
+    assert sorted(jax.numpy.asarray(keyset).tolist()) == [1, 2]
+    with pytest.raises(TypeError, match="no array"):
+        jax.numpy.asarray(gpuhash.HashTable.from_items([1, 2], [3, 4]))
+    assert [type(leaf) for leaf in jax.tree.leaves([keyset])] == [gpuhash.HashSet]
+
+
 def test_gradients_through_a_loop_that_fills_the_table(programs):
     jax, ours = programs.jax, programs.ours
     table = new_table(programs, "float32")
