@@ -13,7 +13,7 @@ import numpy as np
 from gpuhash.arrays import Shape, framework_of
 from gpuhash.dtypes import ITEMSIZES, encode, numpy_dtype
 
-_ENABLE = "jax.config.update('jax_enable_x64', True) at the start of the program sets 64-bit mode"
+ENABLE_WIDE = "jax.config.update('jax_enable_x64', True) at the start of the program sets 64-bit mode"
 
 # Under which name types say over which mesh axes an array differs, "vma" up to JAX 0.9. None in JAX 0.6, where
 # shard_map takes check_rep=False.
@@ -32,7 +32,7 @@ def need_dtype(dtype: str, what: str) -> None:
     if ITEMSIZES[dtype] // (2 if dtype.startswith("complex") else 1) == 8 and not is_wide():
         raise TypeError(
             f"the {what} of the table are {dtype}, and JAX narrows these to 32 bits unless it is in 64-bit mode: "
-            f"{_ENABLE}, or make a table of {what} of 32 bits"
+            f"{ENABLE_WIDE}, or make a table of {what} of 32 bits"
         )
 
 

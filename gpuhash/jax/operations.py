@@ -14,7 +14,7 @@ from gpuhash.column_calls import actions_of
 from gpuhash.dtypes import numpy_dtype
 from gpuhash.named_columns import Column, by_name, chosen
 
-from .arrays import batch_shape, need_dtype, not_differentiable, to_array
+from .arrays import ENABLE_WIDE, batch_shape, is_wide, need_dtype, not_differentiable, to_array
 from .calls import Call, Given, run
 from .exchange import spread_over
 from .state import Kind, State, give, take
@@ -159,12 +159,20 @@ def rows(state: State, keys: Any) -> tuple[State, Any]:
 
     Raises
     ------
+    TypeError
+        Without 64-bit mode, for a table of several shards, whose numbers have the shard above the 40 lower bits.
     ValueError
         For a table whose values are scalars of up to 8 bytes, which lie beside their keys and have no rows.
     """
     token, kind = take(state, "rows")
     if not kind.has_rows:
         raise ValueError("this table keeps its values beside their keys and has no rows; give it a value_shape")
+    if kind.has_shards and not is_wide():
+        raise TypeError(
+            "the rows of a table of several shards have numbers of 64 bits, the shard above the 40 lower ones, and JAX "
+            f"narrows these to 32 bits unless it is in 64-bit mode: {ENABLE_WIDE}, or ask table.rows outside of "
+            "programs"
+        )
     token, (numbers,) = run(Call("rows", kind), token, _keys(keys, kind)[0], ())
     return give(state, token), numbers
 

@@ -182,6 +182,11 @@ def test_rows_are_those_of_the_storage(programs, mode):
     assert sorted(rows[:400]) == list(range(400))
     storage = table.to("cpu").row_storage if not programs.on_host else table.row_storage
     same_bytes(np.asarray(storage)[rows[:400]], values)
+    if programs.on_host:
+        shards = gpuhash.HashTable("int64", "float32", value_shape=(2,), device=["cpu"] * 3)
+        shards[keys] = np.float32(1)
+        numbers = programs.compiled(ours.rows, mode)(ours.from_table(shards), programs.put(keys))[1]
+        same_bytes(np.asarray(numbers), shards.rows(keys))  # with the shard above the 40 lower bits
     with pytest.raises(ValueError, match="has no rows"):
         ours.rows(ours.from_table(gpuhash.HashTable("int64", "int64", device=programs.device)), keys)
 
@@ -457,6 +462,13 @@ def test_without_64_bit_mode():
             ours.unique(np.arange(3))
         except TypeError as error:
             print(error)
+        shards = gpuhash.HashTable("int32", "float32", value_shape=(2,), device=["cpu"] * 3)
+        shards[[4, 5]] = 1.0
+        for rows in (ours.rows, jax.jit(ours.rows)):
+            try:
+                rows(ours.from_table(shards), jnp.array([4, 5]))
+            except TypeError as error:
+                print(error)
         """
     ).splitlines()
     for line, what in zip(printed[:3], ("keys of the table are int64", "keys.*uint64", "values.*float64"), strict=True):
@@ -465,6 +477,10 @@ def test_without_64_bit_mode():
     assert printed[3] == "3 [-1, -1, 0, 1] int32 3 int32 3"
     assert printed[4] == "[[4, 5, 6], [0, 1, 3], [0, 1, 0, 2]] ['int32', 'int32', 'int32']"
     assert "narrows these to int32" in printed[5]
+    assert len(printed) == 8
+    for line in printed[6:]:
+        assert "several shards have numbers of 64 bits" in line
+        assert "jax.config.update('jax_enable_x64', True)" in line
 
 
 # The README ----------------------------------------------------------------------------------------------------------
