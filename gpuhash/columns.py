@@ -72,7 +72,13 @@ def describe(column: Any) -> str:
 
 
 def _numbers_of(column: Any) -> _Array:
-    dtype = getattr(column, "dtype", None)
+    """The numbers of a column without nulls, but for those within its entries."""
+    dtype: Any = getattr(column, "dtype", None)
+    nested = type(dtype).__name__  # of polars
+    if nested == "Struct":  # which polars' own conversion makes floats of, where fields have nulls or several dtypes
+        return _frame_to_numpy(column.struct.unnest())
+    if nested == "Array" and _innermost(dtype) == "Struct":
+        return to_numpy(column.explode()).reshape(len(column), dtype.size, -1)
     exact = getattr(dtype, "numpy_dtype", None)  # pandas: of masked and Arrow columns
     try:
         array = np.asarray(column) if exact is None else column.to_numpy(dtype=exact)
@@ -88,6 +94,13 @@ def _numbers_of(column: Any) -> _Array:
     raise TypeError(f"{describe(column)} holds no numbers that tables take: {advice}")
 
 
+def _innermost(dtype: Any) -> str:
+    """The name of the class of what polars' arrays of arrays hold."""
+    while type(dtype).__name__ == "Array":
+        dtype = dtype.inner
+    return type(dtype).__name__
+
+
 def _frame_to_numpy(frame: Any) -> _Array:
     if hasattr(frame, "get_columns"):  # polars
         columns = frame.get_columns()
@@ -99,6 +112,8 @@ def _frame_to_numpy(frame: Any) -> _Array:
     dtypes = dict.fromkeys(str(array.dtype) for array in arrays)
     if len(dtypes) != 1:
         raise TypeError(f"{describe(frame)} has columns of {' and '.join(dtypes) or 'nothing'}: give them one dtype")
+    if len({array.shape for array in arrays}) != 1:
+        raise TypeError(f"{describe(frame)} has columns of numbers beside columns of vectors: give them apart")
     return np.stack(arrays, axis=1)
 
 

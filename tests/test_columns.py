@@ -150,6 +150,7 @@ def test_frames_are_rows():
         pl.DataFrame(rows, schema=["a", "b"], orient="row"),
         pa.table({"a": [row[0] for row in rows], "b": [row[1] for row in rows]}),
         pl.Series(rows, dtype=pl.Array(pl.Int64, 2)),
+        pl.DataFrame(rows, schema=["a", "b"], orient="row").to_struct("s"),
     ]
     for frame in frames:
         assert gpuhash.unique(frame, axis=0).tolist() == rows[:2]
@@ -157,7 +158,42 @@ def test_frames_are_rows():
         assert (made.key_shape, len(made)) == ((2,), 2)
 
 
+def test_structs_lose_nothing():
+    """Their fields are columns. polars itself makes float64 of fields of several dtypes, and of those with nulls."""
+    wide = [2**62, 2**62 + 1]
+    structs = pl.DataFrame({"a": wide, "b": [1, 1]}).to_struct("s")
+    assert gpuhash.unique(structs, axis=0).tolist() == [[2**62, 1], [2**62 + 1, 1]]
+    in_arrays = pl.Series([[{"a": 2**62}], [{"a": 2**62 + 1}]], dtype=pl.Array(pl.Struct({"a": pl.Int64}), 1))
+    assert gpuhash.unique(in_arrays).tolist() == wide
+    rows = pl.Series([{"a": 2**62, "b": 1}, None, {"a": 2**62 + 1, "b": 1}])
+    codes, uniques = gpuhash.factorize(rows, axis=0)
+    assert codes.tolist() == [0, -1, 1]
+    assert uniques.tolist() == [[2**62, 1], [2**62 + 1, 1]]
+
+
 REFUSED = {
+    "struct-of-two-dtypes": (
+        lambda: pl.DataFrame({"a": [2**62], "b": [0.5]}).to_struct("s"),
+        TypeError,
+        "int64 and float64: give them one",
+    ),
+    "struct-of-unlike-integers": (
+        lambda: pl.DataFrame({"a": [1], "b": [1]}, schema={"a": pl.Int64, "b": pl.UInt64}).to_struct("s"),
+        TypeError,
+        "int64 and uint64: give them one",
+    ),
+    "nulls-in-structs": (lambda: pl.Series([{"a": 2**62}, {"a": None}]), ValueError, "nulls"),
+    "null-structs": (lambda: pl.Series([{"a": 2**62}, None]), ValueError, "nulls"),
+    "nulls-in-structs-in-arrays": (
+        lambda: pl.Series([[{"a": 2**62}], [{"a": None}]], dtype=pl.Array(pl.Struct({"a": pl.Int64}), 1)),
+        ValueError,
+        "nulls",
+    ),
+    "numbers-beside-vectors": (
+        lambda: pl.DataFrame({"a": [1], "b": [[1, 2]]}, schema={"a": pl.Int64, "b": pl.Array(pl.Int64, 2)}),
+        TypeError,
+        "give them apart",
+    ),
     "frame-of-two-dtypes": (lambda: pd.DataFrame({"a": [2**53 + 1], "b": [0.5]}), TypeError, "int64 and float64"),
     "polars-frame-of-two-dtypes": (lambda: pl.DataFrame({"a": [2**53 + 1], "b": [0.5]}), TypeError, "one dtype"),
     "frame-with-nulls": (lambda: pl.DataFrame({"a": [2**53 + 1, None]}), ValueError, "nulls"),
