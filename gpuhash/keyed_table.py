@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +15,7 @@ from .arguments import KeyOutOfRangeError, as_keys, checked_load_factor, checked
 from .arrays import Shape, default_stream
 from .batch import Batch, Output, Views, to_device
 from .column_calls import Wanted
-from .export import export, to_host
+from .export import export, export_apart, to_host
 from .memory import is_sharded, make_context
 from .options import Options
 
@@ -152,6 +152,13 @@ class KeyedTable:
 
     def _export(self, like: Any, *, keys: bool = True, values: bool = True) -> list[Any]:
         """Arrays of all keys, or of all values where there are any, of each column in order, or of both. Waits."""
+        wanted, fill = self._export_of(keys, values)
+        return export(self._core, self._context, self._host, like, wanted, fill)
+
+    def _export_of(
+        self, keys: bool, values: bool
+    ) -> tuple[list[tuple[str, Shape]], Callable[[list[_core.Array], int], int]]:
+        """What ``export`` needs to know: the arrays that are wanted, and what fills them."""
         wanted = [(self._key_dtype, self._key_shape)] if keys else []
         columns = self._columns if values else None
         value_dtype = self._value_dtype if values else None
@@ -167,7 +174,7 @@ class KeyedTable:
             parts = [(number, array, None) for number, array in enumerate(arrays[len(arrays) - len(columns) :])]
             return self._core.export_columns(key, parts, stream)
 
-        return export(self._core, self._context, self._host, like, wanted, fill)
+        return wanted, fill
 
     def _raw_items(self, *, values: bool = True) -> list[_core.Array]:
         """All keys, and values if there are any, in the table's memory."""
@@ -518,8 +525,15 @@ class KeyedTable:
 
     # Files -----------------------------------------------------------------------------------------------------------
 
+    def _items_of_file(self) -> list[np.ndarray[Any, Any]]:
+        """As ``_host_items``, while other threads wait for as short a time as it can be."""
+        wanted, fill = self._export_of(keys=True, values=True)
+        if not self._host or any(dtype == "bfloat16" for dtype, _ in wanted):
+            return self._host_items()
+        return export_apart(self._core, wanted, fill)
+
     def _contents(self) -> serialization.Contents:
-        items = self._host_items()
+        items = self._items_of_file()
         return serialization.Contents(
             key_dtype=self._key_dtype,
             key_shape=self._key_shape,
@@ -594,8 +608,17 @@ class KeyedTable:
 
         A table with columns has a tensor "values.NAME" for each.
 
-        The file appears whole or not at all: a temporary one beside it takes its place at the end. The name, the memory
-        resource and attributes that a derived class has added are not saved, and the rows are numbered anew.
+        The file appears whole or not at all: what is written takes its place at the end. A file that is replaced keeps
+        its mode and owner, as far as the process may set them, and a symbolic link leads to the new file; new files
+        have the mode of the umask. A process that is killed leaves nothing, or on file systems without nameless files
+        (``O_TMPFILE``) a ``.gpuhash.*.tmp``, which the next save to the folder removes. Other threads' calls wait while
+        the items are copied out, and not while the file is written. The name, the memory resource and attributes that
+        a derived class has added are not saved, and the rows are numbered anew.
+
+        Raises
+        ------
+        OSError
+            With the path: FileNotFoundError for a missing folder, PermissionError for a file that may not be written.
         """
         serialization.write_file(path, self._contents())
 

@@ -11,8 +11,6 @@ import io
 import json
 import math
 import os
-import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,6 +23,7 @@ from .arrays import Shape
 from .dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, is_integer, plain_bools, storage_dtype
 from .initializers import Initializer
 from .named_columns import Columns
+from .whole_file import write_whole
 
 FORMAT_VERSION = "1"
 MAX_HEADER_BYTES = 100_000_000  # as in the safetensors package
@@ -86,22 +85,6 @@ class Contents:
 def write_file(path: str | os.PathLike[str], contents: Contents) -> None:
     """Writes a table's file, whole or not at all."""
     write_whole(path, lambda file: _write(file, contents))
-
-
-def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
-    """Writes the whole file or none: a temporary one beside it takes its place at the end."""
-    target = Path(path).absolute()
-    # Without the target's name, which may be as long as the file system allows.
-    temporary = target.with_name(f".gpuhash.{secrets.token_hex(6)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def read_file(path: str | os.PathLike[str]) -> Contents:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import errno
 import json
+import os
 import pickle
+import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -25,7 +30,7 @@ from support.samples import (
 )
 
 import gpuhash
-from gpuhash import HashSet, HashTable
+from gpuhash import HashSet, HashTable, whole_file
 
 
 def sample(device="cpu", count=50, value_shape=(2,)):
@@ -223,6 +228,145 @@ def test_a_failed_save_keeps_the_old_file(tmp_path):
     with pytest.raises(OSError):
         table.save(tmp_path / "no folder" / "table.safetensors")
     assert HashTable.load(tmp_path / "table.safetensors") == table
+
+
+@pytest.fixture(params=["nameless", "named"])
+def temporary(request, monkeypatch):
+    """Both ways to write a file that appears whole: file systems differ."""
+    if request.param == "named":
+        monkeypatch.delattr(os, "O_TMPFILE")
+
+
+def test_a_missing_folder_is_named_as_it_was_given(tmp_path, temporary, monkeypatch):
+    table, _, _ = sample()
+    monkeypatch.chdir(tmp_path)
+    for path in ("nowhere/table.safetensors", tmp_path / "nowhere" / "table.safetensors"):
+        with pytest.raises(FileNotFoundError) as caught:
+            table.save(path)
+        assert caught.value.filename == str(path)
+        assert ".tmp" not in str(caught.value)
+    with pytest.raises(IsADirectoryError):
+        table.save(tmp_path)
+    (tmp_path / "round").symlink_to("round")
+    with pytest.raises(OSError, match="symbolic links"):
+        table.save("round")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["round"]
+
+
+def test_a_link_stays_and_leads_to_what_is_saved(tmp_path, temporary):
+    table, _, _ = sample()
+    (tmp_path / "folder").mkdir()
+    for there in (False, True):  # the second time the link does not dangle
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to("middle")
+        (tmp_path / "middle").unlink(missing_ok=True)
+        (tmp_path / "middle").symlink_to("folder/table.safetensors")
+        assert (tmp_path / "link").exists() == there
+        table.save(tmp_path / "link")
+        assert (tmp_path / "link").readlink() == Path("middle")
+        assert HashTable.load(tmp_path / "folder" / "table.safetensors") == table
+        table[[123]] = 7.0
+    assert sorted(each.name for each in tmp_path.rglob("*")) == ["folder", "link", "middle", "table.safetensors"]
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o600, 0o664, 0o4755], ids=oct)
+def test_a_file_that_is_replaced_keeps_its_mode_and_owner(tmp_path, temporary, mode):
+    table, _, _ = sample()
+    path = tmp_path / "table.safetensors"
+    path.write_bytes(b"old")
+    owner = (12345, 23456) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    os.chown(path, *owner)
+    path.chmod(mode)
+    table.save(path)
+    now = path.stat()
+    assert oct(stat.S_IMODE(now.st_mode)) == oct(mode)
+    assert (now.st_uid, now.st_gid) == owner
+    assert HashTable.load(path) == table
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)], ids=oct)
+def test_a_new_file_has_the_mode_of_the_umask(tmp_path, temporary, umask, mode):
+    table, _, _ = sample()
+    before = os.umask(umask)
+    try:
+        table.save(tmp_path / "table.safetensors")
+    finally:
+        os.umask(before)
+    assert oct(stat.S_IMODE((tmp_path / "table.safetensors").stat().st_mode)) == oct(mode)
+
+
+def test_a_pipe_is_written_into(tmp_path):
+    table, _, _ = sample()
+    os.mkfifo(tmp_path / "pipe")
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        read = pool.submit((tmp_path / "pipe").read_bytes)
+        table.save(tmp_path / "pipe")
+        (tmp_path / "table.safetensors").write_bytes(read.result(timeout=60))
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert HashTable.load(tmp_path / "table.safetensors") == table
+
+
+KILLED = """
+import os, signal, sys
+if sys.argv[2] == "named":
+    del os.O_TMPFILE
+from gpuhash import whole_file
+
+def write(file):
+    file.write(b"x" * 100_000)
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+whole_file.write_whole(sys.argv[1], write)
+"""
+
+
+@pytest.mark.parametrize("way", ["nameless", "named"])
+def test_a_killed_save_leaves_nothing_for_good(tmp_path, way):
+    table, _, _ = sample()
+    path = tmp_path / "table.safetensors"
+    path.write_bytes(b"old")
+    ended = subprocess.run([sys.executable, "-P", "-c", KILLED, str(path), way], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    left = [each.name for each in tmp_path.iterdir() if each != path]
+    assert len(left) == (way == "named")
+    assert path.read_bytes() == b"old"
+    table.save(path)
+    assert list(tmp_path.iterdir()) == [path]
+    assert HashTable.load(path) == table
+
+
+def test_files_that_others_write_are_no_leftovers(tmp_path, temporary):
+    """Two threads save into one folder: what the other one has not finished stays."""
+    table, _, _ = sample()
+    others = [".gpuhash.0123456789ab.tmp.safetensors", ".gpuhash.mine.tmp", "x.gpuhash.0123456789ab.tmp"]
+    for name in others:
+        (tmp_path / name).write_bytes(b"kept")
+    (tmp_path / ".gpuhash.0123456789ab.tmp").write_bytes(b"left behind")
+
+    def write(file):
+        file.write(b"first half, ")
+        file.flush()
+        table.save(tmp_path / "table.safetensors")
+        file.write(b"second half")
+
+    whole_file.write_whole(tmp_path / "slow", write)
+    assert (tmp_path / "slow").read_bytes() == b"first half, second half"
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([*others, "slow", "table.safetensors"])
+
+
+def test_errors_while_writing_leave_nothing(tmp_path, temporary):
+    (tmp_path / "table").write_bytes(b"old")
+
+    def fail(file):
+        file.write(b"x")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        whole_file.write_whole(tmp_path / "table", fail)
+    assert caught.value.filename == str(tmp_path / "table")
+    assert [each.name for each in tmp_path.iterdir()] == ["table"]
+    assert (tmp_path / "table").read_bytes() == b"old"
 
 
 def split(path):

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gpuhash import serialization
 from gpuhash.serialization import Contents
+from gpuhash.whole_file import write_whole
 
 from .batch import Kind
 from .words import host_tensor, torch_dtype
@@ -76,7 +77,7 @@ class Saved:
             self._previous = _names_in(index)
         files = [{"name": name, "keys": keys} for name, keys in zip(self._names, counts, strict=True)]
         text = json.dumps({"metadata": serialization.metadata_of(contents), "files": files}, indent=1)
-        serialization.write_whole(index, lambda file: file.write(text.encode()))
+        write_whole(index, lambda file: file.write(text.encode()))
 
     def remove_previous(self) -> None:
         """Removes the files of the table that was there before."""
