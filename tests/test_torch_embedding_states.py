@@ -17,7 +17,17 @@ torch = module("torch")
 if torch is None:
     pytest.skip("torch is not installed", allow_module_level=True)
 
-from gpuhash.torch import LAMB, SGD, Adagrad, Adam, HashEmbedding, HashEmbeddingBag, RowWiseAdagrad  # noqa: E402
+from gpuhash.torch import (  # noqa: E402
+    LAMB,
+    SGD,
+    Adagrad,
+    Adam,
+    AveragedModel,
+    FusedOptimizer,
+    HashEmbedding,
+    HashEmbeddingBag,
+    RowWiseAdagrad,
+)
 
 
 def rows_of(embedding: Any, ids: Any) -> Any:
@@ -412,3 +422,368 @@ def test_rates_that_are_functions(device):
         assert made[0].steps == 4
     with pytest.raises(TypeError, match="only a number can be used"):
         made[0].optimizer.numbers()
+
+
+SCHEDULERS = {
+    "lambda": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda epoch: 0.9**epoch),
+    "step": lambda o: torch.optim.lr_scheduler.StepLR(o, 3, gamma=0.1),
+    "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=8),
+    "one-cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.5, total_steps=12),
+    "warm-up": lambda o: torch.optim.lr_scheduler.SequentialLR(
+        o,
+        [torch.optim.lr_scheduler.LinearLR(o, 0.1, total_iters=3), torch.optim.lr_scheduler.ExponentialLR(o, 0.9)],
+        milestones=[4],
+    ),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_schedulers_are_those_of_torch(name, device):
+    """They set an embedding's rate, and betas, as those of torch's own optimizer; and go on from a state."""
+    embedding, dense, optimizer = beside_torch("adam", device)
+    fused = FusedOptimizer(torch.nn.Sequential(embedding))
+    schedulers = [SCHEDULERS[name](each) for each in (fused, optimizer)]
+    for turn in range(10):
+        step_of_both(embedding, dense, optimizer, turn, device)
+        fused.step()
+        for scheduler in schedulers:
+            scheduler.step()
+        group = optimizer.param_groups[0]
+        assert (embedding.optimizer.lr, embedding.optimizer.betas) == (group["lr"], tuple(group["betas"]))
+        if turn == 4:
+            kept = pickle.loads(pickle.dumps((fused.state_dict(), schedulers[0].state_dict())))
+            embedding.optimizer.lr = 7.0
+            fused = FusedOptimizer(embedding.optimizer)
+            schedulers[0] = SCHEDULERS[name](fused)
+            fused.load_state_dict(kept[0])
+            schedulers[0].load_state_dict(kept[1])
+    torch.testing.assert_close(
+        rows_of(embedding, torch.arange(30, device=device)), dense.weight.detach(), rtol=1e-3, atol=1e-3
+    )
+
+
+def test_plateaus_and_groups():
+    """One group for each optimizer, however many modules have it; ReduceLROnPlateau sets all."""
+    first, second = SGD(0.4), Adam(0.2)
+    embeddings = [HashEmbedding(2, optimizer=each) for each in (first, second, first)]
+    fused = FusedOptimizer(torch.nn.ModuleList(embeddings), second)
+    assert [group["lr"] for group in fused.param_groups] == [0.4, 0.2]
+    assert "FusedOptimizer" in repr(fused)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(fused, factor=0.5, patience=0)
+    for loss in (1.0, 1.0):
+        fused.step()
+        scheduler.step(loss)
+    assert (first.lr, second.lr) == (0.2, 0.1)
+    assert fused.step(lambda: 5) == 5
+    with pytest.raises(ValueError, match="2 groups, and there are 1"):
+        FusedOptimizer(first).load_state_dict(fused.state_dict())
+    with pytest.raises(ValueError, match="lr=-1"):
+        fused.param_groups[0]["lr"] = -1
+    for wrong, error, match in [
+        ((torch.nn.Linear(1, 1),), ValueError, "no optimizer of embeddings"),
+        ((with_parameter(False),), ValueError, "no optimizer of embeddings"),
+        ((), ValueError, "no optimizer of embeddings"),
+        ((SGD(lambda steps: 0.1),), ValueError, "is a schedule"),
+        ((torch.optim.SGD([torch.ones(1)]),), TypeError, "expected a model"),
+    ]:
+        with pytest.raises(error, match=match):
+            FusedOptimizer(*wrong)
+
+
+# Dtypes and devices of the program ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def program_defaults():
+    """Puts PyTorch's defaults back."""
+    dtype = torch.get_default_dtype()
+    yield
+    torch.set_default_dtype(dtype)
+    torch.set_default_device(None)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "parameter"])
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16, torch.float16, "meta"], ids=str)
+def test_defaults_of_the_program_change_nothing(default, fused, mode, device, program_defaults):
+    """Bags, norms, paddings, defaults and states come out as they do without."""
+    ids = torch.tensor([3, 1, 1, 1, 4, 0, 7], device=device)
+    offsets = torch.tensor([0, 0, 3, 3, 6], device=device)
+    factors = torch.rand(7, dtype=torch.float32, device=device)
+    options = {"device": device, "initializer": Normal(seed=3), "padding_idx": 1, "max_norm": 0.9, "default": 0.5}
+    options |= {"optimizer": Adagrad(0.1)} if fused else {"max_capacity": 64}
+
+    def results():
+        made = [HashEmbedding(4, **options), HashEmbeddingBag(4, mode, **options)]
+        given = [(ids,), (ids, offsets)]
+        if mode == "sum":
+            made.append(HashEmbeddingBag(4, mode, **options))
+            given.append((ids, offsets, factors.clone().requires_grad_()))
+        got = []
+        for each, arguments in zip(made, given, strict=True):
+            out = each(*arguments)
+            out.backward(torch.ones_like(out))
+            got += [out.detach(), each.eval()(ids + 3, *arguments[1:]).detach(), rows_of(each, ids)]
+            if not fused:
+                got.append(each.weight.grad.to_dense())
+            got += [arguments[2].grad] if len(arguments) == 3 else []
+            loaded = type(each)(4, **options)
+            loaded.load_state_dict(each.state_dict())
+            got += [rows_of(loaded, ids), *(tensor.clone() for tensor in each.state_dict().values())]
+        return got
+
+    expected = results()
+    if default == "meta":
+        torch.set_default_device("meta")
+    else:
+        torch.set_default_dtype(default)
+    for ours, usual in zip(results(), expected, strict=True):
+        assert (ours.dtype, ours.device) == (usual.dtype, usual.device)
+        assert torch.equal(ours, usual)
+
+
+def test_arguments_elsewhere(device):
+    """Weights of samples on another device are found out before an id gets a row; offsets may be on the CPU."""
+    bag = HashEmbeddingBag(4, "sum", optimizer=SGD(0.1), device=device, initializer=Constant(1.0))
+    ids, offsets = torch.tensor([1, 2, 3], device=device), torch.tensor([0, 2])
+    for weights in (torch.ones(3, device="meta"), *([torch.ones(3)] if device != "cpu" else [])):
+        with pytest.raises(ValueError, match="per_sample_weights are on"):
+            bag(ids, offsets.to(device), weights)
+    with pytest.raises(ValueError, match="per_sample_weights are torch"):
+        bag(ids, offsets.to(device), torch.ones(3, device=device, dtype=torch.float64))
+    with pytest.raises((NotImplementedError, RuntimeError)):
+        bag(ids, offsets.to("meta"))
+    assert len(bag) == 0
+    assert bag(ids, offsets)[:, 0].tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("sizes", [[2, 0, 3], [0], [0, 0, 4, 0], [5], []], ids=str)
+def test_last_offsets_are_those_of_torch(sizes, mode, device):
+    theirs = torch.nn.EmbeddingBag(20, 3, mode=mode, include_last_offset=True).to(device)
+    bag = HashEmbeddingBag(3, mode, optimizer=SGD(0.1), include_last_offset=True, device=device)
+    ids = torch.arange(sum(sizes), device=device) % 5
+    bag.table.insert(torch.arange(20, device=device), {"weight": theirs.weight.detach()})
+    offsets = torch.tensor([0, *np.cumsum(sizes)], dtype=torch.int64, device=device)
+    ours = bag(ids, offsets)
+    assert ours.shape == (len(sizes), 3)
+    if sizes:
+        torch.testing.assert_close(ours, theirs(ids, offsets))
+    assert torch.equal(bag(ids.view(1, -1)), bag(ids, torch.tensor([0, len(ids)], device=device)))
+    with pytest.raises(ValueError, match="offsets are empty"):
+        bag(ids, offsets[:0])
+    if device == "cpu":
+        for wrong in (offsets + 1, torch.cat([offsets, offsets[-1:] + 1])):
+            with pytest.raises(ValueError, match="offsets do not ascend"):
+                bag(ids, wrong)
+
+
+def test_integers_of_numpy(device):
+    """And of whatever has __index__."""
+    for kind in (np.int64, np.int32, np.uint8, lambda n: torch.tensor(n), np.array):
+        made = HashEmbedding(kind(4), optimizer=SGD(0.1), padding_idx=kind(7), max_norm=np.float32(9), device=device)
+        assert (made.embedding_dim, made.padding_idx, made.max_norm) == (4, 7, 9.0)
+        assert {type(made.embedding_dim), type(made.padding_idx)} == {int}
+        out = made(torch.tensor([7, 8], device=device))
+        assert (out == 0).all(1).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "parameter"])
+def test_models_of_other_dtypes(fused, dtype, device):
+    """A model is converted to its end; rows stay float32, and train by gradients of what was given."""
+    ids = torch.arange(10, device=device)
+    model = torch.nn.Sequential(with_parameter(fused, device=device, default=0.5), torch.nn.Linear(6, 2).to(device))
+    embedding = model[0]
+    plain = copy.deepcopy(embedding)
+    assert model.to(dtype) is model
+    assert model[1].weight.dtype == dtype
+    out = embedding(ids)
+    assert out.dtype == dtype
+    assert torch.equal(out.detach(), plain(ids).detach().to(dtype))
+    assert model(ids).dtype == dtype
+    gradient = torch.ones(10, 6, dtype=dtype, device=device)
+    out.backward(gradient)
+    plain(ids).backward(gradient.float())
+    assert rows_of(embedding, ids).dtype == torch.float32
+    assert torch.equal(rows_of(embedding, ids), rows_of(plain, ids))
+    if not fused:
+        assert embedding.weight.dtype == torch.float32
+        assert torch.equal(embedding.weight.grad.to_dense(), plain.weight.grad.to_dense())
+    for made in (copy.deepcopy(embedding), pickle.loads(pickle.dumps(embedding))):
+        assert made.eval()(ids + 5).dtype == dtype
+    assert (model.eval()[0](ids + 100) == 0.5).all()
+    assert model.to(device)[0](ids).dtype == dtype
+    assert model.float()[0](ids).dtype == torch.float32
+    bag = HashEmbeddingBag(6, "sum", optimizer=SGD(0.1), device=device).to(dtype)
+    weights = torch.ones(2, 5, dtype=dtype, device=device, requires_grad=True)
+    summed = bag(ids.view(2, 5), None, weights)
+    assert summed.dtype == dtype
+    summed.sum().backward()
+    assert weights.grad.dtype == dtype
+
+
+# Averages -------------------------------------------------------------------------------------------------------------
+
+AVERAGES = {
+    "swa": {},
+    "avg": {"avg_fn": lambda old, new, count: 0.9 * old + 0.1 * new},
+    "ema": {"multi_avg_fn": torch.optim.swa_utils.get_ema_multi_avg_fn(0.8)},
+}
+
+
+@pytest.mark.parametrize("name", AVERAGES)
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "parameter"])
+def test_averages_are_those_of_torch(name, fused, device):
+    """Of each id's row, whatever its number: as torch's AveragedModel averages nn.Embedding's weight."""
+    ids = torch.arange(40, device=device)
+    embedding = with_parameter(fused, device=device)
+    model = torch.nn.Sequential(embedding, torch.nn.Linear(6, 2).to(device))
+    model[0](ids[:20])
+    ours = AveragedModel(model, **AVERAGES[name])
+    dense = torch.nn.Embedding(40, 6).to(device)
+    theirs = torch.optim.swa_utils.AveragedModel(dense, **AVERAGES[name])
+    for turn in range(4):
+        seen = ids[: 20 + 5 * turn]  # new ids in each turn
+        embedding(seen)
+        embedding.table[seen] = {"weight": torch.randn(len(seen), 6, device=device)}
+        if turn == 2:
+            embedding.table.erase(ids[3:4])
+            embedding(ids[36:37])  # its row is another id's now
+        held = embedding.table.contains(ids)
+        with torch.no_grad():
+            new = held & ~theirs.module.weight.new_tensor(ours.module[0].table.contains(ids).tolist()).bool()
+            dense.weight[held] = rows_of(embedding, ids[held])
+            theirs.module.weight[new] = dense.weight[new]
+        ours.update_parameters(model)
+        theirs.update_parameters(dense)
+        averaged = ours.module[0]
+        assert len(averaged) == len(embedding)
+        torch.testing.assert_close(rows_of(averaged, ids[held]), theirs.module.weight.detach()[held])
+        torch.testing.assert_close(averaged.eval()(ids[held]).detach(), theirs.module.weight.detach()[held])
+    assert int(ours.n_averaged) == 4
+
+
+def test_averages_of_torch_are_refused(device):
+    """Their copies of rows would stay as they are, without a word. Rows that do not train may be copied."""
+    embedding = with_parameter(True, device=device)
+    model = torch.nn.Sequential(torch.nn.ModuleList([embedding]))
+    with pytest.raises(TypeError, match=r"take gpuhash\.torch\.AveragedModel"):
+        torch.optim.swa_utils.AveragedModel(model)
+    embedding.requires_grad_(False)
+    torch.optim.swa_utils.AveragedModel(model)
+
+
+# Checkpoints of PyTorch's other kinds ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dim", [3, 5, 8])
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "parameter"])
+def test_states_are_contiguous(fused, dim, device):
+    """As safetensors takes them, and no two share memory."""
+    embedding = HashEmbedding(dim, **({"optimizer": Adam()} if fused else {"max_capacity": 64}), device=device)
+    embedding(torch.arange(9, device=device)).sum().backward()
+    embedding.freeze(torch.arange(2, device=device))
+    state = embedding.state_dict()
+    assert all(tensor.is_contiguous() for tensor in state.values())
+    assert len({tensor.untyped_storage().data_ptr() for tensor in state.values()}) == len(state)
+
+
+def model_of(fused: bool, device: str) -> Any:
+    return torch.nn.Sequential(with_parameter(fused, device=device), torch.nn.Linear(6, 1).to(device))
+
+
+def check_same(made: Any, model: Any, device: str) -> None:
+    """They give the same, of ids that come later, too; frozen ids, steps and moments are the same."""
+    assert (len(made[0]), made[0].steps) == (len(model[0]), model[0].steps)
+    for _ in range(2):
+        ids = torch.arange(20, device=device)
+        outs = [each(ids) for each in (made, model)]
+        assert torch.equal(*outs)
+        for out in outs:
+            out.sum().backward()
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "parameter"])
+@pytest.mark.parametrize("frozen", [False, True], ids=["", "frozen"])
+@pytest.mark.filterwarnings("ignore")
+def test_distributed_checkpoints(fused, frozen, device, tmp_path):
+    """torch.distributed.checkpoint loads into a fresh model, whose embedding has no rows yet."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+
+    from gpuhash.torch.checkpoint import LoadPlanner
+
+    model = model_of(fused, device)
+    model(torch.arange(10, device=device)).sum().backward()
+    if frozen:
+        model[0].freeze(torch.arange(3, device=device))
+    dcp.save({"model": model, "epoch": 3}, checkpoint_id=tmp_path / "whole")
+    dcp.save(get_model_state_dict(model), checkpoint_id=tmp_path / "state")
+    made = [model_of(fused, device) for _ in range(4)]
+    target = {"model": made[0], "epoch": 0}
+    dcp.load(target, checkpoint_id=tmp_path / "whole", planner=LoadPlanner(made[0]))
+    assert target["epoch"] == 3
+    state = get_model_state_dict(made[1])
+    if frozen:
+        with pytest.raises(CheckpointException, match=r"the checkpoint has 0\.frozen"):
+            dcp.load(state, checkpoint_id=tmp_path / "state", planner=LoadPlanner(made[1]))
+        state["0.frozen"] = torch.empty(0, dtype=torch.int64, device=device)
+    dcp.load(state, checkpoint_id=tmp_path / "state", planner=LoadPlanner(made[1]))
+    set_model_state_dict(made[1], state)
+    made[2].load_state_dict(get_model_state_dict(model))
+    nested = {"a": {"model": made[3].state_dict() | ({"0.frozen": state["0.frozen"]} if frozen else {})}}
+    dcp.save({"a": {"model": model.state_dict()}}, checkpoint_id=tmp_path / "nested")
+    dcp.load(nested, checkpoint_id=tmp_path / "nested", planner=LoadPlanner(made[3]))
+    made[3].load_state_dict(nested["a"]["model"])
+    if fused:
+        for each in made:
+            check_same(each, copy.deepcopy(model), device)
+    else:
+        assert all(torch.equal(each[0].weight, model[0].weight) for each in made)
+    other = torch.nn.Sequential(with_parameter(fused, device=device), torch.nn.Linear(6, 2).to(device))
+    with pytest.raises(CheckpointException, match="Size mismatch"):
+        dcp.load({"model": other}, checkpoint_id=tmp_path / "whole", planner=LoadPlanner(other))
+    assert len(other[0]) == 0
+
+
+@pytest.fixture
+def one_process():
+    """A process group of this process alone."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or dist.is_initialized():
+        pytest.skip("there is no process group to be had")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_fully_sharded_models(one_process, tmp_path):
+    """FSDP2 shards the parameters of others; rows are none, or are left out by ignored_params."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+    from torch.distributed.fsdp import fully_shard
+
+    from gpuhash.torch.checkpoint import LoadPlanner
+
+    ids = torch.arange(20)
+    for fused in (True, False):
+        models = [model_of(fused, "cpu") for _ in range(4)]
+        for model in models[:3]:
+            fully_shard(model, ignored_params=set(model[0].parameters()))
+        models[0](ids[:10]).sum().backward()
+        assert (models[0][1].weight.grad is not None, len(models[0][0])) == (True, 10)
+        dcp.save({"model": get_model_state_dict(models[0])}, checkpoint_id=tmp_path / str(fused))
+        state = {"model": get_model_state_dict(models[1])}
+        dcp.load(state, checkpoint_id=tmp_path / str(fused), planner=LoadPlanner(models[1]))
+        set_model_state_dict(models[1], state["model"])
+        whole = StateDictOptions(full_state_dict=True)
+        set_model_state_dict(models[2], get_model_state_dict(models[0], options=whole), options=whole)
+        models[3].load_state_dict(get_model_state_dict(models[0], options=whole))
+        expected = models[0](ids)
+        for model in models[1:]:
+            assert torch.equal(model(ids), expected)

@@ -8,16 +8,20 @@ C++ compiler, and then come from a cache. PyTorch 2.11 to 2.13.
 from gpuhash.optimizers import LAMB, SGD, Adagrad, Adam, Optimizer, RowWiseAdagrad
 from gpuhash.untraced import keep_dynamo_out
 
-from . import embedding
+from . import averages, embedding, schedules
+from .averages import AveragedModel
 from .embedding import HashEmbedding, HashEmbeddingBag
 from .library import ops
 from .module import TableModule
+from .schedules import FusedOptimizer
 
 __all__ = [
     "LAMB",
     "SGD",
     "Adagrad",
     "Adam",
+    "AveragedModel",
+    "FusedOptimizer",
     "HashEmbedding",
     "HashEmbeddingBag",
     "Optimizer",
@@ -26,4 +30,4 @@ __all__ = [
     "ops",
 ]
 
-keep_dynamo_out([embedding])
+keep_dynamo_out([averages, embedding, schedules])

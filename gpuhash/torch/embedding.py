@@ -23,7 +23,7 @@ from gpuhash.named_columns import Column
 from gpuhash.optimizers import Optimizer
 from gpuhash.torch_state import plainly
 
-from . import embedding_ops
+from . import averages, embedding_ops
 
 __all__ = ["HashEmbedding", "HashEmbeddingBag"]
 
@@ -464,6 +464,8 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         return copy.deepcopy(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        if self._trainable:
+            averages.refuse_copies_for_averages(type(self).__name__)
         made = memo[id(self)] = type(self).__new__(type(self))
         made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return made
@@ -505,6 +507,8 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self.optimizer is None:
             destination[f"{prefix}keys"], destination[f"{prefix}rows"] = self._row_numbers()
+            if not keep_vars:  # rows may lie further apart than they are long
+                destination[prefix + _WEIGHT] = destination[prefix + _WEIGHT].contiguous()
         else:
             destination[f"{prefix}keys"], columns = self.table.items(like="torch")
             for name, column in columns.items():
@@ -733,7 +737,10 @@ class HashEmbedding(_Rows):
     table has to learn how many ids it has, or grows. Under ``torch.compile`` the call is a part of the graph; with
     ``optimizer=None`` the graph breaks there.
 
-    ``.half()``, ``.double()`` and ``.to(dtype)`` convert what calls give; rows keep their dtype.
+    ``.half()``, ``.double()`` and ``.to(dtype)`` convert what calls give; rows keep their dtype. Learning-rate
+    schedulers take ``gpuhash.torch.FusedOptimizer(model)``. ``gpuhash.torch.AveragedModel`` averages rows, too;
+    PyTorch's does not see them, and making one is a TypeError. ``gpuhash.torch.checkpoint`` is for
+    ``torch.distributed.checkpoint``.
 
     ``table`` is the rows' ``gpuhash.HashTable``, with the column "weight" and the optimizer's. ``state_dict`` has keys,
     columns, the number of steps, the seed of new rows and frozen ids; ``load_state_dict`` puts a table of them in place
@@ -922,7 +929,8 @@ class HashEmbeddingBag(_Rows):
         if not len(begins):
             if len(ids):
                 raise ValueError(f"there are {len(ids)} ids and no bags: offsets are empty")
-            return ends
+            if not self.include_last_offset:
+                return ends
         if ends.device.type == "cpu":  # a GPU would have to be waited for
             ascend = (ends[0] == 0) & (ends.diff() >= 0).all()
             if self.include_last_offset:
@@ -930,7 +938,8 @@ class HashEmbeddingBag(_Rows):
             if torch.compiler.is_compiling():
                 torch._assert_async(ascend, "offsets do not ascend from 0 to at most the number of ids")
             elif not bool(ascend):
-                raise ValueError(f"offsets do not ascend from 0 to at most {len(ids)}, the number of ids")
+                most = "" if self.include_last_offset else "at most "
+                raise ValueError(f"offsets do not ascend from 0 to {most}{len(ids)}, the number of ids")
         return ends
 
     @traced.itself

@@ -775,7 +775,7 @@ def test_what_cannot_be(tools, monkeypatch):
         tf.function(layer, jit_compile=True)(ids)
     with pytest.raises(ValueError, match="lr=nan"):
         layer.optimizer.lr = float("nan")
-    with pytest.raises(TypeError, match="learning_rate"):
+    with pytest.raises(AttributeError, match="learning_rate"):
         layer.optimizer.learning_rate = 0.5
     assert layer.optimizer == SGD(0.1)
     keras.config.set_dtype_policy("mixed_float16")
