@@ -558,6 +558,32 @@ def test_arguments_elsewhere(device):
     assert bag(ids, offsets)[:, 0].tolist() == [2, 1]
 
 
+def test_graphs_of_compiled_calls(device):
+    """What calls give, frozen rows and norms, last offsets and rates are those of plain calls."""
+    ids = torch.arange(6, device=device)
+    offsets = torch.tensor([0, 2, 6], device=device)
+    got = []
+    for compiled in (False, True):
+        optimizer = SGD(lambda steps: 0.1 / (1 + steps))
+        options = {"optimizer": optimizer, "initializer": Normal(seed=2), "max_norm": 1.0, "device": device}
+        embedding = HashEmbedding(4, **options).half()
+        bag = HashEmbeddingBag(4, "sum", **options, include_last_offset=True)
+        for made, given in ((embedding, (ids,)), (bag, (ids, offsets))):
+            made.freeze(ids[:2])
+            made.table.insert(ids[:2], {"weight": torch.full((2, 4), 3.0, device=device)})
+            run = torch.compile(made, fullgraph=True, backend="aot_eager") if compiled else made
+            for _ in range(2):
+                out = run(*given)
+                out.sum().backward()
+            got.append((out.detach(), rows_of(made, ids)))
+    for plain, compiled in zip(got[:2], got[2:], strict=True):
+        assert (plain[0].dtype, plain[1].dtype) == (compiled[0].dtype, compiled[1].dtype)
+        assert torch.equal(plain[0], compiled[0])
+        assert torch.equal(plain[1], compiled[1])
+    assert (got[0][0].dtype, got[1][0].dtype) == (torch.float16, torch.float32)
+    assert (got[2][1][:2] == 3).all()
+
+
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 @pytest.mark.parametrize("sizes", [[2, 0, 3], [0], [0, 0, 4, 0], [5], []], ids=str)
 def test_last_offsets_are_those_of_torch(sizes, mode, device):
@@ -743,6 +769,11 @@ def test_distributed_checkpoints(fused, frozen, device, tmp_path):
             check_same(each, copy.deepcopy(model), device)
     else:
         assert all(torch.equal(each[0].weight, model[0].weight) for each in made)
+    flat = model_of(fused, device)
+    state = flat.state_dict() | ({"0.frozen": state["0.frozen"]} if frozen else {})
+    dcp.load(state, checkpoint_id=tmp_path / "state", planner=LoadPlanner(flat, flatten_state_dict=False))
+    flat.load_state_dict(state)
+    assert torch.equal(flat(torch.arange(10, device=device)), model(torch.arange(10, device=device)))
     other = torch.nn.Sequential(with_parameter(fused, device=device), torch.nn.Linear(6, 2).to(device))
     with pytest.raises(CheckpointException, match="Size mismatch"):
         dcp.load({"model": other}, checkpoint_id=tmp_path / "whole", planner=LoadPlanner(other))

@@ -76,7 +76,7 @@ class LoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
                 self._put(fqn, torch.empty(there.size, dtype=entry.dtype, device=entry.device))
 
     def _add(self, fqn: str, prefix: str, tensor: torch.Tensor) -> None:
-        path = self.mappings[f"{prefix}keys"]
+        path = self._path_of(f"{prefix}keys")
         if len(path) < 2:  # of these load() gives back no more than it was given
             raise ValueError(
                 f"the checkpoint has {fqn}, and the state that is loaded into has not: give load() the model itself, "
@@ -85,9 +85,13 @@ class LoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
         self.mappings[fqn] = (*path[:-1], f"{str(path[-1]).removesuffix('keys')}frozen")
         self._put(fqn, tensor)
 
+    def _path_of(self, fqn: str) -> tuple[Any, ...]:
+        """Where an entry lies in the nested state that is loaded into."""
+        return tuple(self.mappings[fqn]) if self.flatten_state_dict else (fqn,)
+
     def _put(self, fqn: str, tensor: torch.Tensor) -> None:
         self.state_dict[fqn] = tensor
-        *outer, last = self.mappings[fqn]
+        *outer, last = self._path_of(fqn)
         container: Any = self.original_state_dict
         for part in outer:
             container = container[part]

@@ -273,8 +273,9 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         if self.optimizer is None and self.weight.data_ptr() != self._address:
             raise RuntimeError(
                 "the tensor of the parameter is another than the rows' memory, in which ids are looked up; .data =, "
-                "vector_to_parameters() and torch.func.functional_call() put such a one in its place: write into the "
-                "parameter instead, as weight.copy_() does under torch.no_grad(), or load a state_dict()"
+                "vector_to_parameters(), torch.func.functional_call(), and fully_shard() without ignored_params= put "
+                "such a one in its place: write into the parameter instead, as weight.copy_() does under "
+                "torch.no_grad(), or load a state_dict()"
             )
         if not self._inserts:
             rows = self.table.rows(keys)

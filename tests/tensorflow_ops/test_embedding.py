@@ -47,6 +47,8 @@ class Reference:
         g = np.zeros((len(rows), self.weights.shape[1]))
         np.add.at(g, inverse, gradients)
         o, w, m, v = self.optimizer, self.weights[rows], self.first[rows], self.second[rows]
+        if not isinstance(o, LAMB):
+            g = g + o.weight_decay * w
         if isinstance(o, SGD):
             w = w - o.lr * g
         elif isinstance(o, (Adagrad, RowWiseAdagrad)):
@@ -68,8 +70,8 @@ class Reference:
 OPTIMIZERS = {
     "sgd": lambda: SGD(0.05),
     "adagrad": lambda: Adagrad(0.05, initial_accumulator_value=0.1),
-    "row-wise-adagrad": lambda: RowWiseAdagrad(0.05),
-    "adam": lambda: Adam(0.01),
+    "row-wise-adagrad": lambda: RowWiseAdagrad(0.05, weight_decay=0.2),
+    "adam": lambda: Adam(0.01, weight_decay=0.2),
     "lamb": lambda: LAMB(0.01, weight_decay=0.1),
 }
 
