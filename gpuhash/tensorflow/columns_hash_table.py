@@ -17,7 +17,7 @@ from gpuhash.column_calls import actions_of
 from gpuhash.named_columns import Column, Columns, by_name, chosen
 
 from .library import ops
-from .mutable_hash_table import DEFAULT_BUCKETS, MutableHashTable
+from .mutable_hash_table import DEFAULT_BUCKETS, MutableHashTable, saver_name
 
 
 class ColumnsHashTable(MutableHashTable):
@@ -72,7 +72,7 @@ class ColumnsHashTable(MutableHashTable):
         self._default_value = self._defaults(default_value)
         self._set_options(shared_name, experimental_is_anonymous, key_shape, total_buckets, deterministic)
         self._checkpoint = checkpoint
-        self._name = name
+        self._name = name = saver_name(name) if checkpoint else name
         self._is_anonymous = experimental_is_anonymous
         # TensorFlow's own class is passed over: it takes one tensor as the default.
         eager = tf.executing_eagerly()

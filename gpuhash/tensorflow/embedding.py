@@ -188,9 +188,11 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
     optimizer
         ``gpuhash.tensorflow.SGD``, ``Adagrad``, ``RowWiseAdagrad``, ``Adam`` or ``LAMB``. What it keeps lies in the
         row, beside the weights. Its numbers may be set at any time, as by a callback, and nothing is traced anew:
-        ``layer.optimizer.lr = 0.01``. Gradients are taken as they come: what the model's own optimizer does to others,
-        such as clipping and accumulating, is not done to these; nor is what a ``LossScaleOptimizer`` or
-        ``loss_scale_factor=`` multiplies losses by taken out of them, so do without.
+        ``layer.optimizer.lr = 0.01``. ``lr`` may also be a schedule of Keras, or a function of tensors, which gives the
+        rate for the number of steps that the layer has made, 0 before the first one. A graph knows the schedule that
+        there was when it was traced: set another one before ``compile()``. Gradients are taken as they come: what the
+        model's own optimizer does to others, such as clipping and accumulating, is not done to these; nor is what a
+        ``LossScaleOptimizer`` or ``loss_scale_factor=`` multiplies losses by taken out of them, so do without.
     embeddings_initializer
         Of the weights of new rows: Keras' "uniform", which is the default as of ``keras.layers.Embedding`` (between
         -0.05 and 0.05), "normal", "truncated_normal", "zeros" or "ones"; an object of ``RandomUniform``,
@@ -242,8 +244,8 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
     tf.errors.ResourceExhaustedError
         Where new ids find no room; no row has changed.
     tf.errors.InvalidArgumentError
-        By the gradient of a call, where the layer has loaded a state since; and for rows that are too wide for the
-        optimizer.
+        By the gradient of a call, where the layer has loaded a state since, or the schedule has been exchanged since
+        the graph was traced; and for rows that are too wide for the optimizer.
     """
 
     def __init__(

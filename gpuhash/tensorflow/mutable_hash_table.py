@@ -14,6 +14,7 @@ from tensorflow.python.ops import control_flow_util, handle_data_util
 from gpuhash import HashTable, _core
 from gpuhash.arguments import count_of
 
+from .eager import wait_for_ops
 from .library import ops
 
 _numbers = itertools.count()
@@ -40,7 +41,8 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
     default_value
         The value of absent keys: a scalar, or of shape ``value_shape``.
     name
-        The name of the op, and of the table's tensors in checkpoints made by ``tf.compat.v1.train.Saver``.
+        The name of the op, and of the table's tensors in checkpoints made by ``tf.compat.v1.train.Saver``; where a
+        table of the graph has it already, with a number behind it, as variables get it.
     checkpoint
         Whether checkpoints hold the keys and values.
     experimental_is_anonymous
@@ -103,6 +105,8 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
         if value_shape is not None:
             default = tf.broadcast_to(default, value_shape)
         self._set_options(shared_name, experimental_is_anonymous, key_shape, total_buckets, deterministic)
+        if checkpoint:
+            name = saver_name(name)
         with tf.device(device):
             super().__init__(key_dtype, value_dtype, default, name, checkpoint, experimental_is_anonymous)
         self._resource_device = device or ""
@@ -332,8 +336,20 @@ def wrap(table: HashTable, default_value: Any = None, *, device: str | None = No
             **values,
         )
     finally:
+        wait_for_ops()  # the one that looks for the name
         _core.unregister_table(name, table._core)
     return wrapped
+
+
+def saver_name(name: str) -> str:
+    """A name that no table in the graph has in checkpoints of ``tf.compat.v1.train.Saver``, which of two tables of one
+    name would keep one. The same in a graph that is built alike.
+    """
+    if tf.executing_eagerly():
+        return name
+    taken = {each.name for each in tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS)}
+    numbered = (f"{name}_{number}" for number in itertools.count(1))
+    return next(each for each in itertools.chain([name], numbered) if each not in taken)
 
 
 def _tell_shapes(

@@ -341,6 +341,99 @@ def test_penalties_of_gradients(tools):
     assert layer.steps == 1
 
 
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
+def test_schedules_are_asked_in_each_step(in_function, tools):
+    """Keras' schedules and functions of one's own, by the number of steps made before."""
+    tf, keras, make = tools
+    schedules = keras.optimizers.schedules
+    halving = schedules.ExponentialDecay(0.5, decay_steps=2, decay_rate=0.5, staircase=True)
+    pieces = schedules.PiecewiseConstantDecay([1, 3], [1.0, 0.25, 0.125])
+    ids = tf.constant(ids_of([1]))
+    for rate, expected in (
+        (halving, [0.5, 0.5, 0.25, 0.25, 0.125]),
+        (pieces, [1.0, 1.0, 0.25, 0.25, 0.125]),
+        (lambda made: 0.5 / (made + 1), [0.5, 0.25, 0.5 / 3, 0.125, 0.1]),
+        (lambda made: 0.25, [0.25] * 5),
+    ):
+        layer = make(2, optimizer=SGD(rate), initializer="zeros")
+
+        def step(layer=layer):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(layer(ids, training=True))
+            tape.gradient(loss, layer.trainable_weights)
+
+        if in_function:
+            step = tf.function(step, autograph=False)
+        for number in range(5):
+            step()
+            np.testing.assert_allclose(layer(ids)[0], -np.sum(expected[: number + 1]) * np.ones(2), rtol=1e-6)
+        # A number takes its place, and it comes back. Another one the graph does not know.
+        at = layer(ids).numpy()
+        layer.optimizer.lr = 2.0
+        step()
+        np.testing.assert_allclose(layer(ids), at - 2, rtol=1e-6)
+        layer.optimizer.lr = rate
+        step()
+        at = layer(ids).numpy()
+        layer.optimizer.lr = schedules.CosineDecay(0.5, 10)
+        if in_function:
+            with pytest.raises(tf.errors.InvalidArgumentError, match="after the function was traced"):
+                step()
+            assert (layer.steps, layer(ids).numpy().tolist()) == (7, at.tolist())
+        else:
+            step()
+            assert layer.steps == 8
+    layer.optimizer.lr = lambda made: made * 0.0 - 1
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the schedule gave the learning rate -1"):
+        (tf.function(lambda: step.python_function(), autograph=False) if in_function else step)()
+
+
+def test_rates_of_others_are_kept(tools, tmp_path):
+    """Tensors, variables and NumPy's numbers are numbers when they are set; schedules are saved as Keras saves them."""
+    tf, keras, make = tools
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.125, 10, 0.5)
+    ids, targets = ids_of(np.arange(12).reshape(4, 3)), np.zeros(4)
+    optimizer = Adam(0.5)
+    given = [tf.constant(0.125), tf.Variable(0.125), keras.Variable(0.125), np.float32(0.125), np.array(0.125)]
+    for rate in [*given, schedule(0)]:
+        for layer in (make(2, optimizer=optimizer), make(2, optimizer=Adam(rate))):
+            layer.optimizer.lr = rate
+            assert (type(layer.optimizer.lr), layer.optimizer.lr) == (float, 0.125)
+    for rate in (tf.Variable(0.125), schedule):
+        layer = make(2, optimizer=Adam(0.5))
+        inputs = keras.Input((3,), dtype="int64")
+        model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(layer(inputs))))
+        layer.optimizer.lr = rate
+        model.compile("sgd", "mse")
+        model.fit(ids, targets, verbose=0)
+        model.save(tmp_path / "m.keras")
+        loaded = keras.models.load_model(tmp_path / "m.keras")
+        for copied in (loaded, keras.models.clone_model(model)):
+            lr = copied.layers[1].optimizer.lr
+            assert lr.get_config() == schedule.get_config() if rate is schedule else lr == 0.125
+        for each in (model, loaded):
+            each.fit(ids, targets + 1, shuffle=False, verbose=0)
+        np.testing.assert_array_equal(loaded.predict(ids, verbose=0), model.predict(ids, verbose=0))
+
+
+def test_asynchronous_execution(tools):
+    """Ops of TensorFlow return before they run: the table's own calls come behind them."""
+    tf, _, make = tools
+    ids = ids_of(np.arange(40))
+    tf.config.experimental.set_synchronous_execution(False)
+    try:
+        layer = make(3, optimizer=SGD(1.0), initializer="zeros", padding_idx=-1)
+        for number in range(20):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(layer(ids[: 2 * number + 2], training=True))
+            assert len(layer) == 2 * number + 3
+            tape.gradient(loss, layer.trainable_weights)
+            assert layer.steps == number + 1
+            assert layer.table.find(ids[:1], columns=["weight"])[0]["weight"].tolist() == [[-1.0 - number] * 3]
+    finally:
+        tf.config.experimental.set_synchronous_execution(True)
+
+
 def test_layers_that_share_an_optimizer(tools):
     tf, _, make = tools
     layers = [make(dim, optimizer=shared, initializer=Constant(0.0)) for shared in [SGD(9.0)] for dim in (1, 2)]
@@ -801,5 +894,7 @@ def test_what_cannot_be(tools, monkeypatch):
         with pytest.raises(RuntimeError, match=match):
             make(4, optimizer=SGD(0.1))
         monkeypatch.undo()
+    with tf.Graph().as_default(), pytest.raises(RuntimeError, match="graph of TensorFlow 1"):
+        make(4, optimizer=SGD(0.1))
     with tf.distribute.OneDeviceStrategy(layer.weights[0].value.device).scope():
         assert make(4, optimizer=SGD(0.1))(ids, training=True).shape == (2, 4)

@@ -209,6 +209,55 @@ def in_new_process(program, *arguments):
     return done.stdout
 
 
+@pytest.mark.parametrize("columns", [False, True], ids=["values", "columns"])
+def test_savers_keep_every_table_of_a_graph(tools, tmp_path, columns):
+    """Tables without a name, of one name, in scopes, and TensorFlow's own, in a graph of TensorFlow 1."""
+    tf, ours, device = tools
+    path = str(tmp_path / "saved")
+    dtypes = {"c": "int64"} if columns else "int64"
+
+    def values(number):
+        return {"c": tf.constant([number], tf.int64)} if columns else tf.constant([number], tf.int64)
+
+    for restores in (False, True):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            tables = [ours.MutableHashTable("int64", dtypes, None if columns else 0, device=device) for _ in range(3)]
+            with tf.name_scope("scope"):
+                tables.append(ours.MutableHashTable("int64", dtypes, None if columns else 0, device=device))
+            tables += [
+                ours.MutableHashTable("int64", dtypes, None if columns else 0, "users", device=device) for _ in range(2)
+            ]
+            theirs = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0, name="theirs")
+            keys = tf.constant([1], tf.int64)
+            inserts = [table.insert(keys, values(10 + number)) for number, table in enumerate(tables)]
+            inserts.append(theirs.insert(keys, tf.constant([9], tf.int64)))
+            found = [tf.nest.flatten(table.lookup(keys))[0] for table in [*tables, theirs]]
+            saver = tf.compat.v1.train.Saver()
+            if restores:
+                saver.restore(session, path)
+            else:
+                session.run(inserts)
+                saver.save(session, path)
+            assert [each.item() for each in session.run(found)] == [10, 11, 12, 13, 14, 15, 9]
+    names = {name for name, _ in tf.train.list_variables(path)}
+    assert {"users-keys", "users_1-keys", "theirs-keys"} < names
+    assert len(names) == 14
+
+
+def test_wrapped_tables_of_asynchronous_execution(tools):
+    tf, ours, device = tools
+    table = gpuhash.HashTable.from_items(
+        np.array([1, 2, 3]), np.array([10.0, 20.0, 30.0]), device="cpu" if "CPU" in device.upper() else GPU
+    )
+    tf.config.experimental.set_synchronous_execution(False)
+    try:
+        for number in range(30):
+            wrapped = ours.wrap(table, -1.0)
+            assert wrapped.lookup(np.array([1, 3, 4 + number])).numpy().tolist() == [10.0, 30.0, -1.0]
+    finally:
+        tf.config.experimental.set_synchronous_execution(True)
+
+
 def test_a_saved_model_in_a_fresh_process(tools, tmp_path):
     tf, _, _ = tools
 

@@ -69,6 +69,47 @@ def test_gradient_of_absent_keys_is_the_defaults(tools):
     assert slices.values.numpy().tolist() == [[1.0, 10.0]]
 
 
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
+def test_second_derivatives(tools, in_function):
+    """Of defaults, of columns' defaults and of rows: beside tf.where on a tf.Variable."""
+    tf, ours, device = tools
+    weights = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+    rows, default = tf.Variable(weights), tf.Variable([5.0, 6.0])
+    keys, found = np.array([1, 7, 0, 8, 1]), np.array([True, False, True, False, True])
+    table = ours.MutableHashTable("int64", "float32", 0.0, value_shape=(2,), device=device)
+    table.insert(np.arange(2), weights)
+    columns = ours.MutableHashTable("int64", {"w": ("float32", (2,))}, device=device)
+    columns.insert(np.arange(2), {"w": weights})
+
+    def second(lookup, source):
+        """Of the sum of cubes; the outer tape sees the first derivatives."""
+
+        def twice():
+            with tf.GradientTape() as outer:
+                outer.watch(source)
+                with tf.GradientTape() as inner:
+                    inner.watch(source)
+                    loss = tf.reduce_sum(lookup() ** 3)
+                first = inner.gradient(loss, source)
+                total = tf.reduce_sum((first.values if isinstance(first, tf.IndexedSlices) else first) ** 2)
+            return total, outer.gradient(total, source)
+
+        return (tf.function(twice, autograph=False) if in_function else twice)()
+
+    def reference():
+        return tf.where(found[:, None], tf.gather(rows, np.where(found, keys, 0)), default)
+
+    for lookup in (lambda: table.lookup(keys, default), lambda: columns.lookup(keys, {"w": default})["w"]):
+        for got, expected in zip(second(lookup, default), second(reference, default), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-5)
+    total, slices = second(lambda: table.lookup(keys, default), table.resource_handle)
+    # Each position has a slice of its own, 3 w^2, before they are summed up.
+    np.testing.assert_allclose(total, np.sum((3 * weights[keys[found]] ** 2) ** 2), rtol=1e-5)
+    expected = np.zeros((2, 2))
+    np.add.at(expected, keys[found], 36 * weights[keys[found]] ** 3)
+    np.testing.assert_allclose(dense(slices, 2, 2), expected, rtol=1e-5)
+
+
 def test_training_touches_the_rows_of_the_batch_alone(tools):
     """Some steps of gradient descent, beside the same steps on a tf.Variable."""
     tf, ours, device = tools
