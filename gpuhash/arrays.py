@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _core, columns, consumers
+from . import _core, arrow_c, columns, consumers
 from .dtypes import ITEMSIZES, NUMBER_STRINGS, numpy_dtype
 
 Shape = tuple[int, ...]
@@ -135,7 +135,9 @@ class ArrayLikeFramework(NumPyFramework):
 
 
 class ColumnFramework(ArrayLikeFramework):
-    """Series, indexes and frames of pandas, polars and Arrow, which may hold nulls; answered in NumPy arrays."""
+    """Series, indexes and frames of pandas, polars and Arrow, and whatever else has Arrow's C interface, as DuckDB's
+    relations have. They may hold nulls, and are answered in NumPy arrays.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -391,9 +393,21 @@ def _detect(kind: type) -> Framework:
             return _by_library.setdefault(library, ColumnFramework(library))
     if hasattr(kind, "__dlpack__"):
         return _GENERIC
+    if arrow_c.is_arrow(kind):
+        return _by_library.setdefault("arrow", ColumnFramework("arrow"))
     if hasattr(kind, "__array__"):
         return _ARRAY_LIKE
     raise TypeError(f"{kind.__name__} objects are not arrays: give numbers, sequences of them or arrays")
+
+
+def settle(tensor: Any) -> tuple[Any, bool]:
+    """A column as a NumPy array, and whether its entries are whole, such as UUIDs; anything else as it is.
+
+    For calls that look at it twice: some can be read once, as streams.
+    """
+    if isinstance(framework_of(tensor), ColumnFramework):
+        return columns.settle(tensor)
+    return tensor, False
 
 
 def gpu_of(tensor: Any, framework: Framework) -> int | None:

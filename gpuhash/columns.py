@@ -1,6 +1,7 @@
 """Columns of pandas, polars and Arrow as NumPy arrays: nulls do not become NaN on the way, nor integers floats.
 
-Their own conversion to NumPy turns integers beside nulls into float64, which merges those beyond 2^53.
+Their own conversion to NumPy turns integers beside nulls into float64, which merges those beyond 2^53. What else has
+Arrow's C interface is a column, too.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
+from . import arrow_c
 
 LIBRARIES = ("pandas", "polars", "pyarrow")
 
@@ -24,30 +27,84 @@ def to_numpy(column: Any) -> _Array:
     TypeError
         Where it holds no numbers, or columns of different dtypes.
     """
+    if (source := _arrow_source(column)) is not None:
+        numbers, mask, _ = _read_arrow(source, column)
+        _need_none(column, mask)
+        return numbers
     if hasattr(column, "columns"):
         return _frame_to_numpy(column)
-    mask = null_mask(column)
+    _need_none(column, null_mask(column))
+    return _numbers_of(column)
+
+
+def _need_none(column: Any, mask: _Array | None) -> None:
+    """ValueError where there are nulls."""
     if mask is not None:
         raise ValueError(
             f"{describe(column)} has nulls, in {int(mask.reshape(len(mask), -1).any(axis=1).sum())} of {len(mask)} "
             f"entries, and a null is no number: leave them out, as with {_leave_out(column)}, or put numbers in their "
             f"place, as with {_fill(column)}"
         )
-    return _numbers_of(column)
 
 
-def split_nulls(column: Any) -> tuple[_Array, _Array | None]:
-    """The numbers of a column without its nulls, and which of its entries are null; None where none is."""
+def _arrow_source(column: Any) -> Any:
+    """What to read a column from by Arrow's C interface; None where the library's own way to NumPy is right.
+
+    That is for numbers, alone or in frames. pandas has no interface for its indexes, but Arrow's arrays in them.
+    """
+    library = type(column).__module__.partition(".")[0]
+    if library not in LIBRARIES or not hasattr(type(column), "__array__"):
+        return column if arrow_c.is_arrow(type(column)) else None
+    if library == "polars":
+        return column if type(getattr(column, "dtype", None)).__name__ == "Decimal" else None
+    if library == "pyarrow":
+        return column if _is_vector(getattr(column, "type", None)) else None
+    if _is_vector(getattr(getattr(column, "dtype", None), "pyarrow_dtype", None)):
+        return getattr(column, "array", column).__arrow_array__()
+    return None
+
+
+def _is_vector(kind: Any) -> bool:
+    """Has an entry of this type of pyarrow several numbers, or an unscaled one?"""
+    name = type(kind).__name__
+    vectors = ("StructType", "FixedSizeListType", "FixedSizeBinaryType")
+    return name in vectors or name.startswith("Decimal") or hasattr(kind, "storage_type")
+
+
+def _read_arrow(source: Any, column: Any) -> tuple[_Array, _Array | None, bool]:
+    try:
+        return arrow_c.read(source, describe(column))
+    except (TypeError, ValueError, MemoryError):
+        raise
+    except Exception as error:  # each library has errors of its own
+        raise TypeError(f"{describe(column)} cannot be had by Arrow's C interface: {error}") from error
+
+
+def split_nulls(column: Any) -> tuple[_Array, _Array | None, bool]:
+    """The numbers of a column without its nulls, which of its entries are null, and whether entries are whole.
+
+    None where no entry is null. Whole: an entry is one thing, such as a UUID, of several words or bytes.
+    """
+    if (source := _arrow_source(column)) is not None:
+        numbers, mask, whole = _read_arrow(source, column)
+        return (numbers if mask is None else numbers[~mask]), mask, whole
     if hasattr(column, "columns"):
-        return _frame_to_numpy(column), None
+        return _frame_to_numpy(column), None, False
     mask = null_mask(column)
     if mask is None:
-        return _numbers_of(column), None
+        return _numbers_of(column), None, False
     if mask.ndim != 1:
-        return to_numpy(column), None  # which raises: a row has nulls among its numbers
+        return to_numpy(column), None, False  # which raises: a row has nulls among its numbers
     if hasattr(column, "drop_nulls"):
-        return _numbers_of(column.drop_nulls()), mask
-    return _numbers_of(column.drop_null() if hasattr(column, "drop_null") else column[~mask]), mask
+        return _numbers_of(column.drop_nulls()), mask, False
+    return _numbers_of(column.drop_null() if hasattr(column, "drop_null") else column[~mask]), mask, False
+
+
+def settle(column: Any) -> tuple[_Array, bool]:
+    """The numbers of a column, as ``to_numpy``, and whether its entries are whole."""
+    numbers, mask, whole = split_nulls(column)
+    _need_none(column, mask)
+    return numbers, whole
 
 
 def null_mask(column: Any) -> _Array | None:
@@ -77,6 +134,11 @@ def _numbers_of(column: Any) -> _Array:
     nested = type(dtype).__name__  # of polars
     if nested == "Struct":  # which polars' own conversion makes floats of, where fields have nulls or several dtypes
         return _frame_to_numpy(column.struct.unnest())
+    if nested in ("Int128", "UInt128"):
+        raise TypeError(
+            f"{describe(column)} has 128 bits, and polars makes such where UInt64 meets Int64: cast it to one of them, "
+            "as with .cast(pl.UInt64), or the columns that it came from"
+        )
     if nested == "Array" and _innermost(dtype) == "Struct":
         return to_numpy(column.explode()).reshape(len(column), dtype.size, -1)
     exact = getattr(dtype, "numpy_dtype", None)  # pandas: of masked and Arrow columns
@@ -118,10 +180,14 @@ def _frame_to_numpy(frame: Any) -> _Array:
 
 
 def _leave_out(column: Any) -> str:
+    if type(column).__module__.partition(".")[0] not in LIBRARIES:
+        return "IS NOT NULL or the like"
     if hasattr(column, "drop_nulls"):
         return ".drop_nulls()"
     return ".drop_null()" if hasattr(column, "drop_null") else ".dropna()"
 
 
 def _fill(column: Any) -> str:
+    if type(column).__module__.partition(".")[0] not in LIBRARIES:
+        return "coalesce"
     return ".fill_null(0)" if hasattr(column, "fill_null") else ".fillna(0)"

@@ -12,7 +12,7 @@ import numpy as np
 
 from . import _core, sorting, traced
 from .arguments import axis_of, flag_of
-from .arrays import ColumnFramework, Shape, framework_of
+from .arrays import ColumnFramework, Shape, framework_of, settle
 from .batch import Batch, Output, join, to_device
 from .columns import split_nulls
 from .dtypes import ITEMSIZES, encode_held, infer_numbers, is_integer, is_python_integer, read_numbers, read_objects
@@ -46,13 +46,15 @@ def unique(
     """The distinct keys of an array, in order of their first occurrence.
 
     Integers, booleans and complex numbers' parts are compared by value. So are floats: -0.0 equals 0.0, and all NaNs
-    are one key; the key that is given back is the first occurrence, bit for bit. Of booleans all bytes but 0 are True.
+    are one key; the key that is given back is the first occurrence, bit for bit. Complex numbers are equal where both
+    parts are, so that of those with NaN there are many. Of booleans all bytes but 0 are True.
 
     Parameters
     ----------
     keys
         An array of any framework, of any dtype that tables take as keys or values, or Python numbers. Used where it
-        lies, on the host or on a GPU. Columns of pandas, polars and Arrow keep their dtype, and may have no nulls.
+        lies, on the host or on a GPU. Columns of pandas, polars and Arrow, and of what has Arrow's C interface, keep
+        their dtype, and may have no nulls.
     return_inverse
         Give also, for each key, the index of its distinct key.
     return_counts
@@ -66,7 +68,8 @@ def unique(
         counts may come from NumPy's sort, where that is found to be faster; Ctrl-C then waits for its end.
     axis
         None: each number is a key, and the array is taken as flat. 0: each entry along the first axis is a key, a row
-        of up to 16 bytes.
+        of up to 16 bytes. Of columns of UUIDs, binaries of a fixed size and decimals of 128 bits each entry is a key
+        in any case.
 
     Returns
     -------
@@ -98,7 +101,9 @@ def unique(
     return_inverse = flag_of(return_inverse, "return_inverse")
     return_counts = flag_of(return_counts, "return_counts")
     sorted = flag_of(sorted, "sorted")
-    batch = Batch.of_array(keys, axis_of(axis), "keys")
+    axis = axis_of(axis)
+    keys, whole = settle(keys)
+    batch = Batch.of_array(keys, 0 if whole else axis, "keys")
     indices = inverse = None
     if sorted and not (return_index or return_inverse) and sorting.takes(batch):
         values, counts = sorting.unique(batch, return_counts)
@@ -121,8 +126,8 @@ def unique(
 def factorize(keys: Any, *, axis: int | None = None) -> Factorized:
     """Dense ids for keys: equal keys get equal ids, numbered from 0 in order of first occurrence.
 
-    Like ``pandas.factorize`` with ``use_na_sentinel=False``: NaN is a key like others. But nulls of columns of pandas,
-    polars and Arrow have the id -1 and are no key. Keys are compared as ``unique`` compares them.
+    Like ``pandas.factorize`` with ``use_na_sentinel=False``: NaN is a key like others, and not -1. But nulls of columns
+    of pandas, polars and Arrow have the id -1 and are no key. Keys are compared as ``unique`` compares them.
 
     Parameters
     ----------
@@ -142,10 +147,11 @@ def factorize(keys: Any, *, axis: int | None = None) -> Factorized:
     """
     axis = axis_of(axis)
     if isinstance(framework_of(keys), ColumnFramework):
-        numbers, nulls = split_nulls(keys)
+        keys, nulls, whole = split_nulls(keys)
+        axis = 0 if whole else axis
         if nulls is not None:
             codes = np.full(nulls.shape, -1, np.int64)
-            codes[~nulls], uniques = _factorize_keys(numbers, axis)
+            codes[~nulls], uniques = _factorize_keys(keys, axis)
             return Factorized(codes, uniques)
     return _factorize_keys(keys, axis)
 
@@ -201,6 +207,9 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int |
     """
     axis = axis_of(axis)
     invert = flag_of(invert, "invert")
+    elements, whole = settle(elements)
+    test_elements, also = settle(test_elements)
+    axis = 0 if whole or also else axis
     held = None
     others = framework_of(test_elements)
     if not framework_of(elements).python:

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import _core, batches, consumers, serialization, traced
 from .arguments import as_keys
-from .arrays import framework_of
+from .arrays import framework_of, settle
 from .batch import Batch
 from .dtypes import INTEGER_BOUNDS, is_python_integer, read_objects
 from .inference import infer_set
@@ -73,6 +73,7 @@ class HashSet(KeyedTable):
         """
         if isinstance(keys, AbstractSet):
             keys = list(keys)
+        keys = settle(keys)[0]
         made = cls(**infer_set(keys, options))
         made._put(keys)
         return made

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _core, batches, column_calls, consumers, named_columns, serialization, traced
 from .arguments import as_keys
-from .arrays import framework_of
+from .arrays import framework_of, settle
 from .batch import Batch, take_values
 from .column_calls import Wanted
 from .dtypes import comparable, dtype_name, storage_dtype
@@ -99,10 +99,10 @@ class HashTable(Operations):
     Keys have the shape ``[*batch, *key_shape]``, with any number of batch dimensions, and values and masks ``[*batch,
     *value_shape]`` and ``[*batch]``. Arrays have exactly the table's dtypes; Python numbers and lists are converted. A
     Python number, or for vector keys a tuple, is one key, answered by Python numbers; one that the key dtype cannot
-    hold is absent. Columns of pandas, polars and Arrow may have no nulls. Outputs are of the keys' framework, on GPUs
-    from its allocator, on its current stream; PyTorch's on the host may be such that ``resize_()`` cannot lengthen
-    them. Lists are answered by NumPy arrays. Host arrays given to a GPU table are copied there, and answered on the
-    host: then the host waits for the GPU, as it does where the table has to grow.
+    hold is absent. Columns of pandas, polars, Arrow and whatever has its C interface may have no nulls. Outputs are of
+    the keys' framework, on GPUs from its allocator, on its current stream; PyTorch's on the host may be such that
+    ``resize_()`` cannot lengthen them. Lists are answered by NumPy arrays. Host arrays given to a GPU table are copied
+    there, and answered on the host: then the host waits for the GPU, as it does where the table has to grow.
 
     Raises
     ------
@@ -199,6 +199,12 @@ class HashTable(Operations):
                 values = named_columns.transposed(values)
         elif values is None:
             raise TypeError("from_items takes keys and values, or a mapping alone")
+        else:
+            keys = settle(keys)[0]
+            if isinstance(values, Mapping):
+                values = {name: settle(column)[0] for name, column in values.items()}
+            else:
+                values = settle(values)[0]
         table = cls(**(infer_columns if isinstance(values, Mapping) else infer)(keys, values, options))
         table._assign(keys, values)
         return table

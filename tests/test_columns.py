@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import decimal
+import uuid
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -171,6 +174,155 @@ def test_structs_lose_nothing():
     assert uniques.tolist() == [[2**62, 1], [2**62 + 1, 1]]
 
 
+class Stream:
+    """What any library may give: Arrow's C stream interface, and nothing else."""
+
+    def __init__(self, column):
+        self.column = column if hasattr(column, "__arrow_c_stream__") else pa.chunked_array([column])
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self.column.__arrow_c_stream__()
+
+
+class Once:
+    """A stream that can be read once, as those of readers."""
+
+    def __init__(self, column):
+        self.stream = Stream(column)
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        stream, self.stream = self.stream, None
+        return stream.__arrow_c_stream__()
+
+
+class Single:
+    """Arrow's C interface for one array."""
+
+    def __init__(self, column):
+        self.column = column
+
+    def __arrow_c_array__(self, requested_schema=None):
+        return self.column.__arrow_c_array__()
+
+
+class Broken:
+    def __arrow_c_stream__(self, requested_schema=None):
+        raise OSError("no data today")
+
+
+def relation(selected):
+    """Of DuckDB, where that is installed."""
+    return pytest.importorskip("duckdb").sql(f"select {selected}")
+
+
+WIDE = [2**62, 2**62 + 1, -1]
+UUIDS = [uuid.UUID(int=2**127 + 5), uuid.UUID(int=2**127 + 6)]
+#: Columns of Arrow whose entries are vectors, bytes or unscaled integers, and what these are.
+VECTORS = {
+    "lists": (lambda: pa.array([[each, 1] for each in WIDE], pa.list_(pa.int64(), 2)), [[each, 1] for each in WIDE]),
+    "lists-sliced": (lambda: pa.array([[7, 8], *([each, 1] for each in WIDE)], pa.list_(pa.int64(), 2))[1:], None),
+    "lists-chunked": (
+        lambda: pa.chunked_array([[[WIDE[0], 1]], [[each, 1] for each in WIDE[1:]]], pa.list_(pa.int64(), 2)),
+        None,
+    ),
+    "structs": (lambda: pa.array([{"a": each, "b": 1} for each in WIDE]), None),
+    "structs-sliced": (lambda: pa.array([{"a": 0, "b": 0}, *({"a": each, "b": 1} for each in WIDE)])[1:], None),
+    "pandas-structs": (
+        lambda: pd.Series(
+            [{"a": each, "b": 1} for each in WIDE],
+            dtype=pd.ArrowDtype(pa.struct([("a", pa.int64()), ("b", pa.int64())])),
+        ),
+        None,
+    ),
+    "binaries": (lambda: pa.array([b"abcd", b"abce"], pa.binary(4)), [list(b"abcd"), list(b"abce")]),
+    "uuids": (lambda: pa.array([each.bytes for each in UUIDS], pa.uuid()), [list(each.bytes) for each in UUIDS]),
+    "decimals-of-32": (lambda: pa.array([decimal.Decimal("-1.50")], pa.decimal32(9, 2)), [-150]),
+    "decimals-of-64": (lambda: pa.array([decimal.Decimal(10**17)], pa.decimal64(18, 0)), [10**17]),
+    "decimals-of-128": (
+        lambda: pa.array([decimal.Decimal(2**100 + 3), decimal.Decimal(-2)], pa.decimal128(38, 0)),
+        [[3, 2**36], [2**64 - 2, 2**64 - 1]],
+    ),
+    "polars-decimals": (
+        lambda: pl.Series([decimal.Decimal(2**64 + 3), decimal.Decimal(-2)], dtype=pl.Decimal(38, 0)),
+        [[3, 1], [2**64 - 2, 2**64 - 1]],
+    ),
+    "pandas-decimals": (
+        lambda: pd.Series([decimal.Decimal(5)], dtype=pd.ArrowDtype(pa.decimal128(38, 0))),
+        [[5, 0]],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", VECTORS)
+def test_entries_of_several_words_are_keys(kind):
+    make, expected = VECTORS[kind]
+    expected = [[each, 1] for each in WIDE] if expected is None else expected
+    assert gpuhash.unique(make(), axis=0).tolist() == expected
+    made = HashSet.from_keys(make())
+    assert len(made) == len(expected)
+    assert sorted(made.keys().tolist()) == sorted(expected)
+    assert made.contains(make()).all()
+    codes, _ = gpuhash.factorize(make(), axis=0)
+    assert codes.tolist() == list(range(len(expected)))
+    assert gpuhash.isin(make(), make(), axis=0).all()
+
+
+@pytest.mark.parametrize("kind", ["binaries", "uuids", "decimals-of-128", "polars-decimals"])
+def test_what_means_nothing_in_parts_is_a_key_as_a_whole(kind):
+    """Without an axis, by which each number of an array is a key."""
+    make, expected = VECTORS[kind]
+    assert gpuhash.unique(make()).tolist() == expected
+    assert gpuhash.factorize(make()).codes.tolist() == [0, 1]
+    assert gpuhash.isin(make(), make()[:1]).tolist() == [True, False]
+    assert gpuhash.isin(make(), [expected[1]]).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("wrap", [Stream, Once, Single, lambda column: pa.table({"a": column}).to_reader()])
+def test_whatever_has_arrows_c_interface(wrap):
+    def column(values=(2**62, 2**62 + 1, 2**62)):
+        return wrap(pa.array(values, pa.int64()))
+
+    shape = () if wrap in (Stream, Once, Single) else (1,)  # tables have rows
+    distinct = gpuhash.unique(column(), axis=0)
+    assert (distinct.dtype, distinct.shape) == (np.int64, (2, *shape))
+    assert distinct.reshape(-1).tolist() == [2**62, 2**62 + 1]
+    assert gpuhash.factorize(column(), axis=0).codes.tolist() == [0, 1, 0]
+    assert gpuhash.isin(column(), column([2**62]), axis=0).tolist() == [True, False, True]
+    made = HashSet.from_keys(column())
+    assert sorted(made.keys().reshape(-1).tolist()) == [2**62, 2**62 + 1]
+    table = HashTable.from_items(column([5, 6]), column([7, 8]), key_shape=shape, value_shape=shape)
+    assert table[column([6, 5])].reshape(-1).tolist() == [8, 7]
+    assert gpuhash.unique(wrap(pa.array([], pa.int64())), axis=0).shape == (0, *shape)
+
+
+def test_nulls_of_a_stream_have_the_id_of_pandas():
+    codes, _ = gpuhash.factorize(Once(pa.chunked_array([WITH_NULLS[:2], WITH_NULLS[2:]], pa.int64())))
+    wanted, _ = pd.factorize(pd.array(WITH_NULLS, dtype="Int64"))
+    assert codes.tolist() == wanted.tolist()
+    codes, _ = gpuhash.factorize(Once(pa.array([b"ab", None, b"ac", b"ab"], pa.binary(2))))
+    assert codes.tolist() == [0, -1, 1, 0]
+
+
+@pytest.mark.parametrize("begin", [0, 1, 7, 8, 9])
+def test_bits_of_streams_begin_anywhere(begin):
+    """Bools and nulls are packed eight to a byte."""
+    random = np.random.default_rng(begin)
+    values = [None if random.random() < 0.2 else bool(random.random() < 0.5) for _ in range(40)]
+    part = pa.array(values)[begin : begin + 19]
+    codes, uniques = gpuhash.factorize(Single(part))
+    known = {False: -2, True: -2, None: -1, **{value: row for row, value in enumerate(uniques.tolist())}}
+    assert codes.tolist() == [known[value] for value in values[begin : begin + 19]]
+    words = pa.array([each and 5 for each in [1, None, 3]]).dictionary_encode()
+    assert gpuhash.factorize(Single(words)).codes.tolist() == [0, -1, 0]
+
+
+def test_relations_of_duckdb_are_rows():
+    rows = gpuhash.unique(relation("range::bigint a, (range * 2)::bigint b from range(5000)"), axis=0)
+    assert rows.tolist() == [[each, 2 * each] for each in range(5000)]
+    table = HashTable.from_items(relation("range::bigint from range(9)"), 1.5, key_shape=())
+    assert len(table) == 9
+
+
 REFUSED = {
     "struct-of-two-dtypes": (
         lambda: pl.DataFrame({"a": [2**62], "b": [0.5]}).to_struct("s"),
@@ -210,8 +362,33 @@ REFUSED = {
     "strings": (lambda: pd.Series(["a", "b"]), TypeError, "factorize"),
     "polars-strings": (lambda: pl.Series(["a", "b"]), TypeError, "polars Series of String.*factorize"),
     "arrow-strings": (lambda: pa.array(["a", "b"]), TypeError, "factorize"),
-    "decimals": (lambda: pl.Series([1]).cast(pl.Decimal(10, 2)), TypeError, "Decimal"),
-    "128-bits": (lambda: pl.Series([1]).cast(pl.Int128), TypeError, "i128|Int128"),
+    "decimals-of-256-bits": (lambda: pa.array([1], pa.decimal256(50)), TypeError, "256 bits, and keys have up to 128"),
+    "128-bits": (lambda: pl.Series([1]).cast(pl.Int128), TypeError, r"UInt64 meets Int64.*cast\(pl.UInt64\)"),
+    "128-bits-of-a-sum": (
+        lambda: pl.DataFrame({"a": [1], "b": [1]}, schema={"a": pl.UInt64, "b": pl.Int64}).select(
+            pl.col("a") + pl.col("b")
+        ),
+        TypeError,
+        r"UInt64 meets Int64.*cast\(pl.UInt64\)",
+    ),
+    "arrow-struct-of-two-dtypes": (lambda: pa.array([{"a": 1, "b": 0.5}]), TypeError, "int64 and float64: give them"),
+    "nulls-in-arrow-structs": (lambda: pa.array([{"a": 2**62}, {"a": None}]), ValueError, "1 nulls within"),
+    "nulls-in-arrow-lists": (lambda: pa.array([[2**62, None]], pa.list_(pa.int64(), 2)), ValueError, "1 nulls within"),
+    "null-arrow-lists": (lambda: pa.array([[1, 2], None], pa.list_(pa.int64(), 2)), ValueError, "in 1 of 2 entries"),
+    "null-binaries": (lambda: pa.array([b"abcd", None], pa.binary(4)), ValueError, "in 1 of 2 entries"),
+    "null-decimals": (lambda: pl.Series([decimal.Decimal(1), None]), ValueError, "in 1 of 2 entries"),
+    "arrow-lists-of-any-length": (lambda: pa.array([[1, 2]]), TypeError, "no numbers"),
+    "nulls-of-a-relation": (
+        lambda: relation("null::bigint a union all select 1"),
+        ValueError,
+        "1 nulls within",
+    ),
+    "strings-of-a-relation": (lambda: relation("'x' a"), TypeError, "'u'.*factorize"),
+    "times-of-a-stream": (lambda: Stream(pa.array([1], pa.timestamp("s"))), TypeError, "cast times to int64"),
+    "lists-of-a-stream": (lambda: Stream(pa.array([[1]])), TypeError, "lists of a fixed size"),
+    "nulls-of-a-stream": (lambda: Stream(pa.array([1, None])), ValueError, "in 1 of 2 entries"),
+    "nulls-alone-of-a-stream": (lambda: Stream(pa.nulls(2)), ValueError, "nulls alone"),
+    "a-stream-that-fails": (lambda: Broken(), TypeError, "cannot be had by Arrow's C interface: no data today"),
     "lists": (lambda: pl.Series([[1, 2]]), TypeError, "List"),
     "numpy-objects": (lambda: np.array([1, 2], object), TypeError, "astype"),
     "numpy-strings": (lambda: np.array(["a"]), TypeError, "factorize"),

@@ -931,3 +931,13 @@ def test_flags_say_whether_they_are_true(flag):
         gpuhash.unique(np.arange(3), **{flag: "no"})
     asked = gpuhash.unique(np.arange(3), **{flag: np.bool_(True)})
     assert type(asked) is type(gpuhash.unique(np.arange(3), **{flag: True}))
+
+
+def test_complex_numbers_with_nan_are_equal_where_both_parts_are():
+    """As for pandas; to NumPy they are all one."""
+    nan = float("nan")
+    keys = np.array([complex(nan, 1), complex(nan, 2), complex(1, nan), complex(nan, nan), complex(nan, 1)])
+    codes, uniques = gpuhash.factorize(keys)
+    wanted, _ = pd.factorize(keys, use_na_sentinel=False)
+    assert codes.tolist() == wanted.tolist() == [0, 1, 2, 3, 0]
+    same_bytes(uniques, keys[:4])

@@ -150,7 +150,7 @@ def _tensor_of(array: Any, framework: Framework, dtype: str, what: str) -> Tenso
     else:
         raise TypeError(
             f"the {what} are a {type(array).__name__}, and distributed tables take PyTorch's tensors, NumPy arrays and "
-            "lists: convert it, as with torch.from_dlpack"
+            "lists: convert it to one of these"
         )
     if given != dtype:
         raise wrong_dtype(what, framework, given, dtype)
