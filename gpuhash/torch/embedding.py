@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gpuhash import HashSet, HashTable, _core, initializers, traced, unique
 from gpuhash.arguments import flag_of
@@ -194,6 +193,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
             self.weight = torch.nn.Parameter(memory)
         else:
             self.weight.data = memory
+            self._note_change()
 
     @property
     def _leaf(self) -> Tensor:
@@ -239,7 +239,12 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
 
     def _set_anchor(self) -> None:
         """What makes autograd call backward(): a tensor that requires grad, gets none, and is no parameter."""
-        self._anchor = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=self._trainable)
+        with torch.inference_mode(False):
+            self._anchor = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=self._trainable)
+
+    def _note_change(self) -> None:
+        """The parameter has been written into, where autograd does not see it: a backward pass that saved it raises."""
+        torch.autograd.graph.increment_version(self.weight)
 
     def _borrow(self, tensor: Tensor | None) -> Any:
         return None if tensor is None else _core.borrow(tensor.detach(), self._stream(tensor) or None)
@@ -280,7 +285,13 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         if not self._inserts:
             rows = self.table.rows(keys)
             return rows, rows
-        rows, _ = self.table.find_or_insert(keys)
+        if self._learns:
+            self._refuse_capture()
+        rows, inserted = self.table.find_or_insert(keys)
+        if self.optimizer is None and len(keys):
+            has_written = self.max_norm is not None or self.device.type != "cpu"  # a GPU would have to be waited for
+            if has_written or bool(inserted.any()):
+                self._note_change()
         trained = rows
         if self.padding_idx is not None:
             trained = trained.masked_fill(keys == self.padding_idx, _NO_ROW)
@@ -335,19 +346,37 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         )
         return out
 
+    def _refuse_capture(self) -> None:
+        """RuntimeError where kernels go into a CUDA graph, which would make the same step at each replay."""
+        if self.device.type != "cuda":
+            return
+        with torch.cuda.device(self.device):
+            if torch.cuda.is_current_stream_capturing():
+                raise RuntimeError(
+                    f"a {type(self).__name__} was to train while a CUDA graph is captured, and the number of the step "
+                    "and the learning rate, which the host knows, would be the same at each replay: train it outside "
+                    "of the graph; lookups in eval(), or under torch.no_grad(), may be captured"
+                )
+
     def _train(
-        self, table: HashTable, rows: Tensor, gradients: Tensor, bags: Tensor | None, factors: Tensor | None
+        self,
+        binding: embedding_ops.Binding,
+        rows: Tensor,
+        gradients: Tensor,
+        bags: Tensor | None,
+        factors: Tensor | None,
     ) -> Tensor | None:
-        """A step of the optimizer on rows of the table, -1 passed over: position i has the gradient of its bag, times
-        its factor. Without an optimizer: the gradient of the parameter.
+        """A step of the optimizer on rows of the table that the module had with this binding, -1 passed over: position
+        i has the gradient of its bag, times its factor. Without an optimizer: the gradient of the parameter.
         """
-        if table is not self.table:
+        self._refuse_capture()
+        if binding is not self._binding:
             raise RuntimeError(
                 "the module has been moved, or has loaded a state, between a call and its backward(): the rows of that "
                 "call are not there any more; call backward() before"
             )
         if self.optimizer is None:
-            return self._sparse_gradient(rows, gradients, bags, factors)
+            return _sparse_gradient(self.weight.shape, rows, gradients, bags, factors)
         step = self.optimizer.step(self._steps + 1)
         gradients = gradients.detach().contiguous()
         self.table._core.train(
@@ -361,24 +390,6 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         )
         self._steps += 1
         return None
-
-    def _sparse_gradient(self, rows: Tensor, gradients: Tensor, bags: Tensor | None, factors: Tensor | None) -> Tensor:
-        """Of the parameter: each row once, duplicates summed up in float32."""
-        kept = rows >= 0
-        if not bool(kept.all()):  # whatever the module does by now, the call may have been one in eval()
-            rows, factors = rows[kept], None if factors is None else factors[kept]
-            if bags is None:
-                gradients = gradients[kept]
-            else:
-                bags = bags[kept]
-        distinct, inverse = unique(rows, return_inverse=True)
-        gradients = (gradients if bags is None else gradients[bags]).float()
-        if factors is not None:
-            gradients = gradients * factors.unsqueeze(1)
-        sums = gradients.new_zeros((len(distinct), self.embedding_dim)).index_add_(0, inverse, gradients)
-        return torch.sparse_coo_tensor(
-            distinct.unsqueeze(0), sums.to(self.dtype), self.weight.shape, check_invariants=False
-        )
 
     # What users do with it --------------------------------------------------------------------------------------------
 
@@ -411,7 +422,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         """
         super().requires_grad_(requires_grad)
         self._trainable = requires_grad
-        self._set_anchor()
+        self._anchor.requires_grad_(requires_grad)
         return self
 
     def share_memory(self) -> Self:
@@ -641,20 +652,101 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         return SimpleNamespace(**dict.fromkeys(["keys", "rows", "steps", "seed", "frozen", *self._columns]))
 
 
+def _sparse_gradient(
+    shape: Sequence[int], rows: Tensor, gradients: Tensor, bags: Tensor | None, factors: Tensor | None
+) -> Tensor:
+    """Of a parameter of this shape: each row once, duplicates summed up in float32."""
+    kept = rows >= 0
+    if not bool(kept.all()):  # whatever the module does by now, the call may have been one in eval()
+        rows, factors = rows[kept], None if factors is None else factors[kept]
+        if bags is None:
+            gradients = gradients[kept]
+        else:
+            bags = bags[kept]
+    distinct, inverse = unique(rows, return_inverse=True)
+    dtype = gradients.dtype
+    gradients = (gradients if bags is None else gradients[bags]).float()
+    if factors is not None:
+        gradients = gradients * factors.unsqueeze(1)
+    sums = gradients.new_zeros((len(distinct), shape[1])).index_add_(0, inverse, gradients)
+    return torch.sparse_coo_tensor(distinct.unsqueeze(0), sums.to(dtype), tuple(shape), check_invariants=False)
+
+
+class _DerivedOnce(torch.autograd.Function):  # type: ignore[misc]
+    """A tensor that depends on others in a way that has no derivatives here.
+
+    Unlike ``once_differentiable``, which leads to no input: derivatives by one that it was made from would be None, and
+    losses that add it to others would lack its part.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, made: Tensor, *_sources: Tensor) -> Tensor:
+        return made.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *_gradients: Tensor) -> None:
+        raise RuntimeError(
+            "a gradient that a HashEmbedding or HashEmbeddingBag has given was to be differentiated once more, by its "
+            "rows, and their optimizers take first derivatives alone: leave create_graph=True out, or take derivatives "
+            "by other tensors"
+        )
+
+
+def _derived_once(made: Tensor, *sources: Tensor) -> Tensor:
+    if not torch.is_grad_enabled() or not any(source.requires_grad for source in sources):
+        return made
+    marked: Tensor = _DerivedOnce.apply(made, *sources)
+    return marked
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    return torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def _train(ctx: Any, rows: Tensor, gradients: Tensor, bags: Tensor | None, factors: Tensor | None) -> Tensor | None:
+    """As the module's own; the module may be gone by now."""
+    module = ctx.binding.module()
+    if module is not None:
+        gradient: Tensor | None = module._train(ctx.binding, rows, gradients, bags, factors)
+        return gradient
+    if ctx.shape:  # the parameter's, which others may keep
+        return _sparse_gradient(ctx.shape, rows, gradients, bags, factors)
+    if ctx.binding.table() is not None:
+        raise RuntimeError(
+            "the module was freed between a call and its backward(), and its table was not: keep the module, which has "
+            "the number of steps that the optimizer has made"
+        )
+    return None
+
+
 class _Lookup(torch.autograd.Function):  # type: ignore[misc]
-    """Weights of rows; backward trains them, or gives the parameter's gradient."""
+    """Weights of rows, in parts; backward trains them, or gives the parameter's gradient.
+
+    A node of autograd knows the module by its binding alone, which does not keep it: where a module keeps its own
+    output, as hooks do, Python could not free the two.
+    """
 
     @staticmethod
-    def forward(ctx: Any, leaf: Tensor, module: _Rows, rows: Tensor, trained: Tensor) -> Tensor:
-        ctx.module, ctx.table = module, module.table
+    def forward(
+        ctx: Any, leaf: Tensor, module: _Rows, rows: Tensor, trained: Tensor, counts: list[int]
+    ) -> tuple[Tensor, ...]:
+        ctx.binding, ctx.shape, ctx.counts = module._binding, leaf.shape, counts
         ctx.save_for_backward(trained)
-        return module._read(rows)
+        ctx.set_materialize_grads(False)  # rows of parts that a loss does not use make no step
+        return embedding_ops.in_parts(module._read(rows), counts)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None, None, None, None]:
         (trained,) = ctx.saved_tensors
-        return ctx.module._train(ctx.table, trained, gradients, None, None), None, None, None
+        used = [pair for pair in zip(trained.split(ctx.counts), gradients, strict=True) if pair[1] is not None]
+        of_leaf = None
+        if used:
+            rows, given = (each[0] if len(used) == 1 else torch.cat(each) for each in zip(*used, strict=True))
+            of_leaf = _train(ctx, rows, given, None, None)
+            if of_leaf is not None:
+                of_leaf = _derived_once(of_leaf, given)
+        return of_leaf, None, None, None, None
 
 
 class _Pooled(torch.autograd.Function):  # type: ignore[misc]
@@ -670,20 +762,26 @@ class _Pooled(torch.autograd.Function):  # type: ignore[misc]
         offsets: Tensor,
         factors: Tensor | None,
     ) -> Tensor:
-        ctx.module, ctx.table = module, module.table
+        ctx.binding, ctx.shape, ctx.leaf = module._binding, leaf.shape, leaf
+        ctx.set_materialize_grads(False)
         held = factors is not None and ctx.needs_input_grad[5]
         ctx.save_for_backward(trained, offsets, factors, module._read(rows) if held else None)
         return module._pool(rows, offsets, factors)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, None, None, None, None, Tensor | None]:
+    def backward(ctx: Any, gradients: Tensor | None) -> tuple[Tensor | None, None, None, None, None, Tensor | None]:
+        if gradients is None:
+            return (None,) * 6
         trained, offsets, factors, weights = ctx.saved_tensors
         bags = embedding_ops.bags_of(offsets, len(trained))
-        of_factors = None if weights is None else embedding_ops.factors_gradient(gradients, bags, weights)
+        of_factors = None
+        if weights is not None:
+            of_factors = embedding_ops.factors_gradient(gradients, bags, _derived_once(weights, ctx.leaf))
         of_leaf = None
-        if ctx.needs_input_grad[0]:
-            of_leaf = ctx.module._train(ctx.table, trained, gradients, bags, factors)
+        if ctx.needs_input_grad[0] and (ctx.shape or embedding_ops.is_asked_for(ctx.leaf)):
+            of_leaf = _train(ctx, trained, gradients, bags, factors)
+            if of_leaf is not None:
+                of_leaf = _derived_once(of_leaf, gradients, *(() if factors is None else (factors,)))
         return of_leaf, None, None, None, None, of_factors
 
 
@@ -693,13 +791,17 @@ class HashEmbedding(_Rows):
     In ``train()`` ids that are new get rows, drawn by the initializer from the id alone; ``backward()`` sums up the
     gradients of each row and makes the optimizer's step on it at once, in one pass over the rows that have a gradient.
     So there is no ``.grad``, and no ``optimizer.step()`` for these rows: ``backward()`` through each call is a step.
+    Gradients of other tensors, as by ``torch.autograd.grad()``, train nothing, and neither do parts of a call that the
+    loss does not use.
     In ``eval()``, and when ``requires_grad_(False)`` of the module has been called, nothing is inserted and nothing
     trains; ids without a row get the default.
 
     With ``optimizer=None`` there are ``max_capacity`` rows, which are the parameter ``weight``, ``[rows,
     embedding_dim]``, by the numbers that ``table.rows(ids)`` gives. ``backward()`` gives it sparse gradients, with each
     row of a call once, for ``torch.optim.SparseAdam``, ``Adagrad`` or ``SGD``, also in ``eval()``, and waits for the
-    number of these rows. Rows of no id are zeros.
+    number of these rows. Rows of no id are zeros. Calls that write into ``weight``, for ids that are new or because of
+    ``max_norm``, count as changes of it in place, so that a backward pass that saved it raises; on a GPU all calls in
+    ``train()`` count.
 
     Parameters
     ----------
@@ -760,8 +862,10 @@ class HashEmbedding(_Rows):
     TableFullError, MemoryError
         Where new ids find no room; no row has changed.
     RuntimeError
-        By ``backward()``, where the module has been moved or has loaded a state since the call. With ``optimizer=None``
-        by calls, where the parameter has got another tensor, as by ``torch.func.functional_call``.
+        By ``backward()``, where the module has been moved or has loaded a state since the call, or was freed while its
+        table is kept; and by a second derivative by rows. By calls that are to train while a CUDA graph is captured,
+        whose replays would all make the same step; lookups in ``eval()`` may be captured. With ``optimizer=None`` by
+        calls, where the parameter has got another tensor, as by ``torch.func.functional_call``.
     NotImplementedError
         By ``share_memory()``, as rows are of one process.
     """
@@ -803,19 +907,22 @@ class HashEmbedding(_Rows):
         _refuse_programs(self)
         names, parts = _parts_of(ids, self.features)
         keys = [self._flat(part, name if self.features is not None else None) for name, part in parts]
-        weights = self._as_asked(self._look_up(keys[0] if len(keys) == 1 else torch.cat(keys)))
-        # Not split(), whose pieces nothing may be written into while autograd records.
-        pieces = weights.unsafe_split_with_sizes([len(each) for each in keys]) if len(keys) != 1 else [weights]
+        counts = [len(each) for each in keys]
+        found = self._look_up(keys[0] if len(keys) == 1 else torch.cat(keys), counts)
+        pieces = [self._as_asked(piece) for piece in found]
         shaped = [piece.view(*part.shape, self.embedding_dim) for piece, (_, part) in zip(pieces, parts, strict=True)]
         return names(shaped)
 
     @traced.itself
-    def _look_up(self, keys: Tensor) -> Tensor:
-        """Weights ``[n, embedding_dim]``."""
+    def _look_up(self, keys: Tensor, counts: list[int]) -> tuple[Tensor, ...]:
+        """Weights ``[n, embedding_dim]``, so many in each part."""
         if torch.compiler.is_compiling() and self.optimizer is not None:
-            return embedding_ops.look_up(self, keys)
+            return embedding_ops.look_up(self, keys, counts)
         rows, trained = self._find(keys)
-        return _Lookup.apply(self._leaf, self, rows, trained) if self._learns else self._read(rows)
+        if not self._learns:
+            return embedding_ops.in_parts(self._read(rows), counts)
+        parts: tuple[Tensor, ...] = _Lookup.apply(self._leaf, self, rows, trained, counts)
+        return parts
 
 
 class HashEmbeddingBag(_Rows):
@@ -898,7 +1005,7 @@ class HashEmbeddingBag(_Rows):
         pooled: Tensor
         if self._learns:
             pooled = _Pooled.apply(self._leaf, self, rows, trained, ends, factors)
-        elif factors is not None and factors.requires_grad and torch.is_grad_enabled():
+        elif factors is not None and ((factors.requires_grad and torch.is_grad_enabled()) or _has_tangent(factors)):
             pooled = _Pooled.apply(self._leaf.detach(), self, rows, trained, ends, factors)
         else:
             pooled = self._pool(rows, ends, factors)
