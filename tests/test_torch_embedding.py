@@ -616,6 +616,8 @@ def test_what_cannot_be(device):
         ({"optimizer": None}, ValueError, "without max_capacity"),
         ({"dtype": torch.float64}, TypeError, "expected float32 or bfloat16"),
         ({"features": ["a", "a"]}, ValueError, "comes twice"),
+        ({"features": "ab"}, TypeError, "expected a list of names"),
+        ({"features": [1, 2]}, TypeError, "expected a list of names"),
         ({"features": ["a"], "padding_idx": 1}, ValueError, "padding_idx"),
     ]:
         with pytest.raises(error, match=match):

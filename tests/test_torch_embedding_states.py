@@ -233,6 +233,50 @@ def test_states_of_modules_without_padding(fused, device):
         assert len(made) == 2
 
 
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "parameter"])
+def test_features_in_states(fused, device):
+    """They are told by their names: a list in another order, or a longer one, gives each feature its own rows."""
+    ids = torch.arange(8, device=device)
+    make = lambda *features: with_parameter(fused, features=features, device=device)  # noqa: E731
+    embedding = make("user", "item")
+    expected = embedding({"user": ids, "item": ids})
+    embedding.freeze(ids[:2], "item")
+    state = embedding.state_dict()
+    for features in (("user", "item"), ("item", "user"), ("café", "item", "user")):
+        made = make(*features)
+        made.load_state_dict(state)
+        got = made.eval()({"user": ids, "item": ids})
+        assert all(torch.equal(got[name], expected[name]) for name in expected)
+        assert len(made) == 16
+        made.train()({"user": ids, "item": ids})["item"].sum().backward()
+        if not fused:
+            torch.optim.SGD(made.parameters(), lr=0.1).step()
+        after = made.eval()({"item": ids, "user": ids})
+        assert (after["item"] == expected["item"]).all(1).tolist() == [True] * 2 + [False] * 6
+        assert torch.equal(after["user"], expected["user"])
+        again = make("user", "item", "café")
+        again.load_state_dict(made.state_dict())
+        assert torch.equal(again.eval()({"item": ids})["item"], after["item"])
+    del state["features"]  # as of before there were names
+    made.load_state_dict(state)
+    assert len(made) == 16
+    beyond = state["keys"].clone()
+    beyond[3, 0] = 2
+    names = embedding.state_dict()["features"]
+    for change, match in [
+        (
+            {"features": make("user", "shop").state_dict()["features"]},
+            r"features are \['user', 'shop'\], and the module",
+        ),
+        ({"features": names[1:]}, "features are no list of names"),
+        ({"features": names.int()}, "features is torch.int32"),
+        ({"features": names, "keys": beyond}, "numbers of features that there are not"),
+    ]:
+        with pytest.raises((RuntimeError, ValueError), match=match):
+            embedding.load_state_dict({**state, **change})
+        assert torch.equal(embedding.eval()({"user": ids})["user"], expected["user"])
+
+
 def test_optimizers_that_are_exchanged(device):
     """Another one may take over what it would keep itself; others would take moments for something else."""
     ids = torch.arange(10, device=device)

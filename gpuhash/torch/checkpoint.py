@@ -11,12 +11,11 @@ import torch
 from torch.distributed.checkpoint import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
-from .embedding import _Rows
+from .embedding import _OPTIONAL, _Rows
 
 __all__ = ["LoadPlanner"]
 
 _WRAPPERS = ("module", "_orig_mod")  # of DistributedDataParallel and torch.compile, which checkpoints leave out
-_OPTIONAL = ("seed", "frozen")
 
 
 class LoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ _NO_ROW = -1
 _NORM_EPS = 1e-7  # as in torch.nn.functional.embedding
 _MOST_STEPS = 1 << 62  # that a state may say: after them there are as many to come
 _SEEDS = 1 << 64
+_OPTIONAL = ("seed", "frozen", "features")  # what a state may lack
 
 
 class _Rows(torch.nn.Module):  # type: ignore[misc]
@@ -92,6 +94,8 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         self.features = None if features is None else list(features)
         self.padding_idx, self.max_norm, self.norm_type = padding_idx, max_norm, norm_type
         self._numbers = {feature: number for number, feature in enumerate(self.features or [])}
+        if isinstance(features, str) or not all(isinstance(feature, str) for feature in self._numbers):
+            raise TypeError(f"features={features!r} was given, expected a list of names")
         if len(self._numbers) != len(self.features or []):
             raise ValueError(f"features={features!r} was given, in which one comes twice")
         if optimizer is not None:
@@ -530,6 +534,8 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
             destination[f"{prefix}seed"] = _scalar(self._seed)
         if self._frozen is not None:
             destination[f"{prefix}frozen"] = self._frozen.keys(like="torch")
+        if self.features is not None:  # by whose numbers keys go
+            destination[f"{prefix}features"] = _text(self.features)
 
     def _load_from_state_dict(
         self,
@@ -546,7 +552,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         """
         is_parameter = self.optimizer is None
         names = ["keys", "rows", _WEIGHT] if is_parameter else ["keys", *self._columns, "steps"]
-        ours = {f"{prefix}{name}" for name in (*names, "seed", "frozen")}
+        ours = {f"{prefix}{name}" for name in (*names, *_OPTIONAL)}
         weight = self._parameters.pop(_WEIGHT)  # not to be looked for, nor written before all is known to fit
         try:
             super()._load_from_state_dict(
@@ -570,7 +576,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
                     f"was loaded here. Weights alone go into a new module by table[keys] = {{{_WEIGHT!r}: weights}}"
                 )
             return
-        state = {name: state_dict[prefix + name] for name in (*names, "seed", "frozen") if prefix + name in state_dict}
+        state = {name: state_dict[prefix + name] for name in (*names, *_OPTIONAL) if prefix + name in state_dict}
         if state.get("frozen") is None:  # said by hand, or by nobody
             state.pop("frozen", None)
         wrong = self._misfits(state)
@@ -581,8 +587,12 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         here = {
             name: tensor.detach().to(self.device)
             for name, tensor in state.items()
-            if isinstance(tensor, Tensor) and name not in ("seed", "steps")
+            if isinstance(tensor, Tensor) and name not in ("seed", "steps", "features")
         }
+        if self.features is not None and "features" in state:
+            saved = _names_of(state["features"]) or []
+            for name in {"keys", "frozen"} & here.keys():
+                here[name] = self._renumbered(here[name], saved, prefix + name)
         keys, rows, frozen = here["keys"], None, self._frozen
         count, device = len(keys), self.table.device
         if is_parameter:
@@ -612,6 +622,14 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         self._table_options = self._options_with(seed)
         self._steps = 0 if is_parameter else int(state["steps"])
 
+    def _renumbered(self, keys: Tensor, saved: list[str], what: str) -> Tensor:
+        """Keys by the module's numbers of features, of those by the numbers of these names."""
+        numbers, ids = keys.unbind(1)
+        if len(keys) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(saved):
+            raise ValueError(f"{what} has numbers of features that there are not: the state has {len(saved)} features")
+        ours = torch.tensor([self._numbers[name] for name in saved], dtype=torch.int64, device=keys.device)
+        return torch.stack([ours[numbers], ids], 1)
+
     def _misfits(self, state: Mapping[str, Any]) -> list[str]:
         """What is wrong with the entries of a state, each by itself."""
         expected: dict[str, tuple[str, tuple[int, ...]]] = dict.fromkeys(("steps", "seed"), ("int64", ()))
@@ -619,6 +637,8 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         expected.update(keys=("int64", (count, *self.table.key_shape)), rows=("int64", (count,)))
         if "frozen" in state:
             expected["frozen"] = ("int64", (_length(state["frozen"]), *self.table.key_shape))
+        if "features" in state:
+            expected["features"] = ("uint8", (_length(state["features"]),))
         if self.optimizer is None:
             expected[_WEIGHT] = (self._columns[_WEIGHT].dtype, tuple(self.weight.shape))
         else:
@@ -639,6 +659,10 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
             wrong.append(f"{name} is {found}, expected {dtype} of {shape}")
         if "steps" in state and not wrong and not 0 <= int(state["steps"]) <= _MOST_STEPS:
             wrong.append(f"steps is {int(state['steps'])}, expected a number from 0 to 2^62")
+        if "features" in state and not wrong and self.features is not None:
+            saved = _names_of(state["features"])
+            if saved is None or not set(saved) <= set(self.features):
+                wrong.append(f"features are {saved or 'no list of names'}, and the module has {self.features}")
         return wrong
 
     def _fqn_modifiers(self) -> dict[str, str]:
@@ -649,7 +673,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
 
     @property
     def _in_state(self) -> SimpleNamespace:
-        return SimpleNamespace(**dict.fromkeys(["keys", "rows", "steps", "seed", "frozen", *self._columns]))
+        return SimpleNamespace(**dict.fromkeys(["keys", "rows", "steps", *_OPTIONAL, *self._columns]))
 
 
 def _sparse_gradient(
@@ -823,7 +847,7 @@ class HashEmbedding(_Rows):
         Of the weights: float32, the default, or bfloat16. What the optimizer keeps is float32.
     features
         Names of features whose ids mean different things. Each has rows of its own, in one table; then the module is
-        called with a mapping of features to ids.
+        called with a mapping of features to ids. A state goes into modules that have its features, in any order.
     padding_idx
         An id whose row is zeros at first, and does not train.
     max_norm, norm_type
@@ -1117,6 +1141,21 @@ def _scalar(number: int) -> Tensor:
     """The 64 bits of a number, wherever PyTorch makes tensors by default."""
     with plainly():
         return torch.tensor(number - _SEEDS if number >= _SEEDS // 2 else number, dtype=torch.int64, device="cpu")
+
+
+def _text(names: list[str]) -> Tensor:
+    """As a tensor of bytes."""
+    with plainly():
+        return torch.tensor(list(json.dumps(names).encode()), dtype=torch.uint8, device="cpu")
+
+
+def _names_of(text: Tensor) -> list[str] | None:
+    """The reverse; None where it is something else."""
+    try:
+        names = json.loads(bytes(text.tolist()))
+    except ValueError:
+        return None
+    return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
 
 def _length(given: Any) -> int:
