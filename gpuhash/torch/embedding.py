@@ -517,8 +517,9 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         return table
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        """Keys and their columns, in one order, the number of steps, the seed that new rows are drawn with, and frozen
-        ids. With ``optimizer=None`` the parameter, keys and the numbers of their rows. All are contiguous.
+        """Keys and their columns, in one order, the number of steps, the seed that new rows are drawn with, frozen ids
+        and the names of features. With ``optimizer=None`` the parameter, keys and the numbers of their rows. All are
+        contiguous.
         """
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self.optimizer is None:
@@ -870,11 +871,11 @@ class HashEmbedding(_Rows):
     ``torch.distributed.checkpoint``.
 
     ``table`` is the rows' ``gpuhash.HashTable``, with the column "weight" and the optimizer's. ``state_dict`` has keys,
-    columns, the number of steps, the seed of new rows and frozen ids; ``load_state_dict`` puts a table of them in place
-    of the module's own. It takes all or nothing: a state that does not fit, that lacks what the optimizer keeps, or
-    that has a key twice, is a RuntimeError or ValueError, and the module is as it was. With ``optimizer=None`` it has
-    keys, the numbers of their rows, and the parameter, whose shape has to be the module's: so the state of an optimizer
-    of ``torch.optim`` goes on fitting. What changes which rows keys have, ``table.erase``,
+    columns, the number of steps, the seed of new rows, frozen ids and the names of features; ``load_state_dict`` puts a
+    table of them in place of the module's own. It takes all or nothing: a state that does not fit, that lacks what the
+    optimizer keeps, or that has a key twice, is a RuntimeError or ValueError, and the module is as it was. With
+    ``optimizer=None`` it has keys, the numbers of their rows, and the parameter, whose shape has to be the module's: so
+    the state of an optimizer of ``torch.optim`` goes on fitting. What changes which rows keys have, ``table.erase``,
     ``clear`` and ``shrink_to_fit``, belongs behind ``backward()``: before that, a row of the call may become another
     key's, and get this one's step.
 
