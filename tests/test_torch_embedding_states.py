@@ -732,13 +732,15 @@ def test_averages_are_those_of_torch(name, fused, device):
             new = held & ~theirs.module.weight.new_tensor(ours.module[0].table.contains(ids).tolist()).bool()
             dense.weight[held] = rows_of(embedding, ids[held])
             theirs.module.weight[new] = dense.weight[new]
-        ours.update_parameters(model)
+        ours.update_parameters(torch.nn.Sequential(model) if turn == 3 else model)  # as a wrapper is one module more
         theirs.update_parameters(dense)
         averaged = ours.module[0]
         assert len(averaged) == len(embedding)
         torch.testing.assert_close(rows_of(averaged, ids[held]), theirs.module.weight.detach()[held])
         torch.testing.assert_close(averaged.eval()(ids[held]).detach(), theirs.module.weight.detach()[held])
     assert int(ours.n_averaged) == 4
+    with pytest.raises(ValueError, match="has 0 embeddings, and the one that was copied had 1"):
+        ours.update_parameters(model[1])
 
 
 def test_averages_of_torch_are_refused(device):

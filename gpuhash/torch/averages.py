@@ -24,19 +24,19 @@ class AveragedModel(swa_utils.AveragedModel):  # type: ignore[misc]
     def update_parameters(self, model: torch.nn.Module) -> None:
         from .embedding import _Rows
 
-        pairs = [
-            pair
-            for pair in zip(self.module.modules(), model.modules(), strict=True)
-            if all(isinstance(each, _Rows) for each in pair)
-        ]
+        # Either of them may be wrapped by something that the other is not, as by DistributedDataParallel.
+        ours, theirs = ([each for each in of.modules() if isinstance(each, _Rows)] for of in (self.module, model))
+        if len(ours) != len(theirs):
+            raise ValueError(f"the model has {len(theirs)} embeddings, and the one that was copied had {len(ours)}")
+        pairs = list(zip(ours, theirs, strict=True))
         made = int(self.n_averaged)
         # By the numbers of rows, which differ between tables, PyTorch's own averages say nothing.
-        kept = [None if ours.optimizer is not None else ours.weight.detach().clone() for ours, _ in pairs]
+        kept = [None if each.optimizer is not None else each.weight.detach().clone() for each in ours]
         super().update_parameters(model)
-        for (ours, theirs), before in zip(pairs, kept, strict=True):
+        for (mean, current), before in zip(pairs, kept, strict=True):
             if before is not None:
-                ours.weight.detach().copy_(before)
-            self._average_rows(ours, theirs, made)
+                mean.weight.detach().copy_(before)
+            self._average_rows(mean, current, made)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _average_rows(self, ours: Any, theirs: Any, made: int) -> None:
