@@ -20,7 +20,7 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util
 
-from gpuhash import HashTable, _core, initializers, optimizers
+from gpuhash import HashTable, _core, initializers, optimizers, unique
 from gpuhash.arguments import count_of
 from gpuhash.initializers import Initializer
 from gpuhash.named_columns import Column
@@ -51,6 +51,7 @@ class _Rows(tf.saved_model.experimental.TrackableResource):  # type: ignore[misc
 
     def __init__(
         self,
+        name: str,
         columns: dict[str, Column],
         optimizer: Optimizer,
         default: Any,
@@ -60,6 +61,7 @@ class _Rows(tf.saved_model.experimental.TrackableResource):  # type: ignore[misc
         padding_idx: int | None,
     ) -> None:
         super().__init__(device=device or "")
+        self.name = name
         self.columns, self.optimizer, self._padding_idx = columns, optimizer, padding_idx
         self.dtype = tf.as_dtype(columns[_WEIGHT].dtype)
         self._default = np.zeros(0, np.float32) if default is None else default
@@ -71,16 +73,16 @@ class _Rows(tf.saved_model.experimental.TrackableResource):  # type: ignore[misc
         self._number = next(_numbers)
         self.token = uuid.uuid4().hex
         _by_token[self.token] = self
-        name = f"{_CONTAINER}/{os.getpid()}/{self._number}"
+        table_name = f"{_CONTAINER}/{os.getpid()}/{self._number}"
         with self.where():
-            ops.gpuhash_embedding_register(self.resource_handle, name)  # for as long as it takes to find it
+            ops.gpuhash_embedding_register(self.resource_handle, table_name)  # for as long as it takes to find it
         try:
             wait_for_ops()
-            core = _core.find_table(name)
+            core = _core.find_table(table_name)
             assert core is not None
             self.table = HashTable._open(core, None)
         finally:
-            _core.unregister_table(name, None)
+            _core.unregister_table(table_name, None)
         self.optimizer_changed()
         optimizer.watch(self)
 
@@ -160,6 +162,47 @@ class _Rows(tf.saved_model.experimental.TrackableResource):  # type: ignore[misc
                 keys = tf.concat([keys, tf.fill([added], tf.cast(self._padding_idx, tf.int64))], 0)
                 columns = [tf.concat([rows, tf.zeros([added, *rows.shape[1:]], rows.dtype)], 0) for rows in columns]
             return ops.gpuhash_embedding_import(self.resource_handle, keys, columns, state["steps"])
+
+    # What the layer's weight calls where it is copied.
+
+    def rows_as_arrays(self) -> dict[str, np.ndarray]:
+        """Keys and their columns, in one order, and the number of steps."""
+        with tf.init_scope():
+            return {name: tensor.numpy() for name, tensor in self._serialize_to_tensors().items()}
+
+    def take_rows(self, store: Any) -> None:
+        """Puts these rows in place of the layer's own. Where something does not fit, all is as it was."""
+        names = ["keys", *self.columns, "steps"]
+        missing = [name for name in names if name not in store]
+        if missing:
+            raise ValueError(
+                f"the layer {self.name!r} was to load a state with {sorted(store.keys())}, which lacks {missing}: it "
+                "is of another layer, or of another optimizer"
+            )
+        state = {name: np.asarray(store[name]) for name in names}
+        expected: dict[str, tuple[str, tuple[int, ...]]] = {"keys": ("int64", ())}
+        expected.update((name, (column.dtype, column.shape)) for name, column in self.columns.items())
+        count = state["keys"].size
+        for name, (dtype, shape) in expected.items():
+            given = state[name]
+            if given.dtype != tf.as_dtype(dtype).as_numpy_dtype or given.shape != (count, *shape):
+                raise ValueError(
+                    f"{name} of the state for the layer {self.name!r} is {given.dtype} of shape {given.shape}, "
+                    f"expected {dtype} of {(count, *shape)}"
+                )
+        steps = state["steps"]
+        if not np.issubdtype(steps.dtype, np.integer) or steps.shape != () or steps < 0:
+            raise ValueError(
+                f"steps of the state for the layer {self.name!r} are {steps!r}, expected one integer, 0 or more"
+            )
+        distinct = len(unique(state["keys"]))
+        if distinct != count:
+            raise ValueError(
+                f"keys of the state for the layer {self.name!r} are {count}, of which {distinct} differ; expected each "
+                "key once"
+            )
+        with tf.init_scope():
+            self._restore_from_tensors(state)
 
 
 @keras.saving.register_keras_serializable(package="gpuhash")
@@ -304,11 +347,13 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
             **optimizer.columns(embedding_dim),
         }
         with tf.init_scope():
-            self._rows = _Rows(columns, optimizer, self._default, self.capacity, self.max_capacity, device, padding_idx)
+            self._rows = _Rows(
+                self.name, columns, optimizer, self._default, self.capacity, self.max_capacity, device, padding_idx
+            )
             if padding_idx is not None:
                 self.table[padding_idx] = {_WEIGHT: 0.0}
             with tf.device(self._rows.resource_handle.device), keras.name_scope(self.name, caller=self):
-                self._anchor = RowsWeight(self)
+                self._anchor = RowsWeight(self._rows)
         self._rows.anchor = self._anchor.value
         self.built = True
 
@@ -428,41 +473,12 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
 
     def save_own_variables(self, store: Any) -> None:
         """Keys and their columns, in one order, and the number of steps."""
-        for name, array in self.rows_as_arrays().items():
+        for name, array in self._rows.rows_as_arrays().items():
             store[name] = array
 
     def load_own_variables(self, store: Any) -> None:
         """Puts these rows in place of the layer's own. Where something does not fit, all is as it was."""
-        self.take_rows(store)
-
-    # What the layer's weight calls where it is copied.
-
-    def rows_as_arrays(self) -> dict[str, np.ndarray]:
-        """Keys and their columns, in one order, and the number of steps."""
-        with tf.init_scope():
-            return {name: tensor.numpy() for name, tensor in self._rows._serialize_to_tensors().items()}
-
-    def take_rows(self, store: Any) -> None:
-        """Puts these rows in place of the layer's own. Where something does not fit, all is as it was."""
-        names = ["keys", *self._rows.columns, "steps"]
-        missing = [name for name in names if name not in store]
-        if missing:
-            raise ValueError(
-                f"the layer {self.name!r} was to load a state with {sorted(store.keys())}, which lacks {missing}: it "
-                "is of another layer, or of another optimizer"
-            )
-        state = {name: np.asarray(store[name]) for name in names}
-        expected: dict[str, tuple[str, tuple[int, ...]]] = {"keys": ("int64", ())}
-        expected.update((name, (column.dtype, column.shape)) for name, column in self._rows.columns.items())
-        for name, (dtype, shape) in expected.items():
-            given = state[name]
-            if given.dtype != tf.as_dtype(dtype).as_numpy_dtype or given.shape != (len(state["keys"]), *shape):
-                raise ValueError(
-                    f"{name} of the state for the layer {self.name!r} is {given.dtype} of shape {given.shape}, "
-                    f"expected {dtype} of {(len(state['keys']), *shape)}"
-                )
-        with tf.init_scope():
-            self._rows._restore_from_tensors(state)
+        self._rows.take_rows(store)
 
 
 @tf.RegisterGradient("GpuhashEmbeddingLookup")  # type: ignore[untyped-decorator]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import warnings
+import weakref
 from typing import Any
 
 import numpy as np
@@ -810,8 +812,12 @@ def test_states_that_do_not_fit(tools):
             layer.load_own_variables(saved(other))
     with pytest.raises(ValueError, match=r"exp_avg .*shape \(1, 2\)"):
         layer.load_own_variables({**before, "exp_avg": before["exp_avg"][:1]})
-    with pytest.raises(tf.errors.InvalidArgumentError, match="0 or more"):
-        layer.load_own_variables({**before, "steps": np.int64(-1)})
+    for steps in (np.int64(-1), np.float64(1.0), np.array([1])):
+        with pytest.raises(ValueError, match="expected one integer, 0 or more"):
+            layer.load_own_variables({**before, "steps": steps})
+    for keys, match in ((before["keys"][[0, 1, 1]], "3, of which 2 differ"), (before["keys"][0], "keys of the state")):
+        with pytest.raises(ValueError, match=match):
+            layer.load_own_variables({**before, "keys": keys})
     small = make(2, optimizer=Adam(), capacity=64, max_capacity=64)
     kept = saved(small)
     large = make(2, optimizer=Adam())
@@ -829,6 +835,20 @@ def test_states_that_do_not_fit(tools):
     with pytest.raises(tf.errors.InvalidArgumentError, match="between a call and its gradient"):
         tape.gradient(loss, layer.trainable_weights)
     assert layer.steps == 0
+
+
+def test_a_weight_that_somebody_holds_keeps_the_rows_alone(tools):
+    tf, _, make = tools
+    layer = make(2, optimizer=SGD(0.1))
+    layer(tf.constant([1]), training=True)
+    gone, rows, weight = weakref.ref(layer), weakref.ref(layer._rows), layer.weights[0]
+    del layer
+    gc.collect()
+    assert gone() is None
+    assert weight.numpy().size > 16
+    del weight
+    gc.collect()
+    assert rows() is None
 
 
 def test_what_cannot_be(tools, monkeypatch):
