@@ -10,6 +10,7 @@ import os
 import uuid
 import warnings
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
@@ -232,7 +233,8 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
         ``gpuhash.tensorflow.SGD``, ``Adagrad``, ``RowWiseAdagrad``, ``Adam`` or ``LAMB``. What it keeps lies in the
         row, beside the weights. Its numbers may be set at any time, as by a callback, and nothing is traced anew:
         ``layer.optimizer.lr = 0.01``. ``lr`` may also be a schedule of Keras, or a function of tensors, which gives the
-        rate for the number of steps that the layer has made, 0 before the first one. A graph knows the schedule that
+        rate for the number of steps that the layer has made, 0 before the first one. ``lambda made:
+        model.optimizer.learning_rate`` follows that of the model, and so its callbacks. A graph knows the schedule that
         there was when it was traced: set another one before ``compile()``. Gradients are taken as they come: what the
         model's own optimizer does to others, such as clipping and accumulating, is not done to these; nor is what a
         ``LossScaleOptimizer`` or ``loss_scale_factor=`` multiplies losses by taken out of them, so do without.
@@ -558,8 +560,14 @@ def _integer(name: str, given: Any) -> int:
 def _numbers_of(optimizer: Optimizer) -> dict[str, Any]:
     """What JSON holds of them; a schedule as Keras writes it."""
     numbers = {each.name: getattr(optimizer, each.name) for each in dataclasses.fields(optimizer)}
-    if callable(numbers["lr"]):
-        numbers["lr"] = keras.saving.serialize_keras_object(numbers["lr"])
+    rate = numbers["lr"]
+    if callable(rate):
+        if isinstance(rate, FunctionType) and "<" in rate.__qualname__:
+            raise TypeError(
+                f"lr={rate.__qualname__} is a function that no file can hold: set a number or a schedule of Keras, or "
+                "a function with a name of its own; weights and checkpoints can be saved in any case"
+            )
+        numbers["lr"] = keras.saving.serialize_keras_object(rate)
     return numbers
 
 

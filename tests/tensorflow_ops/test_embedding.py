@@ -418,6 +418,22 @@ def test_rates_of_others_are_kept(tools, tmp_path):
         np.testing.assert_array_equal(loaded.predict(ids, verbose=0), model.predict(ids, verbose=0))
 
 
+def test_a_rate_that_follows_the_models(tools):
+    """And so Keras' callbacks that set that one."""
+    _, keras, make = tools
+    layer = make(1, optimizer=SGD(9.0), initializer="zeros")
+    inputs = keras.Input((), dtype="int64")
+    model = keras.Model(inputs, layer(inputs))
+    layer.optimizer.lr = lambda made: model.optimizer.learning_rate
+    model.compile(keras.optimizers.SGD(7.0), lambda target, out: keras.ops.sum(out))
+    rates = [0.5, 0.25, 1.0]
+    scheduler = keras.callbacks.LearningRateScheduler(lambda epoch: rates[epoch])
+    model.fit(ids_of(np.arange(4)), np.zeros(4), batch_size=4, epochs=3, verbose=0, callbacks=[scheduler])
+    np.testing.assert_allclose(layer(ids_of(np.arange(4))), np.full((4, 1), -np.sum(rates)), rtol=1e-6)
+    with pytest.raises(TypeError, match="a function that no file can hold"):
+        layer.get_config()
+
+
 def test_asynchronous_execution(tools):
     """Ops of TensorFlow return before they run: the table's own calls come behind them."""
     tf, _, make = tools
