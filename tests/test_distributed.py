@@ -111,6 +111,7 @@ def test_all_dtypes(ranks):
         checks.hot_keys_are_looked_up_once,
         checks.shards_that_fail,
         checks.room,
+        checks.others_want_a_mapping,
         checks.moved,
     ],
     ids=lambda check: check.__name__,

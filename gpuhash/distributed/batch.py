@@ -41,10 +41,13 @@ class Batch:
     split: Split | None = None  # of the keys by owner, where that has been begun
     outside: Any = None  # a single key that the dtype cannot hold, so that no table has it: ``keys`` has none
 
-    def answer(self, tensor: Tensor, kind: Kind) -> Any:
-        """What the caller gets for ``[n, *kind.shape]`` in the order of the keys."""
-        if self.outside is not None and not len(tensor):  # of a mask: no table has it
-            tensor = tensor.new_zeros((1, *kind.shape))
+    def answer(self, tensor: Tensor, kind: Kind, absent: int = 0) -> Any:
+        """What the caller gets for ``[n, *kind.shape]`` in the order of the keys.
+
+        ``absent``: for a single key that no table has.
+        """
+        if self.outside is not None and not len(tensor):
+            tensor = tensor.new_full((1, *kind.shape), absent)
         shaped = tensor.view((*self.shape, *kind.shape))
         if self.device is not None:
             return shaped.to(self.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import os
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpuhash import _core, named_columns, serialization
+from gpuhash import _core, consumers, named_columns, serialization
 from gpuhash._core import TableFullError
 from gpuhash.arguments import count_of, seed_of
 from gpuhash.arrays import Shape
@@ -30,6 +31,11 @@ from .group import Group, check_member, default_device, device_of, meeting_place
 from .words import from_words, row_bytes, take_rows, to_words
 
 _CHUNK = 1 << 24  # keys of a file that are on their way at once
+_NO_ARRAY = (
+    "its items lie with several processes: ask it with contains(keys), which is collective, or give its shard's keys()"
+)
+#: What ``_adopt`` sets: deep copies have their own, or share it as copies do.
+_OWN_ATTRIBUTES = frozenset({"_steps", "_seed", "_shard", "_key", "_value", "_row_bytes", "_size_bound"})
 _numbers = itertools.count(1)  # of the tables that this process has made
 
 
@@ -55,11 +61,16 @@ class Keyed:
             # All ranks take the number and the seed of the first: the seed may be a random one.
             told = steps.tell_all((next(_numbers), None if given is None else given["seed"]), misplaced or problem)
             steps.table, seed = told[0]
-            shard, problem = attempt(lambda: self._local(**{**given, "seed": seed}, device=str(where)))
-            kinds = steps.tell_all(None if problem else (*_describe(shard), steps.wire.type), problem)
-            if any(kind != kinds[0] for kind in kinds):
-                each = "; ".join(f"rank {rank}: {kind}" for rank, kind in enumerate(kinds))
-                raise steps.on_all(ValueError(f"the ranks make different tables: {each}"))
+            shard, problem = attempt(lambda: self._local(**_options_of_shard(given, seed), device=str(where)))
+            said = None if problem else {**_describe(shard), **_said(given), "device": steps.wire.type}
+            kinds = steps.tell_all(said, problem)
+            different = [name for name in kinds[0] if any(kind[name] != kinds[0][name] for kind in kinds)]
+            if different:
+                each = "; ".join(
+                    f"rank {rank}: " + ", ".join(f"{name}={kind[name]!r}" for name in different)
+                    for rank, kind in enumerate(kinds)
+                )
+                raise steps.on_all(ValueError(f"the ranks make different tables: {each}; give all ranks the same"))
         self._adopt(shard, steps, seed or 0)
 
     @staticmethod
@@ -70,7 +81,8 @@ class Keyed:
             for name in ("capacity", "max_capacity")
             if options[name] is not None
         }
-        return {**options, **slots, "seed": seed_of(options["seed"])}
+        is_random = isinstance(options["seed"], str)  # otherwise each rank says the same number
+        return {**options, **slots, "seed": seed_of(options["seed"]), "is_random": is_random}
 
     def _adopt(self, shard: Any, steps: Group, seed: int) -> None:
         """All attributes are set here."""
@@ -246,7 +258,12 @@ class Keyed:
     # Sizes and places ------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """The number of keys of all ranks together. Collective; waits."""
+        """The number of keys of all ranks together. Collective; waits.
+
+        TypeError where pandas asks, which then would take the table for a value (``Series.map``).
+        """
+        if consumers.wants_pairs():
+            raise self._no_mapping()
         return sum(self._tell_counts("len", lambda: len(self._shard)))
 
     def _tell_counts(self, operation: str, count: Callable[[], int]) -> list[int]:
@@ -357,7 +374,36 @@ class Keyed:
         steps.table = told[0][0]
         derived = object.__new__(type(self))
         derived._adopt(shard if shard is not self._shard else shard.copy(), steps, self._seed)
+        for name, attribute in vars(self).items():  # those that a derived class has added
+            if name not in vars(derived):
+                setattr(derived, name, attribute)
         return derived
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """As ``copy``: collective, so that all ranks copy what holds the table, such as a module, at the same time."""
+        made = self.copy()
+        memo[id(self)] = made  # attributes may lead back to the table
+        own = vars(self)
+        for name, attribute in vars(made).items():
+            if own.get(name) is attribute and name not in _OWN_ATTRIBUTES:
+                setattr(made, name, copy.deepcopy(attribute, memo))
+        return made
+
+    def _no_mapping(self) -> TypeError:
+        """For libraries that take any mapping, and would read one rank's part."""
+        return TypeError(
+            f"a distributed {type(self).__name__} is no mapping for others: its items lie with several processes; give "
+            "its shard, or a gpuhash.HashTable of what gather() gives"
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """TypeError: NumPy would take the table for one object, and find it nowhere."""
+        raise TypeError(f"a distributed {type(self).__name__} is no array: {_NO_ARRAY}")
+
+    #: No arithmetic of NumPy: ``array == table`` would be False for each number of the array.
+    __array_ufunc__ = None
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -485,16 +531,35 @@ class Keyed:
         raise NotImplementedError
 
 
-def _describe(shard: Any) -> tuple[Any, ...]:
-    """What has to be the same on all ranks."""
-    return (
-        type(shard).__name__,
-        shard.key_dtype,
-        shard.key_shape,
-        shard._value_dtype,
-        shard._value_shape,
-        shard.max_capacity,
-        shard.deterministic,
-        shard._default.tobytes() if shard._value_dtype is not None and shard._default is not None else None,
-        repr(shard._initializer),
-    )
+def _options_of_shard(given: dict[str, Any], seed: int | None) -> dict[str, Any]:
+    """The constructor's options for a shard, of what ``_share`` gives."""
+    return {name: option for name, option in {**given, "seed": seed}.items() if name != "is_random"}
+
+
+def _said(given: dict[str, Any]) -> dict[str, Any]:
+    """The options that have to be the same on all ranks, and that a shard does not tell as they were given."""
+    return {
+        "capacity of a shard": given["capacity"],
+        "growth": bool(given["growth"]),
+        "seed": "random" if given["is_random"] else given["seed"],
+    }
+
+
+def _describe(shard: Any) -> dict[str, Any]:
+    """What has to be the same on all ranks, by name."""
+    has_default = shard._value_dtype is not None and shard._default is not None
+    return {
+        "kind": type(shard).__name__,
+        "key_dtype": shard.key_dtype,
+        "key_shape": shard.key_shape,
+        "value_dtype": shard._value_dtype,
+        "value_shape": shard._value_shape,
+        "max_capacity of a shard": shard.max_capacity,
+        "max_load_factor": shard.max_load_factor,
+        "deterministic": shard.deterministic,
+        "default": shard._default.tobytes() if has_default else None,
+        "initializer": repr(shard._initializer),
+    }
+
+
+consumers.no_arrays[Keyed] = _NO_ARRAY

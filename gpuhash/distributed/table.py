@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpuhash import HashTable as LocalTable
-from gpuhash import named_columns, serialization
+from gpuhash import consumers, named_columns, serialization
 from gpuhash.arguments import action_of, as_keys, one_value
 from gpuhash.dtypes import dtype_name, storage_dtype
 from gpuhash.initializers import Initializer
@@ -158,7 +158,12 @@ class HashTable(Keyed):
         return self._shard.values(like)
 
     def items(self, like: Any = "torch") -> tuple[Any, Any]:
-        """Keys and values of this rank's shard alone, in the same order. Not collective. Waits."""
+        """Keys and values of this rank's shard alone, in the same order. Not collective. Waits.
+
+        These are two tensors and no pairs: TypeError where pandas or polars ask, which would read them as pairs.
+        """
+        if consumers.wants_pairs():
+            raise self._no_mapping()
         keys, values = self._shard.items(like)
         return keys, values
 
@@ -208,25 +213,31 @@ class HashTable(Keyed):
     def setdefault(self, keys: Any, default: Any = None) -> Any:
         """Inserts ``default`` for the keys that are absent, and gives the values of all. Collective; waits.
 
-        ``default`` is as the values of an insertion; None takes the table's. Raises as ``insert``; ValueError where
-        there is no default.
+        ``default`` is as the values of an insertion; None, on all ranks, takes what the table's initializer says, or
+        else its default. Raises as ``insert``; ValueError where there is neither.
         """
+        initialised = default is None and self._shard.initializer is not None
 
         def prepare() -> Prepared:
+            batch = self._take(keys)
+            if initialised:
+                return self._chosen(batch, None, last=False, inverse=True)
             values = default
             if values is None:
                 if self._shard._default is None:
                     raise ValueError("setdefault needs a default for absent keys: give one here or to the table")
                 values = host_tensor(self._shard._default, self._value.dtype)
-            batch = self._take(keys)
             given = take_values(values, batch, self._value, self._steps.device, "default")
             return self._chosen(batch, given, last=False, inverse=True)
 
-        with self._steps.call("setdefault"):
-            call = self._call(prepare, self._value)
+        kinds = [] if initialised else [self._value]
+        with self._steps.call("setdefault of the initializer" if initialised else "setdefault"):
+            call = self._call(prepare, *kinds)
             self._agree(lambda: self._make_room(call.keys))
 
             def work() -> list[Tensor]:
+                if initialised:
+                    return [self._shard.setdefault(call.keys)]
                 self._shard.insert(call.keys, call.values)
                 return [self._shard.find(call.keys)[0]]
 
@@ -310,7 +321,7 @@ class HashTable(Keyed):
         """
         with self._steps.call("find"):
             fallback: list[Tensor] = []
-            call = self._ask(lambda: self._with_default(self._lookup(self._take(keys)), default, fallback))
+            call = self._ask(lambda: self._with_default(self._lookup(self._look_for(keys)), default, fallback))
             values, found = self._serve_find(call, settle=False)
             filled = self._filled(call, values, found, fallback)
             answers = call.batch.answer(filled, self._value), call.batch.answer(call.for_all(found), BOOL)
@@ -400,7 +411,7 @@ class HashTable(Keyed):
         -------
         ranks, rows
             int64 ``[*batch]``: the rank whose shard owns the key, and the number of the key's row in the
-            ``row_storage`` of that shard, -1 for absent keys.
+            ``row_storage`` of that shard, -1 for absent keys. A single key that the key dtype cannot hold has rank 0.
 
         Raises
         ------
@@ -410,12 +421,12 @@ class HashTable(Keyed):
 
         def prepare() -> Prepared:
             self._shard._need_rows()
-            return self._lookup(self._take(keys))
+            return self._lookup(self._look_for(keys))
 
         with self._steps.call("rows"):
             call = self._ask(prepare)
             (rows,) = call.look_up(lambda keys, out: self._shard.rows(keys, out=out[0]), [INT64])
-        return call.batch.answer(call.owners, INT64), call.batch.answer(call.for_all(rows), INT64)
+        return call.batch.answer(call.owners, INT64), call.batch.answer(call.for_all(rows), INT64, absent=-1)
 
     def find_or_insert(self, keys: Any, values: Any = None) -> tuple[Any, Any, Any]:
         """Where the rows of this rank's keys are, after those that are not there have been inserted. Collective; waits.
@@ -512,7 +523,12 @@ class HashTable(Keyed):
     def _filled(self, call: Call, values: Tensor, found: Tensor, fallback: list[Tensor]) -> Tensor:
         """Values for each key of the batch, with the call's own default, if it has one, for those not found."""
         if call.batch.outside is not None:  # which no shard was asked for
-            return fallback[0] if fallback else host_tensor(self._shard._default, self._value.dtype).unsqueeze(0)
+            if fallback:
+                return fallback[0]
+            storage = self._shard._default
+            if storage is None:
+                storage = np.zeros(self._value.shape, storage_dtype(self._value.dtype))
+            return host_tensor(storage, self._value.dtype).unsqueeze(0)
         values = call.for_all(values)
         if not fallback:
             return values

@@ -6,6 +6,8 @@ seeds, so that each of them knows what one table would say to all batches in a r
 
 from __future__ import annotations
 
+import collections
+import copy
 import itertools
 import json
 import os
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import safetensors.numpy
 import torch
@@ -225,6 +228,18 @@ def initialised(rank: int, count: int, device: str) -> None:
         check_mask(table.find_or_insert(here.array(parts[rank]))[2], parts, known, rank)
         one.find_or_insert(concatenated(parts))
         assert whole(table) == items_of(one)
+        fresh = random_keys("int64", (), 50, seed=100 + turn)
+        asked = concatenated([parts[rank][:20], fresh, fresh[rank : rank + 9]])
+        drawn = table.setdefault(here.array(asked))
+        one.setdefault(fresh)
+        same_bytes(to_numpy(drawn), one[asked])
+        assert whole(table) == items_of(one)
+        given = table.setdefault(here.array(fresh + 1), 7.0)  # the call's own default wins
+        one.setdefault(fresh + 1, 7.0)
+        same_bytes(to_numpy(given), one[fresh + 1])
+        same_bytes(to_numpy(table.setdefault(here.array(fresh[:0]))), np.empty((0, 6), np.float32))
+    with pytest.raises(RuntimeError, match=r"setdefault of the initializer; rank 1: .*, setdefault"):
+        table.setdefault(here.array(fresh), None if rank == 0 else 1.0)
     with tempfile.TemporaryDirectory() as mine:
         folder = gathered(mine)[0]
         table.save(Path(folder, "table"))
@@ -412,7 +427,22 @@ def keys_out_of_range(rank: int, count: int, device: str) -> None:
             for refused in refusals:
                 with pytest.raises(KeyError, match=f"rank 0: 1 of 1 keys are absent: {re.escape(str(outside))}"):
                     refused(key)
-            for refused, given in ((table.find, [key]), (table.insert, [key, 1]), (table.get, [[key], 1])):
+            for call_default in (None, 9):
+                value, found = table.find(key, call_default)
+                assert found is held
+                check(value, next(each for each in (call_default, default, 0) if each is not None))
+            if value_shape:
+                owner, row = table.rows(key)
+                assert (row >= 0) is held
+                assert 0 <= owner < count
+                if not held:
+                    assert (owner, row) == (0, -1)
+            for refused, given in (
+                (table.find, [[key]]),
+                (table.insert, [key, 1]),
+                (table.setdefault, [key, 1]),
+                (table.get, [[key], 1]),
+            ):
                 with pytest.raises(OverflowError, match=r"rank 0: .*out of range"):
                     refused(*given)
             assert len(table) == count
@@ -558,6 +588,16 @@ def bad_input(rank: int, count: int, device: str) -> None:
         table.find_or_insert(good, 1 if rank == 0 else None)
     with pytest.raises(ValueError, match="the ranks make different tables: rank 0: "):
         distributed.HashTable("int64", "float32" if rank else "int32", device=here.device)
+    for name, ours, theirs in (
+        ("capacity of a shard", {"capacity": 1000 * count}, {}),
+        ("growth", {"capacity": 1000, "growth": False}, {"capacity": 1000}),
+        ("max_load_factor", {"max_load_factor": 0.5}, {}),
+        ("seed", {"seed": 1}, {"seed": 2}),
+        ("seed", {"seed": "random"}, {"seed": 2}),
+        ("default", {"default": 1}, {}),
+    ):
+        with pytest.raises(ValueError, match=rf"different tables: rank 0: .*{name}=\S+; rank 1: .*{name}=.*the same"):
+            distributed.HashTable("int64", "int64", device=here.device, **(ours if rank == 0 else theirs))
     with pytest.raises(ValueError, match="rank 0: growth=False"):
         distributed.HashTable("int64", "int64", device=here.device, growth=rank > 0)
     with pytest.raises(TypeError, match="rank 0: dtype 'text'"):
@@ -990,6 +1030,30 @@ def folders_that_differ(rank: int, count: int, device: str, folder: str) -> None
         assert len(distributed.HashTable.load(shared, device=here.device)) == 1000 * count
 
 
+def others_want_a_mapping(rank: int, count: int, device: str) -> None:
+    """No library may take one rank's part for the whole, or wait for ranks that do not call it."""
+    here = place(device, rank)
+    table = distributed.HashTable("int64", "int64", device=here.device)
+    table[here.array(np.arange(2))] = 7
+    keyset = distributed.HashSet("int64", device=here.device)
+    series = pd.Series([0, 1])
+    for use in (
+        lambda: series.replace(table),
+        lambda: series.map(table),
+        lambda: collections.Counter({1: 1}).update(table),
+        lambda: np.isin([0, 1], table),
+        lambda: np.isin([0, 1], keyset),
+        lambda: gpuhash.isin([0, 1], keyset),
+        lambda: np.add([0, 1], keyset),
+    ):
+        with pytest.raises(TypeError):
+            use()
+    with pytest.raises(TypeError, match=r"a distributed HashSet is no array.*contains"):
+        np.asarray(keyset)
+    with pytest.raises(TypeError, match=r"a HashTable is no array: its items lie with several processes"):
+        gpuhash.isin([0, 1], table)
+
+
 def moved(rank: int, count: int, device: str) -> None:
     """Shards on the host, whose group is that of GPUs as well."""
     here = place(device, rank)
@@ -1000,6 +1064,11 @@ def moved(rank: int, count: int, device: str) -> None:
     twin = table.copy()
     twin[here.array(np.arange(100, 200))] = 1
     assert (len(table), len(twin)) == (100, 200)
+    others = [copy.copy(table), copy.deepcopy({"inside": [table]})["inside"][0]]
+    for other in others:
+        assert type(other) is type(table)
+        other[here.array(np.arange(1000, 1010))] = 2
+        assert (len(table), len(other)) == (100, 110)
     assert table.gather(1) is None or rank == 1
     if rank == 1:
         assert set(to_numpy(twin.keys("torch")).tolist()) <= set(range(200))
