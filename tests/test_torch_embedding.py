@@ -266,6 +266,24 @@ def test_bags_are_those_of_torch(mode, padding, weighted, dim, device):
         torch.testing.assert_close(given.grad[keep], sums[keep], rtol=1e-4, atol=1e-5)
 
 
+def test_a_default_is_never_read_by_an_importer_of_pytorch():
+    """Objects of users with ``__dlpack__`` may say anything of their memory."""
+    asked = []
+
+    class Lender:
+        def __dlpack__(self, **options):
+            asked.append(options)
+            return np.zeros(3, np.float32).__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return (1, 0)
+
+    with pytest.raises(TypeError, match="default is a Lender, expected numbers, a tensor or a NumPy array"):
+        HashEmbedding(3, optimizer=Adam(), default=Lender())
+    assert not asked
+    assert HashEmbedding(3, optimizer=Adam(), default=np.arange(3.0)).default.tolist() == [0, 1, 2]
+
+
 def test_eval_inserts_nothing(device):
     """Ids without a row get zeros, or a default of one's own; and nothing trains."""
     for default, expected in ((None, np.zeros(3)), (0.5, np.full(3, 0.5)), ([1.0, 2.0, 3.0], np.array([1, 2, 3]))):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -118,6 +119,9 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         self._take(self._new_table(_device_name(device), capacity))
         row = None
         if default is not None:
+            if hasattr(default, "__dlpack__") and not isinstance(default, (Tensor, np.ndarray)):
+                # PyTorch would read it by an importer that believes whatever it is told.
+                raise TypeError(f"default is a {type(default).__name__}, expected numbers, a tensor or a NumPy array")
             row = torch.as_tensor(default, dtype=self.dtype, device=self.device)
             row = row.expand(embedding_dim).clone()
         self.register_buffer("default", row, persistent=False)
