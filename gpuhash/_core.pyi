@@ -572,6 +572,10 @@ def stray_keys(bytes_per_key: int) -> list[bytes]:
 
 def set_num_threads(threads: int) -> None: ...
 def get_num_threads() -> int: ...
+def set_default_float_mode() -> int:
+    """The calling thread computes with floats as IEEE 754 says from now on; returns its mode of before."""
+
+def restore_float_mode(mode: int) -> None: ...
 def set_partition_threshold(keys: int) -> None:
     """Partition batches of at least so many keys, of any table and of ``unique`` and its like; -1: where it is faster.
 

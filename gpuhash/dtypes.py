@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from .float_mode import in_default_float_mode
+
 ITEMSIZES = {
     "bool": 1,
     "int8": 1,
@@ -214,10 +216,7 @@ def encode(data: Any, name: str, what: str) -> np.ndarray[Any, Any]:
         if kind == "b":
             return array.astype(target, order="C")
     elif kind in ("biufc" if name.startswith("complex") else "biuf") or _is_bfloat16(array):
-        with np.errstate(over="ignore"):
-            if name == "bfloat16":
-                return round_to_bfloat16(array.astype(np.float32))
-            return array.astype(target, order="C")
+        return _rounded(array, name)
     elif kind == "O" and any(map(is_python_integer, (objects := read_objects(data)).flat)):  # of more than 64 bits
         rounded, held = _round_integers(objects, name, what)
         if not held.all():
@@ -229,6 +228,15 @@ def encode(data: Any, name: str, what: str) -> np.ndarray[Any, Any]:
     if kind in "US":
         raise TypeError(f"the {what} are {name}, and {given} was given: {NUMBER_STRINGS}")
     raise TypeError(f"the {what} are {name}, and {given} cannot be converted to that without loss")
+
+
+@in_default_float_mode
+def _rounded(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    """Numbers as the storage of a dtype of floats or complex numbers."""
+    with np.errstate(over="ignore"):
+        if name == "bfloat16":
+            return round_to_bfloat16(array.astype(np.float32))
+        return array.astype(storage_dtype(name), order="C")
 
 
 def encode_held(data: Any, name: str, what: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -14,6 +14,7 @@ from .batch import Batch, take_values
 from .column_calls import Wanted
 from .dtypes import comparable, dtype_name, storage_dtype
 from .export import to_host
+from .float_mode import in_default_float_mode
 from .inference import infer, infer_columns
 from .initializers import Initializer
 from .keyed_table import KeyedTable
@@ -546,6 +547,7 @@ class HashTable(Operations):
                 values = cast(Any, named_columns.transposed(values, self._columns))
             self._assign([tuple(key) for key in keys] if self._key_shape else keys, values)
 
+    @in_default_float_mode
     def __eq__(self, other: object) -> bool:
         """Has the other, a table on any device or a mapping, the same items? Waits.
 

@@ -11,6 +11,7 @@
 #include "bindings/bindings.hpp"
 #include "bindings/fast/plain_tensor.hpp"
 #include "bindings/python_owner.hpp"
+#include "core/float_mode.hpp"
 #include "core/fork_safe_mutex.hpp"
 #include "core/interruption.hpp"
 #include "core/thread_pool.hpp"
@@ -107,6 +108,8 @@ void bind_process(py::module_& module) {
       py::arg("after_in_child") = py::cpp_function(&after_fork_in_child));
   module.def("set_num_threads", &set_num_threads, py::arg("threads"));
   module.def("get_num_threads", &thread_count);
+  module.def("set_default_float_mode", &set_default_float_mode);
+  module.def("restore_float_mode", &restore_float_mode, py::arg("mode"));
 }
 
 }  // namespace gpuhash::bindings

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "core/environment.hpp"
+#include "core/float_mode.hpp"
 #include "core/fork_safe_mutex.hpp"
 #include "core/interruption.hpp"
 
@@ -155,6 +156,7 @@ class ThreadPool {
 
   [[noreturn]] void serve() {
     activity.is_workers = true;
+    const DefaultFloatMode float_mode;  // not that of the thread which happened to start it
     std::uint64_t seen = 0;
     const auto has_next = [&] { return generation_.load(std::memory_order_acquire) != seen; };
     std::unique_lock lock(mutex_);
@@ -240,6 +242,7 @@ void interruption_point() {
 }
 
 void detail::run_parts(Threads threads, int parts, void (*call)(void*, int), void* context) {
+  const DefaultFloatMode float_mode;
   Job job{parts, call, context, locks_held()};
   if (parts <= 1 || !pool(threads).run(job)) job.work();
   if (job.error != nullptr) std::rethrow_exception(job.error);

@@ -7,6 +7,7 @@
 
 #include <gpuhash/device_context.hpp>
 #include <gpuhash/error.hpp>
+#include "core/float_mode.hpp"
 #include "core/fork_safe_mutex.hpp"
 
 namespace gpuhash {
@@ -45,7 +46,7 @@ class CallOrder {
 };
 
 /// One call's turn at the table: holds the lock, makes the stream wait for the call before, and leaves a fence for the
-/// call after.
+/// call after. All that a call computes on this thread it computes in the default mode of floats.
 class CallOrder::Turn {
  public:
   enum class For { kAnyCall, kClear };
@@ -87,6 +88,7 @@ class CallOrder::Turn {
  private:
   static std::unique_lock<ForkSafeMutex> lock(const CallOrder& order);
 
+  DefaultFloatMode float_mode_;
   CallOrder& order_;
   std::unique_lock<ForkSafeMutex> lock_;
   Stream stream_;

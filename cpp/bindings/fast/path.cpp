@@ -8,6 +8,7 @@
 
 #include <gpuhash/names.hpp>
 #include "core/constants.hpp"
+#include "core/float_mode.hpp"
 #include "shared/arithmetic.hpp"
 
 namespace gpuhash::bindings {
@@ -107,6 +108,7 @@ std::optional<FastPath::Keys> FastPath::take_keys(PyObject* given) const {
 /// A Python number as a value, where it needs no more than a conversion in C. Booleans are no numbers here.
 bool FastPath::encode(PyObject* given, Number& out) const {
   if (!options_.value_dtype || !options_.value_shape.empty()) return false;
+  const DefaultFloatMode float_mode;  // a small number is not to become 0
   const auto store = [&](auto number) {
     std::memcpy(out.bytes.data(), &number, sizeof number);
     return true;
