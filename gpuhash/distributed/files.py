@@ -23,7 +23,7 @@ from .words import host_tensor, torch_dtype
 
 INDEX = "index.json"
 _MAX_FILES = 1 << 20
-_NAME = re.compile(r"shard-[0-9]{5,7}-of-[0-9]{5,7}-[0-9a-f]{8}\.safetensors")
+_NAME = re.compile(r"shard-[0-9]{5,7}-of-([0-9]{5,7})-([0-9a-f]{8})\.safetensors")  # ranks, and the save's token
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,19 @@ class Saved:
         write_whole(index, lambda file: file.write(text.encode()))
 
     def remove_previous(self) -> None:
-        """Removes the files of the table that was there before."""
-        for name in self._previous:
+        """Removes the files of the table that was there before, and what saves that were killed have left."""
+        if self._rank != 0:
+            return
+        for name in (*self._previous, *self._left_behind()):
             (self._folder / name).unlink(missing_ok=True)
+
+    def _left_behind(self) -> list[str]:
+        """Files of saves some of whose ranks wrote none: no index names them, and nobody can load them."""
+        saves: dict[tuple[str, ...], list[str]] = {}
+        for path in self._folder.iterdir():
+            if (match := _NAME.fullmatch(path.name)) is not None and path.name not in self._names:
+                saves.setdefault(match.groups(), []).append(path.name)
+        return [name for (ranks, _), names in saves.items() if len(names) < int(ranks) for name in names]
 
     def withdraw(self) -> None:
         """Removes this rank's file, if it could be written: the save has failed, and says why."""

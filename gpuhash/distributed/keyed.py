@@ -422,7 +422,7 @@ class Keyed:
         All ranks give the same folder, on a file system that they share; it is made if need be. The files are such as
         ``gpuhash.HashTable.save`` writes, with the tensors "keys" and "values", and appear whole or not at all. The
         index, which names them, comes last: until then a table that was saved there before can be loaded, and its files
-        go afterwards.
+        go afterwards. So do files that ranks of a save have left that was killed before all had written theirs.
 
         Raises
         ------

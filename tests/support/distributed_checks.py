@@ -918,7 +918,18 @@ def save(rank: int, count: int, device: str, folder: str, kinds: Any) -> None:
             values = random_values(value_dtype, (len(keys), *value_shape), 4)
             made.save(Path(folder, name))  # an empty one, which the next replaces
             made[here.array(keys[rank::count])] = here.array(values[rank::count])
+        others = ["shard-00000-of-00001-0123abcd.safetensors", "shard-00000-of-00002-notoken.safetensors", "notes"]
+        if rank == 0:
+            Path(folder, name).mkdir(exist_ok=True)
+            for other in (*others, "shard-00000-of-00003-01234567.safetensors"):  # the last one of a killed save
+                Path(folder, name, other).touch()
+        dist.barrier()
         made.save(Path(folder, name))
+        dist.barrier()
+        if rank == 0:
+            for other in others:
+                Path(folder, name, other).unlink()
+        dist.barrier()
         files = sorted(path.name for path in Path(folder, name).iterdir())
         index = json.loads(Path(folder, name, "index.json").read_text())
         assert files == ["index.json", *(entry["name"] for entry in index["files"])]
