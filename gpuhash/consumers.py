@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,13 @@ def wants_pairs(depth: int = 2) -> bool:
     """Was the function that asks (``depth`` calls up: its caller) called by a library that reads items() as pairs?
 
     Two arrays cannot be told from two pairs by who gets them: of a table with two items, ``zip(*items)`` is right for
-    the one and wrong for the other. So the only place where it can be told is the call.
+    the one and wrong for the other. So the only place where it can be told is the call. An ``items()`` of a derived
+    class that calls ours stands for its own caller.
     """
-    name = sys._getframe(depth).f_globals.get("__name__")
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None and frame.f_code.co_name == "items":
+        frame = frame.f_back
+    name = None if frame is None else frame.f_globals.get("__name__")
     return isinstance(name, str) and name.partition(".")[0] in _READERS_OF_PAIRS
 
 

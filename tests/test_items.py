@@ -345,6 +345,17 @@ def test_pairs_of_every_kind_of_value(device):
     assert keys.shape == (2,), rows
 
 
+def test_a_derived_class_is_read_as_pairs_too():
+    class Derived(HashTable):
+        def items(self, like=None):
+            return super().items(like)
+
+    table = Derived.from_items({1: 100, 2: 200})
+    assert pd.Series([1, 2, 3]).replace(table).tolist() == [100, 200, 3]
+    keys, values = table.items()
+    assert dict(zip(keys.tolist(), values.tolist(), strict=True)) == {1: 100, 2: 200}
+
+
 def test_arrays_make_no_arithmetic_of_tables_and_sets():
     table, keyset = HashTable.from_items({1: 2, 2: 3}), HashSet.from_keys([1, 2])
     for thing in (table, keyset):
