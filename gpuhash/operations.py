@@ -241,7 +241,7 @@ class Operations(KeyedTable):
 
         All of a key's duplicates in a batch count; sums and products of floats depend on their order, which is that of
         the batch on the host, and not fixed on a GPU or with several shards. Integers wrap. Minima and maxima of floats
-        pass NaN on.
+        are those of IEEE 754-2019: they pass NaN on, and -0.0 is less than 0.0. Subnormal numbers count everywhere.
 
         Parameters
         ----------

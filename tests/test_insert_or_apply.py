@@ -121,6 +121,114 @@ def test_minimum_and_maximum_pass_nan_on(native, op, dtype):
     np.testing.assert_array_equal(got, [np.nan, np.nan, *((4, -np.inf) if op == "min" else (5, np.inf))])
 
 
+@pytest.mark.parametrize("shape", [(), (3,)], ids=["scalar", "row3"])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_minimum_and_maximum_tell_zeros_apart(native, op, dtype, shape):
+    """As IEEE 754-2019: -0 is less than +0, in whatever order they come."""
+    orders = [[-0.0, 0.0], [0.0, -0.0], [-0.0, -0.0], [0.0, 0.0], [0.0, -0.0, 0.0, -0.0]]
+    smallest, largest = [-0.0, -0.0, -0.0, 0.0, -0.0], [0.0, 0.0, -0.0, 0.0, 0.0]
+
+    def rows(numbers):
+        column = np.array(numbers, numpy_dtype(dtype))
+        return native.array(np.broadcast_to(column.reshape(-1, *[1] * len(shape)), (len(column), *shape)).copy())
+
+    table = HashTable("int64", dtype, value_shape=shape, device=native.table_device)
+    for known in (False, True):
+        for key, order in enumerate(orders):
+            each = native.array(np.full(1, key + 10 * known))
+            if known:  # one batch after the other
+                for number in order:
+                    table.insert_or_apply(each, rows([number]), op)
+            else:
+                table.insert_or_apply(native.array(np.full(len(order), key)), rows(order), op)
+    keys = np.concatenate([np.arange(5), np.arange(10, 15)])
+    got = np.signbit(to_numpy(table[native.array(keys)]).astype(np.float64)).reshape(10, -1)
+    expected = np.signbit(smallest if op == "min" else largest)
+    assert (got == np.concatenate([expected, expected])[:, None]).all()
+
+
+def small_numbers(dtype: str) -> np.ndarray:
+    """Zeros, subnormal numbers, and those up to where adding one of them changes nothing, of both signs."""
+    info = ml_dtypes.finfo(numpy_dtype(dtype))
+    least, tiny = float(info.smallest_subnormal), float(info.smallest_normal)
+    powers = [tiny * 2.0**e for e in (*range(5), info.nmant, info.nmant + 1, info.nmant + 2, info.nmant + 3)]
+    numbers = [0.0, least, 3 * least, tiny / 8, tiny - least, 1.0, *powers]
+    numbers += [power * (1 - float(info.epsneg)) for power in powers[4:]] + [power * 1.25 for power in powers]
+    each = np.array(numbers, np.float64).astype(numpy_dtype(dtype))
+    return np.concatenate([each, -each])
+
+
+@pytest.mark.parametrize("shape", [(), (3,)], ids=["scalar", "row3"])
+@pytest.mark.parametrize("dtype", FLOATS + COMPLEX)
+def test_subnormal_numbers_are_added(native, dtype, shape):
+    """Every sum of two small numbers, and every one of them as the value of a new key, to the bit."""
+    part = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
+    numbers = small_numbers(part)
+    first, second = (each.reshape(-1) for each in np.meshgrid(numbers, numbers))
+    sums = first + second
+    if dtype in COMPLEX:
+        first, second, sums = (np.stack([a, a[::-1]], -1).view(dtype)[:, 0] for a in (first, second, sums))
+
+    def rows(values):
+        return np.repeat(values[:, None], 3, 1) if shape else values
+
+    keys = native.array(np.arange(len(sums)))
+    table = HashTable("int64", dtype, value_shape=shape, device=native.table_device)
+    table.insert_or_apply(keys, native.array(rows(first)), "add")
+    same_bytes(table[keys], rows(first))
+    table.insert_or_apply(keys, native.array(rows(second)), "add")
+    same_bytes(table[keys], rows(sums))
+
+
+@pytest.mark.parametrize("key_dtype", ["int32", "int64"])
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_subnormal_numbers_of_one_key_add_up(native, dtype, key_dtype):
+    """As integers do, in whatever order and however they are combined on the way: multiples of the least one."""
+    rng = np.random.default_rng(6)
+    keys = np.minimum(rng.zipf(1.2, 100_000), 5000).astype(key_dtype)
+    counts = rng.integers(-3, 4, (100_000, 2 if dtype == "complex64" else 1))
+    values = (counts * 2.0**-149).astype(np.float32).view(dtype)[:, 0]
+    distinct, inverse = np.unique(keys, return_inverse=True)
+    sums = np.zeros((len(distinct), counts.shape[1]), np.int64)
+    np.add.at(sums, inverse, counts)
+    table = HashTable(key_dtype, dtype, device=native.table_device)
+    table.insert_or_apply(native.array(keys), native.array(values), "add")
+    got = to_numpy(table[native.array(distinct)])
+    np.testing.assert_array_equal(got, (sums * 2.0**-149).astype(np.float32).view(dtype)[:, 0])
+    assert (sums != 0).any()
+
+
+@pytest.mark.parametrize("shape", [(), (2,)], ids=["scalar", "row2"])
+@pytest.mark.parametrize("dtype", COMPLEX)
+def test_a_new_key_gets_the_factor_itself(native, dtype, shape):
+    """Nothing is multiplied by it: 1 + 0i times an infinite number is NaN in a part."""
+    parts = np.array([0.0, -0.0, 1.0, -2.0, np.inf, -np.inf, np.nan], dtype=numpy_dtype(dtype).char.lower())
+    values = np.stack(np.meshgrid(parts, parts), -1).view(dtype)[..., 0].reshape(-1)
+    values = np.repeat(values[:, None], 2, 1) if shape else values
+    keys = native.array(np.arange(len(values)))
+    table = HashTable("int64", dtype, value_shape=shape, device=native.table_device)
+    table.insert_or_apply(keys, native.array(values), "multiply")
+    got = to_numpy(table[keys])
+    for a, b in ((got.real, values.real), (got.imag, values.imag)):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(np.signbit(a[~np.isnan(b)]), np.signbit(b[~np.isnan(b)]))
+
+
+@pytest.mark.parametrize("dtype", COMPLEX)
+def test_complex_products_are_rounded_part_by_part(native, dtype):
+    """The same bits on the host and on a GPU: no fused operation."""
+    rng = np.random.default_rng(7)
+    part = numpy_dtype(dtype).char.lower()
+    a, b = (rng.standard_normal((2, 20_000)).astype(part) for _ in range(2))
+    expected = np.stack([a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]], -1).view(dtype)[:, 0]
+    keys = native.array(np.arange(20_000))
+    table = HashTable("int64", dtype, device=native.table_device)
+    table[keys] = native.array(np.stack(a, -1).view(dtype)[:, 0])
+    table.insert_or_apply(keys, native.array(np.stack(b, -1).view(dtype)[:, 0]), "multiply")
+    same_bytes(table[keys], expected)
+
+
 def test_scalar_operand_counts(place):
     keys = np.random.default_rng(0).integers(0, 50, 20_000)
     table = HashTable("int64", "int64", device=place.table_device)

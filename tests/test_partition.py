@@ -49,6 +49,20 @@ def one_value_per_key(keys: np.ndarray, dtype: str, seed: int = 0) -> np.ndarray
     return random_values(dtype, (len(keys),), seed)[inverse]
 
 
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("key_dtype", ["int32", "int64"])
+def test_subnormal_numbers_are_added(device, key_dtype, known):
+    """In regions, and of the keys that do not fit into theirs."""
+    keys = np.arange(100_000, dtype=key_dtype)
+    counts = np.random.default_rng(3).integers(1, 1 << 20, len(keys))
+    values = (counts * 2.0**-149).astype(np.float32)
+    table = HashTable(key_dtype, "float32", device=device)
+    if known:
+        table[keys] = values
+    table.insert_or_apply(keys, values, "add")
+    same_bytes(table[keys], values * (1 + known))
+
+
 @pytest.mark.parametrize("count", [1, 33, 4096, 4097, 100_000])
 @pytest.mark.parametrize("value_dtype", ["int16", "float32", "int64"])
 @pytest.mark.parametrize("key_dtype", ["int8", "int32", "int64"])

@@ -180,9 +180,16 @@ struct RealArithmetic {
     }
   }
 
-  // Is it a? A NaN of either is passed on: no comparison with it is true.
-  GPUHASH_HD static bool takes_min(Real a, Real b) { return a < b || a != a; }
-  GPUHASH_HD static bool takes_max(Real a, Real b) { return a > b || a != a; }
+  // Is it a? As minimum and maximum of IEEE 754-2019, so that no order of a batch's values plays a part: a NaN of
+  // either is passed on (no comparison with it is true), and -0 is less than +0, though it compares equal.
+  GPUHASH_HD static bool takes_min(Real a, Real b) { return a < b || a != a || (a == b && is_negative(a)); }
+  GPUHASH_HD static bool takes_max(Real a, Real b) { return a > b || a != a || (a == b && !is_negative(a)); }
+
+ private:
+  GPUHASH_HD static bool is_negative(Real a) {
+    using Word = std::conditional_t<sizeof(Real) == 4, std::int32_t, std::int64_t>;
+    return cast_bits<Word>(a) < 0;
+  }
 };
 
 template <>
@@ -210,12 +217,25 @@ template <class Real>
 struct Arithmetic<Complex<Real>> {
   GPUHASH_HD static Complex<Real> combine(ApplyOp op, Complex<Real> a, Complex<Real> b) {
     if (op == ApplyOp::kAdd) return {a.real + b.real, a.imag + b.imag};
-    if (op == ApplyOp::kMultiply) return {a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real};
-    return a;
+    if (op != ApplyOp::kMultiply || is_no_factor(b)) return a;
+    if (is_no_factor(a)) return b;
+    return {rounded_sum(rounded_product(a.real, b.real), -rounded_product(a.imag, b.imag)),
+            rounded_sum(rounded_product(a.real, b.imag), rounded_product(a.imag, b.real))};
   }
   GPUHASH_HD static Complex<Real> identity(ApplyOp op) {
-    if (op == ApplyOp::kMultiply) return {Real{1}, Real{0}};
+    if (op == ApplyOp::kMultiply) return {cast_bits<Real>(no_factor()), cast_bits<Real>(no_factor())};
     return {Real{-0.0f}, Real{-0.0f}};
+  }
+
+ private:
+  // No number is the identity: 1 + 0i times an infinite value is NaN in a part, and a zero's sign changes. So it is two
+  // signalling NaNs, which no arithmetic gives.
+  using Word = std::conditional_t<sizeof(Real) == 4, std::uint32_t, std::uint64_t>;
+  GPUHASH_HD static constexpr Word no_factor() {
+    return static_cast<Word>(sizeof(Real) == 4 ? 0x7f9d3a6bu : 0x7ff39d3a6bc5e1f7u);
+  }
+  GPUHASH_HD static bool is_no_factor(const Complex<Real>& x) {
+    return cast_bits<Word>(x.real) == no_factor() && cast_bits<Word>(x.imag) == no_factor();
   }
 };
 
@@ -226,7 +246,7 @@ GPUHASH_HD T combine(ApplyOp op, T a, T b) {
   return detail::Arithmetic<T>::combine(op, a, b);
 }
 
-/// combine(op, identity(op), x) is x. (For complex multiplication: but for the sign of zeros.)
+/// combine(op, identity(op), x) is x.
 template <class T>
 GPUHASH_HD T identity(ApplyOp op) {
   return detail::Arithmetic<T>::identity(op);

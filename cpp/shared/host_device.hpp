@@ -23,9 +23,9 @@ GPUHASH_HD std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::uint32_t>((static_cast<std::uint64_t>(a) * b) >> 32);
 }
 
-/// Products, sums and roots of doubles that are rounded each by itself. A compiler that made a fused operation of two
-/// of them, as nvcc does and others may, would round once and give other bits; that for the host is told not to where
-/// such code is compiled (CMakeLists.txt).
+/// Products, sums and roots that are rounded each by itself. A compiler that made a fused operation of two of them, as
+/// nvcc does and others may, would round once and give other bits; that for the host is told not to where such code is
+/// compiled (CMakeLists.txt).
 GPUHASH_HD double rounded_product(double a, double b) {
 #if defined(__CUDA_ARCH__)
   return __dmul_rn(a, b);
@@ -37,6 +37,22 @@ GPUHASH_HD double rounded_product(double a, double b) {
 GPUHASH_HD double rounded_sum(double a, double b) {
 #if defined(__CUDA_ARCH__)
   return __dadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+
+GPUHASH_HD float rounded_product(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+GPUHASH_HD float rounded_sum(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fadd_rn(a, b);
 #else
   return a + b;
 #endif

@@ -50,12 +50,38 @@ __device__ void swap_in(T* cell, ApplyOp op, T value) {
   }
 }
 
-/// cell = combine(cell, value) where the hardware has an instruction for it; false, and nothing done, where not.
-template <class T>
+/// Does the hardware's addition to a cell in global memory give what combine() gives, whatever the cell holds? For
+/// float it takes subnormal numbers, below 2^-126, for zeros: what it reads, and what it would store (PTX ISA,
+/// atom.add). From 2^-101 on neither can be told. A subnormal cell is less than half the distance of a float near the
+/// value to the next one (2^-125 below 2^-101 itself), so that the sum is rounded to the value anyway. And a sum that
+/// is not zero is a multiple of 2^-125: the value is one of 2^-124, and so is, or of 2^-125, a cell that nearly cancels
+/// it.
+__device__ __forceinline__ bool adds_natively(float value) {
+  constexpr unsigned kLeast = (127u - 101u) << 23;  // the bits of 2^-101
+  return (__float_as_uint(value) & 0x7fffffffu) >= kLeast;
+}
+__device__ __forceinline__ bool adds_natively(double) { return true; }
+
+/// Where cells lie. In shared memory the hardware adds as combine() does.
+enum class CellsIn : std::uint8_t { kGlobal, kShared };
+
+/// *cell += value.
+template <CellsIn kWhere, class Real>
+__device__ __forceinline__ void add_real(Real* cell, Real value) {
+  if (kWhere == CellsIn::kShared || adds_natively(value))
+    atomicAdd(cell, value);
+  else
+    swap_in(cell, ApplyOp::kAdd, value);
+}
+
+/// cell = combine(cell, value) where the hardware has an instruction for it, at least for most values; false, and
+/// nothing done, where not. (A float that it does not add is swapped in by itself, and never with the word around it:
+/// atomics of different widths may miss each other.)
+template <CellsIn kWhere = CellsIn::kGlobal, class T>
 __device__ __forceinline__ bool update_natively(T* cell, ApplyOp op, T value) {
   if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
     if (op == ApplyOp::kAdd) {
-      atomicAdd(cell, value);
+      add_real<kWhere>(cell, value);
       return true;
     }
   } else if constexpr (std::is_integral_v<T> && sizeof(T) >= 4) {
@@ -88,8 +114,8 @@ __device__ __forceinline__ bool update_natively(T* cell, ApplyOp op, T value) {
     }
   } else if constexpr (std::is_same_v<T, Complex<double>> || std::is_same_v<T, Complex<float>>) {
     if (op == ApplyOp::kAdd) {
-      atomicAdd(&cell->real, value.real);
-      atomicAdd(&cell->imag, value.imag);
+      add_real<kWhere>(&cell->real, value.real);
+      add_real<kWhere>(&cell->imag, value.imag);
       return true;
     }
   }
@@ -211,30 +237,31 @@ struct WordReducer {
   }
 
   /// *cell = combine(*cell, value), atomically.
+  template <CellsIn kWhere = CellsIn::kGlobal>
   __device__ __forceinline__ void update(Word* cell, Word value) const {
     switch (dtype) {
       case DType::kInt32:
-        return update_as<std::int32_t>(cell, value);
+        return update_as<kWhere, std::int32_t>(cell, value);
       case DType::kUInt32:
-        return update_as<std::uint32_t>(cell, value);
+        return update_as<kWhere, std::uint32_t>(cell, value);
       case DType::kFloat32:
-        return update_as<float>(cell, value);
+        return update_as<kWhere, float>(cell, value);
       case DType::kInt64:
-        return update_as<std::int64_t>(cell, value);
+        return update_as<kWhere, std::int64_t>(cell, value);
       case DType::kUInt64:
-        return update_as<std::uint64_t>(cell, value);
+        return update_as<kWhere, std::uint64_t>(cell, value);
       case DType::kFloat64:
-        return update_as<double>(cell, value);
+        return update_as<kWhere, double>(cell, value);
       default:
         return swap(cell, value);
     }
   }
 
  private:
-  template <class T>
+  template <CellsIn kWhere, class T>
   __device__ __forceinline__ void update_as(Word* cell, Word value) const {
     if constexpr (sizeof(T) <= sizeof(Word)) {
-      if (update_natively(reinterpret_cast<T*>(cell), op, element_of_word<T>(value))) return;
+      if (update_natively<kWhere>(reinterpret_cast<T*>(cell), op, element_of_word<T>(value))) return;
     }
     swap(cell, value);
   }

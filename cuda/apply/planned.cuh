@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kRegionBlock, 3)
           return true;
         },
         [&](std::uint32_t i, const Item& item, Outcome outcome, std::uint32_t at) {
-          reducer.update(&region.values[at], item.value);
+          reducer.template update<CellsIn::kShared>(&region.values[at], item.value);
           inserted += outcome == Outcome::kNew;
           if (mask != nullptr && outcome == Outcome::kNew) mask[positions[i]] = true;
         });
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kBlock, (kInsertBlocks<View, kErased>))
       direct = combine_peers(index, value, [&](Value a, Value b) { return reducer.combine(a, b); });
       Value* const sum = direct ? cells.sum_of(index) : nullptr;
       if (sum != nullptr) {
-        reducer.update(sum, value);
+        reducer.template update<CellsIn::kShared>(sum, value);
         direct = false;
       }
     }
@@ -220,6 +220,7 @@ bool claims_whole_slots(int device) {
   std::atomic<std::uint8_t>& answer = known[static_cast<std::size_t>(device)];
   if (answer.load(std::memory_order_relaxed) == kUnknown) {
     cudaFuncAttributes attributes{};
+    const BesideCaptures relaxed;  // the kernel may have to be loaded
     check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(apply_left_kernel<View>)),
           "looking for kernels");
     answer.store(attributes.ptxVersion >= 90 ? kYes : kNo, std::memory_order_relaxed);

@@ -469,7 +469,7 @@ __global__ void __launch_bounds__(kSplitBlock)
     const std::int64_t at = is_hot ? std::int64_t{tile.place(tile.ranks[j])} : -1;
     Word value = is_hot ? values[broadcast ? 0 : tile.base + j] : Word{};
     const bool leads = combine_peers(at, value, [&](Word a, Word b) { return reducer.combine(a, b); });
-    if (leads) reducer.update(&combined[at], value);
+    if (leads) reducer.template update<CellsIn::kShared>(&combined[at], value);
   }
   __syncthreads();
 #pragma unroll 4
@@ -683,6 +683,7 @@ template <class Kernel>
 std::int64_t resident_blocks(Kernel kernel, int device) {
   int blocks = 0;
   int multiprocessors = 0;
+  const BesideCaptures relaxed;  // the kernel may have to be loaded
   check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kSplitBlock, 0), "splitting a batch");
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "splitting a batch");
   return std::max(1, blocks * multiprocessors);
