@@ -198,6 +198,32 @@ def test_work_is_not_awaited(torch_cuda):
     assert len(table) == 990
 
 
+@pytest.mark.parametrize("kind", ["rows", "columns"])
+def test_small_batches_do_not_wait_for_the_size(torch_cuda, kind):
+    """What the size is, insertions mostly learn from those before, also where the bound of it is at the limit."""
+    torch = torch_cuda
+    value = {
+        "rows": {"value_dtype": "float32", "value_shape": (16,)},
+        "columns": {"value_dtype": {"w": ("float32", (16,))}},
+    }
+    table = HashTable("int64", capacity=1 << 16, device=GPU, **value[kind])
+    keys = torch.arange(40_000, device=GPU)
+    batch = keys[:4096].clone()
+    table.find_or_insert(keys)
+    len(table)
+    waited = 0
+    for _ in range(30):
+        table.find_or_insert(batch)  # what it tells comes before the next one
+        torch.cuda.synchronize(GPU)
+        delay(20_000_000)  # about 10 ms
+        delayed = event_now()
+        table.find_or_insert(batch)
+        waited += delayed.query()
+        torch.cuda.synchronize(GPU)
+    assert waited <= 2
+    assert len(table) == 40_000
+
+
 @pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
 def test_cuda_graph(torch_cuda, value_shape):
     """Capture find, contains and insert_or_assign once; replay with other contents."""

@@ -1259,6 +1259,7 @@ void HashTable<Key, Value>::change_columns_in(const Turn& turn, const ColumnsOrd
     prepare_captured(keys);
   else
     room = prepare_room(keys, stream, [] { return std::unique_ptr<Plan>(); });
+  offered_ += keys.count;
   turn.change([&] {
     ColumnsOrder part = order;
     for (std::int64_t from = 0; from < keys.count; from += part.keys.count) {
