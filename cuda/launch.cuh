@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include <gpuhash/device_context.hpp>
@@ -48,9 +49,11 @@ void launch(const char* action, void (*kernel)(Parameters...), std::int64_t thre
 template <class... Parameters, class... Arguments>
 void launch_with_shared(const char* action, void (*kernel)(Parameters...), dim3 grid, unsigned block,
                         std::size_t shared_bytes, Stream stream, Arguments&&... arguments) {
+  std::optional<BesideCaptures> relaxed(std::in_place);  // the kernel may have to be loaded
   check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(shared_bytes)),
         action);
+  relaxed.reset();
   launch_may_fail(action);
   kernel<<<grid, block, shared_bytes, handle(stream)>>>(std::forward<Arguments>(arguments)...);
   check_launch(action);

@@ -14,6 +14,7 @@ namespace gpuhash::cuda {
 
 MemoryPool::MemoryPool(int device) : device_(device), reserved_(device, [this] { trim(); }) {
   const DeviceGuard guard(device_);
+  const BesideCaptures relaxed;
   cudaMemPoolProps props{};
   props.allocType = cudaMemAllocationTypePinned;
   props.location.type = cudaMemLocationTypeDevice;
@@ -66,6 +67,7 @@ bool MemoryPool::let_in(int device) {
   const auto known = reached_by_.find(device);
   if (known != reached_by_.end()) return known->second;
   const DeviceGuard guard(device_);
+  const BesideCaptures relaxed;
   int can = 0;
   check(cudaDeviceCanAccessPeer(&can, device, device_), "asking for access between GPUs");
   if (can != 0) {

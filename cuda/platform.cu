@@ -31,11 +31,13 @@ class CudaFence final : public Fence {
  public:
   explicit CudaFence(int device) : device_(device) {
     const DeviceGuard guard(device_);
+    const BesideCaptures relaxed;
     check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "creating a CUDA event");
   }
   ~CudaFence() override {
     try {
       const DeviceGuard guard(device_);  // without a context, the runtime would make one on GPU 0
+      const BesideCaptures relaxed;
       (void)cudaEventDestroy(event_);
     } catch (const std::exception&) {
       // At exit the driver may be gone before the last table.
@@ -61,6 +63,56 @@ class CudaFence final : public Fence {
   cudaEvent_t event_ = nullptr;
 };
 
+/// Mailboxes for all contexts of the process. What is there is kept until exit: to give pinned memory back waits for
+/// the GPU, which a thread that captures its streams may not.
+class Mailboxes {
+ public:
+  static Mailboxes& all() {
+    static Mailboxes* const mailboxes = new Mailboxes;  // the last tables end at exit
+    return *mailboxes;
+  }
+
+  /// It comes back when its last owner goes, who has waited for all that was to be written into it.
+  std::shared_ptr<void> take(std::size_t bytes) {
+    void* memory = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      std::vector<void*>& free = free_[bytes];
+      if (!free.empty()) {
+        memory = free.back();
+        free.pop_back();
+      } else {
+        free.reserve(++made_[bytes]);  // give_back() must not have to allocate
+        try {
+          memory = make(bytes);
+        } catch (...) {
+          --made_[bytes];
+          throw;
+        }
+      }
+    }
+    std::memset(memory, 0, bytes);
+    return {memory, [this, bytes](void* used) { give_back(used, bytes); }};
+  }
+
+ private:
+  static void* make(std::size_t bytes) {
+    void* memory = nullptr;
+    const BesideCaptures relaxed;
+    check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "allocating pinned host memory");
+    return memory;
+  }
+
+  void give_back(void* memory, std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    free_.find(bytes)->second.push_back(memory);
+  }
+
+  ForkSafeMutex mutex_;
+  std::map<std::size_t, std::vector<void*>> free_;  // by their bytes
+  std::map<std::size_t, std::size_t> made_;         // likewise, how many there are
+};
+
 class CudaContext final : public DeviceContext {
  public:
   CudaContext(int device, std::shared_ptr<MemoryResource> memory)
@@ -70,6 +122,7 @@ class CudaContext final : public DeviceContext {
     if (stream == nullptr) return;
     try {
       const DeviceGuard guard(device().index);
+      const BesideCaptures relaxed;
       (void)cudaStreamDestroy(stream);  // its work is still done
     } catch (const std::exception&) {
       // At exit the driver may be gone before the last context.
@@ -148,6 +201,7 @@ class CudaContext final : public DeviceContext {
   Stream own_stream() override {
     if (const cudaStream_t stream = own_stream_.load(std::memory_order_acquire)) return stream;
     const DeviceGuard guard(device().index);
+    const BesideCaptures relaxed;
     cudaStream_t made = nullptr;
     check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "creating a CUDA stream");
     cudaStream_t first = nullptr;
@@ -162,10 +216,7 @@ class CudaContext final : public DeviceContext {
   std::unique_ptr<Readback> make_readback() override { return cuda::make_readback(*this); }
   std::shared_ptr<void> make_mailbox(std::size_t bytes) override {
     const DeviceGuard guard(device().index);
-    void* memory = nullptr;
-    check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "allocating pinned host memory");
-    std::memset(memory, 0, bytes);
-    return {memory, [](void* made) { (void)cudaFreeHost(made); }};
+    return Mailboxes::all().take(bytes);
   }
   void advance(const ChainStep& step, Stream stream) override {
     const DeviceGuard guard(device().index);

@@ -200,6 +200,7 @@ std::size_t ReservedMemories::unit() {
 
 std::unique_ptr<GrowingMemory> ReservedMemories::make(std::size_t bytes) {
   const DeviceGuard guard(device_);
+  const BesideCaptures relaxed;
   const std::size_t unit = this->unit();
   if (unit == 0) return nullptr;
   auto memory = std::make_unique<Memory>(*this);
@@ -218,6 +219,7 @@ bool ReservedMemories::let_in(int device) {
   const auto known = reached_by_.find(device);
   if (known != reached_by_.end()) return known->second;
   const DeviceGuard guard(device_);
+  const BesideCaptures relaxed;
   int can = 0;
   check(cudaDeviceCanAccessPeer(&can, device, device_), "asking for access between GPUs");
   if (can != 0) {

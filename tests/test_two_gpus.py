@@ -310,6 +310,119 @@ def test_memory_of_the_other_gpu_is_given_back_during_a_capture(torch):
         assert bool((out[0] == 2).all())
 
 
+SHARDS_BESIDE_A_CAPTURE = """
+import threading
+
+import torch
+from gpuhash import HashTable
+
+keys = torch.arange(20_000, device="cuda:0")
+
+def shards():
+    return HashTable("int64", "float32", device=["cuda:0", "cuda:1"])
+
+def filled():
+    table = shards()
+    table[keys] = 2
+    len(table)
+    return table
+
+def capture(body):
+    x, y = torch.ones(1000, device="cuda:0"), torch.zeros(1000, device="cuda:0")
+    graph = torch.cuda.CUDAGraph()
+    for each in range(2):
+        torch.cuda.synchronize(each)
+    with torch.cuda.graph(graph, capture_error_mode="global"):
+        y.copy_(x * 2)
+        body()
+        y.add_(1)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert float(y[0]) == 3
+
+def by_another_thread(body):
+    errors = []
+    def run():
+        try:
+            with torch.cuda.stream(torch.cuda.Stream("cuda:0")):
+                body()
+        except BaseException as error:
+            errors.append(error)
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert not errors, errors
+
+capture(lambda: None)
+kept = [filled()]
+capture(kept.clear)
+kept = [filled()]
+capture(lambda: by_another_thread(kept.clear))
+fresh = shards()
+values = torch.full((20_000,), 5.0, device="cuda:0")
+capture(lambda: by_another_thread(lambda: fresh.insert_or_assign(keys, values)))
+assert bool((fresh[keys] == 5).all())
+again = filled()
+assert bool((again[keys] == 2).all())
+print("whole")
+"""
+
+
+def test_tables_with_shards_begin_and_end_beside_a_capture(torch):
+    """PyTorch's default, in a process in which no other library's threads end it."""
+    command = [sys.executable, "-P", "-c", SHARDS_BESIDE_A_CAPTURE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout.strip() == "whole", done.stderr
+
+
+RESOURCE_THAT_USES_ITS_TABLE = """
+import faulthandler
+
+import torch
+from gpuhash import HashTable
+
+faulthandler.dump_traceback_later(60, exit=True)
+
+class Curious:
+    table = None
+
+    def __init__(self, index):
+        self.index, self.said = index, []
+
+    def allocate(self, nbytes, stream):
+        table, self.table = self.table, None
+        if table is not None:
+            try:
+                self.said.append(len(table))
+            except RuntimeError as error:
+                assert "in the middle of a call on it" in str(error)
+                self.said.append("told")
+        return torch.cuda.caching_allocator_alloc(nbytes, self.index, int(stream))
+
+    def deallocate(self, pointer, nbytes, stream):
+        torch.cuda.caching_allocator_delete(pointer)
+
+memory = [Curious(0), Curious(1)]
+table = HashTable("int64", "int64", device=["cuda:0", "cuda:1"], memory=memory)
+first, second = torch.arange(100_000, device="cuda:0"), torch.arange(100_000, 200_000, device="cuda:1")
+table[[first, second]] = [first, second]
+for _ in range(20):
+    memory[0].table = memory[1].table = table
+    table[[first, second]] = [first, second]
+values, found = table.find([first, second])
+assert all(bool(each.all()) for each in found) and torch.equal(values[1], second)
+assert memory[0].said and memory[1].said and {*memory[0].said, *memory[1].said} == {"told"}, memory[0].said
+print("whole")
+"""
+
+
+def test_a_resource_that_uses_its_table_in_a_call_on_both(torch):
+    """The threads that work for the caller, who holds the locks, are told so as the caller is."""
+    command = [sys.executable, "-P", "-c", RESOURCE_THAT_USES_ITS_TABLE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout.strip() == "whole", done.stderr
+
+
 @pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
 def test_a_graph_of_the_other_gpu(torch, value_shape):
     table = HashTable("int64", "float32", value_shape=value_shape, device=SECOND)

@@ -7,8 +7,13 @@ namespace gpuhash {
 namespace {
 
 thread_local int held = 0;
+thread_local constinit LockHolder this_thread{};
+thread_local constinit const LockHolder* works_as = nullptr;
 
 }  // namespace
+
+const LockHolder* lock_holder() noexcept { return works_as != nullptr ? works_as : &this_thread; }
+void set_lock_holder(const LockHolder* holder) noexcept { works_as = holder; }
 
 /// The list of all locks, and the lock of the list. Made by whoever comes first and never destroyed: locks of static
 /// objects are made before main() and used after it.
@@ -62,19 +67,26 @@ class AllLocks {
 ForkSafeMutex::ForkSafeMutex() { AllLocks::instance().add(*this); }
 ForkSafeMutex::~ForkSafeMutex() { AllLocks::instance().remove(*this); }
 
+bool ForkSafeMutex::is_held_here() const noexcept {
+  const LockHolder* const owner = holder_.load(std::memory_order_relaxed);
+  if (owner == nullptr) return false;
+  const LockHolder* holder = lock_holder();
+  while (holder != nullptr && holder != owner) holder = holder->caller;
+  return holder != nullptr;
+}
+
 void ForkSafeMutex::lock() {
-  if (holder_.load(std::memory_order_relaxed) == &held)
+  if (is_held_here())
     throw std::logic_error(
-        "a table was used in the middle of a call on it, by the thread of that call, such as by the memory resource "
-        "that "
+        "a table was used in the middle of a call on it, by a thread of that call, such as by the memory resource that "
         "it asks for memory: use it before the call or after it");
   mutex_.lock();
-  holder_.store(&held, std::memory_order_relaxed);
+  holder_.store(lock_holder(), std::memory_order_relaxed);
   ++held;
 }
 bool ForkSafeMutex::try_lock() {
-  if (holder_.load(std::memory_order_relaxed) == &held || !mutex_.try_lock()) return false;
-  holder_.store(&held, std::memory_order_relaxed);
+  if (is_held_here() || !mutex_.try_lock()) return false;
+  holder_.store(lock_holder(), std::memory_order_relaxed);
   ++held;
   return true;
 }

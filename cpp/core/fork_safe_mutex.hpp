@@ -10,8 +10,19 @@
 /// back in both processes (after_fork). Python does so by os.register_at_fork.
 namespace gpuhash {
 
+/// Whom locks belong to: a thread, or one part of a job that a thread does for a caller. The caller waits for the job
+/// and keeps its own locks meanwhile, so that whoever does a part would wait for these for ever. Locks that other parts
+/// of the job have taken come free.
+struct LockHolder {
+  const LockHolder* caller = nullptr;  // null: nobody waits for this one
+};
+
+/// Whom what this thread takes now belongs to.
+const LockHolder* lock_holder() noexcept;
+void set_lock_holder(const LockHolder* holder) noexcept;
+
 /// A mutex that before_fork() takes. For everybody else as std::mutex, but that a thread which holds it is told so,
-/// instead of waiting for itself.
+/// instead of waiting for itself, and so is one that works for a caller who holds it.
 class GPUHASH_API ForkSafeMutex {
  public:
   ForkSafeMutex();
@@ -19,7 +30,7 @@ class GPUHASH_API ForkSafeMutex {
   ForkSafeMutex(const ForkSafeMutex&) = delete;
   ForkSafeMutex& operator=(const ForkSafeMutex&) = delete;
 
-  /// Throws std::logic_error where the thread holds it.
+  /// Throws std::logic_error where the thread holds it, or its caller.
   void lock();
   bool try_lock();
   void unlock();
@@ -27,8 +38,10 @@ class GPUHASH_API ForkSafeMutex {
  private:
   friend class AllLocks;
 
+  bool is_held_here() const noexcept;
+
   std::mutex mutex_;
-  std::atomic<const void*> holder_ = nullptr;  // what is another thing in each thread; null where nobody holds it
+  std::atomic<const LockHolder*> holder_ = nullptr;  // null where nobody holds it; never read through
   ForkSafeMutex* before_ = nullptr;
   ForkSafeMutex* after_ = nullptr;
 };

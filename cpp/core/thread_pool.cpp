@@ -53,6 +53,7 @@ struct Job {
   void (*call)(void*, int);
   void* context;
   int locks_held;
+  const LockHolder* caller;
   std::atomic<int> next{0};
   std::atomic<bool> interrupted{false};
   std::mutex error_mutex{};
@@ -96,6 +97,9 @@ bool is_asked_to_end() {
 
 void Job::work() {
   Job* const outer = std::exchange(activity.job, this);
+  const LockHolder holder{caller};
+  const LockHolder* const outer_holder = lock_holder();
+  set_lock_holder(&holder);
   for (int part; (part = next.fetch_add(1, std::memory_order_relaxed)) < parts;) {
     try {
       call(context, part);
@@ -106,6 +110,7 @@ void Job::work() {
       fail(std::current_exception());
     }
   }
+  set_lock_holder(outer_holder);
   activity.job = outer;
 }
 
@@ -243,7 +248,7 @@ void interruption_point() {
 
 void detail::run_parts(Threads threads, int parts, void (*call)(void*, int), void* context) {
   const DefaultFloatMode float_mode;
-  Job job{parts, call, context, locks_held()};
+  Job job{parts, call, context, locks_held(), lock_holder()};
   if (parts <= 1 || !pool(threads).run(job)) job.work();
   if (job.error != nullptr) std::rethrow_exception(job.error);
 }

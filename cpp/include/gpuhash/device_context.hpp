@@ -138,7 +138,7 @@ class GPUHASH_API DeviceContext {
 
   /// Null on the host, which reads its memory as it is.
   virtual std::unique_ptr<Readback> make_readback() { return nullptr; }
-  /// Zeroed host memory that work on the device can write, and the host reads meanwhile.
+  /// Zeroed host memory that the device can write while the host reads it. All such work is done when it goes back.
   virtual std::shared_ptr<void> make_mailbox(std::size_t bytes) = 0;
   /// In stream order: the next state of a chain of calls. Where the one that is taken is not its last, because another
   /// call took it before, the owner's number gets into the mailbox.
