@@ -36,16 +36,17 @@ void with_column_words(const RowView& rows, const ColumnPlace& place, std::initi
   });
 }
 
-/// out[i] = column of row numbers[i], or the fallback (null: zeros) where that is negative.
+/// out[i] = column of row numbers[i], or the fallback (null: zeros) where that is not in [0, capacity).
 template <class Word>
 __global__ void __launch_bounds__(kRowBlock)
-    gather_column_kernel(StridedColumn<const Word> column, const std::int64_t* numbers, const Word* fallback,
-                         bool fallback_per_key, Word* out, std::int64_t count, RowShape shape) {
+    gather_column_kernel(StridedColumn<const Word> column, std::int64_t capacity, const std::int64_t* numbers,
+                         const Word* fallback, bool fallback_per_key, Word* out, std::int64_t count, RowShape shape) {
   const std::int64_t t = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
   const std::int64_t i = t / shape.lanes;
   if (i >= count) return;
   const std::int64_t row = numbers[i];
-  const Word* const from = row >= 0 ? column.of(row) : fallback_per_key ? fallback + i * shape.words : fallback;
+  const bool is_row = row >= 0 && row < capacity;
+  const Word* const from = is_row ? column.of(row) : fallback_per_key ? fallback + i * shape.words : fallback;
   for (std::int64_t w = t % shape.lanes; w < shape.words; w += shape.lanes)
     __stcs(out + i * shape.words + w, from != nullptr ? load_row_word(from + w) : Word{});
 }
@@ -93,7 +94,7 @@ void read_columns(const RowView& rows, const std::int64_t* numbers, std::int64_t
     with_column_words(rows, read.place, {read.values, read.fallback},
                       [&]<class Word>(const StridedColumn<Word>& column, const RowShape& shape) {
                         launch("gathering a column", gather_column_kernel<Word>, count * shape.lanes, kRowBlock, stream,
-                               StridedColumn<const Word>{column.first, column.stride}, numbers,
+                               StridedColumn<const Word>{column.first, column.stride}, rows.capacity, numbers,
                                static_cast<const Word*>(read.fallback), read.fallback_per_key,
                                static_cast<Word*>(read.values), count, shape);
                       });

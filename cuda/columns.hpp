@@ -11,7 +11,8 @@
 /// slot types.
 namespace gpuhash::cuda {
 
-/// values[i] = the column of row numbers[i], or its fallback (null: zeros) where that is negative.
+/// values[i] = the column of row numbers[i], or its fallback (null: zeros) where that is of no row: negative, or beyond
+/// the capacity, as the table may have become smaller since it was given.
 void read_columns(const RowView& rows, const std::int64_t* numbers, std::int64_t count,
                   std::span<const ColumnRead> columns, Stream stream);
 

@@ -246,7 +246,7 @@ class Table(metaclass=_Type):
         is memory for.
         """
     def read_rows(self, rows: Array, columns: Sequence[_ColumnOutput], stream: int) -> None:
-        """Values of rows by their numbers, int64 ``[n]``; -1 gets the fallback."""
+        """Values of rows by their numbers, int64 ``[n]``; -1, or one beyond the capacity, gets the fallback."""
     def pool_rows(self, rows: Array, offsets: Array, factors: Array | None, column: _ColumnOutput, stream: int) -> None:
         """Sums of rows int64 ``[n]`` by bags: ``[offsets[b], offsets[b + 1])`` of ``offsets [bags + 1]``."""
     def train(

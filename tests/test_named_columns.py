@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.frameworks import GPU, Framework, module, nearest_framework, need_cuda, need_place, sees_gpu, to_numpy
+from support.memory_resources import counting_memory
 from support.samples import KEY_TYPES, UFUNCS, numpy_dtype, random_keys, random_values, same_bytes, type_name
 
 import gpuhash
@@ -1229,6 +1230,31 @@ def test_the_core_tells_single_values_and_columns_apart():
         named.insert_and_find(array, [kept], [wanted, wanted], 0)
     assert named.size(0) == 0
     assert single.size(0) == 0
+
+
+def test_rows_that_are_gone_give_the_default(on_device):
+    """Numbers of rows from before another thread's clear() and shrink_to_fit()."""
+    memory = counting_memory(on_device.table_device)
+    columns = {"w": Column("float32", (4,)), "n": "int64"}
+    table = HashTable("int64", columns, device=on_device.table_device, memory=memory)
+    keys = on_device.array(np.arange(3000))
+    table[keys] = {"w": 1.0, "n": 2}
+    rows = to_numpy(table.rows(keys))
+    table.clear()
+    table.shrink_to_fit()
+    table[on_device.array(np.arange(4))] = {"w": 3.0, "n": 4}
+    few = table._core.capacity
+    assert few < 3000
+    numbers = on_device.array(np.concatenate([rows[rows >= few], [few, 1 << 40, -1, np.iinfo(np.int64).max, 0]]))
+    w, n = on_device.array(np.full((len(numbers), 4), 5, np.float32)), on_device.array(np.full(len(numbers), 5))
+    default = on_device.array(np.full(4, 7, np.float32))
+    borrowed = [gpuhash._core.borrow(array) for array in (numbers, w, default, n)]
+    table._core.read_rows(borrowed[0], [(0, borrowed[1], borrowed[2]), (1, borrowed[3], None)], 0)
+    w, n = to_numpy(w), to_numpy(n)
+    assert (w[:-1] == 7).all()
+    assert (n[:-1] == 0).all()
+    assert (w[-1] == 3).all()
+    assert n[-1] == 4
 
 
 def test_under_torch_compile():

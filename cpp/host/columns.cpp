@@ -50,8 +50,9 @@ void RowWriter::meet(std::byte* row, std::int64_t i) const {
 void read_columns(const RowView& rows, const std::int64_t* numbers, std::int64_t count,
                   std::span<const ColumnRead> columns) {
   const std::int64_t asked = std::min(rows.bytes, kAskedBytes);
+  const auto is_row = [&](std::int64_t number) { return number >= 0 && number < rows.capacity; };
   const auto ask_for = [&](std::int64_t i) {
-    if (numbers[i] < 0) return;
+    if (!is_row(numbers[i])) return;
     const std::byte* const row = rows.data + numbers[i] * rows.bytes;
     for (std::int64_t byte = 0; byte < asked; byte += 64) __builtin_prefetch(row + byte);
   };
@@ -64,7 +65,7 @@ void read_columns(const RowView& rows, const std::int64_t* numbers, std::int64_t
           const std::int64_t bytes = column.place.bytes();
           std::byte* const to = static_cast<std::byte*>(column.values) + i * bytes;
           const auto* const fallback = static_cast<const std::byte*>(column.fallback);
-          if (numbers[i] >= 0)
+          if (is_row(numbers[i]))
             copy_value(to, rows.data + numbers[i] * rows.bytes + column.place.offset, bytes);
           else if (fallback != nullptr)
             copy_value(to, fallback + (column.fallback_per_key ? i * bytes : 0), bytes);

@@ -38,7 +38,8 @@ class RowWriter {
   std::vector<Given> given_;
 };
 
-/// Values of rows [count] whose numbers may be negative.
+/// Values of rows [count], or their fallbacks where the numbers are of no rows: negative, or beyond the capacity, as
+/// the table may have become smaller since they were given.
 void read_columns(const RowView& rows, const std::int64_t* numbers, std::int64_t count,
                   std::span<const ColumnRead> columns);
 

@@ -139,7 +139,7 @@ class GPUHASH_API Table {
   /// find_or_insert() gives them.
   virtual void change_columns(const KeyBatch& keys, const std::vector<ColumnInput>& columns, std::int64_t* rows,
                               bool* inserted, Stream stream) = 0;
-  /// Values of rows whose numbers are known: [n], -1 for those that get the fallback. Does not wait.
+  /// Values of rows by number: [n]; -1, and what is beyond the capacity, gets the fallback. Does not wait.
   virtual void read_rows(const std::int64_t* rows, std::int64_t count, const std::vector<ColumnOutput>& columns,
                          Stream stream) = 0;
   /// Sums over the rows of each bag, of a column of kFloat32 or kBFloat16: out.values is [bags, elements]; positions of
