@@ -469,6 +469,111 @@ def test_each_shard_is_full_alone_and_nothing_is_half_done(devices):
     assert len(table) == 30
 
 
+def changes_of(batches):
+    """Calls with lists of batches."""
+    return {
+        "insert": lambda table: table.insert(batches, batches),
+        "insert_or_assign": lambda table: table.insert_or_assign(batches, batches),
+        "assignment": lambda table: table.__setitem__(batches, batches),
+        "insert_or_apply": lambda table: table.insert_or_apply(batches, batches, "add"),
+        "one value": lambda table: table.insert_or_apply(batches, 1, "add"),
+    }
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_list_of_batches_that_does_not_fit_changes_nothing(devices, deterministic):
+    """Also where the first ones would have found room; and what fits but for its duplicates goes in."""
+    places = (arrays_on(devices) * 3)[:3]
+    table = HashTable(
+        "int64", "int64", device=devices, capacity=256 * len(devices), growth=False, deterministic=deterministic
+    )
+    table[np.arange(20)] = np.arange(20)
+    before = items_of(table)
+    few, many = np.arange(10, 40), np.arange(1000, 6000)
+    for order in ([few, many, few], [many, few, few], [few, few, many]):
+        batches = [place.array(part) for place, part in zip(places, order, strict=True)]
+        for change in changes_of(batches).values():
+            with pytest.raises(TableFullError):
+                change(table)
+            assert items_of(table) == before
+    again = [place.array(np.tile(few, 200)) for place in places]
+    for name, change in changes_of(again).items():
+        change(table)
+        values = to_numpy(table[few])
+        expected = np.where(few < 20, few, 0)
+        if name in ("insert_or_apply", "one value"):
+            expected = expected + 600 * (few if name == "insert_or_apply" else 1)
+        elif name in ("insert_or_assign", "assignment", "insert"):
+            expected = few
+        np.testing.assert_array_equal(values, expected)
+        assert len(table) == 40
+        table.erase(np.arange(20, 40))
+        table[np.arange(20)] = np.arange(20)
+
+
+@pytest.mark.parametrize("name", changes_of([]))
+def test_a_list_of_batches_without_memory_changes_nothing(devices, name):
+    """Each allocation of a growing call fails once."""
+    places = (arrays_on(devices) * 3)[:3]
+    parts = [np.arange(100, 700), np.arange(600, 1600), np.arange(1500, 4000)]
+    change = changes_of([place.array(part) for place, part in zip(places, parts, strict=True)])[name]
+    whole = HashTable("int64", "int64", device=devices)
+    whole[np.arange(200)] = np.arange(200)
+    change(whole)
+    for failing in range(40):
+        resources = [counting_memory(device) for device in devices]
+        table = HashTable("int64", "int64", device=devices, memory=resources)
+        table[np.arange(200)] = np.arange(200)
+        before = items_of(table)
+        shard = failing % len(devices)
+        resources[shard].fail_after(failing // len(devices))
+        try:
+            change(table)
+        except MemoryError:
+            resources[shard].fail_after(None)
+            if devices[0] == "cpu":  # where no shard's insertion takes memory of the resource for its scratch
+                assert items_of(table) == before
+        else:
+            resources[shard].fail_after(None)
+            assert items_of(table) == items_of(whole)
+
+
+def test_items_while_others_work_on_the_shards(devices):
+    """Keys that somebody has inserted, each with its own value, or word that they have changed meanwhile."""
+    table = HashTable("int64", "int64", device=devices)
+    keys = np.arange(1, 20_001)
+    table[keys] = keys
+    stop = threading.Event()
+    errors = []
+
+    def work():
+        try:
+            while not stop.is_set():
+                for shard in table.shards:  # as many keys as before, others, and sometimes fewer
+                    mine = to_numpy(shard.keys())[:2000]
+                    shard.erase(mine)
+                    shard[mine + 1_000_000] = mine + 1_000_000
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(60):
+            try:
+                got, values = map(to_numpy, table.items())
+            except ValueError as error:
+                if "another thread works on it" not in str(error):
+                    raise
+                continue
+            np.testing.assert_array_equal(got, values)
+            assert ((got % 1_000_000 >= 1) & (got % 1_000_000 <= 20_000)).all()
+    finally:
+        stop.set()
+        thread.join()
+    assert not errors
+
+
 def test_room_is_shared_out(devices):
     table = HashTable("int64", "int64", device=devices)
     table.reserve(10000)
@@ -702,6 +807,9 @@ def test_without_access_to_each_others_memory():
         test_rows_name_shard_and_row,
         test_moves_copies_and_files,
         test_each_shard_is_full_alone_and_nothing_is_half_done,
+        test_a_list_of_batches_that_does_not_fit_changes_nothing,
+        test_a_list_of_batches_without_memory_changes_nothing,
+        test_items_while_others_work_on_the_shards,
         test_memory_that_cannot_be_had_loses_nothing,
         test_threads_share_a_table,
         test_streams_and_late_keys,

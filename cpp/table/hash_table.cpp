@@ -285,17 +285,19 @@ template <class MakePlan>
 auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan, Grows grows,
                                          const ApplyOrder* applied) -> Room {
   const std::int64_t n = keys.count;
-  const std::optional<RoomMade> made = std::exchange(room_made_, std::nullopt);
+  std::optional<RoomMade> made = std::exchange(room_made_, std::nullopt);
+  if (made && !made->is_for(keys)) made.reset();
+  if (made) room_made_ = made->behind(keys);
   Room room;
   if (has_known_room(n) || (hear_of_size() && has_known_room(n))) {
     expect(size_bound_ + n);
     room.plan = make_plan();
     return room;
   }
-  if (made && made->keys == keys.data && made->count == n && !replays_insert_) {
+  if (made && !replays_insert_) {
     asked_.reset();
     expect(made->size);
-    room.slots_before = made->slots_before;
+    if (!room_made_) room.slots_before = made->slots_before;  // else the table has to stay as large as it is
     room.plan = make_plan();
     return room;
   }

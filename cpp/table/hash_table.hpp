@@ -104,12 +104,20 @@ class HashTable final : public Table {
   /// When a table may grow for a batch: before it, or within it as well.
   enum class Grows { kBefore, kWithin };
 
-  /// What make_room() has found out about the batch that is expected next.
+  /// What make_room() has found out about the keys that are expected next, in one batch or in several.
   struct RoomMade {
     const void* keys;
     std::int64_t count;
-    std::int64_t size;  // the table's, at most, once the batch is in
+    std::int64_t size;  // the table's, at most, once all of them are in
     std::int64_t slots_before;
+
+    bool is_for(const KeyBatch& batch) const { return batch.data == keys && batch.count <= count; }
+    /// What is expected behind a batch that it is_for().
+    std::optional<RoomMade> behind(const KeyBatch& batch) const {
+      if (batch.count == count) return {};
+      return RoomMade{static_cast<const char*>(keys) + batch.count * batch.bytes, count - batch.count, size,
+                      slots_before};
+    }
   };
 
   std::int64_t row_bytes() const { return options_.row_bytes(); }

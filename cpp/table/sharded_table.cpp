@@ -148,6 +148,7 @@ class View final : public ShardedTable {
   };
   class Turn;
   class Call;
+  class Gathered;
 
   template <class Run>
   static void one_call_each(const std::vector<Part>& parts, Run run);
@@ -205,18 +206,49 @@ class View final : public ShardedTable {
 /// One call's turn, here and at all shards.
 class View::Turn {
  public:
-  Turn(View& view, Stream stream) : here_(view.order_, stream), all_(view.all_->mutex, std::defer_lock) {
-    if (here_.capturing())
-      throw ShapeError(
-          "a call on a table of several shards was made while a CUDA graph is captured: it waits to learn how many "
-          "keys belong to each shard, which a graph cannot; call it outside of the capture");
+  Turn(View& view, Stream stream)
+      : here_(view.order_, stream), all_(view.all_->mutex, std::defer_lock), home_(*view.home_), stream_(stream) {
+    check(here_.capturing());
+  }
+  ~Turn() {
+    try {
+      for (const Stream other : others_) follow(stream_, other);
+    } catch (const CudaError&) {
+      report_ignored_error("ending a call on a table of several shards");
+    }
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  /// The call has work on this stream, too.
+  void join(Stream stream) {
+    if (stream == stream_ || std::ranges::find(others_, stream) != others_.end()) return;
+    check(home_.is_capturing(stream));
+    if (fence_ == nullptr) fence_ = home_.make_fence();
+    follow(stream, stream_);
+    others_.push_back(stream);
   }
   /// After those of all views that take part.
   void lock_all() { all_.lock(); }
 
  private:
+  static void check(bool capturing) {
+    if (capturing)
+      throw ShapeError(
+          "a call on a table of several shards was made while a CUDA graph is captured: it waits to learn how many "
+          "keys belong to each shard, which a graph cannot; call it outside of the capture");
+  }
+  void follow(Stream stream, Stream other) {
+    fence_->record(other);
+    fence_->wait(stream);
+  }
+
   CallOrder::Turn here_;
   std::unique_lock<ForkSafeMutex> all_;
+  DeviceContext& home_;
+  Stream stream_;
+  std::unique_ptr<Fence> fence_;  // null: there is but one stream
+  std::vector<Stream> others_;
 };
 
 /// One batch on its way: split, sent to the shards, answered, and back in the order of the keys.
@@ -249,6 +281,7 @@ class View::Call {
   }
 
   std::size_t shards() const { return parcels_.size(); }
+  bool is_of_same_view(const Call& other) const { return &view_ == &other.view_; }
   bool may_be_launched_apart() const { return !view_.home_->is_host() && view_.home_->is_shared(stream_); }
   const Device& device(std::size_t shard) const { return view_.ways_[shard].context->device(); }
   bool is_local(std::size_t shard) const { return view_.ways_[shard].local; }
@@ -445,6 +478,64 @@ class View::Call {
   std::deque<Answers> answers_;
 };
 
+/// The keys of several calls that belong to one shard, one call's behind the other's, in the shard's memory.
+class View::Gathered {
+ public:
+  Gathered(std::deque<Call>& calls, std::size_t shard) : context_(calls.front().table(shard).context()) {
+    std::int64_t count = 0;
+    for (Call& call : calls) {
+      firsts_.push_back(count);
+      count += call.count(shard);
+    }
+    const KeyBatch first = calls.front().keys(shard);
+    memory_ = Allocation(context_, static_cast<std::size_t>(count * first.bytes), stream());
+    all_ = {memory_.get(), count, first.bytes};
+    fence_ = context_.make_fence();
+    fence_->record(stream());
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const KeyBatch keys = calls[i].keys(shard);
+      if (keys.count == 0) continue;
+      const Stream there = calls[i].stream(shard);
+      fence_->wait(there);
+      readers_.push_back(there);
+      context_.copy(const_cast<void*>(of(i, keys.count).data), keys.data,
+                    static_cast<std::size_t>(keys.count * keys.bytes), there);
+    }
+    follow_readers();
+  }
+  ~Gathered() {
+    try {
+      follow_readers();  // the memory goes back in the order of its stream
+    } catch (const CudaError&) {
+      report_ignored_error("ending a call on a table of several shards");
+    }
+  }
+  Gathered(const Gathered&) = delete;
+  Gathered& operator=(const Gathered&) = delete;
+
+  Stream stream() const { return context_.own_stream(); }
+  const KeyBatch& all() const { return all_; }
+  /// Those of one call, which are `count`.
+  KeyBatch of(std::size_t call, std::int64_t count) const {
+    return {static_cast<const char*>(all_.data) + firsts_[call] * all_.bytes, count, all_.bytes};
+  }
+
+ private:
+  void follow_readers() {
+    for (const Stream reader : readers_) {
+      fence_->record(reader);
+      fence_->wait(stream());
+    }
+  }
+
+  DeviceContext& context_;
+  std::vector<std::int64_t> firsts_;  // [calls]
+  Allocation memory_;
+  KeyBatch all_{};
+  std::unique_ptr<Fence> fence_;
+  std::vector<Stream> readers_;  // of the calls
+};
+
 View::View(std::shared_ptr<Shards> shards, std::shared_ptr<DeviceContext> home)
     : all_(std::move(shards)), home_(std::move(home)), order_(*home_), constants_(*home_) {
   bool first_here = true;
@@ -495,30 +586,26 @@ std::int64_t View::size(Stream stream) {
   return total;
 }
 
-/// Calls run(calls, parts), with a call for each part whose keys are split; where several parts come from one device,
-/// one after the other.
+/// Calls run(calls, parts), with a call for each part whose keys are split, in one turn.
 template <class Run>
 void View::one_call_each(const std::vector<Part>& parts, Run run) {
-  std::vector<View*> views;
   std::vector<Part> some;
-  for (const Part& part : parts) {
-    if (part.keys.count == 0) continue;
-    some.push_back(part);
-    views.push_back(static_cast<View*>(part.table));
-  }
-  std::vector<View*> distinct = views;
-  std::ranges::sort(distinct);
-  if (std::ranges::adjacent_find(distinct) != distinct.end()) {
-    for (const Part& part : some) one_call_each({part}, run);
-    return;
-  }
+  for (const Part& part : parts)
+    if (part.keys.count != 0) some.push_back(part);
+  if (some.empty()) return;
   // In one order, or two threads with the same parts could wait for each other.
   std::vector<std::size_t> order(some.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::ranges::sort(order, {}, [&](std::size_t i) { return views[i]; });
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return some[i].table; });
   std::deque<Turn> turns;
-  for (const std::size_t i : order) turns.emplace_back(*views[i], some[i].stream);
-  if (turns.empty()) return;
+  const View* last = nullptr;
+  for (const std::size_t i : order) {
+    auto& view = static_cast<View&>(*some[i].table);
+    if (std::exchange(last, &view) == &view)
+      turns.back().join(some[i].stream);
+    else
+      turns.emplace_back(view, some[i].stream);
+  }
   turns.front().lock_all();
   std::deque<Call> calls;
   for (const Part& part : some) calls.emplace_back(static_cast<View&>(*part.table), part);
@@ -527,6 +614,9 @@ void View::one_call_each(const std::vector<Part>& parts, Run run) {
 
 /// Is each of several calls to be launched by a thread of its own, so that no GPU waits for launches on another one?
 bool View::are_launched_apart(const std::deque<Call>& calls) {
+  for (std::size_t i = 0; i < calls.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j)
+      if (calls[i].is_of_same_view(calls[j])) return false;  // what a view has for a call is for one at a time
   return calls.size() > 1 && std::ranges::all_of(calls, &Call::may_be_launched_apart);
 }
 
@@ -665,7 +755,7 @@ std::int64_t View::count_missing(const Call& merged) {
 }
 
 /// Is it known that the keys of all calls fit, as if all were new? Where a shard may have had that many more, it is
-/// asked how many it has: otherwise the batches would have to be taken one after the other.
+/// asked how many it has: otherwise the keys would have to be gathered, and taken one batch after the other.
 template <class Calls>
 bool View::has_room_for(const Calls& calls) const {
   for (std::size_t shard = 0; shard < ways_.size(); ++shard) {
@@ -704,11 +794,12 @@ void View::change(std::deque<Call>& calls, const std::vector<Part>& parts, bool 
     call.send();  // before anything changes: there may be no memory for it
   });
   const bool fits = !needs_room || has_room_for(calls);
-  const auto make_room = [&](std::size_t, Call& call, std::size_t shard) {
-    call.table(shard).make_room(call.keys(shard), true, call.stream(shard));
-  };
+  const bool at_once = calls.size() == 1 || (fits && !all_->options.deterministic);
+  std::deque<Gathered> gathered;  // of each shard, where room is to be made for several batches
   const auto make_change = [&](std::size_t i, Call& call, std::size_t shard) {
-    change(Share{call.table(shard), call.keys(shard), call.values(shard), call.columns(shard),
+    KeyBatch keys = call.keys(shard);
+    if (!gathered.empty()) keys = gathered[shard].of(i, keys.count);
+    change(Share{call.table(shard), keys, call.values(shard), call.columns(shard),
                  static_cast<bool*>(call.of(masks[i], shard)), static_cast<std::int64_t*>(call.of(rows[i], shard)),
                  call.stream(shard)});
   };
@@ -717,14 +808,21 @@ void View::change(std::deque<Call>& calls, const std::vector<Part>& parts, bool 
     if (std::uncaught_exceptions() != exceptions) view->forget_room();  // some expect what will not come
   };
   const std::unique_ptr<View, decltype(forget)> guard(this, forget);
-  if (calls.size() == 1 || (fits && !all_->options.deterministic)) {
-    if (!fits) for_each_shard(calls, make_room);
-    for_each_shard(calls, make_change);
-  } else {  // the batches in their order, and what one brings is there before room is made for the next
-    for (std::size_t i = 0; i < calls.size(); ++i) {
-      for (std::size_t shard = 0; shard < calls[i].shards() && !fits; ++shard) make_room(i, calls[i], shard);
-      for (std::size_t shard = 0; shard < calls[i].shards(); ++shard) make_change(i, calls[i], shard);
+  if (!fits && at_once) {
+    for_each_shard(calls, [](std::size_t, Call& call, std::size_t shard) {
+      call.table(shard).make_room(call.keys(shard), true, call.stream(shard));
+    });
+  } else if (!fits) {  // for all batches before the first one is in
+    for (std::size_t shard = 0; shard < ways_.size(); ++shard) {
+      const Gathered& keys = gathered.emplace_back(calls, shard);
+      calls.front().table(shard).make_room(keys.all(), true, keys.stream());
     }
+  }
+  if (at_once) {
+    for_each_shard(calls, make_change);
+  } else {  // the batches in their order
+    for (std::size_t i = 0; i < calls.size(); ++i)
+      for (std::size_t shard = 0; shard < calls[i].shards(); ++shard) make_change(i, calls[i], shard);
   }
   for_each_call(calls, [&](std::size_t i, Call& call) {
     call.finish();
@@ -933,6 +1031,10 @@ std::int64_t View::export_parts(void* keys, void* values, const std::vector<Colu
            [&](const Way& way, Stream there, std::size_t shard) { total += sizes[shard] = way.shard->size(there); });
   if (total > room) return total;
 
+  struct Fetched {
+    void* to;
+    Allocation from;
+  };
   std::int64_t first = 0;
   const auto part_of = [&](void* array, std::int64_t bytes) -> void* {
     return array == nullptr ? nullptr : static_cast<char*>(array) + first * bytes;
@@ -952,24 +1054,24 @@ std::int64_t View::export_parts(void* keys, void* values, const std::vector<Colu
       exported = columns.empty() ? way.shard->export_items(part_keys, part_values, part_rows, size, there)
                                  : way.shard->export_columns(part_keys, part_columns, part_rows, size, there);
     } else {
-      const auto fetch = [&](void* to, std::int64_t bytes, auto run) {
-        if (to == nullptr) return;
-        const Allocation remote(*way.context, static_cast<std::size_t>(size * bytes), there);
-        exported = std::max(exported, run(remote.get()));
-        way.context->synchronize(there);
-        home_->copy_from(to, *way.context, remote.get(), static_cast<std::size_t>(size * bytes), stream);
-        home_->synchronize(stream);
+      // All in one turn at the shard, whose items others may change between two.
+      std::deque<Fetched> fetched;
+      const auto copy_of = [&](void* to, std::int64_t bytes) -> void* {
+        if (to == nullptr) return nullptr;
+        const auto all = static_cast<std::size_t>(size * bytes);
+        return fetched.emplace_back(to, Allocation(*way.context, all, there)).from.get();
       };
-      fetch(part_keys, key_bytes, [&](void* to) { return way.shard->export_items(to, nullptr, nullptr, size, there); });
-      fetch(part_values, value_bytes,
-            [&](void* to) { return way.shard->export_items(nullptr, to, nullptr, size, there); });
-      fetch(part_rows, sizeof(std::int64_t), [&](void* to) {
-        return way.shard->export_items(nullptr, nullptr, static_cast<std::int64_t*>(to), size, there);
-      });
-      for (const ColumnOutput& column : part_columns)
-        fetch(column.values, all_->options.columns[column.column].bytes(), [&](void* to) {
-          return way.shard->export_columns(nullptr, {{column.column, to, nullptr, false}}, nullptr, size, there);
-        });
+      void* const far_keys = copy_of(part_keys, key_bytes);
+      void* const far_values = copy_of(part_values, value_bytes);
+      auto* const far_rows = static_cast<std::int64_t*>(copy_of(part_rows, sizeof(std::int64_t)));
+      for (ColumnOutput& column : part_columns)
+        column.values = copy_of(column.values, all_->options.columns[column.column].bytes());
+      exported = columns.empty() ? way.shard->export_items(far_keys, far_values, far_rows, size, there)
+                                 : way.shard->export_columns(far_keys, part_columns, far_rows, size, there);
+      way.context->synchronize(there);
+      for (const Fetched& array : fetched)
+        home_->copy_from(array.to, *way.context, array.from.get(), array.from.bytes(), stream);
+      home_->synchronize(stream);
     }
     if (exported != size)
       throw ShapeError("a shard has changed its size while all items were read: another thread works on it; ask again");
