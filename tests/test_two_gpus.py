@@ -317,6 +317,7 @@ import torch
 from gpuhash import HashTable
 
 keys = torch.arange(20_000, device="cuda:0")
+side = torch.cuda.Stream("cuda:0")  # PyTorch makes its streams, and takes memory, in the thread's own mode
 
 def shards():
     return HashTable("int64", "float32", device=["cuda:0", "cuda:1"])
@@ -344,7 +345,7 @@ def by_another_thread(body):
     errors = []
     def run():
         try:
-            with torch.cuda.stream(torch.cuda.Stream("cuda:0")):
+            with torch.cuda.stream(side):
                 body()
         except BaseException as error:
             errors.append(error)
@@ -360,7 +361,7 @@ kept = [filled()]
 capture(lambda: by_another_thread(kept.clear))
 fresh = shards()
 values = torch.full((20_000,), 5.0, device="cuda:0")
-capture(lambda: by_another_thread(lambda: fresh.insert_or_assign(keys, values)))
+capture(lambda: by_another_thread(lambda: fresh.__setitem__(keys, values)))
 assert bool((fresh[keys] == 5).all())
 again = filled()
 assert bool((again[keys] == 2).all())
