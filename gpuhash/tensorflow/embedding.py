@@ -385,17 +385,19 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
                 "the dtype policy of Keras is mixed_float16, for which it scales losses, and rows would train with "
                 "scaled gradients; use 'mixed_bfloat16'"
             )
+        anchor = self._anchor.value if inserts else tf.zeros(0)
         with self._rows.where():
             weights, _, _ = ops.gpuhash_embedding_lookup(
                 self._rows.resource_handle,
                 ids,
-                self._anchor.value if inserts else tf.zeros(0),
+                anchor,
                 dtype=self._rows.dtype,
                 dim=self.embedding_dim,
                 insert=inserts,
                 has_padding=self.padding_idx is not None,
                 padding=self.padding_idx or 0,
-                layer=self._rows.token,
+                # In layer.stateless_call() another tensor stands for it, and nobody knows who asks for its gradient.
+                layer=self._rows.token if not inserts or anchor is self._rows.anchor else "",
             )
         return tf.cast(weights, self.compute_dtype)
 

@@ -286,6 +286,19 @@ def test_only_gradients_that_were_asked_for_train(in_function, tools):
                 assert moved == [first in asked, second in asked], told
 
 
+def test_stateless_calls_train(tools):
+    """There a tensor of the caller stands for the layer's weight."""
+    tf, _, make = tools
+    layer = make(2, optimizer=SGD(1.0), initializer="zeros")
+    weight = tf.zeros(0)
+    with tf.GradientTape() as tape:
+        tape.watch(weight)
+        out, _ = layer.stateless_call([weight], [], tf.constant([1, 2]), training=True)
+        loss = tf.reduce_sum(out)
+    assert tape.gradient(loss, weight).shape == (0,)
+    np.testing.assert_array_equal(layer(tf.constant([1, 2])), -np.ones((2, 2)))
+
+
 def test_the_discriminator_stays_in_the_step_of_the_generator(tools):
     """A model of Keras whose own train_step has two tapes."""
     tf, keras, make = tools
