@@ -243,7 +243,8 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
         -0.05 and 0.05), "normal", "truncated_normal", "zeros" or "ones"; an object of ``RandomUniform``,
         ``RandomNormal``, ``TruncatedNormal``, ``Zeros``, ``Ones`` or ``Constant``; or one of ``gpuhash.initializers``.
         Where it has no seed, the layer draws one as Keras does, which ``keras.utils.set_random_seed`` fixes. The
-        configuration holds it: a clone, and a model that was loaded, draw the same rows.
+        configuration holds it: a clone, and a model that was loaded, draw the same rows. Weights and checkpoints hold
+        rows alone: a layer that loads them draws those of ids that are new by its own seed.
     initializer
         Another name for the same, as of ``gpuhash.torch.HashEmbedding``.
     padding_idx
