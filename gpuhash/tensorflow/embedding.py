@@ -135,9 +135,11 @@ class _Rows(tf.saved_model.experimental.TrackableResource):  # type: ignore[misc
             return math.nan, 0
         with self.where():
             made = ops.gpuhash_embedding_steps(self.resource_handle)
-        if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
-            made = tf.cast(made, tf.float32)  # functions of Python numbers multiply it by such
-        return tf.reshape(tf.cast(tf.convert_to_tensor(schedule(made)), tf.float64), []), self._schedule_number
+        with tf.device("CPU:0"):  # both numbers are in the host's memory, and a GPU would have to be waited for
+            if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+                made = tf.cast(made, tf.float32)  # functions of Python numbers multiply it by such
+            rate = tf.cast(tf.convert_to_tensor(schedule(made)), tf.float64)
+            return tf.reshape(rate, []), self._schedule_number
 
     def steps(self) -> int:
         with tf.init_scope(), self.where():
@@ -232,12 +234,13 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
     optimizer
         ``gpuhash.tensorflow.SGD``, ``Adagrad``, ``RowWiseAdagrad``, ``Adam`` or ``LAMB``. What it keeps lies in the
         row, beside the weights. Its numbers may be set at any time, as by a callback, and nothing is traced anew:
-        ``layer.optimizer.lr = 0.01``. ``lr`` may also be a schedule of Keras, or a function of tensors, which gives the
-        rate for the number of steps that the layer has made, 0 before the first one. ``lambda made:
-        model.optimizer.learning_rate`` follows that of the model, and so its callbacks. A graph knows the schedule that
-        there was when it was traced: set another one before ``compile()``. Gradients are taken as they come: what the
-        model's own optimizer does to others, such as clipping and accumulating, is not done to these; nor is what a
-        ``LossScaleOptimizer`` or ``loss_scale_factor=`` multiplies losses by taken out of them, so do without.
+        ``layer.optimizer.lr = 0.01``. A tensor or a variable is read once, when it is set. ``lr`` may also be a
+        schedule of Keras, or a function of tensors, which gives the rate for the number of steps that the layer has
+        made, 0 before the first one. ``lambda made: model.optimizer.learning_rate`` follows that of the model, and so
+        its callbacks. A graph knows the schedule that there was when it was traced: set another one before
+        ``compile()``. Gradients are taken as they come: what the model's own optimizer does to others, such as clipping
+        and accumulating, is not done to these; nor is what a ``LossScaleOptimizer`` or ``loss_scale_factor=``
+        multiplies losses by taken out of them, so do without.
     embeddings_initializer
         Of the weights of new rows: Keras' "uniform", which is the default as of ``keras.layers.Embedding`` (between
         -0.05 and 0.05), "normal", "truncated_normal", "zeros" or "ones"; an object of ``RandomUniform``,

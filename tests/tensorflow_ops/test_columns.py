@@ -17,7 +17,7 @@ from gpuhash import Column, HashTable
 from gpuhash.initializers import Constant, Normal, TruncatedNormal, Uniform
 
 COLUMNS = {
-    "weight": Column("float32", (4,), Normal(std=0.5)),
+    "weight": Column("float32", (4,), Normal(std=0.5, seed=0)),
     "step": Column("int32", (), 5),
     "half": ("float16", (3,)),
     "short": "bfloat16",
