@@ -140,7 +140,8 @@ def _numbers_of(column: Any) -> _Array:
             "as with .cast(pl.UInt64), or the columns that it came from"
         )
     if nested == "Array" and _innermost(dtype) == "Struct":
-        return to_numpy(column.explode()).reshape(len(column), dtype.size, -1)
+        inner = to_numpy(column.explode())
+        return inner.reshape(len(column), dtype.size, *inner.shape[1:])
     exact = getattr(dtype, "numpy_dtype", None)  # pandas: of masked and Arrow columns
     try:
         array = np.asarray(column) if exact is None else column.to_numpy(dtype=exact)

@@ -168,6 +168,7 @@ def test_structs_lose_nothing():
     assert gpuhash.unique(structs, axis=0).tolist() == [[2**62, 1], [2**62 + 1, 1]]
     in_arrays = pl.Series([[{"a": 2**62}], [{"a": 2**62 + 1}]], dtype=pl.Array(pl.Struct({"a": pl.Int64}), 1))
     assert gpuhash.unique(in_arrays).tolist() == wide
+    assert gpuhash.unique(in_arrays[:0], axis=0).shape == (0, 1, 1)
     rows = pl.Series([{"a": 2**62, "b": 1}, None, {"a": 2**62 + 1, "b": 1}])
     codes, uniques = gpuhash.factorize(rows, axis=0)
     assert codes.tolist() == [0, -1, 1]
