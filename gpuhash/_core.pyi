@@ -442,7 +442,9 @@ class FastPath(metaclass=_Type):
     Plain: of the class ``numpy.ndarray``, ``torch.Tensor`` or ``cupy.ndarray`` itself, C-contiguous, without gradients
     or lazy conjugation, not empty. The arrays of a call are of one framework, of the table's dtypes, on its device; the
     work goes to the framework's current stream. Values and defaults may be Python numbers as well, which lie on a GPU
-    as by ``Table.constant``. Outputs that overlap inputs, or table rows, are left to the general path.
+    as by ``Table.constant``. For a table on the host, without shards, keys may be integers of Python or NumPy, tuples
+    of integers for vector keys, or flat lists of integers, and values flat lists of numbers. Outputs that overlap
+    inputs, or table rows, are left to the general path.
     """
 
     def __init__(self, table: Table, key_shape: Sequence[int]) -> None: ...
@@ -462,6 +464,7 @@ def fast_path(
         "get",
         "find",
         "contains",
+        "contains_one",
         "rows",
         "setitem",
         "insert",
@@ -470,6 +473,10 @@ def fast_path(
         "find_or_insert",
         "add",
         "erase",
+        "erase_present",
+        "discard",
+        "pop",
+        "setdefault",
     ],
 ) -> Callable[[_Method], _Method]:
     """Decorate a method: the object's ``_fast``, a FastPath, is asked first, the method where that declines."""
@@ -480,7 +487,12 @@ def set_traced(get: Callable[..., Any], call: Callable[..., Any]) -> None:
     """
 
 def set_subscripts(table_class: type) -> None:
-    """Have ``table[keys]`` and ``table[keys] = values`` call the class's ``_getitem`` and ``_setitem``, in C."""
+    """Have ``table[keys]``, ``table[keys] = values`` and ``del table[keys]`` call the class's ``_getitem``,
+    ``_setitem`` and ``_erase_present``, in C.
+    """
+
+def set_membership(table_class: type) -> None:
+    """Have ``key in table`` call the class's ``_contains_one``, in C."""
 
 def torch_state(table: object) -> Any:
     """The table's state tensor, made at first use; None where the ops for PyTorch cannot be had."""

@@ -124,6 +124,8 @@ class HashSet(KeyedTable):
         batch.core.insert(batch.array, None, False, "keep", None, batch.stream)
         batch.finish()
 
+    @traced.by(traced.nothing)
+    @_core.fast_path("discard")
     def discard(self, keys: Any) -> None:
         """Removes keys; absent ones are passed over. Does not wait for the GPU."""
         batch = self._look_for(keys)
@@ -395,3 +397,4 @@ class HashSet(KeyedTable):
 
 
 consumers.no_arrays[HashSet] = "give its keys(), or ask it with contains(keys)"
+_core.set_membership(HashSet)

@@ -140,6 +140,8 @@ class KeyedTable:
             self._changes += not missing
         return missing
 
+    @traced.by(traced.nothing)
+    @_core.fast_path("erase_present")
     def _erase_present(self, keys: Any) -> None:
         """Erases keys. KeyError if any is absent."""
         batch = self._look_for(keys)
@@ -262,6 +264,12 @@ class KeyedTable:
 
     def __contains__(self, key: object) -> bool:
         """Is this one key in the table? Waits. TypeError for a batch of keys: that is ``contains(keys)``."""
+        answer: bool = self._contains_one(key)
+        return answer
+
+    @traced.by(traced.nothing)
+    @_core.fast_path("contains_one")
+    def _contains_one(self, key: object) -> bool:
         batch = self._look_for(key)
         if batch is None:
             return False

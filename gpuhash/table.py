@@ -387,6 +387,8 @@ class HashTable(Operations):
             f"is {single}"
         )
 
+    @traced.by(traced.nothing)
+    @_core.fast_path("setdefault")
     def setdefault(self, keys: Any, default: Any = None, out: Any = None) -> Any:
         """Inserts ``default`` for the keys that are absent, and gives the values of all.
 
@@ -428,6 +430,8 @@ class HashTable(Operations):
         batch.core.insert_and_find(batch.array, given, wanted, batch.stream)
         batch.finish()
 
+    @traced.by(traced.nothing)
+    @_core.fast_path("pop")
     def pop(self, keys: Any, default: Any = _NO_DEFAULT, out: Any = None) -> Any:
         """Erases keys, and gives their values. Waits, unless there is a default.
 
@@ -678,6 +682,7 @@ class HashTable(Operations):
 
 
 _core.set_subscripts(HashTable)
+_core.set_membership(HashTable)
 
 # Counter, pandas.Series and others ask for a mapping, and would take a table for a sequence of its keys. They read
 # keys() and values(), or look keys up, or get pairs of items(). Not by inheritance: the views would be Python's.

@@ -73,6 +73,11 @@ def _takes_values(table: Any, keys: Any, values: Any) -> bool:
     return _takes(table, keys)
 
 
+def nothing(method: Any, table: Any, *args: Any, **kwargs: Any) -> Any:
+    """Of methods whose calls break the graph."""
+    return call_untraced(method, table, *args, **kwargs)
+
+
 def getitem(method: Any, table: Any, keys: Any) -> Any:
     if not _takes(table, keys):
         return call_untraced(method, table, keys)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import gc
 import inspect
+import operator
 import pickle
 import pydoc
 import sys
@@ -299,6 +301,303 @@ def test_python_numbers_are_converted_as_on_the_general_path(plain, dtype):
             got, expected = outcome(lambda: call(fast, number)), outcome(lambda: call(slow, number))  # noqa: B023
             assert got == expected, (number, name)
             assert items_of(fast) == items_of(slow), (number, name)
+
+
+class Answer(enum.IntEnum):
+    SEVEN = 7
+
+
+class Integer(int):
+    """An integer of a class of its own."""
+
+
+class Index:
+    """What Python takes for an integer, and is none."""
+
+    def __index__(self) -> int:
+        return 7
+
+
+SINGLE_KEYS: list[Any] = [
+    0,
+    1,
+    -1,
+    7,
+    127,
+    128,
+    255,
+    256,
+    -128,
+    -129,
+    1 << 31,
+    -(1 << 31) - 1,
+    (1 << 63) - 1,
+    -(1 << 63),
+]
+SINGLE_KEYS += [1 << 63, (1 << 64) - 1, 1 << 64, -(1 << 63) - 1, True, False, 7.0, float("nan"), 1j, None, "7", b"7"]
+SINGLE_KEYS += [np.int8(7), np.uint8(200), np.int16(-3), np.int32(7), np.int64(7), np.int64(-(1 << 63)), np.uint32(7)]
+SINGLE_KEYS += [np.uint64(1 << 63), np.longlong(7), np.bool_(True), np.float32(7), np.float64(7), np.datetime64(7, "s")]
+SINGLE_KEYS += [Answer.SEVEN, Integer(7), Index(), np.array(7), np.array([7])]
+KEY_LISTS: list[Any] = [[], [7], [7, 7], [1, 2, 3], [0, -1], [1, 2.0], [1.0, 2.0], [1, True], [True, False], [1, None]]
+KEY_LISTS += [
+    [1, 300],
+    [1, 1 << 63],
+    [-1, 1 << 63],
+    [1, 1 << 64],
+    [np.int64(1), 2],
+    [np.int64(1), np.int64(2)],
+    [[1, 2]],
+]
+KEY_LISTS += [[Answer.SEVEN, 1], [Integer(7)], ["7"], [[1], [2, 3]], range(3), range(0), (1, 2), (7,), (), ([1, 2, 3],)]
+KEY_LISTS += [(1, 2, 3), (1, 2.0, 3), (1, True, 3), (1, 2, 1 << 40), (1, 2, 3, 4), [(1, 2, 3), (4, 5, 6)], [1, 2, 3]]
+KEY_LISTS += [(np.int64(1), 2, 3), ((1, 2, 3), (4, 5, 6)), list(range(1, 200))]
+ONE_TABLE_CALLS = {
+    "getitem": lambda table, keys: table[keys],
+    "setitem": lambda table, keys: table.__setitem__(keys, 9),
+    "subscript": lambda table, keys: operator.setitem(table, keys, 9),
+    "delitem": lambda table, keys: operator.delitem(table, keys),
+    "in": lambda table, keys: keys in table,
+    "contains": lambda table, keys: table.contains(keys),
+    "get": lambda table, keys: table.get(keys),
+    "get-default": lambda table, keys: table.get(keys, 5),
+    "get-object": lambda table, keys: table.get(keys, "absent"),
+    "find": lambda table, keys: table.find(keys),
+    "find-default": lambda table, keys: table.find(keys, 5),
+    "insert": lambda table, keys: table.insert(keys, 9),
+    "insert_or_assign": lambda table, keys: table.insert_or_assign(keys, 9),
+    "add": lambda table, keys: table.insert_or_apply(keys, 9, "add"),
+    "erase": lambda table, keys: table.erase(keys),
+    "pop": lambda table, keys: table.pop(keys),
+    "pop-default": lambda table, keys: table.pop(keys, 5),
+    "pop-none": lambda table, keys: table.pop(keys, None),
+    "setdefault": lambda table, keys: table.setdefault(keys, 9),
+    "setdefault-none": lambda table, keys: table.setdefault(keys),
+}
+ONE_SET_CALLS = {
+    "in": lambda table, keys: keys in table,
+    "contains": lambda table, keys: table.contains(keys),
+    "add": lambda table, keys: table.add(keys),
+    "erase": lambda table, keys: table.erase(keys),
+    "discard": lambda table, keys: table.discard(keys),
+    "remove": lambda table, keys: table.remove(keys),
+}
+
+
+def exactly(call: Any) -> Any:
+    """What a call answered, with the types of all of its parts, or what it raised and said."""
+
+    def told(part: Any) -> Any:
+        if isinstance(part, tuple):
+            return tuple(map(told, part))
+        if isinstance(part, np.ndarray):
+            return type(part), part.dtype, part.shape, part.tobytes()
+        return type(part), repr(part)
+
+    try:
+        return told(call())
+    except Exception as error:
+        return type(error), str(error)
+
+
+def contents(table: Any) -> Any:
+    if isinstance(table, HashSet):
+        return set(table)
+    if table.columns is None:
+        return items_of(table)
+    keys, values = table.items()
+    return dict(zip(keys.tolist(), zip(*(column.tolist() for column in values.values()), strict=True), strict=True))
+
+
+def fare_alike(make: Any, calls: dict[str, Any], given: list[Any]) -> None:
+    """Each call on each of the given, by both paths, on tables that hold the same."""
+    for name, call in calls.items():
+        fast, slow = make(), general(make())
+        for each in given:
+            got, expected = exactly(lambda: call(fast, each)), exactly(lambda: call(slow, each))  # noqa: B023
+            assert got == expected, (name, each)
+            assert len(fast) == len(slow), (name, each)
+        assert contents(fast) == contents(slow), name
+
+
+@pytest.mark.parametrize("value_shape", [(), (2,)], ids=["scalar", "rows"])
+@pytest.mark.parametrize("default", [None, 3], ids=["no-default", "default"])
+@pytest.mark.parametrize(
+    "key_type",
+    [("int64", ()), ("int8", ()), ("uint64", ()), ("uint16", ()), ("int32", (3,)), ("int64", (1,))],
+    ids=type_name,
+)
+def test_python_keys_fare_as_on_the_general_path(key_type, default, value_shape):
+    dtype, key_shape = key_type
+
+    def table() -> HashTable:
+        made = HashTable(dtype, "float32", key_shape=key_shape, value_shape=value_shape, default=default)
+        known = np.array([0, 1, 2, 3, 7, 126, 127], dtype)
+        made[known[:, None].repeat(key_shape[0], 1) if key_shape else known] = np.float32(2)
+        if key_shape == (3,):
+            made[(1, 2, 3)] = 4.0
+        return made
+
+    def keys() -> HashSet:
+        made = HashSet(dtype, key_shape=key_shape)
+        made.add(np.array([[1] * 3, [1, 2, 3]] if key_shape == (3,) else [[1], [7]], dtype).reshape(-1, *key_shape))
+        return made
+
+    fare_alike(table, ONE_TABLE_CALLS, SINGLE_KEYS + KEY_LISTS)
+    fare_alike(keys, ONE_SET_CALLS, SINGLE_KEYS + KEY_LISTS)
+
+
+def test_python_keys_in_tables_with_columns_and_shards():
+    columns = {"a": "float32", "b": ("int32", (2,))}
+    calls = {
+        name: ONE_TABLE_CALLS[name] for name in ("getitem", "delitem", "in", "contains", "get", "find", "erase", "pop")
+    }
+    for make in (
+        lambda: HashTable("int64", columns),
+        lambda: HashTable("int64", "float32", device=["cpu", "cpu"]),
+    ):
+
+        def filled(make: Any = make) -> HashTable:
+            table = make()
+            table[np.arange(10)] = {"a": 1.0, "b": 2} if table.columns else 1.0
+            return table
+
+        fare_alike(filled, calls, SINGLE_KEYS + KEY_LISTS)
+
+
+ODD_VALUES: list[Any] = [
+    *NUMBERS,
+    np.float32(0.1),
+    np.float64(0.1),
+    np.float32("nan"),
+    np.array(0x7F800001, "u4").view("f4")[()],
+]
+ODD_VALUES += [
+    np.float64("inf"),
+    np.float16(0.1),
+    np.int8(-7),
+    np.uint8(7),
+    np.int64((1 << 53) + 1),
+    np.uint64(1 << 63),
+]
+ODD_VALUES += [
+    np.bool_(True),
+    np.complex64(1j),
+    Answer.SEVEN,
+    Integer(7),
+    Index(),
+    [7],
+    [7, 8],
+    [True, False],
+    [0.5, 7],
+]
+ODD_VALUES += [
+    [0.5, 0.1],
+    [(1 << 53) + 1, 7],
+    [(1 << 53) + 1, 0.5],
+    [1 << 63, 7],
+    [300, 7],
+    [7, 8, 9],
+    [[7, 8]],
+    [None, 7],
+]
+ODD_VALUES += [(7, 8), [np.float32(1), np.float32(2)], [], None, "7", np.array([7, 8]), np.array(7.0)]
+
+
+@pytest.mark.parametrize("dtype", VALUE_DTYPES)
+def test_python_values_fare_as_on_the_general_path(dtype):
+    """And all elements come back as the same Python numbers."""
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    calls = {
+        "setitem": lambda table, value: operator.setitem(table, 5, value),
+        "setitem-list": lambda table, value: operator.setitem(table, [5, 6], value),
+        "setitem-array": lambda table, value: operator.setitem(table, np.array([5, 6]), value),
+        "getitem": lambda table, _: table[5],
+        "insert": lambda table, value: table.insert([8, 9], value),
+        "find": lambda table, value: table.find(1000, value),
+        "get": lambda table, value: table.get(1000, value),
+        "setdefault": lambda table, value: table.setdefault([5, 1000], value),
+        "apply": lambda table, value: table.insert_or_apply([5, 6], value, "multiply"),
+    }
+    for value in ODD_VALUES:
+        fast, slow = HashTable("int64", dtype), general(HashTable("int64", dtype))
+        for name, call in calls.items():
+            got, expected = exactly(lambda: call(fast, value)), exactly(lambda: call(slow, value))  # noqa: B023
+            assert got == expected, (name, value)
+        assert items_of(fast) == items_of(slow), value
+    table, values = HashTable("int64", dtype), random_values(dtype, (300,))
+    keys = np.arange(300)
+    table[keys] = values
+    slow = general(table.copy())
+    for key in range(300):
+        assert exactly(lambda: table[key]) == exactly(lambda: slow[key])  # noqa: B023
+
+
+def test_python_keys_are_served_directly():
+    """Or the comparisons would compare the general path with itself."""
+    table, keys = HashTable("int64", "float32", default=0.0), HashSet("int64")
+    vectors = HashTable("int32", "int64", key_shape=(3,))
+    vectors[(1, 2, 3)] = 7
+
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("the general path was taken")
+
+    table._take = keys._take = vectors._take = refuse
+    for key in (5, np.int64(5), np.int32(5), np.uint8(5), [5, 6], list(range(2000))):
+        table[key] = 7
+        assert np.all(table[key] == 7)
+        table[key] = np.float32(8)
+        assert np.all(table.get(key) == 8)
+        assert np.all(table.get(key, 5) == 8)
+        assert np.all(table.find(key)[0] == 8)
+        assert np.all(table.contains(key))
+        assert not np.any(table.insert(key, 1))
+        table.insert_or_assign(key, True if isinstance(key, str) else 1.5)
+        table.insert_or_apply(key, 1, "add")
+        assert np.all(table.setdefault(key, 3) == 2.5)
+        assert np.all(table.erase(key))
+        assert np.all(table[key] == 0)
+        table[key] = 1.0
+        del table[key]
+        keys.add(key)
+        assert np.all(keys.contains(key))
+        keys.discard(key)
+        keys.add(key)
+        keys.remove(key)
+    table[[1, 2]] = [1.5, 2.5]
+    assert 1 in table
+    assert 3 not in table
+    assert table.pop(1) == 1.5
+    assert table.pop(1, 9) == 9
+    assert table.get(1) == 0
+    assert len(keys) == 0
+    assert vectors[1, 2, 3] == 7
+    assert (1, 2, 4) not in vectors
+    assert vectors.get((1, 2, 4)) is None
+
+
+def test_membership_of_derived_classes():
+    class Even(HashTable):
+        def __contains__(self, key):
+            return key % 2 == 0 and super().__contains__(key)
+
+    table = Even("int64", "int64")
+    table[[1, 2]] = 7
+    assert 2 in table
+    assert 1 not in table
+    assert 4 not in table
+
+    class Plain(HashSet):
+        pass
+
+    keys = Plain("int64")
+    keys.add(1)
+    assert 1 in keys
+    assert 2 not in keys
+    assert not HashSet.__contains__(keys, 2)
+    for given in ([1, 2], np.arange(3)):
+        with pytest.raises(TypeError, match="`in` takes one key"):
+            given in keys  # noqa: B015
 
 
 @pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
@@ -688,6 +987,13 @@ def test_nothing_leaks(plain):
             table.erase(keys)
             table.insert_or_apply(keys, values, "max")
             table.get(keys)
+            table[5] = table[np.int64(5)]
+            table[[5, 6]] = [1.5, 2.5]
+            table.setdefault(7, 2.5)
+            table.pop(7)
+            table.get(1000, mask)
+            del table[[5, 6]]
+            assert 5 not in table
 
     calls(2000)
     plain.synchronize()

@@ -29,11 +29,12 @@ struct Operation {
   std::array<const char*, kMaxParameters> parameters;
 };
 
-constexpr std::array<Operation, 12> kOperations = {{
+constexpr std::array<Operation, 17> kOperations = {{
     {"getitem", &FastPath::getitem, 1, {"keys"}},
     {"get", &FastPath::get, 1, {"keys", "default", "out"}},
     {"find", &FastPath::find, 1, {"keys", "default", "out"}},
     {"contains", &FastPath::contains, 1, {"keys", "out"}},
+    {"contains_one", &FastPath::contains_one, 1, {"key"}},
     {"rows", &FastPath::rows, 1, {"keys", "out"}},
     {"setitem", &FastPath::setitem, 2, {"keys", "values"}},
     {"insert", &FastPath::insert, 2, {"keys", "values", "out"}},
@@ -42,6 +43,10 @@ constexpr std::array<Operation, 12> kOperations = {{
     {"find_or_insert", &FastPath::find_or_insert, 1, {"keys", "values", "out"}},
     {"add", &FastPath::add, 1, {"keys", "out"}},
     {"erase", &FastPath::erase, 1, {"keys", "out"}},
+    {"erase_present", &FastPath::erase_present, 1, {"keys"}},
+    {"discard", &FastPath::discard, 1, {"keys"}},
+    {"pop", &FastPath::pop, 1, {"keys", "default", "out"}},
+    {"setdefault", &FastPath::setdefault, 1, {"keys", "default", "out"}},
 }};
 
 struct FastMethod {
@@ -215,7 +220,8 @@ py::object decorator(const std::string& name) {
 
 PyObject* getitem_method = nullptr;
 PyObject* setitem_method = nullptr;
-objobjargproc python_assign_subscript = nullptr;
+PyObject* delitem_method = nullptr;
+PyObject* contains_method = nullptr;
 
 PyObject* subscript(PyObject* table, PyObject* keys) {
   PyObject* const arguments[] = {table, keys};
@@ -223,26 +229,47 @@ PyObject* subscript(PyObject* table, PyObject* keys) {
 }
 
 int assign_subscript(PyObject* table, PyObject* keys, PyObject* values) {
-  if (values == nullptr) return python_assign_subscript(table, keys, nullptr);  // del table[keys]
   PyObject* const arguments[] = {table, keys, values};
-  PyObject* const done = call(setitem_method, arguments, 3, nullptr);
+  PyObject* const done =
+      values == nullptr ? call(delitem_method, arguments, 2, nullptr) : call(setitem_method, arguments, 3, nullptr);
   if (done == nullptr) return -1;
   Py_DECREF(done);
   return 0;
 }
 
-/// Has table[keys] and table[keys] = values of a class call its methods `_getitem` and `_setitem`, which have a fast
-/// path, without the Python functions `__getitem__` and `__setitem__`, which have to be there for Dynamo. Derived
-/// classes go through the functions.
+int contains_one(PyObject* table, PyObject* key) {
+  PyObject* const arguments[] = {table, key};
+  PyObject* const is_there = call(contains_method, arguments, 2, nullptr);
+  if (is_there == nullptr) return -1;
+  const int answer = PyObject_IsTrue(is_there);
+  Py_DECREF(is_there);
+  return answer;
+}
+
+/// A new reference, never given back, to a method of the class that has a fast path.
+PyObject* fast_method_of(const py::type& table_class, const char* name) {
+  PyObject* const method = py::object(table_class.attr(name)).release().ptr();
+  if (Py_TYPE(method) != method_type())
+    throw std::invalid_argument(std::string(name) + " is to be a method with a fast path");
+  return method;
+}
+
+/// Has table[keys], table[keys] = values and del table[keys] of a class call its methods `_getitem`, `_setitem` and
+/// `_erase_present`, which have a fast path, without the Python functions `__getitem__`, `__setitem__` and
+/// `__delitem__`, which have to be there for Dynamo. Derived classes go through the functions.
 void set_subscripts(const py::type& table_class) {
   auto* const type = reinterpret_cast<PyTypeObject*>(table_class.ptr());
-  getitem_method = py::object(table_class.attr("_getitem")).release().ptr();
-  setitem_method = py::object(table_class.attr("_setitem")).release().ptr();
-  if (Py_TYPE(getitem_method) != method_type() || Py_TYPE(setitem_method) != method_type())
-    throw std::invalid_argument("_getitem and _setitem are to be methods with a fast path");
-  python_assign_subscript = type->tp_as_mapping->mp_ass_subscript;
+  getitem_method = fast_method_of(table_class, "_getitem");
+  setitem_method = fast_method_of(table_class, "_setitem");
+  delitem_method = fast_method_of(table_class, "_erase_present");
   type->tp_as_mapping->mp_subscript = &subscript;
   type->tp_as_mapping->mp_ass_subscript = &assign_subscript;
+}
+
+/// Likewise `key in table` and `_contains_one`, of one class or several that share the method.
+void set_membership(const py::type& table_class) {
+  contains_method = fast_method_of(table_class, "_contains_one");
+  reinterpret_cast<PyTypeObject*>(table_class.ptr())->tp_as_sequence->sq_contains = &contains_one;
 }
 
 }  // namespace
@@ -256,6 +283,7 @@ void bind_fast_path(py::module_& module) {
       .def_property_readonly("changes", &FastPath::changes);
   module.def("fast_path", &decorator, py::arg("operation"));
   module.def("set_subscripts", &set_subscripts, py::arg("table_class"));
+  module.def("set_membership", &set_membership, py::arg("table_class"));
   module.def("set_traced", &set_traced, py::arg("get"), py::arg("call"));
   module.def("use_framework", &use_framework, py::arg("name"), py::arg("module"));
 }

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include <gpuhash/names.hpp>
+#include "bindings/fast/python_numbers.hpp"
 #include "core/constants.hpp"
 #include "core/float_mode.hpp"
-#include "shared/arithmetic.hpp"
 
 namespace gpuhash::bindings {
 
@@ -25,40 +25,6 @@ py::object held_items(PyObject* given) {
   auto copy = py::reinterpret_steal<py::object>(PyList_GetSlice(given, 0, PyList_GET_SIZE(given)));
   if (!copy) throw py::error_already_set();
   return copy;
-}
-
-/// Calls store(number) with the number as one of the dtype; false where the dtype cannot hold it, or the conversion is
-/// none of a single instruction.
-template <class Source, class Store>
-bool convert(DType dtype, Source number, Store store) {
-  if (dtype == DType::kFloat32) return store(static_cast<float>(number));
-  if (dtype == DType::kFloat64) return store(static_cast<double>(number));
-  if constexpr (std::is_integral_v<Source>) {
-    const auto narrow = [&](auto zero) {
-      return std::in_range<decltype(zero)>(number) && store(static_cast<decltype(zero)>(number));
-    };
-    switch (dtype) {
-      case DType::kInt8:
-        return narrow(std::int8_t{});
-      case DType::kInt16:
-        return narrow(std::int16_t{});
-      case DType::kInt32:
-        return narrow(std::int32_t{});
-      case DType::kInt64:
-        return narrow(std::int64_t{});
-      case DType::kUInt8:
-        return narrow(std::uint8_t{});
-      case DType::kUInt16:
-        return narrow(std::uint16_t{});
-      case DType::kUInt32:
-        return narrow(std::uint32_t{});
-      case DType::kUInt64:
-        return narrow(std::uint64_t{});
-      default:
-        return false;
-    }
-  }
-  return false;
 }
 
 }  // namespace
@@ -90,8 +56,8 @@ std::optional<FastPath::Keys> FastPath::take_keys(PyObject* given) const {
   Keys keys{};
   keys.tensor = given;
   keys.framework = plain_framework_of(given);
-  if (keys.framework == nullptr ||
-      !keys.framework->read(given, options_.key_dtype, device_, Access::kRead, keys.plain) ||
+  if (keys.framework == nullptr) return take_python_keys(given);
+  if (!keys.framework->read(given, options_.key_dtype, device_, Access::kRead, keys.plain) ||
       !keys.framework->current_stream(device_, keys.stream))
     return std::nullopt;
   const Lengths whole = keys.plain.shape();
@@ -105,19 +71,50 @@ std::optional<FastPath::Keys> FastPath::take_keys(PyObject* given) const {
   return keys;
 }
 
-/// A Python number as a value, where it needs no more than a conversion in C. Booleans are no numbers here.
+/// A single key, as an integer or as a tuple for a key vector, or a flat list of integers. For tables on the host: on
+/// a GPU such keys are copied there first.
+std::optional<FastPath::Keys> FastPath::take_python_keys(PyObject* given) const {
+  const bool is_batch = is_list(given) && key_shape_.empty();
+  const bool is_vector = PyTuple_CheckExact(given) != 0 && key_shape_.size() == 1;
+  if (!on_host_ || is_sharded_ || (!is_batch && !is_vector && !key_shape_.empty())) return std::nullopt;
+  Keys keys{};
+  keys.framework = numpy_framework();  // of the answers
+  keys.tensor = given;
+  keys.is_single = !is_batch;
+  std::int64_t count = 1;
+  if (is_batch || is_vector) {
+    const Py_ssize_t size = PySequence_Fast_GET_SIZE(given);
+    if (keys.framework == nullptr || size == 0 || (is_vector && size != key_shape_[0])) return std::nullopt;
+    keys.batch_dims = is_batch ? 1 : 0;
+    keys.plain.ndim = 1;
+    keys.plain.lengths[0] = size;
+    if (is_batch) count = size;
+  }
+  keys.numbers = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(count) * options_.key_bytes());
+  std::byte* const data = keys.numbers.get();
+  if (!(is_batch || is_vector ? read_numbers(given, options_.key_dtype, data)
+                              : read_number(given, options_.key_dtype, data)))
+    return std::nullopt;
+  keys.plain.data = data;
+  keys.batch = {data, count, options_.key_bytes()};
+  return keys;
+}
+
+/// A Python number as a value, where it needs no more than a conversion in C.
 bool FastPath::encode(PyObject* given, Number& out) const {
   if (!options_.value_dtype || !options_.value_shape.empty()) return false;
   const DefaultFloatMode float_mode;  // a small number is not to become 0
-  const auto store = [&](auto number) {
-    std::memcpy(out.bytes.data(), &number, sizeof number);
-    return true;
-  };
-  if (PyFloat_CheckExact(given)) return convert(*options_.value_dtype, PyFloat_AS_DOUBLE(given), store);
-  if (!PyLong_CheckExact(given)) return false;
-  int overflow = 0;
-  const long long number = PyLong_AsLongLongAndOverflow(given, &overflow);
-  return overflow == 0 && convert(*options_.value_dtype, number, store);
+  return read_number(given, *options_.value_dtype, out.bytes.data());
+}
+
+/// A flat list with a number for each key, for tables on the host.
+bool FastPath::encode_list(const Keys& keys, PyObject* given, Number& out) const {
+  if (!on_host_ || !options_.value_shape.empty() || keys.batch_dims != 1 || !is_list(given)) return false;
+  if (PyList_GET_SIZE(given) != keys.batch.count) return false;
+  out.list =
+      std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(keys.batch.count * options_.value_bytes()));
+  const DefaultFloatMode float_mode;
+  return read_numbers(given, *options_.value_dtype, out.list.get());
 }
 
 /// The number in the table's memory: where it is, on the host. Null where it cannot be brought there now, under
@@ -137,6 +134,7 @@ std::optional<ValueBatch> FastPath::take_values(const Keys& keys, PyObject* give
     const void* const data = upload(number, keys.stream);
     return data != nullptr ? std::optional<ValueBatch>({data, options_.value_bytes(), true}) : std::nullopt;
   }
+  if (encode_list(keys, given, number)) return ValueBatch{number.list.get(), options_.value_bytes(), false};
   PlainTensor plain;
   PlainTensor wanted;
   if (plain_framework_of(given) != keys.framework ||
@@ -168,7 +166,7 @@ bool FastPath::full_shape(const Keys& keys, Lengths item_shape, PlainTensor& out
   return true;
 }
 
-/// The caller's own array, or for None a new one.
+/// The caller's own array, or for None a new one, or of a single key a number.
 std::optional<FastPath::Output> FastPath::take_output(const Keys& keys, DType dtype, Lengths item_shape,
                                                       PyObject* given) const {
   PlainTensor wanted;
@@ -176,16 +174,17 @@ std::optional<FastPath::Output> FastPath::take_output(const Keys& keys, DType dt
   PlainTensor plain;
   std::int64_t bytes = keys.batch.count * static_cast<std::int64_t>(itemsize(dtype));
   for (const std::int64_t length : item_shape) bytes *= length;
+  if (given == Py_None && keys.is_single && item_shape.empty()) return Output{{}, {}, false, true, dtype, {}};
   if (given == Py_None) {
     py::object made = keys.framework->make(keys.tensor, dtype, wanted.shape(), device_, plain);
     if (!made) return std::nullopt;
-    return Output{std::move(made), {plain.data, bytes}, false};
+    return Output{std::move(made), {plain.data, bytes}, false, false, dtype, {}};
   }
   if (plain_framework_of(given) != keys.framework ||
       !keys.framework->read(given, dtype, device_, Access::kWrite, plain) ||
       !std::ranges::equal(plain.shape(), wanted.shape()))
     return std::nullopt;
-  return Output{borrowed(given), {plain.data, bytes}, true};
+  return Output{borrowed(given), {plain.data, bytes}, true, false, dtype, {}};
 }
 
 std::optional<FastPath::Output> FastPath::take_mask(const Keys& keys, PyObject* given) const {
@@ -220,8 +219,9 @@ MemoryRange FastPath::memory_of(const Keys& keys, const ValueBatch& values) {
   return {values.data, values.broadcast ? values.bytes : keys.batch.count * values.bytes};
 }
 
-/// The filled array; the caller's own one is known to have changed from now on.
+/// The filled array, or the number; the caller's own array is known to have changed from now on.
 py::object FastPath::hand_over(const Keys& keys, const Output& written) {
+  if (written.is_number) return to_number(written.dtype, written.number.data());
   if (written.given) keys.framework->note_write(written.tensor.ptr());
   return written.tensor;
 }
@@ -257,12 +257,13 @@ py::object FastPath::getitem(Arguments given) {
   out.values = values->data();
   out.fallback = fallback.data;
   out.count_missing = fallback.data == nullptr;
-  return look_up(*keys, out, {}) == 0 ? values->tensor : py::object();
+  return look_up(*keys, out, {}) == 0 ? hand_over(*keys, *values) : py::object();
 }
 
 py::object FastPath::get(Arguments given) {
-  if (is_list(given[0]) && given[2] == Py_None) return look_up_batches(given[0], given[1], true, false);
+  if (is_sharded_ && is_list(given[0]) && given[2] == Py_None) return look_up_batches(given[0], given[1], true, false);
   const std::optional<Keys> keys = take_keys(given[0]);
+  if (keys && keys->is_single && given[2] == Py_None) return get_one(*keys, given[1]);
   Fallback fallback;
   if (!keys || !take_fallback(*keys, given[1], fallback) || fallback.data == nullptr) return {};
   const std::optional<Output> values = take_value_output(*keys, given[2]);
@@ -273,10 +274,23 @@ py::object FastPath::get(Arguments given) {
   return look_up(*keys, out, {&*values}) ? hand_over(*keys, *values) : py::object();
 }
 
+/// Of a single key that is absent the default is whatever object the caller gives.
+py::object FastPath::get_one(const Keys& key, PyObject* default_value) const {
+  const std::optional<Output> value = take_value_output(key, Py_None);
+  if (!value) return {};
+  FindOutput out{};
+  out.values = value->data();
+  out.count_missing = true;
+  if (look_up(key, out, {}) == 0) return hand_over(key, *value);
+  if (default_value != Py_None) return borrowed(default_value);
+  if (fallback_ == nullptr) return py::none();
+  return value->is_number ? to_number(value->dtype, fallback_->data) : py::object();
+}
+
 py::object FastPath::find(Arguments given) {
   PyObject* const pair = given[2];
   const bool new_outputs = pair == Py_None;
-  if (is_list(given[0]) && new_outputs) return look_up_batches(given[0], given[1], true, true);
+  if (is_sharded_ && is_list(given[0]) && new_outputs) return look_up_batches(given[0], given[1], true, true);
   if (!new_outputs && (PyTuple_CheckExact(pair) == 0 || PyTuple_GET_SIZE(pair) != 2)) return {};
   const std::optional<Keys> keys = take_keys(given[0]);
   Fallback fallback;
@@ -294,7 +308,7 @@ py::object FastPath::find(Arguments given) {
 }
 
 py::object FastPath::contains(Arguments given) {
-  if (is_list(given[0]) && given[1] == Py_None) return look_up_batches(given[0], Py_None, false, true);
+  if (is_sharded_ && is_list(given[0]) && given[1] == Py_None) return look_up_batches(given[0], Py_None, false, true);
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};
   const std::optional<Output> found = take_mask(*keys, given[1]);
@@ -302,6 +316,14 @@ py::object FastPath::contains(Arguments given) {
   FindOutput out{};
   out.found = found->data<bool>();
   return look_up(*keys, out, {&*found}) ? hand_over(*keys, *found) : py::object();
+}
+
+py::object FastPath::contains_one(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  if (!keys || keys->batch_dims != 0) return {};
+  FindOutput out{};
+  out.count_missing = true;
+  return py::bool_(look_up(*keys, out, {}) == 0);
 }
 
 py::object FastPath::rows(Arguments given) {
@@ -316,7 +338,7 @@ py::object FastPath::rows(Arguments given) {
 }
 
 py::object FastPath::setitem(Arguments given) {
-  if (is_list(given[0])) return put_batches(given[0], given[1], InsertMode::kAssign, false);
+  if (is_sharded_ && is_list(given[0])) return put_batches(given[0], given[1], InsertMode::kAssign, false);
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};
   Number number;
@@ -347,13 +369,15 @@ py::object FastPath::put(const Keys& keys, PyObject* given_values, InsertMode mo
 }
 
 py::object FastPath::insert(Arguments given) {
-  if (is_list(given[0]) && given[2] == Py_None) return put_batches(given[0], given[1], InsertMode::kKeep, true);
+  if (is_sharded_ && is_list(given[0]) && given[2] == Py_None)
+    return put_batches(given[0], given[1], InsertMode::kKeep, true);
   const std::optional<Keys> keys = take_keys(given[0]);
   return keys ? put(*keys, given[1], InsertMode::kKeep, given[2]) : py::object();
 }
 
 py::object FastPath::insert_or_assign(Arguments given) {
-  if (is_list(given[0]) && given[2] == Py_None) return put_batches(given[0], given[1], InsertMode::kAssign, true);
+  if (is_sharded_ && is_list(given[0]) && given[2] == Py_None)
+    return put_batches(given[0], given[1], InsertMode::kAssign, true);
   const std::optional<Keys> keys = take_keys(given[0]);
   return keys ? put(*keys, given[1], InsertMode::kAssign, given[2]) : py::object();
 }
@@ -387,7 +411,8 @@ py::object FastPath::find_or_insert(Arguments given) {
 }
 
 py::object FastPath::add(Arguments given) {
-  if (is_list(given[0]) && given[1] == Py_None) return put_batches(given[0], Py_None, InsertMode::kKeep, true);
+  if (is_sharded_ && is_list(given[0]) && given[1] == Py_None)
+    return put_batches(given[0], Py_None, InsertMode::kKeep, true);
   const std::optional<Keys> keys = take_keys(given[0]);
   return keys ? put(*keys, Py_None, InsertMode::kKeep, given[1]) : py::object();
 }
@@ -402,7 +427,7 @@ py::object FastPath::insert_or_apply(Arguments given) {
   }
   const std::optional<ApplyOp> op = find_named(kApplyOps, {text, static_cast<std::size_t>(length)});
   if (!op || !has_op(*options_.value_dtype, *op)) return {};
-  if (is_list(given[0]) && given[3] == Py_None)
+  if (is_sharded_ && is_list(given[0]) && given[3] == Py_None)
     return change_batches(given[0], given[1], true, [&](const auto& parts) { sharded().apply_parts(parts, *op); });
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};
@@ -421,7 +446,7 @@ py::object FastPath::insert_or_apply(Arguments given) {
 }
 
 py::object FastPath::erase(Arguments given) {
-  if (is_list(given[0]) && given[1] == Py_None)
+  if (is_sharded_ && is_list(given[0]) && given[1] == Py_None)
     return change_batches(given[0], nullptr, true, [&](const auto& parts) { sharded().erase_parts(parts); });
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};
@@ -434,6 +459,69 @@ py::object FastPath::erase(Arguments given) {
     table_->erase(keys->batch, erased->data<bool>(), keys->stream);
   }
   return hand_over(*keys, *erased);
+}
+
+/// Declined where keys are absent: the general path names them.
+py::object FastPath::erase_present(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  FindOutput out{};
+  out.count_missing = true;
+  return keys && find_and_erase(*keys, out) ? py::none() : py::object();
+}
+
+py::object FastPath::discard(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  if (!keys) return {};
+  {
+    const py::gil_scoped_release unlocked;
+    ++changes_;
+    table_->erase(keys->batch, nullptr, keys->stream);
+  }
+  return py::none();
+}
+
+/// Of a single key. Here no default looks like None, which makes no difference where the key is there.
+py::object FastPath::pop(Arguments given) {
+  const std::optional<Keys> keys = take_keys(given[0]);
+  if (!keys || !keys->is_single || given[2] != Py_None) return {};
+  const std::optional<Output> value = take_value_output(*keys, Py_None);
+  if (!value) return {};
+  FindOutput out{};
+  out.values = value->data();
+  out.count_missing = true;
+  if (find_and_erase(*keys, out)) return hand_over(*keys, *value);
+  return given[1] != Py_None ? borrowed(given[1]) : py::object();
+}
+
+/// False where keys are absent: then nothing is erased.
+bool FastPath::find_and_erase(const Keys& keys, const FindOutput& out) {
+  const py::gil_scoped_release unlocked;
+  if (table_->find_and_erase(keys.batch, out, {}, keys.stream) != 0) return false;
+  ++changes_;
+  return true;
+}
+
+/// With a default that is given here.
+py::object FastPath::setdefault(Arguments given) {
+  if (!options_.value_dtype || given[1] == Py_None || given[2] != Py_None) return {};
+  const std::optional<Keys> keys = take_keys(given[0]);
+  if (!keys) return {};
+  Number number;
+  const std::optional<ValueBatch> defaults = take_values(*keys, given[1], number);
+  if (!defaults) return {};
+  const std::optional<Output> values = take_value_output(*keys, Py_None);
+  if (!values) return {};
+  FindOutput out{};
+  out.values = values->data();
+  out.fallback = defaults->data;
+  out.fallback_per_key = !defaults->broadcast;
+  {
+    const py::gil_scoped_release unlocked;
+    if (!is_apart({keys->memory(), memory_of(*keys, *defaults)}, {}, true)) return {};
+    ++changes_;
+    table_->insert_and_find(keys->batch, *defaults, {}, nullptr, out, {}, keys->stream);
+  }
+  return hand_over(*keys, *values);
 }
 
 // Lists of batches ----------------------------------------------------------------------------------------------------
@@ -451,7 +539,7 @@ std::vector<FastPath::Item> FastPath::take_batches(PyObject* given) {
       keys = path->take_keys(tensor.ptr());
     }
     if (!keys || keys->batch_dims == 0) return {};
-    items.push_back({std::move(tensor), path, *keys});
+    items.push_back({std::move(tensor), path, std::move(*keys)});
   }
   return items;
 }

@@ -18,16 +18,17 @@
 
 namespace gpuhash::bindings {
 
-/// One value, converted from a Python number.
+/// Values converted from Python numbers: one, or a list of them.
 struct Number {
   alignas(16) std::array<std::byte, 16> bytes{};
   Allocation uploaded;  // the same on a GPU, where the table does not keep it
+  std::unique_ptr<std::byte[]> list;
 };
 
 /// The calls of one face of a table that need nothing explained: all arrays are plain, of one framework, of the table's
-/// dtypes and on its device. Whatever is not so is declined, by a null object and no error, before anything is changed;
-/// then the general path has its turn, which is Python and takes ten times as long, and which alone knows how to
-/// convert and how to say what is wrong.
+/// dtypes and on its device; or keys and values are Python's and NumPy's numbers or flat lists of them. Whatever is not
+/// so is declined, by a null object and no error, before anything is changed; then the general path has its turn, which
+/// is Python and takes ten times as long, and which alone knows how to convert and how to say what is wrong.
 ///
 /// The functions take the arguments of the Python methods that they serve, in that order; None for those not given.
 /// Keys may be a list of batches where the table has several shards.
@@ -49,6 +50,7 @@ class FastPath {
   py::object find(Arguments given);              // keys, default, out
   py::object contains(Arguments given);          // keys, out
   py::object rows(Arguments given);              // keys, out
+  py::object contains_one(Arguments given);      // key: is it there? Declined for batches
   py::object setitem(Arguments given);           // keys, values
   py::object insert(Arguments given);            // keys, values, out
   py::object insert_or_assign(Arguments given);  // keys, values, out
@@ -56,6 +58,10 @@ class FastPath {
   py::object find_or_insert(Arguments given);    // keys, values, out
   py::object add(Arguments given);               // keys, out
   py::object erase(Arguments given);             // keys, out
+  py::object erase_present(Arguments given);     // keys; declined where some are absent
+  py::object discard(Arguments given);           // keys
+  py::object pop(Arguments given);               // key, default, out; declined for batches
+  py::object setdefault(Arguments given);        // keys, default, out
 
  private:
   struct Keys {
@@ -65,6 +71,8 @@ class FastPath {
     std::size_t batch_dims;
     KeyBatch batch;
     Stream stream;
+    std::unique_ptr<std::byte[]> numbers;  // the keys, where they were Python's
+    bool is_single;                        // a number or a tuple: so are the answers
 
     Lengths batch_shape() const { return plain.shape().first(batch_dims); }
     MemoryRange memory() const { return {batch.data, batch.count * batch.bytes}; }
@@ -73,11 +81,14 @@ class FastPath {
   struct Output {
     py::object tensor;
     MemoryRange memory;
-    bool given;  // by the caller
+    bool given;      // by the caller
+    bool is_number;  // one element, to be handed over as a Python number
+    DType dtype;
+    alignas(16) std::array<std::byte, 16> number;
 
     template <class T = void>
     T* data() const {
-      return static_cast<T*>(const_cast<void*>(memory.data));
+      return static_cast<T*>(const_cast<void*>(is_number ? number.data() : memory.data));
     }
   };
 
@@ -95,6 +106,7 @@ class FastPath {
   };
 
   std::optional<Keys> take_keys(PyObject* given) const;
+  std::optional<Keys> take_python_keys(PyObject* given) const;
   std::optional<ValueBatch> take_values(const Keys& keys, PyObject* given, Number& number);
   bool take_fallback(const Keys& keys, PyObject* given, Fallback& out);
   bool full_shape(const Keys& keys, Lengths item_shape, PlainTensor& out) const;
@@ -102,6 +114,7 @@ class FastPath {
   std::optional<Output> take_mask(const Keys& keys, PyObject* given) const;
   std::optional<Output> take_value_output(const Keys& keys, PyObject* given) const;
   bool encode(PyObject* given, Number& out) const;
+  bool encode_list(const Keys& keys, PyObject* given, Number& out) const;
   const void* upload(Number& number, Stream stream) const;
 
   bool is_apart(std::initializer_list<MemoryRange> read, std::initializer_list<const Output*> written,
@@ -112,6 +125,8 @@ class FastPath {
   std::optional<std::int64_t> look_up(const Keys& keys, const FindOutput& out,
                                       std::initializer_list<const Output*> written) const;
   py::object hand_over_pair(const Keys& keys, PyObject* pair, const Output& first, const Output& second);
+  py::object get_one(const Keys& key, PyObject* default_value) const;
+  bool find_and_erase(const Keys& keys, const FindOutput& out);
   py::object put(const Keys& keys, PyObject* values, InsertMode mode, PyObject* out);
 
   std::vector<Item> take_batches(PyObject* given);

@@ -12,6 +12,7 @@
 
 #include "bindings/array.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/fast/python_numbers.hpp"
 #include "bindings/numpy_memory.hpp"
 
 namespace gpuhash::bindings {
@@ -372,6 +373,11 @@ const PlainFramework* plain_framework_of(PyObject* tensor) {
   return nullptr;
 }
 
+const PlainFramework* numpy_framework() {
+  const Known* const known = known_frameworks[0].load(std::memory_order_acquire);
+  return known == nullptr ? nullptr : known->framework.get();
+}
+
 bool is_any_stream_capturing(DeviceContext& context) {
   for (const auto& entry : known_frameworks) {
     const Known* const known = entry.load(std::memory_order_acquire);
@@ -384,6 +390,7 @@ bool is_any_stream_capturing(DeviceContext& context) {
 
 void use_framework(const std::string& name, const py::object& module) {
   if (name == "numpy") {
+    use_numpy_numbers(module);
     make_known(0, module.attr("ndarray"), std::make_unique<NumPy>());
   } else if (name == "torch") {
     const py::object type = module.attr("Tensor");

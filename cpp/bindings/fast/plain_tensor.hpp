@@ -51,6 +51,8 @@ class PlainFramework {
 
 /// The framework whose own class the object is of; null for all other objects.
 const PlainFramework* plain_framework_of(PyObject* tensor);
+/// NumPy; null until it is known.
+const PlainFramework* numpy_framework();
 
 /// Is the stream on which one of the known frameworks works now being captured into a CUDA graph?
 bool is_any_stream_capturing(DeviceContext& context);
