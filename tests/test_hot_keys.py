@@ -67,8 +67,18 @@ def applied(
     first = first[~present[drawn]]
     mask[first] = True
     after[draws[first]] = values[first]
+    if op in {"min", "max"} and after.dtype.kind == "f":  # -0.0 is less than 0.0, which NumPy takes for equal
+        UFUNCS[op].at(ordered := in_order_of_bits(after), draws[~mask], in_order_of_bits(values[~mask]))
+        return in_order_of_bits(ordered).view(after.dtype), mask
     UFUNCS[op].at(after, draws[~mask], values[~mask])
     return after, mask
+
+
+def in_order_of_bits(numbers: np.ndarray) -> np.ndarray:
+    """float32 as integers in the floats' order (IEEE 754's totalOrder), and these as the bits of the floats."""
+    bits = numbers.view(np.int32).copy()
+    bits[bits < 0] ^= np.int32(0x7FFFFFFF)
+    return bits
 
 
 @pytest.fixture(params=[1, 2, 5], ids=lambda n: f"{n}-threads")
@@ -108,10 +118,8 @@ def check_two_batches(
         assert len(table) == present.sum()
         found, is_there = map(to_numpy, table.find(place.array(pool)))
         np.testing.assert_array_equal(is_there, present)
-        if in_order or not dtype.startswith("float"):
+        if in_order or not dtype.startswith("float") or op in {"min", "max"}:  # sums depend on the order
             same_bytes(found[present], expected[present])
-        elif op in {"min", "max"}:  # but for the bits of NaNs and the signs of zeros, which depend on the order
-            np.testing.assert_array_equal(found[present], expected[present])
     return table
 
 

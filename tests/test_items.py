@@ -5,16 +5,18 @@ from __future__ import annotations
 import collections
 import copy
 from collections.abc import Mapping, MutableMapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
-from support.frameworks import Framework, to_numpy
+from support.frameworks import Framework, module, to_numpy
 from support.samples import KEY_DTYPES, as_dict, items_of, random_keys, random_values, same_bytes
 
 import gpuhash
 from gpuhash import HashSet, HashTable
+
+pl: Any = module("polars")  # None where it is not installed
 
 MODEL = {5: 1.5, -7: 2.5, 0: -1.0, 2**62: 8.0}
 
@@ -314,6 +316,8 @@ REFUSED = {
 @pytest.mark.parametrize("use", AS_OF_A_DICT)
 def test_others_read_a_table_as_a_dict(use, model):
     """Also what reads pairs of items(): two arrays of two elements each would be taken for pairs."""
+    if pl is None and use.startswith("polars"):
+        pytest.skip("polars is not installed")
     assert AS_OF_A_DICT[use](HashTable.from_items(model)) == AS_OF_A_DICT[use](model)
 
 
@@ -375,6 +379,7 @@ def test_series_map_of_rows():
     assert np.isnan(mapped[1])
 
 
+@pytest.mark.skipif(pl is None, reason="polars is not installed")
 def test_series_of_polars_replaced():
     table = table_of({1: 1.5, 2: 2.5})
     assert pl.Series([2, 1]).replace_strict(table).to_list() == [2.5, 1.5]

@@ -849,15 +849,17 @@ def test_fully_sharded_models(one_process, tmp_path):
     """FSDP2 shards the parameters of others; rows are none, or are left out by ignored_params."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     from gpuhash.torch.checkpoint import LoadPlanner
 
     ids = torch.arange(20)
+    mesh = init_device_mesh("cpu", (1,))  # not the GPU, which it would take where there is one
     for fused in (True, False):
         models = [model_of(fused, "cpu") for _ in range(4)]
         for model in models[:3]:
-            fully_shard(model, ignored_params=set(model[0].parameters()))
+            fully_shard(model, mesh=mesh, ignored_params=set(model[0].parameters()))
         models[0](ids[:10]).sum().backward()
         assert (models[0][1].weight.grad is not None, len(models[0][0])) == (True, 10)
         dcp.save({"model": get_model_state_dict(models[0])}, checkpoint_id=tmp_path / str(fused))
