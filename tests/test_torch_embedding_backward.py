@@ -220,6 +220,27 @@ def test_gradients_of_others_train_nothing(backend, device):
     assert (contents(embedding)["weight"] < before["weight"]).all()
 
 
+def test_compiled_backward_passes(device):
+    """Compiled autograd runs the ops in a graph of its own, where they cannot ask for what is computed."""
+    from torch._dynamo import compiled_autograd
+
+    plain = HashEmbedding(4, optimizer=Adam(0.1), initializer=Normal(seed=3), device=device)
+    twin = copy.deepcopy(plain)
+    first, second = ids_of(*FIRST).to(device), ids_of(*SECOND).to(device)
+    given = torch.ones(4, 4, device=device, requires_grad=True)
+    for embedding, run in ((plain, plain), (twin, compiled(twin, "aot_eager"))):
+        product = (run(first) * given).sum()
+        loss = loss_of(run(first), 1) + loss_of(run(second), 3)
+        if embedding is plain:
+            loss.backward()
+        else:
+            with compiled_autograd._enable(lambda graph: torch.compile(graph, backend="aot_eager")):
+                torch.autograd.grad(product, given)
+                assert twin.steps == 0
+                loss.backward()
+    check_same(plain, twin)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradients_of_the_weights_of_samples_train_nothing(backend, device):
     bags = HashEmbeddingBag(2, "sum", optimizer=Adam(0.1), initializer=Constant(3.0), device=device)

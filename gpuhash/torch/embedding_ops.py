@@ -93,7 +93,11 @@ def is_asked_for(leaf: Tensor) -> bool:
     """
     if torch._C._current_graph_task_id() == -1 or not leaf.requires_grad:
         return True
-    asked: bool = torch._C._will_engine_execute_node(torch.autograd.graph.get_gradient_edge(leaf).node)
+    with torch.enable_grad():
+        view = leaf.view_as(leaf).grad_fn
+    if view is None:  # compiled autograd has made a graph of the whole pass, with what is asked for alone
+        return True
+    asked: bool = torch._C._will_engine_execute_node(view.next_functions[0][0])
     return asked
 
 
