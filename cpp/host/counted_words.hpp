@@ -165,6 +165,7 @@ class CountedWords {
 
   /// begins[j] = the line where the search for words[j] begins, and some more that may be asked for.
   void lines_of(const Word* words, std::int64_t count, std::uint32_t* begins) const {
+    if (count <= 0) return;  // nobody asks for a line
     const auto of_zero = static_cast<std::uint32_t>(line_count_);
     const int shift = hash_.kBits - std::countr_zero(of_zero);
     hash_.bits_of(words, count, shift, of_zero - 1, begins);

@@ -26,7 +26,7 @@ template <class Position>
 class PartFirsts {
  public:
   /// Words of a part, at most.
-  static constexpr std::int64_t kMost = std::int64_t{1} << std::min<std::size_t>(8 * sizeof(Position), 31);
+  static constexpr std::int64_t kMost = std::int64_t{1} << (sizeof(Position) < 4 ? 8 * sizeof(Position) : 31);
 
   /// Positions that it needs memory for, for parts of up to `most` words.
   static std::int64_t room(std::int64_t most) { return (std::int64_t{1} << bits_for(most)) + 4 * most; }
@@ -97,7 +97,7 @@ class PartFirsts {
   /// Odd: hashes that agree in the bits that picked a place get others, as their lower bits differ.
   static constexpr std::uint64_t kFactor = 0xd1342543de82ef95u;
   /// More places than that lie beyond the second cache.
-  static constexpr int kMostBits = std::min<int>(8 * sizeof(Position), 18);
+  static constexpr int kMostBits = sizeof(Position) < 4 ? static_cast<int>(8 * sizeof(Position)) : 18;
 
   /// Of the number of places: four to eight for each word. With as many again, nothing was gained.
   static int bits_for(std::int64_t words) {

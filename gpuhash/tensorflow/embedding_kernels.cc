@@ -239,7 +239,7 @@ absl::Status set_optimizer(OpKernelContext* ctx) {
   TF_RETURN_IF_ERROR(check_shape("seed", ctx->input(3), TensorShape({})));
   TF_RETURN_IF_ERROR(check_shape("schedule", ctx->input(4), TensorShape({})));
   embedding->set_optimizer(ctx->input(1).flat<double>().data(), ctx->input(2).scalar<bool>()(),
-                           ctx->input(3).scalar<tensorflow::uint64>()(), ctx->input(4).scalar<std::int64_t>()());
+                           ctx->input(3).scalar<std::uint64_t>()(), ctx->input(4).scalar<std::int64_t>()());
   return absl::OkStatus();
 }
 
