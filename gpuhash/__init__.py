@@ -3,7 +3,16 @@
 import sys
 from importlib.metadata import version
 
-from . import _core, traced, weights_only
+try:
+    from . import _core
+except ImportError as error:
+    if error.name != __name__:  # it is there and does not load
+        raise
+    from .missing_extension import reason
+
+    raise ImportError(reason(__path__[0], sys.path)) from None
+
+from . import traced, weights_only
 from ._core import CudaError, PlatformError, TableFullError
 from .factorization import factorize, isin, unique
 from .hash_set import HashSet

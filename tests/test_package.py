@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.metadata
 import importlib.resources
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import gpuhash
 
@@ -91,3 +96,92 @@ def test_tables_left_at_exit_do_not_crash():
         "print(len(t))\n"
     )
     assert python("-c", script).strip() == "1000"
+
+
+@pytest.fixture
+def source_folder(tmp_path: Path) -> Path:
+    """A folder with the package's Python files and no extension, as the checkout is."""
+    package = Path(gpuhash.__path__[0])
+    shutil.copytree(package, tmp_path / "gpuhash", ignore=shutil.ignore_patterns("*.so", "include", "__pycache__"))
+    return tmp_path
+
+
+def failure(folder: Path, *arguments: str, **environment: str) -> str:
+    """The last line of what an interpreter in a folder says when it fails."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONSAFEPATH": "", **environment},
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode != 0
+    return done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("arguments", [("-c", "import gpuhash"), ("-c", "import gpuhash.torch"), ("-m", "gpuhash")])
+def test_the_source_folder_says_in_one_line_what_to_do(source_folder, arguments):
+    installed = Path(gpuhash._core.__file__).resolve().parent
+    message = failure(source_folder, *arguments, PYTHONPATH=str(installed.parent))
+    assert f"{source_folder / 'gpuhash'} is gpuhash's source folder" in message
+    assert f"hides the installed package, {installed}" in message
+    assert "python -P" in message
+
+
+def test_without_an_installed_package_the_source_folder_says_to_install(source_folder):
+    message = failure(
+        source_folder, "-I", "-S", "-c", f"import sys; sys.path[:0] = [{str(source_folder)!r}]; import gpuhash"
+    )
+    assert "source folder" in message
+    assert "pip install ." in message
+    assert "hides" not in message
+
+
+def test_the_extension_of_another_python_is_named(source_folder):
+    (source_folder / "gpuhash" / "_core.cpython-39-x86_64-linux-gnu.so").touch()
+    message = failure(source_folder, "-c", "import gpuhash")
+    assert "_core.cpython-39-x86_64-linux-gnu.so" in message
+    assert f"this is Python {sys.version_info[0]}.{sys.version_info[1]}" in message
+
+
+def test_an_extension_that_does_not_load_says_why(source_folder):
+    """And not that it is missing."""
+    (source_folder / "gpuhash" / f"_core{importlib.machinery.EXTENSION_SUFFIXES[0]}").write_bytes(b"no library")
+    message = failure(source_folder, "-c", "import gpuhash")
+    assert "source folder" not in message
+    assert "_core" in message
+
+
+SUBINTERPRETER = """
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+import sys
+sys.path[:] = {path!r}
+script = '''
+try:
+    import gpuhash
+except ImportError as error:
+    print(error, flush=True)
+'''
+{before}
+number = interpreters.create("legacy") if sys.version_info >= (3, 13) else interpreters.create(isolated=False)
+interpreters.run_string(number, "import sys; sys.path[:] = " + repr(sys.path) + script)
+{after}
+"""
+
+
+@pytest.mark.parametrize("before", ["", "import gpuhash"], ids=["first", "after the main one"])
+def test_a_subinterpreter_is_refused(before):
+    """pybind11 waits there for a GIL that its own thread holds."""
+    after = "import gpuhash; print(len(gpuhash.HashSet('int64')))"
+    script = SUBINTERPRETER.format(path=sys.path, before=before, after=after)
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    refusal, size = done.stdout.splitlines()
+    assert "subinterpreter" in refusal
+    assert "WSGIApplicationGroup %{GLOBAL}" in refusal
+    assert size == "0"

@@ -120,7 +120,8 @@ void bind_registries(py::module_& module) {
 
 }  // namespace
 
-PYBIND11_MODULE(_core, module) {
+/// What _core has. PyInit__core() gives it to the main interpreter.
+PYBIND11_MODULE(_core_of_main, module) {
   module.doc() = "Borrowed arrays, device contexts and tables with their dtypes erased.";
   bind_exceptions(module);
   bind_array(module);
@@ -144,6 +145,17 @@ PYBIND11_MODULE(_core, module) {
   module.def(
       "inject_failure", [](const std::string& kind, std::int64_t after) { return inject_fault(fault_of(kind), after); },
       py::arg("kind"), py::arg("after"));
+}
+
+/// Where Python begins. It refuses before anything of pybind11 runs, which takes the main interpreter's thread state,
+/// and in a subinterpreter waits for the GIL that its own thread holds. What is kept for all calls, such as the
+/// frameworks' functions, belongs to one interpreter anyway.
+extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) return PyInit__core_of_main();
+  PyErr_SetString(PyExc_ImportError,
+                  "gpuhash works in the main interpreter of a process only, and this is a subinterpreter: import it in "
+                  "the main one (under mod_wsgi: WSGIApplicationGroup %{GLOBAL}), or use processes");
+  return nullptr;
 }
 
 }  // namespace gpuhash::bindings
