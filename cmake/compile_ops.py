@@ -26,7 +26,13 @@ def main() -> None:
         sys.modules[name] = package
     ops = importlib.import_module(f"gpuhash.{arguments.framework}.build").op_library
     # Installed, it lies in gpuhash/tensorflow/, for instance, and libgpuhash.so in gpuhash/.
-    ops.compile(arguments.output / ops.prebuilt_name, arguments.include, arguments.library, "$ORIGIN/..")
+    output = arguments.output / ops.prebuilt_name
+    made_of = ops.identity_of(arguments.include, arguments.library)
+    note = output.with_suffix(".made-of")
+    if output.exists() and note.exists() and note.read_text() == made_of:
+        return  # each build comes here
+    ops.compile(output, arguments.include, arguments.library, "$ORIGIN/..")
+    note.write_text(made_of)
 
 
 if __name__ == "__main__":

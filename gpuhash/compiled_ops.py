@@ -212,6 +212,10 @@ class OpLibrary:
         made_by = _digest(map(str.encode, [*compiler, _output([*compiler, "--version"])])) if compiler else "*"
         return f"{self.stem}-{sources}-{made_by}.so"
 
+    def identity_of(self, include: Path, library: Path) -> str:
+        """Another text for each library that ``compile`` would make."""
+        return self._name(include, library, self.need_compiler())
+
     def find_or_compile(self, package: Path) -> Path:
         """The library for this framework; compiled if need be, by one process while others wait for it.
 

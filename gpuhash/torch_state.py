@@ -62,9 +62,11 @@ def state_of(table: Any) -> Any:
 
 def named_state_of(table: Any) -> Any:
     """The state of a table, with the handle of its name if it has got one since the state was made."""
+    from .torch import library  # noqa: F401, ImportError where there are no ops
+
     state = table._torch_state
     if state is None:
-        raise ImportError("the ops of gpuhash.torch could not be loaded")
+        raise ImportError("the ops of gpuhash.torch could not be loaded when the table was first used in a graph")
     _write(state, _core.handle_of(table._core))
     return state
 

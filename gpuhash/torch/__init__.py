@@ -2,8 +2,12 @@
 
 Functions that ``torch.compile`` takes need nothing of this: calls of tables in them become these ops by themselves.
 ``TableModule`` is for models that are exported. The ops are compiled at first use, which takes about 6 seconds and a
-C++ compiler, and then come from a cache. PyTorch 2.11 to 2.13.
+C++ compiler, and then come from a cache; ``GPUHASH_TORCH=ON`` compiles them when gpuhash is installed. Embeddings need
+none of them. Without a compiler ``ops`` and ``TableModule(...)`` raise an ImportError. PyTorch 2.11 to 2.13.
 """
+
+import contextlib
+from typing import Any
 
 from gpuhash.optimizers import LAMB, SGD, Adagrad, Adam, Optimizer, RowWiseAdagrad
 from gpuhash.untraced import keep_dynamo_out
@@ -11,9 +15,11 @@ from gpuhash.untraced import keep_dynamo_out
 from . import averages, embedding, schedules
 from .averages import AveragedModel
 from .embedding import HashEmbedding, HashEmbeddingBag
-from .library import ops
 from .module import TableModule
 from .schedules import FusedOptimizer
+
+with contextlib.suppress(ImportError):  # asked for, ``ops`` raises it
+    from .library import ops
 
 __all__ = [
     "LAMB",
@@ -31,3 +37,12 @@ __all__ = [
 ]
 
 keep_dynamo_out([averages, embedding, schedules])
+
+
+def __getattr__(name: str) -> Any:
+    """Of ``ops``, where they could not be loaded."""
+    if name != "ops":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .library import ops
+
+    return ops

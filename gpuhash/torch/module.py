@@ -12,7 +12,6 @@ from gpuhash import HashSet, HashTable, named_columns
 from gpuhash.torch_state import default_of, named_state_of
 
 from . import calls
-from .library import ops
 
 
 class TableModule(torch.nn.Module):  # type: ignore[misc]
@@ -31,6 +30,13 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
     that is a tensor gets the derivatives of absent keys' values, by ``backward()`` and under ``torch.func``; keys have
     none, and values that are stored may not require any. ``.to()`` moves neither the table nor its state, and copies of
     the module share the table.
+
+    Raises
+    ------
+    TypeError
+        For what is no table, and for one with columns.
+    ImportError
+        Where the ops can be neither loaded nor compiled.
     """
 
     table: HashTable | HashSet
@@ -88,7 +94,7 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
 
     def size(self) -> int:
         """The number of keys. Waits."""
-        size: int = ops.size(self._face()._torch_state)
+        size: int = torch.ops.gpuhash.size(self._face()._torch_state)
         return size
 
     def find(self, keys: Any, default: Any = None) -> tuple[Any, Any]:

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.compiler import StandIn
 from support.frameworks import GPU, gpu_count
 from support.samples import same_bytes
 from support.torch_ops import need_torch_ops
 
 import gpuhash
-from gpuhash import HashSet, HashTable
+from gpuhash import HashSet, HashTable, _core
 
 torch, ours = need_torch_ops()
 TableModule = ours.TableModule
@@ -784,6 +785,54 @@ assert any("names no compiler" in str(each.message) for each in caught), caught
 """
     environment = {**os.environ, "CXX": "/nonexistent", "GPUHASH_CACHE": "/nonexistent"}
     subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=300, env=environment)
+
+
+def test_without_a_compiler_embeddings_work_and_ops_say_why():
+    """Slim images that serve models have none."""
+    program = """
+import warnings
+import torch, gpuhash
+warnings.filterwarnings("error", ".*gpuhash")
+from gpuhash.torch import SGD, HashEmbedding, HashEmbeddingBag, TableModule
+for module in (HashEmbedding(4, optimizer=SGD(1.0)), HashEmbeddingBag(4, "sum", optimizer=SGD(1.0))):
+    ids = torch.tensor([[1], [5]])
+    before = module(ids).detach().clone()
+    module(ids).sum().backward()
+    assert torch.equal(module(ids).detach(), before - 1)
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    compiled(ids).sum().backward()
+    assert torch.equal(compiled(ids).detach(), before - 2)
+for use in (lambda: gpuhash.torch.ops, lambda: TableModule(gpuhash.HashSet("int64"))):
+    try:
+        use()
+    except ImportError as error:
+        assert "names no compiler" in str(error), error
+    else:
+        raise AssertionError("there are ops")
+assert not hasattr(gpuhash.torch, "nothing")
+"""
+    environment = {**os.environ, "CXX": "/nonexistent", "GPUHASH_CACHE": "/nonexistent"}
+    subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=300, env=environment)
+
+
+def test_ops_are_compiled_ahead_once(tmp_path, monkeypatch):
+    """As GPUHASH_TORCH=ON does when gpuhash is installed, and again where nothing has changed."""
+    from gpuhash.torch.build import op_library
+
+    package = Path(_core.__file__).resolve().parent
+    compiler = StandIn(tmp_path, op_library.find_or_compile(package))
+    script = Path(__file__).resolve().parents[2] / "cmake" / "compile_ops.py"
+    arguments = ["--include", package / "include", "--library", package, "--output", tmp_path / "torch"]
+    for _ in range(2):
+        subprocess.run(
+            [sys.executable, "-P", script, "torch", *arguments],
+            check=True,
+            timeout=300,
+            env={**os.environ, "CXX": str(compiler.path)},
+        )
+    assert compiler.times_linked() == 1
+    monkeypatch.setenv("CXX", "/nonexistent")
+    assert op_library.find_or_compile(tmp_path) == tmp_path / "torch" / op_library.prebuilt_name
 
 
 @pytest.mark.parametrize(
