@@ -16,6 +16,9 @@ from pathlib import Path
 
 # nvidia-cuda-nvcc by itself would pull newer parts that do not fit together.
 WHEELS = "cuda-toolkit[nvcc,crt,nvvm,cccl,cudart]==13.0.2"
+# A copy of them in the source folder: the next build unpacks no wheels, and finds the compiler where it was, so that it
+# compiles what has changed.
+KEPT = Path(__file__).resolve().parent.parent / "build" / f"cuda-{WHEELS.rpartition('=')[2]}"
 OLDEST = (12, 0)  # the first nvcc that compiles C++20
 
 
@@ -26,7 +29,7 @@ def requirements(config_settings: Mapping[str, str | Sequence[str]] | None = Non
         given = (config_settings or {}).get(key)
         if given:
             mode = given if isinstance(given, str) else given[-1]
-    if mode.upper() in ("OFF", "0", "FALSE", "NO") or not wheels_exist() or toolkit_nvcc():
+    if mode.upper() in ("OFF", "0", "FALSE", "NO") or not wheels_exist() or toolkit_nvcc() or kept_nvcc():
         return []
     return [WHEELS]
 
@@ -41,6 +44,23 @@ def toolkit_nvcc() -> Path | None:
     if os.environ.get("GPUHASH_NVCC_WHEELS") == "1":
         return None
     return next((nvcc for nvcc in _toolkit_candidates() if nvcc.is_file() and _version(nvcc) >= OLDEST), None)
+
+
+def kept_nvcc() -> Path | None:
+    """The nvcc of wheels of an earlier build."""
+    nvcc = KEPT / "bin" / "nvcc"
+    return nvcc if nvcc.is_file() else None
+
+
+def keep(nvcc: Path) -> Path:
+    """Copies the wheels that an nvcc belongs to; returns the copy's nvcc, or this one where nothing can be written."""
+    begun = KEPT.with_name(f"{KEPT.name}.{os.getpid()}")
+    try:
+        shutil.copytree(nvcc.parent.parent, begun)
+        begun.rename(KEPT)  # whole or not at all
+    except OSError:
+        shutil.rmtree(begun, ignore_errors=True)
+    return kept_nvcc() or nvcc
 
 
 def wheel_nvcc() -> Path | None:
@@ -77,5 +97,7 @@ if __name__ == "__main__":
     # For CMake: "toolkit;<nvcc>", "wheels;<nvcc>" or nothing.
     if nvcc := toolkit_nvcc():
         print(f"toolkit;{nvcc}", end="")
-    elif nvcc := wheel_nvcc():
+    elif nvcc := kept_nvcc():
         print(f"wheels;{nvcc}", end="")
+    elif nvcc := wheel_nvcc():
+        print(f"wheels;{keep(nvcc)}", end="")
