@@ -20,6 +20,7 @@ from support.frameworks import Framework, address_of, to_numpy
 from support.hidden_keys import hidden_numbers, key_of
 from support.memory_resources import counting_memory
 from support.samples import as_bytes, as_dict, random_keys, random_values
+from support.threads import at_most_threads
 
 import gpuhash
 from gpuhash import CudaError, HashSet, HashTable, _core
@@ -483,6 +484,13 @@ def test_deallocate_raises(
 # Scratch memory of the host, memory that grows where it lies, launches on the GPU ------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def few_threads() -> Iterator[None]:
+    """Each thread more has places of its own, and a machine may have a hundred of them."""
+    with at_most_threads(2):
+        yield
+
+
 def each_place_fails(
     kind: str,
     make: Callable[[], Any],
@@ -712,12 +720,7 @@ def test_scratch_memory_of_growth_within_a_batch_fails() -> None:
         assert error is None
         check_hidden(table, None)
 
-    before = gpuhash.get_num_threads()
-    gpuhash.set_num_threads(2)  # each more has places of its own
-    try:
-        assert each_place_fails("scratch", original.copy, count_hidden, check) >= 3
-    finally:
-        gpuhash.set_num_threads(before)
+    assert each_place_fails("scratch", original.copy, count_hidden, check) >= 3
 
 
 def test_scratch_memory_of_factorization_fails() -> None:
