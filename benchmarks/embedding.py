@@ -145,7 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
     if device.type == "cuda" and not torch.cuda.is_available():
         print("--device cuda needs a GPU, and PyTorch sees none", file=sys.stderr)
         return 2
-    if device.type == "cuda":
+    if device.index is not None:  # "cuda" alone is the current GPU, which set_device() does not take
         torch.cuda.set_device(device)  # events are those of the current GPU
     count, universe, dim = options.ids, UNIVERSE, options.dim
     if options.quick:
