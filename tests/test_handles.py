@@ -9,6 +9,7 @@ import threading
 
 import numpy as np
 import pytest
+from support.memory_resources import counting_memory
 
 import gpuhash
 from gpuhash import HashSet, HashTable, _core
@@ -51,6 +52,56 @@ def test_a_freed_table_has_no_handle_and_leaves_it_to_nobody(device):
         gc.collect(0)
         assert _core.table_of(handle) is None
     assert not any(_core.table_of(handle) for handle in seen)
+
+
+def used_by_handle(table):
+    """As programs use a table: its handle is asked for, and the table looked up by it."""
+    handle = _core.own_handle_of(table._core)
+    assert _core.handle_of(table._core) == handle
+    assert _core.table_of(handle) is table._core
+
+
+KINDS_OF_TABLES = {
+    "rows": lambda **options: HashTable("int64", "float32", value_shape=(8,), **options),
+    "scalars": lambda **options: HashTable("int64", "int64", **options),
+    "columns": lambda **options: HashTable("int64", {"a": ("float32", (3,))}, **options),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_TABLES)
+def test_a_handle_keeps_no_memory(device, kind):
+    """It is weak: with the last owner of a table its memory goes, however few handles there are."""
+    memory = counting_memory(device)
+    for _ in range(3):
+        table = KINDS_OF_TABLES[kind](device=device, memory=memory)
+        table.reserve(1000)
+        used_by_handle(table)
+        clone, second = table.copy(), table.copy()
+        used_by_handle(clone)
+        assert memory.nbytes > 0
+        del table, clone, second
+        gc.collect()
+        assert (memory.nbytes, memory.mistakes) == (0, [])
+
+
+def test_a_handle_keeps_no_memory_of_shards_sets_and_names(name):
+    memory = counting_memory("cpu")
+    shards = HashTable("int64", "float32", device=["cpu"] * 3, memory=[memory] * 3)
+    keyset = HashSet("int64", memory=memory)
+    named = HashTable("int64", "float32", memory=memory, name=name)
+    for table in (shards, keyset, *shards.shards):
+        used_by_handle(table)
+    assert _core.table_of(_core.handle_of(named._core)) is named._core
+    part = shards.shards[0]
+    own = _core.own_handle_of(named._core)
+    named.close()
+    del table, shards, keyset, named
+    gc.collect()
+    assert _core.table_of(own) is None
+    assert memory.nbytes > 0  # a shard's face keeps the shard
+    del part
+    gc.collect()
+    assert (memory.nbytes, memory.mistakes) == (0, [])
 
 
 def test_handles_that_nobody_made():

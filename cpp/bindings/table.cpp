@@ -29,10 +29,16 @@ namespace {
 using TablePointer = std::shared_ptr<Table>;
 
 /// Deleter of a shared table: keeps the context's owner, which the table's interface does not hand out, findable.
+///
+/// It lies beside the count of weak pointers, and so as long as one of them does, such as a handle's. Therefore it
+/// gives the table up when it is called, and not when it ends.
 struct TableOwner {
   ContextPointer context;
   TablePointer table;
-  void operator()(Table*) const noexcept {}
+  void operator()(Table*) noexcept {
+    table.reset();
+    context.reset();
+  }
 };
 
 TablePointer with_context(TablePointer table, ContextPointer context) {

@@ -10,9 +10,10 @@ import warnings
 
 import numpy as np
 import pytest
-from support.frameworks import current_gpu_kept, module, sees_gpu
+from support.frameworks import GPU, current_gpu_kept, module, sees_gpu
 from support.graphs import gpuhash_tensorflow
 from support.jit import in_new_process, need_jax
+from support.memory_resources import counting_memory
 from support.samples import as_dict, items_of, same_bytes
 
 import gpuhash
@@ -395,6 +396,21 @@ def test_a_program_follows_its_table(programs):
 
 
 # Tables that are gone ------------------------------------------------------------------------------------------------
+
+
+def test_a_dropped_table_gives_its_memory_back(programs):
+    """A state knows it by its handle, and keeps none of its memory, before and after a program has run."""
+    memory = counting_memory("cpu" if programs.on_host else GPU)
+    table = gpuhash.HashTable("int64", "float32", value_shape=(64,), device=programs.device, memory=memory)
+    table.reserve(5000)
+    state = programs.ours.from_table(table)
+    state, found = programs.compiled(programs.ours.contains, "jit")(state, programs.put(np.arange(3)))
+    assert not np.asarray(found).any()
+    assert state.table is table
+    del table, state
+    programs.jax.clear_caches()
+    gc.collect()
+    assert (memory.nbytes, memory.mistakes) == (0, [])
 
 
 def test_a_freed_table_is_an_error(programs):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support.compiler import StandIn
 from support.frameworks import GPU, gpu_count
+from support.memory_resources import counting_memory
 from support.samples import same_bytes
 from support.torch_ops import need_torch_ops
 
@@ -745,6 +746,27 @@ def test_a_freed_table(where):
     gc.collect()
     with pytest.raises(ValueError, match="it was freed"):
         run(state, keys)
+
+
+def test_a_dropped_table_gives_its_memory_back(where):
+    """Also where a compiled function or a module has used it, which know it by its handle."""
+    memory = counting_memory(where)
+
+    def new():
+        table = HashTable("int64", "float32", value_shape=(64,), device=where, memory=memory)
+        table.reserve(5000)
+        return table
+
+    keys = torch.arange(3, device=where)
+    lookup = torch.compile(lambda table, keys: table.find(keys)[0].sum(), backend="eager")
+    for use in (lambda table: lookup(table, keys), lambda table: TableModule(table).find(keys)):
+        table = new()
+        use(table)
+        assert memory.nbytes > 0
+        del table
+        torch._dynamo.reset()
+        gc.collect()
+        assert (memory.nbytes, memory.mistakes) == (0, [])
 
 
 def test_threads(where):
