@@ -246,9 +246,12 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         return True
 
     def _set_anchor(self) -> None:
-        """What makes autograd call backward(): a tensor that requires grad, gets none, and is no parameter."""
+        """What makes autograd call backward(): a tensor that requires grad, keeps none, and is no parameter."""
         with torch.inference_mode(False):
-            self._anchor = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=self._trainable)
+            self._anchor = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
+            # Graphs give it zeros, in memory of a CUDA graph even, which would be added up.
+            self._anchor.register_post_accumulate_grad_hook(_drop_gradient)
+            self._anchor.requires_grad_(self._trainable)
 
     def _note_change(self) -> None:
         """The parameter has been written into, where autograd does not see it: a backward pass that saved it raises."""
@@ -699,6 +702,10 @@ def _sparse_gradient(
         gradients = gradients * factors.unsqueeze(1)
     sums = gradients.new_zeros((len(distinct), shape[1])).index_add_(0, inverse, gradients)
     return torch.sparse_coo_tensor(distinct.unsqueeze(0), sums.to(dtype), tuple(shape), check_invariants=False)
+
+
+def _drop_gradient(anchor: Tensor) -> None:
+    anchor.grad = None
 
 
 class _DerivedOnce(torch.autograd.Function):  # type: ignore[misc]
