@@ -2,7 +2,7 @@
 
 What reads or writes one byte beyond them ends this process. So it is one of its own:
 ``python -P tests/guarded_memory_checks.py DTYPE end|begin``, and answers are compared with NumPy's. With DTYPE "pairs"
-keys are vectors of two int64.
+keys are vectors of two int64, and with "odd" vectors of as many bytes as no word has, in tables alone.
 """
 
 from __future__ import annotations
@@ -72,10 +72,11 @@ def batches(dtype: np.dtype) -> Iterator[tuple[str, np.ndarray]]:
 
 
 class Keys:
-    """A batch in guarded memory, and what NumPy says of it."""
+    """A batch in guarded memory, and what NumPy says of it. Keys of `width` bytes begin with their number's."""
 
-    def __init__(self, numbers: np.ndarray, are_pairs: bool, guard: Guarded) -> None:
+    def __init__(self, numbers: np.ndarray, are_pairs: bool, guard: Guarded, width: int = 0) -> None:
         self.are_pairs = are_pairs
+        self.width = width
         self.guard = guard
         self.count = len(numbers)
         self.distinct, self.firsts, self.inverse, self.counts = np.unique(
@@ -84,7 +85,10 @@ class Keys:
         self.array = self.of(numbers)
 
     def of(self, numbers: np.ndarray) -> np.ndarray:
-        """Guarded keys: the numbers, or pairs that are made of them."""
+        """Guarded keys: the numbers, or pairs or bytes that are made of them."""
+        if self.width:
+            parts = np.ascontiguousarray(numbers).view("u1").reshape(-1, numbers.itemsize)
+            return self.guard.copy(np.tile(parts, (1, 8))[:, : self.width].ravel()).reshape(-1, self.width)
         if not self.are_pairs:
             return self.guard.copy(numbers)
         return self.guard.copy(np.stack([numbers, ~numbers], 1).ravel()).reshape(-1, 2)
@@ -138,7 +142,23 @@ def check_tables(keys: Keys) -> None:
     assert len(table) == len(keys.distinct)
 
 
+#: Of keys: those that are read by two moves which overlap, and the dtype of the number that they begin with.
+ODD_WIDTHS = {3: "u2", 5: "u4", 6: "u4", 7: "u4", 9: "u8", 12: "u8", 13: "u8", 15: "u8"}
+
+
+def check_odd_widths(side: str) -> None:
+    rng = np.random.default_rng(7)
+    for width, dtype in ODD_WIDTHS.items():
+        for count in SIZES[:5]:
+            print(f"{width} bytes, {count}", flush=True)
+            keys = Keys(rng.integers(0, 1 << 15, count).astype(dtype), False, Guarded(side == "end"), width)
+            check_tables(keys)
+
+
 def main(dtype: str, side: str) -> None:
+    if dtype == "odd":
+        check_odd_widths(side)
+        return
     are_pairs = dtype == "pairs"
     for name, numbers in batches(np.dtype("int64" if are_pairs else dtype)):
         print(name, flush=True)  # the last line says which batch it was

@@ -14,7 +14,7 @@ CHECKS = Path(__file__).resolve().parent / "guarded_memory_checks.py"
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="guards pages by mprotect")
 @pytest.mark.parametrize(("side", "threads"), [("end", "3"), ("begin", "1")])
-@pytest.mark.parametrize("dtype", ["int64", "uint32", "int8", "float64", "pairs"])
+@pytest.mark.parametrize("dtype", ["int64", "uint32", "int8", "float64", "pairs", "odd"])
 def test_no_call_leaves_its_arrays(dtype: str, side: str, threads: str) -> None:
     """Of batches of sizes around those from which on they are taken in another way."""
     done = subprocess.run(

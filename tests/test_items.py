@@ -48,6 +48,49 @@ def test_vector_keys_iterate_as_tuples(device):
     assert (1, 2, 4) not in table
 
 
+@pytest.mark.parametrize("key_bytes", range(1, 17))
+@pytest.mark.parametrize(
+    "value", [("int8", ()), ("int16", ()), ("float32", ()), ("int64", ()), ("int16", (3,)), None], ids=str
+)
+def test_items_of_keys_of_any_width(device, key_bytes, value):
+    """Slots that were erased and keys that look like empty ones among them."""
+    rng = np.random.default_rng(key_bytes)
+    count = min(3000, 1 << (8 * key_bytes - 2))
+    keys = np.unique(rng.integers(0, 256, (count, key_bytes), dtype=np.uint8), axis=0)
+    marks = np.full((2, key_bytes), 0xB7, np.uint8)
+    marks[1, 0] ^= 1
+    keys = rng.permutation(np.unique(np.concatenate([keys, marks]), axis=0))
+    gone, kept = keys[: len(keys) // 3], keys[len(keys) // 3 :]
+    if value is None:
+        table = HashSet("uint8", key_shape=(key_bytes,), device=device)
+        table.add(keys)
+        assert table.erase(gone).all()
+        expected = sorted(map(bytes, kept))
+        assert sorted(map(bytes, to_numpy(table.keys()))) == expected
+        return
+    dtype, shape = value
+    values = random_values(dtype, (len(keys), *shape))
+    table = HashTable("uint8", dtype, key_shape=(key_bytes,), value_shape=shape, device=device)
+    table[keys] = values
+    assert table.erase(gone).all()
+    got, found = table.find(keys)
+    same_bytes(found, np.arange(len(keys)) >= len(gone))
+    same_bytes(got[len(gone) :], values[len(gone) :])
+    assert items_of(table) == as_dict(kept, values[len(gone) :])
+    same_bytes(to_numpy(table.keys()), to_numpy(table.items()[0]))
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 1000, 70_000])
+def test_items_of_tables_of_any_size(device, size):
+    """Nothing is written beyond them, and nothing of a slot that is not live."""
+    keys, values = random_keys("int64", (), size), random_values("float64", (size,))
+    table = HashTable("int64", "float64", device=device, capacity=2 * size)
+    table[keys] = values
+    assert items_of(table) == as_dict(keys, values)
+    table.erase(keys[::2])
+    assert items_of(table) == as_dict(keys[1::2], values[1::2])
+
+
 def test_a_batch_in_table_is_a_type_error(place):
     table = HashTable("int64", "int64", device=place.table_device)
     with pytest.raises(TypeError, match="contains"):

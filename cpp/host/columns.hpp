@@ -22,6 +22,9 @@ class RowWriter {
   void begin(std::byte* row, std::int64_t i) const;
   /// One that was there before, or is a duplicate's.
   void meet(std::byte* row, std::int64_t i) const;
+  /// What meet() reads and writes of a row lies in bytes [touched_begin(), touched_end()).
+  std::int64_t touched_begin() const { return touched_begin_; }
+  std::int64_t touched_end() const { return touched_end_; }
 
  private:
   struct Given {
@@ -36,6 +39,8 @@ class RowWriter {
 
   const ColumnsOrder* order_;
   std::vector<Given> given_;
+  std::int64_t touched_begin_ = 0;
+  std::int64_t touched_end_ = 0;
 };
 
 /// Values of rows [count], or their fallbacks where the numbers are of no rows: negative, or beyond the capacity, as

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "host/executor.hpp"
+#include "host/export.hpp"
 #include "host/find.hpp"
 #include "host/merged_keys.hpp"
 #include "host/operations.hpp"
@@ -160,36 +161,23 @@ void HostExecutor<Key, Value>::rehash(DeviceContext&, const View& from, const Vi
 
 template <class Key, class Value>
 void HostExecutor<Key, Value>::export_items(DeviceContext&, const View& view, void* keys, std::uint32_t key_bytes,
-                                            [[maybe_unused]] void* values, [[maybe_unused]] std::int64_t value_bytes,
-                                            [[maybe_unused]] std::int64_t* rows, Stream) const {
-  const auto for_each_slot = [&](std::int64_t first, std::int64_t last, auto visit) {
-    in_pieces(first, last, kBucketsPerPiece, [&](std::int64_t begin, std::int64_t end) {
-      for_each_live(view, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end), visit);
-    });
-  };
+                                            void* values, std::int64_t value_bytes, std::int64_t* rows, Stream) const {
+  const typename ItemWriter<View>::Output out{keys, key_bytes, values, value_bytes, rows};
   const auto write = [&](std::int64_t first_bucket, std::int64_t last_bucket, std::int64_t at) {
-    for_each_slot(first_bucket, last_bucket, [&](const typename View::SlotType* slot, bool stray) {
-      if (keys != nullptr) store_word(keys, at, key_bytes, key_of_slot(slot->key, stray));
-      if constexpr (View::kHasValue) {
-        if (rows != nullptr) rows[at] = static_cast<std::int64_t>(slot->value);
-        if (values == nullptr) {
-        } else if (has_rows(view)) {
-          std::memcpy(static_cast<std::byte*>(values) + at * value_bytes, row_data(view, slot->value),
-                      static_cast<std::size_t>(value_bytes));
-        } else {
-          store_word(values, at, value_bytes, slot->value);
-        }
-      }
-      ++at;
+    ItemWriter<View> writer(view, out, at);
+    in_pieces(first_bucket, last_bucket, kBucketsPerPiece, [&](std::int64_t begin, std::int64_t end) {
+      writer.write(static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end));
     });
   };
   const std::int64_t bucket_count = std::int64_t{view.geometry.bucket_count} + 1;
   const int parts = reader_parts(bucket_count);
   if (parts == 1) return write(0, bucket_count, 0);
   auto counts = scratch<std::int64_t>(parts);
-  for_each_part(bucket_count, parts, [&](int part, std::int64_t begin, std::int64_t end) {
+  for_each_part(bucket_count, parts, [&](int part, std::int64_t first, std::int64_t last) {
     std::int64_t count = 0;
-    for_each_slot(begin, end, [&](const auto*, bool) { ++count; });
+    in_pieces(first, last, kBucketsPerPiece, [&](std::int64_t begin, std::int64_t end) {
+      count += count_live(view, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end));
+    });
     counts[static_cast<std::size_t>(part)] = count;
   });
   for_each_part(bucket_count, parts, [&](int part, std::int64_t begin, std::int64_t end) {

@@ -9,6 +9,7 @@
 #include "host/near_lookup.hpp"
 #include "host/pipeline.hpp"
 #include "host/rows.hpp"
+#include "host/rows_ahead.hpp"
 
 /// Lookups: what a pipeline finds, written to the caller's arrays.
 namespace gpuhash::host {
@@ -93,10 +94,7 @@ class FindAny {
       if (out_->rows != nullptr) out_->rows[i] = static_cast<std::int64_t>(slot->value);
       if (out_->values == nullptr) return;
       if (view_->rows.bytes == 0) return store_word(out_->values, i, out_->bytes, slot->value);
-      const std::byte* const row = row_data(*view_, slot->value);
-      for (std::int64_t byte = 0; byte < std::min(out_->bytes, kAskedBytes); byte += 64) __builtin_prefetch(row + byte);
-      rows_.push_if(true, {row, i});
-      if (rows_.size() > kRowsAhead) copy_row();
+      rows_.push(row_data(*view_, slot->value), 0, out_->bytes, i, copy_row());
     }
   }
   void absent(std::int64_t i) {
@@ -106,8 +104,7 @@ class FindAny {
       if (out_->values == nullptr) return;
       const auto* const fallback = static_cast<const std::byte*>(out_->fallback);
       if (fallback != nullptr)
-        std::memcpy(value_at(i), fallback + (out_->fallback_per_key ? i * out_->bytes : 0),
-                    static_cast<std::size_t>(out_->bytes));
+        copy_bytes(value_at(i), fallback + (out_->fallback_per_key ? i * out_->bytes : 0), out_->bytes);
       else
         std::memset(value_at(i), 0, static_cast<std::size_t>(out_->bytes));
     }
@@ -115,28 +112,19 @@ class FindAny {
   void left_region(std::int64_t) {}
   /// The rows that are still under way; the number of keys found.
   std::uint64_t finish() {
-    while (rows_.size() > 0) copy_row();
+    rows_.finish(copy_row());
     return present_;
   }
 
  private:
-  static constexpr std::uint64_t kRowsAhead = 8;
-  static constexpr std::int64_t kAskedBytes = 512;  // of a row; the processor sees by itself that more are read
-
-  struct Row {
-    const std::byte* data;
-    std::int64_t i;
-  };
-
   std::byte* value_at(std::int64_t i) const { return static_cast<std::byte*>(out_->values) + i * out_->bytes; }
-  void copy_row() {
-    const Row row = rows_.pop();
-    std::memcpy(value_at(row.i), row.data, static_cast<std::size_t>(out_->bytes));
+  auto copy_row() const {
+    return [this](const std::byte* row, std::int64_t i) { copy_bytes(value_at(i), row, out_->bytes); };
   }
 
   const View* view_;
   const FindOrder* out_;
-  Queue<Row, 2 * kRowsAhead> rows_;
+  RowsAhead<false> rows_;
   std::uint64_t present_ = 0;
 };
 

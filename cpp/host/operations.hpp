@@ -9,6 +9,7 @@
 #include "host/initial_rows.hpp"
 #include "host/parallel.hpp"
 #include "host/rows.hpp"
+#include "host/rows_ahead.hpp"
 #include "shared/arithmetic.hpp"
 #include "table/executor.hpp"
 
@@ -49,7 +50,7 @@ void store_new(const View& view, const typename View::Key& stored, typename View
       if (initial != nullptr)
         initialise_row(*initial, load_bytes<Uint128>(keys.data, i, keys.bytes), row_data(view, row));
       else
-        std::memcpy(row_data(view, row), value_at(values, i), static_cast<std::size_t>(values.bytes));
+        copy_bytes(row_data(view, row), value_at(values, i), values.bytes);
     } else {
       slot->value = load_word<Value>(value_at(values, i), 0, values.bytes);
     }
@@ -90,7 +91,7 @@ struct Insertion {
       if (batch.mode == InsertMode::kAssign && slot != nullptr) {
         const std::byte* const value = value_at(batch.values, i);
         if (has_rows(view))
-          std::memcpy(row_data(view, slot->value), value, static_cast<std::size_t>(batch.values.bytes));
+          copy_bytes(row_data(view, slot->value), value, batch.values.bytes);
         else
           slot->value = load_word<typename View::Value>(value, 0, batch.values.bytes);
       }
@@ -129,15 +130,23 @@ struct Application {
   ApplyOrder batch;
   CombineFn combine;
   RowSource* row_source;
+  RowsAhead<true> rows{};
 
-  void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
+  void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) {
     if (is_new) {
       store_new(view, stored, slot, batch.values, i, *row_source, batch.keys, nullptr);
     } else if (slot != nullptr) {
-      void* const value =
-          has_rows(view) ? static_cast<void*>(row_data(view, slot->value)) : static_cast<void*>(&slot->value);
-      combine(value, value_at(batch.values, i), batch.elements);
+      if (has_rows(view))
+        rows.push(row_data(view, slot->value), 0, batch.values.bytes, i, apply());
+      else
+        combine(&slot->value, value_at(batch.values, i), batch.elements);
     }
+  }
+  void finish() { rows.finish(apply()); }
+
+ private:
+  auto apply() const {
+    return [this](std::byte* row, std::int64_t i) { combine(row, value_at(batch.values, i), batch.elements); };
   }
 };
 
@@ -150,17 +159,24 @@ struct ColumnsChange {
   const RowWriter* writer;
   RowSource* row_source;
   std::int64_t* rows;  // [n] or null
+  RowsAhead<true> known{};
 
-  void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
+  void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) {
     if (is_new) {
       const std::uint64_t row = row_source->take();
       slot->key = stored;
       slot->value = row;
       writer->begin(row_data(view, row), i);
     } else if (slot != nullptr) {
-      writer->meet(row_data(view, slot->value), i);
+      known.push(row_data(view, slot->value), writer->touched_begin(), writer->touched_end(), i, meet());
     }
     if (rows != nullptr) rows[i] = slot == nullptr ? -1 : static_cast<std::int64_t>(slot->value);
+  }
+  void finish() { known.finish(meet()); }
+
+ private:
+  auto meet() const {
+    return [this](std::byte* row, std::int64_t i) { writer->meet(row, i); };
   }
 };
 

@@ -422,6 +422,10 @@ struct Writer {
     operation.write(i, stored, slot, is_new);
   }
   void left_region(std::int64_t i) { put_aside->set(i - base); }
+  /// To be called when all keys have come.
+  void finish() {
+    if constexpr (requires { operation.finish(); }) operation.finish();
+  }
 };
 
 /// Scratch memory of writers that share a batch.
@@ -479,6 +483,7 @@ void write_shared(const View& view, const KeyBatch& keys, const Operation& opera
       memory.shares.for_each_list<View>(keys, base, end - base, owner, [&](const auto& list) {
         writer.tally.add(walk_listed<kPurpose>(view, Reach::kRegion, list, writer));
       });
+      writer.finish();
       memory.tallies[static_cast<std::size_t>(owner)] = writer.tally;
     });
     memory.join_flags(flags, base, end - base);
@@ -487,6 +492,7 @@ void write_shared(const View& view, const KeyBatch& keys, const Operation& opera
     memory.shares.for_each_list_of<View>(memory.put_aside, keys, base, [&](const auto& list) {
       last.tally.add(walk_listed<kPurpose>(view, Reach::kTable, list, last));
     });
+    last.finish();
     last.tally.add_to(*view.control);
   });
 }
@@ -497,6 +503,7 @@ void write_range(const View& view, const KeyBatch& keys, const Operation& operat
                  std::int64_t end) {
   Writer<Operation> writer{operation, Flags(flags)};
   writer.tally.add(walk_each<kPurpose>(view, keys, begin, end, writer));
+  writer.finish();
   writer.tally.add_to(*view.control);
 }
 
@@ -507,6 +514,7 @@ void write_range(const View& view, const KeyBatch& keys, const Operation& operat
 ///
 ///   found(slot, any_empty, tally)     kLookup, for each key that is there
 ///   write(i, stored, slot, is_new)    kInsertion; slot null: there was none
+///   finish()                          if it has this, when all keys of a thread's part have come
 ///   ask(i)                            if it has this, as pipelines want it
 ///   kWords                            as walk_each() wants it
 template <Purpose kPurpose, class View, class Operation>

@@ -1,51 +1,30 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
+#include "host/short_bytes.hpp"
 #include "shared/layout.hpp"
 
 /// What a walk along a probe sequence needs, on the host: keys and values of a batch, buckets, filters. The walks
 /// themselves are in host/pipeline.hpp and host/near_lookup.hpp.
 namespace gpuhash::host {
 
-namespace detail {
-
-template <class Word>
-[[gnu::noinline]] Word load_odd(const void* from, std::int64_t bytes) {
-  Word word{};
-  std::memcpy(&word, from, static_cast<std::size_t>(bytes));
-  return word;
-}
-
-template <class Word>
-Word load_whole(const void* from) {
-  Word word;
-  std::memcpy(&word, from, sizeof(Word));
-  return word;
-}
-
-}  // namespace detail
-
-/// load_bytes() and store_bytes() for the host: the common sizes are single moves at any alignment. The others are kept
-/// out of line, or the word of the common ones would live in memory, too.
+/// load_bytes() and store_bytes() for the host: the common sizes are single moves at any alignment.
 template <class Word>
 Word load_word(const void* data, std::int64_t index, std::int64_t bytes) {
   const void* const from = static_cast<const char*>(data) + index * bytes;
   if (bytes == sizeof(Word)) return detail::load_whole<Word>(from);
   if (sizeof(Word) > 4 && bytes == 4) return key_from_word<Word>(detail::load_whole<std::uint32_t>(from));
-  return detail::load_odd<Word>(from, bytes);
+  return load_low_bytes<Word>(from, bytes);
 }
 
 template <class Word>
 void store_word(void* data, std::int64_t index, std::int64_t bytes, const Word& word) {
   void* const to = static_cast<char*>(data) + index * bytes;
   if (bytes == sizeof(Word))
-    std::memcpy(to, &word, sizeof(Word));
-  else if (bytes == 4)
-    std::memcpy(to, &word, 4);
+    detail::store_whole(to, word);
   else
-    std::memcpy(to, &word, static_cast<std::size_t>(bytes));
+    store_low_bytes(to, bytes, word);
 }
 
 template <class View>
