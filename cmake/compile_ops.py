@@ -31,6 +31,8 @@ def main() -> None:
     note = output.with_suffix(".made-of")
     if output.exists() and note.exists() and note.read_text() == made_of:
         return  # each build comes here
+    for old in arguments.output.glob(f"{ops.stem}-*"):  # of another version: all that lies here is installed
+        old.unlink()
     ops.compile(output, arguments.include, arguments.library, "$ORIGIN/..")
     note.write_text(made_of)
 

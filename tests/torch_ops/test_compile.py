@@ -845,6 +845,9 @@ def test_ops_are_compiled_ahead_once(tmp_path, monkeypatch):
     compiler = StandIn(tmp_path, op_library.find_or_compile(package))
     script = Path(__file__).resolve().parents[2] / "cmake" / "compile_ops.py"
     arguments = ["--include", package / "include", "--library", package, "--output", tmp_path / "torch"]
+    old = tmp_path / "torch" / "libgpuhash_torch-2.0.0.so"
+    old.parent.mkdir()
+    old.touch()
     for _ in range(2):
         subprocess.run(
             [sys.executable, "-P", script, "torch", *arguments],
@@ -853,6 +856,7 @@ def test_ops_are_compiled_ahead_once(tmp_path, monkeypatch):
             env={**os.environ, "CXX": str(compiler.path)},
         )
     assert compiler.times_linked() == 1
+    assert not old.exists()
     monkeypatch.setenv("CXX", "/nonexistent")
     assert op_library.find_or_compile(tmp_path) == tmp_path / "torch" / op_library.prebuilt_name
 
