@@ -71,7 +71,8 @@ class NearLookup {
         const bool full = looks_.look(view, visitor, first, b, probe.bucket(), probe.stored());
         probes_[kept] = probe;
         walking_[kept] = b;
-        kept += (full & filter_has(view, probe.bucket(), probe.filter_bit())) ? 1 : 0;
+        const bool filtered = filter_has(view, probe.bucket(), probe.filter_bit());
+        kept += (full & filtered) ? 1 : 0;
       }
       count = kept;
     }

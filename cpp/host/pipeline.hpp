@@ -385,7 +385,9 @@ class Pipeline {
     SlotType* const bucket = bucket_at(view, bucket_index);
     const auto match = Simd::template slots_with<View>(bucket, stored);
     const auto empty = Simd::template slots_with<View>(bucket, empty_key<Key>());
-    const bool done = match.any() | empty.any();
+    const bool matches = match.any();
+    const bool ends = empty.any();
+    const bool done = matches | ends;  // one branch for both
     if constexpr (kEveryLook) {
       visitor.looked(i, bucket, match);
     } else if constexpr (kPurpose == Purpose::kLookup) {
@@ -500,7 +502,9 @@ class Pipeline {
         slot = match.first(bucket);
         is_new = false;
       }
-      if (match.any() | empty.any()) break;
+      const bool matches = match.any();
+      const bool ends = empty.any();
+      if (matches | ends) break;
     }
     visitor_.write(walk.i, probe.stored(), slot, is_new);
     return followers_of(walk);
