@@ -149,6 +149,53 @@ def test_ctrl_c_ends_a_long_operation_and_leaves_the_table_whole(outcomes, opera
     assert fault == ""
 
 
+# A table of 2 GiB, as whoever presses Ctrl-C is heard after a tenth of a second. With one thread.
+CLEARED = """
+import os, signal, threading, time
+import numpy as np
+from gpuhash import HashTable
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+table = HashTable("int64", "int64", capacity=1 << 27)
+keys = np.arange(1 << 16) * 7919
+interrupted = 0
+for delay in (0.0, 0.02, 0.05):
+    table.insert(keys, keys)
+
+    def press():
+        time.sleep(delay)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    try:
+        thread.start()
+        table.clear()
+        thread.join()
+        time.sleep(1)
+    except KeyboardInterrupt:
+        interrupted += 1
+    thread.join()
+    there = int(table.contains(keys).sum())
+    listed = len(table.keys())
+    assert len(table) == there == listed, (len(table), there, listed)
+    assert len(table) in (0, len(keys)), "a part of it"
+assert interrupted == 3
+"""
+
+
+@pytest.mark.long(4)  # to clear so much takes long
+def test_ctrl_c_during_clear():
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", CLEARED],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "GPUHASH_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 # The handler of SIGHUP sleeps for as many seconds as the signal's number is, one, in the thread that gets it: a thread
 # that gets no processor for so long. Ctrl-C comes while the caller, whose own part is done, waits for that one.
 LATE_WORKER = """

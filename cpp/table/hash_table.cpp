@@ -671,7 +671,7 @@ template <class Key, class Value>
 void HashTable<Key, Value>::maintain(const Control& control, Stream stream) {
   if (!worn_) return;
   if (control.size == 0 && !options_.has_rows() && !wants_seed(control)) {
-    executor().clear(*context_, storage_.view(), stream);  // done in part, it leaves an empty table all the same
+    executor().clear(*context_, storage_.view(), stream);
     return note_cleared();
   }
   try {
