@@ -369,7 +369,7 @@ class CudaExecutor final : public Executor<Key, Value> {
 
 template <class Key, class Value>
 const Executor<Key, Value>& CudaAlgorithms::executor() {
-  static const CudaExecutor<Key, Value> executor;
+  static const auto& executor = *new CudaExecutor<Key, Value>;  // never destroyed: threads may work at exit
   return executor;
 }
 

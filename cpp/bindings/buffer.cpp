@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
 
 namespace gpuhash::bindings {
 
@@ -29,7 +30,7 @@ Buffer make_buffer(const ContextPointer& context, const std::string& dtype_name,
   const DType dtype = dtype_from_name(dtype_name);
   const auto bytes = static_cast<std::size_t>(checked_bytes(dtype, shape));
   const Stream stream = to_stream(*context, stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   const auto allocation = std::make_shared<Allocation>(*context, bytes, stream);
   return {context, data_of(allocation), dtype, std::move(shape), stream, false, allocation.get()};
 }
@@ -102,7 +103,7 @@ void order_after(const Buffer& buffer, std::optional<std::int64_t> consumer) {
   const std::int64_t filled_by = normalize(reinterpret_cast<std::intptr_t>(buffer.stream));
   // Other addresses may have come to mean another stream.
   if (wanted == kNoSync || (wanted == kLegacyDefault && filled_by == kLegacyDefault)) return;
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   const std::unique_ptr<Fence> fence = buffer.context->make_fence();
   fence->record(buffer.stream);
   fence->wait(wanted == kLegacyDefault ? nullptr : reinterpret_cast<Stream>(wanted));

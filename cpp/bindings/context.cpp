@@ -25,11 +25,14 @@ bool means_no_memory(const py::error_already_set& error) {
 class PyMemoryResource final : public MemoryResource {
  public:
   PyMemoryResource(const py::object& resource, std::size_t alignment)
-      : methods_(new Methods{resource.attr("allocate"), resource.attr("deallocate")}), alignment_(alignment) {}
+      : methods_(new Methods(resource.attr("allocate"), resource.attr("deallocate"))), alignment_(alignment) {}
 
   void* allocate(std::size_t bytes, Stream stream) override {
-    const py::gil_scoped_acquire locked;
-    const std::uintptr_t address = call(bytes, stream);
+    if (is_python_gone() && PyGILState_GetThisThreadState() == nullptr)  // a thread of the library's own
+      throw OutOfMemoryError("the memory resource was asked for " + std::to_string(bytes) +
+                             " bytes while the interpreter ends");
+    const GilAcquire locked;
+    const std::uintptr_t address = ask(bytes, stream);
     if (address == 0)
       throw OutOfMemoryError("the memory resource gave a null pointer for " + std::to_string(bytes) + " bytes");
     if (address % alignment_ != 0) {
@@ -43,12 +46,13 @@ class PyMemoryResource final : public MemoryResource {
 
   void deallocate(void* data, std::size_t bytes, Stream stream) noexcept override {
     if (is_python_gone()) return;
-    const py::gil_scoped_acquire locked;
+    const GilAcquire locked;
     const py::error_scope preserved;  // an exception may be under way in the caller
     try {
-      methods_->deallocate(reinterpret_cast<std::uintptr_t>(data), bytes, reinterpret_cast<std::uintptr_t>(stream));
+      call(methods_->deallocate,
+           py::make_tuple(reinterpret_cast<std::uintptr_t>(data), bytes, reinterpret_cast<std::uintptr_t>(stream)));
     } catch (py::error_already_set& error) {
-      error.discard_as_unraisable(methods_->deallocate);
+      or_stay([&] { error.discard_as_unraisable(methods_->deallocate); });
     }
   }
 
@@ -56,11 +60,25 @@ class PyMemoryResource final : public MemoryResource {
   struct Methods {
     py::object allocate;
     py::object deallocate;
+
+    Methods(py::object allocate_, py::object deallocate_)
+        : allocate(std::move(allocate_)), deallocate(std::move(deallocate_)) {}
+    ~Methods() {
+      drop(allocate);
+      drop(deallocate);
+    }
   };
 
-  std::uintptr_t call(std::size_t bytes, Stream stream) {
+  static py::object call(const py::object& method, const py::tuple& arguments) {
+    py::object answer = call_from_core(method, arguments);
+    if (!answer) throw py::error_already_set();
+    return answer;
+  }
+
+  std::uintptr_t ask(std::size_t bytes, Stream stream) {
     try {
-      const py::object address = methods_->allocate(bytes, reinterpret_cast<std::uintptr_t>(stream));
+      const py::object address =
+          call(methods_->allocate, py::make_tuple(bytes, reinterpret_cast<std::uintptr_t>(stream)));
       const auto integer = py::reinterpret_steal<py::object>(PyNumber_Index(address.ptr()));
       if (!integer) throw py::error_already_set();
       return integer.cast<std::uintptr_t>();
@@ -89,7 +107,7 @@ ContextPointer make_context(const std::string& name, int index, const py::object
     }
     resource = std::make_shared<PyMemoryResource>(memory, name == "cpu" ? 64 : 128);
   }
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   return platform(name).make_context(index, std::move(resource));
 }
 
@@ -111,7 +129,7 @@ void copy(DeviceContext& context, const Array& target, const Array& source, std:
 
   const auto count = static_cast<std::size_t>(bytes);
   const Stream stream = to_stream(context, stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   if (to_host && from_host) {
     std::memmove(target.data, source.data, count);
   } else if (to_host) {
@@ -142,7 +160,7 @@ void bind_context(py::module_& module) {
       .def(
           "synchronize",
           [](DeviceContext& context, std::uintptr_t stream) { context.synchronize(to_stream(context, stream)); },
-          py::arg("stream"), py::call_guard<py::gil_scoped_release>())
+          py::arg("stream"), py::call_guard<GilRelease>())
       .def("copy", &copy, py::arg("target"), py::arg("source"), py::arg("stream"));
 }
 

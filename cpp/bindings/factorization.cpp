@@ -10,6 +10,7 @@
 #include "bindings/array.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/context.hpp"
+#include "bindings/gil.hpp"
 #include "shared/hash.hpp"
 
 namespace gpuhash::bindings {
@@ -55,7 +56,7 @@ class BoundFactorization {
       : context_(std::move(context)), array_(std::move(keys)), elements_(elements), codes_(codes), counts_(counts) {
     const NumberKeys number_keys = to_keys(*context_, array_, elements, "keys");
     const Stream stream = to_stream(*context_, stream_address);
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     refuse_capture(*context_, stream);
     work_ = Factorizer::of(*context_).factorize(*context_, number_keys, {codes, counts, wide_positions, most_hashed},
                                                 stream);
@@ -82,7 +83,7 @@ class BoundFactorization {
     out.counts = static_cast<std::int64_t*>(output(*context_, counts, "counts", DType::kInt64, count()));
     out.firsts = static_cast<std::int64_t*>(output(*context_, firsts, "firsts", DType::kInt64, count()));
     out.sorted = sorted;
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     work_->write(out);
   }
 
@@ -119,14 +120,14 @@ void* order_words(const DeviceContext& context, const Array& words, const Number
 void write_order_words(const ContextPointer& context, const Array& keys, const Array& words) {
   const NumberKeys number_keys = to_keys(*context, keys, 1, "keys");
   void* const to = order_words(*context, words, number_keys, number_keys.count);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   gpuhash::write_order_words(number_keys, to);
 }
 
 void read_order_words(const ContextPointer& context, const Array& words, const Array& keys) {
   const NumberKeys number_keys = to_keys(*context, keys, 1, "keys");
   void* const to = order_words(*context, words, number_keys, words.elements());
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   gpuhash::read_order_words(to, words.elements(), number_keys);
 }
 
@@ -137,7 +138,7 @@ void isin(const ContextPointer& context, const Array& elements, const Array& tes
   if (elements.dtype != tests.dtype) throw std::invalid_argument("elements and test_elements differ in dtype");
   auto* const out = static_cast<bool*>(output(*context, &mask, "mask", DType::kBool, element_keys.count));
   const Stream stream = to_stream(*context, stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   refuse_capture(*context, stream);
   Factorizer::of(*context).isin(*context, element_keys, test_keys, invert, out, stream);
 }

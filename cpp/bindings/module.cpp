@@ -12,6 +12,7 @@
 #include <gpuhash/platform.hpp>
 #include <gpuhash/registry.hpp>
 #include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
 #include "core/build_info.hpp"
 #include "core/fault_injection.hpp"
 #include "core/reservation.hpp"
@@ -104,7 +105,7 @@ std::string platform_unavailable_reason(const std::string& name) {
 
 /// Without the GIL throughout: a table that the registry drops may give memory back to a Python object.
 void bind_registries(py::module_& module) {
-  using unlocked = py::call_guard<py::gil_scoped_release>;
+  using unlocked = py::call_guard<GilRelease>;
   module.def("register_table", &registry::add, py::arg("name"), py::arg("table"), unlocked());
   module.def("find_table", &registry::find, py::arg("name"), unlocked());
   module.def("unregister_table", &registry::remove, py::arg("name"), py::arg("table"), unlocked());

@@ -33,7 +33,7 @@ void find_main_thread() {
 /// Python runs it once the call has returned. A handler of the program's own may want the operation to go on.
 bool is_interrupted() {
   if (is_python_gone() || PyThread_get_thread_ident() != main_thread) return false;
-  const py::gil_scoped_acquire locked;
+  const GilAcquire locked;
   const py::error_scope preserved;
   if (PyOS_InterruptOccurred() == 0) return false;
   bool ends = false;
@@ -50,30 +50,31 @@ bool is_interrupted() {
 
 void report_ignored(const char* while_doing, std::exception_ptr reason) {
   if (is_python_gone()) return;
-  const py::gil_scoped_acquire locked;
+  const GilAcquire locked;
   const py::error_scope preserved;
   try {
     std::rethrow_exception(std::move(reason));
   } catch (py::error_already_set& error) {
-    error.discard_as_unraisable(while_doing);
+    or_stay([&] { error.discard_as_unraisable(while_doing); });
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
-    PyErr_WriteUnraisable(py::str(while_doing).ptr());
+    const py::str what(while_doing);
+    or_stay([&] { PyErr_WriteUnraisable(what.ptr()); });
   }
 }
 
 bool is_capturing_here(DeviceContext& context) {
   if (is_python_gone()) return false;
-  const py::gil_scoped_acquire locked;
+  const GilAcquire locked;
   const py::error_scope preserved;
-  return is_any_stream_capturing(context);
+  return or_stay([&] { return is_any_stream_capturing(context); });
 }
 
 /// Waits until no thread is inside of a call, without the GIL, which such a thread may want.
 void before_fork() {
   announce_fork();
   while (!try_before_fork()) {
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 }

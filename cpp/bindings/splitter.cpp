@@ -13,6 +13,7 @@
 #include "bindings/array.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/context.hpp"
+#include "bindings/gil.hpp"
 #include "shared/hash.hpp"
 #include "table/executor.hpp"
 #include "table/splitter.hpp"
@@ -70,11 +71,11 @@ class BoundSample {
       throw std::invalid_argument(std::to_string(keys_.count) + " keys were given, expected " +
                                   std::to_string(Sample::kKeys) + " or more");
     const Stream stream = to_stream(*splitter_->context, stream_address);
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     sample_ = splitter_->algorithm().sample(*splitter_->context, keys_, seed, splitter_->samples, stream);
   }
   std::pair<std::int64_t, std::int64_t> repeats() {
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     const Sample::Repeats& repeats = sample_->repeats();
     return {repeats.all, repeats.most};
   }
@@ -108,7 +109,7 @@ class BoundSplit {
     if (alignment < 1)
       throw std::invalid_argument("alignment is " + std::to_string(alignment) + ", expected 1 or more");
     if (gap < 0) throw std::invalid_argument("gap is " + std::to_string(gap) + ", expected 0 or more");
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     split_ = splitter_->algorithm().split(
         context(), keys_, seed, Parts(static_cast<std::size_t>(parts), static_cast<std::size_t>(last), alignment, gap),
         splitter_->splits, sample == nullptr ? nullptr : sample->sample_of(keys_, seed), stream_);
@@ -123,19 +124,19 @@ class BoundSplit {
     if (notes.size() > Split::kMaxNotes)
       throw std::invalid_argument(std::to_string(notes.size()) + " notes were given, expected up to " +
                                   std::to_string(Split::kMaxNotes));
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     split_->tell(notes, static_cast<std::int64_t*>(told.data));
   }
   void sort_keys(const Array& sorted) {
     if (std::exchange(sorted_, true)) throw std::invalid_argument("the keys have been sorted already");
     const Rows target = to_rows(context(), sorted, "sorted", true);
     check_rows(target, positions(), keys_.bytes, "sorted");
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     split_->sort_keys(target.data);
   }
   std::vector<std::int64_t> counts() {
     need_sorted();
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     if (!std::exchange(waited_, true)) split_->wait();
     return split_->counts();
   }
@@ -143,7 +144,7 @@ class BoundSplit {
   void sort(const Array& rows, const Array& out) const {
     need_sorted();
     const auto [from, to] = from_and_to(rows, keys_.count, out, positions());
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     if (from.bytes != 0) split_->sort(from.data, from.bytes, to.data, stream_);
   }
   /// Values [n] of `dtype`, or one for all keys, combined where keys were merged.
@@ -156,14 +157,14 @@ class BoundSplit {
     const Rows to = to_rows(context(), out, "out", true);
     if (from.count != 1) check_rows(from, keys_.count, reduction.bytes(), "values");
     check_rows(to, positions(), reduction.bytes(), "out");
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     split_->combine(from.data, from.count == 1, reduction, to.data, stream_);
   }
   void gather_mask(const Array& mask, const Array& out) const {
     if (!waited_) throw std::invalid_argument("how many rows there are is not known before counts()");
     const auto [from, to] = from_and_to(mask, split_->end(), out, keys_.count);
     if (from.bytes != sizeof(bool)) throw std::invalid_argument("the mask has rows of several bytes");
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     split_->gather_mask(static_cast<const bool*>(from.data), static_cast<bool*>(to.data), stream_);
   }
   /// With `found` bool [rows] goes `found_out`, which gets that in the keys' order.
@@ -177,7 +178,7 @@ class BoundSplit {
       options.found = static_cast<const bool*>(mask.data);
       options.found_out = static_cast<bool*>(mask_out.data);
     }
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     if (from.bytes != 0) split_->gather(from.data, from.bytes, to.data, options, stream_);
   }
 
@@ -215,7 +216,7 @@ void find_owners(const ContextPointer& context, const Array& keys, std::int64_t 
   const KeyBatch batch = to_keys(*context, keys);
   check_rows(to_rows(*context, out, "out", true), batch.count, sizeof(std::int32_t), "out");
   const Stream stream = to_stream(*context, stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   context->executors().splitter->find_owners(*context, batch, seed, static_cast<std::uint32_t>(parts),
                                              static_cast<std::int32_t*>(out.data), stream);
 }

@@ -18,6 +18,7 @@
 #include "bindings/bindings.hpp"
 #include "bindings/buffer.hpp"
 #include "bindings/context.hpp"
+#include "bindings/gil.hpp"
 #include "core/constants.hpp"
 
 /// Methods take what they need from Python, check what would otherwise read or write beyond an array, and drop the GIL
@@ -112,7 +113,7 @@ TablePointer make_table(const std::vector<ContextPointer>& contexts, const std::
   options.initializer = to_initializer(initializer);
   for (const auto& [name, dtype, shape, initial] : columns)
     options.columns.push_back({name, dtype_from_name(dtype), shape, to_initializer(initial)});
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   if (!sharded) return with_context(Table::make(options, contexts.at(0)), contexts.at(0));
   return with_context(ShardedTable::make(options, contexts), contexts.at(0));
 }
@@ -254,7 +255,7 @@ std::int64_t find_columns(Table& table, const Array& keys, const std::vector<Pyt
   out.found = output<bool>(table, found, "found", count);
   out.count_missing = count_missing;
   const Stream stream = to_stream(table.context(), stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   return table.find_columns({keys.data, count, table.options().key_bytes()}, out, outputs, stream);
 }
 
@@ -265,7 +266,7 @@ void change_columns(Table& table, const Array& keys, const std::vector<PythonInp
   auto* const numbers = output<std::int64_t>(table, rows, "rows", count);
   bool* const mask = output<bool>(table, inserted, "inserted", count);
   const Stream stream = to_stream(table.context(), stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   table.change_columns({keys.data, count, table.options().key_bytes()}, inputs, numbers, mask, stream);
 }
 
@@ -289,7 +290,7 @@ void read_rows(Table& table, const Array& rows, const std::vector<PythonOutput>&
   const std::int64_t count = count_rows(table, rows);
   const std::vector<ColumnOutput> outputs = to_outputs(table, columns, count);
   const Stream stream = to_stream(table.context(), stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   table.read_rows(static_cast<const std::int64_t*>(rows.data), count, outputs, stream);
 }
 
@@ -303,7 +304,7 @@ void pool_rows(Table& table, const Array& rows, const Array& offsets, const Arra
   if (outputs.front().fallback_per_key) throw std::invalid_argument("the fallback is of several rows, expected one");
   const Bags given{static_cast<const std::int64_t*>(offsets.data), bags, to_factors(table, factors, count)};
   const Stream stream = to_stream(table.context(), stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   table.pool_rows(static_cast<const std::int64_t*>(rows.data), count, given, outputs.front(), stream);
 }
 
@@ -321,7 +322,7 @@ void train(Table& table, const Array& rows, const Array& gradients, const Array*
     given.item_of = static_cast<const std::int64_t*>(item_of->data);
   }
   const Stream stream = to_stream(table.context(), stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   table.train(static_cast<const std::int64_t*>(rows.data), count, given, columns, step, stream);
 }
 
@@ -331,7 +332,7 @@ std::int64_t find(Table& table, const Array& keys, const Array* values, const Ar
   FindOutput out = find_output(table, count, values, found, fallback);
   out.count_missing = count_missing;
   const Stream stream = to_stream(table.context(), stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   return table.find({keys.data, count, table.options().key_bytes()}, out, stream);
 }
 
@@ -360,7 +361,7 @@ std::int64_t find_and_erase(Table& table, const Array& keys, const std::vector<P
   Lookup lookup = to_lookup(table, columns, count);
   lookup.out.count_missing = count_missing;
   const Stream stream = to_stream(table.context(), stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   return table.find_and_erase({keys.data, count, table.options().key_bytes()}, lookup.out, lookup.columns, stream);
 }
 
@@ -378,7 +379,7 @@ void insert_and_find(Table& table, const Array& keys, const std::vector<PythonIn
   }
   const Lookup lookup = to_lookup(table, columns, count);
   const Stream stream = to_stream(table.context(), stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   table.insert_and_find({keys.data, count, table.options().key_bytes()}, values, column_inputs, nullptr, lookup.out,
                         lookup.columns, stream);
 }
@@ -389,7 +390,7 @@ void rows(Table& table, const Array& keys, const Array& rows, std::uintptr_t str
   FindOutput out{};
   out.rows = output<std::int64_t>(table, &rows, "rows", count);
   const Stream stream = to_stream(table.context(), stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   table.find({keys.data, count, table.options().key_bytes()}, out, stream);
 }
 
@@ -400,7 +401,7 @@ void insert(Table& table, const Array& keys, const Array* values, bool broadcast
   const InsertMode insert_mode = named(kInsertModes, mode);
   bool* const mask = output<bool>(table, inserted, "inserted", count);
   const Stream stream = to_stream(table.context(), stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   const KeyBatch key_batch{keys.data, count, table.options().key_bytes()};
   table.insert(key_batch, value_batch, insert_mode, mask, stream);
 }
@@ -413,7 +414,7 @@ void find_or_insert(Table& table, const Array& keys, const Array* values, bool b
   auto* const numbers = output<std::int64_t>(table, &rows, "rows", count);
   bool* const mask = output<bool>(table, &inserted, "inserted", count);
   const Stream stream = to_stream(table.context(), stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   table.find_or_insert({keys.data, count, table.options().key_bytes()}, value_batch, numbers, mask, stream);
 }
 
@@ -421,7 +422,7 @@ void restore_rows(Table& table, const Array& keys, const Array& rows, std::uintp
   const std::int64_t count = count_keys(table, keys, "keys");
   check_bytes(table, rows, "rows", sizeof(std::int64_t), count * static_cast<std::int64_t>(sizeof(std::int64_t)));
   const Stream stream = to_stream(table.context(), stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   table.restore_rows({keys.data, count, table.options().key_bytes()}, static_cast<const std::int64_t*>(rows.data),
                      stream);
 }
@@ -433,7 +434,7 @@ void apply(Table& table, const Array& keys, const Array& values, bool broadcast,
   const ApplyOp apply_op = named(kApplyOps, op);
   bool* const mask = output<bool>(table, inserted, "inserted", count);
   const Stream stream = to_stream(table.context(), stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   const KeyBatch key_batch{keys.data, count, table.options().key_bytes()};
   table.apply(key_batch, value_batch, apply_op, mask, stream);
 }
@@ -442,7 +443,7 @@ void erase(Table& table, const Array& keys, const Array* erased, std::uintptr_t 
   const std::int64_t count = count_keys(table, keys, "keys");
   bool* const mask = output<bool>(table, erased, "erased", count);
   const Stream stream = to_stream(table.context(), stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   table.erase({keys.data, count, table.options().key_bytes()}, mask, stream);
 }
 
@@ -457,7 +458,7 @@ std::int64_t export_columns(Table& table, const Array* keys, const std::vector<P
   }
   const std::vector<ColumnOutput> outputs = to_outputs(table, columns, count);
   const Stream stream = to_stream(table.context(), stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   return table.export_columns(keys == nullptr ? nullptr : keys->data, outputs, nullptr, count, stream);
 }
 
@@ -477,7 +478,7 @@ std::int64_t export_items(Table& table, const Array* keys, const Array* values, 
   if (rows != nullptr && !options.has_rows()) throw std::invalid_argument("the table has no row storage");
   auto* const row_data = output<std::int64_t>(table, rows, "rows", count);
   const Stream stream = to_stream(table.context(), stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   return table.export_items(keys == nullptr ? nullptr : keys->data, value_data, row_data, count, stream);
 }
 
@@ -488,7 +489,7 @@ Buffer row_storage(const TablePointer& table, std::uintptr_t stream_address) {
   if (!options.value_dtype) throw std::invalid_argument("the rows of the table have columns: ask for one of them");
   const ContextPointer context = context_of(table);
   const Stream stream = to_stream(*context, stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   RowStorage storage = table->row_storage(stream);
   std::vector<std::int64_t> shape = {storage.row_count};
   shape.insert(shape.end(), options.value_shape.begin(), options.value_shape.end());
@@ -500,7 +501,7 @@ Buffer column_storage(const TablePointer& table, std::size_t number, bool all_ro
   const RowLayout layout = place_columns(table->options().columns);
   const ContextPointer context = context_of(table);
   const Stream stream = to_stream(*context, stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   RowStorage storage = table->row_storage(stream);
   Buffer buffer{context,
                 data_of(std::move(storage.memory)),
@@ -534,7 +535,7 @@ Array constant(const TablePointer& table, const Array& value, std::uintptr_t str
   Allocation temporary;
   const void* data = nullptr;
   {
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     const std::string_view bytes(static_cast<const char*>(value.data), static_cast<std::size_t>(value.bytes()));
     data = table->constants().upload(bytes, stream, temporary);
   }
@@ -554,7 +555,7 @@ Array constant(const TablePointer& table, const Array& value, std::uintptr_t str
 bool overlaps_rows(const Table& table, const Array& array) {
   if (!table.options().has_rows() || !(array.device == table.context().device())) return false;
   const MemoryRange range = array.range();
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   return table.overlaps_rows(range);
 }
 
@@ -597,7 +598,7 @@ void find_parts(Table& table, const std::vector<FindPart>& given) {
                      nullptr,
                      to_stream(view->context(), stream)});
   }
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   sharded(table).find_parts(parts);
 }
 
@@ -621,7 +622,7 @@ std::vector<ShardedTable::Part> change_parts(const std::vector<ChangePart>& give
 void insert_parts(Table& table, const std::vector<ChangePart>& given, const std::string& mode) {
   const std::vector<ShardedTable::Part> parts = change_parts(given, to_values);
   const InsertMode insert_mode = named(kInsertModes, mode);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   sharded(table).insert_parts(parts, insert_mode);
 }
 
@@ -631,14 +632,14 @@ void find_or_insert_parts(Table& table, const std::vector<ChangePart>& given, co
   if (rows.size() != parts.size()) throw std::invalid_argument("rows are not one array for each part");
   for (std::size_t i = 0; i < parts.size(); ++i)
     parts[i].rows = output<std::int64_t>(*std::get<0>(given[i]), rows[i], "rows", parts[i].keys.count);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   sharded(table).find_or_insert_parts(parts);
 }
 
 void apply_parts(Table& table, const std::vector<ChangePart>& given, const std::string& op) {
   const std::vector<ShardedTable::Part> parts = change_parts(given, to_values);
   const ApplyOp apply_op = named(kApplyOps, op);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   sharded(table).apply_parts(parts, apply_op);
 }
 
@@ -664,7 +665,7 @@ void find_columns_parts(Table& table, const std::vector<FindColumnsPart>& given)
                      to_outputs(*view, columns, count),
                      {}});
   }
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   sharded(table).find_parts(parts);
 }
 
@@ -682,14 +683,14 @@ void change_columns_parts(Table& table, const std::vector<ChangeColumnsPart>& gi
                      {},
                      to_inputs(*view, columns, count)});
   }
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   sharded(table).change_columns_parts(parts);
 }
 
 void erase_parts(Table& table, const std::vector<ChangePart>& given) {
   const std::vector<ShardedTable::Part> parts =
       change_parts(given, [](const Table&, const Array*, bool, std::int64_t) { return ValueBatch{}; });
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   sharded(table).erase_parts(parts);
 }
 
@@ -697,14 +698,14 @@ TablePointer clone(Table& table, const ContextPointer& context, std::uintptr_t s
   // The stream is one of the CUDA device that is part of it, if any.
   const bool on_cpu = table.context().device().platform == "cpu" && context->device().platform == "cpu";
   const Stream stream = on_cpu ? nullptr : reinterpret_cast<Stream>(stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   return with_context(table.clone(context, stream), context);
 }
 
 }  // namespace
 
 void bind_table(py::module_& module) {
-  using unlocked = py::call_guard<py::gil_scoped_release>;
+  using unlocked = py::call_guard<GilRelease>;
   py::class_<OptimizerStep>(module, "OptimizerStep", py::is_final(), "What an optimizer does, and with which numbers.")
       .def(py::init([](const std::string& optimizer, double learning_rate, double beta1, double beta2, double epsilon,
                        double weight_decay, std::int64_t number, bool stochastic_rounding, std::uint64_t seed) {

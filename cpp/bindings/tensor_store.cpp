@@ -34,13 +34,18 @@ struct SavedObject {
   Stream stream = nullptr;
 
   ~SavedObject() {
-    if (settled_by == nullptr) return;
+    if (settled_by != nullptr) settle();
+    drop(object);
+  }
+
+ private:
+  void settle() const noexcept {
     try {
-      const py::gil_scoped_release unlocked;
+      const GilRelease unlocked;
       settled_by->synchronize(stream);
     } catch (const std::exception& error) {
       PyErr_SetString(PyExc_RuntimeError, error.what());
-      PyErr_WriteUnraisable(object.ptr());
+      or_stay([this] { PyErr_WriteUnraisable(object.ptr()); });
     }
   }
 };
@@ -52,7 +57,7 @@ void put_tensor(const std::string& name, const Array& array, const py::object& n
   const Stream stream = array.device.platform == "cpu" ? nullptr : reinterpret_cast<Stream>(stream_address);
   ContextPointer settled_by;
   if (wait) {
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     settled_by = platform(array.device.platform).make_context(array.device.index, nullptr);
   }
   const std::shared_ptr<SavedObject> saved(new SavedObject{native, array, std::move(settled_by), stream},
@@ -68,7 +73,7 @@ void put_tensor(const std::string& name, const Array& array, const py::object& n
     tensor.framework = kPython;
   }
   tensor.readonly = array.readonly;
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   tensor_store::put(name, std::move(tensor));
 }
 
@@ -97,7 +102,7 @@ Buffer buffer_of(const FoundTensor& found, std::uintptr_t stream_address) {
     throw DTypeError("only " + found.tensor().framework + " knows the dtype of the tensor; read it there");
   const ContextPointer& context = found.entry->context();
   const Stream stream = to_stream(*context, stream_address);
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   StoredTensor tensor = found.entry->lend(stream);
   return {context, std::move(tensor.memory), *tensor.dtype, std::move(tensor.shape), stream, tensor.readonly};
 }
@@ -105,7 +110,7 @@ Buffer buffer_of(const FoundTensor& found, std::uintptr_t stream_address) {
 }  // namespace
 
 void bind_tensor_store(py::module_& module) {
-  using unlocked = py::call_guard<py::gil_scoped_release>;
+  using unlocked = py::call_guard<GilRelease>;
   py::class_<FoundTensor>(module, "StoredTensor", py::is_final(), "A tensor of the store.")
       .def_property_readonly("dtype",
                              [](const FoundTensor& found) -> std::optional<std::string_view> {

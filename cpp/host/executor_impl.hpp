@@ -188,7 +188,7 @@ void HostExecutor<Key, Value>::export_items(DeviceContext&, const View& view, vo
 
 template <class Key, class Value>
 const Executor<Key, Value>& HostAlgorithms::executor() {
-  static const HostExecutor<Key, Value> executor;
+  static const auto& executor = *new HostExecutor<Key, Value>;  // never destroyed: threads may work at exit
   return executor;
 }
 

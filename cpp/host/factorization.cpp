@@ -485,7 +485,7 @@ class HostFactorizer final : public Factorizer {
 }  // namespace
 
 const Factorizer& host::HostAlgorithms::factorizer() {
-  static const HostFactorizer factorizer;
+  static const auto& factorizer = *new HostFactorizer;  // never destroyed: threads may work at exit
   return factorizer;
 }
 

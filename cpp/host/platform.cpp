@@ -73,7 +73,7 @@ class HostContext final : public DeviceContext {
   std::shared_ptr<void> make_mailbox(std::size_t bytes) override { return std::shared_ptr<char[]>(new char[bytes]()); }
   void advance(const ChainStep& step, Stream) override { advance_chain(step); }
   const Executors& executors() const override {
-    static const Executors all = Executors::of<host::HostAlgorithms>();
+    static const auto& all = *new Executors(Executors::of<host::HostAlgorithms>());  // never destroyed, as these
     return all;
   }
 };

@@ -248,7 +248,7 @@ class HostRowOptimizer final : public RowOptimizer {
 }  // namespace
 
 const RowOptimizer& HostAlgorithms::row_optimizer() {
-  static const HostRowOptimizer optimizer;
+  static const auto& optimizer = *new HostRowOptimizer;  // never destroyed: threads may work at exit
   return optimizer;
 }
 

@@ -265,7 +265,7 @@ class HostSplitter final : public Splitter {
 }  // namespace
 
 const Splitter& HostAlgorithms::splitter() {
-  static const HostSplitter splitter;
+  static const auto& splitter = *new HostSplitter;  // never destroyed: threads may work at exit
   return splitter;
 }
 

@@ -449,7 +449,7 @@ class CudaFactorizer final : public Factorizer {
 }  // namespace
 
 const Factorizer& CudaAlgorithms::factorizer() {
-  static const CudaFactorizer factorizer;
+  static const auto& factorizer = *new CudaFactorizer;  // never destroyed: threads may work at exit
   return factorizer;
 }
 

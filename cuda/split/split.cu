@@ -960,7 +960,7 @@ class CudaSplitter final : public Splitter {
 }  // namespace
 
 const Splitter& CudaAlgorithms::splitter() {
-  static const CudaSplitter splitter;
+  static const auto& splitter = *new CudaSplitter;  // never destroyed: threads may work at exit
   return splitter;
 }
 

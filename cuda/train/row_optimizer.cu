@@ -105,7 +105,7 @@ class CudaRowOptimizer final : public RowOptimizer {
 }  // namespace
 
 const RowOptimizer& CudaAlgorithms::row_optimizer() {
-  static const CudaRowOptimizer optimizer;
+  static const auto& optimizer = *new CudaRowOptimizer;  // never destroyed: threads may work at exit
   return optimizer;
 }
 

@@ -10,6 +10,7 @@
 
 #include "bindings/bindings.hpp"
 #include "bindings/fast/path.hpp"
+#include "bindings/gil.hpp"
 
 /// The decorator fast_path: a method that tries its object's FastPath first, and calls the Python function that it
 /// decorates where that declines. A callable of its own in C, because a Python function in front would cost as much as
@@ -94,6 +95,10 @@ PyObject* serve(const FastMethod& method, PyObject* self, FastPath::Arguments ar
     return (static_cast<FastPath&>(caster).*method.operation->serve)(arguments).release().ptr();
   } catch (py::error_already_set& error) {
     error.restore();
+#if defined(__GLIBCXX__)
+  } catch (abi::__forced_unwind&) {  // Python ends the thread
+    stay_for_ever();
+#endif
   } catch (...) {
     py::detail::try_translate_exceptions();
   }

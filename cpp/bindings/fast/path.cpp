@@ -8,6 +8,7 @@
 
 #include <gpuhash/names.hpp>
 #include "bindings/fast/python_numbers.hpp"
+#include "bindings/gil.hpp"
 #include "core/constants.hpp"
 #include "core/float_mode.hpp"
 
@@ -123,7 +124,7 @@ const void* FastPath::upload(Number& number, Stream stream) const {
   if (on_host_) return number.bytes.data();
   const std::string_view bytes(reinterpret_cast<const char*>(number.bytes.data()),
                                static_cast<std::size_t>(options_.value_bytes()));
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   return table_->constants().upload(bytes, stream, number.uploaded);
 }
 
@@ -241,7 +242,7 @@ py::object FastPath::hand_over_pair(const Keys& keys, PyObject* pair, const Outp
 /// Nothing where it is for the general path.
 std::optional<std::int64_t> FastPath::look_up(const Keys& keys, const FindOutput& out,
                                               std::initializer_list<const Output*> written) const {
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   if (!is_apart({keys.memory()}, written, false)) return std::nullopt;
   return table_->find(keys.batch, out, keys.stream);
 }
@@ -345,7 +346,7 @@ py::object FastPath::setitem(Arguments given) {
   const std::optional<ValueBatch> values = take_values(*keys, given[1], number);
   if (!values) return {};
   {
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     if (!is_apart({keys->memory(), memory_of(*keys, *values)}, {}, true)) return {};
     ++changes_;
     table_->insert(keys->batch, *values, InsertMode::kAssign, nullptr, keys->stream);
@@ -360,7 +361,7 @@ py::object FastPath::put(const Keys& keys, PyObject* given_values, InsertMode mo
   const std::optional<Output> inserted = take_mask(keys, out);
   if (!inserted) return {};
   {
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     if (!is_apart({keys.memory(), memory_of(keys, *values)}, {&*inserted}, true)) return {};
     ++changes_;
     table_->insert(keys.batch, *values, mode, inserted->data<bool>(), keys.stream);
@@ -402,7 +403,7 @@ py::object FastPath::find_or_insert(Arguments given) {
   const std::optional<Output> inserted = take_mask(*keys, new_outputs ? Py_None : PyTuple_GET_ITEM(pair, 1));
   if (!inserted) return {};
   {
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     if (!is_apart({keys->memory(), memory_of(*keys, *values)}, {&*rows, &*inserted}, true)) return {};
     ++changes_;
     table_->find_or_insert(keys->batch, *values, rows->data<std::int64_t>(), inserted->data<bool>(), keys->stream);
@@ -437,7 +438,7 @@ py::object FastPath::insert_or_apply(Arguments given) {
   const std::optional<Output> inserted = take_mask(*keys, given[3]);
   if (!inserted) return {};
   {
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     if (!is_apart({keys->memory(), memory_of(*keys, *values)}, {&*inserted}, true)) return {};
     ++changes_;
     table_->apply(keys->batch, *values, *op, inserted->data<bool>(), keys->stream);
@@ -453,7 +454,7 @@ py::object FastPath::erase(Arguments given) {
   const std::optional<Output> erased = take_mask(*keys, given[1]);
   if (!erased) return {};
   {
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     if (!is_apart({keys->memory()}, {&*erased}, false)) return {};
     ++changes_;
     table_->erase(keys->batch, erased->data<bool>(), keys->stream);
@@ -572,7 +573,7 @@ py::object FastPath::look_up_batches(PyObject* keys, PyObject* default_value, bo
     parts.push_back({&path->sharded(), batch.batch, {}, out, nullptr, batch.stream});
   }
   {
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     sharded().find_parts(parts);
   }
   if (values && found) return py::make_tuple(all_values, all_found);
@@ -616,7 +617,7 @@ py::object FastPath::change_batches(PyObject* keys, PyObject* values, bool mask,
   const auto parts = take_changes(items, held ? held.ptr() : nullptr, numbers, mask ? &masks : nullptr);
   if (!parts) return {};
   {
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     for (std::size_t i = 0; i < items.size(); ++i) {
       const Keys& batch = items[i].keys;
       if (!items[i].path->is_apart({batch.memory(), memory_of(batch, (*parts)[i].values)}, {}, values != nullptr))
