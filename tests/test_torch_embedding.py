@@ -8,6 +8,7 @@ import io
 import pickle
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from support.frameworks import module
 from support.threads import at_most_threads
 
+import gpuhash
 from gpuhash import TableFullError, _core
 from gpuhash.initializers import Constant, Normal, Uniform
 
@@ -157,6 +159,40 @@ def test_losses_are_those_of_torch(name, device):
             losses.append(loss.item())
         assert losses[0] == pytest.approx(losses[1], rel=5e-3, abs=1e-5), step
     assert losses[0] < 4, "from 8 or more"
+
+
+def test_long_rows_are_summed_alike_by_any_number_of_threads():
+    """Rows around the length at which all threads sum up pieces of them; against sums in double precision."""
+    lengths = [1, (1 << 15) - 1, 1, 1 << 15, (1 << 15) + 1, 7, 100_000, 1 << 13, 3]
+    codes = np.random.default_rng(0).permutation(np.repeat(np.arange(len(lengths)), lengths))
+    gradients = np.random.default_rng(1).random((len(codes), 3)).astype(np.float32)
+    expected = np.stack([np.bincount(codes, gradients[:, column].astype(np.float64)) for column in range(3)], axis=1)
+    trained = []
+    before = gpuhash.get_num_threads()
+    try:
+        for threads in (1, 2, 5):
+            gpuhash.set_num_threads(threads)
+            embedding = HashEmbedding(3, optimizer=SGD(lr=1.0), initializer=Constant(0))
+            embedding(torch.from_numpy(codes)).backward(torch.from_numpy(gradients))
+            trained.append(embedding.eval()(torch.arange(len(lengths))).numpy())
+    finally:
+        gpuhash.set_num_threads(before)
+    np.testing.assert_allclose(-trained[0], expected, rtol=1e-5)
+    assert trained[0].tobytes() == trained[1].tobytes() == trained[2].tobytes()
+
+
+def test_one_id_in_all_of_a_batch_takes_no_longer_than_distinct_ones():
+    """It took the square of the batch: 37 s of 2^23 positions."""
+    count = 1 << 21
+    taken = []
+    for ids in (torch.zeros(count, dtype=torch.int64), torch.arange(count)):
+        embedding = HashEmbedding(1, optimizer=SGD(lr=0.1))
+        results = embedding(ids)
+        gradients = torch.ones_like(results)
+        begin = time.process_time()
+        results.backward(gradients)
+        taken.append(time.process_time() - begin)
+    assert taken[0] < 4 * taken[1]
 
 
 @pytest.mark.parametrize("dim", [2, 17, 128, 129, 260, 1024, 1030])

@@ -13,7 +13,8 @@
 #include "shared/optimizer_step.hpp"
 
 /// Training rows. Positions are sorted by row; then each thread has a part of the rows, sums up the gradients of each,
-/// and makes the step.
+/// and makes the step. Of a row that comes very often, all threads have summed up pieces before: of one length, so that
+/// the sum has the same bits for any number of threads.
 namespace gpuhash::host {
 namespace {
 
@@ -32,10 +33,18 @@ class SortedBatch {
   std::int64_t count() const { return count_; }
   std::int64_t row(std::int64_t i) const { return entries_[i].row; }
   std::int64_t position(std::int64_t i) const { return entries_[i].position; }
-  /// The first entry from i on that is of another row than the one before it.
+  /// The first entry from i on that is of another row than the one before it. In steps that double, and then halve: a
+  /// row may have most of the batch, and is asked for its end once for each piece of it.
   std::int64_t next_row(std::int64_t i) const {
-    while (i != 0 && i < count_ && row(i - 1) == row(i)) ++i;
-    return i;
+    if (i == 0 || i >= count_ || row(i) != row(i - 1)) return std::min(i, count_);
+    std::int64_t step = 1;
+    while (i + step < count_ && row(i + step) == row(i)) {
+      i += step;
+      step *= 2;
+    }
+    for (; step != 0; step /= 2)
+      if (i + step < count_ && row(i + step) == row(i)) i += step;
+    return i + 1;
   }
 
  private:
@@ -61,17 +70,104 @@ class SortedBatch {
   std::int64_t count_ = 0;
 };
 
+/// Entries of a row that are summed up apart, and how many a row has at least for that.
+constexpr std::int64_t kSummedApart = std::int64_t{1} << 13;
+constexpr std::int64_t kLongRow = 4 * kSummedApart;
+
 float load(const float& value) { return value; }
 float load(const BFloat16& value) { return value.to_float(); }
 void store(float& to, float value) { to = value; }
 void store(BFloat16& to, float value) { to = BFloat16::from_float(value); }
 
+template <class Gradient>
+void sum_gradients_as(const SortedBatch& batch, const TrainOrder& order, std::int64_t begin, std::int64_t end,
+                      float* sums) {
+  const Gradients& given = order.gradients;
+  const std::int64_t elements = order.weights.elements;
+  for (std::int64_t i = begin; i < end; ++i) {
+    const std::int64_t position = batch.position(i);
+    const std::int64_t item = given.item_of == nullptr ? position : given.item_of[position];
+    const float factor = given.factors == nullptr ? 1 : given.factors[position];
+    const Gradient* const from = static_cast<const Gradient*>(given.data) + item * elements;
+    if (i == begin)
+      for (std::int64_t e = 0; e < elements; ++e) sums[e] = factor * load(from[e]);
+    else
+      for (std::int64_t e = 0; e < elements; ++e) sums[e] += factor * load(from[e]);
+  }
+}
+
+/// Those of entries [begin, end), one after the other.
+void sum_gradients(const SortedBatch& batch, const TrainOrder& order, std::int64_t begin, std::int64_t end,
+                   float* sums) {
+  if (order.gradients.dtype == DType::kFloat32)
+    sum_gradients_as<float>(batch, order, begin, end, sums);
+  else
+    sum_gradients_as<BFloat16>(batch, order, begin, end, sums);
+}
+
+/// The gradients of the rows of at least kLongRow entries, summed up by pieces on all threads.
+class LongRows {
+ public:
+  LongRows(const SortedBatch& batch, const TrainOrder& order) : elements_(order.weights.elements) {
+    // Such a row is the one of the entries at which a piece begins, and of those at which the next one does.
+    for (std::int64_t i = kSummedApart; i < batch.count(); i += kSummedApart) {
+      if (batch.row(i - kSummedApart) != batch.row(i)) continue;
+      const std::int64_t begin = first_of_row(batch, i - kSummedApart);
+      const std::int64_t end = batch.next_row(i + 1);
+      if (end - begin >= kLongRow)
+        for (std::int64_t from = begin; from < end; from += kSummedApart)
+          pieces_.push_back({from, std::min(end, from + kSummedApart)});
+      i = std::max(i, (end - 1) / kSummedApart * kSummedApart);
+    }
+    const auto count = static_cast<std::int64_t>(pieces_.size());
+    if (count == 0) return;
+    sums_ = uninitialised<float>(count * elements_);
+    const int parts = static_cast<int>(std::min<std::int64_t>(count, thread_count()));
+    for_each_part(count, parts, [&](int, std::int64_t first, std::int64_t last) {
+      in_pieces(first, last, 1, [&](std::int64_t piece, std::int64_t) {
+        const Piece& summed = pieces_[static_cast<std::size_t>(piece)];
+        sum_gradients(batch, order, summed.begin, summed.end, sums_.get() + piece * elements_);
+      });
+    });
+  }
+
+  /// Of the row whose entries begin there. False where it is no long one.
+  bool sum(std::int64_t begin, std::int64_t end, float* sums) const {
+    if (end - begin < kLongRow) return false;
+    const auto first = std::ranges::lower_bound(pieces_, begin, {}, &Piece::begin);
+    const float* from = sums_.get() + (first - pieces_.begin()) * elements_;
+    std::copy_n(from, elements_, sums);
+    for (auto piece = first + 1; piece != pieces_.end() && piece->end <= end; ++piece) {
+      from += elements_;
+      for (std::int64_t e = 0; e < elements_; ++e) sums[e] += from[e];
+    }
+    return true;
+  }
+
+ private:
+  struct Piece {
+    std::int64_t begin;
+    std::int64_t end;
+  };
+
+  /// The first entry of the row of entry i, which is not far after it.
+  static std::int64_t first_of_row(const SortedBatch& batch, std::int64_t i) {
+    while (i != 0 && batch.row(i - 1) == batch.row(i)) --i;
+    return i;
+  }
+
+  std::int64_t elements_;
+  std::vector<Piece> pieces_;      // ascending
+  std::unique_ptr<float[]> sums_;  // [pieces, elements]
+};
+
 /// What one thread trains rows with.
 class Trainer {
  public:
-  Trainer(const RowView& rows, const TrainOrder& order)
+  Trainer(const RowView& rows, const TrainOrder& order, const LongRows& long_rows)
       : rows_(rows),
         order_(order),
+        long_rows_(long_rows),
         numbers_(order.step),
         elements_(order.weights.elements),
         gradient_(scratch<float>(elements_)),
@@ -80,10 +176,7 @@ class Trainer {
 
   /// Of entries [begin, end) of one row.
   void train(const SortedBatch& batch, std::int64_t begin, std::int64_t end) {
-    if (order_.gradients.dtype == DType::kFloat32)
-      sum_up<float>(batch, begin, end);
-    else
-      sum_up<BFloat16>(batch, begin, end);
+    if (!long_rows_.sum(begin, end, gradient_.data())) sum_gradients(batch, order_, begin, end, gradient_.data());
     const std::int64_t row = batch.row(begin);
     std::byte* const data = rows_.data + row * rows_.bytes;
     const auto column = [&](const ColumnPlace& place) { return reinterpret_cast<float*>(data + place.offset); };
@@ -96,22 +189,6 @@ class Trainer {
   }
 
  private:
-  template <class Gradient>
-  void sum_up(const SortedBatch& batch, std::int64_t begin, std::int64_t end) {
-    const Gradients& given = order_.gradients;
-    float* const sums = gradient_.data();
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t position = batch.position(i);
-      const std::int64_t item = given.item_of == nullptr ? position : given.item_of[position];
-      const float factor = given.factors == nullptr ? 1 : given.factors[position];
-      const Gradient* const from = static_cast<const Gradient*>(given.data) + item * elements_;
-      if (i == begin)
-        for (std::int64_t e = 0; e < elements_; ++e) sums[e] = factor * load(from[e]);
-      else
-        for (std::int64_t e = 0; e < elements_; ++e) sums[e] += factor * load(from[e]);
-    }
-  }
-
   void make_step(float* weights, float* first, float* second) {
     float* const gradient = gradient_.data();
     const auto rate = numbers_.learning_rate;
@@ -175,6 +252,7 @@ class Trainer {
 
   const RowView& rows_;
   const TrainOrder& order_;
+  const LongRows& long_rows_;
   StepNumbers numbers_;
   std::int64_t elements_;
   std::vector<float> gradient_;   // of one row, summed up
@@ -189,7 +267,8 @@ class HostRowOptimizer final : public RowOptimizer {
     const int parts = reader_parts(batch.count() * kGradientsPerKey);
     std::vector<Trainer> trainers;  // whose memory is there before anything changes
     trainers.reserve(static_cast<std::size_t>(parts));
-    for (int part = 0; part < parts; ++part) trainers.emplace_back(rows, order);
+    const LongRows long_rows(batch, order);
+    for (int part = 0; part < parts; ++part) trainers.emplace_back(rows, order, long_rows);
     for_each_part(batch.count(), parts, [&](int part, std::int64_t first, std::int64_t last) {
       Trainer& trainer = trainers[static_cast<std::size_t>(part)];
       last = batch.next_row(last);
