@@ -660,3 +660,20 @@ def test_few_keys_of_a_large_batch_leave_a_small_table(threads, count, distinct,
         got = table[keys]
         assert np.isin(numbers * 7 + got, np.unique(numbers * 7 + values)).all()
         assert (table[key_of(np.arange(distinct))][numbers] == got).all()
+
+
+@pytest.mark.parametrize("method", ["insert", "insert_or_assign", "insert_or_apply"])
+@pytest.mark.parametrize("count", [1 << 14, 1 << 17, 1_000_000])
+def test_batches_of_the_same_few_keys_leave_a_small_table(threads, count, method):
+    """Each such batch doubled the table, up to a sixth of the batch: 160,000 slots for 1000 keys."""
+    table = HashTable("int64", "int64", device="cpu")
+    rng = np.random.default_rng(0)
+    expected = np.zeros(1000, np.int64)
+    for _ in range(8):
+        numbers = rng.integers(0, 1000, count)
+        numbers[:1000] = np.arange(1000)
+        getattr(table, method)(key_of(numbers), numbers, *(("add",) if method == "insert_or_apply" else ()))
+        expected += np.bincount(numbers, numbers).astype(np.int64)
+    assert len(table) == 1000
+    assert table.capacity <= 4096
+    same_bytes(table[key_of(np.arange(1000))], expected if method == "insert_or_apply" else np.arange(1000))

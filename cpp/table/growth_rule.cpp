@@ -31,6 +31,9 @@ constexpr std::int64_t kSmallPart = 8;
 /// A table of at most so many slots is rebuilt only where it could be three times smaller; others where twice.
 constexpr std::int64_t kSmallTable = std::int64_t{1} << 16;
 
+/// One that was made so many times larger, and whose keys would fit as before, takes its former size.
+constexpr std::int64_t kGrownInVain = 3;
+
 /// Is the load at most kUncheckedLoadFactor?
 bool is_lightly_loaded(std::int64_t keys, std::int64_t slots) {
   return static_cast<double>(keys) <= static_cast<double>(slots) * kUncheckedLoadFactor;
@@ -107,6 +110,9 @@ std::optional<std::int64_t> GrowthRule::slots_afterwards(std::int64_t size, std:
                                                          std::int64_t slots_before, std::int64_t size_before) const {
   if (size > limit) return grown_for(size, slots);
   if (slots_before == 0) return std::nullopt;
+  // Made larger for keys that did not come, it goes back, or each batch would add to it. Not where it has but doubled:
+  // a table at its limit would grow and shrink with every batch.
+  if (size <= key_limit(slots_before) && slots >= kGrownInVain * slots_before) return slots_before;
   const std::int64_t wanted = grown_ahead(size_before, size - size_before, slots_before);
   return slots >= (slots <= kSmallTable ? 3 : 2) * wanted ? std::optional(wanted) : std::nullopt;
 }
