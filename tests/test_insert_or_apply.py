@@ -229,6 +229,66 @@ def test_complex_products_are_rounded_part_by_part(native, dtype):
     same_bytes(table[keys], expected)
 
 
+SHORT = ["float16", "bfloat16"]
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"deterministic": True}, {"value_shape": 3}, {"device": ["cpu", "cpu", "cpu"]}, {"key_shape": 2}],
+    ids=["scalars", "deterministic", "rows", "sharded", "wide-keys"],
+)
+def test_sums_of_short_floats_go_on_within_a_batch(options, dtype):
+    """5000 ones came to 256 in bfloat16 and to 2048 in float16."""
+    table = HashTable("int64", dtype, **options)
+    ones = np.ones((5000, *[3] * ("value_shape" in options)), numpy_dtype(dtype))
+    keys = np.zeros((5000, *[2] * ("key_shape" in options)), np.int64)
+    was_new = table.insert_or_apply(keys, ones, "add")
+    assert was_new.sum() == was_new[0] == 1
+    assert (table[keys[:1]].astype(np.float64) == np.array(5000, numpy_dtype(dtype)).astype(np.float64)).all()
+    table.insert_or_apply(keys, 1, "add")  # one value for all
+    assert (table[keys[:1]].astype(np.float64) == np.array(10_000, numpy_dtype(dtype)).astype(np.float64)).all()
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+@pytest.mark.parametrize("op", ["add", "multiply"])
+@pytest.mark.parametrize("count", [2, 17, 3000, 1 << 18])
+@pytest.mark.parametrize("kind", ["scalar", "row", "column"])
+def test_short_floats_are_rounded_once_for_each_key(kind, count, op, dtype):
+    """Against float32 in NumPy; the batch meets what two batches before have left."""
+    rng = np.random.default_rng(count)
+    short = numpy_dtype(dtype)
+    number = {"scalar": (), "row": (5,), "column": (2,)}[kind]
+    kinds = max(1, count // 9)
+    what = {"a": (dtype, number), "n": "int64"} if kind == "column" else dtype
+    table = HashTable("int64", what, **({"value_shape": number} if kind == "row" else {}))
+    expected = np.zeros((kinds, *number), short)
+    seen = np.zeros(kinds, bool)
+    for _ in range(2):
+        codes = rng.integers(0, kinds, count)
+        values = (1 + rng.random((count, *number)) / 64).astype(short)
+        if kind == "column":
+            table.insert_or_apply(codes * 7919, {"a": values, "n": codes}, {"a": op, "n": "replace"})
+        else:
+            table.insert_or_apply(codes * 7919, values, op)
+        distinct, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        combined = values[first].astype(np.float32)
+        rest = np.ones(count, bool)
+        rest[first] = False
+        UFUNCS[op].at(combined, inverse[rest], values[rest].astype(np.float32))
+        old = expected[distinct].astype(np.float32)
+        both = UFUNCS[op](old, combined)
+        was = seen[distinct].reshape(-1, *[1] * len(number))
+        expected[distinct] = np.where(was, both, combined).astype(short)
+        seen[distinct] = True
+    keys = np.flatnonzero(seen) * 7919
+    got = table[keys]
+    if kind == "column":
+        same_bytes(got["n"], np.flatnonzero(seen))
+        got = got["a"]
+    same_bytes(got, expected[seen])
+
+
 def test_scalar_operand_counts(place):
     keys = np.random.default_rng(0).integers(0, 50, 20_000)
     table = HashTable("int64", "int64", device=place.table_device)

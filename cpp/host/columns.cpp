@@ -61,7 +61,8 @@ RowWriter::RowWriter(const ColumnsOrder& order) : order_(&order) {
     given_.push_back({change.place.offset, change.values.bytes, change.place.elements,
                       static_cast<const std::byte*>(change.values.data),
                       change.values.broadcast ? 0 : change.values.bytes, change.mode,
-                      change.mode == ColumnMode::kApply ? combine_function(change.place.dtype, change.op) : nullptr});
+                      change.mode == ColumnMode::kApply ? combine_function(change.place.dtype, change.op) : nullptr,
+                      &change});
   for (const ColumnChange& change : order.given) {
     if (change.mode == ColumnMode::kKeep) continue;
     const std::int64_t end = change.place.offset + change.place.bytes();
@@ -71,7 +72,9 @@ RowWriter::RowWriter(const ColumnsOrder& order) : order_(&order) {
 }
 
 void RowWriter::begin(std::byte* row, std::int64_t i) const {
-  for (const Given& column : given_) copy_bytes(row + column.offset, column.values + i * column.stride, column.bytes);
+  for (const Given& column : given_)
+    if (!write_wide(column, row, i, true))
+      copy_bytes(row + column.offset, column.values + i * column.stride, column.bytes);
   if (order_->initial.empty()) return;
   const KeyBatch& keys = order_->keys;
   const auto key = load_bytes<Uint128>(keys.data, i, keys.bytes);
@@ -80,6 +83,7 @@ void RowWriter::begin(std::byte* row, std::int64_t i) const {
 
 void RowWriter::meet(std::byte* row, std::int64_t i) const {
   for (const Given& column : given_) {
+    if (write_wide(column, row, i, false)) continue;
     const std::byte* const value = column.values + i * column.stride;
     if (column.mode == ColumnMode::kAssign)
       copy_bytes(row + column.offset, value, column.bytes);

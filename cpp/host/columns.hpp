@@ -35,7 +35,17 @@ class RowWriter {
     std::int64_t stride;  // bytes from a key's value to the next
     ColumnMode mode;
     CombineFn combine;  // of kApply
+    const ColumnChange* change;
   };
+
+  /// False where the column is none of WideValues.
+  static bool write_wide(const Given& column, std::byte* row, std::int64_t i, bool is_new) {
+    const ColumnChange& change = *column.change;
+    if (change.wide.combined == nullptr) return false;
+    if (const float* const all = change.wide.at(i, column.elements))
+      combine_wide(change.place.dtype, change.op, row + column.offset, all, column.elements, is_new);
+    return true;
+  }
 
   const ColumnsOrder* order_;
   std::vector<Given> given_;

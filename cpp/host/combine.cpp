@@ -22,7 +22,25 @@ void combine_elements(void* to, const void* from, std::int64_t elements) {
   }
 }
 
+template <class Short>
+void combine_wide_elements(ApplyOp op, void* to, const float* from, std::int64_t elements, bool is_new) {
+  for (std::int64_t e = 0; e < elements; ++e) {
+    char* const at = static_cast<char*>(to) + e * static_cast<std::int64_t>(sizeof(Short));
+    Short old;
+    std::memcpy(&old, at, sizeof old);
+    const Short result = Short::from_float(is_new ? from[e] : combine(op, old.to_float(), from[e]));
+    std::memcpy(at, &result, sizeof result);
+  }
+}
+
 }  // namespace
+
+void combine_wide(DType dtype, ApplyOp op, void* to, const float* from, std::int64_t elements, bool is_new) {
+  if (dtype == DType::kFloat16)
+    combine_wide_elements<Float16>(op, to, from, elements, is_new);
+  else
+    combine_wide_elements<BFloat16>(op, to, from, elements, is_new);
+}
 
 CombineFn combine_function(DType dtype, ApplyOp op) {
   return dispatch_dtype(dtype, [op](auto element) {

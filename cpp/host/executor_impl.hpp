@@ -65,10 +65,11 @@ void HostExecutor<Key, Value>::insert(DeviceContext&, const View& view, const In
   if (are_plain(view, batch.keys, batch.values)) {
     const PlainInsertion<View> insertion{static_cast<const std::byte*>(batch.values.data), stride_of(batch.values),
                                          batch.mode == InsertMode::kAssign};
-    return write_each<Purpose::kInsertion>(view, batch.keys, insertion, batch.inserted);
+    return write_each<Purpose::kInsertion>(view, batch.keys, insertion, batch.inserted, batch.stop);
   }
   RowSource row_source(view.rows, *view.control);
-  write_each<Purpose::kInsertion>(view, batch.keys, Insertion<View>{view, batch, &row_source}, batch.inserted);
+  write_each<Purpose::kInsertion>(view, batch.keys, Insertion<View>{view, batch, &row_source}, batch.inserted,
+                                  batch.stop);
 }
 
 template <class Key, class Value>
@@ -77,7 +78,7 @@ void HostExecutor<Key, Value>::apply(DeviceContext&, const View& view, const App
     const auto write = [&](const auto& operation_of) {
       if (MergedKeys<View>::allows(view, batch))
         if (const auto merged = MergedKeys<View>::make(view, batch)) return merged->write(operation_of);
-      write_each<Purpose::kInsertion>(view, batch.keys, operation_of(batch), batch.inserted);
+      write_each<Purpose::kInsertion>(view, batch.keys, operation_of(batch), batch.inserted, batch.stop);
     };
     const auto add = [&]<class T>(T) {
       write([](const ApplyOrder& order) {
@@ -109,7 +110,7 @@ void HostExecutor<Key, Value>::change_columns(DeviceContext&, const View& view, 
     const RowWriter writer(batch);
     RowSource row_source(view.rows, *view.control);
     write_each<Purpose::kInsertion>(view, batch.keys, ColumnsChange<View>{view, &writer, &row_source, batch.rows},
-                                    batch.inserted);
+                                    batch.inserted, batch.stop);
   }
 }
 

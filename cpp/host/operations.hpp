@@ -133,9 +133,14 @@ struct Application {
   RowsAhead<true> rows{};
 
   void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) {
-    if (is_new) {
-      store_new(view, stored, slot, batch.values, i, *row_source, batch.keys, nullptr);
-    } else if (slot != nullptr) {
+    if (slot == nullptr) return;
+    if (is_new) store_new(view, stored, slot, batch.values, i, *row_source, batch.keys, nullptr);
+    if (batch.wide.combined != nullptr) {
+      void* const value =
+          has_rows(view) ? static_cast<void*>(row_data(view, slot->value)) : static_cast<void*>(&slot->value);
+      if (const float* const all = batch.wide.at(i, batch.elements))
+        combine_wide(batch.dtype, batch.op, value, all, batch.elements, is_new);
+    } else if (!is_new) {
       if (has_rows(view))
         rows.push(row_data(view, slot->value), 0, batch.values.bytes, i, apply());
       else

@@ -21,6 +21,7 @@
 #include "host/owners.hpp"
 #include "host/pipeline.hpp"
 #include "host/simd.hpp"
+#include "shared/probe_sequence.hpp"
 
 /// How the host executor shares a batch out among threads.
 ///
@@ -110,6 +111,8 @@ void in_pieces(std::int64_t begin, std::int64_t end, std::int64_t piece, Body bo
 inline constexpr std::int64_t kKeysPerPiece = std::int64_t{1} << 18;
 /// Buckets likewise.
 inline constexpr std::int64_t kBucketsPerPiece = std::int64_t{1} << 17;
+/// The first keys of a batch that several threads share, which one of them takes: see write_each().
+inline constexpr std::int64_t kFirstPiece = std::int64_t{1} << 11;
 
 /// What a thread has changed; added to Control at the end. Differences wrap.
 struct Tally {
@@ -467,44 +470,76 @@ struct WriterMemory {
   }
 };
 
-/// The sieves are Shares::deal()'s. flags [n] or null; false where a sieve sets a key aside.
+/// False where there is no memory for so many keys.
+inline bool make_room_for_left(Stop& stop, std::int64_t keys) {
+  try {
+    scratch_may_fail();
+    stop.left.reserve(static_cast<std::size_t>(keys));
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
+}
+
+/// The keys that may still come far from home before they seem picked for it.
+template <class View>
+std::uint64_t most_far_keys(const View& view) {
+  return kManyFarKeys - std::min(kManyFarKeys, view.control->far_keys);
+}
+
+/// The keys from `first` on; the sieves are Shares::deal()'s. flags [n] or null; false where a sieve sets a key aside.
+/// stop: as write_each()'s. It gets the keys of a chunk that are left as well, for which it has room.
 template <Purpose kPurpose, class View, class Operation, class SieveOf>
 void write_shared(const View& view, const KeyBatch& keys, const Operation& operation, bool* flags, WriterMemory& memory,
-                  const SieveOf& sieve_of) {
+                  const SieveOf& sieve_of, std::int64_t first = 0, Stop* stop = nullptr) {
   const auto parts = static_cast<int>(memory.tallies.size());
   const auto begin_part = [&](int part, std::int64_t begin, std::int64_t end) {
     if (flags != nullptr) std::fill(flags + begin, flags + end, false);
     return sieve_of(part, begin, end);
   };
-  in_pieces(0, keys.count, memory.shares.chunk(), [&](std::int64_t base, std::int64_t end) {
+  for (std::int64_t base = first, end; base < keys.count; base = end) {
+    interruption_point();
+    end = std::min(keys.count, base + memory.shares.chunk());
     memory.shares.deal(view, keys, base, end - base, begin_part);
+    const std::uint64_t most_far = most_far_keys(view);
     parallel_for(parts, [&](int owner) {
       Writer<Operation> writer{operation, memory.flags_of(owner, flags, base), {}, &memory.put_aside, base};
       memory.shares.for_each_list<View>(keys, base, end - base, owner, [&](const auto& list) {
-        writer.tally.add(walk_listed<kPurpose>(view, Reach::kRegion, list, writer));
+        const std::uint64_t most = most_far - std::min(most_far, writer.tally.far_keys);
+        const Passed passed = walk_listed<kPurpose>(view, Reach::kRegion, list, writer, stop ? most : kAnyFarKeys);
+        writer.tally.add(passed);
+        for (std::int64_t n = passed.keys; n < list.count; ++n) memory.put_aside.set(list.positions[n] - base);
       });
       writer.finish();
       memory.tallies[static_cast<std::size_t>(owner)] = writer.tally;
     });
     memory.join_flags(flags, base, end - base);
     for (const Tally& tally : memory.tallies) tally.add_to(*view.control);
+    if (stop != nullptr && most_far_keys(view) == 0) {
+      memory.put_aside.take_each([&](std::int64_t n) { stop->left.push_back(base + n); });
+      stop->done = end;
+      return;
+    }
     Writer<Operation> last{operation, Flags(flags)};
     memory.shares.for_each_list_of<View>(memory.put_aside, keys, base, [&](const auto& list) {
       last.tally.add(walk_listed<kPurpose>(view, Reach::kTable, list, last));
     });
     last.finish();
     last.tally.add_to(*view.control);
-  });
+  }
 }
 
-/// Keys [begin, end) of a batch, by one thread.
+/// Keys [begin, end) of a batch, by one thread. Returns the end of those that are done: may_stop, see write_each().
 template <Purpose kPurpose, class View, class Operation>
-void write_range(const View& view, const KeyBatch& keys, const Operation& operation, bool* flags, std::int64_t begin,
-                 std::int64_t end) {
+std::int64_t write_range(const View& view, const KeyBatch& keys, const Operation& operation, bool* flags,
+                         std::int64_t begin, std::int64_t end, bool may_stop = false) {
   Writer<Operation> writer{operation, Flags(flags)};
-  writer.tally.add(walk_each<kPurpose>(view, keys, begin, end, writer));
+  const std::uint64_t most_far = may_stop ? most_far_keys(view) : kAnyFarKeys;
+  const Passed passed = walk_each<kPurpose>(view, keys, begin, end, writer, most_far);
+  writer.tally.add(passed);
   writer.finish();
   writer.tally.add_to(*view.control);
+  return begin + passed.keys;
 }
 
 /// Performs an operation on every key of the batch: on keys that are equal in batch order, on others in any order and
@@ -517,16 +552,27 @@ void write_range(const View& view, const KeyBatch& keys, const Operation& operat
 ///   finish()                          if it has this, when all keys of a thread's part have come
 ///   ask(i)                            if it has this, as pipelines want it
 ///   kWords                            as walk_each() wants it
+///
+/// stop: null, or it stops once keys seem picked to meet, and says which it has not come to. Where several threads
+/// share the batch, one begins alone: picked keys are mostly seen there.
 template <Purpose kPurpose, class View, class Operation>
-void write_each(const View& view, const KeyBatch& keys, const Operation& operation, bool* flags) {
+void write_each(const View& view, const KeyBatch& keys, const Operation& operation, bool* flags, Stop* stop = nullptr) {
   const int parts = writer_parts(keys.count, view);
-  if (parts > 1)
-    if (auto memory = WriterMemory::make(view, keys, flags != nullptr, parts))
-      return write_shared<kPurpose>(view, keys, operation, flags, *memory,
-                                    [](int, std::int64_t, std::int64_t) { return NoSieve(); });
-  in_pieces(0, keys.count, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
-    write_range<kPurpose>(view, keys, operation, flags, begin, end);
-  });
+  std::optional<WriterMemory> memory;
+  if (parts > 1) memory = WriterMemory::make(view, keys, flags != nullptr, parts);
+  if (memory && stop != nullptr && !make_room_for_left(*stop, memory->shares.chunk())) stop = nullptr;
+  for (std::int64_t begin = 0, end; begin < keys.count; begin = end) {
+    if (memory && (stop == nullptr || begin != 0)) {
+      const auto no_sieve = [](int, std::int64_t, std::int64_t) { return NoSieve(); };
+      return write_shared<kPurpose>(view, keys, operation, flags, *memory, no_sieve, begin, stop);
+    }
+    interruption_point();
+    end = std::min(keys.count, begin + (memory ? kFirstPiece : kKeysPerPiece));
+    const std::int64_t done = write_range<kPurpose>(view, keys, operation, flags, begin, end, stop != nullptr);
+    if (stop == nullptr || (done == end && most_far_keys(view) != 0)) continue;
+    stop->done = done;
+    return;
+  }
 }
 
 }  // namespace gpuhash::host

@@ -99,12 +99,14 @@ class Pipeline {
  public:
   using Key = typename View::Key;
 
-  Pipeline(const View& view, Reach reach, const Keys& keys, const Positions& positions, const Visitor& visitor)
-      : view_(view), reach_(reach), keys_(keys), positions_(positions), visitor_(visitor) {}
+  Pipeline(const View& view, Reach reach, const Keys& keys, const Positions& positions, const Visitor& visitor,
+           std::uint64_t most_far)
+      : view_(view), reach_(reach), keys_(keys), positions_(positions), visitor_(visitor), most_far_(most_far) {}
 
   void run(std::int64_t count) {
     with_marks([&](auto marks) { ask_for_first(marks, count); });
-    for (std::int64_t n = 0; n < count; n += kThisBlock) {
+    for (std::int64_t n = 0; n < count && passed_.far_keys < most_far_; n += kThisBlock) {
+      passed_.keys = std::min(n + kThisBlock, count);
       with_marks([&](auto marks) { look_at_homes(marks, n, std::min(n + kThisBlock, count), count); });
       work_off(kQueued, kMostQueued);
     }
@@ -519,6 +521,7 @@ class Pipeline {
   const Keys keys_;
   const Positions positions_;
   Visitor visitor_;  // a copy, in registers
+  const std::uint64_t most_far_;
   Passed passed_;
   std::uint32_t homes_[kAhead];                                // buckets
   std::uint8_t filter_bits_[kAhead];                           // of the same keys
@@ -529,13 +532,15 @@ class Pipeline {
   Queue<Walk, kQueueSize> at_bucket_;
 };
 
-/// Runs a pipeline and returns what its walks have left behind.
+/// Runs a pipeline and returns what its walks have left behind. It stops soon after most_far keys have come far from
+/// home, and has then taken the first keys alone.
 template <Purpose kPurpose, class View, class Keys, class Positions, class Visitor>
 Passed run_pipeline(const View& view, Reach reach, const Keys& keys, const Positions& positions, std::int64_t count,
-                    Visitor& visitor) {
+                    Visitor& visitor, std::uint64_t most_far = kAnyFarKeys) {
   Passed passed;
   with_simd([&](auto simd) {
-    Pipeline<kPurpose, decltype(simd), View, Keys, Positions, Visitor> pipeline(view, reach, keys, positions, visitor);
+    Pipeline<kPurpose, decltype(simd), View, Keys, Positions, Visitor> pipeline(view, reach, keys, positions, visitor,
+                                                                                most_far);
     pipeline.run(count);
     visitor = pipeline.visitor();
     passed = pipeline.passed();
@@ -547,10 +552,11 @@ Passed run_pipeline(const View& view, Reach reach, const Keys& keys, const Posit
 /// says that keys are words, as are_words() knows; each pipeline is compiled for every instruction set. Lookups of
 /// words are for tables that are not near (host/near_lookup.hpp).
 template <Purpose kPurpose, class View, class Visitor>
-Passed walk_each(const View& view, const KeyBatch& batch, std::int64_t begin, std::int64_t end, Visitor& visitor) {
+Passed walk_each(const View& view, const KeyBatch& batch, std::int64_t begin, std::int64_t end, Visitor& visitor,
+                 std::uint64_t most_far = kAnyFarKeys) {
   Passed passed;
   const auto run = [&](const auto& keys) {
-    passed = run_pipeline<kPurpose>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, visitor);
+    passed = run_pipeline<kPurpose>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, visitor, most_far);
   };
   if constexpr (Visitor::kWords)
     with_words<View>(batch, begin, run);
@@ -568,9 +574,10 @@ struct ListedKeys {
 };
 
 template <Purpose kPurpose, class View, class Word, class Visitor>
-Passed walk_listed(const View& view, Reach reach, const ListedKeys<Word>& list, Visitor& visitor) {
+Passed walk_listed(const View& view, Reach reach, const ListedKeys<Word>& list, Visitor& visitor,
+                   std::uint64_t most_far = kAnyFarKeys) {
   return run_pipeline<kPurpose>(view, reach, RowKeys<typename View::Key, Word>{list.keys}, list.positions, list.count,
-                                visitor);
+                                visitor, most_far);
 }
 
 }  // namespace gpuhash::host

@@ -55,7 +55,11 @@ void leave_bit(const View& view, std::uint32_t bucket, std::uint8_t bit, Count& 
 struct Passed {
   std::uint64_t filter_bits = 0;  // new ones
   std::uint64_t far_keys = 0;
+  std::int64_t keys = 0;  // that have walked: all, or the first ones
 };
+
+/// Insertions that take so many keys far from home stop soon after.
+inline constexpr std::uint64_t kAnyFarKeys = ~std::uint64_t{0};
 
 enum class Purpose { kLookup, kInsertion };
 

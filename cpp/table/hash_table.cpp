@@ -18,6 +18,7 @@
 #include "shared/probe_sequence.hpp"
 #include "table/repeated_values.hpp"
 #include "table/row_optimizer.hpp"
+#include "table/wide_values.hpp"
 
 namespace gpuhash {
 namespace {
@@ -84,6 +85,9 @@ constexpr std::int64_t kFillsParts = std::int64_t{1} << 18;
 constexpr std::int64_t kMostSkewed = std::int64_t{1} << 20;
 constexpr double kSkewed = 0.25;
 
+/// Of smaller batches, nobody looks in the middle whether their keys were picked to meet.
+constexpr std::int64_t kLeastWatched = std::int64_t{1} << 10;
+
 /// A batch whose new keys nobody has counted goes in by parts of at least a 16th of it, or of so many keys: that is
 /// enough for several threads.
 constexpr std::int64_t kLeastPart = std::int64_t{1} << 17;
@@ -129,6 +133,15 @@ std::vector<std::int64_t> rows_between(const std::vector<std::int64_t>& numbers,
   return free;
 }
 
+/// Calls body(first, length) for each run of positions that follow each other.
+template <class Body>
+void for_each_run(const std::vector<std::int64_t>& positions, Body body) {
+  for (std::size_t begin = 0, end; begin < positions.size(); begin = end) {
+    for (end = begin + 1; end < positions.size() && positions[end] == positions[end - 1] + 1;) ++end;
+    body(positions[begin], static_cast<std::int64_t>(end - begin));
+  }
+}
+
 /// Keys [from, from + count) of the order.
 template <class Order>
 Order part_of(const Order& order, std::int64_t from, std::int64_t count) {
@@ -136,6 +149,7 @@ Order part_of(const Order& order, std::int64_t from, std::int64_t count) {
   part.keys = slice(order.keys, from, count);
   part.values = slice(order.values, from);
   if (order.inserted != nullptr) part.inserted = order.inserted + from;
+  if constexpr (requires { part.wide; }) part.wide.begin += from;
   return part;
 }
 
@@ -522,9 +536,42 @@ void HashTable<Key, Value>::for_each_part(const Order& order, Room& room, Stream
       }
       expect(size_bound_ + count);
     }
-    run(part_of(order, from, count), from);
-    from += count;
+    Order part = part_of(order, from, count);
+    Stop stop{count};
+    const bool may_stop = count >= kLeastWatched && may_scatter(room);
+    if (may_stop) part.stop = &stop;
+    run(part, from);
+    if (may_stop && storage_.view().control->far_keys >= kManyFarKeys) {
+      scatter(room, static_cast<std::int64_t>(stop.left.size()), n - from - stop.done, stream);
+      for_each_run(stop.left, [&](std::int64_t first, std::int64_t length) {
+        run(part_of(order, from + first, length), from + first);
+      });
+    }
+    from += stop.done;
   }
+}
+
+/// In the middle of an insertion: may the table take another seed if its keys seem picked to meet? Once.
+template <class Key, class Value>
+bool HashTable<Key, Value>::may_scatter(const Room& room) const {
+  if (!context_->is_host() || room.scattered) return false;
+  Control flooded{};
+  flooded.far_keys = kManyFarKeys;
+  return wants_seed(flooded);
+}
+
+/// Gives the table another seed, before `left` keys of this part come, and `rest` of the next ones.
+template <class Key, class Value>
+void HashTable<Key, Value>::scatter(Room& room, std::int64_t left, std::int64_t rest, Stream stream) {
+  room.scattered = true;
+  try {
+    rebuild(storage_.capacity(), false, read_control(stream), stream);
+    for (std::optional<Storage>* const other : {&room.next, &room.twice})
+      if (*other) (*other)->set_seeds(storage_.view().geometry.seeds);
+  } catch (const OutOfMemoryError&) {
+    // The table is whole as it is, and only slower.
+  }
+  expect(size_bound_ + left + (room.next ? 0 : rest));  // of parts, each expects its own
 }
 
 /// False where that is not worth it, not allowed, or there is no memory for it.
@@ -884,6 +931,7 @@ void HashTable<Key, Value>::restore_rows(const KeyBatch& keys, const std::int64_
   try {
     turn.change([&] {
       Room room;
+      room.scattered = true;  // `scalars` is of the memory that there is
       for_each_part(order, room, stream, [&](const InsertOrder& part, std::int64_t) {
         executor().insert(*context_, scalars, part, stream);
       });
@@ -915,6 +963,11 @@ void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values
   const Turn turn(order_, stream);
   ApplyOrder order{keys, values, op, *options_.value_dtype, options_.value_elements(), inserted};
   if (!options_.has_rows() && combine_in_any_order(order.dtype)) order.keys.distinct = seem_distinct(keys);
+  std::optional<WideBatch> wide;
+  if (context_->is_host() && WideBatch::widens(order.dtype, op)) {
+    wide.emplace(*context_, keys, stream);
+    order.wide = wide->combine(values, op, order.dtype, order.elements);
+  }
   if (turn.capturing() || !apply_counted(turn, order, stream)) apply_in(turn, order, stream);
 }
 
@@ -1256,6 +1309,15 @@ void HashTable<Key, Value>::change_columns(const KeyBatch& keys, const std::vect
 template <class Key, class Value>
 void HashTable<Key, Value>::change_columns_in(const Turn& turn, const ColumnsOrder& order, Stream stream) {
   const KeyBatch& keys = order.keys;
+  std::optional<WideBatch> wide_batch;
+  std::vector<WideValues> wide(order.given.size());
+  for (std::size_t c = 0; c < order.given.size(); ++c) {
+    const ColumnChange& change = order.given[c];
+    if (!context_->is_host() || change.mode != ColumnMode::kApply || !WideBatch::widens(change.place.dtype, change.op))
+      continue;
+    if (!wide_batch) wide_batch.emplace(*context_, keys, stream);
+    wide[c] = wide_batch->combine(change.values, change.op, change.place.dtype, change.place.elements);
+  }
   Room room;
   if (turn.capturing())
     prepare_captured(keys);
@@ -1263,14 +1325,30 @@ void HashTable<Key, Value>::change_columns_in(const Turn& turn, const ColumnsOrd
     room = prepare_room(keys, stream, [] { return std::unique_ptr<Plan>(); });
   offered_ += keys.count;
   turn.change([&] {
-    ColumnsOrder part = order;
-    for (std::int64_t from = 0; from < keys.count; from += part.keys.count) {
-      part.keys = slice(keys, from, std::min(max_batch(), keys.count - from));
-      for (std::size_t c = 0; c < order.given.size(); ++c) part.given[c].values = slice(order.given[c].values, from);
+    const auto change = [&](std::int64_t from, std::int64_t count, Stop* stop) {
+      ColumnsOrder part = order;
+      part.keys = slice(keys, from, count);
+      for (std::size_t c = 0; c < order.given.size(); ++c) {
+        part.given[c].values = slice(order.given[c].values, from);
+        part.given[c].wide = wide[c];
+        part.given[c].wide.begin = from;
+      }
       if (order.rows != nullptr) part.rows = order.rows + from;
       if (order.inserted != nullptr) part.inserted = order.inserted + from;
+      part.stop = stop;
       pristine_ = false;
       executor().change_columns(*context_, storage_.view(), part, stream);
+    };
+    for (std::int64_t from = 0; from < keys.count;) {
+      Stop stop{std::min(max_batch(), keys.count - from)};
+      const bool may_stop = stop.done >= kLeastWatched && may_scatter(room);
+      change(from, stop.done, may_stop ? &stop : nullptr);
+      if (may_stop && storage_.view().control->far_keys >= kManyFarKeys) {
+        scatter(room, static_cast<std::int64_t>(stop.left.size()), keys.count - from - stop.done, stream);
+        for_each_run(stop.left,
+                     [&](std::int64_t first, std::int64_t length) { change(from + first, length, nullptr); });
+      }
+      from += stop.done;
     }
   });
   if (!turn.capturing()) finish_insertion(room, keys.count, stream);

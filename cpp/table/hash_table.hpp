@@ -98,6 +98,7 @@ class HashTable final : public Table {
     std::int64_t least_part = 0;      // with next: the batch goes in by parts of as many keys or more
     std::uint64_t most = 0;           // not 0: the batch is tried, and may bring the table to this size
     Allocation left{};                // of a trial: positions of the keys that are left out, if it lists them
+    bool scattered = false;           // the table has taken another seed while the batch was inserted
     std::optional<Storage> before{};  // an empty table's memory, until the insertion has made that which it has now
   };
 
@@ -162,6 +163,8 @@ class HashTable final : public Table {
   void make_room_for_rest(Room& room, const KeyBatch& keys, std::optional<Storage> spare, Stream stream);
   template <class Order, class Run>
   void for_each_part(const Order& order, Room& room, Stream stream, Run run);
+  bool may_scatter(const Room& room) const;
+  void scatter(Room& room, std::int64_t left, std::int64_t rest, Stream stream);
   template <class MakePlan>
   bool make_room_for_all(Room& room, const KeyBatch& keys, const Control& control, Stream stream, MakePlan make_plan);
   template <class MakePlan>

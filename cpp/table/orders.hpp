@@ -47,6 +47,27 @@ enum class Slots : std::uint8_t {
   kBlank,  // whatever was there: Executor::begin_blank() has made it a table, but for what lies in regions
 };
 
+/// Where an insertion has stopped in the middle of a batch, as its keys seem picked to meet (is_flooded): the table is
+/// to take another seed, and then the other keys.
+struct Stop {
+  std::int64_t done;                 // the first keys that have had their turn, but
+  std::vector<std::int64_t> left{};  // these positions among them, ascending
+};
+
+/// Of a batch of 16-bit floats on the host: what all values of a key come to, in float. See WideBatch.
+struct WideValues {
+  const float* combined = nullptr;       // [distinct, elements]; null: each value goes in as it is
+  const std::int64_t* codes = nullptr;   // [n] of the whole batch: the number of each position's key
+  const std::int64_t* firsts = nullptr;  // [distinct]: the position at which the key comes first, and gets it all
+  std::int64_t begin = 0;                // the order's first position in the whole batch
+
+  /// Of position i of the order, which has `elements` numbers; null: the key has had them.
+  const float* at(std::int64_t i, std::int64_t elements) const {
+    const std::int64_t code = codes[begin + i];
+    return firsts[code] == begin + i ? combined + code * elements : nullptr;
+  }
+};
+
 struct InsertOrder {
   KeyBatch keys;
   ValueBatch values;
@@ -60,6 +81,7 @@ struct InsertOrder {
   std::int64_t* rows = nullptr;  // [n] or null: gets the number of each key's row; of an order that keeps, without plan
   const InitialRows* initial = nullptr;  // of an order with rows and without values; read while the order is enqueued
   Trial trial = {};                      // of an order without plan, if Executor::tries() it
+  Stop* stop = nullptr;                  // not null, on the host: it may stop
 };
 
 /// Where a column lies in each row, and what it is.
@@ -84,6 +106,7 @@ struct ColumnChange {
   ValueBatch values;
   ColumnMode mode;
   ApplyOp op;
+  WideValues wide = {};
 };
 
 /// What a column of a new row gets that is given no value.
@@ -100,6 +123,7 @@ struct ColumnsOrder {
   bool deterministic;                  // as InsertOrder's, for all columns together
   std::int64_t* rows;                  // [n] or null
   bool* inserted;                      // [n] or null
+  Stop* stop = nullptr;                // as InsertOrder's
 };
 
 struct ApplyOrder {
@@ -112,6 +136,8 @@ struct ApplyOrder {
   const Plan* plan = nullptr;  // made for this order by plan_apply(), or null
   Slots slots = Slots::kFilled;
   Trial trial = {};  // as above; where keys are left out and not listed, no value is applied
+  WideValues wide = {};
+  Stop* stop = nullptr;  // as InsertOrder's
 };
 
 }  // namespace gpuhash

@@ -58,6 +58,8 @@ class Storage {
   /// New rows in place of those that there are.
   void allocate_rows(DeviceContext& context, std::int64_t row_capacity, std::int64_t row_bytes, Stream stream,
                      const Storage* before = nullptr);
+  /// Of memory that holds nothing yet.
+  void set_seeds(const Seeds& seeds) { view_.geometry.seeds = seeds; }
   void set_may_have_erased(bool may_have_erased) { view_.may_have_erased = may_have_erased; }
   /// The stream in whose order the memory is given back.
   void set_stream(Stream stream);

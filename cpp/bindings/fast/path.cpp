@@ -474,7 +474,7 @@ py::object FastPath::discard(Arguments given) {
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};
   {
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     ++changes_;
     table_->erase(keys->batch, nullptr, keys->stream);
   }
@@ -496,7 +496,7 @@ py::object FastPath::pop(Arguments given) {
 
 /// False where keys are absent: then nothing is erased.
 bool FastPath::find_and_erase(const Keys& keys, const FindOutput& out) {
-  const py::gil_scoped_release unlocked;
+  const GilRelease unlocked;
   if (table_->find_and_erase(keys.batch, out, {}, keys.stream) != 0) return false;
   ++changes_;
   return true;
@@ -517,7 +517,7 @@ py::object FastPath::setdefault(Arguments given) {
   out.fallback = defaults->data;
   out.fallback_per_key = !defaults->broadcast;
   {
-    const py::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     if (!is_apart({keys->memory(), memory_of(*keys, *defaults)}, {}, true)) return {};
     ++changes_;
     table_->insert_and_find(keys->batch, *defaults, {}, nullptr, out, {}, keys->stream);
