@@ -220,8 +220,12 @@ def test_gradients_of_others_train_nothing(backend, device):
     assert (contents(embedding)["weight"] < before["weight"]).all()
 
 
+@pytest.mark.long(15)
 def test_compiled_backward_passes(device):
-    """Compiled autograd runs the ops in a graph of its own, where they cannot ask for what is computed."""
+    """Compiled autograd runs the ops in a graph of its own, where they cannot ask for what is computed.
+
+    PyTorch compiles several graphs for it.
+    """
     from torch._dynamo import compiled_autograd
 
     plain = HashEmbedding(4, optimizer=Adam(0.1), initializer=Normal(seed=3), device=device)
