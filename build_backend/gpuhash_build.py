@@ -7,7 +7,7 @@ from pathlib import Path
 import cuda_compiler
 import scikit_build_core
 from cxx_compiler import need_compiler
-from kept_objects import keep_objects
+from kept_objects import keep_objects, need_build_folder
 from scikit_build_core import build as _base
 from scikit_build_core.build import (
     build_sdist,
@@ -33,11 +33,13 @@ _SCIKIT_BUILD = Path(scikit_build_core.__file__).resolve().parent
 
 
 def get_requires_for_build_wheel(config_settings: type_of_settings = None) -> list[str]:
+    need_build_folder(Path.cwd(), config_settings)
     need_compiler(config_settings)  # before hundreds of megabytes are fetched
     return [*_base.get_requires_for_build_wheel(config_settings), *cuda_compiler.requirements(config_settings)]
 
 
 def get_requires_for_build_editable(config_settings: type_of_settings = None) -> list[str]:
+    need_build_folder(Path.cwd(), config_settings)
     need_compiler(config_settings)
     return [*_base.get_requires_for_build_editable(config_settings), *cuda_compiler.requirements(config_settings)]
 

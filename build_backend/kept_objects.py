@@ -1,8 +1,11 @@
 """What one build leaves for the next."""
 
 import json
+import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 def keep_objects(source: Path, scikit_build: Path) -> None:
@@ -31,3 +34,15 @@ def keep_objects(source: Path, scikit_build: Path) -> None:
         for found_out in (state.parent / "CMakeFiles").glob("[0-9]*.[0-9]*"):  # by CMake's version
             shutil.rmtree(found_out, ignore_errors=True)
         state.write_text(json.dumps({**known, "skbuild_path": now}), encoding="utf-8")
+
+
+def need_build_folder(source: Path, config_settings: Mapping[str, Any] | None = None) -> None:
+    """Ends with what to do, where nothing can be written into the source folder and no other build folder is named."""
+    named = any(key.endswith("build-dir") for key in config_settings or {}) or "SKBUILD_BUILD_DIR" in os.environ
+    folder = source / "build"
+    if named or os.access(folder if folder.exists() else source, os.W_OK | os.X_OK):
+        return
+    raise SystemExit(
+        f"gpuhash is compiled in {folder}, where you may not write: copy the sources, or name another folder by "
+        "pip install --config-settings=build-dir=FOLDER"
+    )

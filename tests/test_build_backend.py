@@ -143,3 +143,18 @@ def test_compiler_wheels_are_unpacked_once(tmp_path):
     unwritable = tmp_path / "a file" / "cuda"
     unwritable.parent.write_text("")
     assert str(nvcc) in run(program, unwritable, nvcc, GPUHASH_CUDA="AUTO").stdout
+
+
+def test_a_source_folder_that_cannot_be_written_says_what_to_do(tmp_path):
+    program = (
+        "import os, pathlib, kept_objects\n"
+        "os.access = lambda path, mode: False\n"  # root may write everywhere
+        "kept_objects.need_build_folder(pathlib.Path(sys.argv[1]), {'build-dir': '/tmp/other'})\n"
+        "print('named')\n"
+        "kept_objects.need_build_folder(pathlib.Path(sys.argv[1]))"
+    )
+    done = run(program, tmp_path)
+    assert done.stdout == "named\n"
+    assert done.returncode != 0
+    assert len(done.stderr.splitlines()) == 1
+    assert "--config-settings=build-dir=" in done.stderr
