@@ -39,13 +39,15 @@ def keep_dynamo_out(modules: Sequence[ModuleType]) -> None:
 def _functions(module: ModuleType) -> Iterator[FunctionType]:
     for value in vars(module).values():
         for member in vars(value).values() if isinstance(value, type) else [value]:
-            function = getattr(member, "__wrapped__", member)  # of class methods, caches, methods with a fast path
-            if (
-                isinstance(function, FunctionType)
-                and function.__module__ == module.__name__
-                and not _is_traced(function)
-            ):
-                yield function
+            # Class methods, caches, methods with a fast path and what decorators give have another function inside.
+            inner = getattr(member, "__wrapped__", None)
+            for function in (member, inner):
+                if (
+                    isinstance(function, FunctionType)
+                    and function.__module__ == module.__name__
+                    and not _is_traced(function)
+                ):
+                    yield function
 
 
 def _is_traced(function: FunctionType) -> bool:

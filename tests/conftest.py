@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,6 +82,14 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
 def first_gpu_is_current() -> None:
     """Wherever the tables are; a library that a test has used may have left another GPU as the current one."""
     make_first_gpu_current()
+
+
+@pytest.fixture(autouse=True)
+def seeds_are_drawn_alike() -> None:
+    """Of modules that are given none: by PyTorch's generator, and in Keras by Python's; whatever tests came before."""
+    random.seed(0)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.random.default_generator.manual_seed(0)
 
 
 @pytest.fixture(params=["cpu", GPU], ids=platform_of)
