@@ -217,9 +217,9 @@ class Table(metaclass=_Type):
     def fix_in_place(self, stream: int) -> None:
         """Keep the table's memory where it is from now on, for CUDA graphs that are captured without its knowing."""
     def export_items(self, keys: Array | None, values: Array | None, rows: Array | None, stream: int) -> int:
-        """Fill arrays of ``size(stream)`` items, all in the same order.
+        """Fill arrays with the items, all in the same order.
 
-        Returns how many there are: with another number the arrays hold fewer items, or nothing of use.
+        Returns how many there are: if the arrays have room for as many, they are all there, and otherwise nothing is.
         """
     def row_storage(self, stream: int) -> Buffer:
         """A zero-copy view of the rows, ``[rows handed out, *value_shape]``."""

@@ -65,9 +65,9 @@ def _arrow_source(column: Any) -> Any:
 
 
 def _is_vector(kind: Any) -> bool:
-    """Has an entry of this type of pyarrow several numbers, or an unscaled one?"""
+    """Has an entry of this type of pyarrow several numbers, or an unscaled one, or one that may be null elsewhere?"""
     name = type(kind).__name__
-    vectors = ("StructType", "FixedSizeListType", "FixedSizeBinaryType")
+    vectors = ("StructType", "FixedSizeListType", "FixedSizeBinaryType", "DictionaryType")
     return name in vectors or name.startswith("Decimal") or hasattr(kind, "storage_type")
 
 

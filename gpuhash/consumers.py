@@ -17,7 +17,7 @@ _READERS_OF_PAIRS = frozenset({"collections", "pandas", "polars"})
 no_arrays: dict[type, str] = {}
 
 
-def wants_pairs(depth: int = 2) -> bool:
+def wants_pairs(table: object, depth: int = 2) -> bool:
     """Was the function that asks (``depth`` calls up: its caller) called by a library that reads items() as pairs?
 
     Two arrays cannot be told from two pairs by who gets them: of a table with two items, ``zip(*items)`` is right for
@@ -25,7 +25,7 @@ def wants_pairs(depth: int = 2) -> bool:
     class that calls ours stands for its own caller.
     """
     frame: FrameType | None = sys._getframe(depth)
-    while frame is not None and frame.f_code.co_name == "items":
+    while frame is not None and frame.f_code.co_name == "items" and _is_method_of(table, frame):
         frame = frame.f_back
     name = None if frame is None else frame.f_globals.get("__name__")
     return isinstance(name, str) and name.partition(".")[0] in _READERS_OF_PAIRS
@@ -45,3 +45,8 @@ def as_array(keys: Iterable[Any], dtype: Any, copy: bool | None) -> np.ndarray[A
         raise ValueError("an array of a set's keys is a copy, and copy=False was given: ask with np.asarray(keys)")
     array = np.asarray(keys)
     return array if dtype is None else array.astype(dtype, copy=False)
+
+
+def _is_method_of(table: object, frame: FrameType) -> bool:
+    code = frame.f_code
+    return code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is table

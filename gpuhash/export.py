@@ -69,13 +69,17 @@ def export_apart(
     Other threads' calls on the table wait while it fills the arrays. The system gives memory when it is first written,
     which takes longer than to copy the items; so it is written before. None of the dtypes is bfloat16.
     """
+    room, is_first = core.size(0), True
     while True:
-        size = core.size(0)
-        made = [NUMPY.empty(None, dtype, (size, *shape), core.context, 0) for dtype, shape in arrays]
-        for native, _ in made:
-            native.reshape(-1).view(np.uint8)[::_PAGE_BYTES] = 0
-        if fill([array for _, array in made], 0) == size:
-            return [native for native, _ in made]
+        made = [NUMPY.empty(None, dtype, (room, *shape), core.context, 0) for dtype, shape in arrays]
+        if is_first:
+            for native, _ in made:
+                native.reshape(-1).view(np.uint8)[::_PAGE_BYTES] = 0
+        size = fill([array for _, array in made], 0)
+        if size <= room:  # all were written
+            return [native[:size] for native, _ in made]
+        # Others insert meanwhile, perhaps all the time: with some room for these, and at once.
+        room, is_first = size + size // 4, False
 
 
 def to_host(context: _core.Context, array: _core.Array, stream: int) -> np.ndarray[Any, Any]:

@@ -150,6 +150,11 @@ def factorize(keys: Any, *, axis: int | None = None) -> Factorized:
         keys, nulls, whole = split_nulls(keys)
         axis = 0 if whole else axis
         if nulls is not None:
+            if axis is None and keys.ndim > 1:
+                raise TypeError(
+                    f"{int(nulls.sum())} of {len(nulls)} entries of several numbers are null, and each number was to "
+                    "get an id: give axis=0, by which each entry is a key, or leave the nulls out"
+                )
             codes = np.full(nulls.shape, -1, np.int64)
             codes[~nulls], uniques = _factorize_keys(keys, axis)
             return Factorized(codes, uniques)

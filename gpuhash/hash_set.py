@@ -241,7 +241,14 @@ class HashSet(KeyedTable):
         return consumers.as_array(self._host_keys(), dtype, copy)
 
     def __jax_array__(self) -> Any:
-        """The keys as an array of JAX; TypeError where JAX would narrow them."""
+        """The keys as an array of JAX; TypeError where JAX would narrow them, or keep them as a program's constant."""
+        import jax
+
+        if isinstance(jax.device_put(np.zeros(0, np.int8)), jax.core.Tracer):
+            raise TypeError(
+                "a HashSet is used as an array in a function that JAX traces, where the keys of now would be constants "
+                "of the program: give it keys(like='jax') as an argument, or take gpuhash.jax.contains"
+            )
         return self.keys(like="jax")
 
     def _host_keys(self) -> np.ndarray[Any, Any]:

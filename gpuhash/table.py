@@ -283,6 +283,8 @@ class HashTable(Operations):
 
         A mapping of names to arrays where there are columns.
         """
+        if like is None and self._columns is not None and consumers.wants_pairs(self):
+            return list(dict(self._pairs()).values())
         return self._named(self._export(like, keys=False))
 
     def items(self, like: Any = None) -> tuple[Any, Any]:
@@ -291,7 +293,7 @@ class HashTable(Operations):
         These are two arrays and no pairs, unlike a dict's: ``zip(table, table.values().tolist())`` gives pairs. Where
         ``collections``, pandas or polars call it, which read any mapping's items as pairs, they get pairs.
         """
-        if like is None and consumers.wants_pairs():
+        if like is None and consumers.wants_pairs(self):
             return cast(tuple[Any, Any], self._pairs())
         keys, *values = self._export(like)
         return keys, self._named(values)

@@ -44,18 +44,18 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object
     """
     given = os.fspath(Path(path))
     with _naming(given):
+        old = _stat_of(Path(given))
+        if old is not None and stat.S_ISDIR(old.st_mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if old is not None and not os.access(given, os.W_OK):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        if old is not None and not stat.S_ISREG(old.st_mode):
+            with Path(given).open("wb") as file:  # not by its real path: what is behind /dev/stdout may have none
+                write(file)
+            return
         target = Path(os.path.realpath(given))
         if target.is_symlink():  # realpath gives up at links that go round
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        old = _stat_of(target)
-        if old is not None and stat.S_ISDIR(old.st_mode):
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if old is not None and not os.access(target, os.W_OK):
-            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-        if old is not None and not stat.S_ISREG(old.st_mode):
-            with target.open("wb") as file:
-                write(file)
-            return
         remove_leftovers(target.parent)
         if not _write_nameless(target, old, write):
             _write_named(target, old, write)
@@ -101,13 +101,23 @@ def _write_nameless(target: Path, old: os.stat_result | None, write: Callable[[B
         _complete(file, target, old)
         temporary = _new_name(target)
         try:
-            os.link(f"/proc/self/fd/{descriptor}", temporary, follow_symlinks=True)
+            _name(descriptor, temporary)
         except OSError as error:
             if error.errno in _NO_NAMELESS:
                 return False
             raise
         _put_in_place(temporary, target)
     return True
+
+
+def _name(descriptor: int, path: Path) -> None:
+    """Gives a nameless file a name."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # With a folder's descriptor, since Python calls link() otherwise, which follows no links, whatever it is told.
+        os.link(f"/proc/self/fd/{descriptor}", path.name, dst_dir_fd=folder, follow_symlinks=True)
+    finally:
+        os.close(folder)
 
 
 def _write_named(target: Path, old: os.stat_result | None, write: Callable[[BinaryIO], object]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import uuid
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -412,3 +413,55 @@ def test_empty_columns():
         codes, uniques = gpuhash.factorize(column)
         assert (len(codes), len(uniques), uniques.dtype) == (0, 0, np.int64)
         assert gpuhash.isin(column, [1]).shape == (0,)
+
+
+def test_nulls_among_entries_of_several_numbers():
+    """Each entry is a key with axis=0; otherwise it is said."""
+    lists = pa.array([[1, 2], None, [1, 2], [3, 4]], pa.list_(pa.int32(), 2))
+    with pytest.raises(TypeError, match=r"1 of 4 entries of several numbers are null.*axis=0"):
+        gpuhash.factorize(lists)
+    codes, uniques = gpuhash.factorize(lists, axis=0)
+    assert codes.tolist() == [0, -1, 0, 1]
+    assert uniques.tolist() == [[1, 2], [3, 4]]
+
+
+def test_dictionaries_with_nulls_in_both_parts():
+    """pandas.factorize is the oracle."""
+    column = pa.DictionaryArray.from_arrays(pa.array([0, None, 1, 2, 0], pa.int8()), pa.array([7, None, 8], pa.int64()))
+    codes, uniques = gpuhash.factorize(column)
+    expected, _ = pd.factorize(column.cast(pa.int64()).to_pandas())
+    np.testing.assert_array_equal(codes, expected)
+    assert uniques.tolist() == [7, 8]
+
+
+def test_series_mapped_by_a_table_with_columns():
+    """With as many keys as columns, their names were taken for the values."""
+    table = HashTable("int64", {"a": "int64", "b": "float32"})
+    table[np.array([1, 2])] = {"a": np.array([5, 6]), "b": np.array([1, 2], np.float32)}
+    rows = [{"a": 5, "b": 1.0}, {"a": 6, "b": 2.0}]
+    assert pd.Series([1, 2]).map(table).tolist() == rows
+    assert pd.Series(table).tolist() == rows
+    assert set(table.values()) == {"a", "b"}
+
+
+def test_a_mapping_of_ones_own_around_a_table():
+    """What its items() makes of the arrays is its own."""
+
+    class Prices(Mapping):
+        def __init__(self, table):
+            self.table = table
+
+        def __getitem__(self, key):
+            return self.table[key].item()
+
+        def __iter__(self):
+            return iter(self.table)
+
+        def __len__(self):
+            return len(self.table)
+
+        def items(self):
+            keys, values = self.table.items()
+            return zip(keys.tolist(), values.tolist(), strict=True)
+
+    assert pd.Series([1, 2]).replace(Prices(HashTable.from_items([1, 2], [10, 20]))).tolist() == [10, 20]

@@ -31,6 +31,7 @@ from support.samples import (
 
 import gpuhash
 from gpuhash import HashSet, HashTable, whole_file
+from gpuhash.export import export_apart
 
 
 def sample(device="cpu", count=50, value_shape=(2,)):
@@ -598,3 +599,43 @@ def test_loaded_tables_work_on(saved):
     table[keys] = 1
     same_bytes(table[keys], np.ones((len(keys), 2), np.float32))
     assert len(as_bytes(to_numpy(table.keys()))) == 50 + len(keys)
+
+
+def test_a_file_is_written_once(tmp_path):
+    """The nameless file gets its name, on file systems that have such files; else a named one is written instead."""
+    written = []
+    whole_file.write_whole(tmp_path / "once", lambda file: written.append(file.write(b"all")))
+    assert (tmp_path / "once").read_bytes() == b"all"
+    flags = os.O_RDWR | os.O_TMPFILE
+    try:
+        os.close(os.open(tmp_path, flags))
+    except OSError:
+        pytest.skip("this file system has no nameless files")
+    assert written == [3]
+
+
+def test_files_behind_a_descriptor_are_written_into():
+    """Such as /dev/stdout where that is a pipe, which has no path of its own."""
+    reading, writing = os.pipe()
+    whole_file.write_whole(f"/dev/fd/{writing}", lambda file: file.write(b"all"))
+    os.close(writing)
+    assert os.read(reading, 10) == b"all"
+    os.close(reading)
+
+
+@pytest.mark.parametrize("device", ["cpu", ["cpu"] * 3], ids=["one", "shards"])
+def test_a_table_that_grows_meanwhile_is_exported_in_a_few_turns(device):
+    """Others insert at each turn: room is made for more than there was, so that this comes to an end."""
+    table = HashTable("int64", "int64", device=device)
+    turns = []
+
+    def fill(arrays, stream):
+        turns.append(len(table))
+        keys = np.arange(len(table), len(table) + 100)
+        table[keys] = keys  # another thread's, between the size and the turn
+        return table._core.export_items(*arrays, None, stream)
+
+    keys, values = export_apart(table._core, [("int64", ()), ("int64", ())], fill)
+    assert len(turns) <= 6
+    np.testing.assert_array_equal(np.sort(keys), np.arange(len(table)))
+    np.testing.assert_array_equal(keys, values)

@@ -26,8 +26,8 @@ from support.frameworks import (
     sees_gpu,
     to_numpy,
 )
-from support.hashing import hash_key
-from support.memory_resources import counting_memory
+from support.hashing import hash_key, keys_of_one_hash
+from support.memory_resources import NumPyMemory, counting_memory
 from support.samples import as_dict, check_new_mask, items_of, random_keys, random_values, same_bytes
 
 import gpuhash
@@ -536,6 +536,58 @@ def test_a_list_of_batches_without_memory_changes_nothing(devices, name):
         else:
             resources[shard].fail_after(None)
             assert items_of(table) == items_of(whole)
+
+
+@pytest.mark.parametrize("kind", ["short floats", "another seed", "counted"])
+def test_a_list_without_memory_for_what_comes_between(kind):
+    """Sums of 16-bit floats, a seed that changes after the first batch, keys that are counted first: no shard fails
+    after another one has changed."""
+    rng = np.random.default_rng(0)
+    others = rng.integers(-(1 << 60), 1 << 60, (3000, 2))
+    if kind == "short floats":
+        dtype, options, batches = "float16", {"key_shape": 2}, [others[:50], others[:50]]
+    elif kind == "another seed":
+        dtype, options = "float32", {"key_shape": 2}
+        batches = [keys_of_one_hash(3000), others, np.tile(others, (2, 1))]
+    else:
+        dtype, options, batches = "int64", {}, [rng.integers(0, 5000, 20_000) for _ in range(3)]
+    for failing in range(60):
+        memory = counting_memory("cpu")
+        table = HashTable("int64", dtype, device=["cpu"] * 2, memory=[memory, memory], seed=0, **options)
+        memory.fail_after(failing)
+        try:
+            table.insert_or_apply(batches, 1, "add")
+        except MemoryError:
+            memory.fail_after(None)
+            assert len(table) == 0
+        else:
+            memory.fail_after(None)
+            assert len(table) == len(np.unique(np.concatenate(batches), axis=0))
+
+
+def test_a_resource_of_a_shard_that_uses_the_whole_table():
+    """It is told so: the process ended."""
+    said = []
+
+    class Curious(NumPyMemory):
+        table = None
+
+        def allocate(self, nbytes, stream=None):
+            table, self.table = self.table, None
+            if table is not None:
+                for use in (lambda: table.erase(np.arange(10)), lambda: table.insert(np.arange(10), 1)):
+                    with pytest.raises(RuntimeError):
+                        use()
+                said.append(True)
+            return super().allocate(nbytes, stream)
+
+    memory = Curious()
+    table = HashTable("int64", "int64", device=["cpu"] * 2, memory=[memory, memory])
+    table[np.arange(100)] = 1
+    memory.table = table
+    table.shards[0].insert(np.arange(100_000), 2)
+    assert said == [True]
+    assert len(table.shards[0]) >= 100_000
 
 
 def test_items_while_others_work_on_the_shards(devices):

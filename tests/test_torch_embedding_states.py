@@ -872,3 +872,25 @@ def test_fully_sharded_models(one_process, tmp_path):
         expected = models[0](ids)
         for model in models[1:]:
             assert torch.equal(model(ids), expected)
+
+
+def test_averages_of_models_without_other_parameters():
+    """PyTorch's own averages of no parameters fail."""
+    model = torch.nn.ModuleList([HashEmbedding(3, optimizer=SGD(1.0), initializer=Normal(seed=n)) for n in range(2)])
+    ids, averaged = torch.arange(5), None
+    sums = torch.zeros(2, 5, 3)
+    for _ in range(3):
+        (model[0](ids) * model[1](ids)).sum().backward()
+        averaged = averaged or AveragedModel(model)
+        averaged.update_parameters(model)
+        sums += torch.stack([each(ids).detach() for each in model])
+    averaged.eval()
+    got = torch.stack([each(ids) for each in averaged.module])
+    torch.testing.assert_close(got, sums / 3)
+
+
+def test_a_fused_optimizer_takes_no_parameters():
+    fused = FusedOptimizer(HashEmbedding(3, optimizer=SGD(1.0)))
+    with pytest.raises(TypeError, match="trains no parameters"):
+        fused.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
+    assert len(fused.param_groups) == 1

@@ -157,7 +157,9 @@ class MergedKeys {
     const auto sieve_of = [&](int part, std::int64_t begin, std::int64_t) {
       return Sieve<kPerKey>(*this, aside_[part], begin);
     };
-    write_shared<Purpose::kInsertion>(view_, batch_.keys, operation, batch_.inserted, *memory_, sieve_of);
+    Stop* stop = batch_.stop;
+    if (stop != nullptr && !make_room_for_left(*stop, memory_->shares.chunk())) stop = nullptr;
+    write_shared<Purpose::kInsertion>(view_, batch_.keys, operation, batch_.inserted, *memory_, sieve_of, 0, stop);
   }
 
   template <class OperationOf>

@@ -501,31 +501,31 @@ void write_shared(const View& view, const KeyBatch& keys, const Operation& opera
     interruption_point();
     end = std::min(keys.count, base + memory.shares.chunk());
     memory.shares.deal(view, keys, base, end - base, begin_part);
-    const std::uint64_t most_far = most_far_keys(view);
     parallel_for(parts, [&](int owner) {
       Writer<Operation> writer{operation, memory.flags_of(owner, flags, base), {}, &memory.put_aside, base};
       memory.shares.for_each_list<View>(keys, base, end - base, owner, [&](const auto& list) {
-        const std::uint64_t most = most_far - std::min(most_far, writer.tally.far_keys);
-        const Passed passed = walk_listed<kPurpose>(view, Reach::kRegion, list, writer, stop ? most : kAnyFarKeys);
-        writer.tally.add(passed);
-        for (std::int64_t n = passed.keys; n < list.count; ++n) memory.put_aside.set(list.positions[n] - base);
+        writer.tally.add(walk_listed<kPurpose>(view, Reach::kRegion, list, writer));
       });
       writer.finish();
       memory.tallies[static_cast<std::size_t>(owner)] = writer.tally;
     });
     memory.join_flags(flags, base, end - base);
     for (const Tally& tally : memory.tallies) tally.add_to(*view.control);
-    if (stop != nullptr && most_far_keys(view) == 0) {
-      memory.put_aside.take_each([&](std::int64_t n) { stop->left.push_back(base + n); });
-      stop->done = end;
-      return;
-    }
+    // No key comes far within its region: where keys are picked to meet, they have all been put aside.
+    const std::uint64_t most_far = stop != nullptr ? most_far_keys(view) : kAnyFarKeys;
     Writer<Operation> last{operation, Flags(flags)};
     memory.shares.for_each_list_of<View>(memory.put_aside, keys, base, [&](const auto& list) {
-      last.tally.add(walk_listed<kPurpose>(view, Reach::kTable, list, last));
+      const std::uint64_t most = most_far - std::min(most_far, last.tally.far_keys);
+      const Passed passed = walk_listed<kPurpose>(view, Reach::kTable, list, last, most);
+      last.tally.add(passed);
+      for (std::int64_t n = passed.keys; n < list.count; ++n) stop->left.push_back(list.positions[n]);
     });
     last.finish();
     last.tally.add_to(*view.control);
+    if (stop != nullptr && most_far_keys(view) == 0) {
+      stop->done = end;
+      return;
+    }
   }
 }
 

@@ -564,12 +564,17 @@ bool HashTable<Key, Value>::may_scatter(const Room& room) const {
 template <class Key, class Value>
 void HashTable<Key, Value>::scatter(Room& room, std::int64_t left, std::int64_t rest, Stream stream) {
   room.scattered = true;
+  const std::optional<RoomMade> made = room_made_;  // as large as before, the table has it still
   try {
     rebuild(storage_.capacity(), false, read_control(stream), stream);
+    room_made_ = made;
     for (std::optional<Storage>* const other : {&room.next, &room.twice})
       if (*other) (*other)->set_seeds(storage_.view().geometry.seeds);
   } catch (const OutOfMemoryError&) {
     // The table is whole as it is, and only slower.
+  } catch (const Interrupted&) {  // heard at the next interruption point
+  } catch (const std::exception&) {
+    report_ignored_error("giving a hash table another seed in the middle of an insertion");
   }
   expect(size_bound_ + left + (room.next ? 0 : rest));  // of parts, each expects its own
 }
@@ -695,8 +700,11 @@ void HashTable<Key, Value>::finish_insertion(const Room& room, std::int64_t keys
     if (const std::optional<std::int64_t> slots = growth().slots_afterwards(
             size_bound_, storage_.capacity(), current_limit(), room.slots_before, room.size_before))
       rebuild(*slots, false, control, stream);
-    else if (wants_seed(control))
+    else if (wants_seed(control)) {
+      const std::optional<RoomMade> made = room_made_;  // for the batches behind this one
       rebuild(storage_.capacity(), false, control, stream);
+      room_made_ = made;
+    }
   } catch (const OutOfMemoryError&) {
     return;  // the table is whole as it is
   } catch (const Interrupted&) {
@@ -965,7 +973,7 @@ void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values
   if (!options_.has_rows() && combine_in_any_order(order.dtype)) order.keys.distinct = seem_distinct(keys);
   std::optional<WideBatch> wide;
   if (context_->is_host() && WideBatch::widens(order.dtype, op)) {
-    wide.emplace(*context_, keys, stream);
+    wide.emplace(keys, stream);
     order.wide = wide->combine(values, op, order.dtype, order.elements);
   }
   if (turn.capturing() || !apply_counted(turn, order, stream)) apply_in(turn, order, stream);
@@ -1044,6 +1052,7 @@ bool HashTable<Key, Value>::apply_counted(const Turn& turn, ApplyOrder& order, S
   const std::int64_t n = order.keys.count;
   if (!context_->is_host() || !combine_in_any_order(order.dtype) || !order.values.broadcast || options_.has_rows())
     return false;
+  if (room_made_ && room_made_->is_for(order.keys)) return false;  // the room is for these keys as they are
   if (n < kLeastCounted || order.keys.distinct || order.keys.bytes > sizeof(std::uint64_t)) return false;
   FactorizationOptions wanted{.codes = false,
                               .counts = true,
@@ -1315,7 +1324,7 @@ void HashTable<Key, Value>::change_columns_in(const Turn& turn, const ColumnsOrd
     const ColumnChange& change = order.given[c];
     if (!context_->is_host() || change.mode != ColumnMode::kApply || !WideBatch::widens(change.place.dtype, change.op))
       continue;
-    if (!wide_batch) wide_batch.emplace(*context_, keys, stream);
+    if (!wide_batch) wide_batch.emplace(keys, stream);
     wide[c] = wide_batch->combine(change.values, change.op, change.place.dtype, change.place.elements);
   }
   Room room;

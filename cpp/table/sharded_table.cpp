@@ -805,7 +805,14 @@ void View::change(std::deque<Call>& calls, const std::vector<Part>& parts, bool 
   };
   const auto exceptions = std::uncaught_exceptions();
   const auto forget = [&](View* view) {
-    if (std::uncaught_exceptions() != exceptions) view->forget_room();  // some expect what will not come
+    if (std::uncaught_exceptions() == exceptions) return;
+    for (const auto& shard : view->all_->tables) {  // some expect what will not come
+      try {
+        shard->forget_room();
+      } catch (const std::logic_error&) {
+        // This thread is in a call on the shard, for which no room has been made.
+      }
+    }
   };
   const std::unique_ptr<View, decltype(forget)> guard(this, forget);
   if (!fits && at_once) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include <gpuhash/factorization.hpp>
+#include <gpuhash/platform.hpp>
 #include "core/thread_pool.hpp"
 #include "shared/arithmetic.hpp"
 
@@ -32,17 +33,23 @@ void combine_range(const ValueBatch& values, ApplyOp op, std::int64_t elements, 
   }
 }
 
+/// Whose memory is not that of a table's resource: when this batch is combined, other shards may have changed already.
+DeviceContext& scratch_context() {
+  static const auto& context = *new std::shared_ptr<DeviceContext>(platform("cpu").make_context(0, nullptr));
+  return *context;
+}
+
 }  // namespace
 
-WideBatch::WideBatch(DeviceContext& context, const KeyBatch& keys, Stream stream)
-    : context_(context), stream_(stream), count_(keys.count) {
+WideBatch::WideBatch(const KeyBatch& keys, Stream stream)
+    : context_(scratch_context()), stream_(stream), count_(keys.count) {
   if (count_ < 2) return;
   const NumberKeys bytes{keys.data, keys.count, DType::kUInt8, keys.bytes};
-  const auto batch = Factorizer::of(context).factorize(context, bytes, {.counts = false}, stream);
+  const auto batch = Factorizer::of(context_).factorize(context_, bytes, {.counts = false}, stream);
   distinct_ = batch->count();
   if (distinct_ == count_) return;
-  codes_ = Allocation(context, static_cast<std::size_t>(count_) * sizeof(std::int64_t), stream);
-  firsts_ = Allocation(context, static_cast<std::size_t>(distinct_) * sizeof(std::int64_t), stream);
+  codes_ = Allocation(context_, static_cast<std::size_t>(count_) * sizeof(std::int64_t), stream);
+  firsts_ = Allocation(context_, static_cast<std::size_t>(distinct_) * sizeof(std::int64_t), stream);
   batch->write({nullptr, codes_.as<std::int64_t>(), nullptr, firsts_.as<std::int64_t>(), false});
 }
 

@@ -19,7 +19,7 @@ class WideBatch {
   }
 
   /// Finds the batch's distinct keys.
-  WideBatch(DeviceContext& context, const KeyBatch& keys, Stream stream);
+  WideBatch(const KeyBatch& keys, Stream stream);
 
   /// Values of the batch, combined by key. Those of a batch without duplicates are none: each goes in as it is.
   WideValues combine(const ValueBatch& values, ApplyOp op, DType dtype, std::int64_t elements);

@@ -262,7 +262,7 @@ class Keyed:
 
         TypeError where pandas asks, which then would take the table for a value (``Series.map``).
         """
-        if consumers.wants_pairs():
+        if consumers.wants_pairs(self):
             raise self._no_mapping()
         return sum(self._tell_counts("len", lambda: len(self._shard)))
 

@@ -162,7 +162,7 @@ class HashTable(Keyed):
 
         These are two tensors and no pairs: TypeError where pandas or polars ask, which would read them as pairs.
         """
-        if consumers.wants_pairs():
+        if consumers.wants_pairs(self):
             raise self._no_mapping()
         keys, values = self._shard.items(like)
         return keys, values

@@ -90,6 +90,10 @@ class RowsWeight(keras.Variable):  # type: ignore[misc]
         ValueError
             For arrays that are no rows, or those of another layer. All is as it was.
         """
+        if isinstance(value, RowsWeight):
+            if not tf.executing_eagerly():
+                raise NotImplementedError(f"the rows of {self._holder.name!r} cannot be copied in a graph")
+            value = value.numpy()
         if tf.is_tensor(value) and value.dtype != tf.uint8:
             return super().assign(value)
         try:

@@ -32,7 +32,10 @@ class AveragedModel(swa_utils.AveragedModel):  # type: ignore[misc]
         made = int(self.n_averaged)
         # By the numbers of rows, which differ between tables, PyTorch's own averages say nothing.
         kept = [None if each.optimizer is not None else each.weight.detach().clone() for each in ours]
-        super().update_parameters(model)
+        if any(True for _ in self.module.parameters()):
+            super().update_parameters(model)
+        else:  # PyTorch's averages of nothing fail
+            self.n_averaged += 1
         for (mean, current), before in zip(pairs, kept, strict=True):
             if before is not None:
                 mean.weight.detach().copy_(before)

@@ -85,9 +85,17 @@ class FusedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                     f"lr={optimizer.lr!r} of {type(optimizer).__name__} is a schedule: give a number instead"
                 )
         # PyTorch's constructor wants a parameter.
+        self._is_made = False
         super().__init__([torch.nn.Parameter(torch.empty(0, dtype=torch.float32, device="cpu"))], {})
+        self._is_made = True
         self.param_groups = [_Group(optimizer) for optimizer in found]
         self.defaults = {name: self.param_groups[0][name] for name in self.param_groups[0] if name in _NUMBERS}
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused: step() trains nothing."""
+        if self.__dict__.get("_is_made", True):
+            raise TypeError("a FusedOptimizer trains no parameters: give them to an optimizer of torch.optim")
+        super().add_param_group(param_group)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Nothing, but what the closure does: gives what that gives."""

@@ -368,6 +368,9 @@ def test_a_set_is_an_array_of_its_keys(programs):
     with pytest.raises(TypeError, match="no array"):
         jax.numpy.asarray(gpuhash.HashTable.from_items([1, 2], [3, 4]))
     assert [type(leaf) for leaf in jax.tree.leaves([keyset])] == [gpuhash.HashSet]
+    # Its keys of now would be a constant of the program.
+    with pytest.raises(TypeError, match="is used as an array in a function that JAX traces"):
+        jax.jit(lambda x: jax.numpy.isin(x, keyset))(jax.numpy.arange(3, dtype=np.int32))
 
 
 def test_gradients_through_a_loop_that_fills_the_table(programs):

@@ -947,3 +947,15 @@ def test_what_cannot_be(tools, monkeypatch):
         make(4, optimizer=SGD(0.1))
     with tf.distribute.OneDeviceStrategy(layer.weights[0].value.device).scope():
         assert make(4, optimizer=SGD(0.1))(ids, training=True).shape == (2, 4)
+
+
+def test_weights_are_assigned_to_each_other(tools):
+    """As a target network gets those of another."""
+    _, _, layer = tools
+    first, second = (layer(4, optimizer=SGD(0.1)) for _ in range(2))
+    first(np.arange(32), training=True)
+    second.build((None,))
+    for mine, other in zip(second.trainable_weights, first.trainable_weights, strict=True):
+        mine.assign(other)
+    assert len(second) == 32
+    np.testing.assert_array_equal(second(np.arange(32)), first(np.arange(32)))
