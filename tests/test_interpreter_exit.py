@@ -45,12 +45,7 @@ class Memory:
         del self.held[address]
 
 
-if device == "cpu":
-    keys = numbers
-else:
-    import torch
-
-    keys = torch.from_numpy(numbers).to(device)
+keys = numbers  # of NumPy on a GPU, too: PyTorch's own calls do not outlive the interpreter before Python 3.14
 table = HashTable("int64", "int64", device=device)
 if call == "named":
     table = HashTable("int64", "int64", device=device, name="shared")
@@ -89,8 +84,8 @@ print("the end")
 def test_daemon_threads_in_calls(device, call, threads):
     if device == "cuda":
         need_cuda()
-        if threads != 1:
-            pytest.skip("threads are the host's")
+        if threads != 1 or call == "unique":
+            pytest.skip("threads, and arrays without a table, are the host's")
     place = GPU if device == "cuda" else device
     programs = [
         subprocess.Popen(
