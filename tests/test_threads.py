@@ -334,7 +334,7 @@ EXPORTS: dict[str, Callable[[HashTable, Path], Any]] = {
 @pytest.mark.parametrize("way", EXPORTS)
 @pytest.mark.parametrize("has_columns", [False, True], ids=["plain", "columns"])
 def test_all_items_of_a_table_whose_size_changes(device, tmp_path, way, has_columns):
-    """They are read once more where another thread changes the size after they have been counted."""
+    """As they are in one turn, also where another thread changes the size after they have been counted."""
     model = {key: 3 * key for key in range(1000)}
     table = HashTable("int64", {"v": "int64"} if has_columns else "int64", device=device)
 
@@ -347,4 +347,7 @@ def test_all_items_of_a_table_whose_size_changes(device, tmp_path, way, has_colu
     put_between(table, "size", lambda table: table.erase(first), lambda table: assign(table, {5000: 7}))
     keys, values = EXPORTS[way](table, tmp_path / "table.safetensors")
     got = zip(to_numpy(keys).tolist(), to_numpy(values["v"] if has_columns else values).tolist(), strict=True)
-    assert dict(got) == {key: value for key, value in model.items() if key >= 10} | {5000: 7}
+    # Where there was room for all that were left, they were not asked for again, and nothing came between.
+    came = {5000: 7} if bool(to_numpy(table.contains([5000]))[0]) else {}
+    assert dict(got) == {key: value for key, value in model.items() if key >= 10} | came
+    assert came or way in {"pickle", "save"}
