@@ -126,11 +126,10 @@ OPERATIONS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def outcomes() -> dict[str, Any]:
-    """Of each operation: the seconds from Ctrl-C to the exception, and what is wrong with the table."""
+def on_one_thread(program: str) -> str:
+    """What a process prints in which the host has one thread."""
     done = subprocess.run(
-        [sys.executable, "-P", "-c", PROGRAM],
+        [sys.executable, "-P", "-c", program],
         capture_output=True,
         text=True,
         timeout=300,
@@ -138,7 +137,13 @@ def outcomes() -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    return {operation: rest for operation, *rest in map(json.loads, done.stdout.splitlines())}
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, Any]:
+    """Of each operation: the seconds from Ctrl-C to the exception, and what is wrong with the table."""
+    return {operation: rest for operation, *rest in map(json.loads, on_one_thread(PROGRAM).splitlines())}
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -185,15 +190,7 @@ assert interrupted == 3
 
 @pytest.mark.long(4)  # to clear so much takes long
 def test_ctrl_c_during_clear():
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", CLEARED],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "GPUHASH_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    on_one_thread(CLEARED)
 
 
 # The handler of SIGHUP sleeps for as many seconds as the signal's number is, one, in the thread that gets it: a thread
