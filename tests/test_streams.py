@@ -274,7 +274,7 @@ def test_cuda_graph_of_short_floats(torch_cuda, value_shape):
     """Each replay combines its batch in float."""
     torch = torch_cuda
     table = HashTable("int64", "bfloat16", value_shape=value_shape, device=GPU)
-    table.reserve(1000)
+    table.reserve(10_000)
     keys = torch.zeros(4000, dtype=torch.int64, device=GPU)
     ones = torch.ones(4000, *value_shape, dtype=torch.bfloat16, device=GPU)
     table.insert_or_apply(keys, ones, "add")
