@@ -1,6 +1,6 @@
 """The hash and the probe order, pinned: tables go between devices as they lie, and equal seeds give equal orders.
 
-All numbers were computed apart from this repository's code, by Python's integers, from what docs/design.md and the
+All numbers were computed apart from this repository's code, by Python's integers, from what docs/design/layout.md and the
 comments of cpp/shared/hash.hpp and cpp/shared/probe_sequence.hpp say.
 """
 
