@@ -1,0 +1,59 @@
+"""Draws peers.png from benchmarks/results/cpu-amd-epyc-2-cores.csv: ``python docs/images/plot_peers.py``."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE.parents[1] / "benchmarks" / "results" / "cpu-amd-epyc-2-cores.csv"
+#: Name in the file, threads, label.
+CONTENDERS = [
+    ("dict", 1, "dict"),
+    ("numpy, sorted", 1, "NumPy, sorted arrays"),
+    ("tensorflow MutableHashTable", 2, "TensorFlow, MutableHashTable, 2 threads"),
+    ("pandas", 1, "pandas, Index"),
+    ("gpuhash", 1, "gpuhash, 1 thread"),
+    ("gpuhash", 2, "gpuhash, 2 threads"),
+]
+OPERATIONS = [("find present", "look up 4 million keys"), ("insert", "insert 4 million keys")]
+
+
+def rates(operation: str) -> list[float]:
+    """Million keys per second of each contender; gpuhash at load 0.5."""
+    with RESULTS.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["suite"] == "peers" and row["operation"] == operation]
+    found = []
+    for who, threads, _ in CONTENDERS:
+        matches = [
+            float(row["keys_per_second"]) / 1e6
+            for row in rows
+            if row["who"] == who and int(row["threads"]) == threads and float(row["load"] or 0.5) < 0.6
+        ]
+        if len(matches) != 1:
+            raise ValueError(f"{RESULTS} has {len(matches)} rows of {operation} by {who}, expected one")
+        found += matches
+    return found
+
+
+def main() -> None:
+    """Draw the bars of all contenders, one panel for each operation."""
+    figure, panels = plt.subplots(1, 2, figsize=(9, 2.9), sharey=True)
+    for axes, (operation, title) in zip(panels, OPERATIONS, strict=True):
+        colours = ["#009485" if who == "gpuhash" else "#b0bec5" for who, _, _ in CONTENDERS]
+        bars = axes.barh([label for _, _, label in CONTENDERS], rates(operation), color=colours)
+        axes.bar_label(bars, fmt="%.3g", padding=3)
+        axes.set_title(title)
+        axes.set_xlabel("million keys per second, log scale")
+        axes.set_xscale("log")
+        axes.set_xlim(0.8, 500)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.text(0.995, 0.01, "AMD EPYC, two cores, 2026-11-21", ha="right", fontsize=7, color="#607d8b")
+    figure.tight_layout(rect=(0, 0.02, 1, 1))
+    figure.savefig(HERE / "peers.png", dpi=130)
+
+
+if __name__ == "__main__":
+    main()
