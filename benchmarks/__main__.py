@@ -1,4 +1,7 @@
-"""``python -m benchmarks``: measure the limits of the memory, then the table and its peers; write the figures."""
+"""``python -m benchmarks``: measure the limits of the memory, then the table and its peers; write the figures.
+
+``plot``, ``merge`` and ``page`` as the first word do something with figures that were written.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from . import files, markdown
-from .machine import commit, cores, cpu_name, huge_pages, slug, versions
+from . import files, markdown, page, results_file
+from .machine import ROOT, commit, cores, cpu_name, huge_pages, slug, versions
 from .report import Report
 from .suite import Group, Session, Suite, run
 
@@ -26,14 +29,14 @@ PACKAGES = (
     "cupy-cuda13x",
 )
 LIMITS = "limits"
-RESULTS = Path(__file__).parent / "results"
+RUNS = ROOT / "build" / "benchmarks"
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description=__doc__,
-        epilog="`python -m benchmarks plot FILE.json` draws the plots of a run from its file.",
+        description="Measure the limits of the memory, then the table and its peers; write the figures.",
+        epilog="The first word may be plot, merge or page: draw a run, keep its figures, update the page of figures.",
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the table lives (default: cpu)")
     parser.add_argument("--quick", action="store_true", help="small tables and few runs, to see that it works")
@@ -55,7 +58,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--commit", help="what was measured, where git cannot tell")
     parser.add_argument(
-        "--output", type=Path, help="folder of the files (default: benchmarks/results; with --quick: none are written)"
+        "--output", type=Path, help="folder of the files (default: build/benchmarks; with --quick: none are written)"
     )
     options = parser.parse_args(arguments)
     if min(options.threads) < 1:
@@ -126,7 +129,7 @@ def measure(arguments: list[str] | None = None) -> int:
         print(f"no group of {', '.join(chosen)} has {' or '.join(options.groups)} in its label", file=sys.stderr)
         return 2
     limits = Suite("what the memory allows", (), lambda session: place.limits(session, chosen))
-    folder = options.output or (None if options.quick else RESULTS)
+    folder = options.output or (None if options.quick else RUNS)
     partly = [*([] if options.suites is None else chosen), *map(slug, options.groups or ())]
     name = "-".join([options.device, slug(device), *partly, *(["quick"] if options.quick else [])])
 
@@ -173,10 +176,46 @@ def plot(arguments: list[str]) -> int:
     return 0
 
 
+def merge(arguments: list[str]) -> int:
+    """Take the figures of runs into the file of their kind of machine, in place of older ones of the same cases."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks merge", description=merge.__doc__)
+    parser.add_argument("files", nargs="+", type=Path, metavar="RUN.json", help="what runs wrote, the oldest first")
+    parser.add_argument("--into", type=Path, required=True, metavar="KIND.json", help="a file of benchmarks/results")
+    parser.add_argument(
+        "--machine", help="what to call the kind of machine (default: as it is called there, or as the run does)"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        reports = [files.read(file) for file in options.files]
+        known = results_file.read(options.into) if options.into.exists() else None
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    device = str(reports[0].settings.get("device", "cpu"))
+    results = known or results_file.Results(reports[0].device, device)
+    results.machine = options.machine or results.machine
+    for report in reports:
+        results.merge(report)
+    results_file.write(results, options.into)
+    print(f"wrote {options.into}; `python -m benchmarks page` brings docs/performance.md up to date", file=sys.stderr)
+    return 0
+
+
+def update_page(arguments: list[str]) -> int:
+    """Make the tables of docs/performance.md anew, of benchmarks/results."""
+    argparse.ArgumentParser(prog="python -m benchmarks page", description=update_page.__doc__).parse_args(arguments)
+    page.PAGE.write_text(page.updated(page.PAGE.read_text(), page.machines()))
+    return 0
+
+
+COMMANDS = {"plot": plot, "merge": merge, "page": update_page}
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """``plot`` or, without that word, ``measure``."""
+    """One of the commands or, without such a word, ``measure``."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    return plot(arguments[1:]) if arguments[:1] == ["plot"] else measure(arguments)
+    command = COMMANDS.get(arguments[0]) if arguments else None
+    return measure(arguments) if command is None else command(arguments[1:])
 
 
 if __name__ == "__main__":

@@ -139,8 +139,8 @@ def _sweep(records: list[Record], swept: str, unit: _Unit) -> list[str]:
             cells[f"limit {_short(record.limit)}"] = unit.rate(record.limit_keys_per_second)
     columns = [*operations, *(f"limit {name}" for name in names)]
     header = [*varying, *columns]
-    rows = [_row([*point, *(cells.get(column, "") for column in columns)]) for point, cells in points.items()]
-    return [f"{unit.name}:", "", _row(header), _row("---" for _ in header), *rows, ""]
+    rows = [table_row([*point, *(cells.get(column, "") for column in columns)]) for point, cells in points.items()]
+    return [f"{unit.name}:", "", table_row(header), table_row("---" for _ in header), *rows, ""]
 
 
 def _table(records: list[Record], unit: _Unit, known: dict[tuple[object, ...], Reference]) -> list[str]:
@@ -159,7 +159,7 @@ def _table(records: list[Record], unit: _Unit, known: dict[tuple[object, ...], R
     header += ["of the limit"] if with_limits else []
     header += [f"{peer} (times)" for peer in peers]
     header += ["best native peer, another day (times)"] if with_references else []
-    lines = [_row(header), _row("---" for _ in header)]
+    lines = [table_row(header), table_row("---" for _ in header)]
     for row in rows:
         mine = row.keys_per_second if row.who == OURS else None
         cells = [row.operation, *(cell(row) for cell in varying.values()), "" if mine is None else unit.rate(mine)]
@@ -175,7 +175,7 @@ def _table(records: list[Record], unit: _Unit, known: dict[tuple[object, ...], R
                 if reference is None
                 else f"{reference.who} {unit.rate(reference.keys_per_second)}{_times(mine, reference)}"
             )
-        lines.append(_row(cells))
+        lines.append(table_row(cells))
     return [*([", ".join(fixed), ""] if fixed else []), *lines, ""]
 
 
@@ -201,7 +201,7 @@ def _times(mine: float | None, other: Record | Reference) -> str:
     return "" if mine is None else f" ({mine / other.keys_per_second:.2f})"
 
 
-def _row(cells: Iterable[str]) -> str:
+def table_row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 

@@ -1,5 +1,6 @@
 #include "cuda/columns.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "cuda/executor.hpp"
@@ -105,8 +106,17 @@ void elect_any(const RowView& rows, const Control* control, const std::int64_t* 
   launch("electing writers", elect_any_kernel, count, kRowBlock, stream, rows.tags, control, numbers, writers, count);
 }
 
+std::int64_t most_short_elements(const ColumnsOrder& order) {
+  std::int64_t most = 0;
+  for (const ColumnChange& change : order.given)
+    if (change.mode == ColumnMode::kApply && combines_in_float(change.place.dtype, change.op))
+      most = std::max(most, change.place.elements);
+  return most;
+}
+
 /// Columns that are combined hold the operation's identity first, so that a new key's duplicates may come in any order.
-void write_columns(const RowView& rows, const ColumnsOrder& order, const InsertedRows& inserted, Stream stream) {
+void write_columns(const RowView& rows, const ColumnsOrder& order, const InsertedRows& inserted,
+                   const CellUpdate& update, Stream stream) {
   const std::int64_t n = order.keys.count;
   for (const ColumnInitial& column : order.initial)
     initialise_rows(rows, column.rows, column.offset, order.keys, inserted.is_new, inserted.numbers, stream);
@@ -127,7 +137,7 @@ void write_columns(const RowView& rows, const ColumnsOrder& order, const Inserte
         initialise_rows(rows, {identity, place.dtype, place.elements}, place.offset, order.keys, inserted.is_new,
                         inserted.numbers, stream);
         const Cells cells{rows.data + place.offset, rows.bytes, inserted.numbers, place.elements};
-        apply_to_cells(cells, change.values, n, change.op, place.dtype, stream);
+        update.apply(cells, change.values, change.op, place.dtype);
         break;
       }
     }

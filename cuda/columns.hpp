@@ -4,6 +4,7 @@
 #include <span>
 
 #include <gpuhash/device_context.hpp>
+#include "cuda/apply/cell_update.hpp"
 #include "shared/layout.hpp"
 #include "table/orders.hpp"
 
@@ -28,7 +29,11 @@ struct InsertedRows {
   const std::int64_t* writers;  // those of the positions whose values are assigned, -1 elsewhere; null: none is
 };
 
+/// The elements of the widest column whose changes are combined in float: see CellUpdate.
+std::int64_t most_short_elements(const ColumnsOrder& order);
+
 /// Gives the columns of the rows what the order says.
-void write_columns(const RowView& rows, const ColumnsOrder& order, const InsertedRows& inserted, Stream stream);
+void write_columns(const RowView& rows, const ColumnsOrder& order, const InsertedRows& inserted,
+                   const CellUpdate& update, Stream stream);
 
 }  // namespace gpuhash::cuda

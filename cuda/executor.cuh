@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 
+#include "cuda/apply/cell_update.hpp"
 #include "cuda/apply/planned.hpp"
 #include "cuda/check.hpp"
 #include "cuda/columns.hpp"
@@ -93,6 +94,10 @@ class CudaExecutor final : public Executor<Key, Value> {
       const std::int64_t n = batch.keys.count;
       const Uint128 initial = identity_bits(batch.op, batch.dtype);
       const Allocation targets = scratch<std::int64_t>(context, n, stream);
+      const std::int64_t cell_count =
+          view.rows.bytes != 0 ? view.rows.capacity : static_cast<std::int64_t>(view.slot_count());
+      const CellUpdate update(context, n, cell_count, combines_in_float(batch.dtype, batch.op) ? batch.elements : 0,
+                              stream);
       if (view.rows.bytes == 0) {
         launch_insert(
             view, batch.keys, ValueBatch{},
@@ -100,7 +105,7 @@ class CudaExecutor final : public Executor<Key, Value> {
             stream);
         const Cells cells{value_bytes(view), sizeof(typename View::SlotType), targets.as<std::int64_t>(),
                           batch.elements, &view.control->left};
-        apply_to_cells(cells, batch.values, n, batch.op, batch.dtype, stream);
+        update.apply(cells, batch.values, batch.op, batch.dtype);
         return;
       }
       const Allocation fresh = scratch<std::int64_t>(context, n, stream);
@@ -114,7 +119,7 @@ class CudaExecutor final : public Executor<Key, Value> {
       launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view,
              targets.as<std::int64_t>(), nullptr, n);
       const Cells cells{view.rows.data, view.rows.bytes, targets.as<std::int64_t>(), batch.elements};
-      apply_to_cells(cells, batch.values, n, batch.op, batch.dtype, stream);
+      update.apply(cells, batch.values, batch.op, batch.dtype);
     }
   }
 
@@ -134,6 +139,7 @@ class CudaExecutor final : public Executor<Key, Value> {
       const Allocation numbers = scratch<std::int64_t>(context, batch.rows != nullptr ? 0 : n, stream);
       const Allocation mask = scratch<bool>(context, batch.inserted != nullptr ? 0 : n, stream);
       const Allocation elected = scratch<std::int64_t>(context, assigns ? n : 0, stream);
+      const CellUpdate update(context, n, view.rows.capacity, most_short_elements(batch), stream);
       InsertOrder keys{batch.keys,
                        {},
                        InsertMode::kKeep,
@@ -151,7 +157,7 @@ class CudaExecutor final : public Executor<Key, Value> {
         elect_any(view.rows, view.control, keys.rows, writers, n, stream);
         count_off_row_tickets(view, stream);  // of none: the epoch has served
       }
-      write_columns(view.rows, batch, {keys.rows, keys.inserted, writers}, stream);
+      write_columns(view.rows, batch, {keys.rows, keys.inserted, writers}, update, stream);
     }
   }
 
@@ -185,6 +191,7 @@ class CudaExecutor final : public Executor<Key, Value> {
                                    Stream stream) const override {
     if constexpr (kPlans && View::kHasValue) {
       if (view.rows.bytes != 0 || !is_planned<View>(view.geometry, batch.keys.count)) return nullptr;
+      if (combines_in_float(batch.dtype, batch.op)) return nullptr;
       const DeviceGuard guard(context.device().index);
       try {
         return make_apply_plan(context, view, batch, stream);

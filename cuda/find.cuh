@@ -107,7 +107,7 @@ __device__ __noinline__ bool search_ahead(const View& view, Probe<typename View:
 ///
 /// kAhead: what lasts long is ended by search_ahead(). Not in tables that lie in L2, where that it might be costs 5 %.
 ///
-/// 24 blocks to a multiprocessor, that is 42 registers per thread: more loads in flight (docs/performance.md).
+/// 24 blocks to a multiprocessor, that is 42 registers per thread: more loads in flight (docs/dead-ends.md).
 template <class View, class RowWord, bool kWhole, bool kAhead, class Absent>
 __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 24 : 16)
     find_kernel(const __grid_constant__ View view, KeyBatch keys, FindOrder out, Absent absent, RowShape shape) {

@@ -398,7 +398,7 @@ struct InsertTarget {
 };
 
 /// Blocks to a multiprocessor, at least: more of them have more loads in flight, but fewer registers each. 12 were
-/// slower than 10 (docs/performance.md).
+/// slower than 10 (docs/dead-ends.md).
 template <class View, bool kErased>
 inline constexpr int kInsertBlocks = sizeof(typename View::Key) > 8 ? 7
                                      : kErased                      ? 8

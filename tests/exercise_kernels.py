@@ -149,6 +149,7 @@ def exercise_columns(key_dtype: str, key_shape: tuple[int, ...], ordered: bool) 
             table[keys] = values
             table.insert_or_assign(keys[::2], {name: value[::2] for name, value in values.items()} | bytes_of)
             ops = {"step": "add", "drawn": "max"} | dict.fromkeys(narrow, "max")
+            table.insert_or_apply(keys, {"short": np.float16(0.75)}, "add")
             table.insert_or_apply(keys, {"step": 1, "drawn": 0.75} | bytes_of, ops)
             table.erase(keys[::3])
             table.insert_or_apply(keys, {"long": values["long"]}, "min")
@@ -318,7 +319,7 @@ def exercise_training(optimizer: str, elements: int, dtype: str) -> None:
     rows[keys == 5] = -1
     gradients = rng.integers(-2, 3, (count // 3, elements)).astype(np.float32)
     items, factors = rng.integers(0, len(gradients), count), np.full(count, 0.5, np.float32)
-    step = _core.OptimizerStep(optimizer, 1 / 64, 0.9, 0.99, 1e-6, 0.1, 1, True, 3)
+    step = _core.OptimizerStep(optimizer, 1 / 64, 0.9, 0.99, 1e-6, 1 / 8, 1, True, 3)
     given = [_core.borrow(to_device(array)) for array in (rows, gradients, items, factors)]
     table._core.train(*given, list(range(len(columns))), step, 0)
     if dtype != "float32":
@@ -331,7 +332,7 @@ def exercise_training(optimizer: str, elements: int, dtype: str) -> None:
     if optimizer == "sgd":
         sums = np.zeros((300, elements), np.float32)
         np.add.at(sums, keys, gradients[items] / 2)
-        assert (weights == np.where((keys == 5)[:, None], 0, 1 - sums[keys] / 64)).all()
+        assert (weights == np.where((keys == 5)[:, None], 0, 1 - (sums[keys] + 1 / 8) / 64)).all()
     ends = np.arange(0, count + 1, 41)
     pooled = zeros(len(ends) - 1, "float32", (elements,))
     offsets = _core.borrow(to_device(ends))
@@ -339,6 +340,19 @@ def exercise_training(optimizer: str, elements: int, dtype: str) -> None:
     expected = np.add.reduceat(weights / 2, ends[:-1], 0)
     expected[-1] = weights[ends[-2] : ends[-1]].sum(0) / 2
     assert np.allclose(on_host(pooled), expected, atol=1e-3)
+
+
+def exercise_short_floats(dtype: str, value_shape: tuple[int, ...]) -> None:
+    """Sums in float: of one key in many chunks of positions, and of others in one."""
+    table = gpuhash.HashTable("int64", dtype, value_shape=value_shape, device=DEVICE)
+    keys = np.arange(5003) % 700
+    keys[1000:2500] = 7
+    ones = np.ones((len(keys), *value_shape), np.float16) if dtype == "float16" else 1
+    for _ in range(2):
+        table.insert_or_apply(keys, ones, "add")
+    expected = (2 * np.bincount(keys)).astype(np.float16).astype(np.float32)
+    got = on_host(table[np.arange(700)]).astype(np.float32).reshape(700, -1)
+    assert (np.abs(got - expected[:, None]) <= expected[:, None] / (1024 if dtype == "float16" else 128)).all()
 
 
 def exercise_shards() -> None:
@@ -391,6 +405,8 @@ def main() -> None:
     for (key_dtype, key_shape), value_dtype, parts, merged in splits:
         exercise_split(key_dtype, key_shape, value_dtype, parts, merged=merged)
     exercise_shards()
+    for dtype, value_shape in itertools.product(["float16", "bfloat16"], [(), (5,), (70,)]):
+        exercise_short_floats(dtype, value_shape)
     for key_dtype, key_shape in KEYS[1:]:
         exercise_trials(key_dtype, key_shape, 3000)
     exercise_trials("int64", (), 1 << 19)  # whose blocks take slots for all of their threads at once

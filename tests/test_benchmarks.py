@@ -36,7 +36,7 @@ def import_benchmarks():
 
 import_benchmarks()
 
-from benchmarks import files, machine, markdown, plots  # noqa: E402
+from benchmarks import files, machine, markdown, page, plots, results_file  # noqa: E402
 from benchmarks.host import plans, sets  # noqa: E402
 from benchmarks.host.data import SetData  # noqa: E402
 from benchmarks.progress import Progress  # noqa: E402
@@ -658,6 +658,77 @@ def test_reference_figures_are_of_measured_cases():
         assert suite in {"table", "batches", "cache", "rows"}
         assert operation in {"find present", "find absent", "insert", "insert_or_assign", "erase"}
         assert 1e9 < reference.keys_per_second < 1e11
+
+
+# The page and the results it is made of ------------------------------------------------------------------------------
+
+
+def test_the_page_is_what_the_results_make():
+    """If it fails, run `python -m benchmarks page`."""
+    text = page.PAGE.read_text()
+    assert page.updated(text, page.machines()) == text
+
+
+def test_every_table_and_every_file_of_results_is_on_the_page():
+    text = page.PAGE.read_text()
+    assert {name for name in page.TABLES if f"<!-- table {name} -->" not in text} == set()
+    assert text.count("<!-- table ") == text.count("<!-- end of table -->") == len(page.TABLES)
+    known = page.machines()
+    for name in known:
+        fewer = {stem: results for stem, results in known.items() if stem != name}
+        with pytest.raises(KeyError, match=name):
+            [make(fewer) for make in page.TABLES.values()]
+
+
+def test_a_table_that_nobody_makes_is_refused():
+    with pytest.raises(ValueError, match="no table of-nothing"):
+        page.updated("<!-- table of-nothing -->\n<!-- end of table -->", {})
+
+
+def test_results_are_read_as_they_were_written(tmp_path):
+    for path in results_file.RESULTS.glob("*.json"):
+        results = results_file.read(path)
+        results_file.write(results, tmp_path / path.name)
+        assert (tmp_path / path.name).read_text() == path.read_text()
+
+
+def test_a_newer_run_replaces_its_cases_with_their_peers(tmp_path):
+    older, newer = make_report(), make_report()
+    newer.date, newer.commit = "2026-02-03", "def"
+    for load in (0.5, 0.8):
+        add_find(older, "gpuhash", 2.0, load=load)
+    add_find(older, "torch", 4.0)
+    add_find(older, "gpuhash", 2.0, load=0.5, pairs=1 << 20)
+    older.quantity("calls", "find", 5.0, "us")
+    add_find(newer, "gpuhash", 1.0, load=0.5, limit=Limit("L64", 2e8))
+    newer.quantity("calls", "erase", 6.0, "us")
+    for name, report in (("older", older), ("newer", newer)):
+        files.write(report, tmp_path, name)
+
+    into = tmp_path / "kind.json"
+    runs = tmp_path / "older.json", tmp_path / "newer.json"
+    done = run_module("-m", "benchmarks", "merge", *runs, "--into", into, "--machine", "H200s")
+    assert done.returncode == 0, done.stderr
+    merged = results_file.read(into)
+    assert merged.machine == "H200s"
+    assert merged.device == "cuda"
+    figures = [(run.commit, r.who, r.pairs, r.load, r.seconds, r.ratio) for run, r in merged.records]
+    assert figures == [
+        ("abc", "gpuhash", 1 << 20, 0.5, 2.0, None),
+        ("def", "gpuhash", 1 << 27, 0.5, 1.0, (1 << 27) / 2e8),
+    ]
+    assert [(run.date, q.name, q.value) for run, q in merged.quantities] == [
+        ("2026-01-02", "find", 5.0),
+        ("2026-02-03", "erase", 6.0),
+    ]
+
+
+def test_merging_what_is_no_report_fails(tmp_path):
+    (tmp_path / "other.json").write_text("{}")
+    done = run_module("-m", "benchmarks", "merge", tmp_path / "other.json", "--into", tmp_path / "kind.json")
+    assert done.returncode == 2
+    assert "no report" in done.stderr
+    assert not (tmp_path / "kind.json").exists()
 
 
 # Plots ---------------------------------------------------------------------------------------------------------------

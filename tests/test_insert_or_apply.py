@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support.frameworks import to_numpy
+from support.memory_resources import counting_memory
 from support.samples import (
     COMPLEX,
     FLOATS,
@@ -235,42 +236,57 @@ SHORT = ["float16", "bfloat16"]
 @pytest.mark.parametrize("dtype", SHORT)
 @pytest.mark.parametrize(
     "options",
-    [{}, {"deterministic": True}, {"value_shape": 3}, {"device": ["cpu", "cpu", "cpu"]}, {"key_shape": 2}],
-    ids=["scalars", "deterministic", "rows", "sharded", "wide-keys"],
+    [{}, {"deterministic": True}, {"value_shape": 3}, {"value_shape": 70}, {"shards": 3}, {"key_shape": 2}],
+    ids=["scalars", "deterministic", "rows", "long-rows", "sharded", "wide-keys"],
 )
-def test_sums_of_short_floats_go_on_within_a_batch(options, dtype):
+def test_sums_of_short_floats_go_on_within_a_batch(on_device, options, dtype):
     """5000 ones came to 256 in bfloat16 and to 2048 in float16."""
-    table = HashTable("int64", dtype, **options)
-    ones = np.ones((5000, *[3] * ("value_shape" in options)), numpy_dtype(dtype))
-    keys = np.zeros((5000, *[2] * ("key_shape" in options)), np.int64)
-    was_new = table.insert_or_apply(keys, ones, "add")
-    assert was_new.sum() == was_new[0] == 1
-    assert (table[keys[:1]].astype(np.float64) == np.array(5000, numpy_dtype(dtype)).astype(np.float64)).all()
+    options = dict(options)
+    device = [on_device.table_device] * options.pop("shards", 1)
+    table = HashTable("int64", dtype, device=device if len(device) > 1 else device[0], **options)
+    shape = [options["value_shape"]] if "value_shape" in options else []
+    ones = on_device.array(np.ones((5000, *shape), numpy_dtype(dtype)))
+    keys = on_device.array(np.zeros((5000, *[2] * ("key_shape" in options)), np.int64))
+    was_new = to_numpy(table.insert_or_apply(keys, ones, "add"))
+    assert was_new.sum() == 1
+    assert was_new[0] or on_device.table_device != "cpu"
+    same_bytes(table[keys[:1]], np.full((1, *shape), 5000, numpy_dtype(dtype)))
     table.insert_or_apply(keys, 1, "add")  # one value for all
-    assert (table[keys[:1]].astype(np.float64) == np.array(10_000, numpy_dtype(dtype)).astype(np.float64)).all()
+    same_bytes(table[keys[:1]], np.full((1, *shape), 10_000, numpy_dtype(dtype)))
+
+
+def short_operands(op: str, dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """What a batch has for a key is exact in float32, in any order, and mostly is not in 16 bits."""
+    if op == "add":
+        return (rng.integers(64, 128, shape) / 64).astype(numpy_dtype(dtype))
+    return rng.choice(np.array([0.5, 1, 1.5, 2]), shape, p=[0.3, 0.2, 0.3, 0.2]).astype(numpy_dtype(dtype))
 
 
 @pytest.mark.parametrize("dtype", SHORT)
 @pytest.mark.parametrize("op", ["add", "multiply"])
-@pytest.mark.parametrize("count", [2, 17, 3000, 1 << 18])
+@pytest.mark.parametrize("count", [1, 2, 17, 33, 3000, 1 << 18])
 @pytest.mark.parametrize("kind", ["scalar", "row", "column"])
-def test_short_floats_are_rounded_once_for_each_key(kind, count, op, dtype):
-    """Against float32 in NumPy; the batch meets what two batches before have left."""
+def test_short_floats_are_rounded_once_for_each_key(on_device, kind, count, op, dtype):
+    """Against float32 in NumPy; the batch meets what the batch before has left."""
     rng = np.random.default_rng(count)
     short = numpy_dtype(dtype)
     number = {"scalar": (), "row": (5,), "column": (2,)}[kind]
     kinds = max(1, count // 9)
     what = {"a": (dtype, number), "n": "int64"} if kind == "column" else dtype
-    table = HashTable("int64", what, **({"value_shape": number} if kind == "row" else {}))
+    options = {"value_shape": number} if kind == "row" else {}
+    table = HashTable("int64", what, device=on_device.table_device, **options)
     expected = np.zeros((kinds, *number), short)
     seen = np.zeros(kinds, bool)
     for _ in range(2):
         codes = rng.integers(0, kinds, count)
-        values = (1 + rng.random((count, *number)) / 64).astype(short)
+        if op == "add":
+            codes[: count // 7] = 0  # one that comes in many chunks
+        values = short_operands(op, dtype, (count, *number), rng)
+        keys, given = on_device.array(codes * 7919), on_device.array(values)
         if kind == "column":
-            table.insert_or_apply(codes * 7919, {"a": values, "n": codes}, {"a": op, "n": "replace"})
+            table.insert_or_apply(keys, {"a": given, "n": on_device.array(codes)}, {"a": op, "n": "replace"})
         else:
-            table.insert_or_apply(codes * 7919, values, op)
+            table.insert_or_apply(keys, given, op)
         distinct, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
         combined = values[first].astype(np.float32)
         rest = np.ones(count, bool)
@@ -281,12 +297,41 @@ def test_short_floats_are_rounded_once_for_each_key(kind, count, op, dtype):
         was = seen[distinct].reshape(-1, *[1] * len(number))
         expected[distinct] = np.where(was, both, combined).astype(short)
         seen[distinct] = True
-    keys = np.flatnonzero(seen) * 7919
-    got = table[keys]
+    got = table[on_device.array(np.flatnonzero(seen) * 7919)]
     if kind == "column":
         same_bytes(got["n"], np.flatnonzero(seen))
         got = got["a"]
     same_bytes(got, expected[seen])
+
+
+@pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "row"])
+def test_short_floats_without_memory(on_device, value_shape):
+    """The memory in which they are combined is there before anything changes."""
+    codes = np.arange(4000) % 50
+    keys = on_device.array(codes)
+    ones = on_device.array(np.ones((4000, *value_shape), np.float16))
+    outcomes = set()
+    for failing in range(30):
+        memory = counting_memory(on_device.table_device)
+        table = HashTable("int64", "float16", value_shape=value_shape, device=on_device.table_device, memory=memory)
+        table.insert_or_apply(keys[:25], ones[:25], "add")
+        memory.fail_after(failing)
+        try:
+            table.insert_or_apply(keys, ones, "add")
+        except MemoryError:
+            memory.fail_after(None)
+            expected_keys, expected = np.arange(25), np.ones((25, *value_shape), np.float16)
+            outcomes.add("failed")
+        else:
+            memory.fail_after(None)
+            expected_keys = np.arange(50)
+            expected = np.repeat(np.where(expected_keys < 25, 81, 80), int(np.prod(value_shape))).astype(np.float16)
+            expected = expected.reshape(50, *value_shape)
+            outcomes.add("done")
+        assert len(table) == len(expected_keys)
+        same_bytes(table[on_device.array(expected_keys)], expected)
+    assert "done" in outcomes
+    assert on_device.table_device == "cpu" or "failed" in outcomes
 
 
 def test_scalar_operand_counts(place):

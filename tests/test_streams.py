@@ -269,6 +269,30 @@ def test_cuda_graph(torch_cuda, value_shape):
     same_bytes(table[keys], np.full((1000, *value_shape), 5, np.float32))
 
 
+@pytest.mark.parametrize("value_shape", [(), (5,)], ids=["scalar", "rows"])
+def test_cuda_graph_of_short_floats(torch_cuda, value_shape):
+    """Each replay combines its batch in float."""
+    torch = torch_cuda
+    table = HashTable("int64", "bfloat16", value_shape=value_shape, device=GPU)
+    table.reserve(10_000)
+    keys = torch.zeros(4000, dtype=torch.int64, device=GPU)
+    ones = torch.ones(4000, *value_shape, dtype=torch.bfloat16, device=GPU)
+    table.insert_or_apply(keys, ones, "add")
+    table.clear()
+    torch.cuda.synchronize(GPU)
+    graph = torch.cuda.CUDAGraph()
+    with capture(graph):
+        table.insert_or_apply(keys, ones, "add")
+    expected = torch.zeros(100, *value_shape, dtype=torch.bfloat16)
+    for round_number in range(3):
+        batch = torch.arange(4000) % (4 << round_number)
+        keys.copy_(batch)
+        graph.replay()
+        expected[: 4 << round_number] += 1000 >> round_number
+    same_bytes(table[torch.arange(16, device=GPU)], to_numpy(expected[:16]))
+    assert len(table) == 16
+
+
 @pytest.mark.parametrize("method", ["insert", "insert_or_assign"])
 def test_cuda_graph_of_rows_with_duplicates(torch_cuda, method):
     """Each replay elects its own writers: every row is one of the replayed batch's, whole."""

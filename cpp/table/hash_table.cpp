@@ -15,6 +15,7 @@
 #include "core/test_batch_limit.hpp"
 #include "core/thread_pool.hpp"
 #include "shared/arithmetic.hpp"
+#include "shared/combines_in_float.hpp"
 #include "shared/probe_sequence.hpp"
 #include "table/repeated_values.hpp"
 #include "table/row_optimizer.hpp"
@@ -362,6 +363,8 @@ template <class Key, class Value>
 bool HashTable<Key, Value>::prepare_trial(Room& room, std::int64_t keys, const ApplyOrder* applied, Stream stream) {
   const std::int64_t slots = storage_.capacity();
   if (keys > max_batch()) return false;  // in parts, each of which would have a list of its own
+  // Memory to combine in is asked for by each attempt, and the second one must not fail.
+  if (applied != nullptr && combines_in_float(applied->dtype, applied->op)) return false;
   if (!expects_present_ || keys > slots || !executor().tries(storage_.view(), keys)) return false;
   if (!growth().may_grow_beyond(slots) || !growth().may_hold(size_bound_ + keys)) return false;
   try {
@@ -972,7 +975,7 @@ void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values
   ApplyOrder order{keys, values, op, *options_.value_dtype, options_.value_elements(), inserted};
   if (!options_.has_rows() && combine_in_any_order(order.dtype)) order.keys.distinct = seem_distinct(keys);
   std::optional<WideBatch> wide;
-  if (context_->is_host() && WideBatch::widens(order.dtype, op)) {
+  if (context_->is_host() && combines_in_float(order.dtype, op)) {
     wide.emplace(keys, stream);
     order.wide = wide->combine(values, op, order.dtype, order.elements);
   }
@@ -1322,7 +1325,7 @@ void HashTable<Key, Value>::change_columns_in(const Turn& turn, const ColumnsOrd
   std::vector<WideValues> wide(order.given.size());
   for (std::size_t c = 0; c < order.given.size(); ++c) {
     const ColumnChange& change = order.given[c];
-    if (!context_->is_host() || change.mode != ColumnMode::kApply || !WideBatch::widens(change.place.dtype, change.op))
+    if (!context_->is_host() || change.mode != ColumnMode::kApply || !combines_in_float(change.place.dtype, change.op))
       continue;
     if (!wide_batch) wide_batch.emplace(keys, stream);
     wide[c] = wide_batch->combine(change.values, change.op, change.place.dtype, change.place.elements);

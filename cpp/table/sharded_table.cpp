@@ -37,7 +37,7 @@ std::int64_t most_of(std::int64_t keys, std::size_t shards) {
   return std::min(keys, static_cast<std::int64_t>(mean + 6 * std::sqrt(mean)) + 8);
 }
 
-/// Of so many keys, merging the hot ones gains about as much as the sample costs (docs/performance.md).
+/// Of so many keys, merging the hot ones gains about as much as the sample costs (docs/dead-ends.md).
 constexpr std::int64_t kLeastToMerge = std::int64_t{1} << 20;
 constexpr std::int64_t kLeastToMergeLookups = std::int64_t{1} << 22;
 

@@ -8,16 +8,9 @@
 
 namespace gpuhash {
 
-/// Floats of 16 bits that are added or multiplied: one by one they are rounded each time, and a sum of ones stops at
-/// 256 or 2048. So what a batch has for a key is combined in float first, in the batch's order, and meets the stored
-/// value once. On the host.
+/// Combines in float what a batch has for a key, in the batch's order, on the host. See combines_in_float().
 class WideBatch {
  public:
-  /// Are such values combined in float?
-  static bool widens(DType dtype, ApplyOp op) {
-    return (dtype == DType::kFloat16 || dtype == DType::kBFloat16) && (op == ApplyOp::kAdd || op == ApplyOp::kMultiply);
-  }
-
   /// Finds the batch's distinct keys.
   WideBatch(const KeyBatch& keys, Stream stream);
 

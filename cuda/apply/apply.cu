@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "cuda/apply/cell.cuh"
+#include "cuda/apply/cells.hpp"
 #include "cuda/executor.hpp"
 #include "cuda/launch.cuh"
 

@@ -17,6 +17,7 @@
 #include "cuda/region/insert.cuh"
 #include "cuda/region/left.cuh"
 #include "cuda/region/shared_region.cuh"
+#include "shared/combines_in_float.hpp"
 
 /// While a batch is partitioned, duplicates within a tile are merged: a key that comes in every tile then takes a few
 /// places of its list, and skewed batches need no way of their own. What is left is combined with the cells in one go
@@ -249,6 +250,7 @@ void apply_planned(DeviceContext& context, const View& view, const ApplyOrder& b
 
 template <class View>
 bool applies_at_once(const DeviceContext& context, const View& view, const ApplyOrder& batch) {
+  if (combines_in_float(batch.dtype, batch.op)) return false;
   // Of more keys than slots most are duplicates, and may be of a few keys: see apply_scalars_kernel.
   if (batch.keys.count > static_cast<std::int64_t>(view.slot_count())) return false;
   return view.rows.bytes == 0 && batch.elements == 1 && claims_whole_slots<View>(context.device().index);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/random_seed.hpp"
+#include "cuda/apply/cells.hpp"
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
 #include "cuda/factorization/batch_table.cuh"

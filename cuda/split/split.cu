@@ -27,7 +27,7 @@
 /// runs, one per owner. For each key it leaves 16 bits, its owner and its rank in its tile's order, and for each tile
 /// where its runs begin. By those all that follows moves items, and needs no keys.
 ///
-/// What binds these kernels is how many instructions they spend on a key, before memory does (docs/performance.md): so
+/// What binds these kernels is how many instructions they spend on a key, before memory does (docs/dead-ends.md): so
 /// the bits of an owner are a parameter of theirs.
 ///
 /// Nothing in it depends on timing: each part is in the order of the batch.

@@ -2,11 +2,7 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
-#include <bit>
 #include <cstdint>
-#include <cub/device/device_radix_sort.cuh>
-#include <limits>
 #include <string>
 
 #include <gpuhash/error.hpp>
@@ -18,15 +14,6 @@
 
 namespace gpuhash::cuda {
 namespace {
-
-__global__ void __launch_bounds__(kTrainBlock) number_positions_kernel(const std::int64_t* numbers, std::int64_t count,
-                                                                       Row none, Row* rows, std::uint32_t* positions) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * kTrainBlock + threadIdx.x;
-  if (i >= count) return;
-  const std::int64_t row = numbers[i];
-  rows[i] = row >= 0 && row < static_cast<std::int64_t>(none) ? static_cast<Row>(row) : none;
-  positions[i] = static_cast<std::uint32_t>(i);
-}
 
 bool is_whole(const void* data, std::int64_t stride, std::int64_t elements, DType dtype) {
   const auto vector = static_cast<std::uintptr_t>(kVector * static_cast<std::int64_t>(itemsize(dtype)));
@@ -40,7 +27,7 @@ class CudaRowOptimizer final : public RowOptimizer {
     const DeviceGuard guard(context.device().index);
     const std::int64_t n = order.count;
     const std::int64_t elements = order.weights.elements;
-    constexpr std::int64_t kMost = std::numeric_limits<Row>::max();
+    constexpr std::int64_t kMost = BatchSorter::kMostRows;
     if (n > kMost || rows.capacity > kMost)
       throw ShapeError("a batch of " + std::to_string(n) + " rows, of " + std::to_string(rows.capacity) +
                        " that there may be, was to be trained; a GPU takes up to " + std::to_string(kMost) +
@@ -49,27 +36,11 @@ class CudaRowOptimizer final : public RowOptimizer {
     const std::int64_t chunks = (n + kChunk - 1) / kChunk;
     const std::int64_t spans = n / (kChunk * kSpan);
 
-    const Allocation sorted_rows = scratch<Row>(context, 2 * n, stream);
-    const Allocation positions = scratch<std::uint32_t>(context, 2 * n, stream);
+    const BatchSorter sorter(context, n, rows.capacity, stream);
     const Allocation sums = scratch<float>(context, (2 * chunks + spans) * shape.padded, stream);
     const Parts parts{sums.as<float>(), sums.as<float>() + chunks * shape.padded,
                       sums.as<float>() + 2 * chunks * shape.padded, shape.padded};
-    const auto none = static_cast<Row>(rows.capacity);
-    cub::DoubleBuffer<Row> row_buffers(sorted_rows.as<Row>(), sorted_rows.as<Row>() + n);
-    cub::DoubleBuffer<std::uint32_t> position_buffers(positions.as<std::uint32_t>(), positions.as<std::uint32_t>() + n);
-    const int bits = std::bit_width(static_cast<std::uint64_t>(none));
-    std::size_t bytes = 0;
-    check(cub::DeviceRadixSort::SortPairs(nullptr, bytes, row_buffers, position_buffers, n, 0, bits, handle(stream)),
-          "planning a sort of rows");
-    const Allocation workspace(context, std::max<std::size_t>(bytes, 1), stream);
-
-    launch("numbering positions", number_positions_kernel, n, kTrainBlock, stream, order.rows, n, none,
-           row_buffers.Current(), position_buffers.Current());
-    launch_may_fail("sorting rows");
-    check(cub::DeviceRadixSort::SortPairs(workspace.get(), bytes, row_buffers, position_buffers, n, 0, bits,
-                                          handle(stream)),
-          "sorting rows");
-    const SortedBatch batch{row_buffers.Current(), position_buffers.Current(), n, none};
+    const SortedBatch batch = sorter.sort(order.rows, 0, rows.capacity);
 
     const auto column = [&](const ColumnPlace& place) {
       std::byte* const first = rows.data + place.offset;

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include <gpuhash/device_context.hpp>
+#include "cuda/sorted_batch.hpp"
 #include "shared/optimizer_step.hpp"
 #include "table/row_optimizer.hpp"
 
@@ -24,18 +25,6 @@ inline constexpr std::int64_t kSpan = 32;                                   // c
 inline constexpr int kMostVectors = 8;                                      // of a thread
 inline constexpr std::int64_t kMostElements = 32 * kVector * kMostVectors;  // that a group has at a time
 static_assert(kMostElements == kMostOfRow);
-
-using Row = std::uint32_t;
-
-/// Positions of a batch in the order of their rows, those of one row in the order of the batch.
-struct SortedBatch {
-  const Row* rows;                 // [n]; `none` and above: no row's
-  const std::uint32_t* positions;  // [n]
-  std::int64_t count;
-  Row none;
-
-  GPUHASH_HD bool continues_before(std::int64_t i) const { return i != 0 && rows[i - 1] == rows[i]; }
-};
 
 /// A column in the rows of storage.
 struct TrainedColumn {

@@ -18,7 +18,7 @@ struct ChainCounter {
 };
 
 /// One call's step in its chain, see DeviceContext::advance(). A call of a table that is given one makes it on the way,
-/// unless it throws: a kernel for it alone took some 3 us, and a lookup of 2^20 keys takes 34 (docs/performance.md).
+/// unless it throws: a kernel for it alone took some 3 us, and a lookup of 2^20 keys takes 34 (docs/dead-ends.md).
 struct ChainStep {
   const ChainState* taken = nullptr;  // null: no step
   ChainState* next = nullptr;         // may be `taken`
