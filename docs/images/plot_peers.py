@@ -49,7 +49,8 @@ def main() -> None:
         axes.set_xlim(0.8, 500)
         axes.spines[["top", "right"]].set_visible(False)
     panels[-1].set_xlabel("million keys per second, log scale")
-    figure.text(0.995, 0.01, "AMD EPYC of the fourth generation, two cores, 2026-11-24", ha="right", fontsize=7, color="#607d8b")
+    machine = "AMD EPYC of the fourth generation, two cores, 2026-11-24"
+    figure.text(0.995, 0.01, machine, ha="right", fontsize=7, color="#607d8b")
     figure.tight_layout(rect=(0, 0.02, 1, 1))
     figure.savefig(HERE / "peers.png", dpi=130)
 
