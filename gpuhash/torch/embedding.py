@@ -871,6 +871,8 @@ class HashEmbedding(_Rows):
         Slots of the table to begin with, and at most; as of ``gpuhash.HashTable``. With ``optimizer=None`` the table
         has ``max_capacity`` slots and as many rows from the beginning, rounded up to whole buckets.
 
+    Notes
+    -----
     Called with ids, int64 or int32 of any shape on the module's device, it gives ``[*ids.shape, embedding_dim]``; with
     a mapping or sequence of such, the same of each, in one lookup. Nothing waits for a GPU but calls in which the
     table has to learn how many ids it has, or grows. Under ``torch.compile`` the call is a part of the graph; with
@@ -975,6 +977,8 @@ class HashEmbeddingBag(_Rows):
     optimizer, initializer, device, dtype, padding_idx, max_norm, norm_type, default, capacity, max_capacity
         As of ``HashEmbedding``. There are no ``features``: make a module for each.
 
+    Notes
+    -----
     Called with ids ``[bags, length]``, or with ids ``[n]`` and ``offsets [bags]``, where each bag begins, ascending
     from 0, it gives ``[bags, embedding_dim]``. Offsets may be on the CPU. ``per_sample_weights``, float32 of the shape
     of the ids and where they are, multiply the rows in sums, and get their derivatives; after ``.half()`` and its like
