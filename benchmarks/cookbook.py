@@ -33,7 +33,7 @@ from benchmarks.machine import ROOT, cores, cpu_name, versions
 from benchmarks.timing import Action, expect, nothing
 
 PAGES = ROOT / "docs" / "cookbook"
-REPETITIONS = 9
+REPETITIONS = 9  # with --quick 1
 PEERS = ("numpy", "pandas", "polars", "scipy", "datasketch", "torch")
 
 
@@ -868,11 +868,11 @@ def milliseconds(seconds: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def measure(job: Job) -> list[Times]:
+def measure(job: Job, repetitions: int) -> list[Times]:
     """Ours, then the peers', all in turns; the first turn warms up."""
     ways = [job.ours, *job.peers]
     seconds: list[list[Times]] = [[] for _ in ways]
-    for repetition in range(REPETITIONS + 1):
+    for repetition in range(repetitions + 1):
         for way, taken in zip(ways, seconds, strict=True):
             wall, processor = time.perf_counter(), time.process_time()
             result = way.call()
@@ -889,12 +889,12 @@ def measure(job: Job) -> list[Times]:
     ]
 
 
-def table_of(jobs: Iterator[Job]) -> list[str]:
+def table_of(jobs: Iterator[Job], repetitions: int) -> list[str]:
     """The page's table."""
     lines = ["| job | what people use today | ms (processor) | gpuhash | ms (processor) | times faster |"]
     lines.append("|---|---|---|---|---|---|")
     for job in jobs:
-        ours, *theirs = measure(job)
+        ours, *theirs = measure(job, repetitions)
         for number, (way, times) in enumerate(zip(job.peers, theirs, strict=True)):
             first = number == 0
             mine = f"{job.ours.name} | {ours}" if first else " | "
@@ -914,7 +914,7 @@ def main() -> None:
     print(f"{cpu_name()}, {len(cores()) or os.cpu_count()} cores, gpuhash with {threads} threads; {listed}")
     for name in options.pages:
         print(f"\n## {name}\n", flush=True)
-        print("\n".join(table_of(FUNCTIONS[name](options.quick))), flush=True)
+        print("\n".join(table_of(FUNCTIONS[name](options.quick), 1 if options.quick else REPETITIONS)), flush=True)
 
 
 if __name__ == "__main__":
