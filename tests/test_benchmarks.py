@@ -776,8 +776,8 @@ def test_jobs_of_the_cookbook_are_measured():
     assert done.returncode == 0, done.stderr
     pages = dict(part.split("\n", 1) for part in done.stdout.split("\n## ")[1:])
     assert sorted(pages) == COOKBOOK
-    for page, table in pages.items():
+    for name, table in pages.items():
         header, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n") if line]
         assert header[-1] == "times faster"
-        assert rows, page
+        assert rows, name
         assert all(float(row[-1].split(" ")[0].replace(",", "")) > 0 for row in rows)

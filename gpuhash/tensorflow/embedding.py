@@ -545,7 +545,7 @@ def _check_ids(ids: Any) -> None:
     if isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)) or any(
         getattr(ids, kind, False) for kind in ("sparse", "ragged")
     ):
-        raise TypeError(f"ids are a {type(ids).__name__}, expected a dense tensor of integers")
+        raise TypeError(f"ids are of type {type(ids).__name__}, expected a dense tensor of integers")
     name = ids.dtype if isinstance(ids.dtype, str) else ids.dtype.name
     if name not in _ID_DTYPES:
         raise TypeError(

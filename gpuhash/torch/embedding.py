@@ -269,7 +269,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
     def _flat(self, ids: Any, feature: str | None = None) -> Tensor:
         """Keys of the table, checked."""
         if not isinstance(ids, Tensor):
-            raise TypeError(f"ids are a {type(ids).__name__}, expected a tensor of int64 or int32")
+            raise TypeError(f"ids are of type {type(ids).__name__}, expected a tensor of int64 or int32")
         if ids.dtype not in (torch.int64, torch.int32):
             raise TypeError(f"ids are {ids.dtype}, expected int64 or int32")
         if ids.device != self.device:
@@ -1126,7 +1126,7 @@ def _parts_of(ids: Any, features: list[str] | None) -> tuple[Callable[[list[Tens
         names = list(ids)
         return lambda made: dict(zip(names, made, strict=True)), list(ids.items())
     if features is not None:
-        raise TypeError(f"ids are a {type(ids).__name__}, expected a mapping of {features} to ids")
+        raise TypeError(f"ids are of type {type(ids).__name__}, expected a mapping of {features} to ids")
     if isinstance(ids, (list, tuple)):
         if not ids:
             raise ValueError("ids are an empty list: give one tensor or more")
