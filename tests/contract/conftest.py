@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from contract.faces import FACES, Distributed, Face
 from support.ranks import Ranks, started
+
+#: What is not yet so, by the names of tests; each has to fail until it is mended.
+HOLES = {
+    r"test_changes.py::test_one_value_for_all_keys\[tensorflow": "TensorFlow's tables take one value for each key",
+    r"test_changes.py::test_operations_take_all_duplicates\[(jax|tensorflow)-bit-": "no hyphens in names here",
+    r"test_changes.py::test_operations_take_all_duplicates\[tensorflow-(keep|replace)": "no operations here",
+    r"test_errors.py::test_unknown_operations\[(jax|tensorflow|torch-module-(None|3))": "another error or text",
+    r"test_errors.py::test_operations_that_a_dtype_does_not_have\[(jax|tensorflow)": "another error or text",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for name, reason in HOLES.items():
+            if item.path.parent == Path(__file__).parent and re.match(name, f"{item.path.name}::{item.name}"):
+                item.add_marker(pytest.mark.xfail(strict=True, reason=reason))
 
 
 @pytest.fixture(scope="session")

@@ -7,14 +7,13 @@ is named. ``lacks`` says which calls a face has not, and what the face itself an
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from support.frameworks import GPU, Framework, module, need_cuda, need_place, to_numpy
+from support.frameworks import GPU, Framework, module, need_place, to_numpy
 from support.graphs import need_tensorflow
 from support.jit import need_jax
 from support.ranks import Ranks
@@ -68,8 +67,6 @@ class Face:
     lacks: ClassVar[dict[str, Lack]] = {"batches": _OF_ONE_DEVICE}
     has_values = True
     takes_python = True  # Python's numbers and lists as keys
-    takes_one_for_all = True  # one value for all keys of a batch
-    has_strides = True  # arrays that are strided or read-only stay so
     device: Any = "cpu"
 
     #: What is raised, by its cause.
@@ -230,7 +227,6 @@ class OnGpu(Face):
 
     name = "gpu"
     device = GPU
-    has_strides = True
 
     @classmethod
     def need(cls) -> None:
@@ -256,10 +252,11 @@ class OfKeys(Face):
 
     name = "set"
     has_values = False
-    names: ClassVar[dict[str, str]] = {}
+    names: ClassVar[dict[str, str]] = {"delete": "remove"}
     lacks: ClassVar[dict[str, Lack]] = {
         **dict.fromkeys(
-            ("insert_or_assign", "setitem", "insert_or_apply", "find_or_insert", "setdefault", "find", "get"), _NO_VALUES
+            ("insert_or_assign", "setitem", "insert_or_apply", "find_or_insert", "setdefault", "find", "get"),
+            _NO_VALUES,
         ),
         **dict.fromkeys(("getitem", "rows", "popitem", "values", "items"), _NO_VALUES),
         "columns": _NO_VALUES,
@@ -330,7 +327,6 @@ class Distributed(Face):
     name = "distributed"
     kind = "HashTable"
     group: ClassVar[Ranks]  # set by the fixture
-    names: ClassVar[dict[str, str]] = {"has": "contains"}
     lacks: ClassVar[dict[str, Lack]] = {
         "popitem": ABSENT,
         "columns": Lack("the exchange knows one value per key", TypeError, "named columns", hole=True),
@@ -420,10 +416,11 @@ class DistributedSet(Distributed):
     name = "distributed-set"
     kind = "HashSet"
     has_values = False
+    names: ClassVar[dict[str, str]] = OfKeys.names
     lacks: ClassVar[dict[str, Lack]] = {
         **OfKeys.lacks,
         "batches": Distributed.lacks["batches"],
-        "delete": Lack("a set has no keys to delete by, but remove(keys)", hole=True),
+        "delete": ABSENT,
     }
 
     def _arguments(self, value_dtype: Any, options: dict[str, Any]) -> tuple[Any, Any]:
@@ -454,7 +451,9 @@ class TorchModule(Face):
         "batches": _OF_ONE_DEVICE,
     }
     takes_python = False
-    absent_error = IndexError  # PyTorch makes Python's exceptions of C++'s, and has none for KeyError
+    # PyTorch makes Python's exceptions of C++'s, and has none for others than these.
+    absent_error = IndexError
+    full_error = RuntimeError
 
     @classmethod
     def need(cls) -> None:
@@ -481,7 +480,10 @@ class TorchSet(TorchModule):
     has_values = False
     names: ClassVar[dict[str, str]] = {**TorchModule.names, "insert": "add"}
     lacks: ClassVar[dict[str, Lack]] = {
-        **{call: Lack("a set has no values", TypeError, "no values") for call in ("insert_or_assign", "setitem", "find")},
+        **{
+            call: Lack("a set has no values", TypeError, "no values")
+            for call in ("insert_or_assign", "setitem", "find")
+        },
         **{call: Lack("a set has no values", TypeError, "no values") for call in ("insert_or_apply", "get", "getitem")},
         "rows": Lack("a set has no values", TypeError, "no values"),
         **dict.fromkeys(("find_or_insert", "setdefault", "popitem", "columns"), _NO_VALUES),
@@ -491,6 +493,7 @@ class TorchSet(TorchModule):
         **dict.fromkeys(("has", "delete"), ABSENT),
         "batches": _OF_ONE_DEVICE,
     }
+
     def make(self, key_dtype: str, value_dtype: Any, options: dict[str, Any]) -> Any:
         from gpuhash.torch import TableModule
 
@@ -556,7 +559,6 @@ class Jax(Face):
         "batches": Lack("with axis_name= each device gives a batch of its own"),
     }
     takes_python = False
-    has_strides = False
     programs: Any
 
     @classmethod
@@ -600,7 +602,10 @@ class JaxSet(Jax):
     name = "jax-set"
     has_values = False
     lacks: ClassVar[dict[str, Lack]] = {
-        **{call: Lack("a set has no values", TypeError, "no values") for call in ("insert_or_assign", "insert_or_apply")},
+        **{
+            call: Lack("a set has no values", TypeError, "no values")
+            for call in ("insert_or_assign", "insert_or_apply")
+        },
         "find": Lack("a set has no values", TypeError, "no values"),
         "rows": Lack("a set has no values", ValueError, "no rows"),
         **dict.fromkeys(("find_or_insert", "setdefault", "get", "popitem", "columns"), _NO_VALUES),
@@ -625,12 +630,12 @@ class TensorFlow(Face):
     names: ClassVar[dict[str, str]] = {"setitem": "insert", "size": "size", "items": "export"}
     lacks: ClassVar[dict[str, Lack]] = {
         "insert": Lack("TensorFlow's own insert() assigns"),
-        **dict.fromkeys(("insert_or_assign", "find_or_insert", "setdefault", "get", "erase"), ABSENT),
+        "find_or_insert": Lack("its find_or_insert() gives values, as setdefault() does", hole=True),
+        **dict.fromkeys(("insert_or_assign", "setdefault", "get", "erase"), ABSENT),
         **dict.fromkeys(("has", "delete", "pop", "popitem", "clear", "reserve"), ABSENT),
         "batches": _OF_ONE_DEVICE,
     }
     takes_python = False
-    has_strides = False
     absent_error = None  # absent keys have the default, which every table of TensorFlow's has
     dtype_error: Any
     full_error: Any

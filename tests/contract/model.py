@@ -23,8 +23,8 @@ class Model:
     value_shape
         The shape of a single value.
 
-    Of a key's duplicates in a batch the last one stays, and with ``insert`` the first one. Values come and go as arrays,
-    and in a table with named columns as mappings of names to arrays.
+    Of a key's duplicates in a batch the last one stays, and with ``insert`` the first one. Values come and go as
+    arrays, and in a table with named columns as mappings of names to arrays.
     """
 
     def __init__(self, values: Any = "int64", value_shape: Shape = (), key_shape: Shape = ()) -> None:

@@ -57,4 +57,4 @@ def change_model(model: Model, call: str, keys: Any, values: Any) -> None:
 
 
 def look_up(table: Face, call: str, keys: Any) -> Any:
-    return table.get(keys, np.int64(-5)) if call == "get" else getattr(table, call)(keys)
+    return table.get(keys, np.asarray(-5)) if call == "get" else getattr(table, call)(keys)

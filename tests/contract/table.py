@@ -1,4 +1,4 @@
-"""The table of calls by face, as Markdown: ``python -m contract.table > contract/calls.md`` in the folder of the tests."""
+"""The table of calls by face, as Markdown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def table_of_calls() -> str:
             reasons.append(lack.why)
         return f"{'to come' if lack.hole else 'no'} ({reasons.index(lack.why) + 1})"
 
-    lines = ["# Calls by face", "", "Made by `python -m contract.table > contract/calls.md` in the folder of the tests.", ""]
+    lines = ["# Calls by face", ""]
+    lines += ["Made by `python -m contract.table > contract/calls.md` in the folder of the tests.", ""]
     lines += ["| call | " + " | ".join(face.name for face in faces) + " |", "|---" * (len(faces) + 1) + "|"]
     lines += [f"| {call} | " + " | ".join(cell(face, call) for face in faces) + " |" for call in CALLS]
     lines += ["", *(f"{number}. {why}" for number, why in enumerate(reasons, 1))]

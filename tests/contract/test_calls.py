@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from contract.faces import ABSENT, CALLS, FACES, TorchCompiled
+from contract.faces import ABSENT, CALLS, FACES
 
 LACKS = [(face, call) for face in FACES for call in CALLS if call in FACES[face].lacks]
 
@@ -35,7 +35,3 @@ def test_the_table_of_calls():
     from contract.table import table_of_calls
 
     assert Path(__file__).with_name("calls.md").read_text() == table_of_calls()
-
-
-def test_every_face_but_the_compiler_is_in_the_table():
-    assert TorchCompiled.name in FACES

@@ -73,7 +73,9 @@ def test_unknown_operations(face):
     for op in ("divide", None, {"weight": "add", "count": "divide"}):
         with pytest.raises(ValueError, match=r"op=.* is not known: give one of add, .*, keep, replace"):
             table.insert_or_apply(MIXED, values_of(MIXED), op)
-    with pytest.raises(TypeError, match="bit_or combines bits of integers, and the column 'weight' has values of float32"):
+    with pytest.raises(
+        TypeError, match="bit_or combines bits of integers, and the column 'weight' has values of float32"
+    ):
         table.insert_or_apply(MIXED, values_of(MIXED), "bit_or")
     same_items(table, model)
 
@@ -156,7 +158,7 @@ def test_items(face):
 def test_values_for_other_columns(face):
     table, model = filled(face)
     for name, values in {"unknown": {"weight": np.zeros(2, np.float32), "other": np.array(1)}, "none": {}}.items():
-        with pytest.raises(ValueError, match="no column 'other'|empty mapping") as caught:
+        with pytest.raises(ValueError, match=r"no column 'other'|empty mapping") as caught:
             table.insert(MIXED, values)
         assert ("other" in str(caught.value)) == (name == "unknown")
     with pytest.raises(TypeError, match="give a mapping of names"):

@@ -15,7 +15,7 @@ def make_call(table, call, keys, values):
     if call in CHANGES:
         change(table, call, keys, values)
     elif call == "get":
-        table.get(keys, np.int64(0))
+        table.get(keys, np.asarray(0))
     else:
         getattr(table, call)(keys)
 
@@ -103,7 +103,7 @@ def test_operations_that_a_dtype_does_not_have(face, op, dtype, reason):
 
 @over_each(("insert", "insert_or_assign", "setitem", "insert_or_apply", "setdefault"))
 def test_a_full_table_is_as_it_was(face, call):
-    """A batch for which there is no room changes nothing: not the keys that would fit, nor the values that are there."""
+    """A batch for which there is no room changes nothing: neither its known keys nor those that would fit."""
     table, model = filled(face, growth=False, capacity=64)
     keys = np.concatenate([KEYS, np.arange(1000, 2000)])
     with pytest.raises(table.full_error):

@@ -37,7 +37,7 @@ def test_getitem_gives_the_values(face):
 @over("getitem", unless=_has_no_error_of_absent_keys)
 def test_getitem_of_absent_keys_is_an_error(face):
     table, _ = filled(face)
-    with pytest.raises(table.absent_error, match="5 of 8 keys are absent|keys are absent"):
+    with pytest.raises(table.absent_error, match="keys are absent"):
         table.getitem(MIXED)
 
 
