@@ -8,10 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gpuhash.arguments import APPLY_OPS
+from gpuhash.arguments import action_of
 from gpuhash.arrays import Shape
 from gpuhash.column_calls import actions_of
-from gpuhash.dtypes import numpy_dtype
 from gpuhash.named_columns import Column, by_name, chosen
 
 from .arrays import ENABLE_WIDE, batch_shape, is_wide, need_dtype, not_differentiable, to_array
@@ -227,9 +226,9 @@ def insert_or_apply(
 ) -> tuple[State, Any]:
     """Inserts the keys that are not there, and combines the values of those that are with the new ones.
 
-    All of a key's duplicates count. ``op``: "add", "multiply", "min", "max", "bit_and", "bit_or" or "bit_xor"; "keep"
-    is ``insert`` and "replace" ``insert_or_assign``. Of a table with columns also a mapping of the columns given to
-    such. Otherwise as ``insert``.
+    All of a key's duplicates count. ``op``: "add", "multiply", "min", "max", "bit_and", "bit_or" or "bit_xor" (with
+    hyphens as well); "keep" is ``insert`` and "replace" ``insert_or_assign``. Of a table with columns also a mapping of
+    the columns given to such. Otherwise as ``insert``.
     """
     return _insert(state, keys, values, "insert_or_apply", op, axis_name, capacity)
 
@@ -249,17 +248,16 @@ def _insert(
             for column, how in actions.items()
         ]
     else:
-        how = _action(op)
         if kind.is_set:
-            if how != "keep" or values is not None:
+            if op != "keep" or values is not None:
                 raise TypeError(
                     f"gpuhash.jax.{name} was given a set's state, which has no values: call insert(state, keys)"
                 )
-            changes = [(None, Given(how=how))]
+            changes = [(None, Given(how="keep"))]
         elif values is None:
             raise TypeError(f"gpuhash.jax.{name} was given no values, and the table has values of {kind.value_dtype}")
         else:
-            _check_operation(how, numpy_dtype(kind.value.dtype))
+            how = action_of(op, kind.value.dtype, f"the table has values of {kind.value.dtype}")
             changes = [_change(values, batch, kind.value, "values", how)]
     arrays, given = zip(*changes, strict=True)
     call = Call("insert", kind, given=given, columns=names, spread=spread)
@@ -274,24 +272,6 @@ def _change(values: Any, batch: Shape, value: Column, what: str, how: str) -> tu
         array = jax.lax.stop_gradient(_not_differentiated(array))
     is_constant = not isinstance(values, jax.core.Tracer)  # of the program
     return array, given._replace(how=how, alike=given.single and is_constant)
-
-
-def _action(op: Any) -> str:
-    """The handlers' name of an operation on single values. ValueError where there is none."""
-    known = {"keep": "keep", "replace": "assign", **{name: name for name in APPLY_OPS}}
-    if not isinstance(op, str) or op not in known:
-        raise ValueError(f"op={op!r} was given, expected one of {', '.join((*APPLY_OPS, 'keep', 'replace'))}")
-    return known[op]
-
-
-def _check_operation(op: str, dtype: Any) -> None:
-    """TypeError where values of this dtype have no such operation."""
-    inexact = jnp.issubdtype(dtype, jnp.inexact)
-    if (op.startswith("bit_") and inexact) or (op in ("min", "max") and jnp.issubdtype(dtype, jnp.complexfloating)):
-        raise TypeError(
-            f"values of {dtype} have no operation '{op}': bit operations are of integers and bool, and complex numbers "
-            "have no order"
-        )
 
 
 def erase(state: State, keys: Any, *, axis_name: str | None = None, capacity: int | None = None) -> tuple[State, Any]:

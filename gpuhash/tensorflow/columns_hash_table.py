@@ -210,8 +210,8 @@ class ColumnsHashTable(MutableHashTable):
     def insert_or_apply(self, keys: Any, values: Any, op: Any = "add", name: str | None = None) -> Any:
         """Inserts the keys that are not there, and combines the columns given of those that are with the new values.
 
-        All of a key's duplicates count. ``op``: "add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor", "keep"
-        or "replace"; or a mapping of the columns that are given to such.
+        All of a key's duplicates count. ``op``: "add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor" (with
+        hyphens as well), "keep" or "replace"; or a mapping of the columns that are given to such.
 
         Returns
         -------

@@ -421,14 +421,15 @@ class InsertOrApply final : public OpKernel {
   explicit InsertOrApply(OpKernelConstruction* ctx) : OpKernel(ctx) {
     std::string op;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("op", &op));
-    op_ = *find_named(kApplyOps, op);  // the attribute takes no other names
+    mode_ = find_named(kInsertModes, op);
+    if (!mode_) op_ = *find_named(kApplyOps, op);  // the attribute takes no other names
   }
   void Compute(OpKernelContext* ctx) override {
     Interface held;
     TableResource* table = nullptr;
     OP_REQUIRES_OK(ctx, find_with_values(ctx, &held, &table));
     const TableOptions& options = table->table().options();
-    OP_REQUIRES(ctx, has_op(*options.value_dtype, op_),
+    OP_REQUIRES(ctx, mode_ || has_op(*options.value_dtype, op_),
                 absl::InvalidArgumentError("values of " + std::string(gpuhash::name(*options.value_dtype)) +
                                            " cannot be combined by this op: bits are of integers and booleans, and "
                                            "complex numbers have no order"));
@@ -437,12 +438,17 @@ class InsertOrApply final : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, table->batch_shape(keys), &inserted));
     OP_REQUIRES_OK(ctx, guarded([&] {
                      const TableResource::Change change(*table, keys, ctx->input(2), stream_of(ctx));
-                     table->table().apply(change.keys, change.values, op_, mask_data(inserted), stream_of(ctx));
+                     const Stream stream = stream_of(ctx);
+                     if (mode_)
+                       table->table().insert(change.keys, change.values, *mode_, mask_data(inserted), stream);
+                     else
+                       table->table().apply(change.keys, change.values, op_, mask_data(inserted), stream);
                    }));
   }
 
  private:
-  ApplyOp op_;
+  std::optional<InsertMode> mode_;
+  ApplyOp op_{};
 };
 
 // Named tensors -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util, handle_data_util
 
 from gpuhash import HashTable, _core
-from gpuhash.arguments import count_of
+from gpuhash.arguments import action_of, count_of
 
 from .eager import wait_for_ops
 from .library import ops
@@ -264,15 +264,23 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
     def insert_or_apply(self, keys: Any, values: Any, op: str = "add", name: str | None = None) -> Any:
         """Inserts the keys that are not there, and combines the values of those that are with the new ones.
 
-        All of a key's duplicates count. ``op``: "add", "multiply", "min", "max", "bit_and", "bit_or" or "bit_xor".
+        All of a key's duplicates count. ``op``: "add", "multiply", "min", "max", "bit_and", "bit_or" or "bit_xor" (with
+        hyphens as well), "keep" (the old value) or "replace" (by the new one).
 
         Returns
         -------
         bool ``[*batch]``: was the key new; true for exactly one of a new key's duplicates.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For an operation that the value dtype does not have, or that is not known.
         """
+        dtype = self._value_dtype.name
+        action = action_of(op, dtype, f"the table has values of {dtype}")
         with self._colocated():
             return ops.gpuhash_insert_or_apply(
-                self.resource_handle, self._keys(keys), self._values(values), op=op, name=name
+                self.resource_handle, self._keys(keys), self._values(values), op=action, name=name
             )
 
     def rows(self, keys: Any, name: str | None = None) -> Any:

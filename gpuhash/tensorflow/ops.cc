@@ -158,7 +158,7 @@ void register_ops() {
       .Input("values: Tout")
       .Output("inserted: bool")
       .Attr(tout)
-      .Attr("op: {'add', 'multiply', 'min', 'max', 'bit_and', 'bit_or', 'bit_xor'}")
+      .Attr("op: {'keep', 'assign', 'add', 'multiply', 'min', 'max', 'bit_and', 'bit_or', 'bit_xor'}")
       .SetShapeFn(apply_shape)();
   batch_op("GpuhashContains").Output("found: bool").SetShapeFn(mask_shape)();
   batch_op("GpuhashRows").Output("rows: int64").SetShapeFn(mask_shape)();

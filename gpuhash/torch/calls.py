@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gpuhash.arguments import APPLY_OPS
+from gpuhash.arguments import action_of
 
 _ops: Any = torch.ops.gpuhash
 _LARGEST_INT = (1 << 63) - 1
@@ -207,18 +207,11 @@ def insert_or_assign(table: Any, keys: Any, values: Any) -> Any:
 
 
 def insert_or_apply(table: Any, keys: Any, values: Any, op: str) -> Any:
-    name = op.replace("-", "_")
+    name = action_of(op, table._value_dtype, f"the table has values of {table._value_dtype}")
     if name == "keep":
         return insert(table, keys, values)
-    if name == "replace":
+    if name == "assign":
         return insert_or_assign(table, keys, values)
-    dtype = table._value_dtype
-    if name not in APPLY_OPS:
-        raise ValueError(f"op={op!r} is not known: give one of {', '.join(APPLY_OPS)}, keep, replace")
-    if name.startswith("bit_") and not ("int" in dtype or dtype == "bool"):
-        raise TypeError(f"{op} combines bits of integers, and the table has values of {dtype}")
-    if name in ("min", "max") and dtype.startswith("complex"):
-        raise TypeError(f"{op} needs an order, and complex numbers have none: the table has values of {dtype}")
     key_dims = _key_dims(table, keys)
     values, value_dims = _new_values(table, keys, values)
     return _ops.insert_or_apply(table._torch_state, keys, values, name, key_dims, value_dims)

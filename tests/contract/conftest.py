@@ -14,10 +14,6 @@ from support.ranks import Ranks, started
 #: What is not yet so, by the names of tests; each has to fail until it is mended.
 HOLES = {
     r"test_changes.py::test_one_value_for_all_keys\[tensorflow": "TensorFlow's tables take one value for each key",
-    r"test_changes.py::test_operations_take_all_duplicates\[(jax|tensorflow)-bit-": "no hyphens in names here",
-    r"test_changes.py::test_operations_take_all_duplicates\[tensorflow-(keep|replace)": "no operations here",
-    r"test_errors.py::test_unknown_operations\[(jax|tensorflow|torch-module-(None|3))": "another error or text",
-    r"test_errors.py::test_operations_that_a_dtype_does_not_have\[(jax|tensorflow)": "another error or text",
 }
 
 
