@@ -67,6 +67,7 @@ class Face:
     lacks: ClassVar[dict[str, Lack]] = {"batches": _OF_ONE_DEVICE}
     has_values = True
     takes_python = True  # Python's numbers and lists as keys
+    always_has_default = False  # so that no lookup fails for want of one
     device: Any = "cpu"
 
     #: What is raised, by its cause.
@@ -627,16 +628,18 @@ class TensorFlow(Face):
     """MutableHashTable in eager mode; with named columns it is a ColumnsHashTable."""
 
     name = "tensorflow"
-    names: ClassVar[dict[str, str]] = {"setitem": "insert", "size": "size", "items": "export"}
+    names: ClassVar[dict[str, str]] = {
+        "insert": 'insert_or_apply(..., "keep")',  # TensorFlow's own insert() assigns
+        "setitem": "insert",
+        "size": "size",
+        **dict.fromkeys(("keys", "values", "items"), "export"),
+    }
     lacks: ClassVar[dict[str, Lack]] = {
-        "insert": Lack("TensorFlow's own insert() assigns"),
-        "find_or_insert": Lack("its find_or_insert() gives values, as setdefault() does", hole=True),
-        **dict.fromkeys(("insert_or_assign", "setdefault", "get", "erase"), ABSENT),
         **dict.fromkeys(("has", "delete", "pop", "popitem", "clear", "reserve"), ABSENT),
         "batches": _OF_ONE_DEVICE,
     }
     takes_python = False
-    absent_error = None  # absent keys have the default, which every table of TensorFlow's has
+    always_has_default = True
     dtype_error: Any
     full_error: Any
     tf: Any
@@ -656,7 +659,8 @@ class TensorFlow(Face):
     def array(self, host: np.ndarray) -> Any:
         return self.tf.constant(host)
 
-    put = Face.setitem
+    def insert(self, keys: Any, values: Any = None) -> Any:
+        return self.insert_or_apply(keys, values, "keep")
 
     def keys(self) -> np.ndarray:
         return self.items()[0]

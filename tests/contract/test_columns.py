@@ -101,6 +101,11 @@ def test_get(face):
     table, model = filled(face)
     default = {"count": np.array(-1)}
     same(table.get(MIXED, default), model.find(MIXED, default)[0])
+
+
+@over("columns", "get", unless=lambda face: face.always_has_default)
+def test_get_needs_a_default(face):
+    table, _ = filled(face)
     with pytest.raises(ValueError, match="needs a default for absent keys"):
         table.get(MIXED)
 

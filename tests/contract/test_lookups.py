@@ -9,8 +9,8 @@ from contract.model import Model, same, same_items
 from contract.samples import ABSENT, KEYS, LOOKUPS, MIXED, filled, look_up, options_for, values_of
 
 
-def _has_no_error_of_absent_keys(face):
-    return face.absent_error is None
+def _always_has_a_default(face):
+    return face.always_has_default
 
 
 @over("find", compiled=True)
@@ -34,7 +34,7 @@ def test_getitem_gives_the_values(face):
     same(table.getitem(KEYS[::-1].copy()), model.find(KEYS[::-1])[0])
 
 
-@over("getitem", unless=_has_no_error_of_absent_keys)
+@over("getitem", unless=_always_has_a_default)
 def test_getitem_of_absent_keys_is_an_error(face):
     table, _ = filled(face)
     with pytest.raises(table.absent_error, match="keys are absent"):
@@ -58,7 +58,7 @@ def test_absent_keys_have_the_default_of_the_call(face, call, default):
     same(answer[0] if call == "find" else answer, model.find(MIXED, given)[0])
 
 
-@over("get")
+@over("get", unless=_always_has_a_default)
 def test_get_of_a_batch_needs_a_default(face):
     table, _ = filled(face)
     with pytest.raises(ValueError, match=r"get\(keys\) of (a batch|batches) needs a default for absent keys"):

@@ -160,7 +160,7 @@ def test_invalid_calls_are_refused_as_by_tensorflows_table(tools):
         same_contents(stock, table)
 
 
-def test_find_or_insert_is_setdefault(tools):
+def test_lookup_or_insert_is_setdefault(tools):
     _, ours, device = tools
     table = ours.MutableHashTable("int64", "float32", 0.0, value_shape=(4,), device=device)
     model = {}
@@ -168,7 +168,7 @@ def test_find_or_insert_is_setdefault(tools):
     for _ in range(20):
         keys = rng.integers(0, 300, 64)
         given = rng.random((64, 4), np.float32)
-        values, inserted = table.find_or_insert(keys, given)
+        values, inserted = table.lookup_or_insert(keys, given)
         new = set(keys.tolist()) - set(model)
         assert inserted.numpy().sum() == len(new)
         assert set(keys[inserted.numpy()].tolist()) == new
@@ -472,12 +472,12 @@ def calls_of(tf, ours, table, handle, keys):
         "lookup": lambda: ops.gpuhash_lookup(handle, keys, tf.zeros(table.value_shape)),
         "contains": lambda: ops.gpuhash_contains(handle, keys),
         "rows": lambda: ops.gpuhash_rows(handle, keys),
-        "find_or_insert": lambda: ops.gpuhash_find_or_insert(handle, keys, values),
+        "lookup_or_insert": lambda: ops.gpuhash_lookup_or_insert(handle, keys, values),
         "insert_or_apply": lambda: ops.gpuhash_insert_or_apply(handle, keys, values, op="add"),
     }
 
 
-@pytest.mark.parametrize("op", ["lookup", "contains", "rows", "find_or_insert", "insert_or_apply"])
+@pytest.mark.parametrize("op", ["lookup", "contains", "rows", "lookup_or_insert", "insert_or_apply"])
 @pytest.mark.parametrize("handles", [0, 1, 2], ids=str)
 def test_tensors_of_handles_are_refused(tools, op, handles):
     tf, ours, device = tools
@@ -494,7 +494,7 @@ def test_tensors_of_handles_are_refused(tools, op, handles):
     assert table.size().numpy() == 0
 
 
-@pytest.mark.parametrize("op", ["lookup", "find_or_insert", "insert_or_apply", "insert", "import"])
+@pytest.mark.parametrize("op", ["lookup", "lookup_or_insert", "insert_or_apply", "insert", "import"])
 def test_keys_of_too_many_dimensions_are_refused(tools, op):
     """TensorFlow has up to 254, of which values take some."""
     tf, ours, device = tools
@@ -515,7 +515,7 @@ def test_keys_of_too_many_dimensions_are_refused(tools, op):
     assert ours.ops.gpuhash_lookup(table.resource_handle, fits, tf.zeros([1, 1, 7]))[0].shape.rank == 203
 
 
-@pytest.mark.parametrize("op", ["lookup", "contains", "rows", "find_or_insert", "insert_or_apply"])
+@pytest.mark.parametrize("op", ["lookup", "contains", "rows", "lookup_or_insert", "insert_or_apply"])
 @pytest.mark.parametrize("shape", [(), (2,), (3, 4), (0,), (3, 0), (2, 3, 1)], ids=str)
 def test_keys_of_another_shape_are_refused(tools, op, shape):
     tf, ours, device = tools
@@ -585,7 +585,7 @@ def test_memory_goes_with_the_last_handle(tools, device, value_dtype):
 CHANGES = {
     "insert": lambda tf, table, keys, values: table.insert(keys, values),
     "add": lambda tf, table, keys, values: table.insert_or_apply(keys, values, "add"),
-    "find_or_insert": lambda tf, table, keys, values: table.find_or_insert(keys, values),
+    "lookup_or_insert": lambda tf, table, keys, values: table.lookup_or_insert(keys, values),
     "import": lambda tf, table, keys, values: tf.raw_ops.LookupTableImportV2(
         table_handle=table.resource_handle, keys=keys, values=values
     ),
@@ -609,11 +609,11 @@ def test_values_that_are_the_tables_own_rows(tools, device, change):
     expected = before[rows]
     if change == "add":
         expected = expected + before[asked]
-    elif change == "find_or_insert":
+    elif change == "lookup_or_insert":
         expected = before[asked]
     result = CHANGES[change](tf, ours.wrap(table), tf.constant(asked), given)
     same_bytes(table[asked], expected)
-    if change == "find_or_insert":
+    if change == "lookup_or_insert":
         same_bytes(result[0].numpy(), expected)
     assert len(table) == count
     del gpuhash.store["own rows"]
@@ -657,7 +657,7 @@ def test_gradients_through_insertions_are_refused(tools):
     values = tf.constant([1.0, 2.0])
     with tf.GradientTape() as tape:
         tape.watch(values)
-        found, _ = table.find_or_insert(tf.constant([1, 2], tf.int64), values)
+        found, _ = table.lookup_or_insert(tf.constant([1, 2], tf.int64), values)
     with pytest.raises(NotImplementedError, match=r"stop_gradient\(values\)"):
         tape.gradient(found, values)
 
