@@ -166,7 +166,7 @@ def getitem(table: Any, keys: Any) -> Any:
     if table._torch_default is not None:
         return find(table, keys)[0]
     key_dims = _key_dims(table, keys)
-    return _ops.find_all(table._torch_state, keys, table._value_dtype, table._value_shape, key_dims)
+    return _ops.find_present(table._torch_state, keys, table._value_dtype, table._value_shape, key_dims)
 
 
 def get(table: Any, keys: Any, default: Any = None) -> Any:

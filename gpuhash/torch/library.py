@@ -58,7 +58,7 @@ def _unique(keys: Any, rows: bool, _: bool, return_index: bool, return_inverse: 
 
 _FAKE_KERNELS = {
     "find": lambda state, keys, default, *kind: (_values(keys, *kind), _mask(keys, kind[-1])),
-    "find_all": lambda state, keys, *kind: _values(keys, *kind),
+    "find_present": lambda state, keys, *kind: _values(keys, *kind),
     "contains": lambda state, keys, key_dims: _mask(keys, key_dims),
     "rows": lambda state, keys, key_dims: keys.new_empty(_batch(keys, key_dims), dtype=torch.int64),
     "size": lambda state: _new_size("size"),
@@ -79,7 +79,7 @@ for _name, _kernel in _FAKE_KERNELS.items():
 
 # They give something else when the table has changed: without that tag Inductor's freezing takes what they give for
 # constant keys for constants.
-for _name in ("find", "find_all", "contains", "rows", "size"):
+for _name in ("find", "find_present", "contains", "rows", "size"):
     getattr(ops, _name).default.tags.append(torch.Tag.nondeterministic_seeded)
 
 
@@ -170,7 +170,7 @@ def _batch_isin(info: Any, in_dims: Any, host: Any, elements: Any, tests: Any, r
 
 _BATCHING_RULES = {
     "find": _batch_find,
-    **{name: _batch_keys(getattr(ops, name)) for name in ("find_all", "contains", "rows", "erase")},
+    **{name: _batch_keys(getattr(ops, name)) for name in ("find_present", "contains", "rows", "erase")},
     **{
         name: _batch_keys_and_values(getattr(ops, name))
         for name in ("insert", "insert_or_assign", "assign", "insert_or_apply")

@@ -258,7 +258,7 @@ std::tuple<Tensor, Tensor> find(const Tensor& state, const Tensor& keys, const s
 }
 
 /// Waits: absent keys are an error. PyTorch makes Python's exceptions of std's, and has none for KeyError.
-Tensor find_all(const Tensor& state, const Tensor& keys, std::string_view dtype, const Shape& value_shape,
+Tensor find_present(const Tensor& state, const Tensor& keys, std::string_view dtype, const Shape& value_shape,
                 std::int64_t key_dims) {
   const Call call(state, keys, key_dims);
   check_kind(call, dtype, value_shape);
@@ -451,7 +451,7 @@ void define(StableLibrary& library) {
   library.def(
       "find(Tensor state, Tensor keys, Tensor? default, str dtype, int[] value_shape, int key_dims)"
       " -> (Tensor values, Tensor found)");
-  library.def("find_all(Tensor state, Tensor keys, str dtype, int[] value_shape, int key_dims) -> Tensor");
+  library.def("find_present(Tensor state, Tensor keys, str dtype, int[] value_shape, int key_dims) -> Tensor");
   library.def("contains(Tensor state, Tensor keys, int key_dims) -> Tensor");
   library.def("rows(Tensor state, Tensor keys, int key_dims) -> Tensor");
   library.def("size(Tensor state) -> SymInt");
@@ -469,7 +469,7 @@ void define(StableLibrary& library) {
 
 void implement(StableLibrary& library) {
   library.impl("find", TORCH_BOX(&find));
-  library.impl("find_all", TORCH_BOX(&find_all));
+  library.impl("find_present", TORCH_BOX(&find_present));
   library.impl("contains", TORCH_BOX(&contains));
   library.impl("rows", TORCH_BOX(&rows));
   library.impl("size", TORCH_BOX(&size));

@@ -236,7 +236,7 @@ def calls(where: str) -> dict[str, tuple[Any, ...]]:
         "find": (state, keys, None, *kind),
         "find-default": (state, keys, one, *kind),
         "find-defaults": (state, keys, each, *kind),
-        "find_all": (state, keys[:1, :1], *kind),
+        "find_present": (state, keys[:1, :1], *kind),
         "contains": (state, keys, 0),
         "rows": (state, keys, 0),
         "size": (state,),
@@ -253,7 +253,7 @@ def calls(where: str) -> dict[str, tuple[Any, ...]]:
 
 
 OPS = [
-    *("find", "find-default", "find-defaults", "find_all", "contains", "rows", "size", "insert", "insert-set"),
+    *("find", "find-default", "find-defaults", "find_present", "contains", "rows", "size", "insert", "insert-set"),
     *("insert_or_assign", "assign", "insert_or_apply", "erase", "unique", "unique-rows", "isin"),
 ]
 
@@ -280,7 +280,7 @@ def test_ops_stay_out_of_cuda_graphs():
 def test_ops_that_change_a_table_say_so():
     for name in ("insert", "insert_or_assign", "assign", "insert_or_apply", "erase"):
         assert getattr(ops, name).default._schema.is_mutable
-    for name in ("find", "find_all", "contains", "rows", "size", "unique", "isin"):
+    for name in ("find", "find_present", "contains", "rows", "size", "unique", "isin"):
         assert not getattr(ops, name).default._schema.is_mutable
 
 
