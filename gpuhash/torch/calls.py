@@ -179,12 +179,16 @@ def contains(table: Any, keys: Any) -> Any:
     return _ops.contains(table._torch_state, keys, _key_dims(table, keys))
 
 
-def rows(table: Any, keys: Any) -> Any:
+def _need_rows(table: Any) -> None:
     if not table._value_shape and table._value_dtype != "complex128":
         raise ValueError(
             f"the table has no row storage: its values, scalars of {table._value_dtype}, lie beside their keys; only "
             "values of a value_shape, or of more than 8 bytes, have rows"
         )
+
+
+def rows(table: Any, keys: Any) -> Any:
+    _need_rows(table)
     return _ops.rows(table._torch_state, keys, _key_dims(table, keys))
 
 
@@ -204,6 +208,15 @@ def insert_or_assign(table: Any, keys: Any, values: Any) -> Any:
     key_dims = _key_dims(table, keys)
     values, value_dims = _new_values(table, keys, values)
     return _ops.insert_or_assign(table._torch_state, keys, values, key_dims, value_dims)
+
+
+def find_or_insert(table: Any, keys: Any, values: Any = None) -> tuple[Any, Any]:
+    _need_rows(table)
+    key_dims = _key_dims(table, keys)
+    if values is None and table._initializer is None:
+        values = table._torch_default
+    given, value_dims = (None, 0) if values is None else _new_values(table, keys, values)
+    return _ops.find_or_insert(table._torch_state, keys, given, key_dims, value_dims)
 
 
 def insert_or_apply(table: Any, keys: Any, values: Any, op: str) -> Any:

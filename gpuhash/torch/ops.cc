@@ -352,6 +352,26 @@ Tensor insert_or_apply(const Tensor& state, const Tensor& keys, const Tensor& va
   return inserted;
 }
 
+/// Row numbers, and which keys were new. Without values new rows get what the table's initializer says, or else zeros.
+std::tuple<Tensor, Tensor> find_or_insert(const Tensor& state, const Tensor& keys, const std::optional<Tensor>& values,
+                                          std::int64_t key_dims, std::int64_t) {
+  Call call(state, keys, key_dims);
+  if (!call.options().has_rows()) throw std::invalid_argument("the table has no row storage");
+  Tensor rows = call.new_rows();
+  Tensor inserted = call.new_mask();
+  const auto find = [&](const ValueBatch& batch) {
+    call.table().find_or_insert(call.keys(), batch, static_cast<std::int64_t*>(rows.mutable_data_ptr()),
+                                static_cast<bool*>(inserted.mutable_data_ptr()), call.stream());
+  };
+  if (values) {
+    with_values(call, values, find);
+  } else {
+    call.leave_rows();
+    find(ValueBatch{nullptr, 0, false});
+  }
+  return {std::move(rows), std::move(inserted)};
+}
+
 Tensor erase(const Tensor& state, const Tensor& keys, std::int64_t key_dims) {
   Call call(state, keys, key_dims);
   call.leave_rows();
@@ -457,6 +477,9 @@ void define(StableLibrary& library) {
   library.def("size(Tensor state) -> SymInt");
   library.def("insert(Tensor(a!) state, Tensor keys, Tensor? values, int key_dims, int value_dims) -> Tensor");
   library.def("insert_or_assign(Tensor(a!) state, Tensor keys, Tensor values, int key_dims, int value_dims) -> Tensor");
+  library.def(
+      "find_or_insert(Tensor(a!) state, Tensor keys, Tensor? values, int key_dims, int value_dims)"
+      " -> (Tensor rows, Tensor is_new)");
   library.def("assign(Tensor(a!) state, Tensor keys, Tensor values, int key_dims, int value_dims) -> ()");
   library.def(
       "insert_or_apply(Tensor(a!) state, Tensor keys, Tensor values, str op, int key_dims, int value_dims) -> Tensor");
@@ -475,6 +498,7 @@ void implement(StableLibrary& library) {
   library.impl("size", TORCH_BOX(&size));
   library.impl("insert", TORCH_BOX(&insert));
   library.impl("insert_or_assign", TORCH_BOX(&insert_or_assign));
+  library.impl("find_or_insert", TORCH_BOX(&find_or_insert));
   library.impl("assign", TORCH_BOX(&assign));
   library.impl("insert_or_apply", TORCH_BOX(&insert_or_apply));
   library.impl("erase", TORCH_BOX(&erase));

@@ -447,7 +447,7 @@ class TorchModule(Face):
         **{call: f"table.{call}" for call in ("keys", "values", "items", "clear", "reserve")},
     }
     lacks: ClassVar[dict[str, Lack]] = {
-        **dict.fromkeys(("find_or_insert", "setdefault", "has", "delete", "pop", "popitem"), ABSENT),
+        **dict.fromkeys(("setdefault", "has", "delete", "pop", "popitem"), ABSENT),
         "columns": Lack("ops know one value per key", TypeError, "named columns", hole=True),
         "batches": _OF_ONE_DEVICE,
     }
@@ -483,13 +483,13 @@ class TorchSet(TorchModule):
     lacks: ClassVar[dict[str, Lack]] = {
         **{
             call: Lack("a set has no values", TypeError, "no values")
-            for call in ("insert_or_assign", "setitem", "find")
+            for call in (
+                *("insert_or_assign", "setitem", "insert_or_apply", "find_or_insert"),
+                *("find", "get", "getitem", "rows"),
+            )
         },
-        **{call: Lack("a set has no values", TypeError, "no values") for call in ("insert_or_apply", "get", "getitem")},
-        "rows": Lack("a set has no values", TypeError, "no values"),
-        **dict.fromkeys(("find_or_insert", "setdefault", "popitem", "columns"), _NO_VALUES),
-        **{call: Lack("a set has no values", AttributeError, call) for call in ("values",)},
-        **{call: Lack("a set has no values", AttributeError, call) for call in ("items",)},
+        **dict.fromkeys(("setdefault", "popitem", "columns"), _NO_VALUES),
+        **{call: Lack("a set has no values", AttributeError, call) for call in ("values", "items")},
         "pop": OfKeys.lacks["pop"],
         **dict.fromkeys(("has", "delete"), ABSENT),
         "batches": _OF_ONE_DEVICE,
@@ -539,7 +539,8 @@ class TorchCompiled(Face):
 
 
 _IN_GRAPHS = frozenset(
-    {"insert", "insert_or_assign", "setitem", "insert_or_apply", "find", "get", "getitem", "contains", "rows", "erase"}
+    {"insert", "insert_or_assign", "setitem", "insert_or_apply", "find_or_insert"}
+    | {"find", "get", "getitem", "contains", "rows", "erase"}
 )
 
 
