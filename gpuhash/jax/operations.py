@@ -137,6 +137,23 @@ def find(
     return give(state, token), (dict(zip(read, values, strict=True)) if kind.columns else values[0], found)
 
 
+def get(
+    state: State, keys: Any, default: Any = None, *, axis_name: str | None = None, capacity: int | None = None
+) -> tuple[State, Any]:
+    """The values of keys, and a default for absent ones: the next state, and what ``find`` gives without its mask.
+
+    Raises
+    ------
+    ValueError
+        Where neither the call nor the table has a default. Otherwise as ``find``.
+    """
+    _, kind = take(state, "get")
+    if default is None and kind.defaults is None and not kind.is_set:
+        raise ValueError("get(keys) of a batch needs a default for absent keys: give one here or to the table")
+    state, (values, _) = find(state, keys, default, axis_name=axis_name, capacity=capacity)
+    return state, values
+
+
 def contains(
     state: State, keys: Any, *, axis_name: str | None = None, capacity: int | None = None
 ) -> tuple[State, Any]:
@@ -164,6 +181,12 @@ def rows(state: State, keys: Any) -> tuple[State, Any]:
         For a table whose values are scalars of up to 8 bytes, which lie beside their keys and have no rows.
     """
     token, kind = take(state, "rows")
+    _need_rows(kind)
+    token, (numbers,) = run(Call("rows", kind), token, _keys(keys, kind)[0], ())
+    return give(state, token), numbers
+
+
+def _need_rows(kind: Kind) -> None:
     if not kind.has_rows:
         raise ValueError("this table keeps its values beside their keys and has no rows; give it a value_shape")
     if kind.has_shards and not is_wide():
@@ -172,8 +195,45 @@ def rows(state: State, keys: Any) -> tuple[State, Any]:
             f"narrows these to 32 bits unless it is in 64-bit mode: {ENABLE_WIDE}, or ask table.rows outside of "
             "programs"
         )
-    token, (numbers,) = run(Call("rows", kind), token, _keys(keys, kind)[0], ())
-    return give(state, token), numbers
+
+
+def find_or_insert(state: State, keys: Any, values: Any = None) -> tuple[State, tuple[Any, Any]]:
+    """The numbers of the keys' rows, after those that are not there have been inserted.
+
+    Parameters
+    ----------
+    state, keys
+        As for ``find``.
+    values
+        What new keys get, as the values of ``insert``; None takes what the table's initializer says, or else its
+        default, or else zeros. Of a table with columns those that are left out get their initial values.
+
+    Returns
+    -------
+    state
+        The next state.
+    rows, is_new
+        ``[*batch]``, as of ``rows``; and bool ``[*batch]``: was the key new; true for exactly one of a new key's
+        duplicates. Grows, waits and raises as ``insert``; ValueError and TypeError as ``rows``.
+    """
+    token, kind = take(state, "find_or_insert")
+    _need_rows(kind)
+    array, batch = _keys(keys, kind)
+    if values is None and not kind.columns and not kind.has_initializer:
+        values = kind.own_defaults.get("")
+    given: dict[str, Any] = {}
+    if values is not None:
+        given = by_name(kind.named, values, "values") if kind.columns else {"": values}
+    changes = [
+        _change(
+            each, batch, kind.named[name] if name else kind.value, f"values of {name!r}" if name else "values", "keep"
+        )
+        for name, each in given.items()
+    ]
+    arrays, how = zip(*changes, strict=True) if changes else ((), ())
+    call = Call("find_or_insert", kind, given=how, columns=tuple(given) if kind.columns else ())
+    token, (numbers, is_new) = run(call, token, array, arrays)
+    return give(state, token, "find_or_insert"), (numbers, is_new)
 
 
 def insert(

@@ -259,7 +259,7 @@ std::tuple<Tensor, Tensor> find(const Tensor& state, const Tensor& keys, const s
 
 /// Waits: absent keys are an error. PyTorch makes Python's exceptions of std's, and has none for KeyError.
 Tensor find_present(const Tensor& state, const Tensor& keys, std::string_view dtype, const Shape& value_shape,
-                std::int64_t key_dims) {
+                    std::int64_t key_dims) {
   const Call call(state, keys, key_dims);
   check_kind(call, dtype, value_shape);
   Tensor values = call.new_values();

@@ -556,7 +556,7 @@ class Jax(Face):
         **{call: f"table.{call}" for call in ("keys", "values", "items", "clear", "reserve")},
     }
     lacks: ClassVar[dict[str, Lack]] = {
-        **dict.fromkeys(("find_or_insert", "setdefault", "get", "pop", "popitem"), ABSENT),
+        **dict.fromkeys(("setdefault", "pop", "popitem"), ABSENT),
         **dict.fromkeys(("setitem", "getitem", "has", "delete"), Lack("a call gives the next state: no syntax does")),
         "batches": Lack("with axis_name= each device gives a batch of its own"),
     }
@@ -609,10 +609,10 @@ class JaxSet(Jax):
             for call in ("insert_or_assign", "insert_or_apply")
         },
         "find": Lack("a set has no values", TypeError, "no values"),
-        "rows": Lack("a set has no values", ValueError, "no rows"),
-        **dict.fromkeys(("find_or_insert", "setdefault", "get", "popitem", "columns"), _NO_VALUES),
-        **{call: Lack("a set has no values", AttributeError, call) for call in ("values",)},
-        **{call: Lack("a set has no values", AttributeError, call) for call in ("items",)},
+        "get": Lack("a set has no values", TypeError, "no values"),
+        **{call: Lack("a set has no values", ValueError, "no rows") for call in ("rows", "find_or_insert")},
+        **dict.fromkeys(("setdefault", "popitem", "columns"), _NO_VALUES),
+        **{call: Lack("a set has no values", AttributeError, call) for call in ("values", "items")},
         "pop": OfKeys.lacks["pop"],
         **{call: Jax.lacks[call] for call in ("setitem", "getitem", "has", "delete", "batches")},
     }
