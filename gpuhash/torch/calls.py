@@ -216,7 +216,8 @@ def find_or_insert(table: Any, keys: Any, values: Any = None) -> tuple[Any, Any]
     if values is None and table._initializer is None:
         values = table._torch_default
     given, value_dims = (None, 0) if values is None else _new_values(table, keys, values)
-    return _ops.find_or_insert(table._torch_state, keys, given, key_dims, value_dims)
+    rows, is_new = _ops.find_or_insert(table._torch_state, keys, given, key_dims, value_dims)
+    return rows, is_new
 
 
 def insert_or_apply(table: Any, keys: Any, values: Any, op: str) -> Any:

@@ -177,6 +177,42 @@ def test_lookup_or_insert_is_setdefault(tools):
     assert table.size().numpy() == len(model)
 
 
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
+def test_find_or_insert_gives_rows(tools, device, traced):
+    """Of new keys without values the initializer's, as the table itself draws them, or else the default."""
+    tf, ours, _ = tools
+    normal = gpuhash.initializers.Normal(std=0.5, seed=3)
+    options = {"value_shape": (4,), "device": device}
+    drawn, own = (gpuhash.HashTable("int64", "float32", initializer=normal, **options) for _ in range(2))
+    with_default = gpuhash.HashTable("int64", "float32", default=2.5, **options)
+    keys, more = np.array([[3, 1, 3], [2, 1, 4]]), np.array([4, 5])
+    for table in (drawn, with_default):
+        face = ours.wrap(table)
+        call = tf.function(face.find_or_insert) if traced else face.find_or_insert
+        rows, is_new = call(tf.constant(keys))
+        assert rows.shape == is_new.shape == (2, 3)
+        assert rows.numpy().tolist() == table.rows(keys).tolist()
+        assert sorted(keys[is_new.numpy()].tolist()) == [1, 2, 3, 4]
+        _, is_new = call(tf.constant(more), tf.constant([1.0, 2.0, 3.0, 4.0]))
+        assert is_new.numpy().tolist() == [False, True]
+        same_bytes(table[5], np.arange(1, 5, dtype=np.float32))
+    own.find_or_insert(keys)
+    same_bytes(drawn[keys], own[keys])
+    assert (with_default[keys] == 2.5).all()
+    same_bytes(ours.wrap(drawn).setdefault(more + 9), drawn[more + 9])
+
+
+def test_erase_tells_which_keys_were_there(tools):
+    tf, ours, device = tools
+    for value_dtype in ("int64", {"x": "int64", "y": ("float32", (2,))}):
+        table = ours.MutableHashTable("int64", value_dtype, None if isinstance(value_dtype, dict) else 0, device=device)
+        keys = tf.constant([[1, 2], [3, 4]], tf.int64)
+        values = keys if value_dtype == "int64" else {"x": keys}
+        assert table.insert_or_assign(keys, values).numpy().tolist() == [[True, True], [True, True]]
+        assert table.erase([9, 3, 1]).numpy().tolist() == [False, True, True]
+        assert table.size().numpy() == 2
+
+
 @pytest.mark.parametrize("op", UFUNCS)
 def test_insert_or_apply(tools, op):
     _, ours, device = tools
