@@ -237,8 +237,11 @@ def test_insert_or_apply(tools, op):
 def test_insert_or_apply_refuses_bits_of_floats(tools):
     tf, ours, device = tools
     table = ours.MutableHashTable("int64", "float32", 0.0, device=device)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="float32"):
+    with pytest.raises(TypeError, match="float32"):
         table.insert_or_apply([1], [1.0], "bit_and")
+    keys, values = tf.constant([1], tf.int64), tf.constant([1.0])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="float32"):
+        ours.ops.gpuhash_insert_or_apply(table.resource_handle, keys, values, op="bit_and")
     assert table.size().numpy() == 0
 
 
