@@ -7,28 +7,11 @@
 #include <optional>
 #include <utility>
 
-#include <gpuhash/device_context.hpp>
 #include "cuda/check.hpp"
+#include "cuda/stream.hpp"
 
-/// From host code to kernels: streams, launches, and memory for them.
+/// From host code to kernels.
 namespace gpuhash::cuda {
-
-inline cudaStream_t handle(Stream stream) { return static_cast<cudaStream_t>(stream); }
-
-inline bool is_capturing(Stream stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  if (cudaStreamIsCapturing(handle(stream), &status) != cudaSuccess) {
-    (void)cudaGetLastError();  // the legacy stream cannot be asked while another stream is captured
-    return false;
-  }
-  return status != cudaStreamCaptureStatusNone;
-}
-
-/// Memory for `count` items of T, given back in stream order.
-template <class T>
-Allocation scratch(DeviceContext& context, std::int64_t count, Stream stream) {
-  return Allocation(context, static_cast<std::size_t>(count) * sizeof(T), stream);
-}
 
 /// How many blocks have at least one thread per item.
 inline unsigned blocks(std::int64_t threads, unsigned block) {

@@ -195,6 +195,8 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int |
     integers by value: Python's, and those of other dtypes, that the other side's dtype cannot hold are in none of its
     arrays. Floats in a list take the other side's dtype.
 
+    Notes
+    -----
     Waits for the GPU where both arrays have many keys, from about three million of 16 bytes, six of 8 or twelve of 4
     on: then the distinct ones are estimated first. Takes up to 36 bytes of temporary memory per test element, or per
     element where these are much fewer; for rows of more than 8 bytes 44 on the host and 68 on a GPU. Where both come to

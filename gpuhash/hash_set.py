@@ -27,6 +27,8 @@ class HashSet(KeyedTable):
     key_dtype, key_shape, device, capacity, max_load_factor, growth, max_capacity, deterministic, seed, memory, name
         As for ``HashTable``.
 
+    Notes
+    -----
     Keys have the shape ``[*batch, *key_shape]`` and masks ``[*batch]``; both as for ``HashTable``. The operators take
     other HashSets of the same key dtype and shape, on any device, and Python sets on either side; they wait, and give a
     set like this one.

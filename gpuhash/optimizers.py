@@ -56,6 +56,8 @@ class Optimizer(ABC):
     seed
         Of the random numbers for that. The same steps give the same weights.
 
+    Notes
+    -----
     Numbers may be those of NumPy, and tensors of one. Setting an attribute that there is not is an AttributeError, and
     so is setting ``initial_accumulator_value``, with which tables have been made.
     """

@@ -97,6 +97,8 @@ class HashTable(Operations):
     name
         Makes ``gpuhash.open(name)`` find this table, until ``close()``.
 
+    Notes
+    -----
     Keys have the shape ``[*batch, *key_shape]``, with any number of batch dimensions, and values and masks ``[*batch,
     *value_shape]`` and ``[*batch]``. Arrays have exactly the table's dtypes; Python numbers and lists are converted. A
     Python number, or for vector keys a tuple, is one key, answered by Python numbers; one that the key dtype cannot
@@ -522,6 +524,8 @@ class HashTable(Operations):
             of both, such as what ``items()`` gives. With columns each value is a mapping of names, the same for all
             keys, and so are values as arrays.
 
+        Notes
+        -----
         Waits where ``other`` is a table; else it waits, and in any case raises, as ``table[keys] = values``.
 
         Raises

@@ -764,3 +764,20 @@ def test_plotting_what_is_no_report_fails(tmp_path):
     done = run_module("-m", "benchmarks", "plot", tmp_path / "other.json")
     assert done.returncode == 2
     assert "no report" in done.stderr
+
+
+COOKBOOK = sorted(page.stem for page in (ROOT / "docs" / "cookbook").glob("*.md") if page.stem != "index")
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed, with which two pages train")
+def test_jobs_of_the_cookbook_are_measured():
+    """Those of all pages, each beside a peer."""
+    done = run_module("-m", "benchmarks.cookbook", "--quick")
+    assert done.returncode == 0, done.stderr
+    pages = dict(part.split("\n", 1) for part in done.stdout.split("\n## ")[1:])
+    assert sorted(pages) == COOKBOOK
+    for name, table in pages.items():
+        header, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n") if line]
+        assert header[-1] == "times faster"
+        assert rows, name
+        assert all(float(row[-1].split(" ")[0].replace(",", "")) > 0 for row in rows)

@@ -1,7 +1,7 @@
 """The hash and the probe order, pinned: tables go between devices as they lie, and equal seeds give equal orders.
 
-All numbers were computed apart from this repository's code, by Python's integers, from what docs/design.md and the
-comments of cpp/shared/hash.hpp and cpp/shared/probe_sequence.hpp say.
+All numbers were computed apart from this repository's code, by Python's integers, from what docs/design/layout.md and
+the comments of cpp/shared/hash.hpp and cpp/shared/probe_sequence.hpp say.
 """
 
 from __future__ import annotations

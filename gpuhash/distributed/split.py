@@ -74,6 +74,8 @@ class Split:
         Of these keys, with this seed. Where it has hot keys they are merged: several of one such key share a row, and
         the parts have no order. Not with more than 64 parts.
 
+    Notes
+    -----
     In the order of the owners come the other parts by number, then the last one, each in the order of the batch, and
     apart as ``spans_of(counts)`` says. The constructor counts the keys; they are sorted when ``keys`` or ``counts`` are
     asked for. All work is enqueued on the stream that is PyTorch's current one at first. Nothing waits for a GPU but

@@ -53,6 +53,8 @@ class HashTable(Keyed):
     group
         The process group of PyTorch; None for the default one.
 
+    Notes
+    -----
     Keys have the shape ``[*batch, *key_shape]``, and values and masks ``[*batch, *value_shape]`` and ``[*batch]``.
     PyTorch's tensors have exactly the table's dtypes, and lie where the shard does or on the host; NumPy arrays, lists
     and numbers are converted as ``gpuhash.HashTable`` converts them, and answered by NumPy arrays and numbers.

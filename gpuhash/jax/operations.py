@@ -257,6 +257,8 @@ def insert(
         bool ``[*batch]``: was the key new; true for exactly one of a new key's duplicates, of those on all devices with
         ``axis_name``.
 
+    Notes
+    -----
     Grows the table where it has to, for which the program waits for the GPU.
 
     Raises

@@ -40,6 +40,8 @@ class ColumnsHashTable(MutableHashTable):
     name, checkpoint, experimental_is_anonymous, key_shape, shared_name, device, total_buckets, deterministic
         As for ``MutableHashTable``.
 
+    Notes
+    -----
     Values of a column have its dtype and the shape ``[*batch, *shape]``; a scalar, or a tensor of the column's shape,
     is one value for all keys. Of a key's duplicates the values of one position stay in all columns.
 

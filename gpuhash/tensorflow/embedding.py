@@ -265,6 +265,8 @@ class HashEmbedding(keras.layers.Layer):  # type: ignore[misc]
         Of every layer: ``name``, ``dtype``, ``trainable``, ``activity_regularizer``. Weights are float32 or bfloat16,
         as the dtype policy says; under "mixed_bfloat16" they are float32, and the layer gives bfloat16.
 
+    Notes
+    -----
     Called with ids, integers of any dtype and shape, it gives ``[*ids.shape, embedding_dim]``. Ids of uint64 from 2^63
     on are negative keys, with the same bits. Nothing waits for a GPU but calls in which the table has to learn how many
     ids it has, or grows. XLA cannot compile it: a model with such a layer Keras runs without.
@@ -543,7 +545,7 @@ def _check_ids(ids: Any) -> None:
     if isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)) or any(
         getattr(ids, kind, False) for kind in ("sparse", "ragged")
     ):
-        raise TypeError(f"ids are a {type(ids).__name__}, expected a dense tensor of integers")
+        raise TypeError(f"ids are of type {type(ids).__name__}, expected a dense tensor of integers")
     name = ids.dtype if isinstance(ids.dtype, str) else ids.dtype.name
     if name not in _ID_DTYPES:
         raise TypeError(

@@ -63,6 +63,8 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
         Of a key's duplicates in one batch the last stays, as in TensorFlow's table; otherwise any of them, which is
         faster on a GPU.
 
+    Notes
+    -----
     Keys have the shape ``[*batch, *key_shape]`` and values ``[*batch, *value_shape]``. On a GPU, memory comes from
     TensorFlow's allocator and work goes to its stream; ``lookup``, ``find``, ``contains``, ``rows``, ``remove``,
     ``erase`` and, while there is room for all keys as if they were new, insertions do not wait for the device.

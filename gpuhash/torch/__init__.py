@@ -1,9 +1,10 @@
 """The table inside PyTorch's compilers: as ops of the graphs of ``torch.compile`` and ``torch.export``.
 
 Functions that ``torch.compile`` takes need nothing of this: calls of tables in them become these ops by themselves.
-``TableModule`` is for models that are exported. The ops are compiled at first use, which takes about 6 seconds and a
-C++ compiler, and then come from a cache; ``GPUHASH_TORCH=ON`` compiles them when gpuhash is installed. Embeddings need
-none of them. Without a compiler ``ops`` and ``TableModule(...)`` raise an ImportError. PyTorch 2.11 to 2.13.
+``TableModule`` is for models that are exported. The first import compiles the ops, which takes about 6 seconds and a
+C++ compiler, and later ones find them in a cache; ``GPUHASH_TORCH=ON`` compiles them when gpuhash is installed.
+Embeddings need none of them: without a compiler they work, and ``ops`` and ``TableModule(...)`` raise an ImportError.
+PyTorch 2.11 to 2.13.
 """
 
 import contextlib

@@ -269,7 +269,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
     def _flat(self, ids: Any, feature: str | None = None) -> Tensor:
         """Keys of the table, checked."""
         if not isinstance(ids, Tensor):
-            raise TypeError(f"ids are a {type(ids).__name__}, expected a tensor of int64 or int32")
+            raise TypeError(f"ids are of type {type(ids).__name__}, expected a tensor of int64 or int32")
         if ids.dtype not in (torch.int64, torch.int32):
             raise TypeError(f"ids are {ids.dtype}, expected int64 or int32")
         if ids.device != self.device:
@@ -871,6 +871,8 @@ class HashEmbedding(_Rows):
         Slots of the table to begin with, and at most; as of ``gpuhash.HashTable``. With ``optimizer=None`` the table
         has ``max_capacity`` slots and as many rows from the beginning, rounded up to whole buckets.
 
+    Notes
+    -----
     Called with ids, int64 or int32 of any shape on the module's device, it gives ``[*ids.shape, embedding_dim]``; with
     a mapping or sequence of such, the same of each, in one lookup. Nothing waits for a GPU but calls in which the
     table has to learn how many ids it has, or grows. Under ``torch.compile`` the call is a part of the graph; with
@@ -975,6 +977,8 @@ class HashEmbeddingBag(_Rows):
     optimizer, initializer, device, dtype, padding_idx, max_norm, norm_type, default, capacity, max_capacity
         As of ``HashEmbedding``. There are no ``features``: make a module for each.
 
+    Notes
+    -----
     Called with ids ``[bags, length]``, or with ids ``[n]`` and ``offsets [bags]``, where each bag begins, ascending
     from 0, it gives ``[bags, embedding_dim]``. Offsets may be on the CPU. ``per_sample_weights``, float32 of the shape
     of the ids and where they are, multiply the rows in sums, and get their derivatives; after ``.half()`` and its like
@@ -1122,7 +1126,7 @@ def _parts_of(ids: Any, features: list[str] | None) -> tuple[Callable[[list[Tens
         names = list(ids)
         return lambda made: dict(zip(names, made, strict=True)), list(ids.items())
     if features is not None:
-        raise TypeError(f"ids are a {type(ids).__name__}, expected a mapping of {features} to ids")
+        raise TypeError(f"ids are of type {type(ids).__name__}, expected a mapping of {features} to ids")
     if isinstance(ids, (list, tuple)):
         if not ids:
             raise ValueError("ids are an empty list: give one tensor or more")

@@ -26,6 +26,8 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
     table
         A HashTable or HashSet, kept as the attribute ``table``. One without a name is found in this process alone.
 
+    Notes
+    -----
     The methods are those of the table, for tensors where the table is; numbers may be values and defaults. A default
     that is a tensor gets the derivatives of absent keys' values, by ``backward()`` and under ``torch.func``; keys have
     none, and values that are stored may not require any. ``.to()`` moves neither the table nor its state, and copies of

@@ -204,7 +204,7 @@ def test_gradients(run, capacity):
 
 @on_two_devices
 def test_distinct_keys_are_sent_once(run):
-    """As README says of keys that come very often."""
+    """As docs/guide/jax.md says of keys that come very often."""
     run(exchange.distinct_keys_alone)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from support.frameworks import sees_gpu
@@ -517,13 +515,3 @@ def test_without_64_bit_mode():
     for line in printed[6:]:
         assert "several shards have numbers of 64 bits" in line
         assert "jax.config.update('jax_enable_x64', True)" in line
-
-
-# The README ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_lines_of_the_readme():
-    text = (Path(__file__).parents[2] / "README.md").read_text()
-    block = text.partition("### In JAX's compiled programs")[2].partition("```python\n")[2].partition("```")[0]
-    printed = in_new_process(block + "print(values.tolist(), found.tolist(), len(state.table))\n")
-    assert printed == "[1.0, 0.0, 2.0] [True, False, True] 2\n"

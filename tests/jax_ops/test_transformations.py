@@ -395,7 +395,7 @@ def test_gradients_through_a_loop_that_fills_the_table(programs):
 
 
 def test_rows_are_trained_by_what_was_looked_up(programs):
-    """The step that README shows: differentiate with respect to the values found, and add them to the table."""
+    """As docs/guide/jax.md: differentiate with respect to the values found, and add them to the table."""
     jax, ours = programs.jax, programs.ours
     table = new_table(programs, "float32", value_shape=(3,))
     keys = programs.put(np.array([4, 5, 4, 9]))

@@ -62,23 +62,6 @@ def exported(table: HashTable) -> Any:
     return torch.export.export(Model(table).to(table.device), (keys,), dynamic_shapes=lengths)
 
 
-def test_the_readme(tmp_path, monkeypatch):
-    """Its code runs when pasted, one block after the other."""
-    text = (Path(__file__).parents[2] / "README.md").read_text()
-    section = text.partition("### In PyTorch's compiler")[2].partition("\n### ")[0]
-    blocks = [part.partition("```")[0] for part in section.split("```python\n")[1:]]
-    assert len(blocks) == 2
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    exec(blocks[0], names)
-    assert names["count"](torch.tensor([7, 8, 7])).tolist() == [4.0, 2.0, 4.0]
-    exec(blocks[1], names)
-    names["table"][torch.arange(3)] = 5.0
-    loaded = torch.export.load(tmp_path / "model.pt2").module()
-    assert loaded(torch.arange(5)).tolist() == [10.0] * 3 + [0.0] * 2
-    names["table"].close()
-
-
 @pytest.mark.parametrize("strict", [False, True])
 def test_in_this_process(on_device, strict):
     where = on_device.table_device

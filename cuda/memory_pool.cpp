@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "cuda/check.hpp"
-#include "cuda/launch.cuh"
+#include "cuda/stream.hpp"
 
 namespace gpuhash::cuda {
 

@@ -9,7 +9,7 @@
 #include "core/reservation.hpp"
 #include "cuda/check.hpp"
 #include "cuda/driver.hpp"
-#include "cuda/launch.cuh"
+#include "cuda/stream.hpp"
 
 namespace gpuhash::cuda {
 namespace {

@@ -1,6 +1,6 @@
 #include "cuda/readback.hpp"
 
-#include <cuda_runtime.h>
+#include <cuda_runtime_api.h>
 
 #include <atomic>
 #include <cstdint>
@@ -11,25 +11,12 @@
 
 #include "core/fork_safe_mutex.hpp"
 #include "cuda/check.hpp"
-#include "cuda/launch.cuh"
 #include "cuda/mailbox.hpp"
+#include "cuda/messages.hpp"
+#include "cuda/stream.hpp"
 
 namespace gpuhash::cuda {
 namespace {
-
-/// What a kernel writes, in pinned memory.
-struct Letter {
-  std::uint64_t words[Readback::kMostBytes / sizeof(std::uint64_t)];
-  std::uint64_t number;  // of the letter; written last
-};
-static_assert(sizeof(Letter) == 256);
-
-__global__ void send_kernel(const std::uint64_t* from, unsigned words, Letter* letter, std::uint64_t number) {
-  if (threadIdx.x < words) *static_cast<volatile std::uint64_t*>(letter->words + threadIdx.x) = from[threadIdx.x];
-  __threadfence_system();
-  __syncwarp();
-  if (threadIdx.x == 0) *static_cast<volatile std::uint64_t*>(&letter->number) = number;
-}
 
 /// Letters for all contexts of the process. Pinned memory takes long to get, so what is there is kept until exit.
 class Letters {
@@ -103,8 +90,8 @@ class CudaReadback final : public Readback {
 
   void send(const void* from, std::size_t bytes, Stream stream) override {
     const DeviceGuard guard(context_.device().index);
-    launch(action_, send_kernel, 32, 32, stream, static_cast<const std::uint64_t*>(from),
-           static_cast<unsigned>(bytes / sizeof(std::uint64_t)), letter_, last_ + 1);
+    cuda::send(action_, static_cast<const std::uint64_t*>(from), static_cast<unsigned>(bytes / sizeof(std::uint64_t)),
+               letter_, last_ + 1, stream);
     ++last_;
   }
   const void* arrived() const override { return Letters::has_come(letter_, last_) ? letter_->words : nullptr; }

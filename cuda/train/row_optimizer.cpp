@@ -8,7 +8,7 @@
 #include <gpuhash/error.hpp>
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
-#include "cuda/launch.cuh"
+#include "cuda/stream.hpp"
 #include "cuda/train/work.hpp"
 #include "shared/optimizer_step.hpp"
 

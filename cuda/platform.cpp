@@ -17,15 +17,13 @@
 #include "core/fork_safe_mutex.hpp"
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
-#include "cuda/launch.cuh"
 #include "cuda/memory_pool.hpp"
+#include "cuda/messages.hpp"
 #include "cuda/readback.hpp"
-#include "shared/advance_chain.hpp"
+#include "cuda/stream.hpp"
 
 namespace gpuhash::cuda {
 namespace {
-
-__global__ void advance_one_chain(ChainStep step) { advance_chain(step); }
 
 class CudaFence final : public Fence {
  public:
@@ -220,7 +218,7 @@ class CudaContext final : public DeviceContext {
   }
   void advance(const ChainStep& step, Stream stream) override {
     const DeviceGuard guard(device().index);
-    launch("advancing a chain of calls", advance_one_chain, 1, 1, stream, step);
+    cuda::advance(step, stream);
   }
   const Executors& executors() const override {
     static const auto& all = *new Executors(Executors::of<CudaAlgorithms>());  // never destroyed, as these
