@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from . import _core
+from . import _core, traced
 from .arrays import Framework, Shape, framework_of, gpu_of
-from .dtypes import INTEGER_BOUNDS, ITEMSIZES, encode, is_integer, plain_bools, storage_dtype
+from .dtypes import INTEGER_BOUNDS, ITEMSIZES, encode, plain_bools, storage_dtype
 from .memory import make_context
 
 MAX_AXES = 63  # of one value or key: NumPy has up to 64, and one is that of the keys
@@ -162,8 +162,9 @@ def seed_of(seed: Any) -> int | None:
     return number
 
 
+@traced.itself
 def action_of(op: Any, dtype: str, why: str) -> str:
-    """The core's name of an operation: "keep", "assign" or one of APPLY_OPS.
+    """The core's name of an operation: "keep", "assign" or one of APPLY_OPS. All faces ask here, and nowhere else.
 
     Raises
     ------
@@ -179,7 +180,7 @@ def action_of(op: Any, dtype: str, why: str) -> str:
         return "assign"
     if not isinstance(name, str) or name not in APPLY_OPS:  # an array of one name would equal it
         raise ValueError(f"op={op!r} is not known: give one of {', '.join(APPLY_OPS)}, keep, replace")
-    if name.startswith("bit_") and not (is_integer(dtype) or dtype == "bool"):
+    if name.startswith("bit_") and not ("int" in dtype or dtype == "bool"):
         raise TypeError(f"{op} combines bits of integers, and {why}")
     if name in ("min", "max") and dtype.startswith("complex"):
         raise TypeError(f"{op} needs an order, and complex numbers have none: {why}")

@@ -177,6 +177,7 @@ class Operations(KeyedTable):
         batch.finish()
         return inserted.result(batch)
 
+    @traced.by(traced.find_or_insert)
     @_core.fast_path("find_or_insert")
     def find_or_insert(self, keys: Any, values: Any = None, out: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
         """The rows of keys in ``row_storage``, after those that are not there have been inserted.

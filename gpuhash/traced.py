@@ -146,6 +146,15 @@ def insert_or_assign(method: Any, table: Any, keys: Any, values: Any, out: Any =
     return calls.insert_or_assign(table, keys, values)
 
 
+def find_or_insert(method: Any, table: Any, keys: Any, values: Any = None, out: Any = None) -> Any:
+    is_plain = out is None and (_takes(table, keys) if values is None else _takes_values(table, keys, values))
+    if not is_plain:
+        return call_untraced(method, table, keys, values, out)
+    from .torch import calls
+
+    return calls.find_or_insert(table, keys, values)
+
+
 def insert_or_apply(method: Any, table: Any, keys: Any, values: Any, op: Any, out: Any = None) -> Any:
     if out is not None or not isinstance(op, str) or not _takes_values(table, keys, values):
         return call_untraced(method, table, keys, values, op, out)

@@ -377,13 +377,15 @@ class HashTable(Keyed):
         ValueError
             For an unknown operation.
         """
-        name = op.replace("-", "_") if isinstance(op, str) else op
-        if name in ("keep", "replace"):
-            mode = "keep" if name == "keep" else "assign"
-            return self._insert(f"insert_or_apply({name})", lambda: (keys, values), mode, mask=True)
+        name, problem = attempt(
+            lambda: action_of(op, self._value.dtype, f"the table has values of {self._value.dtype}")
+        )
+        if name in ("keep", "assign"):
+            return self._insert(f"insert_or_apply({name})", lambda: (keys, values), name, mask=True)
 
         def prepare() -> Prepared:
-            action_of(op, self._value.dtype, f"the table has values of {self._value.dtype}")
+            if problem is not None:
+                raise problem
             batch = self._take(keys)
             given = take_values(values, batch, self._value, self._steps.device)
             if self._merges:
@@ -393,7 +395,7 @@ class HashTable(Keyed):
                 return batch, combine(batch.keys, given, name, self._key, self._value), given
             return batch, None, given
 
-        with self._steps.call(f"insert_or_apply({name})"):
+        with self._steps.call(f"insert_or_apply({name or op})"):
             call = self._call(prepare, self._value)
             self._agree(lambda: self._make_room(call.keys))
             (inserted,) = call.serve(lambda: [self._shard.insert_or_apply(call.keys, call.values, name)], [BOOL])

@@ -8,7 +8,18 @@ from gpuhash.factorization import Factorized
 
 from .exchange import owners
 from .factorization import factorize, isin, unique
-from .operations import contains, erase, find, insert, insert_or_apply, insert_or_assign, rows, size
+from .operations import (
+    contains,
+    erase,
+    find,
+    find_or_insert,
+    get,
+    insert,
+    insert_or_apply,
+    insert_or_assign,
+    rows,
+    size,
+)
 from .state import State, from_table, from_tables, make_tables
 
 __all__ = [
@@ -18,8 +29,10 @@ __all__ = [
     "erase",
     "factorize",
     "find",
+    "find_or_insert",
     "from_table",
     "from_tables",
+    "get",
     "insert",
     "insert_or_apply",
     "insert_or_assign",

@@ -86,7 +86,7 @@ class Call:
 
     @property
     def handler(self) -> str:
-        return f"{self.name}_columns" if self.columns else self.name
+        return f"{self.name}_columns" if self.columns and self.name in ("find", "insert") else self.name
 
     @property
     def is_same_each_time(self) -> bool:
@@ -94,7 +94,7 @@ class Call:
 
         On a fixed table, where the call takes no scratch memory.
         """
-        if not self.kind.held or self.name == "size":
+        if not self.kind.held or self.name in ("size", "find_or_insert"):
             return False
         if self.name != "insert":
             return True
@@ -106,6 +106,8 @@ class Call:
         if self.name in ("rows", "size"):
             return (wide_struct(batch, token),)
         mask = struct(batch, "bool", token)
+        if self.name == "find_or_insert":
+            return wide_struct(batch, token), mask
         if self.name != "find":
             return (mask,)
         named = self.kind.named
@@ -141,7 +143,7 @@ class Call:
     def _attributes(self, spread: Spread | None) -> tuple[tuple[str, Any], ...]:
         """Tuples are of numbers."""
         attributes: dict[str, Any] = {"handles": self.kind.handles}
-        if self.columns:
+        if self.columns or self.name == "find_or_insert":
             names = [name.encode() for name in self.columns]
             attributes.update(names="".join(self.columns), lengths=tuple(map(len, names)))
         singles = tuple(each.single for each in self.given)
@@ -150,6 +152,8 @@ class Call:
             attributes["per_key"] = per_key if self.columns else per_key[0]
         if self.name == "size" and spread is not None:
             attributes["tables"] = np.int64(spread.devices)
+        if self.name == "find_or_insert":
+            attributes["broadcast"] = singles
         if self.name == "insert":
             attributes["how"] = ",".join(str(each.how) for each in self.given)
             attributes["broadcast"] = singles if self.columns else singles[0]
@@ -304,6 +308,9 @@ def run(call: Call, token: Any, keys: Any, values: Any) -> Any:
                 read[number] = _with_tangents(read[number], found, default)
         return next_token, (found, *read)
     next_token, results = call.over_lanes()(token, keys, values)
+    if call.name == "find_or_insert":
+        rows, is_new = results
+        return next_token, (read_wide(rows), is_new)
     if call.name not in ("rows", "size"):
         return next_token, results
     numbers = tuple(map(read_wide, results))

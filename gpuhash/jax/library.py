@@ -14,7 +14,8 @@ from .build import op_library
 
 # That only enqueue work, where the table has room.
 TABLE_CALLS = ("find", "find_columns", "contains", "rows", "erase", "insert")
-WAITING_CALLS = ("size", "insert_columns")  # or that take scratch memory
+WAITING_CALLS = ("size", "insert_columns", "find_or_insert")  # or that take scratch memory
+OWN_CALLS = ("rows", "find_or_insert")  # that know nothing of the tables of other devices
 TOKEN_WORDS = 6  # of 32 bits; Token in state.h
 
 path = op_library.find_or_compile(Path(_core.__file__).resolve().parent)
@@ -56,7 +57,7 @@ def _register(name: str) -> None:
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform=platform)
 
 
-EXCHANGE_CALLS = (*(f"{call}_part" for call in (*TABLE_CALLS, *WAITING_CALLS) if call != "rows"), "settle")
+EXCHANGE_CALLS = (*(f"{call}_part" for call in (*TABLE_CALLS, *WAITING_CALLS) if call not in OWN_CALLS), "settle")
 
 for _call in (*TABLE_CALLS, *WAITING_CALLS, *EXCHANGE_CALLS, "factorize", "isin"):
     _register(target(_call))

@@ -8,10 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gpuhash.arguments import APPLY_OPS
+from gpuhash.arguments import action_of
 from gpuhash.arrays import Shape
 from gpuhash.column_calls import actions_of
-from gpuhash.dtypes import numpy_dtype
 from gpuhash.named_columns import Column, by_name, chosen
 
 from .arrays import ENABLE_WIDE, batch_shape, is_wide, need_dtype, not_differentiable, to_array
@@ -138,6 +137,23 @@ def find(
     return give(state, token), (dict(zip(read, values, strict=True)) if kind.columns else values[0], found)
 
 
+def get(
+    state: State, keys: Any, default: Any = None, *, axis_name: str | None = None, capacity: int | None = None
+) -> tuple[State, Any]:
+    """The values of keys, and a default for absent ones: the next state, and what ``find`` gives without its mask.
+
+    Raises
+    ------
+    ValueError
+        Where neither the call nor the table has a default. Otherwise as ``find``.
+    """
+    _, kind = take(state, "get")
+    if default is None and kind.defaults is None and not kind.is_set:
+        raise ValueError("get(keys) of a batch needs a default for absent keys: give one here or to the table")
+    state, (values, _) = find(state, keys, default, axis_name=axis_name, capacity=capacity)
+    return state, values
+
+
 def contains(
     state: State, keys: Any, *, axis_name: str | None = None, capacity: int | None = None
 ) -> tuple[State, Any]:
@@ -165,6 +181,12 @@ def rows(state: State, keys: Any) -> tuple[State, Any]:
         For a table whose values are scalars of up to 8 bytes, which lie beside their keys and have no rows.
     """
     token, kind = take(state, "rows")
+    _need_rows(kind)
+    token, (numbers,) = run(Call("rows", kind), token, _keys(keys, kind)[0], ())
+    return give(state, token), numbers
+
+
+def _need_rows(kind: Kind) -> None:
     if not kind.has_rows:
         raise ValueError("this table keeps its values beside their keys and has no rows; give it a value_shape")
     if kind.has_shards and not is_wide():
@@ -173,8 +195,45 @@ def rows(state: State, keys: Any) -> tuple[State, Any]:
             f"narrows these to 32 bits unless it is in 64-bit mode: {ENABLE_WIDE}, or ask table.rows outside of "
             "programs"
         )
-    token, (numbers,) = run(Call("rows", kind), token, _keys(keys, kind)[0], ())
-    return give(state, token), numbers
+
+
+def find_or_insert(state: State, keys: Any, values: Any = None) -> tuple[State, tuple[Any, Any]]:
+    """The numbers of the keys' rows, after those that are not there have been inserted.
+
+    Parameters
+    ----------
+    state, keys
+        As for ``find``.
+    values
+        What new keys get, as the values of ``insert``; None takes what the table's initializer says, or else its
+        default, or else zeros. Of a table with columns those that are left out get their initial values.
+
+    Returns
+    -------
+    state
+        The next state.
+    rows, is_new
+        ``[*batch]``, as of ``rows``; and bool ``[*batch]``: was the key new; true for exactly one of a new key's
+        duplicates. Grows, waits and raises as ``insert``; ValueError and TypeError as ``rows``.
+    """
+    token, kind = take(state, "find_or_insert")
+    _need_rows(kind)
+    array, batch = _keys(keys, kind)
+    if values is None and not kind.columns and not kind.has_initializer:
+        values = kind.own_defaults.get("")
+    given: dict[str, Any] = {}
+    if values is not None:
+        given = by_name(kind.named, values, "values") if kind.columns else {"": values}
+    changes = [
+        _change(
+            each, batch, kind.named[name] if name else kind.value, f"values of {name!r}" if name else "values", "keep"
+        )
+        for name, each in given.items()
+    ]
+    arrays, how = zip(*changes, strict=True) if changes else ((), ())
+    call = Call("find_or_insert", kind, given=how, columns=tuple(given) if kind.columns else ())
+    token, (numbers, is_new) = run(call, token, array, arrays)
+    return give(state, token, "find_or_insert"), (numbers, is_new)
 
 
 def insert(
@@ -229,9 +288,9 @@ def insert_or_apply(
 ) -> tuple[State, Any]:
     """Inserts the keys that are not there, and combines the values of those that are with the new ones.
 
-    All of a key's duplicates count. ``op``: "add", "multiply", "min", "max", "bit_and", "bit_or" or "bit_xor"; "keep"
-    is ``insert`` and "replace" ``insert_or_assign``. Of a table with columns also a mapping of the columns given to
-    such. Otherwise as ``insert``.
+    All of a key's duplicates count. ``op``: "add", "multiply", "min", "max", "bit_and", "bit_or" or "bit_xor" (with
+    hyphens as well); "keep" is ``insert`` and "replace" ``insert_or_assign``. Of a table with columns also a mapping of
+    the columns given to such. Otherwise as ``insert``.
     """
     return _insert(state, keys, values, "insert_or_apply", op, axis_name, capacity)
 
@@ -251,17 +310,16 @@ def _insert(
             for column, how in actions.items()
         ]
     else:
-        how = _action(op)
         if kind.is_set:
-            if how != "keep" or values is not None:
+            if op != "keep" or values is not None:
                 raise TypeError(
                     f"gpuhash.jax.{name} was given a set's state, which has no values: call insert(state, keys)"
                 )
-            changes = [(None, Given(how=how))]
+            changes = [(None, Given(how="keep"))]
         elif values is None:
             raise TypeError(f"gpuhash.jax.{name} was given no values, and the table has values of {kind.value_dtype}")
         else:
-            _check_operation(how, numpy_dtype(kind.value.dtype))
+            how = action_of(op, kind.value.dtype, f"the table has values of {kind.value.dtype}")
             changes = [_change(values, batch, kind.value, "values", how)]
     arrays, given = zip(*changes, strict=True)
     call = Call("insert", kind, given=given, columns=names, spread=spread)
@@ -276,24 +334,6 @@ def _change(values: Any, batch: Shape, value: Column, what: str, how: str) -> tu
         array = jax.lax.stop_gradient(_not_differentiated(array))
     is_constant = not isinstance(values, jax.core.Tracer)  # of the program
     return array, given._replace(how=how, alike=given.single and is_constant)
-
-
-def _action(op: Any) -> str:
-    """The handlers' name of an operation on single values. ValueError where there is none."""
-    known = {"keep": "keep", "replace": "assign", **{name: name for name in APPLY_OPS}}
-    if not isinstance(op, str) or op not in known:
-        raise ValueError(f"op={op!r} was given, expected one of {', '.join((*APPLY_OPS, 'keep', 'replace'))}")
-    return known[op]
-
-
-def _check_operation(op: str, dtype: Any) -> None:
-    """TypeError where values of this dtype have no such operation."""
-    inexact = jnp.issubdtype(dtype, jnp.inexact)
-    if (op.startswith("bit_") and inexact) or (op in ("min", "max") and jnp.issubdtype(dtype, jnp.complexfloating)):
-        raise TypeError(
-            f"values of {dtype} have no operation '{op}': bit operations are of integers and bool, and complex numbers "
-            "have no order"
-        )
 
 
 def erase(state: State, keys: Any, *, axis_name: str | None = None, capacity: int | None = None) -> tuple[State, Any]:

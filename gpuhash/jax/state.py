@@ -36,6 +36,7 @@ class Kind:
     value_shape: Shape
     columns: tuple[tuple[str, Column], ...]  # without their initial values, which the table knows
     has_rows: bool
+    has_initializer: bool  # of single values
     has_shards: bool  # whose rows' numbers have more than 32 bits
     defaults: tuple[bytes, ...] | None  # the values of absent keys, of each column, as their dtypes' storage
     handles: tuple[int, ...]  # of the tables, where they are on GPUs; on the host the token says it
@@ -358,6 +359,7 @@ def _begin(table: Any, fixed: bool) -> tuple[Kind, np.ndarray[Any, Any]]:
         value_shape=table._value_shape,
         columns=tuple((name, Column(column.dtype, column.shape)) for name, column in columns.items()),
         has_rows=core.has_rows,
+        has_initializer=table._initializer is not None,
         has_shards=bool(table._shards),
         defaults=_defaults_of(table),
         handles=() if table._host else (handle,),

@@ -214,6 +214,49 @@ inline void insert_column_values(Use& use, Stream stream, std::int64_t limit, co
   use.finish();
 }
 
+/// Row numbers, and which keys were new. New rows get what is given, and in all columns that are not what initializers
+/// say, or else zeros.
+/// values  // none, or one for each column that is given: [n, *shape], or one value for all keys where broadcast
+inline void find_or_insert_keys(Use& use, Stream stream, const ColumnNames& names, const Numbers& broadcast,
+                                const Operand& keys, const ffi::RemainingArgs& values, Output& rows, Output& inserted) {
+  Table& table = use.table();
+  const TableOptions& options = table.options();
+  if (!options.has_rows()) throw ShapeError("the table has no row storage: its values lie beside their keys");
+  check_count("marks of values", broadcast.size(), values.size());
+  std::vector<Allocation> copies(values.size() + 1);
+  KeyBatch batch = to_keys(options, keys);
+  batch.data = apart(table, keys, stream, copies.back());
+  const WideOutput numbers(rows, batch.count, "row numbers");
+  numbers.check_bound(table.capacity() + batch.count);
+  check_array(*inserted, "marks of inserted keys", DType::kBool, batch.count);
+  auto* const mask = static_cast<bool*>(inserted->untyped_data());
+  const auto take = [&](std::size_t i, const char* what, DType dtype, std::int64_t elements) {
+    const Operand given = *values.get<Operand>(i);
+    const bool for_all = broadcast[i] != 0;
+    check_array(given, what, dtype, (for_all ? 1 : batch.count) * elements);
+    const std::int64_t bytes = elements * static_cast<std::int64_t>(itemsize(dtype));
+    return ValueBatch{apart(table, given, stream, copies[i]), bytes, for_all};
+  };
+  if (options.value_dtype) {
+    ValueBatch given{};
+    if (values.size() > 1) throw ShapeError("several arrays of values were given to a table without named columns");
+    if (values.size() == 1) given = take(0, "values", *options.value_dtype, options.value_elements());
+    table.find_or_insert(batch, given, numbers.data(), mask, stream);
+  } else {
+    const std::vector<std::size_t> places = names.find_in(options.columns);
+    check_count("values", values.size(), places.size());
+    std::vector<ColumnInput> changes(places.size());
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const Column& column = options.columns[places[i]];
+      changes[i].column = places[i];
+      changes[i].mode = ColumnMode::kKeep;
+      changes[i].values = take(i, ("values of " + column.name).c_str(), column.dtype, column.elements());
+    }
+    table.change_columns(batch, changes, numbers.data(), mask, stream);
+  }
+  use.finish();
+}
+
 /// Waits. Throws where the keys of `tables` tables as large might be more than the output's integers can count.
 inline void count_keys(Use& use, Stream stream, std::int64_t tables, Output& size) {
   const WideOutput out(size, 1, "the size");

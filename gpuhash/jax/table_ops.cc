@@ -136,6 +136,32 @@ auto bind_insert() {
       .template Ret<ffi::AnyBuffer>();
 }
 
+/// `names`: of the columns that are given; none of a table without. Given are one array of values for each, or none.
+ffi::Error find_or_insert(Place place, Handles handles, std::string_view names, Numbers lengths, Numbers broadcast,
+                          Operand token, Operand keys, ffi::RemainingArgs values, Output next, Output rows,
+                          Output inserted) {
+  return guarded([&] {
+    Use use(place, handles, token, next);
+    find_or_insert_keys(use, place.stream, {names, lengths}, broadcast, keys, values, rows, inserted);
+  });
+}
+
+template <class P>
+auto bind_find_or_insert() {
+  return ffi::Ffi::Bind()
+      .Ctx<P>()
+      .template Attr<Handles>("handles")
+      .template Attr<std::string_view>("names")
+      .template Attr<Numbers>("lengths")
+      .template Attr<Numbers>("broadcast")
+      .template Arg<Operand>()
+      .template Arg<Operand>()
+      .RemainingArgs()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>();
+}
+
 ffi::Error insert_columns(Place place, Handles handles, std::string_view names, Numbers lengths, std::string_view how,
                           Numbers broadcast, Operand token, Operand keys, ffi::RemainingArgs values, Output next,
                           Output inserted) {
@@ -187,6 +213,7 @@ GPUHASH_JAX_TABLE_HANDLER(rows);
 GPUHASH_JAX_TABLE_HANDLER(erase);
 GPUHASH_JAX_TABLE_HANDLER(insert);
 GPUHASH_JAX_TABLE_HANDLER(find_columns);
+GPUHASH_JAX_HANDLER(find_or_insert);
 GPUHASH_JAX_HANDLER(insert_columns);
 GPUHASH_JAX_HANDLER(size);
 

@@ -103,6 +103,19 @@ class BatchOfKeys {
                                       shape_of(column).DebugString() + " for all keys alike");
   }
 
+  /// Says of each change which column it is of, and whether its value is one for all keys.
+  absl::Status check_changes(const std::vector<std::size_t>& numbers, const OpInputList& values,
+                             std::vector<ColumnInput>* changes) const {
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const Column& column = columns()[numbers[i]];
+      bool per_key = false;
+      TF_RETURN_IF_ERROR(check_values(column, values[static_cast<int>(i)], &per_key));
+      (*changes)[i].column = numbers[i];
+      (*changes)[i].values = {nullptr, column.bytes(), !per_key};
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status allocate(const std::vector<std::size_t>& numbers, OpOutputList* values,
                         std::vector<ColumnOutput>* outputs) const {
     for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -219,14 +232,7 @@ class ChangeColumns final : public OpKernel {
     TF_RETURN_IF_ERROR(ctx->input_list("values", &values));
     TF_RETURN_IF_ERROR(ctx->output_list("read_values", &read_values));
     std::vector<ColumnInput> changes = changes_;
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      const Column& column = batch.columns()[numbers[i]];
-      const Tensor& given = values[static_cast<int>(i)];
-      bool per_key = false;
-      TF_RETURN_IF_ERROR(batch.check_values(column, given, &per_key));
-      changes[i].column = numbers[i];
-      changes[i].values = {nullptr, column.bytes(), !per_key};
-    }
+    TF_RETURN_IF_ERROR(batch.check_changes(numbers, values, &changes));
     Tensor* inserted = nullptr;
     std::vector<ColumnOutput> outputs;
     TF_RETURN_IF_ERROR(ctx->allocate_output(0, batch.batch_shape(), &inserted));
@@ -246,6 +252,41 @@ class ChangeColumns final : public OpKernel {
   ColumnNames names_;
   ColumnNames read_names_;
   std::vector<ColumnInput> changes_;  // without values
+};
+
+/// Row numbers, and which keys were new. Columns that are not given have their initial values in new rows.
+class FindOrInsertColumns final : public OpKernel {
+ public:
+  explicit FindOrInsertColumns(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, names_.read(ctx, "names", "dtypes"));
+  }
+  void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, find_or_insert(ctx)); }
+
+ private:
+  absl::Status find_or_insert(OpKernelContext* ctx) const {
+    BatchOfKeys batch(ctx);
+    TF_RETURN_IF_ERROR(batch.begin());
+    std::vector<std::size_t> numbers;
+    TF_RETURN_IF_ERROR(names_.find_in(batch.columns(), &numbers));
+    OpInputList values;
+    TF_RETURN_IF_ERROR(ctx->input_list("values", &values));
+    ColumnInput kept{};
+    kept.mode = ColumnMode::kKeep;
+    std::vector<ColumnInput> changes(numbers.size(), kept);
+    TF_RETURN_IF_ERROR(batch.check_changes(numbers, values, &changes));
+    Tensor* rows = nullptr;
+    Tensor* inserted = nullptr;
+    TF_RETURN_IF_ERROR(ctx->allocate_output(0, batch.batch_shape(), &rows));
+    TF_RETURN_IF_ERROR(ctx->allocate_output(1, batch.batch_shape(), &inserted));
+    return guarded([&] {
+      const std::deque<Apart> apart = batch.keep_apart(values, &changes);
+      const KeyBatch keys = batch.key_batch(apart.front());
+      batch.table().change_columns(keys, changes, static_cast<std::int64_t*>(rows->data()),
+                                   inserted->flat<bool>().data(), stream_of(ctx));
+    });
+  }
+
+  ColumnNames names_;
 };
 
 /// Waits, as TensorFlow's export does.
@@ -315,16 +356,8 @@ class ImportColumns final : public OpKernel {
     TF_RETURN_IF_ERROR(names_.find_in(batch.columns(), &numbers));
     OpInputList values;
     TF_RETURN_IF_ERROR(ctx->input_list("values", &values));
-    std::vector<ColumnInput> changes;
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      const Column& column = batch.columns()[numbers[i]];
-      bool per_key = false;
-      TF_RETURN_IF_ERROR(batch.check_values(column, values[static_cast<int>(i)], &per_key));
-      ColumnInput change{};
-      change.column = numbers[i];
-      change.values = {nullptr, column.bytes(), !per_key};
-      changes.push_back(change);
-    }
+    std::vector<ColumnInput> changes(numbers.size());
+    TF_RETURN_IF_ERROR(batch.check_changes(numbers, values, &changes));
     return guarded([&] {
       // What may fail comes first: the old keys are gone only when the new ones have room.
       const Stream stream = stream_of(ctx);
@@ -345,6 +378,7 @@ class ImportColumns final : public OpKernel {
   if (!first) return first;
   register_on_both<FindColumns>("GpuhashFindColumns", {"table_handle"});
   register_on_both<ChangeColumns>("GpuhashChangeColumns", {"table_handle"});
+  register_on_both<FindOrInsertColumns>("GpuhashFindOrInsertColumns", {"table_handle"});
   register_on_both<ExportColumns>("GpuhashExportColumns", {"table_handle"});
   register_on_both<ImportColumns>("GpuhashImportColumns", {"table_handle"});
   return first;

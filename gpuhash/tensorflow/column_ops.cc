@@ -116,6 +116,15 @@ absl::Status change_shape(InferenceContext* c) {
   return set_columns(c, 1, "read_shapes", batch);
 }
 
+absl::Status find_or_insert_shape(InferenceContext* c) {
+  ShapeHandle batch;
+  TF_RETURN_IF_ERROR(batch_shape(c, &batch));
+  TF_RETURN_IF_ERROR(check_columns(c, 2, batch));
+  c->set_output(0, batch);
+  c->set_output(1, batch);
+  return absl::OkStatus();
+}
+
 absl::Status export_shape(InferenceContext* c) {
   ShapeHandle key;
   ShapeHandle keys;
@@ -188,6 +197,12 @@ void register_ops() {
       .Output("inserted: bool")
       .Output("read_values: read_dtypes")
       .SetShapeFn(change_shape)();
+  columns_op("GpuhashFindOrInsertColumns", "Tin")
+      .Input("keys: Tin")
+      .Input("values: dtypes")
+      .Output("rows: int64")
+      .Output("inserted: bool")
+      .SetShapeFn(find_or_insert_shape)();
   columns_op("GpuhashExportColumns", "Tkeys").Output("keys: Tkeys").Output("values: dtypes").SetShapeFn(export_shape)();
   columns_op("GpuhashImportColumns", "Tin").Input("keys: Tin").Input("values: dtypes").SetShapeFn(import_shape)();
 }

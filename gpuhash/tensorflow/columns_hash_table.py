@@ -187,7 +187,32 @@ class ColumnsHashTable(MutableHashTable):
         inserted, _ = self._change(keys, values, "replace", name)
         return None if tf.executing_eagerly() else inserted.op
 
-    def find_or_insert(self, keys: Any, values: Any = None, name: str | None = None) -> tuple[dict[str, Any], Any]:
+    def find_or_insert(self, keys: Any, values: Any = None, name: str | None = None) -> tuple[Any, Any]:
+        """The numbers of the keys' rows, after those that are not there have been inserted.
+
+        ``values`` as for ``lookup_or_insert``.
+
+        Returns
+        -------
+        rows, is_new
+            int64 ``[*batch]``, as of ``rows``; and bool ``[*batch]``: was the key new; true for exactly one of a new
+            key's duplicates.
+        """
+        named = {} if values is None else by_name(self._columns, values, "values")
+        given = self._column_values(named)
+        with self._colocated():
+            return tuple(
+                ops.gpuhash_find_or_insert_columns(
+                    self.resource_handle,
+                    self._keys(keys),
+                    given,
+                    key_shape=self._key_shape,
+                    name=name,
+                    **self._named(named),
+                )
+            )
+
+    def lookup_or_insert(self, keys: Any, values: Any = None, name: str | None = None) -> tuple[dict[str, Any], Any]:
         """The values of the keys that are there; the others are inserted with the values given.
 
         Parameters
@@ -209,11 +234,15 @@ class ColumnsHashTable(MutableHashTable):
         inserted, read = self._change(keys, values, "keep", name, read=list(self._columns))
         return dict(zip(self._columns, read, strict=True)), inserted
 
+    def setdefault(self, keys: Any, default: Any = None, name: str | None = None) -> dict[str, Any]:
+        """The first of what ``lookup_or_insert`` gives."""
+        return self.lookup_or_insert(keys, default, name)[0]
+
     def insert_or_apply(self, keys: Any, values: Any, op: Any = "add", name: str | None = None) -> Any:
         """Inserts the keys that are not there, and combines the columns given of those that are with the new values.
 
-        All of a key's duplicates count. ``op``: "add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor", "keep"
-        or "replace"; or a mapping of the columns that are given to such.
+        All of a key's duplicates count. ``op``: "add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor" (with
+        hyphens as well), "keep" or "replace"; or a mapping of the columns that are given to such.
 
         Returns
         -------

@@ -25,11 +25,11 @@ def lookup_gradient(op: Any, grad: Any, _: Any) -> list[Any]:
     return [slices, None, _gradient_of_default(grad, found, default)]
 
 
-@tf.RegisterGradient("GpuhashFindOrInsert")  # type: ignore[untyped-decorator]
+@tf.RegisterGradient("GpuhashLookupOrInsert")  # type: ignore[untyped-decorator]
 @tf.RegisterGradient("GpuhashChangeColumns")  # type: ignore[untyped-decorator]
 def _refuse_gradient_of_insertion(*_: Any) -> list[Any]:
     raise NotImplementedError(
-        "a gradient was asked for through an insertion (find_or_insert), which has none: insert "
+        "a gradient was asked for through an insertion (lookup_or_insert), which has none: insert "
         "tf.stop_gradient(values), and look the keys up by lookup() or find(), which have gradients"
     )
 

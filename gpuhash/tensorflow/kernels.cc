@@ -367,7 +367,7 @@ absl::Status lookup(OpKernelContext* ctx) {
 }
 
 /// As dict.setdefault: the values that are there, or else the given ones, which are there from now on.
-absl::Status find_or_insert(OpKernelContext* ctx) {
+absl::Status lookup_or_insert(OpKernelContext* ctx) {
   Interface held;
   TableResource* table = nullptr;
   TF_RETURN_IF_ERROR(find_with_values(ctx, &held, &table));
@@ -399,13 +399,54 @@ absl::Status contains(OpKernelContext* ctx) {
   });
 }
 
+absl::Status erase(OpKernelContext* ctx) {
+  Interface held;
+  TableResource* table = nullptr;
+  TF_RETURN_IF_ERROR(find_with_keys(ctx, &held, &table));
+  const Tensor& keys = ctx->input(1);
+  Tensor* erased = nullptr;
+  TF_RETURN_IF_ERROR(ctx->allocate_output(0, table->batch_shape(keys), &erased));
+  return guarded([&] { table->table().erase(table->batch(keys), mask_data(erased), stream_of(ctx)); });
+}
+
+absl::Status check_rows(const TableResource& table) {
+  if (table.table().options().has_rows()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "the table has no row storage: its values are scalars of up to 8 bytes, which lie beside their keys");
+}
+
+/// Row numbers, and which keys were new. Without values new rows get what the table's initializer says, or else zeros.
+absl::Status find_or_insert(OpKernelContext* ctx) {
+  Interface held;
+  TableResource* table = nullptr;
+  const bool has_values = ctx->num_inputs() == 3;
+  if (ctx->num_inputs() > 3) return absl::InvalidArgumentError("values are several tensors, expected one or none");
+  if (has_values) {
+    TF_RETURN_IF_ERROR(find_with_values(ctx, &held, &table));
+  } else {
+    TF_RETURN_IF_ERROR(find_with_keys(ctx, &held, &table));
+    TF_RETURN_IF_ERROR(table->check_single_value());
+  }
+  TF_RETURN_IF_ERROR(check_rows(*table));
+  const Tensor& keys = ctx->input(1);
+  Tensor* numbers = nullptr;
+  Tensor* inserted = nullptr;
+  TF_RETURN_IF_ERROR(ctx->allocate_output(0, table->batch_shape(keys), &numbers));
+  TF_RETURN_IF_ERROR(ctx->allocate_output(1, table->batch_shape(keys), &inserted));
+  return guarded([&] {
+    const Stream stream = stream_of(ctx);
+    auto* const rows = static_cast<std::int64_t*>(numbers->data());
+    const TableResource::Change change(*table, keys, has_values ? ctx->input(2) : Tensor(), stream);
+    const ValueBatch values = has_values ? change.values : ValueBatch{nullptr, 0, false};
+    table->table().find_or_insert(change.keys, values, rows, mask_data(inserted), stream);
+  });
+}
+
 absl::Status rows(OpKernelContext* ctx) {
   Interface held;
   TableResource* table = nullptr;
   TF_RETURN_IF_ERROR(find_with_keys(ctx, &held, &table));
-  if (!table->table().options().has_rows())
-    return absl::InvalidArgumentError(
-        "the table has no row storage: its values are scalars of up to 8 bytes, which lie beside their keys");
+  TF_RETURN_IF_ERROR(check_rows(*table));
   const Tensor& keys = ctx->input(1);
   Tensor* numbers = nullptr;
   TF_RETURN_IF_ERROR(ctx->allocate_output(0, table->batch_shape(keys), &numbers));
@@ -421,14 +462,15 @@ class InsertOrApply final : public OpKernel {
   explicit InsertOrApply(OpKernelConstruction* ctx) : OpKernel(ctx) {
     std::string op;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("op", &op));
-    op_ = *find_named(kApplyOps, op);  // the attribute takes no other names
+    mode_ = find_named(kInsertModes, op);
+    if (!mode_) op_ = *find_named(kApplyOps, op);  // the attribute takes no other names
   }
   void Compute(OpKernelContext* ctx) override {
     Interface held;
     TableResource* table = nullptr;
     OP_REQUIRES_OK(ctx, find_with_values(ctx, &held, &table));
     const TableOptions& options = table->table().options();
-    OP_REQUIRES(ctx, has_op(*options.value_dtype, op_),
+    OP_REQUIRES(ctx, mode_ || has_op(*options.value_dtype, op_),
                 absl::InvalidArgumentError("values of " + std::string(gpuhash::name(*options.value_dtype)) +
                                            " cannot be combined by this op: bits are of integers and booleans, and "
                                            "complex numbers have no order"));
@@ -437,12 +479,17 @@ class InsertOrApply final : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, table->batch_shape(keys), &inserted));
     OP_REQUIRES_OK(ctx, guarded([&] {
                      const TableResource::Change change(*table, keys, ctx->input(2), stream_of(ctx));
-                     table->table().apply(change.keys, change.values, op_, mask_data(inserted), stream_of(ctx));
+                     const Stream stream = stream_of(ctx);
+                     if (mode_)
+                       table->table().insert(change.keys, change.values, *mode_, mask_data(inserted), stream);
+                     else
+                       table->table().apply(change.keys, change.values, op_, mask_data(inserted), stream);
                    }));
   }
 
  private:
-  ApplyOp op_;
+  std::optional<InsertMode> mode_;
+  ApplyOp op_{};
 };
 
 // Named tensors -------------------------------------------------------------------------------------------------------
@@ -596,7 +643,9 @@ void register_kernels() {
   register_on_both<MakeNamedTable>("GpuhashColumnsTable", {"table_handle"});
   register_on_both<MakeAnonymousTable>("GpuhashAnonymousColumnsTable", {"table_handle"});
   register_on_both<FunctionKernel<lookup>>("GpuhashLookup", {"table_handle"});
+  register_on_both<FunctionKernel<lookup_or_insert>>("GpuhashLookupOrInsert", {"table_handle"});
   register_on_both<FunctionKernel<find_or_insert>>("GpuhashFindOrInsert", {"table_handle"});
+  register_on_both<FunctionKernel<erase>>("GpuhashErase", {"table_handle"});
   register_on_both<FunctionKernel<contains>>("GpuhashContains", {"table_handle"});
   register_on_both<FunctionKernel<rows>>("GpuhashRows", {"table_handle"});
   register_on_both<InsertOrApply>("GpuhashInsertOrApply", {"table_handle"});

@@ -12,7 +12,7 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util, handle_data_util
 
 from gpuhash import HashTable, _core
-from gpuhash.arguments import count_of
+from gpuhash.arguments import action_of, count_of
 
 from .eager import wait_for_ops
 from .library import ops
@@ -66,8 +66,8 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
     Notes
     -----
     Keys have the shape ``[*batch, *key_shape]`` and values ``[*batch, *value_shape]``. On a GPU, memory comes from
-    TensorFlow's allocator and work goes to its stream; ``lookup``, ``find``, ``contains``, ``rows``, ``remove`` and,
-    while there is room for all keys as if they were new, insertions do not wait for the device.
+    TensorFlow's allocator and work goes to its stream; ``lookup``, ``find``, ``contains``, ``rows``, ``remove``,
+    ``erase`` and, while there is room for all keys as if they were new, insertions do not wait for the device.
 
     Raises
     ------
@@ -78,6 +78,7 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
     """
 
     _adopted_name = ""  # of the table that there is already, if this is to be one
+    _has_initializer = False  # that table
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         value_dtype = args[1] if len(args) > 1 else options.get("value_dtype")
@@ -181,6 +182,14 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
     def _values(self, values: Any) -> Any:
         return tf.convert_to_tensor(values, dtype=self._value_dtype, name="values")
 
+    def _for_each_key(self, keys: Any, values: Any) -> Any:
+        """Values as a tensor, one for each key: one for all is repeated, where its rank says that it is one."""
+        given = self._values(values)
+        dims, key_dims, value_dims = keys.shape.rank, self._key_shape.rank, self._value_shape.rank
+        if dims is None or dims == key_dims or given.shape.rank not in (0, value_dims):
+            return given
+        return tf.broadcast_to(given, tf.concat([tf.shape(keys)[: dims - key_dims], self._value_shape], 0))
+
     def _colocated(self) -> Any:
         return framework_ops.colocate_with(self.resource_handle)
 
@@ -242,7 +251,56 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
         with self._colocated():
             return ops.gpuhash_contains(self.resource_handle, self._keys(keys), name=name)
 
-    def find_or_insert(self, keys: Any, values: Any, name: str | None = None) -> tuple[Any, Any]:
+    def get(self, keys: Any, default: Any = None) -> Any:
+        """As ``lookup``, by the name that it has for other tables."""
+        return self.lookup(keys, default)
+
+    def insert_or_assign(self, keys: Any, values: Any, name: str | None = None) -> Any:
+        """Assigns values to keys, new or not, as ``insert`` does, and tells which were new.
+
+        Returns
+        -------
+        bool ``[*batch]``: was the key new; true for exactly one of a new key's duplicates.
+        """
+        return self.insert_or_apply(keys, values, "replace", name)
+
+    def find_or_insert(self, keys: Any, values: Any = None, name: str | None = None) -> tuple[Any, Any]:
+        """The numbers of the keys' rows, after those that are not there have been inserted.
+
+        Parameters
+        ----------
+        keys, values
+            As for ``insert_or_apply``. Without values new rows get what the initializer of the table that ``wrap`` was
+            given says, or else the default.
+        name
+            The name of the op.
+
+        Returns
+        -------
+        rows, is_new
+            int64 ``[*batch]``, as of ``rows``; and bool ``[*batch]``: was the key new; true for exactly one of a new
+            key's duplicates.
+
+        tf.errors.InvalidArgumentError where values are scalars of up to 8 bytes, which have no rows.
+        """
+        with self._colocated():
+            keys = self._keys(keys)
+            if values is None and not self._has_initializer:
+                values = self._default_value
+            given = [] if values is None else [self._for_each_key(keys, values)]
+            return tuple(ops.gpuhash_find_or_insert(self.resource_handle, keys, given, name=name))
+
+    def setdefault(self, keys: Any, default: Any = None, name: str | None = None) -> Any:
+        """Inserts ``default`` for the keys that are absent, and gives the values of all, as ``lookup_or_insert``.
+
+        None takes what ``find_or_insert`` takes without values.
+        """
+        if default is None and self._has_initializer:
+            with tf.control_dependencies(self.find_or_insert(keys)):
+                return self.lookup(keys, name=name)
+        return self.lookup_or_insert(keys, self._default_value if default is None else default, name)[0]
+
+    def lookup_or_insert(self, keys: Any, values: Any, name: str | None = None) -> tuple[Any, Any]:
         """The values of the keys that are there; the others are inserted with the values given.
 
         Parameters
@@ -259,23 +317,42 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
             duplicates.
         """
         with self._colocated():
-            return tuple(
-                ops.gpuhash_find_or_insert(self.resource_handle, self._keys(keys), self._values(values), name=name)
-            )
+            keys = self._keys(keys)
+            given = self._for_each_key(keys, values)
+            return tuple(ops.gpuhash_lookup_or_insert(self.resource_handle, keys, given, name=name))
 
     def insert_or_apply(self, keys: Any, values: Any, op: str = "add", name: str | None = None) -> Any:
         """Inserts the keys that are not there, and combines the values of those that are with the new ones.
 
-        All of a key's duplicates count. ``op``: "add", "multiply", "min", "max", "bit_and", "bit_or" or "bit_xor".
+        Values are ``[*batch, *value_shape]``, or one for all keys: a scalar, or of shape ``value_shape``. All of a
+        key's duplicates count. ``op``: "add", "multiply", "min", "max", "bit_and", "bit_or" or "bit_xor" (with hyphens
+        as well), "keep" (the old value) or "replace" (by the new one).
 
         Returns
         -------
         bool ``[*batch]``: was the key new; true for exactly one of a new key's duplicates.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For an operation that the value dtype does not have, or that is not known.
+        """
+        dtype = self._value_dtype.name
+        action = action_of(op, dtype, f"the table has values of {dtype}")
+        with self._colocated():
+            keys = self._keys(keys)
+            given = self._for_each_key(keys, values)
+            return ops.gpuhash_insert_or_apply(self.resource_handle, keys, given, op=action, name=name)
+
+    def erase(self, keys: Any, name: str | None = None) -> Any:
+        """Erases keys, as ``remove`` does, and tells which were there.
+
+        Returns
+        -------
+        bool ``[*batch]``: true for exactly one of an erased key's duplicates.
         """
         with self._colocated():
-            return ops.gpuhash_insert_or_apply(
-                self.resource_handle, self._keys(keys), self._values(values), op=op, name=name
-            )
+            return ops.gpuhash_erase(self.resource_handle, self._keys(keys), name=name)
 
     def rows(self, keys: Any, name: str | None = None) -> Any:
         """The numbers of the keys' rows in the row storage of the table, int64 ``[*batch]``; -1 for absent keys.
@@ -329,6 +406,7 @@ def wrap(table: HashTable, default_value: Any = None, *, device: str | None = No
     _core.register_table(name, table._core)  # for as long as it takes to find it
     wrapped: MutableHashTable = MutableHashTable.__new__(MutableHashTable, **values)
     wrapped._adopted_name = name
+    wrapped._has_initializer = table.initializer is not None
     try:
         wrapped.__init__(  # type: ignore[misc]
             tf.as_dtype(table.key_dtype),

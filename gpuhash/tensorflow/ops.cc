@@ -97,6 +97,19 @@ absl::Status apply_shape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+/// Outputs are row numbers and a mask. Of values there may be none.
+absl::Status find_or_insert_shape(InferenceContext* c) {
+  BatchShapes shapes;
+  TF_RETURN_IF_ERROR(batch_shapes(c, &shapes));
+  for (int i = 2; i < c->num_inputs(); ++i) {
+    ShapeHandle values;
+    TF_RETURN_IF_ERROR(c->Merge(c->input(i), shapes.values, &values));
+  }
+  c->set_output(0, shapes.batch);
+  c->set_output(1, shapes.batch);
+  return absl::OkStatus();
+}
+
 /// Outputs are values and a mask. Input 2 has any shape that the kernel takes.
 absl::Status lookup_shape(InferenceContext* c) {
   BatchShapes shapes;
@@ -149,6 +162,12 @@ void register_ops() {
       .Attr(tout)
       .SetShapeFn(lookup_shape)();
   batch_op("GpuhashFindOrInsert")
+      .Input("values: dtypes")
+      .Output("rows: int64")
+      .Output("inserted: bool")
+      .Attr("dtypes: list(type) >= 0")
+      .SetShapeFn(find_or_insert_shape)();
+  batch_op("GpuhashLookupOrInsert")
       .Input("values: Tout")
       .Output("found_values: Tout")
       .Output("inserted: bool")
@@ -158,9 +177,10 @@ void register_ops() {
       .Input("values: Tout")
       .Output("inserted: bool")
       .Attr(tout)
-      .Attr("op: {'add', 'multiply', 'min', 'max', 'bit_and', 'bit_or', 'bit_xor'}")
+      .Attr("op: {'keep', 'assign', 'add', 'multiply', 'min', 'max', 'bit_and', 'bit_or', 'bit_xor'}")
       .SetShapeFn(apply_shape)();
   batch_op("GpuhashContains").Output("found: bool").SetShapeFn(mask_shape)();
+  batch_op("GpuhashErase").Output("erased: bool").SetShapeFn(mask_shape)();
   batch_op("GpuhashRows").Output("rows: int64").SetShapeFn(mask_shape)();
 
   OpDefBuilderWrapper("GpuhashSaveTensor")

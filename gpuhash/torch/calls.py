@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gpuhash.arguments import APPLY_OPS
+from gpuhash.arguments import action_of
 
 _ops: Any = torch.ops.gpuhash
 _LARGEST_INT = (1 << 63) - 1
@@ -166,7 +166,7 @@ def getitem(table: Any, keys: Any) -> Any:
     if table._torch_default is not None:
         return find(table, keys)[0]
     key_dims = _key_dims(table, keys)
-    return _ops.find_all(table._torch_state, keys, table._value_dtype, table._value_shape, key_dims)
+    return _ops.find_present(table._torch_state, keys, table._value_dtype, table._value_shape, key_dims)
 
 
 def get(table: Any, keys: Any, default: Any = None) -> Any:
@@ -179,12 +179,16 @@ def contains(table: Any, keys: Any) -> Any:
     return _ops.contains(table._torch_state, keys, _key_dims(table, keys))
 
 
-def rows(table: Any, keys: Any) -> Any:
+def _need_rows(table: Any) -> None:
     if not table._value_shape and table._value_dtype != "complex128":
         raise ValueError(
             f"the table has no row storage: its values, scalars of {table._value_dtype}, lie beside their keys; only "
             "values of a value_shape, or of more than 8 bytes, have rows"
         )
+
+
+def rows(table: Any, keys: Any) -> Any:
+    _need_rows(table)
     return _ops.rows(table._torch_state, keys, _key_dims(table, keys))
 
 
@@ -206,19 +210,22 @@ def insert_or_assign(table: Any, keys: Any, values: Any) -> Any:
     return _ops.insert_or_assign(table._torch_state, keys, values, key_dims, value_dims)
 
 
+def find_or_insert(table: Any, keys: Any, values: Any = None) -> tuple[Any, Any]:
+    _need_rows(table)
+    key_dims = _key_dims(table, keys)
+    if values is None and table._initializer is None:
+        values = table._torch_default
+    given, value_dims = (None, 0) if values is None else _new_values(table, keys, values)
+    rows, is_new = _ops.find_or_insert(table._torch_state, keys, given, key_dims, value_dims)
+    return rows, is_new
+
+
 def insert_or_apply(table: Any, keys: Any, values: Any, op: str) -> Any:
-    name = op.replace("-", "_")
+    name = action_of(op, table._value_dtype, f"the table has values of {table._value_dtype}")
     if name == "keep":
         return insert(table, keys, values)
-    if name == "replace":
+    if name == "assign":
         return insert_or_assign(table, keys, values)
-    dtype = table._value_dtype
-    if name not in APPLY_OPS:
-        raise ValueError(f"op={op!r} is not known: give one of {', '.join(APPLY_OPS)}, keep, replace")
-    if name.startswith("bit_") and not ("int" in dtype or dtype == "bool"):
-        raise TypeError(f"{op} combines bits of integers, and the table has values of {dtype}")
-    if name in ("min", "max") and dtype.startswith("complex"):
-        raise TypeError(f"{op} needs an order, and complex numbers have none: the table has values of {dtype}")
     key_dims = _key_dims(table, keys)
     values, value_dims = _new_values(table, keys, values)
     return _ops.insert_or_apply(table._torch_state, keys, values, name, key_dims, value_dims)

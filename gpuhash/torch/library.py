@@ -28,6 +28,10 @@ def _mask(keys: Any, key_dims: int) -> Any:
     return keys.new_empty(_batch(keys, key_dims), dtype=torch.bool)
 
 
+def _rows(keys: Any, key_dims: int) -> Any:
+    return keys.new_empty(_batch(keys, key_dims), dtype=torch.int64)
+
+
 def _values(keys: Any, dtype: str, value_shape: Any, key_dims: int) -> Any:
     return keys.new_empty([*_batch(keys, key_dims), *value_shape], dtype=getattr(torch, dtype))
 
@@ -58,12 +62,13 @@ def _unique(keys: Any, rows: bool, _: bool, return_index: bool, return_inverse: 
 
 _FAKE_KERNELS = {
     "find": lambda state, keys, default, *kind: (_values(keys, *kind), _mask(keys, kind[-1])),
-    "find_all": lambda state, keys, *kind: _values(keys, *kind),
+    "find_present": lambda state, keys, *kind: _values(keys, *kind),
     "contains": lambda state, keys, key_dims: _mask(keys, key_dims),
-    "rows": lambda state, keys, key_dims: keys.new_empty(_batch(keys, key_dims), dtype=torch.int64),
+    "rows": lambda state, keys, key_dims: _rows(keys, key_dims),
     "size": lambda state: _new_size("size"),
     "insert": lambda state, keys, values, key_dims, value_dims: _mask(keys, key_dims),
     "insert_or_assign": lambda state, keys, values, key_dims, value_dims: _mask(keys, key_dims),
+    "find_or_insert": lambda state, keys, values, key_dims, value_dims: (_rows(keys, key_dims), _mask(keys, key_dims)),
     "assign": lambda state, keys, values, key_dims, value_dims: None,
     "insert_or_apply": lambda state, keys, values, op, key_dims, value_dims: _mask(keys, key_dims),
     "erase": lambda state, keys, key_dims: _mask(keys, key_dims),
@@ -79,7 +84,7 @@ for _name, _kernel in _FAKE_KERNELS.items():
 
 # They give something else when the table has changed: without that tag Inductor's freezing takes what they give for
 # constant keys for constants.
-for _name in ("find", "find_all", "contains", "rows", "size"):
+for _name in ("find", "find_present", "contains", "rows", "size"):
     getattr(ops, _name).default.tags.append(torch.Tag.nondeterministic_seeded)
 
 
@@ -150,6 +155,8 @@ def _batch_keys_and_values(op: Any) -> Any:
         keys = _keys_to_front(info, in_dims, keys)
         *_, key_dims, value_dims = rest
         result = op(state, keys, _values_to_front(values, in_dims[2], keys, key_dims, value_dims), *rest)
+        if isinstance(result, tuple):
+            return result, (0,) * len(result)
         return result, None if result is None else 0
 
     return rule
@@ -170,10 +177,10 @@ def _batch_isin(info: Any, in_dims: Any, host: Any, elements: Any, tests: Any, r
 
 _BATCHING_RULES = {
     "find": _batch_find,
-    **{name: _batch_keys(getattr(ops, name)) for name in ("find_all", "contains", "rows", "erase")},
+    **{name: _batch_keys(getattr(ops, name)) for name in ("find_present", "contains", "rows", "erase")},
     **{
         name: _batch_keys_and_values(getattr(ops, name))
-        for name in ("insert", "insert_or_assign", "assign", "insert_or_apply")
+        for name in ("insert", "insert_or_assign", "assign", "insert_or_apply", "find_or_insert")
     },
     "constant": lambda info, in_dims, tensor, what: (ops.constant(tensor, what), in_dims[0]),
     "unique": _refuse_to_batch,

@@ -53,6 +53,7 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
         self.table = table
         self._key_dtype, self._key_shape = table._key_dtype, table._key_shape
         self._value_dtype, self._value_shape = table._value_dtype, table._value_shape
+        self._initializer = table._initializer
         self._register_table()
 
     def _register_table(self) -> None:
@@ -141,6 +142,11 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
         """As ``HashTable.insert_or_apply``."""
         self._need_values()
         return calls.insert_or_apply(self._face(), keys, values, op)
+
+    def find_or_insert(self, keys: Any, values: Any = None) -> tuple[Any, Any]:
+        """``(rows, is_new)``, as ``HashTable.find_or_insert``."""
+        self._need_values()
+        return calls.find_or_insert(self._face(), keys, values)
 
     def add(self, keys: Any) -> Any:
         """As ``HashSet.add``."""

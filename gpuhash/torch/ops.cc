@@ -258,8 +258,8 @@ std::tuple<Tensor, Tensor> find(const Tensor& state, const Tensor& keys, const s
 }
 
 /// Waits: absent keys are an error. PyTorch makes Python's exceptions of std's, and has none for KeyError.
-Tensor find_all(const Tensor& state, const Tensor& keys, std::string_view dtype, const Shape& value_shape,
-                std::int64_t key_dims) {
+Tensor find_present(const Tensor& state, const Tensor& keys, std::string_view dtype, const Shape& value_shape,
+                    std::int64_t key_dims) {
   const Call call(state, keys, key_dims);
   check_kind(call, dtype, value_shape);
   Tensor values = call.new_values();
@@ -350,6 +350,26 @@ Tensor insert_or_apply(const Tensor& state, const Tensor& keys, const Tensor& va
                        call.stream());
   });
   return inserted;
+}
+
+/// Row numbers, and which keys were new. Without values new rows get what the table's initializer says, or else zeros.
+std::tuple<Tensor, Tensor> find_or_insert(const Tensor& state, const Tensor& keys, const std::optional<Tensor>& values,
+                                          std::int64_t key_dims, std::int64_t) {
+  Call call(state, keys, key_dims);
+  if (!call.options().has_rows()) throw std::invalid_argument("the table has no row storage");
+  Tensor rows = call.new_rows();
+  Tensor inserted = call.new_mask();
+  const auto find = [&](const ValueBatch& batch) {
+    call.table().find_or_insert(call.keys(), batch, static_cast<std::int64_t*>(rows.mutable_data_ptr()),
+                                static_cast<bool*>(inserted.mutable_data_ptr()), call.stream());
+  };
+  if (values) {
+    with_values(call, values, find);
+  } else {
+    call.leave_rows();
+    find(ValueBatch{nullptr, 0, false});
+  }
+  return {std::move(rows), std::move(inserted)};
 }
 
 Tensor erase(const Tensor& state, const Tensor& keys, std::int64_t key_dims) {
@@ -451,12 +471,15 @@ void define(StableLibrary& library) {
   library.def(
       "find(Tensor state, Tensor keys, Tensor? default, str dtype, int[] value_shape, int key_dims)"
       " -> (Tensor values, Tensor found)");
-  library.def("find_all(Tensor state, Tensor keys, str dtype, int[] value_shape, int key_dims) -> Tensor");
+  library.def("find_present(Tensor state, Tensor keys, str dtype, int[] value_shape, int key_dims) -> Tensor");
   library.def("contains(Tensor state, Tensor keys, int key_dims) -> Tensor");
   library.def("rows(Tensor state, Tensor keys, int key_dims) -> Tensor");
   library.def("size(Tensor state) -> SymInt");
   library.def("insert(Tensor(a!) state, Tensor keys, Tensor? values, int key_dims, int value_dims) -> Tensor");
   library.def("insert_or_assign(Tensor(a!) state, Tensor keys, Tensor values, int key_dims, int value_dims) -> Tensor");
+  library.def(
+      "find_or_insert(Tensor(a!) state, Tensor keys, Tensor? values, int key_dims, int value_dims)"
+      " -> (Tensor rows, Tensor is_new)");
   library.def("assign(Tensor(a!) state, Tensor keys, Tensor values, int key_dims, int value_dims) -> ()");
   library.def(
       "insert_or_apply(Tensor(a!) state, Tensor keys, Tensor values, str op, int key_dims, int value_dims) -> Tensor");
@@ -469,12 +492,13 @@ void define(StableLibrary& library) {
 
 void implement(StableLibrary& library) {
   library.impl("find", TORCH_BOX(&find));
-  library.impl("find_all", TORCH_BOX(&find_all));
+  library.impl("find_present", TORCH_BOX(&find_present));
   library.impl("contains", TORCH_BOX(&contains));
   library.impl("rows", TORCH_BOX(&rows));
   library.impl("size", TORCH_BOX(&size));
   library.impl("insert", TORCH_BOX(&insert));
   library.impl("insert_or_assign", TORCH_BOX(&insert_or_assign));
+  library.impl("find_or_insert", TORCH_BOX(&find_or_insert));
   library.impl("assign", TORCH_BOX(&assign));
   library.impl("insert_or_apply", TORCH_BOX(&insert_or_apply));
   library.impl("erase", TORCH_BOX(&erase));

@@ -109,6 +109,42 @@ def test_every_call_beside_dict(programs, mode, key_type, value_dtype, value_sha
     assert state.table is table
 
 
+@pytest.mark.parametrize("columns", [False, True], ids=["single", "columns"])
+def test_find_or_insert(programs, mode, columns):
+    """Rows and new keys of a batch and of lanes, with values, with some columns, and with what initializers draw."""
+    ours, jax = programs.ours, programs.jax
+    normal = gpuhash.initializers.Normal(std=0.5, seed=3)
+    if columns:
+        kind = {"value_dtype": {"weight": gpuhash.Column("float32", (2,), normal), "step": "int32"}}
+    else:
+        kind = {"value_dtype": "float32", "value_shape": (2,), "initializer": normal}
+    table, own = (gpuhash.HashTable("int64", **kind, device=programs.device) for _ in range(2))
+    keys = np.array([[3, 1, 3], [2, 1, 4]])
+    state = ours.from_table(table)
+    find_or_insert = programs.compiled(ours.find_or_insert, mode)
+    state, (rows, is_new) = find_or_insert(state, programs.put(keys))
+    own.find_or_insert(keys)
+    assert rows.tolist() == table.rows(keys).tolist()
+    assert sorted(keys[np.asarray(is_new)].tolist()) == [1, 2, 3, 4]
+    assert table == own
+    given = np.arange(6, dtype=np.int32).reshape(2, 3) if columns else np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    values = {"step": programs.put(given)} if columns else programs.put(given)
+    state, (rows, is_new) = find_or_insert(state, programs.put(keys + 2), values)
+    own.find_or_insert(keys + 2, {"step": given} if columns else given)
+    assert rows.tolist() == table.rows(keys + 2).tolist()
+    assert sorted((keys + 2)[np.asarray(is_new)].tolist()) == [5, 6]
+    assert sorted(table.keys().tolist()) == sorted(own.keys().tolist())
+
+    def one_lane(state, keys):
+        return ours.find_or_insert(state, keys)
+
+    state, (rows, is_new) = jax.vmap(one_lane, in_axes=(None, 0), out_axes=(None, 0))(state, programs.put(keys + 10))
+    assert rows.tolist() == table.rows(keys + 10).tolist()
+    assert sorted((keys + 10)[np.asarray(is_new)].tolist()) == [11, 12, 13, 14]
+    state, size = ours.size(state)
+    assert int(size) == len(table) == 10
+
+
 @pytest.mark.parametrize("value_shape", [(), (3,)], ids=str)
 @pytest.mark.parametrize("dtype", ["int32", "uint64", "float32", "bool", "complex64"])
 @pytest.mark.parametrize("op", UFUNCS)
@@ -122,7 +158,7 @@ def test_insert_or_apply(programs, op, dtype, value_shape):
     call = programs.jax.jit(ours.insert_or_apply, static_argnames="op")
     state = ours.from_table(table)
     if not has_operation(op, dtype):
-        with pytest.raises(TypeError, match="have no operation"):
+        with pytest.raises(TypeError, match=r"combines bits of integers|needs an order"):
             call(state, programs.put(keys), programs.put(values), op=op)
         assert len(table) == 0
         return

@@ -91,8 +91,8 @@ def test_every_call_beside_the_methods(tools, mode):
         table.insert(first, some)
         table.insert(second, everything)
         added = table.insert_or_apply(third, steps, ops)
-        set_values, is_new = table.find_or_insert(fourth, halves)
-        drawn, _ = table.find_or_insert(fourth + 5000)
+        set_values, is_new = table.lookup_or_insert(fourth, halves)
+        drawn, _ = table.lookup_or_insert(fourth + 5000)
         return added, set_values, is_new, drawn, table.size()
 
     def look(keys):
@@ -160,7 +160,7 @@ def test_empty_batches(tools):
     keys = tf.zeros((2, 0), tf.int64)
     table.insert(keys, values_of(COLUMNS, (2, 0)))
     assert table.insert_or_apply(keys, {"step": 1}).shape == (2, 0)
-    for values, mask in (table.find(keys), table.find_or_insert(keys)):
+    for values, mask in (table.find(keys), table.lookup_or_insert(keys)):
         assert mask.shape == (2, 0)
         assert {name: value.shape for name, value in values.items()} == {
             name: (2, 0, *shape) for name, shape in table.value_shape.items()
@@ -206,7 +206,7 @@ def test_bad_input_is_refused(tools):
             table.insert_or_apply(keys, values, op)
     for values in BAD_TENSORS.values():
         values = {name: tf.constant(value) for name, value in values.items()}
-        for work in (table.insert, tf.function(table.insert), table.find_or_insert, table.insert_or_apply):
+        for work in (table.insert, tf.function(table.insert), table.lookup_or_insert, table.insert_or_apply):
             with pytest.raises((tf.errors.InvalidArgumentError, ValueError, TypeError)):
                 work(keys, values)
     for options in ({"columns": ["other"]}, {"columns": "step"}, {"dynamic_default_values": {"other": 1}}):
@@ -227,7 +227,7 @@ def test_ops_tell_single_values_and_columns_apart(tools):
     table, _ = with_twin(tools)
     single = ours.MutableHashTable("int64", "float32", 0.0, device=place)
     keys, value = tf.constant([1], tf.int64), tf.constant([1.0])
-    for op in (ours.ops.gpuhash_lookup, ours.ops.gpuhash_find_or_insert):
+    for op in (ours.ops.gpuhash_lookup, ours.ops.gpuhash_lookup_or_insert):
         with pytest.raises(tf.errors.InvalidArgumentError, match="has named columns, such as 'weight'"):
             op(table.resource_handle, keys, value)
     with pytest.raises(tf.errors.InvalidArgumentError, match="has named columns, such as 'weight'"):
@@ -263,7 +263,7 @@ def test_static_shapes(tools):
     @tf.function(input_signature=[tf.TensorSpec([None, 7], tf.int64)])
     def work(keys):
         values, found = table.find(keys, columns=["half", "step"])
-        every, new = table.find_or_insert(keys)
+        every, new = table.lookup_or_insert(keys)
         exported, columns = table.export()
         tensors = {**values, "found": found, "weight": every["weight"], "new": new, "rows": table.rows(keys)}
         tensors |= {"keys": exported, "all halves": columns["half"]}
@@ -335,7 +335,7 @@ def test_gradients_through_insertions_are_refused(tools):
     values = tf.ones((1, 4))
     with tf.GradientTape() as tape:
         tape.watch(values)
-        found, _ = table.find_or_insert(tf.constant([1], tf.int64), {"weight": values})
+        found, _ = table.lookup_or_insert(tf.constant([1], tf.int64), {"weight": values})
     with pytest.raises(NotImplementedError, match="stop_gradient"):
         tape.gradient(found["weight"], values)
 
@@ -389,7 +389,7 @@ def test_initial_values_of_all_kinds(tools):
     twin.find_or_insert(keys)
     for anonymous in (False, True):
         table = ours.MutableHashTable("int64", columns, experimental_is_anonymous=anonymous, device=place)
-        values, new = table.find_or_insert(keys)
+        values, new = table.lookup_or_insert(keys)
         assert new.numpy().all()
         same_columns(values, twin[keys])
     assert table.columns == gpuhash.named_columns.checked(columns)
@@ -517,7 +517,7 @@ def test_a_session_and_its_saver(tmp_path):
     assert "users-values-weight" in {name for name, _ in tf.train.list_variables(path)}
 
 
-@pytest.mark.parametrize("call", ["insert", "find_or_insert", "import"])
+@pytest.mark.parametrize("call", ["insert", "lookup_or_insert", "import"])
 def test_each_allocation_fails_once(call):
     """Whatever memory is missing, the op says so and the table is as it was. On the host, where all of it is ours."""
     tf, ours, _ = need_tensorflow()
@@ -526,7 +526,7 @@ def test_each_allocation_fails_once(call):
     values = values_of(COLUMNS, 1450)
     work = {
         "insert": lambda table: table.insert(more, values),
-        "find_or_insert": lambda table: table.find_or_insert(more, {"step": 1}),
+        "lookup_or_insert": lambda table: table.lookup_or_insert(more, {"step": 1}),
         "import": lambda table: table._restore_from_tensors(
             {"-keys": tf.constant(more), **{f"-values-{name}": tf.constant(value) for name, value in values.items()}}
         ),

@@ -396,7 +396,7 @@ def test_work_of_both_is_in_order(device):
     assert set(table.lookup(keys).numpy().tolist()) == {expected}
 
 
-@pytest.mark.parametrize("call", ["insert", "insert_or_apply", "find_or_insert", "import"])
+@pytest.mark.parametrize("call", ["insert", "insert_or_apply", "lookup_or_insert", "import"])
 def test_each_allocation_fails_once(device, call):
     """Whatever memory is missing, the op says so and the table is as it was."""
     tf, ours, place = need_tensorflow(device)
@@ -408,7 +408,7 @@ def test_each_allocation_fails_once(device, call):
     work = {
         "insert": lambda table: table.insert(more, new),
         "insert_or_apply": lambda table: table.insert_or_apply(more, new),
-        "find_or_insert": lambda table: table.find_or_insert(more, new),
+        "lookup_or_insert": lambda table: table.lookup_or_insert(more, new),
         "import": lambda table: table._restore_from_tensors({"-keys": tf.constant(more), "-values": tf.constant(new)}),
     }[call]
 

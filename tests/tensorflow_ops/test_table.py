@@ -160,7 +160,7 @@ def test_invalid_calls_are_refused_as_by_tensorflows_table(tools):
         same_contents(stock, table)
 
 
-def test_find_or_insert_is_setdefault(tools):
+def test_lookup_or_insert_is_setdefault(tools):
     _, ours, device = tools
     table = ours.MutableHashTable("int64", "float32", 0.0, value_shape=(4,), device=device)
     model = {}
@@ -168,13 +168,49 @@ def test_find_or_insert_is_setdefault(tools):
     for _ in range(20):
         keys = rng.integers(0, 300, 64)
         given = rng.random((64, 4), np.float32)
-        values, inserted = table.find_or_insert(keys, given)
+        values, inserted = table.lookup_or_insert(keys, given)
         new = set(keys.tolist()) - set(model)
         assert inserted.numpy().sum() == len(new)
         assert set(keys[inserted.numpy()].tolist()) == new
         expected = [model.setdefault(int(key), value) for key, value in zip(keys, given, strict=True)]
         same_bytes(values, np.stack(expected))
     assert table.size().numpy() == len(model)
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
+def test_find_or_insert_gives_rows(tools, device, traced):
+    """Of new keys without values the initializer's, as the table itself draws them, or else the default."""
+    tf, ours, _ = tools
+    normal = gpuhash.initializers.Normal(std=0.5, seed=3)
+    options = {"value_shape": (4,), "device": device}
+    drawn, own = (gpuhash.HashTable("int64", "float32", initializer=normal, **options) for _ in range(2))
+    with_default = gpuhash.HashTable("int64", "float32", default=2.5, **options)
+    keys, more = np.array([[3, 1, 3], [2, 1, 4]]), np.array([4, 5])
+    for table in (drawn, with_default):
+        face = ours.wrap(table)
+        call = tf.function(face.find_or_insert) if traced else face.find_or_insert
+        rows, is_new = call(tf.constant(keys))
+        assert rows.shape == is_new.shape == (2, 3)
+        assert rows.numpy().tolist() == table.rows(keys).tolist()
+        assert sorted(keys[is_new.numpy()].tolist()) == [1, 2, 3, 4]
+        _, is_new = call(tf.constant(more), tf.constant([1.0, 2.0, 3.0, 4.0]))
+        assert is_new.numpy().tolist() == [False, True]
+        same_bytes(table[5], np.arange(1, 5, dtype=np.float32))
+    own.find_or_insert(keys)
+    same_bytes(drawn[keys], own[keys])
+    assert (with_default[keys] == 2.5).all()
+    same_bytes(ours.wrap(drawn).setdefault(more + 9), drawn[more + 9])
+
+
+def test_erase_tells_which_keys_were_there(tools):
+    tf, ours, device = tools
+    for value_dtype in ("int64", {"x": "int64", "y": ("float32", (2,))}):
+        table = ours.MutableHashTable("int64", value_dtype, None if isinstance(value_dtype, dict) else 0, device=device)
+        keys = tf.constant([[1, 2], [3, 4]], tf.int64)
+        values = keys if value_dtype == "int64" else {"x": keys}
+        assert table.insert_or_assign(keys, values).numpy().tolist() == [[True, True], [True, True]]
+        assert table.erase([9, 3, 1]).numpy().tolist() == [False, True, True]
+        assert table.size().numpy() == 2
 
 
 @pytest.mark.parametrize("op", UFUNCS)
@@ -201,8 +237,11 @@ def test_insert_or_apply(tools, op):
 def test_insert_or_apply_refuses_bits_of_floats(tools):
     tf, ours, device = tools
     table = ours.MutableHashTable("int64", "float32", 0.0, device=device)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="float32"):
+    with pytest.raises(TypeError, match="float32"):
         table.insert_or_apply([1], [1.0], "bit_and")
+    keys, values = tf.constant([1], tf.int64), tf.constant([1.0])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="float32"):
+        ours.ops.gpuhash_insert_or_apply(table.resource_handle, keys, values, op="bit_and")
     assert table.size().numpy() == 0
 
 
@@ -472,12 +511,12 @@ def calls_of(tf, ours, table, handle, keys):
         "lookup": lambda: ops.gpuhash_lookup(handle, keys, tf.zeros(table.value_shape)),
         "contains": lambda: ops.gpuhash_contains(handle, keys),
         "rows": lambda: ops.gpuhash_rows(handle, keys),
-        "find_or_insert": lambda: ops.gpuhash_find_or_insert(handle, keys, values),
+        "lookup_or_insert": lambda: ops.gpuhash_lookup_or_insert(handle, keys, values),
         "insert_or_apply": lambda: ops.gpuhash_insert_or_apply(handle, keys, values, op="add"),
     }
 
 
-@pytest.mark.parametrize("op", ["lookup", "contains", "rows", "find_or_insert", "insert_or_apply"])
+@pytest.mark.parametrize("op", ["lookup", "contains", "rows", "lookup_or_insert", "insert_or_apply"])
 @pytest.mark.parametrize("handles", [0, 1, 2], ids=str)
 def test_tensors_of_handles_are_refused(tools, op, handles):
     tf, ours, device = tools
@@ -494,7 +533,7 @@ def test_tensors_of_handles_are_refused(tools, op, handles):
     assert table.size().numpy() == 0
 
 
-@pytest.mark.parametrize("op", ["lookup", "find_or_insert", "insert_or_apply", "insert", "import"])
+@pytest.mark.parametrize("op", ["lookup", "lookup_or_insert", "insert_or_apply", "insert", "import"])
 def test_keys_of_too_many_dimensions_are_refused(tools, op):
     """TensorFlow has up to 254, of which values take some."""
     tf, ours, device = tools
@@ -515,7 +554,7 @@ def test_keys_of_too_many_dimensions_are_refused(tools, op):
     assert ours.ops.gpuhash_lookup(table.resource_handle, fits, tf.zeros([1, 1, 7]))[0].shape.rank == 203
 
 
-@pytest.mark.parametrize("op", ["lookup", "contains", "rows", "find_or_insert", "insert_or_apply"])
+@pytest.mark.parametrize("op", ["lookup", "contains", "rows", "lookup_or_insert", "insert_or_apply"])
 @pytest.mark.parametrize("shape", [(), (2,), (3, 4), (0,), (3, 0), (2, 3, 1)], ids=str)
 def test_keys_of_another_shape_are_refused(tools, op, shape):
     tf, ours, device = tools
@@ -585,7 +624,7 @@ def test_memory_goes_with_the_last_handle(tools, device, value_dtype):
 CHANGES = {
     "insert": lambda tf, table, keys, values: table.insert(keys, values),
     "add": lambda tf, table, keys, values: table.insert_or_apply(keys, values, "add"),
-    "find_or_insert": lambda tf, table, keys, values: table.find_or_insert(keys, values),
+    "lookup_or_insert": lambda tf, table, keys, values: table.lookup_or_insert(keys, values),
     "import": lambda tf, table, keys, values: tf.raw_ops.LookupTableImportV2(
         table_handle=table.resource_handle, keys=keys, values=values
     ),
@@ -609,11 +648,11 @@ def test_values_that_are_the_tables_own_rows(tools, device, change):
     expected = before[rows]
     if change == "add":
         expected = expected + before[asked]
-    elif change == "find_or_insert":
+    elif change == "lookup_or_insert":
         expected = before[asked]
     result = CHANGES[change](tf, ours.wrap(table), tf.constant(asked), given)
     same_bytes(table[asked], expected)
-    if change == "find_or_insert":
+    if change == "lookup_or_insert":
         same_bytes(result[0].numpy(), expected)
     assert len(table) == count
     del gpuhash.store["own rows"]
@@ -657,7 +696,7 @@ def test_gradients_through_insertions_are_refused(tools):
     values = tf.constant([1.0, 2.0])
     with tf.GradientTape() as tape:
         tape.watch(values)
-        found, _ = table.find_or_insert(tf.constant([1, 2], tf.int64), values)
+        found, _ = table.lookup_or_insert(tf.constant([1, 2], tf.int64), values)
     with pytest.raises(NotImplementedError, match=r"stop_gradient\(values\)"):
         tape.gradient(found, values)
 

@@ -236,7 +236,7 @@ def calls(where: str) -> dict[str, tuple[Any, ...]]:
         "find": (state, keys, None, *kind),
         "find-default": (state, keys, one, *kind),
         "find-defaults": (state, keys, each, *kind),
-        "find_all": (state, keys[:1, :1], *kind),
+        "find_present": (state, keys[:1, :1], *kind),
         "contains": (state, keys, 0),
         "rows": (state, keys, 0),
         "size": (state,),
@@ -244,6 +244,8 @@ def calls(where: str) -> dict[str, tuple[Any, ...]]:
         "insert-set": (HashSet("int64", device=where)._torch_state, keys, None, 0, 0),
         "insert_or_assign": (state, keys, one, 0, 1),
         "assign": (state, keys, each, 0, 1),
+        "find_or_insert": (state, keys, each, 0, 1),
+        "find_or_insert-none": (state, keys, None, 0, 0),
         "insert_or_apply": (state, keys, each, "add", 0, 1),
         "erase": (state, keys, 0),
         "unique": (keys // 2, False, False, True, True, True),
@@ -253,8 +255,9 @@ def calls(where: str) -> dict[str, tuple[Any, ...]]:
 
 
 OPS = [
-    *("find", "find-default", "find-defaults", "find_all", "contains", "rows", "size", "insert", "insert-set"),
-    *("insert_or_assign", "assign", "insert_or_apply", "erase", "unique", "unique-rows", "isin"),
+    *("find", "find-default", "find-defaults", "find_present", "contains", "rows", "size", "insert", "insert-set"),
+    *("insert_or_assign", "assign", "find_or_insert", "find_or_insert-none", "insert_or_apply", "erase"),
+    *("unique", "unique-rows", "isin"),
 ]
 
 
@@ -266,7 +269,7 @@ def test_opcheck(where, op):
         made = HashSet("int64", device=where) if op == "insert-set" else table
         arguments = (made._torch_state, *arguments[1:])
     # What changes the table gives something else at the second call, so that only the schema can be checked.
-    changes = op.partition("-")[0] in ("insert", "erase")
+    changes = op.partition("-")[0] in ("insert", "find_or_insert", "erase")
     tests = ("test_schema", "test_faketensor") if changes else None
     options = {} if tests is None else {"test_utils": tests}
     torch.library.opcheck(getattr(ops, op.partition("-")[0]).default, arguments, **options)
@@ -278,9 +281,9 @@ def test_ops_stay_out_of_cuda_graphs():
 
 
 def test_ops_that_change_a_table_say_so():
-    for name in ("insert", "insert_or_assign", "assign", "insert_or_apply", "erase"):
+    for name in ("insert", "insert_or_assign", "assign", "find_or_insert", "insert_or_apply", "erase"):
         assert getattr(ops, name).default._schema.is_mutable
-    for name in ("find", "find_all", "contains", "rows", "size", "unique", "isin"):
+    for name in ("find", "find_present", "contains", "rows", "size", "unique", "isin"):
         assert not getattr(ops, name).default._schema.is_mutable
 
 
