@@ -28,6 +28,7 @@ from support.frameworks import (
     sees_gpu,
 )
 from support.gpu_record import is_whole, missing_runs, write_record
+from support.pairwise import left_out
 
 import gpuhash
 
@@ -42,9 +43,20 @@ if WORKERS > 1:  # or each of them would have a thread for each core, in each fr
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gpu-record", action="store_true", help="write tests/gpu_record.json when the run ends")
+    parser.addoption(
+        "--slow", action="store_true", help="every case at its full size: half an hour of a processor more"
+    )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--slow"):
+        unused = left_out(items) | {item for item in items if item.get_closest_marker("slow")}
+        config.hook.pytest_deselected(items=[item for item in items if item in unused])
+        items[:] = [item for item in items if item not in unused]
+    deal_out_the_longest(items)
+
+
+def deal_out_the_longest(items: list[pytest.Item]) -> None:
     """The longest tests first, each by another worker: all of them then end at about one time.
 
     With ``--dist worksteal`` a worker begins with an equal share of the tests, in their order, and nobody takes over
@@ -90,6 +102,12 @@ def seeds_are_drawn_alike() -> None:
     random.seed(0)
     if (torch := sys.modules.get("torch")) is not None:
         torch.random.default_generator.manual_seed(0)
+
+
+@pytest.fixture
+def slow(request: pytest.FixtureRequest) -> bool:
+    """Whether a test is to take its full size."""
+    return bool(request.config.getoption("--slow"))
 
 
 @pytest.fixture(params=["cpu", GPU], ids=platform_of)
