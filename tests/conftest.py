@@ -7,6 +7,7 @@ import os
 import random
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -29,6 +30,7 @@ from support.frameworks import (
 )
 from support.gpu_record import is_whole, missing_runs, write_record
 from support.pairwise import left_out
+from support.programs import compile_answers, made_once, shared_folder
 
 import gpuhash
 
@@ -108,6 +110,12 @@ def seeds_are_drawn_alike() -> None:
 def slow(request: pytest.FixtureRequest) -> bool:
     """Whether a test is to take its full size."""
     return bool(request.config.getoption("--slow"))
+
+
+@pytest.fixture(scope="session")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program of tests/answers/."""
+    return made_once(shared_folder(tmp_path_factory) / "answers", compile_answers)
 
 
 @pytest.fixture(params=["cpu", GPU], ids=platform_of)

@@ -1,4 +1,4 @@
-"""First occurrences, codes and counts of keys by NumPy, without a sort where the keys stand for small numbers."""
+"""First occurrences, codes, counts and members by NumPy; without a sort where the keys stand for small numbers."""
 
 from __future__ import annotations
 
@@ -40,3 +40,12 @@ def _small_numbers(keys: np.ndarray) -> np.ndarray | None:
         whole = whole >> 44
     spread = int(whole.max()) - int(whole.min())
     return (whole - whole.min()).astype(np.int64) if spread < 8 * len(keys) + 1000 else None
+
+
+def is_member(elements: np.ndarray, tests: np.ndarray) -> np.ndarray:
+    """As np.isin of keys [n] without NaN, which takes several times as long. bool [n]"""
+    if len(tests) == 0:
+        return np.zeros(len(elements), bool)
+    ascending = np.sort(tests)
+    places = np.searchsorted(ascending, elements)
+    return ascending[np.minimum(places, len(tests) - 1)] == elements
