@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import random
@@ -56,6 +57,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if item in unused])
         items[:] = [item for item in items if item not in unused]
     deal_out_the_longest(items)
+
+
+def pytest_collection_finish() -> None:
+    """What the collection has made stays: the tests' own garbage is found far sooner without it."""
+    gc.collect()
+    gc.freeze()
 
 
 def deal_out_the_longest(items: list[pytest.Item]) -> None:
