@@ -34,6 +34,27 @@ class Items:
         ascending = self.keys[self.order]
         assert (ascending[1:] != ascending[:-1]).all(), "a key comes twice"
 
+    @classmethod
+    def last_of(cls, keys: np.ndarray, values: np.ndarray) -> Items:
+        """Of keys that may come several times: the last one's value, as in a dict."""
+        words = as_bytes(keys)
+        words = words.view(f"u{words.itemsize}" if words.itemsize in (1, 2, 4, 8) else f"S{words.itemsize}")
+        order = np.argsort(words, kind="stable")
+        ascending = words[order]
+        is_last = np.append(ascending[1:] != ascending[:-1], [True] * bool(len(words)))
+        last = order[is_last.astype(bool)]
+        return cls(keys[last], values[last])
+
+    @classmethod
+    def held_by(cls, table: Any) -> Items:
+        """What the table gives; of its dtypes and shapes, and as many as it says."""
+        keys, values = map(to_numpy, table.items())
+        assert keys.shape == (len(table), *table.key_shape)
+        assert values.shape == (len(table), *table.value_shape)
+        assert str(keys.dtype) == table.key_dtype
+        assert str(values.dtype) == table.value_dtype
+        return cls(keys, values)
+
     def __len__(self) -> int:
         return len(self.keys)
 
