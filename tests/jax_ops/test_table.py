@@ -46,6 +46,7 @@ TYPES = [
 ]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize(
     ("key_type", "value_dtype", "value_shape"),
     TYPES,
@@ -111,6 +112,7 @@ def test_every_call_beside_dict(programs, mode, key_type, value_dtype, value_sha
     assert state.table is table
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("value_shape", [(), (3,)], ids=str)
 @pytest.mark.parametrize("dtype", ["int32", "uint64", "float32", "bool", "complex64"])
 @pytest.mark.parametrize("op", UFUNCS)
