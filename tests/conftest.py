@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import random
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -28,6 +30,8 @@ from support.frameworks import (
     sees_gpu,
 )
 from support.gpu_record import is_whole, missing_runs, write_record
+from support.pairwise import left_out
+from support.programs import compile_answers, made_once, shared_folder
 
 import gpuhash
 
@@ -42,9 +46,26 @@ if WORKERS > 1:  # or each of them would have a thread for each core, in each fr
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gpu-record", action="store_true", help="write tests/gpu_record.json when the run ends")
+    parser.addoption(
+        "--slow", action="store_true", help="every case at its full size: half an hour of a processor more"
+    )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--slow"):
+        unused = left_out(items) | {item for item in items if item.get_closest_marker("slow")}
+        config.hook.pytest_deselected(items=[item for item in items if item in unused])
+        items[:] = [item for item in items if item not in unused]
+    deal_out_the_longest(items)
+
+
+def pytest_collection_finish() -> None:
+    """What the collection has made stays: the tests' own garbage is found far sooner without it."""
+    gc.collect()
+    gc.freeze()
+
+
+def deal_out_the_longest(items: list[pytest.Item]) -> None:
     """The longest tests first, each by another worker: all of them then end at about one time.
 
     With ``--dist worksteal`` a worker begins with an equal share of the tests, in their order, and nobody takes over
@@ -90,6 +111,18 @@ def seeds_are_drawn_alike() -> None:
     random.seed(0)
     if (torch := sys.modules.get("torch")) is not None:
         torch.random.default_generator.manual_seed(0)
+
+
+@pytest.fixture
+def slow(request: pytest.FixtureRequest) -> bool:
+    """Whether a test is to take its full size."""
+    return bool(request.config.getoption("--slow"))
+
+
+@pytest.fixture(scope="session")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program of tests/answers/."""
+    return made_once(shared_folder(tmp_path_factory) / "answers", compile_answers)
 
 
 @pytest.fixture(params=["cpu", GPU], ids=platform_of)

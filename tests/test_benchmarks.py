@@ -36,7 +36,7 @@ def import_benchmarks():
 
 import_benchmarks()
 
-from benchmarks import files, machine, markdown, page, plots, results_file  # noqa: E402
+from benchmarks import files, gates, machine, markdown, page, plots, results_file  # noqa: E402
 from benchmarks.host import plans, sets  # noqa: E402
 from benchmarks.host.data import SetData  # noqa: E402
 from benchmarks.progress import Progress  # noqa: E402
@@ -642,6 +642,27 @@ def test_a_table_over_processes_is_measured(tmp_path):
     alone = run_module("-m", "benchmarks.distributed", "--quick")
     assert alone.returncode == 2
     assert "torch.distributed.run" in alone.stderr
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+def test_gates_are_measured():
+    """With small tables, where ratios say nothing; keys of every kind that a gate is about."""
+    done = run_module("-m", "benchmarks.gates", "--quick")
+    assert done.returncode == 0, done.stderr
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:]]
+    assert len({name for name, *_ in rows}) == len(rows) > 15
+    assert all(float(ratio) > 0 for _, ratio, _ in rows)
+
+
+def test_a_ratio_that_is_too_large_fails(monkeypatch, capsys):
+    """Each gate has some attempts, and the least of them counts."""
+    ratios = iter([5.0, 3.0, *[9.0] * gates.ATTEMPTS])
+    ours = [gates.Gate("second try", 4, lambda: next(ratios)), gates.Gate("never", 4, lambda: next(ratios))]
+    monkeypatch.setattr(gates, "gates", lambda device, quick: ours)
+    assert gates.main([]) == 1
+    told = capsys.readouterr()
+    assert told.out.splitlines()[2:] == ["| second try | 3.00 | 4 |", "| never | 9.00 | 4, too large |"]
+    assert "1 of these ratios are too large" in told.err
 
 
 def test_names_of_limits():

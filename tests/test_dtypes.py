@@ -49,6 +49,7 @@ def walk_through(place, key_type, value_dtype, value_shape, count=1500):
     assert items_of(table) == as_dict(keys[rest], values[rest])
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("value_dtype", ["int8", "int64", "float32", "complex128"])
 @pytest.mark.parametrize("key_type", KEY_TYPES, ids=type_name)
 def test_key_types(native, key_type, value_dtype):
@@ -60,6 +61,7 @@ def test_key_types_in_other_frameworks(place, key_type):
     walk_through(place, key_type, "float32", (), 500)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("key_type", [("int64", ()), ("int32", (3,))], ids=type_name)
 @pytest.mark.parametrize("value_shape", VALUE_SHAPES, ids=shape_name)
 @pytest.mark.parametrize("value_dtype", VALUE_DTYPES)
@@ -95,6 +97,7 @@ def test_special_keys_are_like_any_other(native, key_type, value_shape):
         assert items_of(together) == as_dict(keys[i + 1 :], values[i + 1 :])
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("op", ["add", "max", "bit_xor"])
 @pytest.mark.parametrize("key_type", KEY_TYPES, ids=type_name)
 def test_special_keys_count(native, key_type, op):

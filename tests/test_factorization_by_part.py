@@ -39,6 +39,7 @@ def overfull_batch(tiles: int) -> np.ndarray:
     return rng.permuted(np.concatenate([hot, others], axis=1), axis=1).reshape(-1)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint64", "float32", "float64"])
 @pytest.mark.parametrize("kind", BATCHES)
 def test_every_kind_of_batch(on_device, kind, dtype):
@@ -102,6 +103,7 @@ def test_every_alignment(on_device, offset):
     same_bytes(got.inverse, np.argsort(order)[inverse])
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("tests", ["few", "distinct", "hot-and-others", "one-large-part"])
 @pytest.mark.parametrize("elements", ["few", "distinct", "hot-and-others", "one-large-part"])
 @pytest.mark.parametrize(("count", "test_count"), [(1, 1), (33, 100), (70_001, 20), (50_003, 130_001), (900, 130_001)])

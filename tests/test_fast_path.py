@@ -151,6 +151,7 @@ def batch_of(keys: np.ndarray, shape: tuple[int, ...], seed: int) -> np.ndarray:
     return keys[np.random.default_rng(seed).integers(0, len(keys), count)].reshape((*shape, *keys.shape[1:]))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("shape", SHAPES, ids=shape_name)
 @pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
 @pytest.mark.parametrize("key_type", KEY_TYPES, ids=type_name)
@@ -600,6 +601,7 @@ def test_membership_of_derived_classes():
             given in keys  # noqa: B015
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
 @pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "float32", "complex64"])
 @pytest.mark.parametrize(

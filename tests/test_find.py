@@ -50,6 +50,7 @@ def test_find_with_many_duplicates(native):
     same_bytes(got, np.where(draws % 2 == 0, values[draws], np.float32(-5)))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 4), (2, 3, 5), (4, 0)], ids=str)
 @pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
 @pytest.mark.parametrize("key_shape", [(), (2,)], ids=["scalar-keys", "vector-keys"])
@@ -96,6 +97,7 @@ def test_default_of_find_and_table(native, value_shape):
     assert len(table) == 3
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("value_dtype", ["int8", "bfloat16", "float32", "int64", "complex128"])
 @pytest.mark.parametrize("value_shape", [(), (3,), (64,)], ids=["scalar", "3", "64"])
 def test_default_for_each_key(place, value_dtype, value_shape):

@@ -53,6 +53,7 @@ class Model:
             self.values.pop(name, None)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("key_type", KEY_TYPES, ids=str)
 @pytest.mark.parametrize("deterministic", [False, True], ids=["any-order", "in-order"])
 @pytest.mark.parametrize("with_values", [True, False], ids=["values", "zeros"])

@@ -45,6 +45,7 @@ CASES = [
 ]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("dtype", "op"), CASES)
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from support.hashing import hash_of, late_hash_of
 from support.memory_resources import NumPyMemory
-from support.programs import TESTS, compile_program
 
 from gpuhash import HashTable
 
@@ -59,12 +58,13 @@ def array_of(key_bytes: int, key: int | tuple[int, int]) -> np.ndarray:
     return np.array([key], f"u{key_bytes}").view(f"i{key_bytes}")
 
 
-def test_hashes(tmp_path):
+def test_hashes(answers):
     """Those of cpp/shared/hash.hpp itself, in a program that is compiled here."""
-    program = compile_program(tmp_path, TESTS / "print_hashes.cpp")
     keys = [(key_bytes, seed, *(*words_of(key), 0)[:2]) for key_bytes, seed, key, _, _ in HASHES]
     given = [str(number) for key in keys for number in key]
-    printed = subprocess.run([program, *given], check=True, capture_output=True, text=True).stdout.splitlines()
+    printed = subprocess.run(
+        [answers, "hashes", *given], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
     assert [tuple(map(int, line.split())) for line in printed] == [(plain, late) for *_, plain, late in HASHES]
 
 

@@ -337,6 +337,7 @@ def after_known_batches(count: int, load: float, **options) -> HashTable:
     return table
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("method", ["insert", "insert_or_assign", "insert_or_apply"])
 @pytest.mark.parametrize("load", [0.45, 0.5, 0.78])
 @pytest.mark.parametrize("count", [1000, 1024, 5000, 70_000, 140_000])

@@ -5,29 +5,21 @@ from __future__ import annotations
 import math
 import subprocess
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
-import pytest
-from support.programs import CPP, TESTS, compile_program
 
 MOST_SLOTS = 1 << 34
 DENSEST = 0.95  # where the table picks its slots
 
 
-@pytest.fixture(scope="module")
-def ask(tmp_path_factory):
-    """ask(questions) -> answers; see tests/growth_rule_answers.cpp for what is in a line of each."""
-    sources = (TESTS / "growth_rule_answers.cpp", CPP / "table" / "growth_rule.cpp")
-    program = compile_program(tmp_path_factory.mktemp("growth_rule"), *sources)
-
-    def answers(questions: list[tuple]) -> list[list[str]]:
-        text = "".join(" ".join(map(repr, question)) + "\n" for question in questions)
-        done = subprocess.run([program], input=text, capture_output=True, text=True, check=True, timeout=60)
-        lines = [line.split() for line in done.stdout.splitlines()]
-        assert len(lines) == len(questions)
-        return lines
-
-    return answers
+def ask(program: Path, questions: list[tuple]) -> list[list[str]]:
+    """What tests/answers/growth_rule.cpp says to each."""
+    text = "".join(" ".join(map(repr, question)) + "\n" for question in questions)
+    done = subprocess.run([program, "growth_rule"], input=text, capture_output=True, text=True, check=True, timeout=60)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert len(lines) == len(questions)
+    return lines
 
 
 def questions() -> list[tuple]:
@@ -57,10 +49,10 @@ def questions() -> list[tuple]:
     return drawn + edges + empty
 
 
-def test_answers(ask):
+def test_answers(answers):
     """Limits, sizes and refusals; a table at its maximum fills to the last slot."""
     asked = questions()
-    for question, answer in zip(asked, ask(asked), strict=True):
+    for question, answer in zip(asked, ask(answers, asked), strict=True):
         most_slots, max_capacity, factor, keys, slots, size = question
         limit, may_hold, slots_for, grown, may_grow, may_grow_afterwards, fits_beside, uncounted, ahead = answer
         most = max_capacity or most_slots

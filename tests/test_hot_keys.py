@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.applied import applied
+from support.first_seen import is_first
 from support.frameworks import Framework, to_numpy
 from support.hashing import hash_of
 from support.memory_resources import NumPyMemory
@@ -37,12 +40,15 @@ def mixed(rng: np.random.Generator, is_hot: np.ndarray) -> np.ndarray:
     return np.where(is_hot, rng.integers(0, HOT, COUNT), rng.integers(0, POOL, COUNT))
 
 
+@functools.cache
 def pool_of(dtype: str, shape: tuple[int, ...] = ()) -> np.ndarray:
     """POOL distinct keys, or as many as there are; the first ones are those that look like marks, and others."""
     first = special_keys(dtype, shape)[: HOT // 2]
     others = random_keys(dtype, shape, POOL)
-    is_first = (others[:, None] == first[None]).reshape(len(others), len(first), -1).all(2).any(1)
-    return np.concatenate([first, others[~is_first]])[:POOL]
+    is_one_of_them = (others[:, None] == first[None]).reshape(len(others), len(first), -1).all(2).any(1)
+    pool = np.concatenate([first, others[~is_one_of_them]])[:POOL]
+    pool.flags.writeable = False  # all tests share it
+    return pool
 
 
 def any_values(dtype: str, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -55,30 +61,6 @@ def any_values(dtype: str, count: int, rng: np.random.Generator) -> np.ndarray:
         )
     info = np.iinfo(dtype)
     return rng.integers(info.min, info.max, count, dtype, endpoint=True)
-
-
-def applied(
-    before: np.ndarray, present: np.ndarray, draws: np.ndarray, values: np.ndarray, op: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """What a loop in the order of the batch makes of the values of all keys, and its mask."""
-    after = before.copy()
-    mask = np.zeros(len(draws), np.bool_)
-    drawn, first = np.unique(draws, return_index=True)
-    first = first[~present[drawn]]
-    mask[first] = True
-    after[draws[first]] = values[first]
-    if op in {"min", "max"} and after.dtype.kind == "f":  # -0.0 is less than 0.0, which NumPy takes for equal
-        UFUNCS[op].at(ordered := in_order_of_bits(after), draws[~mask], in_order_of_bits(values[~mask]))
-        return in_order_of_bits(ordered).view(after.dtype), mask
-    UFUNCS[op].at(after, draws[~mask], values[~mask])
-    return after, mask
-
-
-def in_order_of_bits(numbers: np.ndarray) -> np.ndarray:
-    """float32 as integers in the floats' order (IEEE 754's totalOrder), and these as the bits of the floats."""
-    bits = numbers.view(np.int32).copy()
-    bits[bits < 0] ^= np.int32(0x7FFFFFFF)
-    return bits
 
 
 @pytest.fixture(params=[1, 2, 5], ids=lambda n: f"{n}-threads")
@@ -127,6 +109,7 @@ DTYPES = ["bool", "int8", "int32", "uint64", "float32"]
 DEFINED = [(op, dtype) for dtype in DTYPES for op in UFUNCS if has_operation(op, dtype)]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("per_key", [False, True], ids=["one-value", "value-per-key"])
 @pytest.mark.parametrize(("op", "dtype"), DEFINED, ids=lambda p: p)
 def test_every_operation(on_device, threads, op, dtype, per_key):
@@ -139,6 +122,7 @@ def test_every_operation(on_device, threads, op, dtype, per_key):
     check_two_batches(on_device, pool_of("int64")[:6000], draws, dtype, op, per_key, capacity=2 * COUNT)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("per_key", [False, True], ids=["one-value", "value-per-key"])
 @pytest.mark.parametrize("kind", DRAWS)
 def test_batches(on_device, threads, kind, per_key):
@@ -164,6 +148,7 @@ def test_keys(on_device, key_type):
     check_two_batches(on_device, pool, draws, "float64", "add", True)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("count", [16_383, 16_384, 70_001, 300_007])
 @pytest.mark.parametrize(("op", "dtype"), [(op, dtype) for op, dtype in DEFINED if dtype != "float32"], ids=lambda p: p)
 def test_few_keys_and_one_value(threads, op, dtype, count):
@@ -209,6 +194,7 @@ def often(rng: np.random.Generator, keys: int, is_one_of_them: np.ndarray) -> np
     return np.where(is_one_of_them, rng.integers(0, keys, MANY), rng.integers(0, KINDS, MANY))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("key_type", [("int64", ()), ("int32", ()), ("uint8", (5,))], ids=type_name)
 @pytest.mark.parametrize("kind", PARTS)
 @pytest.mark.usefixtures("written")
@@ -248,6 +234,7 @@ def test_counted_keys_whose_hashes_agree(threads, dtype):
     check_two_batches(Framework("numpy", "cpu", "cpu"), pool, draws, "int64", "add", False)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("kind", PARTS)
 @pytest.mark.usefixtures("written")
@@ -286,9 +273,7 @@ def test_each_allocation_for_counting_fails_once(kinds, more):
         memory.fail_after(None)
         taken += 1
         same_bytes(table[pool], times + np.where(np.arange(len(pool)) < 100, 7, 0))
-        first = np.zeros(len(draws), np.bool_)
-        first[np.unique(draws, return_index=True)[1]] = True
-        same_bytes(mask, first & (draws >= 100))
+        same_bytes(mask, is_first(draws, len(pool)) & (draws >= 100))
         if is_past_the_last:
             break
     assert is_past_the_last

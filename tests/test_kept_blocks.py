@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from support.kept_memory import MIB, machine_memory, memory_of_container, most_kept
-from support.programs import CPP, TESTS, compile_program
+from support.programs import compile_kept_blocks, made_once, shared_folder
 
 GIB = 1 << 30
 LEAST = 1 << 16  # bytes of a block that is kept
@@ -18,16 +18,8 @@ LARGEST = MOST // 2
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
-    """ask(lines) -> what it takes, see tests/kept_blocks_answers.cpp: (number, capacity) of each."""
-    folder = tmp_path_factory.mktemp("kept_blocks")
-    core = [CPP / "core" / name for name in ("fork_safe_mutex.cpp", "machine_memory.cpp")]
-    sources = (TESTS / "kept_blocks_answers.cpp", *core)
-    # Nothing is kept in a build that looks for freed memory in use: here the program looks, and keeps.
-    looks = ("-g", "-fsanitize=address", "-U__SANITIZE_ADDRESS__")
-    try:
-        program = compile_program(folder, *sources, options=looks)
-    except subprocess.CalledProcessError:  # not every compiler comes with what looks
-        program = compile_program(folder, *sources)
+    """ask(lines) -> what it takes, see tests/answers/kept_blocks.cpp: (number, capacity) of each."""
+    program = made_once(shared_folder(tmp_path_factory) / "kept_blocks", compile_kept_blocks)
 
     def answers(lines: list[str]) -> list[tuple[int, int]]:
         done = subprocess.run(

@@ -62,6 +62,7 @@ LOOKUPS = {
 }
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("shift", [0, 8, -8, 16, -24], ids=lambda shift: f"shift{shift}")
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("method", LOOKUPS)

@@ -173,6 +173,7 @@ def array_at(place, host, offset):
     return place.array(flat)[offset:].reshape(host.shape)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("offset", [0, 1, 4])
 @pytest.mark.parametrize("width", ROW_BYTES)
 def test_rows_of_any_width_and_alignment(native, width, offset):

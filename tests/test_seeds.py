@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import time
 
 import numpy as np
 import pytest
@@ -18,16 +17,6 @@ from gpuhash import HashSet, HashTable
 
 KEYS = np.arange(0, 5000 * 977, 977)
 SEED = 0xFEDCBA9876543210
-
-
-def seconds(work) -> float:
-    """The least of three runs."""
-    best = float("inf")
-    for _ in range(3):
-        start = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - start)
-    return best
 
 
 @pytest.mark.parametrize("seed", [0, 1, SEED, (1 << 64) - 1])
@@ -162,25 +151,6 @@ def test_full_tables_are_not_taken_for_flooded(native):
     assert grown.seed == 0
 
 
-@pytest.mark.parametrize("method", ["insert", "insert_or_apply"])
-def test_a_flood_takes_time_in_proportion(on_device, method):
-    """It took the square: 64 times as long for 8 times as many keys."""
-    keys = keys_of_one_hash(1 << 17)
-    batches = [on_device.array(keys[: 1 << 14]), on_device.array(keys)]
-
-    def flood(batch):
-        table = HashTable("int64", "int64", key_shape=(2,), device=on_device.table_device)
-        table.reserve(len(batch))
-        getattr(table, method)(batch, 1, *["add"][: method == "insert_or_apply"])
-        assert len(table) == len(batch)
-
-    def ratio():
-        few, many = (seconds(lambda batch=batch: flood(batch)) for batch in batches)
-        return many / few
-
-    assert any(ratio() < 25 for _ in range(4))  # other processes may hold up one of the two
-
-
 @pytest.fixture(params=[1, 3])
 def threads(request):
     before = gpuhash.get_num_threads()
@@ -192,7 +162,7 @@ def threads(request):
 @pytest.mark.parametrize("kind", ["scalars", "set", "rows", "columns"])
 @pytest.mark.parametrize("when", ["at once", "in the middle", "at the end"])
 def test_a_flood_is_noticed_in_the_middle_of_a_batch(threads, when, kind):
-    """Picked keys took 500 to 1300 times as long as others; and nothing is lost when the table takes another seed."""
+    """The table takes another seed, and nothing is lost. How long it takes: ``python -m benchmarks.gates``."""
     count = 1 << 18 if threads > 1 else 1 << 16
     before = {"at once": 0, "in the middle": count // 2, "at the end": count - 2000}[when]
     rng = np.random.default_rng(0)
@@ -201,21 +171,15 @@ def test_a_flood_is_noticed_in_the_middle_of_a_batch(threads, when, kind):
     keys[count - 100 :] = keys[:100]  # some come twice
     values = np.arange(count)
 
-    def insert(keys):
-        if kind == "set":
-            table = HashSet("int64", key_shape=(2,))
-            call = lambda: table.add(keys)  # noqa: E731
-        elif kind == "columns":
-            table = HashTable("int64", {"a": "int64"}, key_shape=(2,))
-            call = lambda: table.insert_or_apply(keys, {"a": values}, "add")  # noqa: E731
-        else:
-            table = HashTable("int64", "int64", key_shape=(2,), value_shape=(1,) if kind == "rows" else ())
-            call = lambda: table.insert_or_apply(keys, values.reshape(-1, *table.value_shape), "add")  # noqa: E731
-        begin = time.process_time()
-        was_new = call()
-        return time.process_time() - begin, table, was_new
-
-    taken, table, was_new = insert(keys)
+    if kind == "set":
+        table = HashSet("int64", key_shape=(2,))
+        was_new = table.add(keys)
+    elif kind == "columns":
+        table = HashTable("int64", {"a": "int64"}, key_shape=(2,))
+        was_new = table.insert_or_apply(keys, {"a": values}, "add")
+    else:
+        table = HashTable("int64", "int64", key_shape=(2,), value_shape=(1,) if kind == "rows" else ())
+        was_new = table.insert_or_apply(keys, values.reshape(-1, *table.value_shape), "add")
     assert table.seed != 0
     assert len(table) == count - 100
     np.testing.assert_array_equal(was_new, np.arange(count) < count - 100)
@@ -227,8 +191,6 @@ def test_a_flood_is_noticed_in_the_middle_of_a_batch(threads, when, kind):
     else:
         got = table[keys]["a"] if kind == "columns" else table[keys]
         np.testing.assert_array_equal(got.ravel(), expected)
-    usual = min(insert(others)[0] for _ in range(3))
-    assert taken < 30 * usual
 
 
 @pytest.mark.parametrize("values", ["one", "each"])
@@ -239,19 +201,13 @@ def test_a_flood_is_noticed_beside_a_hot_key(threads, values):
     others = rng.integers(0, 1 << 62, picked.shape)
     order = rng.permutation(4 * len(picked))
 
-    def count(distinct):
-        keys = np.concatenate([np.tile(others[:1], (3 * len(picked), 1)), distinct])[order]
-        table = HashTable("int64", "int64", key_shape=(2,))
-        begin = time.process_time()
-        table.insert_or_apply(keys, 1 if values == "one" else np.ones(len(keys), np.int64), "add")
-        return time.process_time() - begin, table
-
-    taken, table = count(picked)
+    keys = np.concatenate([np.tile(others[:1], (3 * len(picked), 1)), picked])[order]
+    table = HashTable("int64", "int64", key_shape=(2,))
+    table.insert_or_apply(keys, 1 if values == "one" else np.ones(len(keys), np.int64), "add")
+    assert table.seed != 0
     assert len(table) == len(picked) + 1
     assert table[others[:1]][0] == 3 * len(picked)
     assert (table[picked] == 1).all()
-    usual = min(count(others)[0] for _ in range(3))
-    assert taken < 30 * usual
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the table is good without the seed
@@ -283,19 +239,13 @@ def test_memory_that_cannot_be_had_for_another_seed(kind):
 
 
 @pytest.mark.parametrize("routine", ["unique", "factorize", "isin"])
-def test_factorization_takes_no_notice_of_picked_keys(on_device, routine):
-    """Keys that lie close together by the hash of tables without a seed; they took 500 times as long as others."""
+def test_factorization_of_picked_keys(on_device, routine):
+    """Keys that lie close together by the hash of tables without a seed. Their time: ``python -m benchmarks.gates``."""
     picked = keys_of_first_part(np.arange(1 << 23), 60_000)
-    others = np.random.default_rng(0).permutation(1 << 23)[:60_000]
-
-    def run(keys):
-        if routine == "isin":
-            assert to_numpy(gpuhash.isin(keys, keys)).all()
-        elif routine == "unique":
-            assert len(gpuhash.unique(keys)) == len(keys)
-        else:
-            same_bytes(gpuhash.factorize(keys).codes, np.arange(len(keys)))
-
-    batches = [on_device.array(keys) for keys in (picked, others)]
-    slow, fast = (seconds(lambda batch=batch: run(batch)) for batch in batches)
-    assert slow < 10 * fast
+    keys = on_device.array(picked)
+    if routine == "isin":
+        assert to_numpy(gpuhash.isin(keys, keys)).all()
+    elif routine == "unique":
+        same_bytes(gpuhash.unique(keys), picked)
+    else:
+        same_bytes(gpuhash.factorize(keys).codes, np.arange(len(picked)))

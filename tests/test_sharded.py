@@ -133,6 +133,7 @@ def test_answers_are_those_of_a_single_table(devices, kind):
         assert len(many) == 0
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("op", ["add", "multiply", "min", "max", "bit_xor"])
 @pytest.mark.parametrize("kind", ["narrow", "wide", "odd"])
 def test_insert_or_apply(devices, kind, op):

@@ -68,6 +68,7 @@ def make(dtype: str, count: int, distinct: int) -> np.ndarray:
     return bits[rng.integers(0, distinct, count)].reshape(-1).view(kind)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_any_bits(way, threads, dtype):
     for count in (1, 2, 33, 1025, 70_001):
@@ -75,6 +76,7 @@ def test_any_bits(way, threads, dtype):
             check(make(dtype, count, distinct))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", ["int16", "int32", "uint64", "float32", "float64"])
 @pytest.mark.parametrize("part", [1, 2, 16, 1000])
 def test_large_batches(way, dtype, part):

@@ -92,6 +92,7 @@ def is_gone(reference, patience=5):
 # Memory --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("shape", SHAPES, ids=shape_name)
 def test_every_framework_reads_what_another_saved(pair, name, shape):
     writer, reader = pair

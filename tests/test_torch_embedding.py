@@ -8,7 +8,6 @@ import io
 import pickle
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -127,10 +126,11 @@ def test_training_is_that_of_a_dense_model(optimizer, dim, device):
     check_weights(embedding, reference, device)
 
 
-@pytest.mark.long(80)
+@pytest.mark.long(8)
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "adam"])
-def test_losses_are_those_of_torch(name, device):
-    """The same model with nn.Embedding(sparse=True) and PyTorch's own optimizer, over a thousand steps."""
+def test_losses_are_those_of_torch(slow, name, device):
+    """The same model with nn.Embedding(sparse=True) and PyTorch's own optimizer, over many steps."""
+    steps = 1000 if slow else 400
     rng = np.random.default_rng(2)
     torch.manual_seed(0)
     embedding = HashEmbedding(16, optimizer=OPTIMIZERS[name](), initializer=Uniform(-1, 1), device=device)
@@ -145,8 +145,8 @@ def test_losses_are_those_of_torch(name, device):
     }[name](theirs[0].parameters())
     dense = [torch.optim.SGD(model[1].parameters(), lr=0.01) for model in (ours, theirs)]
     target = torch.from_numpy(rng.standard_normal(IDS).astype(np.float32)).to(device)
-    for step in range(1000):
-        codes = torch.from_numpy(rng.integers(0, 10 + step * (IDS - 10) // 999, 64)).to(device)
+    for step in range(steps):
+        codes = torch.from_numpy(rng.integers(0, 10 + step * (IDS - 10) // (steps - 1), 64)).to(device)
         losses = []
         for model, given, optimizer in ((ours, ids_of(codes, device), dense[0]), (theirs, codes, dense[1])):
             optimizer.zero_grad()
@@ -179,20 +179,6 @@ def test_long_rows_are_summed_alike_by_any_number_of_threads():
         gpuhash.set_num_threads(before)
     np.testing.assert_allclose(-trained[0], expected, rtol=1e-5)
     assert trained[0].tobytes() == trained[1].tobytes() == trained[2].tobytes()
-
-
-def test_one_id_in_all_of_a_batch_takes_no_longer_than_distinct_ones():
-    """It took the square of the batch: 37 s of 2^23 positions."""
-    count = 1 << 21
-    taken = []
-    for ids in (torch.zeros(count, dtype=torch.int64), torch.arange(count)):
-        embedding = HashEmbedding(1, optimizer=SGD(lr=0.1))
-        results = embedding(ids)
-        gradients = torch.ones_like(results)
-        begin = time.process_time()
-        results.backward(gradients)
-        taken.append(time.process_time() - begin)
-    assert taken[0] < 4 * taken[1]
 
 
 @pytest.mark.parametrize("dim", [2, 17, 128, 129, 260, 1024, 1030])

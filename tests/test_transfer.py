@@ -158,6 +158,7 @@ def test_every_way_keeps_the_options(device, tmp_path, way, deterministic, bound
         same_bytes(back[absent], values[499::500])
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("way", ["pickle-2", "deepcopy", "file"])
 @pytest.mark.parametrize("value_shape", [(), (2, 3)], ids=["scalar", "rows"])
 @pytest.mark.parametrize("dtype", VALUE_DTYPES)

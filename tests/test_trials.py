@@ -54,6 +54,7 @@ def model_of(call: str, before: dict, keys: np.ndarray, values: np.ndarray) -> d
     return after
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("new", [0, 1, 700, 2900, 3000])

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.factorized import ASCENDING, BATCHES, check_factorized, make_batch, sampled_positions
+from support.first_seen import first_seen, is_first, numbered
 from support.frameworks import GPU, capture, delay, module, new_stream, on_stream, to_numpy
 from support.hashing import keys_of_one_hash
 from support.memory_resources import counting_memory, fail_each_allocation
@@ -44,12 +45,9 @@ def draws(dtype: str, shape: tuple[int, ...], count: int, distinct: int, seed: i
 
 def expected(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """First positions, codes and counts, in order of first occurrence; equal bytes are equal keys."""
-    ids: dict[bytes, int] = {}
-    items = as_bytes(keys).tolist()
-    codes = np.array([ids.setdefault(item, len(ids)) for item in items], np.int64)
-    if not len(keys):
-        return np.empty(0, np.int64), codes, np.empty(0, np.int64)
-    return np.unique(codes, return_index=True)[1], codes, np.bincount(codes)
+    words = as_bytes(keys)
+    width = words.dtype.itemsize
+    return first_seen(numbered(words.view(f"u{width}" if width in (1, 2, 4, 8) else f"S{width}")))
 
 
 def check(place, keys: np.ndarray, axis: int | None = None) -> None:
@@ -69,6 +67,7 @@ def check(place, keys: np.ndarray, axis: int | None = None) -> None:
     same_bytes(gpuhash.unique(array, axis=axis), keys[firsts])
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_numbers(native, dtype, count):
@@ -76,6 +75,7 @@ def test_numbers(native, dtype, count):
         check(native, draws(dtype, (), count, distinct))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("count", [0, 1, 33, 4096, 4097])
 @pytest.mark.parametrize("key_type", KEY_VECTORS, ids=type_name)
 def test_rows(native, key_type, count):
@@ -146,6 +146,7 @@ def dtype_of(dtype: str, number: int) -> np.generic:
     return np.array(number, dtype)[()]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("count", [4000, 150_001])
 @pytest.mark.parametrize("dtype", ["uint16", "int32", "uint64", "int64"])
 @pytest.mark.parametrize("kind", ["random", "dense", "few-high-bits", "both-ends", "one-large-bucket"])
@@ -349,6 +350,7 @@ LARGE = {
 }
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("rows", [False, True], ids=["numbers", "rows"])
 @pytest.mark.parametrize("count", [16, 33, 5000, 70_003])
 @pytest.mark.parametrize("kind", [*LARGE, "one-repeated", "half-equal"])
@@ -385,6 +387,7 @@ def test_counts_of_few_that_come_often(on_device, distinct):
     same_bytes(got.counts, counts[order])
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("codes", [False, True], ids=["counts", "codes"])
 @pytest.mark.parametrize("count", [(1 << 16) + 1, 1 << 17, (1 << 19) - 3])
 @pytest.mark.parametrize("distinct", [900, 5000, 14_000, 15_300, 16_384, 20_000])
@@ -392,65 +395,67 @@ def test_few_on_several_threads(threads, distinct, count, codes):
     """Small tables of some 2^14 keys, which are merged or get full; or partitions, where these are faster."""
     keys = np.random.default_rng(distinct + count).integers(0, distinct, count) * 7919
     got = gpuhash.unique(keys, return_counts=True, return_inverse=codes)
-    values, firsts, ids, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
-    order = np.argsort(firsts)
-    same_bytes(got.values, values[order])
-    same_bytes(got.counts, counts[order])
+    firsts, inverse, counts = first_seen(keys // 7919)
+    same_bytes(got.values, keys[firsts])
+    same_bytes(got.counts, counts)
     if codes:
-        same_bytes(got.inverse, np.argsort(order)[ids])
+        same_bytes(got.inverse, inverse)
 
 
 def narrow_keys(count, distinct, zeros, dtype):
+    """The keys, and small numbers that are equal where they are."""
     rng = np.random.default_rng(distinct)
     words = rng.integers(1, distinct, count)
     words[: count // 2] = words[: count // 2] % (distinct // 2) + 1  # the second thread has keys of its own, too
     where = {"none": [], "first": [0], "in the middle": [count // 2 - 1], "in the end": [-2, -1]}
     words[where.get(zeros, slice(None, None, 2))] = 0
     if dtype != "float32":
-        return (words * (1 if np.dtype(dtype).itemsize < 4 else 0x9E3779)).astype(dtype)
+        narrow = np.dtype(dtype).itemsize < 4
+        return (words * (1 if narrow else 0x9E3779)).astype(dtype), words % (1 << 8 * np.dtype(dtype).itemsize)
     keys = words.astype(dtype) - 0.5 * (words % 2)
     keys[words == 2] = np.nan
     keys[(words == 0) & (np.arange(count) % 3 == 0)] = -0.0
-    return keys
+    return keys, words
 
 
-def check_counts(keys):
-    """Of ``unique``, and of ``insert_or_apply`` where tables have such keys."""
+def check_counts(keys, numbers):
+    """Of ``unique``, and of ``insert_or_apply`` where tables have such keys; the numbers stand for them."""
     got = gpuhash.unique(keys, return_counts=True, return_index=True)
-    values, firsts, counts = np.unique(keys, return_index=True, return_counts=True)
-    order = np.argsort(firsts)
-    same_bytes(got.values, keys[firsts[order]])
-    same_bytes(got.indices, firsts[order])
-    same_bytes(got.counts, counts[order])
+    firsts, _, counts = first_seen(numbers)
+    same_bytes(got.values, keys[firsts])
+    same_bytes(got.indices, firsts)
+    same_bytes(got.counts, counts)
     if keys.dtype.kind == "f":
         return
     table = gpuhash.HashTable(keys.dtype, "int64", device="cpu")
     for times in (3, 6):
         new = table.insert_or_apply(keys, 3, "add")
-        same_bytes(np.flatnonzero(new), np.sort(firsts) if times == 3 else firsts[:0])
-        assert len(table) == len(values)
-        same_bytes(table[values], times * counts)
+        same_bytes(np.flatnonzero(new), firsts if times == 3 else firsts[:0])
+        assert len(table) == len(firsts)
+        same_bytes(table[keys[firsts]], times * counts)
 
 
 NARROW = ["uint8", "int16", "int32", "uint32", "float32"]
 ZEROS = ["none", "first", "in the middle", "in the end", "most"]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("zeros", ZEROS)
 @pytest.mark.parametrize("distinct", [200, 5000, 17_000, 60_000])
 def test_counts_of_narrow_keys(threads, distinct, zeros, dtype):
     """Of up to 32 bits, in small tables that grow, on several threads; 0 has no place among the others there."""
-    check_counts(narrow_keys(1 << 18, distinct, zeros, dtype))
+    check_counts(*narrow_keys(1 << 18, distinct, zeros, dtype))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("zeros", ZEROS)
 @pytest.mark.parametrize("part", [1, 2, 5, 8, 10, 12, 40])
 def test_counts_of_a_small_batch_of_narrow_keys(part, zeros, dtype):
     """Where few are distinct, in a small table; where that is seen to get full, in another way from the beginning."""
     for count in (2, 3, 1025, 8191, 8192, 8193, 16_384, 16_385, 65_536):
-        check_counts(narrow_keys(count, max(2, count // part), zeros, dtype))
+        check_counts(*narrow_keys(count, max(2, count // part), zeros, dtype))
 
 
 @pytest.mark.parametrize("few", [1, 700, 1200])
@@ -458,9 +463,10 @@ def test_counts_of_a_small_batch_of_narrow_keys(part, zeros, dtype):
 def test_small_batches_that_get_many_distinct_keys(few, many_from):
     keys = np.random.default_rng(few).permutation(1 << 14).astype(np.int32)
     keys[:many_from] %= few
-    check_counts(keys)
+    check_counts(keys, keys)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("key_type", ["int32", "int64"])
 @pytest.mark.parametrize("part", [1, 2, 3, 4, 6, 8, 16, 1000])
 @pytest.mark.parametrize("count", [1 << 14, 3 << 13, 1 << 15, (1 << 16) - 1])
@@ -484,16 +490,15 @@ def test_narrow_keys_that_get_many(threads, begin):
     keys = np.random.default_rng(begin).permutation(count).astype(np.int32)
     keys[: count // 3] %= begin
     got = gpuhash.unique(keys, return_counts=True)
-    values, firsts, counts = np.unique(keys, return_index=True, return_counts=True)
-    order = np.argsort(firsts)
-    same_bytes(got.values, values[order])
-    same_bytes(got.counts, counts[order])
+    firsts, _, counts = first_seen(keys)
+    same_bytes(got.values, keys[firsts])
+    same_bytes(got.counts, counts)
 
 
 @pytest.mark.parametrize("distinct", [1 << 18, 300_000, 800_000, 1_200_000])
 def test_counts_of_many_narrow_keys(threads, distinct):
     """Of a large batch up to some 800,000 are few, and lists of them lie beyond a cache nearby."""
-    check_counts(narrow_keys(1 << 22, distinct, "in the end", "int32"))
+    check_counts(*narrow_keys(1 << 22, distinct, "in the end", "int32"))
 
 
 @pytest.mark.parametrize("later", [1, 5000, 1 << 17, 1 << 30])
@@ -504,7 +509,7 @@ def test_narrow_keys_whose_beginning_deceives(threads, later):
     rng = np.random.default_rng(later)
     keys = rng.integers(1 << 20, (1 << 20) + later, count).astype(np.int32)
     keys[:first] = np.where(rng.random(first) < 0.45, rng.integers(0, 100, first), -np.arange(first))
-    check_counts(keys)
+    check_counts(keys, numbered(keys))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint64", "float32", "float64"])
@@ -514,6 +519,7 @@ def test_every_choice_of_the_host(kind, dtype):
         check_factorized(make_batch(kind, dtype, count))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint64", "float32", "float64"])
 @pytest.mark.parametrize("kind", BATCHES)
 def test_batches_that_fit_a_cache(threads, kind, dtype):
@@ -675,7 +681,7 @@ def check_raw(place, keys: np.ndarray, elements: int, codes: np.ndarray, uniques
     same_bytes(outputs[0], uniques.astype(keys.dtype))
     same_bytes(outputs[1], codes.astype(np.int64))
     same_bytes(outputs[2], np.bincount(codes))
-    same_bytes(outputs[3], np.unique(codes, return_index=True)[1])
+    same_bytes(outputs[3], np.flatnonzero(is_first(codes, len(uniques))))
 
 
 def test_keys_of_one_hash(native):
@@ -849,7 +855,7 @@ import numpy as np
 import gpuhash
 
 rng = np.random.default_rng(0)
-dtype, most = sys.argv[1], int(sys.argv[2])
+dtype, most, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 keys = rng.integers(0, 5000 if dtype == "int32" else 1 << 40, 1 << 18).astype(dtype)
 stop = threading.Event()
 
@@ -864,7 +870,7 @@ def change():
 threads = [threading.Thread(target=change) for _ in range(2)]
 for thread in threads:
     thread.start()
-for i in range(300):
+for i in range(rounds):
     gpuhash.unique(keys, return_counts=True, return_inverse=i % 2 == 0, return_index=i % 3 == 0)
     codes, uniques = gpuhash.factorize(keys[: len(keys) >> i % 4])
     gpuhash.isin(keys, keys[::2])
@@ -880,9 +886,9 @@ assert len(gpuhash.unique(keys)) == len(np.unique(keys))
     ("dtype", "most"),
     [("int64", 5000), ("int64", 10**6), ("int64", 10**12), ("int64", 0), ("int32", 2), ("int32", 10**4), ("int32", 0)],
 )
-def test_keys_that_another_thread_changes(dtype, most):
+def test_keys_that_another_thread_changes(slow, dtype, most):
     """What comes of it is anybody's guess; the process goes on, and its memory is as it was."""
-    command = [sys.executable, "-P", "-c", CHANGED, dtype, str(most)]
+    command = [sys.executable, "-P", "-c", CHANGED, dtype, str(most), "300" if slow else "48"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 

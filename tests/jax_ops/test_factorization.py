@@ -87,6 +87,7 @@ def check(programs, mode, keys, size, fill=None, axis=None):
     same_bytes(found.counts, counts)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("count", [1, 33, 4097])
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "int64", "uint64"])
 def test_numbers(programs, mode, dtype, count):

@@ -44,6 +44,7 @@ TYPES = [
 ]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize(
     ("key_type", "value_dtype", "value_shape"),
     TYPES,
@@ -145,6 +146,7 @@ def test_find_or_insert(programs, mode, columns):
     assert int(size) == len(table) == 10
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("value_shape", [(), (3,)], ids=str)
 @pytest.mark.parametrize("dtype", ["int32", "uint64", "float32", "bool", "complex64"])
 @pytest.mark.parametrize("op", UFUNCS)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 import gpuhash
+from support.first_seen import first_seen, is_member, numbered
 from support.frameworks import Framework
 from support.hashing import hash_key, multiply_high
 from support.samples import same_bytes
@@ -58,30 +59,30 @@ def spread(keys: np.ndarray) -> np.ndarray:
 def check_factorized(keys: np.ndarray, place: Framework | None = None) -> None:
     """Every combination that is computed in a way of its own; None: NumPy on the host."""
     array = keys if place is None else place.array(keys)
-    values, firsts, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
-    order = np.argsort(firsts)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    codes, uniques = gpuhash.factorize(array)
-    same_bytes(codes, rank[inverse])
-    same_bytes(uniques, values[order])
-    same_bytes(gpuhash.unique(array), values[order])
+    numbers = numbered(keys)
+    firsts, codes, counts = first_seen(numbers)
+    uniques = keys[firsts]
+    got = gpuhash.factorize(array)
+    same_bytes(got.codes, codes)
+    same_bytes(got.uniques, uniques)
+    same_bytes(gpuhash.unique(array), uniques)
     counted = gpuhash.unique(array, return_counts=True)
-    same_bytes(counted.values, values[order])
-    same_bytes(counted.counts, counts[order])
+    same_bytes(counted.values, uniques)
+    same_bytes(counted.counts, counts)
     every = gpuhash.unique(array, return_index=True, return_inverse=True, return_counts=True)
-    same_bytes(every.values, values[order])
-    same_bytes(every.indices, firsts[order])
-    same_bytes(every.inverse, rank[inverse])
-    same_bytes(every.counts, counts[order])
+    for part, wanted in zip(every, (uniques, firsts, codes, counts), strict=True):
+        same_bytes(part, wanted)
     ordered = gpuhash.unique(array, return_index=True, return_inverse=True, return_counts=True, sorted=True)
-    for got, wanted in zip(ordered, (values, firsts, inverse, counts), strict=True):
-        same_bytes(got, wanted)
+    order = np.argsort(numbers[firsts])
+    ranks = np.empty_like(order)
+    ranks[order] = np.arange(len(order))
+    for part, wanted in zip(ordered, (uniques[order], firsts[order], ranks[codes], counts[order]), strict=True):
+        same_bytes(part, wanted)
 
 
 def check_members(elements: np.ndarray, tests: np.ndarray) -> None:
     """isin, and its opposite."""
-    wanted = np.isin(elements, tests)
+    wanted = is_member(elements, tests)
     same_bytes(gpuhash.isin(elements, tests), wanted)
     same_bytes(gpuhash.isin(elements, tests, invert=True), ~wanted)
 

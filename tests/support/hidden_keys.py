@@ -16,6 +16,13 @@ def key_of(numbers: np.ndarray) -> np.ndarray:
         return numbers * FACTOR
 
 
+def number_of(keys: np.ndarray) -> np.ndarray:
+    """The numbers that ``key_of`` made the keys of."""
+    inverse = pow(int(FACTOR) % (1 << 64), -1, 1 << 64)
+    with np.errstate(over="ignore"):
+        return (keys.view(np.uint64) * np.uint64(inverse)).view(np.int64)
+
+
 def hidden_numbers(known: int, new: int, count: int) -> np.ndarray:
     """``count`` numbers, int64: each of [known, known + new) at least once, others from [0, known + new).
 

@@ -17,6 +17,7 @@ def tools(device):
     return need_tensorflow(device)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3, 4)], ids=str)
 @pytest.mark.parametrize("dtype", VALUE_DTYPES)
 def test_a_graph_saves_and_python_reads(tools, device, dtype, shape):

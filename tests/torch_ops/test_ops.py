@@ -44,6 +44,7 @@ def filled(where: str, **options: Any) -> HashTable:
 # Against a dict ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("value_shape", [(), (3,), (2, 2)], ids=str)
 @pytest.mark.parametrize("dtype", VALUE_DTYPES)
 @pytest.mark.parametrize("key_shape", [(), (2,)], ids=str)

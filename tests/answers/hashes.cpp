@@ -2,6 +2,8 @@
 // seed, low word, high word. One line for each four: the hash, and the one that comes in late, of a table given that
 // seed.
 
+#include "answers.hpp"
+
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -19,7 +21,7 @@ void print(const Key& key, std::uint64_t seed) {
 
 }  // namespace
 
-int main(int count, char** arguments) {
+int hashes(int count, char** arguments) {
   const auto number = [&](int i) { return std::uint64_t{std::stoull(arguments[i])}; };
   for (int i = 1; i + 3 < count; i += 4) {
     const std::uint64_t seed = number(i + 1), low = number(i + 2), high = number(i + 3);
@@ -34,4 +36,5 @@ int main(int count, char** arguments) {
         print(gpuhash::Uint128{low, high}, seed);
     }
   }
+  return 0;
 }

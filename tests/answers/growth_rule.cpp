@@ -2,6 +2,8 @@
 //   most_slots max_capacity max_load_factor keys slots size
 // max_capacity 0 stands for none.
 
+#include "answers.hpp"
+
 #include <cstdint>
 #include <iomanip>
 #include <iostream>
@@ -26,7 +28,7 @@ std::string answer(Question question) {
 
 }  // namespace
 
-int main() {
+int growth_rule(int, char**) {
   gpuhash::GrowthRule rule{};
   std::int64_t max_capacity = 0;
   std::int64_t keys = 0;
@@ -40,4 +42,5 @@ int main() {
               << (rule.most_new(size) >= keys) << ' ' << rule.uncounted_limit(slots) << ' '
               << answer([&] { return rule.grown_ahead(size, keys, slots); }) << '\n';
   }
+  return 0;
 }

@@ -1,8 +1,10 @@
 // Steps of chains of calls on a device, for tests/test_call_chain.py.
-//   chain_steps DEVICE COUNTERS     with lines "chain version how" to read
+//   answers chain_steps DEVICE COUNTERS     with lines "chain version how" to read
 // how: 0 alone; by a table on the way 1 to a lookup, 2 to a lookup of no keys; 3 to an insertion, 4 of no keys, 5 of
 // values in rows, 6 into a deterministic table, 7 of many keys. Writes for each the owner in the state after it, its
 // chain and version, and what is in the mailbox, which is emptied.
+
+#include "answers.hpp"
 
 #include <cstdint>
 #include <cstdlib>
@@ -30,7 +32,7 @@ std::shared_ptr<gpuhash::Table> make_table(const std::shared_ptr<gpuhash::Device
 
 }  // namespace
 
-int main(int, char** arguments) {
+int chain_steps(int, char** arguments) {
   const std::string device = arguments[1];
   const std::uint64_t count = std::strtoull(arguments[2], nullptr, 10);
   const std::size_t colon = device.find(':');

@@ -1,0 +1,10 @@
+#include "answers.hpp"
+
+#include <map>
+#include <string>
+
+int main(int count, char** arguments) {
+  const std::map<std::string, int (*)(int, char**)> parts{
+      {"chain_steps", chain_steps}, {"growth_rule", growth_rule}, {"hashes", hashes}};
+  return parts.at(arguments[1])(count - 1, arguments + 1);
+}
