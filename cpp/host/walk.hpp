@@ -6,7 +6,7 @@
 #include "shared/layout.hpp"
 
 /// What a walk along a probe sequence needs, on the host: keys and values of a batch, buckets, filters. The walks
-/// themselves are in host/pipeline.hpp and host/near_lookup.hpp.
+/// themselves are in host/pipeline.hpp.
 namespace gpuhash::host {
 
 /// load_bytes() and store_bytes() for the host: the common sizes are single moves at any alignment.
