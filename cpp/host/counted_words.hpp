@@ -136,7 +136,7 @@ class CountedWords {
   std::int64_t room() const { return std::min(line_count_ * kLoad, most_); }
   Line* lines() const { return lines_.as<Line>(); }
   std::uint32_t next(std::uint32_t line) const { return (line + 1) & static_cast<std::uint32_t>(line_count_ - 1); }
-  void prefetch(std::uint32_t line) const { __builtin_prefetch(lines() + line, 1); }
+  [[gnu::always_inline]] void prefetch(std::uint32_t line) const { __builtin_prefetch(lines() + line, 1); }
 
   /// The loop becomes vector instructions.
   static bool any_is_zero(const Word* words, std::int64_t count) {

@@ -27,7 +27,7 @@ struct Lines {
     std::uint32_t is_new;  // 1 or 0
   };
 
-  void prefetch(std::uint32_t line) const {
+  [[gnu::always_inline]] void prefetch(std::uint32_t line) const {
     __builtin_prefetch(words + (std::uint64_t{line} + 1) * kWords, 1);
     __builtin_prefetch(ids + (std::uint64_t{line} + 1) * kWords, 1);
   }

@@ -65,7 +65,7 @@ struct PlainInsertion {
   std::int64_t stride;      // bytes from a key's value to the next
   bool assigns;
 
-  void ask(std::int64_t i) const { __builtin_prefetch(values + i * stride); }
+  [[gnu::always_inline]] void ask(std::int64_t i) const { __builtin_prefetch(values + i * stride); }
   void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
     if (slot == nullptr) return;
     slot->key = stored;
@@ -108,7 +108,7 @@ struct PlainAddition {
   std::int64_t stride;  // bytes from a key's value to the next
   bool is_float;        // otherwise integers: signed or not, the sum has the same bits
 
-  void ask(std::int64_t i) const { __builtin_prefetch(values + i * stride); }
+  [[gnu::always_inline]] void ask(std::int64_t i) const { __builtin_prefetch(values + i * stride); }
   void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
     if (slot == nullptr) return;
     slot->key = stored;

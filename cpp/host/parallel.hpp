@@ -383,7 +383,7 @@ struct Writer {
     operation.found(slot, any_empty, tally);
   }
   void absent(std::int64_t i) { flags.set(i, false); }
-  void ask(std::int64_t i) const
+  [[gnu::always_inline]] void ask(std::int64_t i) const
     requires requires(const Operation& of) { of.ask(i); }
   {
     operation.ask(i);

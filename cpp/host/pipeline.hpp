@@ -152,7 +152,7 @@ class Pipeline {
   }
 
   /// What the first look reads.
-  static void prefetch_home(const View& view, std::uint32_t home, bool marks) {
+  [[gnu::always_inline]] static void prefetch_home(const View& view, std::uint32_t home, bool marks) {
     prefetch_bucket(view, home);
     if (marks) __builtin_prefetch(view.filters + home);
   }
@@ -174,6 +174,7 @@ class Pipeline {
 
   /// The lines of the block of keys that begins with the n-th, and of their positions.
   void ask_for_keys(std::int64_t n) const {
+    keep_calls();
     if (n >= keys_.count) return;
     const std::byte* const from = keys_.data + n * keys_.bytes;
     for (std::int64_t byte = 0; byte < kBlock * keys_.bytes; byte += 64) __builtin_prefetch(from + byte);
@@ -183,7 +184,7 @@ class Pipeline {
 
   /// The lines of what is read beside the keys of a block of a list.
   void ask_for_listed(std::int64_t n) {
-    asm volatile("");  // as in ask_for_displacement()
+    keep_calls();
     if (n >= keys_.count) return;
     const Visitor& visitor = visitor_;
     const std::uint32_t* const offsets = keys_.offsets;
@@ -229,6 +230,7 @@ class Pipeline {
     body([&](std::size_t b) {
       if constexpr (kHashesEach<Simd, Marks>) block.next.fill_one(b, block.next_keys[b], view.geometry);
       prefetch_home(view, block.next.bucket(b), Marks()());
+      keep_calls();
     });
   }
 
@@ -345,6 +347,7 @@ class Pipeline {
 
   /// The lines of the next bucket, for take_erased().
   void ask_for_next_hop(Probe<Key> probe) const {
+    keep_calls();
     probe.next(view_.geometry);
     prefetch_bucket(view_, probe.bucket());
     __builtin_prefetch(view_.filters + probe.bucket());

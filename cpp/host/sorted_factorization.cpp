@@ -69,7 +69,12 @@ class SortedFactorization final : public Factorization {
 
   void write(const FactorizationOutput& out) override {
     if (count_ == 0) return;
-    parallel_for(ranges_.parts, [&](int range) { write_range(range, out); });
+    parallel_for(ranges_.parts, [&](int range) {
+      if constexpr (sizeof(Word) == 8)
+        with_simd([&](auto) { write_range(range, out); });
+      else
+        write_range(range, out);
+    });
   }
 
  private:

@@ -114,7 +114,9 @@ class WordSet {
   static constexpr std::size_t kNearBytes = std::size_t{1} << 17;
 
   Word* words() const { return memory_.as<Word>(); }
-  void prefetch(std::uint32_t line) const { __builtin_prefetch(words() + std::uint64_t{line} * kWordsOfLine); }
+  [[gnu::always_inline]] void prefetch(std::uint32_t line) const {
+    __builtin_prefetch(words() + std::uint64_t{line} * kWordsOfLine);
+  }
 
   void lines_of(const Word* words, std::int64_t count, std::uint32_t* to) const {
     if (std::has_single_bit(all_lines_)) {  // 0.6 ns instead of 1.05
