@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <gpuhash/device_context.hpp>
+#include "host/simd.hpp"
 #include "host/word_blocks.hpp"
 #include "host/word_hash.hpp"
 
@@ -37,7 +38,6 @@ class CountedWords {
   std::int64_t count(std::int64_t id) const { return counts_.as<std::uint32_t>()[id]; }
 
   /// Room for as many words more.
-  template <class Simd>
   void make_room_for(std::int64_t words) {
     if (size_ + words <= room()) return;
     std::int64_t count = line_count_;
@@ -53,8 +53,8 @@ class CountedWords {
       lines_of(from[l].words, kWordsOfLine, begins);
       for (std::int64_t s = 0; s < kWordsOfLine && from[l].words[s] != 0; ++s) {
         std::uint32_t at = begins[s];
-        std::uint32_t open = Simd::words_equal(to[at].words, Word{0});
-        for (; open == 0; open = Simd::words_equal(to[at].words, Word{0})) at = next(at);
+        std::uint32_t open = Baseline::words_equal(to[at].words, Word{0});
+        for (; open == 0; open = Baseline::words_equal(to[at].words, Word{0})) at = next(at);
         to[at].words[first_of(open)] = from[l].words[s];
         to[at].counts[first_of(open)] = from[l].counts[s];
       }
@@ -62,19 +62,18 @@ class CountedWords {
   }
 
   /// Adds `count` <= kWordBlock words, the first of which stands at position `base` of the batch.
-  template <class Simd>
   void add(const Word* words, std::int64_t count, std::int64_t base) {
-    make_room_for<Simd>(count);
+    make_room_for(count);
     std::int64_t begin = 0;
     if (!has_zero_ && any_is_zero(words, count)) {
       begin = std::find(words, words + count, Word{0}) - words;
-      add_to_lines<Simd>(words, begin, base);
+      add_to_lines(words, begin, base);
       if (begin == count) return;  // somebody has changed the keys
       has_zero_ = true;
       words_.as<Word>()[size_] = 0;
       firsts_.as<std::uint32_t>()[size_++] = static_cast<std::uint32_t>(base + begin);
     }
-    add_to_lines<Simd>(words + begin, count - begin, base + begin);
+    add_to_lines(words + begin, count - begin, base + begin);
   }
 
   /// Calls body(ids, count) for the words whose counts were not moved, in order, some at a time.
@@ -99,22 +98,20 @@ class CountedWords {
 
   /// What was counted of words [begin, end) goes over to the first of the `earlier` lists that has the word. Threads
   /// may do this side by side with other words of the same list.
-  template <class Simd>
   void move_counts(std::int64_t begin, std::int64_t end, std::span<const CountedWords> earlier) {
     for (const CountedWords& list : earlier)
-      list.template find_each<Simd>(*this, begin, end, [&](std::int64_t id, std::uint32_t* count) {
+      list.find_each(*this, begin, end, [&](std::int64_t id, std::uint32_t* count) {
         if (count == nullptr) return;
-        const std::uint32_t* const own = find<Simd>(id);
+        const std::uint32_t* const own = find(id);
         *count += own == nullptr ? 0 : *own;
         counts_.as<std::uint32_t>()[id] = 0;
       });
   }
 
   /// Collects the counts of words [begin, end) that were not moved; returns how many there are.
-  template <class Simd>
   std::int64_t collect_counts(std::int64_t begin, std::int64_t end) {
     std::int64_t words = 0;
-    find_each<Simd>(*this, begin, end, [&](std::int64_t id, const std::uint32_t* count) {
+    find_each(*this, begin, end, [&](std::int64_t id, const std::uint32_t* count) {
       counts_.as<std::uint32_t>()[id] = count == nullptr ? 0 : *count;
       words += count == nullptr ? 0 : 1;
     });
@@ -139,7 +136,7 @@ class CountedWords {
   std::int64_t room() const { return std::min(line_count_ * kLoad, most_); }
   Line* lines() const { return lines_.as<Line>(); }
   std::uint32_t next(std::uint32_t line) const { return (line + 1) & static_cast<std::uint32_t>(line_count_ - 1); }
-  void prefetch(std::uint32_t line) const { __builtin_prefetch(lines() + line, 1); }
+  [[gnu::always_inline]] void prefetch(std::uint32_t line) const { __builtin_prefetch(lines() + line, 1); }
 
   /// The loop becomes vector instructions.
   static bool any_is_zero(const Word* words, std::int64_t count) {
@@ -175,7 +172,6 @@ class CountedWords {
 
   /// Most words have come before, and are found by one comparison. It takes 1.8 of 4.6 ns more, in cache, to do the
   /// same for new ones without a branch, as a table of ids has to.
-  template <class Simd>
   void add_to_lines(const Word* words, std::int64_t count, std::int64_t base) {
     std::uint32_t begins[kWordBlock + kLinesAhead];
     lines_of(words, count, begins);
@@ -184,27 +180,26 @@ class CountedWords {
       prefetch(begins[j + kLinesAhead]);
       const Word word = words[j];
       Line& line = lines[begins[j]];
-      const std::uint32_t match = Simd::words_equal(line.words, word);
+      const std::uint32_t match = Baseline::words_equal(line.words, word);
       if (match != 0) [[likely]]
         ++line.counts[first_of(match)];
       else
-        add_further<Simd>(word, begins[j], base + j);
+        add_further(word, begins[j], base + j);
     }
   }
 
   /// A word that does not lie in line `at`, where its search begins.
-  template <class Simd>
   void add_further(Word word, std::uint32_t at, std::int64_t position) {
     Line* const lines = this->lines();
-    std::uint32_t open = Simd::words_equal(lines[at].words, Word{0});
+    std::uint32_t open = Baseline::words_equal(lines[at].words, Word{0});
     while (open == 0) {
       at = next(at);
-      const std::uint32_t match = Simd::words_equal(lines[at].words, word);
+      const std::uint32_t match = Baseline::words_equal(lines[at].words, word);
       if (match != 0) {
         ++lines[at].counts[first_of(match)];
         return;
       }
-      open = Simd::words_equal(lines[at].words, Word{0});
+      open = Baseline::words_equal(lines[at].words, Word{0});
     }
     const int lane = first_of(open);
     lines[at].words[lane] = word;
@@ -215,7 +210,7 @@ class CountedWords {
 
   /// Calls body(id, count) for the ids [begin, end) of a list whose counts were not moved: where the word is counted
   /// here, or null.
-  template <class Simd, class Body>
+  template <class Body>
   void find_each(const CountedWords& list, std::int64_t begin, std::int64_t end, Body body) const {
     for_each_word_block(begin, end, [&](std::int64_t base, std::int64_t size) {
       const Word* const words = list.words_.as<Word>() + base;
@@ -224,29 +219,27 @@ class CountedWords {
       lines_of(words, size, begins);
       for (std::int64_t j = 0; j < size; ++j) {
         prefetch(begins[j + kLinesAhead]);
-        if (counts[j] != 0) body(base + j, count_from<Simd>(words[j], begins[j]));
+        if (counts[j] != 0) body(base + j, count_from(words[j], begins[j]));
       }
     });
   }
 
   /// Where word `id` is counted. Null: somebody has changed it while it was read, so it does not lie where it belongs.
-  template <class Simd>
   std::uint32_t* find(std::int64_t id) const {
     std::uint32_t begins[1 + kLinesAhead];
     const Word word = this->word(id);
     lines_of(&word, 1, begins);
-    return count_from<Simd>(word, begins[0]);
+    return count_from(word, begins[0]);
   }
 
   /// Null: the word is not there.
-  template <class Simd>
   std::uint32_t* count_from(Word word, std::uint32_t at) const {
     if (word == 0 && !has_zero_) return nullptr;
     for (;; at = next(at)) {
       Line& line = lines()[at];
-      const std::uint32_t match = Simd::words_equal(line.words, word);
+      const std::uint32_t match = Baseline::words_equal(line.words, word);
       if (match != 0) return line.counts + first_of(match);
-      if (Simd::words_equal(line.words, Word{0}) != 0) return nullptr;
+      if (Baseline::words_equal(line.words, Word{0}) != 0) return nullptr;
     }
   }
 

@@ -39,7 +39,7 @@ template <class View>
 void ask_for_displacement(const View& view, std::uint32_t index) {
   detail::for_each_movable(view, index, [&](auto*, const auto& probe) {
     prefetch_bucket(view, probe.bucket());
-    asm volatile("");  // GCC 12 takes what only prefetches for a function without effect, and leaves its calls out
+    keep_calls();
   });
 }
 

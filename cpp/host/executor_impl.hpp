@@ -62,7 +62,7 @@ void HostExecutor<Key, Value>::find(DeviceContext&, const View& view, const KeyB
 
 template <class Key, class Value>
 void HostExecutor<Key, Value>::insert(DeviceContext&, const View& view, const InsertOrder& batch, Stream) const {
-  if (are_plain(view, batch.keys, batch.values)) {
+  if (are_plain(view, batch.values)) {
     const PlainInsertion<View> insertion{static_cast<const std::byte*>(batch.values.data), stride_of(batch.values),
                                          batch.mode == InsertMode::kAssign};
     return write_each<Purpose::kInsertion>(view, batch.keys, insertion, batch.inserted, batch.stop);
@@ -80,17 +80,12 @@ void HostExecutor<Key, Value>::apply(DeviceContext&, const View& view, const App
         if (const auto merged = MergedKeys<View>::make(view, batch)) return merged->write(operation_of);
       write_each<Purpose::kInsertion>(view, batch.keys, operation_of(batch), batch.inserted, batch.stop);
     };
-    const auto add = [&]<class T>(T) {
-      write([](const ApplyOrder& order) {
-        return PlainAddition<View, T>{static_cast<const std::byte*>(order.values.data), stride_of(order.values)};
+    constexpr DType kFloat = sizeof(Value) == 8 ? DType::kFloat64 : DType::kFloat32;
+    const bool is_float = batch.dtype == kFloat;
+    if (batch.op == ApplyOp::kAdd && are_plain(view, batch.values) && (is_float || is_integer(batch.dtype)))
+      return write([is_float](const ApplyOrder& order) {
+        return PlainAddition<View>{static_cast<const std::byte*>(order.values.data), stride_of(order.values), is_float};
       });
-    };
-    if (batch.op == ApplyOp::kAdd && are_plain(view, batch.keys, batch.values)) {
-      using Float = std::conditional_t<sizeof(Value) == 8, double, float>;
-      constexpr DType kFloat = sizeof(Value) == 8 ? DType::kFloat64 : DType::kFloat32;
-      if (is_integer(batch.dtype)) return add(Value{});  // unsigned or not, the sum has the same bits
-      if (batch.dtype == kFloat) return add(Float{});
-    }
     RowSource row_source(view.rows, *view.control);
     const CombineFn combine = combine_function(batch.dtype, batch.op);
     write([&](const ApplyOrder& order) { return Application<View>{view, order, combine, &row_source}; });
@@ -118,10 +113,7 @@ template <class Key, class Value>
 void HostExecutor<Key, Value>::erase(DeviceContext&, const View& view, const KeyBatch& keys, bool* erased, const Plan*,
                                      Stream) const {
   RowSink row_sink(view.rows, *view.control);
-  if (are_words<View>(keys))
-    write_each<Purpose::kLookup>(view, keys, Erasure<View, true>{view, &row_sink}, erased);
-  else
-    write_each<Purpose::kLookup>(view, keys, Erasure<View, false>{view, &row_sink}, erased);
+  write_each<Purpose::kLookup>(view, keys, Erasure<View>{view, &row_sink}, erased);
 }
 
 template <class Key, class Value>
@@ -131,7 +123,7 @@ void HostExecutor<Key, Value>::list_absent(DeviceContext&, const View& view, con
   const auto list = [&](std::int64_t first, std::int64_t last) {
     AbsentKeys<View> absent_keys{keys, out + first};
     in_pieces(first, last, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
-      walk_each<Purpose::kLookup>(view, keys, begin, end, absent_keys);
+      walk<Purpose::kLookup>(view, Reach::kTable, run_of(keys, begin, end), absent_keys);
     });
     return absent_keys.to - (out + first);
   };

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "host/near_lookup.hpp"
+#include "host/block_looks.hpp"
 #include "host/pipeline.hpp"
 #include "host/rows.hpp"
 #include "host/rows_ahead.hpp"
@@ -25,56 +25,38 @@ inline std::uint64_t count_true(const bool* flags, std::size_t size) {
   return count;
 }
 
-/// For keys that are words, values as wide as the slot's. Writes at every look, without a branch: a walk that has to go
-/// on is so far absent.
-template <class View, bool kMask>
-struct FindWords {
-  static constexpr bool kWords = true;
-  static constexpr bool kEveryLook = true;
+/// For values as wide as the slot's, or none. Writes at every look, without a branch: a walk that has to go on is so
+/// far absent.
+template <class View>
+struct PlainFind {
+  static constexpr bool kHot = true;
+  static constexpr bool kFindsBlocks = true;
   using Value = typename View::Value;
 
-  Value* values;  // [n]
-  bool* mask;     // [n]
+  Value* values;  // [n] or null, of any alignment
+  bool* mask;     // [n] or null
   Value fallback;
   std::uint64_t present = 0;
 
-  template <class Match>
-  void looked(std::int64_t i, typename View::SlotType* bucket, const Match& match) {
-    const Value stored = match.first(bucket)->value;
-    const Value value = match.any() ? stored : fallback;
-    std::memcpy(values + i, &value, sizeof value);  // callers' arrays may have any alignment
-    if constexpr (kMask) mask[i] = match.any();
-    present += match.any() ? 1 : 0;
-  }
-  Value* values_from(std::int64_t i) const { return values + i; }
-  void value(std::int64_t i, const Value& value) { std::memcpy(values + i, &value, sizeof value); }
-  void found(std::int64_t first, const bool* found, std::size_t size) {
-    if constexpr (kMask) std::memcpy(mask + first, found, size);
+  template <class Simd, class Ask>
+  std::uint64_t find_block(Simd, const View& of_view, const Homes<typename View::Key>& homes, std::int64_t first,
+                           std::size_t size, const Ask& ask) {
+    const View view = of_view;  // copies, in registers
+    Value* const to = values == nullptr ? nullptr : values + first;
+    const Value absent = fallback;
+    alignas(64) bool found[kHomes];
+    const std::uint64_t undecided = look_at_homes<Simd>(view, homes, size, absent, to, found, ask);
+    if (mask != nullptr) std::memcpy(mask + first, found, size);
     present += count_true(found, size);
+    return undecided;
   }
-  void left_region(std::int64_t) {}
-};
-
-/// Whether keys that are words are there.
-template <class View>
-struct FindMask {
-  static constexpr bool kWords = true;
-  static constexpr bool kEveryLook = true;
-
-  bool* mask;  // [n]
-  std::uint64_t present = 0;
-  typename View::Value fallback{};  // nobody asks for values
-
   template <class Match>
-  void looked(std::int64_t i, typename View::SlotType*, const Match& match) {
-    mask[i] = match.any();
+  void looked(std::int64_t i, [[maybe_unused]] typename View::SlotType* bucket, const Match& match) {
+    if constexpr (View::kHasValue)
+      if (values != nullptr)
+        std::memcpy(values + i, match.any() ? &match.first(bucket)->value : &fallback, sizeof(Value));
+    if (mask != nullptr) mask[i] = match.any();
     present += match.any() ? 1 : 0;
-  }
-  typename View::Value* values_from(std::int64_t) const { return nullptr; }
-  void value(std::int64_t, const typename View::Value&) {}
-  void found(std::int64_t first, const bool* found, std::size_t size) {
-    std::memcpy(mask + first, found, size);
-    present += count_true(found, size);
   }
   void left_region(std::int64_t) {}
 };
@@ -83,8 +65,6 @@ struct FindMask {
 template <class View>
 class FindAny {
  public:
-  static constexpr bool kWords = false;
-
   FindAny(const View& view, const FindOrder& out) : view_(&view), out_(&out) {}
 
   void found(std::int64_t i, typename View::SlotType* slot, [[maybe_unused]] bool any_empty) {
@@ -109,7 +89,6 @@ class FindAny {
         std::memset(value_at(i), 0, static_cast<std::size_t>(out_->bytes));
     }
   }
-  void left_region(std::int64_t) {}
   /// The rows that are still under way; the number of keys found.
   std::uint64_t finish() {
     rows_.finish(copy_row());
@@ -130,36 +109,22 @@ class FindAny {
 
 /// Looks up keys [begin, end) of the batch. Returns how many of them there are.
 template <class View>
-std::uint64_t find_range(const View& view, const KeyBatch& keys, std::int64_t begin, std::int64_t end,
+std::uint64_t find_range(const View& view, const KeyBatch& batch, std::int64_t begin, std::int64_t end,
                          const FindOrder& out) {
-  const auto run = [&]<class Visitor>(Visitor& visitor) {
-    if constexpr (Visitor::kWords)
-      if (is_near(view)) return look_up_near(view, keys, begin, end, visitor);
-    walk_each<Purpose::kLookup>(view, keys, begin, end, visitor);
-  };
-  const bool words = are_words<View>(keys);
-  if constexpr (View::kHasValue) {
-    using Value = typename View::Value;
-    if (words && out.values != nullptr && out.rows == nullptr && view.rows.bytes == 0 && out.bytes == sizeof(Value) &&
-        !out.fallback_per_key) {
-      Value fallback{};
-      if (out.fallback != nullptr) std::memcpy(&fallback, out.fallback, sizeof fallback);
-      const auto run_words = [&]<bool kMask>(FindWords<View, kMask> visitor) {
-        run(visitor);
-        return visitor.present;
-      };
-      auto* const values = static_cast<Value*>(out.values);
-      if (out.found != nullptr) return run_words(FindWords<View, true>{values, out.found, fallback});
-      return run_words(FindWords<View, false>{values, nullptr, fallback});
-    }
-  }
-  if (words && out.found != nullptr && out.values == nullptr && out.rows == nullptr) {
-    FindMask<View> mask{out.found};
-    run(mask);
-    return mask.present;
+  using Value = typename View::Value;
+  const KeyRun keys = run_of(batch, begin, end);
+  bool is_plain = out.values == nullptr;
+  if constexpr (View::kHasValue)
+    is_plain |= view.rows.bytes == 0 && out.bytes == sizeof(Value) && !out.fallback_per_key;
+  if (is_plain && out.rows == nullptr) {
+    PlainFind<View> find{static_cast<Value*>(out.values), out.found, {}};
+    if constexpr (View::kHasValue)
+      if (out.fallback != nullptr) std::memcpy(&find.fallback, out.fallback, sizeof(Value));
+    walk<Purpose::kLookup>(view, Reach::kTable, keys, find);
+    return find.present;
   }
   FindAny<View> any(view, out);
-  run(any);
+  walk<Purpose::kLookup>(view, Reach::kTable, keys, any);
   return any.finish();
 }
 

@@ -34,11 +34,11 @@ struct Words512 {
   GPUHASH_AVX512 static __m512i load(const std::uint32_t* words) {
     return _mm512_cvtepu32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(words)));
   }
-  template <class Key, class Word>
-  GPUHASH_AVX512 static void store_regions(const Word* keys, const Geometry& geometry, std::uint32_t* to) {
+  template <class Key>
+  GPUHASH_AVX512 static void store_regions(const Key* keys, const Geometry& geometry, std::uint32_t* to) {
     const __m512i key = load(keys);
-    const __m512i region = part_of(hash<Word>(key, geometry.seeds.hash), geometry.region_count);
-    store(to, _mm512_mask_mov_epi64(region, stray<Key, Word>(key), _mm512_setzero_si512()));
+    const __m512i region = part_of(hash<Key>(key, geometry.seeds.hash), geometry.region_count);
+    store(to, _mm512_mask_mov_epi64(region, stray<Key>(key), _mm512_setzero_si512()));
   }
   template <class Word>
   GPUHASH_AVX512 static void store_highest(const Word* words, std::uint64_t seed, int bits, std::uint16_t* to) {
@@ -49,10 +49,9 @@ struct Words512 {
   GPUHASH_AVX512 static __m512i part_of(__m512i hash, std::uint32_t count) {
     return _mm512_srli_epi64(_mm512_mul_epu32(_mm512_srli_epi64(hash, 32), all(count)), 32);
   }
-  /// Those that are a mark: none of words that are narrower. The marks differ in their lowest bit only.
-  template <class Key, class Word>
+  /// Those that are a mark. The marks differ in their lowest bit only.
+  template <class Key>
   GPUHASH_AVX512 static __mmask8 stray(__m512i keys) {
-    if constexpr (sizeof(Word) < sizeof(Key)) return 0;
     return _mm512_cmple_epu64_mask(_mm512_xor_si512(keys, all(empty_key<Key>())), all(1));
   }
   GPUHASH_AVX512 static void store(std::uint32_t* to, __m512i words) {
@@ -96,22 +95,22 @@ void table_bits_of(const Simd&, const Word* words, std::int64_t count, std::uint
                    std::uint16_t* to) {
   std::int64_t j = 0;
 #if defined(__x86_64__)
-  if constexpr (Simd::kHashesByEight)
+  if constexpr (Simd::template kHashesByEight<Word>)
     for (; j + 8 <= count; j += 8) detail::Words512::store_highest(words + j, seed, bits, to + j);
 #endif
   for (; j < count; ++j) to[j] = static_cast<std::uint16_t>(hash_key(words[j], seed) >> (64 - bits));
 }
 
-/// to[j] = Probe<Key>::region() of keys[j], for j in [0, count).
-template <class Key, class Simd, class Word>
-void regions_of(const Simd&, const Word* keys, std::int64_t count, const Geometry& table, std::uint32_t* to) {
+/// to[j] = the region of keys[j], for j in [0, count).
+template <class Simd, class Key>
+void regions_of(const Simd&, const Key* keys, std::int64_t count, const Geometry& table, std::uint32_t* to) {
   const Geometry geometry = table;  // a copy, in registers
   std::int64_t j = 0;
 #if defined(__x86_64__)
-  if constexpr (Simd::kHashesByEight && sizeof(Key) <= 8)
-    for (; j + 8 <= count; j += 8) detail::Words512::store_regions<Key>(keys + j, geometry, to + j);
+  if constexpr (Simd::template kHashesByEight<Key>)
+    for (; j + 8 <= count; j += 8) detail::Words512::store_regions(keys + j, geometry, to + j);
 #endif
-  for (; j < count; ++j) to[j] = Probe<Key>(Key{detail::load_whole<Word>(keys + j)}, geometry).region(geometry);
+  for (; j < count; ++j) to[j] = Probe<Key>(keys[j], geometry).region(geometry);
 }
 
 /// Keys in a block, at most.
@@ -121,10 +120,6 @@ inline constexpr std::size_t kHomes = 64;
 template <class Key>
 class Homes {
  public:
-  /// Are they computed faster together than one by one?
-  template <class Simd>
-  static constexpr bool kByEight = Simd::kHashesByEight && sizeof(Key) <= 8;
-
   const Key* stored() const { return stored_; }
   const std::uint32_t* buckets() const { return buckets_; }
   const Key& stored(std::size_t b) const { return stored_[b]; }
@@ -132,47 +127,50 @@ class Homes {
   std::uint8_t filter_bit(std::size_t b) const { return Probe<Key>::filter_bit_of(hashes_[b]); }
   Probe<Key> probe(std::size_t b) const { return {stored_[b], hashes_[b], buckets_[b]}; }
 
-  /// Of words as wide as keys, or half as wide.
-  template <class Simd, class Word>
-  void fill(const Simd&, const Word* keys, std::size_t size, const Geometry& table) {
-    const Geometry geometry = table;  // a copy, in registers
-    std::size_t b = 0;
-#if defined(__x86_64__)
-    if constexpr (kByEight<Simd>)
-      for (; b + 8 <= size; b += 8) fill_eight(keys, b, geometry);
-#endif
-    for (; b < size; ++b) fill_one(keys, b, geometry);
-  }
-  /// Behind the last key, some bucket: one that may be asked for.
-  void pad(std::size_t size) {
-    for (std::size_t b = size; b < kHomes; ++b) buckets_[b] = 0;
-  }
-
- private:
-  template <class Word>
-  void fill_one(const Word* keys, std::size_t b, const Geometry& geometry) {
-    const Probe<Key> probe(Key{detail::load_whole<Word>(keys + b)}, geometry);
+  /// Of the b-th key.
+  void fill_one(std::size_t b, const Key& key, const Geometry& geometry) {
+    const Probe<Key> probe(key, geometry);
     stored_[b] = probe.stored();
     buckets_[b] = probe.bucket();
     hashes_[b] = probe.hash();
   }
+  /// Of `size` keys. A function of its own for each instruction set, so that loops around it are compiled once.
+  void fill(const Key* keys, std::size_t size, const Geometry& geometry) {
+#if defined(__x86_64__)
+    if constexpr (sizeof(Key) <= 8)
+      if (instruction_set() == InstructionSet::kAvx512) return fill_by_eight(keys, size, geometry);
+#endif
+    fill_each(keys, 0, size, geometry);
+  }
+
+ private:
+  [[gnu::noinline]] void fill_each(const Key* keys, std::size_t begin, std::size_t end, const Geometry& table) {
+    const Geometry geometry = table;  // a copy, in registers
+    for (std::size_t b = begin; b < end; ++b) fill_one(b, keys[b], geometry);
+  }
 
 #if defined(__x86_64__)
-  template <class Word>
-  GPUHASH_AVX512 void fill_eight(const Word* keys, std::size_t b, const Geometry& geometry) {
+  GPUHASH_AVX512 [[gnu::noinline]] void fill_by_eight(const Key* keys, std::size_t size, const Geometry& table) {
     using Words = detail::Words512;
-    const __m512i key = Words::load(keys + b);
-    const __m512i hash = Words::template hash<Word>(key, geometry.seeds.hash);
-    const __m512i bucket = Words::part_of(hash, geometry.bucket_count);
-    if constexpr (sizeof(Key) == 8)
-      _mm512_store_si512(stored_ + b, key);
-    else
-      Words::store(stored_ + b, key);
-    Words::store(buckets_ + b, bucket);
-    _mm512_store_si512(hashes_ + b, hash);
-    auto stray = static_cast<unsigned>(Words::template stray<Key, Word>(key));
-    for (; stray != 0; stray &= stray - 1)
-      fill_one(keys, b + static_cast<std::size_t>(std::countr_zero(stray)), geometry);
+    const Geometry geometry = table;  // a copy, in registers
+    std::size_t b = 0;
+    for (; b + 8 <= size; b += 8) {
+      const __m512i key = Words::load(keys + b);
+      const __m512i hash = Words::template hash<Key>(key, geometry.seeds.hash);
+      const __m512i bucket = Words::part_of(hash, geometry.bucket_count);
+      if constexpr (sizeof(Key) == 8)
+        _mm512_store_si512(stored_ + b, key);
+      else
+        Words::store(stored_ + b, key);
+      Words::store(buckets_ + b, bucket);
+      _mm512_store_si512(hashes_ + b, hash);
+      auto stray = static_cast<unsigned>(Words::template stray<Key>(key));
+      for (; stray != 0; stray &= stray - 1) {
+        const std::size_t s = b + static_cast<std::size_t>(std::countr_zero(stray));
+        fill_one(s, keys[s], geometry);
+      }
+    }
+    fill_each(keys, b, size, geometry);
   }
 #endif
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <gpuhash/device_context.hpp>
+#include "host/simd.hpp"
 #include "host/word_hash.hpp"
 
 namespace gpuhash::host {
@@ -26,7 +27,7 @@ struct Lines {
     std::uint32_t is_new;  // 1 or 0
   };
 
-  void prefetch(std::uint32_t line) const {
+  [[gnu::always_inline]] void prefetch(std::uint32_t line) const {
     __builtin_prefetch(words + (std::uint64_t{line} + 1) * kWords, 1);
     __builtin_prefetch(ids + (std::uint64_t{line} + 1) * kWords, 1);
   }
@@ -36,13 +37,12 @@ struct Lines {
   /// Without a branch on whether it is there: where half of the keys are new, that would be predicted wrong every other
   /// time, which took 6.0 ns a key in a prototype. A word that is there is stored into line 0 and not over itself: a
   /// line that has just been written by words is slow to read as a whole.
-  template <class Simd>
   Visit visit(Word word, std::uint32_t line, std::uint32_t fresh) const {
     for (;; line = (line + 1) & mask) {
       const std::uint32_t open = taken[line];
       const std::uint64_t begin = (std::uint64_t{line} + 1) * kWords;
       const std::uint32_t end_mark = 1u << open;
-      const std::uint32_t match = (Simd::words_equal(words + begin, word) & (end_mark - 1)) | end_mark;
+      const std::uint32_t match = (Baseline::words_equal(words + begin, word) & (end_mark - 1)) | end_mark;
       const auto lane = static_cast<std::uint32_t>(std::countr_zero(match));
       if (lane == kWords) [[unlikely]]
         continue;
@@ -101,7 +101,6 @@ class LineTable {
   }
 
   /// The same words and ids in another table, which has more lines.
-  template <class Simd>
   void copy_to(LineTable& other) const {
     constexpr std::uint32_t kWords = Lines<Word>::kWords;
     const Lines<Word> from = lines();
@@ -111,7 +110,7 @@ class LineTable {
       std::uint32_t begins[kWords];
       other.lines_of(words, from.taken[line], begins);
       for (std::uint32_t s = 0; s < from.taken[line]; ++s)
-        to.template visit<Simd>(words[s], begins[s], from.ids[(line + 1) * kWords + s]);
+        to.visit(words[s], begins[s], from.ids[(line + 1) * kWords + s]);
     }
   }
 

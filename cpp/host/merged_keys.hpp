@@ -53,10 +53,7 @@ class MergedKeys {
   template <class OperationOf>
   void write(OperationOf operation_of) {
     try {
-      if (batch_.values.broadcast)
-        write_others<false>(operation_of(batch_));
-      else
-        write_others<true>(operation_of(batch_));
+      write_others(operation_of(batch_));
     } catch (...) {  // interrupted: what was set aside is of the part that is done
       write_hot(operation_of);
       throw;
@@ -82,24 +79,23 @@ class MergedKeys {
   };
 
   /// Sets hot keys aside. One value for all keys is not combined, but counted.
-  template <bool kPerKey>
   class Sieve {
    public:
     /// For the keys from `position` in the batch on.
     Sieve(const MergedKeys& merged, Aside& to, std::int64_t position) : merged_(merged), to_(to), position_(position) {}
 
     /// As Shares::deal() wants it.
-    template <class Keys>
-    std::uint64_t pass(const Keys& keys, std::int64_t n, std::int64_t count) {
+    std::uint64_t pass(const Key* keys, std::int64_t count) {
+      const bool per_key = !merged_.batch_.values.broadcast;
       const std::int64_t position = position_;  // copies, in registers
       std::size_t waiting = count_;
       std::uint64_t left = 0;
       for (std::int64_t b = 0; b < count; ++b) {  // without a branch, which would be taken at random
-        const Key key = keys[n + b];
+        const Key key = keys[b];
         const std::size_t place = merged_.hot_.place_of(key);
         const std::uint32_t is_hot = merged_.hot_[place] == key;
         left |= std::uint64_t{1 - is_hot} << b;
-        if constexpr (kPerKey) {
+        if (per_key) {
           waiting_[waiting] = {position + b, place};
           waiting += is_hot;
         } else {
@@ -140,23 +136,21 @@ class MergedKeys {
     Aside& to_;
     std::int64_t position_;
     std::size_t count_ = 0;
-    Waiting waiting_[kPerKey ? kWaiting + Shares::kPass : 1];
+    Waiting waiting_[kWaiting + Shares<Key>::kPass];
   };
 
   bool allocate() {
     const int parts = writer_parts(batch_.keys.count, view_);
-    memory_ = WriterMemory::make(view_, batch_.keys, batch_.inserted != nullptr, parts);
+    memory_ = WriterMemory<Key>::make(batch_.keys.count, batch_.inserted != nullptr, parts);
     aside_ = uninitialised<Aside>(parts);
     hot_batch_ = uninitialised<HotBatch>(1);
     for (int part = 0; part < parts; ++part) std::fill_n(aside_[part].counts, kPlaces, 0u);
     return memory_.has_value();
   }
 
-  template <bool kPerKey, class Operation>
+  template <class Operation>
   void write_others(const Operation& operation) {
-    const auto sieve_of = [&](int part, std::int64_t begin, std::int64_t) {
-      return Sieve<kPerKey>(*this, aside_[part], begin);
-    };
+    const auto sieve_of = [&](int part, std::int64_t begin, std::int64_t) { return Sieve(*this, aside_[part], begin); };
     Stop* stop = batch_.stop;
     if (stop != nullptr && !make_room_for_left(*stop, memory_->shares.chunk())) stop = nullptr;
     write_shared<Purpose::kInsertion>(view_, batch_.keys, operation, batch_.inserted, *memory_, sieve_of, 0, stop);
@@ -212,7 +206,7 @@ class MergedKeys {
   const ApplyOrder& batch_;
   const CombineFn combine_;
   HotPlaces<Key> hot_;
-  std::optional<WriterMemory> memory_;
+  std::optional<WriterMemory<Key>> memory_;
   std::unique_ptr<Aside[]> aside_;  // [parts]
   std::unique_ptr<HotBatch[]> hot_batch_;
 };

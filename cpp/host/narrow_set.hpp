@@ -59,9 +59,8 @@ Span<Word> span_of(const WordBlocks<Word>& blocks, std::int64_t count, const Spa
   for_each_chunk(count, [&](std::int64_t begin, std::int64_t end) {
     if (is_wide.load(std::memory_order_relaxed)) return;
     Span<Word> span;
-    for_each_block_of_words(blocks, begin, end, [&](auto, const Word* words, std::int64_t size, std::int64_t) {
-      span.add(words, size, turned);
-    });
+    for_each_block_of_words(blocks, begin, end,
+                            [&](const Word* words, std::int64_t size, std::int64_t) { span.add(words, size, turned); });
     const std::lock_guard lock(mutex);
     all.add(span);
     if (!all.common(other).fits(numbers)) is_wide.store(true, std::memory_order_relaxed);
@@ -109,7 +108,6 @@ class NarrowSet {
   }
 
   /// mask[j] = (is words[j] in the set) != invert.
-  template <class Simd>
   void contains(const Word* words, std::int64_t count, bool invert, bool* mask) const {
     const std::uint64_t* const all = bits(0);
     const Place place = place_;
@@ -143,7 +141,7 @@ class NarrowSet {
 
   void add(const WordBlocks<Word>& blocks, std::int64_t begin, std::int64_t end, std::uint64_t* to) const {
     const Place place = place_;
-    for_each_block_of_words(blocks, begin, end, [&](auto, const Word* words, std::int64_t size, std::int64_t) {
+    for_each_block_of_words(blocks, begin, end, [&](const Word* words, std::int64_t size, std::int64_t) {
       for (std::int64_t j = 0; j < size; ++j) {
         const std::uint64_t bit = place(words[j]);
         to[bit / 64] |= std::uint64_t{1} << (bit % 64);

@@ -13,8 +13,7 @@
 #include "shared/arithmetic.hpp"
 #include "table/executor.hpp"
 
-/// What is done to the slot of each key of a batch, in the shape that write_each() wants; AbsentKeys as walk_each()
-/// does.
+/// What is done to the slot of each key of a batch, in the shape that write_each() wants; AbsentKeys as walk() does.
 namespace gpuhash::host {
 
 template <class View>
@@ -28,11 +27,10 @@ inline const std::byte* value_at(const ValueBatch& values, std::int64_t i) {
 
 inline std::int64_t stride_of(const ValueBatch& values) { return values.broadcast ? 0 : values.bytes; }
 
-/// Are keys words, and values, if there are any, as wide as the slot's?
+/// Are values, if there are any, as wide as the slot's?
 template <class View>
-bool are_plain(const View& view, const KeyBatch& keys, const ValueBatch& values) {
-  const bool plain_values = !View::kHasValue || (!has_rows(view) && values.bytes == sizeof(typename View::Value));
-  return are_words<View>(keys) && plain_values;
+bool are_plain(const View& view, const ValueBatch& values) {
+  return !View::kHasValue || (!has_rows(view) && values.bytes == sizeof(typename View::Value));
 }
 
 /// A new key's slot gets key and value.
@@ -57,17 +55,17 @@ void store_new(const View& view, const typename View::Key& stored, typename View
   }
 }
 
-/// As Insertion, for keys that are words and values as wide as the slot's: what a batch mostly is.
+/// As Insertion, for values as wide as the slot's: what a batch mostly is.
 template <class View>
 struct PlainInsertion {
-  static constexpr bool kWords = true;
+  static constexpr bool kHot = true;
   using Value = typename View::Value;
 
   const std::byte* values;  // null in sets
   std::int64_t stride;      // bytes from a key's value to the next
   bool assigns;
 
-  void ask(std::int64_t i) const { __builtin_prefetch(values + i * stride); }
+  [[gnu::always_inline]] void ask(std::int64_t i) const { __builtin_prefetch(values + i * stride); }
   void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
     if (slot == nullptr) return;
     slot->key = stored;
@@ -78,8 +76,6 @@ struct PlainInsertion {
 
 template <class View>
 struct Insertion {
-  static constexpr bool kWords = false;
-
   View view;
   InsertOrder batch;
   RowSource* row_source;
@@ -101,31 +97,35 @@ struct Insertion {
   }
 };
 
-/// As Application, for keys that are words and additions of T, which is as wide as the slot's value.
-template <class View, class T>
+/// As Application, for additions of numbers as wide as the slot's value.
+template <class View>
 struct PlainAddition {
-  static constexpr bool kWords = true;
-  static_assert(sizeof(T) == sizeof(typename View::Value));
+  static constexpr bool kHot = true;
+  using Value = typename View::Value;
+  using Float = std::conditional_t<sizeof(Value) == 8, double, float>;
 
   const std::byte* values;
   std::int64_t stride;  // bytes from a key's value to the next
+  bool is_float;        // otherwise integers: signed or not, the sum has the same bits
 
-  void ask(std::int64_t i) const { __builtin_prefetch(values + i * stride); }
+  [[gnu::always_inline]] void ask(std::int64_t i) const { __builtin_prefetch(values + i * stride); }
   void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) const {
     if (slot == nullptr) return;
     slot->key = stored;
-    T update;
-    std::memcpy(&update, values + i * stride, sizeof(T));
-    const T sum = combine(ApplyOp::kAdd, cast_bits<T>(slot->value), update);  // of a new key's slot, nobody's
-    const T value = is_new ? update : sum;
-    std::memcpy(&slot->value, &value, sizeof(T));
+    Value update;
+    std::memcpy(&update, values + i * stride, sizeof(Value));
+    slot->value = is_new ? update : is_float ? sum<Float>(slot->value, update) : sum<Value>(slot->value, update);
+  }
+
+ private:
+  template <class T>
+  static Value sum(Value old, Value update) {
+    return cast_bits<Value>(combine(ApplyOp::kAdd, cast_bits<T>(old), cast_bits<T>(update)));
   }
 };
 
 template <class View>
 struct Application {
-  static constexpr bool kWords = false;
-
   View view;
   ApplyOrder batch;
   CombineFn combine;
@@ -158,8 +158,6 @@ struct Application {
 /// As Insertion and Application, in a table with columns.
 template <class View>
 struct ColumnsChange {
-  static constexpr bool kWords = false;
-
   View view;
   const RowWriter* writer;
   RowSource* row_source;
@@ -185,10 +183,9 @@ struct ColumnsChange {
   }
 };
 
-template <class View, bool kWords_>
+template <class View>
 struct Erasure {
-  static constexpr bool kWords = kWords_;
-
+  static constexpr bool kHot = true;
   View view;
   RowSink* row_sink;
 
@@ -205,14 +202,10 @@ struct Erasure {
 
 template <class View>
 struct AbsentKeys {
-  static constexpr bool kWords = false;
-
   KeyBatch keys;
   typename View::Key* to;
 
-  void found(std::int64_t, typename View::SlotType*, bool) {}
   void absent(std::int64_t i) { *to++ = load_word<typename View::Key>(keys.data, i, keys.bytes); }
-  void left_region(std::int64_t) {}
 };
 
 }  // namespace gpuhash::host

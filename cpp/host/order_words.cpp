@@ -5,7 +5,6 @@
 
 #include <gpuhash/factorization.hpp>
 #include "host/batch_table.hpp"
-#include "host/simd.hpp"
 #include "host/walk.hpp"
 #include "shared/key_numbers.hpp"
 
@@ -40,16 +39,14 @@ template <class Word, class Change>
 void change_each(const void* from, void* words, std::int64_t count, Change change) {
   constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Word));
   host::for_each_chunk(count, [&](std::int64_t begin, std::int64_t end) {
-    host::with_simd([&](auto) {
-      const Change own = change;
-      Word block[kBlock];
-      for (; begin < end; begin += kBlock) {
-        const std::int64_t size = std::min(kBlock, end - begin);
-        std::memcpy(block, static_cast<const char*>(from) + begin * kBytes, static_cast<std::size_t>(size * kBytes));
-        for (std::int64_t j = 0; j < size; ++j) block[j] = static_cast<Word>(own(block[j]));
-        std::memcpy(static_cast<char*>(words) + begin * kBytes, block, static_cast<std::size_t>(size * kBytes));
-      }
-    });
+    const Change own = change;
+    Word block[kBlock];
+    for (; begin < end; begin += kBlock) {
+      const std::int64_t size = std::min(kBlock, end - begin);
+      std::memcpy(block, static_cast<const char*>(from) + begin * kBytes, static_cast<std::size_t>(size * kBytes));
+      for (std::int64_t j = 0; j < size; ++j) block[j] = static_cast<Word>(own(block[j]));
+      std::memcpy(static_cast<char*>(words) + begin * kBytes, block, static_cast<std::size_t>(size * kBytes));
+    }
   });
 }
 
@@ -61,15 +58,13 @@ void restore_first(void* words, std::int64_t at, const NumberKeys& keys, std::ui
   const auto is_wanted = [&](std::int64_t i) {
     return gpuhash::detail::canonical_float(load_word<Word>(keys.data, i, sizeof(Word)), format) == wanted;
   };
-  host::with_simd([&](auto) {
-    for (std::int64_t begin = 0; begin < keys.count; begin += kBlock) {
-      const std::int64_t end = std::min(keys.count, begin + kBlock);
-      std::int64_t met = 0;
-      for (std::int64_t i = begin; i < end; ++i) met += is_wanted(i) ? 1 : 0;
-      for (std::int64_t i = begin; met != 0 && i < end; ++i)
-        if (is_wanted(i)) return store_word(words, at, sizeof(Word), load_word<Word>(keys.data, i, sizeof(Word)));
-    }
-  });
+  for (std::int64_t begin = 0; begin < keys.count; begin += kBlock) {
+    const std::int64_t end = std::min(keys.count, begin + kBlock);
+    std::int64_t met = 0;
+    for (std::int64_t i = begin; i < end; ++i) met += is_wanted(i) ? 1 : 0;
+    for (std::int64_t i = begin; met != 0 && i < end; ++i)
+      if (is_wanted(i)) return store_word(words, at, sizeof(Word), load_word<Word>(keys.data, i, sizeof(Word)));
+  }
 }
 
 /// The first of `count` ascending words that is no less than `word`.

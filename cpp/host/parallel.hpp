@@ -161,8 +161,8 @@ class Marks {
 
 /// Leaves all keys: what Shares::deal() takes where nothing is set aside.
 struct NoSieve {
-  template <class Keys>
-  std::uint64_t pass(const Keys&, std::int64_t, std::int64_t count) const {
+  template <class Key>
+  std::uint64_t pass(const Key*, std::int64_t count) const {
     return ~std::uint64_t{0} >> (64 - count);
   }
   void finish() const {}
@@ -175,20 +175,21 @@ struct NoSieve {
 /// time: so little is written that other threads read. Of more, each gets a list from every part, as looking at all
 /// bits would take it too long. Lists have keys and positions: to fetch every other key by its position took an owner 2
 /// of 14 ns a key.
+template <class Key>
 class Shares {
  public:
   /// Keys in a chunk, at least: enough of them for each thread that starting it does not show, few enough that they and
   /// the lists stay in cache until they are read.
   static constexpr std::int64_t kChunk = std::int64_t{1} << 18;
 
-  Shares(std::int64_t count, std::int64_t word_bytes, int parts)
+  Shares(std::int64_t count, int parts)
       : chunk_(std::min(count, std::max(kChunk, parts * 2 * kKeysPerWriter))),
         parts_(parts),
         // A list may get all of its part, and one key more is written. What it does not get is never touched, so no
         // memory is needed for it.
         room_(picks() ? kPicked + kAtOnce : (mask_words() / parts + 1) * 64 + 1),
         masks_(scratch<std::uint64_t>(picks() ? parts * mask_words() : 0)),
-        words_(uninitialised<std::byte>(room_ * list_count() * word_bytes)),
+        keys_(uninitialised<Key>(room_ * list_count())),
         offsets_(uninitialised<std::uint32_t>(room_ * list_count())),
         sizes_(scratch<std::int64_t>(picks() ? 0 : list_count())) {}
 
@@ -197,52 +198,51 @@ class Shares {
   /// Keys that a sieve is asked about together, at most.
   static constexpr std::int64_t kPass = 64;
 
-  /// sieve_of(part, begin, end) gives a sieve for positions [begin, end) of the batch. Its pass(keys, n, count) returns
-  /// a bit for each of up to kPass keys from the n-th of the chunk on, set for those that it leaves; finish() ends it.
-  template <class View, class SieveOf>
-  void deal(const View& view, const KeyBatch& keys, std::int64_t base, std::int64_t count, const SieveOf& sieve_of) {
-    for_each_part((count + 63) / 64, parts_, [&](int part, std::int64_t first, std::int64_t last) {
+  /// sieve_of(part, begin, end) gives a sieve for positions [begin, end) of the batch. Its pass(keys, count) returns a
+  /// bit for each of up to kPass keys, which come in order, set for those that it leaves; finish() ends it.
+  template <class SieveOf>
+  void deal(const Geometry& geometry, const KeyRun& chunk, const SieveOf& sieve_of) {
+    for_each_part((chunk.count + 63) / 64, parts_, [&](int part, std::int64_t first, std::int64_t last) {
       const std::int64_t begin = first * 64;
-      const std::int64_t end = std::min(last * 64, count);
-      auto sieve = sieve_of(part, base + begin, base + end);
+      const std::int64_t end = std::min(last * 64, chunk.count);
+      auto sieve = sieve_of(part, chunk.base + begin, chunk.base + end);
       Lists lists(*this, part);
-      with_keys<View>(keys, base, [&](const auto& chunk) {
-        for (std::int64_t n = begin; n < end; n += kPiece)
-          deal_piece(view, chunk, n, std::min(n + kPiece, end), sieve, lists);
-      });
+      for (std::int64_t n = begin; n < end; n += kPiece) {
+        const std::int64_t size = std::min(kPiece, end - n);
+        Key keys[kPiece];
+        copy_keys(chunk, n, size, keys);
+        std::uint64_t left[kPiece / kPass];
+        for (std::int64_t k = 0; k < size; k += kPass)
+          left[k / kPass] = sieve.pass(keys + k, std::min(size - k, kPass));
+        deal_piece(geometry, keys, left, n, size, lists);
+      }
       sieve.finish();
       lists.finish();
     });
   }
 
-  /// Calls body(list) for lists of the owner's keys in the chunk that begins at `base`, in order.
-  template <class View, class Body>
-  void for_each_list(const KeyBatch& keys, std::int64_t base, std::int64_t count, int owner, const Body& body) {
-    with_keys<View>(keys, base, [&]<class Keys>(const Keys& chunk) {
-      using Word = typename Keys::ListedWord;
-      if (picks()) {
-        for (std::int64_t n = 0; n < count; n += kPicked)
-          body(list<Word>(owner, base, pick<Word>(chunk, owner, n, std::min(n + kPicked, count), count)));
-      } else {
-        for (int number = owner; number < list_count(); number += parts_)
-          body(list<Word>(number, base, sizes_[static_cast<std::size_t>(number)]));
-      }
-    });
+  /// Calls body(keys) for lists of the owner's keys in the chunk, in order.
+  template <class Body>
+  void for_each_list(const KeyRun& chunk, int owner, const Body& body) {
+    if (picks()) {
+      for (std::int64_t n = 0; n < chunk.count; n += kPicked)
+        body(list(owner, chunk.base, pick(chunk, owner, n, std::min(n + kPicked, chunk.count))));
+    } else {
+      for (int number = owner; number < list_count(); number += parts_)
+        body(list(number, chunk.base, sizes_[static_cast<std::size_t>(number)]));
+    }
   }
 
-  /// Calls body(list) for lists of the keys at these marks, in order. The owners' lists have been read.
-  template <class View, class Body>
-  void for_each_list_of(Marks& marks, const KeyBatch& keys, std::int64_t base, const Body& body) {
-    with_keys<View>(keys, base, [&]<class Keys>(const Keys& chunk) {
-      using Word = typename Keys::ListedWord;
-      std::int64_t size = 0;
-      marks.take_each([&](std::int64_t n) {
-        words<Word>()[size] = static_cast<Word>(chunk[n]);
-        offsets()[size] = static_cast<std::uint32_t>(n);
-        if (++size == room_) body(list<Word>(0, base, std::exchange(size, 0)));
-      });
-      if (size != 0) body(list<Word>(0, base, size));
+  /// Calls body(keys) for lists of the keys at these marks, in order. The owners' lists have been read.
+  template <class Body>
+  void for_each_list_of(Marks& marks, const KeyRun& chunk, const Body& body) {
+    std::int64_t size = 0;
+    marks.take_each([&](std::int64_t n) {
+      copy_keys(chunk, n, 1, keys_.get() + size);
+      offsets_[static_cast<std::size_t>(size)] = static_cast<std::uint32_t>(n);
+      if (++size == room_) body(list(0, chunk.base, std::exchange(size, 0)));
     });
+    if (size != 0) body(list(0, chunk.base, size));
   }
 
  private:
@@ -258,14 +258,9 @@ class Shares {
   std::int64_t mask_words() const { return (chunk_ + 63) / 64; }
   std::uint64_t* masks_of(int owner) { return masks_.data() + owner * mask_words(); }
 
-  template <class Word>
-  Word* words() const {
-    return reinterpret_cast<Word*>(words_.get());
-  }
-  std::uint32_t* offsets() const { return offsets_.get(); }
-  template <class Word>
-  ListedKeys<Word> list(int number, std::int64_t base, std::int64_t size) const {
-    return {words<Word>() + number * room_, {offsets() + number * room_, base}, size};
+  KeyRun list(int number, std::int64_t base, std::int64_t size) const {
+    return {reinterpret_cast<const std::byte*>(keys_.get() + number * room_), sizeof(Key), size, base,
+            offsets_.get() + number * room_};
   }
 
   /// The ends of the lists of one part: on the stack, as in sizes_ they would share a line with other threads'.
@@ -282,96 +277,70 @@ class Shares {
     Shares& shares;
     int first;
     Owners owners;
-    std::int64_t ends[kMostWriters];
+    std::int64_t ends[kMostWriters] = {};
   };
   Owners owners() const { return Owners(static_cast<std::uint32_t>(parts_)); }
 
-  /// Keys [begin, end) of the chunk, at most kPiece.
-  template <class View, class Keys, class Sieve>
-  void deal_piece(const View& view, const Keys& chunk, std::int64_t begin, std::int64_t end, Sieve& sieve,
-                  Lists& lists) {
-    using Word = typename Keys::ListedWord;
-    std::uint64_t left[kPiece / kPass];
-    for (std::int64_t n = begin; n < end; n += kPass)
-      left[(n - begin) / kPass] = sieve.pass(chunk, n, std::min(end - n, kPass));
+  /// Deals `size` keys out, the first of which is the chunk's n-th: those whose bits in `left` are set.
+  void deal_piece(const Geometry& geometry, const Key* keys, const std::uint64_t* left, std::int64_t n,
+                  std::int64_t size, Lists& lists) {
     if (parts_ == 1) {
-      std::copy_n(left, (end - begin + 63) / 64, masks_of(0) + begin / 64);
+      std::copy_n(left, (size + 63) / 64, masks_of(0) + n / 64);
       return;
     }
-    Word copied[kAreWords<Keys> ? 1 : kPiece];
-    const Word* from = copied;
-    if constexpr (kAreWords<Keys>)
-      from = chunk.data + begin;
-    else
-      for (std::int64_t n = begin; n < end; ++n) copied[n - begin] = chunk[n];
-    with_simd([&](auto simd) {
-      alignas(64) std::uint32_t regions[kPiece];
-      regions_of<typename View::Key>(simd, from, end - begin, view.geometry, regions);
-      if (parts_ == 2)
-        deal_to_two(simd, left, regions, begin, end);
-      else
-        deal_to_all(from, left, regions, begin, end, lists);
+    alignas(64) std::uint32_t regions[kPiece];
+    with_simd([&]<class Simd>(Simd simd) {
+      regions_of(simd, keys, size, geometry, regions);
+      if (parts_ == 2) deal_to_two<Simd>(left, regions, n, size);
     });
+    if (parts_ > 2) deal_to_all(keys, left, regions, n, size, lists);
   }
 
   template <class Simd>
-  void deal_to_two(const Simd&, const std::uint64_t* left, const std::uint32_t* regions, std::int64_t begin,
-                   std::int64_t end) {
-    for (std::int64_t n = begin; n < end; n += 64, regions += 64) {
+  void deal_to_two(const std::uint64_t* left, const std::uint32_t* regions, std::int64_t n, std::int64_t size) {
+    for (std::int64_t of_word = 0; of_word * 64 < size; ++of_word, regions += 64) {
       std::uint64_t odd = 0;
       for (int eight = 0; eight < 64; eight += 8) odd |= std::uint64_t{Simd::odd_of(regions + eight)} << eight;
-      const std::uint64_t all = left[(n - begin) / 64];
-      masks_of(0)[n / 64] = all & ~odd;
-      masks_of(1)[n / 64] = all & odd;
+      masks_of(0)[n / 64 + of_word] = left[of_word] & ~odd;
+      masks_of(1)[n / 64 + of_word] = left[of_word] & odd;
     }
   }
 
-  template <class Word>
-  void deal_to_all(const Word* keys, const std::uint64_t* left, const std::uint32_t* regions, std::int64_t begin,
-                   std::int64_t end, Lists& lists) {
-    for (std::int64_t j = 0; j < end - begin; ++j) {
+  void deal_to_all(const Key* keys, const std::uint64_t* left, const std::uint32_t* regions, std::int64_t n,
+                   std::int64_t size, Lists& lists) {
+    for (std::int64_t j = 0; j < size; ++j) {
       std::int64_t& to = lists.ends[lists.owners.of(regions[j])];
-      words<Word>()[to] = detail::load_whole<Word>(keys + j);
-      offsets()[to] = static_cast<std::uint32_t>(begin + j);
+      keys_[static_cast<std::size_t>(to)] = keys[j];
+      offsets_[static_cast<std::size_t>(to)] = static_cast<std::uint32_t>(n + j);
       to += static_cast<std::int64_t>(left[j / 64] >> (j % 64) & 1);
     }
   }
 
-  /// Lists those of keys [begin, end) of a chunk of `count` keys that are the owner's, and returns how many they are.
-  template <class Word, class Keys>
-  std::int64_t pick(const Keys& chunk, int owner, std::int64_t begin, std::int64_t end, std::int64_t count) {
-    Word* const to = words<Word>() + owner * room_;
-    std::uint32_t* const to_offsets = offsets() + owner * room_;
+  /// Lists those of keys [begin, end) of a chunk that are the owner's, and returns how many they are.
+  std::int64_t pick(const KeyRun& chunk, int owner, std::int64_t begin, std::int64_t end) {
     const std::uint64_t* const masks = masks_of(owner);
-    std::int64_t size = 0;
-    with_simd([&]<class Simd>(Simd) {
-      for (std::int64_t n = begin; n < end; n += 64) {
+    std::int64_t size = owner * room_;
+    for (std::int64_t n = begin; n < end; n += 64) {
+      Key keys[64];
+      copy_keys(chunk, n, std::min<std::int64_t>(64, end - n), keys);
+      with_simd([&]<class Simd>(Simd) {
         std::uint64_t mask = masks[n / 64];
-        if constexpr (kAreWords<Keys>)
-          if (n + 64 <= count) {
-            for (std::int64_t b = n; b < n + 64; b += kAtOnce, mask >>= kAtOnce) {
-              const auto bits = static_cast<std::uint32_t>(mask & 0xff);
-              Simd::store_chosen(bits, chunk.data + b, to + size);
-              Simd::store_numbers(bits, static_cast<std::uint32_t>(b), to_offsets + size);
-              size += std::popcount(bits);
-            }
-            continue;
-          }
-        for (; mask != 0; mask &= mask - 1) {
-          const std::int64_t j = n + std::countr_zero(mask);
-          to[size] = static_cast<Word>(chunk[j]);
-          to_offsets[size++] = static_cast<std::uint32_t>(j);
+        for (std::int64_t b = 0; b < 64; b += kAtOnce, mask >>= kAtOnce) {
+          const auto bits = static_cast<std::uint32_t>(mask & 0xff);
+          Simd::store_chosen(bits, keys + b, keys_.get() + size);
+          Simd::store_numbers(bits, static_cast<std::uint32_t>(n + b), offsets_.get() + size);
+          size += std::popcount(bits);
         }
-      }
-    });
-    return size;
+      });
+    }
+    return size - owner * room_;
   }
 
   std::int64_t chunk_;
   int parts_;
   std::int64_t room_;                         // of each list
   std::vector<std::uint64_t> masks_;          // [owner, mask_words()], where owners pick their keys
-  std::unique_ptr<std::byte[]> words_;        // [owner, room], or [part, owner, room]
+  std::unique_ptr<Key[]> keys_;               // [owner, room], or [part, owner, room]
   std::unique_ptr<std::uint32_t[]> offsets_;  // likewise
   std::vector<std::int64_t> sizes_;           // [part, owner], where owners get lists
 };
@@ -398,7 +367,7 @@ class Flags {
 /// What a pipeline tells, passed on to the batch's operation together with the thread's tally.
 template <class Operation>
 struct Writer {
-  static constexpr bool kWords = Operation::kWords;
+  static constexpr bool kHot = requires { requires Operation::kHot; };
 
   Operation operation;
   Flags flags;
@@ -407,18 +376,22 @@ struct Writer {
   std::int64_t base = 0;
 
   template <class Slot>
-  void found(std::int64_t i, Slot* slot, bool any_empty) {
+  void found(std::int64_t i, Slot* slot, bool any_empty)
+    requires requires(Operation& of, Tally& to) { of.found(slot, any_empty, to); }
+  {
     flags.set(i, true);
     operation.found(slot, any_empty, tally);
   }
   void absent(std::int64_t i) { flags.set(i, false); }
-  void ask(std::int64_t i) const
+  [[gnu::always_inline]] void ask(std::int64_t i) const
     requires requires(const Operation& of) { of.ask(i); }
   {
     operation.ask(i);
   }
   template <class Key, class Slot>
-  void write(std::int64_t i, const Key& stored, Slot* slot, bool is_new) {
+  void write(std::int64_t i, const Key& stored, Slot* slot, bool is_new)
+    requires requires(Operation& of) { of.write(i, stored, slot, is_new); }
+  {
     flags.set(i, is_new);
     tally.size += is_new ? 1 : 0;
     tally.dropped += slot == nullptr ? 1 : 0;
@@ -432,8 +405,9 @@ struct Writer {
 };
 
 /// Scratch memory of writers that share a batch.
+template <class Key>
 struct WriterMemory {
-  Shares shares;
+  Shares<Key> shares;
   Marks put_aside;
   std::vector<Tally> tallies;
   /// Of the second of two owners, whose keys lie among those of the first: a line that both wrote flags to would go
@@ -441,12 +415,9 @@ struct WriterMemory {
   std::unique_ptr<bool[]> second_flags;
 
   /// Nothing where there is none. flagged: are there flags?
-  template <class View>
-  static std::optional<WriterMemory> make(const View&, const KeyBatch& keys, bool flagged, int parts) {
+  static std::optional<WriterMemory> make(std::int64_t count, bool flagged, int parts) {
     try {
-      std::int64_t word_bytes = 0;
-      with_word_type<View>(keys, [&](const auto& word) { word_bytes = sizeof(word); });
-      Shares shares(keys.count, word_bytes, parts);
+      Shares<Key> shares(count, parts);
       Marks put_aside(shares.chunk());
       auto second_flags = flagged && parts == 2 ? uninitialised<bool>(1 + shares.chunk()) : nullptr;
       if (second_flags != nullptr) std::fill_n(second_flags.get(), 1 + shares.chunk(), false);
@@ -490,8 +461,9 @@ std::uint64_t most_far_keys(const View& view) {
 /// The keys from `first` on; the sieves are Shares::deal()'s. flags [n] or null; false where a sieve sets a key aside.
 /// stop: as write_each()'s. It gets the keys of a chunk that are left as well, for which it has room.
 template <Purpose kPurpose, class View, class Operation, class SieveOf>
-void write_shared(const View& view, const KeyBatch& keys, const Operation& operation, bool* flags, WriterMemory& memory,
-                  const SieveOf& sieve_of, std::int64_t first = 0, Stop* stop = nullptr) {
+void write_shared(const View& view, const KeyBatch& keys, const Operation& operation, bool* flags,
+                  WriterMemory<typename View::Key>& memory, const SieveOf& sieve_of, std::int64_t first = 0,
+                  Stop* stop = nullptr) {
   const auto parts = static_cast<int>(memory.tallies.size());
   const auto begin_part = [&](int part, std::int64_t begin, std::int64_t end) {
     if (flags != nullptr) std::fill(flags + begin, flags + end, false);
@@ -500,11 +472,12 @@ void write_shared(const View& view, const KeyBatch& keys, const Operation& opera
   for (std::int64_t base = first, end; base < keys.count; base = end) {
     interruption_point();
     end = std::min(keys.count, base + memory.shares.chunk());
-    memory.shares.deal(view, keys, base, end - base, begin_part);
+    const KeyRun chunk = run_of(keys, base, end);
+    memory.shares.deal(view.geometry, chunk, begin_part);
     parallel_for(parts, [&](int owner) {
       Writer<Operation> writer{operation, memory.flags_of(owner, flags, base), {}, &memory.put_aside, base};
-      memory.shares.for_each_list<View>(keys, base, end - base, owner, [&](const auto& list) {
-        writer.tally.add(walk_listed<kPurpose>(view, Reach::kRegion, list, writer));
+      memory.shares.for_each_list(chunk, owner, [&](const KeyRun& list) {
+        writer.tally.add(walk<kPurpose>(view, Reach::kRegion, list, writer));
       });
       writer.finish();
       memory.tallies[static_cast<std::size_t>(owner)] = writer.tally;
@@ -514,11 +487,11 @@ void write_shared(const View& view, const KeyBatch& keys, const Operation& opera
     // No key comes far within its region: where keys are picked to meet, they have all been put aside.
     const std::uint64_t most_far = stop != nullptr ? most_far_keys(view) : kAnyFarKeys;
     Writer<Operation> last{operation, Flags(flags)};
-    memory.shares.for_each_list_of<View>(memory.put_aside, keys, base, [&](const auto& list) {
+    memory.shares.for_each_list_of(memory.put_aside, chunk, [&](const KeyRun& list) {
       const std::uint64_t most = most_far - std::min(most_far, last.tally.far_keys);
-      const Passed passed = walk_listed<kPurpose>(view, Reach::kTable, list, last, most);
+      const Passed passed = walk<kPurpose>(view, Reach::kTable, list, last, most);
       last.tally.add(passed);
-      for (std::int64_t n = passed.keys; n < list.count; ++n) stop->left.push_back(list.positions[n]);
+      for (std::int64_t n = passed.keys; n < list.count; ++n) stop->left.push_back(base + list.offsets[n]);
     });
     last.finish();
     last.tally.add_to(*view.control);
@@ -535,7 +508,7 @@ std::int64_t write_range(const View& view, const KeyBatch& keys, const Operation
                          std::int64_t begin, std::int64_t end, bool may_stop = false) {
   Writer<Operation> writer{operation, Flags(flags)};
   const std::uint64_t most_far = may_stop ? most_far_keys(view) : kAnyFarKeys;
-  const Passed passed = walk_each<kPurpose>(view, keys, begin, end, writer, most_far);
+  const Passed passed = walk<kPurpose>(view, Reach::kTable, run_of(keys, begin, end), writer, most_far);
   writer.tally.add(passed);
   writer.finish();
   writer.tally.add_to(*view.control);
@@ -551,15 +524,15 @@ std::int64_t write_range(const View& view, const KeyBatch& keys, const Operation
 ///   write(i, stored, slot, is_new)    kInsertion; slot null: there was none
 ///   finish()                          if it has this, when all keys of a thread's part have come
 ///   ask(i)                            if it has this, as pipelines want it
-///   kWords                            as walk_each() wants it
+///   kHot                              if it has this, as pipelines want it
 ///
 /// stop: null, or it stops once keys seem picked to meet, and says which it has not come to. Where several threads
 /// share the batch, one begins alone: picked keys are mostly seen there.
 template <Purpose kPurpose, class View, class Operation>
 void write_each(const View& view, const KeyBatch& keys, const Operation& operation, bool* flags, Stop* stop = nullptr) {
   const int parts = writer_parts(keys.count, view);
-  std::optional<WriterMemory> memory;
-  if (parts > 1) memory = WriterMemory::make(view, keys, flags != nullptr, parts);
+  std::optional<WriterMemory<typename View::Key>> memory;
+  if (parts > 1) memory = WriterMemory<typename View::Key>::make(keys.count, flags != nullptr, parts);
   if (memory && stop != nullptr && !make_room_for_left(*stop, memory->shares.chunk())) stop = nullptr;
   for (std::int64_t begin = 0, end; begin < keys.count; begin = end) {
     if (memory && (stop == nullptr || begin != 0)) {

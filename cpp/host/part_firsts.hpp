@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "host/short_bytes.hpp"
 #include "host/word_hash.hpp"
 
 namespace gpuhash::host {
@@ -40,9 +41,10 @@ class PartFirsts {
   /// [most], for whoever reads firsts(), until find() is called.
   Position* scratch() const { return memory_ + most_; }
 
-  /// word(i) for i in [0, count), count <= most.
-  template <class WordAt, class Word>
-  void find(WordAt word, const WordHash<Word>& hash, std::int64_t count) const {
+  /// words [count], count <= most. They are read as bytes, as others may write something else in their place later.
+  template <class Word>
+  void find(const Word* words, const WordHash<Word>& hash, std::int64_t count) const {
+    const auto word = [words](std::int64_t i) { return detail::load_whole<Word>(words + i); };
     Position* const firsts = memory_;
     Position* const picked = firsts + most_;  // the place of each word
     Position* left = picked + most_;
@@ -51,8 +53,7 @@ class PartFirsts {
 
     const int bits = bits_for(count);
     const int shift = hash.kBits - skipped_ - bits;
-    const auto mask = static_cast<Word>((std::uint64_t{1} << bits) - 1);
-    for (std::int64_t i = 0; i < count; ++i) picked[i] = static_cast<Position>(hash(word(i)) >> shift & mask);
+    hash.bits_of(words, count, shift, (std::uint32_t{1} << bits) - 1, picked);
     write_places(picked, count, places);
     std::int64_t left_count = 0;
     for (std::int64_t i = 0; i < count; ++i) {

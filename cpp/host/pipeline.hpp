@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +9,6 @@
 #include <type_traits>
 
 #include "host/batch_keys.hpp"
-#include "host/block_looks.hpp"
 #include "host/displace.hpp"
 #include "host/homes.hpp"
 #include "host/simd.hpp"
@@ -20,11 +20,7 @@
 /// one walk after the other would have one.
 namespace gpuhash::host {
 
-/// Keys between asking for a line and looking at it. Rolling: groups would wait for their last line, and processors
-/// have more lines under way while they come one by one.
-inline constexpr std::int64_t kAhead = kHomes;
-/// Keys between two looks at the queues, and walks that a queue keeps waiting for their line.
-inline constexpr std::int64_t kBlock = 16;
+/// Walks that a queue keeps waiting for their line.
 inline constexpr std::uint64_t kQueued = 16;
 /// The queues are gone through once per block, as where a short loop ends cannot be predicted, and once more only where
 /// one of them has more walks than this.
@@ -53,26 +49,25 @@ class Queue {
   std::uint64_t last_ = 0;
 };
 
-/// Where in the batch the n-th key stands: after `first`, or as a list says.
-struct FromPosition {
-  std::int64_t first;
-  std::int64_t operator[](std::int64_t n) const { return first + n; }
-};
-struct ListedPositions {
-  const std::uint32_t* offsets;  // ascending
-  std::int64_t base;
-  std::int64_t operator[](std::int64_t n) const { return base + offsets[n]; }
-};
-
 /// Keys between asking for the lines of keys, and of what is read beside them, and reading these. Processors see that a
 /// row is read, but come late among so many other lines.
 inline constexpr std::int64_t kKeysAhead = 2 * kHomes;
 
+/// 0, 1, 2 ...: where the keys of a block stand that has no list.
+inline constexpr auto kEachOfHomes = [] {
+  std::array<std::uint32_t, kHomes> numbers{};
+  for (std::size_t n = 0; n < kHomes; ++n) numbers[n] = static_cast<std::uint32_t>(n);
+  return numbers;
+}();
+
 /// Takes every key to its place; keys that are equal get there in their order.
 ///
-/// Home buckets are asked for kAhead keys early. A walk that has to go on, because its bucket is full and lacks the
-/// key, waits in a queue for the bucket's filter byte, and if that tells it to go on, in another queue for the next
-/// bucket. Equal keys take the same steps, so they leave each queue in the order in which they came.
+/// Keys come in blocks of kHomes. Those of the next block are hashed, and their home buckets asked for one by one,
+/// while this block looks at its own. A walk that has to go on, because its bucket is full and lacks the key, waits in
+/// a queue for the bucket's filter byte, and if that tells it to go on, in another queue for the next bucket. Equal
+/// keys take the same steps, so they leave each queue in the order in which they came.
+///
+/// Looks at home are compiled for each instruction set where the visitor is hot. All else is compiled once.
 ///
 /// Insertions have nothing to look for in a full bucket that has no erased slot, so they pass a full home at once where
 /// the table has none. An equal key that came before is further on, and the queues keep it there. Where the table may
@@ -88,26 +83,36 @@ inline constexpr std::int64_t kKeysAhead = 2 * kHomes;
 ///
 ///   found(i, slot, any_empty), absent(i)
 ///                                    kLookup, one of them once for each key i; has the slot's bucket empty slots, too?
-///   looked(i, bucket, match)         kLookup, instead of these where the visitor has kEveryLook: at every bucket of
-///                                    the walk; `match` is the key's slot, if any; what the last bucket shows counts
+///   find_block(simd, view, homes, n, size, ask)
+///                                    kLookup, if it has kFindsBlocks: looks at the homes of the keys from position n
+///                                    on, and returns a bit for each that is undecided. Of these,
+///   looked(i, bucket, match)         instead of found() and absent(): at every further bucket of the walk; `match` is
+///                                    the key's slot, if any; what the last bucket shows counts
 ///   write(i, stored, slot, is_new)   kInsertion, once for each key; slot null: the table is full
 ///   left_region(i)                   kRegion: instead, where the walk would leave the key's region
 ///   ask(i)                           if it has this: asks for the line of what is read beside the key at i
-///   kDistinct                        if it has this, no two keys are equal
-template <Purpose kPurpose, class Simd, class View, class Keys, class Positions, class Visitor>
+///   kHot                             is it worth code for each instruction set?
+template <Purpose kPurpose, class View, class Visitor>
 class Pipeline {
  public:
   using Key = typename View::Key;
 
-  Pipeline(const View& view, Reach reach, const Keys& keys, const Positions& positions, const Visitor& visitor,
-           std::uint64_t most_far)
-      : view_(view), reach_(reach), keys_(keys), positions_(positions), visitor_(visitor), most_far_(most_far) {}
+  Pipeline(const View& view, Reach reach, const KeyRun& keys, const Visitor& visitor, std::uint64_t most_far)
+      : view_(view), reach_(reach), keys_(keys), visitor_(visitor), most_far_(most_far) {}
 
-  void run(std::int64_t count) {
-    with_marks([&](auto marks) { ask_for_first(marks, count); });
-    for (std::int64_t n = 0; n < count && passed_.far_keys < most_far_; n += kThisBlock) {
-      passed_.keys = std::min(n + kThisBlock, count);
-      with_marks([&](auto marks) { look_at_homes(marks, n, std::min(n + kThisBlock, count), count); });
+  void run() {
+    const std::int64_t count = keys_.count;
+    copy_block(0);
+    homes_of_block(0).fill(copied_, size_of_block(0), view_.geometry);
+    for (std::size_t b = 0; b < size_of_block(0); ++b) prefetch_home(view_, homes_of_block(0).bucket(b), has_marks());
+    copy_block(kBlock);
+    for (std::int64_t n = 0; n < count && passed_.far_keys < most_far_; n += kBlock) {
+      passed_.keys = std::min(n + kBlock, count);
+      if constexpr (kFindsBlocks)
+        find_block(n);
+      else
+        look_at_block(n);
+      copy_block(n + 2 * kBlock);
       work_off(kQueued, kMostQueued);
     }
     work_off(0, 0);
@@ -130,26 +135,15 @@ class Pipeline {
   };
   using Walk = std::conditional_t<kPurpose == Purpose::kInsertion, Insertion, Lookup>;
   using SlotType = typename View::SlotType;
-  static constexpr bool kListed = std::is_same_v<Positions, ListedPositions>;
-  static constexpr bool kAsksForListed =
-      kListed && requires(const Visitor& visitor, std::int64_t i) { visitor.ask(i); };
-  static constexpr bool kEveryLook = requires { Visitor::kEveryLook; };
-  static constexpr bool kLooksByBlocks = kPurpose == Purpose::kLookup && kEveryLook && kAreWords<Keys>;
-  /// Are keys hashed where they stand? Otherwise they are copied a block ahead: so their lines come in time, and the
-  /// copy, which is read as vectors, has been written by then, which took 0.6 of 4.8 ns a key where it had not.
-  static constexpr bool kInRow = kLooksByBlocks;
-  /// Whatever else is done to keys: their homes at least are found together where that is faster.
-  static constexpr bool kHashesByBlocks = !kLooksByBlocks && Homes<Key>::template kByEight<Simd>;
-  static constexpr bool kByBlocks = kLooksByBlocks || kHashesByBlocks;
-  static constexpr std::int64_t kHomesOfBlock = kHomes;
-  static constexpr std::int64_t kThisBlock = kByBlocks ? kHomesOfBlock : kBlock;
-  struct None {};
-  /// Is the visitor copied for each block? Not one that has a queue.
-  static constexpr bool kInRegisters = sizeof(Visitor) <= 256;
+  static constexpr bool kFindsBlocks = requires { Visitor::kFindsBlocks; };
+  static constexpr bool kAsks = requires(const Visitor& visitor, std::int64_t i) { visitor.ask(i); };
+  static constexpr std::int64_t kBlock = kHomes;
   static constexpr std::uint32_t kTracked = kPurpose == Purpose::kInsertion ? 1024 : 1;
 
-  /// Calls body(marks): marks() tells whether this is an insertion into a table that may have erased slots. A loop of
-  /// its own, since looking for them is a tenth of an insertion in cache.
+  /// Is this an insertion into a table that may have erased slots?
+  bool has_marks() const { return kPurpose == Purpose::kInsertion && view_.may_have_erased; }
+  /// Calls body(marks): marks() is has_marks(). A loop of its own, since looking for erased slots is a tenth of an
+  /// insertion in cache.
   template <class Body>
   void with_marks(const Body& body) {
     if constexpr (kPurpose == Purpose::kInsertion)
@@ -157,153 +151,147 @@ class Pipeline {
     body(std::false_type{});
   }
 
-  template <class Marks>
-  void ask_for_first(Marks marks, std::int64_t count) {
-    if constexpr (kByBlocks) {
-      if constexpr (!kInRow) copy_keys(0, count);
-      fill_homes(0, count);
-      for (std::int64_t n = 0; n < std::min(kHomesOfBlock, count); ++n)
-        prefetch_home(marks, view_, homes_of_block(0).bucket(static_cast<std::size_t>(n)));
-    } else {
-      for (std::int64_t n = 0; n < std::min(kAhead, count); ++n) ask_for_home(marks, n);
-    }
-  }
-
-  template <class Marks>
-  void ask_for_home(Marks marks, std::int64_t n) {
-    const Probe<Key> probe(keys_[n], view_.geometry);
-    prefetch_home(marks, view_, probe.bucket());
-    homes_[n % kAhead] = probe.bucket();
-    if constexpr (marks()) filter_bits_[n % kAhead] = probe.filter_bit();
-  }
-
   /// What the first look reads.
-  template <class Marks>
-  static void prefetch_home(Marks marks, const View& view, std::uint32_t home) {
+  [[gnu::always_inline]] static void prefetch_home(const View& view, std::uint32_t home, bool marks) {
     prefetch_bucket(view, home);
-    if constexpr (marks()) __builtin_prefetch(view.filters + home);
+    if (marks) __builtin_prefetch(view.filters + home);
   }
 
-  Homes<Key>& homes_of_block(std::int64_t n) { return blocks_[n / kHomesOfBlock % 2]; }
+  Homes<Key>& homes_of_block(std::int64_t n) { return blocks_[n / kBlock % 2]; }
+  std::size_t size_of_block(std::int64_t n) const {
+    return static_cast<std::size_t>(std::min(kBlock, keys_.count - n));
+  }
 
-  /// The keys of the block that begins with the n-th, a block before they are hashed.
-  void copy_keys(std::int64_t n, std::int64_t count) {
-    const Keys keys = keys_;  // a copy, in registers
-    const std::int64_t size = std::min(kHomesOfBlock, count - n);
-    if constexpr (kAreWords<Keys>) ask_for_keys(n + kKeysAhead, count);
-    if constexpr (kAsksForListed) ask_for_listed(n + kKeysAhead, count);
-    for (std::int64_t b = 0; b < size; ++b) copied_[b] = keys[n + b];
+  /// The keys of the block that begins with the n-th, a block before they are hashed: so their lines come in time, and
+  /// the copy, which is read as vectors, has been written by then, which took 0.6 of 4.8 ns a key where it had not.
+  void copy_block(std::int64_t n) {
+    if (n >= keys_.count) return;
+    ask_for_keys(n + kKeysAhead);
+    if constexpr (kAsks)
+      if (keys_.offsets != nullptr) ask_for_listed(n + kKeysAhead);
+    copy_keys(keys_, n, static_cast<std::int64_t>(size_of_block(n)), copied_);
   }
 
   /// The lines of the block of keys that begins with the n-th, and of their positions.
-  void ask_for_keys(std::int64_t n, std::int64_t count) const {
-    if (n >= count) return;
-    const auto ask = [](const auto* from) {
-      const auto* const bytes = reinterpret_cast<const char*>(from);
-      for (std::size_t byte = 0; byte < kHomes * sizeof(*from); byte += 64) __builtin_prefetch(bytes + byte);
-    };
-    ask(keys_.data + n);
-    if constexpr (kListed) ask(positions_.offsets + n);
+  void ask_for_keys(std::int64_t n) const {
+    keep_calls();
+    if (n >= keys_.count) return;
+    const std::byte* const from = keys_.data + n * keys_.bytes;
+    for (std::int64_t byte = 0; byte < kBlock * keys_.bytes; byte += 64) __builtin_prefetch(from + byte);
+    if (keys_.offsets == nullptr) return;
+    for (std::int64_t of_line = 0; of_line < kBlock; of_line += 16) __builtin_prefetch(keys_.offsets + n + of_line);
   }
 
   /// The lines of what is read beside the keys of a block of a list.
-  void ask_for_listed(std::int64_t n, std::int64_t count) {
-    asm volatile("");  // as in ask_for_displacement()
-    if (n >= count) return;
+  void ask_for_listed(std::int64_t n) {
+    keep_calls();
+    if (n >= keys_.count) return;
     const Visitor& visitor = visitor_;
-    const std::int64_t end = std::min(n + kHomesOfBlock, count);
+    const std::uint32_t* const offsets = keys_.offsets;
+    const std::int64_t end = std::min(n + kBlock, keys_.count);
     constexpr auto kOfLine = static_cast<std::int64_t>(64 / sizeof(Key));
-    if (positions_[end - 1] - positions_[n] < kHomesOfBlock * kOfLine)  // each line once
-      for (std::int64_t i = positions_[n]; i <= positions_[end - 1]; i += kOfLine) visitor.ask(i);
+    if (offsets[end - 1] - offsets[n] < kBlock * kOfLine)  // each line once
+      for (std::int64_t i = offsets[n]; i <= offsets[end - 1]; i += kOfLine) visitor.ask(keys_.base + i);
     else
-      for (; n < end; ++n) visitor.ask(positions_[n]);
+      for (; n < end; ++n) visitor.ask(keys_.base + offsets[n]);
   }
 
-  /// Those of the block that begins with the n-th key.
-  void fill_homes(std::int64_t n, std::int64_t count) {
-    Homes<Key>& homes = homes_of_block(n);
-    const auto size = static_cast<std::size_t>(std::min(kHomesOfBlock, count - n));
-    if constexpr (kInRow) {
-      ask_for_keys(n + kKeysAhead, count);
-      homes.fill(Simd{}, keys_.data + n, size, view_.geometry);
-    } else {
-      homes.fill(Simd{}, copied_, size, view_.geometry);
-      copy_keys(n + kHomesOfBlock, count);
-    }
-    homes.pad(size);
+  /// A block that is looked at, and the one after it.
+  struct Block {
+    const Homes<Key>& homes;
+    Homes<Key>& next;              // to be filled; behind the last block, with its keys once more
+    const Key* next_keys;          // [size]
+    const std::uint32_t* offsets;  // [size]
+    std::int64_t base;
+    std::size_t size;
+    std::int64_t position(std::size_t b) const { return base + offsets[b]; }
+  };
+
+  Block block_at(std::int64_t n) {
+    const bool listed = keys_.offsets != nullptr;
+    return {homes_of_block(n),
+            homes_of_block(n + kBlock),
+            copied_,
+            listed ? keys_.offsets + n : kEachOfHomes.data(),
+            listed ? keys_.base : keys_.base + n,
+            size_of_block(n)};
   }
 
-  /// Fills the homes of the block after this one, and returns their buckets, to be asked for. Behind the last block
-  /// those of this one are asked for once more.
-  const std::uint32_t* next_homes(std::int64_t n, std::int64_t count) {
-    const std::int64_t next = n + kHomesOfBlock;
-    if (next < count) fill_homes(next, count);
-    return homes_of_block(next < count ? next : n).buckets();
-  }
+  /// Hashes the next block as this one is looked at: both overlap. Or before, eight at a time.
+  template <class Simd, class Marks>
+  static constexpr bool kHashesEach = Visitor::kHot && !Marks()() && !Simd::template kHashesByEight<Key>;
 
-  /// Looks for `size` keys from the n-th on. As in NearLookup::run_block(), each step is taken by all of them together.
-  void look_at_block(std::int64_t n, std::size_t size, std::int64_t count) {
+  /// Calls body(ask), to look at the block; ask(b) comes before the b-th look.
+  template <class Simd, class Marks, class Body>
+  void with_next(Marks, const Block& of_block, const Body& body) {
     const View view = view_;  // copies, in registers
-    Visitor visitor = visitor_;
-    const Homes<Key>& homes = homes_of_block(n);
-    const std::int64_t first = positions_[n];
-    BlockLooks<Simd, View> looks;
-    const std::uint32_t* const next = next_homes(n, count);
-    const auto ask = [&](std::size_t b) { prefetch_home(std::false_type{}, view, next[b]); };
-    std::uint64_t undecided = looks.look_at_homes(view, visitor, homes, first, size, ask);
-    visitor.found(first, looks.found, size);
-    visitor_ = visitor;
+    const Block block = of_block;
+    if constexpr (!kHashesEach<Simd, Marks>) block.next.fill(block.next_keys, block.size, view.geometry);
+    body([&](std::size_t b) {
+      if constexpr (kHashesEach<Simd, Marks>) block.next.fill_one(b, block.next_keys[b], view.geometry);
+      prefetch_home(view, block.next.bucket(b), Marks()());
+      keep_calls();
+    });
+  }
+
+  void find_block(std::int64_t n) {
+    const Block block = block_at(n);
+    std::uint64_t undecided = 0;
+    with_best_simd([&]<class Simd>(Simd simd) {
+      with_next<Simd>(std::false_type{}, block, [&](const auto& ask) {
+        undecided = visitor_.find_block(simd, view_, block.homes, block.base, block.size, ask);
+      });
+    });
     for (; undecided != 0; undecided &= undecided - 1) {
       const auto b = static_cast<std::size_t>(std::countr_zero(undecided));
-      wait_at_home(first + static_cast<std::int64_t>(b), homes.probe(b));
-    }
-  }
-
-  template <class Marks>
-  void look_at_homes(Marks marks, std::int64_t n, std::int64_t end, std::int64_t count) {
-    if constexpr (kLooksByBlocks) {
-      look_at_block(n, static_cast<std::size_t>(end - n), count);
-    } else if constexpr (kHashesByBlocks) {
-      look_at_each(marks, n, static_cast<std::size_t>(end - n), count);
-    } else {
-      // Which walks go on is noted without a branch, and their hash is computed again: writing all of every walk to
-      // memory, or guessing wrongly, takes longer.
-      std::int64_t late[kBlock];
-      std::size_t late_count = 0;
-      for (; n < end; ++n) {
-        const std::int64_t i = positions_[n];
-        const std::uint32_t home = homes_[n % kAhead];
-        const std::uint8_t filter_bit = marks() ? filter_bits_[n % kAhead] : 0;
-        if (n + kAhead < count) ask_for_home(marks, n + kAhead);
-        Key stored = keys_[n];
-        if (home == view_.geometry.bucket_count) stored = Probe<Key>(stored, view_.geometry).stored();
-        late[late_count] = n;
-        late_count += look(marks, view_, visitor_, i, stored, home, filter_bit) ? 0 : 1;
-      }
-      for (std::size_t l = 0; l < late_count; ++l)
-        wait_at_home(positions_[late[l]], Probe<Key>(keys_[late[l]], view_.geometry));
+      wait_at_home(block.position(b), block.homes.probe(b));
     }
   }
 
   /// Likewise, but one after the other, as what is done at one look may change what the next one sees.
-  template <class Marks>
-  void look_at_each(Marks marks, std::int64_t n, std::size_t size, std::int64_t count) {
-    const View view = view_;  // copies, in registers
-    const Positions positions = positions_;
-    std::conditional_t<kInRegisters, Visitor, Visitor&> visitor = visitor_;
-    const Homes<Key>& homes = homes_of_block(n);
-    const std::uint32_t* const next = next_homes(n, count);
+  void look_at_block(std::int64_t n) {
+    const Block block = block_at(n);
     std::uint8_t late[kHomes];
     std::size_t late_count = 0;
-    for (std::size_t b = 0; b < size; ++b) {
-      prefetch_home(marks, view, next[b]);
+    with_marks([&](auto marks) {
+      const auto look = [&]<class Simd>(Simd) {
+        with_next<Simd>(marks, block,
+                        [&](const auto& ask) { late_count = look_at_each<Simd>(marks, block, ask, late); });
+      };
+      if constexpr (marks())
+        look(Baseline{});
+      else
+        with_best_simd(look);
+    });
+    for (std::size_t l = 0; l < late_count; ++l) wait_at_home(block.position(late[l]), block.homes.probe(late[l]));
+  }
+
+  /// with_simd() where it is worth the code.
+  template <class Loop>
+  static void with_best_simd(const Loop& loop) {
+    if constexpr (Visitor::kHot && sizeof(Key) <= 8)
+      with_simd(loop);
+    else
+      loop(Baseline{});
+  }
+
+  /// Lists the keys that have to go on in `late`, and returns how many they are.
+  template <class Simd, class Marks, class Ask>
+  std::size_t look_at_each(Marks marks, const Block& of_block, const Ask& ask, std::uint8_t* late) {
+    const View view = view_;  // copies, in registers
+    const Block block = of_block;
+    Visitor visitor = visitor_;
+    std::size_t late_count = 0;
+    for (std::size_t b = 0; b < block.size; ++b) {
+      ask(b);
       late[late_count] = static_cast<std::uint8_t>(b);
-      const std::int64_t i = positions[n + static_cast<std::int64_t>(b)];
-      late_count += look(marks, view, visitor, i, homes.stored(b), homes.bucket(b), homes.filter_bit(b)) ? 0 : 1;
+      late_count += look<Simd>(marks, view, visitor, block.position(b), block.homes.stored(b), block.homes.bucket(b),
+                               block.homes.filter_bit(b))
+                        ? 0
+                        : 1;
     }
-    if constexpr (kInRegisters) visitor_ = visitor;
-    for (std::size_t l = 0; l < late_count; ++l)
-      wait_at_home(positions[n + static_cast<std::int64_t>(late[l])], homes.probe(late[l]));
+    visitor_ = visitor;
+    return late_count;
   }
 
   void wait_at_home(std::int64_t i, const Probe<Key>& probe) {
@@ -323,8 +311,7 @@ class Pipeline {
   /// May a walk for an equal key have come to wait after this one? Then this one must not put the key into a bucket
   /// that the other has passed: keys that come later would see it there, and overtake the other.
   bool is_followed(std::uint32_t home, std::int64_t i) const {
-    if constexpr (requires { Visitor::kDistinct; }) return false;
-    return last_[home % kTracked] != static_cast<std::uint32_t>(i);
+    return !keys_.distinct && last_[home % kTracked] != static_cast<std::uint32_t>(i);
   }
 
   /// Goes through the queues and leaves at most `rest` walks in each; up to `most`, if that needs another round.
@@ -340,7 +327,7 @@ class Pipeline {
     const Probe<Key>& probe = walk.probe;
     bool done = false;
     with_marks([&](auto marks) {
-      done = look(marks, view_, visitor_, walk.i, probe.stored(), probe.bucket(), probe.filter_bit());
+      done = look<Baseline>(marks, view_, visitor_, walk.i, probe.stored(), probe.bucket(), probe.filter_bit());
     });
     if constexpr (kPurpose == Purpose::kInsertion) {
       // leave_bit() if the key has its place now, without a branch.
@@ -360,6 +347,7 @@ class Pipeline {
 
   /// The lines of the next bucket, for take_erased().
   void ask_for_next_hop(Probe<Key> probe) const {
+    keep_calls();
     probe.next(view_.geometry);
     prefetch_bucket(view_, probe.bucket());
     __builtin_prefetch(view_.filters + probe.bucket());
@@ -367,7 +355,7 @@ class Pipeline {
 
   /// False if the walk has to go on. Equal keys see the same until one of them is there, for no slot is erased
   /// meanwhile, and bits stay: so none that takes an erased slot has an equal key before it in a queue.
-  template <class Marks>
+  template <class Simd, class Marks>
   static bool look(Marks marks, const View& view, Visitor& visitor, std::int64_t i, const Key& stored,
                    std::uint32_t bucket_index, [[maybe_unused]] std::uint8_t filter_bit) {
     if constexpr (marks()) {
@@ -378,11 +366,12 @@ class Pipeline {
       return write_at(visitor, i, stored, bucket, match,
                       empty.with(erased, !filter_has(view, bucket_index, filter_bit)));
     } else {
-      return look(view, visitor, i, stored, bucket_index);
+      return look<Simd>(view, visitor, i, stored, bucket_index);
     }
   }
 
   /// Likewise, without a thought for erased slots.
+  template <class Simd>
   static bool look(const View& view, Visitor& visitor, std::int64_t i, const Key& stored, std::uint32_t bucket_index) {
     SlotType* const bucket = bucket_at(view, bucket_index);
     const auto match = Simd::template slots_with<View>(bucket, stored);
@@ -390,7 +379,7 @@ class Pipeline {
     const bool matches = match.any();
     const bool ends = empty.any();
     const bool done = matches | ends;  // one branch for both
-    if constexpr (kEveryLook) {
+    if constexpr (kFindsBlocks) {
       visitor.looked(i, bucket, match);
     } else if constexpr (kPurpose == Purpose::kLookup) {
       if (match.any())
@@ -431,9 +420,9 @@ class Pipeline {
       if (walk.probe.hop() != 0 && goes_back(walk)) return Followers::kInTurn;
       if (view_.may_have_erased) {
         SlotType* const bucket = bucket_at(view_, walk.probe.bucket());
-        const auto erased = Simd::template slots_with<View>(bucket, erased_key<Key>());
+        const auto erased = Baseline::template slots_with<View>(bucket, erased_key<Key>());
         // An equal key may have got one of them by now.
-        const auto match = Simd::template slots_with<View>(bucket, walk.probe.stored());
+        const auto match = Baseline::template slots_with<View>(bucket, walk.probe.stored());
         if (match.any()) {
           visitor_.write(walk.i, walk.probe.stored(), match.first(bucket), false);
           return followers_of(walk);
@@ -444,7 +433,7 @@ class Pipeline {
       // From outside of its region the key does not come back.
       if (walk.probe.at_last_hop_in_region()) leave_bit_of(walk, walk.probe.bucket());
     } else if (ends(walk.probe)) {
-      if constexpr (!kEveryLook) visitor_.absent(walk.i);
+      if constexpr (!kFindsBlocks) visitor_.absent(walk.i);
       return Followers::kInTurn;
     }
     if (reach_ == Reach::kRegion && walk.probe.at_last_hop_in_region()) {
@@ -453,7 +442,7 @@ class Pipeline {
       pass(walk);
     } else if constexpr (kPurpose == Purpose::kInsertion) {
       visitor_.write(walk.i, walk.probe.stored(), static_cast<SlotType*>(nullptr), false);
-    } else if constexpr (!kEveryLook) {
+    } else if constexpr (!kFindsBlocks) {
       visitor_.absent(walk.i);
     }
     return Followers::kInTurn;
@@ -472,7 +461,7 @@ class Pipeline {
     if (filter_has(view_, walk.before, walk.probe.filter_bit())) return false;
     SlotType* slot = nullptr;
     if (!is_followed(walk.home, walk.i))
-      with_marks([&](auto marks) { slot = displace<Simd>(marks, view_, walk.before, passed_.filter_bits); });
+      with_marks([&](auto marks) { slot = displace<Baseline>(marks, view_, walk.before, passed_.filter_bits); });
     if (slot != nullptr)
       visitor_.write(walk.i, walk.probe.stored(), slot, true);
     else
@@ -498,8 +487,8 @@ class Pipeline {
       }
       probe.next(view.geometry);
       SlotType* const bucket = bucket_at(view, probe.bucket());
-      const auto match = Simd::template slots_with<View>(bucket, probe.stored());
-      const auto empty = Simd::template slots_with<View>(bucket, empty_key<Key>());
+      const auto match = Baseline::template slots_with<View>(bucket, probe.stored());
+      const auto empty = Baseline::template slots_with<View>(bucket, empty_key<Key>());
       if (match.any()) {
         slot = match.first(bucket);
         is_new = false;
@@ -518,66 +507,97 @@ class Pipeline {
 
   const View view_;
   const Reach reach_;
-  const Keys keys_;
-  const Positions positions_;
-  Visitor visitor_;  // a copy, in registers
+  const KeyRun keys_;
+  Visitor visitor_;  // a copy
   const std::uint64_t most_far_;
   Passed passed_;
-  std::uint32_t homes_[kAhead];                                // buckets
-  std::uint8_t filter_bits_[kAhead];                           // of the same keys
-  std::conditional_t<kByBlocks, Homes<Key>[2], None> blocks_;  // the one looked at, and the next
-  std::conditional_t<kByBlocks && !kInRow, Key[kHomes], None> copied_;
+  Homes<Key> blocks_[2];          // the one looked at, and the next
+  Key copied_[kHomes];            // the one after
   std::uint32_t last_[kTracked];  // by home bucket: whose walk was the last to come and wait; low bits of i
   Queue<Walk, kQueueSize> at_filter_;
   Queue<Walk, kQueueSize> at_bucket_;
 };
 
-/// Runs a pipeline and returns what its walks have left behind. It stops soon after most_far keys have come far from
-/// home, and has then taken the first keys alone.
-template <Purpose kPurpose, class View, class Keys, class Positions, class Visitor>
-Passed run_pipeline(const View& view, Reach reach, const Keys& keys, const Positions& positions, std::int64_t count,
-                    Visitor& visitor, std::uint64_t most_far = kAnyFarKeys) {
-  Passed passed;
-  with_simd([&](auto simd) {
-    Pipeline<kPurpose, decltype(simd), View, Keys, Positions, Visitor> pipeline(view, reach, keys, positions, visitor,
-                                                                                most_far);
-    pipeline.run(count);
-    visitor = pipeline.visitor();
-    passed = pipeline.passed();
-  });
-  return passed;
-}
+/// What is told to a visitor for which there is no pipeline of its own. The functions are a pipeline's.
+template <class View>
+class AnyVisitor {
+ public:
+  using Key = typename View::Key;
+  using SlotType = typename View::SlotType;
+  virtual void found(std::int64_t i, SlotType* slot, bool any_empty) = 0;
+  virtual void absent(std::int64_t i) = 0;
+  virtual void write(std::int64_t i, const Key& stored, SlotType* slot, bool is_new) = 0;
+  virtual void left_region(std::int64_t i) = 0;
 
-/// Likewise, for keys [begin, end) of a batch, each of which may walk through the whole table. The visitor's kWords
-/// says that keys are words, as are_words() knows; each pipeline is compiled for every instruction set. Lookups of
-/// words are for tables that are not near (host/near_lookup.hpp).
-template <Purpose kPurpose, class View, class Visitor>
-Passed walk_each(const View& view, const KeyBatch& batch, std::int64_t begin, std::int64_t end, Visitor& visitor,
-                 std::uint64_t most_far = kAnyFarKeys) {
-  Passed passed;
-  const auto run = [&](const auto& keys) {
-    passed = run_pipeline<kPurpose>(view, Reach::kTable, keys, FromPosition{begin}, end - begin, visitor, most_far);
-  };
-  if constexpr (Visitor::kWords)
-    with_words<View>(batch, begin, run);
-  else
-    run(any_keys<View>(batch, begin));
-  return passed;
-}
-
-/// Keys of a batch that stand in a list, as words, and where in the batch they stand.
-template <class Word>
-struct ListedKeys {
-  const Word* keys;
-  ListedPositions positions;
-  std::int64_t count;
+ protected:
+  ~AnyVisitor() = default;
 };
 
-template <Purpose kPurpose, class View, class Word, class Visitor>
-Passed walk_listed(const View& view, Reach reach, const ListedKeys<Word>& list, Visitor& visitor,
-                   std::uint64_t most_far = kAnyFarKeys) {
-  return run_pipeline<kPurpose>(view, reach, RowKeys<typename View::Key, Word>{list.keys}, list.positions, list.count,
-                                visitor, most_far);
+namespace detail {
+
+/// Passes on those functions that the visitor has.
+template <class View, class Visitor>
+class Forwarding final : public AnyVisitor<View> {
+ public:
+  using typename AnyVisitor<View>::Key;
+  using typename AnyVisitor<View>::SlotType;
+  explicit Forwarding(Visitor& to) : to_(to) {}
+
+  void found([[maybe_unused]] std::int64_t i, [[maybe_unused]] SlotType* slot,
+             [[maybe_unused]] bool any_empty) override {
+    if constexpr (requires { to_.found(i, slot, any_empty); }) to_.found(i, slot, any_empty);
+  }
+  void absent([[maybe_unused]] std::int64_t i) override {
+    if constexpr (requires { to_.absent(i); }) to_.absent(i);
+  }
+  void write([[maybe_unused]] std::int64_t i, [[maybe_unused]] const Key& stored, [[maybe_unused]] SlotType* slot,
+             [[maybe_unused]] bool is_new) override {
+    if constexpr (requires { to_.write(i, stored, slot, is_new); }) to_.write(i, stored, slot, is_new);
+  }
+  void left_region([[maybe_unused]] std::int64_t i) override {
+    if constexpr (requires { to_.left_region(i); }) to_.left_region(i);
+  }
+
+ private:
+  Visitor& to_;
+};
+
+/// The visitor of the pipelines that all such visitors share.
+template <class View>
+struct ToAny {
+  static constexpr bool kHot = false;
+  AnyVisitor<View>* to;
+
+  void found(std::int64_t i, typename View::SlotType* slot, bool any_empty) { to->found(i, slot, any_empty); }
+  void absent(std::int64_t i) { to->absent(i); }
+  void write(std::int64_t i, const typename View::Key& stored, typename View::SlotType* slot, bool is_new) {
+    to->write(i, stored, slot, is_new);
+  }
+  void left_region(std::int64_t i) { to->left_region(i); }
+};
+
+template <Purpose kPurpose, class View, class Visitor>
+Passed run_pipeline(const View& view, Reach reach, const KeyRun& keys, Visitor& visitor, std::uint64_t most_far) {
+  Pipeline<kPurpose, View, Visitor> pipeline(view, reach, keys, visitor, most_far);
+  pipeline.run();
+  visitor = pipeline.visitor();
+  return pipeline.passed();
+}
+
+}  // namespace detail
+
+/// Takes the keys to their places and returns what their walks have left behind. It stops soon after most_far keys have
+/// come far from home, and has then taken the first keys alone. A visitor that is not hot shares its pipeline with all
+/// others, by virtual calls.
+template <Purpose kPurpose, class View, class Visitor>
+Passed walk(const View& view, Reach reach, const KeyRun& keys, Visitor& visitor, std::uint64_t most_far = kAnyFarKeys) {
+  if constexpr (requires { requires Visitor::kHot; }) {
+    return detail::run_pipeline<kPurpose>(view, reach, keys, visitor, most_far);
+  } else {
+    detail::Forwarding<View, Visitor> forwarding(visitor);
+    detail::ToAny<View> any{&forwarding};
+    return detail::run_pipeline<kPurpose>(view, reach, keys, any, most_far);
+  }
 }
 
 }  // namespace gpuhash::host

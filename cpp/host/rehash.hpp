@@ -108,18 +108,12 @@ class Rehash {
 
   struct Gathered {
     Item data[kGathered];
+    Key keys[kGathered];
     std::size_t count = 0;
-  };
-
-  struct ItemKeys {
-    const Item* items;
-    Key operator[](std::int64_t i) const { return items[i].key(); }
   };
 
   /// The pipeline's visitor.
   struct Mover {
-    static constexpr bool kDistinct = true;
-
     Rehash* rehash;
     const Item* items;
     Items* put_aside;
@@ -219,7 +213,7 @@ class Rehash {
     const auto move_slots = [&](const SlotType* first, const SlotType* last) {
       for (; first < last; first += kGathered) {
         HomeRun run(first, std::min<std::ptrdiff_t>(kGathered, last - first));
-        with_simd([&](auto simd) { move_home(simd, run, first_bucket(done), first_bucket(ready)); });
+        move_home(run, first_bucket(done), first_bucket(ready));
         part.tally.size += run.moved;
         for (std::size_t n = 0; n < run.late_count; ++n) append(part.late, {first + run.late[n], false});
         for (std::size_t n = 0; n < run.full_count; ++n) append(part.full, {first + run.full[n], false});
@@ -250,8 +244,7 @@ class Rehash {
 
   /// Moves the keys whose home is one of buckets [begin, end), and not full: nearly all. Nothing is looked for, as no
   /// key is in the new table yet.
-  template <class Simd>
-  void move_home(const Simd& simd, HomeRun& run, std::uint64_t begin, std::uint64_t end) {
+  void move_home(HomeRun& run, std::uint64_t begin, std::uint64_t end) {
     std::uint16_t live[kGathered];
     Key keys[kGathered];
     std::size_t live_count = 0;
@@ -267,7 +260,7 @@ class Rehash {
     Homes<Key> homes;
     for (std::size_t block = 0; block < live_count; block += kHomes) {
       const std::size_t size = std::min(kHomes, live_count - block);
-      homes.fill(simd, keys + block, size, to.geometry);
+      homes.fill(keys + block, size, to.geometry);
       for (std::size_t b = 0; b < size; ++b) {
         const std::uint16_t l = live[block + b];
         const std::uint32_t home = homes.bucket(b);
@@ -291,6 +284,7 @@ class Rehash {
   }
 
   void add(const Item& item, Gathered& items, Reach reach, Part& part) {
+    items.keys[items.count] = item.key();
     items.data[items.count++] = item;
     if (items.count == kGathered) move(items, reach, part);
   }
@@ -300,8 +294,10 @@ class Rehash {
   /// Leaves no items.
   void move(Gathered& items, Reach reach, Part& part) {
     Mover mover{this, items.data, &part.put_aside};
-    mover.tally.add(run_pipeline<Purpose::kInsertion>(to_, reach, ItemKeys{items.data}, FromPosition{0},
-                                                      static_cast<std::int64_t>(std::exchange(items.count, 0)), mover));
+    KeyRun keys{reinterpret_cast<const std::byte*>(items.keys), sizeof(Key),
+                static_cast<std::int64_t>(std::exchange(items.count, 0)), 0};
+    keys.distinct = true;
+    mover.tally.add(walk<Purpose::kInsertion>(to_, reach, keys, mover));
     mover.tally.add_to(part.tally);
   }
 

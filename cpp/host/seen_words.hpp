@@ -34,26 +34,22 @@ class SeenWords {
 
   /// Adds `count` <= kWordBlock words, the j-th of which stands at position base + at[j] of the batch, and writes their
   /// ids to ids[at[j]] unless that is null.
-  template <class Simd>
   void add(const Word* words, const std::uint16_t* at, std::int64_t count, std::int64_t base, std::uint32_t* ids) {
-    make_room_for<Simd>(count);
+    make_room_for(count);
     const bool far = table_.lines().mask >= kNearLines;
     if (ids != nullptr)
-      far ? add_with<Simd, true, true>(words, at, count, base, ids)
-          : add_with<Simd, true, false>(words, at, count, base, ids);
+      far ? add_with<true, true>(words, at, count, base, ids) : add_with<true, false>(words, at, count, base, ids);
     else
-      far ? add_with<Simd, false, true>(words, at, count, base, ids)
-          : add_with<Simd, false, false>(words, at, count, base, ids);
+      far ? add_with<false, true>(words, at, count, base, ids) : add_with<false, false>(words, at, count, base, ids);
   }
 
   /// Adds a word that came `times` times, at first at `first`; returns its id.
-  template <class Simd>
   std::uint32_t add(Word word, std::uint32_t times, std::uint32_t first) {
-    make_room_for<Simd>(1);
+    make_room_for(1);
     std::uint32_t line;
     table_.lines_of(&word, 1, &line);
     put(size_, word, first);
-    const auto visit = table_.lines().template visit<Simd>(word, line, static_cast<std::uint32_t>(size_));
+    const auto visit = table_.lines().visit(word, line, static_cast<std::uint32_t>(size_));
     count(visit.id) += times;
     size_ += visit.is_new;
     return visit.id;
@@ -62,10 +58,9 @@ class SeenWords {
   /// Begins with the first `size` words of another list, which may be growing meanwhile; they have not come here yet.
   /// Each has the id that it has there, also one that is there twice, as somebody has changed the keys while they were
   /// read: others count on `size` ids.
-  template <class Simd>
   void begin_with(const SeenWords& other, std::int64_t size) {
     for (std::int64_t id = 0; id < size; ++id) {
-      add<Simd>(other.word(id), 0, static_cast<std::uint32_t>(other.first(id)));
+      add(other.word(id), 0, static_cast<std::uint32_t>(other.first(id)));
       size_ = id + 1;
     }
   }
@@ -77,7 +72,6 @@ class SeenWords {
   static constexpr std::int64_t kLinesAhead = 16;
 
   /// The table begins small, so that it lies in the first cache if it can.
-  template <class Simd>
   void make_room_for(std::int64_t words) {
     if (size_ + words <= table_.room()) return;
     std::int64_t lines = Table::lines_for(table_.room());
@@ -88,7 +82,7 @@ class SeenWords {
       std::uint32_t begins[kWordBlock];
       table_.lines_of(words_.as<Word>() + base, count, begins);
       for (std::int64_t j = 0; j < count; ++j)
-        all.template visit<Simd>(word(base + j), begins[j], static_cast<std::uint32_t>(base + j));
+        all.visit(word(base + j), begins[j], static_cast<std::uint32_t>(base + j));
     });
   }
 
@@ -99,7 +93,7 @@ class SeenWords {
     firsts_.as<std::uint32_t>()[id] = first;
   }
 
-  template <class Simd, bool kIds, bool kFar>
+  template <bool kIds, bool kFar>
   void add_with(const Word* words, const std::uint16_t* at, std::int64_t count, std::int64_t base, std::uint32_t* ids) {
     std::uint32_t begins[kWordBlock + kLinesAhead];
     table_.lines_of(words, count, begins);
@@ -114,7 +108,7 @@ class SeenWords {
       seen[size] = words[j];
       counts[size] = 0;
       firsts[size] = static_cast<std::uint32_t>(base + at[j]);
-      const auto visit = lines.template visit<Simd>(words[j], begins[j], size);
+      const auto visit = lines.visit(words[j], begins[j], size);
       ++counts[visit.id];
       size += visit.is_new;
       if constexpr (kIds) ids[at[j]] = visit.id;

@@ -70,9 +70,37 @@ struct LooksOf64 {
   std::uint64_t undecided;  // the bucket is full and lacks it
 };
 
-/// Slot by slot. No branch: the compiler unrolls it and uses what every processor has.
+/// What every processor can do. No branch: the compiler unrolls the loops.
 struct Portable {
+  template <class Key>
   static constexpr bool kHashesByEight = false;
+
+#if defined(__x86_64__)
+  static constexpr bool kStreams = true;
+  /// Writes 64 bytes past the caches; both addresses are multiples of that.
+  static void stream_line(const void* from, void* to) {
+    for (int quarter = 0; quarter < 4; ++quarter)
+      _mm_stream_si128(static_cast<__m128i*>(to) + quarter,
+                       _mm_load_si128(static_cast<const __m128i*>(from) + quarter));
+  }
+  /// What was written by stream_line() comes before what this thread writes now.
+  static void finish_streams() { _mm_sfence(); }
+
+  /// Every x86-64 compares four lanes of 32 bits at once.
+  template <class View>
+  static auto slots_with(const typename View::SlotType* bucket, const typename View::Key& pattern) {
+    using Key = typename View::Key;
+    constexpr std::uint32_t kStride = sizeof(typename View::SlotType) / 4;
+    constexpr std::uint32_t kFirstLanes = ~std::uint32_t{0} / ((std::uint64_t{1} << kStride) - 1);  // of each slot
+    const __m128i wanted = all_lanes(pattern);
+    std::uint32_t lanes = lanes_with(bucket, wanted);
+    if constexpr (View::kBucketBytes == 128)
+      lanes |= lanes_with(reinterpret_cast<const char*>(bucket) + 64, wanted) << 16;
+    if constexpr (sizeof(Key) == 16) lanes &= lanes >> 2;
+    if constexpr (sizeof(Key) >= 8) lanes &= lanes >> 1;
+    return SlotMask<View, kStride>(lanes & kFirstLanes);
+  }
+#else
   static constexpr bool kStreams = false;  // has it stream_line()?
 
   template <class View>
@@ -81,14 +109,35 @@ struct Portable {
     for (std::uint32_t s = 0; s < View::kSlots; ++s) bits |= static_cast<std::uint32_t>(bucket[s].key == pattern) << s;
     return SlotMask<View, 1>(bits);
   }
+#endif
 
   /// Bit s: is the s-th of eight words equal to `pattern`?
+#if defined(__x86_64__)
+  static std::uint32_t words_equal(const std::uint32_t* line, std::uint32_t pattern) {
+    const auto* const halves = reinterpret_cast<const __m128i*>(line);
+    const __m128i wanted = all_lanes(pattern);
+    return bits_of(_mm_cmpeq_epi32(_mm_loadu_si128(halves), wanted),
+                   _mm_cmpeq_epi32(_mm_loadu_si128(halves + 1), wanted));
+  }
+  static std::uint32_t words_equal(const std::uint64_t* line, std::uint64_t pattern) {
+    const auto* const quarters = reinterpret_cast<const __m128i*>(line);
+    const __m128i wanted = all_lanes(pattern);
+    const auto equal = [&](int q) { return _mm_castsi128_ps(_mm_cmpeq_epi32(_mm_loadu_si128(quarters + q), wanted)); };
+    const auto equal_words = [&](int q) {  // lanes of two vectors, put together from their low and high halves
+      const __m128 a = equal(q);
+      const __m128 b = equal(q + 1);
+      return _mm_castps_si128(_mm_and_ps(_mm_shuffle_ps(a, b, 0x88), _mm_shuffle_ps(a, b, 0xdd)));
+    };
+    return bits_of(equal_words(0), equal_words(2));
+  }
+#else
   template <class Word>
   static std::uint32_t words_equal(const Word* line, Word pattern) {
     std::uint32_t bits = 0;
     for (std::uint32_t s = 0; s < 8; ++s) bits |= static_cast<std::uint32_t>(line[s] == pattern) << s;
     return bits;
   }
+#endif
   /// Looks at eight words for each of up to 64 wanted ones, after ask(i): those of line numbers[i].
   template <class Word, class Ask>
   static LooksOf64 look_at_lines(const Word* lines, const std::uint32_t* numbers, const Word* wanted, std::size_t count,
@@ -149,7 +198,32 @@ struct Portable {
   static void store_flags(bool* flags, std::uint64_t bits, std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) flags[i] = (bits >> i & 1) != 0;
   }
+
+#if defined(__x86_64__)
+ private:
+  static __m128i all_lanes(std::uint32_t word) { return _mm_set1_epi32(static_cast<int>(word)); }
+  static __m128i all_lanes(std::uint64_t word) { return _mm_set1_epi64x(static_cast<long long>(word)); }
+  static __m128i all_lanes(const Uint128& word) {
+    return _mm_set_epi64x(static_cast<long long>(word.high), static_cast<long long>(word.low));
+  }
+  /// Of two vectors of four lanes each.
+  static std::uint32_t bits_of(__m128i low, __m128i high) {
+    const __m128i lanes = _mm_packs_epi16(_mm_packs_epi32(low, high), _mm_setzero_si128());
+    return static_cast<std::uint32_t>(_mm_movemask_epi8(lanes));
+  }
+  /// A bit for each of the 16 lanes of a line that is equal.
+  static std::uint32_t lanes_with(const void* line, __m128i wanted) {
+    const auto* const quarters = static_cast<const __m128i*>(line);
+    const auto equal = [&](int q) { return _mm_cmpeq_epi32(_mm_load_si128(quarters + q), wanted); };
+    const __m128i low = _mm_packs_epi32(equal(0), equal(1));
+    const __m128i high = _mm_packs_epi32(equal(2), equal(3));
+    return static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(low, high)));
+  }
+#endif
 };
+
+/// For all that is compiled once.
+using Baseline = Portable;
 
 #if defined(__x86_64__)
 
@@ -166,15 +240,10 @@ struct Lanes {
   template <class View>
   static auto slots_with(const typename View::SlotType* bucket, const typename View::Key& pattern) {
     using Key = typename View::Key;
-    constexpr std::uint32_t kLaneBytes = sizeof(Key) == 4 ? 4 : 8;
+    constexpr std::uint32_t kLaneBytes = sizeof(Key);
     constexpr std::uint32_t kStride = sizeof(typename View::SlotType) / kLaneBytes;
-    constexpr std::uint32_t kFirstLanes = kStride == 1 ? 0xffffu : kStride == 2 ? 0x5555u : 0x1111u;  // of each slot
-    constexpr std::uint32_t kKeyLanes = sizeof(Key) == 16 ? kFirstLanes * 3 : kFirstLanes;
-    std::uint32_t lanes = Isa::lanes_with(bucket, pattern, kKeyLanes);
-    if constexpr (View::kBucketBytes == 128)
-      lanes |= Isa::lanes_with(reinterpret_cast<const char*>(bucket) + 64, pattern, kKeyLanes) << (64 / kLaneBytes);
-    if constexpr (sizeof(Key) == 16) lanes &= lanes >> 1 & kFirstLanes;
-    return SlotMask<View, kStride>(lanes);
+    constexpr std::uint32_t kFirstLanes = kStride == 1 ? 0xffffu : 0x5555u;  // of each slot
+    return SlotMask<View, kStride>(Isa::lanes_with(bucket, pattern, kFirstLanes));
   }
   /// What is found out of each line goes to memory, and of 64 lines is tested at once.
   template <class Word, class Ask>
@@ -237,8 +306,8 @@ struct Halves {
 }  // namespace detail
 
 struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
-  static constexpr bool kHashesByEight = true;  // host/homes.hpp
-  static constexpr bool kStreams = true;
+  template <class Key>
+  static constexpr bool kHashesByEight = sizeof(Key) <= 8;  // host/homes.hpp
 
   GPUHASH_AVX512 static std::uint32_t lanes_with(const void* line, std::uint32_t pattern, std::uint32_t asked) {
     return in_register(_mm512_mask_cmpeq_epi32_mask(static_cast<__mmask16>(asked), _mm512_load_si512(line),
@@ -247,12 +316,6 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
   GPUHASH_AVX512 static std::uint32_t lanes_with(const void* line, std::uint64_t pattern, std::uint32_t asked) {
     return in_register(_mm512_mask_cmpeq_epi64_mask(static_cast<__mmask8>(asked), _mm512_load_si512(line),
                                                     _mm512_set1_epi64(static_cast<long long>(pattern))));
-  }
-  GPUHASH_AVX512 static std::uint32_t lanes_with(const void* line, const Uint128& pattern, std::uint32_t asked) {
-    const auto low = static_cast<long long>(pattern.low);
-    const auto high = static_cast<long long>(pattern.high);
-    return in_register(_mm512_mask_cmpeq_epi64_mask(static_cast<__mmask8>(asked), _mm512_load_si512(line),
-                                                    _mm512_set4_epi64(high, low, high, low)));
   }
 
   /// Looks at one bucket for each of up to 64 keys, after ask(i). Masks are put together before they leave for other
@@ -331,12 +394,6 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
     const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words));
     return in_register(_mm256_test_epi32_mask(all, _mm256_set1_epi32(1)));
   }
-  /// Writes 64 bytes past the caches; both addresses are multiples of that.
-  GPUHASH_AVX512 static void stream_line(const void* from, void* to) {
-    _mm512_stream_si512(static_cast<__m512i*>(to), _mm512_load_si512(from));
-  }
-  /// What was written by stream_line() comes before what this thread writes now.
-  static void finish_streams() { _mm_sfence(); }
   GPUHASH_AVX512 static void put_number(std::uint32_t bits, std::uint16_t number, std::uint16_t* to) {
     _mm_mask_storeu_epi16(to, static_cast<__mmask8>(bits), _mm_set1_epi16(static_cast<short>(number)));
   }
@@ -375,15 +432,8 @@ struct Avx512 : detail::Lanes<Avx512>, private detail::Halves {
 };
 
 struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
+  template <class Key>
   static constexpr bool kHashesByEight = false;
-  static constexpr bool kStreams = true;
-
-  GPUHASH_AVX2 static void stream_line(const void* from, void* to) {
-    for (int half = 0; half < 2; ++half)
-      _mm256_stream_si256(static_cast<__m256i*>(to) + half,
-                          _mm256_load_si256(static_cast<const __m256i*>(from) + half));
-  }
-  static void finish_streams() { _mm_sfence(); }
 
   template <class Item>
   static void store_chosen(std::uint32_t bits, const Item* from, Item* to) {
@@ -428,10 +478,10 @@ struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
                                               _mm256_movemask_ps(_mm256_castsi256_ps(high)) << 8);
   }
   GPUHASH_AVX2 static std::uint32_t lanes_with(const void* line, std::uint64_t pattern, std::uint32_t asked) {
-    return asked & words_with(line, pattern, pattern);
+    return asked & words_with(line, pattern);
   }
   GPUHASH_AVX2 static std::uint32_t words_equal(const std::uint64_t* line, std::uint64_t pattern) {
-    return words_with(line, pattern, pattern);
+    return words_with(line, pattern);
   }
   GPUHASH_AVX2 static std::uint32_t words_equal(const std::uint32_t* line, std::uint32_t pattern) {
     return bits_of(equal_of(line, pattern));
@@ -463,9 +513,6 @@ struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(flags) + half,
                           _mm256_and_si256(_mm256_cmpeq_epi8(of_place, places), _mm256_set1_epi8(1)));
     }
-  }
-  GPUHASH_AVX2 static std::uint32_t lanes_with(const void* line, const Uint128& pattern, std::uint32_t asked) {
-    return asked & words_with(line, pattern.low, pattern.high);
   }
 
   /// Both halves of a bucket with keys and values put apart: taking the value from its vector avoids the way from the
@@ -530,10 +577,9 @@ struct Avx2 : detail::Lanes<Avx2>, private detail::Halves {
   GPUHASH_AVX2 static __m256i equal_of(const std::uint32_t* line, std::uint32_t pattern) {
     return _mm256_cmpeq_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(line)), all_lanes(pattern));
   }
-  GPUHASH_AVX2 static std::uint32_t words_with(const void* line, std::uint64_t even, std::uint64_t odd) {
+  GPUHASH_AVX2 static std::uint32_t words_with(const void* line, std::uint64_t pattern) {
     const auto* const halves = static_cast<const __m256i*>(line);
-    const __m256i wanted =
-        _mm256_broadcastsi128_si256(_mm_set_epi64x(static_cast<long long>(odd), static_cast<long long>(even)));
+    const __m256i wanted = all_lanes(pattern);
     const __m256i low = _mm256_cmpeq_epi64(_mm256_loadu_si256(halves), wanted);
     const __m256i high = _mm256_cmpeq_epi64(_mm256_loadu_si256(halves + 1), wanted);
     return static_cast<std::uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(low)) |

@@ -69,7 +69,12 @@ class SortedFactorization final : public Factorization {
 
   void write(const FactorizationOutput& out) override {
     if (count_ == 0) return;
-    parallel_for(ranges_.parts, [&](int range) { with_simd([&](auto) { write_range(range, out); }); });
+    parallel_for(ranges_.parts, [&](int range) {
+      if constexpr (sizeof(Word) == 8)
+        with_simd([&](auto) { write_range(range, out); });
+      else
+        write_range(range, out);
+    });
   }
 
  private:
@@ -108,26 +113,30 @@ class SortedFactorization final : public Factorization {
   /// Counts the keys of [begin, end), begin > 0, that differ from the one before. False: one is less than that.
   bool count_runs(std::int64_t begin, std::int64_t end, Runs& runs) const {
     bool falls = false;
-    with_simd([&](auto) {
-      Word read[kWordBlock + 1];
-      Word ordered[kWordBlock + 1];
-      for_each_word_block(begin, end, [&](std::int64_t base, std::int64_t count) {
-        if (falls) return;
-        const Word* const words = orders(blocks_.read(base - 1, count + 1, read), count + 1, ordered);
-        std::int64_t descents = 0;
-        std::int64_t begun = 0;
+    Word read[kWordBlock + 1];
+    Word ordered[kWordBlock + 1];
+    for_each_word_block(begin, end, [&](std::int64_t base, std::int64_t count) {
+      if (falls) return;
+      const Word* const words = orders(blocks_.read(base - 1, count + 1, read), count + 1, ordered);
+      std::int64_t descents = 0;
+      std::int64_t begun = 0;
+      const auto count_block = [&](auto) {
         for (std::int64_t j = 0; j < count; ++j) {
           descents += less(words[j + 1], words[j]) ? 1 : 0;
           begun += differ(words[j + 1], words[j]) ? 1 : 0;
         }
-        if (runs.count == 0 && begun != 0) {
-          std::int64_t j = 0;
-          while (!differ(words[j + 1], words[j])) ++j;
-          runs.first = base + j;
-        }
-        runs.count += begun;
-        falls = descents != 0;
-      });
+      };
+      if constexpr (sizeof(Word) == 8)
+        with_simd(count_block);
+      else
+        count_block(Baseline{});
+      if (runs.count == 0 && begun != 0) {
+        std::int64_t j = 0;
+        while (!differ(words[j + 1], words[j])) ++j;
+        runs.first = base + j;
+      }
+      runs.count += begun;
+      falls = descents != 0;
     });
     return !falls;
   }

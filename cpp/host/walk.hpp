@@ -6,7 +6,7 @@
 #include "shared/layout.hpp"
 
 /// What a walk along a probe sequence needs, on the host: keys and values of a batch, buckets, filters. The walks
-/// themselves are in host/pipeline.hpp and host/near_lookup.hpp.
+/// themselves are in host/pipeline.hpp.
 namespace gpuhash::host {
 
 /// load_bytes() and store_bytes() for the host: the common sizes are single moves at any alignment.
@@ -66,8 +66,12 @@ enum class Purpose { kLookup, kInsertion };
 /// kRegion: the walk gives up where it would leave the key's region.
 enum class Reach { kRegion, kTable };
 
+/// GCC 12 takes a function that only prefetches for one without effect, and leaves its calls out: such functions become
+/// part of their callers, or have this in them.
+inline void keep_calls() { asm volatile(""); }
+
 template <class View>
-void prefetch_bucket(const View& view, std::uint32_t bucket) {
+[[gnu::always_inline]] inline void prefetch_bucket(const View& view, std::uint32_t bucket) {
   const auto* const first = reinterpret_cast<const char*>(bucket_at(view, bucket));
   for (std::uint32_t byte = 0; byte < View::kBucketBytes; byte += 64) __builtin_prefetch(first + byte);
 }

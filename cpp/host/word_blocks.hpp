@@ -118,15 +118,12 @@ void for_each_word_block(std::int64_t begin, std::int64_t end, Body body) {
   for (; begin < end; begin += kWordBlock) body(begin, std::min(kWordBlock, end - begin));
 }
 
-/// Calls body(simd, words, count, base) for the blocks of [begin, end), in order; base: where the block begins.
+/// Calls body(words, count, base) for the blocks of [begin, end), in order; base: where the block begins.
 template <class Word, class Body>
 void for_each_block_of_words(const WordBlocks<Word>& blocks, std::int64_t begin, std::int64_t end, Body body) {
-  with_simd([&](auto simd) {
-    Word buffer[kWordBlock];
-    for_each_word_block(begin, end, [&](std::int64_t base, std::int64_t count) {
-      body(simd, blocks.read(base, count, buffer), count, base);
-    });
-  });
+  Word buffer[kWordBlock];
+  for_each_word_block(
+      begin, end, [&](std::int64_t base, std::int64_t count) { body(blocks.read(base, count, buffer), count, base); });
 }
 
 }  // namespace gpuhash::host

@@ -194,28 +194,28 @@ class WordFactorization final : public Factorization {
     const std::int64_t most = count / kNearFew;
     CountedWords& list = lists_.emplace_back(context_, count, hash_);
     bool pays = true;
-    with_simd([&]<class Simd>(Simd) {
-      Word buffer[kWordBlock];
-      const auto add = [&](std::int64_t begin, std::int64_t end) {
-        for_each_word_block(begin, end, [&](std::int64_t base, std::int64_t size) {
-          pays = pays && list.size() <= most;
-          if (pays) list.template add<Simd>(blocks_.read(base, size, buffer), size, base);
-        });
-        return list.size();
-      };
-      const std::int64_t of_sixteenth = add(0, count / 16);
-      pays = of_sixteenth <= count / 20;
-      const auto of_eighth = static_cast<double>(add(count / 16, count / 8));
-      const double growth = of_eighth / static_cast<double>(of_sixteenth);
-      const double of_all = of_eighth * growth * growth * growth;
-      pays = pays && of_all <= static_cast<double>(most);
-      add(count / 8, count);
-      if (!pays) return;
-      list.end();
-      distinct_ = list.template collect_counts<Simd>(0, list.size());
-    });
-    if (!pays) lists_.clear();
-    return pays;
+    Word buffer[kWordBlock];
+    const auto add = [&](std::int64_t begin, std::int64_t end) {
+      for_each_word_block(begin, end, [&](std::int64_t base, std::int64_t size) {
+        pays = pays && list.size() <= most;
+        if (pays) list.add(blocks_.read(base, size, buffer), size, base);
+      });
+      return list.size();
+    };
+    const std::int64_t of_sixteenth = add(0, count / 16);
+    pays = of_sixteenth <= count / 20;
+    const auto of_eighth = static_cast<double>(add(count / 16, count / 8));
+    const double growth = of_eighth / static_cast<double>(of_sixteenth);
+    const double of_all = of_eighth * growth * growth * growth;
+    pays = pays && of_all <= static_cast<double>(most);
+    add(count / 8, count);
+    if (!pays) {
+      lists_.clear();
+      return false;
+    }
+    list.end();
+    distinct_ = list.collect_counts(0, list.size());
+    return true;
   }
 
   /// Returns the number of distinct keys.
@@ -231,32 +231,25 @@ class WordFactorization final : public Factorization {
     const std::int64_t room = PartFirsts<Position>::room(count);
     near_memory_ = Allocation(context_, static_cast<std::size_t>(room) * sizeof(Position), nullptr);
     const auto& near = near_.template emplace<PartFirsts<Position>>(near_memory_.as<Position>(), count);
-    std::int64_t distinct = 0;
-    with_simd([&](auto) {
-      const Word* const words = blocks_.read(0, count, near_words_.as<Word>());
-      near.find([words](std::int64_t i) { return words[i]; }, hash_, count);
-      distinct = count_firsts(near.firsts(), 0, count);
-    });
-    return distinct;
+    near.find(blocks_.read(0, count, near_words_.as<Word>()), hash_, count);
+    return count_firsts(near.firsts(), 0, count);
   }
 
   void read_prefix() {
     add_list();
     if (options_.codes) ids_ = Allocation(context_, static_cast<std::size_t>(ranges_.count) * sizeof(*ids()), nullptr);
-    with_simd([&]<class Simd>(Simd) {
-      Word buffer[kWordBlock];
-      for_each_word_block(0, kPrefix, [&](std::int64_t base, std::int64_t count) {
-        const Word* const words = blocks_.read(base, count, buffer);
-        if constexpr (kCounts)
-          lists_.front().template add<Simd>(words, count, base);
-        else
-          lists_.front().template add<Simd>(words, kEachOfBlock.data(), count, base, ids_from(base));
-      });
-      if constexpr (kCounts) {
-        lists_.front().end();
-        lists_.front().template collect_counts<Simd>(0, lists_.front().size());
-      }
+    Word buffer[kWordBlock];
+    for_each_word_block(0, kPrefix, [&](std::int64_t base, std::int64_t count) {
+      const Word* const words = blocks_.read(base, count, buffer);
+      if constexpr (kCounts)
+        lists_.front().add(words, count, base);
+      else
+        lists_.front().add(words, kEachOfBlock.data(), count, base, ids_from(base));
     });
+    if constexpr (kCounts) {
+      lists_.front().end();
+      lists_.front().collect_counts(0, lists_.front().size());
+    }
   }
 
   void add_list() { lists_.emplace_back(context_, kMostFew, hash_); }
@@ -323,36 +316,30 @@ class WordFactorization final : public Factorization {
     std::atomic<bool> full{false};
     parallel_for(ranges_.parts, [&](int range) {
       CountedWords& list = lists_[static_cast<std::size_t>(range)];
-      with_simd([&]<class Simd>(Simd) {
-        Word buffer[kWordBlock];
-        list.make_room_for<Simd>(listed_ / 10 * 9 - list.size());  // a guess has some to spare
-        read_range(range, full, list, [&](std::int64_t base, std::int64_t count) {
-          list.add<Simd>(blocks_.read(base, count, buffer), count, base);
-        });
+      Word buffer[kWordBlock];
+      list.make_room_for(listed_ / 10 * 9 - list.size());  // a guess has some to spare
+      read_range(range, full, list, [&](std::int64_t base, std::int64_t count) {
+        list.add(blocks_.read(base, count, buffer), count, base);
       });
       list.end();
     });
     if (full.load()) return false;
     for (std::size_t later = 1; later < lists_.size(); ++later)
-      for_each_share(lists_[later], [&]<class Simd>(Simd, std::int64_t begin, std::int64_t end) {
-        lists_[later].template move_counts<Simd>(begin, end, std::span(lists_).first(later));
+      for_each_share(lists_[later], [&](std::int64_t begin, std::int64_t end) {
+        lists_[later].move_counts(begin, end, std::span(lists_).first(later));
       });
     std::atomic<std::int64_t> distinct{0};
     for (CountedWords& list : lists_)
-      for_each_share(list, [&]<class Simd>(Simd, std::int64_t begin, std::int64_t end) {
-        distinct += list.collect_counts<Simd>(begin, end);
-      });
+      for_each_share(list, [&](std::int64_t begin, std::int64_t end) { distinct += list.collect_counts(begin, end); });
     distinct_ = distinct;
     return true;
   }
 
-  /// Calls body(simd, begin, end) for a share of a list's ids on each thread.
+  /// Calls body(begin, end) for a share of a list's ids on each thread.
   template <class Body>
   void for_each_share(const CountedWords& list, Body body) const {
     parallel_for(ranges_.parts, [&](int share) {
-      with_simd([&](auto simd) {
-        body(simd, part_begin(list.size(), share, ranges_.parts), part_begin(list.size(), share + 1, ranges_.parts));
-      });
+      body(part_begin(list.size(), share, ranges_.parts), part_begin(list.size(), share + 1, ranges_.parts));
     });
   }
 
@@ -391,24 +378,22 @@ class WordFactorization final : public Factorization {
 
   void number_range(int range, std::int64_t known, std::uint32_t* hits, std::atomic<bool>& full) {
     SmallTable& list = lists_[static_cast<std::size_t>(range)];
-    with_simd([&]<class Simd>(Simd) {
-      if (range > 0) list.template begin_with<Simd>(lists_.front(), known);
-      const Hot& hot = hot_[0];
-      Word buffer[kWordBlock];
-      Word rest[kWordBlock];
-      std::uint16_t at[kWordBlock];
-      std::uint16_t places[kWordBlock];
-      std::uint16_t rest_places[kWordBlock];
-      read_range(range, full, list, [&](std::int64_t base, std::int64_t count) {
-        const Word* const words = blocks_.read(base, count, buffer);
-        if (!has_hot_words()) return list.template add<Simd>(words, kEachOfBlock.data(), count, base, ids_from(base));
-        hot.places_of(words, count, places);
-        const std::int64_t left = hot.set_aside(words, places, count, hits, rest, at, rest_places);
-        std::uint32_t* const ids = ids_from(base);
-        if (ids != nullptr)
-          for (std::int64_t j = 0; j < count; ++j) ids[j] = hot.id_at(places[j]);
-        list.template add<Simd>(rest, at, left, base, ids);
-      });
+    if (range > 0) list.begin_with(lists_.front(), known);
+    const Hot& hot = hot_[0];
+    Word buffer[kWordBlock];
+    Word rest[kWordBlock];
+    std::uint16_t at[kWordBlock];
+    std::uint16_t places[kWordBlock];
+    std::uint16_t rest_places[kWordBlock];
+    read_range(range, full, list, [&](std::int64_t base, std::int64_t count) {
+      const Word* const words = blocks_.read(base, count, buffer);
+      if (!has_hot_words()) return list.add(words, kEachOfBlock.data(), count, base, ids_from(base));
+      hot.places_of(words, count, places);
+      const std::int64_t left = hot.set_aside(words, places, count, hits, rest, at, rest_places);
+      std::uint32_t* const ids = ids_from(base);
+      if (ids != nullptr)
+        for (std::int64_t j = 0; j < count; ++j) ids[j] = hot.id_at(places[j]);
+      list.add(rest, at, left, base, ids);
     });
   }
 
@@ -420,8 +405,8 @@ class WordFactorization final : public Factorization {
       auto& map = id_maps_.emplace_back(scratch<std::uint32_t>(list.size()));
       for (std::int64_t id = 0; id < list.size(); ++id) {
         if (!all.has_room_for(1)) return false;
-        map[static_cast<std::size_t>(id)] = all.template add<Portable>(
-            list.word(id), static_cast<std::uint32_t>(list.count(id)), static_cast<std::uint32_t>(list.first(id)));
+        map[static_cast<std::size_t>(id)] = all.add(list.word(id), static_cast<std::uint32_t>(list.count(id)),
+                                                    static_cast<std::uint32_t>(list.first(id)));
       }
     }
     return true;
@@ -480,7 +465,7 @@ class WordFactorization final : public Factorization {
     if (out.codes != nullptr)
       write_with_codes(out);
     else
-      parallel_for(ranges_.parts, [&](int range) { with_simd([&](auto) { write_range(range, out); }); });
+      parallel_for(ranges_.parts, [&](int range) { write_range(range, out); });
     const Hot* const hot = streams_->hot();
     if (out.counts != nullptr && hot != nullptr)
       for (std::int64_t place = 0; place < Hot::kPlaces; ++place)
@@ -509,11 +494,11 @@ class WordFactorization final : public Factorization {
 
   template <class Position>
   void write_near(const FactorizationOutput& out, const PartFirsts<Position>& near) const {
-    with_simd([&]<class Simd>(Simd) { write_near_firsts<Simd>(out, near.firsts()); });
+    write_near_firsts(out, near.firsts());
     if (out.codes != nullptr) write_near_codes(out.codes, near.firsts(), near.scratch());
   }
 
-  template <class Simd, class Position>
+  template <class Position>
   void write_near_firsts(const FactorizationOutput& out, const Position* firsts) const {
     const std::int64_t count = ranges_.count;
     const Allocation memory(context_, out.counts == nullptr ? 0 : static_cast<std::size_t>(count) * 4, nullptr);
@@ -527,13 +512,16 @@ class WordFactorization final : public Factorization {
     for_each_word_block(0, count, [&](std::int64_t base, std::int64_t size) {
       block.size = 0;
       std::int64_t j = 0;
-      for (; j + 8 <= size; j += 8) {
-        const std::uint32_t are_first = Simd::counting_from(static_cast<Position>(base + j), firsts + base + j);
-        Simd::store_chosen(are_first, near_words() + base + j, block.words + block.size);
-        Simd::store_numbers(are_first, static_cast<std::uint32_t>(base + j), block.positions + block.size);
-        if (counts != nullptr) Simd::store_chosen(are_first, counts + base + j, block.counts + block.size);
-        block.size += std::popcount(are_first);
-      }
+      with_simd([&]<class Simd>(Simd) {
+        const Word* const words = near_words();
+        for (; j + 8 <= size; j += 8) {
+          const std::uint32_t are_first = Simd::counting_from(static_cast<Position>(base + j), firsts + base + j);
+          Simd::store_chosen(are_first, words + base + j, block.words + block.size);
+          Simd::store_numbers(are_first, static_cast<std::uint32_t>(base + j), block.positions + block.size);
+          if (counts != nullptr) Simd::store_chosen(are_first, counts + base + j, block.counts + block.size);
+          block.size += std::popcount(are_first);
+        }
+      });
       for (; j < size; ++j) {
         block.words[block.size] = near_words()[base + j];
         block.positions[block.size] = static_cast<std::uint32_t>(base + j);
@@ -649,7 +637,7 @@ class WordFactorization final : public Factorization {
   }
 
   void write_with_codes(const FactorizationOutput& out) {
-    parallel_for(ranges_.parts, [&](int range) { with_simd([&](auto) { write_range_with_codes(range, out); }); });
+    parallel_for(ranges_.parts, [&](int range) { write_range_with_codes(range, out); });
     parallel_for(ranges_.parts - 1, [&](int before) {
       const auto settle = [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; ++i) out.codes[i] = partition_->settled(out.codes[i]);

@@ -32,12 +32,10 @@ class WordHash {
     return h * second_;
   }
 
-  /// to[j] = bits of the hash of words[j], from `shift` on, for j in [0, count). The loop becomes vector instructions.
+  /// to[j] = bits of the hash of words[j], from `shift` on, for j in [0, count). The loop becomes vector instructions,
+  /// of each instruction set; word_hash.cpp has them for uint16_t and uint32_t.
   template <class To>
-  void bits_of(const Word* words, std::int64_t count, int shift, std::uint32_t mask, To* to) const {
-    const WordHash hash = *this;
-    for (std::int64_t j = 0; j < count; ++j) to[j] = static_cast<To>(static_cast<To>(hash(words[j]) >> shift) & mask);
-  }
+  void bits_of(const Word* words, std::int64_t count, int shift, std::uint32_t mask, To* to) const;
 
  private:
   WordHash(std::uint64_t first, std::uint64_t second)

@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "host/narrow_set.hpp"
-#include "host/simd.hpp"
 #include "host/word_parts.hpp"
 #include "host/word_set.hpp"
 #include "host/word_streams.hpp"
@@ -24,14 +23,14 @@ constexpr std::int64_t kMostBytesAtOnce = std::int64_t{1} << 23;
 constexpr std::int64_t kPartsLookedAt = 8;
 
 /// Adds words [begin, end) to a part. False: there is no room for all of them.
-template <class Simd, class Word>
+template <class Word>
 bool fill_part(WordSet<Word>& set, std::int64_t part, const Word* words, std::int64_t count, std::int64_t& distinct) {
   set.clear(part);
   distinct = 0;
   for (std::int64_t begin = 0; begin < count; begin += WordSet<Word>::kAdded) {
     const std::int64_t size = std::min(WordSet<Word>::kAdded, count - begin);
     if (distinct + size > set.room()) return false;
-    distinct += set.template add<Simd>(part, words + begin, size);
+    distinct += set.add(part, words + begin, size);
   }
   return true;
 }
@@ -45,8 +44,7 @@ std::int64_t distinct_of_part(DeviceContext& context, const WordParts<Word>& par
     if (parts.size(part) > 2 * average) continue;  // copies of few words, as a rule
     WordSet<Word> set(context, parts.hash(), 1, WordSet<Word>::lines_for(parts.size(part)), parts.bits());
     std::int64_t distinct = 0;
-    with_simd(
-        [&]<class Simd>(Simd) { fill_part<Simd>(set, 0, words + parts.start(0, part), parts.size(part), distinct); });
+    fill_part(set, 0, words + parts.start(0, part), parts.size(part), distinct);
     most = std::max(most, distinct);
   }
   if (most < 0) return average;
@@ -58,12 +56,10 @@ template <class Word>
 bool fill(WordSet<Word>& set, const WordParts<Word>& parts, const Word* words) {
   std::atomic<bool> has_room{true};
   parts.for_each_group([&](int, std::int64_t begin, std::int64_t end) {
-    with_simd([&]<class Simd>(Simd) {
-      std::int64_t distinct = 0;
-      for (std::int64_t part = begin; part < end && has_room.load(std::memory_order_relaxed); ++part)
-        if (!fill_part<Simd>(set, part, words + parts.start(0, part), parts.size(part), distinct))
-          has_room.store(false, std::memory_order_relaxed);
-    });
+    std::int64_t distinct = 0;
+    for (std::int64_t part = begin; part < end && has_room.load(std::memory_order_relaxed); ++part)
+      if (!fill_part(set, part, words + parts.start(0, part), parts.size(part), distinct))
+        has_room.store(false, std::memory_order_relaxed);
   });
   return has_room.load();
 }
@@ -74,13 +70,11 @@ WordSet<Word> make_set(DeviceContext& context, const WordBlocks<Word>& blocks, s
   if (reader_parts(count) == 1 && count * WordSet<Word>::kBytesOfWord <= kMostBytesAtOnce) {
     WordSet<Word> set(context, hash, 1, std::bit_ceil(static_cast<std::uint64_t>(WordSet<Word>::lines_for(count))));
     set.clear(0);
-    with_simd([&]<class Simd>(Simd) {
-      Word buffer[kWordBlock];
-      for (std::int64_t base = 0; base < count; base += WordSet<Word>::kAdded) {
-        const std::int64_t size = std::min(WordSet<Word>::kAdded, count - base);
-        set.template add<Simd>(0, blocks.read(base, size, buffer), size);
-      }
-    });
+    Word buffer[kWordBlock];
+    for (std::int64_t base = 0; base < count; base += WordSet<Word>::kAdded) {
+      const std::int64_t size = std::min(WordSet<Word>::kAdded, count - base);
+      set.add(0, blocks.read(base, size, buffer), size);
+    }
     return set;
   }
   WordStreams<Word> streams(context, blocks, Ranges(count));
@@ -94,7 +88,7 @@ WordSet<Word> make_set(DeviceContext& context, const WordBlocks<Word>& blocks, s
   }
 }
 
-/// Calls body(simd, words, count, base) for all blocks, several at a time.
+/// Calls body(words, count, base) for all blocks, several at a time.
 template <class Word, class Body>
 void for_each_block(const WordBlocks<Word>& blocks, std::int64_t count, Body body) {
   for_each_chunk(count,
@@ -138,10 +132,9 @@ class WordMembers {
 
   template <class Set>
   void find_in(const Set& set) const {
-    for_each_block(elements_, element_count_,
-                   [&]<class Simd>(Simd, const Word* words, std::int64_t count, std::int64_t base) {
-                     set.template contains<Simd>(words, count, invert_, mask_ + base);
-                   });
+    for_each_block(elements_, element_count_, [&](const Word* words, std::int64_t count, std::int64_t base) {
+      set.contains(words, count, invert_, mask_ + base);
+    });
   }
 
   /// With a set of the elements, because they are much fewer.
@@ -151,23 +144,21 @@ class WordMembers {
     const Allocation met(context_, static_cast<std::size_t>(set.slots()), nullptr);
     auto* const bytes = met.as<std::uint8_t>();
     std::memset(bytes, 0, met.bytes());
-    for_each_block(tests_, test_count_, [&]<class Simd>(Simd, const Word* words, std::int64_t count, std::int64_t) {
+    for_each_block(tests_, test_count_, [&](const Word* words, std::int64_t count, std::int64_t) {
       std::int64_t slots[kWordBlock];
-      set.template slots_of<Simd>(words, count, slots);
+      set.slots_of(words, count, slots);
       for (std::int64_t j = 0; j < count; ++j) {
         if (slots[j] < 0) continue;
         const std::atomic_ref byte(bytes[slots[j]]);
         if (byte.load(std::memory_order_relaxed) == 0) byte.store(1, std::memory_order_relaxed);
       }
     });
-    for_each_block(elements_, element_count_,
-                   [&]<class Simd>(Simd, const Word* words, std::int64_t count, std::int64_t base) {
-                     std::int64_t slots[kWordBlock];
-                     set.template slots_of<Simd>(words, count, slots);
-                     // An element that somebody has changed meanwhile may have none.
-                     for (std::int64_t j = 0; j < count; ++j)
-                       mask_[base + j] = (slots[j] >= 0 && bytes[slots[j]] != 0) != invert_;
-                   });
+    for_each_block(elements_, element_count_, [&](const Word* words, std::int64_t count, std::int64_t base) {
+      std::int64_t slots[kWordBlock];
+      set.slots_of(words, count, slots);
+      // An element that somebody has changed meanwhile may have none.
+      for (std::int64_t j = 0; j < count; ++j) mask_[base + j] = (slots[j] >= 0 && bytes[slots[j]] != 0) != invert_;
+    });
   }
 
   /// For bits, however few keys there are.

@@ -287,43 +287,39 @@ class WordPartition {
       marks[0] |= kFirst;
     }
     if (kind_ == Marks::kNumbersAndCounts) counts_of(part)[0] = count;
-    if (kind_ == Marks::kNone) with_simd([&]<class Simd>(Simd) { leave_repeated<Simd>(part, &count); });
+    if (kind_ == Marks::kNone) leave_repeated(part, &count);
   }
 
   /// `counts_apart`: with kNone, scratch memory for a count of each word.
   template <class Position>
   void mark_part(std::int64_t part, const PartFirsts<Position>& finder, std::uint32_t* counts_apart) {
-    with_simd([&]<class Simd>(Simd) {
-      const std::int64_t count = parts_.size(part);
-      const std::byte* const words = this->words() + parts_.start(0, part) * kWordBytes;
-      const auto word = [words](std::int64_t i) { return load_word<Word>(words, i, kWordBytes); };
-      finder.find(word, parts_.hash(), count);
-      const Position* const firsts = finder.firsts();
-      if (kind_ == Marks::kNone) return gather_part<Simd>(part, firsts, counts_apart);
-      count_distinct(part, firsts);
-      std::uint32_t* const marks = slots() + first_mark(part);
-      if (kind_ == Marks::kCounts) {
-        std::fill_n(marks, count, 0u);
-        for (std::int64_t i = 0; i < count; ++i) ++marks[firsts[i]];
-        return;
-      }
-      Position* const ranks = finder.scratch();
-      std::uint32_t rank = 0;
-      for (std::int64_t i = 0; i < count; ++i) {
-        const std::uint32_t is_first = firsts[i] == i ? 1 : 0;
-        ranks[i] = static_cast<Position>(rank);
-        rank += is_first;
-        marks[i] = (first_number(part) + ranks[firsts[i]]) | is_first << 31;
-      }
-      if (kind_ != Marks::kNumbersAndCounts) return;
-      std::uint32_t* const counts = counts_of(part);
-      std::fill_n(counts, rank, 0u);
-      for (std::int64_t i = 0; i < count; ++i) ++counts[ranks[firsts[i]]];
-    });
+    const std::int64_t count = parts_.size(part);
+    finder.find(words_of(part), parts_.hash(), count);
+    const Position* const firsts = finder.firsts();
+    if (kind_ == Marks::kNone) return gather_part(part, firsts, counts_apart);
+    count_distinct(part, firsts);
+    std::uint32_t* const marks = slots() + first_mark(part);
+    if (kind_ == Marks::kCounts) {
+      std::fill_n(marks, count, 0u);
+      for (std::int64_t i = 0; i < count; ++i) ++marks[firsts[i]];
+      return;
+    }
+    Position* const ranks = finder.scratch();
+    std::uint32_t rank = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::uint32_t is_first = firsts[i] == i ? 1 : 0;
+      ranks[i] = static_cast<Position>(rank);
+      rank += is_first;
+      marks[i] = (first_number(part) + ranks[firsts[i]]) | is_first << 31;
+    }
+    if (kind_ != Marks::kNumbersAndCounts) return;
+    std::uint32_t* const counts = counts_of(part);
+    std::fill_n(counts, rank, 0u);
+    for (std::int64_t i = 0; i < count; ++i) ++counts[ranks[firsts[i]]];
   }
 
   /// Moves the distinct words of a part to its begin, without a branch, and likewise their positions.
-  template <class Simd, class Position>
+  template <class Position>
   void gather_part(std::int64_t part, const Position* firsts, std::uint32_t* counts) {
     const std::int64_t count = parts_.size(part);
     Word* const words = words_of(part);
@@ -332,13 +328,15 @@ class WordPartition {
     for (std::int64_t i = 0; i < count; ++i) ++counts[firsts[i]];
     std::uint32_t distinct = 0;
     std::int64_t i = 0;
-    for (; i + 8 <= count; i += 8) {
-      const std::uint32_t are_first = ~Simd::words_equal(counts + i, 0u) & 0xff;
-      Simd::store_chosen(are_first, words + i, words + distinct);
-      Simd::store_chosen(are_first, positions + i, positions + distinct);
-      Simd::store_chosen(are_first, counts + i, counts + distinct);
-      distinct += static_cast<std::uint32_t>(std::popcount(are_first));
-    }
+    with_simd([&]<class Simd>(Simd) {
+      for (; i + 8 <= count; i += 8) {
+        const std::uint32_t are_first = ~Simd::words_equal(counts + i, 0u) & 0xff;
+        Simd::store_chosen(are_first, words + i, words + distinct);
+        Simd::store_chosen(are_first, positions + i, positions + distinct);
+        Simd::store_chosen(are_first, counts + i, counts + distinct);
+        distinct += static_cast<std::uint32_t>(std::popcount(are_first));
+      }
+    });
     for (; i < count; ++i) {
       const std::uint32_t times = counts[i];
       words[distinct] = words[i];
@@ -353,11 +351,10 @@ class WordPartition {
           static_cast<std::uint32_t>(std::lower_bound(firsts_begin, firsts_begin + distinct, begin) - firsts_begin);
     }
     distinct_before(ranges_, part) = distinct;
-    leave_repeated<Simd>(part, counts);
+    leave_repeated(part, counts);
   }
 
   /// Which of the distinct words of a part occur more than once, and how often. `counts`: of each.
-  template <class Simd>
   void leave_repeated(std::int64_t part, const std::uint32_t* counts) {
     const std::uint32_t distinct = distinct_before(ranges_, part);
     std::uint32_t* const repeated = repeated_of(part);
@@ -365,14 +362,14 @@ class WordPartition {
     const std::uint32_t room = parts_.size(part) - distinct;
     std::uint32_t size = 0;
     std::uint32_t k = 0;
-    for (; k + 8 <= distinct && size + 8 <= room; k += 8) {
-      std::uint32_t numbers[8];
-      std::iota(numbers, numbers + 8, k);
-      const std::uint32_t are_repeated = ~Simd::words_equal(counts + k, 1u) & 0xff;
-      Simd::store_chosen(are_repeated, numbers, repeated + size);
-      Simd::store_chosen(are_repeated, counts + k, times + size);
-      size += static_cast<std::uint32_t>(std::popcount(are_repeated));
-    }
+    with_simd([&]<class Simd>(Simd) {
+      for (; k + 8 <= distinct && size + 8 <= room; k += 8) {
+        const std::uint32_t are_repeated = ~Simd::words_equal(counts + k, 1u) & 0xff;
+        Simd::store_numbers(are_repeated, k, repeated + size);
+        Simd::store_chosen(are_repeated, counts + k, times + size);
+        size += static_cast<std::uint32_t>(std::popcount(are_repeated));
+      }
+    });
     for (; k < distinct; ++k) {
       if (counts[k] == 1) continue;
       repeated[size] = k;
@@ -395,19 +392,17 @@ class WordPartition {
   }
 
   void number_part(DeviceContext& context, std::int64_t part, Table& table) {
-    with_simd([&]<class Simd>(Simd) {
-      if (kind_ == Marks::kNone)
-        number_part<Simd, Marks::kNone>(context, part, table);
-      else if (kind_ == Marks::kCounts)
-        number_part<Simd, Marks::kCounts>(context, part, table);
-      else if (kind_ == Marks::kNumbers)
-        number_part<Simd, Marks::kNumbers>(context, part, table);
-      else
-        number_part<Simd, Marks::kNumbersAndCounts>(context, part, table);
-    });
+    if (kind_ == Marks::kNone)
+      number_part<Marks::kNone>(context, part, table);
+    else if (kind_ == Marks::kCounts)
+      number_part<Marks::kCounts>(context, part, table);
+    else if (kind_ == Marks::kNumbers)
+      number_part<Marks::kNumbers>(context, part, table);
+    else
+      number_part<Marks::kNumbersAndCounts>(context, part, table);
   }
 
-  template <class Simd, Marks kMarks>
+  template <Marks kMarks>
   void number_part(DeviceContext& context, std::int64_t part, Table& table) {
     const Allocation counts_apart(
         context, kMarks == Marks::kNone ? parts_.size(part) * sizeof(std::uint32_t) : std::size_t{0}, nullptr);
@@ -422,25 +417,25 @@ class WordPartition {
       const auto number_block = [&](std::int64_t begin, std::int64_t count) {
         if (number - first + count > table.room()) {
           Table larger(context, 4 * table.most_lines(), table.hash());
-          table.template copy_to<Simd>(larger);
+          table.copy_to(larger);
           table = std::move(larger);
         }
         Word words[kWordBlock];  // copied, because marks take their place, from the part's begin on
         const std::byte* const from = this->words() + begin * kWordBytes;
         for (std::int64_t j = 0; j < count; ++j) words[j] = load_word<Word>(from, j, kWordBytes);
-        number = number_words<Simd, kMarks>(part, words, count, mark, number, counts, table);
+        number = number_words<kMarks>(part, words, count, mark, number, counts, table);
         mark += static_cast<std::uint32_t>(count);
       };
       in_pieces(parts_.start(range, part), parts_.end(range, part), kKeysPerPiece,
                 [&](std::int64_t begin, std::int64_t end) { for_each_word_block(begin, end, number_block); });
     }
     distinct_before(ranges_, part) = number - first;
-    if constexpr (kMarks == Marks::kNone) leave_repeated<Simd>(part, counts);
+    if constexpr (kMarks == Marks::kNone) leave_repeated(part, counts);
   }
 
   /// Leaves marks for a block of words, from slot `mark` on; `number` is the next distinct word's, and so is the
   /// result. `counts`: of the part's distinct words, where they are counted apart.
-  template <class Simd, Marks kMarks>
+  template <Marks kMarks>
   std::uint32_t number_words(std::int64_t part, const Word* words, std::int64_t count, std::uint32_t mark,
                              std::uint32_t number, std::uint32_t* counts, const Table& table) const {
     constexpr bool kCountsApart = kMarks == Marks::kNumbersAndCounts || kMarks == Marks::kNone;
@@ -454,7 +449,7 @@ class WordPartition {
       lines.prefetch(begins[j + kLinesAhead]);
       if constexpr (kMarks == Marks::kCounts) {
         slots[mark] = 0;
-        const auto visit = lines.template visit<Simd>(words[j], begins[j], mark);
+        const auto visit = lines.visit(words[j], begins[j], mark);
         ++slots[visit.id];
         number += visit.is_new;
       } else {
@@ -463,7 +458,7 @@ class WordPartition {
           words_of(part)[number - first] = words[j];
           positions_of(part)[number - first] = positions_of(part)[mark - first_mark(part)];
         }
-        const auto visit = lines.template visit<Simd>(words[j], begins[j], number);
+        const auto visit = lines.visit(words[j], begins[j], number);
         if constexpr (kCountsApart) ++counts[visit.id - first];
         if constexpr (kMarks != Marks::kNone) slots[mark] = visit.id | visit.is_new << 31;
         number += visit.is_new;

@@ -114,35 +114,34 @@ class WordParts {
 
   void count_words(WordStreams<Word>& streams, int range) {
     auto counts = scratch<std::uint32_t>(parts());
-    with_simd([&]<class Simd>(Simd) {
-      std::uint32_t* const sums = counts.data();
-      const bool have_places = streams.hot() != nullptr && !order_seed_;
-      const int bits = bits_;
-      streams.first_pass(range, [&](const Word* words, std::uint16_t* numbers, std::int64_t count) {
-        if (have_places)
-          for (std::int64_t j = 0; j < count; ++j)
-            numbers[j] = static_cast<std::uint16_t>(numbers[j] >> (HotWords<Word>::kBits - bits));
-        else
-          number<Simd>(streams, words, count, numbers);
-        for (std::int64_t j = 0; j < count; ++j) ++sums[numbers[j]];
-      });
+    std::uint32_t* const sums = counts.data();
+    const bool have_places = streams.hot() != nullptr && !order_seed_;
+    const int bits = bits_;
+    streams.first_pass(range, [&](const Word* words, std::uint16_t* numbers, std::int64_t count) {
+      if (have_places)
+        for (std::int64_t j = 0; j < count; ++j)
+          numbers[j] = static_cast<std::uint16_t>(numbers[j] >> (HotWords<Word>::kBits - bits));
+      else
+        number(streams, words, count, numbers);
+      for (std::int64_t j = 0; j < count; ++j) ++sums[numbers[j]];
     });
     for (std::int64_t part = 0; part < parts(); ++part)
       starts_[static_cast<std::size_t>(part * ranges_ + range)] = counts[static_cast<std::size_t>(part)];
   }
 
-  template <class Simd>
   void number(const WordStreams<Word>& streams, const Word* words, std::int64_t count, std::uint16_t* numbers) const {
     const auto parts = static_cast<std::uint32_t>(by_hash());
     if (order_seed_)
-      table_bits_of(Simd(), words, count, *order_seed_, bits_, numbers);
+      with_simd([&](auto simd) { table_bits_of(simd, words, count, *order_seed_, bits_, numbers); });
     else
       hash_.bits_of(words, count, hash_.kBits - bits_, parts - 1, numbers);
     for (std::int64_t k = 0; k < frequent_; ++k) {
       const Word word = streams.frequent()[static_cast<std::size_t>(k)];
       const auto own = static_cast<std::uint16_t>(parts + k);
       std::int64_t j = 0;
-      for (; j + 8 <= count; j += 8) Simd::put_number(Simd::words_equal(words + j, word), own, numbers + j);
+      with_simd([&]<class Simd>(Simd) {
+        for (; j + 8 <= count; j += 8) Simd::put_number(Simd::words_equal(words + j, word), own, numbers + j);
+      });
       for (; j < count; ++j) numbers[j] = words[j] == word ? own : numbers[j];
     }
   }
@@ -159,11 +158,9 @@ class WordParts {
     auto places = scratch<std::uint32_t>(parts());
     for (std::int64_t part = 0; part < parts(); ++part) places[static_cast<std::size_t>(part)] = start(range, part);
     const bool are_lines = is_at_line(to) && is_at_line(positions);
-    with_simd([&]<class Simd>(Simd) {
-      if constexpr (Simd::kStreams)
-        if (is_streamed_ && are_lines) return stream<Simd, kPositions>(streams, range, to, positions, places.data());
-      deal<kPositions>(streams, range, to, positions, places.data());
-    });
+    if constexpr (Baseline::kStreams)
+      if (is_streamed_ && are_lines) return stream<kPositions>(streams, range, to, positions, places.data());
+    deal<kPositions>(streams, range, to, positions, places.data());
   }
   static bool is_at_line(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % alignof(Waiting) == 0; }
 
@@ -184,8 +181,8 @@ class WordParts {
     });
   }
 
-  /// Likewise by whole lines, past the caches.
-  template <class Simd, bool kPositions>
+  /// Likewise by whole lines, past the caches, if the processor has that.
+  template <bool kPositions>
   void stream(const WordStreams<Word>& streams, int range, std::byte* to, std::uint32_t* positions,
               std::uint32_t* next) const {
     constexpr std::uint32_t kLast = Waiting::kCount - 1;
@@ -212,14 +209,14 @@ class WordParts {
           continue;
         }
         for (std::size_t line = 0; line < sizeof waiting.words; line += 64)
-          Simd::stream_line(reinterpret_cast<const std::byte*>(waiting.words) + line,
-                            to + std::size_t{first} * kWordBytes + line);
-        if constexpr (kPositions) Simd::stream_line(waiting.positions, positions + first);
+          Baseline::stream_line(reinterpret_cast<const std::byte*>(waiting.words) + line,
+                                to + std::size_t{first} * kWordBytes + line);
+        if constexpr (kPositions) Baseline::stream_line(waiting.positions, positions + first);
       }
     });
     for (std::int64_t part = 0; part < this->parts(); ++part)
       copy(waiting_of[part], std::max(start(range, part), next[part] & ~kLast), next[part]);
-    Simd::finish_streams();
+    Baseline::finish_streams();
   }
 
   int ranges_;
