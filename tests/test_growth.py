@@ -14,8 +14,9 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 from support.frameworks import to_numpy
 from support.hidden_keys import hidden_numbers, key_of
+from support.items import Items
 from support.memory_resources import NumPyMemory
-from support.samples import as_dict, items_of, random_keys, random_values, same_bytes
+from support.samples import random_keys, random_values, same_bytes
 
 import gpuhash
 from gpuhash import HashSet, HashTable, TableFullError, _core
@@ -46,7 +47,7 @@ def test_grows_from_empty(native, key_type, value_type):
         start, size = stop, size * 3 + 1
     assert table.capacity < 4 * len(keys) / table.max_load_factor
     same_bytes(table[native.array(keys)], values)
-    assert items_of(table) == as_dict(keys, values)
+    assert Items.held_by(table) == Items.last_of(keys, values)
 
 
 @pytest.mark.parametrize("value_shape", [(), (3,)], ids=["scalar", "rows"])
@@ -101,8 +102,8 @@ def test_fixed_capacity_fills_to_the_last_slot(native, capacity, key_shape, valu
     table[native.array(keys[:slots])] = native.array(values[:slots])
     assert len(table) == slots
     assert table.load_factor == 1.0
-    before = as_dict(keys[:slots], values[:slots])
-    assert items_of(table) == before
+    before = Items.last_of(keys[:slots], values[:slots])
+    assert Items.held_by(table) == before
     same_bytes(table.find(native.array(keys))[1], np.arange(slots + 1) < slots)
     for call in (
         lambda: table.__setitem__(native.array(keys), 0),
@@ -112,14 +113,14 @@ def test_fixed_capacity_fills_to_the_last_slot(native, capacity, key_shape, valu
     ):
         with pytest.raises(TableFullError, match="capacity"):
             call()
-        assert items_of(table) == before
+        assert Items.held_by(table) == before
         assert table.capacity == slots
     table[native.array(keys[:slots])] = native.array(values[:slots])  # known keys still have room
     table.insert_or_apply(native.array(np.repeat(keys[:slots], 2, axis=0)), 0, "add")
-    assert items_of(table) == before
+    assert Items.held_by(table) == before
     assert to_numpy(table.erase(native.array(keys[:1]))).all()
     table[native.array(keys[slots:])] = native.array(values[slots:])
-    assert items_of(table) == as_dict(keys[1:], values[1:])
+    assert Items.held_by(table) == Items.last_of(keys[1:], values[1:])
     assert to_numpy(table.erase(native.array(keys))).sum() == slots
     assert len(table) == 0
 
@@ -167,7 +168,7 @@ def test_copies_of_a_new_key_fill_no_table_that_has_room(native, method, capacit
     table[native.array(np.arange(size))] = 1
     with_method(table, method, native.array(np.full(100, -5)))
     assert len(table) == size + 1
-    assert items_of(table) == as_dict(
+    assert Items.held_by(table) == Items.last_of(
         np.append(np.arange(size), -5), np.append(np.ones(size, np.int64), 100 if method == "insert_or_apply" else 1)
     )
     rest = np.arange(size, table.max_capacity - 1)
@@ -443,17 +444,17 @@ def test_rehash_and_shrink(native, value_shape):
     table[native.array(keys)] = native.array(values)
     table.rehash(200_000)
     assert table.capacity >= 200_000
-    assert items_of(table) == as_dict(keys, values)
+    assert Items.held_by(table) == Items.last_of(keys, values)
     table.erase(native.array(keys[100:]))
     large = table.nbytes
     table.shrink_to_fit()
     assert table.capacity < 1000
     assert table.nbytes < large / 10
-    assert items_of(table) == as_dict(keys[:100], values[:100])
+    assert Items.held_by(table) == Items.last_of(keys[:100], values[:100])
     table.rehash()
-    assert items_of(table) == as_dict(keys[:100], values[:100])
+    assert Items.held_by(table) == Items.last_of(keys[:100], values[:100])
     table[native.array(keys)] = native.array(values)
-    assert items_of(table) == as_dict(keys, values)
+    assert Items.held_by(table) == Items.last_of(keys, values)
 
 
 def test_max_load_factor_can_be_set(native):
@@ -496,7 +497,7 @@ def test_load_factor_of_one_leaves_slots_free(native, tmp_path):
         assert len(keys) / 0.95 <= table.capacity < len(keys) / 0.95 + 8
         assert table.max_load_factor == 1.0
         table[keys] = keys
-        assert items_of(table) == as_dict(numbers, numbers)
+        assert Items.held_by(table) == Items.last_of(numbers, numbers)
     # What the caller picks stays, to the last slot.
     exact = HashTable("int64", "int64", capacity=2000, **options)
     bounded = HashTable("int64", "int64", max_capacity=2000, **options)
@@ -504,7 +505,7 @@ def test_load_factor_of_one_leaves_slots_free(native, tmp_path):
         table[keys] = keys
         table.reserve(len(keys))
         assert table.load_factor == 1.0
-        assert items_of(table) == as_dict(numbers, numbers)
+        assert Items.held_by(table) == Items.last_of(numbers, numbers)
 
 
 def test_sets_grow_and_fill_up(native):

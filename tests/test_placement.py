@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from support.hashing import hash_of, keys_of_first_part, late_hash_of
+from support.items import Items
 from support.memory_resources import NumPyMemory
-from support.samples import as_bytes, as_dict, items_of, random_keys, random_values, same_bytes, type_name
+from support.samples import as_bytes, random_keys, random_values, same_bytes, type_name
 
 from gpuhash import HashTable
 
@@ -125,7 +126,7 @@ def test_keys_lie_near_home(key_type, slots, load, way):
     assert count - 2 <= len(hops) <= count  # but for the stray keys
     assert 1 + hops.mean() <= MOST_BUCKETS[key_type[0], load]
     assert (hops >= 2).mean() <= MOST_BEYOND_TWO[key_type[0], load]
-    assert items_of(table) == as_dict(keys, values)
+    assert Items.held_by(table) == Items.last_of(keys, values)
 
 
 SIZES = {
@@ -151,14 +152,14 @@ def test_rehashed_tables_are_as_if_built_anew(threads, sizes, key_type):
     table[keys[500:]] = values[500:]
     assert table.erase(keys[-500:]).all()
     table[keys[:500]] = values[:500]
-    expected = as_dict(keys[:-500], values[:-500])
+    expected = Items.last_of(keys[:-500], values[:-500])
 
     table.rehash(after)
 
     read = Memory(table, memory)
     assert count - 2 <= len(read.hops()) <= count  # but for the stray keys
     same_bytes(read.filters, read.left)
-    assert items_of(table) == expected
+    assert Items.held_by(table) == expected
     assert not table.contains(keys[-500:]).any()
 
 
@@ -217,7 +218,7 @@ def test_invariants_hold_while_keys_come_and_go(key_type, slots):
         assert mask.sum() == len(coming)
         present[coming] = True
         assert len(Memory(table, memory).hops()) >= count - 2
-        assert items_of(table) == as_dict(pool[present], values[present])
+        assert Items.held_by(table) == Items.last_of(pool[present], values[present])
         gone = rng.permutation(np.flatnonzero(present))[: count // 2]
         assert table.erase(pool[gone]).all()
         present[gone] = False
@@ -263,4 +264,4 @@ def test_keys_of_one_region_displace_inside_of_it(load):
     assert read.regions == 4
     assert len(read.keys) == count
     assert (read.hops() >= 0).all()
-    assert items_of(table) == as_dict(keys, keys)
+    assert Items.held_by(table) == Items.last_of(keys, keys)
