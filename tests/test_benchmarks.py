@@ -793,6 +793,8 @@ COOKBOOK = sorted(page.stem for page in (ROOT / "docs" / "cookbook").glob("*.md"
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed, with which two pages train")
 def test_jobs_of_the_cookbook_are_measured():
     """Those of all pages, each beside a peer."""
+    pytest.importorskip("pandas", reason="two pages are about its frames")
+    pytest.importorskip("polars", reason="a page is about its frames")
     done = run_module("-m", "benchmarks.cookbook", "--quick")
     assert done.returncode == 0, done.stderr
     pages = dict(part.split("\n", 1) for part in done.stdout.split("\n## ")[1:])

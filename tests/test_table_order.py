@@ -74,5 +74,6 @@ int main() {
 }
 """
     )
-    program = compile_program(tmp_path, source)
+    program = tmp_path / "owners"
+    compile_program(program, source)
     assert subprocess.run([program], timeout=20, check=False).returncode == 0

@@ -178,7 +178,7 @@ def test_replace_and_keep(programs):
     for op, value in (("replace", 1), ("keep", 2)):
         state, _ = programs.ours.insert_or_apply(state, programs.put(np.int32([5])), value, op)
         assert state.table[5] == 1
-    with pytest.raises(ValueError, match="op='divide' was given"):
+    with pytest.raises(ValueError, match="op='divide' is not known"):
         programs.ours.insert_or_apply(state, programs.put(np.int32([5])), 3, "divide")
 
 
