@@ -281,7 +281,10 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
             int64 ``[*batch]``, as of ``rows``; and bool ``[*batch]``: was the key new; true for exactly one of a new
             key's duplicates.
 
-        tf.errors.InvalidArgumentError where values are scalars of up to 8 bytes, which have no rows.
+        Raises
+        ------
+        tf.errors.InvalidArgumentError
+            Where values are scalars of up to 8 bytes, which have no rows.
         """
         with self._colocated():
             keys = self._keys(keys)
@@ -357,7 +360,10 @@ class MutableHashTable(tf.lookup.experimental.MutableHashTable):  # type: ignore
     def rows(self, keys: Any, name: str | None = None) -> Any:
         """The numbers of the keys' rows in the row storage of the table, int64 ``[*batch]``; -1 for absent keys.
 
-        tf.errors.InvalidArgumentError where values are scalars of up to 8 bytes, which have no rows.
+        Raises
+        ------
+        tf.errors.InvalidArgumentError
+            Where values are scalars of up to 8 bytes, which have no rows.
         """
         with self._colocated():
             return ops.gpuhash_rows(self.resource_handle, self._keys(keys), name=name)
