@@ -91,32 +91,14 @@ __device__ __forceinline__ void store_vector(float* to, std::int64_t elements, b
     if (k < elements) to[k] = from[k];
 }
 
-/// One row's column, of which a thread loads and stores vectors.
-template <class T>
-struct RowPart {
-  T* data;
-  std::int64_t elements;
-  bool whole;
-
-  __device__ __forceinline__ void load(std::int64_t element, float (&to)[kVector]) const {
-    load_vector(data + element, elements - element, whole, to);
-  }
-  __device__ __forceinline__ void store(std::int64_t element, const float (&from)[kVector]) const {
-    store_vector(data + element, elements - element, whole, from);
-  }
-};
-
-/// Of weights in bfloat16 a step is rounded as it is stored.
-struct RoundedPart {
+/// A row in bfloat16: what is stored in it is rounded.
+struct RoundedRow {
   BFloat16* data;
   std::int64_t elements;
   bool whole;
   bool stochastic;
   StochasticRounding rounding;
 
-  __device__ __forceinline__ void load(std::int64_t element, float (&to)[kVector]) const {
-    load_vector(data + element, elements - element, whole, to);
-  }
   __device__ __forceinline__ void store(std::int64_t element, const float (&from)[kVector]) const {
     PhiloxBlock random{};
     if (stochastic) {
@@ -139,138 +121,159 @@ struct RoundedPart {
   }
 };
 
-/// The optimizer's step on one row, whose gradient the group has summed up.
-template <int kVectors, class Weights>
-__device__ __forceinline__ void train_weights(const Trained& trained, const Group& group, std::int64_t row,
-                                              const Weights& weights, const Elements<kVectors>& gradient) {
-  const StepNumbers& numbers = trained.numbers;
-  const std::int64_t elements = trained.elements;
-  const auto state = [&](int i) {
-    const TrainedColumn& column = trained.states[i];
-    return RowPart<float>{column.of<float>(row), elements, column.whole};
-  };
-  switch (numbers.optimizer) {
-    case Optimizer::kSgd:
-      for_each_vector<kVectors>(group, elements, [&](int v, std::int64_t element) {
-        float weight[kVector];
-        weights.load(element, weight);
-#pragma unroll
-        for (int k = 0; k < kVector; ++k)
-          weight[k] -= numbers.learning_rate * with_decay(numbers, gradient.values[v][k], weight[k]);
-        weights.store(element, weight);
-      });
-      return;
-    case Optimizer::kAdagrad:
-      for_each_vector<kVectors>(group, elements, [&](int v, std::int64_t element) {
-        float weight[kVector];
-        float sum[kVector];
-        weights.load(element, weight);
-        state(0).load(element, sum);
-#pragma unroll
-        for (int k = 0; k < kVector; ++k) {
-          const float g = with_decay(numbers, gradient.values[v][k], weight[k]);
-          sum[k] += g * g;
-          weight[k] -= adagrad_step(numbers, sum[k], g);
-        }
-        weights.store(element, weight);
-        state(0).store(element, sum);
-      });
-      return;
-    case Optimizer::kRowWiseAdagrad: {
-      float square = 0;
-      for_each_vector<kVectors>(group, elements, [&](int v, std::int64_t element) {
-        float weight[kVector] = {};
-        if (numbers.weight_decay != 0) weights.load(element, weight);
-#pragma unroll
-        for (int k = 0; k < kVector; ++k) {
-          const float g = with_decay(numbers, gradient.values[v][k], weight[k]);
-          square += g * g;
-        }
-      });
-      float* const kept = trained.states[0].of<float>(row);
-      const float sum = *kept + group.sum(square) / static_cast<float>(elements);
-      for_each_vector<kVectors>(group, elements, [&](int v, std::int64_t element) {
-        float weight[kVector];
-        weights.load(element, weight);
-#pragma unroll
-        for (int k = 0; k < kVector; ++k)
-          weight[k] -= adagrad_step(numbers, sum, with_decay(numbers, gradient.values[v][k], weight[k]));
-        weights.store(element, weight);
-      });
-      __syncwarp(group.mask);  // all have read it
-      if (group.lane == 0) *kept = sum;
-      return;
-    }
-    case Optimizer::kAdam:
-      for_each_vector<kVectors>(group, elements, [&](int v, std::int64_t element) {
-        float weight[kVector];
-        float mean[kVector];
-        float square[kVector];
-        weights.load(element, weight);
-        state(0).load(element, mean);
-        state(1).load(element, square);
-#pragma unroll
-        for (int k = 0; k < kVector; ++k) {
-          add_to_means(numbers, mean[k], square[k], with_decay(numbers, gradient.values[v][k], weight[k]));
-          weight[k] -= adam_step(numbers, mean[k], square[k]);
-        }
-        weights.store(element, weight);
-        state(0).store(element, mean);
-        state(1).store(element, square);
-      });
-      return;
-    case Optimizer::kLamb: {
-      Elements<kVectors> weight;
-      Elements<kVectors> direction;
-      float weight_square = 0;
-      float direction_square = 0;
-      for_each_vector<kVectors>(group, elements, [&](int v, std::int64_t element) {
-        float mean[kVector];
-        float square[kVector];
-        weights.load(element, weight.values[v]);
-        state(0).load(element, mean);
-        state(1).load(element, square);
-#pragma unroll
-        for (int k = 0; k < kVector; ++k) {
-          const float w = weight.values[v][k];
-          add_to_means(numbers, mean[k], square[k], gradient.values[v][k]);
-          const float d = k < elements - element ? lamb_direction(numbers, mean[k], square[k], w) : 0;
-          direction.values[v][k] = d;
-          weight_square += w * w;
-          direction_square += d * d;
-        }
-        state(0).store(element, mean);
-        state(1).store(element, square);
-      });
-      const float rate = lamb_rate(numbers, group.sum(weight_square), group.sum(direction_square));
-      weight.add(direction, -rate);
-      for_each_vector<kVectors>(group, elements,
-                                [&](int v, std::int64_t element) { weights.store(element, weight.values[v]); });
-      return;
-    }
+/// The columns of one row that is trained, of which a thread loads and stores vectors.
+struct TrainedRow {
+  const Trained& trained;
+  std::int64_t row;
+
+  __device__ __forceinline__ void load_weights(std::int64_t element, float (&to)[kVector]) const {
+    const TrainedColumn& column = trained.weights;
+    const std::int64_t left = trained.elements - element;
+    if (column.dtype == DType::kFloat32)
+      load_vector(column.of<float>(row) + element, left, column.whole, to);
+    else
+      load_vector(column.of<BFloat16>(row) + element, left, column.whole, to);
   }
+  __device__ __forceinline__ void store_weights(std::int64_t element, const float (&from)[kVector]) const {
+    const TrainedColumn& column = trained.weights;
+    if (column.dtype == DType::kFloat32)
+      store_vector(column.of<float>(row) + element, trained.elements - element, column.whole, from);
+    else
+      RoundedRow{column.of<BFloat16>(row), trained.elements, column.whole, trained.step.stochastic_rounding,
+                 StochasticRounding(trained.step)}
+          .store(element, from);
+  }
+  __device__ __forceinline__ void load_state(int i, std::int64_t element, float (&to)[kVector]) const {
+    const TrainedColumn& column = trained.states[i];
+    load_vector(column.of<float>(row) + element, trained.elements - element, column.whole, to);
+  }
+  __device__ __forceinline__ void store_state(int i, std::int64_t element, const float (&from)[kVector]) const {
+    const TrainedColumn& column = trained.states[i];
+    store_vector(column.of<float>(row) + element, trained.elements - element, column.whole, from);
+  }
+};
+
+/// The mean of the squared gradient over the row.
+template <int kVectors>
+__device__ __forceinline__ float mean_square(const TrainedRow& row, const Group& group,
+                                             const Elements<kVectors>& gradient) {
+  const StepNumbers& numbers = row.trained.numbers;
+  float square = 0;
+  for_each_vector<kVectors>(group, row.trained.elements, [&](int v, std::int64_t element) {
+    float weight[kVector] = {};
+    if (numbers.weight_decay != 0) row.load_weights(element, weight);
+#pragma unroll
+    for (int k = 0; k < kVector; ++k) {
+      const float g = with_decay(numbers, gradient.values[v][k], weight[k]);
+      square += g * g;
+    }
+  });
+  return group.sum(square) / static_cast<float>(row.trained.elements);
 }
 
+/// Of kLamb: adds the gradient to the means, and puts the direction in its place. Returns the rate.
 template <int kVectors>
-__device__ __forceinline__ void train_row(const Trained& trained, const Group& group, std::int64_t row,
-                                          const Elements<kVectors>& gradient) {
-  const TrainedColumn& column = trained.weights;
-  if (column.dtype == DType::kFloat32)
-    train_weights(trained, group, row, RowPart<float>{column.of<float>(row), trained.elements, column.whole}, gradient);
-  else
-    train_weights(trained, group, row,
-                  RoundedPart{column.of<BFloat16>(row), trained.elements, column.whole,
-                              trained.step.stochastic_rounding, StochasticRounding(trained.step)},
-                  gradient);
+__device__ __forceinline__ float make_direction(const TrainedRow& row, const Group& group,
+                                                Elements<kVectors>& gradient) {
+  const StepNumbers& numbers = row.trained.numbers;
+  float weight_square = 0;
+  float direction_square = 0;
+  for_each_vector<kVectors>(group, row.trained.elements, [&](int v, std::int64_t element) {
+    float weight[kVector];
+    float mean[kVector];
+    float square[kVector];
+    row.load_state(0, element, mean);
+    row.load_state(1, element, square);
+    row.load_weights(element, weight);
+#pragma unroll
+    for (int k = 0; k < kVector; ++k) {
+      add_to_means(numbers, mean[k], square[k], gradient.values[v][k]);
+      const bool is_there = k < row.trained.elements - element;
+      const float d = is_there ? lamb_direction(numbers, mean[k], square[k], weight[k]) : 0;
+      gradient.values[v][k] = d;
+      weight_square += weight[k] * weight[k];
+      direction_square += d * d;
+    }
+    row.store_state(0, element, mean);
+    row.store_state(1, element, square);
+  });
+  return lamb_rate(numbers, group.sum(weight_square), group.sum(direction_square));
+}
+
+/// State columns with a number for each weight, which a step changes beside it.
+__device__ __forceinline__ std::size_t states_beside(Optimizer optimizer) {
+  return optimizer == Optimizer::kRowWiseAdagrad ? 0 : state_columns(optimizer);
+}
+
+/// The optimizer's step on one row, whose gradient the group has summed up; it is used up.
+///
+/// All optimizers share one loop, and tell themselves apart in it: what a step waits for is memory, and a loop for each
+/// of them took a compiler five times as long.
+template <int kVectors>
+__device__ __forceinline__ void train_row(const Trained& trained, const Group& group, std::int64_t number,
+                                          Elements<kVectors>& gradient) {
+  const StepNumbers& numbers = trained.numbers;
+  const TrainedRow row{trained, number};
+  float of_row = 0;  // the sum of kRowWiseAdagrad, or the rate of kLamb
+  if (numbers.optimizer == Optimizer::kRowWiseAdagrad)
+    of_row = *trained.states[0].of<float>(number) + mean_square(row, group, gradient);
+  else if (numbers.optimizer == Optimizer::kLamb)
+    of_row = make_direction(row, group, gradient);
+  const std::size_t states = numbers.optimizer == Optimizer::kLamb ? 0 : states_beside(numbers.optimizer);
+  for_each_vector<kVectors>(group, trained.elements, [&](int v, std::int64_t element) {
+    float weight[kVector];
+    float first[kVector] = {};
+    float second[kVector] = {};
+    if (states > 0) row.load_state(0, element, first);
+    if (states > 1) row.load_state(1, element, second);
+    row.load_weights(element, weight);
+    const auto& g = gradient.values[v];
+    switch (numbers.optimizer) {
+      case Optimizer::kSgd:
+#pragma unroll
+        for (int k = 0; k < kVector; ++k) weight[k] -= numbers.learning_rate * with_decay(numbers, g[k], weight[k]);
+        break;
+      case Optimizer::kAdagrad:
+#pragma unroll
+        for (int k = 0; k < kVector; ++k) {
+          const float decayed = with_decay(numbers, g[k], weight[k]);
+          first[k] += decayed * decayed;
+          weight[k] -= adagrad_step(numbers, first[k], decayed);
+        }
+        break;
+      case Optimizer::kRowWiseAdagrad:
+#pragma unroll
+        for (int k = 0; k < kVector; ++k)
+          weight[k] -= adagrad_step(numbers, of_row, with_decay(numbers, g[k], weight[k]));
+        break;
+      case Optimizer::kAdam:
+#pragma unroll
+        for (int k = 0; k < kVector; ++k) {
+          add_to_means(numbers, first[k], second[k], with_decay(numbers, g[k], weight[k]));
+          weight[k] -= adam_step(numbers, first[k], second[k]);
+        }
+        break;
+      case Optimizer::kLamb:
+#pragma unroll
+        for (int k = 0; k < kVector; ++k) weight[k] -= of_row * g[k];
+        break;
+    }
+    row.store_weights(element, weight);
+    if (states > 0) row.store_state(0, element, first);
+    if (states > 1) row.store_state(1, element, second);
+  });
+  if (numbers.optimizer == Optimizer::kRowWiseAdagrad) {
+    __syncwarp(group.mask);  // all have read it
+    if (group.lane == 0) *trained.states[0].of<float>(number) = of_row;
+  }
 }
 
 /// Asks for what a step on the row will read, which is to be there when its gradients have been summed up.
 template <int kVectors>
 __device__ __forceinline__ void ask_for_row(const Trained& trained, const Group& group, std::int64_t row) {
   const auto ask = [](const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); };
-  const bool by_row = trained.numbers.optimizer == Optimizer::kRowWiseAdagrad;
-  const std::size_t states = by_row ? 0 : state_columns(trained.numbers.optimizer);  // of each weight
-  if (by_row && group.lane == 0) ask(trained.states[0].of<float>(row));
+  const std::size_t states = states_beside(trained.numbers.optimizer);
+  if (trained.numbers.optimizer == Optimizer::kRowWiseAdagrad && group.lane == 0) ask(trained.states[0].of<float>(row));
   for_each_vector<kVectors>(group, trained.elements, [&](int, std::int64_t element) {
     const TrainedColumn& weights = trained.weights;
     ask(weights.of<std::byte>(row) + element * (weights.dtype == DType::kFloat32 ? 4 : 2));
@@ -429,7 +432,7 @@ __global__ void __launch_bounds__(kTrainBlock)
     if constexpr (std::is_same_v<Weight, float>)
       store_vector(out + element, elements - element, whole, sum.values[v]);
     else
-      RoundedPart{out, elements, whole, false, StochasticRounding(OptimizerStep{})}.store(element, sum.values[v]);
+      RoundedRow{out, elements, whole, false, StochasticRounding(OptimizerStep{})}.store(element, sum.values[v]);
   });
 }
 
