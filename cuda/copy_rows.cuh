@@ -79,8 +79,7 @@ void fill_rows(const View& view, const std::int64_t* rows, std::int64_t count, c
                const ApplyOrder& batch, Stream stream) {
   const auto fill = [&](auto word) {
     using Word = decltype(word);
-    RowShape shape{view.rows.bytes / static_cast<std::int64_t>(sizeof(Word)), 1};
-    while (shape.lanes < 32 && shape.lanes < shape.words) shape.lanes *= 2;
+    const RowShape shape = row_shape(view.rows.bytes, static_cast<int>(sizeof(Word)));
     memcpy(&word, &element, sizeof word);
     launch("filling rows", fill_rows_kernel<Word>, count * shape.lanes, kRowBlock, stream,
            reinterpret_cast<Word*>(view.rows.data), rows, word, count, shape);

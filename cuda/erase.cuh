@@ -45,15 +45,15 @@ __device__ __forceinline__ bool erase_one(const View& view, std::uint8_t* owners
 
 /// Erases 32 keys per warp.
 ///
-/// kWhole: keys have the width and the alignment of those in the slots.
-template <class View, bool kWhole>
-__global__ void __launch_bounds__(kBlock) erase_kernel(View view, KeyBatch keys, bool* erased) {
+/// whole: keys have the width and the alignment of those in the slots.
+template <class View>
+__global__ void __launch_bounds__(kBlock) erase_kernel(View view, KeyBatch keys, bool whole, bool* erased) {
   using Key = typename View::Key;
   __shared__ Workspace work;
   const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
   const bool valid = i < keys.count;
   Key key{};
-  if (valid) key = load_key<Key>(keys, i, kWhole);
+  if (valid) key = load_key<Key>(keys, i, whole);
   std::int64_t row = -1;
   const bool gone = erase_one(view, work.owners[threadIdx.x / 32], key, valid, [&](const typename View::Value& value) {
     if constexpr (View::kHasValue) row = static_cast<std::int64_t>(value);

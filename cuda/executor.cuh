@@ -168,8 +168,8 @@ class CudaExecutor final : public Executor<Key, Value> {
       if (plan != nullptr)
         return erase_planned(context, view, static_cast<const RegionPlan<KeyItem>&>(*plan), erased, stream);
     }
-    launch("erasing keys", has_whole_words<KeyItem>(keys, {}) ? erase_kernel<View, true> : erase_kernel<View, false>,
-           keys.count, kBlock, stream, view, keys, erased);
+    launch("erasing keys", erase_kernel<View>, keys.count, kBlock, stream, view, keys,
+           has_whole_words<KeyItem>(keys, {}), erased);
   }
 
   std::unique_ptr<Plan> plan(DeviceContext& context, const View& view, const KeyBatch& keys, const ValueBatch& values,
@@ -223,9 +223,9 @@ class CudaExecutor final : public Executor<Key, Value> {
       const DeviceGuard guard(context.device().index);
       const auto& planned = static_cast<const RegionPlan<Item>&>(plan);
       context.fill(&view.control->absent, 0, sizeof view.control->absent + sizeof view.control->undecided, stream);
-      launch_regions("counting new keys", region_kernel<View, Item, RegionWork::kCount>, view.geometry.region_count,
+      launch_regions("counting new keys", insert_region_kernel<View>, view.geometry.region_count,
                      sizeof(SharedRegion<View>), stream, view, planned.batch,
-                     table_is_empty ? Slots::kEmpty : Slots::kFilled, false, ExpectedMask{});
+                     table_is_empty ? Slots::kEmpty : Slots::kFilled, InsertWork::kCount, ExpectedMask{});
       launch("counting new keys", count_left_kernel<View, Item>, 1, 1, stream, view, planned.batch,
              planned.all.keys.count);
     }
@@ -318,8 +318,8 @@ class CudaExecutor final : public Executor<Key, Value> {
     const ExpectedMask mask{batch.inserted, batch.expect_new};
     if (mask.data != nullptr)
       context.fill(mask.data, mask.expected, static_cast<std::size_t>(batch.keys.count), stream);
-    launch_regions("inserting keys", region_kernel<View, Item, RegionWork::kInsert>, view.geometry.region_count,
-                   sizeof(SharedRegion<View>), stream, view, plan.batch, batch.slots, assign, mask);
+    launch_regions("inserting keys", insert_region_kernel<View>, view.geometry.region_count, sizeof(SharedRegion<View>),
+                   stream, view, plan.batch, batch.slots, assign ? InsertWork::kAssign : InsertWork::kKeep, mask);
     launch("inserting keys", insert_left_kernel<View, Item>, kLeftThreads, kBlock, stream, view, plan.batch, plan.all,
            assign, batch.inserted);
   }
@@ -327,9 +327,8 @@ class CudaExecutor final : public Executor<Key, Value> {
   static void erase_planned(DeviceContext& context, const View& view, const RegionPlan<KeyItem>& plan, bool* erased,
                             Stream stream) {
     if (erased != nullptr) context.fill(erased, 1, static_cast<std::size_t>(plan.all.keys.count), stream);
-    launch_regions("erasing keys", region_kernel<View, KeyItem, RegionWork::kErase>, view.geometry.region_count,
-                   sizeof(SharedRegion<View>), stream, view, plan.batch, Slots::kFilled, false,
-                   ExpectedMask{erased, true});
+    launch_regions("erasing keys", erase_region_kernel<View>, view.geometry.region_count, sizeof(SharedRegion<View>),
+                   stream, view, plan.batch, ExpectedMask{erased, true});
     launch("erasing keys", erase_left_kernel<View, KeyItem>, kLeftThreads, kBlock, stream, view, plan.batch, plan.all,
            erased);
   }

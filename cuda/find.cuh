@@ -101,18 +101,19 @@ __device__ __noinline__ bool search_ahead(const View& view, Probe<typename View:
 
 /// Searches 32 keys per warp and writes values, row numbers and masks, each where its pointer is not null.
 ///
-/// RowWord: void for values that lie beside their keys; else the word by which the rows of storage are copied.
+/// kRows: values are rows of storage, of that shape, and do not lie beside their keys.
 ///
-/// kWhole: keys, and values if they are wanted, have the width and the alignment of those in the slots.
+/// whole: keys, and values that lie beside them if they are wanted, have the width and the alignment of those in the
+/// slots. kWhole: that is so.
 ///
 /// kAhead: what lasts long is ended by search_ahead(). Not in tables that lie in L2, where that it might be costs 5 %.
 ///
 /// 24 blocks to a multiprocessor, that is 42 registers per thread: more loads in flight (docs/dead-ends.md).
-template <class View, class RowWord, bool kWhole, bool kAhead, class Absent>
+template <class View, bool kRows, bool kWhole, bool kAhead, class Absent>
 __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 24 : 16)
-    find_kernel(const __grid_constant__ View view, KeyBatch keys, FindOrder out, Absent absent, RowShape shape) {
+    find_kernel(const __grid_constant__ View view, KeyBatch keys, bool whole, FindOrder out, Absent absent,
+                RowShape shape) {
   using Key = typename View::Key;
-  constexpr bool kCopiesRows = !std::is_void_v<RowWord>;
   constexpr Reads kReads = kAhead ? Reads::kOnce : Reads::kCached;
   __shared__ Workspace work;
   // What a lane has found for another one: handed over here, it leaves in whole sectors, in the order of the keys.
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 
   const std::int64_t first = i - threadIdx.x % 32;
   const bool valid = i < keys.count;
   Key key{};
-  if (valid) key = load_key<Key>(keys, i, kWhole);
+  if (valid) key = load_key<Key>(keys, i, kWhole || whole);
   Probe<Key> probe(key, view.geometry);
 
   const auto on_hit = [&]([[maybe_unused]] const typename View::SlotType& slot, [[maybe_unused]] int lane) {
@@ -159,24 +160,24 @@ __global__ void __launch_bounds__(kFindBlock, sizeof(typename View::Key) <= 8 ? 
   if constexpr (View::kHasValue) {
     const Value value = found ? warp_values[threadIdx.x % 32] : Value{};
     if (valid && out.rows != nullptr) out.rows[i] = found ? static_cast<std::int64_t>(value) : -1;
-    if constexpr (kCopiesRows) {
-      copy_warp_rows<RowWord>(
+    if constexpr (kRows) {
+      const std::int64_t bytes = view.rows.bytes;
+      const auto* const fallback = static_cast<const std::byte*>(out.fallback);
+      auto* const values = static_cast<std::byte*>(out.values);
+      copy_warp_rows(
           shape,
           [&](int k) {
-            return (found_lanes >> k & 1) != 0
-                       ? reinterpret_cast<const RowWord*>(view.rows.data) + warp_values[k] * shape.words
-                   : out.fallback_per_key ? static_cast<const RowWord*>(out.fallback) + (first + k) * shape.words
-                                          : static_cast<const RowWord*>(out.fallback);
+            return static_cast<const void*>((found_lanes >> k & 1) != 0 ? view.rows.data + warp_values[k] * bytes
+                                            : out.fallback_per_key      ? fallback + (first + k) * bytes
+                                                                        : fallback);
           },
-          [&](int k) {
-            return first + k < keys.count ? static_cast<RowWord*>(out.values) + (first + k) * shape.words : nullptr;
-          });
+          [&](int k) { return static_cast<void*>(first + k < keys.count ? values + (first + k) * bytes : nullptr); });
     } else if (valid && out.values != nullptr) {
       const auto bytes = static_cast<std::uint32_t>(out.bytes);
       const Value stored = found || out.fallback == nullptr
                                ? value
                                : load_bytes<Value>(out.fallback, out.fallback_per_key ? i : 0, bytes);
-      if constexpr (kWhole)
+      if (kWhole || whole)
         __stcs(static_cast<Value*>(out.values) + i, stored);
       else
         store_bytes(out.values, i, bytes, stored);
@@ -196,22 +197,18 @@ void launch_find(const View& view, const KeyBatch& keys, const FindOrder& out, c
   bool whole = has_whole_words<Slot<typename View::Key, NoValue>>(keys, {});
   if constexpr (kMayHaveRows<View> && !std::is_same_v<Absent, AbsentPositions>) {
     if (view.rows.bytes != 0 && out.values != nullptr) {
-      with_row_words(view.rows.bytes, {view.rows.data, out.values, out.fallback}, [&](auto word, RowShape shape) {
-        using Word = decltype(word);
-        launch("finding keys",
-               whole ? find_kernel<View, Word, true, true, Absent> : find_kernel<View, Word, false, true, Absent>,
-               keys.count, kFindBlock, stream, view, keys, out, absent, shape);
-      });
-      return;
+      return launch("finding keys", find_kernel<View, true, false, true, Absent>, keys.count, kFindBlock, stream, view,
+                    keys, whole, out, absent, row_shape(view.rows.bytes, {view.rows.data, out.values, out.fallback}));
     }
   }
   if constexpr (View::kHasValue)
     whole = whole && (out.values == nullptr || (out.bytes == sizeof(Value) && is_aligned<Value>(out.values)));
   const bool ahead = test_partition_threshold() >= 0 || !lies_in_l2<View>(view.geometry);
-  const auto kernel =
-      ahead ? (whole ? find_kernel<View, void, true, true, Absent> : find_kernel<View, void, false, true, Absent>)
-            : (whole ? find_kernel<View, void, true, false, Absent> : find_kernel<View, void, false, false, Absent>);
-  launch("finding keys", kernel, keys.count, kFindBlock, stream, view, keys, out, absent, RowShape{});
+  auto* kernel = ahead ? find_kernel<View, false, false, true, Absent> : find_kernel<View, false, false, false, Absent>;
+  if constexpr (View::kHasValue && !std::is_same_v<Absent, AbsentPositions>)
+    if (whole)
+      kernel = ahead ? find_kernel<View, false, true, true, Absent> : find_kernel<View, false, true, false, Absent>;
+  launch("finding keys", kernel, keys.count, kFindBlock, stream, view, keys, whole, out, absent, RowShape{});
 }
 
 }  // namespace gpuhash::cuda

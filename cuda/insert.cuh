@@ -404,11 +404,11 @@ inline constexpr int kInsertBlocks = sizeof(typename View::Key) > 8 ? 7
                                      : kErased                      ? 8
                                                                     : 10;
 
-/// kErased: as above. kWhole: keys and values have the width and the alignment of those in the slots. kTrial: see
+/// kErased: as above. whole: keys and values have the width and the alignment of those in the slots. kTrial: see
 /// Trial; a table without rows.
-template <class View, bool kErased, bool kWhole, bool kTrial>
+template <class View, bool kErased, bool kTrial>
 __global__ void __launch_bounds__(kBlock, (kInsertBlocks<View, kErased>))
-    insert_kernel(View view, KeyBatch keys, ValueBatch values, InsertTarget target) {
+    insert_kernel(View view, KeyBatch keys, ValueBatch values, bool whole, InsertTarget target) {
   using Key = typename View::Key;
   using Value = typename View::Value;
   __shared__ Workspace work;
@@ -418,11 +418,11 @@ __global__ void __launch_bounds__(kBlock, (kInsertBlocks<View, kErased>))
   if (i == 0 && target.step.taken != nullptr) advance_chain(target.step);
   const bool valid = i < keys.count;
   Key key{};
-  if (valid) key = load_key<Key>(keys, i, kWhole);
+  if (valid) key = load_key<Key>(keys, i, whole);
   Value value{};
   if constexpr (View::kHasValue) {
     value = static_cast<Value>(target.initial);
-    if (valid && values.data != nullptr) value = load_value<Value>(values, i, kWhole);
+    if (valid && values.data != nullptr) value = load_value<Value>(values, i, whole);
   }
 
   Counts counts;
@@ -514,11 +514,9 @@ void launch_insert(const View& view, const KeyBatch& keys, const ValueBatch& val
   const bool whole = has_whole_words<typename View::SlotType>(keys, values);
   const auto run = [&](auto trial) {
     constexpr bool kTrial = decltype(trial)::value;
-    const auto kernel =
-        view.may_have_erased
-            ? (whole ? insert_kernel<View, true, true, kTrial> : insert_kernel<View, true, false, kTrial>)
-            : (whole ? insert_kernel<View, false, true, kTrial> : insert_kernel<View, false, false, kTrial>);
-    launch("inserting keys", kernel, keys.count, kBlock, stream, view, keys, values, target);
+    launch("inserting keys",
+           view.may_have_erased ? insert_kernel<View, true, kTrial> : insert_kernel<View, false, kTrial>, keys.count,
+           kBlock, stream, view, keys, values, whole, target);
   };
   if (target.trial.most != 0)
     run(std::true_type{});

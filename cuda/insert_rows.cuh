@@ -14,7 +14,7 @@ namespace gpuhash::cuda {
 /// taken its tickets. So a lane that finds its key with that value has a duplicate of a new key: the row of the lane
 /// that claimed the slot stays, and it has nothing to copy. All others that assign, new keys' lanes too, elect one
 /// writer per row: the first to swap the batch's epoch into the row's tag. It alone copies, so a row stays whole.
-template <class View, bool kErased, class Word>
+template <class View, bool kErased>
 __global__ void __launch_bounds__(kBlock) insert_rows_kernel(View view, InsertOrder batch, RowShape shape) {
   using Key = typename View::Key;
   using Value = typename View::Value;
@@ -56,25 +56,23 @@ __global__ void __launch_bounds__(kBlock) insert_rows_kernel(View view, InsertOr
   warp_rows[lane] = writes ? row : -1;
   __syncwarp();
   if (batch.values.data != nullptr)
-    copy_warp_rows<Word>(
+    copy_warp_rows(
         shape,
         [&](int k) {
-          return static_cast<const Word*>(batch.values.data) + (batch.values.broadcast ? 0 : (first + k) * shape.words);
+          const auto* const values = static_cast<const std::byte*>(batch.values.data);
+          return static_cast<const void*>(values + (batch.values.broadcast ? 0 : (first + k) * view.rows.bytes));
         },
         [&](int k) {
-          return warp_rows[k] >= 0 ? reinterpret_cast<Word*>(view.rows.data) + warp_rows[k] * shape.words : nullptr;
+          return static_cast<void*>(warp_rows[k] >= 0 ? view.rows.data + warp_rows[k] * view.rows.bytes : nullptr);
         });
   counts.add_to(view, work);
 }
 
 template <class View>
 void insert_rows(const View& view, const InsertOrder& batch, Stream stream) {
-  with_row_words(view.rows.bytes, {view.rows.data, batch.values.data}, [&](auto word, RowShape shape) {
-    using Word = decltype(word);
-    launch("inserting rows",
-           view.may_have_erased ? insert_rows_kernel<View, true, Word> : insert_rows_kernel<View, false, Word>,
-           batch.keys.count, kBlock, stream, view, batch, shape);
-  });
+  launch("inserting rows", view.may_have_erased ? insert_rows_kernel<View, true> : insert_rows_kernel<View, false>,
+         batch.keys.count, kBlock, stream, view, batch,
+         row_shape(view.rows.bytes, {view.rows.data, batch.values.data}));
   count_off_row_tickets(view, stream);
   if (batch.rows != nullptr)
     launch("reading row numbers", settle_row_numbers_kernel<View>, batch.keys.count, kRowBlock, stream, view,

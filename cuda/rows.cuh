@@ -19,6 +19,7 @@ inline constexpr int kRowsInFlight = 4;
 struct RowShape {
   std::int64_t words;
   int lanes;
+  int word_bytes;
 };
 
 /// One word of a row that no one writes while the kernel runs.
@@ -34,11 +35,8 @@ __device__ __forceinline__ Word load_row_word(const Word* from) {
   }
 }
 
-/// A warp copies up to 32 rows: row k from source(k) to target(k), zeros where source(k) is null, not at all where
-/// target(k) is null. As many rows side by side as the warp has lanes for, and each lane loads kRowsInFlight words
-/// before it stores the first.
 template <class Word, class Source, class Target>
-__device__ __forceinline__ void copy_warp_rows(RowShape shape, Source source, Target target) {
+__device__ __forceinline__ void copy_warp_rows_by(RowShape shape, Source source, Target target) {
   const int lane = threadIdx.x % 32;
   const int side_by_side = 32 / shape.lanes;
   for (std::int64_t w = lane % shape.lanes; w < shape.words; w += shape.lanes) {
@@ -47,17 +45,30 @@ __device__ __forceinline__ void copy_warp_rows(RowShape shape, Source source, Ta
 #pragma unroll
       for (int r = 0; r < kRowsInFlight; ++r) {
         const int row = k + r * side_by_side;
-        const Word* const from = row < 32 && target(row) != nullptr ? source(row) : nullptr;
+        const auto* const from = static_cast<const Word*>(row < 32 && target(row) != nullptr ? source(row) : nullptr);
         words[r] = from != nullptr ? load_row_word(from + w) : Word{};
       }
 #pragma unroll
       for (int r = 0; r < kRowsInFlight; ++r) {
         const int row = k + r * side_by_side;
-        Word* const to = row < 32 ? target(row) : nullptr;
+        auto* const to = static_cast<Word*>(row < 32 ? target(row) : nullptr);
         if (to != nullptr) __stcs(to + w, words[r]);
       }
     }
   }
+}
+
+/// A warp copies up to 32 rows: row k from source(k) to target(k), zeros where source(k) is null, not at all where
+/// target(k) is null. As many rows side by side as the warp has lanes for, and each lane loads kRowsInFlight words
+/// before it stores the first.
+template <class Source, class Target>
+__device__ __forceinline__ void copy_warp_rows(RowShape shape, Source source, Target target) {
+  if (shape.word_bytes == 16)
+    copy_warp_rows_by<uint4>(shape, source, target);
+  else if (shape.word_bytes == 4)
+    copy_warp_rows_by<std::uint32_t>(shape, source, target);
+  else
+    copy_warp_rows_by<std::uint8_t>(shape, source, target);
 }
 
 /// In a slot, instead of a row's number: there was no row left for the key.
@@ -143,19 +154,26 @@ __global__ void __launch_bounds__(kRowBlock)
   rows[i] = row >= 0 ? row : kNoRow;
 }
 
-/// The widest word that divides every row and its address.
-template <class Run>
-void with_row_words(std::int64_t row_bytes, std::initializer_list<const void*> arrays, Run run) {
+inline RowShape row_shape(std::int64_t row_bytes, int word_bytes) {
+  RowShape shape{row_bytes / word_bytes, 1, word_bytes};
+  while (shape.lanes < 32 && shape.lanes < shape.words) shape.lanes *= 2;
+  return shape;
+}
+
+/// With the widest word that divides every row and its address.
+inline RowShape row_shape(std::int64_t row_bytes, std::initializer_list<const void*> arrays) {
   std::uint64_t bits = static_cast<std::uint64_t>(row_bytes);
   for (const void* array : arrays) bits |= reinterpret_cast<std::uintptr_t>(array);
-  const auto shape = [&](std::int64_t word) {
-    RowShape rows{row_bytes / word, 1};
-    while (rows.lanes < 32 && rows.lanes < rows.words) rows.lanes *= 2;
-    return rows;
-  };
-  if (bits % 16 == 0) return run(uint4{}, shape(16));
-  if (bits % 4 == 0) return run(std::uint32_t{}, shape(4));
-  return run(std::uint8_t{}, shape(1));
+  return row_shape(row_bytes, bits % 16 == 0 ? 16 : bits % 4 == 0 ? 4 : 1);
+}
+
+/// Calls run(word, shape) with that word.
+template <class Run>
+void with_row_words(std::int64_t row_bytes, std::initializer_list<const void*> arrays, Run run) {
+  const RowShape shape = row_shape(row_bytes, arrays);
+  if (shape.word_bytes == 16) return run(uint4{}, shape);
+  if (shape.word_bytes == 4) return run(std::uint32_t{}, shape);
+  return run(std::uint8_t{}, shape);
 }
 
 template <class View>

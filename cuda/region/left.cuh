@@ -52,32 +52,45 @@ __device__ __forceinline__ void for_each_left(const PartitionedBatch<Item>& batc
   const std::int64_t lane = threadIdx.x % 32;
   const std::int64_t warp = (std::int64_t{blockIdx.x} * kBlock + threadIdx.x) / 32;
   const std::int64_t warps = std::int64_t{gridDim.x} * kWarps;
-  if (batch.rest.counters->overflow != 0) {
-    for (std::int64_t first = warp * 32; first < all.keys.count; first += warps * 32) {
-      const std::int64_t i = first + lane;
-      const bool valid = i < all.keys.count;
-      body(valid, valid ? all.load(i) : Item{}, static_cast<std::uint32_t>(i));
-    }
-    return;
-  }
-  const auto run = [&](const Item* items, const std::uint32_t* positions, std::int64_t first, std::int64_t count) {
-    const bool valid = first + lane < count;
-    body(valid, valid ? items[first + lane] : Item{}, valid && positions != nullptr ? positions[first + lane] : 0);
-  };
-  const std::int64_t rest = batch.rest.counters->rest;
-  for (std::int64_t first = warp * 32; first < rest; first += warps * 32)
-    run(batch.rest.items, batch.rest.positions, first, rest);
-  if (batch.leavers == nullptr) return;
-  for (std::int64_t base = warp * 32; base < region_count; base += warps * 32) {
-    const std::uint32_t mine = base + lane < region_count ? batch.leavers[base + lane] : 0;
-    for (unsigned some = __ballot_sync(kAllLanes, mine != 0); some != 0; some &= some - 1) {
+  // Of the list that the warp is at: the whole batch or the rest, of which others take their shares, then region by
+  // region.
+  const bool whole_batch = batch.rest.counters->overflow != 0;
+  const Item* items = batch.rest.items;
+  const std::uint32_t* positions = batch.rest.positions;
+  std::int64_t first = warp * 32;
+  std::int64_t step = warps * 32;
+  std::int64_t count = whole_batch ? all.keys.count : batch.rest.counters->rest;
+  const std::int64_t lists = whole_batch || batch.leavers == nullptr ? 0 : region_count;
+  std::int64_t next_lists = first;  // 32 of them
+  std::int64_t first_list = 0;
+  std::uint32_t left = 0;  // in list first_list + lane
+  unsigned some = 0;       // lists of these 32 that are still to be gone through
+  while (true) {
+    while (first >= count) {
+      for (; some == 0; next_lists += step) {
+        step = warps * 32;
+        if (next_lists >= lists) return;
+        first_list = next_lists;
+        left = first_list + lane < lists ? batch.leavers[first_list + lane] : 0;
+        some = __ballot_sync(kAllLanes, left != 0);
+      }
       const int source = __ffs(some) - 1;
-      const std::uint32_t count = __shfl_sync(kAllLanes, mine, source);
-      const std::uint64_t offset = batch.regions.offset(static_cast<std::uint32_t>(base) + source, 0);
-      const std::uint32_t* positions = batch.regions.positions;
-      for (std::uint32_t first = 0; first < count; first += 32)
-        run(batch.regions.items + offset, positions == nullptr ? nullptr : positions + offset, first, count);
+      some &= some - 1;
+      const std::uint64_t offset = batch.regions.offset(static_cast<std::uint32_t>(first_list) + source, 0);
+      items = batch.regions.items + offset;
+      positions = batch.regions.positions == nullptr ? nullptr : batch.regions.positions + offset;
+      count = __shfl_sync(kAllLanes, left, source);
+      first = 0;
+      step = 32;
     }
+    const std::int64_t i = first + lane;
+    const bool valid = i < count;
+    Item item{};
+    std::uint32_t position = whole_batch ? static_cast<std::uint32_t>(i) : 0;
+    if (valid) item = whole_batch ? all.load(i) : items[i];
+    if (valid && !whole_batch && positions != nullptr) position = positions[i];
+    body(valid, item, position);
+    first += step;
   }
 }
 
