@@ -19,10 +19,11 @@ struct KeySource {
   std::uint32_t bytes;
   NumberFormat format;
 
-  __device__ __forceinline__ Key raw(std::int64_t i) const {
-    return load_item<Key>(data, i, bytes,
-                          bytes == sizeof(Key) && reinterpret_cast<std::uintptr_t>(data) % sizeof(Key) == 0);
+  /// Have keys the width and the alignment of a Key?
+  __device__ __forceinline__ bool is_whole() const {
+    return bytes == sizeof(Key) && reinterpret_cast<std::uintptr_t>(data) % sizeof(Key) == 0;
   }
+  __device__ __forceinline__ Key raw(std::int64_t i) const { return load_item<Key>(data, i, bytes, is_whole()); }
   __device__ __forceinline__ Key operator[](std::int64_t i) const { return canonical(raw(i), format); }
 };
 

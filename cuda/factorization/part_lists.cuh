@@ -77,13 +77,8 @@ class PartLists {
     const Lists<Item> bins{bin_items_.template as<Item>(), bin_positions_.template as<std::uint32_t>(),
                            counts_.template as<std::uint32_t>() + lists, bin_capacity_};
     const Rest<Item> none{nullptr, nullptr, counters, 0};
-    const auto fill_from = [&](const auto& batch) {
-      partition_batch<kPositions>(batch, part_of_, binning_, bins, view(), none, first, second, stream);
-    };
-    if (keys.bytes == sizeof(Key) && is_aligned<Key>(keys.data) && keys.format.compares_bits())
-      fill_from(CanonicalBatch<Key, true>{keys, count});
-    else
-      fill_from(CanonicalBatch<Key, false>{keys, count});
+    partition_batch<kPositions>(CanonicalBatch<Key>{keys, count}, part_of_, binning_, bins, view(), none, first, second,
+                                stream);
     bin_items_ = Allocation();
     bin_positions_ = Allocation();
   }

@@ -25,21 +25,20 @@ static_assert(kMaxPartItems % kPartBlock == 0 && kItemsPerPartThread % kPartUnro
 template <class Key>
 using KeyItem = Slot<Key, NoValue>;
 
-/// A batch of keys in their canonical form. kPlain: they have the width and the alignment of a Key, and each bit
-/// pattern is a key of its own.
-template <class Key, bool kPlain>
+/// A batch of keys in their canonical form.
+template <class Key>
 struct CanonicalBatch {
   using Item = KeyItem<Key>;
   KeySource<Key> keys;
   std::int64_t keys_count;
 
   __host__ __device__ __forceinline__ std::int64_t count() const { return keys_count; }
-  __device__ __forceinline__ Item load(std::int64_t i) const {
-    if constexpr (kPlain)
-      return {load_streaming(static_cast<const Key*>(keys.data) + i)};
-    else
-      return {keys[i]};
+  /// Have they the width and the alignment of a Key, and is each bit pattern a key of its own?
+  __device__ __forceinline__ bool is_plain() const { return keys.is_whole() && keys.format.compares_bits(); }
+  __device__ __forceinline__ Item load_plain(std::int64_t i) const {
+    return {load_streaming(static_cast<const Key*>(keys.data) + i)};
   }
+  __device__ __forceinline__ Item load(std::int64_t i) const { return {keys[i]}; }
 };
 
 /// The part that a key belongs to: the highest bits of its hash.

@@ -255,8 +255,18 @@ __device__ __forceinline__ std::uint32_t drop_duplicates(DroppingTile<Item, kPos
   return dropped;
 }
 
-/// Moves the block's tile of `count` items to lists [first_list, first_list + bins). load(i) gives item i of the tile;
-/// bin_of(item) its list, counted from first_list.
+/// The thread's items of a tile of `count`, of which load(i) gives item i.
+template <class Item, class Load>
+__device__ __forceinline__ void load_items(Item (&items)[kPerThread], std::uint32_t count, Load load) {
+#pragma unroll
+  for (std::uint32_t k = 0; k < kPerThread; ++k) {
+    const std::uint32_t i = k * kPartitionBlock + threadIdx.x;
+    if (i < count) items[k] = load(i);
+  }
+}
+
+/// Moves the block's tile of `count` items to lists [first_list, first_list + bins). load(items) gets those of the
+/// thread; bin_of(item) gives an item's list, counted from first_list.
 template <class Item, bool kPositions, class Merge, class Load, class PositionOf, class BinOf>
 __device__ __forceinline__ void partition_tile(TileOf<Item, kPositions, Merge>& tile, std::uint32_t count,
                                                std::uint32_t bins, const Lists<Item>& to, std::uint32_t first_list,
@@ -267,11 +277,7 @@ __device__ __forceinline__ void partition_tile(TileOf<Item, kPositions, Merge>& 
   tile.counts[thread] = 0;
   Item items[kPerThread];
   std::uint32_t ranks[kPerThread];  // bin << 16 | rank in the tile's part of it
-#pragma unroll
-  for (std::uint32_t k = 0; k < kPerThread; ++k) {
-    const std::uint32_t i = k * kPartitionBlock + thread;
-    if (i < count) items[k] = load(i);
-  }
+  load(items);
   std::uint32_t merged = 0;
   [[maybe_unused]] std::uint32_t positions[kPerThread];
   if constexpr (kDrops<Merge>) {
@@ -344,7 +350,19 @@ struct BatchItems {
   bool whole;  // keys and values have the widths and the alignment of the table's
 
   __host__ __device__ __forceinline__ std::int64_t count() const { return keys.count; }
-
+  __device__ __forceinline__ bool is_plain() const {
+    return whole && (sizeof(Item) == sizeof(Item::key) || values.data != nullptr);
+  }
+  __device__ __forceinline__ Item load_plain(std::int64_t i) const {
+    using Key = decltype(Item::key);
+    Item item{};
+    item.key = load_streaming(static_cast<const Key*>(keys.data) + i);
+    if constexpr (sizeof(Item) > sizeof(Key)) {
+      using Value = decltype(Item::value);
+      item.value = load_streaming(static_cast<const Value*>(values.data) + i);
+    }
+    return item;
+  }
   __device__ __forceinline__ Item load(std::int64_t i) const {
     using Key = decltype(Item::key);
     Item item{};
@@ -368,6 +386,9 @@ struct RegionOf {
 };
 
 /// First pass: the batch to the bins' lists. list_of(key) says where a key goes.
+///
+/// A thread loads all of its items at once if they are plain. Others go one after the other by way of the tile: so
+/// there is the code for one of them.
 template <class Batch, class ListOf, bool kPositions, class Merge>
 __global__ void __launch_bounds__(kPartitionBlock, 2)
     partition_batch_kernel(Batch batch, ListOf list_of, Binning binning, Lists<typename Batch::Item> bins,
@@ -377,9 +398,16 @@ __global__ void __launch_bounds__(kPartitionBlock, 2)
   auto& tile = *reinterpret_cast<TileOf<Item, kPositions, Merge>*>(memory);
   const std::int64_t first = std::int64_t{blockIdx.x} * kTile;
   const std::int64_t left = batch.count() - first;
+  const auto count = static_cast<std::uint32_t>(left < kTile ? left : kTile);
   partition_tile<Item, kPositions>(
-      tile, static_cast<std::uint32_t>(left < kTile ? left : kTile), binning.bins, bins, 0, rest, merge,
-      [&](std::uint32_t i) { return batch.load(first + i); },
+      tile, count, binning.bins, bins, 0, rest, merge,
+      [&](Item(&items)[kPerThread]) {
+        if (batch.is_plain())
+          return load_items(items, count, [&](std::uint32_t i) { return batch.load_plain(first + i); });
+#pragma unroll 1
+        for (std::uint32_t i = threadIdx.x; i < count; i += kPartitionBlock) tile.items[i] = batch.load(first + i);
+        load_items(items, count, [&](std::uint32_t i) { return tile.items[i]; });
+      },
       [&](std::uint32_t i) { return static_cast<std::uint32_t>(first + i); },
       [&](const Item& item) { return binning.bin_of(list_of(item.key)); });
 }
@@ -397,9 +425,11 @@ __global__ void __launch_bounds__(kPartitionBlock, 2)
   if (first >= count) return;
   const std::uint64_t from = bins.offset(bin, first);
   const std::uint32_t first_list = bin * binning.regions_per_bin;
+  const std::uint32_t size = min(count - first, kTile);
   partition_tile<Item, kPositions>(
-      tile, min(count - first, kTile), binning.regions_per_bin, lists, first_list, rest, merge,
-      [&](std::uint32_t i) { return bins.items[from + i]; }, [&](std::uint32_t i) { return bins.positions[from + i]; },
+      tile, size, binning.regions_per_bin, lists, first_list, rest, merge,
+      [&](Item(&items)[kPerThread]) { load_items(items, size, [&](std::uint32_t i) { return bins.items[from + i]; }); },
+      [&](std::uint32_t i) { return bins.positions[from + i]; },
       [&](const Item& item) { return list_of(item.key) - first_list; });
 }
 
