@@ -224,6 +224,7 @@ __global__ void __launch_bounds__(kSplitBlock)
 /// Tells the host what has been counted. One warp calls it.
 __device__ __forceinline__ void send_letter(CountsMailbox::Letter* letter, std::uint64_t number, int size,
                                             const std::int64_t* counts) {
+#pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x % 32); i < size; i += 32) letter->counts[i] = counts[i];
   __threadfence_system();
   __syncwarp();
@@ -268,6 +269,7 @@ __global__ void __launch_bounds__(kSplitBlock, sizeof(Key) <= 8 ? 5 : 4)
   if (blockIdx.x == 0 && warp == 1) send_letter(letter, number, parts, all);
   if (threadIdx.x == 0) {
     std::int64_t sum = 0;
+#pragma unroll 1
     for (std::size_t i = 0; i < ranked.parts.count; ++i) {
       const std::size_t part = ranked.parts.at(i);
       next[part] += sum;
@@ -281,10 +283,16 @@ __global__ void __launch_bounds__(kSplitBlock, sizeof(Key) <= 8 ? 5 : 4)
     const int size = static_cast<int>(min(std::int64_t{kTileKeys}, chunk_end - base));
     const int first = warp * 32 * kRounds + lane;  // each warp has neighbouring keys, for the order
     Key key[kRounds];
+    if (!whole) {       // by way of the tile, so that there is the code for one key
+      __syncthreads();  // the tile before has been written out
+#pragma unroll 1
+      for (int j = first; j < min(size, first + 32 * kRounds); j += 32)
+        tile.keys[j] = load_bytes<Key>(keys.data, base + j, keys.bytes);
+    }
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
       const int j = first + r * 32;
-      key[r] = j < size ? load_key<Key>(keys, base + j, whole) : Key{};
+      key[r] = j >= size ? Key{} : whole ? load_key<Key>(keys, base + j, true) : tile.keys[j];
     }
     WarpCounts<kOwnerBits> mine;
     std::uint32_t places[kRounds];  // owner << kRankBits | how many of the warp's keys of this owner come before
@@ -366,15 +374,18 @@ __global__ void __launch_bounds__(kSplitBlock, sizeof(Key) <= 8 ? 5 : 4)
       for (int r = 0; r < kRounds; ++r)
         if ((places[r] & kIsHot) != 0) ranked.ranks[base + first + r * 32] = hot_places[places[r] & ~kIsHot];
     }
+    const int places_in_all = kMerges ? tile.size : size;
+    const auto position_of = [&](int rank) { return tile.offsets[tile.owners[rank]] + rank; };
+    if (out_whole) {
 #pragma unroll
-    for (int r = 0; r < kRounds; ++r) {
-      const int rank = r * static_cast<int>(kSplitBlock) + static_cast<int>(threadIdx.x);
-      if (rank >= (kMerges ? tile.size : size)) continue;
-      const std::int64_t position = tile.offsets[tile.owners[rank]] + rank;
-      if (out_whole)
-        static_cast<Key*>(out)[position] = tile.keys[rank];
-      else
-        store_bytes(out, position, keys.bytes, tile.keys[rank]);
+      for (int r = 0; r < kRounds; ++r) {
+        const int rank = r * static_cast<int>(kSplitBlock) + static_cast<int>(threadIdx.x);
+        if (rank < places_in_all) static_cast<Key*>(out)[position_of(rank)] = tile.keys[rank];
+      }
+    } else {
+#pragma unroll 1
+      for (int rank = static_cast<int>(threadIdx.x); rank < places_in_all; rank += kSplitBlock)
+        store_bytes(out, position_of(rank), keys.bytes, tile.keys[rank]);
     }
   }
 }
