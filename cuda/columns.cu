@@ -77,15 +77,16 @@ __global__ void __launch_bounds__(kRowBlock)
   writers[i] = row >= 0 && atomicExch(tags + row, epoch) != epoch ? row : -1;
 }
 
-void scatter(const RowView& rows, const ColumnChange& change, const std::int64_t* numbers, const bool* only,
-             std::int64_t count, Stream stream) {
-  const ValueBatch& values = change.values;
+void scatter(const RowView& rows, const ColumnPlace& place, const ValueBatch& values, const std::int64_t* numbers,
+             const bool* only, std::int64_t count, Stream stream) {
   with_column_words(
-      rows, change.place, {values.data}, [&]<class Word>(const StridedColumn<Word>& column, const RowShape& shape) {
+      rows, place, {values.data}, [&]<class Word>(const StridedColumn<Word>& column, const RowShape& shape) {
         launch("scattering a column", scatter_column_kernel<Word>, count * shape.lanes, kRowBlock, stream, column,
                numbers, only, static_cast<const Word*>(values.data), values.broadcast, count, shape);
       });
 }
+
+ColumnPlace whole_row(const RowView& rows) { return {0, DType::kUInt8, rows.bytes}; }
 
 }  // namespace
 
@@ -99,6 +100,16 @@ void read_columns(const RowView& rows, const std::int64_t* numbers, std::int64_t
                                static_cast<const Word*>(read.fallback), read.fallback_per_key,
                                static_cast<Word*>(read.values), count, shape);
                       });
+}
+
+void read_rows(const RowView& rows, const std::int64_t* numbers, std::int64_t count, void* values, Stream stream) {
+  const ColumnRead all{whole_row(rows), values, nullptr, false};
+  read_columns(rows, numbers, count, {&all, 1}, stream);
+}
+
+void write_rows(const RowView& rows, const std::int64_t* numbers, std::int64_t count, const ValueBatch& values,
+                Stream stream) {
+  scatter(rows, whole_row(rows), values, numbers, nullptr, count, stream);
 }
 
 void elect_any(const RowView& rows, const Control* control, const std::int64_t* numbers, std::int64_t* writers,
@@ -124,10 +135,10 @@ void write_columns(const RowView& rows, const ColumnsOrder& order, const Inserte
     const ColumnPlace& place = change.place;
     switch (change.mode) {
       case ColumnMode::kKeep:
-        scatter(rows, change, inserted.numbers, inserted.is_new, n, stream);
+        scatter(rows, place, change.values, inserted.numbers, inserted.is_new, n, stream);
         break;
       case ColumnMode::kAssign:
-        scatter(rows, change, inserted.writers, nullptr, n, stream);
+        scatter(rows, place, change.values, inserted.writers, nullptr, n, stream);
         break;
       case ColumnMode::kApply: {
         Initializer identity;

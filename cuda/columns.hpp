@@ -17,6 +17,13 @@ namespace gpuhash::cuda {
 void read_columns(const RowView& rows, const std::int64_t* numbers, std::int64_t count,
                   std::span<const ColumnRead> columns, Stream stream);
 
+/// Whole rows of given numbers: values[i], zeros where there is no row.
+void read_rows(const RowView& rows, const std::int64_t* numbers, std::int64_t count, void* values, Stream stream);
+
+/// And the reverse, where numbers[i] >= 0.
+void write_rows(const RowView& rows, const std::int64_t* numbers, std::int64_t count, const ValueBatch& values,
+                Stream stream);
+
 /// writers[i] = numbers[i] for one position i of each row, and -1 for the others, by an epoch of the tags that nobody
 /// else has: it has to be counted off afterwards.
 void elect_any(const RowView& rows, const Control* control, const std::int64_t* numbers, std::int64_t* writers,

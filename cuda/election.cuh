@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "cuda/batch.cuh"
-#include "cuda/copy_rows.cuh"
+#include "cuda/columns.hpp"
 #include "cuda/find.cuh"
 #include "cuda/insert.cuh"
 #include "cuda/launch.cuh"
@@ -97,7 +97,7 @@ void store_values(const View& view, const std::int64_t* targets, std::int64_t co
                   Stream stream) {
   if constexpr (View::kHasValue) {
     if (view.rows.bytes != 0)
-      scatter_rows(view.rows, targets, count, values, stream);
+      write_rows(view.rows, targets, count, values, stream);
     else
       launch("storing values", store_values_kernel<View>, count, kRowBlock, stream, view, targets, values, count);
   }
@@ -125,8 +125,7 @@ void insert_in_order(DeviceContext& context, const View& view, const InsertOrder
   }
   insert_keys(view, batch.keys, nullptr, locations, stream);
   if constexpr (View::kHasValue) {
-    if (rows)
-      launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view, locations, nullptr, n);
+    if (rows) launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view, locations, n);
   }
   const Tags tags = rows              ? row_tags(view)
                     : View::kHasValue ? Tags{value_bytes(view), sizeof(typename View::SlotType)}

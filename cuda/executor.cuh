@@ -11,7 +11,6 @@
 #include "cuda/apply/planned.hpp"
 #include "cuda/check.hpp"
 #include "cuda/columns.hpp"
-#include "cuda/copy_rows.cuh"
 #include "cuda/election.cuh"
 #include "cuda/erase.cuh"
 #include "cuda/executor.hpp"
@@ -108,18 +107,14 @@ class CudaExecutor final : public Executor<Key, Value> {
         update.apply(cells, batch.values, batch.op, batch.dtype);
         return;
       }
-      const Allocation fresh = scratch<std::int64_t>(context, n, stream);
       const Allocation mask = scratch<bool>(context, batch.inserted == nullptr ? n : 0, stream);
       bool* const inserted = batch.inserted != nullptr ? batch.inserted : mask.as<bool>();
       insert_keys(view, batch.keys, inserted, targets.as<std::int64_t>(), stream);
-      context.copy(fresh.get(), targets.get(), targets.bytes(), stream);
       launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view,
-             fresh.as<std::int64_t>(), static_cast<const bool*>(inserted), n);
-      fill_rows(view, fresh.as<std::int64_t>(), n, initial, batch, stream);
-      launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view,
-             targets.as<std::int64_t>(), nullptr, n);
-      const Cells cells{view.rows.data, view.rows.bytes, targets.as<std::int64_t>(), batch.elements};
-      update.apply(cells, batch.values, batch.op, batch.dtype);
+             targets.as<std::int64_t>(), n);
+      const ColumnChange whole_rows{{0, batch.dtype, batch.elements}, batch.values, ColumnMode::kApply, batch.op};
+      write_columns(view.rows, {batch.keys, {whole_rows}, {}, false, nullptr, nullptr},
+                    {targets.as<std::int64_t>(), inserted, nullptr}, update, stream);
     }
   }
 
@@ -256,7 +251,7 @@ class CudaExecutor final : public Executor<Key, Value> {
       }
       launch("renumbering rows", renumber_rows_kernel<View>, static_cast<std::int64_t>(to.slot_count()), kBlock, stream,
              to, source.as<std::int64_t>());
-      gather_rows(from.rows, source.as<std::int64_t>(), read_size(context, to, stream), to.rows.data, nullptr, stream);
+      read_rows(from.rows, source.as<std::int64_t>(), read_size(context, to, stream), to.rows.data, stream);
     }
   }
 
@@ -281,7 +276,7 @@ class CudaExecutor final : public Executor<Key, Value> {
     launch("exporting items", export_kernel<View>, kThreads, kExportThreads, stream, view,
            static_cast<const std::int64_t*>(counts.as<std::int64_t>()),
            ExportTarget{keys, key_bytes, gather ? nullptr : values, static_cast<std::uint32_t>(value_bytes), rows});
-    if (gather) gather_rows(view.rows, rows, size, values, nullptr, stream);
+    if (gather) read_rows(view.rows, rows, size, values, stream);
   }
 
  private:

@@ -9,7 +9,7 @@
 #include "cuda/probe.cuh"
 #include "table/executor.hpp"
 
-/// Row storage: how a warp copies rows, and which rows new keys get. Rows by their numbers: cuda/copy_rows.cuh.
+/// Row storage: how a warp copies rows, and which rows new keys get. Rows by their numbers: cuda/columns.hpp.
 namespace gpuhash::cuda {
 
 inline constexpr unsigned kRowBlock = 256;
@@ -129,14 +129,13 @@ __global__ void __launch_bounds__(kRowBlock) count_off_row_tickets_kernel(View v
   control.row_epoch = epochs_are_spent ? 0 : control.row_epoch + 1;
 }
 
-/// rows[i] = the row number in slot locations[i], in place; negative where there is none or `only` says false.
+/// rows[i] = the row number in slot locations[i], in place; negative where there is none.
 template <class View>
 __global__ void __launch_bounds__(kRowBlock)
-    rows_of_locations_kernel(View view, std::int64_t* locations, const bool* only, std::int64_t count) {
+    rows_of_locations_kernel(View view, std::int64_t* locations, std::int64_t count) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kRowBlock + threadIdx.x;
   if (i >= count) return;
-  const bool wanted = locations[i] >= 0 && (only == nullptr || only[i]);
-  locations[i] = wanted ? static_cast<std::int64_t>(view.slots[locations[i]].value) : -1;
+  locations[i] = locations[i] >= 0 ? static_cast<std::int64_t>(view.slots[locations[i]].value) : -1;
 }
 
 /// In place of a row's number, below all of them and kNoRow: the slot that will have it when the kernel is done.
@@ -154,17 +153,14 @@ __global__ void __launch_bounds__(kRowBlock)
   rows[i] = row >= 0 ? row : kNoRow;
 }
 
-inline RowShape row_shape(std::int64_t row_bytes, int word_bytes) {
-  RowShape shape{row_bytes / word_bytes, 1, word_bytes};
-  while (shape.lanes < 32 && shape.lanes < shape.words) shape.lanes *= 2;
-  return shape;
-}
-
 /// With the widest word that divides every row and its address.
 inline RowShape row_shape(std::int64_t row_bytes, std::initializer_list<const void*> arrays) {
   std::uint64_t bits = static_cast<std::uint64_t>(row_bytes);
   for (const void* array : arrays) bits |= reinterpret_cast<std::uintptr_t>(array);
-  return row_shape(row_bytes, bits % 16 == 0 ? 16 : bits % 4 == 0 ? 4 : 1);
+  const int word_bytes = bits % 16 == 0 ? 16 : bits % 4 == 0 ? 4 : 1;
+  RowShape shape{row_bytes / word_bytes, 1, word_bytes};
+  while (shape.lanes < 32 && shape.lanes < shape.words) shape.lanes *= 2;
+  return shape;
 }
 
 /// Calls run(word, shape) with that word.
