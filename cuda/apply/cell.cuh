@@ -184,6 +184,22 @@ __device__ __forceinline__ Word combine_as(ApplyOp op, Word a, Word b) {
   }
 }
 
+/// Integers as words: the low bits of what those come to are what narrower ones do.
+template <class Word>
+__device__ __forceinline__ Word combine_integers(ApplyOp op, DType dtype, Word a, Word b) {
+  using Signed = std::make_signed_t<Word>;
+  static_assert(static_cast<int>(DType::kUInt8) == static_cast<int>(DType::kInt64) + 1);
+  const bool is_signed = dtype < DType::kUInt8;
+  const int bits = 8 << (static_cast<int>(dtype) - static_cast<int>(is_signed ? DType::kInt8 : DType::kUInt8));
+  const int above = 8 * static_cast<int>(sizeof(Word)) - bits;
+  if (above < 0) return a;  // no slot has room for one
+  const auto extended = [&](Word word) { return static_cast<Signed>(word << above) >> above; };
+  const auto low_bits = [&](Word word) { return word << above >> above; };
+  const Word word =
+      is_signed ? static_cast<Word>(combine(op, extended(a), extended(b))) : combine(op, low_bits(a), low_bits(b));
+  return low_bits(word);
+}
+
 /// Not inlined: the many cases of this are the rare ones of its callers.
 template <class Word>
 __device__ __noinline__ Word combine_words(ApplyOp op, DType dtype, Word a, Word b) {
@@ -191,21 +207,14 @@ __device__ __noinline__ Word combine_words(ApplyOp op, DType dtype, Word a, Word
     case DType::kBool:
       return combine_as<Bool>(op, a, b);
     case DType::kInt8:
-      return combine_as<std::int8_t>(op, a, b);
     case DType::kInt16:
-      return combine_as<std::int16_t>(op, a, b);
     case DType::kInt32:
-      return combine_as<std::int32_t>(op, a, b);
     case DType::kInt64:
-      return combine_as<std::int64_t>(op, a, b);
     case DType::kUInt8:
-      return combine_as<std::uint8_t>(op, a, b);
     case DType::kUInt16:
-      return combine_as<std::uint16_t>(op, a, b);
     case DType::kUInt32:
-      return combine_as<std::uint32_t>(op, a, b);
     case DType::kUInt64:
-      return combine_as<std::uint64_t>(op, a, b);
+      return combine_integers(op, dtype, a, b);
     case DType::kFloat16:
       return combine_as<Float16>(op, a, b);
     case DType::kBFloat16:
@@ -239,6 +248,12 @@ struct WordReducer {
   /// *cell = combine(*cell, value), atomically.
   template <CellsIn kWhere = CellsIn::kGlobal>
   __device__ __forceinline__ void update(Word* cell, Word value) const {
+    if (!update_natively<kWhere>(cell, value)) swap(cell, value);
+  }
+
+ private:
+  template <CellsIn kWhere>
+  __device__ __forceinline__ bool update_natively(Word* cell, Word value) const {
     switch (dtype) {
       case DType::kInt32:
         return update_as<kWhere, std::int32_t>(cell, value);
@@ -253,17 +268,16 @@ struct WordReducer {
       case DType::kFloat64:
         return update_as<kWhere, double>(cell, value);
       default:
-        return swap(cell, value);
+        return false;
     }
   }
 
- private:
   template <CellsIn kWhere, class T>
-  __device__ __forceinline__ void update_as(Word* cell, Word value) const {
-    if constexpr (sizeof(T) <= sizeof(Word)) {
-      if (update_natively<kWhere>(reinterpret_cast<T*>(cell), op, element_of_word<T>(value))) return;
-    }
-    swap(cell, value);
+  __device__ __forceinline__ bool update_as(Word* cell, Word value) const {
+    if constexpr (sizeof(T) <= sizeof(Word))
+      return cuda::update_natively<kWhere>(reinterpret_cast<T*>(cell), op, element_of_word<T>(value));
+    else
+      return false;
   }
 
   __device__ __forceinline__ void swap(Word* cell, Word value) const {

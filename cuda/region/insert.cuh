@@ -207,7 +207,7 @@ __device__ __forceinline__ std::uint32_t insert_in_rounds(SharedRegion<View>& re
       open = true;
       at += kRegionBlock;
     }
-    if (open) close(look_into_bucket<true>(region, first_bucket, geometry, probe, filter_bits));
+    if (open) close(look_into_bucket<!kDistinct>(region, first_bucket, geometry, probe, filter_bits));
     __syncthreads();
     const bool stays = pass_full_buckets(region, backlog, first_bucket, geometry, probe, open, filter_bits, close);
     __syncthreads();
