@@ -44,7 +44,7 @@ __device__ __forceinline__ void keep_leavers(const PartitionedBatch<Item>& batch
   }
 }
 
-/// Calls body(valid, item, position) in all lanes of the warp for everything that region_kernel has not done: leavers
+/// Calls body(valid, item, position) in all lanes of the warp for everything that the regions have not done: leavers
 /// and the rest, or the whole batch. By a grid of any size.
 template <class Item, class Body>
 __device__ __forceinline__ void for_each_left(const PartitionedBatch<Item>& batch, const BatchItems<Item>& all,
