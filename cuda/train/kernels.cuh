@@ -301,7 +301,7 @@ __device__ __forceinline__ void add_part(const Parts& parts, const float* from, 
 }
 
 /// One chunk for each group.
-template <class Gradient, int kVectors>
+template <int kVectors>
 __global__ void __launch_bounds__(kTrainBlock, kVectors == 1 ? 4 : 1)
     train_kernel(SortedBatch batch, TrainGradients given, Trained trained, Parts parts, int lanes) {
   constexpr int kAhead =
@@ -328,10 +328,16 @@ __global__ void __launch_bounds__(kTrainBlock, kVectors == 1 ? 4 : 1)
       const std::int64_t position = batch.positions[first + r];
       const std::int64_t item = gradients.item_of == nullptr ? position : gradients.item_of[position];
       if (gradients.factors != nullptr) factors[r] = gradients.factors[position];
-      const auto* const from = static_cast<const Gradient*>(gradients.data) + item * trained.elements;
-      for_each_vector<kVectors>(group, trained.elements, [&](int v, std::int64_t element) {
-        load_vector(from + element, trained.elements - element, given.whole, gradient[r].values[v]);
-      });
+      const auto load = [&](const auto* from) {
+        for_each_vector<kVectors>(group, trained.elements, [&](int v, std::int64_t element) {
+          load_vector(from + item * trained.elements + element, trained.elements - element, given.whole,
+                      gradient[r].values[v]);
+        });
+      };
+      if (gradients.dtype == DType::kFloat32)
+        load(static_cast<const float*>(gradients.data));
+      else
+        load(static_cast<const BFloat16*>(gradients.data));
     }
 #pragma unroll
     for (int r = 0; r < kAhead; ++r) {
@@ -452,9 +458,7 @@ void launch_training(const TrainWork& work, Stream stream) {
     launch_tiles(action, kernel, groups * work.lanes, work.tiles, stream, work.batch, arguments..., work.parts,
                  work.lanes);
   };
-  run("training rows",
-      work.given.gradients.dtype == DType::kFloat32 ? train_kernel<float, kVectors> : train_kernel<BFloat16, kVectors>,
-      work.chunks, work.given, work.trained);
+  run("training rows", train_kernel<kVectors>, work.chunks, work.given, work.trained);
   run("adding up gradients", add_spans_kernel<kVectors>, work.spans);
   run("training rows", train_parted_kernel<kVectors>, work.chunks, work.trained);
 }
