@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+
 #include "cuda/insert.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/rows.cuh"
