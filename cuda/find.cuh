@@ -2,7 +2,6 @@
 
 #include <type_traits>
 
-#include "core/test_partition_threshold.hpp"
 #include "cuda/batch.cuh"
 #include "cuda/l2.hpp"
 #include "cuda/launch.cuh"
@@ -207,7 +206,7 @@ void launch_find(const View& view, const KeyBatch& keys, const FindOrder& out, c
   }
   if constexpr (View::kHasValue)
     whole = whole && (out.values == nullptr || (out.bytes == sizeof(Value) && is_aligned<Value>(out.values)));
-  const bool ahead = test_partition_threshold() >= 0 || !lies_in_l2<View>(view.geometry);
+  const bool ahead = !lies_in_l2<View>(view.geometry);
   const auto kernel =
       ahead ? (whole ? find_kernel<View, void, true, true, Absent> : find_kernel<View, void, false, true, Absent>)
             : (whole ? find_kernel<View, void, true, false, Absent> : find_kernel<View, void, false, false, Absent>);

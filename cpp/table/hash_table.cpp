@@ -12,8 +12,8 @@
 #include <gpuhash/factorization.hpp>
 #include "core/interruption.hpp"
 #include "core/random_seed.hpp"
-#include "core/test_batch_limit.hpp"
 #include "core/thread_pool.hpp"
+#include "core/tuning.hpp"
 #include "shared/arithmetic.hpp"
 #include "shared/combines_in_float.hpp"
 #include "shared/probe_sequence.hpp"
@@ -23,75 +23,6 @@
 
 namespace gpuhash {
 namespace {
-
-/// Batches are cut to this many keys, so that a key's position in its batch fits the 32-bit tags that elect writers.
-constexpr std::int64_t kMaxBatch = std::int64_t{1} << 31;
-
-std::int64_t max_batch() { return test_batch_limit() < 0 ? kMaxBatch : test_batch_limit(); }
-
-/// Distinct keys are counted in chunks of at least this many, so that the count costs few waits.
-constexpr std::int64_t kCountChunk = std::int64_t{1} << 20;
-
-/// Absent keys are listed in pieces of this many, so that a batch of any length takes no more memory for it.
-constexpr std::int64_t kListed = std::int64_t{1} << 22;
-
-/// A trial that might need more memory than this set aside is none.
-constexpr std::size_t kMostSpareBytes = std::size_t{1} << 28;
-
-/// Keys of a large batch by which its share of duplicates, and of new keys, is judged.
-constexpr std::int64_t kSample = std::int64_t{1} << 14;
-constexpr std::int64_t kMostSamples = std::int64_t{1} << 18;
-
-/// Smaller batches are not asked whether their keys seem distinct; and of smaller ones than that nobody asks how many
-/// are, unless they may be counted first.
-constexpr std::int64_t kLeastSeeming = std::int64_t{1} << 17;
-constexpr std::int64_t kLeastSampled = std::int64_t{1} << 16;
-
-/// New keys are looked for in runs of this many; a sample has as many runs as make it.
-constexpr std::int64_t kSampleRun = 256;
-
-/// The new keys of a batch of at least this many are guessed from a sample, on the host; those of smaller ones counted,
-/// as a table with room for them is not to grow because of a guess. One that was made without room has at most so many
-/// slots.
-constexpr std::int64_t kLeastGuessed = std::int64_t{1} << 14;
-constexpr std::int64_t kLeastGuessedInNew = std::int64_t{1} << 11;
-constexpr std::int64_t kNewSlots = 16;
-
-/// Where the last batches' keys were there, those of a batch of at least this many keys are not even guessed: they are
-/// taken to be there, too. Not of one that is far smaller than the table, as memory is set aside for each.
-constexpr std::int64_t kLeastTrusted = std::int64_t{1} << 10;
-
-/// A table that is this much smaller than a batch gets room for so large a part of it even if a sample shows fewer new
-/// keys: whatever fits is inserted uncounted, so few would be inserted in many parts, and to rebuild such a table,
-/// before and afterwards, costs little. Not for a large batch, as memory is set aside for all of its keys.
-constexpr std::int64_t kOpenPart = 8;
-constexpr std::int64_t kMostOpen = std::int64_t{1} << 20;
-
-/// Smaller batches for which there is one value are not counted first.
-constexpr std::int64_t kLeastCounted = std::int64_t{1} << 13;
-
-/// Distinct keys that unique() counts faster than a table that has them does.
-constexpr std::int64_t kFew = std::int64_t{1} << 13;
-
-/// Distinct keys of up to 4 bytes that it counts on one thread without a partition, with some to spare: of more than
-/// these few come often, and a partition that sets them aside takes longer than the table.
-constexpr std::int64_t kMostCountedAlone = std::int64_t{5} << 17;
-
-/// Batches that unique() always counts without a partition, and those that are large enough for one to pay.
-constexpr std::int64_t kFitsCache = std::int64_t{1} << 16;
-constexpr std::int64_t kFillsParts = std::int64_t{1} << 18;
-
-/// Batches of up to so many keys, in which so large a part of a sample repeats others, are faster counted first even
-/// where many keys are distinct: counting sets the few aside that come often.
-constexpr std::int64_t kMostSkewed = std::int64_t{1} << 20;
-constexpr double kSkewed = 0.25;
-
-/// Of smaller batches, nobody looks in the middle whether their keys were picked to meet.
-constexpr std::int64_t kLeastWatched = std::int64_t{1} << 10;
-
-/// A batch whose new keys nobody has counted goes in by parts of at least a 16th of it, or of so many keys: that is
-/// enough for several threads.
-constexpr std::int64_t kLeastPart = std::int64_t{1} << 17;
 
 /// The seeds of a table that is made with the options. One that is given decides all, so that tables made with it are
 /// alike; without one they differ only where nothing but a flood of picked keys goes, or a table's last free slots lie.
@@ -104,7 +35,7 @@ Seeds make_seeds(const TableOptions& options) {
 /// guess from as many samples where few keys come often.
 std::int64_t samples_for(std::int64_t keys) {
   const auto part = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(keys) / 64));
-  return std::clamp(part, kSample, kMostSamples);
+  return std::min<std::int64_t>(std::max<std::int64_t>(part, tuning().sample_keys), tuning().most_sample_keys);
 }
 
 /// Keys that are told apart by their bytes.
@@ -362,7 +293,7 @@ bool HashTable<Key, Value>::may_try() const {
 template <class Key, class Value>
 bool HashTable<Key, Value>::prepare_trial(Room& room, std::int64_t keys, const ApplyOrder* applied, Stream stream) {
   const std::int64_t slots = storage_.capacity();
-  if (keys > max_batch()) return false;  // in parts, each of which would have a list of its own
+  if (keys > tuning().most_batch_keys) return false;  // in parts, each of which would have a list of its own
   // Memory to combine in is asked for by each attempt, and the second one must not fail.
   if (applied != nullptr && combines_in_float(applied->dtype, applied->op)) return false;
   if (!expects_present_ || keys > slots || !executor().tries(storage_.view(), keys)) return false;
@@ -371,7 +302,7 @@ bool HashTable<Key, Value>::prepare_trial(Room& room, std::int64_t keys, const A
     if (size_bound_ + keys > slots) {
       const Geometry geometry =
           make_geometry<View>(growth().grown_for(size_bound_ + keys, slots), storage_.view().geometry.seeds);
-      if (Storage::bytes_of(geometry) > kMostSpareBytes) return false;
+      if (static_cast<std::int64_t>(Storage::bytes_of(geometry)) > tuning().most_spare_bytes) return false;
       room.next.emplace(*context_, geometry, 0, 0, stream);
     }
     if (applied != nullptr && executor().lists_left(*context_, storage_.view(), *applied))
@@ -451,13 +382,17 @@ bool HashTable<Key, Value>::prepare_uncounted(Room& room, const KeyBatch& keys, 
   const std::int64_t slots = storage_.capacity();
   const bool is_possible = context_->is_host() && !options_.has_rows();
   if (!is_possible || !growth().may_grow_beyond(slots) || !growth().may_hold(size + keys.count)) return false;
-  room.least_part = std::min(kLeastPart, keys.count / 16);
-  const bool none_is_new = expects_present_ && keys.count >= std::max(kLeastTrusted, slots / 8) &&
+  room.least_part = std::clamp<std::int64_t>(keys.count / 16, 1, tuning().least_part_keys);
+  const bool none_is_new = expects_present_ &&
+                           keys.count >= std::max<std::int64_t>(tuning().least_trusted_keys, slots / 8) &&
                            growth().uncounted_limit(slots) - size >= room.least_part;
-  if (!none_is_new && keys.count < (slots <= kNewSlots ? kLeastGuessedInNew : kLeastGuessed)) return false;
+  if (!none_is_new && keys.count < (slots <= tuning().new_table_slots ? tuning().least_guessed_in_new_keys
+                                                                      : tuning().least_guessed_keys))
+    return false;
   try {
     std::int64_t added = none_is_new ? 0 : guess_new(keys, stream);
-    if (slots < keys.count / kOpenPart && keys.count <= kMostOpen) added = std::max(added, keys.count / kOpenPart);
+    if (slots < keys.count / tuning().open_part && keys.count <= tuning().most_open_keys)
+      added = std::max<std::int64_t>(added, keys.count / tuning().open_part);
     if (size + added > current_limit()) {
       rebuild(growth().grown_ahead(size, added, slots), false, control, stream);
       room.slots_before = slots;
@@ -484,7 +419,7 @@ bool HashTable<Key, Value>::prepare_uncounted(Room& room, const KeyBatch& keys, 
 /// On the host: does no key come twice, as far as is known or a sample tells? Without memory for one it does not.
 template <class Key, class Value>
 bool HashTable<Key, Value>::seem_distinct(const KeyBatch& keys) {
-  if (keys.distinct || !context_->is_host() || keys.count < kLeastSeeming) return keys.distinct;
+  if (keys.distinct || !context_->is_host() || keys.count < tuning().least_seeming_keys) return keys.distinct;
   try {
     return Factorizer::of(*context_).seem_distinct(*context_, as_bytes(keys));
   } catch (const OutOfMemoryError&) {
@@ -496,8 +431,8 @@ bool HashTable<Key, Value>::seem_distinct(const KeyBatch& keys) {
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::estimate_distinct(const KeyBatch& keys, Stream stream) {
   if (keys.expected != 0) return keys.expected;
-  if (keys.count < kLeastSampled || seem_distinct(keys)) return keys.count;
-  const std::int64_t samples = context_->is_host() ? samples_for(keys.count) : kSample;
+  if (keys.count < tuning().least_sampled_keys || seem_distinct(keys)) return keys.count;
+  const std::int64_t samples = context_->is_host() ? samples_for(keys.count) : tuning().sample_keys;
   return Factorizer::of(*context_).estimate_distinct(*context_, as_bytes(keys), samples, stream).count;
 }
 
@@ -506,26 +441,26 @@ template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::guess_new(const KeyBatch& keys, Stream stream) {
   const std::int64_t distinct = estimate_distinct(keys, stream);
   if (size_bound_ == 0) return distinct;
-  const Allocation listed(*context_, kSampleRun * sizeof(Key), stream);
-  const std::int64_t runs = std::min(kSample, keys.count / 8) / kSampleRun;
+  const Allocation listed(*context_, tuning().sample_run_keys * sizeof(Key), stream);
+  const std::int64_t runs = std::min<std::int64_t>(tuning().sample_keys, keys.count / 8) / tuning().sample_run_keys;
   std::int64_t absent = 0;
   for (std::int64_t run = 0; run < runs; ++run) {
-    const KeyBatch part = slice(keys, keys.count / runs * run, kSampleRun);
+    const KeyBatch part = slice(keys, keys.count / runs * run, tuning().sample_run_keys);
     executor().list_absent(*context_, storage_.view(), part, listed.template as<Key>(), stream);
     absent += static_cast<std::int64_t>(storage_.view().control->absent);
   }
-  const double share = static_cast<double>(absent) / static_cast<double>(runs * kSampleRun);
+  const double share = static_cast<double>(absent) / static_cast<double>(runs * tuning().sample_run_keys);
   return std::min(distinct, static_cast<std::int64_t>(share * static_cast<double>(keys.count)));
 }
 
-/// Calls run(part, its first key) for parts of the order, one after the other: of at most max_batch() keys, and of as
+/// Calls run(part, its first key) for parts of the order, one after the other: of at most most_batch_keys, and of as
 /// many as surely fit where nobody has counted the new ones. Where hardly any fit, the table takes a larger memory.
 template <class Key, class Value>
 template <class Order, class Run>
 void HashTable<Key, Value>::for_each_part(const Order& order, Room& room, Stream stream, Run run) {
   const std::int64_t n = order.keys.count;
   for (std::int64_t from = 0; from < n;) {
-    std::int64_t count = std::min(max_batch(), n - from);
+    std::int64_t count = std::min<std::int64_t>(tuning().most_batch_keys, n - from);
     if (room.next) {
       const Control control = read_control(stream);
       const std::int64_t free = growth().uncounted_limit(storage_.capacity()) - size_bound_;
@@ -541,7 +476,7 @@ void HashTable<Key, Value>::for_each_part(const Order& order, Room& room, Stream
     }
     Order part = part_of(order, from, count);
     Stop stop{count};
-    const bool may_stop = count >= kLeastWatched && may_scatter(room);
+    const bool may_stop = count >= tuning().least_watched_keys && may_scatter(room);
     if (may_stop) part.stop = &stop;
     run(part, from);
     if (may_stop && storage_.view().control->far_keys >= kManyFarKeys) {
@@ -654,7 +589,7 @@ std::int64_t HashTable<Key, Value>::count_new(const KeyBatch& keys, const Plan* 
 
   const bool distinct_fit = keys.distinct && n <= most;  // though some may come twice, after all
   if (distinct_fit && size == 0) return n;
-  const std::int64_t room = std::min(n, kListed);
+  const std::int64_t room = std::min<std::int64_t>(n, tuning().listed_keys);
   Allocation listed;
   if (size != 0) listed = Allocation(*context_, static_cast<std::size_t>(room) * sizeof(Key), stream);
   TableOptions options;
@@ -679,7 +614,8 @@ std::int64_t HashTable<Key, Value>::count_new(const KeyBatch& keys, const Plan* 
     }
     if (!seen) seen.emplace(options, context_);
     for (std::int64_t at = 0; at < part.count;) {
-      const std::int64_t count = std::min(part.count - at, std::max(kCountChunk, distinct));
+      const std::int64_t count =
+          std::min<std::int64_t>(part.count - at, std::max<std::int64_t>(tuning().count_chunk_keys, distinct));
       seen->reserve(distinct + count, stream);
       seen->insert(slice(part, at, count), {}, InsertMode::kKeep, nullptr, stream);
       distinct = seen->size(stream);
@@ -1014,16 +950,19 @@ template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::most_counted(const KeyBatch& keys) const {
   const std::int64_t n = keys.count;
   const bool has_room = has_known_room(n);
-  if (n <= kFitsCache) return has_room ? std::min(n / 5, kFew) : n / 2;
+  if (n <= tuning().fits_cache_keys) return has_room ? std::min<std::int64_t>(n / 5, tuning().few_keys) : n / 2;
   if (keys.bytes <= sizeof(std::uint32_t)) {
-    if (n < kFillsParts) return n / (has_room ? 24 : 14);
-    if (has_room) return thread_count() > 1 ? n / 20 : std::max(n / 64, std::min(n / 20, kMostCountedAlone));
-    if (thread_count() > 1) return n <= kMostSkewed ? n / 7 * 2 : n / 5;
-    return std::max(n / 64, std::min(n / 5, kMostCountedAlone));
+    if (n < tuning().fills_parts_keys) return n / (has_room ? 24 : 14);
+    if (has_room)
+      return thread_count() > 1
+                 ? n / 20
+                 : std::max<std::int64_t>(n / 64, std::min<std::int64_t>(n / 20, tuning().most_counted_alone_keys));
+    if (thread_count() > 1) return n <= tuning().most_skewed_keys ? n / 7 * 2 : n / 5;
+    return std::max<std::int64_t>(n / 64, std::min<std::int64_t>(n / 5, tuning().most_counted_alone_keys));
   }
-  if (n < kFillsParts) return n / 32;
+  if (n < tuning().fills_parts_keys) return n / 32;
   if (thread_count() == 1) return n / 64;
-  return n / (has_room ? 12 : n <= kMostSkewed ? 4 : 6);
+  return n / (has_room ? 12 : n <= tuning().most_skewed_keys ? 4 : 6);
 }
 
 /// By a sample. A small one may be enough; otherwise, where the table may have to grow, a larger one of a larger batch.
@@ -1034,16 +973,18 @@ bool HashTable<Key, Value>::is_to_be_counted(KeyBatch& keys, Stream stream) {
   if (!has_known_room(n)) refresh(stream);
   const bool has_room = has_known_room(n);
   const std::int64_t most = most_counted(keys);
-  const bool sets_hot_aside = n <= kMostSkewed && !(has_room && keys.bytes <= sizeof(std::uint32_t));
+  const bool sets_hot_aside = n <= tuning().most_skewed_keys && !(has_room && keys.bytes <= sizeof(std::uint32_t));
   const auto seem_few = [&](std::int64_t samples) {
     const DistinctEstimate estimate =
         Factorizer::of(*context_).estimate_distinct(*context_, as_bytes(keys), samples, stream, most);
     keys.expected = estimate.is_bound ? 0 : estimate.count;
-    return estimate.count <= most || (sets_hot_aside && estimate.repeated >= kSkewed && estimate.count <= n / 5 * 2);
+    return estimate.count <= most ||
+           (sets_hot_aside && estimate.repeated * 100 >= static_cast<double>(tuning().skewed_percent) &&
+            estimate.count <= n / 5 * 2);
   };
   const auto part = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(n / 128)));
-  if (seem_few(std::clamp(part, kSample / 16, kSample / 4))) return true;
-  return !has_room && n >= kLeastSampled && seem_few(samples_for(n));
+  if (seem_few(std::clamp<std::int64_t>(part, tuning().sample_keys / 16, tuning().sample_keys / 4))) return true;
+  return !has_room && n >= tuning().least_sampled_keys && seem_few(samples_for(n));
 }
 
 /// On the host, where one value goes to a batch of rather few distinct keys: they are counted first, as unique() counts
@@ -1056,7 +997,7 @@ bool HashTable<Key, Value>::apply_counted(const Turn& turn, ApplyOrder& order, S
   if (!context_->is_host() || !combine_in_any_order(order.dtype) || !order.values.broadcast || options_.has_rows())
     return false;
   if (room_made_ && room_made_->is_for(order.keys)) return false;  // the room is for these keys as they are
-  if (n < kLeastCounted || order.keys.distinct || order.keys.bytes > sizeof(std::uint64_t)) return false;
+  if (n < tuning().least_counted_keys || order.keys.distinct || order.keys.bytes > sizeof(std::uint64_t)) return false;
   FactorizationOptions wanted{.codes = false,
                               .counts = true,
                               .most_hashed = 0,  // ascending keys need no hash, and no sample
@@ -1352,8 +1293,8 @@ void HashTable<Key, Value>::change_columns_in(const Turn& turn, const ColumnsOrd
       executor().change_columns(*context_, storage_.view(), part, stream);
     };
     for (std::int64_t from = 0; from < keys.count;) {
-      Stop stop{std::min(max_batch(), keys.count - from)};
-      const bool may_stop = stop.done >= kLeastWatched && may_scatter(room);
+      Stop stop{std::min<std::int64_t>(tuning().most_batch_keys, keys.count - from)};
+      const bool may_stop = stop.done >= tuning().least_watched_keys && may_scatter(room);
       change(from, stop.done, may_stop ? &stop : nullptr);
       if (may_stop && storage_.view().control->far_keys >= kManyFarKeys) {
         scatter(room, static_cast<std::int64_t>(stop.left.size()), keys.count - from - stop.done, stream);
