@@ -199,8 +199,7 @@ class CudaExecutor final : public Executor<Key, Value> {
 
   bool tries(const View& view, std::int64_t keys) const override {
     if (view.rows.bytes != 0) return false;
-    return !is_planned<View>(view.geometry, keys) ||
-           (test_partition_threshold() < 0 && lies_in_l2<View>(view.geometry));
+    return !is_planned<View>(view.geometry, keys) || lies_in_l2<View>(view.geometry);
   }
 
   bool lists_left([[maybe_unused]] DeviceContext& context, [[maybe_unused]] const View& view,

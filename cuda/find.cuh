@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "core/test_partition_threshold.hpp"
 #include "cuda/batch.cuh"
 #include "cuda/l2.hpp"
 #include "cuda/launch.cuh"
@@ -204,7 +203,7 @@ void launch_find(const View& view, const KeyBatch& keys, const FindOrder& out, c
   }
   if constexpr (View::kHasValue)
     whole = whole && (out.values == nullptr || (out.bytes == sizeof(Value) && is_aligned<Value>(out.values)));
-  const bool ahead = test_partition_threshold() >= 0 || !lies_in_l2<View>(view.geometry);
+  const bool ahead = !lies_in_l2<View>(view.geometry);
   auto* kernel = ahead ? find_kernel<View, false, false, true, Absent> : find_kernel<View, false, false, false, Absent>;
   if constexpr (View::kHasValue && !std::is_same_v<Absent, AbsentPositions>)
     if (whole)

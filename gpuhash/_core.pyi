@@ -328,13 +328,11 @@ class Factorization(metaclass=_Type):
         elements: int,
         codes: bool,
         counts: bool,
-        wide_positions: bool,
         stream: int,
     ) -> None:
         """Find them. Waits.
 
         ``elements``: numbers per key, up to 16 bytes in all. ``codes``, ``counts``: they will be asked for.
-        ``wide_positions``: with 64-bit positions, also where 32 bits would do; for tests.
         """
     @staticmethod
     def of_few(context: Context, keys: Array, elements: int, counts: bool, most_hashed: int) -> Factorization | None:
@@ -588,14 +586,11 @@ def set_default_float_mode() -> int:
     """The calling thread computes with floats as IEEE 754 says from now on; returns its mode of before."""
 
 def restore_float_mode(mode: int) -> None: ...
-def set_partition_threshold(keys: int) -> None:
-    """Partition batches of at least so many keys, of any table and of ``unique`` and its like; -1: where it is faster.
+def thresholds() -> dict[str, int]:
+    """By which numbers the ways of working are chosen: of this process, as cpp/core/tuning.hpp says."""
 
-    On the host, write the parts past the caches. For tests.
-    """
-
-def set_batch_limit(keys: int) -> None:
-    """Take batches into tables in parts of at most so many keys; -1: of 2^31. For tests."""
+def set_threshold(name: str, value: int) -> int:
+    """Choose by another number from now on; the one of before. For tests and benchmarks, while no call is under way."""
 
 def launched_kernels() -> int:
     """How many kernels this thread has launched so far, on any GPU. For tests."""

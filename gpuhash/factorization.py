@@ -333,4 +333,4 @@ def _isin_of_integers(elements: Any, tests: Any, invert: bool, axis: int | None)
 
 def _factorize(batch: Batch, codes: bool, counts: bool) -> _core.Factorization:
     elements = math.prod(batch.key_shape)
-    return _core.Factorization(batch.context, batch.array, elements, codes, counts, False, batch.stream)
+    return _core.Factorization(batch.context, batch.array, elements, codes, counts, batch.stream)

@@ -59,7 +59,7 @@ def unique(batch: Batch, with_counts: bool) -> tuple[Output, Output | None]:
         words = _core.Buffer(context, f"uint{8 * ITEMSIZES[keys.dtype]}", (count,), 0).array()
         _core.write_order_words(context, keys, words)
         _as_words(words).sort()
-        work = _core.Factorization(context, words, 1, False, with_counts, False, 0)
+        work = _core.Factorization(context, words, 1, False, with_counts, 0)
     found = work.count
     values = Output(batch, keys.dtype, (found, *batch.key_shape))
     counts = Output(batch, "int64", (found,)) if with_counts else None

@@ -1,6 +1,6 @@
 """Runs every kernel once or more on small tables, against dict; made to be run under compute-sanitizer.
 
-    compute-sanitizer --tool memcheck --error-exitcode 1 python -P tests/exercise_kernels.py
+    PYTHONPATH=tests compute-sanitizer --tool memcheck --error-exitcode 1 python -P tests/exercise_kernels.py
 
 With --whole-words for initcheck; --cpu tries the script itself.
 
@@ -11,6 +11,7 @@ import itertools
 import sys
 
 import numpy as np
+from support.tuning import WIDE_POSITIONS, partitioned, tuned
 
 import gpuhash
 from gpuhash import Column, _core
@@ -199,7 +200,8 @@ def exercise_factorization(dtype: str, shape: tuple[int, ...], count: int, disti
     assert not np.any(as_items(mask))
     if wide:
         context = _core.Context(DEVICE)
-        work = _core.Factorization(context, _core.borrow(array), keys[0].size, True, True, True, 0)
+        with tuned(**WIDE_POSITIONS):
+            work = _core.Factorization(context, _core.borrow(array), keys[0].size, True, True, 0)
         wide_codes = to_device(np.zeros(count, np.int64))
         work.write(None, _core.borrow(wide_codes), None, None, False)
         context.synchronize(0)
@@ -390,14 +392,13 @@ def exercise_trials(key_dtype: str, key_shape: tuple[int, ...], size: int) -> No
 def main() -> None:
     values = [kind for kind in VALUES if kind != ODD_ROWS or "--whole-words" not in sys.argv]
     cases = list(itertools.product(KEYS, values, (False, True)))
-    for threshold in (-1, 1):  # and all batches partitioned
-        _core.set_partition_threshold(threshold)
-        for (key_dtype, key_shape), (value_dtype, value_shape), ordered in cases:
-            exercise(key_dtype, key_shape, value_dtype, value_shape, ordered)
-        exercise_rehash()
-        for key_dtype, key_shape in KEYS[1:]:
-            exercise_full_table(key_dtype, key_shape)
-    _core.set_partition_threshold(-1)
+    for all_batches in (False, True):
+        with partitioned(all_batches):
+            for (key_dtype, key_shape), (value_dtype, value_shape), ordered in cases:
+                exercise(key_dtype, key_shape, value_dtype, value_shape, ordered)
+            exercise_rehash()
+            for key_dtype, key_shape in KEYS[1:]:
+                exercise_full_table(key_dtype, key_shape)
     for (key_dtype, key_shape), ordered in itertools.product(KEYS, (False, True)):
         exercise_columns(key_dtype, key_shape, ordered)
     exercise_growing_rows()
@@ -420,11 +421,10 @@ def main() -> None:
     batches.append(("int64", (2,), (1 << 20) + 5, 300, False))  # with a threshold sized by a sample
     for batch in batches:
         exercise_factorization(*batch)
-    _core.set_partition_threshold(1)
     parted = [*batches, ("int64", (), (1 << 20) + 70_005, 1 << 20, False)]  # the last one in two passes
-    for batch in parted:
-        exercise_factorization(*batch)
-    _core.set_partition_threshold(-1)
+    with partitioned():
+        for batch in parted:
+            exercise_factorization(*batch)
     batches += parted
     print(f"{len(cases) + len(splits) + len(trained) + len(batches)} passed, 0 failed", file=sys.stderr)
 

@@ -25,8 +25,9 @@ from support.hashing import (
 )
 from support.memory_resources import counting_memory
 from support.samples import as_dict, items_of, same_bytes, type_name
+from support.tuning import partitioned
 
-from gpuhash import HashSet, HashTable, TableFullError, _core
+from gpuhash import HashSet, HashTable, TableFullError
 
 SLOTS = 10_000  # of several regions for every key type
 KEY_TYPES: list[tuple[str, tuple[int, ...]]] = [("int32", ()), ("int64", ()), ("int64", (2,))]
@@ -35,13 +36,11 @@ KEY_TYPES: list[tuple[str, tuple[int, ...]]] = [("int32", ()), ("int64", ()), ("
 @pytest.fixture(params=["cpu", "cuda", "cuda-partitioned"])
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     """Where the table is; on the GPU also with every batch partitioned by region, whatever its size."""
-    kind, _, partitioned = request.param.partition("-")
+    kind, _, when = request.param.partition("-")
     if kind != "cpu":
         need_cuda()
-    if partitioned:
-        _core.set_partition_threshold(1)
-    yield GPU if kind == "cuda" else kind
-    _core.set_partition_threshold(-1)
+    with partitioned(when == "partitioned"):
+        yield GPU if kind == "cuda" else kind
 
 
 def fill_and_empty(table: HashTable, keys: np.ndarray, absent: np.ndarray) -> None:

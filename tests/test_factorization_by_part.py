@@ -10,6 +10,7 @@ from support.factorized import BATCHES, check_factorized, make_batch
 from support.frameworks import Framework
 from support.memory_resources import counting_memory
 from support.samples import same_bytes
+from support.tuning import partitioned
 
 import gpuhash
 from gpuhash import _core
@@ -22,9 +23,8 @@ TWO_PASSES = (1 << 20) + 70_003  # keys of more than 512 parts
 @pytest.fixture(autouse=True)
 def partition_all() -> Iterator[None]:
     """Every batch is partitioned, whatever its size."""
-    _core.set_partition_threshold(1)
-    yield
-    _core.set_partition_threshold(-1)
+    with partitioned():
+        yield
 
 
 def overfull_batch(tiles: int) -> np.ndarray:
@@ -146,7 +146,7 @@ def test_memory_runs_out(on_device):
 
     def run() -> None:
         uniques, codes = (on_device.array(np.zeros(length, np.int64)) for length in (len(values), len(batch)))
-        work = _core.Factorization(context, _core.borrow(keys), 1, True, True, False, 0)
+        work = _core.Factorization(context, _core.borrow(keys), 1, True, True, 0)
         work.write(_core.borrow(uniques), _core.borrow(codes), None, None, False)
         context.synchronize(0)
         same_bytes(uniques, values[order])
@@ -184,7 +184,7 @@ def test_too_little_memory(cuda):
 
     memory.allocate = refuse
     with pytest.raises(MemoryError, match="in this test"):
-        _core.Factorization(context, _core.borrow(keys), 1, True, True, False, 0)
+        _core.Factorization(context, _core.borrow(keys), 1, True, True, 0)
     assert memory.nbytes == 0
     del memory.allocate
-    assert _core.Factorization(context, _core.borrow(keys), 1, True, True, False, 0).count == 150_000
+    assert _core.Factorization(context, _core.borrow(keys), 1, True, True, 0).count == 150_000

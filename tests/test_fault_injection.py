@@ -22,6 +22,7 @@ from support.items import Items
 from support.memory_resources import counting_memory
 from support.samples import random_keys, random_values
 from support.threads import at_most_threads
+from support.tuning import partitioned
 
 import gpuhash
 from gpuhash import CudaError, HashSet, HashTable, _core
@@ -772,11 +773,8 @@ def check_set_routine(kind: str, keys: Any, expected: Any, error_type: type[Exce
 def test_launches_of_factorization_fail(cuda: str, way: str) -> None:
     keys = np.random.default_rng(5).integers(0, 1 << 17, 1 << (10 if way == "one-block" else 18))
     expected = np.unique(keys, return_inverse=True, return_counts=True)
-    _core.set_partition_threshold(1 if way == "by-part" else -1)
-    try:
+    with partitioned(way == "by-part"):
         check_set_routine("launch", Framework("torch", cuda, cuda).array(keys), expected, CudaError)
-    finally:
-        _core.set_partition_threshold(-1)
 
 
 def test_kinds_of_failures() -> None:
@@ -807,11 +805,8 @@ def test_launches_fail(cuda: str, tmp_path: Path, which: Any, planned: bool) -> 
     case = Case(kind, is_set, Framework("torch", cuda, cuda), tmp_path, 600)
 
     def attempt(table: Any) -> BaseException | None:
-        _core.set_partition_threshold(1 if planned else -1)
-        try:
+        with partitioned(planned):
             return call(operation, case, table)
-        finally:
-            _core.set_partition_threshold(-1)
 
     def check(table: Any, error: BaseException | None) -> None:
         assert type(error) in (type(None), CudaError), error
@@ -857,13 +852,11 @@ def test_first_batch_of_an_empty_table_fails(cuda: str, method: str, failing: st
     memory = RaisingMemory(cuda)
 
     def attempt(table: HashTable) -> BaseException | None:
-        _core.set_partition_threshold(1)
         try:
-            FIRST_CALLS[method](table, given, values)
+            with partitioned():
+                FIRST_CALLS[method](table, given, values)
         except Exception as error:
             return error.with_traceback(None)
-        finally:
-            _core.set_partition_threshold(-1)
         return None
 
     def check(table: HashTable, error: BaseException | None) -> None:

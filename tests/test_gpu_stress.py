@@ -29,8 +29,9 @@ from support.frameworks import (
 )
 from support.raw_streams import PER_THREAD, RawStreams, external_stream
 from support.samples import as_dict, items_of
+from support.tuning import partitioned
 
-from gpuhash import HashTable, _core
+from gpuhash import HashTable
 
 THREADS, STEPS = 4, 40  # of one round
 IDS, BATCH, REPLAYED = 6000, 1500, 300  # keys that there are; at most in a batch; in a replayed one
@@ -333,12 +334,8 @@ def test_against_a_model(device, on_device, kind, value_shape):
         pytest.skip("only GPUs have that")
     if device != "cpu" and not sees_gpu("cupy"):
         pytest.skip("needs CuPy to make streams")
-    if "partitioned" in kind:
-        _core.set_partition_threshold(1)
-    try:
+    with partitioned("partitioned" in kind):
         for seed in range(int(os.environ.get("GPUHASH_STRESS_ROUNDS", "8" if device == "cpu" else "24"))):
             if seed % 4 == 0:
                 stress = Stress(need_place(on_device), value_shape, kind != "own-keys", "replayed" in kind)
             stress.round(seed)
-    finally:
-        _core.set_partition_threshold(-1)

@@ -17,9 +17,10 @@ from support.hidden_keys import hidden_numbers, key_of
 from support.items import Items
 from support.memory_resources import NumPyMemory
 from support.samples import random_keys, random_values, same_bytes
+from support.tuning import partitioned
 
 import gpuhash
-from gpuhash import HashSet, HashTable, TableFullError, _core
+from gpuhash import HashSet, HashTable, TableFullError
 
 
 @pytest.mark.parametrize(
@@ -179,26 +180,22 @@ def test_copies_of_a_new_key_fill_no_table_that_has_room(native, method, capacit
     assert len(table) == table.max_capacity
 
 
-@pytest.mark.parametrize("partitioned", [None, 1], ids=["as-usual", "partitioned"])
+@pytest.mark.parametrize("planned", [False, True], ids=["as-usual", "partitioned"])
 @pytest.mark.parametrize("capacity", [0, 600_000, 1_048_576, 1_050_616])
 @pytest.mark.parametrize("method", ["insert_or_assign", "insert_or_apply"])
-def test_copies_in_a_large_batch_fill_no_table_that_has_room(on_device, method, capacity, partitioned):
+def test_copies_in_a_large_batch_fill_no_table_that_has_room(on_device, method, capacity, planned):
     """1,040,000 distinct keys fit, and 60,000 copies of one of them take no room."""
-    if partitioned is not None:
-        if on_device.table_device == "cpu":
-            pytest.skip("only GPU tables choose by the size of the batch")
-        _core.set_partition_threshold(partitioned)
+    if planned and on_device.table_device == "cpu":
+        pytest.skip("only GPU tables choose by the size of the batch")
     distinct, copies = 1_040_000, 60_000
     keys = np.random.default_rng(0).permutation(np.concatenate([np.arange(distinct), np.full(copies, 77)]))
     table = HashTable("int64", "int64", device=on_device.table_device, capacity=capacity, max_capacity=1_050_616)
-    try:
+    with partitioned(planned):
         with_method(table, method, on_device.array(keys))
         assert len(table) == distinct
         more = np.arange(distinct, distinct + 20_000)
         with pytest.raises(TableFullError):
             with_method(table, method, on_device.array(more))
-    finally:
-        _core.set_partition_threshold(-1)
     expected = np.ones(distinct, np.int64)
     expected[77] = copies + 1 if method == "insert_or_apply" else 1
     same_bytes(table[on_device.array(np.arange(distinct))], expected)

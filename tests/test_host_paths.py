@@ -21,8 +21,9 @@ from support.factorized import (
 from support.first_seen import is_first, numbered
 from support.hashing import keys_of_first_bucket
 from support.samples import same_bytes
+from support.tuning import partitioned
 
-from gpuhash import HashSet, HashTable, _core
+from gpuhash import HashSet, HashTable
 
 KEYS = {
     "int32": ("int32", ()),
@@ -201,13 +202,12 @@ def everything(large: int) -> None:
     for kind in BATCHES:
         check_factorized(make_batch(kind, "int64", 250_003))
         check_factorized(make_batch(kind, "int32", 250_003))
-    _core.set_partition_threshold(1)  # their parts are written past the caches
-    for kind in BATCHES:
-        check_factorized(make_batch(kind, "int64", 250_003))
-    check_factorized(make_batch("half-distinct", "int32", 70_001))
-    check_factorized(make_batch("half-distinct", "int32", 250_003))
-    check_members(make_batch("half-distinct", "int64", 1 << 17), make_batch("distinct", "int64", 1 << 17))
-    _core.set_partition_threshold(-1)
+    with partitioned():  # and their parts are written past the caches
+        for kind in BATCHES:
+            check_factorized(make_batch(kind, "int64", 250_003))
+        check_factorized(make_batch("half-distinct", "int32", 70_001))
+        check_factorized(make_batch("half-distinct", "int32", 250_003))
+        check_members(make_batch("half-distinct", "int64", 1 << 17), make_batch("distinct", "int64", 1 << 17))
     for make in ASCENDING.values():
         for dtype in ("int64", "int32", "float64"):
             keys = np.sort(make(np.random.default_rng(9), 250_003).astype(dtype))

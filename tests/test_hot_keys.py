@@ -17,6 +17,7 @@ from support.frameworks import Framework, to_numpy
 from support.hashing import hash_of
 from support.memory_resources import NumPyMemory
 from support.samples import UFUNCS, has_operation, random_keys, same_bytes, special_keys, type_name
+from support.tuning import partitioned
 
 import gpuhash
 from gpuhash import HashTable, TableFullError, _core
@@ -71,12 +72,11 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     gpuhash.set_num_threads(before)
 
 
-@pytest.fixture(params=[-1, 1], ids=["in-caches", "past-caches"])
+@pytest.fixture(params=[False, True], ids=["in-caches", "past-caches"])
 def written(request: pytest.FixtureRequest) -> Iterator[None]:
     """How parts are written, as large batches' are past the caches."""
-    _core.set_partition_threshold(request.param)
-    yield
-    _core.set_partition_threshold(-1)
+    with partitioned(request.param):
+        yield
 
 
 def check_two_batches(

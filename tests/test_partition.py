@@ -23,17 +23,17 @@ from support.samples import (
     same_bytes,
     special_keys,
 )
+from support.tuning import partitioned
 
 import gpuhash
-from gpuhash import HashSet, HashTable, _core
+from gpuhash import HashSet, HashTable
 
 
 @pytest.fixture(autouse=True)
 def partition_all() -> Iterator[None]:
     """Every batch is partitioned, whatever its size."""
-    _core.set_partition_threshold(1)
-    yield
-    _core.set_partition_threshold(-1)
+    with partitioned():
+        yield
 
 
 def without(keys: np.ndarray, others: np.ndarray) -> np.ndarray:

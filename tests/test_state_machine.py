@@ -19,8 +19,9 @@ from hypothesis.stateful import (
 )
 from support.frameworks import Framework, gpu_count, to_numpy
 from support.samples import type_name
+from support.tuning import partitioned
 
-from gpuhash import HashTable, _core
+from gpuhash import HashTable
 
 FEW_KEYS = {  # few, so that keys return after they were erased; special ones among them
     ("int64", ()): [0, 1, -1, 2**63 - 1, -(2**63), *range(2, 60), -0x4848484848484849, -0x484848484848484A],
@@ -263,13 +264,10 @@ def test_any_order_of_operations_on_partitioned_batches(on_device, key_type):
 
     Machine.place, Machine.key_type, Machine.value_type = on_device, key_type, ("int64", ())
     Machine.deterministic = False
-    _core.set_partition_threshold(1)
-    try:
+    with partitioned():
         run_state_machine_as_test(
             Machine, settings=settings(max_examples=15, stateful_step_count=40, derandomize=True, deadline=None)
         )
-    finally:
-        _core.set_partition_threshold(-1)
 
 
 @pytest.mark.parametrize("value_type", [("int64", ()), ("float32", (2,))], ids=type_name)

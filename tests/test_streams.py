@@ -23,8 +23,9 @@ from support.frameworks import (
 )
 from support.raw_streams import PER_THREAD, RawStreams, external_stream, on_handle
 from support.samples import random_keys, same_bytes
+from support.tuning import partitioned
 
-from gpuhash import HashTable, TableFullError, _core
+from gpuhash import HashTable, TableFullError
 
 THREADS = 6
 
@@ -603,8 +604,8 @@ def test_no_maintenance_under_a_captured_graph(torch_cuda):
 
 
 @pytest.mark.parametrize("method", ["insert", "insert_or_assign", "insert_or_apply"])
-@pytest.mark.parametrize(("count", "threshold"), [(20_000, 1), (1 << 22, -1)], ids=["partitioned", "large"])
-def test_cleared_outside_of_a_graph_that_inserts(torch_cuda, method, count, threshold):
+@pytest.mark.parametrize("count", [20_000, 1 << 22], ids=["partitioned", "large"])
+def test_cleared_outside_of_a_graph_that_inserts(torch_cuda, method, count):
     """A table that was cleared is empty for certain only as long as no graph inserts: the next batch has to look."""
     torch = torch_cuda
     table = HashTable("int64", "int64", device=GPU)
@@ -617,8 +618,7 @@ def test_cleared_outside_of_a_graph_that_inserts(torch_cuda, method, count, thre
     graph = torch.cuda.CUDAGraph()
     with capture(graph):
         table.insert_or_assign(keys, keys * 5, out=new)
-    _core.set_partition_threshold(threshold)
-    try:
+    with partitioned(count < 1 << 22):
         for clears in range(3):
             if clears == 1:
                 table.erase(table.keys(like="torch"))
@@ -632,8 +632,6 @@ def test_cleared_outside_of_a_graph_that_inserts(torch_cuda, method, count, thre
             assert torch.equal(values, keys * 5)
             assert torch.equal(table[others], others * 7)
             assert bool(new.all())
-    finally:
-        _core.set_partition_threshold(-1)
 
 
 def test_readers_by_the_per_thread_default_stream(torch_cuda):

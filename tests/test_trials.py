@@ -13,6 +13,7 @@ import pytest
 from support.frameworks import Framework, to_numpy
 from support.memory_resources import counting_memory
 from support.samples import as_bytes, as_dict, items_of, random_keys, random_values, same_bytes
+from support.tuning import tuned
 
 from gpuhash import HashSet, HashTable, _core
 
@@ -25,12 +26,11 @@ KINDS = {
 CALLS = ["insert_or_assign", "insert", "insert_or_apply"]
 
 
-@pytest.fixture(params=[-1, 700], ids=["whole", "in-parts"])
+@pytest.fixture(params=[None, 700], ids=["whole", "in-parts"])
 def batch_limit(request):
     """Batches of more than 2^31 keys are taken in parts."""
-    _core.set_batch_limit(request.param)
-    yield request.param
-    _core.set_batch_limit(-1)
+    with tuned(most_batch_keys=request.param or 1 << 31):
+        yield request.param
 
 
 def used_to_updates(place: Framework, kind: str, keys: np.ndarray, values: np.ndarray, **options) -> HashTable:

@@ -25,6 +25,7 @@ from support.samples import (
     same_bytes,
     type_name,
 )
+from support.tuning import WIDE_POSITIONS, tuned
 
 import gpuhash
 from gpuhash import _core
@@ -616,7 +617,7 @@ def test_results_can_be_written_again():
     """The results can be asked for more than once, and in parts."""
     keys = make_batch("half-distinct", "int64", 100_003)
     context = make_context("cpu")
-    work = _core.Factorization(context, _core.borrow(keys), 1, True, True, False, 0)
+    work = _core.Factorization(context, _core.borrow(keys), 1, True, True, 0)
     wanted = gpuhash.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     for chosen in ((0, 1, 2, 3), (1,), (0, 2), (3,), (1, 2)):
         outputs = [
@@ -664,7 +665,8 @@ def check_raw(place, keys: np.ndarray, elements: int, codes: np.ndarray, uniques
     """The core's own interface, which can be told to use 64-bit positions."""
     context = make_context(place.table_device)
     array = place.array(keys)
-    work = _core.Factorization(context, _core.borrow(array), elements, True, True, wide, 0)
+    with tuned(**WIDE_POSITIONS if wide else {}):
+        work = _core.Factorization(context, _core.borrow(array), elements, True, True, 0)
     assert work.count == len(uniques)
     outputs = [
         place.array(np.full(shape, 99, dtype))
@@ -785,7 +787,7 @@ def test_memory_runs_out(on_device, kind, length):
     outputs = [on_device.array(np.zeros(each, np.int64)) for each in (count, length, count, count)]
 
     def run() -> None:
-        work = _core.Factorization(context, _core.borrow(keys), 1, True, True, False, 0)
+        work = _core.Factorization(context, _core.borrow(keys), 1, True, True, 0)
         work.write(*map(_core.borrow, outputs), True)
         context.synchronize(0)
 
@@ -805,7 +807,7 @@ def test_memory_of_counted_words_runs_out(threads, distinct):
     outputs = np.zeros(len(values), np.int32), np.zeros(len(values), np.int64), np.zeros(len(values), np.int64)
 
     def run() -> None:
-        work = _core.Factorization(context, _core.borrow(keys), 1, False, True, False, 0)
+        work = _core.Factorization(context, _core.borrow(keys), 1, False, True, 0)
         work.write(_core.borrow(outputs[0]), None, *map(_core.borrow, outputs[1:]), False)
 
     fail_each_allocation(memory, run)
@@ -842,7 +844,7 @@ def test_not_within_a_capture(torch_cuda):
 
 def test_what_was_not_announced_is_refused(on_device):
     keys = on_device.array(np.arange(10))
-    work = _core.Factorization(make_context(on_device.table_device), _core.borrow(keys), 1, False, False, False, 0)
+    work = _core.Factorization(make_context(on_device.table_device), _core.borrow(keys), 1, False, False, 0)
     with pytest.raises(ValueError, match="announced"):
         work.write(None, _core.borrow(on_device.array(np.zeros(10, np.int64))), None, None, False)
     with pytest.raises(ValueError, match="expected 10"):

@@ -52,21 +52,20 @@ void refuse_capture(DeviceContext& context, Stream stream) {
 class BoundFactorization {
  public:
   BoundFactorization(ContextPointer context, Array keys, std::int64_t elements, bool codes, bool counts,
-                     bool wide_positions, std::uintptr_t stream_address, std::int64_t most_hashed = kAny)
+                     std::uintptr_t stream_address, std::int64_t most_hashed = kAny)
       : context_(std::move(context)), array_(std::move(keys)), elements_(elements), codes_(codes), counts_(counts) {
     const NumberKeys number_keys = to_keys(*context_, array_, elements, "keys");
     const Stream stream = to_stream(*context_, stream_address);
     const GilRelease unlocked;
     refuse_capture(*context_, stream);
-    work_ = Factorizer::of(*context_).factorize(*context_, number_keys, {codes, counts, wide_positions, most_hashed},
-                                                stream);
+    work_ = Factorizer::of(*context_).factorize(*context_, number_keys, {codes, counts, most_hashed}, stream);
   }
 
   /// Null where more keys than `most_hashed` seem distinct (FactorizationOptions).
   static std::unique_ptr<BoundFactorization> of_few(ContextPointer context, Array keys, std::int64_t elements,
                                                     bool counts, std::int64_t most_hashed) {
     auto made = std::make_unique<BoundFactorization>(std::move(context), std::move(keys), elements, false, counts,
-                                                     false, std::uintptr_t{0}, most_hashed);
+                                                     std::uintptr_t{0}, most_hashed);
     return made->work_ == nullptr ? nullptr : std::move(made);
   }
 
@@ -148,9 +147,8 @@ void isin(const ContextPointer& context, const Array& elements, const Array& tes
 void bind_factorization(py::module_& module) {
   py::class_<BoundFactorization>(module, "Factorization", py::is_final(),
                                  "A batch of keys whose distinct ones have been found.")
-      .def(py::init<ContextPointer, Array, std::int64_t, bool, bool, bool, std::uintptr_t>(), py::arg("context"),
-           py::arg("keys"), py::arg("elements"), py::arg("codes"), py::arg("counts"), py::arg("wide_positions"),
-           py::arg("stream"))
+      .def(py::init<ContextPointer, Array, std::int64_t, bool, bool, std::uintptr_t>(), py::arg("context"),
+           py::arg("keys"), py::arg("elements"), py::arg("codes"), py::arg("counts"), py::arg("stream"))
       .def_static("of_few", &BoundFactorization::of_few, py::arg("context"), py::arg("keys"), py::arg("elements"),
                   py::arg("counts"), py::arg("most_hashed"))
       .def_property_readonly("count", &BoundFactorization::count)

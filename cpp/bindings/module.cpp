@@ -16,8 +16,7 @@
 #include "core/build_info.hpp"
 #include "core/fault_injection.hpp"
 #include "core/reservation.hpp"
-#include "core/test_batch_limit.hpp"
-#include "core/test_partition_threshold.hpp"
+#include "core/tuning.hpp"
 #include "table/slot_types.hpp"
 
 namespace py = pybind11;
@@ -139,8 +138,8 @@ PYBIND11_MODULE(_core_of_main, module) {
   bind_registries(module);
   module.def("build_info", &build_information);
   module.def("stray_keys", &stray_keys, py::arg("bytes_per_key"));
-  module.def("set_partition_threshold", &set_test_partition_threshold, py::arg("keys"));
-  module.def("set_batch_limit", &set_test_batch_limit, py::arg("keys"));
+  module.def("thresholds", &thresholds);
+  module.def("set_threshold", &set_threshold, py::arg("name"), py::arg("value"));
   module.def("launched_kernels", &launched_kernels);
   module.def("set_reservation_limit", &set_test_reservation_limit, py::arg("bytes"));
   module.def(

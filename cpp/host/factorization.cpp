@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/random_seed.hpp"
+#include "core/tuning.hpp"
 #include "host/batch_table.hpp"
 #include "host/executor.hpp"
 #include "host/sorted_factorization.hpp"
@@ -449,15 +450,15 @@ class HostFactorizer final : public Factorizer {
  public:
   std::unique_ptr<Factorization> factorize(DeviceContext& context, const NumberKeys& keys,
                                            const FactorizationOptions& options, Stream) const override {
-    if (!options.wide_positions)
+    if (keys.count <= tuning().most_ascending_keys)
       if (auto of_sorted_keys = host::make_sorted_factorization(keys)) return of_sorted_keys;
     if (options.most_hashed < keys.count && too_many_distinct(context, keys, options.most_hashed)) return nullptr;
-    if (keys.bytes() <= 8 && keys.count < host::kMostWords && !options.wide_positions)
+    if (keys.bytes() <= 8 && keys.count < tuning().word_list_keys)
       return host::make_word_factorization(context, keys, options);
     const bool groups = options.codes || options.counts;
     if (keys.bytes() <= 8)
       return std::make_unique<HostFactorization<std::uint64_t, std::uint64_t>>(context, keys, groups);
-    if (options.wide_positions || keys.count >= kMaxNarrowBatch)
+    if (keys.count >= tuning().narrow_position_keys)
       return std::make_unique<HostFactorization<Uint128, std::uint64_t>>(context, keys, groups);
     return std::make_unique<HostFactorization<Uint128, std::uint32_t>>(context, keys, groups);
   }
@@ -475,7 +476,7 @@ class HostFactorizer final : public Factorizer {
 
   void isin(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,
             Stream) const override {
-    if (elements.bytes() <= 8 && std::max(elements.count, tests.count) < host::kMostWords)
+    if (elements.bytes() <= 8 && std::max(elements.count, tests.count) < tuning().word_list_keys)
       return host::find_word_members(context, elements, tests, invert, mask);
     if (elements.bytes() <= 8) return find_members<std::uint64_t>(context, elements, tests, invert, mask);
     find_members<Uint128>(context, elements, tests, invert, mask);

@@ -1,22 +1,20 @@
 #include "table/hash_table.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <gpuhash/error.hpp>
-#include <gpuhash/factorization.hpp>
 #include "core/interruption.hpp"
 #include "core/random_seed.hpp"
-#include "core/test_batch_limit.hpp"
-#include "core/thread_pool.hpp"
+#include "core/tuning.hpp"
 #include "shared/arithmetic.hpp"
 #include "shared/combines_in_float.hpp"
 #include "shared/probe_sequence.hpp"
+#include "table/counted_batch.hpp"
+#include "table/forecast.hpp"
 #include "table/repeated_values.hpp"
 #include "table/row_optimizer.hpp"
 #include "table/wide_values.hpp"
@@ -24,91 +22,12 @@
 namespace gpuhash {
 namespace {
 
-/// Batches are cut to this many keys, so that a key's position in its batch fits the 32-bit tags that elect writers.
-constexpr std::int64_t kMaxBatch = std::int64_t{1} << 31;
-
-std::int64_t max_batch() { return test_batch_limit() < 0 ? kMaxBatch : test_batch_limit(); }
-
-/// Distinct keys are counted in chunks of at least this many, so that the count costs few waits.
-constexpr std::int64_t kCountChunk = std::int64_t{1} << 20;
-
-/// Absent keys are listed in pieces of this many, so that a batch of any length takes no more memory for it.
-constexpr std::int64_t kListed = std::int64_t{1} << 22;
-
-/// A trial that might need more memory than this set aside is none.
-constexpr std::size_t kMostSpareBytes = std::size_t{1} << 28;
-
-/// Keys of a large batch by which its share of duplicates, and of new keys, is judged.
-constexpr std::int64_t kSample = std::int64_t{1} << 14;
-constexpr std::int64_t kMostSamples = std::int64_t{1} << 18;
-
-/// Smaller batches are not asked whether their keys seem distinct; and of smaller ones than that nobody asks how many
-/// are, unless they may be counted first.
-constexpr std::int64_t kLeastSeeming = std::int64_t{1} << 17;
-constexpr std::int64_t kLeastSampled = std::int64_t{1} << 16;
-
-/// New keys are looked for in runs of this many; a sample has as many runs as make it.
-constexpr std::int64_t kSampleRun = 256;
-
-/// The new keys of a batch of at least this many are guessed from a sample, on the host; those of smaller ones counted,
-/// as a table with room for them is not to grow because of a guess. One that was made without room has at most so many
-/// slots.
-constexpr std::int64_t kLeastGuessed = std::int64_t{1} << 14;
-constexpr std::int64_t kLeastGuessedInNew = std::int64_t{1} << 11;
-constexpr std::int64_t kNewSlots = 16;
-
-/// Where the last batches' keys were there, those of a batch of at least this many keys are not even guessed: they are
-/// taken to be there, too. Not of one that is far smaller than the table, as memory is set aside for each.
-constexpr std::int64_t kLeastTrusted = std::int64_t{1} << 10;
-
-/// A table that is this much smaller than a batch gets room for so large a part of it even if a sample shows fewer new
-/// keys: whatever fits is inserted uncounted, so few would be inserted in many parts, and to rebuild such a table,
-/// before and afterwards, costs little. Not for a large batch, as memory is set aside for all of its keys.
-constexpr std::int64_t kOpenPart = 8;
-constexpr std::int64_t kMostOpen = std::int64_t{1} << 20;
-
-/// Smaller batches for which there is one value are not counted first.
-constexpr std::int64_t kLeastCounted = std::int64_t{1} << 13;
-
-/// Distinct keys that unique() counts faster than a table that has them does.
-constexpr std::int64_t kFew = std::int64_t{1} << 13;
-
-/// Distinct keys of up to 4 bytes that it counts on one thread without a partition, with some to spare: of more than
-/// these few come often, and a partition that sets them aside takes longer than the table.
-constexpr std::int64_t kMostCountedAlone = std::int64_t{5} << 17;
-
-/// Batches that unique() always counts without a partition, and those that are large enough for one to pay.
-constexpr std::int64_t kFitsCache = std::int64_t{1} << 16;
-constexpr std::int64_t kFillsParts = std::int64_t{1} << 18;
-
-/// Batches of up to so many keys, in which so large a part of a sample repeats others, are faster counted first even
-/// where many keys are distinct: counting sets the few aside that come often.
-constexpr std::int64_t kMostSkewed = std::int64_t{1} << 20;
-constexpr double kSkewed = 0.25;
-
-/// Of smaller batches, nobody looks in the middle whether their keys were picked to meet.
-constexpr std::int64_t kLeastWatched = std::int64_t{1} << 10;
-
-/// A batch whose new keys nobody has counted goes in by parts of at least a 16th of it, or of so many keys: that is
-/// enough for several threads.
-constexpr std::int64_t kLeastPart = std::int64_t{1} << 17;
-
 /// The seeds of a table that is made with the options. One that is given decides all, so that tables made with it are
 /// alike; without one they differ only where nothing but a flood of picked keys goes, or a table's last free slots lie.
 Seeds make_seeds(const TableOptions& options) {
   if (options.seed) return {*options.seed, hash_key(*options.seed, detail::kHashFold)};
   return {0, random_seed()};
 }
-
-/// Samples that tell a host by how much a table has to grow for `keys` keys: the larger the batch, the farther off is a
-/// guess from as many samples where few keys come often.
-std::int64_t samples_for(std::int64_t keys) {
-  const auto part = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(keys) / 64));
-  return std::clamp(part, kSample, kMostSamples);
-}
-
-/// Keys that are told apart by their bytes.
-NumberKeys as_bytes(const KeyBatch& keys) { return {keys.data, keys.count, DType::kUInt8, keys.bytes}; }
 
 KeyBatch slice(const KeyBatch& keys, std::int64_t from, std::int64_t count) {
   return {static_cast<const char*>(keys.data) + from * keys.bytes, count, keys.bytes, keys.distinct, 0};
@@ -204,35 +123,13 @@ std::int64_t HashTable<Key, Value>::current_limit() const {
 /// So many more keys fit, and there is nothing else to see to before they are inserted.
 template <class Key, class Value>
 bool HashTable<Key, Value>::has_known_room(std::int64_t keys) const {
-  return !replays_insert_ && !worn_ && size_bound_ + keys <= current_limit();
+  return ledger_.has_room(keys, current_limit());
 }
 
-/// There may be up to `size` keys from now on.
-template <class Key, class Value>
-void HashTable<Key, Value>::expect(std::int64_t size) {
-  size_bound_ = size;
-  peak_bound_ = std::max(peak_bound_, size);
-}
-
-/// Waits. The counters of a generation as they are now.
-template <class Key, class Value>
-Control HashTable<Key, Value>::counters_of(const View& view, Stream stream) {
-  asked_.reset();
-  Control control;
-  if (context_->is_host()) {
-    context_->copy_to_host(&control, view.control, sizeof control, stream);
-    return control;
-  }
-  if (readback_ == nullptr) readback_ = context_->make_readback();
-  readback_->send(view.control, sizeof control, stream);
-  std::memcpy(&control, readback_->wait(stream), sizeof control);
-  return control;
-}
-
-/// Waits. The counters as they are now; makes size_bound_ exact.
+/// Waits. The counters as they are now; makes the bound of the size exact.
 template <class Key, class Value>
 Control HashTable<Key, Value>::read_control(Stream stream) {
-  const Control control = counters_of(storage_.view(), stream);
+  const Control control = ledger_.read(*context_, storage_.view().control, stream);
   take_note(control);
   return control;
 }
@@ -241,12 +138,9 @@ Control HashTable<Key, Value>::read_control(Stream stream) {
 /// now.
 template <class Key, class Value>
 void HashTable<Key, Value>::ask_for_size(std::int64_t keys, Stream stream) {
-  if (context_->is_host() || asked_ || replays_insert_ || offered_ == 0) return;
-  if (size_bound_ + 2 * keys <= current_limit()) return;
+  if (context_->is_host() || !ledger_.wants_to_ask(keys, current_limit())) return;
   try {
-    if (readback_ == nullptr) readback_ = context_->make_readback();
-    readback_->send(storage_.view().control, sizeof(Control), stream);
-    asked_ = {size_bound_, offered_};
+    ledger_.ask(*context_, storage_.view().control, stream);
   } catch (const std::exception&) {
     report_ignored_error("asking a GPU for a hash table's size");  // which is then waited for
   }
@@ -255,31 +149,17 @@ void HashTable<Key, Value>::ask_for_size(std::int64_t keys, Stream stream) {
 /// Takes note of the counters that were asked for, if they have come.
 template <class Key, class Value>
 bool HashTable<Key, Value>::hear_of_size() {
-  if (!asked_ || replays_insert_) return false;
-  const void* const arrived = readback_->arrived();
-  if (arrived == nullptr) return false;
-  const Asked asked = *std::exchange(asked_, std::nullopt);
-  Control control;
-  std::memcpy(&control, arrived, sizeof control);
-  const std::int64_t added = size_bound_ - asked.size_bound;
-  const std::int64_t offered = std::exchange(offered_, asked.offered) - asked.offered;
-  take_note(control);
-  expect(size_bound_ + added);
-  offered_ = offered;
-  return true;
+  return ledger_.hear([&](const Control& control) { take_note(control); });
 }
 
 template <class Key, class Value>
 void HashTable<Key, Value>::take_note(const Control& control) {
-  const auto size = static_cast<std::int64_t>(control.size);
-  if (offered_ != 0) expects_present_ = 2 * (size - exact_size_) < offered_;
-  offered_ = 0;
-  exact_size_ = size;
-  expect(size);
+  ledger_.note_size(static_cast<std::int64_t>(control.size));
   const std::uint32_t buckets = storage_.view().geometry.bucket_count;
   const auto slots = static_cast<std::uint64_t>(storage_.capacity());
-  worn_ = wants_seed(control) || (!order_.captured() && (is_worn(control, buckets, slots, fresh_filter_bits_) ||
-                                                         (!options_.has_rows() && is_deserted(control, slots))));
+  const bool needs_rebuild = is_worn(control, buckets, slots, ledger_.fresh_filter_bits()) ||
+                             (!options_.has_rows() && is_deserted(control, slots));
+  ledger_.set_worn(wants_seed(control) || (!order_.captured() && needs_rebuild));
 }
 
 /// Likewise; tells of what replayed graphs have lost, and may therefore not come after a change.
@@ -305,21 +185,20 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
   if (made) room_made_ = made->behind(keys);
   Room room;
   if (has_known_room(n) || (hear_of_size() && has_known_room(n))) {
-    expect(size_bound_ + n);
+    ledger_.expect(ledger_.bound() + n);
     room.plan = make_plan();
     return room;
   }
-  if (made && !replays_insert_) {
-    asked_.reset();
-    expect(made->size);
+  if (made && ledger_.is_sure()) {
+    ledger_.expect_anew(made->size);
     if (!room_made_) room.slots_before = made->slots_before;  // else the table has to stay as large as it is
     room.plan = make_plan();
     return room;
   }
   if (grows == Grows::kWithin && may_try()) {
-    if (growth().may_grow_afterwards(size_bound_ + n, storage_.capacity())) {
+    if (growth().may_grow_afterwards(ledger_.bound() + n, storage_.capacity())) {
       room.unchecked = true;
-      expect(size_bound_ + n);
+      ledger_.expect(ledger_.bound() + n);
       room.plan = make_plan();
       return room;
     }
@@ -327,7 +206,7 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
   }
   const Control control = refresh(stream);
   maintain(control, stream);
-  const std::int64_t size = size_bound_;
+  const std::int64_t size = ledger_.bound();
   if (grows == Grows::kWithin && size + n > current_limit() && prepare_uncounted(room, keys, control, stream))
     return room;
   const std::int64_t slots = storage_.capacity();
@@ -339,21 +218,22 @@ auto HashTable<Key, Value>::prepare_room(const KeyBatch& keys, Stream stream, Ma
       room.slots_before = slots;
     } else {
       added = count_new(keys, room.plan.get(), stream);
-      expects_present_ = 2 * added < n;
+      ledger_.note_new(added, n);
     }
   }
   if (size + added > current_limit() && !room.unchecked) {
     need_movable(size + added);
     grow(room, growth().grown_for(size + added, slots), control, stream, make_plan);
   }
-  expect(size + added);
+  ledger_.expect(size + added);
   return room;
 }
 
 /// Without a wait before: not where there is something else to see to, and on the host nobody waits for anything.
 template <class Key, class Value>
 bool HashTable<Key, Value>::may_try() const {
-  return !context_->is_host() && !replays_insert_ && !worn_ && !options_.has_rows() && !options_.deterministic;
+  return !context_->is_host() && ledger_.is_sure() && !ledger_.is_worn() && !options_.has_rows() &&
+         !options_.deterministic;
 }
 
 /// Makes ready for a trial: most keys of the batch are thought to be there, so it is inserted at once, with a bound for
@@ -362,21 +242,21 @@ bool HashTable<Key, Value>::may_try() const {
 template <class Key, class Value>
 bool HashTable<Key, Value>::prepare_trial(Room& room, std::int64_t keys, const ApplyOrder* applied, Stream stream) {
   const std::int64_t slots = storage_.capacity();
-  if (keys > max_batch()) return false;  // in parts, each of which would have a list of its own
+  if (keys > tuning().most_batch_keys) return false;  // in parts, each of which would have a list of its own
   // Memory to combine in is asked for by each attempt, and the second one must not fail.
   if (applied != nullptr && combines_in_float(applied->dtype, applied->op)) return false;
-  if (!expects_present_ || keys > slots || !executor().tries(storage_.view(), keys)) return false;
-  if (!growth().may_grow_beyond(slots) || !growth().may_hold(size_bound_ + keys)) return false;
+  if (!ledger_.expects_present() || keys > slots || !executor().tries(storage_.view(), keys)) return false;
+  if (!growth().may_grow_beyond(slots) || !growth().may_hold(ledger_.bound() + keys)) return false;
   try {
-    if (size_bound_ + keys > slots) {
+    if (ledger_.bound() + keys > slots) {
       const Geometry geometry =
-          make_geometry<View>(growth().grown_for(size_bound_ + keys, slots), storage_.view().geometry.seeds);
-      if (Storage::bytes_of(geometry) > kMostSpareBytes) return false;
+          make_geometry<View>(growth().grown_for(ledger_.bound() + keys, slots), storage_.view().geometry.seeds);
+      if (static_cast<std::int64_t>(Storage::bytes_of(geometry)) > tuning().most_spare_bytes) return false;
       room.next.emplace(*context_, geometry, 0, 0, stream);
     }
     if (applied != nullptr && executor().lists_left(*context_, storage_.view(), *applied))
       room.left = Allocation(*context_, static_cast<std::size_t>(keys) * sizeof(std::uint32_t), stream);
-    if (readback_ == nullptr) readback_ = context_->make_readback();
+    ledger_.prepare_to_read(*context_);
   } catch (const OutOfMemoryError&) {
     room.next.reset();
     room.left = Allocation();
@@ -384,7 +264,7 @@ bool HashTable<Key, Value>::prepare_trial(Room& room, std::int64_t keys, const A
   }
   const std::int64_t most = growth().uncounted_limit(slots);
   room.most = static_cast<std::uint64_t>(most);
-  expect(std::min(size_bound_ + keys, most));
+  ledger_.expect(std::min(ledger_.bound() + keys, most));
   return true;
 }
 
@@ -394,7 +274,7 @@ bool HashTable<Key, Value>::prepare_trial(Room& room, std::int64_t keys, const A
 template <class Key, class Value>
 template <class Order, class Run>
 void HashTable<Key, Value>::run_in(Room& room, Order& order, Stream stream, Run run) {
-  offered_ += order.keys.count;
+  ledger_.offer(order.keys.count);
   order.plan = room.plan.get();
   std::optional<Storage> spare;
   if (room.most != 0) spare = std::exchange(room.next, std::nullopt);
@@ -439,7 +319,7 @@ void HashTable<Key, Value>::make_room_for_rest(Room& room, const KeyBatch& keys,
   } else {
     room.unchecked = true;
   }
-  expect(size_bound_ + keys.count);
+  ledger_.expect(ledger_.bound() + keys.count);
 }
 
 /// On the host: makes room for as many new keys as a sample lets expect, or, where the last batches' keys were there
@@ -447,17 +327,17 @@ void HashTable<Key, Value>::make_room_for_rest(Room& room, const KeyBatch& keys,
 /// inserted, should there be more. False where that is not worth it, not allowed, or there is no memory for it.
 template <class Key, class Value>
 bool HashTable<Key, Value>::prepare_uncounted(Room& room, const KeyBatch& keys, const Control& control, Stream stream) {
-  const std::int64_t size = size_bound_;
+  const std::int64_t size = ledger_.bound();
   const std::int64_t slots = storage_.capacity();
   const bool is_possible = context_->is_host() && !options_.has_rows();
   if (!is_possible || !growth().may_grow_beyond(slots) || !growth().may_hold(size + keys.count)) return false;
-  room.least_part = std::min(kLeastPart, keys.count / 16);
-  const bool none_is_new = expects_present_ && keys.count >= std::max(kLeastTrusted, slots / 8) &&
-                           growth().uncounted_limit(slots) - size >= room.least_part;
-  if (!none_is_new && keys.count < (slots <= kNewSlots ? kLeastGuessedInNew : kLeastGuessed)) return false;
+  const forecast::Uncounted batch{keys.count, slots};
+  room.least_part = batch.least_part();
+  const bool none_is_new =
+      ledger_.expects_present() && batch.may_be_trusted() && growth().uncounted_limit(slots) - size >= room.least_part;
+  if (!none_is_new && !batch.may_be_guessed()) return false;
   try {
-    std::int64_t added = none_is_new ? 0 : guess_new(keys, stream);
-    if (slots < keys.count / kOpenPart && keys.count <= kMostOpen) added = std::max(added, keys.count / kOpenPart);
+    const std::int64_t added = batch.worth_room(none_is_new ? 0 : guess_new(keys, stream));
     if (size + added > current_limit()) {
       rebuild(growth().grown_ahead(size, added, slots), false, control, stream);
       room.slots_before = slots;
@@ -477,58 +357,39 @@ bool HashTable<Key, Value>::prepare_uncounted(Room& room, const KeyBatch& keys, 
     return false;
   }
   room.unchecked = true;
-  if (!room.next) expect(size + keys.count);
+  if (!room.next) ledger_.expect(size + keys.count);
   return true;
-}
-
-/// On the host: does no key come twice, as far as is known or a sample tells? Without memory for one it does not.
-template <class Key, class Value>
-bool HashTable<Key, Value>::seem_distinct(const KeyBatch& keys) {
-  if (keys.distinct || !context_->is_host() || keys.count < kLeastSeeming) return keys.distinct;
-  try {
-    return Factorizer::of(*context_).seem_distinct(*context_, as_bytes(keys));
-  } catch (const OutOfMemoryError&) {
-    return false;
-  }
-}
-
-/// About as many as there are distinct keys, by a sample; as many as keys where they are more than half of these.
-template <class Key, class Value>
-std::int64_t HashTable<Key, Value>::estimate_distinct(const KeyBatch& keys, Stream stream) {
-  if (keys.expected != 0) return keys.expected;
-  if (keys.count < kLeastSampled || seem_distinct(keys)) return keys.count;
-  const std::int64_t samples = context_->is_host() ? samples_for(keys.count) : kSample;
-  return Factorizer::of(*context_).estimate_distinct(*context_, as_bytes(keys), samples, stream).count;
 }
 
 /// Distinct keys of the batch that are not in the table, by a sample. On the host.
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::guess_new(const KeyBatch& keys, Stream stream) {
-  const std::int64_t distinct = estimate_distinct(keys, stream);
-  if (size_bound_ == 0) return distinct;
-  const Allocation listed(*context_, kSampleRun * sizeof(Key), stream);
-  const std::int64_t runs = std::min(kSample, keys.count / 8) / kSampleRun;
+  const std::int64_t distinct = forecast::estimate_distinct(*context_, keys, stream);
+  if (ledger_.bound() == 0) return distinct;
+  const forecast::Uncounted batch{keys.count, storage_.capacity()};
+  const std::int64_t run_keys = std::min<std::int64_t>(tuning().sample_run_keys, keys.count);
+  const std::int64_t runs = std::max<std::int64_t>(batch.runs(), 1);
+  const Allocation listed(*context_, static_cast<std::size_t>(run_keys) * sizeof(Key), stream);
   std::int64_t absent = 0;
   for (std::int64_t run = 0; run < runs; ++run) {
-    const KeyBatch part = slice(keys, keys.count / runs * run, kSampleRun);
+    const KeyBatch part = slice(keys, keys.count / runs * run, run_keys);
     executor().list_absent(*context_, storage_.view(), part, listed.template as<Key>(), stream);
     absent += static_cast<std::int64_t>(storage_.view().control->absent);
   }
-  const double share = static_cast<double>(absent) / static_cast<double>(runs * kSampleRun);
-  return std::min(distinct, static_cast<std::int64_t>(share * static_cast<double>(keys.count)));
+  return batch.new_keys(distinct, absent, runs * run_keys);
 }
 
-/// Calls run(part, its first key) for parts of the order, one after the other: of at most max_batch() keys, and of as
+/// Calls run(part, its first key) for parts of the order, one after the other: of at most most_batch_keys, and of as
 /// many as surely fit where nobody has counted the new ones. Where hardly any fit, the table takes a larger memory.
 template <class Key, class Value>
 template <class Order, class Run>
 void HashTable<Key, Value>::for_each_part(const Order& order, Room& room, Stream stream, Run run) {
   const std::int64_t n = order.keys.count;
   for (std::int64_t from = 0; from < n;) {
-    std::int64_t count = std::min(max_batch(), n - from);
+    std::int64_t count = std::min<std::int64_t>(tuning().most_batch_keys, n - from);
     if (room.next) {
       const Control control = read_control(stream);
-      const std::int64_t free = growth().uncounted_limit(storage_.capacity()) - size_bound_;
+      const std::int64_t free = growth().uncounted_limit(storage_.capacity()) - ledger_.bound();
       if (free < std::min(count, room.least_part)) {
         room.slots_before = storage_.capacity();
         std::optional<Storage>& larger = room.twice ? room.twice : room.next;
@@ -537,11 +398,11 @@ void HashTable<Key, Value>::for_each_part(const Order& order, Room& room, Stream
       } else {
         count = std::min(count, free);
       }
-      expect(size_bound_ + count);
+      ledger_.expect(ledger_.bound() + count);
     }
     Order part = part_of(order, from, count);
     Stop stop{count};
-    const bool may_stop = count >= kLeastWatched && may_scatter(room);
+    const bool may_stop = count >= tuning().least_watched_keys && may_scatter(room);
     if (may_stop) part.stop = &stop;
     run(part, from);
     if (may_stop && storage_.view().control->far_keys >= kManyFarKeys) {
@@ -579,7 +440,7 @@ void HashTable<Key, Value>::scatter(Room& room, std::int64_t left, std::int64_t 
   } catch (const std::exception&) {
     report_ignored_error("giving a hash table another seed in the middle of an insertion");
   }
-  expect(size_bound_ + left + (room.next ? 0 : rest));  // of parts, each expects its own
+  ledger_.expect(ledger_.bound() + left + (room.next ? 0 : rest));  // of parts, each expects its own
 }
 
 /// False where that is not worth it, not allowed, or there is no memory for it.
@@ -590,8 +451,8 @@ bool HashTable<Key, Value>::make_room_for_all(Room& room, const KeyBatch& keys, 
   const std::int64_t slots = storage_.capacity();
   if (options_.has_rows() || !growth().may_make_room_for_all(keys.count, slots)) return false;
   try {
-    if (estimate_distinct(keys, stream) < keys.count) return false;
-    grow(room, growth().grown_for(size_bound_ + keys.count, slots), control, stream, make_plan);
+    if (forecast::estimate_distinct(*context_, keys, stream) < keys.count) return false;
+    grow(room, growth().grown_for(ledger_.bound() + keys.count, slots), control, stream, make_plan);
   } catch (const OutOfMemoryError&) {
     return false;
   }
@@ -607,7 +468,7 @@ void HashTable<Key, Value>::grow(Room& room, std::int64_t slots, const Control& 
                                  MakePlan make_plan) {
   room.plan = nullptr;  // gives its memory back first
   const bool is_small = storage_.capacity() <= slots / 8;
-  if (!pristine_ || !is_small || options_.has_rows() || context_->is_host()) {
+  if (!ledger_.is_pristine() || !is_small || options_.has_rows() || context_->is_host()) {
     rebuild(slots, false, control, stream);
     room.plan = make_plan();
     return;
@@ -628,9 +489,7 @@ void HashTable<Key, Value>::grow(Room& room, std::int64_t slots, const Control& 
   if (room.plan != nullptr) room.before = std::move(before);
   storage_.set_may_have_erased(order_.captured());
   room_made_.reset();
-  asked_.reset();
-  peak_bound_ = 0;
-  fresh_filter_bits_ = 0;
+  ledger_.note_rebuilt(0);
   take_note(Control{});
 }
 
@@ -639,12 +498,12 @@ void HashTable<Key, Value>::grow(Room& room, std::int64_t slots, const Control& 
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::count_new(const KeyBatch& keys, const Plan* plan, Stream stream) {
   const std::int64_t n = keys.count;
-  const std::int64_t size = size_bound_;
+  const std::int64_t size = ledger_.bound();
   const std::int64_t limit = current_limit();
   const std::int64_t slots = storage_.capacity();
   const std::int64_t most = growth().most_new(size);
   if (plan != nullptr) {
-    executor().count_absent(*context_, storage_.view(), *plan, pristine_, stream);
+    executor().count_absent(*context_, storage_.view(), *plan, ledger_.is_pristine(), stream);
     const Control counted = refresh(stream);
     const auto absent = static_cast<std::int64_t>(counted.absent);
     const std::int64_t at_most = std::min(n, absent + static_cast<std::int64_t>(counted.undecided));
@@ -654,7 +513,7 @@ std::int64_t HashTable<Key, Value>::count_new(const KeyBatch& keys, const Plan* 
 
   const bool distinct_fit = keys.distinct && n <= most;  // though some may come twice, after all
   if (distinct_fit && size == 0) return n;
-  const std::int64_t room = std::min(n, kListed);
+  const std::int64_t room = std::min<std::int64_t>(n, tuning().listed_keys);
   Allocation listed;
   if (size != 0) listed = Allocation(*context_, static_cast<std::size_t>(room) * sizeof(Key), stream);
   TableOptions options;
@@ -679,7 +538,8 @@ std::int64_t HashTable<Key, Value>::count_new(const KeyBatch& keys, const Plan* 
     }
     if (!seen) seen.emplace(options, context_);
     for (std::int64_t at = 0; at < part.count;) {
-      const std::int64_t count = std::min(part.count - at, std::max(kCountChunk, distinct));
+      const std::int64_t count =
+          std::min<std::int64_t>(part.count - at, std::max<std::int64_t>(tuning().count_chunk_keys, distinct));
       seen->reserve(distinct + count, stream);
       seen->insert(slice(part, at, count), {}, InsertMode::kKeep, nullptr, stream);
       distinct = seen->size(stream);
@@ -696,12 +556,12 @@ template <class Key, class Value>
 void HashTable<Key, Value>::finish_insertion(const Room& room, std::int64_t keys, Stream stream) {
   const bool looks_flooded = context_->is_host() && keys >= static_cast<std::int64_t>(kManyFarKeys) &&
                              storage_.view().control->far_keys >= kManyFarKeys;
-  const bool is_overfull = room.most != 0 && size_bound_ > current_limit();
+  const bool is_overfull = room.most != 0 && ledger_.bound() > current_limit();
   if (!room.unchecked && room.slots_before == 0 && !looks_flooded && !is_overfull) return ask_for_size(keys, stream);
   try {
     const Control control = read_control(stream);
     if (const std::optional<std::int64_t> slots = growth().slots_afterwards(
-            size_bound_, storage_.capacity(), current_limit(), room.slots_before, room.size_before))
+            ledger_.bound(), storage_.capacity(), current_limit(), room.slots_before, room.size_before))
       rebuild(*slots, false, control, stream);
     else if (wants_seed(control)) {
       const std::optional<RoomMade> made = room_made_;  // for the batches behind this one
@@ -720,14 +580,14 @@ void HashTable<Key, Value>::finish_insertion(const Room& room, std::int64_t keys
 /// Is it to take another seed when it is next built? Not where a CUDA graph holds the addresses of the present memory.
 template <class Key, class Value>
 bool HashTable<Key, Value>::wants_seed(const Control& control) const {
-  return !order_.captured() && is_flooded(control, storage_.capacity(), peak_bound_);
+  return !order_.captured() && is_flooded(control, storage_.capacity(), ledger_.peak());
 }
 
-/// Insertions look after the table. Whatever else has waited for the counters leaves word in worn_: a caller who asks
-/// for the size after every batch would otherwise keep size_bound_ below the limit, and this from being called.
+/// Insertions look after the table. Whatever else has waited for the counters leaves word in the ledger: a caller who
+/// asks for the size after every batch would otherwise keep the bound below the limit, and this from being called.
 template <class Key, class Value>
 void HashTable<Key, Value>::maintain(const Control& control, Stream stream) {
-  if (!worn_) return;
+  if (!ledger_.is_worn()) return;
   if (control.size == 0 && !options_.has_rows() && !wants_seed(control)) {
     executor().clear(*context_, storage_.view(), stream);
     return note_cleared();
@@ -735,7 +595,7 @@ void HashTable<Key, Value>::maintain(const Control& control, Stream stream) {
   try {
     rebuild(storage_.capacity(), false, control, stream);
   } catch (const OutOfMemoryError&) {
-    worn_ = false;  // The table is whole as it is, only slower; the next wait for its counters tries again.
+    ledger_.set_worn(false);  // The table is whole as it is, only slower; the next wait for its counters tries again.
   }
 }
 
@@ -772,13 +632,12 @@ void HashTable<Key, Value>::move_into(Storage next, bool compact_rows, const Con
     context_->copy(next.view().rows.data, storage_.view().rows.data, static_cast<std::size_t>(used_rows * row_bytes()),
                    stream);
   executor().rehash(*context_, storage_.view(), next.view(), compact_rows, memory, stream);
-  const Control rebuilt = counters_of(next.view(), stream);  // the last thing that may fail
+  const Control rebuilt = ledger_.read(*context_, next.view().control, stream);  // the last thing that may fail
   storage_.set_stream(stream);
   if (order_.captured()) storage_.lend(context_);  // a replay may be reading it
   storage_ = std::move(next);
   storage_.set_may_have_erased(order_.captured());
-  peak_bound_ = 0;
-  fresh_filter_bits_ = rebuilt.filter_bits;
+  ledger_.note_rebuilt(rebuilt.filter_bits);
   take_note(rebuilt);
 }
 
@@ -900,8 +759,8 @@ void HashTable<Key, Value>::insert_in(const Turn& turn, InsertOrder order, Strea
         part.step = std::exchange(order.step, {});
         if (order.rows != nullptr) part.rows = order.rows + from;
         part.slots = slots_for_insertion(room);
-        part.expect_new = pristine_ || order.mode == InsertMode::kKeep;
-        pristine_ = false;
+        part.expect_new = ledger_.is_pristine() || order.mode == InsertMode::kKeep;
+        ledger_.note_change();
         executor().insert(*context_, storage_.view(), part, stream);
       });
     });
@@ -950,7 +809,7 @@ void HashTable<Key, Value>::restore_rows(const KeyBatch& keys, const std::int64_
       if (!free.empty())
         context_->copy_from_host(scalars.rows.free, free.data(), free.size() * sizeof(std::int64_t), stream);
     });
-    pristine_ = false;
+    ledger_.note_change();
     const auto size = static_cast<std::int64_t>(read_control(stream).size);  // waits: what was copied may go
     if (size != keys.count)
       throw ShapeError("rows were to be restored of " + std::to_string(keys.count) + " keys, of which " +
@@ -973,7 +832,8 @@ void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values
   if (keys.count == 0) return;
   const Turn turn(order_, stream);
   ApplyOrder order{keys, values, op, *options_.value_dtype, options_.value_elements(), inserted};
-  if (!options_.has_rows() && combine_in_any_order(order.dtype)) order.keys.distinct = seem_distinct(keys);
+  if (!options_.has_rows() && combine_in_any_order(order.dtype))
+    order.keys.distinct = forecast::seem_distinct(*context_, keys);
   std::optional<WideBatch> wide;
   if (context_->is_host() && combines_in_float(order.dtype, op)) {
     wide.emplace(keys, stream);
@@ -999,7 +859,7 @@ void HashTable<Key, Value>::apply_in(const Turn& turn, ApplyOrder& order, Stream
     run_in(room, order, stream, [&](const ApplyOrder& whole) {
       for_each_part(whole, room, stream, [&](ApplyOrder part, std::int64_t) {
         part.slots = slots_for_insertion(room);
-        pristine_ = false;
+        ledger_.note_change();
         executor().apply(*context_, storage_.view(), part, stream);
       });
     });
@@ -1007,101 +867,23 @@ void HashTable<Key, Value>::apply_in(const Turn& turn, ApplyOrder& order, Stream
   if (!turn.capturing()) finish_insertion(room, order.keys.count, stream);
 }
 
-/// How many distinct keys a batch may seem to have to be counted first: it has to be faster than to take the batch to
-/// the table as it is, which takes longer where there may not be room. A single thread counts few keys faster, but its
-/// partitions take longer than the table.
-template <class Key, class Value>
-std::int64_t HashTable<Key, Value>::most_counted(const KeyBatch& keys) const {
-  const std::int64_t n = keys.count;
-  const bool has_room = has_known_room(n);
-  if (n <= kFitsCache) return has_room ? std::min(n / 5, kFew) : n / 2;
-  if (keys.bytes <= sizeof(std::uint32_t)) {
-    if (n < kFillsParts) return n / (has_room ? 24 : 14);
-    if (has_room) return thread_count() > 1 ? n / 20 : std::max(n / 64, std::min(n / 20, kMostCountedAlone));
-    if (thread_count() > 1) return n <= kMostSkewed ? n / 7 * 2 : n / 5;
-    return std::max(n / 64, std::min(n / 5, kMostCountedAlone));
-  }
-  if (n < kFillsParts) return n / 32;
-  if (thread_count() == 1) return n / 64;
-  return n / (has_room ? 12 : n <= kMostSkewed ? 4 : 6);
-}
-
-/// By a sample. A small one may be enough; otherwise, where the table may have to grow, a larger one of a larger batch.
-/// The batch gets the estimate, so that the table need not take another one.
-template <class Key, class Value>
-bool HashTable<Key, Value>::is_to_be_counted(KeyBatch& keys, Stream stream) {
-  const std::int64_t n = keys.count;
-  if (!has_known_room(n)) refresh(stream);
-  const bool has_room = has_known_room(n);
-  const std::int64_t most = most_counted(keys);
-  const bool sets_hot_aside = n <= kMostSkewed && !(has_room && keys.bytes <= sizeof(std::uint32_t));
-  const auto seem_few = [&](std::int64_t samples) {
-    const DistinctEstimate estimate =
-        Factorizer::of(*context_).estimate_distinct(*context_, as_bytes(keys), samples, stream, most);
-    keys.expected = estimate.is_bound ? 0 : estimate.count;
-    return estimate.count <= most || (sets_hot_aside && estimate.repeated >= kSkewed && estimate.count <= n / 5 * 2);
-  };
-  const auto part = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(n / 128)));
-  if (seem_few(std::clamp(part, kSample / 16, kSample / 4))) return true;
-  return !has_room && n >= kLeastSampled && seem_few(samples_for(n));
-}
-
-/// On the host, where one value goes to a batch of rather few distinct keys: they are counted first, as unique() counts
-/// them, and then each comes to the table once, with the value as many times: roughly in the order of its buckets, or,
-/// in a deterministic table, of first occurrence. False where it is another batch, or there is no memory; nothing has
-/// been done then.
+/// Counts the batch first, where that is faster. False: nothing has been done.
 template <class Key, class Value>
 bool HashTable<Key, Value>::apply_counted(const Turn& turn, ApplyOrder& order, Stream stream) {
   const std::int64_t n = order.keys.count;
-  if (!context_->is_host() || !combine_in_any_order(order.dtype) || !order.values.broadcast || options_.has_rows())
-    return false;
+  if (options_.has_rows() || !CountedBatch::may_be_made(*context_, order)) return false;
   if (room_made_ && room_made_->is_for(order.keys)) return false;  // the room is for these keys as they are
-  if (n < kLeastCounted || order.keys.distinct || order.keys.bytes > sizeof(std::uint64_t)) return false;
-  FactorizationOptions wanted{.codes = false,
-                              .counts = true,
-                              .most_hashed = 0,  // ascending keys need no hash, and no sample
-                              .any_order = !options_.deterministic,
-                              .order_seed = storage_.view().geometry.seeds.hash};
-  std::int64_t distinct = 0;
-  std::unique_ptr<Factorization> batch;
-  Allocation keys, times, firsts, wide_values, inserted;
-  try {
-    batch = Factorizer::of(*context_).factorize(*context_, as_bytes(order.keys), wanted, stream);
-    if (batch == nullptr) {
-      if (!is_to_be_counted(order.keys, stream)) return false;
-      wanted.most_hashed = n;
-      wanted.expected = order.keys.expected;
-      batch = Factorizer::of(*context_).factorize(*context_, as_bytes(order.keys), wanted, stream);
-    }
-    if (batch->count() > n / 2) return false;
-    distinct = batch->count();
-    const auto room = [&](std::int64_t bytes) {
-      return Allocation(*context_, static_cast<std::size_t>(distinct * bytes), stream);
-    };
-    keys = room(order.keys.bytes);
-    times = room(sizeof(std::int64_t));
-    if (order.elements > 1) wide_values = room(order.values.bytes);
-    if (order.inserted != nullptr) inserted = room(sizeof(bool));
-    if (order.inserted != nullptr && !batch->marks_firsts()) firsts = room(sizeof(std::int64_t));
-    batch->write({keys.get(), nullptr, times.as<std::int64_t>(), firsts.as<std::int64_t>(), false});
-  } catch (const OutOfMemoryError&) {
-    return false;
-  }
-  void* const values = order.elements > 1 ? wide_values.get() : times.get();
-  repeat_values(order.dtype, order.op, order.values.data, order.elements, times.as<std::int64_t>(), distinct, values);
-  ApplyOrder counted = order;
-  counted.keys = {keys.get(), distinct, order.keys.bytes, true};
-  counted.values = {values, order.values.bytes, false};
-  counted.inserted = inserted.as<bool>();
+  const auto has_room = [&] {
+    if (!has_known_room(n)) refresh(stream);
+    return has_known_room(n);
+  };
+  const std::optional<CountedBatch> counted =
+      CountedBatch::of(*context_, order, options_.deterministic, storage_.view().geometry.seeds.hash, has_room, stream);
+  if (!counted) return false;
+  ApplyOrder smaller = counted->order();
   begin_operation();  // a tenth of a second's work is done whole; an interruption of more leaves some keys, each whole
-  apply_in(turn, counted, stream);
-  if (order.inserted == nullptr) return true;
-  if (batch->marks_firsts()) {
-    batch->mark_firsts(inserted.as<bool>(), order.inserted);
-  } else {
-    std::fill_n(order.inserted, n, false);
-    for (std::int64_t i = 0; i < distinct; ++i) order.inserted[firsts.as<std::int64_t>()[i]] = inserted.as<bool>()[i];
-  }
+  apply_in(turn, smaller, stream);
+  if (order.inserted != nullptr) counted->write_inserted(order.inserted);
   return true;
 }
 
@@ -1110,10 +892,10 @@ void HashTable<Key, Value>::make_room(const KeyBatch& keys, bool expect_insertio
   if (keys.count == 0) return;
   const Turn turn(order_, stream);
   if (turn.capturing()) return;
-  const std::int64_t bound = size_bound_;
+  const std::int64_t bound = ledger_.bound();
   const Room room = prepare_room(keys, stream, [] { return std::unique_ptr<Plan>(); }, Grows::kBefore);
-  if (expect_insertion && !room.unchecked) room_made_ = {keys.data, keys.count, size_bound_, room.slots_before};
-  if (!replays_insert_) size_bound_ = std::min(size_bound_, bound);  // none of them is in yet
+  if (expect_insertion && !room.unchecked) room_made_ = {keys.data, keys.count, ledger_.bound(), room.slots_before};
+  ledger_.retract(bound);  // none of them is in yet
 }
 
 template <class Key, class Value>
@@ -1125,13 +907,13 @@ bool HashTable<Key, Value>::has_room(std::int64_t keys) const {
 /// As prepare_room(), for an insertion that runs whenever the captured graph is replayed.
 template <class Key, class Value>
 void HashTable<Key, Value>::prepare_captured(const KeyBatch& keys) {
-  if (size_bound_ + keys.count > current_limit() && !fixed_)
+  if (ledger_.bound() + keys.count > current_limit() && !fixed_)
     throw ShapeError("a batch of " + std::to_string(keys.count) +
                      " keys may not fit, and a table cannot grow while a " +
                      "CUDA graph is captured; call reserve() and len() before the capture");
-  expect(std::min(size_bound_ + keys.count, current_limit()));
+  ledger_.expect(std::min(ledger_.bound() + keys.count, current_limit()));
   room_made_.reset();
-  replays_insert_ = true;
+  ledger_.note_captured_insertion();
   // When it is replayed: keys may have been erased before, or have been taken out again for want of a row.
   storage_.set_may_have_erased(true);
 }
@@ -1208,7 +990,7 @@ template <class Key, class Value>
 void HashTable<Key, Value>::clear(Stream stream) {
   const Turn turn(order_, stream, Turn::For::kClear);
   turn.remake([&] { executor().clear(*context_, storage_.view(), stream); });
-  pristine_ = false;
+  ledger_.note_change();
   if (turn.capturing()) return;  // nothing is cleared yet
   note_cleared();
 }
@@ -1216,15 +998,7 @@ void HashTable<Key, Value>::clear(Stream stream) {
 /// All slots are as in a new table.
 template <class Key, class Value>
 void HashTable<Key, Value>::note_cleared() {
-  size_bound_ = 0;
-  peak_bound_ = 0;
-  exact_size_ = 0;
-  offered_ = 0;
-  expects_present_ = false;
-  asked_.reset();
-  fresh_filter_bits_ = 0;
-  worn_ = false;
-  pristine_ = !replays_insert_;                     // a graph may insert before anyone hears of it
+  ledger_.note_cleared();
   storage_.set_may_have_erased(order_.captured());  // a captured erasure may be replayed
 }
 
@@ -1258,7 +1032,7 @@ void HashTable<Key, Value>::fix_in_place(Stream stream) {
   const Turn turn(order_, stream);
   maintain(refresh(stream), stream);  // for the last time
   fixed_ = true;
-  worn_ = false;
+  ledger_.set_worn(false);
   order_.expect_capture();
   storage_.lend(context_);  // a replay may be running when the table goes
   storage_.set_may_have_erased(true);
@@ -1335,7 +1109,7 @@ void HashTable<Key, Value>::change_columns_in(const Turn& turn, const ColumnsOrd
     prepare_captured(keys);
   else
     room = prepare_room(keys, stream, [] { return std::unique_ptr<Plan>(); });
-  offered_ += keys.count;
+  ledger_.offer(keys.count);
   turn.change([&] {
     const auto change = [&](std::int64_t from, std::int64_t count, Stop* stop) {
       ColumnsOrder part = order;
@@ -1348,12 +1122,12 @@ void HashTable<Key, Value>::change_columns_in(const Turn& turn, const ColumnsOrd
       if (order.rows != nullptr) part.rows = order.rows + from;
       if (order.inserted != nullptr) part.inserted = order.inserted + from;
       part.stop = stop;
-      pristine_ = false;
+      ledger_.note_change();
       executor().change_columns(*context_, storage_.view(), part, stream);
     };
     for (std::int64_t from = 0; from < keys.count;) {
-      Stop stop{std::min(max_batch(), keys.count - from)};
-      const bool may_stop = stop.done >= kLeastWatched && may_scatter(room);
+      Stop stop{std::min<std::int64_t>(tuning().most_batch_keys, keys.count - from)};
+      const bool may_stop = stop.done >= tuning().least_watched_keys && may_scatter(room);
       change(from, stop.done, may_stop ? &stop : nullptr);
       if (may_stop && storage_.view().control->far_keys >= kManyFarKeys) {
         scatter(room, static_cast<std::int64_t>(stop.left.size()), keys.count - from - stop.done, stream);
@@ -1451,11 +1225,8 @@ std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContex
   }
   target.synchronize(nullptr);
   twin->order_.record(nullptr);
-  twin->expect(peak_bound_);
-  twin->expect(static_cast<std::int64_t>(control.size));
-  twin->pristine_ = false;
+  twin->ledger_.note_copied(ledger_, static_cast<std::int64_t>(control.size));
   twin->storage_.set_may_have_erased(storage_.view().may_have_erased);
-  twin->fresh_filter_bits_ = fresh_filter_bits_;
   return twin;
 }
 

@@ -10,6 +10,7 @@
 #include "table/executor.hpp"
 #include "table/growth_rule.hpp"
 #include "table/placed_columns.hpp"
+#include "table/size_ledger.hpp"
 #include "table/storage.hpp"
 
 namespace gpuhash {
@@ -128,13 +129,11 @@ class HashTable final : public Table {
   std::int64_t current_limit() const;
   bool has_known_room(std::int64_t keys) const;
 
-  Control counters_of(const View& view, Stream stream);
   Control read_control(Stream stream);
   void ask_for_size(std::int64_t keys, Stream stream);
   bool hear_of_size();
   void take_note(const Control& control);
   Control refresh(Stream stream);
-  void expect(std::int64_t size);
   std::int64_t find_in(const Turn& turn, const KeyBatch& keys, const FindOutput& out,
                        const std::vector<ColumnRead>& columns, Stream stream);
   void insert_in(const Turn& turn, InsertOrder order, Stream stream);
@@ -143,7 +142,7 @@ class HashTable final : public Table {
   InitialRows initial_rows() const;
   void prepare_captured(const KeyBatch& keys);
   Slots slots_for_insertion(const Room& room) const {
-    return !pristine_ ? Slots::kFilled : room.before ? Slots::kBlank : Slots::kEmpty;
+    return !ledger_.is_pristine() ? Slots::kFilled : room.before ? Slots::kBlank : Slots::kEmpty;
   }
   template <class MakePlan>
   Room prepare_room(const KeyBatch& keys, Stream stream, MakePlan make_plan, Grows grows = Grows::kWithin,
@@ -151,12 +150,8 @@ class HashTable final : public Table {
   bool may_try() const;
   bool prepare_trial(Room& room, std::int64_t keys, const ApplyOrder* applied, Stream stream);
   void apply_in(const Turn& turn, ApplyOrder& order, Stream stream);
-  std::int64_t most_counted(const KeyBatch& keys) const;
-  bool is_to_be_counted(KeyBatch& keys, Stream stream);
   bool apply_counted(const Turn& turn, ApplyOrder& order, Stream stream);
   bool prepare_uncounted(Room& room, const KeyBatch& keys, const Control& control, Stream stream);
-  bool seem_distinct(const KeyBatch& keys);
-  std::int64_t estimate_distinct(const KeyBatch& keys, Stream stream);
   std::int64_t guess_new(const KeyBatch& keys, Stream stream);
   template <class Order, class Run>
   void run_in(Room& room, Order& order, Stream stream, Run run);
@@ -187,25 +182,9 @@ class HashTable final : public Table {
   Constants constants_;
   Storage storage_;
 
-  /// Of the call that asked for the counters without waiting for them: what was known then.
-  struct Asked {
-    std::int64_t size_bound;
-    std::int64_t offered;
-  };
-
-  std::int64_t size_bound_ = 0;          // size is at most this, known without asking the device
-  std::int64_t peak_bound_ = 0;          // the largest size_bound_ since the last rebuild
-  std::uint64_t fresh_filter_bits_ = 0;  // filter bits that the last rebuild left
-  bool worn_ = false;                    // the next insertion rebuilds the table: see take_note()
-  bool pristine_ = true;                 // nothing was inserted since the slots were cleared
-  bool fixed_ = false;                   // the memory stays where it is: see fix_in_place()
-  std::optional<RoomMade> room_made_;    // until the next insertion or rebuild
-  std::int64_t exact_size_ = 0;          // the size when it was last known
-  std::int64_t offered_ = 0;             // keys of insertions since then
-  bool expects_present_ = false;         // most keys of the last insertions were there already
-  std::unique_ptr<Readback> readback_;   // of the counters; null: not needed yet, or on the host
-  std::optional<Asked> asked_;           // the counters are on their way
-  bool replays_insert_ = false;          // a CUDA graph that inserts may be replayed: size_bound_ is no bound
+  SizeLedger ledger_;
+  bool fixed_ = false;                 // the memory stays where it is: see fix_in_place()
+  std::optional<RoomMade> room_made_;  // until the next insertion or rebuild
 };
 
 /// DTypeError where find_or_insert() has no rows to give.

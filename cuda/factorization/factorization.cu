@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/random_seed.hpp"
+#include "core/tuning.hpp"
 #include "cuda/apply/cells.hpp"
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
@@ -19,7 +20,6 @@
 #include "cuda/factorization/key_set.cuh"
 #include "cuda/factorization/order_keys.hpp"
 #include "cuda/factorization/part_lists.cuh"
-#include "cuda/l2.hpp"
 #include "cuda/launch.cuh"
 
 namespace gpuhash::cuda {
@@ -160,11 +160,10 @@ std::int64_t number_few(DeviceContext& context, const NumberKeys& keys, const Nu
 template <class Key, class Position>
 std::int64_t number_keys(DeviceContext& context, const NumberKeys& keys, const Numbering<Position>& out,
                          Stream stream) {
-  const bool as_if_large = test_partition_threshold() >= 0;
   if constexpr (sizeof(Position) == 4)
-    if (keys.count <= kFewKeys && !as_if_large) return number_few<Key>(context, keys, out, stream);
+    if (keys.count <= tuning().one_block_keys) return number_few<Key>(context, keys, out, stream);
   // Waiting for a sample costs more than a table with room for all keys, as long as that lies in L2.
-  const bool sampled = is_beyond_l2<Key>(keys.count) || as_if_large;
+  const bool sampled = is_beyond_l2<Key>(keys.count);
   const std::int64_t expected = sampled ? estimate_distinct<Key>(context, keys, stream) : keys.count;
   if constexpr (sizeof(Key) <= 8 && sizeof(Position) == 4) {
     if (is_factorized_by_part<Key>(keys.count, expected, out.links != nullptr)) {
@@ -347,7 +346,7 @@ class KeySet {
     return is_beyond_l2(keys.count) ? estimate_distinct<Key>(context, keys, stream) : keys.count;
   }
   static bool is_beyond_l2(std::int64_t expected) {
-    return static_cast<std::uint64_t>(buckets_for(expected) * View::kBucketBytes) > kL2Bytes;
+    return static_cast<std::int64_t>(buckets_for(expected) * View::kBucketBytes) > tuning().l2_bytes;
   }
 
   View view() const { return {slots_.template as<typename View::Slot>(), buckets_, seed_}; }
@@ -422,7 +421,7 @@ class CudaFactorizer final : public Factorizer {
     const auto make = [&]<class Key, class Position>(Key, Position) -> std::unique_ptr<Factorization> {
       return std::make_unique<CudaFactorization<Key, Position>>(context, keys, options.codes || options.counts, stream);
     };
-    if (options.wide_positions || keys.count >= kMaxNarrowBatch)
+    if (keys.count >= tuning().narrow_position_keys)
       return keys.bytes() <= 8 ? make(std::uint64_t{}, std::uint64_t{}) : make(Uint128{}, std::uint64_t{});
     if (keys.bytes() <= 4) return make(std::uint32_t{}, std::uint32_t{});
     return keys.bytes() <= 8 ? make(std::uint64_t{}, std::uint32_t{}) : make(Uint128{}, std::uint32_t{});

@@ -16,6 +16,7 @@ namespace gpuhash::cuda {
 inline constexpr unsigned kFewBlock = 1024;
 inline constexpr unsigned kFewPerThread = 4;
 inline constexpr unsigned kFewKeys = kFewBlock * kFewPerThread;
+static_assert(kFewKeys == 4096, "Tuning::one_block_keys may be no more");
 
 /// Those of thread t are at t, t + kFewBlock and so on.
 __device__ __forceinline__ unsigned few_position(unsigned k) { return k * kFewBlock + threadIdx.x; }

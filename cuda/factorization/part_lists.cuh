@@ -4,9 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/test_partition_threshold.hpp"
+#include "core/tuning.hpp"
 #include "cuda/factorization/parts.cuh"
-#include "cuda/l2.hpp"
 #include "cuda/partition/passes.cuh"
 
 namespace gpuhash::cuda {
@@ -19,28 +18,20 @@ static_assert(kMaxPartedKeys / kMeanPartItems <= std::int64_t{kMaxBins} * kMaxBi
 /// long as it lies there.
 template <class Key>
 bool is_beyond_l2(std::int64_t distinct) {
-  return static_cast<std::uint64_t>(batch_size::slots_for(distinct)) * sizeof(Entry<Key>) > kL2Bytes;
+  return batch_size::slots_for(distinct) * static_cast<std::int64_t>(sizeof(Entry<Key>)) > tuning().l2_bytes;
 }
 
-/// Is a batch of `count` keys, of which about `distinct` are distinct, factorized by part? The passes cost much the
-/// same whatever the keys are, but each duplicate that no tile drops is noted at a random place, and with links written
-/// there, too.
+/// Is a batch of `count` keys, of which about `distinct` are distinct, factorized by part?
 template <class Key>
 bool is_factorized_by_part(std::int64_t count, std::int64_t distinct, bool with_links) {
-  if (count > kMaxPartedKeys) return false;
-  if (const std::int64_t least = test_partition_threshold(); least >= 0)
-    return count >= std::max<std::int64_t>(least, 1);
-  return is_beyond_l2<Key>(distinct) && distinct >= count / (with_links ? 2 : 4);
+  const std::int64_t repeats = with_links ? tuning().partitioned_linked_repeats : tuning().partitioned_repeats;
+  return count <= kMaxPartedKeys && is_beyond_l2<Key>(distinct) && distinct >= count / repeats;
 }
 
-/// Are elements looked up among tests by part? A set that lies in L2 costs less than the passes do; so does one beyond
-/// it, once each of its sectors is read often enough.
+/// Are elements looked up among tests by part? A set that lies in L2 costs less than the passes do.
 inline bool is_looked_up_by_part(std::int64_t elements, std::int64_t tests, bool set_is_beyond_l2) {
   const std::int64_t more = std::max(elements, tests);
-  if (more > kMaxPartedKeys) return false;
-  if (const std::int64_t least = test_partition_threshold(); least >= 0)
-    return more >= std::max<std::int64_t>(least, 1);
-  return set_is_beyond_l2 && tests >= elements / 8;
+  return more <= kMaxPartedKeys && set_is_beyond_l2 && tests >= elements / tuning().partitioned_elements_per_test;
 }
 
 /// How many parts a table of `count` keys has.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "core/test_partition_threshold.hpp"
+#include "core/tuning.hpp"
 #include "cuda/l2.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/partition/passes.cuh"
@@ -37,29 +37,23 @@ struct RegionPlan final : Plan {
   BatchItems<Item> all;
 };
 
-/// Does the stream through the table and through the lists cost less than random accesses would? On an H200, random
-/// insertions cost about 85 ps each, and a partitioned one about 45 ps and its share of reading and writing the whole
-/// table. Where the table lies in L2, random accesses are as fast as partitioning; but a batch that fills most of it
-/// is partitioned there, too, for only that displaces keys: inserting takes a quarter longer, and lookups in the table
-/// are a third faster from then on.
+/// Does the stream through the table and through the lists cost less than random accesses would? Tuning has the
+/// reasons.
 template <class View>
 bool plan_pays(const Geometry& geometry, std::int64_t keys) {
-  constexpr std::int64_t kMinKeys = std::int64_t{1} << 22;
-  constexpr std::int64_t kMinKeysInL2 = std::int64_t{1} << 19;
-  const std::uint64_t table_bytes = std::uint64_t{geometry.bucket_count} * View::kBucketBytes;
+  const std::int64_t table_bytes = std::int64_t{geometry.bucket_count} * View::kBucketBytes;
   if (lies_in_l2<View>(geometry)) {
     const std::int64_t slots = std::int64_t{geometry.bucket_count} * View::kSlots;
-    return keys >= kMinKeysInL2 && keys >= slots / 8 * 5 && keys <= slots;  // a larger batch makes the table grow first
+    return keys >= tuning().least_partitioned_in_l2_keys && keys >= slots / 8 * 5 &&
+           keys <= slots;  // a larger batch makes the table grow first
   }
-  return keys >= kMinKeys && static_cast<std::uint64_t>(keys) * 96 >= table_bytes;
+  return keys >= tuning().least_partitioned_keys && keys >= table_bytes / tuning().partition_table_bytes;
 }
 
 /// Is the batch partitioned?
 template <class View>
 bool is_planned(const Geometry& geometry, std::int64_t keys) {
   if (geometry.region_count > kMaxBins * kMaxBins || keys > std::int64_t{1} << 30) return false;
-  if (const std::int64_t least = test_partition_threshold(); least >= 0)
-    return keys >= std::max<std::int64_t>(least, 1);
   return plan_pays<View>(geometry, keys);
 }
 

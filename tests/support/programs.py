@@ -45,8 +45,10 @@ def compile_program(output: Path, *sources: Path, options: tuple[str, ...] = ())
 
 def compile_answers(output: Path) -> None:
     """tests/answers/, but for what has to be compiled in another way."""
-    names = ("main", "chain_steps", "growth_rule", "hashes")
-    sources = [*(SOURCES / f"{name}.cpp" for name in names), CPP / "table" / "growth_rule.cpp"]
+    names = ("main", "chain_steps", "counted_batches", "forecasts", "growth_rule", "hashes", "size_ledger")
+    # What the library does not show to others.
+    hidden = ("counted_batch", "forecast", "growth_rule", "repeated_values", "size_ledger")
+    sources = [*(SOURCES / f"{name}.cpp" for name in names), *(CPP / "table" / f"{name}.cpp" for name in hidden)]
     library = (f"-L{PACKAGE}", "-l:libgpuhash.so", f"-Wl,-rpath,{PACKAGE}")
     compile_program(output, *sources, options=library)
 

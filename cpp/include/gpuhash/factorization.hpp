@@ -52,9 +52,8 @@ class GPUHASH_API Factorization {
 
 /// What factorize() is asked for.
 struct FactorizationOptions {
-  bool codes = true;            // they will be asked for
-  bool counts = true;           // likewise
-  bool wide_positions = false;  // 64-bit positions, though 32 bits would do; for tests
+  bool codes = true;   // they will be asked for
+  bool counts = true;  // likewise
   /// More distinct keys than these are not to be hashed: the host gives null for a batch of more keys in which a sample
   /// shows more distinct ones, or which is too small for one, unless its keys come in ascending order, which needs no
   /// hash. A GPU does not look at it.
