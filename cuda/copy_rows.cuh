@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include <gpuhash/batches.hpp>
 #include <gpuhash/dtype.hpp>
 #include "cuda/launch.cuh"
 #include "cuda/rows.cuh"

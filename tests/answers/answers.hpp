@@ -6,3 +6,4 @@
 int chain_steps(int count, char** arguments);
 int growth_rule(int count, char** arguments);
 int hashes(int count, char** arguments);
+int requests(int count, char** arguments);

@@ -5,6 +5,6 @@
 
 int main(int count, char** arguments) {
   const std::map<std::string, int (*)(int, char**)> parts{
-      {"chain_steps", chain_steps}, {"growth_rule", growth_rule}, {"hashes", hashes}};
+      {"chain_steps", chain_steps}, {"growth_rule", growth_rule}, {"hashes", hashes}, {"requests", requests}};
   return parts.at(arguments[1])(count - 1, arguments + 1);
 }

@@ -45,7 +45,7 @@ def compile_program(output: Path, *sources: Path, options: tuple[str, ...] = ())
 
 def compile_answers(output: Path) -> None:
     """tests/answers/, but for what has to be compiled in another way."""
-    names = ("main", "chain_steps", "growth_rule", "hashes")
+    names = ("main", "chain_steps", "growth_rule", "hashes", "requests")
     sources = [*(SOURCES / f"{name}.cpp" for name in names), CPP / "table" / "growth_rule.cpp"]
     library = (f"-L{PACKAGE}", "-l:libgpuhash.so", f"-Wl,-rpath,{PACKAGE}")
     compile_program(output, *sources, options=library)
