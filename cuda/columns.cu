@@ -120,7 +120,7 @@ void elect_any(const RowView& rows, const Control* control, const std::int64_t* 
 std::int64_t most_short_elements(const ColumnsOrder& order) {
   std::int64_t most = 0;
   for (const ColumnChange& change : order.given)
-    if (change.mode == ColumnMode::kApply && combines_in_float(change.place.dtype, change.op))
+    if (combines(change.action) && combines_in_float(change.place.dtype, change.action))
       most = std::max(most, change.place.elements);
   return most;
 }
@@ -133,22 +133,22 @@ void write_columns(const RowView& rows, const ColumnsOrder& order, const Inserte
     initialise_rows(rows, column.rows, column.offset, order.keys, inserted.is_new, inserted.numbers, stream);
   for (const ColumnChange& change : order.given) {
     const ColumnPlace& place = change.place;
-    switch (change.mode) {
-      case ColumnMode::kKeep:
+    switch (change.action) {
+      case Action::kKeep:
         scatter(rows, place, change.values, inserted.numbers, inserted.is_new, n, stream);
         break;
-      case ColumnMode::kAssign:
+      case Action::kAssign:
         scatter(rows, place, change.values, inserted.writers, nullptr, n, stream);
         break;
-      case ColumnMode::kApply: {
+      default: {
         Initializer identity;
-        const Uint128 bits = identity_bits(change.op, place.dtype);
+        const Uint128 bits = identity_bits(change.action, place.dtype);
         static_assert(sizeof bits == sizeof identity.constant);
         std::memcpy(identity.constant.data(), &bits, sizeof bits);
         initialise_rows(rows, {identity, place.dtype, place.elements}, place.offset, order.keys, inserted.is_new,
                         inserted.numbers, stream);
         const Cells cells{rows.data + place.offset, rows.bytes, inserted.numbers, place.elements};
-        update.apply(cells, change.values, change.op, place.dtype);
+        update.apply(cells, change.values, change.action, place.dtype);
         break;
       }
     }

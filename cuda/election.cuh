@@ -108,7 +108,7 @@ template <class View>
 void insert_in_order(DeviceContext& context, const View& view, const InsertOrder& batch, Stream stream) {
   const std::int64_t n = batch.keys.count;
   const bool rows = view.rows.bytes != 0;
-  const bool keep = batch.mode == InsertMode::kKeep;
+  const bool keep = batch.action == Action::kKeep;
   const bool first_wanted = keep || batch.inserted != nullptr;
   const Allocation memory = scratch<std::int64_t>(context, batch.rows != nullptr ? 0 : n, stream);
   std::int64_t* const locations = batch.rows != nullptr ? batch.rows : memory.as<std::int64_t>();  // rows in the end

@@ -61,7 +61,7 @@ class CudaExecutor final : public Executor<Key, Value> {
 
   void insert(DeviceContext& context, const View& view, const InsertOrder& batch, Stream stream) const override {
     const DeviceGuard guard(context.device().index);
-    const bool assign = batch.mode == InsertMode::kAssign;
+    const bool assign = batch.action == Action::kAssign;
     // Which of a set's duplicates comes first shows in the mask alone.
     const bool in_any_order = !batch.deterministic || (!View::kHasValue && batch.inserted == nullptr);
     if (batch.plan == nullptr && view.rows.bytes == 0 && in_any_order) {
@@ -112,7 +112,7 @@ class CudaExecutor final : public Executor<Key, Value> {
       insert_keys(view, batch.keys, inserted, targets.as<std::int64_t>(), stream);
       launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view,
              targets.as<std::int64_t>(), n);
-      const ColumnChange whole_rows{{0, batch.dtype, batch.elements}, batch.values, ColumnMode::kApply, batch.op};
+      const ColumnChange whole_rows{{0, batch.dtype, batch.elements}, batch.values, batch.op};
       write_columns(view.rows, {batch.keys, {whole_rows}, {}, false, nullptr, nullptr},
                     {targets.as<std::int64_t>(), inserted, nullptr}, update, stream);
     }
@@ -129,15 +129,15 @@ class CudaExecutor final : public Executor<Key, Value> {
     if constexpr (kMayHaveRows<View>) {
       const DeviceGuard guard(context.device().index);
       const std::int64_t n = batch.keys.count;
-      const bool assigns = std::ranges::any_of(
-          batch.given, [](const ColumnChange& change) { return change.mode == ColumnMode::kAssign; });
+      const bool assigns =
+          std::ranges::any_of(batch.given, [](const ColumnChange& change) { return change.action == Action::kAssign; });
       const Allocation numbers = scratch<std::int64_t>(context, batch.rows != nullptr ? 0 : n, stream);
       const Allocation mask = scratch<bool>(context, batch.inserted != nullptr ? 0 : n, stream);
       const Allocation elected = scratch<std::int64_t>(context, assigns ? n : 0, stream);
       const CellUpdate update(context, n, view.rows.capacity, most_short_elements(batch), stream);
       InsertOrder keys{batch.keys,
                        {},
-                       InsertMode::kKeep,
+                       Action::kKeep,
                        batch.deterministic,
                        batch.inserted != nullptr ? batch.inserted : mask.as<bool>()};
       keys.rows = batch.rows != nullptr ? batch.rows : numbers.as<std::int64_t>();

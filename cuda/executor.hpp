@@ -15,6 +15,6 @@ struct CudaAlgorithms {
 };
 
 /// One element of the op's identity, in the low bytes of a 16-byte word.
-Uint128 identity_bits(ApplyOp op, DType dtype);
+Uint128 identity_bits(Action op, DType dtype);
 
 }  // namespace gpuhash::cuda

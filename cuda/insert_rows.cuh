@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kBlock) insert_rows_kernel(View view, InsertOr
   if (valid && batch.rows != nullptr)
     batch.rows[i] = row >= 0 || hit == nullptr ? row : slot_in_place_of_row(hit - view.slots);
   bool writes = row >= 0;
-  if (batch.mode == InsertMode::kKeep) {
+  if (batch.action == Action::kKeep) {
     writes = is_new;
   } else if (writes) {
     const std::uint32_t epoch = row_epoch(view);

@@ -1205,9 +1205,9 @@ def test_the_core_tells_single_values_and_columns_apart():
     array, values = gpuhash._core.borrow(keys), gpuhash._core.borrow(np.zeros(3, np.int64))
     rows, mask = gpuhash._core.borrow(np.zeros(3, np.int64)), gpuhash._core.borrow(np.zeros(3, bool))
     named, single = make("cpu", {"x": "int64"})._core, HashTable("int64", "int64")._core
-    with pytest.raises(TypeError, match="named columns"):
-        named.insert(array, None, False, "assign", None, 0)
-    with pytest.raises(TypeError, match="without columns"):
+    with pytest.raises(ValueError, match="no values"):
+        named.insert(array, values, False, "assign", None, 0)
+    with pytest.raises(TypeError, match="no rows"):
         single.change_columns(array, [], rows, mask, 0)
     with pytest.raises(ValueError, match="column 0"):
         single.find_columns(array, [(0, values, None)], None, False, 0)

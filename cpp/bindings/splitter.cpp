@@ -150,7 +150,7 @@ class BoundSplit {
   /// Values [n] of `dtype`, or one for all keys, combined where keys were merged.
   void combine(const Array& values, const std::string& op, const Array& out) const {
     need_sorted();
-    const Reduction reduction{named(kApplyOps, op), values.dtype};
+    const Reduction reduction{named(kActions, op), values.dtype};
     if (!reduction.can_merge() || !has_op(values.dtype, reduction.op))
       throw std::invalid_argument("values of " + std::string(name(values.dtype)) + " cannot be combined by " + op);
     const Rows from = to_rows(context(), values, "values", false);

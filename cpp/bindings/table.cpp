@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -167,32 +168,35 @@ std::int64_t count_keys(const Table& table, const Array& keys, const char* role)
   return keys.elements() / options.key_elements;
 }
 
-ValueBatch to_values(const Table& table, const Array* values, bool broadcast, std::int64_t count) {
-  const TableOptions& options = table.options();
-  if (values == nullptr) {
-    if (options.value_dtype) throw std::invalid_argument("values are missing, and the table has values");
-    return {nullptr, 0, false};
-  }
-  return {value_input(table, *values, "values", broadcast ? 1 : count), options.value_bytes(), broadcast};
+/// The single value that a change is given; none for sets.
+std::vector<Write> to_values(const Table& table, const Array* values, bool broadcast, std::int64_t count,
+                             Action action) {
+  if (values != nullptr) return {{0, value_input(table, *values, "values", broadcast ? 1 : count), broadcast, action}};
+  if (table.options().value_dtype) throw std::invalid_argument("values are missing, and the table has values");
+  return {};
 }
 
-/// Those of find_or_insert: none where the table is to fill the rows of new keys.
-ValueBatch to_row_values(const Table& table, const Array* values, bool broadcast, std::int64_t count) {
-  return values == nullptr ? ValueBatch{} : to_values(table, values, broadcast, count);
+/// That of find_or_insert: none where the table is to fill the rows of new keys.
+std::vector<Write> to_row_values(const Table& table, const Array* values, bool broadcast, std::int64_t count) {
+  if (values == nullptr) return {};
+  return to_values(table, values, broadcast, count, Action::kKeep);
+}
+
+KeyBatch to_keys(const Table& table, const Array& keys) {
+  return {keys.data, count_keys(table, keys, "keys"), table.options().key_bytes()};
 }
 
 // Operations ----------------------------------------------------------------------------------------------------------
 
-FindOutput find_output(const Table& table, std::int64_t count, const Array* values, const Array* found,
-                       const Array* fallback) {
-  FindOutput out{};
-  out.values = value_output(table, values, "values", count);
+/// The single value that a lookup reads; none where it is not asked for.
+std::vector<Read> value_reads(const Table& table, std::int64_t count, const Array* values, const Array* fallback) {
+  if (values == nullptr) return {};
+  Read read{.values = value_output(table, values, "values", count)};
   if (fallback != nullptr) {
-    out.fallback_per_key = fallback->bytes() != table.options().value_bytes();
-    out.fallback = value_input(table, *fallback, "fallback", out.fallback_per_key ? count : 1);
+    read.fallback_per_key = fallback->bytes() != table.options().value_bytes();
+    read.fallback = value_input(table, *fallback, "fallback", read.fallback_per_key ? count : 1);
   }
-  out.found = output<bool>(table, found, "found", count);
-  return out;
+  return {read};
 }
 
 /// Of each column its number, the array of its values, and the fallback or None.
@@ -216,58 +220,53 @@ void* column_array(const Table& table, const Column& column, const Array* array,
   return array->data;
 }
 
-std::vector<ColumnOutput> to_outputs(const Table& table, const std::vector<PythonOutput>& given, std::int64_t count) {
-  std::vector<ColumnOutput> outputs;
+std::vector<Read> to_reads(const Table& table, const std::vector<PythonOutput>& given, std::int64_t count) {
+  std::vector<Read> reads;
   for (const auto& [number, values, fallback] : given) {
     const Column& column = column_at(table, number);
-    ColumnOutput out{number, column_array(table, column, values, count, true), nullptr, false};
+    Read& read = reads.emplace_back(number, column_array(table, column, values, count, true));
     if (fallback != nullptr) {
-      out.fallback_per_key = fallback->bytes() != column.bytes();
-      out.fallback = column_array(table, column, fallback, out.fallback_per_key ? count : 1, false);
+      read.fallback_per_key = fallback->bytes() != column.bytes();
+      read.fallback = column_array(table, column, fallback, read.fallback_per_key ? count : 1, false);
     }
-    outputs.push_back(out);
   }
-  return outputs;
+  return reads;
 }
 
-std::vector<ColumnInput> to_inputs(const Table& table, const std::vector<PythonInput>& given, std::int64_t count) {
-  std::vector<ColumnInput> inputs;
+std::vector<Write> to_writes(const Table& table, const std::vector<PythonInput>& given, std::int64_t count) {
+  std::vector<Write> writes;
   for (const auto& [number, values, broadcast, action] : given) {
     const Column& column = column_at(table, number);
-    ColumnInput input{number, {}, ColumnMode::kKeep, ApplyOp::kAdd};
-    input.values = {column_array(table, column, values, broadcast ? 1 : count, false), column.bytes(), broadcast};
-    if (const auto mode = find_named(kInsertModes, action)) {
-      input.mode = *mode == InsertMode::kKeep ? ColumnMode::kKeep : ColumnMode::kAssign;
-    } else {
-      input.mode = ColumnMode::kApply;
-      input.op = named(kApplyOps, action);
-    }
-    inputs.push_back(input);
+    writes.emplace_back(number, column_array(table, column, values, broadcast ? 1 : count, false), broadcast,
+                        named(kActions, action));
   }
-  return inputs;
+  return writes;
 }
 
 std::int64_t find_columns(Table& table, const Array& keys, const std::vector<PythonOutput>& columns, const Array* found,
                           bool count_missing, std::uintptr_t stream_address) {
-  const std::int64_t count = count_keys(table, keys, "keys");
-  const std::vector<ColumnOutput> outputs = to_outputs(table, columns, count);
-  FindOutput out{};
-  out.found = output<bool>(table, found, "found", count);
-  out.count_missing = count_missing;
-  const Stream stream = to_stream(table.context(), stream_address);
+  const KeyBatch batch = to_keys(table, keys);
+  const std::vector<Read> reads = to_reads(table, columns, batch.count);
+  const Lookup lookup{.keys = batch,
+                      .reads = reads,
+                      .found = output<bool>(table, found, "found", batch.count),
+                      .count_missing = count_missing,
+                      .stream = to_stream(table.context(), stream_address)};
   const GilRelease unlocked;
-  return table.find_columns({keys.data, count, table.options().key_bytes()}, out, outputs, stream);
+  return table.look_up(lookup);
 }
 
 void change_columns(Table& table, const Array& keys, const std::vector<PythonInput>& columns, const Array* rows,
                     const Array* inserted, std::uintptr_t stream_address) {
-  const std::int64_t count = count_keys(table, keys, "keys");
-  const std::vector<ColumnInput> inputs = to_inputs(table, columns, count);
-  auto* const numbers = output<std::int64_t>(table, rows, "rows", count);
-  bool* const mask = output<bool>(table, inserted, "inserted", count);
-  const Stream stream = to_stream(table.context(), stream_address);
+  const KeyBatch batch = to_keys(table, keys);
+  const std::vector<Write> writes = to_writes(table, columns, batch.count);
+  const Change change{.keys = batch,
+                      .writes = writes,
+                      .inserted = output<bool>(table, inserted, "inserted", batch.count),
+                      .rows = output<std::int64_t>(table, rows, "rows", batch.count),
+                      .stream = to_stream(table.context(), stream_address)};
   const GilRelease unlocked;
-  table.change_columns({keys.data, count, table.options().key_bytes()}, inputs, numbers, mask, stream);
+  table.change(change);
 }
 
 std::int64_t count_rows(const Table& table, const Array& rows) {
@@ -288,7 +287,7 @@ const float* to_factors(const Table& table, const Array* factors, std::int64_t c
 void read_rows(Table& table, const Array& rows, const std::vector<PythonOutput>& columns,
                std::uintptr_t stream_address) {
   const std::int64_t count = count_rows(table, rows);
-  const std::vector<ColumnOutput> outputs = to_outputs(table, columns, count);
+  const std::vector<Read> outputs = to_reads(table, columns, count);
   const Stream stream = to_stream(table.context(), stream_address);
   const GilRelease unlocked;
   table.read_rows(static_cast<const std::int64_t*>(rows.data), count, outputs, stream);
@@ -300,7 +299,7 @@ void pool_rows(Table& table, const Array& rows, const Array& offsets, const Arra
   const std::int64_t bags = offsets.bytes() / static_cast<std::int64_t>(sizeof(std::int64_t)) - 1;
   if (bags < 0) throw std::invalid_argument("offsets is empty, expected one more than there are bags");
   check_bytes(table, offsets, "offsets", sizeof(std::int64_t), offsets.bytes());
-  const std::vector<ColumnOutput> outputs = to_outputs(table, {column}, bags);
+  const std::vector<Read> outputs = to_reads(table, {column}, bags);
   if (outputs.front().fallback_per_key) throw std::invalid_argument("the fallback is of several rows, expected one");
   const Bags given{static_cast<const std::int64_t*>(offsets.data), bags, to_factors(table, factors, count)};
   const Stream stream = to_stream(table.context(), stream_address);
@@ -328,12 +327,15 @@ void train(Table& table, const Array& rows, const Array& gradients, const Array*
 
 std::int64_t find(Table& table, const Array& keys, const Array* values, const Array* found, const Array* fallback,
                   bool count_missing, std::uintptr_t stream_address) {
-  const std::int64_t count = count_keys(table, keys, "keys");
-  FindOutput out = find_output(table, count, values, found, fallback);
-  out.count_missing = count_missing;
-  const Stream stream = to_stream(table.context(), stream_address);
+  const KeyBatch batch = to_keys(table, keys);
+  const std::vector<Read> reads = value_reads(table, batch.count, values, fallback);
+  const Lookup lookup{.keys = batch,
+                      .reads = reads,
+                      .found = output<bool>(table, found, "found", batch.count),
+                      .count_missing = count_missing,
+                      .stream = to_stream(table.context(), stream_address)};
   const GilRelease unlocked;
-  return table.find({keys.data, count, table.options().key_bytes()}, out, stream);
+  return table.look_up(lookup);
 }
 
 void check_single_column(std::size_t given) {
@@ -341,81 +343,80 @@ void check_single_column(std::size_t given) {
     throw std::invalid_argument(std::to_string(given) + " columns were given, and the table has a single value");
 }
 
-/// Lookups of tables with columns and without, which are given as the one column 0.
-struct Lookup {
-  FindOutput out{};
-  std::vector<ColumnOutput> columns;
-};
-
-Lookup to_lookup(const Table& table, const std::vector<PythonOutput>& given, std::int64_t count) {
-  if (!table.options().columns.empty()) return {{}, to_outputs(table, given, count)};
+/// Of tables with columns and without, whose single value is given as the one column 0.
+std::vector<Read> to_any_reads(const Table& table, const std::vector<PythonOutput>& given, std::int64_t count) {
+  if (!table.options().columns.empty()) return to_reads(table, given, count);
   check_single_column(given.size());
   if (given.empty()) return {};
   const auto& [number, values, fallback] = given.front();
-  return {find_output(table, count, values, nullptr, fallback), {}};
+  return value_reads(table, count, values, fallback);
 }
 
 std::int64_t find_and_erase(Table& table, const Array& keys, const std::vector<PythonOutput>& columns,
                             bool count_missing, std::uintptr_t stream_address) {
-  const std::int64_t count = count_keys(table, keys, "keys");
-  Lookup lookup = to_lookup(table, columns, count);
-  lookup.out.count_missing = count_missing;
-  const Stream stream = to_stream(table.context(), stream_address);
+  const KeyBatch batch = to_keys(table, keys);
+  const std::vector<Read> reads = to_any_reads(table, columns, batch.count);
+  const Erasure erasure{.keys = batch,
+                        .reads = reads,
+                        .all_or_none = count_missing,
+                        .stream = to_stream(table.context(), stream_address)};
   const GilRelease unlocked;
-  return table.find_and_erase({keys.data, count, table.options().key_bytes()}, lookup.out, lookup.columns, stream);
+  return table.erase(erasure);
 }
 
 void insert_and_find(Table& table, const Array& keys, const std::vector<PythonInput>& inputs,
                      const std::vector<PythonOutput>& columns, std::uintptr_t stream_address) {
-  const std::int64_t count = count_keys(table, keys, "keys");
-  ValueBatch values{};
-  std::vector<ColumnInput> column_inputs;
+  const KeyBatch batch = to_keys(table, keys);
+  std::vector<Write> writes;
   if (!table.options().columns.empty()) {
-    column_inputs = to_inputs(table, inputs, count);
+    writes = to_writes(table, inputs, batch.count);
   } else if (!inputs.empty()) {
     check_single_column(inputs.size());
     const auto& [number, array, broadcast, action] = inputs.front();
-    values = to_values(table, array, broadcast, count);
+    writes = to_row_values(table, array, broadcast, batch.count);
   }
-  const Lookup lookup = to_lookup(table, columns, count);
-  const Stream stream = to_stream(table.context(), stream_address);
+  const std::vector<Read> reads = to_any_reads(table, columns, batch.count);
+  const Change change{
+      .keys = batch, .writes = writes, .reads = reads, .stream = to_stream(table.context(), stream_address)};
   const GilRelease unlocked;
-  table.insert_and_find({keys.data, count, table.options().key_bytes()}, values, column_inputs, nullptr, lookup.out,
-                        lookup.columns, stream);
+  table.change(change);
 }
 
 void rows(Table& table, const Array& keys, const Array& rows, std::uintptr_t stream_address) {
-  const std::int64_t count = count_keys(table, keys, "keys");
+  const KeyBatch batch = to_keys(table, keys);
   if (!table.options().has_rows()) throw std::invalid_argument("the table has no row storage");
-  FindOutput out{};
-  out.rows = output<std::int64_t>(table, &rows, "rows", count);
-  const Stream stream = to_stream(table.context(), stream_address);
+  const Lookup lookup{.keys = batch,
+                      .rows = output<std::int64_t>(table, &rows, "rows", batch.count),
+                      .stream = to_stream(table.context(), stream_address)};
   const GilRelease unlocked;
-  table.find({keys.data, count, table.options().key_bytes()}, out, stream);
+  table.look_up(lookup);
 }
 
-void insert(Table& table, const Array& keys, const Array* values, bool broadcast, const std::string& mode,
-            const Array* inserted, std::uintptr_t stream_address) {
-  const std::int64_t count = count_keys(table, keys, "keys");
-  const ValueBatch value_batch = to_values(table, values, broadcast, count);
-  const InsertMode insert_mode = named(kInsertModes, mode);
-  bool* const mask = output<bool>(table, inserted, "inserted", count);
-  const Stream stream = to_stream(table.context(), stream_address);
+/// "keep", "assign" or an operation.
+void change_values(Table& table, const Array& keys, const Array* values, bool broadcast, const std::string& action,
+                   const Array* inserted, std::uintptr_t stream_address) {
+  const KeyBatch batch = to_keys(table, keys);
+  const std::vector<Write> writes = to_values(table, values, broadcast, batch.count, named(kActions, action));
+  const Change change{.keys = batch,
+                      .writes = writes,
+                      .inserted = output<bool>(table, inserted, "inserted", batch.count),
+                      .stream = to_stream(table.context(), stream_address)};
   const GilRelease unlocked;
-  const KeyBatch key_batch{keys.data, count, table.options().key_bytes()};
-  table.insert(key_batch, value_batch, insert_mode, mask, stream);
+  table.change(change);
 }
 
 void find_or_insert(Table& table, const Array& keys, const Array* values, bool broadcast, const Array& rows,
                     const Array& inserted, std::uintptr_t stream_address) {
-  const std::int64_t count = count_keys(table, keys, "keys");
+  const KeyBatch batch = to_keys(table, keys);
   if (!table.options().has_rows()) throw std::invalid_argument("the table has no row storage");
-  const ValueBatch value_batch = to_row_values(table, values, broadcast, count);
-  auto* const numbers = output<std::int64_t>(table, &rows, "rows", count);
-  bool* const mask = output<bool>(table, &inserted, "inserted", count);
-  const Stream stream = to_stream(table.context(), stream_address);
+  const std::vector<Write> writes = to_row_values(table, values, broadcast, batch.count);
+  const Change change{.keys = batch,
+                      .writes = writes,
+                      .inserted = output<bool>(table, &inserted, "inserted", batch.count),
+                      .rows = output<std::int64_t>(table, &rows, "rows", batch.count),
+                      .stream = to_stream(table.context(), stream_address)};
   const GilRelease unlocked;
-  table.find_or_insert({keys.data, count, table.options().key_bytes()}, value_batch, numbers, mask, stream);
+  table.change(change);
 }
 
 void restore_rows(Table& table, const Array& keys, const Array& rows, std::uintptr_t stream_address) {
@@ -427,24 +428,13 @@ void restore_rows(Table& table, const Array& keys, const Array& rows, std::uintp
                      stream);
 }
 
-void apply(Table& table, const Array& keys, const Array& values, bool broadcast, const std::string& op,
-           const Array* inserted, std::uintptr_t stream_address) {
-  const std::int64_t count = count_keys(table, keys, "keys");
-  const ValueBatch value_batch = to_values(table, &values, broadcast, count);
-  const ApplyOp apply_op = named(kApplyOps, op);
-  bool* const mask = output<bool>(table, inserted, "inserted", count);
-  const Stream stream = to_stream(table.context(), stream_address);
-  const GilRelease unlocked;
-  const KeyBatch key_batch{keys.data, count, table.options().key_bytes()};
-  table.apply(key_batch, value_batch, apply_op, mask, stream);
-}
-
 void erase(Table& table, const Array& keys, const Array* erased, std::uintptr_t stream_address) {
-  const std::int64_t count = count_keys(table, keys, "keys");
-  bool* const mask = output<bool>(table, erased, "erased", count);
-  const Stream stream = to_stream(table.context(), stream_address);
+  const KeyBatch batch = to_keys(table, keys);
+  const Erasure erasure{.keys = batch,
+                        .erased = output<bool>(table, erased, "erased", batch.count),
+                        .stream = to_stream(table.context(), stream_address)};
   const GilRelease unlocked;
-  table.erase({keys.data, count, table.options().key_bytes()}, mask, stream);
+  table.erase(erasure);
 }
 
 std::int64_t export_columns(Table& table, const Array* keys, const std::vector<PythonOutput>& columns,
@@ -456,10 +446,11 @@ std::int64_t export_columns(Table& table, const Array* keys, const std::vector<P
   } else if (!columns.empty() && std::get<1>(columns.front()) != nullptr) {
     count = std::get<1>(columns.front())->bytes() / column_at(table, std::get<0>(columns.front())).bytes();
   }
-  const std::vector<ColumnOutput> outputs = to_outputs(table, columns, count);
+  const std::vector<Read> outputs = to_reads(table, columns, count);
   const Stream stream = to_stream(table.context(), stream_address);
   const GilRelease unlocked;
-  return table.export_columns(keys == nullptr ? nullptr : keys->data, outputs, nullptr, count, stream);
+  return table.export_items(
+      {.keys = keys == nullptr ? nullptr : keys->data, .reads = outputs, .room = count, .stream = stream});
 }
 
 std::int64_t export_items(Table& table, const Array* keys, const Array* values, const Array* rows,
@@ -474,12 +465,16 @@ std::int64_t export_items(Table& table, const Array* keys, const Array* values, 
   } else if (rows != nullptr) {
     count = rows->elements();
   }
-  void* const value_data = value_output(table, values, "values", count);
+  const std::vector<Read> reads = value_reads(table, count, values, nullptr);
   if (rows != nullptr && !options.has_rows()) throw std::invalid_argument("the table has no row storage");
   auto* const row_data = output<std::int64_t>(table, rows, "rows", count);
   const Stream stream = to_stream(table.context(), stream_address);
   const GilRelease unlocked;
-  return table.export_items(keys == nullptr ? nullptr : keys->data, value_data, row_data, count, stream);
+  return table.export_items({.keys = keys == nullptr ? nullptr : keys->data,
+                             .reads = reads,
+                             .rows = row_data,
+                             .room = count,
+                             .stream = stream});
 }
 
 Buffer row_storage(const TablePointer& table, std::uintptr_t stream_address) {
@@ -585,62 +580,67 @@ using FindPart = std::tuple<TablePointer, const Array*, const Array*, const Arra
 using ChangePart = std::tuple<TablePointer, const Array*, const Array*, bool, const Array*,
                               std::uintptr_t>;  // table, keys, values, broadcast, mask, stream
 
+/// Requests, and the columns that each of them reads or writes.
+template <class Request, class Item>
+struct Requests {
+  std::vector<Request> all;
+  std::deque<std::vector<Item>> columns;
+
+  /// The columns stay where they are.
+  Span<const Item> keep(std::vector<Item> items) { return columns.emplace_back(std::move(items)); }
+};
+
 void find_parts(Table& table, const std::vector<FindPart>& given) {
-  std::vector<ShardedTable::Part> parts;
+  Requests<Lookup, Read> requests;
   for (const auto& [view, keys, values, found, rows, fallback, stream] : given) {
-    const std::int64_t count = count_keys(*view, *keys, "keys");
-    FindOutput out = find_output(*view, count, values, found, fallback);
-    out.rows = output<std::int64_t>(*view, rows, "rows", count);
-    parts.push_back({&sharded(*view),
-                     {keys->data, count, view->options().key_bytes()},
-                     {},
-                     out,
-                     nullptr,
-                     to_stream(view->context(), stream)});
+    const KeyBatch batch = to_keys(*view, *keys);
+    requests.all.push_back({.keys = batch,
+                            .reads = requests.keep(value_reads(*view, batch.count, values, fallback)),
+                            .found = output<bool>(*view, found, "found", batch.count),
+                            .rows = output<std::int64_t>(*view, rows, "rows", batch.count),
+                            .stream = to_stream(view->context(), stream),
+                            .view = &sharded(*view)});
   }
   const GilRelease unlocked;
-  sharded(table).find_parts(parts);
+  table.look_up(requests.all);
 }
 
 /// values_of(view, values, broadcast, count) says what of the values there is to be.
 template <class ValuesOf>
-std::vector<ShardedTable::Part> change_parts(const std::vector<ChangePart>& given, ValuesOf values_of) {
-  std::vector<ShardedTable::Part> parts;
+Requests<Change, Write> change_parts(const std::vector<ChangePart>& given, ValuesOf values_of) {
+  Requests<Change, Write> requests;
   for (const auto& [view, keys, values, broadcast, mask, stream] : given) {
-    const std::int64_t count = count_keys(*view, *keys, "keys");
-    const ValueBatch value_batch = values_of(*view, values, broadcast, count);
-    parts.push_back({&sharded(*view),
-                     {keys->data, count, view->options().key_bytes()},
-                     value_batch,
-                     {},
-                     output<bool>(*view, mask, "mask", count),
-                     to_stream(view->context(), stream)});
+    const KeyBatch batch = to_keys(*view, *keys);
+    requests.all.push_back({.keys = batch,
+                            .writes = requests.keep(values_of(*view, values, broadcast, batch.count)),
+                            .inserted = output<bool>(*view, mask, "mask", batch.count),
+                            .stream = to_stream(view->context(), stream),
+                            .view = &sharded(*view)});
   }
-  return parts;
+  return requests;
 }
 
-void insert_parts(Table& table, const std::vector<ChangePart>& given, const std::string& mode) {
-  const std::vector<ShardedTable::Part> parts = change_parts(given, to_values);
-  const InsertMode insert_mode = named(kInsertModes, mode);
+/// "keep", "assign" or an operation.
+void change_values_parts(Table& table, const std::vector<ChangePart>& given, const std::string& name) {
+  const Action action = named(kActions, name);
+  const auto requests =
+      change_parts(given, [&](const Table& view, const Array* values, bool broadcast, std::int64_t count) {
+        return to_values(view, values, broadcast, count, action);
+      });
   const GilRelease unlocked;
-  sharded(table).insert_parts(parts, insert_mode);
+  table.change(requests.all);
 }
 
 /// Given with their rows.
 void find_or_insert_parts(Table& table, const std::vector<ChangePart>& given, const std::vector<const Array*>& rows) {
-  std::vector<ShardedTable::Part> parts = change_parts(given, to_row_values);
-  if (rows.size() != parts.size()) throw std::invalid_argument("rows are not one array for each part");
-  for (std::size_t i = 0; i < parts.size(); ++i)
-    parts[i].rows = output<std::int64_t>(*std::get<0>(given[i]), rows[i], "rows", parts[i].keys.count);
+  Requests<Change, Write> requests = change_parts(given, to_row_values);
+  if (rows.size() != given.size()) throw std::invalid_argument("rows are not one array for each part");
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    Change& change = requests.all[i];
+    change.rows = output<std::int64_t>(*std::get<0>(given[i]), rows[i], "rows", change.keys.count);
+  }
   const GilRelease unlocked;
-  sharded(table).find_or_insert_parts(parts);
-}
-
-void apply_parts(Table& table, const std::vector<ChangePart>& given, const std::string& op) {
-  const std::vector<ShardedTable::Part> parts = change_parts(given, to_values);
-  const ApplyOp apply_op = named(kApplyOps, op);
-  const GilRelease unlocked;
-  sharded(table).apply_parts(parts, apply_op);
+  table.change(requests.all);
 }
 
 /// What Python gives for each batch of a call with columns: table, keys, columns, found, stream.
@@ -650,48 +650,45 @@ using ChangeColumnsPart =
     std::tuple<TablePointer, const Array*, std::vector<PythonInput>, const Array*, const Array*, std::uintptr_t>;
 
 void find_columns_parts(Table& table, const std::vector<FindColumnsPart>& given) {
-  std::vector<ShardedTable::Part> parts;
+  Requests<Lookup, Read> requests;
   for (const auto& [view, keys, columns, found, stream] : given) {
-    const std::int64_t count = count_keys(*view, *keys, "keys");
-    FindOutput out{};
-    out.found = output<bool>(*view, found, "found", count);
-    parts.push_back({&sharded(*view),
-                     {keys->data, count, view->options().key_bytes()},
-                     {},
-                     out,
-                     nullptr,
-                     to_stream(view->context(), stream),
-                     nullptr,
-                     to_outputs(*view, columns, count),
-                     {}});
+    const KeyBatch batch = to_keys(*view, *keys);
+    requests.all.push_back({.keys = batch,
+                            .reads = requests.keep(to_reads(*view, columns, batch.count)),
+                            .found = output<bool>(*view, found, "found", batch.count),
+                            .stream = to_stream(view->context(), stream),
+                            .view = &sharded(*view)});
   }
   const GilRelease unlocked;
-  sharded(table).find_parts(parts);
+  table.look_up(requests.all);
 }
 
 void change_columns_parts(Table& table, const std::vector<ChangeColumnsPart>& given) {
-  std::vector<ShardedTable::Part> parts;
+  Requests<Change, Write> requests;
   for (const auto& [view, keys, columns, rows, mask, stream] : given) {
-    const std::int64_t count = count_keys(*view, *keys, "keys");
-    parts.push_back({&sharded(*view),
-                     {keys->data, count, view->options().key_bytes()},
-                     {},
-                     {},
-                     output<bool>(*view, mask, "mask", count),
-                     to_stream(view->context(), stream),
-                     output<std::int64_t>(*view, rows, "rows", count),
-                     {},
-                     to_inputs(*view, columns, count)});
+    const KeyBatch batch = to_keys(*view, *keys);
+    requests.all.push_back({.keys = batch,
+                            .writes = requests.keep(to_writes(*view, columns, batch.count)),
+                            .inserted = output<bool>(*view, mask, "mask", batch.count),
+                            .rows = output<std::int64_t>(*view, rows, "rows", batch.count),
+                            .stream = to_stream(view->context(), stream),
+                            .view = &sharded(*view)});
   }
   const GilRelease unlocked;
-  sharded(table).change_columns_parts(parts);
+  table.change(requests.all);
 }
 
 void erase_parts(Table& table, const std::vector<ChangePart>& given) {
-  const std::vector<ShardedTable::Part> parts =
-      change_parts(given, [](const Table&, const Array*, bool, std::int64_t) { return ValueBatch{}; });
+  std::vector<Erasure> requests;
+  for (const auto& [view, keys, values, broadcast, mask, stream] : given) {
+    const KeyBatch batch = to_keys(*view, *keys);
+    requests.push_back({.keys = batch,
+                        .erased = output<bool>(*view, mask, "mask", batch.count),
+                        .stream = to_stream(view->context(), stream),
+                        .view = &sharded(*view)});
+  }
   const GilRelease unlocked;
-  sharded(table).erase_parts(parts);
+  table.erase(requests);
 }
 
 TablePointer clone(Table& table, const ContextPointer& context, std::uintptr_t stream_address) {
@@ -749,12 +746,13 @@ void bind_table(py::module_& module) {
       .def("find", &find, keys, py::arg("values"), py::arg("found"), py::arg("fallback"), py::arg("count_missing"),
            stream)
       .def("rows", &rows, keys, py::arg("rows"), stream)
-      .def("insert", &insert, keys, py::arg("values"), py::arg("broadcast"), py::arg("mode"), py::arg("inserted"),
-           stream)
+      .def("insert", &change_values, keys, py::arg("values"), py::arg("broadcast"), py::arg("mode"),
+           py::arg("inserted"), stream)
       .def("find_or_insert", &find_or_insert, keys, py::arg("values"), py::arg("broadcast"), py::arg("rows"),
            py::arg("inserted"), py::arg("stream"))
       .def("restore_rows", &restore_rows, keys, py::arg("rows"), stream)
-      .def("apply", &apply, keys, py::arg("values"), py::arg("broadcast"), py::arg("op"), py::arg("inserted"), stream)
+      .def("apply", &change_values, keys, py::arg("values"), py::arg("broadcast"), py::arg("op"), py::arg("inserted"),
+           stream)
       .def("erase", &erase, keys, py::arg("erased"), stream)
       .def("find_and_erase", &find_and_erase, keys, py::arg("columns"), py::arg("count_missing"), stream)
       .def("insert_and_find", &insert_and_find, keys, py::arg("inputs"), py::arg("columns"), stream)
@@ -801,9 +799,9 @@ void bind_table(py::module_& module) {
       .def_property_readonly("shards", &shards)
       .def("at", &at, py::arg("context"))
       .def("find_parts", &find_parts, py::arg("parts"))
-      .def("insert_parts", &insert_parts, py::arg("parts"), py::arg("mode"))
+      .def("insert_parts", &change_values_parts, py::arg("parts"), py::arg("mode"))
       .def("find_or_insert_parts", &find_or_insert_parts, py::arg("parts"), py::arg("rows"))
-      .def("apply_parts", &apply_parts, py::arg("parts"), py::arg("op"))
+      .def("apply_parts", &change_values_parts, py::arg("parts"), py::arg("op"))
       .def("erase_parts", &erase_parts, py::arg("parts"));
 }
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include <gpuhash/batches.hpp>
+#include <gpuhash/requests.hpp>
 #include "host/walk.hpp"
 
 /// How the keys of a batch are read: a block at a time, widened to the table's keys.

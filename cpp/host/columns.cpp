@@ -60,11 +60,11 @@ RowWriter::RowWriter(const ColumnsOrder& order) : order_(&order) {
   for (const ColumnChange& change : order.given)
     given_.push_back({change.place.offset, change.values.bytes, change.place.elements,
                       static_cast<const std::byte*>(change.values.data),
-                      change.values.broadcast ? 0 : change.values.bytes, change.mode,
-                      change.mode == ColumnMode::kApply ? combine_function(change.place.dtype, change.op) : nullptr,
+                      change.values.broadcast ? 0 : change.values.bytes, change.action,
+                      combines(change.action) ? combine_function(change.place.dtype, change.action) : nullptr,
                       &change});
   for (const ColumnChange& change : order.given) {
-    if (change.mode == ColumnMode::kKeep) continue;
+    if (change.action == Action::kKeep) continue;
     const std::int64_t end = change.place.offset + change.place.bytes();
     touched_begin_ = touched_end_ == 0 ? change.place.offset : std::min(touched_begin_, change.place.offset);
     touched_end_ = std::max(touched_end_, end);
@@ -85,9 +85,9 @@ void RowWriter::meet(std::byte* row, std::int64_t i) const {
   for (const Given& column : given_) {
     if (write_wide(column, row, i, false)) continue;
     const std::byte* const value = column.values + i * column.stride;
-    if (column.mode == ColumnMode::kAssign)
+    if (column.action == Action::kAssign)
       copy_bytes(row + column.offset, value, column.bytes);
-    else if (column.mode == ColumnMode::kApply)
+    else if (column.combine != nullptr)
       column.combine(row + column.offset, value, column.elements);
   }
 }

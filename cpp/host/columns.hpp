@@ -33,8 +33,8 @@ class RowWriter {
     std::int64_t elements;
     const std::byte* values;
     std::int64_t stride;  // bytes from a key's value to the next
-    ColumnMode mode;
-    CombineFn combine;  // of kApply
+    Action action;
+    CombineFn combine;  // null where the action is none of arithmetic
     const ColumnChange* change;
   };
 
@@ -43,7 +43,7 @@ class RowWriter {
     const ColumnChange& change = *column.change;
     if (change.wide.combined == nullptr) return false;
     if (const float* const all = change.wide.at(i, column.elements))
-      combine_wide(change.place.dtype, change.op, row + column.offset, all, column.elements, is_new);
+      combine_wide(change.place.dtype, change.action, row + column.offset, all, column.elements, is_new);
     return true;
   }
 

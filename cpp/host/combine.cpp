@@ -7,7 +7,7 @@
 namespace gpuhash::host {
 namespace {
 
-template <class T, ApplyOp kOp>
+template <class T, Action kOp>
 void combine_elements(void* to, const void* from, std::int64_t elements) {
   auto* const to_bytes = static_cast<char*>(to);
   const auto* const from_bytes = static_cast<const char*>(from);
@@ -23,7 +23,7 @@ void combine_elements(void* to, const void* from, std::int64_t elements) {
 }
 
 template <class Short>
-void combine_wide_elements(ApplyOp op, void* to, const float* from, std::int64_t elements, bool is_new) {
+void combine_wide_elements(Action op, void* to, const float* from, std::int64_t elements, bool is_new) {
   for (std::int64_t e = 0; e < elements; ++e) {
     char* const at = static_cast<char*>(to) + e * static_cast<std::int64_t>(sizeof(Short));
     Short old;
@@ -35,14 +35,14 @@ void combine_wide_elements(ApplyOp op, void* to, const float* from, std::int64_t
 
 }  // namespace
 
-void combine_wide(DType dtype, ApplyOp op, void* to, const float* from, std::int64_t elements, bool is_new) {
+void combine_wide(DType dtype, Action op, void* to, const float* from, std::int64_t elements, bool is_new) {
   if (dtype == DType::kFloat16)
     combine_wide_elements<Float16>(op, to, from, elements, is_new);
   else
     combine_wide_elements<BFloat16>(op, to, from, elements, is_new);
 }
 
-CombineFn combine_function(DType dtype, ApplyOp op) {
+CombineFn combine_function(DType dtype, Action op) {
   return dispatch_dtype(dtype, [op](auto element) {
     return dispatch_op(
         op, [](auto constant) -> CombineFn { return combine_elements<decltype(element), decltype(constant)::value>; });

@@ -64,7 +64,7 @@ template <class Key, class Value>
 void HostExecutor<Key, Value>::insert(DeviceContext&, const View& view, const InsertOrder& batch, Stream) const {
   if (are_plain(view, batch.values)) {
     const PlainInsertion<View> insertion{static_cast<const std::byte*>(batch.values.data), stride_of(batch.values),
-                                         batch.mode == InsertMode::kAssign};
+                                         batch.action == Action::kAssign};
     return write_each<Purpose::kInsertion>(view, batch.keys, insertion, batch.inserted, batch.stop);
   }
   RowSource row_source(view.rows, *view.control);
@@ -82,7 +82,7 @@ void HostExecutor<Key, Value>::apply(DeviceContext&, const View& view, const App
     };
     constexpr DType kFloat = sizeof(Value) == 8 ? DType::kFloat64 : DType::kFloat32;
     const bool is_float = batch.dtype == kFloat;
-    if (batch.op == ApplyOp::kAdd && are_plain(view, batch.values) && (is_float || is_integer(batch.dtype)))
+    if (batch.op == Action::kAdd && are_plain(view, batch.values) && (is_float || is_integer(batch.dtype)))
       return write([is_float](const ApplyOrder& order) {
         return PlainAddition<View>{static_cast<const std::byte*>(order.values.data), stride_of(order.values), is_float};
       });

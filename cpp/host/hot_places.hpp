@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <gpuhash/batches.hpp>
+#include <gpuhash/requests.hpp>
 #include "host/parallel.hpp"
 #include "host/walk.hpp"
 #include "shared/hash.hpp"

@@ -84,7 +84,7 @@ struct Insertion {
     if (is_new) {
       store_new(view, stored, slot, batch.values, i, *row_source, batch.keys, batch.initial);
     } else if constexpr (View::kHasValue) {
-      if (batch.mode == InsertMode::kAssign && slot != nullptr) {
+      if (batch.action == Action::kAssign && slot != nullptr) {
         const std::byte* const value = value_at(batch.values, i);
         if (has_rows(view))
           copy_bytes(row_data(view, slot->value), value, batch.values.bytes);
@@ -120,7 +120,7 @@ struct PlainAddition {
  private:
   template <class T>
   static Value sum(Value old, Value update) {
-    return cast_bits<Value>(combine(ApplyOp::kAdd, cast_bits<T>(old), cast_bits<T>(update)));
+    return cast_bits<Value>(combine(Action::kAdd, cast_bits<T>(old), cast_bits<T>(update)));
   }
 };
 

@@ -5,7 +5,7 @@
 #include <limits>
 #include <type_traits>
 
-#include <gpuhash/batches.hpp>
+#include <gpuhash/action.hpp>
 #include <gpuhash/dtype.hpp>
 #include "shared/host_device.hpp"
 #include "shared/short_floats.hpp"
@@ -62,24 +62,27 @@ decltype(auto) dispatch_dtype(DType dtype, F&& f) {
   __builtin_unreachable();
 }
 
-/// Calls f with the operation as an std::integral_constant.
+/// Calls f with the operation, an action that combines(), as an std::integral_constant.
 template <class F>
-decltype(auto) dispatch_op(ApplyOp op, F&& f) {
+decltype(auto) dispatch_op(Action op, F&& f) {
   switch (op) {
-    case ApplyOp::kAdd:
-      return f(std::integral_constant<ApplyOp, ApplyOp::kAdd>{});
-    case ApplyOp::kMultiply:
-      return f(std::integral_constant<ApplyOp, ApplyOp::kMultiply>{});
-    case ApplyOp::kMin:
-      return f(std::integral_constant<ApplyOp, ApplyOp::kMin>{});
-    case ApplyOp::kMax:
-      return f(std::integral_constant<ApplyOp, ApplyOp::kMax>{});
-    case ApplyOp::kBitAnd:
-      return f(std::integral_constant<ApplyOp, ApplyOp::kBitAnd>{});
-    case ApplyOp::kBitOr:
-      return f(std::integral_constant<ApplyOp, ApplyOp::kBitOr>{});
-    case ApplyOp::kBitXor:
-      return f(std::integral_constant<ApplyOp, ApplyOp::kBitXor>{});
+    case Action::kAdd:
+      return f(std::integral_constant<Action, Action::kAdd>{});
+    case Action::kMultiply:
+      return f(std::integral_constant<Action, Action::kMultiply>{});
+    case Action::kMin:
+      return f(std::integral_constant<Action, Action::kMin>{});
+    case Action::kMax:
+      return f(std::integral_constant<Action, Action::kMax>{});
+    case Action::kBitAnd:
+      return f(std::integral_constant<Action, Action::kBitAnd>{});
+    case Action::kBitOr:
+      return f(std::integral_constant<Action, Action::kBitOr>{});
+    case Action::kBitXor:
+      return f(std::integral_constant<Action, Action::kBitXor>{});
+    case Action::kKeep:
+    case Action::kAssign:
+      break;
   }
   __builtin_unreachable();
 }
@@ -93,37 +96,38 @@ struct Arithmetic {
   // Unsigned arithmetic wraps. Not narrower than int, or promotion would make it signed again.
   using Wide = std::conditional_t<sizeof(T) <= 4, std::uint32_t, std::uint64_t>;
 
-  GPUHASH_HD static T combine(ApplyOp op, T a, T b) {
+  GPUHASH_HD static T combine(Action op, T a, T b) {
     switch (op) {
-      case ApplyOp::kAdd:
+      case Action::kAdd:
         return static_cast<T>(static_cast<Wide>(a) + static_cast<Wide>(b));
-      case ApplyOp::kMultiply:
+      case Action::kMultiply:
         return static_cast<T>(static_cast<Wide>(a) * static_cast<Wide>(b));
-      case ApplyOp::kMin:
+      case Action::kMin:
         return b < a ? b : a;
-      case ApplyOp::kMax:
+      case Action::kMax:
         return a < b ? b : a;
-      case ApplyOp::kBitAnd:
+      case Action::kBitAnd:
         return static_cast<T>(a & b);
-      case ApplyOp::kBitOr:
+      case Action::kBitOr:
         return static_cast<T>(a | b);
-      case ApplyOp::kBitXor:
+      case Action::kBitXor:
         return static_cast<T>(a ^ b);
+      default:
+        return a;
     }
-    return a;
   }
 
-  GPUHASH_HD static T identity(ApplyOp op) {
+  GPUHASH_HD static T identity(Action op) {
     constexpr T kLowest = std::numeric_limits<T>::min();
     constexpr T kHighest = std::numeric_limits<T>::max();
     switch (op) {
-      case ApplyOp::kMultiply:
+      case Action::kMultiply:
         return 1;
-      case ApplyOp::kMin:
+      case Action::kMin:
         return kHighest;
-      case ApplyOp::kMax:
+      case Action::kMax:
         return kLowest;
-      case ApplyOp::kBitAnd:
+      case Action::kBitAnd:
         return static_cast<T>(~Wide{0});
       default:
         return 0;
@@ -133,47 +137,47 @@ struct Arithmetic {
 
 template <>
 struct Arithmetic<Bool> {
-  GPUHASH_HD static Bool combine(ApplyOp op, Bool a, Bool b) {
+  GPUHASH_HD static Bool combine(Action op, Bool a, Bool b) {
     const bool x = a.byte != 0;
     const bool y = b.byte != 0;
-    if (op == ApplyOp::kBitXor) return {static_cast<std::uint8_t>(x != y)};
+    if (op == Action::kBitXor) return {static_cast<std::uint8_t>(x != y)};
     return {static_cast<std::uint8_t>(is_and(op) ? x && y : x || y)};
   }
-  GPUHASH_HD static Bool identity(ApplyOp op) { return {static_cast<std::uint8_t>(is_and(op))}; }
+  GPUHASH_HD static Bool identity(Action op) { return {static_cast<std::uint8_t>(is_and(op))}; }
 
  private:
-  GPUHASH_HD static bool is_and(ApplyOp op) {
-    return op == ApplyOp::kMultiply || op == ApplyOp::kMin || op == ApplyOp::kBitAnd;
+  GPUHASH_HD static bool is_and(Action op) {
+    return op == Action::kMultiply || op == Action::kMin || op == Action::kBitAnd;
   }
 };
 
 template <class Real>
 struct RealArithmetic {
-  GPUHASH_HD static Real combine(ApplyOp op, Real a, Real b) {
+  GPUHASH_HD static Real combine(Action op, Real a, Real b) {
     switch (op) {
-      case ApplyOp::kAdd:
+      case Action::kAdd:
         return a + b;
-      case ApplyOp::kMultiply:
+      case Action::kMultiply:
         return a * b;
-      case ApplyOp::kMin:
+      case Action::kMin:
         return takes_min(a, b) ? a : b;
-      case ApplyOp::kMax:
+      case Action::kMax:
         return takes_max(a, b) ? a : b;
       default:
         return a;
     }
   }
 
-  GPUHASH_HD static Real identity(ApplyOp op) {
+  GPUHASH_HD static Real identity(Action op) {
     constexpr Real kInfinity = std::numeric_limits<Real>::infinity();
     switch (op) {
-      case ApplyOp::kAdd:
+      case Action::kAdd:
         return Real{-0.0f};  // +0 would turn a sum of -0 into +0
-      case ApplyOp::kMultiply:
+      case Action::kMultiply:
         return Real{1};
-      case ApplyOp::kMin:
+      case Action::kMin:
         return kInfinity;
-      case ApplyOp::kMax:
+      case Action::kMax:
         return -kInfinity;
       default:
         return Real{0};
@@ -199,13 +203,13 @@ struct Arithmetic<double> : RealArithmetic<double> {};
 
 template <class Short>
 struct ShortFloatArithmetic {
-  GPUHASH_HD static Short combine(ApplyOp op, Short a, Short b) {
+  GPUHASH_HD static Short combine(Action op, Short a, Short b) {
     using InFloat = RealArithmetic<float>;
-    if (op == ApplyOp::kMin) return InFloat::takes_min(a.to_float(), b.to_float()) ? a : b;
-    if (op == ApplyOp::kMax) return InFloat::takes_max(a.to_float(), b.to_float()) ? a : b;
+    if (op == Action::kMin) return InFloat::takes_min(a.to_float(), b.to_float()) ? a : b;
+    if (op == Action::kMax) return InFloat::takes_max(a.to_float(), b.to_float()) ? a : b;
     return Short::from_float(InFloat::combine(op, a.to_float(), b.to_float()));
   }
-  GPUHASH_HD static Short identity(ApplyOp op) { return Short::from_float(RealArithmetic<float>::identity(op)); }
+  GPUHASH_HD static Short identity(Action op) { return Short::from_float(RealArithmetic<float>::identity(op)); }
 };
 
 template <>
@@ -215,15 +219,15 @@ struct Arithmetic<BFloat16> : ShortFloatArithmetic<BFloat16> {};
 
 template <class Real>
 struct Arithmetic<Complex<Real>> {
-  GPUHASH_HD static Complex<Real> combine(ApplyOp op, Complex<Real> a, Complex<Real> b) {
-    if (op == ApplyOp::kAdd) return {a.real + b.real, a.imag + b.imag};
-    if (op != ApplyOp::kMultiply || is_no_factor(b)) return a;
+  GPUHASH_HD static Complex<Real> combine(Action op, Complex<Real> a, Complex<Real> b) {
+    if (op == Action::kAdd) return {a.real + b.real, a.imag + b.imag};
+    if (op != Action::kMultiply || is_no_factor(b)) return a;
     if (is_no_factor(a)) return b;
     return {rounded_sum(rounded_product(a.real, b.real), -rounded_product(a.imag, b.imag)),
             rounded_sum(rounded_product(a.real, b.imag), rounded_product(a.imag, b.real))};
   }
-  GPUHASH_HD static Complex<Real> identity(ApplyOp op) {
-    if (op == ApplyOp::kMultiply) return {cast_bits<Real>(no_factor()), cast_bits<Real>(no_factor())};
+  GPUHASH_HD static Complex<Real> identity(Action op) {
+    if (op == Action::kMultiply) return {cast_bits<Real>(no_factor()), cast_bits<Real>(no_factor())};
     return {Real{-0.0f}, Real{-0.0f}};
   }
 
@@ -242,13 +246,13 @@ struct Arithmetic<Complex<Real>> {
 }  // namespace detail
 
 template <class T>
-GPUHASH_HD T combine(ApplyOp op, T a, T b) {
+GPUHASH_HD T combine(Action op, T a, T b) {
   return detail::Arithmetic<T>::combine(op, a, b);
 }
 
 /// combine(op, identity(op), x) is x.
 template <class T>
-GPUHASH_HD T identity(ApplyOp op) {
+GPUHASH_HD T identity(Action op) {
   return detail::Arithmetic<T>::identity(op);
 }
 

@@ -36,6 +36,18 @@ CallOrder::Turn::Turn(CallOrder& order, Stream stream, For call)
   order.last_stream_ = id;
 }
 
+void CallOrder::Turn::go_on(Stream stream) {
+  if (stream == stream_) return;
+  if (capturing_ || order_.context_.is_capturing(stream))
+    throw ShapeError(
+        "a call with batches on several streams was made while a CUDA graph is captured; give all of them on one "
+        "stream");
+  order_.fence_->record(stream_);
+  order_.fence_->wait(stream);
+  order_.last_stream_ = order_.context_.stream_id(stream);
+  stream_ = stream;
+}
+
 CallOrder::Turn::~Turn() {
   if (capturing_) return;
   try {

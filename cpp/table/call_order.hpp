@@ -60,6 +60,11 @@ class CallOrder::Turn {
   /// The call's work runs when a CUDA graph is replayed: later, perhaps often, perhaps never.
   bool capturing() const { return capturing_; }
 
+  /// Where the call's work goes now.
+  Stream stream() const { return stream_; }
+  /// The call's work goes on in the order of this stream. Throws ShapeError where another one is being captured.
+  void go_on(Stream stream);
+
   /// Runs what changes the slots. Where CUDA fails between two kernels of it, nobody knows what the table holds; before
   /// the first one, it is as it was.
   template <class Work>

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include <gpuhash/batches.hpp>
+#include <gpuhash/requests.hpp>
 #include <gpuhash/device_context.hpp>
 #include <gpuhash/factorization.hpp>
 

@@ -13,6 +13,7 @@
 #include "shared/arithmetic.hpp"
 #include "shared/combines_in_float.hpp"
 #include "shared/probe_sequence.hpp"
+#include "table/apart_changes.hpp"
 #include "table/counted_batch.hpp"
 #include "table/forecast.hpp"
 #include "table/repeated_values.hpp"
@@ -59,6 +60,16 @@ void for_each_run(const std::vector<std::int64_t>& positions, Body body) {
   for (std::size_t begin = 0, end; begin < positions.size(); begin = end) {
     for (end = begin + 1; end < positions.size() && positions[end] == positions[end - 1] + 1;) ++end;
     body(positions[begin], static_cast<std::int64_t>(end - begin));
+  }
+}
+
+/// Calls body(request) for each request with keys, in the order of its stream.
+template <class Requests, class Body>
+void for_each_batch(CallOrder::Turn& turn, Requests& requests, Body body) {
+  for (auto& request : requests) {
+    if (request.keys.count == 0) continue;
+    turn.go_on(request.stream);
+    body(request);
   }
 }
 
@@ -541,7 +552,7 @@ std::int64_t HashTable<Key, Value>::count_new(const KeyBatch& keys, const Plan* 
       const std::int64_t count =
           std::min<std::int64_t>(part.count - at, std::max<std::int64_t>(tuning().count_chunk_keys, distinct));
       seen->reserve(distinct + count, stream);
-      seen->insert(slice(part, at, count), {}, InsertMode::kKeep, nullptr, stream);
+      seen->change({.keys = slice(part, at, count), .stream = stream});
       distinct = seen->size(stream);
       at += count;
     }
@@ -679,59 +690,156 @@ void HashTable<Key, Value>::set_max_load_factor(double factor) {
   options_.max_load_factor = factor;
 }
 
+/// Calls run(turn) in the turn of all requests, if they have keys: for_each() then goes from one to the next. Those
+/// without keys only make their steps.
 template <class Key, class Value>
-std::int64_t HashTable<Key, Value>::find(const KeyBatch& keys, const FindOutput& out, Stream stream) {
-  if (out.values != nullptr) check_single_value(options_);
-  if (keys.count == 0) {
-    if (out.step.taken != nullptr) context_->advance(out.step, stream);
-    return 0;
+template <class Request, class Run>
+void HashTable<Key, Value>::in_turn(Span<const Request> requests, Run run) {
+  const auto first = std::ranges::find_if(requests, [](const Request& request) { return request.keys.count != 0; });
+  if (first != requests.end()) {
+    Turn turn(order_, first->stream);
+    run(turn);
   }
-  return find_in(Turn(order_, stream), keys, out, {}, stream);
+  if constexpr (requires(const Request& request) { request.step; })
+    for (const Request& request : requests)
+      if (request.keys.count == 0 && request.step.taken != nullptr) context_->advance(request.step, request.stream);
 }
 
-/// Of some columns, or of the one value that a key has.
 template <class Key, class Value>
-std::int64_t HashTable<Key, Value>::find_in(const Turn&, const KeyBatch& keys, const FindOutput& out,
-                                            const std::vector<ColumnRead>& columns, Stream stream) {
-  FindOrder order{out, options_.value_bytes()};
+std::int64_t HashTable<Key, Value>::look_up(Span<const Lookup> requests) {
+  for (const Lookup& request : requests) check_reads(options_, request.reads);
+  std::int64_t missing = 0;
+  in_turn(requests, [&](Turn& turn) {
+    for_each_batch(turn, requests, [&](const Lookup& request) { missing += find_in(request); });
+  });
+  return missing;
+}
+
+/// In its turn: of some columns, or of the one value that a key has.
+template <class Key, class Value>
+std::int64_t HashTable<Key, Value>::find_in(const Lookup& request) {
+  const KeyBatch& keys = request.keys;
+  const Stream stream = request.stream;
+  FindOrder order{};
+  order.found = request.found;
+  order.rows = request.rows;
+  order.count_missing = request.count_missing;
+  order.step = request.step;
+  order.bytes = options_.value_bytes();
+  const bool reads_columns = !options_.columns.empty() && !request.reads.empty();
   Allocation memory;
-  if (!columns.empty() && order.rows == nullptr) {
-    memory = Allocation(*context_, static_cast<std::size_t>(keys.count) * sizeof(std::int64_t), stream);
-    order.rows = memory.as<std::int64_t>();
+  if (reads_columns) {
+    if (order.rows == nullptr) {
+      memory = Allocation(*context_, static_cast<std::size_t>(keys.count) * sizeof(std::int64_t), stream);
+      order.rows = memory.as<std::int64_t>();
+    }
+  } else if (!request.reads.empty()) {
+    const Read& read = request.reads.front();
+    order.values = read.values;
+    order.fallback = read.fallback;
+    order.fallback_per_key = read.fallback_per_key;
   }
   executor().find(*context_, storage_.view(), keys, order, stream);
-  if (!columns.empty()) executor().read_columns(*context_, storage_.view(), order.rows, keys.count, columns, stream);
-  if (context_->is_host() && out.step.taken != nullptr) context_->advance(out.step, stream);  // GPUs' kernels do
-  return out.count_missing ? static_cast<std::int64_t>(refresh(stream).missing) : 0;
+  if (reads_columns)
+    executor().read_columns(*context_, storage_.view(), order.rows, keys.count, columns_.reads(request.reads), stream);
+  if (context_->is_host() && request.step.taken != nullptr)
+    context_->advance(request.step, stream);  // GPUs' kernels do
+  return request.count_missing ? static_cast<std::int64_t>(refresh(stream).missing) : 0;
 }
 
 template <class Key, class Value>
-void HashTable<Key, Value>::insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted,
-                                   Stream stream, const ChainStep& step) {
-  check_single_value(options_);
-  if (keys.count == 0) {
-    if (step.taken != nullptr) context_->advance(step, stream);
-    return;
-  }
-  InsertOrder order{keys, values, mode, options_.deterministic, inserted};
-  order.step = step;
-  insert_in(Turn(order_, stream), order, stream);
+void HashTable<Key, Value>::change(Span<const Change> requests) {
+  for (const Change& request : requests) check_change(options_, request);
+  in_turn(requests, [&](Turn& turn) {
+    if (!options_.has_rows()) return change_all(turn, requests);
+    const ApartChanges apart(
+        requests, options_, *context_, [&](const MemoryRange& memory) { return are_rows(memory); },
+        [&](Stream stream) { turn.go_on(stream); });
+    change_all(turn, apart.get());
+  });
 }
 
+/// Where several batches may not fit, their keys are put one behind the other first, so that all get their room at
+/// once.
 template <class Key, class Value>
-void HashTable<Key, Value>::find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::int64_t* rows,
-                                           bool* inserted, Stream stream) {
-  check_find_or_insert(options_);
-  if (!options_.columns.empty()) {
-    if (values.data != nullptr) check_single_value(options_);
-    return change_columns(keys, {}, rows, inserted, stream);
+void HashTable<Key, Value>::change_all(Turn& turn, Span<const Change> requests) {
+  const auto change_each = [&](Span<const Change> changes) {
+    for_each_batch(turn, changes, [&](const Change& request) { change_in(turn, request); });
+  };
+  std::int64_t count = 0;
+  for (const Change& request : requests) count += request.keys.count;
+  if (requests.size() == 1 || turn.capturing() || has_known_room(count)) return change_each(requests);
+  const Stream stream = turn.stream();
+  const std::uint32_t bytes = options_.key_bytes();
+  const Allocation memory(*context_, static_cast<std::size_t>(count) * bytes, stream);
+  std::vector<Change> gathered(requests.begin(), requests.end());
+  auto* next = memory.as<char>();
+  for_each_batch(turn, gathered, [&](Change& request) {
+    const auto length = static_cast<std::size_t>(request.keys.count) * bytes;
+    context_->copy(next, request.keys.data, length, request.stream);
+    request.keys.data = std::exchange(next, next + length);
+  });
+  make_room_in({memory.get(), count, bytes}, true, turn.stream());
+  try {
+    change_each(gathered);
+  } catch (...) {
+    room_made_.reset();
+    turn.go_on(stream);  // in whose order the memory goes back
+    throw;
   }
-  if (keys.count == 0) return;
-  InsertOrder order{keys, values, InsertMode::kKeep, options_.deterministic, inserted};
-  order.rows = rows;
-  const InitialRows initial = initial_rows();
-  if (values.data == nullptr) order.initial = &initial;
-  insert_in(Turn(order_, stream), order, stream);
+  turn.go_on(stream);
+}
+
+/// In its turn, and with whatever it reads apart from the table's rows.
+template <class Key, class Value>
+void HashTable<Key, Value>::change_in(const Turn& turn, const Change& request) {
+  if (options_.columns.empty()) return change_value_in(turn, request);
+  const Stream stream = request.stream;
+  ColumnsOrder order = columns_.order(request, options_.deterministic);
+  Allocation rows;
+  if (order.rows == nullptr && !request.reads.empty()) {
+    rows = Allocation(*context_, static_cast<std::size_t>(request.keys.count) * sizeof(std::int64_t), stream);
+    order.rows = rows.as<std::int64_t>();
+  }
+  change_columns_in(turn, order, stream);
+  if (!request.reads.empty())
+    executor().read_columns(*context_, storage_.view(), order.rows, request.keys.count, columns_.reads(request.reads),
+                            stream);
+  if (request.step.taken != nullptr) context_->advance(request.step, stream);
+}
+
+/// Likewise, of the one value that a key has, or of a set.
+template <class Key, class Value>
+void HashTable<Key, Value>::change_value_in(const Turn& turn, const Change& request) {
+  const Stream stream = request.stream;
+  const bool is_given = !request.writes.empty();
+  const Write write = is_given ? request.writes.front() : Write{.action = Action::kKeep};
+  const ValueBatch values{write.values, is_given ? options_.value_bytes() : 0, write.broadcast};
+  Lookup afterwards{.keys = request.keys, .reads = request.reads, .stream = stream};
+  if (combines(write.action)) {
+    apply_value_in(turn, request, values, write.action);
+    if (request.step.taken != nullptr) context_->advance(request.step, stream);
+    afterwards.rows = request.rows;
+  } else {
+    InsertOrder order{request.keys, values, write.action, options_.deterministic, request.inserted};
+    order.step = request.step;
+    if (write.action == Action::kKeep)
+      order.rows = request.rows;
+    else
+      afterwards.rows = request.rows;
+    std::optional<InitialRows> initial;
+    Allocation rows;
+    if (!is_given && options_.value_dtype) {
+      initial = initial_rows();
+      order.initial = &*initial;
+      if (order.rows == nullptr) {
+        rows = Allocation(*context_, static_cast<std::size_t>(request.keys.count) * sizeof(std::int64_t), stream);
+        order.rows = rows.as<std::int64_t>();
+      }
+    }
+    insert_in(turn, order, stream);
+  }
+  if (!afterwards.reads.empty() || afterwards.rows != nullptr) find_in(afterwards);
 }
 
 /// Of new keys in a table with rows and without columns.
@@ -759,7 +867,7 @@ void HashTable<Key, Value>::insert_in(const Turn& turn, InsertOrder order, Strea
         part.step = std::exchange(order.step, {});
         if (order.rows != nullptr) part.rows = order.rows + from;
         part.slots = slots_for_insertion(room);
-        part.expect_new = ledger_.is_pristine() || order.mode == InsertMode::kKeep;
+        part.expect_new = ledger_.is_pristine() || order.action == Action::kKeep;
         ledger_.note_change();
         executor().insert(*context_, storage_.view(), part, stream);
       });
@@ -771,7 +879,7 @@ void HashTable<Key, Value>::insert_in(const Turn& turn, InsertOrder order, Strea
 
 template <class Key, class Value>
 void HashTable<Key, Value>::restore_rows(const KeyBatch& keys, const std::int64_t* rows, Stream stream) {
-  check_find_or_insert(options_);
+  check_has_rows(options_);
   const Turn turn(order_, stream);
   const Control control = refresh(stream);
   if (control.size != 0)
@@ -793,7 +901,7 @@ void HashTable<Key, Value>::restore_rows(const KeyBatch& keys, const std::int64_
 
   View scalars = storage_.view();  // in which the numbers of rows are the values
   scalars.rows.bytes = 0;
-  const InsertOrder order{keys, {rows, sizeof(std::int64_t), false}, InsertMode::kKeep, false, nullptr};
+  const InsertOrder order{keys, {rows, sizeof(std::int64_t), false}, Action::kKeep, false, nullptr};
   const std::uint64_t counts[] = {static_cast<std::uint64_t>(last + 1), free.size()};
   static_assert(offsetof(Control, free_rows) == offsetof(Control, next_row) + sizeof(std::uint64_t));
   const auto clear = [&] { turn.remake([&] { executor().clear(*context_, storage_.view(), stream); }); };
@@ -822,21 +930,15 @@ void HashTable<Key, Value>::restore_rows(const KeyBatch& keys, const std::int64_
 }
 
 template <class Key, class Value>
-void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted,
-                                  Stream stream) {
-  check_single_value(options_);
-  if (!options_.value_dtype || !has_op(*options_.value_dtype, op))
-    throw DTypeError(
-        "values of dtype " + std::string(options_.value_dtype ? name(*options_.value_dtype) : "none") +
-        " have no such operation; bit operations are of integers and bool, and complex numbers have no order");
-  if (keys.count == 0) return;
-  const Turn turn(order_, stream);
-  ApplyOrder order{keys, values, op, *options_.value_dtype, options_.value_elements(), inserted};
+void HashTable<Key, Value>::apply_value_in(const Turn& turn, const Change& request, const ValueBatch& values,
+                                           Action op) {
+  const Stream stream = request.stream;
+  ApplyOrder order{request.keys, values, op, *options_.value_dtype, options_.value_elements(), request.inserted};
   if (!options_.has_rows() && combine_in_any_order(order.dtype))
-    order.keys.distinct = forecast::seem_distinct(*context_, keys);
+    order.keys.distinct = forecast::seem_distinct(*context_, order.keys);
   std::optional<WideBatch> wide;
   if (context_->is_host() && combines_in_float(order.dtype, op)) {
-    wide.emplace(keys, stream);
+    wide.emplace(order.keys, stream);
     order.wide = wide->combine(values, op, order.dtype, order.elements);
   }
   if (turn.capturing() || !apply_counted(turn, order, stream)) apply_in(turn, order, stream);
@@ -891,7 +993,11 @@ template <class Key, class Value>
 void HashTable<Key, Value>::make_room(const KeyBatch& keys, bool expect_insertion, Stream stream) {
   if (keys.count == 0) return;
   const Turn turn(order_, stream);
-  if (turn.capturing()) return;
+  if (!turn.capturing()) make_room_in(keys, expect_insertion, stream);
+}
+
+template <class Key, class Value>
+void HashTable<Key, Value>::make_room_in(const KeyBatch& keys, bool expect_insertion, Stream stream) {
   const std::int64_t bound = ledger_.bound();
   const Room room = prepare_room(keys, stream, [] { return std::unique_ptr<Plan>(); }, Grows::kBefore);
   if (expect_insertion && !room.unchecked) room_made_ = {keys.data, keys.count, ledger_.bound(), room.slots_before};
@@ -919,71 +1025,31 @@ void HashTable<Key, Value>::prepare_captured(const KeyBatch& keys) {
 }
 
 template <class Key, class Value>
-void HashTable<Key, Value>::erase(const KeyBatch& keys, bool* erased, Stream stream) {
-  if (keys.count != 0) erase_in(Turn(order_, stream), keys, erased, stream);
-}
-
-template <class Key, class Value>
-void HashTable<Key, Value>::erase_in(const Turn& turn, const KeyBatch& keys, bool* erased, Stream stream) {
-  storage_.set_may_have_erased(true);
-  std::unique_ptr<Plan> plan;
-  if (!turn.capturing())
-    plan = executor().plan(*context_, storage_.view(), keys, ValueBatch{}, erased != nullptr, stream);
-  turn.change([&] { executor().erase(*context_, storage_.view(), keys, erased, plan.get(), stream); });
-}
-
-template <class Key, class Value>
-std::int64_t HashTable<Key, Value>::find_and_erase(const KeyBatch& keys, const FindOutput& out,
-                                                   const std::vector<ColumnOutput>& columns, Stream stream) {
-  if (out.values != nullptr) check_single_value(options_);
-  if (!columns.empty()) check_outputs(options_, columns);
-  if (keys.count == 0) return 0;
-  const std::vector<ColumnRead> reads = columns_.reads(columns);
-  const Turn turn(order_, stream);
-  const std::int64_t missing = find_in(turn, keys, out, reads, stream);
-  if (missing == 0) erase_in(turn, keys, nullptr, stream);
+std::int64_t HashTable<Key, Value>::erase(Span<const Erasure> requests) {
+  for (const Erasure& request : requests) check_reads(options_, request.reads);
+  std::int64_t missing = 0;
+  in_turn(requests, [&](Turn& turn) {
+    for_each_batch(turn, requests, [&](const Erasure& request) {
+      if (!request.reads.empty() || request.all_or_none)
+        missing += find_in({.keys = request.keys,
+                            .reads = request.reads,
+                            .count_missing = request.all_or_none,
+                            .stream = request.stream});
+    });
+    if (missing == 0) for_each_batch(turn, requests, [&](const Erasure& request) { erase_in(turn, request); });
+  });
   return missing;
 }
 
 template <class Key, class Value>
-void HashTable<Key, Value>::insert_and_find(const KeyBatch& keys, const ValueBatch& values,
-                                            const std::vector<ColumnInput>& inputs, bool* inserted,
-                                            const FindOutput& out, const std::vector<ColumnOutput>& columns,
-                                            Stream stream) {
-  const bool has_columns = !options_.columns.empty();
-  if (has_columns) {
-    check_inputs(options_, inputs);
-    check_outputs(options_, columns);
-  } else {
-    check_single_value(options_);
-  }
-  if (keys.count == 0) return;
-  if (!has_columns && values.data == nullptr) check_find_or_insert(options_);
-  const auto room = [&](std::size_t bytes) {
-    return Allocation(*context_, static_cast<std::size_t>(keys.count) * bytes, stream);
-  };
-  const bool tells_rows = has_columns || values.data == nullptr;
-  const Allocation rows = tells_rows ? room(sizeof(std::int64_t)) : Allocation();
-  if (has_columns) {
-    const std::vector<ColumnRead> reads = columns_.reads(columns);
-    ColumnsOrder order = columns_.order(inputs, options_.deterministic);
-    order.keys = keys;
-    order.rows = rows.as<std::int64_t>();
-    order.inserted = inserted;
-    const Turn turn(order_, stream);
-    change_columns_in(turn, order, stream);
-    executor().read_columns(*context_, storage_.view(), rows.as<std::int64_t>(), keys.count, reads, stream);
-    return;
-  }
-  const Allocation mask = tells_rows && inserted == nullptr ? room(sizeof(bool)) : Allocation();
-  if (mask.get() != nullptr) inserted = mask.as<bool>();
-  InsertOrder order{keys, values, InsertMode::kKeep, options_.deterministic, inserted};
-  order.rows = rows.as<std::int64_t>();
-  const InitialRows initial = tells_rows ? initial_rows() : InitialRows{};
-  if (tells_rows) order.initial = &initial;
-  const Turn turn(order_, stream);
-  insert_in(turn, order, stream);
-  find_in(turn, keys, out, {}, stream);
+void HashTable<Key, Value>::erase_in(const Turn& turn, const Erasure& request) {
+  storage_.set_may_have_erased(true);
+  const KeyBatch& keys = request.keys;
+  const Stream stream = request.stream;
+  std::unique_ptr<Plan> plan;
+  if (!turn.capturing())
+    plan = executor().plan(*context_, storage_.view(), keys, ValueBatch{}, request.erased != nullptr, stream);
+  turn.change([&] { executor().erase(*context_, storage_.view(), keys, request.erased, plan.get(), stream); });
 }
 
 template <class Key, class Value>
@@ -1050,14 +1116,25 @@ void HashTable<Key, Value>::need_movable(std::int64_t keys) const {
 }
 
 template <class Key, class Value>
-std::int64_t HashTable<Key, Value>::export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room,
-                                                 Stream stream) {
-  if (values != nullptr) check_single_value(options_);
+std::int64_t HashTable<Key, Value>::export_items(const Export& request) {
+  check_reads(options_, request.reads);
+  if (request.rows != nullptr) check_has_rows(options_);
+  const Stream stream = request.stream;
   const Turn turn(order_, stream);
   const auto size = static_cast<std::int64_t>(refresh(stream).size);
-  if (size <= room)
-    executor().export_items(*context_, storage_.view(), keys, options_.key_bytes(), values, options_.value_bytes(),
-                            rows, stream);
+  if (size > request.room || size == 0) return size;
+  const bool reads_columns = !options_.columns.empty() && !request.reads.empty();
+  Allocation memory;
+  std::int64_t* rows = request.rows;
+  if (reads_columns && rows == nullptr) {
+    memory = Allocation(*context_, static_cast<std::size_t>(size) * sizeof(std::int64_t), stream);
+    rows = memory.as<std::int64_t>();
+  }
+  void* const values = reads_columns || request.reads.empty() ? nullptr : request.reads.front().values;
+  executor().export_items(*context_, storage_.view(), request.keys, options_.key_bytes(), values,
+                          options_.value_bytes(), rows, stream);
+  if (reads_columns)
+    executor().read_columns(*context_, storage_.view(), rows, size, columns_.reads(request.reads), stream);
   return size;
 }
 
@@ -1072,37 +1149,16 @@ RowStorage HashTable<Key, Value>::row_storage(Stream stream) {
 }
 
 template <class Key, class Value>
-std::int64_t HashTable<Key, Value>::find_columns(const KeyBatch& keys, const FindOutput& out,
-                                                 const std::vector<ColumnOutput>& columns, Stream stream) {
-  check_outputs(options_, columns);
-  if (keys.count == 0 || columns.empty()) return find(keys, out, stream);
-  const std::vector<ColumnRead> reads = columns_.reads(columns);
-  return find_in(Turn(order_, stream), keys, out, reads, stream);
-}
-
-template <class Key, class Value>
-void HashTable<Key, Value>::change_columns(const KeyBatch& keys, const std::vector<ColumnInput>& columns,
-                                           std::int64_t* rows, bool* inserted, Stream stream) {
-  check_inputs(options_, columns);
-  if (keys.count == 0) return;
-  ColumnsOrder order = columns_.order(columns, options_.deterministic);
-  order.keys = keys;
-  order.rows = rows;
-  order.inserted = inserted;
-  change_columns_in(Turn(order_, stream), order, stream);
-}
-
-template <class Key, class Value>
 void HashTable<Key, Value>::change_columns_in(const Turn& turn, const ColumnsOrder& order, Stream stream) {
   const KeyBatch& keys = order.keys;
   std::optional<WideBatch> wide_batch;
   std::vector<WideValues> wide(order.given.size());
   for (std::size_t c = 0; c < order.given.size(); ++c) {
     const ColumnChange& change = order.given[c];
-    if (!context_->is_host() || change.mode != ColumnMode::kApply || !combines_in_float(change.place.dtype, change.op))
+    if (!context_->is_host() || !combines(change.action) || !combines_in_float(change.place.dtype, change.action))
       continue;
     if (!wide_batch) wide_batch.emplace(keys, stream);
-    wide[c] = wide_batch->combine(change.values, change.op, change.place.dtype, change.place.elements);
+    wide[c] = wide_batch->combine(change.values, change.action, change.place.dtype, change.place.elements);
   }
   Room room;
   if (turn.capturing())
@@ -1141,22 +1197,22 @@ void HashTable<Key, Value>::change_columns_in(const Turn& turn, const ColumnsOrd
 }
 
 template <class Key, class Value>
-void HashTable<Key, Value>::read_rows(const std::int64_t* rows, std::int64_t count,
-                                      const std::vector<ColumnOutput>& columns, Stream stream) {
-  check_outputs(options_, columns);
+void HashTable<Key, Value>::read_rows(const std::int64_t* rows, std::int64_t count, Span<const Read> reads,
+                                      Stream stream) {
+  check_named_reads(options_, reads);
   if (count == 0) return;
   const Turn turn(order_, stream);
-  executor().read_columns(*context_, storage_.view(), rows, count, columns_.reads(columns), stream);
+  executor().read_columns(*context_, storage_.view(), rows, count, columns_.reads(reads), stream);
 }
 
 template <class Key, class Value>
-void HashTable<Key, Value>::pool_rows(const std::int64_t* rows, std::int64_t count, const Bags& bags,
-                                      const ColumnOutput& out, Stream stream) {
+void HashTable<Key, Value>::pool_rows(const std::int64_t* rows, std::int64_t count, const Bags& bags, const Read& out,
+                                      Stream stream) {
   check_pooled(options_, out);
   if (bags.count == 0) return;
   const Turn turn(order_, stream);
   context_->executors().row_optimizer->pool(*context_, storage_.view().rows,
-                                            {rows, count, bags, columns_.reads({out}).front()}, stream);
+                                            {rows, count, bags, columns_.reads(Span(&out, 1)).front()}, stream);
 }
 
 template <class Key, class Value>
@@ -1172,27 +1228,15 @@ void HashTable<Key, Value>::train(const std::int64_t* rows, std::int64_t count, 
 }
 
 template <class Key, class Value>
-std::int64_t HashTable<Key, Value>::export_columns(void* keys, const std::vector<ColumnOutput>& columns,
-                                                   std::int64_t* rows, std::int64_t room, Stream stream) {
-  check_outputs(options_, columns);
-  const std::vector<ColumnRead> reads = columns_.reads(columns);
-  const Turn turn(order_, stream);
-  const auto size = static_cast<std::int64_t>(refresh(stream).size);
-  if (size > room || size == 0) return size;
-  Allocation memory;
-  if (rows == nullptr) {
-    memory = Allocation(*context_, static_cast<std::size_t>(size) * sizeof(std::int64_t), stream);
-    rows = memory.as<std::int64_t>();
-  }
-  executor().export_items(*context_, storage_.view(), keys, options_.key_bytes(), nullptr, 0, rows, stream);
-  executor().read_columns(*context_, storage_.view(), rows, size, reads, stream);
-  return size;
-}
-
-template <class Key, class Value>
 bool HashTable<Key, Value>::overlaps_rows(const MemoryRange& memory) const {
   if (!options_.has_rows()) return false;
   const auto lock = order_.lock();
+  return are_rows(memory);
+}
+
+/// Under the lock, of a table with rows: is some of this memory its rows?
+template <class Key, class Value>
+bool HashTable<Key, Value>::are_rows(const MemoryRange& memory) const {
   return overlap(memory, {storage_.rows()->get(), static_cast<std::int64_t>(storage_.rows()->bytes())});
 }
 
@@ -1228,10 +1272,6 @@ std::shared_ptr<Table> HashTable<Key, Value>::clone(std::shared_ptr<DeviceContex
   twin->ledger_.note_copied(ledger_, static_cast<std::int64_t>(control.size));
   twin->storage_.set_may_have_erased(storage_.view().may_have_erased);
   return twin;
-}
-
-void check_find_or_insert(const TableOptions& options) {
-  if (!options.has_rows()) throw DTypeError("the values of the table lie beside their keys: there are no rows");
 }
 
 std::shared_ptr<Table> make_hash_table(const TableOptions& options, std::shared_ptr<DeviceContext> context) {

@@ -37,43 +37,30 @@ class HashTable final : public Table {
   double max_load_factor() const override;
   void set_max_load_factor(double factor) override;
 
-  std::int64_t find(const KeyBatch& keys, const FindOutput& out, Stream stream) override;
-  void insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted, Stream stream,
-              const ChainStep& step = {}) override;
-  void find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::int64_t* rows, bool* inserted,
-                      Stream stream) override;
+  using Table::change;
+  using Table::erase;
+  using Table::look_up;
+  std::int64_t look_up(Span<const Lookup> requests) override;
+  void change(Span<const Change> requests) override;
+  std::int64_t erase(Span<const Erasure> requests) override;
+  std::int64_t export_items(const Export& request) override;
   void restore_rows(const KeyBatch& keys, const std::int64_t* rows, Stream stream) override;
-  void apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) override;
   void make_room(const KeyBatch& keys, bool expect_insertion, Stream stream) override;
   void forget_room() override {
     const auto lock = order_.lock();
     room_made_.reset();
   }
   bool has_room(std::int64_t keys) const override;
-  void erase(const KeyBatch& keys, bool* erased, Stream stream) override;
-  std::int64_t find_and_erase(const KeyBatch& keys, const FindOutput& out, const std::vector<ColumnOutput>& columns,
-                              Stream stream) override;
-  void insert_and_find(const KeyBatch& keys, const ValueBatch& values, const std::vector<ColumnInput>& inputs,
-                       bool* inserted, const FindOutput& out, const std::vector<ColumnOutput>& columns,
-                       Stream stream) override;
   void clear(Stream stream) override;
   void reserve(std::int64_t keys, Stream stream) override;
   void rehash(std::int64_t slots, bool compact_rows, Stream stream) override;
   void fix_in_place(Stream stream) override;
-  std::int64_t export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) override;
   RowStorage row_storage(Stream stream) override;
-  std::int64_t find_columns(const KeyBatch& keys, const FindOutput& out, const std::vector<ColumnOutput>& columns,
-                            Stream stream) override;
-  void change_columns(const KeyBatch& keys, const std::vector<ColumnInput>& columns, std::int64_t* rows, bool* inserted,
-                      Stream stream) override;
-  void read_rows(const std::int64_t* rows, std::int64_t count, const std::vector<ColumnOutput>& columns,
-                 Stream stream) override;
-  void pool_rows(const std::int64_t* rows, std::int64_t count, const Bags& bags, const ColumnOutput& out,
+  void read_rows(const std::int64_t* rows, std::int64_t count, Span<const Read> reads, Stream stream) override;
+  void pool_rows(const std::int64_t* rows, std::int64_t count, const Bags& bags, const Read& out,
                  Stream stream) override;
   void train(const std::int64_t* rows, std::int64_t count, const Gradients& gradients,
              const std::vector<std::size_t>& columns, const OptimizerStep& step, Stream stream) override;
-  std::int64_t export_columns(void* keys, const std::vector<ColumnOutput>& columns, std::int64_t* rows,
-                              std::int64_t room, Stream stream) override;
   bool overlaps_rows(const MemoryRange& memory) const override;
   Constants& constants() override { return constants_; }
   std::shared_ptr<Table> clone(std::shared_ptr<DeviceContext> context, Stream stream) override;
@@ -134,11 +121,18 @@ class HashTable final : public Table {
   bool hear_of_size();
   void take_note(const Control& control);
   Control refresh(Stream stream);
-  std::int64_t find_in(const Turn& turn, const KeyBatch& keys, const FindOutput& out,
-                       const std::vector<ColumnRead>& columns, Stream stream);
+  template <class Request, class Run>
+  void in_turn(Span<const Request> requests, Run run);
+  bool are_rows(const MemoryRange& memory) const;
+  std::int64_t find_in(const Lookup& request);
+  void change_all(Turn& turn, Span<const Change> requests);
+  void change_in(const Turn& turn, const Change& request);
+  void change_value_in(const Turn& turn, const Change& request);
+  void apply_value_in(const Turn& turn, const Change& request, const ValueBatch& values, Action op);
   void insert_in(const Turn& turn, InsertOrder order, Stream stream);
   void change_columns_in(const Turn& turn, const ColumnsOrder& order, Stream stream);
-  void erase_in(const Turn& turn, const KeyBatch& keys, bool* erased, Stream stream);
+  void erase_in(const Turn& turn, const Erasure& request);
+  void make_room_in(const KeyBatch& keys, bool expect_insertion, Stream stream);
   InitialRows initial_rows() const;
   void prepare_captured(const KeyBatch& keys);
   Slots slots_for_insertion(const Room& room) const {
@@ -186,9 +180,6 @@ class HashTable final : public Table {
   bool fixed_ = false;                 // the memory stays where it is: see fix_in_place()
   std::optional<RoomMade> room_made_;  // until the next insertion or rebuild
 };
-
-/// DTypeError where find_or_insert() has no rows to give.
-void check_find_or_insert(const TableOptions& options);
 
 /// Of the first slot type that fits; for options that are in order.
 std::shared_ptr<Table> make_hash_table(const TableOptions& options, std::shared_ptr<DeviceContext> context);

@@ -3,8 +3,9 @@
 #include <cstdint>
 #include <vector>
 
-#include <gpuhash/batches.hpp>
+#include <gpuhash/action.hpp>
 #include <gpuhash/initializer.hpp>
+#include <gpuhash/requests.hpp>
 
 /// What a table tells its executor: what the caller wants, and what the table alone knows.
 namespace gpuhash {
@@ -16,8 +17,23 @@ class Plan {
   virtual ~Plan() = default;
 };
 
-struct FindOrder : FindOutput {
-  std::int64_t bytes = 0;  // per value
+/// Values of one column: one per key, or one for all keys. data null: there are none.
+struct ValueBatch {
+  const void* data;
+  std::int64_t bytes;  // per value: element size times elements
+  bool broadcast;
+};
+
+/// What a lookup writes; each pointer may be null.
+struct FindOrder {
+  void* values;           // [n, bytes]
+  const void* fallback;   // one value: that of absent keys; null: zeros
+  bool* found;            // [n]
+  std::int64_t* rows;     // [n], row numbers, -1 for absent keys
+  bool count_missing;     // set control->missing
+  bool fallback_per_key;  // fallback is [n, bytes]: each absent key has its own
+  ChainStep step;
+  std::int64_t bytes;  // per value
 };
 
 /// What the rows of new keys get that are given no value.
@@ -71,7 +87,7 @@ struct WideValues {
 struct InsertOrder {
   KeyBatch keys;
   ValueBatch values;
-  InsertMode mode;
+  Action action;               // kKeep or kAssign
   bool deterministic;          // of a key's values in the batch: the last when assigning, the first when keeping
   bool* inserted;              // [n] or null: was the key new; true for exactly one of a new key's duplicates
   const Plan* plan = nullptr;  // of these keys and values, or null
@@ -104,8 +120,7 @@ struct ColumnRead {
 struct ColumnChange {
   ColumnPlace place;
   ValueBatch values;
-  ColumnMode mode;
-  ApplyOp op;
+  Action action;
   WideValues wide = {};
 };
 
@@ -129,7 +144,7 @@ struct ColumnsOrder {
 struct ApplyOrder {
   KeyBatch keys;
   ValueBatch values;
-  ApplyOp op;
+  Action op;  // one that combines()
   DType dtype;
   std::int64_t elements;       // per value
   bool* inserted;              // [n] or null, as above

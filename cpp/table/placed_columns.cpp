@@ -21,15 +21,21 @@ std::uint64_t seed_of_column(std::uint64_t seed, std::uint64_t n) {
 }
 
 template <class Given>
-void check_columns(const TableOptions& options, const std::vector<Given>& given) {
-  if (options.columns.empty())
-    throw DTypeError("values of columns were given to a table without columns: give its values alone");
-  std::vector<bool> seen(options.columns.size());
+void check_columns(const TableOptions& options, Span<const Given> given) {
+  if (given.empty()) return;
+  const std::size_t count = options.column_count();
+  if (count == 0) throw DTypeError("values were given to a set, which has none");
+  for (const Given& each : given)
+    if (each.column >= count)
+      throw ShapeError("column " + std::to_string(each.column) + " was given to a table of " + std::to_string(count) +
+                       (count == 1 ? " column" : " columns"));
+  if (given.size() == 1) return;
+  std::vector<bool> seen(count);
   for (const Given& each : given) {
-    if (each.column >= seen.size())
-      throw ShapeError("column " + std::to_string(each.column) + " was given to a table of " +
-                       std::to_string(seen.size()) + " columns");
-    if (seen[each.column]) throw ShapeError("the column \"" + options.columns[each.column].name + "\" was given twice");
+    if (seen[each.column])
+      throw ShapeError(options.columns.empty()
+                           ? std::string("the values were given twice")
+                           : "the column \"" + options.columns[each.column].name + "\" was given twice");
     seen[each.column] = true;
   }
 }
@@ -51,21 +57,25 @@ PlacedColumns::PlacedColumns(const TableOptions& options) {
   }
 }
 
-std::vector<ColumnRead> PlacedColumns::reads(const std::vector<ColumnOutput>& outputs) const {
-  std::vector<ColumnRead> reads;
-  reads.reserve(outputs.size());
-  for (const ColumnOutput& out : outputs)
-    reads.push_back({places_[out.column], out.values, out.fallback, out.fallback_per_key});
-  return reads;
+std::vector<ColumnRead> PlacedColumns::reads(Span<const Read> reads) const {
+  std::vector<ColumnRead> placed;
+  placed.reserve(reads.size());
+  for (const Read& read : reads)
+    placed.push_back({places_[read.column], read.values, read.fallback, read.fallback_per_key});
+  return placed;
 }
 
-ColumnsOrder PlacedColumns::order(const std::vector<ColumnInput>& inputs, bool deterministic) const {
+ColumnsOrder PlacedColumns::order(const Change& change, bool deterministic) const {
   ColumnsOrder order{};
+  order.keys = change.keys;
   order.deterministic = deterministic;
+  order.rows = change.rows;
+  order.inserted = change.inserted;
   std::vector<bool> given(places_.size());
-  for (const ColumnInput& input : inputs) {
-    given[input.column] = true;
-    order.given.push_back({places_[input.column], input.values, input.mode, input.op});
+  for (const Write& write : change.writes) {
+    given[write.column] = true;
+    const ColumnPlace& place = places_[write.column];
+    order.given.push_back({place, {write.values, place.bytes(), write.broadcast}, write.action});
   }
   for (std::size_t c = 0; c < initial_.size(); ++c)
     if (!given[c]) order.initial.push_back(initial_[c]);
@@ -79,26 +89,38 @@ TrainOrder PlacedColumns::train_order(const std::int64_t* rows, std::int64_t cou
   return order;
 }
 
-void check_outputs(const TableOptions& options, const std::vector<ColumnOutput>& outputs) {
-  check_columns(options, outputs);
-}
+void check_reads(const TableOptions& options, Span<const Read> reads) { check_columns(options, reads); }
 
-void check_inputs(const TableOptions& options, const std::vector<ColumnInput>& inputs) {
-  check_columns(options, inputs);
-  for (const ColumnInput& input : inputs) {
-    const Column& column = options.columns[input.column];
-    if (input.mode == ColumnMode::kApply && !has_op(column.dtype, input.op))
-      throw DTypeError("the column \"" + column.name + "\" of dtype " + std::string(name(column.dtype)) +
-                       " has no such operation; bit operations are of integers and bool, and complex numbers have no "
-                       "order");
+void check_change(const TableOptions& options, const Change& change) {
+  check_columns(options, change.writes);
+  check_columns(options, change.reads);
+  const bool is_set = options.column_count() == 0;
+  if (change.rows != nullptr || (change.writes.empty() && !is_set)) check_has_rows(options);
+  for (const Write& write : change.writes) {
+    const DType dtype = options.column_dtype(write.column);
+    if (has_op(dtype, write.action)) continue;
+    const std::string whose =
+        options.columns.empty() ? "values" : "the column \"" + options.columns[write.column].name + "\"";
+    throw DTypeError(whose + " of dtype " + std::string(name(dtype)) + (options.columns.empty() ? " have" : " has") +
+                     " no such operation; bit operations are of integers and bool, and complex numbers have no order");
   }
 }
 
-void check_pooled(const TableOptions& options, const ColumnOutput& out) {
-  check_columns(options, std::vector<ColumnOutput>{out});
-  const Column& column = options.columns[out.column];
-  if (!is_trained(column.dtype))
-    throw DTypeError("the column \"" + column.name + "\" of dtype " + std::string(name(column.dtype)) +
+void check_has_rows(const TableOptions& options) {
+  if (!options.has_rows()) throw DTypeError("the values of the table lie beside their keys: there are no rows");
+}
+
+void check_named_reads(const TableOptions& options, Span<const Read> reads) {
+  if (options.columns.empty())
+    throw DTypeError("rows of a table without columns were to be read by their numbers: make it with columns");
+  check_columns(options, reads);
+}
+
+void check_pooled(const TableOptions& options, const Read& out) {
+  check_named_reads(options, Span(&out, 1));
+  const DType dtype = options.column_dtype(out.column);
+  if (!is_trained(dtype))
+    throw DTypeError("the column \"" + options.columns[out.column].name + "\" of dtype " + std::string(name(dtype)) +
                      " was to be summed up by bags; that is for float32 and bfloat16");
 }
 
@@ -135,13 +157,6 @@ void check_trained(const TableOptions& options, const std::vector<std::size_t>& 
                      std::to_string(kMostOfRow));
   if (step.number < 1)
     throw ShapeError("steps are counted from 1, and this was to be step " + std::to_string(step.number));
-}
-
-void check_single_value(const TableOptions& options) {
-  if (options.columns.empty()) return;
-  throw DTypeError("the table has named columns, such as \"" + options.columns.front().name +
-                   "\", and the call is one for tables with a single value: give the values of each column by its "
-                   "name, in a call that takes columns");
 }
 
 }  // namespace gpuhash

@@ -14,10 +14,10 @@ class PlacedColumns {
  public:
   explicit PlacedColumns(const TableOptions& options);
 
-  /// Of n keys' rows. The columns are in order: check_outputs().
-  std::vector<ColumnRead> reads(const std::vector<ColumnOutput>& outputs) const;
-  /// Likewise: check_inputs(). Without keys, rows and inserted.
-  ColumnsOrder order(const std::vector<ColumnInput>& inputs, bool deterministic) const;
+  /// Of n keys' rows. The columns are in order: check_reads().
+  std::vector<ColumnRead> reads(Span<const Read> reads) const;
+  /// Likewise: check_change().
+  ColumnsOrder order(const Change& change, bool deterministic) const;
   /// Likewise: check_trained().
   TrainOrder train_order(const std::int64_t* rows, std::int64_t count, const Gradients& gradients,
                          const std::vector<std::size_t>& columns, const OptimizerStep& step) const;
@@ -27,16 +27,19 @@ class PlacedColumns {
   std::vector<ColumnInitial> initial_;
 };
 
-/// DTypeError where the table has no columns, ShapeError where there is no such one, or one is given twice.
-void check_outputs(const TableOptions& options, const std::vector<ColumnOutput>& outputs);
-/// Likewise, and DTypeError for operations that a column's dtype does not have.
-void check_inputs(const TableOptions& options, const std::vector<ColumnInput>& inputs);
-/// As check_outputs(); DTypeError where rows of the column cannot be summed up.
-void check_pooled(const TableOptions& options, const ColumnOutput& out);
+/// ShapeError where there is no such column, or one is given twice; DTypeError where the table has no values at all.
+void check_reads(const TableOptions& options, Span<const Read> reads);
+/// Likewise of what is read and written, and DTypeError for operations that a column's dtype does not have, and where
+/// there have to be rows and are none: for row numbers, and for values that nobody gives.
+void check_change(const TableOptions& options, const Change& change);
+/// DTypeError where the values lie beside their keys.
+void check_has_rows(const TableOptions& options);
+/// As check_reads(), of rows by their numbers; DTypeError where the table has no named columns.
+void check_named_reads(const TableOptions& options, Span<const Read> reads);
+/// Likewise; DTypeError where rows of the column cannot be summed up.
+void check_pooled(const TableOptions& options, const Read& out);
 /// DTypeError or ShapeError where the optimizer cannot train these columns with these gradients.
 void check_trained(const TableOptions& options, const std::vector<std::size_t>& columns, const OptimizerStep& step,
                    const Gradients& gradients);
-/// DTypeError where the table has columns: a value without a name belongs to none of them.
-void check_single_value(const TableOptions& options);
 
 }  // namespace gpuhash

@@ -10,7 +10,7 @@ namespace {
 
 /// By powers of two of it.
 template <class T>
-T repeated_by_powers(ApplyOp op, T value, std::uint64_t times) {
+T repeated_by_powers(Action op, T value, std::uint64_t times) {
   for (; times % 2 == 0; times /= 2) value = combine(op, value, value);
   T all = value;
   while ((times /= 2) != 0) {
@@ -22,22 +22,22 @@ T repeated_by_powers(ApplyOp op, T value, std::uint64_t times) {
 
 /// What the value comes to when `kOp` is done with it that often. Counts are 1 as a rule, and no branch tells them
 /// from others.
-template <class T, ApplyOp kOp>
+template <class T, Action kOp>
 T repeated(T value, std::uint64_t times) {
-  if constexpr (!std::is_integral_v<T> || kOp == ApplyOp::kMultiply)
+  if constexpr (!std::is_integral_v<T> || kOp == Action::kMultiply)
     return repeated_by_powers(kOp, value, times);
-  else if constexpr (kOp == ApplyOp::kAdd)
-    return combine(ApplyOp::kMultiply, value, static_cast<T>(times));
-  else if constexpr (kOp == ApplyOp::kBitXor)
-    return combine(ApplyOp::kMultiply, value, static_cast<T>(times & 1));
+  else if constexpr (kOp == Action::kAdd)
+    return combine(Action::kMultiply, value, static_cast<T>(times));
+  else if constexpr (kOp == Action::kBitXor)
+    return combine(Action::kMultiply, value, static_cast<T>(times & 1));
   else
     return value;
 }
 
-template <class T, ApplyOp kOp>
+template <class T, Action kOp>
 void repeat_all(const char* value, std::int64_t elements, const std::int64_t* times, std::int64_t count, char* to) {
   constexpr auto kBytes = static_cast<std::int64_t>(sizeof(T));
-  if constexpr (std::is_integral_v<T> && sizeof(T) == sizeof *times && kOp == ApplyOp::kAdd) {
+  if constexpr (std::is_integral_v<T> && sizeof(T) == sizeof *times && kOp == Action::kAdd) {
     T one;
     std::memcpy(&one, value, sizeof one);
     if (static_cast<const void*>(to) == times && one == 1) return;  // numbers are what they count
@@ -56,7 +56,7 @@ void repeat_all(const char* value, std::int64_t elements, const std::int64_t* ti
 
 }  // namespace
 
-void repeat_values(DType dtype, ApplyOp op, const void* value, std::int64_t elements, const std::int64_t* times,
+void repeat_values(DType dtype, Action op, const void* value, std::int64_t elements, const std::int64_t* times,
                    std::int64_t count, void* to) {
   dispatch_dtype(dtype, [&](auto element) {
     using T = decltype(element);

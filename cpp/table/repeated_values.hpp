@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include <gpuhash/batches.hpp>
+#include <gpuhash/action.hpp>
 #include <gpuhash/dtype.hpp>
 
 namespace gpuhash {
@@ -16,7 +16,7 @@ inline bool combine_in_any_order(DType dtype) { return is_integer(dtype) || dtyp
 ///
 /// to[i] of `count` values of `elements` numbers each = `value`, times[i] >= 1 times. All in host memory; `to` may be
 /// `times` where elements is 1.
-void repeat_values(DType dtype, ApplyOp op, const void* value, std::int64_t elements, const std::int64_t* times,
+void repeat_values(DType dtype, Action op, const void* value, std::int64_t elements, const std::int64_t* times,
                    std::int64_t count, void* to);
 
 }  // namespace gpuhash

@@ -73,18 +73,13 @@ class View final : public ShardedTable {
     for (const auto& shard : all_->tables) shard->set_max_load_factor(factor);
   }
 
-  std::int64_t find(const KeyBatch& keys, const FindOutput& out, Stream stream) override;
-  void insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted, Stream stream,
-              const ChainStep& step) override;
-  void apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) override;
-  std::int64_t find_parts(const std::vector<Part>& parts) override;
-  void insert_parts(const std::vector<Part>& parts, InsertMode mode) override;
-  void find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::int64_t* rows, bool* inserted,
-                      Stream stream) override;
-  void find_or_insert_parts(const std::vector<Part>& parts) override;
-  void apply_parts(const std::vector<Part>& parts, ApplyOp op) override;
-  void change_columns_parts(const std::vector<Part>& parts) override;
-  void erase_parts(const std::vector<Part>& parts) override;
+  using Table::change;
+  using Table::erase;
+  using Table::look_up;
+  std::int64_t look_up(Span<const Lookup> requests) override;
+  void change(Span<const Change> requests) override;
+  std::int64_t erase(Span<const Erasure> requests) override;
+  std::int64_t export_items(const Export& request) override;
   void make_room(const KeyBatch& keys, bool expect_insertion, Stream stream) override;
   void forget_room() override {
     for (const auto& shard : all_->tables) shard->forget_room();
@@ -93,12 +88,6 @@ class View final : public ShardedTable {
     const std::lock_guard lock(all_->mutex);
     return std::ranges::all_of(all_->tables, [&](const auto& shard) { return shard->has_room(keys); });
   }
-  void erase(const KeyBatch& keys, bool* erased, Stream stream) override;
-  std::int64_t find_and_erase(const KeyBatch& keys, const FindOutput& out, const std::vector<ColumnOutput>& columns,
-                              Stream stream) override;
-  void insert_and_find(const KeyBatch& keys, const ValueBatch& values, const std::vector<ColumnInput>& inputs,
-                       bool* inserted, const FindOutput& out, const std::vector<ColumnOutput>& columns,
-                       Stream stream) override;
   void clear(Stream stream) override;
   void reserve(std::int64_t keys, Stream stream) override;
   void rehash(std::int64_t slots, bool compact_rows, Stream stream) override;
@@ -110,19 +99,11 @@ class View final : public ShardedTable {
     throw ShapeError(
         "rows were to be restored in a table of several shards: restore those of its shards, table.shards");
   }
-  std::int64_t export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) override;
-  std::int64_t find_columns(const KeyBatch& keys, const FindOutput& out, const std::vector<ColumnOutput>& columns,
-                            Stream stream) override;
-  void change_columns(const KeyBatch& keys, const std::vector<ColumnInput>& columns, std::int64_t* rows, bool* inserted,
-                      Stream stream) override;
-  void read_rows(const std::int64_t* rows, std::int64_t count, const std::vector<ColumnOutput>& columns,
-                 Stream stream) override;
-  void pool_rows(const std::int64_t* rows, std::int64_t count, const Bags& bags, const ColumnOutput& out,
+  void read_rows(const std::int64_t* rows, std::int64_t count, Span<const Read> reads, Stream stream) override;
+  void pool_rows(const std::int64_t* rows, std::int64_t count, const Bags& bags, const Read& out,
                  Stream stream) override;
   void train(const std::int64_t* rows, std::int64_t count, const Gradients& gradients,
              const std::vector<std::size_t>& columns, const OptimizerStep& step, Stream stream) override;
-  std::int64_t export_columns(void* keys, const std::vector<ColumnOutput>& columns, std::int64_t* rows,
-                              std::int64_t room, Stream stream) override;
   RowStorage row_storage(Stream) override {
     throw ShapeError(
         "a table of several shards has no single row storage: its rows lie with its shards, "
@@ -150,8 +131,11 @@ class View final : public ShardedTable {
   class Call;
   class Gathered;
 
-  template <class Run>
-  static void one_call_each(const std::vector<Part>& parts, Run run);
+  View& view_of(ShardedTable* given) { return given == nullptr ? *this : static_cast<View&>(*given); }
+  template <class Request, class Run>
+  void one_call_each(Span<const Request> requests, Run run);
+  template <class Request>
+  void advance_steps(Span<const Request> requests);
   static bool are_launched_apart(const std::deque<Call>& calls);
   template <class Body>
   static void for_each_call(std::deque<Call>& calls, Body body);
@@ -160,26 +144,15 @@ class View final : public ShardedTable {
   static std::int64_t count_missing(const Call& merged);
   template <class Calls>
   bool has_room_for(const Calls& calls) const;
-  /// What a shard is given of one part of a change.
-  struct Share {
-    Table& shard;
-    KeyBatch keys;
-    ValueBatch values;
-    std::vector<ColumnInput> columns;
+  std::int64_t look_up_in(std::deque<Call>& calls, Span<const Lookup> requests);
+  std::optional<Reduction> reduction_of(const Change& request) const;
+  /// What a shard answers of each key of a change, for the caller.
+  struct Told {
     bool* mask;
     std::int64_t* rows;
-    Stream stream;
   };
-  std::int64_t export_parts(void* keys, void* values, const std::vector<ColumnOutput>& columns, std::int64_t* rows,
-                            std::int64_t room, Stream stream);
-  void check_lookup(const Part& part) const;
-  std::int64_t look_up(std::deque<Call>& calls, const std::vector<Part>& parts);
-  template <class Change>
-  void change(std::deque<Call>& calls, const std::vector<Part>& parts, bool needs_room, Change change,
-              const std::optional<Reduction>& reduction = {});
-  template <class Change>
-  void change_parts(const std::vector<Part>& parts, bool needs_room, Change change,
-                    const std::optional<Reduction>& reduction = {});
+  template <class ChangeShard>
+  void change_in(std::deque<Call>& calls, const std::vector<Told>& told, bool needs_room, ChangeShard change_shard);
 
   template <class Number>
   std::int64_t sum(Number number) const {
@@ -257,14 +230,14 @@ class View::Turn {
 /// that is the call's, which the others follow where they have to.
 class View::Call {
  public:
-  /// To be followed by expect(), begin() and send(). Nothing is enqueued before.
-  Call(View& view, const Part& part)
+  /// To be followed by expect(), begin() and send(). Nothing is enqueued before. The columns written are read in
+  /// begin().
+  Call(View& view, const KeyBatch& keys, Span<const Write> writes, Stream stream)
       : view_(view),
-        keys_(part.keys),
-        values_(part.values),
-        columns_(part.columns),
-        stream_(part.stream),
-        sorted_columns_(columns_.size()),
+        keys_(keys),
+        writes_(writes.begin(), writes.end()),
+        stream_(stream),
+        sorted_columns_(writes.size()),
         parcels_(view.ways_.size()) {}
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -320,29 +293,28 @@ class View::Call {
     if (keys_.count >= least_to_merge_ && shards() > 1)
       sample = splitter.sample(*view_.home_, keys_, view_.all_->seed, view_.samples_, stream_);
     split_ = splitter.split(*view_.home_, keys_, view_.all_->seed, Parts(shards()), view_.mailbox_, sample, stream_);
-    const bool combines = split_->merges() && values_.data != nullptr;
-    const bool one_each = values_.data != nullptr && !values_.broadcast;
+    const bool merges = split_->merges();  // where there are values, with a reduction
     sorted_keys_ = allocate(keys_.bytes);
-    if (combines || one_each) sorted_values_ = allocate(values_.bytes);
-    for (std::size_t c = 0; c < columns_.size(); ++c)
-      if (!columns_[c].values.broadcast) sorted_columns_[c] = allocate(columns_[c].values.bytes);
+    for (std::size_t c = 0; c < writes_.size(); ++c)
+      if (merges || !writes_[c].broadcast) sorted_columns_[c] = allocate(bytes(c));
     split_->sort_keys(sorted_keys_.get());
-    if (combines) {
-      split_->combine(values_.data, values_.broadcast, *reduction_, sorted_values_.get(), stream_);
-      values_.broadcast = false;
-    } else if (one_each) {
-      split_->sort(values_.data, values_.bytes, sorted_values_.get(), stream_);
+    for (std::size_t c = 0; c < writes_.size(); ++c) {
+      Write& write = writes_[c];
+      void* const sorted = sorted_columns_[c].get();
+      if (merges)
+        split_->combine(write.values, std::exchange(write.broadcast, false), *reduction_, sorted, stream_);
+      else if (!write.broadcast)
+        split_->sort(write.values, bytes(c), sorted, stream_);
+      else
+        keep_from_rows(c);
     }
-    for (std::size_t c = 0; c < columns_.size(); ++c)
-      if (const ValueBatch& values = columns_[c].values; !values.broadcast)
-        split_->sort(values.data, values.bytes, sorted_columns_[c].get(), stream_);
     for (Answers& answers : answers_) answers.home = allocate(answers.bytes);
     split_->wait();
     leave();
     for (std::size_t shard = 0; shard < shards(); ++shard) {
       if (!is_local(shard)) continue;
-      parcels_[shard] = {part_of(sorted_keys_, keys_.bytes, shard), values_of(shard), {}, {}};
-      for (std::size_t c = 0; c < columns_.size(); ++c) parcels_[shard].columns.push_back(column_of(c, shard));
+      parcels_[shard].keys = part_of(sorted_keys_, keys_.bytes, shard);
+      for (std::size_t c = 0; c < writes_.size(); ++c) parcels_[shard].columns.push_back(column_of(c, shard));
     }
   }
 
@@ -353,12 +325,9 @@ class View::Call {
       if (way.local) continue;
       Parcel& parcel = parcels_[shard];
       parcel.keys = deliver(shard, part_of(sorted_keys_, keys_.bytes, shard), count(shard) * keys_.bytes);
-      if (void* const values = values_of(shard); values != nullptr)
-        parcel.values = deliver(shard, values, values_.broadcast ? values_.bytes : count(shard) * values_.bytes);
-      for (std::size_t c = 0; c < columns_.size(); ++c) {
-        const ValueBatch& values = columns_[c].values;
-        parcel.columns.push_back(
-            deliver(shard, column_of(c, shard), values.broadcast ? values.bytes : count(shard) * values.bytes));
+      for (std::size_t c = 0; c < writes_.size(); ++c) {
+        const std::int64_t values = writes_[c].broadcast ? 1 : count(shard);
+        parcel.columns.push_back(deliver(shard, column_of(c, shard), values * bytes(c)));
       }
       way.returning->record(stream(shard));  // what lies here has been read
       for (Answers& answers : answers_)
@@ -369,11 +338,10 @@ class View::Call {
   }
 
   KeyBatch keys(std::size_t shard) const { return {parcels_[shard].keys, count(shard), keys_.bytes}; }
-  ValueBatch values(std::size_t shard) const { return {parcels_[shard].values, values_.bytes, values_.broadcast}; }
-  std::vector<ColumnInput> columns(std::size_t shard) const {
-    std::vector<ColumnInput> columns = columns_;
-    for (std::size_t c = 0; c < columns.size(); ++c) columns[c].values.data = parcels_[shard].columns[c];
-    return columns;
+  std::vector<Write> writes(std::size_t shard) const {
+    std::vector<Write> writes = writes_;
+    for (std::size_t c = 0; c < writes.size(); ++c) writes[c].values = parcels_[shard].columns[c];
+    return writes;
   }
 
   /// Where the shard writes its answers; null where none are expected.
@@ -400,18 +368,21 @@ class View::Call {
     if (fetched) leave();  // before what was fetched is given back
   }
 
+  View& view() const { return view_; }
+  Stream stream() const { return stream_; }
   const Split& split() const { return *split_; }
   /// The same batch once more, as it is, for what wants to know of each key; to be begun when this one is done.
-  Call again() const { return Call(view_, Part{&view_, keys_, {}, {}, nullptr, stream_}); }
+  Call again() const { return Call(view_, keys_, {}, stream_); }
 
  private:
   struct Parcel {
     void* keys = nullptr;
-    void* values = nullptr;
-    std::vector<void*> columns;      // the values of each column
+    std::vector<void*> columns;      // the values of each column that is written
     std::vector<Allocation> memory;  // on the shard's device
   };
 
+  /// Per value of the column that is written as the c-th.
+  std::int64_t bytes(std::size_t c) const { return view_.all_->options.column_bytes(writes_[c].column); }
   /// Memory here, for n items.
   Allocation allocate(std::int64_t bytes) const {
     return Allocation(*view_.home_, static_cast<std::size_t>(keys_.count * bytes), stream_);
@@ -420,16 +391,20 @@ class View::Call {
     return items.as<char>() + split_->offsets()[shard] * bytes;
   }
 
-  /// Those of the shard's keys, or the one that all keys have; null where there are none.
-  void* values_of(std::size_t shard) const {
-    if (values_.broadcast || values_.data == nullptr) return const_cast<void*>(values_.data);
-    return part_of(sorted_values_, values_.bytes, shard);
+  /// Copies the one value of all keys where it is a shard's rows, which are written while others read it.
+  void keep_from_rows(std::size_t c) {
+    Write& write = writes_[c];
+    if (!view_.overlaps_rows({write.values, bytes(c)})) return;
+    const auto length = static_cast<std::size_t>(bytes(c));
+    Allocation& copy = sorted_columns_[c] = Allocation(*view_.home_, length, stream_);
+    view_.home_->copy(copy.get(), write.values, length, stream_);
+    write.values = copy.get();
   }
 
-  void* column_of(std::size_t column, std::size_t shard) const {
-    const ValueBatch& values = columns_[column].values;
-    if (values.broadcast) return const_cast<void*>(values.data);
-    return part_of(sorted_columns_[column], values.bytes, shard);
+  /// The values of the shard's keys, or the one that all keys have.
+  void* column_of(std::size_t c, std::size_t shard) const {
+    if (writes_[c].broadcast) return const_cast<void*>(writes_[c].values);
+    return part_of(sorted_columns_[c], bytes(c), shard);
   }
 
   /// Where a shard that is elsewhere finds what lies here at `from`.
@@ -465,14 +440,12 @@ class View::Call {
   const int exceptions_ = std::uncaught_exceptions();
   View& view_;
   KeyBatch keys_;
-  ValueBatch values_;
-  std::vector<ColumnInput> columns_;
+  std::vector<Write> writes_;
   Stream stream_;
   std::int64_t least_to_merge_ = std::numeric_limits<std::int64_t>::max();
   std::optional<Reduction> reduction_;
   Allocation sorted_keys_;                  // [n, bytes], in the owners' order
-  Allocation sorted_values_;                // likewise, if each key has one
-  std::vector<Allocation> sorted_columns_;  // likewise
+  std::vector<Allocation> sorted_columns_;  // likewise, where each key has a value
   std::unique_ptr<Split> split_;
   std::vector<Parcel> parcels_;
   std::deque<Answers> answers_;
@@ -586,21 +559,28 @@ std::int64_t View::size(Stream stream) {
   return total;
 }
 
-/// Calls run(calls, parts), with a call for each part whose keys are split, in one turn.
-template <class Run>
-void View::one_call_each(const std::vector<Part>& parts, Run run) {
-  std::vector<Part> some;
-  for (const Part& part : parts)
-    if (part.keys.count != 0) some.push_back(part);
+/// The columns that a request writes.
+Span<const Write> writes_of(const Change& request) { return request.writes; }
+template <class Request>
+Span<const Write> writes_of(const Request&) {
+  return {};
+}
+
+/// Calls run(calls, requests), with a call for each request that has keys, which are split, in one turn.
+template <class Request, class Run>
+void View::one_call_each(Span<const Request> requests, Run run) {
+  std::vector<Request> some;
+  for (const Request& request : requests)
+    if (request.keys.count != 0) some.push_back(request);
   if (some.empty()) return;
-  // In one order, or two threads with the same parts could wait for each other.
+  // In one order, or two threads with the same requests could wait for each other.
   std::vector<std::size_t> order(some.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return some[i].table; });
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return &view_of(some[i].view); });
   std::deque<Turn> turns;
   const View* last = nullptr;
   for (const std::size_t i : order) {
-    auto& view = static_cast<View&>(*some[i].table);
+    View& view = view_of(some[i].view);
     if (std::exchange(last, &view) == &view)
       turns.back().join(some[i].stream);
     else
@@ -608,8 +588,15 @@ void View::one_call_each(const std::vector<Part>& parts, Run run) {
   }
   turns.front().lock_all();
   std::deque<Call> calls;
-  for (const Part& part : some) calls.emplace_back(static_cast<View&>(*part.table), part);
-  run(calls, some);
+  for (const Request& request : some)
+    calls.emplace_back(view_of(request.view), request.keys, writes_of(request), request.stream);
+  run(calls, Span<const Request>(some));
+}
+
+template <class Request>
+void View::advance_steps(Span<const Request> requests) {
+  for (const Request& request : requests)
+    if (request.step.taken != nullptr) view_of(request.view).home_->advance(request.step, request.stream);
 }
 
 /// Is each of several calls to be launched by a thread of its own, so that no GPU waits for launches on another one?
@@ -649,58 +636,46 @@ void View::for_each_shard(std::deque<Call>& calls, Body body) {
   });
 }
 
-void View::check_lookup(const Part& part) const {
-  if (part.out.values != nullptr) check_single_value(all_->options);
-  if (!part.outputs.empty()) check_outputs(all_->options, part.outputs);
-}
-
-std::int64_t View::find_parts(const std::vector<Part>& parts) {
-  for (const Part& part : parts) check_lookup(part);
+std::int64_t View::look_up(Span<const Lookup> requests) {
+  for (const Lookup& request : requests) check_reads(all_->options, request.reads);
   std::int64_t missing = 0;
-  one_call_each(parts,
-                [&](std::deque<Call>& calls, const std::vector<Part>& some) { missing += look_up(calls, some); });
+  one_call_each(requests, [&](std::deque<Call>& calls, Span<const Lookup> some) { missing = look_up_in(calls, some); });
+  advance_steps(requests);
   return missing;
 }
 
-/// The lookups of calls in their turn, each of one part.
-std::int64_t View::look_up(std::deque<Call>& calls, const std::vector<Part>& parts) {
+/// The lookups of calls in their turn, each of one request.
+std::int64_t View::look_up_in(std::deque<Call>& calls, Span<const Lookup> requests) {
   struct Wanted {
-    Call::Answers* values = nullptr;
     Call::Answers* found = nullptr;
     Call::Answers* rows = nullptr;
     std::vector<Call::Answers*> columns;
     std::atomic<std::int64_t> missing{0};
   };
-  std::vector<Wanted> wanted(parts.size());
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const FindOutput& out = parts[i].out;
-    if (out.values != nullptr) wanted[i].values = calls[i].expect(all_->options.value_bytes(), true);
-    bool needs_found = out.found != nullptr || (out.values != nullptr && out.fallback != nullptr);
-    for (const ColumnOutput& column : parts[i].outputs) {
-      wanted[i].columns.push_back(calls[i].expect(all_->options.columns[column.column].bytes(), true));
-      needs_found = needs_found || column.fallback != nullptr;
+  std::vector<Wanted> wanted(requests.size());
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    bool needs_found = requests[i].found != nullptr;
+    for (const Read& read : requests[i].reads) {
+      wanted[i].columns.push_back(calls[i].expect(all_->options.column_bytes(read.column), true));
+      needs_found = needs_found || read.fallback != nullptr;
     }
     if (needs_found) wanted[i].found = calls[i].expect(sizeof(bool), true);
-    if (out.rows != nullptr) wanted[i].rows = calls[i].expect(sizeof(std::int64_t), true);
+    if (requests[i].rows != nullptr) wanted[i].rows = calls[i].expect(sizeof(std::int64_t), true);
   }
   const auto ask = [&](std::size_t i, Call& call, std::size_t shard) {
     if (call.count(shard) == 0) return;
-    FindOutput part{};
-    part.values = call.of(wanted[i].values, shard);
-    part.found = static_cast<bool*>(call.of(wanted[i].found, shard));
-    part.rows = static_cast<std::int64_t*>(call.of(wanted[i].rows, shard));
-    part.count_missing = parts[i].out.count_missing;
-    if (parts[i].outputs.empty()) {
-      wanted[i].missing += call.table(shard).find(call.keys(shard), part, call.stream(shard));
-      return;
-    }
-    std::vector<ColumnOutput> columns;
-    for (std::size_t c = 0; c < parts[i].outputs.size(); ++c)
-      columns.push_back({parts[i].outputs[c].column, call.of(wanted[i].columns[c], shard), nullptr, false});
-    wanted[i].missing += call.table(shard).find_columns(call.keys(shard), part, columns, call.stream(shard));
+    std::vector<Read> reads;
+    for (std::size_t c = 0; c < wanted[i].columns.size(); ++c)
+      reads.push_back({.column = requests[i].reads[c].column, .values = call.of(wanted[i].columns[c], shard)});
+    wanted[i].missing += call.table(shard).look_up({.keys = call.keys(shard),
+                                                    .reads = reads,
+                                                    .found = static_cast<bool*>(call.of(wanted[i].found, shard)),
+                                                    .rows = static_cast<std::int64_t*>(call.of(wanted[i].rows, shard)),
+                                                    .count_missing = requests[i].count_missing,
+                                                    .stream = call.stream(shard)});
   };
   const auto is_first = [&](std::size_t i, const Call& call, std::size_t shard) {
-    return call.is_local(shard) && !parts[i].out.count_missing;  // which waits
+    return call.is_local(shard) && !requests[i].count_missing;  // which waits
   };
   for_each_call(calls, [&](std::size_t i, Call& call) {
     call.allow_merging(kLeastToMergeLookups);
@@ -713,27 +688,22 @@ std::int64_t View::look_up(std::deque<Call>& calls, const std::vector<Part>& par
     if (!is_first(i, call, shard)) ask(i, call, shard);
   });
   for_each_call(calls, [&](std::size_t i, Call& call) {
-    const FindOutput& out = parts[i].out;
-    const auto& [values, found, rows, columns, missing] = wanted[i];
+    const Lookup& request = requests[i];
+    const auto& [found, rows, columns, missing] = wanted[i];
     call.finish();
     const Split& split = call.split();
-    if (out.values != nullptr)
-      split.gather(values->home.get(), values->bytes, out.values,
-                   {found != nullptr ? found->home.as<bool>() : nullptr, out.fallback, out.fallback_per_key, out.found},
-                   parts[i].stream);
-    else if (out.found != nullptr)
-      split.gather(found->home.get(), sizeof(bool), out.found, {}, parts[i].stream);
-    if (out.rows != nullptr) split.gather_rows(rows->home.as<std::int64_t>(), out.rows, parts[i].stream);
+    const bool* const marks = found != nullptr ? found->home.as<bool>() : nullptr;
+    bool* found_out = request.found;  // written on the way, with the first column
     for (std::size_t c = 0; c < columns.size(); ++c) {
-      const ColumnOutput& column = parts[i].outputs[c];
-      split.gather(
-          columns[c]->home.get(), columns[c]->bytes, column.values,
-          {found != nullptr ? found->home.as<bool>() : nullptr, column.fallback, column.fallback_per_key, nullptr},
-          parts[i].stream);
+      const Read& read = request.reads[c];
+      split.gather(columns[c]->home.get(), columns[c]->bytes, read.values,
+                   {marks, read.fallback, read.fallback_per_key, std::exchange(found_out, nullptr)}, request.stream);
     }
+    if (found_out != nullptr) split.gather(marks, sizeof(bool), found_out, {}, request.stream);
+    if (request.rows != nullptr) split.gather_rows(rows->home.as<std::int64_t>(), request.rows, request.stream);
   });
   std::int64_t all_missing = 0;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
+  for (std::size_t i = 0; i < requests.size(); ++i) {
     const std::int64_t missing = wanted[i].missing;
     all_missing += missing != 0 && calls[i].split().merges() ? count_missing(calls[i]) : missing;
   }
@@ -745,11 +715,11 @@ std::int64_t View::count_missing(const Call& merged) {
   Call call = merged.again();
   call.begin();
   call.send();
-  FindOutput nothing{};
-  nothing.count_missing = true;
   std::int64_t missing = 0;
   for (std::size_t shard = 0; shard < call.shards(); ++shard)
-    if (call.count(shard) != 0) missing += call.table(shard).find(call.keys(shard), nothing, call.stream(shard));
+    if (call.count(shard) != 0)
+      missing +=
+          call.table(shard).look_up({.keys = call.keys(shard), .count_missing = true, .stream = call.stream(shard)});
   call.finish();
   return missing;
 }
@@ -769,27 +739,18 @@ bool View::has_room_for(const Calls& calls) const {
   return true;
 }
 
-/// change(share) is called for each part and shard. reduction: where the values of hot keys may be combined beforehand.
-template <class Change>
-void View::change_parts(const std::vector<Part>& parts, bool needs_room, Change change,
-                        const std::optional<Reduction>& reduction) {
-  one_call_each(parts, [&](std::deque<Call>& calls, const std::vector<Part>& some) {
-    this->change(calls, some, needs_room, change, reduction);
-  });
-}
-
-/// The changes of calls in their turn, each of one part.
-template <class Change>
-void View::change(std::deque<Call>& calls, const std::vector<Part>& parts, bool needs_room, Change change,
-                  const std::optional<Reduction>& reduction) {
-  std::vector<Call::Answers*> masks(parts.size());
-  std::vector<Call::Answers*> rows(parts.size());
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (parts[i].mask != nullptr) masks[i] = calls[i].expect(sizeof(bool), false);
-    if (parts[i].rows != nullptr) rows[i] = calls[i].expect(sizeof(std::int64_t), false);
+/// The changes of calls in their turn. change_shard(call, shard, keys, told) makes one at a shard, whose answers it is
+/// told where to write.
+template <class ChangeShard>
+void View::change_in(std::deque<Call>& calls, const std::vector<Told>& told, bool needs_room,
+                     ChangeShard change_shard) {
+  std::vector<Call::Answers*> masks(told.size());
+  std::vector<Call::Answers*> rows(told.size());
+  for (std::size_t i = 0; i < told.size(); ++i) {
+    if (told[i].mask != nullptr) masks[i] = calls[i].expect(sizeof(bool), false);
+    if (told[i].rows != nullptr) rows[i] = calls[i].expect(sizeof(std::int64_t), false);
   }
-  for_each_call(calls, [&](std::size_t, Call& call) {
-    if (reduction) call.allow_merging(kLeastToMerge, reduction);
+  for_each_call(calls, [](std::size_t, Call& call) {
     call.begin();
     call.send();  // before anything changes: there may be no memory for it
   });
@@ -799,9 +760,9 @@ void View::change(std::deque<Call>& calls, const std::vector<Part>& parts, bool 
   const auto make_change = [&](std::size_t i, Call& call, std::size_t shard) {
     KeyBatch keys = call.keys(shard);
     if (!gathered.empty()) keys = gathered[shard].of(i, keys.count);
-    change(Share{call.table(shard), keys, call.values(shard), call.columns(shard),
-                 static_cast<bool*>(call.of(masks[i], shard)), static_cast<std::int64_t*>(call.of(rows[i], shard)),
-                 call.stream(shard)});
+    change_shard(
+        call, shard, keys,
+        Told{static_cast<bool*>(call.of(masks[i], shard)), static_cast<std::int64_t*>(call.of(rows[i], shard))});
   };
   const auto exceptions = std::uncaught_exceptions();
   const auto forget = [&](View* view) {
@@ -833,138 +794,75 @@ void View::change(std::deque<Call>& calls, const std::vector<Part>& parts, bool 
   }
   for_each_call(calls, [&](std::size_t i, Call& call) {
     call.finish();
-    if (parts[i].mask != nullptr) call.split().gather_mask(masks[i]->home.as<bool>(), parts[i].mask, parts[i].stream);
-    if (parts[i].rows != nullptr)
-      call.split().gather_rows(rows[i]->home.as<std::int64_t>(), parts[i].rows, parts[i].stream);
+    if (told[i].mask != nullptr) call.split().gather_mask(masks[i]->home.as<bool>(), told[i].mask, call.stream());
+    if (told[i].rows != nullptr)
+      call.split().gather_rows(rows[i]->home.as<std::int64_t>(), told[i].rows, call.stream());
   });
 }
 
-void View::insert_parts(const std::vector<Part>& parts, InsertMode mode) {
-  check_single_value(all_->options);
-  change_parts(parts, true, [&](const Share& share) {
-    share.shard.insert(share.keys, share.values, mode, share.mask, share.stream);
-  });
+/// How the values of hot keys may be combined beforehand, if they may.
+std::optional<Reduction> View::reduction_of(const Change& request) const {
+  const TableOptions& options = all_->options;
+  if (options.has_rows() || options.deterministic || request.writes.empty()) return {};
+  const Reduction reduction{request.writes.front().action, *options.value_dtype};
+  return reduction.can_merge() ? std::optional(reduction) : std::nullopt;
 }
 
-void View::find_or_insert_parts(const std::vector<Part>& parts) {
-  check_find_or_insert(all_->options);
-  for (const Part& part : parts)
-    if (part.values.data != nullptr) check_single_value(all_->options);
-  change_parts(parts, true, [&](const Share& share) {
-    share.shard.find_or_insert(share.keys, share.values, share.rows, share.mask, share.stream);
-  });
-}
-
-void View::change_columns_parts(const std::vector<Part>& parts) {
-  for (const Part& part : parts) check_inputs(all_->options, part.columns);
-  change_parts(parts, true, [&](const Share& share) {
-    share.shard.change_columns(share.keys, share.columns, share.rows, share.mask, share.stream);
-  });
-}
-
-void View::apply_parts(const std::vector<Part>& parts, ApplyOp op) {
-  // Of no keys, to check the operation before anything is done.
-  all_->tables.front()->apply({nullptr, 0, all_->options.key_bytes()}, {}, op, nullptr, nullptr);
-  std::optional<Reduction> reduction;
-  if (!all_->options.has_rows() && !all_->options.deterministic) reduction = {op, *all_->options.value_dtype};
-  if (reduction && !reduction->can_merge()) reduction.reset();
-  change_parts(
-      parts, true,
-      [&](const Share& share) { share.shard.apply(share.keys, share.values, op, share.mask, share.stream); },
-      reduction);
-}
-
-void View::erase_parts(const std::vector<Part>& parts) {
-  change_parts(parts, false, [&](const Share& share) { share.shard.erase(share.keys, share.mask, share.stream); });
-}
-
-std::int64_t View::find(const KeyBatch& keys, const FindOutput& out, Stream stream) {
-  const std::int64_t missing = find_parts({{this, keys, {}, out, nullptr, stream}});
-  if (out.step.taken != nullptr) home_->advance(out.step, stream);
-  return missing;
-}
-
-void View::insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted, Stream stream,
-                  const ChainStep& step) {
-  insert_parts({{this, keys, values, {}, inserted, stream}}, mode);
-  if (step.taken != nullptr) home_->advance(step, stream);
-}
-
-void View::find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::int64_t* rows, bool* inserted,
-                          Stream stream) {
-  find_or_insert_parts({{this, keys, values, {}, inserted, stream, rows}});
-}
-
-void View::apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) {
-  apply_parts({{this, keys, values, {}, inserted, stream}}, op);
-}
-
-std::int64_t View::find_columns(const KeyBatch& keys, const FindOutput& out, const std::vector<ColumnOutput>& columns,
-                                Stream stream) {
-  check_outputs(all_->options, columns);
-  const std::int64_t missing = find_parts({{this, keys, {}, out, nullptr, stream, nullptr, columns}});
-  if (out.step.taken != nullptr) home_->advance(out.step, stream);
-  return missing;
-}
-
-void View::change_columns(const KeyBatch& keys, const std::vector<ColumnInput>& columns, std::int64_t* rows,
-                          bool* inserted, Stream stream) {
-  change_columns_parts({{this, keys, {}, {}, inserted, stream, rows, {}, columns}});
-}
-
-void View::erase(const KeyBatch& keys, bool* erased, Stream stream) {
-  erase_parts({{this, keys, {}, {}, erased, stream}});
-}
-
-std::int64_t View::find_and_erase(const KeyBatch& keys, const FindOutput& out, const std::vector<ColumnOutput>& columns,
-                                  Stream stream) {
-  const Part part{this, keys, {}, out, nullptr, stream, nullptr, columns};
-  check_lookup(part);
-  std::int64_t missing = 0;
-  one_call_each({part}, [&](std::deque<Call>& lookup, const std::vector<Part>& parts) {
-    missing = look_up(lookup, parts);
-    if (missing != 0) return;
-    std::deque<Call> erasure;
-    erasure.emplace_back(*this, part);
-    change(erasure, parts, false, [&](const Share& share) { share.shard.erase(share.keys, nullptr, share.stream); });
-  });
-  return missing;
-}
-
-void View::insert_and_find(const KeyBatch& keys, const ValueBatch& values, const std::vector<ColumnInput>& inputs,
-                           bool* inserted, const FindOutput& out, const std::vector<ColumnOutput>& columns,
-                           Stream stream) {
-  const bool has_columns = !all_->options.columns.empty();
-  const bool is_initial = !has_columns && values.data == nullptr;
-  if (has_columns) check_inputs(all_->options, inputs);
-  const Part lookup{this, keys, {}, out, nullptr, stream, nullptr, columns};
-  check_lookup(lookup);
-  if (keys.count == 0) return;
-  if (is_initial) check_find_or_insert(all_->options);
-  const auto room = [&](std::size_t bytes) {
-    return is_initial ? Allocation(*home_, static_cast<std::size_t>(keys.count) * bytes, stream) : Allocation();
-  };
-  const Allocation rows = room(sizeof(std::int64_t));
-  const Allocation mask = room(sizeof(bool));
-  if (inserted == nullptr) inserted = mask.as<bool>();
-  const Part insertion{this, keys, values, {}, inserted, stream, rows.as<std::int64_t>(), {}, inputs};
-  one_call_each({insertion}, [&](std::deque<Call>& calls, const std::vector<Part>& parts) {
-    change(calls, parts, true, [&](const Share& share) {
-      if (has_columns)
-        share.shard.change_columns(share.keys, share.columns, nullptr, share.mask, share.stream);
-      else if (is_initial)
-        share.shard.find_or_insert(share.keys, {}, share.rows, share.mask, share.stream);
-      else
-        share.shard.insert(share.keys, share.values, InsertMode::kKeep, share.mask, share.stream);
+void View::change(Span<const Change> requests) {
+  for (const Change& request : requests) check_change(all_->options, request);
+  one_call_each(requests, [&](std::deque<Call>& calls, Span<const Change> some) {
+    std::vector<Told> told;
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      told.push_back({some[i].inserted, some[i].rows});
+      if (const std::optional<Reduction> reduction = reduction_of(some[i]))
+        calls[i].allow_merging(kLeastToMerge, reduction);
+    }
+    change_in(calls, told, true, [](Call& call, std::size_t shard, const KeyBatch& keys, const Told& to) {
+      const std::vector<Write> writes = call.writes(shard);
+      call.table(shard).change(
+          {.keys = keys, .writes = writes, .inserted = to.mask, .rows = to.rows, .stream = call.stream(shard)});
     });
     std::deque<Call> afterwards;
-    afterwards.emplace_back(*this, lookup);
-    look_up(afterwards, {lookup});
+    std::vector<Lookup> lookups;
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      if (some[i].reads.empty()) continue;
+      lookups.push_back({.keys = some[i].keys, .reads = some[i].reads, .stream = some[i].stream});
+      afterwards.emplace_back(calls[i].view(), some[i].keys, Span<const Write>(), some[i].stream);
+    }
+    if (!lookups.empty()) look_up_in(afterwards, lookups);
   });
+  advance_steps(requests);
+}
+
+std::int64_t View::erase(Span<const Erasure> requests) {
+  for (const Erasure& request : requests) check_reads(all_->options, request.reads);
+  std::int64_t missing = 0;
+  one_call_each(requests, [&](std::deque<Call>& calls, Span<const Erasure> some) {
+    std::deque<Call> before;
+    std::vector<Lookup> lookups;
+    std::vector<Told> told;
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      const Erasure& request = some[i];
+      told.push_back({request.erased, nullptr});
+      if (request.reads.empty() && !request.all_or_none) continue;
+      lookups.push_back({.keys = request.keys,
+                         .reads = request.reads,
+                         .count_missing = request.all_or_none,
+                         .stream = request.stream});
+      before.emplace_back(calls[i].view(), request.keys, Span<const Write>(), request.stream);
+    }
+    if (!lookups.empty()) missing = look_up_in(before, lookups);
+    if (missing != 0) return;
+    change_in(calls, told, false, [](Call& call, std::size_t shard, const KeyBatch& keys, const Told& to) {
+      call.table(shard).erase({.keys = keys, .erased = to.mask, .stream = call.stream(shard)});
+    });
+  });
+  return missing;
 }
 
 void View::make_room(const KeyBatch& keys, bool, Stream stream) {
-  one_call_each({{this, keys, {}, {}, nullptr, stream}}, [&](std::deque<Call>& calls, const std::vector<Part>&) {
+  const Lookup request{.keys = keys, .stream = stream};
+  one_call_each(Span(&request, 1), [](std::deque<Call>& calls, Span<const Lookup>) {
     Call& call = calls.front();
     call.begin();
     call.send();
@@ -1002,16 +900,11 @@ void View::rehash(std::int64_t slots, bool compact_rows, Stream stream) {
   in_order(stream, [&](const Way& way, Stream there, std::size_t) { way.shard->rehash(each, compact_rows, there); });
 }
 
-std::int64_t View::export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) {
-  if (values != nullptr) check_single_value(all_->options);
-  return export_parts(keys, values, {}, rows, room, stream);
-}
-
-void View::read_rows(const std::int64_t*, std::int64_t, const std::vector<ColumnOutput>&, Stream) {
+void View::read_rows(const std::int64_t*, std::int64_t, Span<const Read>, Stream) {
   throw ShapeError("rows of a table of several shards were to be read by their numbers: read those of its shards");
 }
 
-void View::pool_rows(const std::int64_t*, std::int64_t, const Bags&, const ColumnOutput&, Stream) {
+void View::pool_rows(const std::int64_t*, std::int64_t, const Bags&, const Read&, Stream) {
   throw ShapeError("rows of a table of several shards were to be summed up: sum up those of its shards");
 }
 
@@ -1020,23 +913,17 @@ void View::train(const std::int64_t*, std::int64_t, const Gradients&, const std:
   throw ShapeError("rows of a table of several shards were to be trained: train those of its shards");
 }
 
-std::int64_t View::export_columns(void* keys, const std::vector<ColumnOutput>& columns, std::int64_t* rows,
-                                  std::int64_t room, Stream stream) {
-  check_outputs(all_->options, columns);
-  return export_parts(keys, nullptr, columns, rows, room, stream);
-}
-
-std::int64_t View::export_parts(void* keys, void* values, const std::vector<ColumnOutput>& columns, std::int64_t* rows,
-                                std::int64_t room, Stream stream) {
+std::int64_t View::export_items(const Export& request) {
+  check_reads(all_->options, request.reads);
+  const Stream stream = request.stream;
   Turn turn(*this, stream);
   turn.lock_all();
   const auto key_bytes = static_cast<std::int64_t>(all_->options.key_bytes());
-  const std::int64_t value_bytes = all_->options.value_bytes();
   std::vector<std::int64_t> sizes(ways_.size());
   std::int64_t total = 0;
   in_order(stream,
            [&](const Way& way, Stream there, std::size_t shard) { total += sizes[shard] = way.shard->size(there); });
-  if (total > room) return total;
+  if (total > request.room) return total;
 
   struct Fetched {
     void* to;
@@ -1048,18 +935,16 @@ std::int64_t View::export_parts(void* keys, void* values, const std::vector<Colu
   };
   in_order(stream, [&](const Way& way, Stream there, std::size_t shard) {
     const std::int64_t size = sizes[shard];
-    void* const part_keys = part_of(keys, key_bytes);
-    void* const part_values = part_of(values, value_bytes);
-    auto* const part_rows = static_cast<std::int64_t*>(part_of(rows, sizeof(std::int64_t)));
-    std::vector<ColumnOutput> part_columns = columns;
-    for (ColumnOutput& column : part_columns)
-      column.values = part_of(column.values, all_->options.columns[column.column].bytes());
+    void* const keys = part_of(request.keys, key_bytes);
+    auto* const rows = static_cast<std::int64_t*>(part_of(request.rows, sizeof(std::int64_t)));
+    std::vector<Read> reads(request.reads.begin(), request.reads.end());
+    for (Read& read : reads) read.values = part_of(read.values, all_->options.column_bytes(read.column));
     first += size;
     if (size == 0) return;
+    Export part{.keys = keys, .reads = reads, .rows = rows, .room = size, .stream = there};
     std::int64_t exported = size;
     if (way.local) {
-      exported = columns.empty() ? way.shard->export_items(part_keys, part_values, part_rows, size, there)
-                                 : way.shard->export_columns(part_keys, part_columns, part_rows, size, there);
+      exported = way.shard->export_items(part);
     } else {
       // All in one turn at the shard, whose items others may change between two.
       std::deque<Fetched> fetched;
@@ -1068,13 +953,10 @@ std::int64_t View::export_parts(void* keys, void* values, const std::vector<Colu
         const auto all = static_cast<std::size_t>(size * bytes);
         return fetched.emplace_back(to, Allocation(*way.context, all, there)).from.get();
       };
-      void* const far_keys = copy_of(part_keys, key_bytes);
-      void* const far_values = copy_of(part_values, value_bytes);
-      auto* const far_rows = static_cast<std::int64_t*>(copy_of(part_rows, sizeof(std::int64_t)));
-      for (ColumnOutput& column : part_columns)
-        column.values = copy_of(column.values, all_->options.columns[column.column].bytes());
-      exported = columns.empty() ? way.shard->export_items(far_keys, far_values, far_rows, size, there)
-                                 : way.shard->export_columns(far_keys, part_columns, far_rows, size, there);
+      part.keys = copy_of(keys, key_bytes);
+      part.rows = static_cast<std::int64_t*>(copy_of(rows, sizeof(std::int64_t)));
+      for (Read& read : reads) read.values = copy_of(read.values, all_->options.column_bytes(read.column));
+      exported = way.shard->export_items(part);
       way.context->synchronize(there);
       for (const Fetched& array : fetched)
         home_->copy_from(array.to, *way.context, array.from.get(), array.from.bytes(), stream);
@@ -1082,8 +964,7 @@ std::int64_t View::export_parts(void* keys, void* values, const std::vector<Colu
     }
     if (exported != size)
       throw ShapeError("a shard has changed its size while all items were read: another thread works on it; ask again");
-    if (part_rows != nullptr && shard != 0)
-      home_->executors().splitter->number_rows(*home_, part_rows, size, shard, stream);
+    if (rows != nullptr && shard != 0) home_->executors().splitter->number_rows(*home_, rows, size, shard, stream);
   });
   return total;
 }

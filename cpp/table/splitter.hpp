@@ -7,8 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include <gpuhash/batches.hpp>
+#include <gpuhash/action.hpp>
 #include <gpuhash/device_context.hpp>
+#include <gpuhash/requests.hpp>
 #include "shared/host_device.hpp"
 
 namespace gpuhash {
@@ -50,11 +51,11 @@ struct Parts {
 
 /// How values of one key are combined: what merging them needs to know.
 struct Reduction {
-  ApplyOp op;
+  Action op;
   DType dtype;
   std::int64_t bytes() const { return static_cast<std::int64_t>(itemsize(dtype)); }
   /// Split::combine() can be called.
-  bool can_merge() const { return bytes() == 4 || bytes() == 8; }
+  bool can_merge() const { return combines(op) && (bytes() == 4 || bytes() == 8); }
 };
 
 /// A batch of keys that is split by owners: which of several parts each key belongs to. Each part is in the order of

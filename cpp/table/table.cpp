@@ -60,12 +60,4 @@ RowLayout place_columns(const std::vector<Column>& columns) {
   return layout;
 }
 
-const void* apart_from_rows(Table& table, const MemoryRange& memory, Stream stream, Allocation& copy) {
-  if (!table.options().has_rows() || !table.overlaps_rows(memory)) return memory.data;
-  const auto bytes = static_cast<std::size_t>(memory.bytes);
-  copy = Allocation(table.context(), bytes, stream);
-  table.context().copy(copy.get(), memory.data, bytes, stream);
-  return copy.get();
-}
-
 }  // namespace gpuhash

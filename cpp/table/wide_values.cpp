@@ -16,7 +16,7 @@ constexpr std::int64_t kLeastPart = std::int64_t{1} << 16;
 
 /// Those of the distinct keys [begin, end) alone: so the values of a key meet in the batch's order, on whatever thread.
 template <class Short>
-void combine_range(const ValueBatch& values, ApplyOp op, std::int64_t elements, const std::int64_t* codes,
+void combine_range(const ValueBatch& values, Action op, std::int64_t elements, const std::int64_t* codes,
                    const std::int64_t* firsts, std::int64_t count, std::int64_t begin, std::int64_t end, float* to) {
   const auto* const bytes = static_cast<const char*>(values.data);
   for (std::int64_t i = firsts[begin]; i < count; ++i) {
@@ -53,7 +53,7 @@ WideBatch::WideBatch(const KeyBatch& keys, Stream stream)
   batch->write({nullptr, codes_.as<std::int64_t>(), nullptr, firsts_.as<std::int64_t>(), false});
 }
 
-WideValues WideBatch::combine(const ValueBatch& values, ApplyOp op, DType dtype, std::int64_t elements) {
+WideValues WideBatch::combine(const ValueBatch& values, Action op, DType dtype, std::int64_t elements) {
   if (codes_.get() == nullptr) return {};
   combined_.emplace_back(context_, static_cast<std::size_t>(distinct_ * elements) * sizeof(float), stream_);
   const WideValues wide{combined_.back().as<float>(), codes_.as<std::int64_t>(), firsts_.as<std::int64_t>(), 0};

@@ -15,7 +15,7 @@ class WideBatch {
   WideBatch(const KeyBatch& keys, Stream stream);
 
   /// Values of the batch, combined by key. Those of a batch without duplicates are none: each goes in as it is.
-  WideValues combine(const ValueBatch& values, ApplyOp op, DType dtype, std::int64_t elements);
+  WideValues combine(const ValueBatch& values, Action op, DType dtype, std::int64_t elements);
 
  private:
   DeviceContext& context_;

@@ -21,7 +21,7 @@ constexpr unsigned kCacheEntries = 32;  // per warp
 /// cost few atomics: 10^8 draws over 10 keys would otherwise wait in line for ten words.
 template <class T>
 __global__ void __launch_bounds__(kApplyBlock)
-    apply_scalars_kernel(Cells cells, const T* values, bool broadcast, std::int64_t count, ApplyOp op) {
+    apply_scalars_kernel(Cells cells, const T* values, bool broadcast, std::int64_t count, Action op) {
   struct Entry {
     std::int64_t index;
     T value;
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kApplyBlock)
 /// Several elements per cell: neighbouring threads take neighbouring elements of one value.
 template <class T>
 __global__ void __launch_bounds__(kApplyBlock)
-    apply_rows_kernel(Cells cells, const T* values, bool broadcast, std::int64_t count, ApplyOp op, int lanes) {
+    apply_rows_kernel(Cells cells, const T* values, bool broadcast, std::int64_t count, Action op, int lanes) {
   if (cells.left != nullptr && *cells.left != 0) return;
   const std::int64_t t = std::int64_t{blockIdx.x} * kApplyBlock + threadIdx.x;
   const std::int64_t i = t / lanes;
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kApplyBlock)
 
 }  // namespace
 
-void apply_to_cells(const Cells& cells, const ValueBatch& values, std::int64_t count, ApplyOp op, DType dtype,
+void apply_to_cells(const Cells& cells, const ValueBatch& values, std::int64_t count, Action op, DType dtype,
                     Stream stream) {
   if (count == 0) return;
   dispatch_dtype(dtype, [&](auto element) {
@@ -98,7 +98,7 @@ void apply_to_cells(const Cells& cells, const ValueBatch& values, std::int64_t c
   });
 }
 
-Uint128 identity_bits(ApplyOp op, DType dtype) {
+Uint128 identity_bits(Action op, DType dtype) {
   Uint128 bits{0, 0};
   dispatch_dtype(dtype, [&](auto element) {
     element = identity<decltype(element)>(op);

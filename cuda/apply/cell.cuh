@@ -12,7 +12,7 @@ namespace gpuhash::cuda {
 
 /// cell = combine(cell, value) by compare-and-swap of the word that holds the cell.
 template <class T>
-__device__ void swap_in(T* cell, ApplyOp op, T value) {
+__device__ void swap_in(T* cell, Action op, T value) {
   if constexpr (sizeof(T) == 16) {
     Words seen = load_contended(cell);
     for (;;) {
@@ -71,16 +71,16 @@ __device__ __forceinline__ void add_real(Real* cell, Real value) {
   if (kWhere == CellsIn::kShared || adds_natively(value))
     atomicAdd(cell, value);
   else
-    swap_in(cell, ApplyOp::kAdd, value);
+    swap_in(cell, Action::kAdd, value);
 }
 
 /// cell = combine(cell, value) where the hardware has an instruction for it, at least for most values; false, and
 /// nothing done, where not. (A float that it does not add is swapped in by itself, and never with the word around it:
 /// atomics of different widths may miss each other.)
 template <CellsIn kWhere = CellsIn::kGlobal, class T>
-__device__ __forceinline__ bool update_natively(T* cell, ApplyOp op, T value) {
+__device__ __forceinline__ bool update_natively(T* cell, Action op, T value) {
   if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
-    if (op == ApplyOp::kAdd) {
+    if (op == Action::kAdd) {
       add_real<kWhere>(cell, value);
       return true;
     }
@@ -91,29 +91,29 @@ __device__ __forceinline__ bool update_natively(T* cell, ApplyOp op, T value) {
     auto* bits = reinterpret_cast<Unsigned*>(cell);
     auto* number = reinterpret_cast<Native*>(cell);
     switch (op) {
-      case ApplyOp::kAdd:
+      case Action::kAdd:
         atomicAdd(bits, static_cast<Unsigned>(value));
         return true;
-      case ApplyOp::kMin:
+      case Action::kMin:
         atomicMin(number, static_cast<Native>(value));
         return true;
-      case ApplyOp::kMax:
+      case Action::kMax:
         atomicMax(number, static_cast<Native>(value));
         return true;
-      case ApplyOp::kBitAnd:
+      case Action::kBitAnd:
         atomicAnd(bits, static_cast<Unsigned>(value));
         return true;
-      case ApplyOp::kBitOr:
+      case Action::kBitOr:
         atomicOr(bits, static_cast<Unsigned>(value));
         return true;
-      case ApplyOp::kBitXor:
+      case Action::kBitXor:
         atomicXor(bits, static_cast<Unsigned>(value));
         return true;
-      case ApplyOp::kMultiply:
+      default:
         break;
     }
   } else if constexpr (std::is_same_v<T, Complex<double>> || std::is_same_v<T, Complex<float>>) {
-    if (op == ApplyOp::kAdd) {
+    if (op == Action::kAdd) {
       add_real<kWhere>(&cell->real, value.real);
       add_real<kWhere>(&cell->imag, value.imag);
       return true;
@@ -123,7 +123,7 @@ __device__ __forceinline__ bool update_natively(T* cell, ApplyOp op, T value) {
 }
 
 template <class T>
-__device__ __forceinline__ void update(T* cell, ApplyOp op, T value) {
+__device__ __forceinline__ void update(T* cell, Action op, T value) {
   if (!update_natively(cell, op, value)) swap_in(cell, op, value);
 }
 
@@ -173,7 +173,7 @@ __device__ __forceinline__ T element_of_word(Word word) {
 }
 
 template <class T, class Word>
-__device__ __forceinline__ Word combine_as(ApplyOp op, Word a, Word b) {
+__device__ __forceinline__ Word combine_as(Action op, Word a, Word b) {
   if constexpr (sizeof(T) <= sizeof(Word)) {
     const T result = combine(op, element_of_word<T>(a), element_of_word<T>(b));
     Word word = 0;
@@ -186,7 +186,7 @@ __device__ __forceinline__ Word combine_as(ApplyOp op, Word a, Word b) {
 
 /// Integers as words: the low bits of what those come to are what narrower ones do.
 template <class Word>
-__device__ __forceinline__ Word combine_integers(ApplyOp op, DType dtype, Word a, Word b) {
+__device__ __forceinline__ Word combine_integers(Action op, DType dtype, Word a, Word b) {
   using Signed = std::make_signed_t<Word>;
   static_assert(static_cast<int>(DType::kUInt8) == static_cast<int>(DType::kInt64) + 1);
   const bool is_signed = dtype < DType::kUInt8;
@@ -202,7 +202,7 @@ __device__ __forceinline__ Word combine_integers(ApplyOp op, DType dtype, Word a
 
 /// Not inlined: the many cases of this are the rare ones of its callers.
 template <class Word>
-__device__ __noinline__ Word combine_words(ApplyOp op, DType dtype, Word a, Word b) {
+__device__ __noinline__ Word combine_words(Action op, DType dtype, Word a, Word b) {
   switch (dtype) {
     case DType::kBool:
       return combine_as<Bool>(op, a, b);
@@ -235,14 +235,14 @@ __device__ __noinline__ Word combine_words(ApplyOp op, DType dtype, Word a, Word
 /// told apart at run time: kernels that move and hash keys besides need not exist for each.
 template <class Word>
 struct WordReducer {
-  ApplyOp op;
+  Action op;
   DType dtype;
   Word identity;
 
   __device__ __forceinline__ Word combine(Word a, Word b) const {
     const bool is_whole_integer = sizeof(Word) == 8 ? dtype == DType::kInt64 || dtype == DType::kUInt64
                                                     : dtype == DType::kInt32 || dtype == DType::kUInt32;
-    return is_whole_integer && op == ApplyOp::kAdd ? a + b : combine_words(op, dtype, a, b);
+    return is_whole_integer && op == Action::kAdd ? a + b : combine_words(op, dtype, a, b);
   }
 
   /// *cell = combine(*cell, value), atomically.

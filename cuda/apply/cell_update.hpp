@@ -23,7 +23,7 @@ class CellUpdate {
   }
 
   /// cell = combine(cell, value) for every value of the batch.
-  void apply(const Cells& cells, const ValueBatch& values, ApplyOp op, DType dtype) const {
+  void apply(const Cells& cells, const ValueBatch& values, Action op, DType dtype) const {
     if (short_floats_ && combines_in_float(dtype, op))
       short_floats_->apply(cells, values, op, dtype);
     else

@@ -3,9 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <gpuhash/batches.hpp>
+#include <gpuhash/action.hpp>
 #include <gpuhash/device_context.hpp>
 #include <gpuhash/dtype.hpp>
+#include "table/orders.hpp"
 
 namespace gpuhash::cuda {
 
@@ -20,7 +21,7 @@ struct Cells {
 };
 
 /// cell = combine(cell, value) for every value of the batch, atomically. Duplicates within a warp are combined first.
-void apply_to_cells(const Cells& cells, const ValueBatch& values, std::int64_t count, ApplyOp op, DType dtype,
+void apply_to_cells(const Cells& cells, const ValueBatch& values, std::int64_t count, Action op, DType dtype,
                     Stream stream);
 
 }  // namespace gpuhash::cuda

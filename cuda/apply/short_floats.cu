@@ -21,7 +21,7 @@ struct Work {
   std::int64_t first_cell;  // of which sorted.rows number the cells
   SortedBatch sorted;
   float* shared;  // [chunks, elements]
-  ApplyOp op;
+  Action op;
   int lanes;  // of a group: a power of two
 
   template <class Short>
@@ -122,7 +122,7 @@ ShortFloatCells::ShortFloatCells(DeviceContext& context, std::int64_t count, std
       sorter_(context, count, cell_count, stream),
       shared_(scratch<float>(context, chunks_of(count) * elements, stream)) {}
 
-void ShortFloatCells::apply(const Cells& cells, const ValueBatch& values, ApplyOp op, DType dtype) const {
+void ShortFloatCells::apply(const Cells& cells, const ValueBatch& values, Action op, DType dtype) const {
   int lanes = 1;
   while (lanes < 32 && lanes < cells.elements) lanes *= 2;
   for (std::int64_t first = 0; first < cell_count_; first += BatchSorter::kMostRows) {

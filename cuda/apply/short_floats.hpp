@@ -19,7 +19,7 @@ class ShortFloatCells {
 
   /// cell = combine(cell, what the batch has for it). Of sums over several chunks, which order they are made in depends
   /// on timing.
-  void apply(const Cells& cells, const ValueBatch& values, ApplyOp op, DType dtype) const;
+  void apply(const Cells& cells, const ValueBatch& values, Action op, DType dtype) const;
 
  private:
   std::int64_t count_;

@@ -276,7 +276,7 @@ class CudaFactorization final : public Factorization {
     context_.fill(one.get(), 0, one.bytes(), stream_);
     context_.fill(one.get(), 1, 1, stream_);  // little-endian
     apply_to_cells({reinterpret_cast<std::byte*>(counts), sizeof(std::int64_t), codes, 1},
-                   {one.get(), sizeof(std::int64_t), true}, count_, ApplyOp::kAdd, DType::kInt64, stream_);
+                   {one.get(), sizeof(std::int64_t), true}, count_, Action::kAdd, DType::kInt64, stream_);
   }
 
   DeviceContext& context_;

@@ -34,14 +34,13 @@ inline KeyBatch first_of(KeyBatch batch, std::int64_t limit) {
   return batch;
 }
 
-/// The operand's memory; or a copy of it, where it is memory of the table's own rows, which the call writes.
-inline const void* apart(Table& table, const Operand& array, Stream stream, Allocation& copy) {
-  const MemoryRange memory{array.untyped_data(), static_cast<std::int64_t>(array.size_bytes())};
-  if (table.context().is_capturing(stream) && table.options().has_rows() && table.overlaps_rows(memory))
+/// Before an insertion: an array that is memory of the table's own rows, which the insertion writes, would be copied.
+inline void check_apart(Table& table, const Operand& array, Stream stream) {
+  if (!table.options().has_rows() || !table.context().is_capturing(stream)) return;
+  if (table.overlaps_rows({array.untyped_data(), static_cast<std::int64_t>(array.size_bytes())}))
     throw ShapeError(
         "an array that shares memory with the table's rows was given to an insertion, which cannot be recorded into a "
         "command buffer: give a copy of it, or a state that is not fixed");
-  return apart_from_rows(table, memory, stream, copy);
 }
 
 /// keys  // [n, *key_shape]
@@ -54,33 +53,35 @@ inline void find_values(Use& use, Stream stream, std::int64_t limit, bool per_ke
   const std::int64_t per_value = options.value_elements();
   check_array(*values, "values", *options.value_dtype, batch.count * per_value);
   check_array(*found, "marks of found keys", DType::kBool, batch.count);
-  FindOutput out{};
+  Read read{.values = values->untyped_data()};
   if (fallback.element_count() != 0) {
     check_array(fallback, "defaults", *options.value_dtype, per_key ? batch.count * per_value : per_value);
-    out.fallback = fallback.untyped_data();
-    out.fallback_per_key = per_key;
+    read.fallback = fallback.untyped_data();
+    read.fallback_per_key = per_key;
   }
-  out.values = values->untyped_data();
-  out.found = static_cast<bool*>(found->untyped_data());
-  out.step = use.hand_on_step();
-  use.table().find(first_of(batch, limit), out, stream);
+  use.table().look_up({.keys = first_of(batch, limit),
+                       .reads = {&read, 1},
+                       .found = static_cast<bool*>(found->untyped_data()),
+                       .stream = stream,
+                       .step = use.hand_on_step()});
   use.finish();
 }
 
 inline void find_keys(Use& use, Stream stream, std::int64_t limit, const Operand& keys, Output& found) {
   const KeyBatch batch = to_keys(use.table().options(), keys);
   check_array(*found, "marks of found keys", DType::kBool, batch.count);
-  FindOutput out{};
-  out.found = static_cast<bool*>(found->untyped_data());
-  out.step = use.hand_on_step();
-  use.table().find(first_of(batch, limit), out, stream);
+  use.table().look_up({.keys = first_of(batch, limit),
+                       .found = static_cast<bool*>(found->untyped_data()),
+                       .stream = stream,
+                       .step = use.hand_on_step()});
   use.finish();
 }
 
 inline void erase_keys(Use& use, Stream stream, std::int64_t limit, const Operand& keys, Output& erased) {
   const KeyBatch batch = to_keys(use.table().options(), keys);
   check_array(*erased, "marks of erased keys", DType::kBool, batch.count);
-  use.table().erase(first_of(batch, limit), static_cast<bool*>(erased->untyped_data()), stream);
+  use.table().erase(
+      {.keys = first_of(batch, limit), .erased = static_cast<bool*>(erased->untyped_data()), .stream = stream});
   use.finish();
 }
 
@@ -90,21 +91,22 @@ inline void insert_keys(Use& use, Stream stream, std::int64_t limit, std::string
                         const Operand& keys, const Operand& values, Output& inserted) {
   Table& table = use.table();
   const TableOptions& options = table.options();
-  Allocation copies[2];
-  KeyBatch batch = to_keys(options, keys);
-  batch.data = apart(table, keys, stream, copies[0]);
-  ValueBatch given{};
+  if (!options.columns.empty())
+    throw DTypeError("the table has named columns, and the program's table a single value per key");
+  const KeyBatch batch = to_keys(options, keys);
+  check_apart(table, keys, stream);
+  const Write write{.values = values.untyped_data(), .broadcast = broadcast, .action = named(kActions, how)};
+  Change change{.keys = first_of(batch, limit), .stream = stream};
   if (options.value_dtype) {
     const std::int64_t per_value = options.value_elements();
     check_array(values, "values", *options.value_dtype, broadcast ? per_value : batch.count * per_value);
-    given = {apart(table, values, stream, copies[1]), options.value_bytes(), broadcast};
+    check_apart(table, values, stream);
+    change.writes = {&write, 1};
   }
   check_array(*inserted, "marks of inserted keys", DType::kBool, batch.count);
-  auto* const mask = static_cast<bool*>(inserted->untyped_data());
-  if (const std::optional<InsertMode> mode = find_named(kInsertModes, how))
-    table.insert(first_of(batch, limit), given, *mode, mask, stream, use.hand_on_step());
-  else
-    table.apply(first_of(batch, limit), given, named(kApplyOps, how), mask, stream);
+  change.inserted = static_cast<bool*>(inserted->untyped_data());
+  change.step = use.hand_on_step();
+  table.change(change);
   use.finish();
 }
 
@@ -150,40 +152,33 @@ inline void find_column_values(Use& use, Stream stream, std::int64_t limit, cons
   check_count("marks of defaults", per_key.size(), numbers.size());
   check_count("defaults", fallbacks.size(), numbers.size());
   check_count("outputs", values.size(), numbers.size());
-  std::vector<ColumnOutput> outputs;
+  std::vector<Read> reads;
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     const Column& column = options.columns[numbers[i]];
     Output out = *values.get<ffi::AnyBuffer>(i);
     const Operand fallback = *fallbacks.get<Operand>(i);
     const bool each_its_own = per_key[i] != 0;
     check_array(*out, ("values of " + column.name).c_str(), column.dtype, batch.count * column.elements());
-    outputs.push_back({numbers[i], out->untyped_data(), nullptr, each_its_own});
+    reads.push_back({numbers[i], out->untyped_data(), nullptr, each_its_own});
     if (fallback.element_count() == 0) continue;
     check_array(fallback, ("defaults of " + column.name).c_str(), column.dtype,
                 (each_its_own ? batch.count : 1) * column.elements());
-    outputs.back().fallback = fallback.untyped_data();
+    reads.back().fallback = fallback.untyped_data();
   }
-  FindOutput out{};
-  out.found = static_cast<bool*>(found->untyped_data());
-  out.rows = WideOutput(rows, batch.count, "row numbers").data();
-  out.step = use.hand_on_step();
-  use.table().find_columns(first_of(batch, limit), out, outputs, stream);
+  use.table().look_up({.keys = first_of(batch, limit),
+                       .reads = reads,
+                       .found = static_cast<bool*>(found->untyped_data()),
+                       .rows = WideOutput(rows, batch.count, "row numbers").data(),
+                       .stream = stream,
+                       .step = use.hand_on_step()});
   use.finish();
 }
 
 /// `how`: as insert_keys() has it, one for each column, with commas between them.
-inline ColumnInput next_change(std::string_view& how) {
+inline Action next_action(std::string_view& how) {
   const std::string_view name = how.substr(0, how.find(','));
   how.remove_prefix(std::min(how.size(), name.size() + 1));
-  ColumnInput change{};
-  const std::optional<InsertMode> mode = find_named(kInsertModes, name);
-  if (mode) {
-    change.mode = *mode == InsertMode::kKeep ? ColumnMode::kKeep : ColumnMode::kAssign;
-  } else {
-    change.mode = ColumnMode::kApply;
-    change.op = named(kApplyOps, name);
-  }
-  return change;
+  return named(kActions, name);
 }
 
 /// values  // one for each column that is given: [n, *shape], or one value for all keys where broadcast
@@ -195,22 +190,23 @@ inline void insert_column_values(Use& use, Stream stream, std::int64_t limit, co
   const std::vector<std::size_t> numbers = names.find_in(options.columns);
   check_count("marks of values", broadcast.size(), numbers.size());
   check_count("values", values.size(), numbers.size());
-  std::vector<Allocation> copies(numbers.size() + 1);
-  KeyBatch batch = to_keys(options, keys);
-  batch.data = apart(table, keys, stream, copies.back());
+  const KeyBatch batch = to_keys(options, keys);
+  check_apart(table, keys, stream);
   check_array(*inserted, "marks of inserted keys", DType::kBool, batch.count);
-  std::vector<ColumnInput> changes;
+  std::vector<Write> writes;
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     const Column& column = options.columns[numbers[i]];
     const Operand given = *values.get<Operand>(i);
     const bool for_all = broadcast[i] != 0;
     check_array(given, ("values of " + column.name).c_str(), column.dtype,
                 (for_all ? 1 : batch.count) * column.elements());
-    changes.push_back(next_change(how));
-    changes.back().column = numbers[i];
-    changes.back().values = {apart(table, given, stream, copies[i]), column.bytes(), for_all};
+    check_apart(table, given, stream);
+    writes.push_back({numbers[i], given.untyped_data(), for_all, next_action(how)});
   }
-  table.change_columns(first_of(batch, limit), changes, nullptr, static_cast<bool*>(inserted->untyped_data()), stream);
+  table.change({.keys = first_of(batch, limit),
+                .writes = writes,
+                .inserted = static_cast<bool*>(inserted->untyped_data()),
+                .stream = stream});
   use.finish();
 }
 
@@ -223,37 +219,35 @@ inline void find_or_insert_keys(Use& use, Stream stream, const ColumnNames& name
   const TableOptions& options = table.options();
   if (!options.has_rows()) throw ShapeError("the table has no row storage: its values lie beside their keys");
   check_count("marks of values", broadcast.size(), values.size());
-  std::vector<Allocation> copies(values.size() + 1);
-  KeyBatch batch = to_keys(options, keys);
-  batch.data = apart(table, keys, stream, copies.back());
+  const KeyBatch batch = to_keys(options, keys);
+  check_apart(table, keys, stream);
   const WideOutput numbers(rows, batch.count, "row numbers");
   numbers.check_bound(table.capacity() + batch.count);
   check_array(*inserted, "marks of inserted keys", DType::kBool, batch.count);
-  auto* const mask = static_cast<bool*>(inserted->untyped_data());
-  const auto take = [&](std::size_t i, const char* what, DType dtype, std::int64_t elements) {
+  std::vector<Write> writes;
+  const auto take = [&](std::size_t i, std::size_t column, const char* what, DType dtype, std::int64_t elements) {
     const Operand given = *values.get<Operand>(i);
     const bool for_all = broadcast[i] != 0;
     check_array(given, what, dtype, (for_all ? 1 : batch.count) * elements);
-    const std::int64_t bytes = elements * static_cast<std::int64_t>(itemsize(dtype));
-    return ValueBatch{apart(table, given, stream, copies[i]), bytes, for_all};
+    check_apart(table, given, stream);
+    writes.push_back({column, given.untyped_data(), for_all, Action::kKeep});
   };
   if (options.value_dtype) {
-    ValueBatch given{};
     if (values.size() > 1) throw ShapeError("several arrays of values were given to a table without named columns");
-    if (values.size() == 1) given = take(0, "values", *options.value_dtype, options.value_elements());
-    table.find_or_insert(batch, given, numbers.data(), mask, stream);
+    if (values.size() == 1) take(0, 0, "values", *options.value_dtype, options.value_elements());
   } else {
     const std::vector<std::size_t> places = names.find_in(options.columns);
     check_count("values", values.size(), places.size());
-    std::vector<ColumnInput> changes(places.size());
     for (std::size_t i = 0; i < places.size(); ++i) {
       const Column& column = options.columns[places[i]];
-      changes[i].column = places[i];
-      changes[i].mode = ColumnMode::kKeep;
-      changes[i].values = take(i, ("values of " + column.name).c_str(), column.dtype, column.elements());
+      take(i, places[i], ("values of " + column.name).c_str(), column.dtype, column.elements());
     }
-    table.change_columns(batch, changes, numbers.data(), mask, stream);
   }
+  table.change({.keys = batch,
+                .writes = writes,
+                .inserted = static_cast<bool*>(inserted->untyped_data()),
+                .rows = numbers.data(),
+                .stream = stream});
   use.finish();
 }
 

@@ -1,7 +1,6 @@
 // The kernels of tables with named columns, the same for CPU and GPU.
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -74,11 +73,6 @@ class BatchOfKeys {
 
   const Tensor& keys() const { return ctx_->input(1); }
   KeyBatch key_batch() const { return table_->batch(keys()); }
-  KeyBatch key_batch(const Apart& keys) const {
-    KeyBatch batch = key_batch();
-    batch.data = keys.data();
-    return batch;
-  }
   Table& table() const { return table_->table(); }
   const std::vector<Column>& columns() const { return table().options().columns; }
   const TensorShape& batch_shape() const { return batch_; }
@@ -103,39 +97,29 @@ class BatchOfKeys {
                                       shape_of(column).DebugString() + " for all keys alike");
   }
 
-  /// Says of each change which column it is of, and whether its value is one for all keys.
-  absl::Status check_changes(const std::vector<std::size_t>& numbers, const OpInputList& values,
-                             std::vector<ColumnInput>* changes) const {
+  /// Says of each write which column it is of, what is written, and whether that is one value for all keys.
+  absl::Status take_values(const std::vector<std::size_t>& numbers, const OpInputList& values,
+                           std::vector<Write>* writes) const {
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-      const Column& column = columns()[numbers[i]];
+      const Tensor& given = values[static_cast<int>(i)];
       bool per_key = false;
-      TF_RETURN_IF_ERROR(check_values(column, values[static_cast<int>(i)], &per_key));
-      (*changes)[i].column = numbers[i];
-      (*changes)[i].values = {nullptr, column.bytes(), !per_key};
+      TF_RETURN_IF_ERROR(check_values(columns()[numbers[i]], given, &per_key));
+      (*writes)[i].column = numbers[i];
+      (*writes)[i].values = given.data();
+      (*writes)[i].broadcast = !per_key;
     }
     return absl::OkStatus();
   }
 
-  absl::Status allocate(const std::vector<std::size_t>& numbers, OpOutputList* values,
-                        std::vector<ColumnOutput>* outputs) const {
+  absl::Status allocate(const std::vector<std::size_t>& numbers, OpOutputList* values, std::vector<Read>* reads) const {
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       TensorShape shape;
       Tensor* tensor = nullptr;
       TF_RETURN_IF_ERROR(shape_of_values(columns()[numbers[i]], &shape));
       TF_RETURN_IF_ERROR(values->allocate(static_cast<int>(i), shape, &tensor));
-      outputs->push_back({numbers[i], tensor->data(), nullptr, false});
+      reads->push_back({.column = numbers[i], .values = tensor->data()});
     }
     return absl::OkStatus();
-  }
-
-  /// The keys and then the values of all changes, which get them, apart from the table's rows.
-  std::deque<Apart> keep_apart(const OpInputList& values, std::vector<ColumnInput>* changes) const {
-    const Stream stream = stream_of(ctx_);
-    std::deque<Apart> apart;
-    apart.emplace_back(table(), keys(), stream);
-    for (std::size_t i = 0; i < changes->size(); ++i)
-      (*changes)[i].values.data = apart.emplace_back(table(), values[static_cast<int>(i)], stream).data();
-    return apart;
   }
 
   /// Row numbers, as scratch memory of TensorFlow's.
@@ -175,20 +159,21 @@ class FindColumns final : public OpKernel {
     TF_RETURN_IF_ERROR(ctx->output_list("values", &values));
     Tensor* found = nullptr;
     Tensor rows;
-    std::vector<ColumnOutput> outputs;
+    std::vector<Read> reads;
     TF_RETURN_IF_ERROR(ctx->allocate_output(0, batch.batch_shape(), &found));
-    TF_RETURN_IF_ERROR(batch.allocate(numbers, &values, &outputs));
+    TF_RETURN_IF_ERROR(batch.allocate(numbers, &values, &reads));
     TF_RETURN_IF_ERROR(batch.allocate_rows(&rows));
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
+    for (std::size_t i = 0; i < reads.size(); ++i) {
       const Tensor& given = defaults[static_cast<int>(i)];
-      TF_RETURN_IF_ERROR(batch.check_values(batch.columns()[numbers[i]], given, &outputs[i].fallback_per_key));
-      outputs[i].fallback = given.data();
+      TF_RETURN_IF_ERROR(batch.check_values(batch.columns()[numbers[i]], given, &reads[i].fallback_per_key));
+      reads[i].fallback = given.data();
     }
     return guarded([&] {
-      FindOutput out{};
-      out.found = found->flat<bool>().data();
-      out.rows = static_cast<std::int64_t*>(rows.data());
-      batch.table().find_columns(batch.key_batch(), out, outputs, stream_of(ctx));
+      batch.table().look_up({.keys = batch.key_batch(),
+                             .reads = reads,
+                             .found = found->flat<bool>().data(),
+                             .rows = static_cast<std::int64_t*>(rows.data()),
+                             .stream = stream_of(ctx)});
     });
   }
 
@@ -206,16 +191,8 @@ class ChangeColumns final : public OpKernel {
     OP_REQUIRES(ctx, actions.size() == names_.size(),
                 absl::InvalidArgumentError("actions are " + std::to_string(actions.size()) + ", and columns " +
                                            std::to_string(names_.size())));
-    for (const std::string& action : actions) {  // the attribute takes no other names
-      ColumnInput change{};
-      if (const std::optional<InsertMode> mode = find_named(kInsertModes, action)) {
-        change.mode = *mode == InsertMode::kKeep ? ColumnMode::kKeep : ColumnMode::kAssign;
-      } else {
-        change.mode = ColumnMode::kApply;
-        change.op = *find_named(kApplyOps, action);
-      }
-      changes_.push_back(change);
-    }
+    for (const std::string& action : actions)
+      actions_.push_back(*find_named(kActions, action));  // the attribute takes no other names
   }
   void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, change(ctx)); }
 
@@ -231,27 +208,25 @@ class ChangeColumns final : public OpKernel {
     OpOutputList read_values;
     TF_RETURN_IF_ERROR(ctx->input_list("values", &values));
     TF_RETURN_IF_ERROR(ctx->output_list("read_values", &read_values));
-    std::vector<ColumnInput> changes = changes_;
-    TF_RETURN_IF_ERROR(batch.check_changes(numbers, values, &changes));
+    std::vector<Write> writes(numbers.size());
+    TF_RETURN_IF_ERROR(batch.take_values(numbers, values, &writes));
+    for (std::size_t i = 0; i < writes.size(); ++i) writes[i].action = actions_[i];
     Tensor* inserted = nullptr;
-    std::vector<ColumnOutput> outputs;
+    std::vector<Read> reads;
     TF_RETURN_IF_ERROR(ctx->allocate_output(0, batch.batch_shape(), &inserted));
-    TF_RETURN_IF_ERROR(batch.allocate(read, &read_values, &outputs));
+    TF_RETURN_IF_ERROR(batch.allocate(read, &read_values, &reads));
     return guarded([&] {
-      const Stream stream = stream_of(ctx);
-      bool* const mask = inserted->flat<bool>().data();
-      const std::deque<Apart> apart = batch.keep_apart(values, &changes);
-      const KeyBatch keys = batch.key_batch(apart.front());
-      if (outputs.empty())
-        batch.table().change_columns(keys, changes, nullptr, mask, stream);
-      else
-        batch.table().insert_and_find(keys, {}, changes, mask, {}, outputs, stream);
+      batch.table().change({.keys = batch.key_batch(),
+                            .writes = writes,
+                            .reads = reads,
+                            .inserted = inserted->flat<bool>().data(),
+                            .stream = stream_of(ctx)});
     });
   }
 
   ColumnNames names_;
   ColumnNames read_names_;
-  std::vector<ColumnInput> changes_;  // without values
+  std::vector<Action> actions_;
 };
 
 /// Row numbers, and which keys were new. Columns that are not given have their initial values in new rows.
@@ -270,19 +245,18 @@ class FindOrInsertColumns final : public OpKernel {
     TF_RETURN_IF_ERROR(names_.find_in(batch.columns(), &numbers));
     OpInputList values;
     TF_RETURN_IF_ERROR(ctx->input_list("values", &values));
-    ColumnInput kept{};
-    kept.mode = ColumnMode::kKeep;
-    std::vector<ColumnInput> changes(numbers.size(), kept);
-    TF_RETURN_IF_ERROR(batch.check_changes(numbers, values, &changes));
+    std::vector<Write> writes(numbers.size(), Write{.action = Action::kKeep});
+    TF_RETURN_IF_ERROR(batch.take_values(numbers, values, &writes));
     Tensor* rows = nullptr;
     Tensor* inserted = nullptr;
     TF_RETURN_IF_ERROR(ctx->allocate_output(0, batch.batch_shape(), &rows));
     TF_RETURN_IF_ERROR(ctx->allocate_output(1, batch.batch_shape(), &inserted));
     return guarded([&] {
-      const std::deque<Apart> apart = batch.keep_apart(values, &changes);
-      const KeyBatch keys = batch.key_batch(apart.front());
-      batch.table().change_columns(keys, changes, static_cast<std::int64_t*>(rows->data()),
-                                   inserted->flat<bool>().data(), stream_of(ctx));
+      batch.table().change({.keys = batch.key_batch(),
+                            .writes = writes,
+                            .inserted = inserted->flat<bool>().data(),
+                            .rows = static_cast<std::int64_t*>(rows->data()),
+                            .stream = stream_of(ctx)});
     });
   }
 
@@ -313,15 +287,15 @@ class ExportColumns final : public OpKernel {
     for (std::int64_t room = size;; room = size + size / 4 + 1) {
       Tensor keys;
       std::vector<Tensor> values(numbers.size());
-      std::vector<ColumnOutput> outputs;
+      std::vector<Read> reads;
       TF_RETURN_IF_ERROR(allocate(ctx, table->key_dtype(), room, table->key_shape(), &keys));
       for (std::size_t i = 0; i < numbers.size(); ++i) {
         const Column& column = columns[numbers[i]];
         TF_RETURN_IF_ERROR(allocate(ctx, to_tensorflow(column.dtype), room, BatchOfKeys::shape_of(column), &values[i]));
-        outputs.push_back({numbers[i], values[i].data(), nullptr, false});
+        reads.push_back({.column = numbers[i], .values = values[i].data()});
       }
-      TF_RETURN_IF_ERROR(
-          guarded([&] { size = table->table().export_columns(keys.data(), outputs, nullptr, room, stream_of(ctx)); }));
+      const Export all{.keys = keys.data(), .reads = reads, .room = room, .stream = stream_of(ctx)};
+      TF_RETURN_IF_ERROR(guarded([&] { size = table->table().export_items(all); }));
       if (size > room) continue;  // other threads insert meanwhile: with more room
       ctx->set_output(0, keys.Slice(0, size));
       for (std::size_t i = 0; i < values.size(); ++i)
@@ -356,16 +330,15 @@ class ImportColumns final : public OpKernel {
     TF_RETURN_IF_ERROR(names_.find_in(batch.columns(), &numbers));
     OpInputList values;
     TF_RETURN_IF_ERROR(ctx->input_list("values", &values));
-    std::vector<ColumnInput> changes(numbers.size());
-    TF_RETURN_IF_ERROR(batch.check_changes(numbers, values, &changes));
+    std::vector<Write> writes(numbers.size());
+    TF_RETURN_IF_ERROR(batch.take_values(numbers, values, &writes));
     return guarded([&] {
       // What may fail comes first: the old keys are gone only when the new ones have room.
       const Stream stream = stream_of(ctx);
-      const std::deque<Apart> apart = batch.keep_apart(values, &changes);
-      const KeyBatch keys = batch.key_batch(apart.front());
+      const KeyBatch keys = batch.key_batch();
       batch.table().reserve(keys.count, stream);
       batch.table().clear(stream);
-      batch.table().change_columns(keys, changes, nullptr, nullptr, stream);
+      batch.table().change({.keys = keys, .writes = writes, .stream = stream});
     });
   }
 

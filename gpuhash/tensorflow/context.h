@@ -53,19 +53,6 @@ inline Device device_of(OpKernelContext* ctx) {
   return accelerator == nullptr ? Device{"cpu", 0} : Device{"cuda", accelerator->gpu_id};
 }
 
-/// The memory of an op's input, or a copy of it, where it is the table's own rows, as gpuhash.store may give them, and
-/// the op writes these while it reads.
-class Apart {
- public:
-  Apart(Table& table, const tensorflow::Tensor& tensor, Stream stream)
-      : data_(apart_from_rows(table, {tensor.data(), static_cast<std::int64_t>(tensor.TotalBytes())}, stream, copy_)) {}
-  const void* data() const { return data_; }
-
- private:
-  Allocation copy_;
-  const void* const data_;
-};
-
 /// Makes work enqueued on `after` from now on wait for what was enqueued on `before`.
 inline void order(DeviceContext& context, Stream before, Stream after) {
   if (before == after) return;

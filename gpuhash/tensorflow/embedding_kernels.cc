@@ -288,15 +288,15 @@ absl::Status export_rows(OpKernelContext* ctx) {
   for (std::int64_t room = size;; room = size + size / 4 + 1) {
     Tensor keys;
     std::vector<Tensor> values(count);
-    std::vector<ColumnOutput> outputs;
+    std::vector<Read> reads;
     TF_RETURN_IF_ERROR(ctx->allocate_temp(tensorflow::DT_INT64, TensorShape({room}), &keys));
     for (int i = 0; i < count; ++i) {
       TF_RETURN_IF_ERROR(
           ctx->allocate_temp(to_tensorflow(columns[i].dtype), column_shape(columns[i], room), &values[i]));
-      outputs.push_back({static_cast<std::size_t>(i), values[i].data(), nullptr, false});
+      reads.push_back({.column = static_cast<std::size_t>(i), .values = values[i].data()});
     }
-    TF_RETURN_IF_ERROR(
-        guarded([&] { size = table.export_columns(keys.data(), outputs, nullptr, room, stream_of(ctx)); }));
+    const Export all{.keys = keys.data(), .reads = reads, .room = room, .stream = stream_of(ctx)};
+    TF_RETURN_IF_ERROR(guarded([&] { size = table.export_items(all); }));
     if (size > room) continue;  // other threads insert meanwhile: with more room
     ctx->set_output(0, keys.Slice(0, size));
     for (int i = 0; i < count; ++i) ctx->set_output(1 + i, values[i].Slice(0, size));
@@ -316,24 +316,15 @@ absl::Status import_rows(OpKernelContext* ctx) {
     return absl::InvalidArgumentError("keys have the shape " + keys.shape().DebugString() + ", expected [n]");
   if (!TensorShapeUtils::IsScalar(steps.shape()) || steps.scalar<std::int64_t>()() < 0)
     return absl::InvalidArgumentError("steps are " + steps.DebugString() + ", expected one number, 0 or more");
-  std::vector<ColumnInput> inputs;
+  std::vector<Write> writes;
   for (int i = 0; i < count; ++i) {
     const Tensor& values = ctx->input(2 + i);
     TF_RETURN_IF_ERROR(check_shape(columns[i].name.c_str(), values, column_shape(columns[i], keys.NumElements())));
-    ColumnInput input{};
-    input.column = static_cast<std::size_t>(i);
-    input.values = {nullptr, columns[i].bytes(), false};
-    inputs.push_back(input);
+    writes.push_back({.column = static_cast<std::size_t>(i), .values = values.data()});
   }
   return guarded([&] {
-    Table& table = *embedding->table();
-    const Stream stream = stream_of(ctx);
-    const Apart ids(table, keys, stream);
-    std::deque<Apart> apart;
-    for (int i = 0; i < count; ++i)
-      inputs[static_cast<std::size_t>(i)].values.data = apart.emplace_back(table, ctx->input(2 + i), stream).data();
-    embedding->replace({ids.data(), keys.NumElements(), sizeof(std::int64_t)}, inputs, steps.scalar<std::int64_t>()(),
-                       stream);
+    embedding->replace({keys.data(), keys.NumElements(), sizeof(std::int64_t)}, writes, steps.scalar<std::int64_t>()(),
+                       stream_of(ctx));
   });
 }
 

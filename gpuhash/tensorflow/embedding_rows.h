@@ -43,15 +43,11 @@ class EmbeddingRows final : public tensorflow::ResourceBase {
   std::int64_t look_up(const KeyBatch& ids, void* weights, std::int64_t* rows, bool insert, Stream stream) {
     const std::shared_lock<std::shared_mutex> staying(replacing_);
     const void* const fallback = fallback_.NumElements() == 0 ? nullptr : fallback_.data();
-    const std::vector<ColumnOutput> outputs{{0, weights, fallback, false}};
-    if (insert) {
-      table_->find_or_insert(ids, {nullptr, 0, false}, rows, nullptr, stream);
-      table_->read_rows(rows, ids.count, outputs, stream);
-    } else {
-      FindOutput found{};
-      found.rows = rows;
-      table_->find_columns(ids, found, outputs, stream);
-    }
+    const Read read{.values = weights, .fallback = fallback};
+    if (insert)
+      table_->change({.keys = ids, .reads = {&read, 1}, .rows = rows, .stream = stream});
+    else
+      table_->look_up({.keys = ids, .reads = {&read, 1}, .rows = rows, .stream = stream});
     return generation_;
   }
 
@@ -98,12 +94,12 @@ class EmbeddingRows final : public tensorflow::ResourceBase {
   }
 
   /// In the place of all rows that are there. Where there is no room for them, all is as it was.
-  void replace(const KeyBatch& ids, const std::vector<ColumnInput>& columns, std::int64_t steps, Stream stream) {
+  void replace(const KeyBatch& ids, const std::vector<Write>& writes, std::int64_t steps, Stream stream) {
     const std::unique_lock<std::shared_mutex> alone(replacing_);
     table_->reserve(ids.count, stream);
     ++generation_;
     table_->clear(stream);
-    table_->change_columns(ids, columns, nullptr, nullptr, stream);
+    table_->change({.keys = ids, .writes = writes, .stream = stream});
     const std::lock_guard<std::mutex> counting(counting_);
     step_.number = steps;
   }

@@ -378,10 +378,13 @@ absl::Status lookup_or_insert(OpKernelContext* ctx) {
   TF_RETURN_IF_ERROR(ctx->allocate_output(0, table->values_shape(keys), &values));
   TF_RETURN_IF_ERROR(ctx->allocate_output(1, table->batch_shape(keys), &inserted));
   return guarded([&] {
-    const TableResource::Change change(*table, keys, given, stream_of(ctx));
-    FindOutput out{};
-    out.values = values->data();
-    table->table().insert_and_find(change.keys, change.values, {}, mask_data(inserted), out, {}, stream_of(ctx));
+    const Write write{.values = given.data(), .action = Action::kKeep};
+    const Read read{.values = values->data()};
+    table->table().change({.keys = table->batch(keys),
+                           .writes = {&write, 1},
+                           .reads = {&read, 1},
+                           .inserted = mask_data(inserted),
+                           .stream = stream_of(ctx)});
   });
 }
 
@@ -393,9 +396,7 @@ absl::Status contains(OpKernelContext* ctx) {
   Tensor* found = nullptr;
   TF_RETURN_IF_ERROR(ctx->allocate_output(0, table->batch_shape(keys), &found));
   return guarded([&] {
-    FindOutput out{};
-    out.found = mask_data(found);
-    table->table().find(table->batch(keys), out, stream_of(ctx));
+    table->table().look_up({.keys = table->batch(keys), .found = mask_data(found), .stream = stream_of(ctx)});
   });
 }
 
@@ -406,7 +407,9 @@ absl::Status erase(OpKernelContext* ctx) {
   const Tensor& keys = ctx->input(1);
   Tensor* erased = nullptr;
   TF_RETURN_IF_ERROR(ctx->allocate_output(0, table->batch_shape(keys), &erased));
-  return guarded([&] { table->table().erase(table->batch(keys), mask_data(erased), stream_of(ctx)); });
+  return guarded([&] {
+    table->table().erase({.keys = table->batch(keys), .erased = mask_data(erased), .stream = stream_of(ctx)});
+  });
 }
 
 absl::Status check_rows(const TableResource& table) {
@@ -434,11 +437,12 @@ absl::Status find_or_insert(OpKernelContext* ctx) {
   TF_RETURN_IF_ERROR(ctx->allocate_output(0, table->batch_shape(keys), &numbers));
   TF_RETURN_IF_ERROR(ctx->allocate_output(1, table->batch_shape(keys), &inserted));
   return guarded([&] {
-    const Stream stream = stream_of(ctx);
-    auto* const rows = static_cast<std::int64_t*>(numbers->data());
-    const TableResource::Change change(*table, keys, has_values ? ctx->input(2) : Tensor(), stream);
-    const ValueBatch values = has_values ? change.values : ValueBatch{nullptr, 0, false};
-    table->table().find_or_insert(change.keys, values, rows, mask_data(inserted), stream);
+    const Write write{.values = has_values ? ctx->input(2).data() : nullptr, .action = Action::kKeep};
+    table->table().change({.keys = table->batch(keys),
+                           .writes = {&write, has_values ? std::size_t{1} : 0},
+                           .inserted = mask_data(inserted),
+                           .rows = static_cast<std::int64_t*>(numbers->data()),
+                           .stream = stream_of(ctx)});
   });
 }
 
@@ -451,9 +455,8 @@ absl::Status rows(OpKernelContext* ctx) {
   Tensor* numbers = nullptr;
   TF_RETURN_IF_ERROR(ctx->allocate_output(0, table->batch_shape(keys), &numbers));
   return guarded([&] {
-    FindOutput out{};
-    out.rows = static_cast<std::int64_t*>(numbers->data());
-    table->table().find(table->batch(keys), out, stream_of(ctx));
+    table->table().look_up(
+        {.keys = table->batch(keys), .rows = static_cast<std::int64_t*>(numbers->data()), .stream = stream_of(ctx)});
   });
 }
 
@@ -462,34 +465,25 @@ class InsertOrApply final : public OpKernel {
   explicit InsertOrApply(OpKernelConstruction* ctx) : OpKernel(ctx) {
     std::string op;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("op", &op));
-    mode_ = find_named(kInsertModes, op);
-    if (!mode_) op_ = *find_named(kApplyOps, op);  // the attribute takes no other names
+    action_ = *find_named(kActions, op);  // the attribute takes no other names
   }
   void Compute(OpKernelContext* ctx) override {
     Interface held;
     TableResource* table = nullptr;
     OP_REQUIRES_OK(ctx, find_with_values(ctx, &held, &table));
     const TableOptions& options = table->table().options();
-    OP_REQUIRES(ctx, mode_ || has_op(*options.value_dtype, op_),
+    OP_REQUIRES(ctx, has_op(*options.value_dtype, action_),
                 absl::InvalidArgumentError("values of " + std::string(gpuhash::name(*options.value_dtype)) +
                                            " cannot be combined by this op: bits are of integers and booleans, and "
                                            "complex numbers have no order"));
     const Tensor& keys = ctx->input(1);
     Tensor* inserted = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, table->batch_shape(keys), &inserted));
-    OP_REQUIRES_OK(ctx, guarded([&] {
-                     const TableResource::Change change(*table, keys, ctx->input(2), stream_of(ctx));
-                     const Stream stream = stream_of(ctx);
-                     if (mode_)
-                       table->table().insert(change.keys, change.values, *mode_, mask_data(inserted), stream);
-                     else
-                       table->table().apply(change.keys, change.values, op_, mask_data(inserted), stream);
-                   }));
+    OP_REQUIRES_OK(ctx, guarded([&] { table->change(ctx, keys, ctx->input(2), action_, mask_data(inserted)); }));
   }
 
  private:
-  std::optional<InsertMode> mode_;
-  ApplyOp op_{};
+  Action action_{};
 };
 
 // Named tensors -------------------------------------------------------------------------------------------------------

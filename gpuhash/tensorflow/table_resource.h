@@ -69,10 +69,10 @@ class TableResource final : public tensorflow::lookup::LookupInterface {
     return find(ctx, keys, values, default_value, nullptr);
   }
   absl::Status Insert(OpKernelContext* ctx, const Tensor& keys, const Tensor& values) override {
-    return guarded([&] { insert(ctx, keys, values, InsertMode::kAssign, nullptr); });
+    return guarded([&] { change(ctx, keys, values, Action::kAssign, nullptr); });
   }
   absl::Status Remove(OpKernelContext* ctx, const Tensor& keys) override {
-    return guarded([&] { table_->erase(batch(keys), nullptr, stream_of(ctx)); });
+    return guarded([&] { table_->erase({.keys = batch(keys), .stream = stream_of(ctx)}); });
   }
   absl::Status ExportValues(OpKernelContext* ctx) override {
     std::int64_t size = 0;
@@ -82,8 +82,9 @@ class TableResource final : public tensorflow::lookup::LookupInterface {
       Tensor values;
       TF_RETURN_IF_ERROR(ctx->allocate_temp(key_dtype(), shape_of(TensorShape({room}), key_shape_), &keys));
       TF_RETURN_IF_ERROR(ctx->allocate_temp(value_dtype(), shape_of(TensorShape({room}), value_shape_), &values));
-      TF_RETURN_IF_ERROR(
-          guarded([&] { size = table_->export_items(keys.data(), values.data(), nullptr, room, stream_of(ctx)); }));
+      const Read read{.values = values.data()};
+      const Export all{.keys = keys.data(), .reads = {&read, 1}, .room = room, .stream = stream_of(ctx)};
+      TF_RETURN_IF_ERROR(guarded([&] { size = table_->export_items(all); }));
       if (size > room) continue;  // other threads insert meanwhile: with more room
       TF_RETURN_IF_ERROR(ctx->set_output("keys", keys.Slice(0, size)));
       return ctx->set_output("values", values.Slice(0, size));
@@ -94,10 +95,9 @@ class TableResource final : public tensorflow::lookup::LookupInterface {
     return guarded([&] {
       // What may fail comes first: the old keys are gone only when the new ones have room.
       const Stream stream = stream_of(ctx);
-      const Change change(*this, keys, values, stream);
-      table_->reserve(change.keys.count, stream);
+      table_->reserve(batch(keys).count, stream);
       table_->clear(stream);
-      table_->insert(change.keys, change.values, InsertMode::kAssign, nullptr, stream);
+      change(ctx, keys, values, Action::kAssign, nullptr);
     });
   }
 
@@ -105,35 +105,17 @@ class TableResource final : public tensorflow::lookup::LookupInterface {
   absl::Status find(OpKernelContext* ctx, const Tensor& keys, Tensor* values, const Tensor& default_value,
                     bool* found) {
     return guarded([&] {
-      FindOutput out{};
-      out.values = values->data();
-      out.fallback = default_value.data();
-      out.fallback_per_key = default_value.shape() != value_shape_;
-      out.found = found;
-      table_->find(batch(keys), out, stream_of(ctx));
+      const Read read{.values = values->data(),
+                      .fallback = default_value.data(),
+                      .fallback_per_key = default_value.shape() != value_shape_};
+      table_->look_up({.keys = batch(keys), .reads = {&read, 1}, .found = found, .stream = stream_of(ctx)});
     });
   }
   /// Throws, as the table does.
-  void insert(OpKernelContext* ctx, const Tensor& keys, const Tensor& values, InsertMode mode, bool* inserted) {
-    const Change change(*this, keys, values, stream_of(ctx));
-    table_->insert(change.keys, change.values, mode, inserted, stream_of(ctx));
+  void change(OpKernelContext* ctx, const Tensor& keys, const Tensor& values, Action action, bool* inserted) {
+    const Write write{.values = values.data(), .action = action};
+    table_->change({.keys = batch(keys), .writes = {&write, 1}, .inserted = inserted, .stream = stream_of(ctx)});
   }
-
-  /// What a change of the table is given. Reading it, and giving copies back, is work on the stream.
-  struct Change {
-    Change(const TableResource& table, const Tensor& given_keys, const Tensor& given_values, Stream stream)
-        : apart_keys(table.table(), given_keys, stream),
-          apart_values(table.table(), given_values, stream),
-          keys(table.batch(given_keys)),
-          values{apart_values.data(), table.table().options().value_bytes(), false} {
-      keys.data = apart_keys.data();
-    }
-
-    Apart apart_keys;
-    Apart apart_values;
-    KeyBatch keys;
-    ValueBatch values;
-  };
 
   KeyBatch batch(const Tensor& keys) const {
     return {keys.data(), keys.NumElements() / table_->options().key_elements, table_->options().key_bytes()};

@@ -188,12 +188,6 @@ class Call {
   }
   bool is_one_for_all(const Tensor& values) const { return shape_of(values) != joined(batch_, value_shape_in(values)); }
 
-  /// Before a change, which writes rows: copies of what is read where it is the table's own rows.
-  void leave_rows() { leave_rows(keys_); }
-  void leave_rows(Tensor& read) const {
-    if (options().has_rows() && table_->overlaps_rows(memory_of(read))) read = torch::stable::clone(read);
-  }
-
  private:
   Stream check_device(const char* what, const Tensor& tensor) const {
     const Device given = device_of(tensor);
@@ -226,6 +220,9 @@ class Call {
   Shape batch_;
 };
 
+bool* mask_of(Tensor& mask) { return static_cast<bool*>(mask.mutable_data_ptr()); }
+std::int64_t* rows_of(Tensor& numbers) { return static_cast<std::int64_t*>(numbers.mutable_data_ptr()); }
+
 // Looking up ----------------------------------------------------------------------------------------------------------
 
 /// What was compiled knows the values' dtype and shape; the state may be that of another table by now. The dtype comes
@@ -244,16 +241,14 @@ std::tuple<Tensor, Tensor> find(const Tensor& state, const Tensor& keys, const s
   check_kind(call, dtype, value_shape);
   Tensor values = call.new_values();
   Tensor found = call.new_mask();
-  FindOutput out{};
-  out.values = values.mutable_data_ptr();
-  out.found = static_cast<bool*>(found.mutable_data_ptr());
+  Read read{.values = values.mutable_data_ptr()};
   std::optional<Tensor> taken;  // until the work is enqueued
   if (fallback) {
     taken = call.take_values("defaults", *fallback);
-    out.fallback = taken->const_data_ptr();
-    out.fallback_per_key = !call.is_one_for_all(*taken);
+    read.fallback = taken->const_data_ptr();
+    read.fallback_per_key = !call.is_one_for_all(*taken);
   }
-  call.table().find(call.keys(), out, call.stream());
+  call.table().look_up({.keys = call.keys(), .reads = {&read, 1}, .found = mask_of(found), .stream = call.stream()});
   return {std::move(values), std::move(found)};
 }
 
@@ -263,10 +258,9 @@ Tensor find_present(const Tensor& state, const Tensor& keys, std::string_view dt
   const Call call(state, keys, key_dims);
   check_kind(call, dtype, value_shape);
   Tensor values = call.new_values();
-  FindOutput out{};
-  out.values = values.mutable_data_ptr();
-  out.count_missing = true;
-  const std::int64_t missing = call.table().find(call.keys(), out, call.stream());
+  const Read read{.values = values.mutable_data_ptr()};
+  const std::int64_t missing =
+      call.table().look_up({.keys = call.keys(), .reads = {&read, 1}, .count_missing = true, .stream = call.stream()});
   if (missing != 0)
     throw std::out_of_range(std::to_string(missing) + " of " + std::to_string(call.keys().count) +  // an IndexError
                             " keys are absent: look them up with find or get, or give the table a default");
@@ -276,9 +270,7 @@ Tensor find_present(const Tensor& state, const Tensor& keys, std::string_view dt
 Tensor contains(const Tensor& state, const Tensor& keys, std::int64_t key_dims) {
   const Call call(state, keys, key_dims);
   Tensor found = call.new_mask();
-  FindOutput out{};
-  out.found = static_cast<bool*>(found.mutable_data_ptr());
-  call.table().find(call.keys(), out, call.stream());
+  call.table().look_up({.keys = call.keys(), .found = mask_of(found), .stream = call.stream()});
   return found;
 }
 
@@ -286,9 +278,7 @@ Tensor rows(const Tensor& state, const Tensor& keys, std::int64_t key_dims) {
   const Call call(state, keys, key_dims);
   if (!call.options().has_rows()) throw std::invalid_argument("the table has no row storage");
   Tensor numbers = call.new_rows();
-  FindOutput out{};
-  out.rows = static_cast<std::int64_t*>(numbers.mutable_data_ptr());
-  call.table().find(call.keys(), out, call.stream());
+  call.table().look_up({.keys = call.keys(), .rows = rows_of(numbers), .stream = call.stream()});
   return numbers;
 }
 
@@ -299,84 +289,73 @@ std::int64_t size(const Tensor& state) {
 
 // Changes -------------------------------------------------------------------------------------------------------------
 
-/// Calls change(values) with the values as the table takes them.
-template <class Change>
-void with_values(Call& call, const std::optional<Tensor>& given, Change change) {
-  call.leave_rows();
+/// What the table is to do, with the values that are given; sets have none.
+void change(const Call& call, Change request, const std::optional<Tensor>& given, Action action) {
+  std::optional<Tensor> values;  // until the work is enqueued
+  Write write{.action = action};
+  if (!call.options().columns.empty())
+    throw DTypeError("the table has named columns, and the op takes tables with a single value per key");
   if (!call.options().value_dtype) {
     if (given) throw std::invalid_argument("values were given, and this is a set");
-    change(ValueBatch{nullptr, 0, false});
-    return;
+  } else {
+    if (!given) throw std::invalid_argument("values are missing, and the table has values");
+    values = call.take_values("values", *given);
+    write.values = values->const_data_ptr();
+    write.broadcast = call.is_one_for_all(*values);
+    request.writes = {&write, 1};
   }
-  if (!given) throw std::invalid_argument("values are missing, and the table has values");
-  Tensor values = call.take_values("values", *given);
-  call.leave_rows(values);
-  change(ValueBatch{values.const_data_ptr(), call.options().value_bytes(), call.is_one_for_all(values)});
+  request.keys = call.keys();
+  request.stream = call.stream();
+  call.table().change(request);
 }
 
 Tensor put(const Tensor& state, const Tensor& keys, const std::optional<Tensor>& values, std::int64_t key_dims,
-           InsertMode mode) {
-  Call call(state, keys, key_dims);
+           Action action) {
+  const Call call(state, keys, key_dims);
   Tensor inserted = call.new_mask();
-  with_values(call, values, [&](const ValueBatch& batch) {
-    call.table().insert(call.keys(), batch, mode, static_cast<bool*>(inserted.mutable_data_ptr()), call.stream());
-  });
+  change(call, {.inserted = mask_of(inserted)}, values, action);
   return inserted;
 }
 
 Tensor insert(const Tensor& state, const Tensor& keys, const std::optional<Tensor>& values, std::int64_t key_dims,
               std::int64_t) {
-  return put(state, keys, values, key_dims, InsertMode::kKeep);
+  return put(state, keys, values, key_dims, Action::kKeep);
 }
 
 Tensor insert_or_assign(const Tensor& state, const Tensor& keys, const Tensor& values, std::int64_t key_dims,
                         std::int64_t) {
-  return put(state, keys, values, key_dims, InsertMode::kAssign);
+  return put(state, keys, values, key_dims, Action::kAssign);
 }
 
 void assign(const Tensor& state, const Tensor& keys, const Tensor& values, std::int64_t key_dims, std::int64_t) {
-  Call call(state, keys, key_dims);
-  with_values(call, values, [&](const ValueBatch& batch) {
-    call.table().insert(call.keys(), batch, InsertMode::kAssign, nullptr, call.stream());
-  });
+  change(Call(state, keys, key_dims), {}, values, Action::kAssign);
 }
 
 Tensor insert_or_apply(const Tensor& state, const Tensor& keys, const Tensor& values, std::string_view op,
                        std::int64_t key_dims, std::int64_t) {
-  Call call(state, keys, key_dims);
-  Tensor inserted = call.new_mask();
-  with_values(call, values, [&](const ValueBatch& batch) {
-    call.table().apply(call.keys(), batch, named(kApplyOps, op), static_cast<bool*>(inserted.mutable_data_ptr()),
-                       call.stream());
-  });
-  return inserted;
+  return put(state, keys, values, key_dims, named(kActions, op));
 }
 
 /// Row numbers, and which keys were new. Without values new rows get what the table's initializer says, or else zeros.
 std::tuple<Tensor, Tensor> find_or_insert(const Tensor& state, const Tensor& keys, const std::optional<Tensor>& values,
                                           std::int64_t key_dims, std::int64_t) {
-  Call call(state, keys, key_dims);
+  const Call call(state, keys, key_dims);
   if (!call.options().has_rows()) throw std::invalid_argument("the table has no row storage");
   Tensor rows = call.new_rows();
   Tensor inserted = call.new_mask();
-  const auto find = [&](const ValueBatch& batch) {
-    call.table().find_or_insert(call.keys(), batch, static_cast<std::int64_t*>(rows.mutable_data_ptr()),
-                                static_cast<bool*>(inserted.mutable_data_ptr()), call.stream());
-  };
-  if (values) {
-    with_values(call, values, find);
-  } else {
-    call.leave_rows();
-    find(ValueBatch{nullptr, 0, false});
-  }
+  const Change request{
+      .keys = call.keys(), .inserted = mask_of(inserted), .rows = rows_of(rows), .stream = call.stream()};
+  if (values)
+    change(call, request, values, Action::kKeep);
+  else
+    call.table().change(request);
   return {std::move(rows), std::move(inserted)};
 }
 
 Tensor erase(const Tensor& state, const Tensor& keys, std::int64_t key_dims) {
-  Call call(state, keys, key_dims);
-  call.leave_rows();
+  const Call call(state, keys, key_dims);
   Tensor erased = call.new_mask();
-  call.table().erase(call.keys(), static_cast<bool*>(erased.mutable_data_ptr()), call.stream());
+  call.table().erase({.keys = call.keys(), .erased = mask_of(erased), .stream = call.stream()});
   return erased;
 }
 

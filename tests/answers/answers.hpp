@@ -8,4 +8,5 @@ int counted_batches(int count, char** arguments);
 int forecasts(int count, char** arguments);
 int growth_rule(int count, char** arguments);
 int hashes(int count, char** arguments);
+int requests(int count, char** arguments);
 int size_ledger(int count, char** arguments);

@@ -60,15 +60,13 @@ int chain_steps(int, char** arguments) {
     step.counters = counters.as<gpuhash::ChainCounter>();
     step.count = count;
     step.misused_by = static_cast<std::int64_t*>(mailbox.get()) + 1;
-    gpuhash::FindOutput found{};
-    found.step = step;
     const auto insert = [&](gpuhash::Table& table, std::int64_t keys) {
-      const gpuhash::ValueBatch values{bytes.get(), table.options().value_bytes(), true};
-      table.insert({bytes.get(), keys, 8}, values, gpuhash::InsertMode::kAssign, nullptr, stream, step);
+      const gpuhash::Write write{.values = bytes.get(), .broadcast = true};
+      table.change({.keys = {bytes.get(), keys, 8}, .writes = {&write, 1}, .stream = stream, .step = step});
     };
     if (how == 0) context->advance(step, stream);
-    if (how == 1) plain->find({bytes.get(), 3, 8}, found, stream);
-    if (how == 2) plain->find({nullptr, 0, 8}, found, stream);
+    if (how == 1) plain->look_up({.keys = {bytes.get(), 3, 8}, .stream = stream, .step = step});
+    if (how == 2) plain->look_up({.keys = {nullptr, 0, 8}, .stream = stream, .step = step});
     if (how == 3) insert(*plain, 3);
     if (how == 4) insert(*plain, 0);
     if (how == 5) insert(*with_rows, 3);

@@ -16,7 +16,7 @@
 
 namespace {
 
-using gpuhash::ApplyOp;
+using gpuhash::Action;
 using gpuhash::ApplyOrder;
 using gpuhash::CountedBatch;
 using gpuhash::DeviceContext;
@@ -37,14 +37,14 @@ struct Met {
 };
 
 /// What the value comes to that is combined with itself so often.
-std::int64_t repeated(ApplyOp op, std::int64_t value, std::uint64_t times) {
-  if (op == ApplyOp::kAdd) return value * static_cast<std::int64_t>(times);
-  if (op == ApplyOp::kBitXor) return times % 2 == 0 ? 0 : value;
+std::int64_t repeated(Action op, std::int64_t value, std::uint64_t times) {
+  if (op == Action::kAdd) return value * static_cast<std::int64_t>(times);
+  if (op == Action::kBitXor) return times % 2 == 0 ? 0 : value;
   return value;  // a maximum
 }
 
 template <class Key>
-void check_against_a_map(DeviceContext& context, ApplyOp op, std::int64_t elements, bool deterministic, bool masked) {
+void check_against_a_map(DeviceContext& context, Action op, std::int64_t elements, bool deterministic, bool masked) {
   const std::int64_t n = 30'000;
   std::mt19937_64 random(5);
   std::vector<Key> keys(static_cast<std::size_t>(n));
@@ -97,7 +97,7 @@ void check_other_batches(DeviceContext& context) {
   for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<std::int64_t>(i * 0x9e3779b97f4a7c15);
   const std::int64_t one = 1;
   const ApplyOrder order{
-      {keys.data(), std::int64_t{1} << 14, 8}, {&one, 8, true}, ApplyOp::kAdd, DType::kInt64, 1, nullptr};
+      {keys.data(), std::int64_t{1} << 14, 8}, {&one, 8, true}, Action::kAdd, DType::kInt64, 1, nullptr};
   const auto refused = [&](auto change) {
     ApplyOrder other = order;
     change(other);
@@ -137,7 +137,7 @@ void check_without_memory() {
   const auto mask = mask_of(keys.size());
   for (int blocks = 0;; ++blocks) {
     memory->left = blocks;
-    ApplyOrder order{{keys.data(), 1 << 14, 8}, {values, 16, true}, ApplyOp::kAdd, DType::kInt64, 2, mask.get()};
+    ApplyOrder order{{keys.data(), 1 << 14, 8}, {values, 16, true}, Action::kAdd, DType::kInt64, 2, mask.get()};
     if (!counted(*context, order)) continue;
     check(blocks >= 4, "keys, times, values and marks take a block each");
     return;
@@ -148,7 +148,7 @@ void check_without_memory() {
 
 int counted_batches(int, char**) {
   const auto context = gpuhash::platform("cpu").make_context(0, nullptr);
-  for (const ApplyOp op : {ApplyOp::kAdd, ApplyOp::kMax, ApplyOp::kBitXor})
+  for (const Action op : {Action::kAdd, Action::kMax, Action::kBitXor})
     for (const std::int64_t elements : {1, 3})
       for (const bool deterministic : {false, true})
         for (const bool masked : {false, true}) {

@@ -14,16 +14,24 @@ int main() {
   const std::int64_t keys[] = {3, -1, 4};
   const float values[] = {0.5f, 1.5f, 2.5f};
   bool inserted[3];
-  table->insert({keys, 3, sizeof *keys}, {values, sizeof *values, false}, gpuhash::InsertMode::kAssign, inserted,
-                nullptr);
+  gpuhash::Write write;
+  write.values = values;
+  gpuhash::Change change;
+  change.keys = {keys, 3, sizeof *keys};
+  change.writes = {&write, 1};
+  change.inserted = inserted;
+  table->change(change);
 
   const std::int64_t asked[] = {4, 5, 3};
   float answers[3];
   bool found[3];
-  gpuhash::FindOutput out{};
-  out.values = answers;
-  out.found = found;
-  table->find({asked, 3, sizeof *asked}, out, nullptr);
+  gpuhash::Read read;
+  read.values = answers;
+  gpuhash::Lookup lookup;
+  lookup.keys = {asked, 3, sizeof *asked};
+  lookup.reads = {&read, 1};
+  lookup.found = found;
+  table->look_up(lookup);
 
   std::printf("%d keys\n", static_cast<int>(table->size(nullptr)));
   for (int i = 0; i < 3; ++i)

@@ -45,7 +45,7 @@ def compile_program(output: Path, *sources: Path, options: tuple[str, ...] = ())
 
 def compile_answers(output: Path) -> None:
     """tests/answers/, but for what has to be compiled in another way."""
-    names = ("main", "chain_steps", "counted_batches", "forecasts", "growth_rule", "hashes", "size_ledger")
+    names = ("main", "chain_steps", "counted_batches", "forecasts", "growth_rule", "hashes", "requests", "size_ledger")
     # What the library does not show to others.
     hidden = ("counted_batch", "forecast", "growth_rule", "repeated_values", "size_ledger")
     sources = [*(SOURCES / f"{name}.cpp" for name in names), *(CPP / "table" / f"{name}.cpp" for name in hidden)]

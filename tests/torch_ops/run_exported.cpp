@@ -19,7 +19,8 @@ int main(int, char** arguments) {
   const auto table = gpuhash::Table::make(options, gpuhash::platform("cpu").make_context(0, nullptr));
   const std::vector<std::int64_t> keys = {0, 1, 2};
   const std::vector<float> values = {10, 11, 20, 21, 30, 31};
-  table->insert({keys.data(), 3, 8}, {values.data(), 8, false}, gpuhash::InsertMode::kAssign, nullptr, nullptr);
+  const gpuhash::Write write{.values = values.data()};
+  table->change({.keys = {keys.data(), 3, 8}, .writes = {&write, 1}});
 
   torch::inductor::AOTIModelPackageLoader model(arguments[2]);
   const auto run = [&] {

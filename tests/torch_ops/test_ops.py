@@ -350,7 +350,7 @@ def test_ops_check_what_the_compiler_could_not(where):
         ops.insert(state, keys, None, 0, 0)
     with pytest.raises(ValueError, match=r"values have shape \(4, 2\)"):
         ops.assign(state, keys, torch.ones(4, 2, device=where), 0, 1)
-    with pytest.raises(ValueError, match="expected one of add"):
+    with pytest.raises(ValueError, match="expected one of keep"):
         ops.insert_or_apply(state, keys, torch.ones(2, device=where), "sub", 0, 1)
     with pytest.raises(ValueError, match="int64 tensor of one element"):
         ops.contains(torch.zeros(2, dtype=torch.int64), keys, 0)

@@ -128,23 +128,30 @@ const void* FastPath::upload(Number& number, Stream stream) const {
   return table_->constants().upload(bytes, stream, number.uploaded);
 }
 
-std::optional<ValueBatch> FastPath::take_values(const Keys& keys, PyObject* given, Number& number) {
-  if (!options_.columns.empty()) return std::nullopt;
-  if (!options_.value_dtype) return given == Py_None ? std::optional<ValueBatch>(ValueBatch{}) : std::nullopt;
-  if (encode(given, number)) {
-    const void* const data = upload(number, keys.stream);
-    return data != nullptr ? std::optional<ValueBatch>({data, options_.value_bytes(), true}) : std::nullopt;
+/// False where they are for the general path. A set is given None.
+bool FastPath::take_values(const Keys& keys, PyObject* given, Action action, Given& out) const {
+  if (!options_.columns.empty()) return false;
+  if (!options_.value_dtype) return given == Py_None;
+  Write& write = out.write.emplace();
+  write.action = action;
+  if (encode(given, out.number)) {
+    write.values = upload(out.number, keys.stream);
+    write.broadcast = true;
+    return write.values != nullptr;
   }
-  if (encode_list(keys, given, number)) return ValueBatch{number.list.get(), options_.value_bytes(), false};
+  if (encode_list(keys, given, out.number)) {
+    write.values = out.number.list.get();
+    return true;
+  }
   PlainTensor plain;
   PlainTensor wanted;
   if (plain_framework_of(given) != keys.framework ||
       !keys.framework->read(given, *options_.value_dtype, device_, Access::kRead, plain) ||
       !full_shape(keys, options_.value_shape, wanted))
-    return std::nullopt;
-  const bool one_each = std::ranges::equal(plain.shape(), wanted.shape());
-  if (!one_each && !std::ranges::equal(plain.shape(), options_.value_shape)) return std::nullopt;
-  return ValueBatch{plain.data, options_.value_bytes(), !one_each};
+    return false;
+  write.values = plain.data;
+  write.broadcast = !std::ranges::equal(plain.shape(), wanted.shape());
+  return !write.broadcast || std::ranges::equal(plain.shape(), options_.value_shape);
 }
 
 /// The value of absent keys: a Python number, or for None the table's own, if it has one.
@@ -198,10 +205,9 @@ std::optional<FastPath::Output> FastPath::take_value_output(const Keys& keys, Py
 
 // Calls: a table is never waited for with the GIL held, as its memory resource may want it ----------------------------
 
-/// Is what the caller wants written apart from what is read, from each other and from the table's rows, and are the
-/// rows, if they are written, apart from what is read? To be called without the GIL.
-bool FastPath::is_apart(std::initializer_list<MemoryRange> read, std::initializer_list<const Output*> written,
-                        bool writes_rows) const {
+/// Is what the caller wants written apart from what is read, from each other and from the table's rows? To be called
+/// without the GIL.
+bool FastPath::is_apart(std::initializer_list<MemoryRange> read, std::initializer_list<const Output*> written) const {
   for (const Output* const output : written) {
     if (!output->given) continue;
     for (const MemoryRange& input : read)
@@ -210,14 +216,12 @@ bool FastPath::is_apart(std::initializer_list<MemoryRange> read, std::initialize
       if (other != output && overlap(output->memory, other->memory)) return false;
     if (options_.has_rows() && table_->overlaps_rows(output->memory)) return false;
   }
-  if (writes_rows && options_.has_rows())
-    for (const MemoryRange& input : read)
-      if (table_->overlaps_rows(input)) return false;
   return true;
 }
 
-MemoryRange FastPath::memory_of(const Keys& keys, const ValueBatch& values) {
-  return {values.data, values.broadcast ? values.bytes : keys.batch.count * values.bytes};
+MemoryRange FastPath::memory_of(const Keys& keys, const Given& values) const {
+  if (!values.write) return {};
+  return {values.write->values, (values.write->broadcast ? 1 : keys.batch.count) * options_.value_bytes()};
 }
 
 /// The filled array, or the number; the caller's own array is known to have changed from now on.
@@ -239,12 +243,27 @@ py::object FastPath::hand_over_pair(const Keys& keys, PyObject* pair, const Outp
   return both;
 }
 
-/// Nothing where it is for the general path.
-std::optional<std::int64_t> FastPath::look_up(const Keys& keys, const FindOutput& out,
+/// Of these keys. Nothing where it is for the general path.
+std::optional<std::int64_t> FastPath::look_up(const Keys& keys, Lookup request,
                                               std::initializer_list<const Output*> written) const {
   const GilRelease unlocked;
-  if (!is_apart({keys.memory()}, written, false)) return std::nullopt;
-  return table_->find(keys.batch, out, keys.stream);
+  if (!is_apart({keys.memory()}, written)) return std::nullopt;
+  request.keys = keys.batch;
+  request.stream = keys.stream;
+  return table_->look_up(request);
+}
+
+/// Likewise; false where it is for the general path.
+bool FastPath::change(const Keys& keys, const Given& values, Change request,
+                      std::initializer_list<const Output*> written) {
+  const GilRelease unlocked;
+  if (!is_apart({keys.memory(), memory_of(keys, values)}, written)) return false;
+  ++changes_;
+  request.keys = keys.batch;
+  request.writes = values.writes();
+  request.stream = keys.stream;
+  table_->change(request);
+  return true;
 }
 
 py::object FastPath::getitem(Arguments given) {
@@ -254,11 +273,9 @@ py::object FastPath::getitem(Arguments given) {
   if (!values) return {};
   Fallback fallback;
   take_fallback(*keys, Py_None, fallback);
-  FindOutput out{};
-  out.values = values->data();
-  out.fallback = fallback.data;
-  out.count_missing = fallback.data == nullptr;
-  return look_up(*keys, out, {}) == 0 ? hand_over(*keys, *values) : py::object();
+  const Read read{.values = values->data(), .fallback = fallback.data};
+  const Lookup wanted{.reads = {&read, 1}, .count_missing = fallback.data == nullptr};
+  return look_up(*keys, wanted, {}) == 0 ? hand_over(*keys, *values) : py::object();
 }
 
 py::object FastPath::get(Arguments given) {
@@ -269,20 +286,16 @@ py::object FastPath::get(Arguments given) {
   if (!keys || !take_fallback(*keys, given[1], fallback) || fallback.data == nullptr) return {};
   const std::optional<Output> values = take_value_output(*keys, given[2]);
   if (!values) return {};
-  FindOutput out{};
-  out.values = values->data();
-  out.fallback = fallback.data;
-  return look_up(*keys, out, {&*values}) ? hand_over(*keys, *values) : py::object();
+  const Read read{.values = values->data(), .fallback = fallback.data};
+  return look_up(*keys, {.reads = {&read, 1}}, {&*values}) ? hand_over(*keys, *values) : py::object();
 }
 
 /// Of a single key that is absent the default is whatever object the caller gives.
 py::object FastPath::get_one(const Keys& key, PyObject* default_value) const {
   const std::optional<Output> value = take_value_output(key, Py_None);
   if (!value) return {};
-  FindOutput out{};
-  out.values = value->data();
-  out.count_missing = true;
-  if (look_up(key, out, {}) == 0) return hand_over(key, *value);
+  const Read read{.values = value->data()};
+  if (look_up(key, {.reads = {&read, 1}, .count_missing = true}, {}) == 0) return hand_over(key, *value);
   if (default_value != Py_None) return borrowed(default_value);
   if (fallback_ == nullptr) return py::none();
   return value->is_number ? to_number(value->dtype, fallback_->data) : py::object();
@@ -300,11 +313,8 @@ py::object FastPath::find(Arguments given) {
   if (!values) return {};
   const std::optional<Output> found = take_mask(*keys, new_outputs ? Py_None : PyTuple_GET_ITEM(pair, 1));
   if (!found) return {};
-  FindOutput out{};
-  out.values = values->data();
-  out.fallback = fallback.data;
-  out.found = found->data<bool>();
-  if (!look_up(*keys, out, {&*values, &*found})) return {};
+  const Read read{.values = values->data(), .fallback = fallback.data};
+  if (!look_up(*keys, {.reads = {&read, 1}, .found = found->data<bool>()}, {&*values, &*found})) return {};
   return hand_over_pair(*keys, pair, *values, *found);
 }
 
@@ -314,17 +324,13 @@ py::object FastPath::contains(Arguments given) {
   if (!keys) return {};
   const std::optional<Output> found = take_mask(*keys, given[1]);
   if (!found) return {};
-  FindOutput out{};
-  out.found = found->data<bool>();
-  return look_up(*keys, out, {&*found}) ? hand_over(*keys, *found) : py::object();
+  return look_up(*keys, {.found = found->data<bool>()}, {&*found}) ? hand_over(*keys, *found) : py::object();
 }
 
 py::object FastPath::contains_one(Arguments given) {
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys || keys->batch_dims != 0) return {};
-  FindOutput out{};
-  out.count_missing = true;
-  return py::bool_(look_up(*keys, out, {}) == 0);
+  return py::bool_(look_up(*keys, {.count_missing = true}, {}) == 0);
 }
 
 py::object FastPath::rows(Arguments given) {
@@ -333,54 +339,39 @@ py::object FastPath::rows(Arguments given) {
   if (!keys) return {};
   const std::optional<Output> numbers = take_output(*keys, DType::kInt64, {}, given[1]);
   if (!numbers) return {};
-  FindOutput out{};
-  out.rows = numbers->data<std::int64_t>();
-  return look_up(*keys, out, {&*numbers}) ? hand_over(*keys, *numbers) : py::object();
+  return look_up(*keys, {.rows = numbers->data<std::int64_t>()}, {&*numbers}) ? hand_over(*keys, *numbers)
+                                                                              : py::object();
 }
 
 py::object FastPath::setitem(Arguments given) {
-  if (is_sharded_ && is_list(given[0])) return put_batches(given[0], given[1], InsertMode::kAssign, false);
+  if (is_sharded_ && is_list(given[0])) return put_batches(given[0], given[1], Action::kAssign, false);
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};
-  Number number;
-  const std::optional<ValueBatch> values = take_values(*keys, given[1], number);
-  if (!values) return {};
-  {
-    const GilRelease unlocked;
-    if (!is_apart({keys->memory(), memory_of(*keys, *values)}, {}, true)) return {};
-    ++changes_;
-    table_->insert(keys->batch, *values, InsertMode::kAssign, nullptr, keys->stream);
-  }
-  return py::none();
+  Given values;
+  if (!take_values(*keys, given[1], Action::kAssign, values)) return {};
+  return change(*keys, values, {}, {}) ? py::none() : py::object();
 }
 
-py::object FastPath::put(const Keys& keys, PyObject* given_values, InsertMode mode, PyObject* out) {
-  Number number;
-  const std::optional<ValueBatch> values = take_values(keys, given_values, number);
-  if (!values) return {};
+py::object FastPath::put(const Keys& keys, PyObject* given_values, Action action, PyObject* out) {
+  Given values;
+  if (!take_values(keys, given_values, action, values)) return {};
   const std::optional<Output> inserted = take_mask(keys, out);
-  if (!inserted) return {};
-  {
-    const GilRelease unlocked;
-    if (!is_apart({keys.memory(), memory_of(keys, *values)}, {&*inserted}, true)) return {};
-    ++changes_;
-    table_->insert(keys.batch, *values, mode, inserted->data<bool>(), keys.stream);
-  }
+  if (!inserted || !change(keys, values, {.inserted = inserted->data<bool>()}, {&*inserted})) return {};
   return hand_over(keys, *inserted);
 }
 
 py::object FastPath::insert(Arguments given) {
   if (is_sharded_ && is_list(given[0]) && given[2] == Py_None)
-    return put_batches(given[0], given[1], InsertMode::kKeep, true);
+    return put_batches(given[0], given[1], Action::kKeep, true);
   const std::optional<Keys> keys = take_keys(given[0]);
-  return keys ? put(*keys, given[1], InsertMode::kKeep, given[2]) : py::object();
+  return keys ? put(*keys, given[1], Action::kKeep, given[2]) : py::object();
 }
 
 py::object FastPath::insert_or_assign(Arguments given) {
   if (is_sharded_ && is_list(given[0]) && given[2] == Py_None)
-    return put_batches(given[0], given[1], InsertMode::kAssign, true);
+    return put_batches(given[0], given[1], Action::kAssign, true);
   const std::optional<Keys> keys = take_keys(given[0]);
-  return keys ? put(*keys, given[1], InsertMode::kAssign, given[2]) : py::object();
+  return keys ? put(*keys, given[1], Action::kAssign, given[2]) : py::object();
 }
 
 py::object FastPath::find_or_insert(Arguments given) {
@@ -390,32 +381,28 @@ py::object FastPath::find_or_insert(Arguments given) {
   if (!new_outputs && (PyTuple_CheckExact(pair) == 0 || PyTuple_GET_SIZE(pair) != 2)) return {};
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};
-  Number number;
+  Given values;
   const std::shared_ptr<const Array> fallback = options_.initializer ? nullptr : fallback_;
-  const std::optional<ValueBatch> values = given[1] != Py_None ? take_values(*keys, given[1], number)
-                                           : fallback == nullptr
-                                               ? ValueBatch{}
-                                               : ValueBatch{fallback->data, options_.value_bytes(), true};
-  if (!values) return {};
+  if (given[1] != Py_None) {
+    if (!take_values(*keys, given[1], Action::kKeep, values)) return {};
+  } else if (fallback != nullptr) {
+    values.write = {.values = fallback->data, .broadcast = true, .action = Action::kKeep};
+  }
   const std::optional<Output> rows =
       take_output(*keys, DType::kInt64, {}, new_outputs ? Py_None : PyTuple_GET_ITEM(pair, 0));
   if (!rows) return {};
   const std::optional<Output> inserted = take_mask(*keys, new_outputs ? Py_None : PyTuple_GET_ITEM(pair, 1));
   if (!inserted) return {};
-  {
-    const GilRelease unlocked;
-    if (!is_apart({keys->memory(), memory_of(*keys, *values)}, {&*rows, &*inserted}, true)) return {};
-    ++changes_;
-    table_->find_or_insert(keys->batch, *values, rows->data<std::int64_t>(), inserted->data<bool>(), keys->stream);
-  }
+  const Change wanted{.inserted = inserted->data<bool>(), .rows = rows->data<std::int64_t>()};
+  if (!change(*keys, values, wanted, {&*rows, &*inserted})) return {};
   return hand_over_pair(*keys, pair, *rows, *inserted);
 }
 
 py::object FastPath::add(Arguments given) {
   if (is_sharded_ && is_list(given[0]) && given[1] == Py_None)
-    return put_batches(given[0], Py_None, InsertMode::kKeep, true);
+    return put_batches(given[0], Py_None, Action::kKeep, true);
   const std::optional<Keys> keys = take_keys(given[0]);
-  return keys ? put(*keys, Py_None, InsertMode::kKeep, given[1]) : py::object();
+  return keys ? put(*keys, Py_None, Action::kKeep, given[1]) : py::object();
 }
 
 py::object FastPath::insert_or_apply(Arguments given) {
@@ -426,38 +413,24 @@ py::object FastPath::insert_or_apply(Arguments given) {
     PyErr_Clear();  // no name of an operation
     return {};
   }
-  const std::optional<ApplyOp> op = find_named(kApplyOps, {text, static_cast<std::size_t>(length)});
-  if (!op || !has_op(*options_.value_dtype, *op)) return {};
-  if (is_sharded_ && is_list(given[0]) && given[3] == Py_None)
-    return change_batches(given[0], given[1], true, [&](const auto& parts) { sharded().apply_parts(parts, *op); });
+  const std::optional<Action> op = find_named(kActions, {text, static_cast<std::size_t>(length)});
+  if (!op || !combines(*op) || !has_op(*options_.value_dtype, *op)) return {};
+  if (is_sharded_ && is_list(given[0]) && given[3] == Py_None) return put_batches(given[0], given[1], *op, true);
   const std::optional<Keys> keys = take_keys(given[0]);
-  if (!keys) return {};
-  Number number;
-  const std::optional<ValueBatch> values = take_values(*keys, given[1], number);
-  if (!values) return {};
-  const std::optional<Output> inserted = take_mask(*keys, given[3]);
-  if (!inserted) return {};
-  {
-    const GilRelease unlocked;
-    if (!is_apart({keys->memory(), memory_of(*keys, *values)}, {&*inserted}, true)) return {};
-    ++changes_;
-    table_->apply(keys->batch, *values, *op, inserted->data<bool>(), keys->stream);
-  }
-  return hand_over(*keys, *inserted);
+  return keys ? put(*keys, given[1], *op, given[3]) : py::object();
 }
 
 py::object FastPath::erase(Arguments given) {
-  if (is_sharded_ && is_list(given[0]) && given[1] == Py_None)
-    return change_batches(given[0], nullptr, true, [&](const auto& parts) { sharded().erase_parts(parts); });
+  if (is_sharded_ && is_list(given[0]) && given[1] == Py_None) return erase_batches(given[0]);
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};
   const std::optional<Output> erased = take_mask(*keys, given[1]);
   if (!erased) return {};
   {
     const GilRelease unlocked;
-    if (!is_apart({keys->memory()}, {&*erased}, false)) return {};
+    if (!is_apart({keys->memory()}, {&*erased})) return {};
     ++changes_;
-    table_->erase(keys->batch, erased->data<bool>(), keys->stream);
+    table_->erase({.keys = keys->batch, .erased = erased->data<bool>(), .stream = keys->stream});
   }
   return hand_over(*keys, *erased);
 }
@@ -465,9 +438,7 @@ py::object FastPath::erase(Arguments given) {
 /// Declined where keys are absent: the general path names them.
 py::object FastPath::erase_present(Arguments given) {
   const std::optional<Keys> keys = take_keys(given[0]);
-  FindOutput out{};
-  out.count_missing = true;
-  return keys && find_and_erase(*keys, out) ? py::none() : py::object();
+  return keys && find_and_erase(*keys, {}) ? py::none() : py::object();
 }
 
 py::object FastPath::discard(Arguments given) {
@@ -476,7 +447,7 @@ py::object FastPath::discard(Arguments given) {
   {
     const GilRelease unlocked;
     ++changes_;
-    table_->erase(keys->batch, nullptr, keys->stream);
+    table_->erase({.keys = keys->batch, .stream = keys->stream});
   }
   return py::none();
 }
@@ -487,17 +458,16 @@ py::object FastPath::pop(Arguments given) {
   if (!keys || !keys->is_single || given[2] != Py_None) return {};
   const std::optional<Output> value = take_value_output(*keys, Py_None);
   if (!value) return {};
-  FindOutput out{};
-  out.values = value->data();
-  out.count_missing = true;
-  if (find_and_erase(*keys, out)) return hand_over(*keys, *value);
+  const Read read{.values = value->data()};
+  if (find_and_erase(*keys, {&read, 1})) return hand_over(*keys, *value);
   return given[1] != Py_None ? borrowed(given[1]) : py::object();
 }
 
 /// False where keys are absent: then nothing is erased.
-bool FastPath::find_and_erase(const Keys& keys, const FindOutput& out) {
+bool FastPath::find_and_erase(const Keys& keys, Span<const Read> reads) {
   const GilRelease unlocked;
-  if (table_->find_and_erase(keys.batch, out, {}, keys.stream) != 0) return false;
+  const Erasure erasure{.keys = keys.batch, .reads = reads, .all_or_none = true, .stream = keys.stream};
+  if (table_->erase(erasure) != 0) return false;
   ++changes_;
   return true;
 }
@@ -507,22 +477,13 @@ py::object FastPath::setdefault(Arguments given) {
   if (!options_.value_dtype || given[1] == Py_None || given[2] != Py_None) return {};
   const std::optional<Keys> keys = take_keys(given[0]);
   if (!keys) return {};
-  Number number;
-  const std::optional<ValueBatch> defaults = take_values(*keys, given[1], number);
-  if (!defaults) return {};
+  Given defaults;
+  if (!take_values(*keys, given[1], Action::kKeep, defaults)) return {};
   const std::optional<Output> values = take_value_output(*keys, Py_None);
   if (!values) return {};
-  FindOutput out{};
-  out.values = values->data();
-  out.fallback = defaults->data;
-  out.fallback_per_key = !defaults->broadcast;
-  {
-    const GilRelease unlocked;
-    if (!is_apart({keys->memory(), memory_of(*keys, *defaults)}, {}, true)) return {};
-    ++changes_;
-    table_->insert_and_find(keys->batch, *defaults, {}, nullptr, out, {}, keys->stream);
-  }
-  return hand_over(*keys, *values);
+  const Read read{
+      .values = values->data(), .fallback = defaults.write->values, .fallback_per_key = !defaults.write->broadcast};
+  return change(*keys, defaults, {.reads = {&read, 1}}, {}) ? hand_over(*keys, *values) : py::object();
 }
 
 // Lists of batches ----------------------------------------------------------------------------------------------------
@@ -549,88 +510,92 @@ py::object FastPath::look_up_batches(PyObject* keys, PyObject* default_value, bo
   const std::vector<Item> items = take_batches(keys);
   if (items.empty()) return {};
   std::vector<Fallback> fallbacks(items.size());
-  std::vector<ShardedTable::Part> parts;
+  std::vector<Read> reads(items.size());
+  std::vector<Lookup> requests;
   py::list all_values;
   py::list all_found;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const auto& [tensor, path, batch] = items[i];
-    FindOutput out{};
+    Lookup& request = requests.emplace_back();
+    request.keys = batch.batch;
+    request.stream = batch.stream;
+    request.view = &path->sharded();
     if (values) {
       if (!path->take_fallback(batch, default_value, fallbacks[i])) return {};
       if (!found && fallbacks[i].data == nullptr) return {};
       const std::optional<Output> made = path->take_value_output(batch, Py_None);
       if (!made) return {};
-      out.values = made->data();
-      out.fallback = fallbacks[i].data;
+      reads[i] = {.values = made->data(), .fallback = fallbacks[i].data};
+      request.reads = {&reads[i], 1};
       all_values.append(made->tensor);
     }
     if (found) {
       const std::optional<Output> made = path->take_mask(batch, Py_None);
       if (!made) return {};
-      out.found = made->data<bool>();
+      request.found = made->data<bool>();
       all_found.append(made->tensor);
     }
-    parts.push_back({&path->sharded(), batch.batch, {}, out, nullptr, batch.stream});
   }
   {
     const GilRelease unlocked;
-    sharded().find_parts(parts);
+    table_->look_up(requests);
   }
   if (values && found) return py::make_tuple(all_values, all_found);
   return values ? all_values : all_found;
 }
 
-/// `values` are an array for each batch, or the same number for all; null where there are none to be taken. Memory for
-/// masks, where they are asked for, is put into a list.
-std::optional<std::vector<ShardedTable::Part>> FastPath::take_changes(const std::vector<Item>& items, PyObject* values,
-                                                                      std::vector<Number>& numbers, py::list* masks) {
-  const bool one_each = values != nullptr && is_list(values);
-  if (one_each && static_cast<std::size_t>(PyList_GET_SIZE(values)) != items.size()) return std::nullopt;
-  std::vector<ShardedTable::Part> parts;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const auto& [tensor, path, keys] = items[i];
-    std::optional<ValueBatch> batch = ValueBatch{};
-    if (values != nullptr)
-      batch =
-          path->take_values(keys, one_each ? PyList_GET_ITEM(values, static_cast<Py_ssize_t>(i)) : values, numbers[i]);
-    if (!batch || (one_each && batch->broadcast)) return std::nullopt;
-    bool* mask = nullptr;
-    if (masks != nullptr) {
-      const std::optional<Output> made = path->take_mask(keys, Py_None);
-      if (!made) return std::nullopt;
-      mask = made->data<bool>();
-      masks->append(made->tensor);
-    }
-    parts.push_back({&path->sharded(), keys.batch, *batch, {}, mask, keys.stream});
-  }
-  return parts;
-}
-
-/// change(parts) does it.
-template <class Change>
-py::object FastPath::change_batches(PyObject* keys, PyObject* values, bool mask, Change change) {
+/// `given_values` are an array for each batch, or the same number for all; None of sets.
+py::object FastPath::put_batches(PyObject* keys, PyObject* given_values, Action action, bool mask) {
   const std::vector<Item> items = take_batches(keys);
   if (items.empty()) return {};
-  std::vector<Number> numbers(items.size());
-  const py::object held = values == nullptr ? py::object() : held_items(values);
+  const py::object held = held_items(given_values);
+  const bool one_each = is_list(held.ptr());
+  if (one_each && static_cast<std::size_t>(PyList_GET_SIZE(held.ptr())) != items.size()) return {};
+  std::vector<Given> values(items.size());
+  std::vector<Change> requests;
   py::list masks;
-  const auto parts = take_changes(items, held ? held.ptr() : nullptr, numbers, mask ? &masks : nullptr);
-  if (!parts) return {};
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const auto& [tensor, path, batch] = items[i];
+    PyObject* const given = one_each ? PyList_GET_ITEM(held.ptr(), static_cast<Py_ssize_t>(i)) : held.ptr();
+    if (!path->take_values(batch, given, action, values[i])) return {};
+    if (one_each && values[i].write && values[i].write->broadcast) return {};
+    Change& request = requests.emplace_back();
+    request.keys = batch.batch;
+    request.writes = values[i].writes();
+    request.stream = batch.stream;
+    request.view = &path->sharded();
+    if (!mask) continue;
+    const std::optional<Output> made = path->take_mask(batch, Py_None);
+    if (!made) return {};
+    request.inserted = made->data<bool>();
+    masks.append(made->tensor);
+  }
   {
     const GilRelease unlocked;
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      const Keys& batch = items[i].keys;
-      if (!items[i].path->is_apart({batch.memory(), memory_of(batch, (*parts)[i].values)}, {}, values != nullptr))
-        return {};
-    }
     ++changes_;
-    change(*parts);
+    table_->change(requests);
   }
   return mask ? py::object(masks) : py::none();
 }
 
-py::object FastPath::put_batches(PyObject* keys, PyObject* values, InsertMode mode, bool mask) {
-  return change_batches(keys, values, mask, [&](const auto& parts) { sharded().insert_parts(parts, mode); });
+py::object FastPath::erase_batches(PyObject* keys) {
+  const std::vector<Item> items = take_batches(keys);
+  if (items.empty()) return {};
+  std::vector<Erasure> requests;
+  py::list masks;
+  for (const auto& [tensor, path, batch] : items) {
+    const std::optional<Output> erased = path->take_mask(batch, Py_None);
+    if (!erased) return {};
+    requests.push_back(
+        {.keys = batch.batch, .erased = erased->data<bool>(), .stream = batch.stream, .view = &path->sharded()});
+    masks.append(erased->tensor);
+  }
+  {
+    const GilRelease unlocked;
+    ++changes_;
+    table_->erase(requests);
+  }
+  return masks;
 }
 
 }  // namespace gpuhash::bindings

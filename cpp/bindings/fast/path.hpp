@@ -99,6 +99,14 @@ class FastPath {
     Keys keys;
   };
 
+  /// The values of a change.
+  struct Given {
+    Number number;
+    std::optional<Write> write;  // none of a set; may point to the number
+
+    Span<const Write> writes() const { return write ? Span<const Write>(&*write, 1) : Span<const Write>(); }
+  };
+
   struct Fallback {
     std::shared_ptr<const Array> array;
     Number number;
@@ -107,7 +115,7 @@ class FastPath {
 
   std::optional<Keys> take_keys(PyObject* given) const;
   std::optional<Keys> take_python_keys(PyObject* given) const;
-  std::optional<ValueBatch> take_values(const Keys& keys, PyObject* given, Number& number);
+  bool take_values(const Keys& keys, PyObject* given, Action action, Given& out) const;
   bool take_fallback(const Keys& keys, PyObject* given, Fallback& out);
   bool full_shape(const Keys& keys, Lengths item_shape, PlainTensor& out) const;
   std::optional<Output> take_output(const Keys& keys, DType dtype, Lengths item_shape, PyObject* given) const;
@@ -117,25 +125,22 @@ class FastPath {
   bool encode_list(const Keys& keys, PyObject* given, Number& out) const;
   const void* upload(Number& number, Stream stream) const;
 
-  bool is_apart(std::initializer_list<MemoryRange> read, std::initializer_list<const Output*> written,
-                bool writes_rows) const;
-  static MemoryRange memory_of(const Keys& keys, const ValueBatch& values);
+  bool is_apart(std::initializer_list<MemoryRange> read, std::initializer_list<const Output*> written) const;
+  MemoryRange memory_of(const Keys& keys, const Given& values) const;
   static py::object hand_over(const Keys& keys, const Output& written);
 
-  std::optional<std::int64_t> look_up(const Keys& keys, const FindOutput& out,
+  std::optional<std::int64_t> look_up(const Keys& keys, Lookup request,
                                       std::initializer_list<const Output*> written) const;
+  bool change(const Keys& keys, const Given& values, Change request, std::initializer_list<const Output*> written);
   py::object hand_over_pair(const Keys& keys, PyObject* pair, const Output& first, const Output& second);
   py::object get_one(const Keys& key, PyObject* default_value) const;
-  bool find_and_erase(const Keys& keys, const FindOutput& out);
-  py::object put(const Keys& keys, PyObject* values, InsertMode mode, PyObject* out);
+  bool find_and_erase(const Keys& keys, Span<const Read> reads);
+  py::object put(const Keys& keys, PyObject* values, Action action, PyObject* out);
 
   std::vector<Item> take_batches(PyObject* given);
-  std::optional<std::vector<ShardedTable::Part>> take_changes(const std::vector<Item>& items, PyObject* values,
-                                                              std::vector<Number>& numbers, py::list* masks);
   py::object look_up_batches(PyObject* keys, PyObject* default_value, bool values, bool found);
-  template <class Change>
-  py::object change_batches(PyObject* keys, PyObject* values, bool mask, Change change);
-  py::object put_batches(PyObject* keys, PyObject* values, InsertMode mode, bool mask);
+  py::object put_batches(PyObject* keys, PyObject* values, Action action, bool mask);
+  py::object erase_batches(PyObject* keys);
   ShardedTable& sharded() const { return static_cast<ShardedTable&>(*table_); }
 
   std::shared_ptr<Table> table_;

@@ -9,26 +9,25 @@
 #include <string_view>
 #include <utility>
 
-#include <gpuhash/batches.hpp>
+#include <gpuhash/action.hpp>
 #include <gpuhash/initializer.hpp>
 #include <gpuhash/optimizer.hpp>
 
-/// Operations, insert modes, distributions and optimizers by the names that Python and all frameworks' ops have for
-/// them.
+/// Actions, distributions and optimizers by the names that Python and all frameworks' ops have for them.
 namespace gpuhash {
 
 template <class Choice, std::size_t kCount>
 using Names = std::array<std::pair<std::string_view, Choice>, kCount>;
 
-inline constexpr Names<InsertMode, 2> kInsertModes = {{{"keep", InsertMode::kKeep}, {"assign", InsertMode::kAssign}}};
-
-inline constexpr Names<ApplyOp, 7> kApplyOps = {{{"add", ApplyOp::kAdd},
-                                                 {"multiply", ApplyOp::kMultiply},
-                                                 {"min", ApplyOp::kMin},
-                                                 {"max", ApplyOp::kMax},
-                                                 {"bit_and", ApplyOp::kBitAnd},
-                                                 {"bit_or", ApplyOp::kBitOr},
-                                                 {"bit_xor", ApplyOp::kBitXor}}};
+inline constexpr Names<Action, 9> kActions = {{{"keep", Action::kKeep},
+                                               {"assign", Action::kAssign},
+                                               {"add", Action::kAdd},
+                                               {"multiply", Action::kMultiply},
+                                               {"min", Action::kMin},
+                                               {"max", Action::kMax},
+                                               {"bit_and", Action::kBitAnd},
+                                               {"bit_or", Action::kBitOr},
+                                               {"bit_xor", Action::kBitXor}}};
 
 inline constexpr Names<Distribution, 4> kDistributions = {{{"constant", Distribution::kConstant},
                                                            {"uniform", Distribution::kUniform},

@@ -18,7 +18,9 @@ namespace gpuhash {
 ///   - Calls on GPUs wait until it is known how many of the keys belong to each shard.
 ///   - Each shard grows alone, and is full alone: of capacity, max_capacity and reserve() each has an equal part.
 ///   - Before an insertion each shard makes room for its keys. What fails after that, such as a launch, or memory for
-///     scratch, may leave the keys of some shards inserted; so may what fails in the lookup of insert_and_find().
+///     scratch, may leave the keys of some shards inserted; so may what fails while values are read afterwards.
+///   - Requests may lie on several devices of the table (their `view`), which then work side by side. Of a key that
+///     comes several times one whole value stays, in a deterministic table that of the last (the first) request.
 ///   - They cannot be captured into CUDA graphs, nor fixed in place, and the rows of one shard are that table's.
 class GPUHASH_API ShardedTable : public Table {
  public:
@@ -26,27 +28,6 @@ class GPUHASH_API ShardedTable : public Table {
   /// many, and contexts of several platforms.
   static std::shared_ptr<ShardedTable> make(const TableOptions& options,
                                             std::vector<std::shared_ptr<DeviceContext>> contexts);
-
-  /// One batch of a call with several, as seen from the device that its arrays lie on.
-  struct Part {
-    ShardedTable* table;  // this one, or another of at()
-    KeyBatch keys;
-    ValueBatch values;  // of insert_parts() and apply_parts()
-    FindOutput out;     // of find_parts()
-    bool* mask;         // [n] or null: inserted, or erased
-    Stream stream;
-    std::int64_t* rows = nullptr;            // [n]: of find_or_insert_parts(); of change_columns_parts(), or null
-    std::vector<ColumnOutput> outputs = {};  // of find_parts(), where there are columns
-    std::vector<ColumnInput> columns = {};   // of change_columns_parts(): in all parts the same ones
-  };
-  /// As one call with the keys of all parts; parts from different devices go on side by side. Of a key that comes
-  /// several times one whole value stays, in a deterministic table that of the last (the first) part.
-  virtual std::int64_t find_parts(const std::vector<Part>& parts) = 0;
-  virtual void insert_parts(const std::vector<Part>& parts, InsertMode mode) = 0;
-  virtual void find_or_insert_parts(const std::vector<Part>& parts) = 0;
-  virtual void apply_parts(const std::vector<Part>& parts, ApplyOp op) = 0;
-  virtual void change_columns_parts(const std::vector<Part>& parts) = 0;
-  virtual void erase_parts(const std::vector<Part>& parts) = 0;
 
   virtual const std::vector<std::shared_ptr<Table>>& shards() const = 0;
   /// The same table for arrays on another of its devices. Throws ShapeError where no shard is there.

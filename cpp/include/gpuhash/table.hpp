@@ -5,7 +5,6 @@
 #include <optional>
 #include <vector>
 
-#include <gpuhash/batches.hpp>
 #include <gpuhash/column.hpp>
 #include <gpuhash/device_context.hpp>
 #include <gpuhash/dtype.hpp>
@@ -13,6 +12,8 @@
 #include <gpuhash/initializer.hpp>
 #include <gpuhash/memory_range.hpp>
 #include <gpuhash/optimizer.hpp>
+#include <gpuhash/requests.hpp>
+#include <gpuhash/span.hpp>
 
 namespace gpuhash {
 
@@ -41,6 +42,13 @@ struct GPUHASH_API TableOptions {
   /// Values that are not scalars of up to 8 bytes lie in row storage.
   bool has_rows() const;
   std::int64_t row_bytes() const;  // in row storage; 0 where there is none
+
+  /// A single value is column 0.
+  std::size_t column_count() const { return columns.empty() ? (value_dtype ? 1 : 0) : columns.size(); }
+  DType column_dtype(std::size_t column) const { return columns.empty() ? *value_dtype : columns[column].dtype; }
+  std::int64_t column_bytes(std::size_t column) const {
+    return columns.empty() ? value_bytes() : columns[column].bytes();
+  }
 };
 
 /// The zero-copy view of a table's rows: [row_count, *value_shape], or with columns [row_count, row_bytes]; stays valid
@@ -51,11 +59,12 @@ struct RowStorage {
   std::int64_t capacity = 0;   // rows that there is memory for
 };
 
-/// A hash table with its dtypes erased. Keys and values are dense arrays in the table's memory space. Every call is
-/// ordered after the calls before it, whatever their streams and threads. A call that throws has changed nothing.
+/// A hash table with its dtypes erased. Every call is ordered after the calls before it, whatever their streams and
+/// threads. A call that throws has changed nothing, but for what is said of calls with several requests.
 ///
-/// A table with columns throws DTypeError at calls with values that name no column, and a table without at those with
-/// columns. All other calls are the same.
+/// look_up(), change() and erase() take one request for each of several batches, as one call: no other thread's call
+/// comes in between. Throws ShapeError for columns that there are not, or that are given twice, and DTypeError for
+/// values that the table has not.
 ///
 /// "Waits": the call returns only when the device has done all work before it. All calls wait when the table has to
 /// grow.
@@ -76,23 +85,31 @@ class GPUHASH_API Table {
   virtual double max_load_factor() const = 0;
   virtual void set_max_load_factor(double factor) = 0;
 
-  /// Does not wait, unless count_missing: then it returns the number of absent keys, otherwise 0.
-  virtual std::int64_t find(const KeyBatch& keys, const FindOutput& out, Stream stream) = 0;
-  /// Does not wait while there is room for all keys as if they were new.
-  /// inserted: [n] or null: was the key new; true for exactly one of a new key's duplicates.
-  virtual void insert(const KeyBatch& keys, const ValueBatch& values, InsertMode mode, bool* inserted, Stream stream,
-                      const ChainStep& step = {}) = 0;
-  /// As insert() that keeps, of a table with row storage. rows: [n], the numbers of the keys' rows, new or not, -1
-  /// where a replayed CUDA graph found no room. inserted: as above. New keys without values (data null) get what the
-  /// table's initializer says, or else zeros.
-  virtual void find_or_insert(const KeyBatch& keys, const ValueBatch& values, std::int64_t* rows, bool* inserted,
-                              Stream stream) = 0;
+  /// Does not wait, unless keys are counted: then it returns the number of absent keys, otherwise 0.
+  virtual std::int64_t look_up(Span<const Lookup> requests) = 0;
+  /// Does not wait while there is room for all keys as if they were new. The keys of all requests have room before
+  /// those of the first one go in; what fails after that, such as memory for scratch, may leave some requests done.
+  ///
+  /// Of several values of a new key, columns that are kept get that of the one that `inserted` tells of. Of the values
+  /// that are assigned to one key, those of one position of the batch stay in all columns; in a deterministic table the
+  /// last ones. What the request reads besides, keys and values, may lie in the table's own rows: it is copied then.
+  /// Throws DTypeError where has_op() is false, and where no values, or row numbers, are asked of a table without rows.
+  virtual void change(Span<const Change> requests) = 0;
+  /// Returns the number of absent keys where all_or_none is asked: if there are any, nothing is erased.
+  virtual std::int64_t erase(Span<const Erasure> requests) = 0;
+  /// Waits. Returns how many keys there are: where they are more than there is `room` for, because another thread has
+  /// inserted some since the caller asked, nothing was written. Row numbers are scratch memory where columns are read
+  /// without them, 8 bytes per key.
+  virtual std::int64_t export_items(const Export& request) = 0;
+
+  std::int64_t look_up(const Lookup& request) { return look_up(Span(&request, 1)); }
+  void change(const Change& request) { change(Span(&request, 1)); }
+  std::int64_t erase(const Erasure& request) { return erase(Span(&request, 1)); }
+
   /// Waits. For an empty table with row storage: from now on it has these keys, each with the row of that number ([n]),
   /// and new keys get other rows. What lies in the rows stays as it is. Throws ShapeError where keys or rows are given
   /// twice or rows are negative, and TableFullError where they are too many; the table is empty then.
   virtual void restore_rows(const KeyBatch& keys, const std::int64_t* rows, Stream stream) = 0;
-  /// New keys get their value; that of others becomes op(it, the given one). Throws DTypeError where has_op() is false.
-  virtual void apply(const KeyBatch& keys, const ValueBatch& values, ApplyOp op, bool* inserted, Stream stream) = 0;
   /// Makes room for the keys of the batch that are not there, as an insertion of it would first: afterwards that fails
   /// for want of room only if others have inserted in between. expect_insertion: the next insertion of so many keys at
   /// this address is the batch's, and need not look again, unless forget_room() comes before it.
@@ -100,18 +117,6 @@ class GPUHASH_API Table {
   virtual void forget_room() = 0;
   /// Is it known, without waiting, that so many more keys fit? Then make_room() would have nothing to do.
   virtual bool has_room(std::int64_t keys) const = 0;
-  /// erased: [n] or null; true for exactly one of an erased key's duplicates.
-  virtual void erase(const KeyBatch& keys, bool* erased, Stream stream) = 0;
-  /// As find(), or with columns find_columns(), and erase(): one call, so that no other thread's comes in between. With
-  /// out.count_missing all keys have to be there: otherwise it erases none, and returns how many are absent.
-  virtual std::int64_t find_and_erase(const KeyBatch& keys, const FindOutput& out,
-                                      const std::vector<ColumnOutput>& columns, Stream stream) = 0;
-  /// As insert() that keeps, and find(); in a table with columns change_columns() with `inputs`, and find_columns().
-  /// Likewise one call. New keys without values (data null; no inputs) get what initializers say, or else zeros.
-  /// Fallbacks go to keys that a replayed CUDA graph finds no room for. inserted: as insert().
-  virtual void insert_and_find(const KeyBatch& keys, const ValueBatch& values, const std::vector<ColumnInput>& inputs,
-                               bool* inserted, const FindOutput& out, const std::vector<ColumnOutput>& columns,
-                               Stream stream) = 0;
   virtual void clear(Stream stream) = 0;
 
   /// Waits. Makes room for `keys` keys in all, so that no insertion up to there grows the table.
@@ -122,47 +127,25 @@ class GPUHASH_API Table {
   /// without asking: what would move it throws TableFullError or ShapeError. A captured insertion of more keys than
   /// may fit is no error then; those that a replay finds no room for are counted, and the next call that waits throws.
   virtual void fix_in_place(Stream stream) = 0;
-  /// Waits. Keys, values and row numbers in slot order; each may be null. Returns how many there are: where they are
-  /// more than there is `room` for, because another thread has inserted some since the caller asked, nothing was
-  /// written.
-  virtual std::int64_t export_items(void* keys, void* values, std::int64_t* rows, std::int64_t room, Stream stream) = 0;
   virtual RowStorage row_storage(Stream stream) = 0;
 
-  /// As find(), of a table with columns; out.values is null. Some columns, or none. Takes scratch memory, 8 bytes per
-  /// key, unless out.rows is given.
-  virtual std::int64_t find_columns(const KeyBatch& keys, const FindOutput& out,
-                                    const std::vector<ColumnOutput>& columns, Stream stream) = 0;
-  /// Inserts the keys that are not there, and changes the given columns of those that are. A new row gets what is
-  /// given, and in all other columns what the initializers say; of several values of a new key, columns that are kept
-  /// get that of the one that `inserted` tells of. Of the values that are assigned to one key, those of one position of
-  /// the batch stay in all columns. Throws DTypeError where has_op() is false. Waits as insert(). rows: [n] or null, as
-  /// find_or_insert() gives them.
-  virtual void change_columns(const KeyBatch& keys, const std::vector<ColumnInput>& columns, std::int64_t* rows,
-                              bool* inserted, Stream stream) = 0;
   /// Values of rows by number: [n]; -1, and what is beyond the capacity, gets the fallback. Does not wait.
-  virtual void read_rows(const std::int64_t* rows, std::int64_t count, const std::vector<ColumnOutput>& columns,
-                         Stream stream) = 0;
+  virtual void read_rows(const std::int64_t* rows, std::int64_t count, Span<const Read> reads, Stream stream) = 0;
   /// Sums over the rows of each bag, of a column of kFloat32 or kBFloat16: out.values is [bags, elements]; positions of
   /// no row count as its fallback, one for all. Added up in float, in the order of the batch. Does not wait.
-  virtual void pool_rows(const std::int64_t* rows, std::int64_t count, const Bags& bags, const ColumnOutput& out,
+  virtual void pool_rows(const std::int64_t* rows, std::int64_t count, const Bags& bags, const Read& out,
                          Stream stream) = 0;
   /// One step of an optimizer on the rows of a batch: [n] numbers, of which those that are no row's are passed over;
   /// gradients of one row are summed first. `columns`: the weights, of kFloat32 or kBFloat16, and what the optimizer
   /// keeps beside them. Takes scratch memory; does not wait.
   virtual void train(const std::int64_t* rows, std::int64_t count, const Gradients& gradients,
                      const std::vector<std::size_t>& columns, const OptimizerStep& step, Stream stream) = 0;
-  /// As export_items(), with the values of some columns, whose fallbacks are not looked at.
-  virtual std::int64_t export_columns(void* keys, const std::vector<ColumnOutput>& columns, std::int64_t* rows,
-                                      std::int64_t room, Stream stream) = 0;
   /// Is some of this memory the table's own rows, as they lie now? A call writes them while it reads its batch.
   virtual bool overlaps_rows(const MemoryRange& memory) const = 0;
-  /// Single values in the table's memory, for FindOutput::fallback and ValueBatch::broadcast.
+  /// Single values in the table's memory, for Read::fallback and Write::broadcast.
   virtual Constants& constants() = 0;
   /// Waits. The same table, slot for slot, in another context.
   virtual std::shared_ptr<Table> clone(std::shared_ptr<DeviceContext> context, Stream stream) = 0;
 };
-
-/// The memory; or a copy of it, where it is the table's own rows. For what a call reads that writes them.
-GPUHASH_API const void* apart_from_rows(Table& table, const MemoryRange& memory, Stream stream, Allocation& copy);
 
 }  // namespace gpuhash
