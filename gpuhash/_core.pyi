@@ -107,20 +107,25 @@ class Buffer(metaclass=_Type):
     def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """The memory itself, unless another dtype or a copy is asked for; TypeError where it is not on the host."""
 
-_Op = Literal["add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor"]
-
 # Distribution, its two parameters, the seed, and the bytes of a constant element
 _Initializer: TypeAlias = tuple[str, float, float, int, bytes]
 
 # Name, dtype, shape, initializer
 _Column: TypeAlias = tuple[str, str, tuple[int, ...], _Initializer | None]
-# Number of the column, values, fallback
-_ColumnOutput: TypeAlias = tuple[int, Array, Array | None]
-# Number of the column, values, broadcast, and "keep", "assign" or an operation
-_ColumnInput: TypeAlias = tuple[int, Array, bool, str]
 
-# Table (``at`` of the arrays' device), keys, values, broadcast, mask, stream
-_Change: TypeAlias = tuple[Table, Array, Array | None, bool, Array | None, int]
+# What a call asks of a table. A single value is column 0, and a set has none.
+
+# Number of the column, values, fallback (one value, or one for each key)
+_Read: TypeAlias = tuple[int, Array, Array | None]
+# Number of the column, values, broadcast, and "keep", "assign" or an operation
+_Write: TypeAlias = tuple[int, Array, bool, str]
+
+# Table (``at`` of the arrays' device), keys, reads, found, rows, stream
+_Lookup: TypeAlias = tuple[Table, Array, Sequence[_Read], Array | None, Array | None, int]
+# Table, keys, writes, reads, inserted, rows, stream
+_Change: TypeAlias = tuple[Table, Array, Sequence[_Write], Sequence[_Read], Array | None, Array | None, int]
+# Table, keys, reads, erased, stream
+_Erasure: TypeAlias = tuple[Table, Array, Sequence[_Read], Array | None, int]
 
 @final
 class Table(metaclass=_Type):
@@ -170,84 +175,39 @@ class Table(metaclass=_Type):
     @max_load_factor.setter
     def max_load_factor(self, factor: float) -> None: ...
     def size(self, stream: int) -> int: ...
-    def find(
-        self,
-        keys: Array,
-        values: Array | None,
-        found: Array | None,
-        fallback: Array | None,  # one value, or one for each key
-        count_missing: bool,
-        stream: int,
-    ) -> int: ...
-    def rows(self, keys: Array, rows: Array, stream: int) -> None: ...
-    def insert(
-        self,
-        keys: Array,
-        values: Array | None,
-        broadcast: bool,
-        mode: Literal["keep", "assign"],
-        inserted: Array | None,
-        stream: int,
-    ) -> None: ...
-    def find_or_insert(
-        self, keys: Array, values: Array | None, broadcast: bool, rows: Array, inserted: Array, stream: int
-    ) -> None:
-        """``insert`` that keeps, of a table with row storage: ``rows [n]`` gets the numbers of the keys' rows.
+    def look_up(self, requests: Sequence[_Lookup], count_missing: bool = False) -> int:
+        """Values, masks and row numbers of several batches, in one call. Returns how many keys are absent, if asked."""
+    def change(self, requests: Sequence[_Change]) -> None:
+        """Insert the keys, and change the columns that are given; then read.
 
-        ``values`` may be None: new rows get what the initializer says, or zeros.
+        New rows get initial values in the columns that are not given: what the initializer says, or zeros.
+        """
+    def erase(self, requests: Sequence[_Erasure], all_or_none: bool = False) -> int:
+        """Read, and then erase. ``all_or_none``: absent keys are counted, and nothing is erased if there are any."""
+    def export_items(self, keys: Array | None, reads: Sequence[_Read], rows: Array | None, stream: int) -> int:
+        """Fill arrays with the items, all in the same order; fallbacks are not looked at.
+
+        Returns how many there are: if the arrays have room for as many, they are all there, and otherwise nothing is.
         """
     def restore_rows(self, keys: Array, rows: Array, stream: int) -> None:
         """Make an empty table one of these keys, each with the row of that number, int64 ``[n]``. Waits."""
-    def apply(
-        self, keys: Array, values: Array, broadcast: bool, op: _Op, inserted: Array | None, stream: int
-    ) -> None: ...
-    def erase(self, keys: Array, erased: Array | None, stream: int) -> None: ...
-    def find_and_erase(self, keys: Array, columns: Sequence[_ColumnOutput], count_missing: bool, stream: int) -> int:
-        """``find`` and ``erase`` in one call, which no other comes between; values without columns are column 0.
-
-        With ``count_missing`` nothing is erased where keys are absent, and their number is returned.
-        """
-    def insert_and_find(
-        self, keys: Array, inputs: Sequence[_ColumnInput], columns: Sequence[_ColumnOutput], stream: int
-    ) -> None:
-        """Insert what is absent, and read all, in one call likewise. Without inputs new keys get initial values."""
     def clear(self, stream: int) -> None: ...
     def reserve(self, keys: int, stream: int) -> None: ...
     def rehash(self, slots: int, compact_rows: bool, stream: int) -> None: ...
     def fix_in_place(self, stream: int) -> None:
         """Keep the table's memory where it is from now on, for CUDA graphs that are captured without its knowing."""
-    def export_items(self, keys: Array | None, values: Array | None, rows: Array | None, stream: int) -> int:
-        """Fill arrays with the items, all in the same order.
-
-        Returns how many there are: if the arrays have room for as many, they are all there, and otherwise nothing is.
-        """
     def row_storage(self, stream: int) -> Buffer:
         """A zero-copy view of the rows, ``[rows handed out, *value_shape]``."""
     @property
     def columns(self) -> list[_Column]:
         """Empty where keys have a single value, or none."""
-    def find_columns(
-        self,
-        keys: Array,
-        columns: Sequence[_ColumnOutput],
-        found: Array | None,
-        count_missing: bool,
-        stream: int,
-    ) -> int:
-        """``find`` of some columns."""
-    def change_columns(
-        self, keys: Array, columns: Sequence[_ColumnInput], rows: Array | None, inserted: Array | None, stream: int
-    ) -> None:
-        """Insert the keys, and change the given columns; of new rows the others get their initial values."""
-    def export_columns(self, keys: Array | None, columns: Sequence[_ColumnOutput], stream: int) -> int:
-        """``export_items`` of columns; fallbacks are not looked at."""
     def column_storage(self, column: int, all_rows: bool, stream: int) -> Buffer:
         """A zero-copy view of one column of the rows, with strides: ``[rows handed out, *shape]``, or those that there
         is memory for.
         """
-    def read_rows(self, rows: Array, columns: Sequence[_ColumnOutput], stream: int) -> None:
+    def read_rows(self, rows: Array, columns: Sequence[_Read], stream: int) -> None:
         """Values of rows by their numbers, int64 ``[n]``; -1, or one beyond the capacity, gets the fallback."""
-    def pool_rows(self, rows: Array, offsets: Array, factors: Array | None, column: _ColumnOutput, stream: int) -> None:
+    def pool_rows(self, rows: Array, offsets: Array, factors: Array | None, column: _Read, stream: int) -> None:
         """Sums of rows int64 ``[n]`` by bags: ``[offsets[b], offsets[b + 1])`` of ``offsets [bags + 1]``."""
     def train(
         self,
@@ -278,27 +238,6 @@ class Table(metaclass=_Type):
         """Empty for a single table."""
     def at(self, context: Context) -> Table:
         """A table of several shards as seen from another of its devices. ValueError where it has no shard there."""
-    def find_parts(
-        self, parts: Sequence[tuple[Table, Array, Array | None, Array | None, Array | None, Array | None, int]]
-    ) -> None:
-        """``find`` of several batches: table (``at`` of their device), keys, values, found, rows, fallback, stream."""
-    def insert_parts(
-        self,
-        parts: Sequence[_Change],
-        mode: Literal["keep", "assign"],
-    ) -> None:
-        """``insert`` of several batches: table, keys, values, broadcast, inserted, stream."""
-    def find_or_insert_parts(self, parts: Sequence[_Change], rows: Sequence[Array]) -> None: ...
-    def apply_parts(self, parts: Sequence[_Change], op: str) -> None: ...
-    def erase_parts(self, parts: Sequence[_Change]) -> None: ...
-    def find_columns_parts(
-        self, parts: Sequence[tuple[Table, Array, Sequence[_ColumnOutput], Array | None, int]]
-    ) -> None:
-        """``find_columns`` of several batches: table, keys, columns, found, stream."""
-    def change_columns_parts(
-        self, parts: Sequence[tuple[Table, Array, Sequence[_ColumnInput], Array | None, Array | None, int]]
-    ) -> None:
-        """``change_columns`` of several batches: table, keys, columns, rows, inserted, stream."""
 
 @final
 class OptimizerStep(metaclass=_Type):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -14,6 +15,16 @@ from .dtypes import ITEMSIZES, MAX_KEY_BYTES, encode, encode_held, infer_numbers
 from .memory import make_context
 
 Views = dict[int, _core.Table]
+
+#: A column that is read: its number (0 in a table without named ones), where its values go, and the fallback of absent
+#: keys, one or one for each.
+Read = tuple[int, _core.Array, _core.Array | None]
+#: A column that is written: its number, values, whether these are one for all keys, and what becomes of the old ones.
+Write = tuple[int, _core.Array, bool, str]
+#: What the core is asked for one batch.
+Lookup = tuple[_core.Table, _core.Array, Sequence[Read], _core.Array | None, _core.Array | None, int]
+Change = tuple[_core.Table, _core.Array, Sequence[Write], Sequence[Read], _core.Array | None, _core.Array | None, int]
+Erasure = tuple[_core.Table, _core.Array, Sequence[Read], _core.Array | None, int]
 
 
 class Batch:
@@ -167,6 +178,29 @@ class Batch:
         lent = _core.Buffer(self.context, dtype, host.shape, self.stream).array()
         self.context.copy(lent, array, self.stream)
         return lent
+
+    def lookup(
+        self,
+        reads: Sequence[Read] = (),
+        found: _core.Array | None = None,
+        rows: _core.Array | None = None,
+    ) -> Lookup:
+        """A request of these keys."""
+        return self.core, self.array, reads, found, rows, self.stream
+
+    def change(
+        self,
+        writes: Sequence[Write] = (),
+        reads: Sequence[Read] = (),
+        inserted: _core.Array | None = None,
+        rows: _core.Array | None = None,
+    ) -> Change:
+        """A request of these keys; without values, new rows get their initial ones."""
+        return self.core, self.array, writes, reads, inserted, rows, self.stream
+
+    def erasure(self, reads: Sequence[Read] = (), erased: _core.Array | None = None) -> Erasure:
+        """A request of these keys."""
+        return self.core, self.array, reads, erased, self.stream
 
     def finish(self) -> None:
         """Waits for the call's work, where the arrays cannot be given back before."""

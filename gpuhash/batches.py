@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any
 
-from .batch import Batch, Output, take_values
+from .batch import Batch, Output, Write, take_values
 
 if TYPE_CHECKING:
     from .keyed_table import KeyedTable
@@ -33,67 +33,42 @@ def _each(given: Any, batches: list[Batch], what: str) -> list[Any]:
     return given
 
 
-def _change(
-    table: KeyedTable,
-    keys: list[Any],
-    values: Any,
-    mask: bool,
-) -> tuple[list[Batch], list[Output | None], list[Any]]:
-    """The batches of a change, their masks, and what the core is given; nothing has been changed yet."""
-    batches = [table._take(each) for each in keys]
-    masks = [table._mask(batch, None) if mask else None for batch in batches]
-    dtype = table._value_dtype
-    parts = []
-    for batch, inserted, value in zip(batches, masks, _each(values, batches, "values"), strict=True):
-        array, broadcast = (None, False)
-        if values is not None and dtype is not None:
-            array, broadcast = take_values(value, batch, dtype, table._value_shape)
-        parts.append((batch.core, batch.array, array, broadcast, inserted and inserted.array, batch.stream))
-    table._changes += 1
-    return batches, masks, parts
-
-
-def _results(batches: list[Batch], outputs: list[Output | None]) -> list[Any]:
+def _results(batches: list[Batch], outputs: list[Output]) -> list[Any]:
     for batch in batches:
         batch.finish()
-    return [output and output.result(batch) for batch, output in zip(batches, outputs, strict=True)]
+    return [output.result(batch) for batch, output in zip(batches, outputs, strict=True)]
 
 
-def insert(table: KeyedTable, keys: list[Any], values: Any, mode: Literal["keep", "assign"], mask: bool) -> list[Any]:
-    batches, masks, parts = _change(table, keys, values, mask)
-    table._core.insert_parts(parts, mode)
-    return _results(batches, masks)
+def change(table: KeyedTable, keys: list[Any], values: Any, action: str, *, rows: bool = False) -> Any:
+    """The masks of new keys; with ``rows`` a pair of row numbers and masks, and values may be None: initial ones."""
+    batches = [table._take(each) for each in keys]
+    masks = [table._mask(batch, None) for batch in batches]
+    numbers = [Output(batch, "int64", batch.shape) for batch in batches] if rows else []
+    requests = []
+    for i, (batch, value) in enumerate(zip(batches, _each(values, batches, "values"), strict=True)):
+        writes: list[Write] = []
+        if table._value_dtype is not None and not (rows and values is None):
+            writes.append((0, *take_values(value, batch, table._value_dtype, table._value_shape), action))
+        requests.append(batch.change(writes, inserted=masks[i].array, rows=numbers[i].array if rows else None))
+    table._changes += 1
+    table._core.change(requests)
+    told = _results(batches, masks)
+    return (_results(batches, numbers), told) if rows else told
 
 
-def find_or_insert(table: Operations, keys: list[Any], values: Any) -> tuple[list[Any], list[Any]]:
-    batches, masks, parts = _change(table, keys, values, True)
-    rows = [Output(batch, "int64", batch.shape) for batch in batches]
-    table._core.find_or_insert_parts(parts, [each.array for each in rows])
-    return _results(batches, cast(Any, rows)), _results(batches, masks)
-
-
-def apply(table: Operations, keys: list[Any], values: Any, op: str) -> list[Any]:
-    batches, masks, parts = _change(table, keys, values, True)
-    table._core.apply_parts(parts, op)
-    return _results(batches, masks)
-
-
-def erase(table: KeyedTable, keys: list[Any], mask: bool) -> list[Any]:
-    batches, masks, parts = _change(table, keys, None, mask)
-    table._core.erase_parts(parts)
+def erase(table: KeyedTable, keys: list[Any]) -> list[Any]:
+    batches = [table._take(each) for each in keys]
+    masks = [table._mask(batch, None) for batch in batches]
+    table._changes += 1
+    table._core.erase([batch.erasure(erased=mask.array) for batch, mask in zip(batches, masks, strict=True)])
     return _results(batches, masks)
 
 
 def contains(table: KeyedTable, keys: list[Any]) -> list[Any]:
     batches = [table._take(each) for each in keys]
     found = [table._mask(batch, None) for batch in batches]
-    table._core.find_parts(
-        [
-            (batch.core, batch.array, None, mask.array, None, None, batch.stream)
-            for batch, mask in zip(batches, found, strict=True)
-        ]
-    )
-    return _results(batches, cast(Any, found))
+    table._core.look_up([batch.lookup(found=mask.array) for batch, mask in zip(batches, found, strict=True)])
+    return _results(batches, found)
 
 
 def find(
@@ -103,23 +78,18 @@ def find(
     batches = [table._take(each) for each in keys]
     values = [table._values(batch) for batch in batches]
     found = [table._mask(batch, None) for batch in batches]
-    parts = []
+    requests = []
     for batch, value, mask, fallback in zip(batches, values, found, _each(default, batches, "defaults"), strict=True):
         constant = table._fallback_for(fallback, batch)
         if constant is None and needs_default:
             raise ValueError("get(keys) of batches needs a default for absent keys: give one here or to the table")
-        parts.append((batch.core, batch.array, value.array, mask.array, None, constant, batch.stream))
-    table._core.find_parts(parts)
-    return _results(batches, cast(Any, values)), _results(batches, cast(Any, found))
+        requests.append(batch.lookup([(0, value.array, constant)], mask.array))
+    table._core.look_up(requests)
+    return _results(batches, values), _results(batches, found)
 
 
 def rows(table: Operations, keys: list[Any]) -> list[Any]:
     batches = [table._take(each) for each in keys]
     numbers = [Output(batch, "int64", batch.shape) for batch in batches]
-    table._core.find_parts(
-        [
-            (batch.core, batch.array, None, None, number.array, None, batch.stream)
-            for batch, number in zip(batches, numbers, strict=True)
-        ]
-    )
-    return _results(batches, cast(Any, numbers))
+    table._core.look_up([batch.lookup(rows=number.array) for batch, number in zip(batches, numbers, strict=True)])
+    return _results(batches, numbers)

@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core, batches
 from .arguments import action_of
-from .batch import Batch, Output, take_values
+from .batch import Batch, Output, Read, Write, take_values
 from .named_columns import Column, Columns, by_name, chosen
 
 if TYPE_CHECKING:
     from .operations import Operations
 
 _Outputs = dict[str, Output]
-#: What a lookup gives of a column: its number (0 in a table without columns), where its values go, and the fallback of
-#: absent keys, one or one for each.
-Wanted = tuple[int, _core.Array, _core.Array | None]
 
 
 class Places:
@@ -39,7 +36,7 @@ class Places:
             made[name] = Output(batch, column.dtype, batch.shape + column.shape, given, f"{what}[{name!r}]")
         return made
 
-    def parts(self, outputs: _Outputs, fallbacks: dict[str, _core.Array] | None) -> list[Wanted]:
+    def parts(self, outputs: _Outputs, fallbacks: dict[str, _core.Array] | None) -> list[Read]:
         """What the core is given; None: zeros."""
         return [
             (number, outputs[name].array, None if fallbacks is None else fallbacks[name])
@@ -73,9 +70,8 @@ def look_up(
     count_missing: bool,
 ) -> int:
     """Fills the outputs, and gives the number of absent keys where that is to be counted: then it waits."""
-    mask = None if found is None else found.array
-    parts = places.parts(outputs, fallbacks)
-    return batch.core.find_columns(batch.array, parts, mask, count_missing, batch.stream)
+    mask = _array_of(found)
+    return batch.core.look_up([batch.lookup(places.parts(outputs, fallbacks), mask)], count_missing)
 
 
 def find_batches(
@@ -89,13 +85,13 @@ def find_batches(
     defaults = default if isinstance(default, list) else [default] * len(taken)
     if len(defaults) != len(taken):
         raise ValueError(f"{len(defaults)} defaults were given for {len(taken)} batches of keys: give one each")
-    parts: list[Any] = []
+    requests = []
     for batch, values, mask, given in zip(taken, outputs, found, defaults, strict=True):
         fallbacks = table._column_fallbacks(given, batch, places)
         if fallbacks is None and needs_default:
             raise ValueError("get(keys) of batches needs a default for absent keys: give one here or to the table")
-        parts.append((batch.core, batch.array, places.parts(values, fallbacks), mask.array, batch.stream))
-    table._core.find_columns_parts(parts)
+        requests.append(batch.lookup(places.parts(values, fallbacks), mask.array))
+    table._core.look_up(requests)
     for batch in taken:
         batch.finish()
     answers = [results(values, batch) for values, batch in zip(outputs, taken, strict=True)]
@@ -104,17 +100,21 @@ def find_batches(
 
 def take_columns(
     table: Operations, batch: Batch, values: Any, actions: str | Mapping[str, str], what: str = "values"
-) -> list[Any]:
+) -> list[Write]:
     """The values of a change, in the table's memory, as the core is given them. TypeError and ValueError."""
     assert table._columns is not None
     named = by_name(table._columns, values, what)
     numbers = {name: number for number, name in enumerate(table._columns)}
-    taken = []
+    taken: list[Write] = []
     for name, given in named.items():
         column = table._columns[name]
         array, broadcast = take_values(given, batch, column.dtype, column.shape, f"{what} of {name!r}")
         taken.append((numbers[name], array, broadcast, actions if isinstance(actions, str) else actions[name]))
     return taken
+
+
+def _array_of(output: Output | None) -> _core.Array | None:
+    return None if output is None else output.array
 
 
 def change(
@@ -142,16 +142,8 @@ def change(
     numbers = Output(batch, "int64", batch.shape, out_rows, "out[0]") if rows else None
     inserted = Output(batch, "bool", batch.shape, out_new, "out[1]" if rows else "out") if mask else None
     parts = [] if rows and values is None else take_columns(table, batch, values, actions, what)
-    if not parts:
-        batch.keep_from_rows()  # new keys' rows get their initial values
     table._changes += 1
-    batch.core.change_columns(
-        batch.array,
-        parts,
-        None if numbers is None else numbers.array,
-        None if inserted is None else inserted.array,
-        batch.stream,
-    )
+    batch.core.change([batch.change(parts, inserted=_array_of(inserted), rows=_array_of(numbers))])
     batch.finish()
     is_new = inserted and inserted.result(batch)
     return (numbers.result(batch), is_new) if numbers is not None else is_new
@@ -176,12 +168,12 @@ def _change_batches(
         raise ValueError("batches of one call were given different columns: give all the same ones, in one order")
     numbers = [Output(batch, "int64", batch.shape) if rows else None for batch in taken]
     masks = [table._mask(batch, None) if mask else None for batch in taken]
-    parts: list[Any] = []
+    requests = []
     for batch, each, row, is_new in zip(taken, given, numbers, masks, strict=True):
         columns = [] if rows and each is None else take_columns(table, batch, each, actions, what)
-        parts.append((batch.core, batch.array, columns, row and row.array, is_new and is_new.array, batch.stream))
+        requests.append(batch.change(columns, inserted=_array_of(is_new), rows=_array_of(row)))
     table._changes += 1
-    table._core.change_columns_parts(parts)
+    table._core.change(requests)
     for batch in taken:
         batch.finish()
     told = [is_new and is_new.result(batch) for is_new, batch in zip(masks, taken, strict=True)]

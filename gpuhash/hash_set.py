@@ -107,11 +107,11 @@ class HashSet(KeyedTable):
             Where there is no room; the set is as it was.
         """
         if self._shards and batches.are_batches(keys, out):
-            return batches.insert(self, keys, None, "keep", True)
+            return batches.change(self, keys, None, "keep")
         batch = self._take(keys)
         inserted = self._mask(batch, out)
         self._changes += 1
-        batch.core.insert(batch.array, None, False, "keep", inserted.array, batch.stream)
+        batch.core.change([batch.change(inserted=inserted.array)])
         batch.finish()
         return inserted.result(batch)
 
@@ -123,7 +123,7 @@ class HashSet(KeyedTable):
 
     def _put_batch(self, batch: Batch) -> None:
         self._changes += 1
-        batch.core.insert(batch.array, None, False, "keep", None, batch.stream)
+        batch.core.change([batch.change()])
         batch.finish()
 
     @traced.by(traced.nothing)
@@ -134,7 +134,7 @@ class HashSet(KeyedTable):
         if batch is None:
             return
         self._changes += 1
-        batch.core.erase(batch.array, None, batch.stream)
+        batch.core.erase([batch.erasure()])
         batch.finish()
 
     def remove(self, keys: Any) -> None:
@@ -213,13 +213,11 @@ class HashSet(KeyedTable):
         both = self._holds(theirs)
         common, others = self._take(theirs[both]), self._take(theirs[~both])
         self._changes += 1
-        common.core.erase(common.array, None, common.stream)
+        common.core.erase([common.erasure()])
         try:
-            others.core.insert(others.array, None, False, "keep", None, others.stream)
+            others.core.change([others.change()])
         except BaseException:
-            common.core.insert(
-                common.array, None, False, "keep", None, common.stream
-            )  # where they were: needs no memory
+            common.core.change([common.change()])  # where they were: needs no memory
             raise
 
     def isdisjoint(self, other: Any) -> bool:

@@ -13,8 +13,7 @@ import numpy as np
 from . import _core, batches, initializers, named_columns, serialization, traced
 from .arguments import KeyOutOfRangeError, as_keys, checked_load_factor, checked_name, count_of
 from .arrays import Shape, default_stream
-from .batch import Batch, Output, Views, to_device
-from .column_calls import Wanted
+from .batch import Batch, Output, Read, Views, Write, to_device
 from .export import export, export_apart, to_host
 from .memory import is_sharded, make_context
 from .options import Options
@@ -109,7 +108,7 @@ class KeyedTable:
         if batch.scalar:
             return KeyError(keys)
         found = _core.Buffer(batch.context, "bool", batch.shape, batch.stream).array()
-        batch.core.find(batch.array, None, found, None, False, batch.stream)
+        batch.core.look_up([batch.lookup(found=found)])
         absent = ~to_host(batch.context, found, batch.stream).reshape(-1)
         return KeyError(self._named_absent(batch, absent, missing))
 
@@ -123,7 +122,7 @@ class KeyedTable:
         """The keys of a batch on the host, ``[n, *key_shape]``. Waits."""
         return to_host(batch.context, batch.array, batch.stream).reshape(-1, *self._key_shape)
 
-    def _find_and_erase(self, batch: Batch, wanted: list[Wanted], needed: bool) -> int:
+    def _find_and_erase(self, batch: Batch, wanted: list[Read], needed: bool) -> int:
         """Erases keys, and gives the values that they had.
 
         Parameters
@@ -135,7 +134,7 @@ class KeyedTable:
         """
         missing = 0
         try:
-            missing = batch.core.find_and_erase(batch.array, wanted, needed, batch.stream)
+            missing = batch.core.erase([batch.erasure(wanted)], needed)
         finally:
             self._changes += not missing
         return missing
@@ -170,11 +169,8 @@ class KeyedTable:
             wanted.append((value_dtype, self._value_shape))
 
         def fill(arrays: list[_core.Array], stream: int) -> int:
-            key = arrays[0] if keys else None
-            if columns is None:
-                return self._core.export_items(key, None if value_dtype is None else arrays[-1], None, stream)
-            parts = [(number, array, None) for number, array in enumerate(arrays[len(arrays) - len(columns) :])]
-            return self._core.export_columns(key, parts, stream)
+            reads: list[Read] = [(number, array, None) for number, array in enumerate(arrays[1:] if keys else arrays)]
+            return self._core.export_items(arrays[0] if keys else None, reads, None, stream)
 
         return wanted, fill
 
@@ -219,11 +215,8 @@ class KeyedTable:
 
     def _assign_items(self, arrays: list[_core.Array], stream: int) -> None:
         """Assigns what ``_raw_items`` gives."""
-        if self._columns is None:
-            self._core.insert(arrays[0], arrays[1] if len(arrays) > 1 else None, False, "assign", None, stream)
-        else:
-            parts: list[Any] = [(number, array, False, "assign") for number, array in enumerate(arrays[1:])]
-            self._core.change_columns(arrays[0], parts, None, None, stream)
+        writes: list[Write] = [(number, array, False, "assign") for number, array in enumerate(arrays[1:])]
+        self._core.change([(self._core, arrays[0], writes, [], None, None, stream)])
 
     # Keys ------------------------------------------------------------------------------------------------------------
 
@@ -258,7 +251,7 @@ class KeyedTable:
         if batch is None:
             return False
         found = self._mask(batch, out)
-        batch.core.find(batch.array, None, found.array, None, False, batch.stream)
+        batch.core.look_up([batch.lookup(found=found.array)])
         batch.finish()
         return found.result(batch)
 
@@ -278,7 +271,7 @@ class KeyedTable:
                 f"`in` takes one key, and this is a batch of shape {batch.shape}: call contains(keys), which gives "
                 "a mask"
             )
-        return batch.core.find(batch.array, None, None, None, True, batch.stream) == 0
+        return batch.core.look_up([batch.lookup()], True) == 0
 
     @traced.by(traced.erase)
     @_core.fast_path("erase")
@@ -298,13 +291,13 @@ class KeyedTable:
         unless the answer is on the host.
         """
         if self._shards and batches.are_batches(keys, out):
-            return batches.erase(self, keys, True)
+            return batches.erase(self, keys)
         batch = self._look_for(keys, out)
         if batch is None:
             return False
         erased = self._mask(batch, out)
         self._changes += 1
-        batch.core.erase(batch.array, erased.array, batch.stream)
+        batch.core.erase([batch.erasure(erased=erased.array)])
         batch.finish()
         return erased.result(batch)
 

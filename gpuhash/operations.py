@@ -11,7 +11,7 @@ import numpy as np
 from . import _core, batches, column_calls, named_columns, traced
 from .arguments import action_of, one_value
 from .arrays import NUMPY, Framework, Shape, default_stream, framework_like, framework_of
-from .batch import Batch, Output, join, take_values
+from .batch import Batch, Output, Write, join, take_values
 from .dtypes import comparable, numpy_dtype, storage_dtype, to_python
 from .initializers import Initializer
 from .keyed_table import KeyedTable
@@ -110,12 +110,12 @@ class Operations(KeyedTable):
             column_calls.change(self, keys, values, "assign", mask=False)
             return
         if self._shards and batches.are_batches(keys):
-            batches.insert(self, keys, values, "assign", False)
+            batches.change(self, keys, values, "assign")
             return
         batch = self._take(keys)
         array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
         self._changes += 1
-        batch.core.insert(batch.array, array, broadcast, "assign", None, batch.stream)
+        batch.core.change([batch.change([(0, array, broadcast, "assign")])])
         batch.finish()
 
     @traced.by(traced.insert)
@@ -168,12 +168,12 @@ class Operations(KeyedTable):
         if self._columns is not None:
             return column_calls.change(self, keys, values, mode, out)
         if self._shards and batches.are_batches(keys, out):
-            return batches.insert(self, keys, values, mode, True)
+            return batches.change(self, keys, values, mode)
         batch = self._take(keys)
         inserted = self._mask(batch, out)
         array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
         self._changes += 1
-        batch.core.insert(batch.array, array, broadcast, mode, inserted.array, batch.stream)
+        batch.core.change([batch.change([(0, array, broadcast, mode)], inserted=inserted.array)])
         batch.finish()
         return inserted.result(batch)
 
@@ -215,18 +215,17 @@ class Operations(KeyedTable):
         if values is None and self._initializer is None and self._default is not None:
             values = self._default_value()
         if self._shards and batches.are_batches(keys, out):
-            return batches.find_or_insert(self, keys, values)
+            return cast(tuple[Any, Any], batches.change(self, keys, values, "keep", rows=True))
         out_rows, out_new = out_pair(out, "(rows, is_new)")
         batch = self._take(keys)
         rows = Output(batch, "int64", batch.shape, out_rows, "out[0]")
         inserted = Output(batch, "bool", batch.shape, out_new, "out[1]")
-        array, broadcast = None, False
-        if values is None:
-            batch.keep_from_rows()  # new keys' rows get their initial values
-        else:
+        writes: list[Write] = []
+        if values is not None:
             array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
+            writes.append((0, array, broadcast, "keep"))
         self._changes += 1
-        batch.core.find_or_insert(batch.array, array, broadcast, rows.array, inserted.array, batch.stream)
+        batch.core.change([batch.change(writes, inserted=inserted.array, rows=rows.array)])
         batch.finish()
         return rows.result(batch), inserted.result(batch)
 
@@ -270,17 +269,7 @@ class Operations(KeyedTable):
         if self._columns is not None:
             return column_calls.change(self, keys, values, column_calls.actions_of(self._columns, values, op), out)
         name = action_of(op, self._value_dtype, f"the table has values of {self._value_dtype}")
-        if name in ("keep", "assign"):
-            return self._insert(keys, values, name, out)
-        if self._shards and batches.are_batches(keys, out):
-            return batches.apply(self, keys, values, name)
-        batch = self._take(keys)
-        inserted = self._mask(batch, out)
-        array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
-        self._changes += 1
-        batch.core.apply(batch.array, array, broadcast, cast(Any, name), inserted.array, batch.stream)
-        batch.finish()
-        return inserted.result(batch)
+        return self._insert(keys, values, name, out)
 
     @traced.by(traced.find)
     @_core.fast_path("find")
@@ -321,7 +310,7 @@ class Operations(KeyedTable):
         values = self._values(batch, out_values, "out[0]")
         found = Output(batch, "bool", batch.shape, out_found, "out[1]")
         fallback = self._fallback_for(default, batch)
-        batch.core.find(batch.array, values.array, found.array, fallback, False, batch.stream)
+        batch.core.look_up([batch.lookup([(0, values.array, fallback)], found.array)])
         batch.finish()
         return values.result(batch), found.result(batch)
 
@@ -382,7 +371,7 @@ class Operations(KeyedTable):
         if batch is None:
             return -1
         rows = Output(batch, "int64", batch.shape, out)
-        batch.core.rows(batch.array, rows.array, batch.stream)
+        batch.core.look_up([batch.lookup(rows=rows.array)])
         batch.finish()
         return rows.result(batch)
 

@@ -10,8 +10,7 @@ import numpy as np
 from . import _core, batches, column_calls, consumers, named_columns, serialization, traced
 from .arguments import as_keys
 from .arrays import framework_of, settle
-from .batch import Batch, take_values
-from .column_calls import Wanted
+from .batch import Batch, Read, Write, take_values
 from .dtypes import comparable, dtype_name, storage_dtype
 from .export import to_host
 from .float_mode import in_default_float_mode
@@ -38,9 +37,6 @@ class _Required:
 
 
 _REQUIRED = _Required()
-
-# Number of a column (0 in a table without), values, whether one is for all keys, and what becomes of those there are
-_Given = tuple[int, _core.Array, bool, str]
 
 
 class HashTable(Operations):
@@ -270,7 +266,7 @@ class HashTable(Operations):
             return column_calls.results(outputs, batch)
         values = self._values(batch)
         fallback = self._fallback_for(None, batch)
-        missing = batch.core.find(batch.array, values.array, None, fallback, fallback is None, batch.stream)
+        missing = batch.core.look_up([batch.lookup([(0, values.array, fallback)])], fallback is None)
         if missing:
             raise self._absent(batch, keys, missing)
         batch.finish()
@@ -344,14 +340,14 @@ class HashTable(Operations):
             return self.default if default is None else default
         values = self._values(batch, out)
         if batch.scalar and out is None:
-            missing = batch.core.find(batch.array, values.array, None, None, True, batch.stream)
+            missing = batch.core.look_up([batch.lookup([(0, values.array, None)])], True)
             if missing:
                 return self.default if default is None else default
             return values.result(batch)
         fallback = self._fallback_for(default, batch)
         if fallback is None:
             raise ValueError(self._needs_default("get(keys)", batch, keys))
-        batch.core.find(batch.array, values.array, None, fallback, False, batch.stream)
+        batch.core.look_up([batch.lookup([(0, values.array, fallback)])])
         batch.finish()
         return values.result(batch)
 
@@ -409,7 +405,7 @@ class HashTable(Operations):
             default = self._default_value()
         batch = self._take(keys)
         values = self._values(batch, out)
-        given: list[_Given] = []
+        given: list[Write] = []
         if not initialised:
             given.append((0, *take_values(default, batch, self._value_dtype, self._value_shape, "default"), "keep"))
         fallback = None if initialised else given[0][1]
@@ -426,12 +422,10 @@ class HashTable(Operations):
         self._insert_and_find(batch, given, wanted)
         return column_calls.results(values, batch)
 
-    def _insert_and_find(self, batch: Batch, given: list[_Given], wanted: list[Wanted]) -> None:
+    def _insert_and_find(self, batch: Batch, given: list[Write], wanted: list[Read]) -> None:
         """Inserts what is given for absent keys, and reads the values of all."""
-        if not given:
-            batch.keep_from_rows()  # new keys' rows get their initial values
         self._changes += 1
-        batch.core.insert_and_find(batch.array, given, wanted, batch.stream)
+        batch.core.change([batch.change(given, wanted)])
         batch.finish()
 
     @traced.by(traced.nothing)
@@ -493,7 +487,7 @@ class HashTable(Operations):
         batch.finish()
         return popped
 
-    def _erase_popped(self, batch: Batch, keys: Any, wanted: list[Wanted], *, needed: bool, is_single: bool) -> bool:
+    def _erase_popped(self, batch: Batch, keys: Any, wanted: list[Read], *, needed: bool, is_single: bool) -> bool:
         """Erases keys, and gives their values. False where a single one is absent; KeyError where one is needed."""
         missing = self._find_and_erase(batch, wanted, needed or is_single)
         if missing and needed:
@@ -601,10 +595,9 @@ class HashTable(Operations):
             return self._equals_columns(other)
         keys, values = self._host_items()
         batch = other._take(keys)
-        found = _core.Buffer(batch.context, "bool", batch.shape, batch.stream).array()
         shape = batch.shape + self._value_shape
         theirs = _core.Buffer(batch.context, self._value_dtype, shape, batch.stream).array()
-        if batch.core.find(batch.array, theirs, found, None, True, batch.stream):
+        if batch.core.look_up([batch.lookup([(0, theirs, None)])], True):
             return False
         others = to_host(batch.context, theirs, batch.stream)
         return bool(np.array_equal(comparable(values, self._value_dtype), comparable(others, self._value_dtype)))
@@ -617,8 +610,8 @@ class HashTable(Operations):
             _core.Buffer(batch.context, column.dtype, batch.shape + column.shape, batch.stream).array()
             for column in self._columns.values()
         ]
-        parts = [(number, array, None) for number, array in enumerate(theirs)]
-        if batch.core.find_columns(batch.array, parts, None, True, batch.stream):
+        reads: list[Read] = [(number, array, None) for number, array in enumerate(theirs)]
+        if batch.core.look_up([batch.lookup(reads)], True):
             return False
         return all(
             np.array_equal(

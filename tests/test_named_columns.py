@@ -1199,37 +1199,40 @@ def test_what_takes_single_values_alone_says_so():
             dist.destroy_process_group()
 
 
-def test_the_core_tells_single_values_and_columns_apart():
+def test_the_core_checks_the_columns_of_requests():
     """Whatever comes by another way than the face."""
-    keys = np.arange(3)
-    array, values = gpuhash._core.borrow(keys), gpuhash._core.borrow(np.zeros(3, np.int64))
+    array, values = gpuhash._core.borrow(np.arange(3)), gpuhash._core.borrow(np.zeros(3, np.int64))
     rows, mask = gpuhash._core.borrow(np.zeros(3, np.int64)), gpuhash._core.borrow(np.zeros(3, bool))
     named, single = make("cpu", {"x": "int64"})._core, HashTable("int64", "int64")._core
-    with pytest.raises(ValueError, match="no values"):
-        named.insert(array, values, False, "assign", None, 0)
+    a_set = HashSet("int64")._core
+
+    def change(core, writes, reads=(), numbers=None):
+        core.change([(core, array, writes, reads, mask, numbers, 0)])
+
+    write, read = (0, values, False, "keep"), (0, values, None)
     with pytest.raises(TypeError, match="no rows"):
-        single.change_columns(array, [], rows, mask, 0)
-    with pytest.raises(ValueError, match="column 0"):
-        single.find_columns(array, [(0, values, None)], None, False, 0)
-    with pytest.raises(ValueError, match="no values"):
-        named.find(array, values, None, None, False, 0)
-    with pytest.raises(ValueError, match="twice"):
-        named.change_columns(array, [(0, values, False, "keep"), (0, values, False, "add")], None, None, 0)
-    with pytest.raises(ValueError, match="column 1"):
-        named.change_columns(array, [(1, values, False, "keep")], None, None, 0)
-    kept, wanted = (0, values, False, "keep"), (0, values, None)
+        change(single, [])
     with pytest.raises(TypeError, match="no rows"):
-        single.insert_and_find(array, [], [wanted], 0)
-    with pytest.raises(ValueError, match="2 columns"):
-        single.insert_and_find(array, [kept, kept], [wanted], 0)
-    with pytest.raises(ValueError, match="2 columns"):
-        single.find_and_erase(array, [wanted, wanted], False, 0)
+        change(single, [write], numbers=rows)
+    with pytest.raises(ValueError, match="given twice"):
+        change(single, [write, write])
+    with pytest.raises(ValueError, match="given twice"):
+        change(named, [write, (0, values, False, "add")])
+    with pytest.raises(ValueError, match="given twice"):
+        change(named, [write], [read, read])
     with pytest.raises(ValueError, match="column 1"):
-        named.find_and_erase(array, [(1, values, None)], False, 0)
-    with pytest.raises(ValueError, match="twice"):
-        named.insert_and_find(array, [kept], [wanted, wanted], 0)
-    assert named.size(0) == 0
-    assert single.size(0) == 0
+        change(named, [(1, values, False, "keep")])
+    with pytest.raises(ValueError, match="column 1"):
+        single.erase([(single, array, [(1, values, None)], None, 0)])
+    with pytest.raises(ValueError, match="given twice"):
+        single.erase([(single, array, [read, read], None, 0)])
+    with pytest.raises(ValueError, match="no values"):
+        a_set.look_up([(a_set, array, [read], None, None, 0)])
+    with pytest.raises(ValueError, match="another table"):
+        named.look_up([(single, array, [], mask, None, 0)])
+    with pytest.raises(ValueError, match="expected one of keep"):
+        change(named, [(0, values, False, "divide")])
+    assert named.size(0) == single.size(0) == a_set.size(0) == 0
 
 
 def test_rows_that_are_gone_give_the_default(on_device):

@@ -633,7 +633,7 @@ def test_a_table_that_grows_meanwhile_is_exported_in_a_few_turns(device):
         turns.append(len(table))
         keys = np.arange(len(table), len(table) + 100)
         table[keys] = keys  # another thread's, between the size and the turn
-        return table._core.export_items(*arrays, None, stream)
+        return table._core.export_items(arrays[0], [(0, arrays[1], None)], None, stream)
 
     keys, values = export_apart(table._core, [("int64", ()), ("int64", ())], fill)
     assert len(turns) <= 6

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <vector>
 
@@ -10,6 +9,22 @@
 #include <gpuhash/table.hpp>
 
 namespace gpuhash {
+
+/// Calls visit(memory) for all that a change reads, until one says true: then it does, too.
+template <class Visit>
+bool any_input(const Change& change, const TableOptions& options, Visit visit) {
+  const std::int64_t count = change.keys.count;
+  if (count == 0) return false;
+  if (visit(MemoryRange{change.keys.data, count * change.keys.bytes})) return true;
+  for (const Write& write : change.writes)
+    if (visit(MemoryRange{write.values, (write.broadcast ? 1 : count) * options.column_bytes(write.column)}))
+      return true;
+  for (const Read& read : change.reads)
+    if (read.fallback != nullptr &&
+        visit(MemoryRange{read.fallback, (read.fallback_per_key ? count : 1) * options.column_bytes(read.column)}))
+      return true;
+  return false;
+}
 
 /// Changes of a table whose rows they write: of what they read besides, copies are made where it is the table's own
 /// rows, as callers may have these as arrays. The copies lie in the order of their requests' streams.
@@ -27,10 +42,9 @@ class ApartChanges {
   Span<const Change> get() const { return requests_; }
 
  private:
-  Span<const Change> requests_;
-  std::vector<Change> copied_;
-  std::deque<std::vector<Write>> writes_;
-  std::deque<std::vector<Read>> reads_;
+  std::vector<Change> requests_;
+  std::vector<std::vector<Write>> writes_;
+  std::vector<std::vector<Read>> reads_;
   std::vector<Allocation> memory_;
 };
 

@@ -702,7 +702,7 @@ void HashTable<Key, Value>::in_turn(Span<const Request> requests, Run run) {
   }
   if constexpr (requires(const Request& request) { request.step; })
     for (const Request& request : requests)
-      if (request.keys.count == 0 && request.step.taken != nullptr) context_->advance(request.step, request.stream);
+      if (request.keys.count == 0) make_step(request);
 }
 
 template <class Key, class Value>
@@ -715,6 +715,13 @@ std::int64_t HashTable<Key, Value>::look_up(Span<const Lookup> requests) {
   return missing;
 }
 
+/// Of the chain that a request belongs to, if it does.
+template <class Key, class Value>
+template <class Request>
+void HashTable<Key, Value>::make_step(const Request& request) {
+  if (request.step != nullptr && request.step->taken != nullptr) context_->advance(*request.step, request.stream);
+}
+
 /// In its turn: of some columns, or of the one value that a key has.
 template <class Key, class Value>
 std::int64_t HashTable<Key, Value>::find_in(const Lookup& request) {
@@ -724,7 +731,7 @@ std::int64_t HashTable<Key, Value>::find_in(const Lookup& request) {
   order.found = request.found;
   order.rows = request.rows;
   order.count_missing = request.count_missing;
-  order.step = request.step;
+  if (request.step != nullptr) order.step = *request.step;
   order.bytes = options_.value_bytes();
   const bool reads_columns = !options_.columns.empty() && !request.reads.empty();
   Allocation memory;
@@ -742,8 +749,7 @@ std::int64_t HashTable<Key, Value>::find_in(const Lookup& request) {
   executor().find(*context_, storage_.view(), keys, order, stream);
   if (reads_columns)
     executor().read_columns(*context_, storage_.view(), order.rows, keys.count, columns_.reads(request.reads), stream);
-  if (context_->is_host() && request.step.taken != nullptr)
-    context_->advance(request.step, stream);  // GPUs' kernels do
+  if (context_->is_host()) make_step(request);  // GPUs' kernels do
   return request.count_missing ? static_cast<std::int64_t>(refresh(stream).missing) : 0;
 }
 
@@ -751,10 +757,10 @@ template <class Key, class Value>
 void HashTable<Key, Value>::change(Span<const Change> requests) {
   for (const Change& request : requests) check_change(options_, request);
   in_turn(requests, [&](Turn& turn) {
-    if (!options_.has_rows()) return change_all(turn, requests);
-    const ApartChanges apart(
-        requests, options_, *context_, [&](const MemoryRange& memory) { return are_rows(memory); },
-        [&](Stream stream) { turn.go_on(stream); });
+    const auto is_rows = [&](const MemoryRange& memory) { return are_rows(memory); };
+    const auto reads_rows = [&](const Change& request) { return any_input(request, options_, is_rows); };
+    if (!options_.has_rows() || std::ranges::none_of(requests, reads_rows)) return change_all(turn, requests);
+    const ApartChanges apart(requests, options_, *context_, is_rows, [&](Stream stream) { turn.go_on(stream); });
     change_all(turn, apart.get());
   });
 }
@@ -763,12 +769,13 @@ void HashTable<Key, Value>::change(Span<const Change> requests) {
 /// once.
 template <class Key, class Value>
 void HashTable<Key, Value>::change_all(Turn& turn, Span<const Change> requests) {
+  if (requests.size() == 1) return change_in(turn, requests.front());
   const auto change_each = [&](Span<const Change> changes) {
     for_each_batch(turn, changes, [&](const Change& request) { change_in(turn, request); });
   };
   std::int64_t count = 0;
   for (const Change& request : requests) count += request.keys.count;
-  if (requests.size() == 1 || turn.capturing() || has_known_room(count)) return change_each(requests);
+  if (turn.capturing() || has_known_room(count)) return change_each(requests);
   const Stream stream = turn.stream();
   const std::uint32_t bytes = options_.key_bytes();
   const Allocation memory(*context_, static_cast<std::size_t>(count) * bytes, stream);
@@ -805,47 +812,54 @@ void HashTable<Key, Value>::change_in(const Turn& turn, const Change& request) {
   if (!request.reads.empty())
     executor().read_columns(*context_, storage_.view(), order.rows, request.keys.count, columns_.reads(request.reads),
                             stream);
-  if (request.step.taken != nullptr) context_->advance(request.step, stream);
+  make_step(request);
 }
 
 /// Likewise, of the one value that a key has, or of a set.
 template <class Key, class Value>
 void HashTable<Key, Value>::change_value_in(const Turn& turn, const Change& request) {
-  const Stream stream = request.stream;
-  const bool is_given = !request.writes.empty();
-  const Write write = is_given ? request.writes.front() : Write{.action = Action::kKeep};
-  const ValueBatch values{write.values, is_given ? options_.value_bytes() : 0, write.broadcast};
-  Lookup afterwards{.keys = request.keys, .reads = request.reads, .stream = stream};
-  if (combines(write.action)) {
-    apply_value_in(turn, request, values, write.action);
-    if (request.step.taken != nullptr) context_->advance(request.step, stream);
-    afterwards.rows = request.rows;
-  } else {
-    InsertOrder order{request.keys, values, write.action, options_.deterministic, request.inserted};
-    order.step = request.step;
-    if (write.action == Action::kKeep)
-      order.rows = request.rows;
-    else
-      afterwards.rows = request.rows;
-    std::optional<InitialRows> initial;
-    Allocation rows;
-    if (!is_given && options_.value_dtype) {
-      initial = initial_rows();
-      order.initial = &*initial;
-      if (order.rows == nullptr) {
-        rows = Allocation(*context_, static_cast<std::size_t>(request.keys.count) * sizeof(std::int64_t), stream);
-        order.rows = rows.as<std::int64_t>();
-      }
-    }
-    insert_in(turn, order, stream);
-  }
-  if (!afterwards.reads.empty() || afterwards.rows != nullptr) find_in(afterwards);
+  const Write* const write = request.writes.empty() ? nullptr : &request.writes.front();
+  if (write == nullptr && options_.value_dtype)
+    insert_initial_in(turn, request);
+  else if (write != nullptr && combines(write->action))
+    apply_value_in(turn, request, *write);
+  else
+    insert_in(turn, insertion_of(request), request.stream);
+  const bool tells_rows = write == nullptr || write->action == Action::kKeep;  // all insertions that keep do
+  if (!request.reads.empty() || (request.rows != nullptr && !tells_rows))
+    find_in({.keys = request.keys,
+             .reads = request.reads,
+             .rows = tells_rows ? nullptr : request.rows,
+             .stream = request.stream});
 }
 
-/// Of new keys in a table with rows and without columns.
+/// Of a set, or of a value that is kept or assigned.
 template <class Key, class Value>
-InitialRows HashTable<Key, Value>::initial_rows() const {
-  return {options_.initializer.value_or(Initializer()), *options_.value_dtype, options_.value_elements()};
+InsertOrder HashTable<Key, Value>::insertion_of(const Change& request) const {
+  InsertOrder order{request.keys, {}, Action::kKeep, options_.deterministic, request.inserted};
+  if (!request.writes.empty()) {
+    const Write& write = request.writes.front();
+    order.values = {write.values, options_.value_bytes(), write.broadcast};
+    order.action = write.action;
+  }
+  if (order.action == Action::kKeep) order.rows = request.rows;
+  if (request.step != nullptr) order.step = *request.step;
+  return order;
+}
+
+/// New keys of a table with rows get initial values.
+template <class Key, class Value>
+void HashTable<Key, Value>::insert_initial_in(const Turn& turn, const Change& request) {
+  const InitialRows initial{options_.initializer.value_or(Initializer()), *options_.value_dtype,
+                            options_.value_elements()};
+  Allocation rows;
+  InsertOrder order = insertion_of(request);
+  order.initial = &initial;
+  if (order.rows == nullptr) {
+    rows = Allocation(*context_, static_cast<std::size_t>(request.keys.count) * sizeof(std::int64_t), request.stream);
+    order.rows = rows.as<std::int64_t>();
+  }
+  insert_in(turn, order, request.stream);
 }
 
 /// Of the order, what only the table knows is still to be set.
@@ -930,9 +944,10 @@ void HashTable<Key, Value>::restore_rows(const KeyBatch& keys, const std::int64_
 }
 
 template <class Key, class Value>
-void HashTable<Key, Value>::apply_value_in(const Turn& turn, const Change& request, const ValueBatch& values,
-                                           Action op) {
+void HashTable<Key, Value>::apply_value_in(const Turn& turn, const Change& request, const Write& write) {
   const Stream stream = request.stream;
+  const Action op = write.action;
+  const ValueBatch values{write.values, options_.value_bytes(), write.broadcast};
   ApplyOrder order{request.keys, values, op, *options_.value_dtype, options_.value_elements(), request.inserted};
   if (!options_.has_rows() && combine_in_any_order(order.dtype))
     order.keys.distinct = forecast::seem_distinct(*context_, order.keys);
@@ -942,6 +957,7 @@ void HashTable<Key, Value>::apply_value_in(const Turn& turn, const Change& reque
     order.wide = wide->combine(values, op, order.dtype, order.elements);
   }
   if (turn.capturing() || !apply_counted(turn, order, stream)) apply_in(turn, order, stream);
+  make_step(request);
 }
 
 template <class Key, class Value>

@@ -128,12 +128,15 @@ class HashTable final : public Table {
   void change_all(Turn& turn, Span<const Change> requests);
   void change_in(const Turn& turn, const Change& request);
   void change_value_in(const Turn& turn, const Change& request);
-  void apply_value_in(const Turn& turn, const Change& request, const ValueBatch& values, Action op);
+  void apply_value_in(const Turn& turn, const Change& request, const Write& write);
+  void insert_initial_in(const Turn& turn, const Change& request);
+  InsertOrder insertion_of(const Change& request) const;
+  template <class Request>
+  void make_step(const Request& request);
   void insert_in(const Turn& turn, InsertOrder order, Stream stream);
   void change_columns_in(const Turn& turn, const ColumnsOrder& order, Stream stream);
   void erase_in(const Turn& turn, const Erasure& request);
   void make_room_in(const KeyBatch& keys, bool expect_insertion, Stream stream);
-  InitialRows initial_rows() const;
   void prepare_captured(const KeyBatch& keys);
   Slots slots_for_insertion(const Room& room) const {
     return !ledger_.is_pristine() ? Slots::kFilled : room.before ? Slots::kBlank : Slots::kEmpty;

@@ -94,8 +94,7 @@ void check_reads(const TableOptions& options, Span<const Read> reads) { check_co
 void check_change(const TableOptions& options, const Change& change) {
   check_columns(options, change.writes);
   check_columns(options, change.reads);
-  const bool is_set = options.column_count() == 0;
-  if (change.rows != nullptr || (change.writes.empty() && !is_set)) check_has_rows(options);
+  if (change.rows != nullptr || (change.writes.empty() && options.column_count() != 0)) check_has_rows(options);
   for (const Write& write : change.writes) {
     const DType dtype = options.column_dtype(write.column);
     if (has_op(dtype, write.action)) continue;

@@ -596,7 +596,8 @@ void View::one_call_each(Span<const Request> requests, Run run) {
 template <class Request>
 void View::advance_steps(Span<const Request> requests) {
   for (const Request& request : requests)
-    if (request.step.taken != nullptr) view_of(request.view).home_->advance(request.step, request.stream);
+    if (request.step != nullptr && request.step->taken != nullptr)
+      view_of(request.view).home_->advance(*request.step, request.stream);
 }
 
 /// Is each of several calls to be launched by a thread of its own, so that no GPU waits for launches on another one?

@@ -59,21 +59,23 @@ inline void find_values(Use& use, Stream stream, std::int64_t limit, bool per_ke
     read.fallback = fallback.untyped_data();
     read.fallback_per_key = per_key;
   }
+  const ChainStep step = use.hand_on_step();
   use.table().look_up({.keys = first_of(batch, limit),
                        .reads = {&read, 1},
                        .found = static_cast<bool*>(found->untyped_data()),
                        .stream = stream,
-                       .step = use.hand_on_step()});
+                       .step = &step});
   use.finish();
 }
 
 inline void find_keys(Use& use, Stream stream, std::int64_t limit, const Operand& keys, Output& found) {
   const KeyBatch batch = to_keys(use.table().options(), keys);
   check_array(*found, "marks of found keys", DType::kBool, batch.count);
+  const ChainStep step = use.hand_on_step();
   use.table().look_up({.keys = first_of(batch, limit),
                        .found = static_cast<bool*>(found->untyped_data()),
                        .stream = stream,
-                       .step = use.hand_on_step()});
+                       .step = &step});
   use.finish();
 }
 
@@ -105,7 +107,8 @@ inline void insert_keys(Use& use, Stream stream, std::int64_t limit, std::string
   }
   check_array(*inserted, "marks of inserted keys", DType::kBool, batch.count);
   change.inserted = static_cast<bool*>(inserted->untyped_data());
-  change.step = use.hand_on_step();
+  const ChainStep step = use.hand_on_step();
+  change.step = &step;
   table.change(change);
   use.finish();
 }
@@ -165,12 +168,13 @@ inline void find_column_values(Use& use, Stream stream, std::int64_t limit, cons
                 (each_its_own ? batch.count : 1) * column.elements());
     reads.back().fallback = fallback.untyped_data();
   }
+  const ChainStep step = use.hand_on_step();
   use.table().look_up({.keys = first_of(batch, limit),
                        .reads = reads,
                        .found = static_cast<bool*>(found->untyped_data()),
                        .rows = WideOutput(rows, batch.count, "row numbers").data(),
                        .stream = stream,
-                       .step = use.hand_on_step()});
+                       .step = &step});
   use.finish();
 }
 

@@ -89,7 +89,8 @@ ffi::Error rows(Place place, Handles handles, Operand token, Operand keys, Outpu
       throw ShapeError("this table keeps its values beside their keys and has no rows; give it a value_shape");
     const WideOutput numbers(rows, batch.count, "row numbers");
     numbers.check_bound(use.table().capacity());
-    use.table().look_up({.keys = batch, .rows = numbers.data(), .stream = place.stream, .step = use.hand_on_step()});
+    const ChainStep step = use.hand_on_step();
+    use.table().look_up({.keys = batch, .rows = numbers.data(), .stream = place.stream, .step = &step});
     use.finish();
   });
 }

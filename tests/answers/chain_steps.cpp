@@ -62,11 +62,11 @@ int chain_steps(int, char** arguments) {
     step.misused_by = static_cast<std::int64_t*>(mailbox.get()) + 1;
     const auto insert = [&](gpuhash::Table& table, std::int64_t keys) {
       const gpuhash::Write write{.values = bytes.get(), .broadcast = true};
-      table.change({.keys = {bytes.get(), keys, 8}, .writes = {&write, 1}, .stream = stream, .step = step});
+      table.change({.keys = {bytes.get(), keys, 8}, .writes = {&write, 1}, .stream = stream, .step = &step});
     };
     if (how == 0) context->advance(step, stream);
-    if (how == 1) plain->look_up({.keys = {bytes.get(), 3, 8}, .stream = stream, .step = step});
-    if (how == 2) plain->look_up({.keys = {nullptr, 0, 8}, .stream = stream, .step = step});
+    if (how == 1) plain->look_up({.keys = {bytes.get(), 3, 8}, .stream = stream, .step = &step});
+    if (how == 2) plain->look_up({.keys = {nullptr, 0, 8}, .stream = stream, .step = &step});
     if (how == 3) insert(*plain, 3);
     if (how == 4) insert(*plain, 0);
     if (how == 5) insert(*with_rows, 3);

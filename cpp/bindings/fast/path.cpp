@@ -244,7 +244,7 @@ py::object FastPath::hand_over_pair(const Keys& keys, PyObject* pair, const Outp
 }
 
 /// Of these keys. Nothing where it is for the general path.
-std::optional<std::int64_t> FastPath::look_up(const Keys& keys, Lookup request,
+std::optional<std::int64_t> FastPath::look_up(const Keys& keys, Lookup&& request,
                                               std::initializer_list<const Output*> written) const {
   const GilRelease unlocked;
   if (!is_apart({keys.memory()}, written)) return std::nullopt;
@@ -254,7 +254,7 @@ std::optional<std::int64_t> FastPath::look_up(const Keys& keys, Lookup request,
 }
 
 /// Likewise; false where it is for the general path.
-bool FastPath::change(const Keys& keys, const Given& values, Change request,
+bool FastPath::change(const Keys& keys, const Given& values, Change&& request,
                       std::initializer_list<const Output*> written) {
   const GilRelease unlocked;
   if (!is_apart({keys.memory(), memory_of(keys, values)}, written)) return false;
@@ -274,8 +274,9 @@ py::object FastPath::getitem(Arguments given) {
   Fallback fallback;
   take_fallback(*keys, Py_None, fallback);
   const Read read{.values = values->data(), .fallback = fallback.data};
-  const Lookup wanted{.reads = {&read, 1}, .count_missing = fallback.data == nullptr};
-  return look_up(*keys, wanted, {}) == 0 ? hand_over(*keys, *values) : py::object();
+  return look_up(*keys, {.reads = {&read, 1}, .count_missing = fallback.data == nullptr}, {}) == 0
+             ? hand_over(*keys, *values)
+             : py::object();
 }
 
 py::object FastPath::get(Arguments given) {
@@ -393,8 +394,9 @@ py::object FastPath::find_or_insert(Arguments given) {
   if (!rows) return {};
   const std::optional<Output> inserted = take_mask(*keys, new_outputs ? Py_None : PyTuple_GET_ITEM(pair, 1));
   if (!inserted) return {};
-  const Change wanted{.inserted = inserted->data<bool>(), .rows = rows->data<std::int64_t>()};
-  if (!change(*keys, values, wanted, {&*rows, &*inserted})) return {};
+  if (!change(*keys, values, {.inserted = inserted->data<bool>(), .rows = rows->data<std::int64_t>()},
+              {&*rows, &*inserted}))
+    return {};
   return hand_over_pair(*keys, pair, *rows, *inserted);
 }
 

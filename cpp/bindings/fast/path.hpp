@@ -129,9 +129,9 @@ class FastPath {
   MemoryRange memory_of(const Keys& keys, const Given& values) const;
   static py::object hand_over(const Keys& keys, const Output& written);
 
-  std::optional<std::int64_t> look_up(const Keys& keys, Lookup request,
+  std::optional<std::int64_t> look_up(const Keys& keys, Lookup&& request,
                                       std::initializer_list<const Output*> written) const;
-  bool change(const Keys& keys, const Given& values, Change request, std::initializer_list<const Output*> written);
+  bool change(const Keys& keys, const Given& values, Change&& request, std::initializer_list<const Output*> written);
   py::object hand_over_pair(const Keys& keys, PyObject* pair, const Output& first, const Output& second);
   py::object get_one(const Keys& key, PyObject* default_value) const;
   bool find_and_erase(const Keys& keys, Span<const Read> reads);

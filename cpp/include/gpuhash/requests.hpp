@@ -44,13 +44,13 @@ struct Write {
 
 struct Lookup {
   KeyBatch keys = {};
-  Span<const Read> reads = {};   // of several columns, takes scratch memory, 8 bytes per key, unless rows are asked
+  Span<const Read> reads = {};   // of named columns: takes scratch memory, 8 bytes per key, unless rows are given
   bool* found = nullptr;         // [n]
   std::int64_t* rows = nullptr;  // [n], row numbers, -1 for absent keys
   bool count_missing = false;    // waits
   Stream stream = nullptr;
-  ShardedTable* view = nullptr;  // that on whose device the arrays lie; null: the table that is asked
-  ChainStep step = {};
+  ShardedTable* view = nullptr;     // that on whose device the arrays lie; null: the table that is asked
+  const ChainStep* step = nullptr;  // made on the way
 };
 
 /// An insertion of the keys that are not there, and a change of those that are. Columns of a new row that are not given
@@ -62,8 +62,8 @@ struct Change {
   bool* inserted = nullptr;      // [n]: was the key new? True for exactly one of a new key's duplicates
   std::int64_t* rows = nullptr;  // [n], row numbers, -1 where a replayed CUDA graph has found no room
   Stream stream = nullptr;
-  ShardedTable* view = nullptr;  // as Lookup's
-  ChainStep step = {};
+  ShardedTable* view = nullptr;     // as Lookup's
+  const ChainStep* step = nullptr;  // made on the way
 };
 
 struct Erasure {
