@@ -16,11 +16,13 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import pytest
 from hypothesis import settings
+from support import gpu_cases, pairwise
 from support.frameworks import (
     GPU,
     PLACES,
     Framework,
     make_first_gpu_current,
+    missing_gpu,
     module,
     nearest_framework,
     need_cuda,
@@ -30,13 +32,15 @@ from support.frameworks import (
     sees_gpu,
 )
 from support.gpu_record import is_whole, missing_runs, write_record
-from support.pairwise import left_out
 from support.programs import compile_answers, made_once, shared_folder
 
 import gpuhash
 
 settings.register_profile("gpuhash", derandomize=True, deadline=None, database=None)
 settings.load_profile("gpuhash")
+
+#: How many cases were left out for want of a GPU, as each process says that has collected them.
+GPU_CASES: list[int] = []
 
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
 if WORKERS > 1:  # or each of them would have a thread for each core, in each framework
@@ -53,10 +57,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--slow"):
-        unused = left_out(items) | {item for item in items if item.get_closest_marker("slow")}
-        config.hook.pytest_deselected(items=[item for item in items if item in unused])
-        items[:] = [item for item in items if item not in unused]
+        leave_out(config, items, pairwise.left_out(items) | {item for item in items if item.get_closest_marker("slow")})
+    of_gpu = gpu_cases.left_out(config, items)
+    leave_out(config, items, of_gpu)
+    GPU_CASES.append(len(of_gpu))
+    if is_worker(config):
+        config.workeroutput["gpu_cases"] = len(of_gpu)
     deal_out_the_longest(items)
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], unused: set[pytest.Item]) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if item in unused])
+    items[:] = [item for item in items if item not in unused]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A worker of pytest-xdist has ended, which has collected what this process has not."""
+    GPU_CASES.append(getattr(node, "workeroutput", {}).get("gpu_cases", 0))
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Of pytest-xdist, whose workers run a part of the cases each."""
+    return hasattr(config, "workerinput")
 
 
 def pytest_collection_finish() -> None:
@@ -87,8 +110,11 @@ def deal_out_the_longest(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
-    is_worker = hasattr(config, "workerinput")  # of pytest-xdist, which has run a part
-    if config.getoption("--gpu-record") and not is_worker and is_whole(exitstatus):
+    if GPU_CASES and max(GPU_CASES) > 0:
+        terminalreporter.write_line(
+            f"{max(GPU_CASES)} cases need a GPU and were left out: {missing_gpu()}", yellow=True
+        )
+    if config.getoption("--gpu-record") and not is_worker(config) and is_whole(exitstatus):
         count = {outcome: len(terminalreporter.stats.get(outcome, [])) for outcome in ("passed", "failed", "skipped")}
         count["failed"] += len(terminalreporter.stats.get("error", []))
         record = write_record(count)

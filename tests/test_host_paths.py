@@ -89,15 +89,18 @@ def every_operation(keys: np.ndarray, value: tuple[str, tuple[int, ...]] | None,
     def assign(draws: np.ndarray, values: np.ndarray) -> np.ndarray:
         return table.add(keys[draws]) if is_set else table.insert_or_assign(keys[draws], values)
 
+    order = rng.permutation(len(keys))
+    asked = keys[order]
+
     def check(present: np.ndarray, expected: np.ndarray) -> None:
         assert len(table) == present.sum()
-        order = rng.permutation(len(keys))
-        same_bytes(table.contains(keys[order]), present[order])
+        there = present[order]
+        same_bytes(table.contains(asked), there)
         if not is_set:
-            values, found = table.find(keys[order], default=7)
-            same_bytes(found, present[order])
+            values, found = table.find(asked, default=7)
+            same_bytes(found, there)
             want = expected[order]
-            want[~present[order]] = 7
+            want[~there] = 7
             same_bytes(values, want)
 
     present = np.zeros(len(keys), np.bool_)

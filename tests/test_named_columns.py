@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.frameworks import GPU, Framework, module, nearest_framework, need_cuda, need_place, sees_gpu, to_numpy
+from support.frameworks import GPU, Framework, module, nearest_framework, need_place, sees_gpu, to_numpy
 from support.memory_resources import counting_memory
 from support.samples import KEY_TYPES, UFUNCS, numpy_dtype, random_keys, random_values, same_bytes, type_name
 
@@ -1314,8 +1314,7 @@ def test_replays_of_a_captured_graph(torch_cuda):
     assert len(table) == 1900
 
 
-def test_host_arrays_and_a_table_on_a_gpu():
-    need_cuda()
+def test_host_arrays_and_a_table_on_a_gpu(cuda):
     if not sees_gpu("torch"):
         pytest.skip("torch sees no GPU")
     table = make(GPU, ODD)

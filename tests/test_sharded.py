@@ -53,7 +53,7 @@ OUTLINES = {  # the shards' devices
 }
 
 
-@pytest.fixture(params=OUTLINES)
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.gpu] * ("gpu" in name)) for name in OUTLINES])
 def devices(request):
     devices = OUTLINES[request.param]
     if devices[0] != "cpu":
@@ -764,19 +764,19 @@ def test_out_and_the_keys_own_memory(devices):
         assert to_numpy(mask).sum() == 1000
 
 
-@pytest.mark.parametrize(
-    ("device", "error", "match"),
-    [
-        ([], ValueError, "one or more devices"),
-        (["cpu", "cuda:0"], ValueError, "one platform"),
-        (["cpu", "tpu"], ValueError, "not known"),
-        (["cuda:0", "cuda:99"], PlatformError, "cuda"),
-        (["cpu"] * 65, ValueError, "1 to 64 shards"),
-        ("cpu,", ValueError, "not known"),
-    ],
-    ids=str,
-)
-def test_devices_that_cannot_be(device, error, match):
+CANNOT_BE = {
+    "none": ([], ValueError, "one or more devices"),
+    "two platforms": (["cpu", "cuda:0"], ValueError, "one platform"),
+    "a platform that is not known": (["cpu", "tpu"], ValueError, "not known"),
+    "a number too large": (["cuda:0", "cuda:99"], PlatformError, "cuda"),
+    "65": (["cpu"] * 65, ValueError, "1 to 64 shards"),
+    "a comma at the end": ("cpu,", ValueError, "not known"),
+}
+
+
+@pytest.mark.parametrize("devices", CANNOT_BE)
+def test_devices_that_cannot_be(devices):
+    device, error, match = CANNOT_BE[devices]
     with pytest.raises(error, match=match):
         HashTable("int64", "int64", device=device)
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support.applied import applied
 from support.first_seen import first_seen, is_first, is_member, numbered
+from support.frameworks import GPU, PLACES, missing_gpu
+from support.gpu_cases import left_out, needs_gpu
 from support.items import Items
 from support.pairwise import covering, pairs_of
 
@@ -110,3 +119,64 @@ def test_every_two_values_meet_in_a_chosen_case():
     assert 12 <= len(chosen) <= 16  # of 48; 4 times 3 at least
     alone = [pairs_of({"a": value}) for value in "1234"]
     assert covering(alone) == [0, 1, 2, 3]
+
+
+# Cases that need a GPU ------------------------------------------------------------------------------------------------
+
+
+def test_parameters_that_need_a_gpu():
+    of_gpu = {place.name for place in PLACES if needs_gpu(place)}
+    assert of_gpu == {"torch", "cupy", "jax", "tensorflow", "numpy"}
+    assert sum(map(needs_gpu, PLACES)) == 5
+    assert all(map(needs_gpu, (GPU, "cuda", "cuda-partitioned", ["cpu", GPU], ("x", (1, PLACES[-1])))))
+    assert not any(map(needs_gpu, ("cpu", 1, None, ["cpu"], ("x", PLACES[0]), "of a cuda")))
+
+
+@dataclass(frozen=True)
+class Case:
+    """Of an item what tells whether it needs a GPU."""
+
+    parameter: str
+    fixturenames: tuple[str, ...] = ()
+    mark: str | None = None
+
+    @property
+    def callspec(self):
+        return SimpleNamespace(params={"device": self.parameter})
+
+    def get_closest_marker(self, name):
+        return self.mark if self.mark == name else None
+
+
+@pytest.mark.parametrize("why", ["required", "recorded", "neither"])
+def test_cases_that_need_a_gpu_are_left_out_where_there_is_none(monkeypatch, why):
+    of_host = {Case("cpu"), Case("cpu", ("device",)), Case("cpu", mark="long")}
+    of_gpu = {Case(GPU), Case("cpu", ("torch_cuda",)), Case("cpu", mark="gpu")}
+    monkeypatch.setenv("GPUHASH_REQUIRE_CUDA", "1" if why == "required" else "0")
+    config = SimpleNamespace(getoption=lambda name: name == "--gpu-record" and why == "recorded")
+    monkeypatch.setattr("support.gpu_cases.missing_gpu", lambda: "none is here")
+    assert left_out(config, of_host | of_gpu) == (of_gpu if why == "neither" else set())
+    monkeypatch.setattr("support.gpu_cases.missing_gpu", lambda: None)
+    assert left_out(config, of_host | of_gpu) == set()
+
+
+GOLDEN = Path(__file__).with_name("test_golden.py")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_run_says_how_many_cases_need_a_gpu(workers):
+    """Also where the processes that collect them are others than the one that says so."""
+    if workers:
+        pytest.importorskip("xdist")
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--assert=plain"]
+    done = subprocess.run(
+        [*command, *(["-n", str(workers)] if workers else ["--collect-only"]), f"{GOLDEN}::test_probe_order"],
+        env={**os.environ, "GPUHASH_REQUIRE_CUDA": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = re.findall(r"(\d+) cases need a GPU and were left out: (.*)", done.stdout)
+    reason = missing_gpu()
+    assert told == ([] if reason is None else [("6", reason)]), done.stdout

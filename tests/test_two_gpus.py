@@ -18,6 +18,8 @@ from test_transfer import KINDS, table_of
 import gpuhash
 from gpuhash import HashTable, _core
 
+pytestmark = pytest.mark.gpu
+
 FIRST, SECOND = "cuda:0", "cuda:1"
 PAIRS = [(FIRST, SECOND), (SECOND, FIRST)]  # where the table is, and the current GPU
 ELEMENTS = 1 << 24  # 64 MiB of float32

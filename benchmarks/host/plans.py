@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -278,6 +279,8 @@ def _sets(session: Session, suite: str, n: int, dtype: str, keys: str, operation
     def make() -> Contest:
         nonlocal distinct
         _need(n * 8 * 24, label)  # the keys, the results they are checked with, and what sorting them takes
+        with suppress(ImportError):
+            import pandas  # noqa: F401  # here once, and not in every process
         data = SetData(keys, n, dtype)
         distinct = len(data.unique)
         entries = [sets.ours(data, number) for number in session.threads]

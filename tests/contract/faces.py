@@ -684,15 +684,20 @@ def over(*calls: str, compiled: bool = False, unless: Callable[[type[Face]], boo
 
     ``compiled``: also in functions that PyTorch compiles, of which each takes its time. ``unless``: not over these.
     """
-    return pytest.mark.parametrize("face", _names_over(calls, compiled, unless), indirect=True)
+    return pytest.mark.parametrize("face", [case(name) for name in _names_over(calls, compiled, unless)], indirect=True)
 
 
 def over_each(
     calls: tuple[str, ...], *others: str, compiled: bool = False, unless: Callable[[type[Face]], bool] | None = None
 ) -> Any:
     """The same for each of several calls, as the parameter ``call``."""
-    pairs = [(name, call) for call in calls for name in _names_over((call, *others), compiled, unless)]
+    pairs = [case(name, call) for call in calls for name in _names_over((call, *others), compiled, unless)]
     return pytest.mark.parametrize(("face", "call"), pairs, indirect=["face"])
+
+
+def case(face: str, *others: Any) -> Any:
+    """The parameters of a case over a face."""
+    return pytest.param(face, *others, marks=[pytest.mark.gpu] if FACES[face].device == GPU else [])
 
 
 def _names_over(calls: tuple[str, ...], compiled: bool, unless: Callable[[type[Face]], bool] | None) -> list[str]:

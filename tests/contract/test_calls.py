@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from contract.faces import ABSENT, CALLS, FACES
+from contract.faces import ABSENT, CALLS, FACES, case
 
 LACKS = [(face, call) for face in FACES for call in CALLS if call in FACES[face].lacks]
 
 
-@pytest.mark.parametrize(("face", "call"), LACKS, indirect=["face"])
+@pytest.mark.parametrize(("face", "call"), [case(*each) for each in LACKS], indirect=["face"])
 def test_what_a_face_answers_to_a_call_that_it_lacks(face, call):
     table = face()
     lack = table.lacks[call]

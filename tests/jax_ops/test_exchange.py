@@ -97,7 +97,7 @@ SKEWS = ("uniform", "zipf", "equal", "one-owner")
 @on_two_devices
 @pytest.mark.parametrize(
     ("skews", "capacity"),
-    [(SKEWS, None), (SKEWS, 13), (("uniform",), 1), (("uniform",), 4000)],
+    [(SKEWS, None), (SKEWS, 13), (("uniform",), 1), pytest.param(("uniform",), 4000, marks=pytest.mark.slow)],
     ids=["None", "13", "1", "4000"],
 )
 def test_every_call_beside_a_dict(run, skews, capacity):
@@ -106,9 +106,9 @@ def test_every_call_beside_a_dict(run, skews, capacity):
 
 
 @pytest.mark.parametrize("run", [MORE], ids=["cpux4"], indirect=True)
-@pytest.mark.parametrize(("skew", "capacity"), [("zipf", None), ("zipf", 50), ("one-owner", 100)])
-def test_more_devices(run, skew, capacity):
-    run(exchange.every_call_beside_a_dict, skews=[skew], batch=151, capacity=capacity)
+@pytest.mark.parametrize("capacity", [50, pytest.param(None, marks=pytest.mark.slow)])
+def test_more_devices(run, capacity):
+    run(exchange.every_call_beside_a_dict, skews=["zipf", "one-owner"], batch=151, capacity=capacity)
 
 
 @on_two_devices
@@ -141,18 +141,24 @@ KEYS = [
     ("uint16", (5,)),
     ("uint8", (16,)),
 ]
+VALUES = ("bool", "int8", "uint64", "float16", "complex128")
+#: Each type of keys and each of values in one of them.
 TYPES = [
-    *((key_type, "float32", (3,)) for key_type in KEYS),
-    *((("int64", ()), dtype, ()) for dtype in ("bool", "int8", "uint64", "float16", "complex128")),
+    *((key_type, dtype, ()) for key_type, dtype in zip(KEYS, VALUES, strict=False)),
+    *((key_type, "float32", (3,)) for key_type in KEYS[len(VALUES) :]),
     (("int32", (3,)), "bfloat16", (2, 3)),
+]
+MORE_TYPES = [
+    *((key_type, "float32", (3,)) for key_type in KEYS[: len(VALUES)]),
+    *((("int64", ()), dtype, ()) for dtype in VALUES),
 ]
 
 
 @on_two_devices
 @pytest.mark.parametrize(
     ("key_type", "value_dtype", "value_shape"),
-    TYPES,
-    ids=[f"{type_name(key_type)}-{dtype}-{shape_name(shape)}" for key_type, dtype, shape in TYPES],
+    [*TYPES, *(pytest.param(*types, marks=pytest.mark.slow) for types in MORE_TYPES)],
+    ids=[f"{type_name(key_type)}-{dtype}-{shape_name(shape)}" for key_type, dtype, shape in TYPES + MORE_TYPES],
 )
 def test_types(run, key_type, value_dtype, value_shape):
     run(exchange.key_and_value_types, key_type=key_type, value_dtype=value_dtype, value_shape=value_shape)
@@ -173,7 +179,7 @@ def test_sets(run):
 @pytest.mark.parametrize(
     ("op", "dtype", "value_shape"),
     [
-        *((op, "int64", ()) for op in UFUNCS),
+        *(pytest.param(op, "int64", (), marks=[pytest.mark.slow] * (op not in ("add", "bit_xor"))) for op in UFUNCS),
         ("min", "float32", (3,)),
         ("add", "bool", ()),
         ("multiply", "complex64", ()),

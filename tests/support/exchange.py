@@ -79,8 +79,22 @@ class Devices:
         """Each table has the keys that its device owns."""
         for number, table in enumerate(tables):
             keys = np.asarray(table.to("cpu").keys())
-            owners = self.ours.owners(keys, self.count, key_shape=table.key_shape)
-            assert np.asarray(owners).tolist() == [number] * len(keys)
+            assert (self.owners(keys, table.key_shape) == number).all()
+
+    def owners(self, keys: np.ndarray, key_shape: tuple[int, ...] = ()) -> np.ndarray:
+        """By a program for keys of many numbers, beside zeros: JAX compiles one for each length."""
+        padded = np.zeros((1 << max(10, (len(keys) - 1).bit_length()), *keys.shape[1:]), keys.dtype)
+        padded[: len(keys)] = keys
+        return np.asarray(_owners_program(self.count, key_shape)(padded))[: len(keys)]
+
+
+@functools.cache
+def _owners_program(count: int, key_shape: tuple[int, ...]) -> Any:
+    import jax
+
+    import gpuhash.jax
+
+    return jax.jit(functools.partial(gpuhash.jax.owners, devices=count, key_shape=key_shape))
 
 
 def contents(tables: list[Any]) -> dict[bytes, bytes]:
@@ -105,7 +119,7 @@ def draw(skew: str, devices: Devices, count: int) -> np.ndarray:
         return np.full(total, 7)
     # All keys are one device's, and the others are asked for none.
     keys = np.arange(10_000)
-    return rng.choice(keys[np.asarray(devices.ours.owners(keys, devices.count)) == devices.count - 1], total)
+    return rng.choice(keys[devices.owners(keys) == devices.count - 1], total)
 
 
 # The checks ----------------------------------------------------------------------------------------------------------
@@ -383,7 +397,7 @@ def gradients(platform: str, count: int, *, capacity: int | None) -> None:
     stored = np.random.default_rng(1).random((len(keys), 2), np.float32)
     known = np.arange(len(keys)) % 3 != 0
     for table, mine in zip(tables, range(count), strict=True):
-        owned = known & (np.asarray(ours.owners(keys, count)) == mine)
+        owned = known & (devices.owners(keys) == mine)
         table[keys[owned]] = stored[owned]
 
     def loss(default: Any, state: Any, keys: Any) -> Any:
@@ -583,7 +597,7 @@ def only_one_is_full(platform: str, count: int, *, capacity: int | None) -> None
         jax.block_until_ready(devices.program(run)(devices.state(tables), keys))
     others = {int(key) for table in tables[1:] for key in np.asarray(table.to("cpu").keys())}
     assert len(tables[0]) == 0
-    assert others == set(keys[np.asarray(ours.owners(keys, count)) != 0].tolist())
+    assert others == set(keys[devices.owners(keys) != 0].tolist())
 
 
 def one_is_freed(platform: str, count: int, *, call: str) -> None:

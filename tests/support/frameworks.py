@@ -276,16 +276,22 @@ def gpu_count() -> int:
     return len(gpuhash._core.platform_devices("cuda")) if "cuda" in gpuhash._core.platform_names() else 0
 
 
+def missing_gpu() -> str | None:
+    """Why tables cannot be on the tests' GPU; None where they can."""
+    if "cuda" not in gpuhash._core.platform_names():
+        return "gpuhash was built without CUDA"
+    if gpu_count() == 0:
+        return gpuhash._core.platform_unavailable_reason("cuda")
+    if gpu_count() <= GPU_INDEX:
+        return f"there is no {GPU} here, where GPUHASH_TEST_DEVICE puts the tables"
+    return None
+
+
 def need_cuda() -> None:
     """Skip where there is no GPU, unless one is required."""
-    if "cuda" not in gpuhash._core.platform_names():
-        reason = "gpuhash was built without CUDA"
-    elif gpu_count() > GPU_INDEX:
+    reason = missing_gpu()
+    if reason is None:
         return
-    elif gpu_count() > 0:
-        reason = f"there is no {GPU} here, where GPUHASH_TEST_DEVICE puts the tables"
-    else:
-        reason = gpuhash._core.platform_unavailable_reason("cuda")
     if os.environ.get("GPUHASH_REQUIRE_CUDA") == "1":
         pytest.fail(f"GPUHASH_REQUIRE_CUDA=1, but: {reason}")
     pytest.skip(reason)

@@ -13,7 +13,8 @@ from collections.abc import Hashable, Iterable, Sequence
 
 import pytest
 
-from support.frameworks import GPU, Framework
+from support.frameworks import Framework
+from support.gpu_cases import needs_gpu
 
 Pair = tuple[tuple[str, str], tuple[str, str]]
 
@@ -49,15 +50,6 @@ def covering(cases: Sequence[set[Pair]]) -> list[int]:
         chosen.append(position)
         missing -= cases[position]
     return sorted(chosen)
-
-
-def needs_gpu(value: object) -> bool:
-    """Cases with such a parameter skip where there is none: they cover nothing for others."""
-    if isinstance(value, Framework):
-        return needs_gpu(value.device) or needs_gpu(value.table_device)
-    if isinstance(value, tuple | list):
-        return any(map(needs_gpu, value))
-    return isinstance(value, str) and (value == GPU or value.startswith("cuda"))
 
 
 def left_out(items: Iterable[pytest.Item]) -> set[pytest.Item]:
