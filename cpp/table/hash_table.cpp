@@ -15,7 +15,6 @@
 #include "shared/probe_sequence.hpp"
 #include "table/counted_batch.hpp"
 #include "table/forecast.hpp"
-#include "table/repeated_values.hpp"
 #include "table/row_optimizer.hpp"
 #include "table/wide_values.hpp"
 
@@ -832,8 +831,6 @@ void HashTable<Key, Value>::apply(const KeyBatch& keys, const ValueBatch& values
   if (keys.count == 0) return;
   const Turn turn(order_, stream);
   ApplyOrder order{keys, values, op, *options_.value_dtype, options_.value_elements(), inserted};
-  if (!options_.has_rows() && combine_in_any_order(order.dtype))
-    order.keys.distinct = forecast::seem_distinct(*context_, keys);
   std::optional<WideBatch> wide;
   if (context_->is_host() && combines_in_float(order.dtype, op)) {
     wide.emplace(keys, stream);
