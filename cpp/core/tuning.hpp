@@ -46,54 +46,48 @@ struct Tuning {
   Threshold most_spare_bytes{std::int64_t{1} << 28};
   /// In smaller batches, the host does not look in the middle whether the keys were picked to meet.
   Threshold least_watched_keys{std::int64_t{1} << 10};
-  /// A batch whose new keys are not counted goes in by parts of at least a 16th of it, or of so many keys: that is
-  /// enough for several threads.
-  Threshold least_part_keys{std::int64_t{1} << 17, 1};
 
-  // ---- Forecasts (cpp/table/forecast.cpp) ----
+  // ---- Forecasts on the host (cpp/table/forecast.cpp). "Times": how much longer it takes without, on an EPYC of the
+  // fourth generation; docs/dead-ends.md has the figures, and what was taken out.
 
   /// Keys of a large batch by which its share of duplicates, and of new keys, is judged; a 64th of a larger batch, up
-  /// to `most_sample_keys`.
+  /// to `most_sample_keys` (3.1 times, 2^24 n-grams, third generation).
   Threshold sample_keys{std::int64_t{1} << 14, 16};
   Threshold most_sample_keys{std::int64_t{1} << 18, 16};
-  /// The host does not ask of smaller batches whether their keys seem distinct.
-  Threshold least_seeming_keys{std::int64_t{1} << 17};
-  /// All keys of smaller batches are taken to be distinct, unless the batch may be counted first.
+  /// All keys of smaller batches are taken to be distinct, unless the batch may be counted first (1.7 times, Zipf 1.05,
+  /// 7000 keys, whose number a sample tells badly).
   Threshold least_sampled_keys{std::int64_t{1} << 16};
   /// New keys are looked for in runs of this many; a sample has as many runs as make it.
   Threshold sample_run_keys{256, 1};
-  /// On the host, the new keys of a batch of at least this many are guessed from a sample. Those of smaller ones are
-  /// counted: a table with room for them is not to grow because of a guess.
+  /// The new keys of a batch of at least this many are guessed from a sample (2.9 times, half of 2^14 distinct, new
+  /// table). Those of smaller ones are counted: a table with room for them is not to grow because of a guess.
   Threshold least_guessed_keys{std::int64_t{1} << 14};
-  /// Likewise, for a table of at most `new_table_slots` slots, as one that was made without room has.
+  /// Likewise, for a table of at most `new_table_slots` slots, as one that was made without room has (2.6 times, 10,000
+  /// distinct keys).
   Threshold least_guessed_in_new_keys{std::int64_t{1} << 11};
   Threshold new_table_slots{16};
   /// Where the last batches' keys were there, those of a batch of at least this many keys are taken to be there, too,
-  /// without a sample.
+  /// without a sample (2.1 times, 2^11 known keys).
   Threshold least_trusted_keys{std::int64_t{1} << 10};
   /// A table that is this many times smaller than a batch gets room for so large a part of it, even if a sample shows
-  /// fewer new keys. Whatever fits is inserted uncounted, so few would be inserted in many parts; and to rebuild such a
-  /// table, before and afterwards, costs little.
+  /// fewer new keys (2.1 times, 10 keys in 2^16). Whatever fits is inserted uncounted, so few would be inserted in many
+  /// parts; and to rebuild such a table, before and afterwards, costs little.
   Threshold open_part{8, 1};
   /// Not for a larger batch, as memory is set aside for all of its keys.
   Threshold most_open_keys{std::int64_t{1} << 20};
 
   // ---- Batches with one value that the host counts first (cpp/table/forecast.cpp, counted_batch.cpp) ----
 
-  /// Smaller batches are not counted first.
+  /// Smaller batches are not counted first. (To count none: 5.6 times, 10 keys in 2^18.)
   Threshold least_counted_keys{std::int64_t{1} << 13};
-  /// So many distinct keys `unique` counts faster than a table that has them does.
-  Threshold few_keys{std::int64_t{1} << 13};
-  /// So many distinct keys of up to 4 bytes it counts on one thread without a partition, with some to spare. Of more
-  /// than these few come often, and a partition that sets them aside takes longer than the table.
-  Threshold most_counted_alone_keys{std::int64_t{5} << 17};
-  /// Batches of up to so many keys `unique` always counts without a partition.
+  /// Batches of up to so many keys `unique` always counts without a partition, so that they may have more distinct ones
+  /// (1.8 times, a 32nd of 2^14 int32 distinct).
   Threshold fits_cache_keys{std::int64_t{1} << 16};
-  /// Batches of at least so many keys are large enough for a partition to pay.
+  /// Batches of at least so many keys of 8 bytes are large enough for a partition to pay (1.7 times, a 20th of 2^17
+  /// distinct, two threads).
   Threshold fills_parts_keys{std::int64_t{1} << 18};
-  /// A batch of up to so many keys is faster counted first where `skewed_percent` of a sample repeat others, even if
-  /// many keys are distinct: counting sets aside the few that come often.
-  Threshold most_skewed_keys{std::int64_t{1} << 20};
+  /// A batch for which there may not be room is faster counted first where this part of a sample repeats others, even
+  /// if many keys are distinct: counting sets aside the few that come often (1.9 times, Zipf 1.3, 2^17).
   Threshold skewed_percent{25};
 
   // ---- `unique` and its like on the host (cpp/host/) ----

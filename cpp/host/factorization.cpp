@@ -239,24 +239,6 @@ DistinctEstimate estimate_distinct(DeviceContext& context, const NumberKeys& key
           static_cast<double>(repeated) / static_cast<double>(kSamplesOfRepeated)};
 }
 
-/// Four times the root of the number of keys, rounded up to a power of two. Were half as many keys distinct, some 16 of
-/// so many samples would repeat others.
-std::int64_t samples_of_distinct(std::int64_t count) {
-  return std::int64_t{4} << (std::bit_width(static_cast<std::uint64_t>(count - 1)) + 1) / 2;
-}
-
-template <class Key>
-bool seem_distinct(DeviceContext& context, const NumberKeys& keys) {
-  const std::int64_t samples = samples_of_distinct(keys.count);
-  const auto position = [&](std::int64_t j) { return batch_size::sample_position(j, samples, keys.count); };
-  SampledKeys sampled(context, samples);
-  bool all_differ = true;
-  for_each_sample_block<Key>(keys, samples, position, [&](std::int64_t, const Key* block, std::int64_t count) {
-    return all_differ = sampled.meet(block, count) == ~std::uint64_t{0} >> (kSampleBlock - count);
-  });
-  return all_differ;
-}
-
 /// Builds a table of the keys' distinct ones. firsts and links as for insert_all.
 template <class Key, class Position>
 BatchTable<Key> build(DeviceContext& context, const NumberKeys& keys, std::uint32_t* firsts, Position* links,
@@ -468,10 +450,6 @@ class HostFactorizer final : public Factorizer {
     return with_key(keys, [&]<class Key>(Key) {
       return gpuhash::estimate_distinct<Key>(context, keys, Sampling::for_growth(samples, few));
     });
-  }
-
-  bool seem_distinct(DeviceContext& context, const NumberKeys& keys) const override {
-    return with_key(keys, [&]<class Key>(Key) { return gpuhash::seem_distinct<Key>(context, keys); });
   }
 
   void isin(DeviceContext& context, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include <gpuhash/error.hpp>
 #include "core/tuning.hpp"
 
 namespace gpuhash::forecast {
@@ -15,23 +14,14 @@ std::int64_t samples_for(std::int64_t keys) {
   return std::min(std::max<std::int64_t>(part, tuning().sample_keys), std::int64_t{tuning().most_sample_keys});
 }
 
-bool seem_distinct(DeviceContext& context, const KeyBatch& keys) {
-  if (keys.distinct || !context.is_host() || keys.count < tuning().least_seeming_keys) return keys.distinct;
-  try {
-    return Factorizer::of(context).seem_distinct(context, as_bytes(keys));
-  } catch (const OutOfMemoryError&) {
-    return false;
-  }
-}
-
 std::int64_t estimate_distinct(DeviceContext& context, const KeyBatch& keys, Stream stream) {
   if (keys.expected != 0) return keys.expected;
-  if (keys.count < tuning().least_sampled_keys || seem_distinct(context, keys)) return keys.count;
+  if (keys.distinct || keys.count < tuning().least_sampled_keys) return keys.count;
   const std::int64_t samples = context.is_host() ? samples_for(keys.count) : std::int64_t{tuning().sample_keys};
   return Factorizer::of(context).estimate_distinct(context, as_bytes(keys), samples, stream).count;
 }
 
-std::int64_t Uncounted::least_part() const { return std::clamp<std::int64_t>(keys / 16, 1, tuning().least_part_keys); }
+std::int64_t Uncounted::least_part() const { return std::max<std::int64_t>(keys / 16, 1); }
 
 bool Uncounted::may_be_trusted() const {
   return keys >= std::max<std::int64_t>(tuning().least_trusted_keys, slots / 8);
@@ -58,30 +48,22 @@ std::int64_t Uncounted::worth_room(std::int64_t added) const {
 
 std::int64_t Counting::most_distinct(std::int64_t keys, std::uint32_t key_bytes) const {
   const std::int64_t n = keys;
-  const bool is_small = n < tuning().fills_parts_keys;
-  const bool may_be_skewed = n <= tuning().most_skewed_keys;
-  if (n <= tuning().fits_cache_keys) return has_room ? std::min<std::int64_t>(n / 5, tuning().few_keys) : n / 2;
-  if (key_bytes <= sizeof(std::uint32_t)) {
-    if (is_small) return n / (has_room ? 24 : 14);
-    const std::int64_t most = has_room ? n / 20 : n / 5;
-    if (threads == 1) return std::max(n / 64, std::min<std::int64_t>(most, tuning().most_counted_alone_keys));
-    return !has_room && may_be_skewed ? n / 7 * 2 : most;
-  }
-  if (is_small) return n / 32;
+  if (n <= tuning().fits_cache_keys) return has_room ? n / 5 : n / 2;
+  if (key_bytes <= sizeof(std::uint32_t)) return has_room ? n / 20 : threads == 1 ? n / 5 : n / 7 * 2;
+  if (n < tuning().fills_parts_keys) return n / 32;
   if (threads == 1) return n / 64;
-  return n / (has_room ? 12 : may_be_skewed ? 4 : 6);
+  return n / (has_room ? 12 : 4);
 }
 
 bool Counting::pays(DeviceContext& context, KeyBatch& keys, Stream stream) const {
   const std::int64_t n = keys.count;
   const std::int64_t most = most_distinct(n, keys.bytes);
-  const bool sets_hot_aside = n <= tuning().most_skewed_keys && !(has_room && keys.bytes <= sizeof(std::uint32_t));
   const auto seem_few = [&](std::int64_t samples) {
     const DistinctEstimate estimate =
         Factorizer::of(context).estimate_distinct(context, as_bytes(keys), samples, stream, most);
     keys.expected = estimate.is_bound ? 0 : estimate.count;
     const bool is_skewed = estimate.repeated * 100 >= static_cast<double>(tuning().skewed_percent);
-    return estimate.count <= most || (sets_hot_aside && is_skewed && estimate.count <= n / 5 * 2);
+    return estimate.count <= most || (!has_room && is_skewed && estimate.count <= n / 5 * 2);
   };
   const std::int64_t sample = tuning().sample_keys;
   const auto part = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(n / 128)));

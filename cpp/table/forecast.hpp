@@ -17,10 +17,8 @@ NumberKeys as_bytes(const KeyBatch& keys);
 /// guess from as many samples where few keys come often.
 std::int64_t samples_for(std::int64_t keys);
 
-/// Does no key come twice, as far as is known, or, on the host, as a sample tells? Without memory for one it does not.
-bool seem_distinct(DeviceContext& context, const KeyBatch& keys);
-
-/// About as many as there are distinct keys, by a sample; as many as keys where they are more than half of these.
+/// About as many as there are distinct keys, as far as is known, or by a sample; as many as keys where they are more
+/// than half of these.
 std::int64_t estimate_distinct(DeviceContext& context, const KeyBatch& keys, Stream stream);
 
 /// On the host, of a batch whose new keys nobody has counted, for a table of `slots` slots.
@@ -44,8 +42,8 @@ struct Uncounted {
   std::int64_t worth_room(std::int64_t added) const;
 };
 
-/// A batch with one value for all keys, which the host may count first: does it know that there is room for all of its
-/// keys, and by how many threads does it work?
+/// A batch with one value for all keys, which the host may count first: is it known that all of its keys have room, and
+/// by how many threads does it work?
 struct Counting {
   bool has_room;
   int threads;

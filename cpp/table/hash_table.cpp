@@ -16,7 +16,6 @@
 #include "table/apart_changes.hpp"
 #include "table/counted_batch.hpp"
 #include "table/forecast.hpp"
-#include "table/repeated_values.hpp"
 #include "table/row_optimizer.hpp"
 #include "table/wide_values.hpp"
 
@@ -949,8 +948,6 @@ void HashTable<Key, Value>::apply_value_in(const Turn& turn, const Change& reque
   const Action op = write.action;
   const ValueBatch values{write.values, options_.value_bytes(), write.broadcast};
   ApplyOrder order{request.keys, values, op, *options_.value_dtype, options_.value_elements(), request.inserted};
-  if (!options_.has_rows() && combine_in_any_order(order.dtype))
-    order.keys.distinct = forecast::seem_distinct(*context_, order.keys);
   std::optional<WideBatch> wide;
   if (context_->is_host() && combines_in_float(order.dtype, op)) {
     wide.emplace(order.keys, stream);

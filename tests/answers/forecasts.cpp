@@ -63,13 +63,9 @@ void check_distinct(DeviceContext& context) {
   const Keys few = drawn(n, 1000), many = drawn(n, n / 8), distinct = all_distinct(n);
   const auto estimate = [&](const KeyBatch& keys) { return forecast::estimate_distinct(context, keys, nullptr); };
 
-  check(forecast::seem_distinct(context, batch_of(distinct)), "a batch without duplicates");
-  check(!forecast::seem_distinct(context, batch_of(many)), "one with many");
   KeyBatch known = batch_of(few);
   known.distinct = true;
-  check(forecast::seem_distinct(context, known) && estimate(known) == n, "what is known is not asked");
-  check(!forecast::seem_distinct(context, {distinct.data(), 1000, 8}), "a small batch is not looked at");
-
+  check(estimate(known) == n, "what is known is not asked");
   const std::int64_t of_few = estimate(batch_of(few)), of_many = estimate(batch_of(many));
   check(of_few > 900 && of_few < 4000, "1000 distinct: " + std::to_string(of_few));
   check(of_many > n / 16 && of_many < n / 4, "an eighth distinct: " + std::to_string(of_many));
@@ -77,7 +73,7 @@ void check_distinct(DeviceContext& context) {
   KeyBatch sampled = batch_of(few);
   sampled.expected = 77;
   check(estimate(sampled) == 77, "no second sample");
-  const KeyBatch small{few.data(), 1 << 12, 8};
+  const KeyBatch small{few.data(), 1 << 13, 8};
   check(estimate(small) == small.count, "a small batch may be distinct");
   const Tuned from_small_ones("least_sampled_keys", 1);
   check(estimate(small) < small.count, "unless it is sampled");
@@ -87,7 +83,6 @@ void check_uncounted() {
   const auto batch = [](std::int64_t keys, std::int64_t slots) { return forecast::Uncounted{keys, slots}; };
   check(batch(5, 8).least_part() == 1, "no part is empty");
   check(batch(1600, 8).least_part() == 100, "a 16th");
-  check(batch(std::int64_t{1} << 40, 8).least_part() == gpuhash::tuning().least_part_keys, "enough for threads");
 
   check(!batch(1000, 16).may_be_trusted() && batch(1024, 16).may_be_trusted(), "a small batch");
   check(!batch(1024, 8200).may_be_trusted() && batch(1025, 8200).may_be_trusted(), "a far larger table");
@@ -112,7 +107,7 @@ void check_counting(DeviceContext& context) {
         const std::int64_t most = forecast::Counting{true, threads}.most_distinct(n, bytes);
         const std::int64_t without_room = forecast::Counting{false, threads}.most_distinct(n, bytes);
         check(0 < most && most <= without_room && without_room <= n / 2, "keys: " + std::to_string(n));
-        check(most <= forecast::Counting{true, 2}.most_distinct(n, bytes) || threads > 1, "one thread");
+        check(most <= forecast::Counting{true, 2}.most_distinct(n, bytes), "two threads count no fewer");
       }
   check(forecast::Counting{false, 2}.most_distinct(1 << 16, 8) == 1 << 15, "half of what fits a cache");
   check(forecast::Counting{true, 2}.most_distinct(1 << 20, 8) == (1 << 20) / 12, "a partition, and there is room");

@@ -95,9 +95,6 @@ class GPUHASH_API Factorizer {
   /// than `few` are distinct: then it tells a bound of at most `few`. Waits.
   virtual DistinctEstimate estimate_distinct(DeviceContext&, const NumberKeys& keys, std::int64_t samples, Stream,
                                              std::int64_t few = 0) const = 0;
-  /// On the host: does no key of a sample come twice? Ends with the first that does. Of 2^16 keys or more, of which at
-  /// most half are distinct, one batch in ten million seems so. A GPU does not look.
-  virtual bool seem_distinct(DeviceContext&, const NumberKeys&) const { return false; }
   /// mask[i] = (elements[i] is one of tests) != invert. Both have one dtype and as many numbers per key. May wait.
   virtual void isin(DeviceContext&, const NumberKeys& elements, const NumberKeys& tests, bool invert, bool* mask,
                     Stream) const = 0;
