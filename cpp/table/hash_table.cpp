@@ -960,12 +960,16 @@ void HashTable<Key, Value>::change_in(const Turn& turn, const Change& request) {
 template <class Key, class Value>
 void HashTable<Key, Value>::change_value_in(const Turn& turn, const Change& request) {
   const Write* const write = request.writes.empty() ? nullptr : &request.writes.front();
-  if (write == nullptr && options_.value_dtype)
-    insert_initial_in(turn, request);
-  else if (write != nullptr && combines(write->action))
+  const bool applies = write != nullptr && combines(write->action);
+  if (applies) {
     apply_value_in(turn, request, *write);
-  else
-    insert_in(turn, insertion_of(request), request.stream);
+  } else if (write == nullptr && options_.value_dtype) {
+    insert_initial_in(turn, request);
+  } else {
+    InsertOrder order = insertion_of(request);
+    insert_in(turn, order, request.stream);
+  }
+  if (applies || context_->is_host()) make_step(request);                      // GPUs' insertions do
   const bool tells_rows = write == nullptr || write->action == Action::kKeep;  // all insertions that keep do
   if (!request.reads.empty() || (request.rows != nullptr && !tells_rows))
     find_in({.keys = request.keys,
@@ -1005,8 +1009,7 @@ void HashTable<Key, Value>::insert_initial_in(const Turn& turn, const Change& re
 
 /// Of the order, what only the table knows is still to be set.
 template <class Key, class Value>
-void HashTable<Key, Value>::insert_in(const Turn& turn, InsertOrder order, Stream stream) {
-  const ChainStep step = order.step;
+void HashTable<Key, Value>::insert_in(const Turn& turn, InsertOrder& order, Stream stream) {
   const bool plannable = !options_.deterministic && (!View::kHasValue || order.values.data != nullptr);
   Room room;
   if (turn.capturing())
@@ -1019,7 +1022,7 @@ void HashTable<Key, Value>::insert_in(const Turn& turn, InsertOrder order, Strea
   turn.change([&] {
     run_in(room, order, stream, [&](const InsertOrder& whole) {
       for_each_part(whole, room, stream, [&](InsertOrder part, std::int64_t from) {
-        part.step = std::exchange(order.step, {});
+        if (from != 0 || part.trial.again) part.step = {};  // it was made on the way
         if (order.rows != nullptr) part.rows = order.rows + from;
         part.slots = slots_for_insertion(room);
         part.expect_new = pristine_ || order.action == Action::kKeep;
@@ -1028,7 +1031,6 @@ void HashTable<Key, Value>::insert_in(const Turn& turn, InsertOrder order, Strea
       });
     });
   });
-  if (context_->is_host() && step.taken != nullptr) context_->advance(step, stream);
   if (!turn.capturing()) finish_insertion(room, order.keys.count, stream);
 }
 
@@ -1097,7 +1099,6 @@ void HashTable<Key, Value>::apply_value_in(const Turn& turn, const Change& reque
     order.wide = wide->combine(values, op, order.dtype, order.elements);
   }
   if (turn.capturing() || !apply_counted(turn, order, stream)) apply_in(turn, order, stream);
-  make_step(request);
 }
 
 template <class Key, class Value>

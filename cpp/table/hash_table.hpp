@@ -134,7 +134,7 @@ class HashTable final : public Table {
   InsertOrder insertion_of(const Change& request) const;
   template <class Request>
   void make_step(const Request& request);
-  void insert_in(const Turn& turn, InsertOrder order, Stream stream);
+  void insert_in(const Turn& turn, InsertOrder& order, Stream stream);
   void change_columns_in(const Turn& turn, const ColumnsOrder& order, Stream stream);
   void erase_in(const Turn& turn, const Erasure& request);
   void make_room_in(const KeyBatch& keys, bool expect_insertion, Stream stream);
