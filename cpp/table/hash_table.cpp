@@ -873,7 +873,7 @@ std::int64_t HashTable<Key, Value>::find_in(const Lookup& request) {
   order.rows = request.rows;
   order.count_missing = request.count_missing;
   if (request.step != nullptr) order.step = *request.step;
-  order.bytes = options_.value_bytes();
+  order.bytes = value_bytes_;
   const bool reads_columns = !options_.columns.empty() && !request.reads.empty();
   Allocation memory;
   if (reads_columns) {
@@ -900,7 +900,7 @@ void HashTable<Key, Value>::change(Span<const Change> requests) {
   in_turn(requests, [&](Turn& turn) {
     const auto is_rows = [&](const MemoryRange& memory) { return are_rows(memory); };
     const auto reads_rows = [&](const Change& request) { return any_input(request, options_, is_rows); };
-    if (!options_.has_rows() || std::ranges::none_of(requests, reads_rows)) return change_all(turn, requests);
+    if (!has_rows_ || std::ranges::none_of(requests, reads_rows)) return change_all(turn, requests);
     const ApartChanges apart(requests, options_, *context_, is_rows, [&](Stream stream) { turn.go_on(stream); });
     change_all(turn, apart.get());
   });
@@ -984,7 +984,7 @@ InsertOrder HashTable<Key, Value>::insertion_of(const Change& request) const {
   InsertOrder order{request.keys, {}, Action::kKeep, options_.deterministic, request.inserted};
   if (!request.writes.empty()) {
     const Write& write = request.writes.front();
-    order.values = {write.values, options_.value_bytes(), write.broadcast};
+    order.values = {write.values, value_bytes_, write.broadcast};
     order.action = write.action;
   }
   if (order.action == Action::kKeep) order.rows = request.rows;
@@ -1090,9 +1090,9 @@ template <class Key, class Value>
 void HashTable<Key, Value>::apply_value_in(const Turn& turn, const Change& request, const Write& write) {
   const Stream stream = request.stream;
   const Action op = write.action;
-  const ValueBatch values{write.values, options_.value_bytes(), write.broadcast};
+  const ValueBatch values{write.values, value_bytes_, write.broadcast};
   ApplyOrder order{request.keys, values, op, *options_.value_dtype, options_.value_elements(), request.inserted};
-  if (!options_.has_rows() && combine_in_any_order(order.dtype)) order.keys.distinct = seem_distinct(order.keys);
+  if (!has_rows_ && combine_in_any_order(order.dtype)) order.keys.distinct = seem_distinct(order.keys);
   std::optional<WideBatch> wide;
   if (context_->is_host() && combines_in_float(order.dtype, op)) {
     wide.emplace(order.keys, stream);
@@ -1374,8 +1374,8 @@ std::int64_t HashTable<Key, Value>::export_items(const Export& request) {
     rows = memory.as<std::int64_t>();
   }
   void* const values = reads_columns || request.reads.empty() ? nullptr : request.reads.front().values;
-  executor().export_items(*context_, storage_.view(), request.keys, options_.key_bytes(), values,
-                          options_.value_bytes(), rows, stream);
+  executor().export_items(*context_, storage_.view(), request.keys, options_.key_bytes(), values, value_bytes_, rows,
+                          stream);
   if (reads_columns)
     executor().read_columns(*context_, storage_.view(), rows, size, columns_.reads(request.reads), stream);
   return size;

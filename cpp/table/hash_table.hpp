@@ -178,6 +178,8 @@ class HashTable final : public Table {
                  RehashMemory memory = RehashMemory::kAsNeeded);
 
   TableOptions options_;
+  const bool has_rows_ = options_.has_rows();  // a small call asks these again and again
+  const std::int64_t value_bytes_ = options_.value_bytes();
   PlacedColumns columns_;
   std::shared_ptr<DeviceContext> context_;
   CallOrder order_;
