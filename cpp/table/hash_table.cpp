@@ -731,7 +731,7 @@ std::int64_t HashTable<Key, Value>::find_in(const Lookup& request) {
   order.rows = request.rows;
   order.count_missing = request.count_missing;
   if (request.step != nullptr) order.step = *request.step;
-  order.bytes = options_.value_bytes();
+  order.bytes = value_bytes_;
   const bool reads_columns = !options_.columns.empty() && !request.reads.empty();
   Allocation memory;
   if (reads_columns) {
@@ -758,7 +758,7 @@ void HashTable<Key, Value>::change(Span<const Change> requests) {
   in_turn(requests, [&](Turn& turn) {
     const auto is_rows = [&](const MemoryRange& memory) { return are_rows(memory); };
     const auto reads_rows = [&](const Change& request) { return any_input(request, options_, is_rows); };
-    if (!options_.has_rows() || std::ranges::none_of(requests, reads_rows)) return change_all(turn, requests);
+    if (!has_rows_ || std::ranges::none_of(requests, reads_rows)) return change_all(turn, requests);
     const ApartChanges apart(requests, options_, *context_, is_rows, [&](Stream stream) { turn.go_on(stream); });
     change_all(turn, apart.get());
   });
@@ -818,12 +818,16 @@ void HashTable<Key, Value>::change_in(const Turn& turn, const Change& request) {
 template <class Key, class Value>
 void HashTable<Key, Value>::change_value_in(const Turn& turn, const Change& request) {
   const Write* const write = request.writes.empty() ? nullptr : &request.writes.front();
-  if (write == nullptr && options_.value_dtype)
-    insert_initial_in(turn, request);
-  else if (write != nullptr && combines(write->action))
+  const bool applies = write != nullptr && combines(write->action);
+  if (applies) {
     apply_value_in(turn, request, *write);
-  else
-    insert_in(turn, insertion_of(request), request.stream);
+  } else if (write == nullptr && options_.value_dtype) {
+    insert_initial_in(turn, request);
+  } else {
+    InsertOrder order = insertion_of(request);
+    insert_in(turn, order, request.stream);
+  }
+  if (applies || context_->is_host()) make_step(request);                      // GPUs' insertions do
   const bool tells_rows = write == nullptr || write->action == Action::kKeep;  // all insertions that keep do
   if (!request.reads.empty() || (request.rows != nullptr && !tells_rows))
     find_in({.keys = request.keys,
@@ -838,7 +842,7 @@ InsertOrder HashTable<Key, Value>::insertion_of(const Change& request) const {
   InsertOrder order{request.keys, {}, Action::kKeep, options_.deterministic, request.inserted};
   if (!request.writes.empty()) {
     const Write& write = request.writes.front();
-    order.values = {write.values, options_.value_bytes(), write.broadcast};
+    order.values = {write.values, value_bytes_, write.broadcast};
     order.action = write.action;
   }
   if (order.action == Action::kKeep) order.rows = request.rows;
@@ -863,8 +867,7 @@ void HashTable<Key, Value>::insert_initial_in(const Turn& turn, const Change& re
 
 /// Of the order, what only the table knows is still to be set.
 template <class Key, class Value>
-void HashTable<Key, Value>::insert_in(const Turn& turn, InsertOrder order, Stream stream) {
-  const ChainStep step = order.step;
+void HashTable<Key, Value>::insert_in(const Turn& turn, InsertOrder& order, Stream stream) {
   const bool plannable = !options_.deterministic && (!View::kHasValue || order.values.data != nullptr);
   Room room;
   if (turn.capturing())
@@ -877,7 +880,7 @@ void HashTable<Key, Value>::insert_in(const Turn& turn, InsertOrder order, Strea
   turn.change([&] {
     run_in(room, order, stream, [&](const InsertOrder& whole) {
       for_each_part(whole, room, stream, [&](InsertOrder part, std::int64_t from) {
-        part.step = std::exchange(order.step, {});
+        if (from != 0 || part.trial.again) part.step = {};  // it was made on the way
         if (order.rows != nullptr) part.rows = order.rows + from;
         part.slots = slots_for_insertion(room);
         part.expect_new = ledger_.is_pristine() || order.action == Action::kKeep;
@@ -886,7 +889,6 @@ void HashTable<Key, Value>::insert_in(const Turn& turn, InsertOrder order, Strea
       });
     });
   });
-  if (context_->is_host() && step.taken != nullptr) context_->advance(step, stream);
   if (!turn.capturing()) finish_insertion(room, order.keys.count, stream);
 }
 
@@ -946,7 +948,7 @@ template <class Key, class Value>
 void HashTable<Key, Value>::apply_value_in(const Turn& turn, const Change& request, const Write& write) {
   const Stream stream = request.stream;
   const Action op = write.action;
-  const ValueBatch values{write.values, options_.value_bytes(), write.broadcast};
+  const ValueBatch values{write.values, value_bytes_, write.broadcast};
   ApplyOrder order{request.keys, values, op, *options_.value_dtype, options_.value_elements(), request.inserted};
   std::optional<WideBatch> wide;
   if (context_->is_host() && combines_in_float(order.dtype, op)) {
@@ -954,7 +956,6 @@ void HashTable<Key, Value>::apply_value_in(const Turn& turn, const Change& reque
     order.wide = wide->combine(values, op, order.dtype, order.elements);
   }
   if (turn.capturing() || !apply_counted(turn, order, stream)) apply_in(turn, order, stream);
-  make_step(request);
 }
 
 template <class Key, class Value>
@@ -1144,8 +1145,8 @@ std::int64_t HashTable<Key, Value>::export_items(const Export& request) {
     rows = memory.as<std::int64_t>();
   }
   void* const values = reads_columns || request.reads.empty() ? nullptr : request.reads.front().values;
-  executor().export_items(*context_, storage_.view(), request.keys, options_.key_bytes(), values,
-                          options_.value_bytes(), rows, stream);
+  executor().export_items(*context_, storage_.view(), request.keys, options_.key_bytes(), values, value_bytes_, rows,
+                          stream);
   if (reads_columns)
     executor().read_columns(*context_, storage_.view(), rows, size, columns_.reads(request.reads), stream);
   return size;

@@ -133,7 +133,7 @@ class HashTable final : public Table {
   InsertOrder insertion_of(const Change& request) const;
   template <class Request>
   void make_step(const Request& request);
-  void insert_in(const Turn& turn, InsertOrder order, Stream stream);
+  void insert_in(const Turn& turn, InsertOrder& order, Stream stream);
   void change_columns_in(const Turn& turn, const ColumnsOrder& order, Stream stream);
   void erase_in(const Turn& turn, const Erasure& request);
   void make_room_in(const KeyBatch& keys, bool expect_insertion, Stream stream);
@@ -173,6 +173,8 @@ class HashTable final : public Table {
                  RehashMemory memory = RehashMemory::kAsNeeded);
 
   TableOptions options_;
+  const bool has_rows_ = options_.has_rows();  // a small call asks these again and again
+  const std::int64_t value_bytes_ = options_.value_bytes();
   PlacedColumns columns_;
   std::shared_ptr<DeviceContext> context_;
   CallOrder order_;

@@ -8,7 +8,7 @@
 namespace gpuhash {
 namespace {
 
-constexpr std::int64_t kMaxInlineBytes = 8;
+constexpr std::size_t kMaxInlineBytes = 8;
 
 }  // namespace
 
@@ -28,7 +28,7 @@ std::int64_t TableOptions::value_bytes() const {
 
 bool TableOptions::has_rows() const {
   if (!value_dtype) return !columns.empty();
-  return !value_shape.empty() || value_bytes() > kMaxInlineBytes;
+  return !value_shape.empty() || itemsize(*value_dtype) > kMaxInlineBytes;
 }
 
 std::int64_t TableOptions::row_bytes() const {

@@ -33,6 +33,7 @@ py::object held_items(PyObject* given) {
 FastPath::FastPath(std::shared_ptr<Table> table, std::vector<std::int64_t> key_shape)
     : table_(std::move(table)),
       options_(table_->options()),
+      value_bytes_(options_.value_bytes()),
       device_(table_->context().device()),
       on_host_(device_.platform == "cpu"),
       key_shape_(std::move(key_shape)),
@@ -221,7 +222,7 @@ bool FastPath::is_apart(std::initializer_list<MemoryRange> read, std::initialize
 
 MemoryRange FastPath::memory_of(const Keys& keys, const Given& values) const {
   if (!values.write) return {};
-  return {values.write->values, (values.write->broadcast ? 1 : keys.batch.count) * options_.value_bytes()};
+  return {values.write->values, (values.write->broadcast ? 1 : keys.batch.count) * value_bytes_};
 }
 
 /// The filled array, or the number; the caller's own array is known to have changed from now on.

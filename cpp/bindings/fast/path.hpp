@@ -145,6 +145,7 @@ class FastPath {
 
   std::shared_ptr<Table> table_;
   TableOptions options_;
+  std::int64_t value_bytes_;
   Device device_;
   bool on_host_;
   std::vector<std::int64_t> key_shape_;
