@@ -42,6 +42,8 @@ settings.load_profile("gpuhash")
 #: How many cases were left out for want of a GPU, as each process says that has collected them.
 GPU_CASES: list[int] = []
 
+modules_kept = 0
+
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
 if WORKERS > 1:  # or each of them would have a thread for each core, in each framework
     for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
@@ -83,9 +85,22 @@ def is_worker(config: pytest.Config) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """What the collection has made stays: the tests' own garbage is found far sooner without it."""
+    keep_what_is_there()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Frameworks and their compilers are many modules, and the first test that needs them imports them."""
+    if len(sys.modules) > modules_kept + 100:
+        keep_what_is_there()
+
+
+def keep_what_is_there() -> None:
+    """What the collection and imports have made stays: the tests' own garbage is found far sooner without it."""
+    global modules_kept
     gc.collect()
     gc.freeze()
+    modules_kept = len(sys.modules)
 
 
 def deal_out_the_longest(items: list[pytest.Item]) -> None:

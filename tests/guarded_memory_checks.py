@@ -1,13 +1,15 @@
 """Calls whose arrays end where readable memory ends, or begin where it begins; for tests/test_guarded_memory.py.
 
 What reads or writes one byte beyond them ends this process. So it is one of its own:
-``python -P tests/guarded_memory_checks.py DTYPE end|begin``, and answers are compared with NumPy's. With DTYPE "pairs"
-keys are vectors of two int64, and with "odd" vectors of as many bytes as no word has, in tables alone.
+``python -P tests/guarded_memory_checks.py DTYPE end|begin [TURN]``, and answers are compared with NumPy's. With DTYPE
+"pairs" keys are vectors of two int64, and with "odd" vectors of as many bytes as no word has, in tables alone. TURN,
+a number: of the largest batches a third, which is another one with the next number.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import sys
 from collections.abc import Callable, Iterator
@@ -63,10 +65,10 @@ KINDS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
 }
 
 
-def batches(dtype: np.dtype) -> Iterator[tuple[str, np.ndarray]]:
+def batches(dtype: np.dtype, turn: int | None) -> Iterator[tuple[str, np.ndarray]]:
     rng = np.random.default_rng(dtype.itemsize)
-    for count in SIZES:
-        for kind, draw in KINDS.items():
+    for number, (count, (kind, draw)) in enumerate(itertools.product(SIZES, KINDS.items())):
+        if turn is None or count < 1 << 18 or number % 3 == turn % 3:
             numbers = draw(rng, count)
             yield f"{kind}, {count}", numbers.astype(dtype) if dtype.kind == "f" else numbers.astype("i8").astype(dtype)
 
@@ -155,12 +157,12 @@ def check_odd_widths(side: str) -> None:
             check_tables(keys)
 
 
-def main(dtype: str, side: str) -> None:
+def main(dtype: str, side: str, turn: str | None = None) -> None:
     if dtype == "odd":
         check_odd_widths(side)
         return
     are_pairs = dtype == "pairs"
-    for name, numbers in batches(np.dtype("int64" if are_pairs else dtype)):
+    for name, numbers in batches(np.dtype("int64" if are_pairs else dtype), None if turn is None else int(turn)):
         print(name, flush=True)  # the last line says which batch it was
         keys = Keys(numbers, are_pairs, Guarded(side == "end"))
         check_factorizations(keys)
