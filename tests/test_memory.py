@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import gc
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -281,6 +282,35 @@ def test_a_resource_that_uses_its_table(on_device, use, is_sharded):
     del table
     gc.collect()
     assert memory.nbytes == 0
+
+
+def test_a_resource_that_uses_the_table_of_its_shard(on_device):
+    """Beside another thread's call on the table, which waits for that on the shard: neither waits for the other."""
+    place = on_device.table_device
+    asked, others = threading.Event(), []
+
+    class Curious(NumPyMemory if place == "cpu" else TorchCudaMemory):  # type: ignore[misc]
+        table: HashTable | None = None
+
+        def take(self, nbytes: int, stream: Any) -> tuple[int, Any]:
+            table, self.table = self.table, None
+            if table is not None:
+                others.append(threading.Thread(target=table.__setitem__, args=([5], 6)))
+                others[0].start()
+                others[0].join(0.2)  # it comes as far as the shard, whose call this is
+                asked.set()
+                table.erase([1])
+            return super().take(nbytes, stream)
+
+    memory = Curious()
+    table = HashTable("int64", "int64", device=[place], memory=[memory])
+    table[[1, 2]] = [3, 4]
+    memory.table = table
+    with pytest.raises((RuntimeError, MemoryError), match="in the middle of a call on it"):
+        table.shards[0].reserve(100_000)
+    assert asked.is_set()
+    others[0].join()
+    assert items_of(table) == as_dict(np.array([1, 2, 5]), np.array([3, 4, 6]))
 
 
 def test_too_large_a_table_is_a_memory_error(device):

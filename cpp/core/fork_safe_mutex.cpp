@@ -75,11 +75,15 @@ bool ForkSafeMutex::is_held_here() const noexcept {
   return holder != nullptr;
 }
 
+void throw_in_call() {
+  throw std::logic_error(
+      "a table was used in the middle of a call on it, by a thread of that call, such as by the memory resource that "
+      "it "
+      "asks for memory: use it before the call or after it");
+}
+
 void ForkSafeMutex::lock() {
-  if (is_held_here())
-    throw std::logic_error(
-        "a table was used in the middle of a call on it, by a thread of that call, such as by the memory resource that "
-        "it asks for memory: use it before the call or after it");
+  if (is_held_here()) throw_in_call();
   mutex_.lock();
   holder_.store(lock_holder(), std::memory_order_relaxed);
   ++held;

@@ -34,17 +34,20 @@ class GPUHASH_API ForkSafeMutex {
   void lock();
   bool try_lock();
   void unlock();
+  /// By the thread or its caller. Does not wait.
+  bool is_held_here() const noexcept;
 
  private:
   friend class AllLocks;
-
-  bool is_held_here() const noexcept;
 
   std::mutex mutex_;
   std::atomic<const LockHolder*> holder_ = nullptr;  // null where nobody holds it; never read through
   ForkSafeMutex* before_ = nullptr;
   ForkSafeMutex* after_ = nullptr;
 };
+
+/// What lock() throws, for who has to look before it takes another lock.
+[[noreturn]] void throw_in_call();
 
 /// Returns when no thread is about to fork. Called before a lock is taken that is held for long: else calls that follow
 /// each other would keep the one that forks waiting for ever. Not with Python's GIL, which the one that forks needs;

@@ -29,6 +29,8 @@ class CallOrder {
   Stream stream_after_all();
   /// For a look at what the host alone keeps, which is no call.
   [[nodiscard]] std::unique_lock<ForkSafeMutex> lock() const { return std::unique_lock(mutex_); }
+  /// Does this thread hold the lock, or the one that it works for?
+  bool is_held_here() const noexcept { return mutex_.is_held_here(); }
   /// A CUDA graph may be replayed on the table's memory. To be asked under the lock.
   bool captured() const { return captured_; }
   /// Somebody will capture one without asking. Likewise.

@@ -62,6 +62,7 @@ class HashTable final : public Table {
   void train(const std::int64_t* rows, std::int64_t count, const Gradients& gradients,
              const std::vector<std::size_t>& columns, const OptimizerStep& step, Stream stream) override;
   bool overlaps_rows(const MemoryRange& memory) const override;
+  bool is_in_call_here() const noexcept override { return order_.is_held_here(); }
   Constants& constants() override { return constants_; }
   std::shared_ptr<Table> clone(std::shared_ptr<DeviceContext> context, Stream stream) override;
 

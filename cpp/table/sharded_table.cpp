@@ -112,6 +112,7 @@ class View final : public ShardedTable {
   bool overlaps_rows(const MemoryRange& memory) const override {
     return std::ranges::any_of(all_->tables, [&](const auto& shard) { return shard->overlaps_rows(memory); });
   }
+  bool is_in_call_here() const noexcept override { return order_.is_held_here(); }
   Constants& constants() override { return constants_; }
   std::shared_ptr<Table> clone(std::shared_ptr<DeviceContext> context, Stream stream) override;
 
@@ -180,7 +181,7 @@ class View final : public ShardedTable {
 class View::Turn {
  public:
   Turn(View& view, Stream stream)
-      : here_(view.order_, stream), all_(view.all_->mutex, std::defer_lock), home_(*view.home_), stream_(stream) {
+      : here_(order_of(view), stream), all_(view.all_->mutex, std::defer_lock), home_(*view.home_), stream_(stream) {
     check(here_.capturing());
   }
   ~Turn() {
@@ -205,6 +206,13 @@ class View::Turn {
   void lock_all() { all_.lock(); }
 
  private:
+  /// A call waits for those of the shards. It must not wait within one of them: another thread's may wait for that one.
+  static CallOrder& order_of(View& view) {
+    if (locks_held() != 0)
+      for (const auto& shard : view.all_->tables)
+        if (shard->is_in_call_here()) throw_in_call();
+    return view.order_;
+  }
   static void check(bool capturing) {
     if (capturing)
       throw ShapeError(

@@ -142,6 +142,8 @@ class GPUHASH_API Table {
                      const std::vector<std::size_t>& columns, const OptimizerStep& step, Stream stream) = 0;
   /// Is some of this memory the table's own rows, as they lie now? A call writes them while it reads its batch.
   virtual bool overlaps_rows(const MemoryRange& memory) const = 0;
+  /// Is this thread, or the one that it works for, in the middle of a call on the table? Does not wait.
+  virtual bool is_in_call_here() const noexcept = 0;
   /// Single values in the table's memory, for Read::fallback and Write::broadcast.
   virtual Constants& constants() = 0;
   /// Waits. The same table, slot for slot, in another context.
