@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include <gpuhash/requests.hpp>
 #include <gpuhash/device_context.hpp>
 #include <gpuhash/factorization.hpp>
+#include <gpuhash/requests.hpp>
 
 /// What a table expects of a batch before it takes it, by the batch's size and by samples of it. None of it looks at
 /// the table. Tuning (core/tuning.hpp) has the thresholds and their reasons.
