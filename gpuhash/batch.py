@@ -211,20 +211,16 @@ class Batch:
         """Is some of the array's memory the table's own rows?"""
         return hasattr(self, "core") and self.core.overlaps_rows(array)
 
-    def apart(self, array: _core.Array, *, from_rows: bool = False) -> _core.Array:
+    def apart(self, array: _core.Array) -> _core.Array:
         """The array, or a copy of it where the call writes into its memory while it reads it.
 
-        The copy is made in the order of the batch's stream. ``from_rows``: the call writes the table's rows as well.
+        The copy is made in the order of the batch's stream. What lies in the table's own rows the core keeps apart.
         """
-        if not (any(map(array.overlaps, self.outputs)) or (from_rows and self.overlaps_rows(array))):
+        if not any(map(array.overlaps, self.outputs)):
             return array
         copy = _core.Buffer(self.context, array.dtype, array.shape, self.stream).array()
         self.context.copy(copy, array, self.stream)
         return copy
-
-    def keep_from_rows(self) -> None:
-        """The call writes the table's rows: keys that lie there are copied before."""
-        self.array = self.apart(self.array, from_rows=True)
 
 
 def _where(tensor: Any, framework: Framework) -> tuple[_core.Context, int]:
@@ -383,5 +379,4 @@ def take_values(values: Any, batch: Batch, dtype: str, shape: Shape, what: str =
             join(batch, framework, values)
     elif array.platform != "cpu":
         to_device(array, batch.context, 0, what)
-    batch.keep_from_rows()
-    return batch.apart(array, from_rows=True), broadcast
+    return batch.apart(array), broadcast

@@ -33,26 +33,34 @@ def _each(given: Any, batches: list[Batch], what: str) -> list[Any]:
     return given
 
 
-def _results(batches: list[Batch], outputs: list[Output]) -> list[Any]:
+def _finish(batches: list[Batch]) -> None:
     for batch in batches:
         batch.finish()
+
+
+def _results(batches: list[Batch], outputs: list[Output]) -> list[Any]:
+    _finish(batches)
     return [output.result(batch) for batch, output in zip(batches, outputs, strict=True)]
 
 
-def change(table: KeyedTable, keys: list[Any], values: Any, action: str, *, rows: bool = False) -> Any:
+def change(
+    table: KeyedTable, keys: list[Any], values: Any, action: str, *, mask: bool = True, rows: bool = False
+) -> Any:
     """The masks of new keys; with ``rows`` a pair of row numbers and masks, and values may be None: initial ones."""
     batches = [table._take(each) for each in keys]
-    masks = [table._mask(batch, None) for batch in batches]
+    masks = [table._mask(batch, None) for batch in batches] if mask else []
     numbers = [Output(batch, "int64", batch.shape) for batch in batches] if rows else []
     requests = []
     for i, (batch, value) in enumerate(zip(batches, _each(values, batches, "values"), strict=True)):
         writes: list[Write] = []
         if table._value_dtype is not None and not (rows and values is None):
             writes.append((0, *take_values(value, batch, table._value_dtype, table._value_shape), action))
-        requests.append(batch.change(writes, inserted=masks[i].array, rows=numbers[i].array if rows else None))
+        inserted = masks[i].array if mask else None
+        requests.append(batch.change(writes, inserted=inserted, rows=numbers[i].array if rows else None))
     table._changes += 1
     table._core.change(requests)
-    told = _results(batches, masks)
+    _finish(batches)
+    told = _results(batches, masks) if mask else []
     return (_results(batches, numbers), told) if rows else told
 
 

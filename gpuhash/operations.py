@@ -110,7 +110,7 @@ class Operations(KeyedTable):
             column_calls.change(self, keys, values, "assign", mask=False)
             return
         if self._shards and batches.are_batches(keys):
-            batches.change(self, keys, values, "assign")
+            batches.change(self, keys, values, "assign", mask=False)
             return
         batch = self._take(keys)
         array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)

@@ -58,7 +58,8 @@ class BoundFactorization {
     const Stream stream = to_stream(*context_, stream_address);
     const GilRelease unlocked;
     refuse_capture(*context_, stream);
-    work_ = Factorizer::of(*context_).factorize(*context_, number_keys, {codes, counts, most_hashed}, stream);
+    work_ = Factorizer::of(*context_).factorize(*context_, number_keys,
+                                                {.codes = codes, .counts = counts, .most_hashed = most_hashed}, stream);
   }
 
   /// Null where more keys than `most_hashed` seem distinct (FactorizationOptions).

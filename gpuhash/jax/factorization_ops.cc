@@ -57,8 +57,8 @@ ffi::Error factorize(Place place, std::int64_t elements, bool sorted, Operand ke
     distinct.check_bound(batch.count);
     if (context->is_capturing(place.stream))
       throw ShapeError("this cannot be captured, because it waits for the number of distinct keys");
-    const std::unique_ptr<Factorization> work =
-        Factorizer::of(*context).factorize(*context, batch, {wants_inverse, wants_counts}, place.stream);
+    const std::unique_ptr<Factorization> work = Factorizer::of(*context).factorize(
+        *context, batch, {.codes = wants_inverse, .counts = wants_counts}, place.stream);
     const std::int64_t found = work->count();
     const auto prefix = [&](Output output, std::int64_t bytes) {
       return Prefix(*context, place.stream, output->untyped_data(), room_of(output, bytes) * bytes, found * bytes);

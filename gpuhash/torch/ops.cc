@@ -407,8 +407,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> unique(const Tensor& given, bool rows
   const Device device = device_of(keys.tensor);
   const Stream stream = stream_of(device);
   const std::shared_ptr<DeviceContext> context = context_of(device, stream, "unique");
-  const std::unique_ptr<Factorization> work =
-      Factorizer::of(*context).factorize(*context, keys.numbers, {return_inverse, return_counts}, stream);
+  const std::unique_ptr<Factorization> work = Factorizer::of(*context).factorize(
+      *context, keys.numbers, {.codes = return_inverse, .counts = return_counts}, stream);
   const auto positions = [&](const Shape& shape, bool wanted) {
     return empty(wanted ? shape : Shape{0}, aoti_torch_dtype_int64(), keys.tensor);
   };

@@ -106,7 +106,7 @@ def test_every_call_beside_a_dict(run, skews, capacity):
 
 
 @pytest.mark.parametrize("run", [MORE], ids=["cpux4"], indirect=True)
-@pytest.mark.parametrize("capacity", [50, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("capacity", [50, *(pytest.param(each, marks=pytest.mark.slow) for each in (None, 100))])
 def test_more_devices(run, capacity):
     run(exchange.every_call_beside_a_dict, skews=["zipf", "one-owner"], batch=151, capacity=capacity)
 
