@@ -19,24 +19,10 @@ from support.jit import need_jax
 from support.ranks import Ranks
 
 import gpuhash
+from gpuhash.signatures import SIGNATURES
 
-#: The vocabulary, in the order of the table of calls.
-CALLS = (
-    *("insert", "insert_or_assign", "setitem", "insert_or_apply", "find_or_insert", "setdefault"),
-    *("find", "get", "getitem", "contains", "has", "rows"),
-    *("erase", "delete", "pop", "popitem"),
-    *("size", "keys", "values", "items", "clear", "reserve"),
-    *("columns", "batches"),
-)
-
-#: What Python writes with its own syntax.
-_SPECIAL = {
-    "setitem": "__setitem__",
-    "getitem": "__getitem__",
-    "has": "__contains__",
-    "delete": "__delitem__",
-    "size": "__len__",
-}
+#: The vocabulary, in the order of the table of calls. A set's ``add`` is its ``insert``.
+CALLS = (*(call for call in SIGNATURES if call != "add"), "columns", "batches")
 
 
 @dataclass(frozen=True)
@@ -95,7 +81,7 @@ class Face:
 
     @classmethod
     def own_name(cls, call: str) -> str:
-        return cls.names.get(call) or _SPECIAL.get(call, call)
+        return cls.names.get(call) or (SIGNATURES[call].method if call in SIGNATURES else call)
 
     def call(self, name: str, *args: Any, **options: Any) -> Any:
         """The face's own call, with its own arrays."""
