@@ -9,10 +9,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, batches, consumers, serialization, traced
+from . import _core, consumers, serialization, traced
 from .arguments import as_keys
 from .arrays import framework_of, settle
 from .batch import Batch
+from .call import Call
 from .dtypes import INTEGER_BOUNDS, is_python_integer, read_objects
 from .inference import infer_set
 from .keyed_table import KeyedTable
@@ -106,14 +107,10 @@ class HashSet(KeyedTable):
         TableFullError, MemoryError
             Where there is no room; the set is as it was.
         """
-        if self._shards and batches.are_batches(keys, out):
-            return batches.change(self, keys, None, "keep")
-        batch = self._take(keys)
-        inserted = self._mask(batch, out)
-        self._changes += 1
-        batch.core.change([batch.change(inserted=inserted.array)])
-        batch.finish()
-        return inserted.result(batch)
+        call = Call(self, keys, out)
+        call.answer_mask(out)
+        call.change()
+        return call.mask()
 
     insert = add
 
@@ -130,12 +127,9 @@ class HashSet(KeyedTable):
     @_core.fast_path("discard")
     def discard(self, keys: Any) -> None:
         """Removes keys; absent ones are passed over. Does not wait for the GPU."""
-        batch = self._look_for(keys)
-        if batch is None:
-            return
-        self._changes += 1
-        batch.core.erase([batch.erasure()])
-        batch.finish()
+        call = Call.of_lookup(self, keys, lists=False)
+        if call is not None:
+            call.erase()
 
     def remove(self, keys: Any) -> None:
         """Removes keys. Waits. KeyError if any is absent: then nothing is removed."""

@@ -10,12 +10,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, batches, initializers, named_columns, serialization, traced
-from .arguments import KeyOutOfRangeError, as_keys, checked_load_factor, checked_name, count_of
+from . import _core, initializers, named_columns, serialization, traced
+from .arguments import as_keys, checked_load_factor, checked_name, count_of
 from .arrays import Shape, default_stream
-from .batch import Batch, Output, Read, Views, Write, to_device
+from .batch import Batch, Read, Views, Write, to_device
+from .call import Call
 from .export import export, export_apart, to_host
 from .memory import is_sharded, make_context
+from .named_columns import Column
 from .options import Options
 
 _ITERATION_CHUNK = 4096
@@ -58,6 +60,11 @@ class KeyedTable:
         self._value_dtype = core.value_dtype
         self._value_shape = core.value_shape
         self._columns = named_columns.of_core(core.columns)
+        #: What there is for each key, by name: of a single value the name is empty; nothing in a set.
+        self._fields = self._columns or (
+            {} if core.value_dtype is None else {"": Column(core.value_dtype, core.value_shape)}
+        )
+        self._numbers = {name: number for number, name in enumerate(self._fields)}  # of the core
         self._initializer = initializers.of_core(core.initializer, core.value_dtype)
         self._name = name
         self._changes = 0
@@ -92,18 +99,6 @@ class KeyedTable:
         """The keys of a call, checked, in the table's memory."""
         return Batch.of_keys(keys, self._key_dtype, self._key_shape, self._core, self._context, self._views)
 
-    def _look_for(self, keys: Any, out: Any = None) -> Batch | None:
-        """The keys of a lookup, as ``_take``; None for a single key that the dtype cannot hold: no table has it."""
-        try:
-            return self._take(keys)
-        except KeyOutOfRangeError:
-            if out is None:
-                return None
-            raise
-
-    def _mask(self, batch: Batch, out: Any) -> Output:
-        return Output(batch, "bool", batch.shape, out)
-
     def _absent(self, batch: Batch, keys: Any, missing: int) -> KeyError:
         if batch.scalar:
             return KeyError(keys)
@@ -122,34 +117,16 @@ class KeyedTable:
         """The keys of a batch on the host, ``[n, *key_shape]``. Waits."""
         return to_host(batch.context, batch.array, batch.stream).reshape(-1, *self._key_shape)
 
-    def _find_and_erase(self, batch: Batch, wanted: list[Read], needed: bool) -> int:
-        """Erases keys, and gives the values that they had.
-
-        Parameters
-        ----------
-        wanted
-            Each column; in a table with a single value per key that one; or none.
-        needed
-            Where keys are absent nothing is erased, and their number is returned.
-        """
-        missing = 0
-        try:
-            missing = batch.core.erase([batch.erasure(wanted)], needed)
-        finally:
-            self._changes += not missing
-        return missing
-
     @traced.by(traced.nothing)
     @_core.fast_path("erase_present")
     def _erase_present(self, keys: Any) -> None:
         """Erases keys. KeyError if any is absent."""
-        batch = self._look_for(keys)
-        if batch is None:
+        call = Call.of_lookup(self, keys, lists=False)
+        if call is None:
             raise KeyError(keys)
-        missing = self._find_and_erase(batch, [], True)
+        missing = call.erase(all_or_none=True)
         if missing:
-            raise self._absent(batch, keys, missing)
-        batch.finish()
+            raise self._absent(call.batch, keys, missing)
 
     def _export(self, like: Any, *, keys: bool = True, values: bool = True) -> list[Any]:
         """Arrays of all keys, or of all values where there are any, of each column in order, or of both. Waits."""
@@ -161,12 +138,8 @@ class KeyedTable:
     ) -> tuple[list[tuple[str, Shape]], Callable[[list[_core.Array], int], int]]:
         """What ``export`` needs to know: the arrays that are wanted, and what fills them."""
         wanted = [(self._key_dtype, self._key_shape)] if keys else []
-        columns = self._columns if values else None
-        value_dtype = self._value_dtype if values else None
-        if columns is not None:
-            wanted += [(column.dtype, column.shape) for column in columns.values()]
-        elif value_dtype is not None:
-            wanted.append((value_dtype, self._value_shape))
+        if values:
+            wanted += [(field.dtype, field.shape) for field in self._fields.values()]
 
         def fill(arrays: list[_core.Array], stream: int) -> int:
             reads: list[Read] = [(number, array, None) for number, array in enumerate(arrays[1:] if keys else arrays)]
@@ -245,15 +218,12 @@ class KeyedTable:
             For a list with an integer that the key dtype cannot hold. A single key of that kind is absent, here and in
             all lookups.
         """
-        if self._shards and batches.are_batches(keys, out):
-            return batches.contains(self, keys)
-        batch = self._look_for(keys, out)
-        if batch is None:
+        call = Call.of_lookup(self, keys, out)
+        if call is None:
             return False
-        found = self._mask(batch, out)
-        batch.core.look_up([batch.lookup(found=found.array)])
-        batch.finish()
-        return found.result(batch)
+        call.answer_mask(out)
+        call.look_up()
+        return call.mask()
 
     def __contains__(self, key: object) -> bool:
         """Is this one key in the table? Waits. TypeError for a batch of keys: that is ``contains(keys)``."""
@@ -263,15 +233,15 @@ class KeyedTable:
     @traced.by(traced.nothing)
     @_core.fast_path("contains_one")
     def _contains_one(self, key: object) -> bool:
-        batch = self._look_for(key)
-        if batch is None:
+        call = Call.of_lookup(self, key, lists=False)
+        if call is None:
             return False
-        if batch.shape != ():
+        if call.batch.shape != ():
             raise TypeError(
-                f"`in` takes one key, and this is a batch of shape {batch.shape}: call contains(keys), which gives "
-                "a mask"
+                f"`in` takes one key, and this is a batch of shape {call.batch.shape}: call contains(keys), which "
+                "gives a mask"
             )
-        return batch.core.look_up([batch.lookup()], True) == 0
+        return call.look_up(count_missing=True) == 0
 
     @traced.by(traced.erase)
     @_core.fast_path("erase")
@@ -290,16 +260,12 @@ class KeyedTable:
         bool array of shape ``batch``: true for exactly one of an erased key's duplicates. Does not wait for the GPU,
         unless the answer is on the host.
         """
-        if self._shards and batches.are_batches(keys, out):
-            return batches.erase(self, keys)
-        batch = self._look_for(keys, out)
-        if batch is None:
+        call = Call.of_lookup(self, keys, out)
+        if call is None:
             return False
-        erased = self._mask(batch, out)
-        self._changes += 1
-        batch.core.erase([batch.erasure(erased=erased.array)])
-        batch.finish()
-        return erased.result(batch)
+        call.answer_mask(out)
+        call.erase()
+        return call.mask()
 
     def __len__(self) -> int:
         """The number of keys. Waits."""

@@ -1,32 +1,23 @@
-"""HashTable: keys to values, in batches, used like a dict."""
+"""HashTable: keys to values, in batches, used like a dict; its calls are made of gpuhash/call.py."""
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Mapping, MutableMapping, Sequence, Sized
-from typing import Any, Self, cast
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from types import MappingProxyType
+from typing import Any, Self
 
 import numpy as np
 
-from . import _core, batches, column_calls, consumers, named_columns, serialization, traced
-from .arguments import as_keys
-from .arrays import framework_of, settle
-from .batch import Batch, Read, Write, take_values
-from .dtypes import comparable, dtype_name, storage_dtype
-from .export import to_host
-from .float_mode import in_default_float_mode
+from . import _core, named_columns, serialization, traced
+from .arguments import action_of, as_keys, one_value
+from .arrays import NUMPY, Framework, Shape, default_stream, framework_like, framework_of, settle
+from .batch import Batch, join, take_values
+from .call import Call, actions_of
+from .dict_methods import NO_DEFAULT, DictMethods
+from .dtypes import comparable, dtype_name, numpy_dtype, storage_dtype, to_python
 from .inference import infer, infer_columns
 from .initializers import Initializer
-from .keyed_table import KeyedTable
-from .operations import Operations
 from .options import Options
-
-
-class _NoDefault:
-    def __repr__(self) -> str:
-        return "<none>"
-
-
-_NO_DEFAULT = _NoDefault()
 
 
 class _Required:
@@ -39,7 +30,7 @@ class _Required:
 _REQUIRED = _Required()
 
 
-class HashTable(Operations):
+class HashTable(DictMethods):
     """A hash table in GPU or host memory, used like a dict whose keys and values are whole arrays.
 
     Parameters
@@ -208,7 +199,7 @@ class HashTable(Operations):
         table._assign(keys, values)
         return table
 
-    # Like a dict -----------------------------------------------------------------------------------------------------
+    # Changes ---------------------------------------------------------------------------------------------------------
 
     @traced.itself
     def __setitem__(self, keys: Any, values: Any) -> None:
@@ -228,6 +219,173 @@ class HashTable(Operations):
         """
         self._setitem(keys, values)
 
+    @traced.by(traced.setitem)
+    @_core.fast_path("setitem")
+    def _setitem(self, keys: Any, values: Any) -> None:
+        self._assign(keys, values)
+
+    @traced.by(traced.insert)
+    @_core.fast_path("insert")
+    def insert(self, keys: Any, values: Any, out: Any = None) -> Any:
+        """Inserts the keys that are not there, and keeps the values of those that are.
+
+        Parameters
+        ----------
+        keys, values, out
+            As for ``insert_or_assign``.
+
+        Returns
+        -------
+        bool array of shape ``batch``: was the key new; true for exactly one of a new key's duplicates. With
+        ``deterministic=True`` the first of a new key's values stays. Waits, and raises, as ``insert_or_assign``.
+        """
+        return self._insert(keys, values, "keep", out)
+
+    @traced.by(traced.insert_or_assign)
+    @_core.fast_path("insert_or_assign")
+    def insert_or_assign(self, keys: Any, values: Any, out: Any = None) -> Any:
+        """Assigns values to keys, new or not, and tells which were new.
+
+        Parameters
+        ----------
+        keys
+            Keys of shape ``[*batch, *key_shape]``.
+        values
+            Values of shape ``[*batch, *value_shape]``; a scalar, or an array of shape ``value_shape``, goes to all.
+        out
+            A bool array of shape ``batch`` to write into.
+
+        Returns
+        -------
+        bool array of shape ``batch``: was the key new; true for exactly one of a new key's duplicates. Does not wait
+        for the GPU while the table has room for all keys as if they were new. ``table[keys] = values`` does without the
+        mask, and is faster.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For arrays of other dtypes, or of shapes or devices that do not fit.
+        TableFullError, MemoryError
+            Where there is no room; the table is as it was.
+        """
+        return self._insert(keys, values, "assign", out)
+
+    @traced.by(traced.insert_or_apply)
+    @_core.fast_path("insert_or_apply")
+    def insert_or_apply(self, keys: Any, values: Any, op: Any, out: Any = None) -> Any:
+        """Inserts the keys that are not there, and combines the values of those that are with the new ones.
+
+        All of a key's duplicates in a batch count; sums and products of floats depend on their order, which is that of
+        the batch on the host, and not fixed on a GPU or with several shards. Integers wrap. Minima and maxima of floats
+        are those of IEEE 754-2019: they pass NaN on, and -0.0 is less than 0.0. Subnormal numbers count everywhere.
+
+        Parameters
+        ----------
+        keys, values, out
+            As for ``insert_or_assign``.
+        op
+            "add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor" (with hyphens as well), "keep" (the old
+            value) or "replace" (by the new one); of a table with columns also a mapping of columns to such, one for
+            each that is given.
+
+        Returns
+        -------
+        bool array of shape ``batch``: was the key new; true for exactly one of a new key's duplicates. Waits as
+        ``insert_or_assign``.
+
+        Raises
+        ------
+        TypeError
+            For operations that the value dtype does not have: bits of floats, minima of complex numbers.
+        ValueError
+            For an unknown operation.
+        TypeError, ValueError, TableFullError, MemoryError
+            As ``insert_or_assign``.
+        """
+        if self._columns is not None:
+            return self._insert(keys, values, actions_of(self._columns, values, op), out)
+        return self._insert(
+            keys, values, action_of(op, self._value_dtype, f"the table has values of {self._value_dtype}"), out
+        )
+
+    def _insert(self, keys: Any, values: Any, actions: str | Mapping[str, str], out: Any) -> Any:
+        call = Call(self, keys, out)
+        call.answer_mask(out)
+        call.write(values, actions)
+        call.change()
+        return call.mask()
+
+    @traced.by(traced.find_or_insert)
+    @_core.fast_path("find_or_insert")
+    def find_or_insert(self, keys: Any, values: Any = None, out: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
+        """The rows of keys in ``row_storage``, after those that are not there have been inserted.
+
+        Parameters
+        ----------
+        keys
+            Keys of shape ``[*batch, *key_shape]``.
+        values
+            What new keys get: values of shape ``[*batch, *value_shape]``, or a scalar or an array of shape
+            ``value_shape`` for all; None takes what the table's ``initializer`` says, or else its default, or else
+            zeros.
+        out
+            Arrays ``(rows, is_new)`` to write into, int64 and bool of shape ``batch``.
+
+        Returns
+        -------
+        rows, is_new
+            int64 ``batch``: the number of each key's row, the same for all of its duplicates, as ``rows`` would give
+            it; numbers stay when the table grows. bool ``batch``: was the key new; true for exactly one of a new key's
+            duplicates. Waits as ``insert``; a replayed CUDA graph that finds no room for a key gives -1.
+
+        Raises
+        ------
+        ValueError
+            Where the table has no row storage: its values are scalars of up to 8 bytes.
+        TypeError, ValueError, TableFullError, MemoryError
+            As ``insert_or_assign``.
+        """
+        self._need_rows()
+        out_rows, out_new = _pair_of(out, "(rows, is_new)")
+        call = Call(self, keys, out)
+        call.answer_rows(out_rows, "out[0]")
+        call.answer_mask(out_new, "out[1]")
+        if values is None and self._initializer is None and self._default is not None:
+            values = self._default_value()
+        if values is not None:
+            call.write(values, "keep")
+        call.change()
+        return call.rows(), call.mask()
+
+    @traced.by(traced.nothing)
+    @_core.fast_path("setdefault")
+    def setdefault(self, keys: Any, default: Any = None, out: Any = None) -> Any:
+        """Inserts ``default`` for the keys that are absent, and gives the values of all.
+
+        ``default`` is as the values of an insertion: one for each key or one for all; None takes what the table's
+        initializer says, or else its default. ``out`` as for ``get``. Waits, and raises, as ``insert``; ValueError
+        where there is neither. Columns that it leaves out, or all for None, get their initial values.
+        """
+        given = default
+        if default is None and self._columns is None and self._initializer is None:
+            if self._default is None:
+                raise ValueError("setdefault needs a default for absent keys: give one here or to the table")
+            given = self._default_value()
+        call = Call(self, keys, lists=False)
+        call.answer_values(out=out)
+        if given is not None:
+            call.write(given, "keep", "default")
+            call.fall_back_on_writes()
+        call.change()
+        return call.values()
+
+    def _default_value(self) -> Any:
+        """The table's default, which it has, as a caller would give it."""
+        assert self._default is not None
+        return self._default if self._value_dtype != "bfloat16" else comparable(self._default, "bfloat16").tolist()
+
+    # Lookups ---------------------------------------------------------------------------------------------------------
+
     @traced.itself
     def __getitem__(self, keys: Any, *_: None) -> Any:
         """The values of keys, ``[*batch, *value_shape]``, by name where there are columns. Waits, unless the table has
@@ -241,80 +399,57 @@ class HashTable(Operations):
         # Python would call a function without *args at once, and pass over the fast path: see _core.set_subscripts().
         return self._getitem(keys)
 
-    @traced.by(traced.setitem)
-    @_core.fast_path("setitem")
-    def _setitem(self, keys: Any, values: Any) -> None:
-        self._assign(keys, values)
-
     @traced.by(traced.getitem)
     @_core.fast_path("getitem")
     def _getitem(self, keys: Any) -> Any:
-        batch = self._look_for(keys)
-        if batch is None:
+        call = Call.of_lookup(self, keys, lists=False)
+        if call is None:
             if self.default is None:
                 raise KeyError(keys)
             return self.default
-        if self._columns is not None:
-            places = column_calls.places_of(self, None, None)
-            outputs = places.outputs(batch, None, "out")
-            fallbacks = self._column_fallbacks(None, batch, places)
-            needed = fallbacks is None
-            missing = column_calls.look_up(batch, places, outputs, None, fallbacks, count_missing=needed)
-            if missing:
-                raise self._absent(batch, keys, missing)
-            batch.finish()
-            return column_calls.results(outputs, batch)
-        values = self._values(batch)
-        fallback = self._fallback_for(None, batch)
-        missing = batch.core.look_up([batch.lookup([(0, values.array, fallback)])], fallback is None)
+        call.answer_values()
+        missing = call.look_up(count_missing=not call.fall_back(None))
         if missing:
-            raise self._absent(batch, keys, missing)
-        batch.finish()
-        return values.result(batch)
+            raise self._absent(call.batch, keys, missing)
+        return call.values()
 
-    def __delitem__(self, keys: Any) -> None:
-        """Erases keys. Waits. KeyError if any is absent: then nothing is erased."""
-        self._erase_present(keys)
+    @traced.by(traced.find)
+    @_core.fast_path("find")
+    def find(
+        self, keys: Any, default: Any = None, out: tuple[Any, Any] | None = None, *, columns: Any = None
+    ) -> tuple[Any, Any]:
+        """The values of keys, and which of them were found.
 
-    def values(self, like: Any = None) -> Any:
-        """All values, ``[len(table), *value_shape]``, in the order of ``keys()``; ``like`` as there. Waits.
+        Parameters
+        ----------
+        keys
+            Keys of shape ``[*batch, *key_shape]``.
+        default
+            The value of absent keys, a scalar or of shape ``value_shape``, or one for each key, ``[*batch,
+            *value_shape]``; None takes the table's, or else zero.
+        out
+            Arrays ``(values, found)`` to write into. They may overlap the keys and the default, not each other.
+        columns
+            Of a table with columns: a list of the names of those that are wanted; None for all.
 
-        A mapping of names to arrays where there are columns.
+        Returns
+        -------
+        values, found
+            ``[*batch, *value_shape]`` of the value dtype, and bool ``[*batch]``. Does not wait for the GPU, unless the
+            answers are on the host. In a table with columns ``values`` is a mapping of names to arrays, here, in
+            ``out`` and as the default, which may leave columns out: they are zeros.
         """
-        if like is None and self._columns is not None and consumers.wants_pairs(self):
-            return list(dict(self._pairs()).values())
-        return self._named(self._export(like, keys=False))
-
-    def items(self, like: Any = None) -> tuple[Any, Any]:
-        """All keys and values, in the same order; ``like`` as for ``keys()``. Waits.
-
-        These are two arrays and no pairs, unlike a dict's: ``zip(table, table.values().tolist())`` gives pairs. Where
-        ``collections``, pandas or polars call it, which read any mapping's items as pairs, they get pairs.
-        """
-        if like is None and consumers.wants_pairs(self):
-            return cast(tuple[Any, Any], self._pairs())
-        keys, *values = self._export(like)
-        return keys, self._named(values)
-
-    def _pairs(self) -> ItemsView[Any, Any]:
-        """The items as a dict has them, with Python's numbers, and NumPy's arrays for values that are no scalars."""
-        keys, *values = self._host_items()
-        dtypes = [self._value_dtype] if self._columns is None else [each.dtype for each in self._columns.values()]
-        numbers = [comparable(array, dtype) for array, dtype in zip(values, dtypes, strict=True)]
-        lists = [array.tolist() if array.ndim == 1 else list(array) for array in numbers]
-        if self._columns is None:
-            rows: Iterable[Any] = lists[0]
-        else:
-            rows = (dict(zip(self._columns, row, strict=True)) for row in zip(*lists, strict=True))
-        return dict(zip(as_keys(keys, self._key_shape), rows, strict=True)).items()
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """TypeError: a table is two arrays, of which NumPy would take the keys."""
-        raise TypeError(f"a {type(self).__name__} is no array: {consumers.no_arrays[HashTable]}")
-
-    def _named(self, values: list[Any]) -> Any:
-        """The arrays of ``_export`` without the keys, as callers get them."""
-        return values[0] if self._columns is None else dict(zip(self._columns, values, strict=True))
+        if columns is not None and self._columns is None:
+            raise TypeError(f"columns={columns!r} was given, and the table has a single value per key, without a name")
+        out_values, out_found = _pair_of(out, "(values, found)")
+        call = Call.of_lookup(self, keys, out)
+        if call is None:
+            return self._absent_values(default, columns), False
+        call.answer_values(columns, out_values, "out[0]")
+        call.answer_mask(out_found, "out[1]")
+        call.fall_back(default)
+        call.look_up()
+        return call.values(), call.mask()
 
     @traced.by(traced.get)
     @_core.fast_path("get")
@@ -331,45 +466,201 @@ class HashTable(Operations):
         ValueError
             For a batch, where neither is given.
         """
-        if self._columns is not None:
-            return self._get_columns(keys, default, out)
-        if self._shards and batches.are_batches(keys, out):
-            return batches.find(self, keys, default, needs_default=True)[0]
-        batch = self._look_for(keys, out)
-        if batch is None:
+        call = Call.of_lookup(self, keys, out)
+        if call is None:
             return self.default if default is None else default
-        values = self._values(batch, out)
-        if batch.scalar and out is None:
-            missing = batch.core.look_up([batch.lookup([(0, values.array, None)])], True)
-            if missing:
+        call.answer_values(out=out)
+        if call.batch.scalar and out is None:
+            if call.look_up(count_missing=True):
                 return self.default if default is None else default
-            return values.result(batch)
-        fallback = self._fallback_for(default, batch)
-        if fallback is None:
-            raise ValueError(self._needs_default("get(keys)", batch, keys))
-        batch.core.look_up([batch.lookup([(0, values.array, fallback)])])
-        batch.finish()
-        return values.result(batch)
+            return call.values()
+        if not call.fall_back(default):
+            raise ValueError(self._needs_default("get(keys)", call.batch, keys))
+        call.look_up()
+        return call.values()
 
-    def _get_columns(self, keys: Any, default: Any, out: Any) -> Any:
-        if self._shards and batches.are_batches(keys, out):
-            return column_calls.find_batches(self, keys, default, None, needs_default=True)[0]
-        places = column_calls.places_of(self, None, out)
-        batch = self._look_for(keys, out)
-        if batch is None:
-            return self.default if default is None else default
-        values = places.outputs(batch, out, "out")
-        if batch.scalar and out is None:
-            missing = column_calls.look_up(batch, places, values, None, None, count_missing=True)
-            if missing:
-                return self.default if default is None else default
-            return column_calls.results(values, batch)
-        fallbacks = self._column_fallbacks(default, batch, places)
-        if fallbacks is None:
-            raise ValueError(self._needs_default("get(keys)", batch, keys))
-        column_calls.look_up(batch, places, values, None, fallbacks, count_missing=False)
-        batch.finish()
-        return column_calls.results(values, batch)
+    @traced.by(traced.rows)
+    @_core.fast_path("rows")
+    def rows(self, keys: Any, out: Any = None) -> Any:
+        """The numbers of the keys' rows in ``row_storage``.
+
+        A row keeps its number until its key is erased or the table shrunk to fit. In a table of several shards,
+        ``number >> 40`` is the shard, and the 40 lower bits are the row in its ``row_storage``.
+
+        Parameters
+        ----------
+        keys
+            Keys of shape ``[*batch, *key_shape]``.
+        out
+            An int64 array of shape ``batch`` to write into.
+
+        Returns
+        -------
+        int64 array of shape ``batch``, -1 for absent keys. Does not wait for the GPU, unless the answer is on the host.
+
+        Raises
+        ------
+        ValueError
+            Where the table has no row storage: its values are scalars of up to 8 bytes.
+        """
+        self._need_rows()
+        call = Call.of_lookup(self, keys, out)
+        if call is None:
+            return -1
+        call.answer_rows(out)
+        call.look_up()
+        return call.rows()
+
+    # Erasures --------------------------------------------------------------------------------------------------------
+
+    def __delitem__(self, keys: Any) -> None:
+        """Erases keys. Waits. KeyError if any is absent: then nothing is erased."""
+        self._erase_present(keys)
+
+    @traced.by(traced.nothing)
+    @_core.fast_path("pop")
+    def pop(self, keys: Any, default: Any = NO_DEFAULT, out: Any = None) -> Any:
+        """Erases keys, and gives their values. Waits, unless there is a default.
+
+        Absent keys get ``default``, as for ``get``; without it they are a KeyError, also where the table has a default,
+        and nothing is erased, nor written to ``out``. All of a key's duplicates get its value. ``out`` as for ``get``.
+        Of several threads one gets the value of a key, and for the others it is absent.
+        """
+        needed = default is NO_DEFAULT
+        call = Call.of_lookup(self, keys, out, lists=False)
+        if call is None:
+            if needed:
+                raise KeyError(keys)
+            return default
+        call.answer_values(out=out)
+        is_single = call.batch.scalar and out is None
+        if needed:
+            call.hold_back()
+        elif not is_single and not call.fall_back(default):
+            raise ValueError(self._needs_default("pop(keys, None)", call.batch, keys))
+        missing = call.erase(all_or_none=needed or is_single)
+        if missing and needed:
+            raise self._absent(call.batch, keys, missing)
+        if missing:
+            return default
+        popped = call.values()
+        call.finish()
+        return popped
+
+    def popitem(self) -> tuple[Any, Any]:
+        """Erases some key, and gives it and its value, which no other thread gets. Waits, and reads all keys: take
+        ``items()`` to empty a table.
+        """
+        while len(keys := self._host_items(values=False)[0]):
+            for row in range(len(keys)):
+                key = as_keys(keys[row : row + 1], self._key_shape)[0]
+                try:
+                    return key, self.pop(key)
+                except KeyError:  # another thread has erased it meanwhile
+                    continue
+        raise KeyError("popitem(): the table is empty")
+
+    # Defaults --------------------------------------------------------------------------------------------------------
+
+    def _attach(self, core: _core.Table, key_shape: Shape, name: str | None = None) -> None:
+        super()._attach(core, key_shape, name)
+        self._default: np.ndarray[Any, Any] | None = None  # on the host, as the value dtype's storage
+        self._fallback: _core.Array | None = None  # the same in the table's memory
+        self._default_tensor: Any = None  # the same for PyTorch's compiler
+        self._column_defaults: dict[str, np.ndarray[Any, Any]] | None = None  # of a table with columns, instead
+
+    _torch_default = property(_core.torch_default)
+
+    def _make(self, options: Options) -> None:
+        super()._make(options)
+        if options.default is not None:
+            self._set_default(options.default)
+        self._column_defaults = options.column_defaults
+
+    def _clone(self, context: _core.Context, memo: dict[int, Any] | None = None) -> Self:
+        clone = super()._clone(context, memo)
+        clone._take_defaults_of(self)
+        return clone
+
+    def _face(self, core: _core.Table) -> Self:
+        face = super()._face(core)
+        face._take_defaults_of(self)
+        return face
+
+    def _take_defaults_of(self, other: HashTable) -> None:
+        self._set_default(other._default)
+        self._column_defaults = other._column_defaults
+
+    def _set_default(self, storage: np.ndarray[Any, Any] | None) -> None:
+        self._default = storage
+        self._fallback = None if storage is None else self._core.constant(_core.borrow(storage), self._stream())
+        self._default_tensor = None
+        self._fast.set_fallback(self._fallback)
+        for view, fast in self._fast_views:
+            stream = default_stream(view.context.device_index)
+            fast.set_fallback(None if storage is None else view.constant(_core.borrow(storage), stream))
+
+    def _own_defaults(self) -> dict[str, np.ndarray[Any, Any]] | None:
+        """By name, on the host."""
+        if self._columns is not None:
+            return self._column_defaults
+        return None if self._default is None else {"": self._default}
+
+    def _fallbacks_of(self, default: Any, batch: Batch, names: Iterable[str]) -> dict[str, _core.Array] | None:
+        """What absent keys get, by name: one value, or one for each key; None where there is no default.
+
+        Columns that a default leaves out get zeros.
+        """
+        if default is None and self._fallback is not None and (batch.context is self._context or self._views is None):
+            return {"": self._fallback}
+        own = self._own_defaults() if default is None else None
+        if default is None and own is None:
+            return None
+        named: dict[str, Any] = {}
+        if default is not None:
+            named = (
+                {"": default} if self._columns is None else named_columns.by_name(self._columns, default, "defaults")
+            )
+        fallbacks = {}
+        for name in names:
+            field = self._fields[name]
+            if name in named:
+                what = f"default of {name!r}" if name else "default"
+                fallbacks[name] = self._fallback_of(named[name], batch, field.dtype, field.shape, what)
+            else:
+                storage = np.zeros(field.shape, storage_dtype(field.dtype)) if own is None else own[name]
+                fallbacks[name] = batch.core.constant(_core.borrow(storage), batch.stream)  # on the batch's GPU
+        return fallbacks
+
+    def _fallback_of(self, default: Any, batch: Batch, dtype: str, value_shape: Shape, what: str) -> _core.Array:
+        """The default of a call, in the table's memory: one value, or one for each key."""
+        shape = default.shape if hasattr(default, "shape") else np.shape(default)
+        if len(shape) > len(value_shape) and batch.shape:
+            return take_values(default, batch, dtype, value_shape, what)[0]
+        framework = framework_of(default)
+        if not (self._host or framework.python or framework.private_streams):
+            array = framework.borrow(default, batch.stream)
+            context = batch.context
+            same_device = array.platform == context.platform and array.device_index == context.device_index
+            if same_device and array.dtype == dtype and array.shape == value_shape:
+                if framework is not batch.framework:
+                    join(batch, framework, default)
+                return batch.apart(array)
+        return batch.core.constant(_core.borrow(one_value(default, dtype, value_shape, what)), batch.stream)
+
+    def _absent_values(self, default: Any, columns: Any) -> Any:
+        """What ``find`` gives for a single key that is absent."""
+        if self._columns is None:
+            if default is not None:
+                return to_value(one_value(default, self._value_dtype, self._value_shape, "default"), self._value_dtype)
+            own = self._own_defaults() or {"": np.zeros(self._value_shape, storage_dtype(self._value_dtype))}
+            return to_value(own[""], self._value_dtype)
+        names = named_columns.chosen(self._columns, columns)
+        if default is not None:
+            storages = named_columns.defaults_of(self._columns, default)
+        else:
+            storages = self._column_defaults or named_columns.zeros(self._columns)
+        return {name: to_value(storages[name], self._columns[name].dtype) for name in names}
 
     def _needs_default(self, call: str, batch: Batch, keys: Any) -> str:
         hint = self._hint_of_single_key(batch, keys)
@@ -387,274 +678,108 @@ class HashTable(Operations):
             f"is {single}"
         )
 
-    @traced.by(traced.nothing)
-    @_core.fast_path("setdefault")
-    def setdefault(self, keys: Any, default: Any = None, out: Any = None) -> Any:
-        """Inserts ``default`` for the keys that are absent, and gives the values of all.
+    # Rows and values -------------------------------------------------------------------------------------------------
 
-        ``default`` is as the values of an insertion: one for each key or one for all; None takes what the table's
-        initializer says, or else its default. ``out`` as for ``get``. Waits, and raises, as ``insert``; ValueError
-        where there is neither. Columns that it leaves out, or all for None, get their initial values.
+    @property
+    def row_storage(self) -> Any:
+        """All rows, without a copy: ``[rows handed out, *value_shape]``, erased ones among them.
+
+        A NumPy array for host tables; of PyTorch or CuPy, whichever is imported, for GPU tables (see
+        ``row_storage_as``). What is written there is the table's from then on, in the order of the stream.
+
+        Rows of 4 MiB and more in gpuhash's own memory stay where they are when the table grows, and so the view goes on
+        being the table's rows, as many as it has. Where they move all the same (smaller ones and those in ``memory=``
+        with growth, all of them in a table that gets smaller) it is the memory of before: take it anew then.
         """
+        return self.row_storage_as()
+
+    def row_storage_as(self, like: Any = None) -> Any:
+        """``row_storage`` as an array of a framework that can write: "torch", "cupy", "numpy" or "buffer"."""
+        self._need_rows()
         if self._columns is not None:
-            return self._setdefault_columns(keys, default, out)
-        initialised = default is None and self._initializer is not None
-        if default is None and not initialised:
-            if self._default is None:
-                raise ValueError("setdefault needs a default for absent keys: give one here or to the table")
-            default = self._default_value()
-        batch = self._take(keys)
-        values = self._values(batch, out)
-        given: list[Write] = []
-        if not initialised:
-            given.append((0, *take_values(default, batch, self._value_dtype, self._value_shape, "default"), "keep"))
-        fallback = None if initialised else given[0][1]
-        self._insert_and_find(batch, given, [(0, values.array, fallback)])
-        return values.result(batch)
+            raise ValueError(
+                f"the rows of the table have columns: ask for one, as table.column({next(iter(self._columns))!r})"
+            )
+        framework = self._framework_of_rows(like, "row_storage")
+        return framework.wrap(self._core.row_storage(0 if self._host else framework.stream(None, self._index)))
 
-    def _setdefault_columns(self, keys: Any, default: Any, out: Any) -> Any:
-        places = column_calls.places_of(self, None, out)
-        batch = self._take(keys)
-        values = places.outputs(batch, out, "out")
-        given = [] if default is None else column_calls.take_columns(self, batch, default, "keep", "default")
-        fallbacks = {number: array for number, array, _, _ in given}
-        wanted = [(number, array, fallbacks.get(number)) for number, array, _ in places.parts(values, None)]
-        self._insert_and_find(batch, given, wanted)
-        return column_calls.results(values, batch)
+    def column(self, name: str, like: Any = None) -> Any:
+        """One column of all rows, without a copy: ``[rows handed out, *shape]``, erased ones among them.
 
-    def _insert_and_find(self, batch: Batch, given: list[Write], wanted: list[Read]) -> None:
-        """Inserts what is given for absent keys, and reads the values of all."""
-        self._changes += 1
-        batch.core.change([batch.change(given, wanted)])
-        batch.finish()
-
-    @traced.by(traced.nothing)
-    @_core.fast_path("pop")
-    def pop(self, keys: Any, default: Any = _NO_DEFAULT, out: Any = None) -> Any:
-        """Erases keys, and gives their values. Waits, unless there is a default.
-
-        Absent keys get ``default``, as for ``get``; without it they are a KeyError, also where the table has a default,
-        and nothing is erased, nor written to ``out``. All of a key's duplicates get its value. ``out`` as for ``get``.
-        Of several threads one gets the value of a key, and for the others it is absent.
-        """
-        needed = default is _NO_DEFAULT
-        if self._columns is not None:
-            return self._pop_columns(keys, default, needed, out)
-        batch = self._look_for(keys, out)
-        if batch is None:
-            if needed:
-                raise KeyError(keys)
-            return default
-        values = self._values(batch, out)
-        is_single = batch.scalar and out is None
-        fallback = None
-        if not needed and not is_single:
-            fallback = self._fallback_for(default, batch)
-            if fallback is None:
-                raise ValueError(
-                    "pop(keys, None) of a batch: give a value as the default of absent keys"
-                    + self._hint_of_single_key(batch, keys)
-                )
-        if needed:
-            values.hold_back(batch)
-        if not self._erase_popped(batch, keys, [(0, values.array, fallback)], needed=needed, is_single=is_single):
-            return default
-        popped = values.result(batch)
-        batch.finish()
-        return popped
-
-    def _pop_columns(self, keys: Any, default: Any, needed: bool, out: Any) -> Any:
-        places = column_calls.places_of(self, None, out)
-        batch = self._look_for(keys, out)
-        if batch is None:
-            if needed:
-                raise KeyError(keys)
-            return default
-        values = places.outputs(batch, out, "out")
-        is_single = batch.scalar and out is None
-        fallbacks = None
-        if not needed and not is_single:
-            fallbacks = self._column_fallbacks(default, batch, places)
-            if fallbacks is None:
-                raise ValueError(self._needs_default("pop(keys, None)", batch, keys))
-        if needed:
-            for output in values.values():
-                output.hold_back(batch)
-        wanted = places.parts(values, fallbacks)
-        if not self._erase_popped(batch, keys, wanted, needed=needed, is_single=is_single):
-            return default
-        popped = column_calls.results(values, batch)
-        batch.finish()
-        return popped
-
-    def _erase_popped(self, batch: Batch, keys: Any, wanted: list[Read], *, needed: bool, is_single: bool) -> bool:
-        """Erases keys, and gives their values. False where a single one is absent; KeyError where one is needed."""
-        missing = self._find_and_erase(batch, wanted, needed or is_single)
-        if missing and needed:
-            raise self._absent(batch, keys, missing)
-        return not missing
-
-    def popitem(self) -> tuple[Any, Any]:
-        """Erases some key, and gives it and its value, which no other thread gets. Waits, and reads all keys: take
-        ``items()`` to empty a table.
-        """
-        while len(keys := self._host_items(values=False)[0]):
-            for row in range(len(keys)):
-                key = as_keys(keys[row : row + 1], self._key_shape)[0]
-                try:
-                    return key, self.pop(key)
-                except KeyError:  # another thread has erased it meanwhile
-                    continue
-        raise KeyError("popitem(): the table is empty")
-
-    def update(self, other: Any, values: Any = _NO_DEFAULT, /) -> None:
-        """Assigns all items of another.
+        It is to a table with columns what ``row_storage`` is to others, whose words on writing and growth hold here as
+        well. From one row to the next there are the other columns, so that it is a strided array.
 
         Parameters
         ----------
-        other
-            A mapping; a table of the same dtypes and shapes, on any device; an iterable of pairs, tuples or lists, of
-            which the last of a key wins; or an array of keys and one of values, as two arguments or as a tuple or list
-            of both, such as what ``items()`` gives. With columns each value is a mapping of names, the same for all
-            keys, and so are values as arrays.
-
-        Notes
-        -----
-        Waits where ``other`` is a table; else it waits, and in any case raises, as ``table[keys] = values``.
+        name
+            That of the column.
+        like
+            "torch", "cupy", "numpy" or "buffer", or an array of one of these; by default NumPy for host tables, and
+            PyTorch or CuPy, whichever is imported, for GPU tables.
 
         Raises
         ------
-        TypeError
-            Where ``other`` is a single array: its rows might be pairs as well as keys and values.
+        ValueError
+            Where the table has no such column, or several shards, each of which has rows of its own; and for
+            frameworks whose arrays never change or cannot see the device.
         """
-        if values is not _NO_DEFAULT:
-            self._assign(other, values)
-        elif isinstance(other, HashTable):
-            self._merge(other)
-        elif isinstance(other, KeyedTable):
-            raise TypeError(f"a {type(other).__name__} has no values: give a table, a mapping, pairs or arrays")
-        elif isinstance(other, Mapping) or hasattr(other, "keys"):
-            keys = list(other.keys())
-            self._assign_all(keys, [other[key] for key in keys])
-        else:
-            parts = _parts(other)
-            is_named = self._columns is not None and len(parts) == 2 and isinstance(parts[1], Mapping)
-            if is_named or (len(parts) == 2 and all(map(_is_array, parts))):
-                self._assign(*parts)
-            else:
-                self._assign_all(*_columns(parts))
+        if self._columns is None:
+            raise ValueError(f"column({name!r}) was asked of a table without named columns: see row_storage")
+        named_columns.need(self._columns, name)
+        framework = self._framework_of_rows(like, f"column({name!r})")
+        stream = 0 if self._host else framework.stream(None, self._index)
+        return framework.wrap(self._core.column_storage(list(self._columns).index(name), False, stream))
 
-    def _assign_all(self, keys: list[Any], values: list[Any]) -> None:
-        """Assigns the keys and values of a dict."""
-        if keys:
-            if self._columns is not None:
-                values = cast(Any, named_columns.transposed(values, self._columns))
-            self._assign([tuple(key) for key in keys] if self._key_shape else keys, values)
+    def _framework_of_rows(self, like: Any, what: str) -> Framework:
+        """The framework of a view of all rows. ValueError where there can be none."""
+        if self._shards:
+            raise ValueError(
+                "a table of several shards has no single row storage: its rows lie with its shards, as "
+                f"table.shards[i].{what}"
+            )
+        framework = framework_like(like, self._host)
+        if framework is NUMPY and not self._host:
+            raise ValueError(f"the rows are on {self.device}, which NumPy cannot see: ask for PyTorch or CuPy")
+        return framework
 
-    @in_default_float_mode
-    def __eq__(self, other: object) -> bool:
-        """Has the other, a table on any device or a mapping, the same items? Waits.
+    def _need_rows(self) -> None:
+        if not self._core.has_rows:
+            raise ValueError(
+                f"the table has no row storage: its values, scalars of {self._value_dtype}, lie beside their keys; "
+                "only values of a value_shape, or of more than 8 bytes, have rows"
+            )
 
-        Tables of different dtypes or shapes are different. A table is equal to itself; otherwise NaN equals nothing.
+    @property
+    def columns(self) -> Mapping[str, named_columns.Column] | None:
+        """The named columns, in their order; None for a table with a single value per key."""
+        return None if self._columns is None else MappingProxyType(self._columns)
+
+    @property
+    def value_dtype(self) -> str | None:
+        """The name of the values' dtype; None for a table with columns."""
+        return self._value_dtype
+
+    @property
+    def value_shape(self) -> Shape:
+        """The shape of one value."""
+        return self._value_shape
+
+    @property
+    def default(self) -> Any:
+        """The value of absent keys: a number, a NumPy array where values have a shape, or None.
+
+        Where there are columns, a mapping of their names to such, or None.
         """
-        if self is other:
-            return True
-        if isinstance(other, HashTable):
-            return self._equals_table(other)
-        if not isinstance(other, Mapping):
-            return NotImplemented
-        if len(self) != len(other):
-            return False
-        if self._columns is not None:
-            keys, *columns = self._host_items()
-            return all(
-                key in other and self._same_columns([column[row] for column in columns], other[key])
-                for row, key in enumerate(as_keys(keys, self._key_shape))
-            )
-        keys, values = self._host_items()
-        values = comparable(values, self._value_dtype)
-        mine = zip(as_keys(keys, self._key_shape), values if self._value_shape else values.tolist(), strict=True)
-        if not self._value_shape:
-            return dict(mine) == other
-        return all(key in other and np.array_equal(value, other[key]) for key, value in mine)
+        if self._columns is not None and self._column_defaults is not None:
+            return {name: to_value(self._column_defaults[name], column.dtype) for name, column in self._columns.items()}
+        return None if self._default is None else to_value(self._default, self._value_dtype)
 
-    def _same_columns(self, values: list[Any], other: Any) -> bool:
-        """Has a mapping these values of each column, as their dtypes' storage?"""
-        assert self._columns is not None
-        if not isinstance(other, Mapping) or other.keys() != self._columns.keys():
-            return False
-        return all(
-            np.array_equal(comparable(value, column.dtype), other[name])
-            for value, (name, column) in zip(values, self._columns.items(), strict=True)
-        )
+    @property
+    def initializer(self) -> Initializer | None:
+        """What ``find_or_insert`` puts into the rows of new keys that are given no values; None: the default."""
+        return self._initializer
 
-    def _equals_table(self, other: HashTable) -> bool:
-        if self._kind_of_items() != other._kind_of_items() or len(self) != len(other):
-            return False
-        if self._columns is not None:
-            return self._equals_columns(other)
-        keys, values = self._host_items()
-        batch = other._take(keys)
-        shape = batch.shape + self._value_shape
-        theirs = _core.Buffer(batch.context, self._value_dtype, shape, batch.stream).array()
-        if batch.core.look_up([batch.lookup([(0, theirs, None)])], True):
-            return False
-        others = to_host(batch.context, theirs, batch.stream)
-        return bool(np.array_equal(comparable(values, self._value_dtype), comparable(others, self._value_dtype)))
-
-    def _equals_columns(self, other: HashTable) -> bool:
-        assert self._columns is not None
-        keys, *mine = self._host_items()
-        batch = other._take(keys)
-        theirs = [
-            _core.Buffer(batch.context, column.dtype, batch.shape + column.shape, batch.stream).array()
-            for column in self._columns.values()
-        ]
-        reads: list[Read] = [(number, array, None) for number, array in enumerate(theirs)]
-        if batch.core.look_up([batch.lookup(reads)], True):
-            return False
-        return all(
-            np.array_equal(
-                comparable(ours, array.dtype), comparable(to_host(batch.context, array, batch.stream), array.dtype)
-            )
-            for ours, array in zip(mine, theirs, strict=True)
-        )
-
-    def __ior__(self, other: Any) -> Self:
-        self.update(other)
-        return self
-
-    def __or__(self, other: Any) -> Self:
-        if not isinstance(other, (HashTable, Mapping)):
-            return NotImplemented
-        union = self.copy()
-        union.update(other)
-        return union
-
-    def __ror__(self, other: Any) -> Self:
-        if not isinstance(other, Mapping):
-            return NotImplemented
-        union = self.copy()
-        union.update(other)
-        union.update(self)  # of a key that both have the right one's value stays
-        return union
-
-    def __repr__(self) -> str:
-        size = len(self)
-        load = size / self.capacity if self.capacity else 0.0
-        shapes = f", key_shape={self._key_shape}" if self._key_shape else ""
-        shapes += f", value_shape={self._value_shape}" if self._value_shape else ""
-        initializer = f", initializer={self._initializer}" if self._initializer is not None else ""
-        name = f", name={name!r}" if (name := self.name) is not None else ""
-        values = self._value_dtype
-        if self._columns is not None:
-            values = "{" + ", ".join(f"{each}: {column}" for each, column in self._columns.items()) + "}"
-        return (
-            f"<{type(self).__name__} {self._key_dtype} -> {values}{shapes}, size={size}, "
-            f"capacity={self.capacity}, load={load:.3f}, device={self.device}{initializer}{name}>"
-        )
-
-    # Files --------------------------------------------------------------------------------------------
+    # Files -----------------------------------------------------------------------------------------------------------
 
     def _contents(self) -> serialization.Contents:
         contents = super()._contents()
@@ -680,58 +805,22 @@ class HashTable(Operations):
         return table
 
 
+def to_value(storage: np.ndarray[Any, Any], dtype: str) -> Any:
+    """The number, or the NumPy array, that the storage of one value stands for."""
+    return storage.view(numpy_dtype(dtype)).copy() if storage.ndim else to_python(storage, dtype)
+
+
+def _pair_of(out: Any, what: str) -> tuple[Any, Any]:
+    if out is None:
+        return None, None
+    if not isinstance(out, tuple) or len(out) != 2:
+        raise TypeError(f"out takes a tuple of two arrays, {what}")
+    return out
+
+
 _core.set_subscripts(HashTable)
 _core.set_membership(HashTable)
 
 # Counter, pandas.Series and others ask for a mapping, and would take a table for a sequence of its keys. They read
 # keys() and values(), or look keys up, or get pairs of items(). Not by inheritance: the views would be Python's.
 MutableMapping.register(HashTable)
-
-consumers.no_arrays[HashTable] = (
-    "give its keys() or its values(), ask it with contains(keys), or, where any mapping will do, give dict(table)"
-)
-
-
-def _is_array(part: object) -> bool:
-    """Is it an array of any framework? Python numbers and sequences, and what they may hold, are none."""
-    try:
-        framework = framework_of(part)
-    except TypeError:
-        return False
-    return not framework.python
-
-
-def _parts(other: Any) -> list[Any]:
-    """What is in an iterable of pairs, or of an array of keys and one of values."""
-    if _is_array(other):
-        raise TypeError(
-            f"update got a single {type(other).__name__}, whose rows might be pairs as well as keys and values: give "
-            "update(keys, values)"
-        )
-    if isinstance(other, (str, bytes)) or not isinstance(other, Iterable):
-        raise TypeError(f"a {type(other).__name__} has no items: give a table, a mapping, pairs or arrays")
-    return list(other)
-
-
-def _columns(pairs: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Keys and values of pairs, the last one of a key."""
-    items: dict[Any, Any] = {}
-    for pair in pairs:
-        # Not an array: where there are two of length 2, they may be keys and values as well.
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            length = f" of {len(pair)}" if isinstance(pair, Sized) else ""
-            raise ValueError(
-                f"update takes pairs, tuples or lists of a key and its value, and met a {type(pair).__name__}{length}: "
-                "give keys and values apart, as in update(keys, values)"
-            )
-        items[_hashable(pair[0])] = pair[1]
-    return list(items.keys()), list(items.values())
-
-
-def _hashable(key: Any) -> Any:
-    """A key as Python's own numbers: of arrays' hashes and equality every framework has another notion."""
-    if isinstance(key, int):
-        return key
-    if _is_array(key) or isinstance(key, np.generic):
-        key = key.tolist() if hasattr(key, "tolist") else np.asarray(key).tolist()
-    return tuple(key) if isinstance(key, (list, tuple)) else key

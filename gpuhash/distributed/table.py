@@ -12,11 +12,9 @@ from torch import Tensor
 from gpuhash import HashTable as LocalTable
 from gpuhash import consumers, named_columns, serialization
 from gpuhash.arguments import action_of, as_keys, one_value
+from gpuhash.dict_methods import NO_DEFAULT, columns_of_pairs, is_array, parts_of
 from gpuhash.dtypes import dtype_name, storage_dtype
 from gpuhash.initializers import Initializer
-from gpuhash.table import _columns as columns_of_pairs
-from gpuhash.table import _is_array as is_array
-from gpuhash.table import _parts as parts_of
 
 from .batch import Batch, Kind, Values, take_values
 from .call import BOOL, INT64, Call, Prepared, attempt
@@ -25,7 +23,6 @@ from .keyed import Keyed
 from .words import from_words, host_tensor, row_bytes, take_rows, to_numpy, to_words, where
 
 _SHOWN_KEYS = 5
-_NO_DEFAULT: Any = type("_NoDefault", (), {"__repr__": lambda _self: "<none>"})()
 
 
 class HashTable(Keyed):
@@ -246,13 +243,13 @@ class HashTable(Keyed):
             (values,) = call.serve(work, [self._value])
         return call.batch.answer(call.for_all(values), self._value)
 
-    def pop(self, keys: Any, default: Any = _NO_DEFAULT) -> Any:
+    def pop(self, keys: Any, default: Any = NO_DEFAULT) -> Any:
         """Erases keys, and gives their values. Collective; waits.
 
         Absent keys get ``default``, as for ``get``; where a rank gives none they are a KeyError on all ranks, and
         nothing is erased. All of a key's duplicates, on all ranks, get its value.
         """
-        needed = default is _NO_DEFAULT
+        needed = default is NO_DEFAULT
 
         def prepare() -> Prepared:
             prepared = self._lookup(self._look_for(keys))
@@ -271,7 +268,7 @@ class HashTable(Keyed):
                 return None
         return call.batch.answer(self._filled(call, values, found, fallback), self._value)
 
-    def update(self, other: Any, values: Any = _NO_DEFAULT, /) -> None:
+    def update(self, other: Any, values: Any = NO_DEFAULT, /) -> None:
         """Assigns all items of this rank's other. Collective; waits; raises as ``table[keys] = values``.
 
         Parameters
@@ -285,7 +282,7 @@ class HashTable(Keyed):
 
     def _items_of(self, other: Any, values: Any) -> tuple[Any, Any]:
         """Keys and values out of what ``update`` takes."""
-        if values is not _NO_DEFAULT:
+        if values is not NO_DEFAULT:
             return other, values
         if isinstance(other, HashTable):
             other = other.shard

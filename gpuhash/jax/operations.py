@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from gpuhash.arguments import action_of
 from gpuhash.arrays import Shape
-from gpuhash.column_calls import actions_of
+from gpuhash.call import actions_of
 from gpuhash.named_columns import Column, by_name, chosen
 
 from .arrays import ENABLE_WIDE, batch_shape, is_wide, need_dtype, not_differentiable, to_array

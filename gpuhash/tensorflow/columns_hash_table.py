@@ -13,7 +13,7 @@ from tensorflow.python.training import saver
 
 from gpuhash import named_columns
 from gpuhash.arrays import Shape
-from gpuhash.column_calls import actions_of
+from gpuhash.call import actions_of
 from gpuhash.named_columns import Column, Columns, by_name, chosen
 
 from .library import ops
