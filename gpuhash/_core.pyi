@@ -196,14 +196,13 @@ class Table(metaclass=_Type):
     def rehash(self, slots: int, compact_rows: bool, stream: int) -> None: ...
     def fix_in_place(self, stream: int) -> None:
         """Keep the table's memory where it is from now on, for CUDA graphs that are captured without its knowing."""
-    def row_storage(self, stream: int) -> Buffer:
-        """A zero-copy view of the rows, ``[rows handed out, *value_shape]``."""
     @property
     def columns(self) -> list[_Column]:
         """Empty where keys have a single value, or none."""
     def column_storage(self, column: int, all_rows: bool, stream: int) -> Buffer:
-        """A zero-copy view of one column of the rows, with strides: ``[rows handed out, *shape]``, or those that there
-        is memory for.
+        """A zero-copy view of one column of the rows: ``[rows handed out, *shape]``, or those that there is memory for.
+
+        A single value is column 0. With strides where the rows have other columns.
         """
     def read_rows(self, rows: Array, columns: Sequence[_Read], stream: int) -> None:
         """Values of rows by their numbers, int64 ``[n]``; -1, or one beyond the capacity, gets the fallback."""

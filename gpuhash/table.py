@@ -18,6 +18,7 @@ from .dtypes import comparable, dtype_name, numpy_dtype, storage_dtype, to_pytho
 from .inference import infer, infer_columns
 from .initializers import Initializer
 from .options import Options
+from .row_access import RowAccess
 
 
 class _Required:
@@ -701,7 +702,13 @@ class HashTable(DictMethods):
                 f"the rows of the table have columns: ask for one, as table.column({next(iter(self._columns))!r})"
             )
         framework = self._framework_of_rows(like, "row_storage")
-        return framework.wrap(self._core.row_storage(0 if self._host else framework.stream(None, self._index)))
+        stream = 0 if self._host else framework.stream(None, self._index)
+        return framework.wrap(self._core.column_storage(0, False, stream))
+
+    @property
+    def row_access(self) -> RowAccess:
+        """Rows by their numbers: what embeddings are made of. ValueError where the table has no row storage."""
+        return RowAccess(self)
 
     def column(self, name: str, like: Any = None) -> Any:
         """One column of all rows, without a copy: ``[rows handed out, *shape]``, erased ones among them.

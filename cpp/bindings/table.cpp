@@ -117,12 +117,16 @@ TablePointer make_table(const std::vector<ContextPointer>& contexts, const std::
   return with_context(ShardedTable::make(options, contexts), contexts.at(0));
 }
 
-const Column& column_at(const Table& table, std::size_t number) {
-  const std::vector<Column>& columns = table.options().columns;
-  if (number >= columns.size())
+/// A single value in row storage is column 0.
+Column column_at(const Table& table, std::size_t number) {
+  const TableOptions& options = table.options();
+  if (!options.has_rows())
+    throw std::invalid_argument("the table has no row storage: scalars of up to 8 bytes lie beside their keys");
+  if (number >= options.column_count())
     throw std::invalid_argument("column " + std::to_string(number) + " was given, and the table has " +
-                                std::to_string(columns.size()));
-  return columns[number];
+                                std::to_string(options.column_count()));
+  if (!options.columns.empty()) return options.columns[number];
+  return {"", *options.value_dtype, options.value_shape, std::nullopt};
 }
 
 // Rows by their numbers -----------------------------------------------------------------------------------------------
@@ -190,23 +194,10 @@ void restore_rows(Table& table, const Array& keys, const Array& rows, std::uintp
   table.restore_rows(batch, static_cast<const std::int64_t*>(rows.data), stream);
 }
 
-Buffer row_storage(const TablePointer& table, std::uintptr_t stream_address) {
-  const TableOptions& options = table->options();
-  if (!options.has_rows())
-    throw std::invalid_argument("the table has no row storage: scalars of up to 8 bytes lie beside their keys");
-  if (!options.value_dtype) throw std::invalid_argument("the rows of the table have columns: ask for one of them");
-  const ContextPointer context = context_of(table);
-  const Stream stream = to_stream(*context, stream_address);
-  const GilRelease unlocked;
-  RowStorage storage = table->row_storage(stream);
-  std::vector<std::int64_t> shape = {storage.row_count};
-  shape.insert(shape.end(), options.value_shape.begin(), options.value_shape.end());
-  return {context, data_of(std::move(storage.memory)), *options.value_dtype, std::move(shape), stream};
-}
-
 Buffer column_storage(const TablePointer& table, std::size_t number, bool all_rows, std::uintptr_t stream_address) {
-  const Column& column = column_at(*table, number);
-  const RowLayout layout = place_columns(table->options().columns);
+  const TableOptions& options = table->options();
+  const Column column = column_at(*table, number);
+  const std::int64_t offset = options.columns.empty() ? 0 : place_columns(options.columns).offsets[number];
   const ContextPointer context = context_of(table);
   const Stream stream = to_stream(*context, stream_address);
   const GilRelease unlocked;
@@ -217,15 +208,16 @@ Buffer column_storage(const TablePointer& table, std::size_t number, bool all_ro
                 {all_rows ? storage.capacity : storage.row_count},
                 stream};
   if (auto* const rows = static_cast<std::byte*>(buffer.memory.get()); rows != nullptr)
-    buffer.memory = {std::move(buffer.memory), rows + layout.offsets[number]};
+    buffer.memory = {std::move(buffer.memory), rows + offset};
   buffer.shape.insert(buffer.shape.end(), column.shape.begin(), column.shape.end());
+  if (options.row_bytes() == column.bytes()) return buffer;
   buffer.strides.resize(buffer.shape.size());
   std::int64_t stride = 1;
   for (std::size_t axis = buffer.shape.size(); axis-- > 1;) {
     buffer.strides[axis] = stride;
     stride *= buffer.shape[axis];
   }
-  buffer.strides[0] = layout.bytes / static_cast<std::int64_t>(itemsize(column.dtype));
+  buffer.strides[0] = options.row_bytes() / static_cast<std::int64_t>(itemsize(column.dtype));
   return buffer;
 }
 
@@ -365,7 +357,6 @@ void bind_table(py::module_& module) {
             return table.fix_in_place(to_stream(table.context(), stream_address));
           },
           stream, unlocked())
-      .def("row_storage", &row_storage, stream)
       .def_property_readonly("columns", &columns_of)
       .def("column_storage", &column_storage, py::arg("column"), py::arg("all_rows"), stream)
       .def("read_rows", &read_rows, py::arg("rows"), py::arg("columns"), stream)

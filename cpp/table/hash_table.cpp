@@ -1213,7 +1213,7 @@ void HashTable<Key, Value>::change_columns_in(const Turn& turn, const ColumnsOrd
 template <class Key, class Value>
 void HashTable<Key, Value>::read_rows(const std::int64_t* rows, std::int64_t count, Span<const Read> reads,
                                       Stream stream) {
-  check_named_reads(options_, reads);
+  check_row_reads(options_, reads);
   if (count == 0) return;
   const Turn turn(order_, stream);
   executor().read_columns(*context_, storage_.view(), rows, count, columns_.reads(reads), stream);

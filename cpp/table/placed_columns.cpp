@@ -20,6 +20,10 @@ std::uint64_t seed_of_column(std::uint64_t seed, std::uint64_t n) {
   return z ^ (z >> 31);
 }
 
+std::string name_of(const TableOptions& options, std::size_t column) {
+  return options.columns.empty() ? "the values" : "the column \"" + options.columns[column].name + "\"";
+}
+
 template <class Given>
 void check_columns(const TableOptions& options, Span<const Given> given) {
   if (given.empty()) return;
@@ -33,9 +37,7 @@ void check_columns(const TableOptions& options, Span<const Given> given) {
   std::vector<bool> seen(count);
   for (const Given& each : given) {
     if (seen[each.column])
-      throw ShapeError(options.columns.empty()
-                           ? std::string("the values were given twice")
-                           : "the column \"" + options.columns[each.column].name + "\" was given twice");
+      throw ShapeError(name_of(options, each.column) + (options.columns.empty() ? " were" : " was") + " given twice");
     seen[each.column] = true;
   }
 }
@@ -45,6 +47,8 @@ bool is_trained(DType dtype) { return dtype == DType::kFloat32 || dtype == DType
 }  // namespace
 
 PlacedColumns::PlacedColumns(const TableOptions& options) {
+  if (options.columns.empty() && options.has_rows())
+    places_.push_back({0, *options.value_dtype, options.value_elements()});
   const RowLayout layout = place_columns(options.columns);
   std::map<std::uint64_t, std::uint64_t> drawing;  // columns so far, by seed
   for (std::size_t c = 0; c < options.columns.size(); ++c) {
@@ -109,51 +113,54 @@ void check_has_rows(const TableOptions& options) {
   if (!options.has_rows()) throw DTypeError("the values of the table lie beside their keys: there are no rows");
 }
 
-void check_named_reads(const TableOptions& options, Span<const Read> reads) {
-  if (options.columns.empty())
-    throw DTypeError("rows of a table without columns were to be read by their numbers: make it with columns");
+void check_row_reads(const TableOptions& options, Span<const Read> reads) {
+  check_has_rows(options);
   check_columns(options, reads);
 }
 
 void check_pooled(const TableOptions& options, const Read& out) {
-  check_named_reads(options, Span(&out, 1));
+  check_row_reads(options, Span(&out, 1));
   const DType dtype = options.column_dtype(out.column);
   if (!is_trained(dtype))
-    throw DTypeError("the column \"" + options.columns[out.column].name + "\" of dtype " + std::string(name(dtype)) +
-                     " was to be summed up by bags; that is for float32 and bfloat16");
+    throw DTypeError(name_of(options, out.column) + " of dtype " + std::string(name(dtype)) +
+                     " cannot be summed up by bags; that is for float32 and bfloat16");
 }
 
 void check_trained(const TableOptions& options, const std::vector<std::size_t>& columns, const OptimizerStep& step,
                    const Gradients& gradients) {
-  if (options.columns.empty())
-    throw DTypeError("rows of a table without columns were to be trained: make it with columns, as for the weights");
+  check_has_rows(options);
   const std::size_t expected = 1 + state_columns(step.optimizer);
   if (columns.size() != expected)
     throw ShapeError(std::to_string(columns.size()) + " columns were given to an optimizer that has " +
                      std::to_string(expected) + ", the weights' among them");
   for (const std::size_t number : columns)
-    if (number >= options.columns.size())
+    if (number >= options.column_count())
       throw ShapeError("column " + std::to_string(number) + " was given to a table of " +
-                       std::to_string(options.columns.size()) + " columns");
-  const Column& weights = options.columns[columns.front()];
-  if (!is_trained(weights.dtype))
-    throw DTypeError("the column \"" + weights.name + "\" of dtype " + std::string(name(weights.dtype)) +
-                     " was to be trained; optimizers train float32 and bfloat16");
+                       std::to_string(options.column_count()) + " columns");
+  const DType dtype = options.column_dtype(columns.front());
+  const std::int64_t elements =
+      options.columns.empty() ? options.value_elements() : options.columns[columns.front()].elements();
+  if (!is_trained(dtype))
+    throw DTypeError(name_of(options, columns.front()) + " of dtype " + std::string(name(dtype)) +
+                     " cannot be trained; optimizers train float32 and bfloat16");
   if (!is_trained(gradients.dtype))
     throw DTypeError("gradients of dtype " + std::string(name(gradients.dtype)) +
                      " were given, expected float32 or bfloat16");
   const bool by_row = step.optimizer == Optimizer::kRowWiseAdagrad;
+  if (expected > 1 && options.columns.empty())
+    throw ShapeError(
+        "an optimizer that keeps a state was given to a table without named columns, which has no place "
+        "for it");
   for (std::size_t i = 1; i < columns.size(); ++i) {
     const Column& state = options.columns[columns[i]];
-    if (state.dtype != DType::kFloat32 || state.elements() != (by_row ? 1 : weights.elements()))
+    if (state.dtype != DType::kFloat32 || state.elements() != (by_row ? 1 : elements))
       throw DTypeError("the column \"" + state.name + "\" of " + std::to_string(state.elements()) + " " +
                        std::string(name(state.dtype)) + " cannot be an optimizer's: expected " +
-                       std::to_string(by_row ? 1 : weights.elements()) + " float32");
+                       std::to_string(by_row ? 1 : elements) + " float32");
   }
-  if ((by_row || step.optimizer == Optimizer::kLamb) && weights.elements() > kMostOfRow)
-    throw ShapeError("rows of " + std::to_string(weights.elements()) +
-                     " weights were given to an optimizer that looks at " + "whole rows, of up to " +
-                     std::to_string(kMostOfRow));
+  if ((by_row || step.optimizer == Optimizer::kLamb) && elements > kMostOfRow)
+    throw ShapeError("rows of " + std::to_string(elements) + " weights were given to an optimizer that looks at " +
+                     "whole rows, of up to " + std::to_string(kMostOfRow));
   if (step.number < 1)
     throw ShapeError("steps are counted from 1, and this was to be step " + std::to_string(step.number));
 }

@@ -34,8 +34,8 @@ void check_reads(const TableOptions& options, Span<const Read> reads);
 void check_change(const TableOptions& options, const Change& change);
 /// DTypeError where the values lie beside their keys.
 void check_has_rows(const TableOptions& options);
-/// As check_reads(), of rows by their numbers; DTypeError where the table has no named columns.
-void check_named_reads(const TableOptions& options, Span<const Read> reads);
+/// As check_reads(), of rows by their numbers; DTypeError where there are none.
+void check_row_reads(const TableOptions& options, Span<const Read> reads);
 /// Likewise; DTypeError where rows of the column cannot be summed up.
 void check_pooled(const TableOptions& options, const Read& out);
 /// DTypeError or ShapeError where the optimizer cannot train these columns with these gradients.

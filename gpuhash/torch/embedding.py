@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpuhash import HashSet, HashTable, _core, initializers, traced, unique
+from gpuhash import HashSet, HashTable, initializers, traced, unique
 from gpuhash.arguments import flag_of
-from gpuhash.arrays import framework_of
 from gpuhash.dtypes import dtype_name
 from gpuhash.initializers import Constant, Initializer, Normal
 from gpuhash.named_columns import Column
@@ -188,10 +187,8 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         self._binding = embedding_ops.Binding(self)
         if self.optimizer is not None:
             return
-        stream = self._stream(self._anchor)
-        table._core.fix_in_place(stream)
+        memory = table.row_access.keep_in_place(_WEIGHT, like="torch")
         handed_out = len(table.column(_WEIGHT, like="torch"))
-        memory = framework_of(self._anchor).wrap(table._core.column_storage(0, True, stream))
         self._address = memory.data_ptr()
         if rows is None:
             memory[handed_out:] = 0
@@ -256,14 +253,6 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
     def _note_change(self) -> None:
         """The parameter has been written into, where autograd does not see it: a backward pass that saved it raises."""
         torch.autograd.graph.increment_version(self.weight)
-
-    def _borrow(self, tensor: Tensor | None) -> Any:
-        return None if tensor is None else _core.borrow(tensor.detach(), self._stream(tensor) or None)
-
-    def _stream(self, tensor: Tensor) -> int:
-        if tensor.device.type == "cpu":
-            return 0
-        return framework_of(tensor).stream(tensor, tensor.device.index)
 
     @traced.itself
     def _flat(self, ids: Any, feature: str | None = None) -> Tensor:
@@ -330,10 +319,8 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
 
     def _stored(self, rows: Tensor) -> Tensor:
         """Weights ``[n, embedding_dim]`` as they are; the default for -1."""
-        out = torch.empty((len(rows), self.embedding_dim), dtype=self.dtype, device=self.device)
-        column = (0, self._borrow(out), self._borrow(self.default))
-        self.table._core.read_rows(self._borrow(rows), [column], self._stream(out))
-        return out
+        weights: Tensor = self.table.row_access.read(rows.detach(), _WEIGHT, default=self.default)
+        return weights
 
     def _within_norm(self, weights: Tensor, rows: Tensor) -> Tensor:
         """Those of rows whose norm is larger than ``max_norm``, scaled to it; others, and the default, as they are."""
@@ -350,12 +337,9 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
             weights = self._read(rows).float() * (1 if factors is None else factors.unsqueeze(1))
             out = torch.zeros(len(offsets) - 1, self.embedding_dim, dtype=torch.float32, device=self.device)
             return out.index_add_(0, bags, weights).to(self.dtype)
-        out = torch.empty((len(offsets) - 1, self.embedding_dim), dtype=self.dtype, device=self.device)
-        column = (0, self._borrow(out), self._borrow(self.default))
-        self.table._core.pool_rows(
-            self._borrow(rows), self._borrow(offsets), self._borrow(factors), column, self._stream(out)
-        )
-        return out
+        factors = None if factors is None else factors.detach()
+        sums: Tensor = self.table.row_access.pool(rows, offsets, factors, _WEIGHT, default=self.default, check=False)
+        return sums
 
     def _refuse_capture(self) -> None:
         """RuntimeError where kernels go into a CUDA graph, which would make the same step at each replay."""
@@ -388,16 +372,15 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
             )
         if self.optimizer is None:
             return _sparse_gradient(self.weight.shape, rows, gradients, bags, factors)
-        step = self.optimizer.step(self._steps + 1)
-        gradients = gradients.detach().contiguous()
-        self.table._core.train(
-            self._borrow(rows),
-            self._borrow(gradients),
-            self._borrow(bags),
-            self._borrow(factors),
-            list(range(1 + len(self.optimizer.columns(self.embedding_dim)))),
-            step,
-            self._stream(gradients),
+        self.table.row_access.train(
+            rows,
+            gradients.detach(),
+            self.optimizer,
+            self._steps + 1,
+            items=bags,
+            factors=None if factors is None else factors.detach(),
+            columns=[_WEIGHT, *self.optimizer.columns(self.embedding_dim)],
+            check=False,
         )
         self._steps += 1
         return None
@@ -520,7 +503,7 @@ class _Rows(torch.nn.Module):  # type: ignore[misc]
         """A table of these keys, with rows of these numbers, which hold anything."""
         table = self._new_table(device, seed=seed)
         keys, rows = keys.to(device).contiguous(), rows.to(device).contiguous()
-        table._core.restore_rows(self._borrow(keys), self._borrow(rows), self._stream(keys))
+        table.row_access.restore(keys, rows)
         return table
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:

@@ -1,0 +1,288 @@
+"""The rows of a table by their numbers: read, summed, trained, restored; what embeddings are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _core
+from .arguments import wrong_dtype
+from .arrays import Shape, framework_of
+from .batch import Batch, Output, join
+from .export import to_host
+from .named_columns import Column, need
+
+if TYPE_CHECKING:
+    from .optimizers import Optimizer
+    from .table import HashTable
+
+
+class RowAccess:
+    """The rows of a table, by the numbers that ``find_or_insert`` and ``rows`` give. ``table.row_access`` makes it.
+
+    Arrays are of any framework, and lie where the table does; they have exactly the dtypes that are named. Answers are
+    of the framework of the row numbers. Nothing waits for the GPU, but where it says so. A number that is no row's,
+    such as -1, reads the default, and is passed over by training.
+    """
+
+    def __init__(self, table: HashTable) -> None:
+        table._need_rows()
+        if table._shards:
+            raise ValueError("a table of several shards has its rows with its shards: take table.shards[i].row_access")
+        self._table = table
+
+    def read(self, rows: Any, column: str | None = None, *, default: Any = None, out: Any = None) -> Any:
+        """The values in rows.
+
+        Parameters
+        ----------
+        rows
+            int64 ``[*batch]``.
+        column
+            In a table with columns the name of one.
+        default
+            What numbers that are no row's get: one value; None: zeros.
+        out
+            An array ``[*batch, *shape]`` to write into.
+
+        Returns
+        -------
+        ``[*batch, *shape]`` of the column's dtype and shape.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For arrays of other dtypes, shapes or devices, and an unknown column.
+        """
+        number, field = self._column(column)
+        batch = self._rows(rows)
+        output = Output(batch, field.dtype, batch.shape + field.shape, out)
+        read = (number, output.array, self._default(default, field, batch))
+        self._table._core.read_rows(batch.array, [read], batch.stream)
+        batch.finish()
+        return output.result(batch)
+
+    def pool(
+        self,
+        rows: Any,
+        offsets: Any,
+        factors: Any = None,
+        column: str | None = None,
+        *,
+        default: Any = None,
+        out: Any = None,
+        check: bool = True,
+    ) -> Any:
+        """Sums of rows by bags, as ``torch.nn.functional.embedding_bag`` has them.
+
+        Parameters
+        ----------
+        rows
+            int64 ``[n]``.
+        offsets
+            int64 ``[bags + 1]``, from 0 to n, none less than the one before: bag b has the positions ``offsets[b]`` up
+            to ``offsets[b + 1]``.
+        factors
+            float32 ``[n]``, by which values are multiplied before; None: 1.
+        column, default, out
+            As for ``read``; ``out`` is ``[bags, *shape]``.
+        check
+            Whether the offsets are looked through, for which the host waits. Unchecked ones that are wrong read memory
+            that is not the batch's: leave it out for those alone that you made yourself.
+
+        Returns
+        -------
+        ``[bags, *shape]`` of the column's dtype, summed in float32. The column is of float32, float16 or bfloat16.
+        """
+        number, field = self._column(column)
+        batch = self._rows(rows)
+        ends = self._given(offsets, batch, "int64", "offsets")
+        if len(batch.shape) != 1 or len(ends.shape) != 1 or ends.shape[0] < 1:
+            raise ValueError(
+                f"the rows have shape {batch.shape} and the offsets {ends.shape}, expected (n,) and (bags + 1,)"
+            )
+        if check:
+            _check_offsets(to_host(batch.context, ends, batch.stream), batch.shape[0])
+        output = Output(batch, field.dtype, (ends.shape[0] - 1, *field.shape), out)
+        scale = None if factors is None else self._given(factors, batch, "float32", "factors", batch.shape)
+        read = (number, output.array, self._default(default, field, batch))
+        self._table._core.pool_rows(batch.array, ends, scale, read, batch.stream)
+        batch.finish()
+        return output.result(batch)
+
+    def train(
+        self,
+        rows: Any,
+        gradients: Any,
+        optimizer: Optimizer,
+        step: int,
+        *,
+        items: Any = None,
+        factors: Any = None,
+        columns: Sequence[str] | None = None,
+        check: bool = True,
+    ) -> None:
+        """One step of an optimizer on the rows of a batch; the gradients of a row that comes several times are added.
+
+        Parameters
+        ----------
+        rows
+            int64 ``[n]``.
+        gradients
+            Of position i: ``gradients[i]``, of the shape of the weights, times ``factors[i]``. float32, or of the
+            weights' dtype.
+        optimizer
+            Of ``gpuhash.optimizers``, such as ``SGD(lr=0.1)``.
+        step
+            The number of the step, counted from 1.
+        items
+            int64 ``[n]``: position i has the gradient ``gradients[items[i]]``.
+        factors
+            float32 ``[n]``; None: 1.
+        columns
+            The weights, and what the optimizer keeps for them, in the order of ``optimizer.columns(embedding_dim)``.
+            None: the table's columns, in their order.
+        check
+            Whether ``items`` are looked through, as of ``pool``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As ``read``, and for columns that are not those of the optimizer.
+        """
+        table = self._table
+        names = list(table._fields) if columns is None else list(columns)
+        fields = [self._column(name or None) for name in names]
+        weights = fields[0][1]
+        kept = optimizer.columns(math.prod(weights.shape))
+        optimizer.check_dim(math.prod(weights.shape))
+        given = [(field.dtype, math.prod(field.shape)) for _, field in fields[1:]]
+        if given != [(field.dtype, math.prod(field.shape)) for field in kept.values()]:
+            raise ValueError(
+                f"{type(optimizer).__name__} keeps {', '.join(map(str, kept.values())) or 'nothing'} beside the "
+                f"weights, and the columns {names[1:]} were given"
+            )
+        batch = self._rows(rows)
+        framework = framework_of(gradients)
+        dtype = framework.borrow(gradients, None if batch.context.platform == "cpu" else batch.stream).dtype
+        if dtype not in ("float32", weights.dtype):
+            raise wrong_dtype("gradients", framework, dtype, "float32")
+        given_gradients = self._given(gradients, batch, dtype, "gradients")
+        item_of = None if items is None else self._given(items, batch, "int64", "items", batch.shape)
+        leading = given_gradients.shape[: len(given_gradients.shape) - len(weights.shape)]
+        if given_gradients.shape != leading + weights.shape or (item_of is None and leading != batch.shape):
+            raise ValueError(
+                f"the gradients have shape {given_gradients.shape}, expected {batch.shape + weights.shape}"
+            )
+        if item_of is not None and check:
+            _check_items(to_host(batch.context, item_of, batch.stream), math.prod(leading))
+        scale = None if factors is None else self._given(factors, batch, "float32", "factors", batch.shape)
+        numbers = [number for number, _ in fields]
+        table._core.train(batch.array, given_gradients, item_of, scale, numbers, optimizer.step(step), batch.stream)
+        batch.finish()
+
+    def restore(self, keys: Any, rows: Any) -> None:
+        """Makes an empty table one of these keys, each with the row of that number. Waits.
+
+        What the rows hold is left to be written, as through ``row_storage`` or ``column``.
+
+        Parameters
+        ----------
+        keys
+            ``[n, *key_shape]``, no one twice.
+        rows
+            int64 ``[n]``, no number twice.
+
+        Raises
+        ------
+        ValueError
+            For a table that has keys, and numbers that are given twice or are below 0.
+        MemoryError
+            Where there is no room for the largest number; the table is as it was.
+        """
+        table = self._table
+        batch = table._take(keys)
+        numbers = self._given(rows, batch, "int64", "rows", batch.shape)
+        table._changes += 1
+        table._core.restore_rows(batch.array, numbers, batch.stream)
+
+    def keep_in_place(self, column: str | None = None, like: Any = None) -> Any:
+        """Keeps the table's memory where it is from now on, and gives a view of one column of all rows that there is
+        memory for: ``[rows, *shape]``, with strides. The table does not grow any more.
+
+        ``like`` as for ``HashTable.column``.
+        """
+        table = self._table
+        number, _ = self._column(column)
+        framework = table._framework_of_rows(like, "row_access")
+        stream = 0 if table._host else framework.stream(None, table._index)
+        table._core.fix_in_place(stream)
+        return framework.wrap(table._core.column_storage(number, True, stream))
+
+    def _column(self, name: str | None) -> tuple[int, Column]:
+        table = self._table
+        if table._columns is None:
+            if name is not None:
+                raise ValueError(f"the column {name!r} was asked for, and the table has a single value per key")
+            return 0, table._fields[""]
+        if name is None:
+            raise ValueError(f"the table has the columns {', '.join(table._columns)}: name the one that is meant")
+        field = need(table._columns, name)
+        return table._numbers[name], field
+
+    def _rows(self, rows: Any) -> Batch:
+        batch = Batch.of_array(rows, None, "rows")
+        if batch.array.dtype != "int64":
+            raise wrong_dtype("rows", batch.framework, batch.array.dtype, "int64")
+        if batch.context.device != self._table._context.device:
+            raise ValueError(
+                f"the rows are on {batch.context.device} and the table is on {self._table.device}: move one to the "
+                "other"
+            )
+        batch.context, batch.core = self._table._context, self._table._core
+        return batch
+
+    def _given(self, array: Any, batch: Batch, dtype: str, what: str, shape: Shape | None = None) -> _core.Array:
+        """An array of a call, checked, dense, in the table's memory."""
+        framework = framework_of(array)
+        if framework.python:
+            raise TypeError(f"the {what} are a {type(array).__name__}, expected an array of {dtype}")
+        host = batch.context.platform == "cpu"
+        if framework.private_streams and not host:
+            framework.wait_until_ready(array)
+        given = framework.borrow(array, None if host else batch.stream)
+        if given.dtype != dtype:
+            raise wrong_dtype(what, framework, given.dtype, dtype)
+        if shape is not None and given.shape != shape:
+            raise ValueError(f"the {what} have shape {given.shape}, expected {shape}")
+        if given.platform != batch.context.platform or given.device_index != batch.array.device_index:
+            raise ValueError(f"the {what} are on another device than the rows: move one to the other")
+        if framework is not batch.framework:
+            join(batch, framework, array)
+        return batch.apart(given)
+
+    def _default(self, default: Any, field: Column, batch: Batch) -> _core.Array | None:
+        if default is None:
+            return None
+        framework = framework_of(default)
+        if not framework.python:
+            given = framework.borrow(default, None if batch.context.platform == "cpu" else batch.stream)
+            is_here = given.platform == batch.context.platform and given.device_index == batch.array.device_index
+            if is_here and given.dtype == field.dtype and given.shape == field.shape:
+                if framework is not batch.framework:
+                    join(batch, framework, default)
+                return batch.apart(given)
+        return self._table._fallback_of(default, batch, field.dtype, field.shape, "default")
+
+
+def _check_offsets(offsets: np.ndarray[Any, Any], count: int) -> None:
+    if offsets[0] != 0 or offsets[-1] != count or (np.diff(offsets) < 0).any():
+        raise ValueError(f"the offsets go from {offsets[0]} to {offsets[-1]}, expected from 0 to {count}, ascending")
+
+
+def _check_items(items: np.ndarray[Any, Any], count: int) -> None:
+    if items.size and not (items.min() >= 0 and items.max() < count):
+        raise ValueError(f"the items go from {items.min()} to {items.max()}, and there are {count} gradients")
