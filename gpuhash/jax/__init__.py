@@ -6,9 +6,7 @@ takes about 15 seconds and a C++ compiler, and then come from a cache. JAX 0.6 o
 
 from gpuhash.factorization import Factorized
 
-from .exchange import owners
-from .factorization import factorize, isin, unique
-from .operations import (
+from .calls import (
     contains,
     erase,
     find,
@@ -20,6 +18,8 @@ from .operations import (
     rows,
     size,
 )
+from .exchange import owners
+from .factorization import factorize, isin, unique
 from .state import State, from_table, from_tables, make_tables
 
 __all__ = [

@@ -18,7 +18,7 @@ op_library = OpLibrary(
         ("native/state.cc", "native/table_ops.cc"),
         ("native/exchange_ops.cc", "native/factorization_ops.cc"),
     ),
-    headers=("native/call.h", "native/state.h", "native/table_calls.h"),
+    headers=("native/call.h", "native/state.h", "native/table_ops.h"),
     compile_flags=("-std=c++17", f"-isystem{jax.ffi.include_dir()}"),
     link_flags=(),
     seconds=13,

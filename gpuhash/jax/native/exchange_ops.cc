@@ -14,7 +14,7 @@
 
 #include "call.h"
 #include "state.h"
-#include "table_calls.h"
+#include "table_ops.h"
 
 namespace gpuhash::jax_ops {
 namespace {
@@ -71,206 +71,46 @@ void pass_on(const Place& place, const Operand& operand, const Operand& result) 
     make_context(place)->copy(result.untyped_data(), operand.untyped_data(), operand.size_bytes(), place.stream);
 }
 
-/// How a call hears of an exchange, and what it says.
-struct Part {
-  const Place& place;
-  const Operand& token;
-  const Operand& status;  // [1], uint32: the number of a failure, or 0
-  const Operand& told;    // [2], uint32: how many keys have come, and the status
-  Output& next;
-  Output& after;  // [1], uint32: the status after the call
-
-  /// work(n): the call on the first n keys. Where an earlier part on this device has failed, nothing is done.
-  ///
-  /// A lookup may look up what lies behind those, too; on a GPU it does so, as it would have to wait to be told better.
-  template <class Work>
-  ffi::Error run(bool is_lookup, Work&& work) const {
-    return guarded([&] {
-      pass_on(place, status, *after);
-      std::int64_t limit = kAllKeys;
-      if (!is_lookup || place.device.platform == "cpu") {
-        const std::array<Word, 2> words = read_words<2>(place, told);
-        if (words[1] != 0) return pass_on(place, token, *next);
-        limit = words[0];
-      }
-      std::optional<Failure> failure = failure_of([&] { work(limit); });
-      if (!failure) return;
-      pass_on(place, token, *next);
-      const Word number = Failures::all().add(*std::move(failure));
-      make_context(place)->copy_from_host(after->untyped_data(), &number, sizeof number, place.stream);
+/// A call as part of an exchange. Where an earlier part on this device has failed, nothing is done.
+///
+/// status  // [1], uint32: the number of a failure, or 0
+/// told    // [2], uint32: how many keys have come, and the status
+/// after   // [1], uint32: the status after the call
+template <class Call>
+ffi::Error run_part(Place place, Numbers handles, std::string_view answers, std::string_view names, Numbers lengths,
+                    Numbers given, std::string_view actions, std::int64_t tables, Operand token, Operand status,
+                    Operand told, ffi::RemainingArgs operands, Output next, Output after, ffi::RemainingRets results) {
+  return guarded([&] {
+    pass_on(place, status, *after);
+    std::int64_t limit = kAllKeys;
+    if (!Call::kOnlyReads || place.device.platform == "cpu") {  // a GPU would have to wait to be told
+      const std::array<Word, 2> words = read_words<2>(place, told);
+      if (words[1] != 0) return pass_on(place, token, *next);
+      limit = words[0];
+    }
+    std::optional<Failure> failure = failure_of([&] {
+      const Asked asked{handles, answers, names, lengths, given, actions, tables};
+      Use use(place, asked.handles, token, next);
+      Call::run({use, place.stream, limit, asked, operands, results});
+      use.finish();
     });
-  }
-};
-
-ffi::Error find_part(Place place, Handles handles, Operand token, Operand status, Operand told, Operand keys,
-                     Operand fallback, Output next, Output after, Output found, Output values) {
-  return Part{place, token, status, told, next, after}.run(/*is_lookup=*/true, [&](std::int64_t limit) {
-    Use use(place, handles, token, next);
-    find_values(use, place.stream, limit, /*per_key=*/false, keys, fallback, found, values);
+    if (!failure) return;
+    pass_on(place, token, *next);
+    const Word number = Failures::all().add(*std::move(failure));
+    make_context(place)->copy_from_host(after->untyped_data(), &number, sizeof number, place.stream);
   });
 }
 
 template <class P>
-auto bind_find_part() {
-  return ffi::Ffi::Bind()
-      .Ctx<P>()
-      .template Attr<Handles>("handles")
-      .template Arg<Operand>()
-      .template Arg<Operand>()
-      .template Arg<Operand>()
-      .template Arg<Operand>()
-      .template Arg<Operand>()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::AnyBuffer>();
-}
-
-ffi::Error find_columns_part(Place place, Handles handles, std::string_view names, Numbers lengths, Numbers per_key,
-                             Operand token, Operand status, Operand told, Operand keys, ffi::RemainingArgs fallbacks,
-                             Output next, Output after, Output rows, Output found, ffi::RemainingRets values) {
-  return Part{place, token, status, told, next, after}.run(/*is_lookup=*/true, [&](std::int64_t limit) {
-    Use use(place, handles, token, next);
-    find_column_values(use, place.stream, limit, {names, lengths}, per_key, keys, fallbacks, rows, found, values);
-  });
-}
-
-template <class P>
-auto bind_find_columns_part() {
-  return ffi::Ffi::Bind()
-      .Ctx<P>()
-      .template Attr<Handles>("handles")
-      .template Attr<std::string_view>("names")
-      .template Attr<Numbers>("lengths")
-      .template Attr<Numbers>("per_key")
-      .template Arg<Operand>()
+auto bind_part() {
+  return bind_asked<P>()
       .template Arg<Operand>()
       .template Arg<Operand>()
       .template Arg<Operand>()
       .RemainingArgs()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::AnyBuffer>()
       .RemainingRets();
-}
-
-/// What contains and erase have in common: keys in, one answer per key out.
-template <class P>
-auto bind_keys_part() {
-  return ffi::Ffi::Bind()
-      .Ctx<P>()
-      .template Attr<Handles>("handles")
-      .template Arg<Operand>()
-      .template Arg<Operand>()
-      .template Arg<Operand>()
-      .template Arg<Operand>()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::AnyBuffer>();
-}
-
-ffi::Error contains_part(Place place, Handles handles, Operand token, Operand status, Operand told, Operand keys,
-                         Output next, Output after, Output found) {
-  return Part{place, token, status, told, next, after}.run(/*is_lookup=*/true, [&](std::int64_t limit) {
-    Use use(place, handles, token, next);
-    find_keys(use, place.stream, limit, keys, found);
-  });
-}
-
-template <class P>
-auto bind_contains_part() {
-  return bind_keys_part<P>();
-}
-
-ffi::Error erase_part(Place place, Handles handles, Operand token, Operand status, Operand told, Operand keys,
-                      Output next, Output after, Output erased) {
-  return Part{place, token, status, told, next, after}.run(/*is_lookup=*/false, [&](std::int64_t limit) {
-    Use use(place, handles, token, next);
-    erase_keys(use, place.stream, limit, keys, erased);
-  });
-}
-
-template <class P>
-auto bind_erase_part() {
-  return bind_keys_part<P>();
-}
-
-ffi::Error insert_part(Place place, Handles handles, std::string_view how, bool broadcast, Operand token,
-                       Operand status, Operand told, Operand keys, Operand values, Output next, Output after,
-                       Output inserted) {
-  return Part{place, token, status, told, next, after}.run(/*is_lookup=*/false, [&](std::int64_t limit) {
-    Use use(place, handles, token, next);
-    insert_keys(use, place.stream, limit, how, broadcast, keys, values, inserted);
-  });
-}
-
-template <class P>
-auto bind_insert_part() {
-  return ffi::Ffi::Bind()
-      .Ctx<P>()
-      .template Attr<Handles>("handles")
-      .template Attr<std::string_view>("how")
-      .template Attr<bool>("broadcast")
-      .template Arg<Operand>()
-      .template Arg<Operand>()
-      .template Arg<Operand>()
-      .template Arg<Operand>()
-      .template Arg<Operand>()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::AnyBuffer>();
-}
-
-ffi::Error insert_columns_part(Place place, Handles handles, std::string_view names, Numbers lengths,
-                               std::string_view how, Numbers broadcast, Operand token, Operand status, Operand told,
-                               Operand keys, ffi::RemainingArgs values, Output next, Output after, Output inserted) {
-  return Part{place, token, status, told, next, after}.run(/*is_lookup=*/false, [&](std::int64_t limit) {
-    Use use(place, handles, token, next);
-    insert_column_values(use, place.stream, limit, {names, lengths}, how, broadcast, keys, values, inserted);
-  });
-}
-
-template <class P>
-auto bind_insert_columns_part() {
-  return ffi::Ffi::Bind()
-      .Ctx<P>()
-      .template Attr<Handles>("handles")
-      .template Attr<std::string_view>("names")
-      .template Attr<Numbers>("lengths")
-      .template Attr<std::string_view>("how")
-      .template Attr<Numbers>("broadcast")
-      .template Arg<Operand>()
-      .template Arg<Operand>()
-      .template Arg<Operand>()
-      .template Arg<Operand>()
-      .RemainingArgs()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::AnyBuffer>();
-}
-
-/// Of one of `tables` tables, whose sizes are added up.
-ffi::Error size_part(Place place, Handles handles, std::int64_t tables, Operand token, Operand status, Operand told,
-                     Output next, Output after, Output size) {
-  return Part{place, token, status, told, next, after}.run(/*is_lookup=*/true, [&](std::int64_t) {
-    Use use(place, handles, token, next);
-    count_keys(use, place.stream, tables, size);
-  });
-}
-
-template <class P>
-auto bind_size_part() {
-  return ffi::Ffi::Bind()
-      .Ctx<P>()
-      .template Attr<Handles>("handles")
-      .template Attr<std::int64_t>("tables")
-      .template Arg<Operand>()
-      .template Arg<Operand>()
-      .template Arg<Operand>()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::AnyBuffer>();
 }
 
 /// The end of an exchange: the error, where the status, which is that of all devices now, is the number of one. Waits
@@ -301,13 +141,10 @@ auto bind_settle() {
 
 }  // namespace
 
-GPUHASH_JAX_HANDLER(find_part);
-GPUHASH_JAX_HANDLER(contains_part);
-GPUHASH_JAX_HANDLER(erase_part);
-GPUHASH_JAX_HANDLER(insert_part);
-GPUHASH_JAX_HANDLER(find_columns_part);
-GPUHASH_JAX_HANDLER(insert_columns_part);
-GPUHASH_JAX_HANDLER(size_part);
-GPUHASH_JAX_HANDLER(settle);
+GPUHASH_JAX_HANDLER(look_up_part, run_part<LookUpCall>, bind_part);
+GPUHASH_JAX_HANDLER(change_part, run_part<ChangeCall>, bind_part);
+GPUHASH_JAX_HANDLER(erase_part, run_part<EraseCall>, bind_part);
+GPUHASH_JAX_HANDLER(size_part, run_part<SizeCall>, bind_part);
+GPUHASH_JAX_HANDLER(settle, settle, bind_settle);
 
 }  // namespace gpuhash::jax_ops
