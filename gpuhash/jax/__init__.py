@@ -15,7 +15,9 @@ from .calls import (
     insert,
     insert_or_apply,
     insert_or_assign,
+    pop,
     rows,
+    setdefault,
     size,
 )
 from .exchange import owners
@@ -39,7 +41,9 @@ __all__ = [
     "isin",
     "make_tables",
     "owners",
+    "pop",
     "rows",
+    "setdefault",
     "size",
     "unique",
 ]

@@ -269,11 +269,12 @@ def contains(
     return _call("contains", state, keys, axis_name=axis_name, capacity=capacity)
 
 
-def rows(state: State, keys: Any) -> tuple[State, Any]:
+def rows(state: State, keys: Any, *, axis_name: str | None = None, capacity: int | None = None) -> tuple[State, Any]:
     """The numbers of the keys' rows in ``table.row_storage``, -1 for absent keys: the next state, and ``[*batch]``.
 
-    They are int64, or int32 without 64-bit mode. Integers have no derivative; rows that are gathered by them have.
-    Parameters, errors and waiting as for ``find``.
+    They are int64, or int32 without 64-bit mode. With ``axis_name`` they are of rows of the owner's table, whose number
+    ``owners`` tells. Integers have no derivative; rows that are gathered by them have. Parameters, errors and waiting
+    as for ``find``.
 
     Raises
     ------
@@ -282,15 +283,17 @@ def rows(state: State, keys: Any) -> tuple[State, Any]:
     ValueError
         For a table whose values are scalars of up to 8 bytes, which lie beside their keys and have no rows.
     """
-    return _call("rows", state, keys)
+    return _call("rows", state, keys, axis_name=axis_name, capacity=capacity)
 
 
-def find_or_insert(state: State, keys: Any, values: Any = None) -> tuple[State, tuple[Any, Any]]:
+def find_or_insert(
+    state: State, keys: Any, values: Any = None, *, axis_name: str | None = None, capacity: int | None = None
+) -> tuple[State, tuple[Any, Any]]:
     """The numbers of the keys' rows, after those that are not there have been inserted.
 
     Parameters
     ----------
-    state, keys
+    state, keys, axis_name, capacity
         As for ``find``.
     values
         What new keys get, as the values of ``insert``; None takes what the table's initializer says, or else its
@@ -304,7 +307,36 @@ def find_or_insert(state: State, keys: Any, values: Any = None) -> tuple[State, 
         ``[*batch]``, as of ``rows``; and bool ``[*batch]``: was the key new; true for exactly one of a new key's
         duplicates. Grows, waits and raises as ``insert``; ValueError and TypeError as ``rows``.
     """
-    return _call("find_or_insert", state, keys, values)
+    return _call("find_or_insert", state, keys, values, axis_name=axis_name, capacity=capacity)
+
+
+def setdefault(
+    state: State, keys: Any, default: Any = None, *, axis_name: str | None = None, capacity: int | None = None
+) -> tuple[State, Any]:
+    """Inserts ``default`` for the keys that are absent, and gives the values of all.
+
+    Parameters
+    ----------
+    state, keys, axis_name, capacity
+        As for ``find``.
+    default
+        What new keys get, as the values of ``insert``; None takes what the table's initializer says, or else its
+        default. Of a table with columns those that are left out get their initial values. Not differentiable.
+
+    Returns
+    -------
+    state
+        The next state.
+    values
+        ``[*batch, *value_shape]``, as of ``find``; of a table with columns all of them. Grows, waits and raises as
+        ``insert``.
+
+    Raises
+    ------
+    ValueError
+        Where neither the call nor a table without columns has a default or an initializer.
+    """
+    return _call("setdefault", state, keys, default, axis_name=axis_name, capacity=capacity)
 
 
 def insert(
@@ -372,6 +404,28 @@ def erase(state: State, keys: Any, *, axis_name: str | None = None, capacity: in
     Parameters, errors and waiting as for ``find``.
     """
     return _call("erase", state, keys, axis_name=axis_name, capacity=capacity)
+
+
+def pop(state: State, keys: Any, default: Any = None) -> tuple[State, Any]:
+    """Erases keys, and gives the values that they had: the next state, and ``[*batch, *value_shape]``, as of ``find``.
+
+    All of a key's duplicates get its value. Over the devices of a mesh axis find the values, and then erase the keys:
+    both take ``axis_name``.
+
+    Parameters
+    ----------
+    state, keys
+        As for ``find``.
+    default
+        The value of absent keys, as for ``find``; None takes the table's. A program cannot raise for what its arrays
+        hold, so one of them is needed, where ``HashTable.pop`` without a default is a KeyError. Not differentiable.
+
+    Raises
+    ------
+    ValueError
+        Where neither the call nor the table has a default. Otherwise as ``find``.
+    """
+    return _call("pop", state, keys, default)
 
 
 def size(state: State, *, axis_name: str | None = None) -> tuple[State, Any]:
