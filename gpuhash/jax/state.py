@@ -240,14 +240,14 @@ def from_table(table: Any, *, device: Any = None, fixed: bool = False) -> State:
         CPU device.
     fixed
         The table stays where it is in memory from now on, so that XLA may put calls with this state into command
-        buffers (CUDA graphs), which it replays without asking the host: all but ``size``, ``insert_or_apply`` and the
-        insertions of tables that are deterministic or have columns. XLA records them again where an array has another
-        address than in the run before, so donate the state. Such a table does not grow; ``reserve`` before, as there is
-        no way back but a copy. Where it would have to grow, ``TableFullError`` is raised, ``JaxRuntimeError`` in a
-        program; keys that a replay finds no room for are lost and counted, and the next call that waits for the table's
-        size raises ``TableFullError``. Compiled programs keep the table's memory until they are dropped themselves
-        (``jax.clear_caches``). Replays wait for nobody: between them and calls from elsewhere wait for the GPU, by
-        ``jax.block_until_ready`` after a program, and by ``len(table)`` after other calls.
+        buffers (CUDA graphs), which it replays without asking the host: lookups, ``erase``, and ``insert`` and
+        ``insert_or_assign`` of tables that are not deterministic and have no columns. XLA records them again where an
+        array has another address than in the run before, so donate the state. Such a table does not grow; ``reserve``
+        before, as there is no way back but a copy. Where it would have to grow, ``TableFullError`` is raised,
+        ``JaxRuntimeError`` in a program; keys that a replay finds no room for are lost and counted, and the next call
+        that waits for the table's size raises ``TableFullError``. Compiled programs keep the table's memory until they
+        are dropped themselves (``jax.clear_caches``). Replays wait for nobody: between them and calls from elsewhere
+        wait for the GPU, by ``jax.block_until_ready`` after a program, and by ``len(table)`` after other calls.
 
     Returns
     -------

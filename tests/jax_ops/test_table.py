@@ -25,6 +25,7 @@ from support.samples import (
 )
 
 import gpuhash
+from gpuhash.signatures import SIGNATURES
 
 
 @pytest.fixture
@@ -179,6 +180,26 @@ def test_setdefault_and_pop(programs, mode, columns):
     state, values = lanes(state, programs.put(keys + 2), given(of_lanes, programs.put))
     same(values, twin.pop(keys + 2, given(np.repeat(of_lanes, 3).reshape(2, 3))))
     assert len(table) == len(twin) == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [name for name, each in SIGNATURES.items() if each.request != "whole" and not each.special and name != "add"],
+)
+def test_answers_are_those_of_the_manifest(call):
+    """With the shapes and dtypes that it says, in its order, as a trace tells them and as a call gives them."""
+    programs = need_jax()
+    ours, signature = programs.ours, SIGNATURES[call]
+    table = gpuhash.HashTable("int32", "float16", value_shape=(2,), default=1)
+    keys = np.arange(6, dtype=np.int32).reshape(2, 3)
+    values = [np.ones(2, np.float16)] if signature.takes else []
+    given = getattr(ours, call)(ours.from_table(table), keys, *values)[1]
+    traced = programs.jax.eval_shape(getattr(ours, call), ours.from_table(table), keys, *values)[1]
+    kinds = {"values": ((2, 3, 2), "float16"), "rows": ((2, 3), "int64")}
+    expected = [kinds.get(answer, ((2, 3), "bool")) for answer in signature.answers]
+    for answers in (given, traced):
+        each = answers if isinstance(answers, tuple) else (answers,)
+        assert [(answer.shape, answer.dtype.name) for answer in each] == expected
 
 
 def test_the_tables_default_is_that_of_setdefault_and_pop(programs):
