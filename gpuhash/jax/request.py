@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.custom_batching
@@ -15,6 +15,7 @@ from gpuhash.arrays import Shape
 from gpuhash.signatures import SIGNATURES, Answer, Signature
 
 from .arrays import batch_shape, no_results, read_wide, struct, vary, wide_struct
+from .columns import Given
 from .custom_call import custom_call
 from .exchange import Spread, Work, exchange
 from .library import TOKEN_WORDS, target
@@ -22,17 +23,6 @@ from .state import Kind
 
 _WIDE = ("rows", "size")  # the answers that are integers of 64 bits
 _HANDLERS = {"lookup": "look_up", "change": "change", "erasure": "erase", "whole": "size"}
-
-
-class Given(NamedTuple):
-    """A column of a request. With it goes an array of values, or None in its place: nothing is given."""
-
-    name: str
-    dtype: str
-    shape: Shape  # of one value
-    single: bool = False  # one value for all keys
-    alike: bool = False  # the single value is the same on all devices
-    action: str = "keep"  # of a change
 
 
 @dataclass(frozen=True)

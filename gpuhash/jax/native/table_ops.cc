@@ -41,14 +41,14 @@ struct Arrays {
   std::int64_t* rows = nullptr;
 };
 
-/// Takes one operand or result after the other.
-class Takes {
+/// Gives one operand or result of a call after the other.
+class ArraySource {
  public:
-  explicit Takes(const TableCall& call) : call_(call) {}
+  explicit ArraySource(const TableCall& call) : call_(call) {}
 
   Operand operand() { return need(call_.operands.get<Operand>(operands_++)); }
   Output result() { return need(call_.results.get<ffi::AnyBuffer>(results_++)); }
-  bool took_all() const { return operands_ == call_.operands.size() && results_ == call_.results.size(); }
+  bool is_used_up() const { return operands_ == call_.operands.size() && results_ == call_.results.size(); }
 
  private:
   template <class Array>
@@ -80,7 +80,7 @@ void* checked_values(const TableOptions& options, std::size_t number, const Oper
 }
 
 /// Takes what is given for columns: what a change writes, and what others read for absent keys.
-void take_columns(Takes& takes, const Asked& asked, const TableOptions& options, bool changes, Arrays& arrays) {
+void take_columns(ArraySource& source, const Asked& asked, const TableOptions& options, bool changes, Arrays& arrays) {
   if (asked.given.size() != asked.lengths.size()) throw ShapeError("a call says not of each column what is given");
   const bool reads = !changes || asked.answers.find("values") != asked.answers.npos;  // others read all of theirs
   std::string_view names = asked.names;
@@ -93,7 +93,7 @@ void take_columns(Takes& takes, const Asked& asked, const TableOptions& options,
     const bool for_each = given == Given::kOneForEach;
     const void* values = nullptr;
     if (given != Given::kNothing)
-      values = checked_values(options, column, takes.operand(), for_each ? arrays.keys.count : 1);
+      values = checked_values(options, column, source.operand(), for_each ? arrays.keys.count : 1);
     if (changes) {
       const Action action = named(kActions, next_name(actions));
       if (values != nullptr) arrays.writes.push_back({column, values, !for_each, action});
@@ -104,10 +104,10 @@ void take_columns(Takes& takes, const Asked& asked, const TableOptions& options,
 }
 
 /// Row numbers, none of which may be larger than `bound`.
-std::int64_t* take_rows(Takes& takes, const TableOptions& options, std::int64_t count, std::int64_t bound) {
+std::int64_t* take_rows(ArraySource& source, const TableOptions& options, std::int64_t count, std::int64_t bound) {
   if (!options.has_rows())
     throw ShapeError("this table keeps its values beside their keys and has no rows; give it a value_shape");
-  const WideOutput rows(takes.result(), count, "row numbers");
+  const WideOutput rows(source.result(), count, "row numbers");
   rows.check_bound(bound);
   return rows.data();
 }
@@ -115,26 +115,26 @@ std::int64_t* take_rows(Takes& takes, const TableOptions& options, std::int64_t 
 Arrays take_arrays(const TableCall& call, bool changes = false) {
   const Table& table = call.use.table();
   const TableOptions& options = table.options();
-  Takes takes(call);
+  ArraySource source(call);
   Arrays arrays;
-  arrays.keys = to_keys(options, takes.operand());
+  arrays.keys = to_keys(options, source.operand());
   const std::int64_t count = arrays.keys.count;
-  take_columns(takes, call.asked, options, changes, arrays);
+  take_columns(source, call.asked, options, changes, arrays);
   for (std::string_view answers = call.asked.answers; !answers.empty();) {
     const std::string_view answer = next_name(answers);
     if (answer == "values") {
-      for (Read& read : arrays.reads) read.values = checked_values(options, read.column, *takes.result(), count);
+      for (Read& read : arrays.reads) read.values = checked_values(options, read.column, *source.result(), count);
     } else if (answer == "rows") {
-      arrays.rows = take_rows(takes, options, count, table.capacity() + (changes ? count : 0));
+      arrays.rows = take_rows(source, options, count, table.capacity() + (changes ? count : 0));
     } else if (answer == "scratch") {
-      arrays.rows = WideOutput(takes.result(), count, "scratch memory").data();
+      arrays.rows = WideOutput(source.result(), count, "scratch memory").data();
     } else {
-      Output mask = takes.result();
+      Output mask = source.result();
       check_array(*mask, "marks of keys", DType::kBool, count);
       arrays.mask = static_cast<bool*>(mask->untyped_data());
     }
   }
-  if (!takes.took_all()) throw ShapeError("a call was given more arrays than it names");
+  if (!source.is_used_up()) throw ShapeError("a call was given more arrays than it names");
   arrays.keys.count = std::min(count, call.limit);
   return arrays;
 }
@@ -203,7 +203,7 @@ void EraseCall::run(const TableCall& call) {
 }
 
 void SizeCall::run(const TableCall& call) {
-  const WideOutput size(Takes(call).result(), 1, "the size");
+  const WideOutput size(ArraySource(call).result(), 1, "the size");
   Table& table = call.use.table();
   const std::int64_t keys = table.size(call.stream);
   size.check_bound(keys * call.asked.tables);
