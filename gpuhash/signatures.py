@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 #: ``values`` have the table's value dtype and shape, of each column in a table with columns; the others are one for
-#: each key: ``rows`` int64, the rest bool.
-Answer = Literal["values", "found", "rows", "is_new", "erased"]
+#: each key: ``rows`` int64, the rest bool. ``size`` is a single int64.
+Answer = Literal["values", "found", "rows", "is_new", "erased", "size"]
 #: What comes after the keys, in the order of the parameters.
 Parameter = Literal["values", "default", "op"]
 
@@ -60,7 +60,7 @@ _CALLS = (
     Signature("delete", "erasure", absent="error", needs="", special="__delitem__"),
     Signature("pop", "erasure", ("default",), ("values",), absent="error"),
     Signature("popitem", "whole"),
-    Signature("size", "whole", needs="", special="__len__"),
+    Signature("size", "whole", (), ("size",), needs="", special="__len__"),
     Signature("keys", "whole", needs=""),
     Signature("values", "whole"),
     Signature("items", "whole"),

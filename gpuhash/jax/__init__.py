@@ -6,9 +6,7 @@ takes about 15 seconds and a C++ compiler, and then come from a cache. JAX 0.6 o
 
 from gpuhash.factorization import Factorized
 
-from .exchange import owners
-from .factorization import factorize, isin, unique
-from .operations import (
+from .calls import (
     contains,
     erase,
     find,
@@ -17,9 +15,13 @@ from .operations import (
     insert,
     insert_or_apply,
     insert_or_assign,
+    pop,
     rows,
+    setdefault,
     size,
 )
+from .exchange import owners
+from .factorization import factorize, isin, unique
 from .state import State, from_table, from_tables, make_tables
 
 __all__ = [
@@ -39,7 +41,9 @@ __all__ = [
     "isin",
     "make_tables",
     "owners",
+    "pop",
     "rows",
+    "setdefault",
     "size",
     "unique",
 ]

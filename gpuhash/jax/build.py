@@ -14,8 +14,11 @@ op_library = OpLibrary(
     framework="JAX",
     version=jaxlib.__version__,
     folder=Path(__file__).resolve().parent,
-    units=(("state.cc", "table_ops.cc"), ("exchange_ops.cc", "factorization_ops.cc")),
-    headers=("call.h", "state.h", "table_calls.h"),
+    units=(
+        ("native/state.cc", "native/table_ops.cc"),
+        ("native/exchange_ops.cc", "native/factorization_ops.cc"),
+    ),
+    headers=("native/call.h", "native/state.h", "native/table_ops.h"),
     compile_flags=("-std=c++17", f"-isystem{jax.ffi.include_dir()}"),
     link_flags=(),
     seconds=13,

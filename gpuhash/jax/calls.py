@@ -1,335 +1,321 @@
-"""How a call on a table gets into JAX's programs: as one custom call, or as an exchange between devices around some."""
+"""Calls on tables, for JAX's compiled programs: each takes a state, and gives the next state and its answers."""
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
-
-import jax
-import jax.custom_batching
-import jax.ffi
-import jax.numpy as jnp
-import numpy as np
-from jax.extend.core import Primitive
-from jax.extend.mlir.dialects import stablehlo
-from jax.interpreters import mlir
+from collections.abc import Mapping
+from typing import Any
 
 from gpuhash.arrays import Shape
+from gpuhash.signatures import SIGNATURES, Signature
 
-from .arrays import batch_shape, no_results, read_wide, struct, vary, wide_struct
-from .exchange import Spread, Work, exchange
-from .library import TOKEN_WORDS, target
-from .state import Kind
-
-# A custom call of XLA on a token. XLA is told that it has a side effect: it would make one of two equal calls that are
-# given one state, and leave out a change whose state nobody uses. JAX is not told: a program that has an effect leaves
-# its fast way of calling it, for 300 us more. The state says on which calls another one depends.
-_call_p = Primitive("gpuhash_call")
-_call_p.multiple_results = True
+from .arrays import ENABLE_WIDE, batch_shape, is_wide, to_array
+from .columns import read_columns, written_columns
+from .exchange import spread_over
+from .request import Request, run
+from .state import SINGLE, Kind, State, give, take
 
 
-def _results_of(token: Any, *_arrays: Any, target: str, results: Any, attributes: Any, aliases: Any) -> Any:
-    given = ((token.shape, token.dtype), *results)
-    return [token.update(shape=shape, dtype=dtype, weak_type=False) for shape, dtype in given]
+def _call(
+    name: str,
+    state: State,
+    keys: Any = None,
+    given: Any = None,
+    *,
+    op: Any = None,
+    columns: Any = None,
+    axis_name: str | None = None,
+    capacity: int | None = None,
+) -> tuple[State, Any]:
+    """The call of that name in the manifest: the next state, and its answer, or a tuple of them.
 
-
-def _run_alone(*arrays: Any, target: str, results: Any, attributes: Any, aliases: Any) -> Any:
-    """Where nothing is compiled: under ``jax.disable_jit``."""
-    structs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in ((arrays[0].shape, arrays[0].dtype), *results)]
-    call = jax.ffi.ffi_call(target, structs, input_output_aliases=dict(aliases), vmap_method="sequential")
-    return call(*arrays, **_as_arrays(attributes))
-
-
-def _lower(context: Any, token: Any, *operands: Any, target: str, results: Any, attributes: Any, aliases: Any) -> Any:
-    """Behind barriers, each array alone.
-
-    XLA for GPUs fuses custom calls with slices of their operands and results, and in some versions keeps the first call
-    beside the fusion if it has a side effect: the table would be changed twice. A barrier is no slice, and is free.
+    ``given``: values or defaults; ``columns``: the names of those that a lookup is to read.
     """
-    rule = jax.ffi.ffi_lowering(target, operand_output_aliases=dict(aliases), has_side_effect=True)
-    next_token, *given = rule(context, token, *map(_barrier, operands), **_as_arrays(attributes))
-    return [next_token, *map(_barrier, given)]
+    token, kind = take(state, name)
+    signature = SIGNATURES["add" if name == "insert" and kind.is_set and given is None else name]
+    _need_kind(signature, kind)
+    spread = spread_over(axis_name, capacity, kind.handles, name)
+    array: Any = None
+    batch: Shape = ()
+    if signature.request != "whole":
+        array = to_array(keys, kind.key_dtype, "keys")
+        batch = batch_shape(array, kind.key_shape)
+    if signature.request == "change":
+        taken = written_columns(signature, kind, batch, given, op)
+    else:
+        taken = read_columns(signature, kind, batch, given, columns)
+    request = Request(signature.name, kind, tuple(column for column, _ in taken), spread)
+    token, answers = run(request, token, array, tuple(values for _, values in taken))
+    if "values" in answers:
+        named = dict(zip((column.name for column, _ in taken), answers["values"], strict=True))
+        answers["values"] = named if kind.has_names else named[SINGLE]
+    state = give(state, token, name if signature.request in ("change", "erasure") else None)
+    first, *others = (answers[answer] for answer in signature.answers)
+    return state, (first, *others) if others else first
 
 
-def _barrier(array: Any) -> Any:
-    return stablehlo.OptimizationBarrierOp([array]).results[0]
-
-
-_call_p.def_abstract_eval(_results_of)
-_call_p.def_impl(_run_alone)
-mlir.register_lowering(_call_p, _lower)
-
-
-def _as_arrays(attributes: Any) -> dict[str, Any]:
-    return {name: np.array(value, np.int64) if isinstance(value, tuple) else value for name, value in attributes}
-
-
-class Given(NamedTuple):
-    """An array of values, or None in its place: zeros for absent keys, or what a set is given."""
-
-    shape: Shape = ()  # of one value
-    single: bool = False  # one value for all keys
-    alike: bool = False  # the single value is the same on all devices
-    how: str | None = None  # of an insertion
-
-
-@dataclass(frozen=True)
-class Call:
-    """A handler, with all that is known of a call when it is traced, but for the shapes of its arrays."""
-
-    name: str
-    kind: Kind
-    given: tuple[Given, ...] = ()  # defaults of a lookup, or the values of an insertion, one for each column
-    columns: tuple[str, ...] = ()  # those that are read or given, of a table with named columns
-    spread: Spread | None = None  # where the keys go to the devices that own them
-
-    @property
-    def handler(self) -> str:
-        return f"{self.name}_columns" if self.columns and self.name in ("find", "insert") else self.name
-
-    @property
-    def is_same_each_time(self) -> bool:
-        """Does a run launch the same kernels on the same memory as the one before, and nothing else?
-
-        On a fixed table, where the call takes no scratch memory.
-        """
-        if not self.kind.held or self.name in ("size", "find_or_insert"):
-            return False
-        if self.name != "insert":
-            return True
-        in_any_order = not any(table.deterministic for table in self.kind.held)
-        return in_any_order and not self.columns and self.given[0].how in ("keep", "assign")
-
-    def results(self, batch: Shape, token: Any) -> tuple[Any, ...]:
-        """The shapes and dtypes of what it gives for a batch of keys; of a lookup the mask first."""
-        if self.name in ("rows", "size"):
-            return (wide_struct(batch, token),)
-        mask = struct(batch, "bool", token)
-        if self.name == "find_or_insert":
-            return wide_struct(batch, token), mask
-        if self.name != "find":
-            return (mask,)
-        named = self.kind.named
-        read = [named[name] for name in self.columns] or [self.kind.value]
-        return mask, *(struct(batch + value.shape, value.dtype, token) for value in read)
-
-    def _scratch(self, batch: Shape, token: Any) -> tuple[Any, ...]:
-        """What the handler needs memory for, as results that come first: the numbers of the rows to read."""
-        return (wide_struct(batch, token),) if self.handler == "find_columns" else ()
-
-    def __call__(self, token: Any, keys: Any, values: Any) -> tuple[Any, tuple[Any, ...]]:
-        """The next token, and what the call gives. ``keys`` is None where the call takes none."""
-        batch = () if keys is None else batch_shape(keys, self.kind.key_shape)
-        if 0 in batch:  # nothing to do, and jaxlib 0.11 crashes when it compiles it in a shard_map
-            return token, no_results(self.results(batch, token), token)
-        if self.spread is not None and self.spread.devices != 1:
-            return self._exchanged(self.spread, token, keys, values, batch)
-        scratch = self._scratch(batch, token)
-        next_token, *results = _call_p.bind(
-            token.reshape(TOKEN_WORDS),
-            *self._operands(keys, values),
-            target=target(self.handler, fixed=self.is_same_each_time),
-            results=tuple((each.shape, each.dtype) for each in (*scratch, *self.results(batch, token))),
-            attributes=self._attributes(None),
-            aliases=((0, 0),),
+def _need_kind(signature: Signature, kind: Kind) -> None:
+    """TypeError or ValueError for a table that has no such call."""
+    if signature.needs == "values" and kind.is_set:
+        raise TypeError(
+            f"gpuhash.jax.{signature.name} was given the state of a set, which has no values: ask "
+            "contains(state, keys), or call insert(state, keys)"
         )
-        return next_token.reshape(token.shape), tuple(results[len(scratch) :])
-
-    def _operands(self, keys: Any, values: Any) -> list[Any]:
-        arrays = [] if keys is None else [keys]
-        return arrays + [jnp.zeros(0, np.uint8) if array is None else array for array in values]
-
-    def _attributes(self, spread: Spread | None) -> tuple[tuple[str, Any], ...]:
-        """Tuples are of numbers."""
-        attributes: dict[str, Any] = {"handles": self.kind.handles}
-        if self.columns or self.name == "find_or_insert":
-            names = [name.encode() for name in self.columns]
-            attributes.update(names="".join(self.columns), lengths=tuple(map(len, names)))
-        singles = tuple(each.single for each in self.given)
-        if self.name == "find" and (self.columns or spread is None):
-            per_key = tuple(not single for single in singles)
-            attributes["per_key"] = per_key if self.columns else per_key[0]
-        if self.name == "size" and spread is not None:
-            attributes["tables"] = np.int64(spread.devices)
-        if self.name == "find_or_insert":
-            attributes["broadcast"] = singles
-        if self.name == "insert":
-            attributes["how"] = ",".join(str(each.how) for each in self.given)
-            attributes["broadcast"] = singles if self.columns else singles[0]
-        return tuple(attributes.items())
-
-    def _exchanged(
-        self, spread: Spread, token: Any, keys: Any, values: Any, batch: Shape
-    ) -> tuple[Any, tuple[Any, ...]]:
-        """The same with the tables of all devices of a mesh axis."""
-        kind = self.kind
-        shape, words = token.shape, token.reshape(TOKEN_WORDS)
-        if keys is None:
-            words, status = vary((words, jnp.zeros(1, np.uint32)), spread.axis_name)
-            words, status, results = self._part(words, status, jnp.zeros(2, np.uint32), None, ())
-            status = jax.lax.pmax(status, spread.axis_name)
-        else:
-            keys = keys.reshape(-1, *kind.key_shape)
-            sent, work = self._to_owners(spread, values)
-            answers = [(each.shape[1:], each.dtype) for each in self.results((1,), token)]
-            words, status, results = exchange(spread, words, keys, sent, answers, not kind.handles, work)
-        token, *results = _call_p.bind(
-            words,
-            status,
-            *results,
-            target=target("settle"),
-            results=tuple((each.shape, each.dtype) for each in results),
-            attributes=(),
-            aliases=((0, 0), *((2 + i, 1 + i) for i in range(len(results)))),
-        )
-        if self.name == "find":
-            found, *read = results
-            results = [found, *map(functools.partial(_or_default, found), read, self.given, values)]
-        return token.reshape(shape), tuple(
-            each if keys is None else each.reshape(*batch, *each.shape[1:]) for each in results
+    if signature.needs != "rows":
+        return
+    if not kind.has_rows:
+        raise ValueError("this table keeps its values beside their keys and has no rows; give it a value_shape")
+    if kind.has_shards and not is_wide():
+        raise TypeError(
+            "the rows of a table of several shards have numbers of 64 bits, the shard above the 40 lower ones, and JAX "
+            f"narrows these to 32 bits unless it is in 64-bit mode: {ENABLE_WIDE}, or ask table.rows outside of "
+            "programs"
         )
 
-    def _to_owners(self, spread: Spread, values: Any) -> tuple[list[Any], Work]:
-        """What goes along with the keys of an exchange, and what their owners do. Defaults stay where they are."""
-        none = tuple(None for _ in self.given)
-        alone = replace(self, given=tuple(each._replace(single=True) for each in self.given))
-        if self.name != "insert":
-            return [], lambda token, status, told, _, came: alone._part(token, status, told, came[0], none)
-        sent = [
-            array.reshape(-1, *each.shape)
-            for array, each in zip(values, self.given, strict=True)
-            if array is not None and not each.single
-        ]
 
-        def from_all(array: Any) -> Any:
-            (mine,) = vary((array,), spread.axis_name)
-            return jax.lax.all_gather(mine, spread.axis_name)
+def find(
+    state: State,
+    keys: Any,
+    default: Any = None,
+    *,
+    columns: Any = None,
+    axis_name: str | None = None,
+    capacity: int | None = None,
+) -> tuple[State, tuple[Any, Any]]:
+    """The values of keys, and which of them were found.
 
-        of_devices = [
-            from_all(array) if array is not None and each.single and not each.alike else None
-            for array, each in zip(values, self.given, strict=True)
-        ]
-        there = replace(
-            self,
-            given=tuple(
-                each if singles is None else each._replace(single=False)
-                for each, singles in zip(self.given, of_devices, strict=True)
-            ),
-        )
+    Differentiable in ``default``, by forward and reverse mode: where a key is absent its value is the default. The
+    values that the table holds are constants; to train them, differentiate with respect to ``values``.
 
-        def work(token: Any, status: Any, told: Any, sources: Any, came: Any) -> Any:
-            keys, *rest = came
-            arrived = iter(rest)
-            arrays = tuple(
-                singles[sources] if singles is not None else array if each.single or array is None else next(arrived)
-                for array, each, singles in zip(values, self.given, of_devices, strict=True)
-            )
-            return there._part(token, status, told, keys, arrays)
+    Parameters
+    ----------
+    state
+        The state of a table.
+    keys
+        ``[*batch, *key_shape]``, of the table's key dtype.
+    default
+        The value of absent keys: one, of shape ``value_shape`` or a number, or one for each key, ``[*batch,
+        *value_shape]``. None: the table's own default, or else zeros. Of a table with columns a mapping of names to
+        such; columns that it leaves out are zeros.
+    columns
+        Of a table with columns: a list of the names of those that are wanted; None for all.
+    axis_name
+        The table is spread over this mesh axis: in a function under ``jax.shard_map`` each device gives a batch of its
+        own, as long as those of the others, and each key goes to the device that owns it, whose table is one of
+        ``from_tables``. All devices have to make the call, as any collective one. Results are those of one table that
+        is given the batches one after the other; where a device's table fails, the program fails on all, and the other
+        tables have done their part. Then the program waits for the GPU in each call.
+    capacity
+        With ``axis_name``: how many keys a device takes in at a time, for which it has memory (for keys, and what goes
+        with them and comes back). Where it owns more of the keys, all devices go on in further rounds until nobody has
+        keys left; none is lost. None: ``n + n / 4``, of n keys per device, and at least 4096, so that keys that are
+        unlike each other take one round. ``n`` times the number of devices is enough for all, and leaves out the loop.
 
-        return sent, work
+    Returns
+    -------
+    state
+        The next state.
+    values, found
+        ``[*batch, *value_shape]``, and bool ``[*batch]``; of a table with columns ``values`` is a dict of names to
+        arrays. Does not wait for the GPU, without ``axis_name``.
 
-    def _part(self, token: Any, status: Any, told: Any, keys: Any, values: Any) -> tuple[Any, Any, list[Any]]:
-        """The call on a device's own table: the next token and status, and what it gives."""
-        batch = () if keys is None else keys.shape[:1]
-        scratch = self._scratch(batch, token)
-        results = (*scratch, *self.results(batch, token))
-        next_token, next_status, *given = _call_p.bind(
-            token,
-            status,
-            told,
-            *self._operands(keys, values),
-            target=target(f"{self.handler}_part"),
-            results=((status.shape, status.dtype), *((each.shape, each.dtype) for each in results)),
-            attributes=self._attributes(self.spread),
-            aliases=((0, 0), (1, 1)),
-        )
-        return next_token, next_status, given[len(scratch) :]
-
-    def over_lanes(self) -> Any:
-        """The same, which under vmap is one call for the keys of all lanes."""
-        call = jax.custom_batching.custom_vmap(self.__call__)
-        call.def_vmap(self._of_lanes)
-        return call
-
-    def _of_lanes(self, lanes: int, batched: Any, token: Any, keys: Any, values: Any) -> tuple[Any, Any]:
-        """The call of all lanes, and which of its results have one entry per lane: the next token only if it had."""
-        arrays = (token, keys, *values)
-        of_lanes = [bool(each) for each in (*batched[:2], *batched[2])]
-        if of_lanes[0]:  # each lane has a table of its own
-            mapped = [each for each, of_lane in zip(arrays, of_lanes, strict=True) if of_lane]
-
-            def one_lane(mine: list[Any]) -> Any:
-                rest = iter(mine)
-                token, keys, *values = (
-                    next(rest) if of_lane else shared for shared, of_lane in zip(arrays, of_lanes, strict=True)
-                )
-                return self.over_lanes()(token, keys, tuple(values))
-
-            result = jax.lax.map(one_lane, mapped)
-            return result, jax.tree.map(lambda _: True, result)
-        if not of_lanes[1]:
-            keys = jnp.broadcast_to(keys, (lanes, *keys.shape))
-        batch = batch_shape(keys, self.kind.key_shape)
-        each_lanes = [
-            _of_all_lanes(array, each, of_lane, batch)
-            for array, each, of_lane in zip(values, self.given, of_lanes[2:], strict=True)
-        ]
-        call = replace(self, given=tuple(given for _, given in each_lanes))
-        next_token, results = call.over_lanes()(token, keys, tuple(array for array, _ in each_lanes))
-        return (next_token, results), (False, tuple(True for _ in results))
+    Raises
+    ------
+    TypeError, ValueError
+        When it is traced: for arrays of other dtypes or shapes, 64-bit dtypes without 64-bit mode, sets, unknown
+        columns, and an axis that is not there or has more or fewer devices than the state has tables.
+    RuntimeError
+        For a state that was used before; in a compiled function, when it runs, ``jax.errors.JaxRuntimeError`` (from
+        some versions of jaxlib a ValueError), also for a table that was freed.
+    """
+    return _call("find", state, keys, default, columns=columns, axis_name=axis_name, capacity=capacity)
 
 
-def _of_all_lanes(array: Any, given: Given, of_lane: bool, batch: Shape) -> tuple[Any, Given]:
-    """The values of a batch whose first axis is the lanes'."""
-    if array is None or (given.single and not of_lane):
-        return array, given
-    if given.single:
-        array = array.reshape(batch[0], *(1,) * (len(batch) - 1), *given.shape)
-    return jnp.broadcast_to(array, batch + given.shape), given._replace(single=False)
+def get(
+    state: State, keys: Any, default: Any = None, *, axis_name: str | None = None, capacity: int | None = None
+) -> tuple[State, Any]:
+    """The values of keys, and a default for absent ones: the next state, and what ``find`` gives without its mask.
+
+    Raises
+    ------
+    ValueError
+        Where neither the call nor the table has a default. Otherwise as ``find``.
+    """
+    return _call("get", state, keys, default, axis_name=axis_name, capacity=capacity)
 
 
-def _or_default(found: Any, values: Any, given: Given, default: Any) -> Any:
-    """Values ``[n, *shape]``, or the default where the keys were not found."""
-    if default is None:
-        return values
-    known = found.reshape(-1, *(1,) * len(given.shape))
-    return jnp.where(known, values, default if given.single else default.reshape(-1, *given.shape))
+def contains(
+    state: State, keys: Any, *, axis_name: str | None = None, capacity: int | None = None
+) -> tuple[State, Any]:
+    """Which of the keys are in the table or set: the next state, and bool ``[*batch]``.
+
+    Parameters, errors and waiting as for ``find``.
+    """
+    return _call("contains", state, keys, axis_name=axis_name, capacity=capacity)
 
 
-# Each is compiled once per kind of table and shape of keys; inside another compiled function it becomes a part of it.
-@functools.partial(jax.jit, static_argnums=0, inline=True)
-def run(call: Call, token: Any, keys: Any, values: Any) -> Any:
-    if call.name == "find":
-        constants = tuple(jax.lax.stop_gradient(each) if _is_inexact(each) else each for each in values)
-        next_token, (found, *read) = call.over_lanes()(token, keys, constants)
-        for number, default in enumerate(values):
-            if _is_inexact(default):
-                read[number] = _with_tangents(read[number], found, default)
-        return next_token, (found, *read)
-    next_token, results = call.over_lanes()(token, keys, values)
-    if call.name == "find_or_insert":
-        rows, is_new = results
-        return next_token, (read_wide(rows), is_new)
-    if call.name not in ("rows", "size"):
-        return next_token, results
-    numbers = tuple(map(read_wide, results))
-    return next_token, numbers if call.spread is None else jax.lax.psum(numbers, call.spread.axis_name)
+def rows(state: State, keys: Any, *, axis_name: str | None = None, capacity: int | None = None) -> tuple[State, Any]:
+    """The numbers of the keys' rows in ``table.row_storage``, -1 for absent keys: the next state, and ``[*batch]``.
+
+    They are int64, or int32 without 64-bit mode. With ``axis_name`` they are of rows of the owner's table, whose number
+    ``owners`` tells. Integers have no derivative; rows that are gathered by them have. Parameters, errors and waiting
+    as for ``find``.
+
+    Raises
+    ------
+    TypeError
+        Without 64-bit mode, for a table of several shards, whose numbers have the shard above the 40 lower bits.
+    ValueError
+        For a table whose values are scalars of up to 8 bytes, which lie beside their keys and have no rows.
+    """
+    return _call("rows", state, keys, axis_name=axis_name, capacity=capacity)
 
 
-def _is_inexact(array: Any) -> bool:
-    return array is not None and bool(jnp.issubdtype(array.dtype, jnp.inexact))
+def find_or_insert(
+    state: State, keys: Any, values: Any = None, *, axis_name: str | None = None, capacity: int | None = None
+) -> tuple[State, tuple[Any, Any]]:
+    """The numbers of the keys' rows, after those that are not there have been inserted.
+
+    Parameters
+    ----------
+    state, keys, axis_name, capacity
+        As for ``find``.
+    values
+        What new keys get, as the values of ``insert``; None takes what the table's initializer says, or else its
+        default, or else zeros. Of a table with columns those that are left out get their initial values.
+
+    Returns
+    -------
+    state
+        The next state.
+    rows, is_new
+        ``[*batch]``, as of ``rows``; and bool ``[*batch]``: was the key new; true for exactly one of a new key's
+        duplicates. Grows, waits and raises as ``insert``; ValueError and TypeError as ``rows``.
+    """
+    return _call("find_or_insert", state, keys, values, axis_name=axis_name, capacity=capacity)
 
 
-def _tangents_of(primals: Any, tangents: Any) -> Any:
-    values, found, default = primals
-    known = found.reshape(found.shape + (1,) * (values.ndim - found.ndim))
-    tangent = jnp.where(known, jnp.zeros_like(values), jnp.broadcast_to(tangents[2], values.shape))
-    # Not the bare values, which are constants: this rule is differentiated for second derivatives.
-    return _with_tangents(values, found, default), tangent
+def setdefault(
+    state: State, keys: Any, default: Any = None, *, axis_name: str | None = None, capacity: int | None = None
+) -> tuple[State, Any]:
+    """Inserts ``default`` for the keys that are absent, and gives the values of all.
+
+    Parameters
+    ----------
+    state, keys, axis_name, capacity
+        As for ``find``.
+    default
+        What new keys get, as the values of ``insert``; None takes what the table's initializer says, or else its
+        default. Of a table with columns those that are left out get their initial values. Not differentiable.
+
+    Returns
+    -------
+    state
+        The next state.
+    values
+        ``[*batch, *value_shape]``, as of ``find``; of a table with columns all of them. Grows, waits and raises as
+        ``insert``.
+
+    Raises
+    ------
+    ValueError
+        Where neither the call nor a table without columns has a default or an initializer.
+    """
+    return _call("setdefault", state, keys, default, axis_name=axis_name, capacity=capacity)
 
 
-# Of values, which keys were found, and the default: the values as a lookup gave them, which are constants but for those
-# of absent keys, which are the default.
-_with_tangents = jax.custom_jvp(lambda values, found, default: values)
-_with_tangents.defjvp(_tangents_of)
+def insert(
+    state: State, keys: Any, values: Any = None, *, axis_name: str | None = None, capacity: int | None = None
+) -> tuple[State, Any]:
+    """Inserts the keys that are not there, and keeps the values of those that are.
+
+    Parameters
+    ----------
+    state, keys, axis_name, capacity
+        As for ``find``.
+    values
+        ``[*batch, *value_shape]``, or one value for all keys. None for a set. Not differentiable. Of a table with
+        columns a mapping of names to such: columns that it leaves out get their initial values in new rows.
+
+    Returns
+    -------
+    state
+        The next state.
+    inserted
+        bool ``[*batch]``: was the key new; true for exactly one of a new key's duplicates, of those on all devices with
+        ``axis_name``.
+
+    Notes
+    -----
+    Grows the table where it has to, for which the program waits for the GPU.
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        As ``find``, and TypeError for values that are differentiated. A table that may not grow and is full raises
+        ``jax.errors.JaxRuntimeError`` (RESOURCE_EXHAUSTED) when the program runs, and is as it was before the call.
+    """
+    return _call("insert", state, keys, values, axis_name=axis_name, capacity=capacity)
+
+
+def insert_or_assign(
+    state: State, keys: Any, values: Any, *, axis_name: str | None = None, capacity: int | None = None
+) -> tuple[State, Any]:
+    """Inserts keys, and replaces the values of those that are there, or of the columns given. As ``insert``."""
+    return _call("insert_or_assign", state, keys, values, axis_name=axis_name, capacity=capacity)
+
+
+def insert_or_apply(
+    state: State,
+    keys: Any,
+    values: Any,
+    op: str | Mapping[str, str] = "add",
+    *,
+    axis_name: str | None = None,
+    capacity: int | None = None,
+) -> tuple[State, Any]:
+    """Inserts the keys that are not there, and combines the values of those that are with the new ones.
+
+    All of a key's duplicates count. ``op``: "add", "multiply", "min", "max", "bit_and", "bit_or" or "bit_xor" (with
+    hyphens as well); "keep" is ``insert`` and "replace" ``insert_or_assign``. Of a table with columns also a mapping of
+    the columns given to such. Otherwise as ``insert``.
+    """
+    return _call("insert_or_apply", state, keys, values, op=op, axis_name=axis_name, capacity=capacity)
+
+
+def erase(state: State, keys: Any, *, axis_name: str | None = None, capacity: int | None = None) -> tuple[State, Any]:
+    """Erases keys: the next state, and bool ``[*batch]``, true for exactly one of an erased key's duplicates.
+
+    Parameters, errors and waiting as for ``find``.
+    """
+    return _call("erase", state, keys, axis_name=axis_name, capacity=capacity)
+
+
+def pop(state: State, keys: Any, default: Any = None) -> tuple[State, Any]:
+    """Erases keys, and gives the values that they had: the next state, and ``[*batch, *value_shape]``, as of ``find``.
+
+    All of a key's duplicates get its value. Over the devices of a mesh axis find the values, and then erase the keys:
+    both take ``axis_name``.
+
+    Parameters
+    ----------
+    state, keys
+        As for ``find``.
+    default
+        The value of absent keys, as for ``find``; None takes the table's. A program cannot raise for what its arrays
+        hold, so one of them is needed, where ``HashTable.pop`` without a default is a KeyError. Not differentiable.
+
+    Raises
+    ------
+    ValueError
+        Where neither the call nor the table has a default. Otherwise as ``find``.
+    """
+    return _call("pop", state, keys, default)
+
+
+def size(state: State, *, axis_name: str | None = None) -> tuple[State, Any]:
+    """The number of keys: the next state, and an integer of shape (), int64, or int32 without 64-bit mode.
+
+    ``axis_name``: that of the tables of all devices of this mesh axis together, as for ``find``. Waits for the GPU,
+    when the program runs.
+    """
+    return _call("size", state, axis_name=axis_name)

@@ -12,10 +12,9 @@ from gpuhash import _core
 
 from .build import op_library
 
-# That only enqueue work, where the table has room.
-TABLE_CALLS = ("find", "find_columns", "contains", "rows", "erase", "insert")
-WAITING_CALLS = ("size", "insert_columns", "find_or_insert")  # or that take scratch memory
-OWN_CALLS = ("rows", "find_or_insert")  # that know nothing of the tables of other devices
+# What handlers are made for: requests of a table, which may be recorded where it stays in place, and its size.
+REQUESTS = ("look_up", "change", "erase")
+TABLE_CALLS = (*REQUESTS, "size")
 TOKEN_WORDS = 6  # of 32 bits; Token in state.h
 
 path = op_library.find_or_compile(Path(_core.__file__).resolve().parent)
@@ -29,7 +28,7 @@ _free.argtypes = (ctypes.c_void_p,)
 
 
 def target(call: str, fixed: bool = False) -> str:
-    """XLA's name for a handler; ``fixed``: of calls on tables that stay where they are."""
+    """XLA's name for a handler; ``fixed``: of calls on tables that stay where they are, which may be recorded."""
     return f"gpuhash_jax_{call}_fixed" if fixed else f"gpuhash_jax_{call}"
 
 
@@ -57,9 +56,7 @@ def _register(name: str) -> None:
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform=platform)
 
 
-EXCHANGE_CALLS = (*(f"{call}_part" for call in (*TABLE_CALLS, *WAITING_CALLS) if call not in OWN_CALLS), "settle")
-
-for _call in (*TABLE_CALLS, *WAITING_CALLS, *EXCHANGE_CALLS, "factorize", "isin"):
+for _call in (*TABLE_CALLS, *(f"{call}_part" for call in TABLE_CALLS), "settle", "factorize", "isin"):
     _register(target(_call))
-for _call in TABLE_CALLS:
+for _call in REQUESTS:
     _register(target(_call, fixed=True))

@@ -7,7 +7,7 @@ import math
 import warnings
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ from gpuhash.table import HashTable
 from .library import TOKEN_WORDS, begin, check
 
 _PREFIX = "gpuhash.jax."
+SINGLE = ""  # the name of the column that a single value is
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,7 @@ class Kind:
 
     key_dtype: str
     key_shape: Shape
-    value_dtype: str | None  # None: a set, or columns
-    value_shape: Shape
-    columns: tuple[tuple[str, Column], ...]  # without their initial values, which the table knows
+    columns: tuple[tuple[str, Column], ...]  # without their initial values, which the table knows; none of a set
     has_rows: bool
     has_initializer: bool  # of single values
     has_shards: bool  # whose rows' numbers have more than 32 bits
@@ -42,27 +41,34 @@ class Kind:
     handles: tuple[int, ...]  # of the tables, where they are on GPUs; on the host the token says it
     held: tuple[Any, ...] = ()  # the tables, where they stay in place: they live as long as the programs
 
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+    def __hash__(self) -> int:
+        """Made once, as JAX asks for it in each call."""
+        return self._hash
+
     @property
     def is_set(self) -> bool:
-        return self.value_dtype is None and not self.columns
+        return not self.columns
 
     @functools.cached_property
     def named(self) -> Columns:
-        """The columns by their names."""
+        """The columns by their names; a single value is the one named ``SINGLE``."""
         return dict(self.columns)
 
-    @functools.cached_property
-    def value(self) -> Column:
-        """What a table without named columns has for each key."""
-        return Column(self.value_dtype, self.value_shape)
+    @property
+    def has_names(self) -> bool:
+        """Do values come and go as mappings of names?"""
+        return not self.is_set and SINGLE not in self.named
 
     @functools.cached_property
     def own_defaults(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The table's own defaults by column, "" without named columns; none where it has none."""
-        columns = self.named or {"": self.value}
+        """The table's own defaults by column; none where it has none."""
         return {
             name: np.frombuffer(storage, numpy_dtype(column.dtype)).reshape(column.shape)
-            for storage, (name, column) in zip(self.defaults or (), columns.items(), strict=False)
+            for storage, (name, column) in zip(self.defaults or (), self.columns, strict=False)
         }
 
 
@@ -138,8 +144,8 @@ class State:
 
     def __repr__(self) -> str:
         kind = self._kind
-        values = "" if kind.value_dtype is None else f", values {kind.value_dtype}{list(kind.value_shape)}"
-        if kind.columns:
+        values = "".join(f", values {column.dtype}{list(column.shape)}" for _, column in kind.columns)
+        if kind.has_names:
             values = f", columns {{{', '.join(f'{name}: {column}' for name, column in kind.columns)}}}"
         used = ", used" if self._token in _consumed else ""
         return f"<gpuhash.jax.State: keys {kind.key_dtype}{list(kind.key_shape)}{values}{used}>"
@@ -184,13 +190,12 @@ class State:
             return HashSet._open(core, None)
         table = HashTable._open(core, None)
         if self._kind.defaults is not None:
-            columns = table._columns or {"": self._kind.value}
             storages = {
                 name: np.frombuffer(storage, storage_dtype(column.dtype)).reshape(column.shape).copy()
-                for storage, (name, column) in zip(self._kind.defaults, columns.items(), strict=True)
+                for storage, (name, column) in zip(self._kind.defaults, self._kind.columns, strict=True)
             }
             if table._columns is None:
-                table._set_default(storages[""])
+                table._set_default(storages[SINGLE])
             else:
                 table._column_defaults = storages
         return table
@@ -235,14 +240,14 @@ def from_table(table: Any, *, device: Any = None, fixed: bool = False) -> State:
         CPU device.
     fixed
         The table stays where it is in memory from now on, so that XLA may put calls with this state into command
-        buffers (CUDA graphs), which it replays without asking the host: all but ``size``, ``insert_or_apply`` and the
-        insertions of tables that are deterministic or have columns. XLA records them again where an array has another
-        address than in the run before, so donate the state. Such a table does not grow; ``reserve`` before, as there is
-        no way back but a copy. Where it would have to grow, ``TableFullError`` is raised, ``JaxRuntimeError`` in a
-        program; keys that a replay finds no room for are lost and counted, and the next call that waits for the table's
-        size raises ``TableFullError``. Compiled programs keep the table's memory until they are dropped themselves
-        (``jax.clear_caches``). Replays wait for nobody: between them and calls from elsewhere wait for the GPU, by
-        ``jax.block_until_ready`` after a program, and by ``len(table)`` after other calls.
+        buffers (CUDA graphs), which it replays without asking the host: lookups, ``erase``, and ``insert`` and
+        ``insert_or_assign`` of tables that are not deterministic and have no columns. XLA records them again where an
+        array has another address than in the run before, so donate the state. Such a table does not grow; ``reserve``
+        before, as there is no way back but a copy. Where it would have to grow, ``TableFullError`` is raised,
+        ``JaxRuntimeError`` in a program; keys that a replay finds no room for are lost and counted, and the next call
+        that waits for the table's size raises ``TableFullError``. Compiled programs keep the table's memory until they
+        are dropped themselves (``jax.clear_caches``). Replays wait for nobody: between them and calls from elsewhere
+        wait for the GPU, by ``jax.block_until_ready`` after a program, and by ``len(table)`` after other calls.
 
     Returns
     -------
@@ -351,13 +356,10 @@ def _begin(table: Any, fixed: bool) -> tuple[Kind, np.ndarray[Any, Any]]:
         check(handle)
     begin(handle, token.ctypes.data)
     _faces[handle] = table
-    columns = table._columns or {}
     kind = Kind(
         key_dtype=table._key_dtype,
         key_shape=table._key_shape,
-        value_dtype=table._value_dtype,
-        value_shape=table._value_shape,
-        columns=tuple((name, Column(column.dtype, column.shape)) for name, column in columns.items()),
+        columns=tuple((name, Column(column.dtype, column.shape)) for name, column in _columns_of(table).items()),
         has_rows=core.has_rows,
         has_initializer=table._initializer is not None,
         has_shards=bool(table._shards),
@@ -366,6 +368,12 @@ def _begin(table: Any, fixed: bool) -> tuple[Kind, np.ndarray[Any, Any]]:
         held=(core,) if fixed else (),
     )
     return kind, token
+
+
+def _columns_of(table: KeyedTable) -> Columns:
+    if table._columns is not None:
+        return table._columns
+    return {} if table._value_dtype is None else {SINGLE: Column(table._value_dtype, table._value_shape)}
 
 
 def _defaults_of(table: KeyedTable) -> tuple[bytes, ...] | None:

@@ -54,6 +54,7 @@ class Face:
     has_values = True
     takes_python = True  # Python's numbers and lists as keys
     always_has_default = False  # so that no lookup fails for want of one
+    raises_for_absent = True  # in pop() without a default
     device: Any = "cpu"
 
     #: What is raised, by its cause.
@@ -539,14 +540,14 @@ class Jax(Face):
     name = "jax"
     names: ClassVar[dict[str, str]] = {
         "size": "size",
-        **{call: f"table.{call}" for call in ("keys", "values", "items", "clear", "reserve")},
+        **{call: f"table.{call}" for call in ("popitem", "keys", "values", "items", "clear", "reserve")},
     }
     lacks: ClassVar[dict[str, Lack]] = {
-        **dict.fromkeys(("setdefault", "pop", "popitem"), ABSENT),
         **dict.fromkeys(("setitem", "getitem", "has", "delete"), Lack("a call gives the next state: no syntax does")),
         "batches": Lack("with axis_name= each device gives a batch of its own"),
     }
     takes_python = False
+    raises_for_absent = False
     programs: Any
 
     @classmethod
@@ -585,6 +586,11 @@ class Jax(Face):
     def array(self, host: np.ndarray) -> Any:
         return self.programs.jax.numpy.asarray(host)
 
+    def pop(self, keys: Any, *default: Any) -> Any:
+        """With a default, which programs need."""
+        zeros = 0 if self.table.columns is None else dict.fromkeys(self.table.columns, 0)
+        return self.call("pop", keys, *(default or [zeros]))
+
 
 class JaxSet(Jax):
     name = "jax-set"
@@ -592,12 +598,10 @@ class JaxSet(Jax):
     lacks: ClassVar[dict[str, Lack]] = {
         **{
             call: Lack("a set has no values", TypeError, "no values")
-            for call in ("insert_or_assign", "insert_or_apply")
+            for call in ("insert_or_assign", "insert_or_apply", "setdefault", "find", "get")
         },
-        "find": Lack("a set has no values", TypeError, "no values"),
-        "get": Lack("a set has no values", TypeError, "no values"),
         **{call: Lack("a set has no values", ValueError, "no rows") for call in ("rows", "find_or_insert")},
-        **dict.fromkeys(("setdefault", "popitem", "columns"), _NO_VALUES),
+        **dict.fromkeys(("popitem", "columns"), _NO_VALUES),
         **{call: Lack("a set has no values", AttributeError, call) for call in ("values", "items")},
         "pop": OfKeys.lacks["pop"],
         **{call: Jax.lacks[call] for call in ("setitem", "getitem", "has", "delete", "batches")},

@@ -445,7 +445,7 @@ def test_vmap_over_keys_is_one_call(programs):
     same_bytes(new, twin.insert_or_assign(keys, {"weight": weights, "step": step_of_key.copy(), "flag": True}))
     same_tables(table, twin)
     text = insert.lower(ours.from_table(table), *arguments).as_text()
-    assert text.count("@gpuhash_jax_insert_columns") == 1
+    assert text.count("@gpuhash_jax_change") == 1
     find = jax.vmap(lambda state, keys, step: ours.find(state, keys, {"step": step}), (None, 0, 0), (None, 0))
     state, (values, _) = find(state, programs.put(keys + 6), programs.put(steps))
     same_columns(values, twin.find(keys + 6, {"step": step_of_key.copy()})[0])

@@ -171,6 +171,12 @@ def test_named_columns(run, capacity):
 
 
 @on_two_devices
+@pytest.mark.parametrize("capacity", [None, 9])
+def test_rows_and_defaults(run, capacity):
+    run(exchange.rows_and_defaults, capacity=capacity)
+
+
+@on_two_devices
 def test_sets(run):
     run(exchange.sets)
 

@@ -75,7 +75,7 @@ def test_the_program_threads_the_state_through_every_call(programs):
     table = new_table(programs)
     text = programs.jax.jit(run).lower(ours.from_table(table), programs.put(np.arange(8))).as_text()
     calls = [line for line in text.splitlines() if "@gpuhash_jax_" in line]
-    assert [line.partition("@gpuhash_jax_")[2].partition("(")[0] for line in calls] == ["insert", "find", "erase"]
+    assert [line.partition("@gpuhash_jax_")[2].partition("(")[0] for line in calls] == ["change", "look_up", "erase"]
     result = None
     for line in calls:
         name, _, call = line.partition("=")
@@ -391,7 +391,7 @@ def test_a_program_follows_its_table(programs):
     state, (_, found) = find(state, keys)
     assert not np.asarray(found).any()
     text = find.lower(state, keys).compile().as_text()
-    assert text.count("gpuhash_jax_find") == 1
+    assert text.count("gpuhash_jax_look_up") == 1
     assert "command_buffer" not in text
 
 

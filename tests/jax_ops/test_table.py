@@ -25,6 +25,7 @@ from support.samples import (
 )
 
 import gpuhash
+from gpuhash.signatures import SIGNATURES
 
 
 @pytest.fixture
@@ -144,6 +145,73 @@ def test_find_or_insert(programs, mode, columns):
     assert sorted((keys + 10)[np.asarray(is_new)].tolist()) == [11, 12, 13, 14]
     state, size = ours.size(state)
     assert int(size) == len(table) == 10
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["single", "columns"])
+def test_setdefault_and_pop(programs, mode, columns):
+    """Of a batch and of lanes, with one default for all keys and with one for each, beside the table's own methods."""
+    ours, jax = programs.ours, programs.jax
+    value_dtype = {"weight": ("float32", (2,)), "step": "int32"} if columns else "int32"
+    devices = (programs.device, "cpu")
+    table, twin = (gpuhash.HashTable("int64", value_dtype, device=each, deterministic=True) for each in devices)
+    keys = np.array([[3, 1, 3], [2, 1, 4]])
+    each = np.arange(6, dtype=np.int32).reshape(2, 3)
+
+    def given(value, put=lambda value: value):
+        return {"step": put(value)} if columns else put(value)
+
+    def same(got, expected):
+        for name in expected if columns else ("",):
+            mine, its = (got[name], expected[name]) if columns else (got, expected)
+            same_bytes(np.asarray(mine), its)
+
+    state = ours.from_table(table)
+    setdefault, pop = (programs.compiled(call, mode) for call in (ours.setdefault, ours.pop))
+    state, values = setdefault(state, programs.put(keys), given(each, programs.put))
+    same(values, twin.setdefault(keys, given(each)))
+    lanes = jax.vmap(ours.setdefault, in_axes=(None, 0, None), out_axes=(None, 0))
+    state, values = lanes(state, programs.put(keys + 2), given(np.int32(7), programs.put))
+    same(values, twin.setdefault(keys + 2, given(np.int32(7))))
+    state, values = pop(state, programs.put(keys), given(each, programs.put))
+    same(values, twin.pop(keys, given(each)))
+    assert sorted(table.keys().tolist()) == sorted(twin.keys().tolist()) == [5, 6]
+    of_lanes = np.int32([8, 9])
+    lanes = jax.vmap(ours.pop, in_axes=(None, 0, 0), out_axes=(None, 0))
+    state, values = lanes(state, programs.put(keys + 2), given(of_lanes, programs.put))
+    same(values, twin.pop(keys + 2, given(np.repeat(of_lanes, 3).reshape(2, 3))))
+    assert len(table) == len(twin) == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [name for name, each in SIGNATURES.items() if each.request != "whole" and not each.special and name != "add"],
+)
+def test_answers_are_those_of_the_manifest(call):
+    """With the shapes and dtypes that it says, in its order, as a trace tells them and as a call gives them."""
+    programs = need_jax()
+    ours, signature = programs.ours, SIGNATURES[call]
+    table = gpuhash.HashTable("int32", "float16", value_shape=(2,), default=1)
+    keys = np.arange(6, dtype=np.int32).reshape(2, 3)
+    values = [np.ones(2, np.float16)] if signature.takes else []
+    given = getattr(ours, call)(ours.from_table(table), keys, *values)[1]
+    traced = programs.jax.eval_shape(getattr(ours, call), ours.from_table(table), keys, *values)[1]
+    kinds = {"values": ((2, 3, 2), "float16"), "rows": ((2, 3), "int64")}
+    expected = [kinds.get(answer, ((2, 3), "bool")) for answer in signature.answers]
+    for answers in (given, traced):
+        each = answers if isinstance(answers, tuple) else (answers,)
+        assert [(answer.shape, answer.dtype.name) for answer in each] == expected
+
+
+def test_the_tables_default_is_that_of_setdefault_and_pop(programs):
+    ours = programs.ours
+    table = gpuhash.HashTable("int64", "int32", default=-1, device=programs.device)
+    table[np.array([1])] = np.int32([5])
+    keys = programs.put(np.arange(3))
+    state, popped = ours.pop(ours.from_table(table), keys)
+    assert popped.tolist() == [-1, 5, -1]
+    state, values = ours.setdefault(state, keys)
+    assert values.tolist() == [-1, -1, -1]
+    assert items_of(table) == as_dict(np.arange(3), np.int32([-1, -1, -1]))
 
 
 @pytest.mark.pairwise
@@ -430,6 +498,8 @@ def test_bad_input(programs):
     one(lambda state: ours.find(state, keys, np.zeros(3, np.float32)), ValueError, r"default have shape \(3,\)")
     one(lambda state: ours.insert(state, keys, np.zeros((3, 2), np.float32)), ValueError, r"values have shape \(3, 2\)")
     one(lambda state: ours.insert(state, keys), TypeError, "no values")
+    one(lambda state: ours.pop(state, keys), ValueError, r"pop\(keys\) of a batch needs a default")
+    one(lambda state: ours.setdefault(state, keys), ValueError, "setdefault needs a default")
     whole = ours.from_table(gpuhash.HashTable("int64", "int32", device=programs.device))
     with pytest.raises(TypeError, match="default are int64"):  # a Python integer that became an argument of a program
         programs.jax.jit(ours.find)(whole, keys, 3)

@@ -7,6 +7,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <gpuhash/device_context.hpp>
@@ -137,14 +138,16 @@ inline constexpr DTypePair kDTypes[] = {
     {ffi::F16, DType::kFloat16}, {ffi::BF16, DType::kBFloat16}, {ffi::F32, DType::kFloat32},
     {ffi::F64, DType::kFloat64}, {ffi::C64, DType::kComplex64}, {ffi::C128, DType::kComplex128}};
 
-/// ShapeError unless the array has this dtype and as many elements.
-inline void check_array(const Operand& array, const char* role, DType dtype, std::int64_t elements) {
+/// ShapeError unless the array has this dtype and as many elements. `column`: whose role it has, where it has a name.
+inline void check_array(const Operand& array, const char* role, DType dtype, std::int64_t elements,
+                        std::string_view column = {}) {
   for (const DTypePair& pair : kDTypes) {
     if (pair.xla != array.element_type() || pair.gpuhash != dtype) continue;
     if (static_cast<std::int64_t>(array.element_count()) == elements) return;
     break;
   }
-  throw ShapeError("the " + std::string(role) + " are " + std::to_string(array.element_count()) +
+  throw ShapeError("the " + std::string(role) + (column.empty() ? "" : " of " + std::string(column)) + " are " +
+                   std::to_string(array.element_count()) +
                    " elements that are not as the program's table has them, expected " + std::to_string(elements) +
                    " of " + std::string(name(dtype)) + ": give each compiled program tables of one kind");
 }
@@ -207,14 +210,14 @@ struct CtxDecoding<gpuhash::jax_ops::OnGpu> {
 
 /// One handler for the host and one for GPUs: gpuhash_jax_NAME_cpu and gpuhash_jax_NAME_cuda. XLA does not put their
 /// calls into command buffers, which are replayed without asking a handler: a table may have moved or gone.
-#define GPUHASH_JAX_HANDLER(name)                                                                         \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(gpuhash_jax_##name##_cpu, name, bind_##name<gpuhash::jax_ops::OnHost>()); \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(gpuhash_jax_##name##_cuda, name, bind_##name<gpuhash::jax_ops::OnGpu>())
+#define GPUHASH_JAX_HANDLER(name, function, bind)                                                      \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(gpuhash_jax_##name##_cpu, function, bind<gpuhash::jax_ops::OnHost>()); \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(gpuhash_jax_##name##_cuda, function, bind<gpuhash::jax_ops::OnGpu>())
 
 /// The same, and gpuhash_jax_NAME_fixed_cpu and _cuda for tables that stay where they are (Table::fix_in_place()) and
 /// live as long as the program. Of these a command buffer may keep the addresses, as each run does the same.
-#define GPUHASH_JAX_TABLE_HANDLER(name)                                                                         \
-  GPUHASH_JAX_HANDLER(name);                                                                                    \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(gpuhash_jax_##name##_fixed_cpu, name, bind_##name<gpuhash::jax_ops::OnHost>()); \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(gpuhash_jax_##name##_fixed_cuda, name, bind_##name<gpuhash::jax_ops::OnGpu>(),  \
+#define GPUHASH_JAX_TABLE_HANDLER(name, function, bind)                                                      \
+  GPUHASH_JAX_HANDLER(name, function, bind);                                                                 \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(gpuhash_jax_##name##_fixed_cpu, function, bind<gpuhash::jax_ops::OnHost>()); \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(gpuhash_jax_##name##_fixed_cuda, function, bind<gpuhash::jax_ops::OnGpu>(),  \
                                 {xla::ffi::Traits::kCmdBufferCompatible})

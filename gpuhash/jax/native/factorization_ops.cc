@@ -120,7 +120,7 @@ auto bind_isin() {
 
 }  // namespace
 
-GPUHASH_JAX_HANDLER(factorize);
-GPUHASH_JAX_HANDLER(isin);
+GPUHASH_JAX_HANDLER(factorize, factorize, bind_factorize);
+GPUHASH_JAX_HANDLER(isin, isin, bind_isin);
 
 }  // namespace gpuhash::jax_ops
