@@ -200,26 +200,37 @@ __device__ __forceinline__ float make_direction(const TrainedRow& row, const Gro
   return lamb_rate(numbers, group.sum(weight_square), group.sum(direction_square));
 }
 
+/// The optimizer of a kernel: one that is known when it is compiled, or any.
+///
+/// Steps of rows of up to 256 elements have a kernel for each optimizer, which has registers for what that one reads
+/// alone. Without, a backward pass of 2^20 ids and rows of 128 took 1.3 (SGD) to 1.5 times as long on an H200. Wider
+/// rows share one kernel, as the unrolled loops of each take a compiler five times as long.
+template <Optimizer kOptimizer>
+struct One {
+  __device__ __forceinline__ static constexpr Optimizer of(const StepNumbers&) { return kOptimizer; }
+};
+struct Any {
+  __device__ __forceinline__ static Optimizer of(const StepNumbers& numbers) { return numbers.optimizer; }
+};
+
 /// State columns with a number for each weight, which a step changes beside it.
-__device__ __forceinline__ std::size_t states_beside(Optimizer optimizer) {
+__device__ __forceinline__ constexpr std::size_t states_beside(Optimizer optimizer) {
   return optimizer == Optimizer::kRowWiseAdagrad ? 0 : state_columns(optimizer);
 }
 
 /// The optimizer's step on one row, whose gradient the group has summed up; it is used up.
-///
-/// All optimizers share one loop, and tell themselves apart in it: what a step waits for is memory, and a loop for each
-/// of them took a compiler five times as long.
-template <int kVectors>
+template <class Chosen, int kVectors>
 __device__ __forceinline__ void train_row(const Trained& trained, const Group& group, std::int64_t number,
                                           Elements<kVectors>& gradient) {
   const StepNumbers& numbers = trained.numbers;
+  const Optimizer optimizer = Chosen::of(numbers);
   const TrainedRow row{trained, number};
   float of_row = 0;  // the sum of kRowWiseAdagrad, or the rate of kLamb
-  if (numbers.optimizer == Optimizer::kRowWiseAdagrad)
+  if (optimizer == Optimizer::kRowWiseAdagrad)
     of_row = *trained.states[0].of<float>(number) + mean_square(row, group, gradient);
-  else if (numbers.optimizer == Optimizer::kLamb)
+  else if (optimizer == Optimizer::kLamb)
     of_row = make_direction(row, group, gradient);
-  const std::size_t states = numbers.optimizer == Optimizer::kLamb ? 0 : states_beside(numbers.optimizer);
+  const std::size_t states = optimizer == Optimizer::kLamb ? 0 : states_beside(optimizer);
   for_each_vector<kVectors>(group, trained.elements, [&](int v, std::int64_t element) {
     float weight[kVector];
     float first[kVector] = {};
@@ -228,7 +239,7 @@ __device__ __forceinline__ void train_row(const Trained& trained, const Group& g
     if (states > 1) row.load_state(1, element, second);
     row.load_weights(element, weight);
     const auto& g = gradient.values[v];
-    switch (numbers.optimizer) {
+    switch (optimizer) {
       case Optimizer::kSgd:
 #pragma unroll
         for (int k = 0; k < kVector; ++k) weight[k] -= numbers.learning_rate * with_decay(numbers, g[k], weight[k]);
@@ -262,18 +273,19 @@ __device__ __forceinline__ void train_row(const Trained& trained, const Group& g
     if (states > 0) row.store_state(0, element, first);
     if (states > 1) row.store_state(1, element, second);
   });
-  if (numbers.optimizer == Optimizer::kRowWiseAdagrad) {
+  if (optimizer == Optimizer::kRowWiseAdagrad) {
     __syncwarp(group.mask);  // all have read it
     if (group.lane == 0) *trained.states[0].of<float>(number) = of_row;
   }
 }
 
 /// Asks for what a step on the row will read, which is to be there when its gradients have been summed up.
-template <int kVectors>
+template <class Chosen, int kVectors>
 __device__ __forceinline__ void ask_for_row(const Trained& trained, const Group& group, std::int64_t row) {
   const auto ask = [](const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); };
-  const std::size_t states = states_beside(trained.numbers.optimizer);
-  if (trained.numbers.optimizer == Optimizer::kRowWiseAdagrad && group.lane == 0) ask(trained.states[0].of<float>(row));
+  const Optimizer optimizer = Chosen::of(trained.numbers);
+  const std::size_t states = states_beside(optimizer);
+  if (optimizer == Optimizer::kRowWiseAdagrad && group.lane == 0) ask(trained.states[0].of<float>(row));
   for_each_vector<kVectors>(group, trained.elements, [&](int, std::int64_t element) {
     const TrainedColumn& weights = trained.weights;
     ask(weights.of<std::byte>(row) + element * (weights.dtype == DType::kFloat32 ? 4 : 2));
@@ -301,7 +313,7 @@ __device__ __forceinline__ void add_part(const Parts& parts, const float* from, 
 }
 
 /// One chunk for each group.
-template <int kVectors>
+template <class Chosen, int kVectors>
 __global__ void __launch_bounds__(kTrainBlock, kVectors == 1 ? 4 : 1)
     train_kernel(SortedBatch batch, TrainGradients given, Trained trained, Parts parts, int lanes) {
   constexpr int kAhead =
@@ -324,7 +336,7 @@ __global__ void __launch_bounds__(kTrainBlock, kVectors == 1 ? 4 : 1)
       if (first + r >= end) continue;
       if (const Row next = batch.rows[first + r];
           next < batch.none && (first + r == begin || batch.rows[first + r - 1] != next))
-        ask_for_row<kVectors>(trained, group, static_cast<std::int64_t>(next));
+        ask_for_row<Chosen, kVectors>(trained, group, static_cast<std::int64_t>(next));
       const std::int64_t position = batch.positions[first + r];
       const std::int64_t item = gradients.item_of == nullptr ? position : gradients.item_of[position];
       if (gradients.factors != nullptr) factors[r] = gradients.factors[position];
@@ -348,7 +360,7 @@ __global__ void __launch_bounds__(kTrainBlock, kVectors == 1 ? 4 : 1)
       if (!is_last && i + 1 != end) continue;
       if (row < batch.none) {
         if (opens && is_last)
-          train_row(trained, group, static_cast<std::int64_t>(row), sum);
+          train_row<Chosen>(trained, group, static_cast<std::int64_t>(row), sum);
         else
           store_part(parts, opens ? parts.tails : parts.heads, group.number, group, sum);
       }
@@ -376,7 +388,7 @@ __global__ void __launch_bounds__(kTrainBlock) add_spans_kernel(SortedBatch batc
 }
 
 /// One chunk for each group: the row that begins in it and goes on in others.
-template <int kVectors>
+template <class Chosen, int kVectors>
 __global__ void __launch_bounds__(kTrainBlock)
     train_parted_kernel(SortedBatch batch, Trained trained, Parts parts, int lanes) {
   const Group group(lanes);
@@ -398,7 +410,7 @@ __global__ void __launch_bounds__(kTrainBlock)
       ++chunk;
     }
   } while (chunk * kChunk < batch.count && batch.rows[chunk * kChunk] == row);
-  train_row(trained, group, static_cast<std::int64_t>(row), sum);
+  train_row<Chosen>(trained, group, static_cast<std::int64_t>(row), sum);
 }
 
 /// One bag for each group.
@@ -452,15 +464,32 @@ void launch_tiles(const char* action, void (*kernel)(Parameters...), std::int64_
   check_launch(action);
 }
 
-template <int kVectors>
-void launch_training(const TrainWork& work, Stream stream) {
+template <class Chosen, int kVectors>
+void launch_training_by(const TrainWork& work, Stream stream) {
   const auto run = [&](const char* action, auto kernel, std::int64_t groups, const auto&... arguments) {
     launch_tiles(action, kernel, groups * work.lanes, work.tiles, stream, work.batch, arguments..., work.parts,
                  work.lanes);
   };
-  run("training rows", train_kernel<kVectors>, work.chunks, work.given, work.trained);
+  run("training rows", train_kernel<Chosen, kVectors>, work.chunks, work.given, work.trained);
   run("adding up gradients", add_spans_kernel<kVectors>, work.spans);
-  run("training rows", train_parted_kernel<kVectors>, work.chunks, work.trained);
+  run("training rows", train_parted_kernel<Chosen, kVectors>, work.chunks, work.trained);
+}
+
+template <int kVectors>
+void launch_training(const TrainWork& work, Stream stream) {
+  if constexpr (kVectors >= kMostVectors) return launch_training_by<Any, kVectors>(work, stream);
+  switch (work.trained.numbers.optimizer) {
+    case Optimizer::kSgd:
+      return launch_training_by<One<Optimizer::kSgd>, kVectors>(work, stream);
+    case Optimizer::kAdagrad:
+      return launch_training_by<One<Optimizer::kAdagrad>, kVectors>(work, stream);
+    case Optimizer::kRowWiseAdagrad:
+      return launch_training_by<One<Optimizer::kRowWiseAdagrad>, kVectors>(work, stream);
+    case Optimizer::kAdam:
+      return launch_training_by<One<Optimizer::kAdam>, kVectors>(work, stream);
+    case Optimizer::kLamb:
+      return launch_training_by<One<Optimizer::kLamb>, kVectors>(work, stream);
+  }
 }
 
 template <int kVectors>
