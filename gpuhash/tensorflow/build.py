@@ -14,10 +14,13 @@ op_library = OpLibrary(
     version=tf.__version__,
     folder=Path(__file__).resolve().parent,
     units=(
-        ("ops.cc", "column_ops.cc", "embedding_ops.cc"),
-        ("kernels.cc", "column_kernels.cc", "embedding_kernels.cc"),
+        ("native/ops.cc", "native/column_ops.cc", "native/embedding_ops.cc"),
+        ("native/kernels.cc", "native/column_kernels.cc", "native/embedding_kernels.cc"),
     ),
-    headers=("context.h", "embedding_rows.h", "kernel_registration.h", "op_dtypes.h", "table_resource.h"),
+    headers=tuple(
+        f"native/{name}.h"
+        for name in ("context", "embedding_rows", "kernel_registration", "op_dtypes", "table_resource")
+    ),
     compile_flags=tuple(tf.sysconfig.get_compile_flags()),
     link_flags=tuple(tf.sysconfig.get_link_flags()),
     seconds=16,
