@@ -137,7 +137,7 @@ def test_invalid_calls_are_refused_as_by_tensorflows_table(tools):
     for each in (stock, table):
         each.insert([1, 2], [[1.0, 2.0], [3.0, 4.0]])
     calls = [
-        lambda t: t.insert([1, 2], [1.0, 2.0]),
+        lambda t: t.insert([1, 2], [1.0, 2.0, 3.0]),  # of two numbers they were one value for all keys
         lambda t: t.insert([1, 2, 3], [[1.0, 2.0], [3.0, 4.0]]),
         lambda t: t.insert([1], [[1.0, 2.0, 3.0]]),
         lambda t: t.insert([[1]], [[1.0, 2.0]]),
@@ -241,7 +241,9 @@ def test_insert_or_apply_refuses_bits_of_floats(tools):
         table.insert_or_apply([1], [1.0], "bit_and")
     keys, values = tf.constant([1], tf.int64), tf.constant([1.0])
     with pytest.raises(tf.errors.InvalidArgumentError, match="float32"):
-        ours.ops.gpuhash_insert_or_apply(table.resource_handle, keys, values, op="bit_and")
+        ours.ops.gpuhash_change(
+            table.resource_handle, keys, [values], actions=["bit_and"], names=[""], shapes=[table.value_shape]
+        )
     assert table.size().numpy() == 0
 
 
@@ -260,6 +262,10 @@ def test_rows(tools):
     scalars = ours.MutableHashTable("int64", "float32", 0.0, device=device)
     with pytest.raises(tf.errors.InvalidArgumentError, match="no row storage"):
         scalars.rows([1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no row storage"):
+        scalars.find_or_insert([1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="with_rows is more than 1"):
+        ours.ops.gpuhash_lookup(table.resource_handle, tf.constant([1], tf.int64), [], with_rows=2)
 
 
 def test_vector_keys(tools):
@@ -506,17 +512,22 @@ def calls_of(tf, ours, table, handle, keys):
     """Every op of ours, of a handle and keys that need not be the table's. TensorFlow's own ops check nothing here."""
     shape = [*keys.shape[: keys.shape.rank - table.key_shape.rank], *table.value_shape]
     values = tf.zeros(shape[:8], tf.float32)
+    default = tf.zeros(table.value_shape)
     ops = ours.ops
+    column = {"names": [""], "shapes": [table.value_shape]}
+    read = {"read_names": [""], "read_dtypes": [tf.float32], "read_shapes": [table.value_shape]}
     return {
-        "lookup": lambda: ops.gpuhash_lookup(handle, keys, tf.zeros(table.value_shape)),
-        "contains": lambda: ops.gpuhash_contains(handle, keys),
-        "rows": lambda: ops.gpuhash_rows(handle, keys),
-        "lookup_or_insert": lambda: ops.gpuhash_lookup_or_insert(handle, keys, values),
-        "insert_or_apply": lambda: ops.gpuhash_insert_or_apply(handle, keys, values, op="add"),
+        "lookup": lambda: ops.gpuhash_lookup(handle, keys, [default], **column),
+        "contains": lambda: ops.gpuhash_lookup(handle, keys, []),
+        "rows": lambda: ops.gpuhash_lookup(handle, keys, [], with_rows=1),
+        "lookup_or_insert": lambda: ops.gpuhash_change(handle, keys, [values], actions=["keep"], **column, **read),
+        "insert_or_apply": lambda: ops.gpuhash_change(handle, keys, [values], actions=["add"], **column),
+        "erase": lambda: ops.gpuhash_erasure(handle, keys, []),
+        "pop": lambda: ops.gpuhash_erasure(handle, keys, [default], **column),
     }
 
 
-@pytest.mark.parametrize("op", ["lookup", "contains", "rows", "lookup_or_insert", "insert_or_apply"])
+@pytest.mark.parametrize("op", ["lookup", "contains", "rows", "lookup_or_insert", "insert_or_apply", "erase", "pop"])
 @pytest.mark.parametrize("handles", [0, 1, 2], ids=str)
 def test_tensors_of_handles_are_refused(tools, op, handles):
     tf, ours, device = tools
@@ -533,7 +544,7 @@ def test_tensors_of_handles_are_refused(tools, op, handles):
     assert table.size().numpy() == 0
 
 
-@pytest.mark.parametrize("op", ["lookup", "lookup_or_insert", "insert_or_apply", "insert", "import"])
+@pytest.mark.parametrize("op", ["lookup", "lookup_or_insert", "insert_or_apply", "pop", "insert", "import"])
 def test_keys_of_too_many_dimensions_are_refused(tools, op):
     """TensorFlow has up to 254, of which values take some."""
     tf, ours, device = tools
@@ -551,10 +562,10 @@ def test_keys_of_too_many_dimensions_are_refused(tools, op):
     with tf.device(device), pytest.raises(tf.errors.InvalidArgumentError, match=r"253 dimensions|have 256"):
         calls[op]()
     fits = tf.reshape(tf.constant([1], tf.int64), [1] * 200)
-    assert ours.ops.gpuhash_lookup(table.resource_handle, fits, tf.zeros([1, 1, 7]))[0].shape.rank == 203
+    assert table.lookup(fits).shape.rank == 203
 
 
-@pytest.mark.parametrize("op", ["lookup", "contains", "rows", "lookup_or_insert", "insert_or_apply"])
+@pytest.mark.parametrize("op", ["lookup", "contains", "rows", "lookup_or_insert", "insert_or_apply", "erase", "pop"])
 @pytest.mark.parametrize("shape", [(), (2,), (3, 4), (0,), (3, 0), (2, 3, 1)], ids=str)
 def test_keys_of_another_shape_are_refused(tools, op, shape):
     tf, ours, device = tools
@@ -570,7 +581,7 @@ def test_batches_without_keys(tools, batch):
     table = ours.MutableHashTable("int64", "float32", 0.0, value_shape=(4,), device=device)
     keys = tf.zeros(batch, tf.int64)
     table.insert(keys, tf.zeros([*batch, 4]))
-    assert ours.ops.gpuhash_contains(table.resource_handle, keys).shape == batch
+    assert table.contains(keys).shape == batch
     assert table.insert_or_apply(keys, tf.zeros([*batch, 4])).shape == batch
     assert table.rows(keys).shape == batch
     assert table.size().numpy() == 0
@@ -717,7 +728,7 @@ def test_tensorflows_tables_are_refused_by_our_ops(tools):
     with tf.device("CPU:0"):
         stock = tf.lookup.experimental.MutableHashTable("int64", "int64", -1)
         with pytest.raises(tf.errors.InvalidArgumentError, match="TensorFlow's own tables"):
-            ours.ops.gpuhash_contains(stock.resource_handle, tf.constant([1], tf.int64))
+            ours.ops.gpuhash_lookup(stock.resource_handle, tf.constant([1], tf.int64), [])
 
 
 @pytest.mark.parametrize("placed", [False, True], ids=["anywhere", "on the device"])

@@ -1,7 +1,8 @@
-// The ops: their inputs, outputs, attributes and static shapes. What they do is in kernels.cc.
+// The ops: their inputs, outputs, attributes and static shapes. What they do is in the files of kernels.
 #include <string>
 #include <vector>
 
+#include <gpuhash/names.hpp>
 #include <gpuhash/registry.hpp>
 #include "op_dtypes.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -14,116 +15,147 @@ namespace {
 using tensorflow::DataType;
 using tensorflow::PartialTensorShape;
 using tensorflow::register_op::OpDefBuilderWrapper;
-using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeAndType;
 using tensorflow::shape_inference::ShapeHandle;
 
-/// What a handle tells of its table: how keys and values are typed and shaped.
-absl::Status shape_of_handle(InferenceContext* c) {
-  DataType key_dtype;
-  DataType value_dtype;
-  PartialTensorShape key_shape;
-  PartialTensorShape value_shape;
-  TF_RETURN_IF_ERROR(c->GetAttr("key_dtype", &key_dtype));
-  TF_RETURN_IF_ERROR(c->GetAttr("value_dtype", &value_dtype));
-  TF_RETURN_IF_ERROR(c->GetAttr("key_shape", &key_shape));
-  TF_RETURN_IF_ERROR(c->GetAttr("value_shape", &value_shape));
-  ShapeHandle key;
-  ShapeHandle value;
-  TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(key_shape, &key));
-  TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(value_shape, &value));
-  c->set_output(0, c->Scalar());
-  c->set_output_handle_shapes_and_types(0, std::vector<ShapeAndType>{{key, key_dtype}, {value, value_dtype}});
-  return absl::OkStatus();
-}
-
-/// The shapes of a batch of keys, input 1: [*batch, *key_shape], and of their values: [*batch, *value_shape].
-struct BatchShapes {
-  ShapeHandle batch;
-  ShapeHandle values;
-};
-
-absl::Status check_dtype(InferenceContext* c, const char* attr, DataType expected) {
-  DataType given;
+absl::Status attr_shape(InferenceContext* c, const char* attr, ShapeHandle* shape) {
+  PartialTensorShape given;
   TF_RETURN_IF_ERROR(c->GetAttr(attr, &given));
-  if (given == expected) return absl::OkStatus();
-  return absl::InvalidArgumentError(std::string(attr) + " is " + DataTypeString(given) + ", and the table has " +
-                                    DataTypeString(expected) + ": cast the tensor");
+  return c->MakeShapeFromPartialTensorShape(given, shape);
 }
 
-absl::Status batch_shapes(InferenceContext* c, BatchShapes* shapes) {
+/// What a handle tells of its table: how keys and values are typed and shaped.
+absl::Status set_handle(InferenceContext* c, const ShapeAndType& value) {
+  DataType key_dtype;
+  ShapeHandle key;
+  TF_RETURN_IF_ERROR(c->GetAttr("key_dtype", &key_dtype));
+  TF_RETURN_IF_ERROR(attr_shape(c, "key_shape", &key));
+  c->set_output(0, c->Scalar());
+  c->set_output_handle_shapes_and_types(0, std::vector<ShapeAndType>{{key, key_dtype}, value});
+  return absl::OkStatus();
+}
+
+absl::Status table_shape(InferenceContext* c) {
+  DataType dtype;
+  ShapeHandle shape;
+  TF_RETURN_IF_ERROR(c->GetAttr("value_dtype", &dtype));
+  TF_RETURN_IF_ERROR(attr_shape(c, "value_shape", &shape));
+  return set_handle(c, {shape, dtype});
+}
+
+/// Named columns have no place in a handle: ops say themselves which ones they mean.
+absl::Status columns_table_shape(InferenceContext* c) { return set_handle(c, {c->Scalar(), tensorflow::DT_VARIANT}); }
+
+/// The shape of a batch of keys, input 1, without that of each key: [*batch]. What the handle tells of keys is checked.
+absl::Status batch_shape(InferenceContext* c, ShapeHandle* batch) {
   ShapeHandle handle;
+  ShapeHandle key;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &handle));
-  *shapes = {c->UnknownShape(), c->UnknownShape()};
+  TF_RETURN_IF_ERROR(attr_shape(c, "key_shape", &key));
   const auto* table = c->input_handle_shapes_and_types(0);
-  if (table == nullptr || table->size() != 2) return absl::OkStatus();
-  const ShapeAndType& key = (*table)[0];
-  const ShapeAndType& value = (*table)[1];
-  TF_RETURN_IF_ERROR(check_dtype(c, "Tin", key.dtype));
-  if (!c->RankKnown(key.shape) || !c->RankKnown(c->input(1))) return absl::OkStatus();
-  const int key_rank = c->Rank(key.shape);
-  ShapeHandle keys;
-  TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(1), key_rank, &keys));
-  ShapeHandle suffix;
-  TF_RETURN_IF_ERROR(c->Subshape(keys, c->Rank(keys) - key_rank, &suffix));
-  TF_RETURN_IF_ERROR(c->Merge(suffix, key.shape, &suffix));
-  TF_RETURN_IF_ERROR(c->Subshape(keys, 0, c->Rank(keys) - key_rank, &shapes->batch));
-  return c->Concatenate(shapes->batch, value.shape, &shapes->values);
-}
-
-absl::Status check_value_dtype(InferenceContext* c) {
-  const auto* table = c->input_handle_shapes_and_types(0);
-  if (table == nullptr || table->size() != 2) return absl::OkStatus();
-  return check_dtype(c, "Tout", (*table)[1].dtype);
-}
-
-/// Output 0 has the shape of the batch.
-absl::Status mask_shape(InferenceContext* c) {
-  BatchShapes shapes;
-  TF_RETURN_IF_ERROR(batch_shapes(c, &shapes));
-  c->set_output(0, shapes.batch);
-  return absl::OkStatus();
-}
-
-/// Input 2 are values; output 0 is a mask.
-absl::Status apply_shape(InferenceContext* c) {
-  BatchShapes shapes;
-  TF_RETURN_IF_ERROR(batch_shapes(c, &shapes));
-  TF_RETURN_IF_ERROR(check_value_dtype(c));
-  ShapeHandle values;
-  TF_RETURN_IF_ERROR(c->Merge(c->input(2), shapes.values, &values));
-  c->set_output(0, shapes.batch);
-  return absl::OkStatus();
-}
-
-/// Outputs are row numbers and a mask. Of values there may be none.
-absl::Status find_or_insert_shape(InferenceContext* c) {
-  BatchShapes shapes;
-  TF_RETURN_IF_ERROR(batch_shapes(c, &shapes));
-  for (int i = 2; i < c->num_inputs(); ++i) {
-    ShapeHandle values;
-    TF_RETURN_IF_ERROR(c->Merge(c->input(i), shapes.values, &values));
+  if (table != nullptr && table->size() == 2) {
+    DataType dtype;
+    TF_RETURN_IF_ERROR(c->GetAttr("Tin", &dtype));
+    if (dtype != table->front().dtype)
+      return absl::InvalidArgumentError("the keys are " + DataTypeString(dtype) + ", and the table has " +
+                                        DataTypeString(table->front().dtype) + ": cast the tensor");
+    TF_RETURN_IF_ERROR(c->Merge(key, table->front().shape, &key));
   }
-  c->set_output(0, shapes.batch);
-  c->set_output(1, shapes.batch);
+  *batch = c->UnknownShape();
+  if (!c->RankKnown(key) || !c->RankKnown(c->input(1))) return absl::OkStatus();
+  ShapeHandle keys;
+  TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(1), c->Rank(key), &keys));
+  const int dimensions = c->Rank(keys) - c->Rank(key);
+  ShapeHandle suffix;
+  TF_RETURN_IF_ERROR(c->Subshape(keys, dimensions, &suffix));
+  TF_RETURN_IF_ERROR(c->Merge(suffix, key, &suffix));
+  return c->Subshape(keys, 0, dimensions, batch);
+}
+
+/// The shapes of one value of each column, of which there are as many as dtypes.
+absl::Status column_shapes(InferenceContext* c, const std::string& prefix, std::vector<ShapeHandle>* shapes) {
+  std::vector<PartialTensorShape> given;
+  std::vector<DataType> dtypes;
+  TF_RETURN_IF_ERROR(c->GetAttr(prefix + "shapes", &given));
+  TF_RETURN_IF_ERROR(c->GetAttr(prefix + "dtypes", &dtypes));
+  if (given.size() != dtypes.size())
+    return absl::InvalidArgumentError(prefix + "shapes are of " + std::to_string(given.size()) +
+                                      " columns, and there are " + std::to_string(dtypes.size()) + " tensors");
+  for (const PartialTensorShape& each : given) {
+    ShapeHandle shape;
+    TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(each, &shape));
+    shapes->push_back(shape);
+  }
   return absl::OkStatus();
 }
 
-/// Outputs are values and a mask. Input 2 has any shape that the kernel takes.
-absl::Status lookup_shape(InferenceContext* c) {
-  BatchShapes shapes;
-  TF_RETURN_IF_ERROR(batch_shapes(c, &shapes));
-  TF_RETURN_IF_ERROR(check_value_dtype(c));
-  c->set_output(0, shapes.values);
-  c->set_output(1, shapes.batch);
+/// Inputs from `first` on, one for each column: one value, or one for each key.
+absl::Status check_columns(InferenceContext* c, int first, const ShapeHandle& batch) {
+  std::vector<ShapeHandle> shapes;
+  TF_RETURN_IF_ERROR(column_shapes(c, "", &shapes));
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const ShapeHandle& given = c->input(first + static_cast<int>(i));
+    ShapeHandle expected = shapes[i];
+    if (!c->RankKnown(given) || !c->RankKnown(expected)) continue;
+    if (c->Rank(given) != c->Rank(expected)) TF_RETURN_IF_ERROR(c->Concatenate(batch, expected, &expected));
+    TF_RETURN_IF_ERROR(c->Merge(given, expected, &expected));
+  }
   return absl::OkStatus();
 }
 
-absl::Status scalar_name(InferenceContext* c) {
-  ShapeHandle name;
-  return c->WithRank(c->input(0), 0, &name);
+/// Outputs from 1 on: [*batch, *shape] of each column, and then row numbers, [*batch].
+absl::Status set_columns(InferenceContext* c, const std::string& prefix, const ShapeHandle& batch) {
+  std::vector<ShapeHandle> shapes;
+  TF_RETURN_IF_ERROR(column_shapes(c, prefix, &shapes));
+  int output = 1;
+  for (const ShapeHandle& shape : shapes) {
+    ShapeHandle all;
+    TF_RETURN_IF_ERROR(c->Concatenate(batch, shape, &all));
+    c->set_output(output++, all);
+  }
+  while (output < c->num_outputs()) c->set_output(output++, batch);
+  return absl::OkStatus();
 }
+
+/// Inputs from 2 on are of columns, output 0 is a mask, and others are of the columns that are read.
+absl::Status call_shape(InferenceContext* c, const std::string& read) {
+  ShapeHandle batch;
+  TF_RETURN_IF_ERROR(batch_shape(c, &batch));
+  TF_RETURN_IF_ERROR(check_columns(c, 2, batch));
+  c->set_output(0, batch);
+  return set_columns(c, read, batch);
+}
+
+absl::Status lookup_shape(InferenceContext* c) { return call_shape(c, ""); }
+
+absl::Status change_shape(InferenceContext* c) { return call_shape(c, "read_"); }
+
+absl::Status export_shape(InferenceContext* c) {
+  ShapeHandle key;
+  ShapeHandle keys;
+  TF_RETURN_IF_ERROR(attr_shape(c, "key_shape", &key));
+  const ShapeHandle batch = c->Vector(InferenceContext::kUnknownDim);
+  TF_RETURN_IF_ERROR(c->Concatenate(batch, key, &keys));
+  c->set_output(0, keys);
+  return set_columns(c, "", batch);
+}
+
+/// Input `number` is a scalar, and there are no outputs.
+template <int number>
+absl::Status scalar_input(InferenceContext* c) {
+  ShapeHandle scalar;
+  return c->WithRank(c->input(number), 0, &scalar);
+}
+
+template <class Choice, std::size_t kCount>
+std::string quoted(const Names<Choice, kCount>& names) {
+  std::string text;
+  for (const auto& [name, choice] : names) text.append(text.empty() ? "'" : ", '").append(name).append("'");
+  return text;
+}
+
+const std::string kColumnDtypes = std::string("list(") + kValueDtypes + ")";
 
 /// What makes a table. total_buckets: slots to begin with.
 OpDefBuilderWrapper table_op(const char* name) {
@@ -131,64 +163,103 @@ OpDefBuilderWrapper table_op(const char* name) {
   op.Output("table_handle: resource")
       .Attr("total_buckets: int = 131072")
       .Attr(std::string("key_dtype: ") + kKeyDtypes)
-      .Attr(std::string("value_dtype: ") + kValueDtypes)
-      .Attr("value_shape: shape = {}")
       .Attr("key_shape: shape = {}")
       .Attr("deterministic: bool = true")
-      .SetIsStateful()
-      .SetShapeFn(shape_of_handle);
+      .SetIsStateful();
   return op;
 }
 
-/// What works on a table and a batch of keys.
-OpDefBuilderWrapper batch_op(const char* name) {
+OpDefBuilderWrapper with_value(OpDefBuilderWrapper op) {
+  op.Attr(std::string("value_dtype: ") + kValueDtypes).Attr("value_shape: shape = {}").SetShapeFn(table_shape);
+  return op;
+}
+
+/// Of each column: what new rows are filled with, and in initial_bits five numbers: the bits of both parameters, the
+/// seed, and 16 bytes of a constant; see gpuhash::Initializer.
+OpDefBuilderWrapper with_columns(OpDefBuilderWrapper op) {
+  op.Attr("names: list(string) >= 1")
+      .Attr("dtypes: " + kColumnDtypes + " >= 1")
+      .Attr("shapes: list(shape) >= 1")
+      .Attr("initials: list({'', " + quoted(kDistributions) + "}) >= 1")
+      .Attr("initial_bits: list(int) >= 5")
+      .SetShapeFn(columns_table_shape);
+  return op;
+}
+
+/// A table that TensorFlow's resource manager holds.
+OpDefBuilderWrapper named(OpDefBuilderWrapper op) {
+  op.Attr("container: string = ''").Attr("shared_name: string = ''").Attr("use_node_name_sharing: bool = false");
+  return op;
+}
+
+/// A table that lives as long as its handles.
+OpDefBuilderWrapper anonymous(OpDefBuilderWrapper op) {
+  op.Attr("adopted_name: string = ''");
+  return op;
+}
+
+/// What works on a table and some of its columns, by their names. A single value is the column ''.
+OpDefBuilderWrapper columns_op(const char* name, const char* keys) {
   OpDefBuilderWrapper op(name);
-  op.Input("table_handle: resource").Input("keys: Tin").Attr(std::string("Tin: ") + kKeyDtypes).SetIsStateful();
+  op.Input("table_handle: resource")
+      .Attr(std::string(keys) + ": " + kKeyDtypes)
+      .Attr("key_shape: shape = {unknown_rank: true}")
+      .Attr("names: list(string) = []")
+      .Attr("dtypes: " + kColumnDtypes + " >= 0 = []")
+      .Attr("shapes: list(shape) = []")
+      .SetIsStateful();
   return op;
 }
 
 void register_ops() {
-  table_op("CUDAMutableHashTableV2")
-      .Attr("container: string = ''")
-      .Attr("shared_name: string = ''")
-      .Attr("use_node_name_sharing: bool = false")();
-  table_op("CUDAAnonymousMutableHashTable").Attr("adopted_name: string = ''")();
+  named(with_value(table_op("CUDAMutableHashTableV2")))();
+  anonymous(with_value(table_op("CUDAAnonymousMutableHashTable")))();
+  named(with_columns(table_op("GpuhashColumnsTable")))();
+  anonymous(with_columns(table_op("GpuhashAnonymousColumnsTable")))();
 
-  const std::string tout = std::string("Tout: ") + kValueDtypes;
-  batch_op("GpuhashLookup")
-      .Input("default_value: Tout")
-      .Output("values: Tout")
+  // with_rows: 1 for row numbers.
+  columns_op("GpuhashLookup", "Tin")
+      .Input("keys: Tin")
+      .Input("defaults: dtypes")
       .Output("found: bool")
-      .Attr(tout)
+      .Output("values: dtypes")
+      .Output("rows: with_rows * int64")
+      .Attr("with_rows: int >= 0 = 0")
       .SetShapeFn(lookup_shape)();
-  batch_op("GpuhashFindOrInsert")
+  columns_op("GpuhashChange", "Tin")
+      .Input("keys: Tin")
       .Input("values: dtypes")
-      .Output("rows: int64")
+      .Attr("actions: list({" + quoted(kActions) + "})")
+      .Attr("read_names: list(string) = []")
+      .Attr("read_dtypes: " + kColumnDtypes + " >= 0 = []")
+      .Attr("read_shapes: list(shape) = []")
       .Output("inserted: bool")
-      .Attr("dtypes: list(type) >= 0")
-      .SetShapeFn(find_or_insert_shape)();
-  batch_op("GpuhashLookupOrInsert")
-      .Input("values: Tout")
-      .Output("found_values: Tout")
-      .Output("inserted: bool")
-      .Attr(tout)
+      .Output("read_values: read_dtypes")
+      .Output("rows: with_rows * int64")
+      .Attr("with_rows: int >= 0 = 0")
+      .SetShapeFn(change_shape)();
+  // all_or_none: it fails, and erases nothing, if a key is absent.
+  columns_op("GpuhashErasure", "Tin")
+      .Input("keys: Tin")
+      .Input("defaults: dtypes")
+      .Output("erased: bool")
+      .Output("values: dtypes")
+      .Attr("all_or_none: bool = false")
       .SetShapeFn(lookup_shape)();
-  batch_op("GpuhashInsertOrApply")
-      .Input("values: Tout")
-      .Output("inserted: bool")
-      .Attr(tout)
-      .Attr("op: {'keep', 'assign', 'add', 'multiply', 'min', 'max', 'bit_and', 'bit_or', 'bit_xor'}")
-      .SetShapeFn(apply_shape)();
-  batch_op("GpuhashContains").Output("found: bool").SetShapeFn(mask_shape)();
-  batch_op("GpuhashErase").Output("erased: bool").SetShapeFn(mask_shape)();
-  batch_op("GpuhashRows").Output("rows: int64").SetShapeFn(mask_shape)();
+  columns_op("GpuhashExport", "Tkeys").Output("keys: Tkeys").Output("values: dtypes").SetShapeFn(export_shape)();
+  OpDefBuilderWrapper("GpuhashClear").Input("table_handle: resource").SetIsStateful().SetShapeFn(scalar_input<0>)();
+  OpDefBuilderWrapper("GpuhashReserve")
+      .Input("table_handle: resource")
+      .Input("size: int64")
+      .SetIsStateful()
+      .SetShapeFn(scalar_input<1>)();
 
   OpDefBuilderWrapper("GpuhashSaveTensor")
       .Input("handle: string")
       .Input("val: dtype")
       .Attr("dtype: type")
       .SetIsStateful()
-      .SetShapeFn(scalar_name)();
+      .SetShapeFn(scalar_input<0>)();
   OpDefBuilderWrapper("GpuhashGetTensor")
       .Input("handle: string")
       .Output("val: dtype")
@@ -196,7 +267,7 @@ void register_ops() {
       .Attr("shape: shape = {unknown_rank: true}")
       .SetIsStateful()
       .SetShapeFn([](InferenceContext* c) {
-        TF_RETURN_IF_ERROR(scalar_name(c));
+        TF_RETURN_IF_ERROR(scalar_input<0>(c));
         return tensorflow::shape_inference::ExplicitShape(c);
       })();
   OpDefBuilderWrapper("GpuhashDeleteTensor")
@@ -204,7 +275,7 @@ void register_ops() {
       .Output("deleted: bool")
       .SetIsStateful()
       .SetShapeFn([](InferenceContext* c) {
-        TF_RETURN_IF_ERROR(scalar_name(c));
+        TF_RETURN_IF_ERROR(scalar_input<0>(c));
         c->set_output(0, c->Scalar());
         return absl::OkStatus();
       })();
