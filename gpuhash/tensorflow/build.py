@@ -9,7 +9,7 @@ import tensorflow as tf
 from gpuhash.compiled_ops import OpLibrary
 
 _KERNELS = ("table", "call", "stock", "tensor", "embedding")
-_HEADERS = ("context", "embedding_rows", "kernel_registration", "op_dtypes", "table_resource")
+_HEADERS = ("context", "embedding_rows", "kernel_registration", "op_attributes", "table_resource")
 
 op_library = OpLibrary(
     module="gpuhash.tensorflow",

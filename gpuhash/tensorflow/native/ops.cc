@@ -4,7 +4,7 @@
 
 #include <gpuhash/names.hpp>
 #include <gpuhash/registry.hpp>
-#include "op_dtypes.h"
+#include "op_attributes.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -146,13 +146,6 @@ template <int number>
 absl::Status scalar_input(InferenceContext* c) {
   ShapeHandle scalar;
   return c->WithRank(c->input(number), 0, &scalar);
-}
-
-template <class Choice, std::size_t kCount>
-std::string quoted(const Names<Choice, kCount>& names) {
-  std::string text;
-  for (const auto& [name, choice] : names) text.append(text.empty() ? "'" : ", '").append(name).append("'");
-  return text;
 }
 
 const std::string kColumnDtypes = std::string("list(") + kValueDtypes + ")";
