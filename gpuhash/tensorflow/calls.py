@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from gpuhash import HashTable, _core, named_columns
-from gpuhash.arguments import action_of
+from gpuhash.arguments import KeyOutOfRangeError, action_of, as_keys, count_of, encode_keys
 from gpuhash.arrays import Shape
 from gpuhash.column_calls import actions_of
 from gpuhash.named_columns import Column
@@ -24,6 +25,8 @@ from .library import ops
 from .state import DEFAULT_BUCKETS, TableState
 
 _numbers = itertools.count()
+_ABSENT = re.compile(r"\d+ of \d+ keys are absent; none was erased")  # as native/call_kernels.cc says it
+_NO_DEFAULT: Any = object()
 
 
 class MutableHashTable(TableState):
@@ -236,6 +239,21 @@ class MutableHashTable(TableState):
         """
         return self._look_up(keys, {}, name, with_rows=1).rows[0]
 
+    def __contains__(self, key: Any) -> bool:
+        """Is this one key in the table? In eager mode. TypeError for a batch of keys: that is ``contains(keys)``."""
+        _need_eager("`in`", "contains(keys)")
+        if isinstance(key, (int, tuple)):
+            try:
+                key, _ = encode_keys(key, self._key_dtype.name, tuple(self._key_shape))
+            except KeyOutOfRangeError:  # no table has it
+                return False
+        one = self._keys(key)
+        if one.shape != self._key_shape:
+            raise TypeError(
+                f"`in` takes one key, and this is a batch of shape {one.shape}: call contains(keys), which gives a mask"
+            )
+        return bool(self.contains(one))
+
     def get(self, keys: Any, default: Any = None) -> Any:
         """As ``lookup``, by the name that it has for other tables."""
         return self.lookup(keys, default)
@@ -337,10 +355,82 @@ class MutableHashTable(TableState):
         """
         return self._erase(keys, {}, name).erased
 
+    def __delitem__(self, keys: Any) -> None:
+        """Erases keys that are all there. Waits.
+
+        Raises
+        ------
+        KeyError
+            Where keys are absent; then none is erased. In a graph it is a tf.errors.NotFoundError.
+        """
+        self._erase(keys, {}, None, all_or_none=True)
+
+    def pop(self, keys: Any, default: Any = _NO_DEFAULT, name: str | None = None) -> Any:
+        """Erases keys, and gives their values. Waits, unless there is a default.
+
+        All of a key's duplicates get its value.
+
+        Parameters
+        ----------
+        keys
+            ``[*batch, *key_shape]``.
+        default
+            The values of absent keys, as for ``lookup``: None is the table's default. Without a default absent keys are
+            an error, as for ``del``, and none is erased.
+        name
+            The name of the op.
+        """
+        needed = default is _NO_DEFAULT
+        defaults = self._defaults if needed or default is None else self._defaults_of(default)
+        answer = self._erase(keys, defaults, name, all_or_none=needed)
+        return self._answer(dict(zip(self._columns, answer.values, strict=True)))
+
+    def popitem(self) -> tuple[Any, Any]:
+        """Erases some key, and gives it, as a number or a tuple of them, and its value. In eager mode.
+
+        Waits, and reads all keys: take ``items()`` to empty a table. KeyError where the table is empty.
+        """
+        _need_eager("popitem()", "items() and erase(keys)")
+        while len(keys := self.keys().numpy()):
+            for row in range(len(keys)):
+                try:
+                    value = self.pop(keys[row])
+                except KeyError:  # another thread has erased it meanwhile
+                    continue
+                return as_keys(keys[row : row + 1], tuple(self._key_shape))[0], value
+        raise KeyError("popitem(): the table is empty")
+
+    def clear(self, name: str | None = None) -> Any:
+        """Erases all keys. None in eager mode, the operation in a graph."""
+        with self._colocated():
+            return ops.gpuhash_clear(self.resource_handle, name=name)
+
+    def reserve(self, size: Any, name: str | None = None) -> Any:
+        """Makes room for ``size`` keys in all, so that no insertion up to there grows the table. Waits.
+
+        None in eager mode, the operation in a graph, where ``size`` may be a scalar tensor.
+        """
+        if not tf.is_tensor(size):
+            size = count_of(size, "size")
+        with self._colocated():
+            return ops.gpuhash_reserve(self.resource_handle, tf.cast(size, tf.int64), name=name)
+
     def export(self, name: str | None = None) -> tuple[Any, Any]:
         """All keys ``[n, *key_shape]``, and their values ``[n, *value_shape]``, in one order. Waits."""
         keys, values = self._export(list(self._columns), name)
         return keys, self._answer(dict(zip(self._columns, values, strict=True)))
+
+    def keys(self) -> Any:
+        """All keys, ``[n, *key_shape]``. Waits."""
+        return self._export([])[0]
+
+    def values(self) -> Any:
+        """The values of all keys, ``[n, *value_shape]``, in the order of ``keys()``. Waits."""
+        return self.export()[1]
+
+    def items(self) -> tuple[Any, Any]:
+        """As ``export``, by the name that it has for other tables."""
+        return self.export()
 
     # The ops
 
@@ -389,15 +479,21 @@ class MutableHashTable(TableState):
         return self._change(keys, self._by_name(values, "values"), self._actions(values, "keep"), name, **answers)
 
     def _erase(self, keys: Any, defaults: Mapping[str, Any], name: str | None, *, all_or_none: bool = False) -> Any:
-        with self._colocated():
-            return ops.gpuhash_erasure(
-                self.resource_handle,
-                self._keys(keys),
-                list(defaults.values()),
-                all_or_none=all_or_none,
-                name=name,
-                **self._attributes(defaults),
-            )
+        try:
+            with self._colocated():
+                return ops.gpuhash_erasure(
+                    self.resource_handle,
+                    self._keys(keys),
+                    list(defaults.values()),
+                    all_or_none=all_or_none,
+                    name=name,
+                    **self._attributes(defaults),
+                )
+        except tf.errors.NotFoundError as error:
+            absent = _ABSENT.search(error.message)
+            if absent is None:
+                raise
+            raise KeyError(absent[0]) from None
 
 
 class ColumnsHashTable(MutableHashTable):
@@ -497,6 +593,11 @@ def _for_column(value: Any, shape: Shape) -> Any:
     if value.shape.rank == 0:
         return tf.fill(shape, value)
     return tf.cond(tf.equal(tf.rank(value), 0), lambda: tf.fill(shape, tf.reshape(value, [])), lambda: value)
+
+
+def _need_eager(call: str, instead: str) -> None:
+    if not tf.executing_eagerly():
+        raise NotImplementedError(f"{call} gives Python an answer, and a graph is being built: call {instead}")
 
 
 def wrap(table: HashTable, default_value: Any = None, *, device: str | None = None) -> MutableHashTable:

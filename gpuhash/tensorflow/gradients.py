@@ -31,7 +31,7 @@ def lookup_gradient(op: Any, _: Any, *grads: Any) -> list[Any]:
 @tf.RegisterGradient("GpuhashErasure")  # type: ignore[untyped-decorator]
 def _refuse_gradient_of_change(*_: Any) -> list[Any]:
     raise NotImplementedError(
-        "a gradient was asked for through a change of a table (lookup_or_insert), which has none: insert "
+        "a gradient was asked for through a change of a table (lookup_or_insert, pop), which has none: insert "
         "tf.stop_gradient(values), and look the keys up by lookup() or find(), which have gradients"
     )
 

@@ -268,6 +268,97 @@ def test_rows(tools):
         ours.ops.gpuhash_lookup(table.resource_handle, tf.constant([1], tf.int64), [], with_rows=2)
 
 
+def small(tools, named):
+    """A table of two keys, and what their values are."""
+    tf, ours, device = tools
+    keys = tf.constant([1, 2], tf.int64)
+    if not named:
+        table = ours.MutableHashTable("int64", "float32", -1.0, value_shape=(2,), device=device)
+        table.insert(keys, [[1.0, 2.0], [3.0, 4.0]])
+        return table, lambda answer: answer.numpy().tolist()
+    table = ours.MutableHashTable("int64", {"x": "float32", "y": ("int32", (2,))}, {"x": -1.0}, device=device)
+    table.insert(keys, {"y": [[1, 2], [3, 4]]})
+    return table, lambda answer: answer["y"].numpy().tolist()
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["single", "columns"])
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
+def test_pop_and_del(tools, named, traced):
+    tf, _, _ = tools
+    table, plain = small(tools, named)
+    absent = tf.errors.NotFoundError if traced else KeyError
+
+    def run(call, *arguments):
+        return (tf.function(call) if traced else call)(*arguments)
+
+    keys = tf.constant([[2, 9], [2, 7]], tf.int64)
+    for call in (table.pop, table.__delitem__):
+        with pytest.raises(absent, match="2 of 4 keys are absent; none was erased"):
+            run(call, keys)
+    assert table.size().numpy() == 2
+    default = {"y": 5} if named else 5.0
+    assert plain(run(lambda keys: table.pop(keys, default), keys)) == [[[3, 4], [5, 5]], [[3, 4], [5, 5]]]
+    assert table.contains([1, 2]).numpy().tolist() == [True, False]
+    assert plain(run(table.pop, tf.constant(1, tf.int64))) == [1, 2]
+    assert plain(table.pop([1], None)) == ([[0, 0]] if named else [[-1, -1]])
+    table.insert_or_assign([4, 5], {"x": 1.0} if named else 1.0)
+    run(table.__delitem__, tf.constant([4, 4], tf.int64))
+    assert table.keys().numpy().tolist() == [5]
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["single", "columns"])
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
+def test_the_whole_table(tools, named, traced):
+    tf, _, _ = tools
+    table, plain = small(tools, named)
+
+    def run(call, *arguments):
+        return (tf.function(call) if traced else call)(*arguments)
+
+    def change(call):
+        """An operation, which a tf.function cannot return, in a graph."""
+        assert (call() is None) is not traced
+
+    keys, values = run(table.items)
+    assert keys.numpy().tolist() == run(table.keys).numpy().tolist()
+    assert plain(values) == plain(run(table.values))
+    assert dict(zip(keys.numpy().tolist(), plain(values), strict=True)) == {1: [1, 2], 2: [3, 4]}
+    run(lambda: change(lambda: table.reserve(tf.constant(10**5) if traced else 10**5)))
+    assert table.size().numpy() == 2
+    run(lambda: change(table.clear))
+    assert table.size().numpy() == 0
+    table.insert([3], {"y": 6} if named else 6.0)
+    assert plain(table.lookup([3])) == [[6, 6]]
+    with pytest.raises(TypeError, match=r"size=1\.5"):
+        table.reserve(1.5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected a number from 0 on"):
+        run(lambda: change(lambda: table.reserve(tf.constant(-1))))
+
+
+def test_single_keys_in_eager_mode(tools):
+    tf, ours, device = tools
+    table, plain = small(tools, False)
+    assert 1 in table
+    assert tf.constant(2, tf.int64) in table
+    assert 3 not in table
+    assert 2**63 not in table
+    with pytest.raises(TypeError, match=r"batch of shape \(2,\): call contains"):
+        assert [1, 2] in table
+    popped = dict(table.popitem() for _ in range(2))
+    assert {key: plain(value) for key, value in popped.items()} == {1: [1, 2], 2: [3, 4]}
+    with pytest.raises(KeyError, match="empty"):
+        table.popitem()
+    vectors = ours.MutableHashTable("int32", "int64", 0, key_shape=(2,), device=device)
+    vectors.insert([[1, 2], [3, 4]], 5)
+    assert (1, 2) in vectors
+    assert (1, 3) not in vectors
+    assert (1, 2**31) not in vectors
+    assert {key for key, _ in (vectors.popitem(), vectors.popitem())} == {(1, 2), (3, 4)}
+    for call in (table.popitem, lambda: 1 in table):
+        with pytest.raises(NotImplementedError, match="a graph is being built"):
+            tf.function(call)()
+
+
 def test_vector_keys(tools):
     tf, ours, device = tools
     table = ours.MutableHashTable("int32", "int64", -1, key_shape=(3,), device=device)

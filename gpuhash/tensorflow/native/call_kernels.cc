@@ -273,7 +273,8 @@ class EraseKernel final : public ColumnsKernel {
                                      .stream = stream_of(ctx)});
     }));
     if (missing == 0) return absl::OkStatus();
-    return absl::NotFoundError(std::to_string(missing) + " of the keys are absent; none was erased");
+    return absl::NotFoundError(std::to_string(missing) + " of " + std::to_string(batch.key_batch().count) +
+                               " keys are absent; none was erased");  // as calls.py looks for it
   }
 
   bool all_or_none_ = false;
