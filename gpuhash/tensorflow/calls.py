@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import ops as framework_ops
 
 from gpuhash import HashTable, _core, named_columns
 from gpuhash.arguments import KeyOutOfRangeError, action_of, as_keys, count_of, encode_keys
@@ -72,7 +73,8 @@ class MutableHashTable(TableState):
     -----
     Keys have the shape ``[*batch, *key_shape]`` and values ``[*batch, *value_shape]``. On a GPU, memory comes from
     TensorFlow's allocator and work goes to its stream; ``lookup``, ``find``, ``contains``, ``rows``, ``remove``,
-    ``erase`` and, while there is room for all keys as if they were new, insertions do not wait for the device.
+    ``erase``, ``clear``, ``pop`` with a default and, while there is room for all keys as if they were new, insertions
+    do not wait for the device.
 
     Raises
     ------
@@ -434,16 +436,14 @@ class MutableHashTable(TableState):
 
     # The ops
 
+    def _call(self, op: Any, keys: Any, tensors: list[Any], names: Iterable[str], **options: Any) -> Any:
+        """Calls an op of a batch of keys and a tensor for each column."""
+        handle = self.resource_handle
+        with framework_ops.colocate_with(handle):
+            return op(handle, self._keys(keys), tensors, **self._attributes(names), **options)
+
     def _look_up(self, keys: Any, defaults: Mapping[str, Any], name: str | None, *, with_rows: int = 0) -> Any:
-        with self._colocated():
-            return ops.gpuhash_lookup(
-                self.resource_handle,
-                self._keys(keys),
-                list(defaults.values()),
-                with_rows=with_rows,
-                name=name,
-                **self._attributes(defaults),
-            )
+        return self._call(ops.gpuhash_lookup, keys, list(defaults.values()), defaults, with_rows=with_rows, name=name)
 
     def _change(
         self,
@@ -455,20 +455,18 @@ class MutableHashTable(TableState):
         read: Sequence[str] = (),
         with_rows: int = 0,
     ) -> Any:
-        given = self._tensors(values)
-        with self._colocated():
-            return ops.gpuhash_change(
-                self.resource_handle,
-                self._keys(keys),
-                given,
-                actions=[actions[each] for each in values],
-                read_names=read,
-                read_dtypes=list(self._dtypes(read).values()),
-                read_shapes=self._shapes(read),
-                with_rows=with_rows,
-                name=name,
-                **self._attributes(values),
-            )
+        return self._call(
+            ops.gpuhash_change,
+            keys,
+            self._tensors(values),
+            values,
+            actions=[actions[each] for each in values],
+            read_names=read,
+            read_dtypes=list(self._dtypes(read).values()),
+            read_shapes=self._shapes(read),
+            with_rows=with_rows,
+            name=name,
+        )
 
     def _keep(self, keys: Any, values: Any, name: str | None, **answers: Any) -> Any:
         """Inserts the keys that are not there. New rows that are given no value have their initial ones."""
@@ -479,16 +477,9 @@ class MutableHashTable(TableState):
         return self._change(keys, self._by_name(values, "values"), self._actions(values, "keep"), name, **answers)
 
     def _erase(self, keys: Any, defaults: Mapping[str, Any], name: str | None, *, all_or_none: bool = False) -> Any:
+        given = list(defaults.values())
         try:
-            with self._colocated():
-                return ops.gpuhash_erasure(
-                    self.resource_handle,
-                    self._keys(keys),
-                    list(defaults.values()),
-                    all_or_none=all_or_none,
-                    name=name,
-                    **self._attributes(defaults),
-                )
+            return self._call(ops.gpuhash_erasure, keys, given, defaults, all_or_none=all_or_none, name=name)
         except tf.errors.NotFoundError as error:
             absent = _ABSENT.search(error.message)
             if absent is None:
