@@ -12,10 +12,9 @@ every library that is loaded after it, and PyTorch then crashes.
 from gpuhash.optimizers import LAMB, SGD, Adagrad, Adam, Optimizer, RowWiseAdagrad
 
 from . import gradients
-from .columns_hash_table import ColumnsHashTable
+from .calls import ColumnsHashTable, MutableHashTable, wrap
 from .embedding import HashEmbedding
 from .library import ops
-from .mutable_hash_table import MutableHashTable, wrap
 from .tensors import delete_tensor, get_tensor, save_tensor
 
 __all__ = [

@@ -8,16 +8,19 @@ import tensorflow as tf
 
 from gpuhash.compiled_ops import OpLibrary
 
+_KERNELS = ("table", "call", "stock", "tensor", "embedding")
+_HEADERS = ("context", "embedding_rows", "kernel_registration", "op_attributes", "table_resource")
+
 op_library = OpLibrary(
     module="gpuhash.tensorflow",
     framework="TensorFlow",
     version=tf.__version__,
     folder=Path(__file__).resolve().parent,
     units=(
-        ("ops.cc", "column_ops.cc", "embedding_ops.cc"),
-        ("kernels.cc", "column_kernels.cc", "embedding_kernels.cc"),
+        ("native/ops.cc", "native/embedding_ops.cc"),
+        tuple(f"native/{name}_kernels.cc" for name in _KERNELS),
     ),
-    headers=("context.h", "embedding_rows.h", "kernel_registration.h", "op_dtypes.h", "table_resource.h"),
+    headers=tuple(f"native/{name}.h" for name in _HEADERS),
     compile_flags=tuple(tf.sysconfig.get_compile_flags()),
     link_flags=tuple(tf.sysconfig.get_link_flags()),
     seconds=16,

@@ -623,12 +623,8 @@ class TensorFlow(Face):
         "insert": 'insert_or_apply(..., "keep")',  # TensorFlow's own insert() assigns
         "setitem": "insert",
         "size": "size",
-        **dict.fromkeys(("keys", "values", "items"), "export"),
     }
-    lacks: ClassVar[dict[str, Lack]] = {
-        **dict.fromkeys(("has", "delete", "pop", "popitem", "clear", "reserve"), ABSENT),
-        "batches": _OF_ONE_DEVICE,
-    }
+    lacks: ClassVar[dict[str, Lack]] = {"batches": _OF_ONE_DEVICE}
     takes_python = False
     always_has_default = True
     dtype_error: Any
@@ -652,12 +648,6 @@ class TensorFlow(Face):
 
     def insert(self, keys: Any, values: Any = None) -> Any:
         return self.insert_or_apply(keys, values, "keep")
-
-    def keys(self) -> np.ndarray:
-        return self.items()[0]
-
-    def values(self) -> Any:
-        return self.items()[1]
 
 
 FACES: dict[str, type[Face]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 import textwrap
@@ -227,22 +228,24 @@ def test_ops_tell_single_values_and_columns_apart(tools):
     table, _ = with_twin(tools)
     single = ours.MutableHashTable("int64", "float32", 0.0, device=place)
     keys, value = tf.constant([1], tf.int64), tf.constant([1.0])
-    for op in (ours.ops.gpuhash_lookup, ours.ops.gpuhash_lookup_or_insert):
+    find, change = ours.ops.gpuhash_lookup, functools.partial(ours.ops.gpuhash_change, actions=["add"])
+    for op in (find, change):
         with pytest.raises(tf.errors.InvalidArgumentError, match="has named columns, such as 'weight'"):
-            op(table.resource_handle, keys, value)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="has named columns, such as 'weight'"):
-        ours.ops.gpuhash_insert_or_apply(table.resource_handle, keys, value, op="add")
+            op(table.resource_handle, keys, [value], names=[""], shapes=[()])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="single value per key, and no column 'x'"):
+            op(single.resource_handle, keys, [value], names=["x"], shapes=[()])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="no column 'x'; it has weight, step"):
+            op(table.resource_handle, keys, [value], names=["x"], shapes=[()])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="'step' is float, and the table has it as int32"):
+            op(table.resource_handle, keys, [value], names=["step"], shapes=[()])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the value is double, and the table has it as float32"):
+        find(single.resource_handle, keys, [tf.cast(value, tf.float64)], names=[""], shapes=[()])
     with pytest.raises(tf.errors.InvalidArgumentError):
         tf.raw_ops.LookupTableFindV2(table_handle=table.resource_handle, keys=keys, default_value=value[0])
     with pytest.raises(tf.errors.InvalidArgumentError):
         tf.raw_ops.LookupTableInsertV2(table_handle=table.resource_handle, keys=keys, values=value)
-    find = ours.ops.gpuhash_find_columns
-    with pytest.raises(tf.errors.InvalidArgumentError, match="single value per key, and no column 'x'"):
-        find(single.resource_handle, keys, [value], names=["x"], shapes=[()])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="no column 'x'; it has weight, step"):
-        find(table.resource_handle, keys, [value], names=["x"], shapes=[()])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="'step' is float, and the table has it as int32"):
-        find(table.resource_handle, keys, [value], names=["step"], shapes=[()])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="has named columns, such as 'weight'"):
+        tf.raw_ops.LookupTableExportV2(table_handle=table.resource_handle, Tkeys=tf.int64, Tvalues=tf.float32)
     for shapes in ([], [(4,), (4,)]):  # which would otherwise end the process, when a function is traced
         with pytest.raises(ValueError, match=f"shapes are of {len(shapes)} columns, and there are 1 tensors"):
             tf.function(find).get_concrete_function(

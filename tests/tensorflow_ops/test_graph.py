@@ -94,7 +94,7 @@ def test_dtypes_are_checked_while_a_function_is_traced(tools):
 
     @tf.function
     def work(keys):
-        return ours.ops.gpuhash_contains(table.resource_handle, keys)
+        return ours.ops.gpuhash_lookup(table.resource_handle, keys, []).found
 
     with pytest.raises((ValueError, TypeError), match="int32"):
         work.get_concrete_function(tf.TensorSpec([3], tf.int32))

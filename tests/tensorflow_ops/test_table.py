@@ -137,7 +137,7 @@ def test_invalid_calls_are_refused_as_by_tensorflows_table(tools):
     for each in (stock, table):
         each.insert([1, 2], [[1.0, 2.0], [3.0, 4.0]])
     calls = [
-        lambda t: t.insert([1, 2], [1.0, 2.0]),
+        lambda t: t.insert([1, 2], [1.0, 2.0, 3.0]),  # of two numbers they were one value for all keys
         lambda t: t.insert([1, 2, 3], [[1.0, 2.0], [3.0, 4.0]]),
         lambda t: t.insert([1], [[1.0, 2.0, 3.0]]),
         lambda t: t.insert([[1]], [[1.0, 2.0]]),
@@ -241,7 +241,9 @@ def test_insert_or_apply_refuses_bits_of_floats(tools):
         table.insert_or_apply([1], [1.0], "bit_and")
     keys, values = tf.constant([1], tf.int64), tf.constant([1.0])
     with pytest.raises(tf.errors.InvalidArgumentError, match="float32"):
-        ours.ops.gpuhash_insert_or_apply(table.resource_handle, keys, values, op="bit_and")
+        ours.ops.gpuhash_change(
+            table.resource_handle, keys, [values], actions=["bit_and"], names=[""], shapes=[table.value_shape]
+        )
     assert table.size().numpy() == 0
 
 
@@ -260,6 +262,101 @@ def test_rows(tools):
     scalars = ours.MutableHashTable("int64", "float32", 0.0, device=device)
     with pytest.raises(tf.errors.InvalidArgumentError, match="no row storage"):
         scalars.rows([1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no row storage"):
+        scalars.find_or_insert([1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="with_rows is more than 1"):
+        ours.ops.gpuhash_lookup(table.resource_handle, tf.constant([1], tf.int64), [], with_rows=2)
+
+
+def small(tools, named):
+    """A table of two keys, and what their values are."""
+    tf, ours, device = tools
+    keys = tf.constant([1, 2], tf.int64)
+    if not named:
+        table = ours.MutableHashTable("int64", "float32", -1.0, value_shape=(2,), device=device)
+        table.insert(keys, [[1.0, 2.0], [3.0, 4.0]])
+        return table, lambda answer: answer.numpy().tolist()
+    table = ours.MutableHashTable("int64", {"x": "float32", "y": ("int32", (2,))}, {"x": -1.0}, device=device)
+    table.insert(keys, {"y": [[1, 2], [3, 4]]})
+    return table, lambda answer: answer["y"].numpy().tolist()
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["single", "columns"])
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
+def test_pop_and_del(tools, named, traced):
+    tf, _, _ = tools
+    table, plain = small(tools, named)
+    absent = tf.errors.NotFoundError if traced else KeyError
+
+    def run(call, *arguments):
+        return (tf.function(call) if traced else call)(*arguments)
+
+    keys = tf.constant([[2, 9], [2, 7]], tf.int64)
+    for call in (table.pop, table.__delitem__):
+        with pytest.raises(absent, match="2 of 4 keys are absent; none was erased"):
+            run(call, keys)
+    assert table.size().numpy() == 2
+    default = {"y": 5} if named else 5.0
+    assert plain(run(lambda keys: table.pop(keys, default), keys)) == [[[3, 4], [5, 5]], [[3, 4], [5, 5]]]
+    assert table.contains([1, 2]).numpy().tolist() == [True, False]
+    assert plain(run(table.pop, tf.constant(1, tf.int64))) == [1, 2]
+    assert plain(table.pop([1], None)) == ([[0, 0]] if named else [[-1, -1]])
+    table.insert_or_assign([4, 5], {"x": 1.0} if named else 1.0)
+    run(table.__delitem__, tf.constant([4, 4], tf.int64))
+    assert table.keys().numpy().tolist() == [5]
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["single", "columns"])
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
+def test_the_whole_table(tools, named, traced):
+    tf, _, _ = tools
+    table, plain = small(tools, named)
+
+    def run(call, *arguments):
+        return (tf.function(call) if traced else call)(*arguments)
+
+    def change(call):
+        """An operation, which a tf.function cannot return, in a graph."""
+        assert (call() is None) is not traced
+
+    keys, values = run(table.items)
+    assert keys.numpy().tolist() == run(table.keys).numpy().tolist()
+    assert plain(values) == plain(run(table.values))
+    assert dict(zip(keys.numpy().tolist(), plain(values), strict=True)) == {1: [1, 2], 2: [3, 4]}
+    run(lambda: change(lambda: table.reserve(tf.constant(10**5) if traced else 10**5)))
+    assert table.size().numpy() == 2
+    run(lambda: change(table.clear))
+    assert table.size().numpy() == 0
+    table.insert([3], {"y": 6} if named else 6.0)
+    assert plain(table.lookup([3])) == [[6, 6]]
+    with pytest.raises(TypeError, match=r"size=1\.5"):
+        table.reserve(1.5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected a number from 0 on"):
+        run(lambda: change(lambda: table.reserve(tf.constant(-1))))
+
+
+def test_single_keys_in_eager_mode(tools):
+    tf, ours, device = tools
+    table, plain = small(tools, False)
+    assert 1 in table
+    assert tf.constant(2, tf.int64) in table
+    assert 3 not in table
+    assert 2**63 not in table
+    with pytest.raises(TypeError, match=r"batch of shape \(2,\): call contains"):
+        assert [1, 2] in table
+    popped = dict(table.popitem() for _ in range(2))
+    assert {key: plain(value) for key, value in popped.items()} == {1: [1, 2], 2: [3, 4]}
+    with pytest.raises(KeyError, match="empty"):
+        table.popitem()
+    vectors = ours.MutableHashTable("int32", "int64", 0, key_shape=(2,), device=device)
+    vectors.insert([[1, 2], [3, 4]], 5)
+    assert (1, 2) in vectors
+    assert (1, 3) not in vectors
+    assert (1, 2**31) not in vectors
+    assert {key for key, _ in (vectors.popitem(), vectors.popitem())} == {(1, 2), (3, 4)}
+    for call in (table.popitem, lambda: 1 in table):
+        with pytest.raises(NotImplementedError, match="a graph is being built"):
+            tf.function(call)()
 
 
 def test_vector_keys(tools):
@@ -506,17 +603,22 @@ def calls_of(tf, ours, table, handle, keys):
     """Every op of ours, of a handle and keys that need not be the table's. TensorFlow's own ops check nothing here."""
     shape = [*keys.shape[: keys.shape.rank - table.key_shape.rank], *table.value_shape]
     values = tf.zeros(shape[:8], tf.float32)
+    default = tf.zeros(table.value_shape)
     ops = ours.ops
+    column = {"names": [""], "shapes": [table.value_shape]}
+    read = {"read_names": [""], "read_dtypes": [tf.float32], "read_shapes": [table.value_shape]}
     return {
-        "lookup": lambda: ops.gpuhash_lookup(handle, keys, tf.zeros(table.value_shape)),
-        "contains": lambda: ops.gpuhash_contains(handle, keys),
-        "rows": lambda: ops.gpuhash_rows(handle, keys),
-        "lookup_or_insert": lambda: ops.gpuhash_lookup_or_insert(handle, keys, values),
-        "insert_or_apply": lambda: ops.gpuhash_insert_or_apply(handle, keys, values, op="add"),
+        "lookup": lambda: ops.gpuhash_lookup(handle, keys, [default], **column),
+        "contains": lambda: ops.gpuhash_lookup(handle, keys, []),
+        "rows": lambda: ops.gpuhash_lookup(handle, keys, [], with_rows=1),
+        "lookup_or_insert": lambda: ops.gpuhash_change(handle, keys, [values], actions=["keep"], **column, **read),
+        "insert_or_apply": lambda: ops.gpuhash_change(handle, keys, [values], actions=["add"], **column),
+        "erase": lambda: ops.gpuhash_erasure(handle, keys, []),
+        "pop": lambda: ops.gpuhash_erasure(handle, keys, [default], **column),
     }
 
 
-@pytest.mark.parametrize("op", ["lookup", "contains", "rows", "lookup_or_insert", "insert_or_apply"])
+@pytest.mark.parametrize("op", ["lookup", "contains", "rows", "lookup_or_insert", "insert_or_apply", "erase", "pop"])
 @pytest.mark.parametrize("handles", [0, 1, 2], ids=str)
 def test_tensors_of_handles_are_refused(tools, op, handles):
     tf, ours, device = tools
@@ -533,7 +635,7 @@ def test_tensors_of_handles_are_refused(tools, op, handles):
     assert table.size().numpy() == 0
 
 
-@pytest.mark.parametrize("op", ["lookup", "lookup_or_insert", "insert_or_apply", "insert", "import"])
+@pytest.mark.parametrize("op", ["lookup", "lookup_or_insert", "insert_or_apply", "pop", "insert", "import"])
 def test_keys_of_too_many_dimensions_are_refused(tools, op):
     """TensorFlow has up to 254, of which values take some."""
     tf, ours, device = tools
@@ -551,10 +653,10 @@ def test_keys_of_too_many_dimensions_are_refused(tools, op):
     with tf.device(device), pytest.raises(tf.errors.InvalidArgumentError, match=r"253 dimensions|have 256"):
         calls[op]()
     fits = tf.reshape(tf.constant([1], tf.int64), [1] * 200)
-    assert ours.ops.gpuhash_lookup(table.resource_handle, fits, tf.zeros([1, 1, 7]))[0].shape.rank == 203
+    assert table.lookup(fits).shape.rank == 203
 
 
-@pytest.mark.parametrize("op", ["lookup", "contains", "rows", "lookup_or_insert", "insert_or_apply"])
+@pytest.mark.parametrize("op", ["lookup", "contains", "rows", "lookup_or_insert", "insert_or_apply", "erase", "pop"])
 @pytest.mark.parametrize("shape", [(), (2,), (3, 4), (0,), (3, 0), (2, 3, 1)], ids=str)
 def test_keys_of_another_shape_are_refused(tools, op, shape):
     tf, ours, device = tools
@@ -570,7 +672,7 @@ def test_batches_without_keys(tools, batch):
     table = ours.MutableHashTable("int64", "float32", 0.0, value_shape=(4,), device=device)
     keys = tf.zeros(batch, tf.int64)
     table.insert(keys, tf.zeros([*batch, 4]))
-    assert ours.ops.gpuhash_contains(table.resource_handle, keys).shape == batch
+    assert table.contains(keys).shape == batch
     assert table.insert_or_apply(keys, tf.zeros([*batch, 4])).shape == batch
     assert table.rows(keys).shape == batch
     assert table.size().numpy() == 0
@@ -717,7 +819,7 @@ def test_tensorflows_tables_are_refused_by_our_ops(tools):
     with tf.device("CPU:0"):
         stock = tf.lookup.experimental.MutableHashTable("int64", "int64", -1)
         with pytest.raises(tf.errors.InvalidArgumentError, match="TensorFlow's own tables"):
-            ours.ops.gpuhash_contains(stock.resource_handle, tf.constant([1], tf.int64))
+            ours.ops.gpuhash_lookup(stock.resource_handle, tf.constant([1], tf.int64), [])
 
 
 @pytest.mark.parametrize("placed", [False, True], ids=["anywhere", "on the device"])

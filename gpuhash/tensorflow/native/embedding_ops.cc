@@ -3,7 +3,9 @@
 #include <string>
 #include <vector>
 
+#include <gpuhash/names.hpp>
 #include <gpuhash/registry.hpp>
+#include "op_attributes.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -75,7 +77,7 @@ void register_ops() {
       .Input("parameters: double")
       .Output("embedding: resource")
       .Attr("dtype: {float, bfloat16}")
-      .Attr("optimizer: {'sgd', 'adagrad', 'row_wise_adagrad', 'adam', 'lamb'}")
+      .Attr("optimizer: {" + quoted(kOptimizers) + "}")
       .Attr("columns: list(string) >= 1")
       .Attr("shapes: list(shape) >= 1")
       .Attr("distributions: list(string) >= 1")
