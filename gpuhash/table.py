@@ -440,7 +440,7 @@ class HashTable(DictMethods):
             ``out`` and as the default, which may leave columns out: they are zeros.
         """
         if columns is not None and self._columns is None:
-            raise TypeError(f"columns={columns!r} was given, and the table has a single value per key, without a name")
+            raise named_columns.no_names(columns)
         out_values, out_found = _pair_of(out, "(values, found)")
         call = Call.of_lookup(self, keys, out)
         if call is None:
@@ -781,8 +781,8 @@ class HashTable(DictMethods):
 
     # Files -----------------------------------------------------------------------------------------------------------
 
-    def _contents(self) -> serialization.Contents:
-        contents = super()._contents()
+    def _contents(self, *, items: bool = True) -> serialization.Contents:
+        contents = super()._contents(items=items)
         contents.default = None if self._default is None else self._default.tobytes()
         if self._column_defaults is not None:
             contents.column_defaults = {name: storage.tobytes() for name, storage in self._column_defaults.items()}
@@ -793,13 +793,11 @@ class HashTable(DictMethods):
         if contents.is_set:
             raise ValueError("the file holds a set, not a table: load it with gpuhash.HashSet.load")
         table = cls._empty_for(contents, device, memory)
-        if contents.column_defaults is not None and contents.columns is not None:
-            table._column_defaults = named_columns.zeros(contents.columns)
-            for column, storage in table._column_defaults.items():
-                storage[...] = np.frombuffer(contents.column_defaults[column], storage.dtype).reshape(storage.shape)
-        if contents.default is not None and contents.value_dtype is not None:
-            flat = np.frombuffer(contents.default, storage_dtype(contents.value_dtype))
-            table._set_default(flat.reshape(contents.value_shape).copy())
+        defaults = contents.field_defaults()
+        if defaults is not None and contents.columns is not None:
+            table._column_defaults = defaults
+        elif defaults is not None:
+            table._set_default(defaults[""])
         table._fill(contents)
         table._register(name)
         return table

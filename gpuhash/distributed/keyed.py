@@ -14,28 +14,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpuhash import _core, consumers, named_columns, serialization
+from gpuhash import _core, consumers, serialization
 from gpuhash._core import TableFullError
-from gpuhash.arguments import count_of, seed_of
+from gpuhash.arguments import as_keys, count_of, seed_of
 from gpuhash.arrays import Shape
-from gpuhash.dtypes import storage_dtype
 from gpuhash.factorization import unique
 from gpuhash.hash_set import HashSet
-from gpuhash.keyed_table import _LEAST_LOAD_FACTOR as LEAST_LOAD_FACTOR
+from gpuhash.keyed_table import LEAST_LOAD_FACTOR
 
 from . import files
-from .batch import Batch, Kind, look_for_keys, take_keys
-from .call import BOOL, Call, Prepared, attempt
+from .batch import Batch, look_for_keys, take_keys
+from .call import Call, Prepared, attempt
 from .duplicates import FAST_ROW, Sample, choose, find_distinct
 from .group import Group, check_member, default_device, device_of, meeting_place
-from .words import from_words, row_bytes, take_rows, to_words
+from .rows import BOOL, RowFormat
+from .words import take_rows, to_numpy
 
 _CHUNK = 1 << 24  # keys of a file that are on their way at once
 _NO_ARRAY = (
     "its items lie with several processes: ask it with contains(keys), which is collective, or give its shard's keys()"
 )
 #: What ``_adopt`` sets: deep copies have their own, or share it as copies do.
-_OWN_ATTRIBUTES = frozenset({"_steps", "_seed", "_shard", "_key", "_value", "_row_bytes", "_size_bound"})
+_OWN_ATTRIBUTES = frozenset(
+    {"_steps", "_seed", "_shard", "_key", "_columns", "_all", "_layouts", "_row_bytes", "_size_bound"}
+)
+_SHOWN_KEYS = 5
 _numbers = itertools.count(1)  # of the tables that this process has made
 
 
@@ -89,21 +92,46 @@ class Keyed:
         self._steps = steps
         self._seed = seed  # of the owners' hash, and of the shards' at first
         self._shard = shard
-        self._key = Kind(shard.key_dtype, shard.key_shape)
-        self._row_bytes = row_bytes(self._key.dtype, self._key.shape)  # of what is sent for a key: without values
+        self._key = RowFormat(shard.key_dtype, shard.key_shape)
+        self._row_bytes = self._key.bytes  # of what is sent for a key: without values
         self._size_bound = len(shard)  # keys that the shard may have
 
     # The parts of a call ---------------------------------------------------------------------------------------------
 
-    def _call(self, prepare: Callable[[], Prepared], *kinds: Kind) -> Call:
-        """A call whose keys have come to their owners."""
-        call = self._ask(prepare, *kinds)
-        call.receive()
-        return call
+    def _ask(self, prepare: Callable[[], Prepared]) -> Call:
+        """A call whose keys are on their way; ``look_up`` is what follows, or ``receive``."""
+        return Call(self._steps, self._seed, prepare, self._key)
 
-    def _ask(self, prepare: Callable[[], Prepared], *kinds: Kind) -> Call:
-        """One whose keys are on their way; ``look_up`` is what follows."""
-        return Call(self._steps, self._seed, prepare, (self._key, *kinds))
+    def _change(
+        self,
+        operation: str,
+        prepare: Callable[[], Prepared],
+        work: Callable[[Call], Any],
+        formats: Sequence[RowFormat] = (),
+        *,
+        inserts: bool = True,
+    ) -> tuple[Call, list[Tensor]]:
+        """One call that changes the table: what owners do with keys when all have theirs, and the answers to it.
+
+        ``inserts``: there has to be room for the keys before any is put in.
+        """
+        with self._steps.call(operation):
+            call = self._ask(prepare)
+            call.receive()
+            self._agree(lambda: self._make_room(call.keys) if inserts else None)
+            return call, call.serve(lambda: work(call), formats)
+
+    def _look_up(
+        self,
+        operation: str,
+        prepare: Callable[[], Prepared],
+        work: Callable[[Tensor, list[Tensor]], Any],
+        formats: Sequence[RowFormat],
+    ) -> tuple[Call, list[Tensor]]:
+        """One call that changes nothing: ``work`` is as for ``Call.look_up``."""
+        with self._steps.call(operation):
+            call = self._ask(prepare)
+            return call, call.look_up(work, formats)
 
     def _take(self, keys: Any) -> Batch:
         return take_keys(keys, self._key, self._steps.device)
@@ -136,8 +164,12 @@ class Keyed:
     def _lookup(self, batch: Batch) -> Prepared:
         """The keys of a call that changes nothing, and whose answers are the same for all duplicates."""
         if self._can_merge():
-            return self._merged(batch), None, None
-        return batch, find_distinct(batch.keys) if self._are_many(batch) else None, None
+            return Prepared(self._merged(batch))
+        return Prepared(batch, find_distinct(batch.keys) if self._are_many(batch) else None)
+
+    def _each_once(self, batch: Batch) -> Prepared:
+        """The keys of a call whose answer goes to one of a key's duplicates."""
+        return Prepared(batch, choose(batch.keys, last=False) if self._are_many(batch) else None)
 
     def _agree(self, work: Callable[[], Any]) -> None:
         """Does what may fail on one rank, and goes on where it has failed on none."""
@@ -168,15 +200,52 @@ class Keyed:
         self._size_bound = size + count
 
     def _erase(self, operation: str, keys: Any) -> Any:
-        def prepare() -> Prepared:
-            batch = self._look_for(keys)
-            return batch, choose(batch.keys, last=False) if self._are_many(batch) else None, None
-
-        with self._steps.call(operation):
-            call = self._call(prepare)
-            self._steps.agree(None)
-            (erased,) = call.serve(lambda: [self._shard.erase(call.keys)], [BOOL])
+        call, (erased,) = self._change(
+            operation,
+            lambda: self._each_once(self._look_for(keys)),
+            lambda call: [self._shard.erase(call.keys)],
+            [BOOL],
+            inserts=False,
+        )
         return call.batch.answer(call.for_one(erased), BOOL)
+
+    def _erase_present(self, operation: str, keys: Any) -> None:
+        """Erases keys, or none if any is absent: a KeyError on all ranks."""
+        with self._steps.call(operation):
+            call = self._ask(lambda: self._lookup(self._look_for(keys)))
+            (found,) = call.look_up(self._contained, [BOOL])
+            self._check_present(call, found)
+            call.serve(lambda: self._shard.erase(call.keys))
+
+    def _contained(self, keys: Tensor, out: list[Tensor]) -> None:
+        self._shard.contains(keys, out=out[0])
+
+    def _check_present(self, call: Call, found: Tensor, *, needed: bool = True) -> None:
+        """KeyError on all ranks where one of them has absent keys, and needs them."""
+        self._agree(lambda: self._raise_absent(call, found) if needed else None)
+
+    def _raise_absent(self, call: Call, found: Tensor) -> None:
+        if call.batch.outside is not None:
+            raise KeyError(f"1 of 1 keys are absent: {call.batch.outside}")
+        present = call.for_all(found)
+        missing = len(present) - int(present.sum())
+        if not missing:
+            return
+        some = take_rows(call.batch.keys, torch.nonzero(~present).view(-1)[:_SHOWN_KEYS])
+        shown = ", ".join(map(str, as_keys(to_numpy(some, self._key.dtype), self._key.shape)))
+        more = ", ..." if missing > len(some) else ""
+        raise KeyError(f"{missing} of {len(present)} keys are absent: {shown}{more}")
+
+    def _pop_item(self, operation: str, pop: Callable[[Any], Any], empty: str) -> Any:
+        """What ``pop`` takes out of one shard, on all ranks. KeyError on all where all shards are empty."""
+        with self._steps.call(operation):
+            size, problem = attempt(lambda: len(self._shard))
+            sizes = self._steps.open([size or 0] * self.world_size, problem).receive
+            owner = next((rank for rank, size in enumerate(sizes) if size), None)
+            if owner is None:
+                raise self._steps.on_all(KeyError(empty))
+            item, problem = attempt(lambda: pop(self._shard) if self.rank == owner else None)
+            return self._steps.tell_all(item, problem)[owner]
 
     # Keys ------------------------------------------------------------------------------------------------------------
 
@@ -197,9 +266,7 @@ class Keyed:
         TypeError, ValueError, OverflowError
             On all ranks, where one rank's keys are of another dtype, or of a shape or device that does not fit.
         """
-        with self._steps.call("contains"):
-            call = self._ask(lambda: self._lookup(self._look_for(keys)))
-            (found,) = call.look_up(lambda keys, out: self._shard.contains(keys, out=out[0]), [BOOL])
+        call, (found,) = self._look_up("contains", lambda: self._lookup(self._look_for(keys)), self._contained, [BOOL])
         return call.batch.answer(call.for_all(found), BOOL)
 
     def __contains__(self, key: object) -> bool:
@@ -222,31 +289,27 @@ class Keyed:
         """
         return self._shard.keys(like)
 
-    def _gather(self, rank: int | None, kinds: Sequence[Kind]) -> list[Tensor] | None:
-        """All keys, and values if there are any, of all ranks: on one rank, or on all."""
+    def _gather(
+        self, rank: int | None, formats: Sequence[RowFormat], rows: Callable[[], list[Tensor]]
+    ) -> list[Tensor] | None:
+        """The rows of all ranks, such as keys: on one rank, or on all."""
         steps = self._steps
 
         def own() -> list[Tensor]:
             if rank is not None and not 0 <= rank < steps.size:
                 raise ValueError(f"rank={rank} was given, expected a rank from 0 to {steps.size - 1}, or None for all")
-            if len(kinds) == 1:
-                return [self._shard.keys("torch")]
-            return list(self._shard.items("torch"))
+            return [row.words(each) for each, row in zip(rows(), formats, strict=True)]
 
         with steps.call(f"gather(rank={rank})"):
-            arrays, problem = attempt(own)
-            size = 0 if problem else len(arrays[0])
+            words, problem = attempt(own)
+            size = 0 if problem else len(words[0])
             sizes = [size if rank in (None, other) else 0 for other in range(steps.size)]
             send, receive, _ = steps.open(sizes, problem)
-            rows = [
-                to_words(array, len(array), row_bytes(kind.dtype, kind.shape))
-                for array, kind in zip(arrays, kinds, strict=True)
-            ]
-            copies = [torch.cat([row] * steps.size) for row in rows] if rank is None else rows
+            copies = [torch.cat([each] * steps.size) for each in words] if rank is None else words
             arrived = steps.finish(steps.exchange(copies, send, receive))
         if rank is not None and rank != steps.rank:
             return None
-        return [from_words(row, kind.dtype, kind.shape) for row, kind in zip(arrived, kinds, strict=True)]
+        return [row.of_words(each) for each, row in zip(arrived, formats, strict=True)]
 
     def clear(self) -> None:
         """Erases all keys of all ranks; the capacity stays. Collective; waits."""
@@ -444,22 +507,11 @@ class Keyed:
 
     def _whole(self) -> serialization.Contents:
         """What the index says: the options of the whole table, without items."""
-        shard = self._shard
-        most = shard.max_capacity
-        return serialization.Contents(
-            key_dtype=shard.key_dtype,
-            key_shape=shard.key_shape,
-            value_dtype=shard._value_dtype,
-            value_shape=shard._value_shape,
-            max_load_factor=shard.max_load_factor,
-            max_capacity=None if most is None else most * self._steps.size,
-            deterministic=shard.deterministic,
-            seed=self._seed or None,
-            initializer=None,
-            default=None,
-            keys=np.empty((0, *shard.key_shape), storage_dtype(shard.key_dtype)),
-            values=None,
-        )
+        contents: serialization.Contents = self._shard._contents(items=False)
+        if contents.max_capacity is not None:
+            contents.max_capacity *= self._steps.size
+        contents.seed = self._seed or None
+        return contents
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, device: Any = None, memory: Any = None, group: Any = None) -> Self:
@@ -483,7 +535,6 @@ class Keyed:
 
         def options() -> dict[str, Any]:
             index = files.read_index(path)
-            named_columns.refuse(index.contents.columns, "gpuhash.distributed")
             if index.contents.is_set != (cls._local is HashSet):
                 raise ValueError(f"{os.fspath(path)!r} holds a {index.kind}, and not what {cls.__name__} is for")
             indexes.append(index)
@@ -547,19 +598,9 @@ def _said(given: dict[str, Any]) -> dict[str, Any]:
 
 def _describe(shard: Any) -> dict[str, Any]:
     """What has to be the same on all ranks, by name."""
-    has_default = shard._value_dtype is not None and shard._default is not None
-    return {
-        "kind": type(shard).__name__,
-        "key_dtype": shard.key_dtype,
-        "key_shape": shard.key_shape,
-        "value_dtype": shard._value_dtype,
-        "value_shape": shard._value_shape,
-        "max_capacity of a shard": shard.max_capacity,
-        "max_load_factor": shard.max_load_factor,
-        "deterministic": shard.deterministic,
-        "default": shard._default.tobytes() if has_default else None,
-        "initializer": repr(shard._initializer),
-    }
+    described: dict[str, Any] = dict(serialization.metadata_of(shard._contents(items=False)))
+    described["max_capacity of a shard"] = described.pop("max_capacity")
+    return described
 
 
 consumers.no_arrays[Keyed] = _NO_ARRAY
