@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .batch import Batch, Values
+from .batch import Batch
 from .duplicates import Distinct
 from .group import Group
 from .rows import RowFormat
 from .split import Split, join, spans_of
+from .values import Values
 from .words import take_rows
 
 
@@ -104,9 +105,10 @@ class Call:
         return self._without_gaps(0)
 
     @property
-    def values(self) -> dict[str, Tensor]:
-        """Of ``keys`` by name, ``[m, *shape]``, or ``[*shape]``: the same for all."""
-        assert self._layout is not None
+    def values(self) -> dict[str, Tensor] | None:
+        """Of ``keys`` by name, ``[m, *shape]``, or ``[*shape]``: the same for all. None where there are none."""
+        if self._layout is None:
+            return None
         if self._constant is None:
             return self._layout.unpack(self._without_gaps(1))
         ones = self._layout.unpack(self._layout.row.of_bits(self._constant, self._group.device))

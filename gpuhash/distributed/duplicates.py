@@ -13,9 +13,9 @@ from gpuhash import _core
 from gpuhash.factorization import factorize, unique
 from gpuhash.table import HashTable
 
-from .batch import Values
 from .rows import RowFormat
 from .split import stream_of
+from .values import Values
 from .words import reverse, take_rows
 
 _MANY = 0.5  # of the sample, which repeat others: on the host the rest then takes less time than is saved

@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from gpuhash import HashTable as LocalTable
-from gpuhash import consumers, named_columns, serialization
-from gpuhash.arguments import action_of, one_value
-from gpuhash.call import actions_of
+from gpuhash import consumers, serialization
 from gpuhash.dict_methods import NO_DEFAULT, items_of
 from gpuhash.initializers import Initializer
 from gpuhash.named_columns import Column
 
-from .batch import Batch, Values, take_values
-from .call import Call, Prepared, attempt
-from .duplicates import choose, combine
-from .group import Group
-from .keyed import Keyed
-from .rows import BOOL, INT64, Layout, RowFormat
-from .words import host_tensor, where
-
-#: What becomes of the values of keys that are there: in all columns, or by name.
-Actions = str | Mapping[str, str]
+from .batch import Batch
+from .call import Prepared, attempt
+from .rows import BOOL, INT64
+from .valued import Valued
+from .words import host_tensor
 
 
-class Found(NamedTuple):
-    """What a lookup of values has found, inside of its call."""
-
-    call: Call
-    names: list[str]  # of the columns that were asked for, in that order
-    layout: Layout  # of their rows
-    values: Tensor  # rows, of what this rank has sent
-    mask: Tensor
-    fallback: Tensor | None  # rows of absent keys, one or one for each key of the batch; None: as the shards gave them
-
-
-class HashTable(Keyed):
+class HashTable(Valued):
     """A hash table over all processes of a group: each has a shard, a ``gpuhash.HashTable``, and every key one owner.
 
     Every operation is *collective*: all ranks call it, in the same order, each with keys and values of its own, of any
@@ -122,14 +104,6 @@ class HashTable(Keyed):
         }
         self._make(group, device, lambda: options)
 
-    def _adopt(self, shard: Any, steps: Group, seed: int) -> None:
-        super()._adopt(shard, steps, seed)
-        self._columns = None if shard.columns is None else dict(shard.columns)
-        kinds = self._columns or {"": Column(shard.value_dtype, shard.value_shape)}
-        self._all = Layout({name: RowFormat(kind.dtype, kind.shape) for name, kind in kinds.items()})
-        self._layouts = {tuple(kinds): self._all}  # by the names of the columns, in their order
-        self._row_bytes += self._all.row.bytes
-
     # Like a dict -----------------------------------------------------------------------------------------------------
 
     def __setitem__(self, keys: Any, values: Any) -> None:
@@ -191,10 +165,10 @@ class HashTable(Keyed):
 
         def rows() -> list[Tensor]:
             keys, values = self._shard.items("torch")
-            return [keys, self._all.pack(self._by_name(values))]
+            return [keys, self._values.all.pack(self._values.by_name(values))]
 
-        items = self._gather(rank, (self._key, self._all.row), rows)
-        return None if items is None else (items[0], self._plain(self._all.unpack(items[1])))
+        items = self._gather(rank, (self._key, self._values.all.row), rows)
+        return None if items is None else (items[0], self._values.plain(self._values.all.unpack(items[1])))
 
     def get(self, keys: Any, default: Any = None) -> Any:
         """The values of this rank's keys, and a default for absent ones. Collective; waits.
@@ -231,25 +205,24 @@ class HashTable(Keyed):
         else its default. Raises as ``insert``; ValueError where there is neither. Columns that it leaves out, or all
         for None, get their initial values.
         """
-        is_initial = default is None and (self._columns is not None or self._shard.initializer is not None)
+        is_initial = default is None and (self._values.columns is not None or self._shard.initializer is not None)
 
-        def prepare() -> Prepared:
-            batch, given = self._take(keys), default
-            if is_initial:
-                return self._chosen(batch, None, last=False, inverse=True)
-            if given is None:
-                if self._shard._default is None:
-                    raise ValueError("setdefault needs a default for absent keys: give one here or to the table")
-                given = host_tensor(self._shard._default, self._shard.value_dtype)
-            return self._chosen(batch, self._take_values(given, batch, "default"), last=False, inverse=True)
+        def items() -> tuple[Any, Any]:
+            if default is not None or is_initial:
+                return keys, default
+            if self._shard._default is None:
+                raise ValueError("setdefault needs a default for absent keys: give one here or to the table")
+            return keys, host_tensor(self._shard._default, self._shard.value_dtype)
 
-        def work(call: Call) -> list[Tensor]:
-            values = self._shard.setdefault(call.keys, None if is_initial else self._plain(call.values))
-            return [self._all.pack(self._by_name(values))]
-
-        operation = "setdefault of the initializer" if is_initial else "setdefault"
-        call, (rows,) = self._change(operation, prepare, work, [self._all.row])
-        return self._answer(call.batch, self._all, call.for_all(rows))
+        call, (rows,) = self._write(
+            "setdefault of the initializer" if is_initial else "setdefault",
+            items,
+            lambda *given: [self._values.all.pack(self._values.by_name(self._shard.setdefault(*given)))],
+            [self._values.all.row],
+            reduce=functools.partial(self._choose, inverse=True),
+            what="default",
+        )
+        return self._values.answer(call.batch, self._values.all, call.for_all(rows))
 
     def pop(self, keys: Any, default: Any = NO_DEFAULT) -> Any:
         """Erases keys, and gives their values. Collective; waits.
@@ -302,9 +275,9 @@ class HashTable(Keyed):
         if isinstance(other, LocalTable):
             self._shard._check_kind_of(other)
             keys, theirs = other.items("torch")
-            moved = {name: each.to(self._steps.device) for name, each in self._by_name(theirs).items()}
-            return keys.to(self._steps.device), self._plain(moved)
-        return items_of(other, self._columns, self._key.shape)
+            moved = {name: each.to(self._steps.device) for name, each in self._values.by_name(theirs).items()}
+            return keys.to(self._steps.device), self._values.plain(moved)
+        return items_of(other, self._values.columns, self._key.shape)
 
     # The field's words -----------------------------------------------------------------------------------------------
 
@@ -342,7 +315,7 @@ class HashTable(Keyed):
         With ``deterministic=True`` the value of the first rank, and of its first position, stays. Raises as
         ``table[keys] = values``.
         """
-        return self._insert("insert", keys, values, "keep")
+        return self._insert("insert", keys, values, assigns=False)
 
     def insert_or_assign(self, keys: Any, values: Any) -> Any:
         """Assigns values to keys, new or not, and tells which were new. Collective; waits.
@@ -352,7 +325,7 @@ class HashTable(Keyed):
         bool tensor of shape ``batch``: was the key new; true for exactly one of a new key's duplicates over all ranks.
         Otherwise as ``table[keys] = values``, which does without the mask, and is faster.
         """
-        return self._insert("insert_or_assign", keys, values, "assign")
+        return self._insert("insert_or_assign", keys, values, assigns=True)
 
     def insert_or_apply(self, keys: Any, values: Any, op: Any) -> Any:
         """Inserts the keys that are not there, and combines the values of those that are with the new ones. Collective;
@@ -383,43 +356,21 @@ class HashTable(Keyed):
         """
         actions, problem = attempt(lambda: self._actions_of(values, op))
         if actions in ("keep", "assign"):
-            return self._insert(f"insert_or_apply({actions})", keys, values, actions)
+            return self._insert(f"insert_or_apply({actions})", keys, values, assigns=actions == "assign")
 
-        def prepare() -> Prepared:
+        def items() -> tuple[Any, Any]:
             if problem is not None:
                 raise problem
-            batch = self._take(keys)
-            given = self._take_values(values, batch)
-            prepared = Prepared(batch, None, given, self._note(given.layout))
-            if self._merges(given.layout.row):
-                given.op = actions
-                self._merged(batch)
-            elif self._are_many(batch):
-                prepared.distinct = combine(batch.keys, given, actions, self._key, deterministic=self.deterministic)
-            return prepared
+            return keys, values
 
-        call, (inserted,) = self._change(
+        call, (inserted,) = self._write(
             f"insert_or_apply({op if problem else actions})",
-            prepare,
-            lambda call: [self._shard.insert_or_apply(call.keys, self._plain(call.values), actions)],
+            items,
+            lambda *given: [self._shard.insert_or_apply(*given, actions)],
             [BOOL],
+            reduce=functools.partial(self._combine, actions),
         )
         return call.batch.answer(call.for_one(inserted), BOOL)
-
-    def _actions_of(self, values: Any, op: Any) -> Any:
-        """ "keep", "assign", or the operation on all values; where columns differ, that of each by its name."""
-        if self._columns is None:
-            dtype = self._shard.value_dtype
-            return action_of(op, dtype, f"the table has values of {dtype}")
-        actions = actions_of(self._columns, values, op)
-        if len(set(actions.values())) == 1:
-            return next(iter(actions.values()))
-        return {name: actions[name].replace("assign", "replace") for name in self._columns if name in actions}
-
-    def _merges(self, row: RowFormat) -> bool:
-        """Are such values of hot keys combined while a batch is sorted by owner?"""
-        is_scalar = not row.shape and row.bytes in (4, 8)
-        return is_scalar and self._can_merge() and not self.deterministic
 
     def rows(self, keys: Any) -> tuple[Any, Any]:
         """Where the rows of this rank's keys are. Collective; waits.
@@ -466,179 +417,26 @@ class HashTable(Keyed):
             Where the table has no row storage: its values are scalars of up to 8 bytes. Otherwise as ``insert``.
         """
 
-        def prepare() -> Prepared:
+        def items() -> tuple[Any, Any]:
             self._shard._need_rows()
-            batch = self._take(keys)
-            given = None if values is None else self._take_values(values, batch)
-            return self._chosen(batch, given, last=False, inverse=True)
+            return keys, values
 
-        def work(call: Call) -> tuple[Tensor, Tensor]:
-            rows: tuple[Tensor, Tensor] = self._shard.find_or_insert(
-                call.keys, None if values is None else self._plain(call.values)
-            )
-            return rows
-
-        operation = "find_or_insert without values" if values is None else "find_or_insert"
-        call, (rows, is_new) = self._change(operation, prepare, work, [INT64, BOOL])
+        call, (rows, is_new) = self._write(
+            "find_or_insert without values" if values is None else "find_or_insert",
+            items,
+            lambda *given: self._shard.find_or_insert(*given),
+            [INT64, BOOL],
+            reduce=functools.partial(self._choose, inverse=True),
+        )
         answer = call.batch.answer
         return answer(call.owners, INT64), answer(call.for_all(rows), INT64), answer(call.for_one(is_new), BOOL)
-
-    # Parts -----------------------------------------------------------------------------------------------------------
-
-    def _insert(self, operation: str, keys: Any, values: Any, action: str) -> Any:
-        def work(call: Call) -> list[Tensor]:
-            insert = self._shard.insert_or_assign if action == "assign" else self._shard.insert
-            return [insert(call.keys, self._plain(call.values))]
-
-        call, (inserted,) = self._change(
-            operation, lambda: self._one_value_each(keys, values, last=action == "assign"), work, [BOOL]
-        )
-        return call.batch.answer(call.for_one(inserted), BOOL)
-
-    def _assign(self, operation: str, items: Callable[[], tuple[Any, Any]]) -> None:
-        self._change(
-            operation,
-            lambda: self._one_value_each(*items(), last=True),
-            lambda call: self._shard.__setitem__(call.keys, self._plain(call.values)),
-        )
-
-    def _assign_chunk(self, chunk: Callable[[], tuple[Any, Any]]) -> None:
-        def items() -> tuple[Any, Any]:
-            keys, named = chunk()
-            return keys, self._plain(named)
-
-        self._assign("load", items)
-
-    def _one_value_each(self, keys: Any, values: Any, *, last: bool) -> Prepared:
-        batch = self._take(keys)
-        return self._chosen(batch, self._take_values(values, batch), last=last)
-
-    def _take_values(self, values: Any, batch: Batch, what: str = "values") -> Values:
-        named = self._given(values, what)
-        return take_values(named, batch, self._layout(named), self._steps.device, what)
-
-    def _chosen(self, batch: Batch, values: Values | None, *, last: bool, inverse: bool = False) -> Prepared:
-        """A batch of an insertion: where duplicates are many, each key with one of its values."""
-        prepared = Prepared(batch, None, values, () if values is None else self._note(values.layout))
-        if self._are_many(batch):
-            distinct = prepared.distinct = choose(batch.keys, last=last, inverse=inverse)
-            assert distinct.positions is not None
-            distinct.values = None if values is None else values.at(distinct.positions)
-        return prepared
-
-    def _layout(self, names: Iterable[str]) -> Layout:
-        """The rows of these columns, in the order of the table."""
-        wanted = set(names)
-        key = tuple(name for name in self._all.fields if name in wanted)
-        if key not in self._layouts:
-            self._layouts[key] = Layout({name: self._all.fields[name] for name in key})
-        return self._layouts[key]
-
-    def _note(self, layout: Layout) -> Sequence[str]:
-        """The columns that a call is about, where these are not all."""
-        return () if layout is self._all else tuple(layout.fields)
-
-    def _given(self, values: Any, what: str) -> dict[str, Any]:
-        """What a caller gives, by name. TypeError and ValueError where it does not fit the columns."""
-        return {"": values} if self._columns is None else named_columns.by_name(self._columns, values, what)
-
-    def _by_name(self, values: Any) -> dict[str, Any]:
-        return {"": values} if self._columns is None else dict(values)
-
-    def _plain(self, named: dict[str, Any]) -> Any:
-        """As a caller, or a shard, gives and gets values."""
-        return named[""] if self._columns is None else named
-
-    def _find(
-        self,
-        keys: Any,
-        default: Any = None,
-        columns: Any = None,
-        *,
-        check: Callable[[Batch], None] | None = None,
-        settle: bool = True,
-    ) -> Found:
-        """Looks values up, inside of a call. ``check``: raises what is wrong with the batch."""
-        names, layout, fallback = list(self._all.fields), self._all, None
-
-        def prepare() -> Prepared:
-            nonlocal names, layout, fallback
-            if columns is not None:
-                if self._columns is None:
-                    raise named_columns.no_names(columns)
-                names = named_columns.chosen(self._columns, columns)
-                layout = self._layout(names)
-            batch = self._look_for(keys)
-            if check is not None:
-                check(batch)
-            prepared = self._lookup(batch)
-            prepared.columns = self._note(layout)
-            if default is not None:
-                fallback = self._fallback(default, batch, layout)
-            return prepared
-
-        def find(keys: Tensor, out: list[Tensor]) -> None:
-            rows, found = out
-            if len(names) == 1:
-                self._shard.find(keys, out=(self._plain(layout.unpack(rows)), found))
-            else:
-                layout.pack_into(rows, self._shard.find(keys, out=(None, found), columns=names)[0])
-
-        call = self._ask(prepare)
-        values, mask = call.look_up(find, [layout.row, BOOL], settle=settle)
-        return Found(call, names, layout, values, mask, fallback)
-
-    def _fallback(self, default: Any, batch: Batch, layout: Layout) -> Tensor:
-        """The default of a lookup, checked, as rows: one, or one for each key. Columns that it leaves out are zeros."""
-        named = self._given(default, "defaults")
-        rows, count = {}, 1
-        for name, field in layout.fields.items():
-            given: Any = named.get(name)
-            shape = given.shape if hasattr(given, "shape") else np.shape(given)
-            if given is None:
-                rows[name] = self._one_row(None, field)
-            elif len(shape) > len(field.shape) and batch.shape:
-                rows[name] = take_values({name: given}, batch, self._layout([name]), self._steps.device, "default").rows
-                count = len(batch.keys)
-            else:
-                what = f"default of {name!r}" if name else "default"
-                rows[name] = self._one_row(one_value(given, field.dtype, field.shape, what), field)
-        return layout.pack({name: each.expand(count, *each.shape[1:]).contiguous() for name, each in rows.items()})
-
-    def _own_default(self, layout: Layout) -> Tensor:
-        """The table's default, or else zeros, as one row."""
-        own = self._shard._own_defaults() or {}
-        return layout.pack({name: self._one_row(own.get(name), field) for name, field in layout.fields.items()})
-
-    def _one_row(self, storage: np.ndarray[Any, Any] | None, field: RowFormat) -> Tensor:
-        """One value, ``[1, *shape]``, where the table is; None: zeros."""
-        if storage is None:
-            return field.empty(1, self._steps.device).zero_()
-        return host_tensor(storage, field.dtype).unsqueeze(0).to(self._steps.device)
-
-    def _values_found(self, found: Found) -> Any:
-        """The values for each key of the batch, with the default of the call, if it has one, for those not found."""
-        call, layout = found.call, found.layout
-        if call.batch.outside is not None:  # which no shard was asked for
-            rows = self._own_default(layout) if found.fallback is None else found.fallback
-        else:
-            rows = call.for_all(found.values)
-            if found.fallback is not None:
-                mine, others = layout.row.words(rows), layout.row.words(found.fallback)
-                rows = layout.row.of_words(where(call.for_all(found.mask), mine, others))
-        answer = self._answer(call.batch, layout, rows)
-        return answer if self._columns is None else {name: answer[name] for name in found.names}
-
-    def _answer(self, batch: Batch, layout: Layout, rows: Tensor) -> Any:
-        named = layout.unpack(rows)
-        return self._plain({name: batch.answer(each, layout.fields[name]) for name, each in named.items()})
 
     # Properties and files --------------------------------------------------------------------------------------------
 
     @property
     def columns(self) -> Mapping[str, Column] | None:
         """The named columns, in their order; None for a table with a single value per key."""
-        return None if self._columns is None else MappingProxyType(self._columns)
+        return None if self._values.columns is None else MappingProxyType(self._values.columns)
 
     @property
     def value_dtype(self) -> str | None:
@@ -678,4 +476,4 @@ class HashTable(Keyed):
             "default": default if default is None or contents.columns is not None else default[""],
             "initializer": contents.initializer,
         }
-        return {**Keyed._options_of(contents), **values}
+        return {**Valued._options_of(contents), **values}

@@ -1067,7 +1067,7 @@ def hot_keys_are_merged(rank: int, count: int, device: str) -> None:
         table = distributed.HashTable("int64", dtype, device=here.device)
         one = gpuhash.HashTable("int64", dtype)
         table._are_sent_fast = lambda: True
-        assert table._merges(table._all.row)
+        assert table._merges(table._values.all.row)
         for turn in range(6):
             sizes = [HOT + turn, *[0] * (count - 2), HOT] if turn < 3 else [HOT] * count
             parts = batches(pool, sizes, turn, hot=True)
@@ -1087,7 +1087,7 @@ def hot_keys_are_merged(rank: int, count: int, device: str) -> None:
     rows = distributed.HashTable("int64", "float32", value_shape=(2,), device=here.device)
     for other in (deterministic, rows):
         other._are_sent_fast = lambda: True
-        assert not other._merges(other._all.row)
+        assert not other._merges(other._values.all.row)
 
 
 def hot_keys_are_looked_up_once(rank: int, count: int, device: str) -> None:
