@@ -16,6 +16,8 @@ from .arrays import Framework, Shape, framework_of, gpu_of
 from .dtypes import INTEGER_BOUNDS, ITEMSIZES, encode, plain_bools, storage_dtype
 from .memory import make_context
 
+#: Of those that a KeyError is about.
+SHOWN_KEYS = 5
 MAX_AXES = 63  # of one value or key: NumPy has up to 64, and one is that of the keys
 APPLY_OPS = ("add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor")
 
@@ -229,6 +231,17 @@ def wrong_dtype(what: str, framework: Framework, given: str, expected: str) -> T
     if what == "keys" and "int" not in given:
         text += "; or view them as integers of the same width, and make the table for these"
     return TypeError(text)
+
+
+def absent_keys(some: np.ndarray[Any, Any], key_shape: Shape, missing: int, count: int) -> str:
+    """How many of ``count`` keys are absent, for a KeyError, and some of these; up to SHOWN_KEYS are wanted."""
+    shown = ", ".join(map(str, as_keys(some, key_shape))) + (", ..." if missing > len(some) else "")
+    return f"{missing} of {count} keys are absent: {shown}"
+
+
+def no_default(call: str, hint: str = "") -> ValueError:
+    """The error for a call that has to have a default for absent keys, and that neither it nor the table has."""
+    return ValueError(f"{call} needs a default for absent keys: give one here or to the table{hint}")
 
 
 def wrong_key_shape(given: Shape, key_shape: Shape) -> ValueError:

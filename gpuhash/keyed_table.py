@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from . import _core, initializers, named_columns, serialization, traced
-from .arguments import as_keys, checked_load_factor, checked_name, count_of
+from .arguments import SHOWN_KEYS, absent_keys, as_keys, checked_load_factor, checked_name, count_of
 from .arrays import Shape, default_stream
 from .batch import Batch, Read, Views, Write, to_device
 from .call import Call
@@ -22,7 +22,6 @@ from .named_columns import Column
 from .options import Options
 
 _ITERATION_CHUNK = 4096
-_SHOWN_KEYS = 5
 #: At which a file's items are inserted.
 LEAST_LOAD_FACTOR = 1 / 16
 # torch.save pickles bytes as text, in up to two bytes each, and takes no text of 4 GiB or more.
@@ -107,13 +106,8 @@ class KeyedTable:
         found = _core.Buffer(batch.context, "bool", batch.shape, batch.stream).array()
         batch.core.look_up([batch.lookup(found=found)])
         absent = ~to_host(batch.context, found, batch.stream).reshape(-1)
-        return KeyError(self._named_absent(batch, absent, missing))
-
-    def _named_absent(self, batch: Batch, absent: np.ndarray[Any, Any], missing: int) -> str:
-        """How many keys of a batch are absent, and some of them by a mask ``[n]``."""
-        some: list[Any] = as_keys(self._host_batch(batch)[absent][:_SHOWN_KEYS], self._key_shape)
-        shown = ", ".join(map(str, some)) + (", ..." if missing > len(some) else "")
-        return f"{missing} of {math.prod(batch.shape)} keys are absent: {shown}"
+        some = self._host_batch(batch)[absent][:SHOWN_KEYS]
+        return KeyError(absent_keys(some, self._key_shape, missing, math.prod(batch.shape)))
 
     def _host_batch(self, batch: Batch) -> np.ndarray[Any, Any]:
         """The keys of a batch on the host, ``[n, *key_shape]``. Waits."""

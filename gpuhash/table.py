@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from . import _core, named_columns, serialization, traced
-from .arguments import action_of, as_keys, one_value
+from .arguments import action_of, as_keys, no_default, one_value
 from .arrays import NUMPY, Framework, Shape, default_stream, framework_like, framework_of, settle
 from .batch import Batch, join, take_values
 from .call import Call, actions_of
@@ -369,7 +369,7 @@ class HashTable(DictMethods):
         given = default
         if default is None and self._columns is None and self._initializer is None:
             if self._default is None:
-                raise ValueError("setdefault needs a default for absent keys: give one here or to the table")
+                raise no_default("setdefault")
             given = self._default_value()
         call = Call(self, keys, lists=False)
         call.answer_values(out=out)
@@ -475,7 +475,7 @@ class HashTable(DictMethods):
                 return self.default if default is None else default
             return call.values()
         if not call.fall_back(default):
-            raise ValueError(self._needs_default("get(keys)", call.batch, keys))
+            raise no_default("get(keys) of a batch", self._hint_of_single_key(call.batch, keys))
         call.look_up()
         return call.values()
 
@@ -537,7 +537,7 @@ class HashTable(DictMethods):
         if needed:
             call.hold_back()
         elif not is_single and not call.fall_back(default):
-            raise ValueError(self._needs_default("pop(keys, None)", call.batch, keys))
+            raise no_default("pop(keys, None) of a batch", self._hint_of_single_key(call.batch, keys))
         missing = call.erase(all_or_none=needed or is_single)
         if missing and needed:
             raise self._absent(call.batch, keys, missing)
@@ -661,10 +661,6 @@ class HashTable(DictMethods):
         else:
             storages = self._column_defaults or named_columns.zeros(self._columns)
         return {name: to_value(storages[name], self._columns[name].dtype) for name in names}
-
-    def _needs_default(self, call: str, batch: Batch, keys: Any) -> str:
-        hint = self._hint_of_single_key(batch, keys)
-        return f"{call} of a batch needs a default for absent keys: give one here or to the table{hint}"
 
     def _hint_of_single_key(self, batch: Batch, keys: Any) -> str:
         """What to do where one key came as an array or a list, which are batches, or with ``out=``."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpuhash import _core
 from gpuhash._core import TableFullError
-from gpuhash.arguments import as_keys
+from gpuhash.arguments import SHOWN_KEYS, absent_keys
 from gpuhash.factorization import unique
 
 from .batch import Batch, look_for_keys, take_keys
@@ -19,8 +19,6 @@ from .duplicates import FAST_ROW, Sample, choose, find_distinct
 from .rows import BOOL, RowFormat
 from .shards import Shards
 from .words import take_rows, to_numpy
-
-_SHOWN_KEYS = 5
 
 
 class Keyed(Shards):
@@ -157,10 +155,8 @@ class Keyed(Shards):
         missing = len(present) - int(present.sum())
         if not missing:
             return
-        some = take_rows(call.batch.keys, torch.nonzero(~present).view(-1)[:_SHOWN_KEYS])
-        shown = ", ".join(map(str, as_keys(to_numpy(some, self._key.dtype), self._key.shape)))
-        more = ", ..." if missing > len(some) else ""
-        raise KeyError(f"{missing} of {len(present)} keys are absent: {shown}{more}")
+        some = to_numpy(take_rows(call.batch.keys, torch.nonzero(~present).view(-1)[:SHOWN_KEYS]), self._key.dtype)
+        raise KeyError(absent_keys(some, self._key.shape, missing, len(present)))
 
     def _pop_item(self, operation: str, pop: Callable[[Any], Any], empty: str) -> Any:
         """What ``pop`` takes out of one shard, on all ranks. KeyError on all where all shards are empty."""

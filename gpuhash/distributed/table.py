@@ -11,11 +11,11 @@ from torch import Tensor
 
 from gpuhash import HashTable as LocalTable
 from gpuhash import consumers, serialization
+from gpuhash.arguments import no_default
 from gpuhash.dict_methods import NO_DEFAULT, items_of
 from gpuhash.initializers import Initializer
 from gpuhash.named_columns import Column
 
-from .batch import Batch
 from .call import Prepared, attempt
 from .rows import BOOL, INT64
 from .valued import Valued
@@ -186,15 +186,10 @@ class HashTable(Valued):
         ValueError
             On all ranks, where one has a batch and no default.
         """
-        needed = default is None and self._shard.default is None
-
-        def check(batch: Batch) -> None:
-            if needed and not batch.scalar:
-                raise ValueError("get(keys) of a batch needs a default for absent keys: give one here or to the table")
-
+        has_none = default is None and self._shard.default is None
         with self._steps.call("get"):
-            found = self._find(keys, default, check=check)
-            if needed and not bool(found.mask.any()):
+            found = self._find(keys, default, batches_need="get(keys)" if has_none else "")
+            if has_none and not bool(found.mask.any()):
                 return None
         return self._values_found(found)
 
@@ -211,7 +206,7 @@ class HashTable(Valued):
             if default is not None or is_initial:
                 return keys, default
             if self._shard._default is None:
-                raise ValueError("setdefault needs a default for absent keys: give one here or to the table")
+                raise no_default("setdefault")
             return keys, host_tensor(self._shard._default, self._shard.value_dtype)
 
         call, (rows,) = self._write(
@@ -232,13 +227,9 @@ class HashTable(Valued):
         """
         needed = default is NO_DEFAULT
         has_none = default is None and self._shard.default is None
-
-        def check(batch: Batch) -> None:
-            if has_none and not batch.scalar:
-                raise ValueError("pop(keys, None) of a batch: give a value as the default of absent keys")
-
         with self._steps.call("pop"):
-            found = self._find(keys, None if needed else default, check=check)
+            given = None if needed else default
+            found = self._find(keys, given, batches_need="pop(keys, None)" if has_none else "")
             self._check_present(found.call, found.mask, needed=needed)
             found.call.serve(lambda: self._shard.erase(found.call.keys))
             if has_none and not bool(found.mask.any()):

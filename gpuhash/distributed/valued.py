@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from gpuhash.arguments import action_of
+from gpuhash.arguments import action_of, no_default
 from gpuhash.call import actions_of
 
 from .batch import Batch
@@ -140,10 +140,12 @@ class Valued(Keyed):
         default: Any = None,
         columns: Any = None,
         *,
-        check: Callable[[Batch], None] | None = None,
+        batches_need: str = "",
         settle: bool = True,
     ) -> Found:
-        """Looks values up, inside of a call. ``check``: raises what is wrong with the batch."""
+        """Looks values up, inside of a call. ``batches_need``: the call's name, where there is no default and only a
+        single key can do without.
+        """
         names, layout, fallback = [""], self._values.all, None
 
         def prepare() -> Prepared:
@@ -151,8 +153,8 @@ class Valued(Keyed):
             names = self._values.chosen(columns)
             layout = self._values.layout(names)
             batch = self._look_for(keys)
-            if check is not None:
-                check(batch)
+            if batches_need and not batch.scalar:
+                raise no_default(f"{batches_need} of a batch")
             prepared = self._lookup(batch)
             prepared.columns = self._values.some_of(layout)
             if default is not None:
