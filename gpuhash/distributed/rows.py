@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ class RowFormat:
     dtype: str
     shape: Shape
 
-    @property
+    @functools.cached_property
     def bytes(self) -> int:
         """Of one row."""
         return math.prod(self.shape) * ITEMSIZES[self.dtype]

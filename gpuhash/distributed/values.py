@@ -57,11 +57,13 @@ class TableValues:
             fields = {name: RowFormat(column.dtype, column.shape) for name, column in self.columns.items()}
         #: Rows of all columns.
         self.all = Layout(fields)
-        self._layouts = {tuple(fields): self.all}  # by the names of their columns
+        self._layouts: dict[tuple[str, ...], Layout] = {}  # of some columns, by their names
 
     def layout(self, names: Iterable[str]) -> Layout:
         """Rows of these columns, in the order of the table."""
         wanted = set(names)
+        if len(wanted) == len(self.all.fields):
+            return self.all
         key = tuple(name for name in self.all.fields if name in wanted)
         if key not in self._layouts:
             self._layouts[key] = Layout({name: self.all.fields[name] for name in key})
