@@ -16,6 +16,8 @@ from .arrays import Framework, Shape, framework_of, gpu_of
 from .dtypes import INTEGER_BOUNDS, ITEMSIZES, encode, plain_bools, storage_dtype
 from .memory import make_context
 
+#: Of those that a KeyError is about.
+SHOWN_KEYS = 5
 MAX_AXES = 63  # of one value or key: NumPy has up to 64, and one is that of the keys
 APPLY_OPS = ("add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor")
 
@@ -48,6 +50,12 @@ def encode_keys(keys: Any, dtype: str, key_shape: Shape) -> tuple[np.ndarray[Any
     if array.shape == (0,):
         array = array.reshape(0, *key_shape)
     return array, array.ndim == 1 and isinstance(keys, tuple)
+
+
+def encode_values(values: Any, dtype: str, value_shape: Shape, what: str) -> np.ndarray[Any, Any]:
+    """Python numbers as an array of values, or one of shape ``()`` for all keys. Raises as ``encode``."""
+    array = encode(values, dtype, what)
+    return array.reshape(0, *value_shape) if array.shape == (0,) else array
 
 
 def shape_of(shape: int | Sequence[int], what: str) -> Shape:
@@ -223,3 +231,36 @@ def wrong_dtype(what: str, framework: Framework, given: str, expected: str) -> T
     if what == "keys" and "int" not in given:
         text += "; or view them as integers of the same width, and make the table for these"
     return TypeError(text)
+
+
+def absent_keys(some: np.ndarray[Any, Any], key_shape: Shape, missing: int, count: int) -> str:
+    """How many of ``count`` keys are absent, for a KeyError, and some of these; up to SHOWN_KEYS are wanted."""
+    shown = ", ".join(map(str, as_keys(some, key_shape))) + (", ..." if missing > len(some) else "")
+    return f"{missing} of {count} keys are absent: {shown}"
+
+
+def no_default(call: str, hint: str = "") -> ValueError:
+    """The error for a call that has to have a default for absent keys, and that neither it nor the table has."""
+    return ValueError(f"{call} needs a default for absent keys: give one here or to the table{hint}")
+
+
+def wrong_key_shape(given: Shape, key_shape: Shape) -> ValueError:
+    """The error for vector keys of another length than the table's."""
+    return ValueError(f"the keys have shape {given}, expected one that ends with the key shape {key_shape}")
+
+
+def wrong_value_shape(what: str, given: Shape, batch: Shape, value_shape: Shape) -> ValueError:
+    """The error for values that are neither one for each key nor one for all."""
+    return ValueError(
+        f"the {what} have shape {given}, expected {batch + value_shape}, or {value_shape} for all keys alike"
+    )
+
+
+def wrong_device(what: str, given: str, table: str) -> ValueError:
+    """The error for an array on a GPU that is not the table's device."""
+    if table == "cpu":
+        return ValueError(
+            f"the {what} are on {given} and the table is on the host: move them, as with .cpu() in PyTorch, or move "
+            f"the table, with table.to('{given}')"
+        )
+    return ValueError(f"the {what} are on {given} and the table is on {table}: move one to the other")

@@ -9,9 +9,9 @@ from typing import Any, Self
 import numpy as np
 
 from . import _core
-from .arguments import encode_keys, wrong_dtype
+from .arguments import encode_keys, encode_values, wrong_device, wrong_dtype, wrong_key_shape, wrong_value_shape
 from .arrays import NUMPY, Framework, NumPyFramework, Shape, framework_of, gpu_of
-from .dtypes import ITEMSIZES, MAX_KEY_BYTES, encode, encode_held, infer_numbers, storage_dtype, to_python
+from .dtypes import ITEMSIZES, MAX_KEY_BYTES, encode_held, infer_numbers, storage_dtype, to_python
 from .memory import make_context
 
 Views = dict[int, _core.Table]
@@ -95,7 +95,7 @@ class Batch:
         shape = array.shape
         if key_shape:
             if shape[-1:] != key_shape:
-                raise ValueError(f"the keys have shape {shape}, expected one that ends with the key shape {key_shape}")
+                raise wrong_key_shape(shape, key_shape)
             shape = shape[:-1]
         if host and array.platform == "cpu":
             batch.staged = batch.must_wait = False
@@ -241,13 +241,7 @@ def to_device(array: _core.Array, context: _core.Context, stream: int, what: str
         target = buffer.array()
         context.copy(target, array, stream)
         return target, True
-    given = f"{platform}:{array.device_index}"
-    if context.platform == "cpu":
-        raise ValueError(
-            f"the {what} are on {given} and the table is on the host: move them, as with .cpu() in PyTorch, or move "
-            f"the table, with table.to('{given}')"
-        )
-    raise ValueError(f"the {what} are on {given} and the table is on {context.device}: move one to the other")
+    raise wrong_device(what, f"{platform}:{array.device_index}", context.device)
 
 
 class Output:
@@ -350,11 +344,9 @@ def take_values(values: Any, batch: Batch, dtype: str, shape: Shape, what: str =
     framework = framework_of(values)
     stream = None if host else batch.stream
     if framework.python:
-        values = encode(values, dtype, what)
+        values = encode_values(values, dtype, shape, what)
         if values.ndim == 0 and shape:
             values = np.full(shape, values)
-        if values.size == 0 and values.shape == (0,):
-            values = values.reshape(0, *shape)
         array = _core.borrow(values)
     else:
         if framework.private_streams and not host:
@@ -370,9 +362,7 @@ def take_values(values: Any, batch: Batch, dtype: str, shape: Shape, what: str =
     elif given == shape:
         broadcast = True
     else:
-        raise ValueError(
-            f"the {what} have shape {given}, expected {batch.shape + shape}, or {shape} for all keys alike"
-        )
+        raise wrong_value_shape(what, given, batch.shape, shape)
     if not host:
         array, staged = to_device(array, batch.context, batch.stream, what)
         if not staged and framework is not batch.framework:

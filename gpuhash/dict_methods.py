@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _core, consumers, named_columns
 from .arguments import as_keys
-from .arrays import framework_of
+from .arrays import Shape, framework_of
 from .batch import Read
 from .call import Call
 from .dtypes import comparable
@@ -95,30 +95,13 @@ class DictMethods(KeyedTable):
             self._assign(other, values)
         elif isinstance(other, DictMethods):
             self._merge(other)
-        elif isinstance(other, KeyedTable):
-            raise TypeError(f"a {type(other).__name__} has no values: give a table, a mapping, pairs or arrays")
-        elif isinstance(other, Mapping) or hasattr(other, "keys"):
-            keys = list(other.keys())
-            self._assign_all(keys, [other[key] for key in keys])
         else:
-            parts = parts_of(other)
-            is_named = self._columns is not None and len(parts) == 2 and isinstance(parts[1], Mapping)
-            if is_named or (len(parts) == 2 and all(map(is_array, parts))):
-                self._assign(*parts)
-            else:
-                self._assign_all(*columns_of_pairs(parts))
+            self._assign(*items_of(other, self._columns, self._key_shape))
 
     def _assign(self, keys: Any, values: Any) -> None:
         call = Call(self, keys)
         call.write(values, "assign")
         call.change()
-
-    def _assign_all(self, keys: list[Any], values: list[Any]) -> None:
-        """Assigns the keys and values of a dict."""
-        if keys:
-            if self._columns is not None:
-                values = cast(Any, named_columns.transposed(values, self._columns))
-            self._assign([tuple(key) for key in keys] if self._key_shape else keys, values)
 
     @in_default_float_mode
     def __eq__(self, other: object) -> bool:
@@ -215,7 +198,7 @@ consumers.no_arrays[DictMethods] = (
 )
 
 
-def is_array(part: object) -> bool:
+def _is_array(part: object) -> bool:
     """Is it an array of any framework? Python numbers and sequences, and what they may hold, are none."""
     try:
         framework = framework_of(part)
@@ -224,9 +207,27 @@ def is_array(part: object) -> bool:
     return not framework.python
 
 
-def parts_of(other: Any) -> list[Any]:
+def items_of(other: Any, columns: named_columns.Columns | None, key_shape: Shape) -> tuple[Any, Any]:
+    """Keys and values out of what ``update`` takes as one argument, beside tables. Raises as ``update``."""
+    if isinstance(other, KeyedTable):
+        raise TypeError(f"a {type(other).__name__} has no values: give a table, a mapping, pairs or arrays")
+    if isinstance(other, Mapping) or hasattr(other, "keys"):
+        keys = list(other.keys())
+        values: Any = [other[key] for key in keys]
+    else:
+        parts = _parts_of(other)
+        is_named = columns is not None and len(parts) == 2 and isinstance(parts[1], Mapping)
+        if is_named or (len(parts) == 2 and all(map(_is_array, parts))):
+            return parts[0], parts[1]
+        keys, values = _columns_of_pairs(parts)
+    if columns is not None:
+        values = named_columns.transposed(values, columns) if keys else {name: [] for name in columns}
+    return [tuple(key) for key in keys] if key_shape else keys, values
+
+
+def _parts_of(other: Any) -> list[Any]:
     """What is in an iterable of pairs, or of an array of keys and one of values."""
-    if is_array(other):
+    if _is_array(other):
         raise TypeError(
             f"update got a single {type(other).__name__}, whose rows might be pairs as well as keys and values: give "
             "update(keys, values)"
@@ -236,7 +237,7 @@ def parts_of(other: Any) -> list[Any]:
     return list(other)
 
 
-def columns_of_pairs(pairs: list[Any]) -> tuple[list[Any], list[Any]]:
+def _columns_of_pairs(pairs: list[Any]) -> tuple[list[Any], list[Any]]:
     """Keys and values of pairs, the last one of a key."""
     items: dict[Any, Any] = {}
     for pair in pairs:
@@ -255,6 +256,6 @@ def _hashable(key: Any) -> Any:
     """A key as Python's own numbers: of arrays' hashes and equality every framework has another notion."""
     if isinstance(key, int):
         return key
-    if is_array(key) or isinstance(key, np.generic):
+    if _is_array(key) or isinstance(key, np.generic):
         key = key.tolist() if hasattr(key, "tolist") else np.asarray(key).tolist()
     return tuple(key) if isinstance(key, (list, tuple)) else key

@@ -11,18 +11,19 @@ from typing import Any, Self
 import numpy as np
 
 from . import _core, initializers, named_columns, serialization, traced
-from .arguments import as_keys, checked_load_factor, checked_name, count_of
+from .arguments import SHOWN_KEYS, absent_keys, as_keys, checked_load_factor, checked_name, count_of
 from .arrays import Shape, default_stream
 from .batch import Batch, Read, Views, Write, to_device
 from .call import Call
+from .dtypes import storage_dtype
 from .export import export, export_apart, to_host
 from .memory import is_sharded, make_context
 from .named_columns import Column
 from .options import Options
 
 _ITERATION_CHUNK = 4096
-_SHOWN_KEYS = 5
-_LEAST_LOAD_FACTOR = 1 / 16  # at which a file's items are inserted
+#: At which a file's items are inserted.
+LEAST_LOAD_FACTOR = 1 / 16
 # torch.save pickles bytes as text, in up to two bytes each, and takes no text of 4 GiB or more.
 _PART_BYTES = 1 << 30
 
@@ -105,13 +106,8 @@ class KeyedTable:
         found = _core.Buffer(batch.context, "bool", batch.shape, batch.stream).array()
         batch.core.look_up([batch.lookup(found=found)])
         absent = ~to_host(batch.context, found, batch.stream).reshape(-1)
-        return KeyError(self._named_absent(batch, absent, missing))
-
-    def _named_absent(self, batch: Batch, absent: np.ndarray[Any, Any], missing: int) -> str:
-        """How many keys of a batch are absent, and some of them by a mask ``[n]``."""
-        some: list[Any] = as_keys(self._host_batch(batch)[absent][:_SHOWN_KEYS], self._key_shape)
-        shown = ", ".join(map(str, some)) + (", ..." if missing > len(some) else "")
-        return f"{missing} of {math.prod(batch.shape)} keys are absent: {shown}"
+        some = self._host_batch(batch)[absent][:SHOWN_KEYS]
+        return KeyError(absent_keys(some, self._key_shape, missing, math.prod(batch.shape)))
 
     def _host_batch(self, batch: Batch) -> np.ndarray[Any, Any]:
         """The keys of a batch on the host, ``[n, *key_shape]``. Waits."""
@@ -499,8 +495,14 @@ class KeyedTable:
             return self._host_items()
         return export_apart(self._core, wanted, fill)
 
-    def _contents(self) -> serialization.Contents:
-        items = self._items_of_file()
+    def _no_items(self) -> list[np.ndarray[Any, Any]]:
+        """What ``_host_items`` gives of an empty table."""
+        wanted, _ = self._export_of(keys=True, values=True)
+        return [np.empty((0, *shape), storage_dtype(dtype)) for dtype, shape in wanted]
+
+    def _contents(self, *, items: bool = True) -> serialization.Contents:
+        """What a file says of the table. Without ``items``: of one with these options, and no keys."""
+        arrays = self._items_of_file() if items else self._no_items()
         return serialization.Contents(
             key_dtype=self._key_dtype,
             key_shape=self._key_shape,
@@ -512,10 +514,10 @@ class KeyedTable:
             seed=self.seed or None,
             initializer=self._initializer,
             default=None,
-            keys=items[0],
-            values=items[1] if self._value_dtype is not None else None,
+            keys=arrays[0],
+            values=arrays[1] if self._value_dtype is not None else None,
             columns=self._columns,
-            column_values=None if self._columns is None else dict(zip(self._columns, items[1:], strict=True)),
+            column_values=None if self._columns is None else dict(zip(self._columns, arrays[1:], strict=True)),
         )
 
     @classmethod
@@ -552,13 +554,12 @@ class KeyedTable:
         stream = self._stream()
         arrays = [
             to_device(_core.borrow(array), self._context, stream, "items")[0]
-            for array in (contents.keys, contents.values, *(contents.column_values or {}).values())
-            if array is not None
+            for array in (contents.keys, *contents.field_values.values())
         ]
         # A file of a few bytes may say that its keys need all memory that there is, at a load factor of 1e-9. Then they
         # lie denser, until the table grows.
         factor = self.max_load_factor
-        self.max_load_factor = max(factor, _LEAST_LOAD_FACTOR)
+        self.max_load_factor = max(factor, LEAST_LOAD_FACTOR)
         try:
             self._core.reserve(len(contents.keys), stream)
             self._assign_items(arrays, stream)

@@ -146,6 +146,11 @@ def chosen(columns: Columns, names: Any) -> list[str]:
     return wanted
 
 
+def no_names(names: Any) -> TypeError:
+    """The error for columns that are asked for of a table without them."""
+    return TypeError(f"columns={names!r} was given, and the table has a single value per key, without a name")
+
+
 def need(columns: Columns, name: Any) -> Column:
     """The column of that name; ValueError where there is none."""
     if isinstance(name, str) and name in columns:

@@ -75,11 +75,34 @@ class Contents:
     def is_set(self) -> bool:
         return self.value_dtype is None and self.columns is None
 
-    def value_kinds(self) -> dict[str, tuple[str, Shape]]:
-        """Dtype and shape of one item of each tensor of values, by its name in the file."""
+    @property
+    def fields(self) -> dict[str, tuple[str, Shape]]:
+        """Dtype and shape of one value of each column by its name; of a single value the name is empty."""
         if self.columns is not None:
-            return {f"values.{name}": (column.dtype, column.shape) for name, column in self.columns.items()}
-        return {} if self.value_dtype is None else {"values": (self.value_dtype, self.value_shape)}
+            return {name: (column.dtype, column.shape) for name, column in self.columns.items()}
+        return {} if self.value_dtype is None else {"": (self.value_dtype, self.value_shape)}
+
+    @property
+    def field_values(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The values by the names of ``fields``; of a table without items none."""
+        if self.column_values is not None:
+            return self.column_values
+        return {} if self.values is None else {"": self.values}
+
+    def field_defaults(self) -> dict[str, np.ndarray[Any, Any]] | None:
+        """The values of absent keys by the names of ``fields``, as their dtypes' storage; None where there are none."""
+        given = self.column_defaults if self.default is None else {"": self.default}
+        if given is None:
+            return None
+        return {
+            name: np.frombuffer(given[name], storage_dtype(dtype)).reshape(shape).copy()
+            for name, (dtype, shape) in self.fields.items()
+        }
+
+
+def _tensor_name(field: str) -> str:
+    """The name in files of the values of a column, or of the single value."""
+    return f"values.{field}" if field else "values"
 
 
 def write_file(path: str | os.PathLike[str], contents: Contents) -> None:
@@ -138,12 +161,8 @@ def metadata_of(contents: Contents) -> dict[str, str]:
 
 def _write(file: BinaryIO, contents: Contents) -> None:
     tensors = [("keys", contents.key_dtype, contents.keys)]
-    if contents.value_dtype is not None and contents.values is not None:
-        tensors.append(("values", contents.value_dtype, contents.values))
-    if contents.columns is not None and contents.column_values is not None:
-        tensors += [
-            (f"values.{name}", column.dtype, contents.column_values[name]) for name, column in contents.columns.items()
-        ]
+    values = contents.field_values
+    tensors += [(_tensor_name(name), dtype, values[name]) for name, (dtype, _) in contents.fields.items()]
     # The safetensors package wants the wider dtypes first, so that each tensor is aligned.
     tensors.sort(key=lambda tensor: -ITEMSIZES[tensor[1]])
     header: dict[str, Any] = {"__metadata__": metadata_of(contents)}
@@ -179,14 +198,14 @@ def _read(file: BinaryIO, file_bytes: int) -> Contents:
     tensors = _check_tensors(header, contents, data_bytes)
     start = _LENGTH_BYTES + header_bytes
     contents.keys = _read_tensor(file, start + tensors["keys"][0], contents.key_dtype, tensors["keys"][1])
-    values = {
-        name: _read_tensor(file, start + tensors[name][0], dtype, tensors[name][1])
-        for name, (dtype, _) in contents.value_kinds().items()
-    }
+    values = {}
+    for name, (dtype, _) in contents.fields.items():
+        begin, shape = tensors[_tensor_name(name)]
+        values[name] = _read_tensor(file, start + begin, dtype, shape)
     if contents.columns is not None:
-        contents.column_values = dict(zip(contents.columns, values.values(), strict=True))
+        contents.column_values = values
     else:
-        contents.values = values.get("values")
+        contents.values = values.get("")
     return contents
 
 
@@ -356,7 +375,8 @@ def _default(text: str, dtype: str, shape: Shape) -> bytes | None:
 
 def _check_tensors(header: dict[str, Any], contents: Contents, data_bytes: int) -> dict[str, tuple[int, Shape]]:
     """Where each tensor begins, and its shape, once all of it is known to fit together and into the file."""
-    expected = {"keys": (contents.key_dtype, contents.key_shape), **contents.value_kinds()}
+    expected = {"keys": (contents.key_dtype, contents.key_shape)}
+    expected |= {_tensor_name(name): kind for name, kind in contents.fields.items()}
     if header.keys() != expected.keys():
         raise ValueError(f"the file has the tensors {sorted(header)[:10]}, expected {sorted(expected)}")
     tensors = {}

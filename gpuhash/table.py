@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from . import _core, named_columns, serialization, traced
-from .arguments import action_of, as_keys, one_value
+from .arguments import action_of, as_keys, no_default, one_value
 from .arrays import NUMPY, Framework, Shape, default_stream, framework_like, framework_of, settle
 from .batch import Batch, join, take_values
 from .call import Call, actions_of
@@ -370,7 +370,7 @@ class HashTable(DictMethods):
         given = default
         if default is None and self._columns is None and self._initializer is None:
             if self._default is None:
-                raise ValueError("setdefault needs a default for absent keys: give one here or to the table")
+                raise no_default("setdefault")
             given = self._default_value()
         call = Call(self, keys, lists=False)
         call.answer_values(out=out)
@@ -441,7 +441,7 @@ class HashTable(DictMethods):
             ``out`` and as the default, which may leave columns out: they are zeros.
         """
         if columns is not None and self._columns is None:
-            raise TypeError(f"columns={columns!r} was given, and the table has a single value per key, without a name")
+            raise named_columns.no_names(columns)
         out_values, out_found = _pair_of(out, "(values, found)")
         call = Call.of_lookup(self, keys, out)
         if call is None:
@@ -476,7 +476,7 @@ class HashTable(DictMethods):
                 return self.default if default is None else default
             return call.values()
         if not call.fall_back(default):
-            raise ValueError(self._needs_default("get(keys)", call.batch, keys))
+            raise no_default("get(keys) of a batch", self._hint_of_single_key(call.batch, keys))
         call.look_up()
         return call.values()
 
@@ -538,7 +538,7 @@ class HashTable(DictMethods):
         if needed:
             call.hold_back()
         elif not is_single and not call.fall_back(default):
-            raise ValueError(self._needs_default("pop(keys, None)", call.batch, keys))
+            raise no_default("pop(keys, None) of a batch", self._hint_of_single_key(call.batch, keys))
         missing = call.erase(all_or_none=needed or is_single)
         if missing and needed:
             raise self._absent(call.batch, keys, missing)
@@ -663,10 +663,6 @@ class HashTable(DictMethods):
             storages = self._column_defaults or named_columns.zeros(self._columns)
         return {name: to_value(storages[name], self._columns[name].dtype) for name in names}
 
-    def _needs_default(self, call: str, batch: Batch, keys: Any) -> str:
-        hint = self._hint_of_single_key(batch, keys)
-        return f"{call} of a batch needs a default for absent keys: give one here or to the table{hint}"
-
     def _hint_of_single_key(self, batch: Batch, keys: Any) -> str:
         """What to do where one key came as an array or a list, which are batches, or with ``out=``."""
         if batch.shape:
@@ -788,8 +784,8 @@ class HashTable(DictMethods):
 
     # Files -----------------------------------------------------------------------------------------------------------
 
-    def _contents(self) -> serialization.Contents:
-        contents = super()._contents()
+    def _contents(self, *, items: bool = True) -> serialization.Contents:
+        contents = super()._contents(items=items)
         contents.default = None if self._default is None else self._default.tobytes()
         if self._column_defaults is not None:
             contents.column_defaults = {name: storage.tobytes() for name, storage in self._column_defaults.items()}
@@ -800,13 +796,11 @@ class HashTable(DictMethods):
         if contents.is_set:
             raise ValueError("the file holds a set, not a table: load it with gpuhash.HashSet.load")
         table = cls._empty_for(contents, device, memory)
-        if contents.column_defaults is not None and contents.columns is not None:
-            table._column_defaults = named_columns.zeros(contents.columns)
-            for column, storage in table._column_defaults.items():
-                storage[...] = np.frombuffer(contents.column_defaults[column], storage.dtype).reshape(storage.shape)
-        if contents.default is not None and contents.value_dtype is not None:
-            flat = np.frombuffer(contents.default, storage_dtype(contents.value_dtype))
-            table._set_default(flat.reshape(contents.value_shape).copy())
+        defaults = contents.field_defaults()
+        if defaults is not None and contents.columns is not None:
+            table._column_defaults = defaults
+        elif defaults is not None:
+            table._set_default(defaults[""])
         table._fill(contents)
         table._register(name)
         return table

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import distributed_checks as checks
-from support.frameworks import GPU, GPU_INDEX, Framework, gpu_count, module, need_place
+from support.frameworks import GPU, GPU_INDEX, Framework, gpu_count, module, need_place, to_numpy
 from support.hashing import hash_of
 from support.ranks import started
-from support.samples import KEY_TYPES, VALUE_DTYPES, random_keys
+from support.samples import KEY_TYPES, VALUE_DTYPES, random_keys, random_values, same_bytes
 
 torch = module("torch")
 if torch is None:
@@ -24,6 +24,7 @@ if not torch.distributed.is_available() or not torch.distributed.is_gloo_availab
 
 from gpuhash import _core  # noqa: E402
 from gpuhash.distributed.duplicates import Sample  # noqa: E402
+from gpuhash.distributed.rows import Layout, RowFormat  # noqa: E402
 from gpuhash.distributed.split import GAP, Split, join, spans_of, stream_of  # noqa: E402
 from gpuhash.distributed.words import to_words  # noqa: E402
 from gpuhash.memory import make_context, parse_device  # noqa: E402
@@ -102,6 +103,10 @@ def test_all_dtypes(ranks):
         checks.other_default_device,
         checks.in_compiled_functions,
         checks.sets,
+        checks.named_columns,
+        checks.columns_of_python,
+        checks.bad_columns,
+        checks.popitems,
         checks.bad_input,
         checks.making_meets_other_calls,
         checks.outsiders,
@@ -181,6 +186,39 @@ def test_the_example_counts_as_one_process_does(tmp_path):
 def words_of(keys):
     """A row of words for each key: PyTorch has no cat and no indexing of some integers."""
     return to_words(keys, len(keys), keys[0].nbytes)
+
+
+LAYOUTS = [
+    {"": ("bfloat16", (3,))},
+    {"a": ("float64", ()), "b": ("int32", ()), "c": ("float32", (3,))},
+    {"a": ("complex128", (2,)), "b": ("int64", ())},
+    {"a": ("bool", ()), "b": ("uint16", (2,)), "c": ("float64", ())},
+    {"a": ("float16", (5,)), "b": ("uint32", ())},
+]
+
+
+@pytest.mark.parametrize("fields", LAYOUTS, ids=lambda fields: "-".join(dtype for dtype, _ in fields.values()))
+def test_the_columns_of_a_row_lie_side_by_side(fields, device):
+    """In as many bytes as they have, whatever lies before the rows; of one column the rows are its values."""
+    layout = Layout({name: RowFormat(*kind) for name, kind in fields.items()})
+    assert layout.row.bytes == sum(row.bytes for row in layout.fields.values())
+    for count in (0, 1, 7):
+        values = {}
+        for seed, (name, (dtype, shape)) in enumerate(fields.items()):
+            host = random_values(dtype, (count + 1, *shape), seed)
+            values[name] = Framework("torch", str(device), str(device)).array(host)[1:]
+        rows = layout.pack(values)
+        assert rows.shape == (count, *layout.row.shape)
+        larger = torch.cat([layout.row.words(rows.new_empty(1, *layout.row.shape)), layout.row.words(rows)])
+        for packed in (rows, layout.row.of_words(larger)[1:]):
+            for name, column in layout.unpack(packed).items():
+                same_bytes(column, to_numpy(values[name]))
+        if len(fields) == 1:
+            assert rows is next(iter(values.values()))
+            continue
+        part = layout.row.empty(count + 2, device)[1:-1]
+        layout.pack_into(part, values)
+        assert torch.equal(part, rows)
 
 
 @pytest.mark.parametrize("key_type", KEY_TYPES, ids=str)

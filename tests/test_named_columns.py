@@ -1181,22 +1181,10 @@ def test_against_a_dict(shards, steps):
 def test_what_takes_single_values_alone_says_so():
     table = make("cpu", USUAL)
     if module("torch") is not None:
-        import torch.distributed as dist
-
-        import gpuhash.distributed
         import gpuhash.torch
 
         with pytest.raises(TypeError, match="named columns"):
             gpuhash.torch.TableModule(table)
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-        try:
-            with pytest.raises(TypeError, match="named columns"):
-                gpuhash.distributed.HashTable("int64", USUAL, device="cpu")
-            single = gpuhash.distributed.HashTable("int64", "int32", device="cpu")
-            with pytest.raises(TypeError, match="named columns"):
-                single.update(table)
-        finally:
-            dist.destroy_process_group()
 
 
 def test_the_core_checks_the_columns_of_requests():

@@ -5,22 +5,29 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .batch import Batch, Kind, Values, value_of
+from .batch import Batch
 from .duplicates import Distinct
 from .group import Group
+from .rows import RowFormat
 from .split import Split, join, spans_of
-from .words import from_words, row_bytes, take_rows, to_words, torch_dtype
+from .values import Values
+from .words import take_rows
 
-BOOL = Kind("bool", ())
-INT64 = Kind("int64", ())
 
-#: A batch, what is left of it without duplicates (None: it goes as it is), and values.
-Prepared = tuple[Batch, Distinct | None, Values | None]
+@dataclass
+class Prepared:
+    """One rank's arguments, checked."""
+
+    batch: Batch
+    distinct: Distinct | None = None  # what is left of the batch without duplicates; None: it goes as it is
+    values: Values | None = None
+    columns: Sequence[str] = ()  # that the call is about, where these are named: all ranks have to say the same
 
 
 class Call:
@@ -33,24 +40,19 @@ class Call:
     seed
         Of the owners' hash.
     prepare
-        Checks this rank's arguments, and gives the batch, what is left of it without duplicates (or None), and values
-        (or None). What it raises, all ranks raise.
-    kinds
-        Of keys and, where there are some, values.
+        Checks this rank's arguments. What it raises, all ranks raise.
+    key
+        What one key is.
     """
 
-    def __init__(
-        self,
-        group: Group,
-        seed: int,
-        prepare: Callable[[], Prepared],
-        kinds: Sequence[Kind],
-    ) -> None:
-        self._group, self._kinds = group, kinds
+    def __init__(self, group: Group, seed: int, prepare: Callable[[], Prepared], key: RowFormat) -> None:
+        self._group = group
         problem, split, room, values = None, None, None, None
+        columns: Sequence[str] = ()
         try:
-            self.batch, self._distinct, values = prepare()
-            keys = self.batch.keys
+            prepared = prepare()
+            self.batch, self._distinct = prepared.batch, prepared.distinct
+            keys, values, columns = self.batch.keys, prepared.values, prepared.columns
             if self._distinct is not None:
                 keys, values = self._distinct.keys, self._distinct.values
                 self.batch.split = None  # the splitter is free
@@ -60,24 +62,25 @@ class Call:
         except Exception as error:
             problem = error
         constant = None if values is None or room is not None else values.bits
-        opening = group.start_open(split, problem, constant)
+        opening = group.start_open(split, problem, constant, columns)
         sent = []
         if opening.problem is None:
             assert split is not None
-            sent.append(_words(split.keys, kinds[0]))  # while the ranks hear from each other
+            sent.append(key.words(split.keys))  # while the ranks hear from each other
             if room is not None:
                 assert values is not None
-                sent.append(_in_order(split, values, kinds[1], room))
+                sent.append(_in_order(split, values, room))
         opened = group.finish_open(opening)
         assert split is not None
         self._split = split
-        if len(kinds) > 1 and opened.constant is not None:
+        self._layout = None if values is None else values.layout
+        self._formats = [key] if values is None else [key, values.layout.row]
+        self._constant = opened.constant if values is not None else None
+        if self._constant is not None:
             del sent[1:]  # all ranks have the one value
-        elif len(kinds) > 1 and len(sent) == 1:
-            assert values is not None
-            words = _words(values.rows, kinds[1])
+        elif values is not None and len(sent) == 1:
+            words = values.layout.row.words(values.rows)
             sent.append(words.expand(split.rows, *words.shape[1:]).contiguous())
-        self._constant = opened.constant
         # This rank's own part stays here: it comes last in what is sorted, and is none of what ranks send each other.
         self._own = opened.send[group.rank]
         self._send, self._receive = self._spans(opened.send), self._spans(opened.receive)
@@ -102,20 +105,23 @@ class Call:
         return self._without_gaps(0)
 
     @property
-    def values(self) -> Tensor:
-        """Of ``keys``, ``[m, *value_shape]``, or ``[*value_shape]``: the same for all."""
-        if self._constant is not None:
-            return value_of(self._constant, self._kinds[1], self._group.device)
-        return self._without_gaps(1)
+    def values(self) -> dict[str, Tensor] | None:
+        """Of ``keys`` by name, ``[m, *shape]``, or ``[*shape]``: the same for all. None where there are none."""
+        if self._layout is None:
+            return None
+        if self._constant is None:
+            return self._layout.unpack(self._without_gaps(1))
+        ones = self._layout.unpack(self._layout.row.of_bits(self._constant, self._group.device))
+        return {name: one[0] for name, one in ones.items()}
 
     def _without_gaps(self, column: int) -> Tensor:
         if column not in self._compact:
             spans = self._arrived[column].split(self._receive)
             parts = [part[:count] for part, count in zip(spans, self._counts, strict=True)]
             parts[self._group.rank] = self._own_rows[column]
-            kind, some = self._kinds[column], [part for part in parts if len(part)]
-            rows = some[0] if len(some) == 1 else torch.cat(parts)
-            self._compact[column] = from_words(rows, kind.dtype, kind.shape)
+            some = [part for part in parts if len(part)]
+            words = some[0] if len(some) == 1 else torch.cat(parts)
+            self._compact[column] = self._formats[column].of_words(words)
         return self._compact[column]
 
     @property
@@ -126,58 +132,58 @@ class Call:
             owners = owners.index_select(0, self._distinct.inverse)
         return owners
 
-    def serve(self, work: Callable[[], Any], kinds: Sequence[Kind] = ()) -> list[Tensor]:
+    def serve(self, work: Callable[[], Any], formats: Sequence[RowFormat] = ()) -> list[Tensor]:
         """Does this owner's work, and brings the answers back. After ``receive``.
 
         Parameters
         ----------
         work
             Gives the answers to ``keys``, ``[m, *shape]`` each. What it raises, all ranks raise.
-        kinds
-            Of the answers: of one kind, or of any kind and a mask. Where there are none, nothing is brought back.
+        formats
+            Of the answers: of one, or of one and a mask. Where there are none, nothing is brought back.
 
         Returns
         -------
         The answers to what this rank has sent, ``[n or distinct keys, *shape]``, in that order.
         """
         answers, problem = attempt(work)
-        if not kinds:
+        if not formats:
             self._group.agree(problem)
             return []
-        sent, returned = [], self._room_for_answers(kinds)
+        sent, returned = [], self._room_for_answers(formats)
         if problem is None:
             sizes = list(self._counts)
             sizes[self._group.rank] = self._own
-            for answer, kind, target in zip(answers, kinds, returned, strict=True):
-                parts = list(_words(answer, kind).split(sizes))
-                _words(target, kind)[self._others :] = parts[self._group.rank]
+            for answer, row, target in zip(answers, formats, returned, strict=True):
+                parts = list(row.words(answer).split(sizes))
+                row.words(target)[self._others :] = parts[self._group.rank]
                 parts[self._group.rank] = parts[self._group.rank][:0]
                 sent.append(join(parts, self._receive))
-        in_order = self._bring_back(sent, returned, kinds, problem, once=self._split.merges)
+        in_order = self._bring_back(sent, returned, formats, problem, once=self._split.merges)
         self.settle()
         return in_order
 
     def look_up(
-        self, work: Callable[[Tensor, list[Tensor]], Any], kinds: Sequence[Kind], *, settle: bool = True
+        self, work: Callable[[Tensor, list[Tensor]], Any], formats: Sequence[RowFormat], *, settle: bool = True
     ) -> list[Tensor]:
         """As ``serve``, of what changes nothing: ``work(keys, answers)`` fills answers ``[k, *shape]`` to keys ``[k,
         *key_shape]``. This rank's own keys are looked up while those of the others are on their way. Without
         ``settle`` that is still to be called.
         """
-        returned = self._room_for_answers(kinds)
+        returned = self._room_for_answers(formats)
 
         def look(rows: Tensor, answers: list[Tensor]) -> list[Tensor]:
             if len(rows):
-                work(from_words(rows, self._kinds[0].dtype, self._kinds[0].shape), answers)
+                work(self._formats[0].of_words(rows), answers)
             return answers
 
         problem = attempt(lambda: look(self._own_rows[0], [answers[self._others :] for answers in returned]))[1]
         self.receive()
         answers: list[Tensor] | None = None
         if problem is None:
-            answers, problem = attempt(lambda: look(self._arrived[0], self._answers(torch.empty, kinds)))
-        sent = [] if answers is None else [_words(rows, kind) for rows, kind in zip(answers, kinds, strict=True)]
-        in_order = self._bring_back(sent, returned, kinds, problem)
+            answers, problem = attempt(lambda: look(self._arrived[0], self._answers(formats)))
+        sent = [] if answers is None else [row.words(rows) for rows, row in zip(answers, formats, strict=True)]
+        in_order = self._bring_back(sent, returned, formats, problem)
         if settle:
             self.settle()
         return in_order
@@ -192,19 +198,19 @@ class Call:
         spans[self._group.rank] = 0
         return spans
 
-    def _answers(self, make: Callable[..., Tensor], kinds: Sequence[Kind]) -> list[Tensor]:
+    def _answers(self, formats: Sequence[RowFormat]) -> list[Tensor]:
         """Tensors for answers to the keys that have come, with gaps."""
-        return [_tensor(make, sum(self._receive), kind, self._group.device) for kind in kinds]
+        return [row.empty(sum(self._receive), self._group.device) for row in formats]
 
-    def _room_for_answers(self, kinds: Sequence[Kind]) -> list[Tensor]:
+    def _room_for_answers(self, formats: Sequence[RowFormat]) -> list[Tensor]:
         """Tensors for those to this rank's keys, in the order of their owners: this rank's own ones are the last."""
-        return [_tensor(torch.empty, self._others + self._own, kind, self._group.device) for kind in kinds]
+        return [row.empty(self._others + self._own, self._group.device) for row in formats]
 
     def _bring_back(
         self,
         sent: list[Tensor],
         returned: list[Tensor],
-        kinds: Sequence[Kind],
+        formats: Sequence[RowFormat],
         problem: Exception | None,
         *,
         once: bool = False,
@@ -213,11 +219,12 @@ class Call:
         that were merged one gets what it says.
         """
         if problem is not None:  # what is sent is of no use to anybody, and keeps the ranks in step
-            sent = [_words(answer, kind) for answer, kind in zip(self._answers(torch.zeros, kinds), kinds, strict=True)]
-        words = [_words(answer, kind) for answer, kind in zip(returned, kinds, strict=True)]
-        # In the gap behind each part of the last kind the owner says whether it has a problem.
-        for row in _ends(self._receive):
-            sent[-1][row].fill_(problem is not None)  # assigning a number to the row would wait for the GPU
+            answers = [rows.zero_() for rows in self._answers(formats)]
+            sent = [row.words(rows) for rows, row in zip(answers, formats, strict=True)]
+        words = [row.words(answer) for answer, row in zip(returned, formats, strict=True)]
+        # In the gap behind each part of the last answer the owner says whether it has a problem.
+        for end in _ends(self._receive):
+            sent[-1][end].fill_(problem is not None)  # assigning a number to the row would wait for the GPU
         exchange = self._group.exchange(sent, self._receive, self._send, [rows[: self._others] for rows in words])
         self._group.finish(exchange)
         arrived = self._group.mark()
@@ -227,8 +234,8 @@ class Call:
             mask = words[1] if len(words) > 1 else None
             in_order = [rows for rows in self._split.gather(words[0], mask) if rows is not None]
         self._problem = problem
-        self._group.start_reading(arrived, [words[-1][row] for row in _ends(self._send)])
-        return [from_words(rows, kind.dtype, kind.shape) for rows, kind in zip(in_order, kinds, strict=True)]
+        self._group.start_reading(arrived, [words[-1][end] for end in _ends(self._send)])
+        return [row.of_words(rows) for rows, row in zip(in_order, formats, strict=True)]
 
     def for_all(self, answers: Tensor) -> Tensor:
         """Answers for each key of the batch, where duplicates get what their key got."""
@@ -244,25 +251,18 @@ class Call:
         return spread.index_copy_(0, self._distinct.positions, mask)
 
 
-def _in_order(split: Split, values: Values, kind: Kind, room: Tensor) -> Tensor:
+def _in_order(split: Split, values: Values, room: Tensor) -> Tensor:
     """Words of values, or of what those of keys that share a row come to, in the order of the owners."""
+    row = values.layout.row
     if not split.merges:
-        return split.scatter(_words(values.rows, kind), _words(room, kind))
-    assert values.op is not None
-    return _words(split.combine(values.rows, values.op, room), kind)
+        return split.scatter(row.words(values.rows), row.words(room))
+    assert isinstance(values.op, str)
+    return row.words(split.combine(values.rows, values.op, room))
 
 
 def _ends(spans: Sequence[int]) -> list[int]:
     """The last row of each part: it lies in the gap behind."""
     return [end - 1 for end, span in zip(itertools.accumulate(spans), spans, strict=True) if span]
-
-
-def _words(tensor: Tensor, kind: Kind) -> Tensor:
-    return to_words(tensor, tensor.shape[0], row_bytes(kind.dtype, kind.shape))
-
-
-def _tensor(make: Callable[..., Tensor], count: int, kind: Kind, device: torch.device) -> Tensor:
-    return make(count, *kind.shape, dtype=torch_dtype(kind.dtype), device=device)
 
 
 def _without(counts: Sequence[int], rank: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,9 @@ from gpuhash import _core
 from gpuhash.factorization import factorize, unique
 from gpuhash.table import HashTable
 
-from .batch import Kind, Values
+from .rows import RowFormat
 from .split import stream_of
+from .values import Values
 from .words import reverse, take_rows
 
 _MANY = 0.5  # of the sample, which repeat others: on the host the rest then takes less time than is saved
@@ -73,18 +75,33 @@ def choose(keys: Tensor, *, last: bool, inverse: bool = False) -> Distinct:
     return Distinct(found.values, positions=positions, inverse=codes)
 
 
-def combine(keys: Tensor, values: Values, op: Any, key: Kind, value: Kind) -> Distinct:
+def combine(
+    keys: Tensor, values: Values, op: str | Mapping[str, str], key: RowFormat, *, deterministic: bool
+) -> Distinct:
     """Each key once, with the position of one occurrence, and all its values combined into one. Waits.
 
     By a table of their own, whose arithmetic is that of the shards: integers come to the same bits as one by one.
+    ``op``: of the values, or of each column by its name.
     """
-    rows = values.rows if values.bits is None else values.rows[0]
-    table = HashTable(key.dtype, value.dtype, key_shape=key.shape, value_shape=value.shape, device=keys.device)
+    layout = values.layout
+    given: Any = layout.unpack(values.rows)
+    if values.bits is not None:
+        given = {name: one[0] for name, one in given.items()}
+    kind: dict[str, Any]
+    if "" in given:
+        (given,), (field,) = given.values(), layout.fields.values()
+        kind = {"value_dtype": field.dtype, "value_shape": field.shape}
+    else:
+        columns = {name: (field.dtype, field.shape) for name, field in layout.fields.items()}
+        kind = {"value_dtype": columns, "deterministic": deterministic}
+    table = HashTable(key.dtype, **kind, key_shape=key.shape, device=keys.device)
     if not table._core.has_rows:
         table.reserve(len(keys))  # to find out how many there are would take longer
-    positions = torch.nonzero(table.insert_or_apply(keys, rows, op)).view(-1)
+    positions = torch.nonzero(table.insert_or_apply(keys, given, op)).view(-1)
     distinct = take_rows(keys, positions)
-    return Distinct(distinct, positions=positions, values=Values(table[distinct]))
+    combined = table[distinct]
+    rows = combined if "" in layout.fields else layout.pack(combined)
+    return Distinct(distinct, positions=positions, values=Values(layout, rows))
 
 
 def _axis(keys: Tensor) -> int | None:

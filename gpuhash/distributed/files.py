@@ -9,17 +9,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from gpuhash import serialization
 from gpuhash.serialization import Contents
 from gpuhash.whole_file import write_whole
 
-from .batch import Kind
-from .words import host_tensor, torch_dtype
+from .rows import RowFormat
+from .words import host_tensor
 
 INDEX = "index.json"
 _MAX_FILES = 1 << 20
@@ -138,8 +136,9 @@ def chunk_count(index: Index, rank: int, ranks: int, size: int) -> int:
     return sum(-(-count // size) for count in index.counts[rank::ranks])
 
 
-def chunks(index: Index, rank: int, ranks: int, size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Keys and values of this rank's part of the files, up to ``size`` at once, on the host; in the end empty ones.
+def chunks(index: Index, rank: int, ranks: int, size: int) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    """Keys, and values by name, of this rank's part of the files, up to ``size`` at once, on the host; in the end
+    empty ones.
 
     Raises
     ------
@@ -147,22 +146,20 @@ def chunks(index: Index, rank: int, ranks: int, size: int) -> Iterator[tuple[Ten
         Where a file is damaged, missing, or of another table.
     """
     whole = index.contents
-    key, value = Kind(whole.key_dtype, whole.key_shape), Kind(whole.value_dtype or "bool", whole.value_shape)
+    key = RowFormat(whole.key_dtype, whole.key_shape)
+    fields = {name: RowFormat(*kind) for name, kind in whole.fields.items()}
     for name, count in zip(index.names[rank::ranks], index.counts[rank::ranks], strict=True):
         contents = serialization.read_file(index.folder / name)
-        theirs = (contents.key_dtype, contents.key_shape, contents.value_dtype, contents.value_shape)
-        if theirs != (whole.key_dtype, whole.key_shape, whole.value_dtype, whole.value_shape):
+        theirs = (contents.key_dtype, contents.key_shape, contents.fields)
+        if theirs != (whole.key_dtype, whole.key_shape, whole.fields):
             raise ValueError(f"{name!r} holds {theirs}, and is not of the table that the index describes")
         if len(contents.keys) != count:
             raise ValueError(f"{name!r} has {len(contents.keys)} keys, and {count} by the index")
         keys = host_tensor(contents.keys, key.dtype)
-        values = None if contents.values is None else host_tensor(contents.values, value.dtype)
+        arrays = contents.field_values
+        values = {field: host_tensor(arrays[field], row.dtype) for field, row in fields.items()}
         for start in range(0, count, size):
-            yield keys[start : start + size], None if values is None else values[start : start + size]
-    nothing: Any = None if whole.value_dtype is None else _none_of(value)
+            chunk = slice(start, start + size)
+            yield keys[chunk], {name: rows[chunk] for name, rows in values.items()}
     while True:
-        yield _none_of(key), nothing
-
-
-def _none_of(kind: Kind) -> Tensor:
-    return torch.empty(0, *kind.shape, dtype=torch_dtype(kind.dtype), device="cpu")
+        yield key.empty(0, "cpu"), {name: row.empty(0, "cpu") for name, row in fields.items()}

@@ -139,7 +139,11 @@ class Group:
         return self.finish_open(self.start_open(counts, problem))
 
     def start_open(
-        self, counts: Split | Sequence[int] | None, problem: Exception | None, constant: int | None = None
+        self,
+        counts: Split | Sequence[int] | None,
+        problem: Exception | None,
+        constant: int | None = None,
+        columns: Sequence[str] = (),
     ) -> Opening:
         """Starts the first step of a call. Does not wait where the group is one of GPUs.
 
@@ -151,7 +155,11 @@ class Group:
             What is wrong with this rank's arguments.
         constant
             The bits of the one value that all of this rank's keys have, if there is one.
+        columns
+            Those that the call is about, where they are named: part of its name, which is the same on all ranks.
         """
+        if columns:
+            self._call = f"{self._call} of {', '.join(columns)}"
         signature = zlib.crc32(f"{self.table} {self._call}".encode())
         has_constant = constant is not None
         given = [0] * self.size if counts is None or isinstance(counts, Split) else list(counts)
@@ -192,6 +200,8 @@ class Group:
         theirs, mine = self._heard.tolist()
         receive, statuses, signatures, constants, bits, totals = zip(*theirs, strict=True)
         send = [row[0] for row in mine]
+        if any(statuses):  # before the names: a rank with a problem may not know all of its call's
+            self._raise_problems(opening.problem)
         if any(other != opening.signature for other in signatures):
             calls = self._gather_objects((self.table, self._call))
             raise self.on_all(
@@ -200,8 +210,6 @@ class Group:
                     + "; ".join(f"rank {rank}: table {table}, {call}" for rank, (table, call) in enumerate(calls))
                 )
             )
-        if any(statuses):
-            self._raise_problems(opening.problem)
         # Of ranks without keys the values are of no matter. All ranks know the same of all, and come to the same.
         values = {one if has else None for has, one, total in zip(constants, bits, totals, strict=True) if total}
         return Opened(send, list(receive), values.pop() if len(values) == 1 else None)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gpuhash import HashSet as LocalSet
 
-from .call import BOOL, Prepared
-from .duplicates import choose
+from .batch import Batch
 from .keyed import Keyed
+from .rows import BOOL
 
 
 class HashSet(Keyed):
@@ -67,29 +69,58 @@ class HashSet(Keyed):
         TableFullError, MemoryError
             On all ranks, where one shard has no room; all shards are as they were.
         """
-        return self._add("add", lambda: keys)
+        return self._add("add", lambda: self._take(keys))
 
     insert = add
 
-    def _add(self, operation: str, keys: Callable[[], Any]) -> Any:
-        def prepare() -> Prepared:
-            batch = self._take(keys())
-            return batch, choose(batch.keys, last=False) if self._are_many(batch) else None, None
-
-        with self._steps.call(operation):
-            call = self._call(prepare)
-            self._agree(lambda: self._make_room(call.keys))
-            (inserted,) = call.serve(lambda: [self._shard.add(call.keys)], [BOOL])
+    def _add(self, operation: str, batch: Callable[[], Batch]) -> Any:
+        call, (inserted,) = self._change(
+            operation,
+            lambda: self._each_once(batch()),
+            lambda call: [self._shard.add(call.keys)],
+            [BOOL],
+        )
         return call.batch.answer(call.for_one(inserted), BOOL)
 
     def discard(self, keys: Any) -> None:
         """Removes all ranks' keys; absent ones are passed over. Collective; waits."""
         self._erase("discard", keys)
 
+    def remove(self, keys: Any) -> None:
+        """Removes all ranks' keys. Collective; waits. KeyError on all ranks if any is absent: nothing is removed."""
+        self._erase_present("remove", keys)
+
+    def pop(self) -> Any:
+        """Removes some key, and gives it, which no other call gets, to all ranks. Collective; waits, and reads all
+        keys of one shard. KeyError on all ranks where the set is empty.
+        """
+        return self._pop_item("pop", lambda shard: shard.pop(), "pop(): the set is empty")
+
+    def update(self, *others: Any) -> None:
+        """Adds the keys of this rank's others. Collective; waits; raises as ``add``.
+
+        Each is an array, a list or a Python set; a ``gpuhash.HashSet`` on any device; or a distributed one, of which
+        each rank brings its shard.
+        """
+        self._add("update", lambda: self._joined([self._keys_of(other) for other in others]))
+
+    def _keys_of(self, other: Any) -> Any:
+        if isinstance(other, HashSet):
+            other = other.shard
+        if isinstance(other, LocalSet):
+            return other.keys("torch").to(self._steps.device)
+        return list(other) if isinstance(other, AbstractSet) else other
+
+    def _joined(self, parts: list[Any]) -> Batch:
+        """One batch of all their keys."""
+        words = [self._key.words(self._take(part).keys) for part in parts]
+        keys = self._key.of_words(torch.cat(words)) if words else self._key.empty(0, self._steps.device)
+        return Batch(keys, (len(keys),), None, scalar=False)
+
     def gather(self, rank: int | None = None) -> Tensor | None:
         """All keys of all ranks, shard after shard; ``rank`` as for ``HashTable.gather``. Collective; waits."""
-        keys = self._gather(rank, (self._key,))
-        return None if keys is None else keys[0]
+        rows = self._gather(rank, (self._key,), lambda: [self._shard.keys("torch")])
+        return None if rows is None else rows[0]
 
     def _assign_chunk(self, chunk: Callable[[], tuple[Any, Any]]) -> None:
-        self._add("load", lambda: chunk()[0])
+        self._add("load", lambda: self._take(chunk()[0]))

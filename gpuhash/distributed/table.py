@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from gpuhash import HashTable as LocalTable
-from gpuhash import consumers, named_columns, serialization
-from gpuhash.arguments import action_of, as_keys, one_value
-from gpuhash.dict_methods import NO_DEFAULT, columns_of_pairs, is_array, parts_of
-from gpuhash.dtypes import dtype_name, storage_dtype
+from gpuhash import consumers, serialization
+from gpuhash.arguments import no_default
+from gpuhash.dict_methods import NO_DEFAULT, items_of
 from gpuhash.initializers import Initializer
+from gpuhash.named_columns import Column
 
-from .batch import Batch, Kind, Values, take_values
-from .call import BOOL, INT64, Call, Prepared, attempt
-from .duplicates import choose, combine
-from .keyed import Keyed
-from .words import from_words, host_tensor, row_bytes, take_rows, to_numpy, to_words, where
-
-_SHOWN_KEYS = 5
+from .call import Prepared, attempt
+from .rows import BOOL, INT64
+from .valued import Valued
+from .words import host_tensor
 
 
-class HashTable(Keyed):
+class HashTable(Valued):
     """A hash table over all processes of a group: each has a shard, a ``gpuhash.HashTable``, and every key one owner.
 
     Every operation is *collective*: all ranks call it, in the same order, each with keys and values of its own, of any
@@ -54,7 +51,8 @@ class HashTable(Keyed):
     -----
     Keys have the shape ``[*batch, *key_shape]``, and values and masks ``[*batch, *value_shape]`` and ``[*batch]``.
     PyTorch's tensors have exactly the table's dtypes, and lie where the shard does or on the host; NumPy arrays, lists
-    and numbers are converted as ``gpuhash.HashTable`` converts them, and answered by NumPy arrays and numbers.
+    and numbers are converted as ``gpuhash.HashTable`` converts them, and answered by NumPy arrays and numbers. In a
+    table with columns values are mappings of names to such, in and out. All ranks give the same columns to a call.
 
     Errors of one rank's arguments are raised on all ranks, with the rank's number, before anything is changed; and so
     is a shard that has no room. Where a rank is lost, or fails in the middle for another reason, the others get the
@@ -104,12 +102,7 @@ class HashTable(Keyed):
             "initializer": initializer,
             "memory": memory,
         }
-        self._make(group, device, lambda: _checked(options))
-
-    def _adopt(self, shard: Any, steps: Any, seed: int) -> None:
-        super()._adopt(shard, steps, seed)
-        self._value = Kind(shard.value_dtype, shard.value_shape)
-        self._row_bytes += row_bytes(self._value.dtype, self._value.shape)
+        self._make(group, device, lambda: options)
 
     # Like a dict -----------------------------------------------------------------------------------------------------
 
@@ -127,7 +120,7 @@ class HashTable(Keyed):
         TableFullError, MemoryError
             On all ranks, where one shard has no room; all shards are as they were.
         """
-        self._insert("table[keys] = values", lambda: (keys, values), "assign", mask=False)
+        self._assign("table[keys] = values", lambda: (keys, values))
 
     def __getitem__(self, keys: Any) -> Any:
         """The values of this rank's keys, ``[*batch, *value_shape]``. Collective; waits.
@@ -138,19 +131,14 @@ class HashTable(Keyed):
             On all ranks, with the number of absent keys of each, unless the table has a ``default=``.
         """
         with self._steps.call("table[keys]"):
-            call = self._ask(lambda: self._lookup(self._look_for(keys)))
-            values, found = self._serve_find(call)
+            found = self._find(keys)
             if self._shard.default is None:
-                self._check_present(call, found)
-        return call.batch.answer(self._filled(call, values, found, []), self._value)
+                self._check_present(found.call, found.mask)
+        return self._values_found(found)
 
     def __delitem__(self, keys: Any) -> None:
         """Erases keys. Collective; waits. KeyError on all ranks if any key is absent: then nothing is erased."""
-        with self._steps.call("del table[keys]"):
-            call = self._ask(lambda: self._lookup(self._look_for(keys)))
-            (found,) = call.look_up(lambda keys, out: self._shard.contains(keys, out=out[0]), [BOOL])
-            self._check_present(call, found)
-            call.serve(lambda: self._shard.erase(call.keys))
+        self._erase_present("del table[keys]", keys)
 
     def values(self, like: Any = "torch") -> Any:
         """The values of this rank's shard alone, in the order of ``keys()``. Not collective. Waits."""
@@ -174,8 +162,13 @@ class HashTable(Keyed):
         rank
             The one that gets them; the others get None. None: all ranks get them.
         """
-        items = self._gather(rank, (self._key, self._value))
-        return None if items is None else (items[0], items[1])
+
+        def rows() -> list[Tensor]:
+            keys, values = self._shard.items("torch")
+            return [keys, self._values.all.pack(self._values.by_name(values))]
+
+        items = self._gather(rank, (self._key, self._values.all.row), rows)
+        return None if items is None else (items[0], self._values.plain(self._values.all.unpack(items[1])))
 
     def get(self, keys: Any, default: Any = None) -> Any:
         """The values of this rank's keys, and a default for absent ones. Collective; waits.
@@ -193,55 +186,38 @@ class HashTable(Keyed):
         ValueError
             On all ranks, where one has a batch and no default.
         """
-        needed = default is None and self._shard.default is None
-
-        def prepare() -> Prepared:
-            prepared = self._lookup(self._look_for(keys))
-            if needed and not prepared[0].scalar:
-                raise ValueError("get(keys) of a batch needs a default for absent keys: give one here or to the table")
-            return prepared
-
+        has_none = default is None and self._shard.default is None
         with self._steps.call("get"):
-            fallback: list[Tensor] = []
-            call = self._ask(lambda: self._with_default(prepare(), default, fallback))
-            values, found = self._serve_find(call)
-            if needed and not bool(found.any()):
+            found = self._find(keys, default, batches_need="get(keys)" if has_none else "")
+            if has_none and not bool(found.mask.any()):
                 return None
-        return call.batch.answer(self._filled(call, values, found, fallback), self._value)
+        return self._values_found(found)
 
     def setdefault(self, keys: Any, default: Any = None) -> Any:
         """Inserts ``default`` for the keys that are absent, and gives the values of all. Collective; waits.
 
         ``default`` is as the values of an insertion; None, on all ranks, takes what the table's initializer says, or
-        else its default. Raises as ``insert``; ValueError where there is neither.
+        else its default. Raises as ``insert``; ValueError where there is neither. Columns that it leaves out, or all
+        for None, get their initial values.
         """
-        initialised = default is None and self._shard.initializer is not None
+        is_initial = default is None and (self._values.columns is not None or self._shard.initializer is not None)
 
-        def prepare() -> Prepared:
-            batch = self._take(keys)
-            if initialised:
-                return self._chosen(batch, None, last=False, inverse=True)
-            values = default
-            if values is None:
-                if self._shard._default is None:
-                    raise ValueError("setdefault needs a default for absent keys: give one here or to the table")
-                values = host_tensor(self._shard._default, self._value.dtype)
-            given = take_values(values, batch, self._value, self._steps.device, "default")
-            return self._chosen(batch, given, last=False, inverse=True)
+        def items() -> tuple[Any, Any]:
+            if default is not None or is_initial:
+                return keys, default
+            if self._shard._default is None:
+                raise no_default("setdefault")
+            return keys, host_tensor(self._shard._default, self._shard.value_dtype)
 
-        kinds = [] if initialised else [self._value]
-        with self._steps.call("setdefault of the initializer" if initialised else "setdefault"):
-            call = self._call(prepare, *kinds)
-            self._agree(lambda: self._make_room(call.keys))
-
-            def work() -> list[Tensor]:
-                if initialised:
-                    return [self._shard.setdefault(call.keys)]
-                self._shard.insert(call.keys, call.values)
-                return [self._shard.find(call.keys)[0]]
-
-            (values,) = call.serve(work, [self._value])
-        return call.batch.answer(call.for_all(values), self._value)
+        call, (rows,) = self._write(
+            "setdefault of the initializer" if is_initial else "setdefault",
+            items,
+            lambda *given: [self._values.all.pack(self._values.by_name(self._shard.setdefault(*given)))],
+            [self._values.all.row],
+            reduce=functools.partial(self._choose, inverse=True),
+            what="default",
+        )
+        return self._values.answer(call.batch, self._values.all, call.for_all(rows))
 
     def pop(self, keys: Any, default: Any = NO_DEFAULT) -> Any:
         """Erases keys, and gives their values. Collective; waits.
@@ -250,23 +226,24 @@ class HashTable(Keyed):
         nothing is erased. All of a key's duplicates, on all ranks, get its value.
         """
         needed = default is NO_DEFAULT
-
-        def prepare() -> Prepared:
-            prepared = self._lookup(self._look_for(keys))
-            if default is None and self._shard.default is None and not prepared[0].scalar:
-                raise ValueError("pop(keys, None) of a batch: give a value as the default of absent keys")
-            return prepared
-
+        has_none = default is None and self._shard.default is None
         with self._steps.call("pop"):
-            fallback: list[Tensor] = []
             given = None if needed else default
-            call = self._ask(lambda: self._with_default(prepare(), given, fallback))
-            values, found = self._serve_find(call)
-            self._check_present(call, found, needed=needed)
-            call.serve(lambda: self._shard.erase(call.keys))
-            if default is None and self._shard.default is None and not bool(found.any()):
+            found = self._find(keys, given, batches_need="pop(keys, None)" if has_none else "")
+            self._check_present(found.call, found.mask, needed=needed)
+            found.call.serve(lambda: self._shard.erase(found.call.keys))
+            if has_none and not bool(found.mask.any()):
                 return None
-        return call.batch.answer(self._filled(call, values, found, fallback), self._value)
+        return self._values_found(found)
+
+    def popitem(self) -> tuple[Any, Any]:
+        """Erases some key, and gives it and its value, which no other call gets, to all ranks. Collective; waits, and
+        reads all keys of one shard. KeyError on all ranks where the table is empty.
+        """
+        item: tuple[Any, Any] = self._pop_item(
+            "popitem", lambda shard: shard.popitem(), "popitem(): the table is empty"
+        )
+        return item
 
     def update(self, other: Any, values: Any = NO_DEFAULT, /) -> None:
         """Assigns all items of this rank's other. Collective; waits; raises as ``table[keys] = values``.
@@ -276,9 +253,9 @@ class HashTable(Keyed):
         other
             A mapping; a ``gpuhash.HashTable`` on any device; a distributed table, of which each rank brings its shard;
             an iterable of pairs, of which the last of a key wins; or keys and values, as two arguments or as a tuple of
-            two arrays.
+            two arrays. What has no items counts as one of all columns, where these are named.
         """
-        self._insert("update", lambda: self._items_of(other, values), "assign", mask=False)
+        self._assign("update", lambda: self._items_of(other, values))
 
     def _items_of(self, other: Any, values: Any) -> tuple[Any, Any]:
         """Keys and values out of what ``update`` takes."""
@@ -287,22 +264,15 @@ class HashTable(Keyed):
         if isinstance(other, HashTable):
             other = other.shard
         if isinstance(other, LocalTable):
-            named_columns.refuse(other._columns, "gpuhash.distributed")
+            self._shard._check_kind_of(other)
             keys, theirs = other.items("torch")
-            return keys.to(self._steps.device), theirs.to(self._steps.device)
-        if isinstance(other, Mapping) or hasattr(other, "keys"):
-            listed = list(other.keys())
-            columns: tuple[list[Any], list[Any]] = listed, [other[key] for key in listed]
-        else:
-            parts = parts_of(other)
-            if len(parts) == 2 and all(map(is_array, parts)):
-                return parts[0], parts[1]
-            columns = columns_of_pairs(parts)
-        return [tuple(key) for key in columns[0]] if self._key.shape else columns[0], columns[1]
+            moved = {name: each.to(self._steps.device) for name, each in self._values.by_name(theirs).items()}
+            return keys.to(self._steps.device), self._values.plain(moved)
+        return items_of(other, self._values.columns, self._key.shape)
 
     # The field's words -----------------------------------------------------------------------------------------------
 
-    def find(self, keys: Any, default: Any = None) -> tuple[Any, Any]:
+    def find(self, keys: Any, default: Any = None, *, columns: Any = None) -> tuple[Any, Any]:
         """The values of this rank's keys, and which of them were found. Collective; waits.
 
         Parameters
@@ -311,7 +281,9 @@ class HashTable(Keyed):
             Keys of shape ``[*batch, *key_shape]``.
         default
             The value of this rank's absent keys, a scalar or of shape ``value_shape``, or one for each key; None takes
-            the table's, or else zero.
+            the table's, or else zero. Of columns a mapping of names to such; those that it leaves out are zeros.
+        columns
+            Of a table with columns: a list of the names of those that are wanted, the same on all ranks; None for all.
 
         Returns
         -------
@@ -319,11 +291,9 @@ class HashTable(Keyed):
             ``[*batch, *value_shape]`` of the value dtype, and bool ``[*batch]``, on the device of the keys.
         """
         with self._steps.call("find"):
-            fallback: list[Tensor] = []
-            call = self._ask(lambda: self._with_default(self._lookup(self._look_for(keys)), default, fallback))
-            values, found = self._serve_find(call, settle=False)
-            filled = self._filled(call, values, found, fallback)
-            answers = call.batch.answer(filled, self._value), call.batch.answer(call.for_all(found), BOOL)
+            found = self._find(keys, default, columns, settle=False)
+            call = found.call
+            answers = self._values_found(found), call.batch.answer(call.for_all(found.mask), BOOL)
             call.settle()
         return answers
 
@@ -336,7 +306,7 @@ class HashTable(Keyed):
         With ``deterministic=True`` the value of the first rank, and of its first position, stays. Raises as
         ``table[keys] = values``.
         """
-        return self._insert("insert", lambda: (keys, values), "keep", mask=True)
+        return self._insert("insert", keys, values, assigns=False)
 
     def insert_or_assign(self, keys: Any, values: Any) -> Any:
         """Assigns values to keys, new or not, and tells which were new. Collective; waits.
@@ -346,9 +316,9 @@ class HashTable(Keyed):
         bool tensor of shape ``batch``: was the key new; true for exactly one of a new key's duplicates over all ranks.
         Otherwise as ``table[keys] = values``, which does without the mask, and is faster.
         """
-        return self._insert("insert_or_assign", lambda: (keys, values), "assign", mask=True)
+        return self._insert("insert_or_assign", keys, values, assigns=True)
 
-    def insert_or_apply(self, keys: Any, values: Any, op: str) -> Any:
+    def insert_or_apply(self, keys: Any, values: Any, op: Any) -> Any:
         """Inserts the keys that are not there, and combines the values of those that are with the new ones. Collective;
         waits.
 
@@ -361,7 +331,8 @@ class HashTable(Keyed):
             As for ``table[keys] = values``.
         op
             "add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor" (with hyphens as well), "keep" (the old
-            value) or "replace" (by the new one); the same on all ranks.
+            value) or "replace" (by the new one); of a table with columns also a mapping of columns to such, one for
+            each that is given. The same on all ranks.
 
         Returns
         -------
@@ -374,36 +345,23 @@ class HashTable(Keyed):
         ValueError
             For an unknown operation.
         """
-        name, problem = attempt(
-            lambda: action_of(op, self._value.dtype, f"the table has values of {self._value.dtype}")
-        )
-        if name in ("keep", "assign"):
-            return self._insert(f"insert_or_apply({name})", lambda: (keys, values), name, mask=True)
+        actions, problem = attempt(lambda: self._actions_of(values, op))
+        if actions in ("keep", "assign"):
+            return self._insert(f"insert_or_apply({actions})", keys, values, assigns=actions == "assign")
 
-        def prepare() -> Prepared:
+        def items() -> tuple[Any, Any]:
             if problem is not None:
                 raise problem
-            batch = self._take(keys)
-            given = take_values(values, batch, self._value, self._steps.device)
-            if self._merges:
-                given.op = name
-                batch = self._merged(batch)
-            elif self._are_many(batch):
-                return batch, combine(batch.keys, given, name, self._key, self._value), given
-            return batch, None, given
+            return keys, values
 
-        with self._steps.call(f"insert_or_apply({name or op})"):
-            call = self._call(prepare, self._value)
-            self._agree(lambda: self._make_room(call.keys))
-            (inserted,) = call.serve(lambda: [self._shard.insert_or_apply(call.keys, call.values, name)], [BOOL])
+        call, (inserted,) = self._write(
+            f"insert_or_apply({op if problem else actions})",
+            items,
+            lambda *given: [self._shard.insert_or_apply(*given, actions)],
+            [BOOL],
+            reduce=functools.partial(self._combine, actions),
+        )
         return call.batch.answer(call.for_one(inserted), BOOL)
-
-    @property
-    def _merges(self) -> bool:
-        """Are the values of hot keys combined while a batch is sorted by owner?"""
-        value = row_bytes(self._value.dtype, self._value.shape)
-        scalar = not self._value.shape and value in (4, 8)
-        return scalar and self._can_merge() and not self.deterministic
 
     def rows(self, keys: Any) -> tuple[Any, Any]:
         """Where the rows of this rank's keys are. Collective; waits.
@@ -424,9 +382,7 @@ class HashTable(Keyed):
             self._shard._need_rows()
             return self._lookup(self._look_for(keys))
 
-        with self._steps.call("rows"):
-            call = self._ask(prepare)
-            (rows,) = call.look_up(lambda keys, out: self._shard.rows(keys, out=out[0]), [INT64])
+        call, (rows,) = self._look_up("rows", prepare, lambda keys, out: self._shard.rows(keys, out=out[0]), [INT64])
         return call.batch.answer(call.owners, INT64), call.batch.answer(call.for_all(rows), INT64, absent=-1)
 
     def find_or_insert(self, keys: Any, values: Any = None) -> tuple[Any, Any, Any]:
@@ -452,123 +408,45 @@ class HashTable(Keyed):
             Where the table has no row storage: its values are scalars of up to 8 bytes. Otherwise as ``insert``.
         """
 
-        def prepare() -> Prepared:
+        def items() -> tuple[Any, Any]:
             self._shard._need_rows()
-            batch = self._take(keys)
-            given = None if values is None else take_values(values, batch, self._value, self._steps.device)
-            return self._chosen(batch, given, last=False, inverse=True)
+            return keys, values
 
-        kinds = [] if values is None else [self._value]
-        with self._steps.call("find_or_insert" if kinds else "find_or_insert without values"):
-            call = self._call(prepare, *kinds)
-            self._agree(lambda: self._make_room(call.keys))
-            rows, is_new = call.serve(
-                lambda: self._shard.find_or_insert(call.keys, call.values if kinds else None), [INT64, BOOL]
-            )
+        call, (rows, is_new) = self._write(
+            "find_or_insert without values" if values is None else "find_or_insert",
+            items,
+            lambda *given: self._shard.find_or_insert(*given),
+            [INT64, BOOL],
+            reduce=functools.partial(self._choose, inverse=True),
+        )
         answer = call.batch.answer
         return answer(call.owners, INT64), answer(call.for_all(rows), INT64), answer(call.for_one(is_new), BOOL)
-
-    # Parts -----------------------------------------------------------------------------------------------------------
-
-    def _insert(self, operation: str, items: Callable[[], tuple[Any, Any]], mode: str, *, mask: bool) -> Any:
-        def prepare() -> Prepared:
-            keys, values = items()
-            batch = self._take(keys)
-            given = take_values(values, batch, self._value, self._steps.device)
-            return self._chosen(batch, given, last=mode == "assign")
-
-        with self._steps.call(operation):
-            call = self._call(prepare, self._value)
-            self._agree(lambda: self._make_room(call.keys))
-            if not mask:
-                call.serve(lambda: self._shard.__setitem__(call.keys, call.values))
-                return None
-
-            def work() -> list[Tensor]:
-                insert = self._shard.insert_or_assign if mode == "assign" else self._shard.insert
-                return [insert(call.keys, call.values)]
-
-            (inserted,) = call.serve(work, [BOOL])
-        return call.batch.answer(call.for_one(inserted), BOOL)
-
-    def _assign_chunk(self, chunk: Callable[[], tuple[Any, Any]]) -> None:
-        self._insert("load", chunk, "assign", mask=False)
-
-    def _chosen(self, batch: Batch, values: Values | None, *, last: bool, inverse: bool = False) -> Prepared:
-        """A batch of an insertion: where duplicates are many, each key with one of its values."""
-        if not self._are_many(batch):
-            return batch, None, values
-        distinct = choose(batch.keys, last=last, inverse=inverse)
-        assert distinct.positions is not None
-        distinct.values = None if values is None else values.at(distinct.positions)
-        return batch, distinct, values
-
-    def _serve_find(self, call: Call, *, settle: bool = True) -> list[Tensor]:
-        def find(keys: Tensor, out: list[Tensor]) -> None:
-            self._shard.find(keys, out=(out[0], out[1]))
-
-        return call.look_up(find, [self._value, BOOL], settle=settle)
-
-    def _with_default(self, prepared: Prepared, default: Any, fallback: list[Tensor]) -> Prepared:
-        """Puts the default of a lookup, checked, into ``fallback``: one value, or one for each key."""
-        if default is not None:
-            batch, (dtype, shape) = prepared[0], (self._value.dtype, self._value.shape)
-            given = default.shape if hasattr(default, "shape") else np.shape(default)
-            if len(given) > len(shape) and batch.shape:
-                fallback.append(take_values(default, batch, self._value, self._steps.device, "default").rows)
-            else:
-                one = host_tensor(one_value(default, dtype, shape, "default"), dtype)
-                fallback.append(one.unsqueeze(0).to(self._steps.device))
-        return prepared
-
-    def _filled(self, call: Call, values: Tensor, found: Tensor, fallback: list[Tensor]) -> Tensor:
-        """Values for each key of the batch, with the call's own default, if it has one, for those not found."""
-        if call.batch.outside is not None:  # which no shard was asked for
-            if fallback:
-                return fallback[0]
-            storage = self._shard._default
-            if storage is None:
-                storage = np.zeros(self._value.shape, storage_dtype(self._value.dtype))
-            return host_tensor(storage, self._value.dtype).unsqueeze(0)
-        values = call.for_all(values)
-        if not fallback:
-            return values
-        size = row_bytes(self._value.dtype, self._value.shape)
-        mine, others = to_words(values, len(values), size), to_words(fallback[0], len(fallback[0]), size)
-        return from_words(where(call.for_all(found), mine, others), self._value.dtype, self._value.shape)
-
-    def _check_present(self, call: Call, found: Tensor, *, needed: bool = True) -> None:
-        """KeyError on all ranks where one of them has absent keys, and needs them."""
-        _, problem = attempt(lambda: self._raise_absent(call, found) if needed else None)
-        self._steps.agree(problem)
-
-    def _raise_absent(self, call: Call, found: Tensor) -> None:
-        if call.batch.outside is not None:
-            raise KeyError(f"1 of 1 keys are absent: {call.batch.outside}")
-        present = call.for_all(found)
-        missing = len(present) - int(present.sum())
-        if not missing:
-            return
-        some = take_rows(call.batch.keys, torch.nonzero(~present).view(-1)[:_SHOWN_KEYS])
-        shown = ", ".join(map(str, as_keys(to_numpy(some, self._key.dtype), self._key.shape)))
-        more = ", ..." if missing > len(some) else ""
-        raise KeyError(f"{missing} of {len(present)} keys are absent: {shown}{more}")
 
     # Properties and files --------------------------------------------------------------------------------------------
 
     @property
-    def value_dtype(self) -> str:
-        """The name of the values' dtype."""
-        return self._value.dtype
+    def columns(self) -> Mapping[str, Column] | None:
+        """The named columns, in their order; None for a table with a single value per key."""
+        return None if self._values.columns is None else MappingProxyType(self._values.columns)
+
+    @property
+    def value_dtype(self) -> str | None:
+        """The name of the values' dtype; None for a table with columns."""
+        dtype: str | None = self._shard.value_dtype
+        return dtype
 
     @property
     def value_shape(self) -> tuple[int, ...]:
         """The shape of one value."""
-        return self._value.shape
+        shape: tuple[int, ...] = self._shard.value_shape
+        return shape
 
     @property
     def default(self) -> Any:
-        """The value of absent keys: a number, a NumPy array where values have a shape, or None."""
+        """The value of absent keys: a number, a NumPy array where values have a shape, or None.
+
+        Where there are columns, a mapping of their names to such, or None.
+        """
         return self._shard.default
 
     @property
@@ -577,30 +455,16 @@ class HashTable(Keyed):
         initializer: Initializer | None = self._shard.initializer
         return initializer
 
-    def _whole(self) -> serialization.Contents:
-        contents = super()._whole()
-        contents.initializer = self._shard.initializer
-        contents.default = None if self._shard._default is None else self._shard._default.tobytes()
-        return contents
-
     @staticmethod
     def _options_of(contents: serialization.Contents) -> dict[str, Any]:
-        dtype, shape = contents.value_dtype, contents.value_shape
-        default = None
-        if contents.default is not None and dtype is not None:
-            storage = np.frombuffer(contents.default, storage_dtype(dtype)).reshape(shape)
-            default = host_tensor(storage, dtype)
-        more = {
-            "value_dtype": dtype_name(dtype),
-            "value_shape": shape,
-            "default": default,
+        storages = contents.field_defaults()
+        default: Any = None
+        if storages is not None:
+            default = {name: host_tensor(each, contents.fields[name][0]) for name, each in storages.items()}
+        values = {
+            "value_dtype": contents.value_dtype if contents.columns is None else contents.columns,
+            "value_shape": contents.value_shape,
+            "default": default if default is None or contents.columns is not None else default[""],
             "initializer": contents.initializer,
         }
-        return {**Keyed._options_of(contents), **more}
-
-
-def _checked(options: dict[str, Any]) -> dict[str, Any]:
-    """The options. TypeError for named columns, of which the exchange knows nothing."""
-    if isinstance(options["value_dtype"], Mapping):
-        named_columns.refuse(named_columns.checked(options["value_dtype"]), "gpuhash.distributed")
-    return options
+        return {**Valued._options_of(contents), **values}

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from gpuhash.arrays import Shape
-from gpuhash.dtypes import ITEMSIZES, numpy_dtype
+from gpuhash.dtypes import numpy_dtype
 
-_WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
+_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -22,16 +22,18 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def row_bytes(dtype: str, shape: Shape) -> int:
-    """Bytes of one key or value."""
-    return math.prod(shape) * ITEMSIZES[dtype]
+def word_dtype(width: int) -> str:
+    """The name of the dtype of words of so many bytes."""
+    return str(_WORDS[width]).removeprefix("torch.")
 
 
-def to_words(tensor: Tensor, rows: int, row_bytes: int) -> Tensor:
-    """A dense tensor's bits as ``rows`` rows of the widest words that divide them: ``[rows]`` where a row is one word,
-    otherwise ``[rows, words]``. The same memory, but for tensors that do not lie at a multiple of a word.
+def to_words(tensor: Tensor, rows: int, row_bytes: int, width: int | None = None) -> Tensor:
+    """A dense tensor's bits as ``rows`` rows of words of ``width`` bytes, or else the widest that divide them:
+    ``[rows]`` where a row is one word, otherwise ``[rows, words]``. The same memory, but for tensors that do not lie at
+    a multiple of a word.
     """
-    width, dtype = next(word for word in _WORDS if row_bytes % word[0] == 0)
+    width = math.gcd(8, row_bytes) if width is None else width
+    dtype = _WORDS[width]
     if tensor.dtype == dtype and tensor.dim() == 1 and tensor.stride(0) == 1:
         return tensor
     if not rows:  # PyTorch gives empty tensors strides that cannot be viewed
@@ -45,8 +47,8 @@ def to_words(tensor: Tensor, rows: int, row_bytes: int) -> Tensor:
 
 
 def from_words(words: Tensor, dtype: str, shape: Shape) -> Tensor:
-    """The keys or values whose bits the words are, ``[rows, *shape]``; the same memory."""
-    if not shape and words.dtype == torch_dtype(dtype):
+    """The keys or values whose bits the dense words are, ``[rows, *shape]``; the same memory."""
+    if not shape and words.dim() == 1 and words.dtype == torch_dtype(dtype):
         return words
     if not words.shape[0]:
         return words.new_empty((0, *shape), dtype=torch_dtype(dtype))

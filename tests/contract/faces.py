@@ -277,14 +277,22 @@ def make_on_rank(_rank: int, _count: int, number: int, kind: str, args: tuple[An
     return None
 
 
-def call_on_rank(rank: int, _count: int, number: int, name: str, args: list[tuple[Any, ...]]) -> Any:
+def call_on_rank(
+    rank: int, _count: int, number: int, name: str, args: list[tuple[Any, ...]], options: dict[str, Any]
+) -> Any:
     """What a method gives on this rank, or the error that it raises."""
     try:
-        answer = getattr(_tables[number], name)(*args[rank])
+        return _host(getattr(_tables[number], name)(*args[rank], **options))
     except Exception as error:
         return error
+
+
+def _host(answer: Any) -> Any:
+    """Tensors as NumPy's arrays, which can be sent between processes."""
     if isinstance(answer, tuple):
-        return tuple(to_numpy(each) if hasattr(each, "shape") else each for each in answer)
+        return tuple(map(_host, answer))
+    if isinstance(answer, Mapping):
+        return {name: _host(each) for name, each in answer.items()}
     return to_numpy(answer) if hasattr(answer, "shape") else answer
 
 
@@ -306,7 +314,7 @@ class _Remote:
         face = self._face
         if not all(face.group.run(has_on_rank, face.number, name)):
             raise AttributeError(name)
-        return lambda *args: face.on_ranks(name, args)
+        return lambda *args, **options: face.on_ranks(name, args, options)
 
 
 class Distributed(Face):
@@ -316,8 +324,6 @@ class Distributed(Face):
     kind = "HashTable"
     group: ClassVar[Ranks]  # set by the fixture
     lacks: ClassVar[dict[str, Lack]] = {
-        "popitem": ABSENT,
-        "columns": Lack("the exchange knows one value per key", TypeError, "named columns", hole=True),
         "batches": Lack("each rank gives a batch of its own"),
     }
 
@@ -331,6 +337,12 @@ class Distributed(Face):
         self.number = next(_numbers)
         self.key_dims = len(options.get("key_shape", ()))
         self.key_dtype = key_dtype
+        #: How many axes one value has, of each column by its name.
+        self.value_dims = {"": len(self.value_shape)}
+        if isinstance(value_dtype, Mapping):
+            self.value_dims = {
+                name: len(each[1]) if isinstance(each, tuple) else 0 for name, each in value_dtype.items()
+            }
         self._settle(self.group.run(make_on_rank, self.number, self.kind, *self._arguments(value_dtype, options)))
         return None
 
@@ -344,31 +356,29 @@ class Distributed(Face):
     def close(self) -> None:
         self.group.run(forget_on_rank, self.number)
 
-    def on_ranks(self, name: str, args: tuple[Any, ...]) -> Any:
+    def on_ranks(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if not args or not self._is_batch(args[0]):
             mine = theirs = args
             if name in ("insert", "insert_or_assign", "__setitem__", "insert_or_apply", "erase", "add"):  # once
                 none = np.empty((0, *(np.shape(args[0]) if self.key_dims else ())), self.key_dtype)
                 theirs = (none, *args[1:])
-            answers = self._settle(self.group.run(call_on_rank, self.number, name, [mine, theirs]))
-            return answers[0]
+            return self._settle(self.group.run(call_on_rank, self.number, name, [mine, theirs], options))[0]
         count = len(args[0])
         parts = [
-            tuple(self._part(arg, number, count, span) for number, arg in enumerate(args))
+            (args[0][span], *(self._part(arg, span) for arg in args[1:]))
             for span in (slice(0, count // 2), slice(count // 2, None))
         ]
-        answers = self._settle(self.group.run(call_on_rank, self.number, name, parts))
-        if isinstance(answers[0], tuple):
-            return tuple(np.concatenate(each) for each in zip(*answers, strict=True))
-        return None if answers[0] is None else np.concatenate(answers)
+        return _joined(self._settle(self.group.run(call_on_rank, self.number, name, parts, options)))
 
     def _is_batch(self, keys: Any) -> bool:
         return (isinstance(keys, np.ndarray) and keys.ndim > 0) or isinstance(keys, list)
 
-    def _part(self, arg: Any, number: int, count: int, span: slice) -> Any:
-        if number > 0 and not (isinstance(arg, (np.ndarray, list)) and np.ndim(arg) > len(self.value_shape)):
-            return arg
-        return arg[span]
+    def _part(self, arg: Any, span: slice, column: str = "") -> Any:
+        """A rank's part of what is given for the keys: one for each, or one for all."""
+        if isinstance(arg, Mapping):
+            return {name: self._part(each, span, name) for name, each in arg.items()}
+        has_each = isinstance(arg, (np.ndarray, list)) and np.ndim(arg) > self.value_dims.get(column, 0)
+        return arg[span] if has_each else arg
 
     def _settle(self, answers: list[Any]) -> list[Any]:
         """The answers; raises what the ranks raise, all of them alike."""
@@ -397,7 +407,16 @@ class Distributed(Face):
         return self.items()[1]
 
     def items(self) -> Any:
-        return self.on_ranks("gather", ())
+        return self.on_ranks("gather", (), {})
+
+
+def _joined(parts: list[Any]) -> Any:
+    """The ranks' answers to their parts of a batch, as the answer to all of it."""
+    if isinstance(parts[0], tuple):
+        return tuple(map(_joined, zip(*parts, strict=True)))
+    if isinstance(parts[0], Mapping):
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return None if parts[0] is None else np.concatenate(parts)
 
 
 class DistributedSet(Distributed):
@@ -408,7 +427,6 @@ class DistributedSet(Distributed):
     lacks: ClassVar[dict[str, Lack]] = {
         **OfKeys.lacks,
         "batches": Distributed.lacks["batches"],
-        "delete": ABSENT,
     }
 
     def _arguments(self, value_dtype: Any, options: dict[str, Any]) -> tuple[Any, Any]:
@@ -419,7 +437,7 @@ class DistributedSet(Distributed):
         return self.call("insert", keys)
 
     def keys(self) -> np.ndarray:
-        return self.on_ranks("gather", ())
+        return self.on_ranks("gather", (), {})
 
 
 # PyTorch -------------------------------------------------------------------------------------------------------------

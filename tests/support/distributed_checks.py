@@ -39,6 +39,7 @@ from support.samples import (
     check_new_mask,
     has_operation,
     items_of,
+    numpy_dtype,
     random_keys,
     random_values,
     same_bytes,
@@ -514,6 +515,251 @@ def in_compiled_functions(rank: int, count: int, device: str) -> None:
     assert compiled(here.array(np.arange(3))).tolist() == [4 * count] * 3
 
 
+COLUMNS = {
+    "weight": ("float32", (3,)),  # whole numbers, whose sums are exact
+    "count": "int64",
+    "flag": "bool",
+    "half": gpuhash.Column("bfloat16", (5,), 2),
+}
+
+
+def column_values(count: int, seed: int, names: Any = tuple(COLUMNS)) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    values = {
+        "weight": rng.integers(-9, 9, (count, 3)).astype(np.float32),
+        "count": rng.integers(-99, 99, count),
+        "flag": rng.random(count) < 0.5,
+        "half": rng.integers(-9, 9, (count, 5)).astype(numpy_dtype("bfloat16")),
+    }
+    return {name: values[name] for name in names}
+
+
+def column_items(table: Any) -> dict[int, dict[str, bytes]]:
+    """The items of a table on the host or of a shard."""
+    keys, values = table.items("torch")
+    rows = {name: as_bytes(to_numpy(column)).tolist() for name, column in values.items()}
+    return {key: {name: rows[name][row] for name in rows} for row, key in enumerate(keys.tolist())}
+
+
+def named_columns(rank: int, count: int, device: str) -> None:
+    """Every call of a table with columns says what one table says to all batches in a row, of some columns or all."""
+    here = place(device, rank)
+    table = distributed.HashTable("int64", COLUMNS, device=here.device, deterministic=True)
+    one = gpuhash.HashTable("int64", COLUMNS, deterministic=True)
+    assert dict(table.columns) == dict(one.columns)
+    assert table.value_dtype is None
+    pool = random_keys("int64", (), 3000, seed=5)
+
+    def mine(values: dict[str, np.ndarray], sizes: list[int]) -> dict[str, Any]:
+        start = sum(sizes[:rank])
+        return {name: here.array(column[start : start + sizes[rank]]) for name, column in values.items()}
+
+    def same_items() -> None:
+        merged: dict[int, Any] = {}
+        for shard in gathered(column_items(table.shard)):
+            merged.update(shard)
+        assert merged == column_items(one)
+
+    def agree(got: dict[str, Any], expected: dict[str, np.ndarray], parts: list[np.ndarray]) -> None:
+        assert list(got) == list(expected)
+        for name, column in expected.items():
+            answers_agree(rank, got[name], column, parts)
+
+    mixed = {"weight": "add", "count": "min", "flag": "keep", "half": "replace"}
+    for turn, fast in enumerate([False, True]):  # as between GPUs
+        table._are_sent_fast = lambda fast=fast: fast
+        for step, (call, names, op) in enumerate(
+            [
+                ("insert", ("count", "flag"), None),
+                ("insert_or_assign", ("half", "weight"), None),
+                ("setitem", tuple(COLUMNS), None),
+                ("apply", ("weight", "count"), "add"),
+                ("apply", tuple(mixed), mixed),
+                ("apply", ("count",), {"count": "bit-xor"}),
+                ("apply", ("half", "flag"), "keep"),
+                ("find_or_insert", ("flag",), None),
+                ("find_or_insert", (), None),
+                ("setdefault", ("count", "half"), None),
+                ("setdefault", (), None),
+            ]
+        ):
+            hot = (turn + step) % 2 == 0
+            sizes = [HOT, *[0] * (count - 2), HOT + 1] if hot else [40 * other for other in range(count)]
+            parts = batches(pool, sizes, 100 * turn + step, hot=hot)
+            keys = concatenated(parts)
+            ours, values = here.array(parts[rank]), column_values(len(keys), step, names)
+            known = set(as_bytes(to_numpy(one.keys())).tolist())
+            if call == "setitem":
+                table[ours] = mine(values, sizes)
+                one[keys] = values
+            elif call == "apply":
+                check_mask(table.insert_or_apply(ours, mine(values, sizes), op), parts, known, rank)
+                one.insert_or_apply(keys, values, op)
+            elif call == "find_or_insert":
+                ranks, rows, is_new = table.find_or_insert(ours, mine(values, sizes) if names else None)
+                check_mask(is_new, parts, known, rank)
+                one.find_or_insert(keys, values if names else None)
+                for got, expected in zip((ranks, rows), table.rows(ours), strict=True):
+                    same_bytes(got, to_numpy(expected))
+            elif call == "setdefault":
+                got = table.setdefault(ours, mine(values, sizes) if names else None)
+                agree(got, one.setdefault(keys, values if names else None), parts)
+            else:
+                check_mask(getattr(table, call)(ours, mine(values, sizes)), parts, known, rank)
+                getattr(one, call)(keys, values)
+            same_items()
+            fresh = [np.concatenate([part[:99], np.arange(7) + 1000 * rank]) for part in parts]
+            asked = concatenated(fresh)
+            for columns in (None, ["half"], ["flag", "weight"]):
+                values, found = table.find(here.array(fresh[rank]), columns=columns)
+                expected = one.find(asked, columns=columns)
+                agree(values, expected[0], fresh)
+                answers_agree(rank, found, expected[1], fresh)
+            default = {"count": 7, "weight": column_values(len(asked), 3)["weight"]}
+            start = sum(map(len, fresh[:rank]))
+            given = {**default, "weight": here.array(default["weight"][start : start + len(fresh[rank])])}
+            agree(table.get(here.array(fresh[rank]), given), one.get(asked, default), fresh)
+            with pytest.raises(KeyError, match="keys are absent"):
+                table[here.array(fresh[rank])]
+            few = [part[::7] for part in parts]
+            if step % 3 == 0:
+                agree(table.pop(here.array(few[rank])), one.pop(concatenated(few)), few)
+            else:
+                agree(table[here.array(few[rank])], one[concatenated(few)], few)
+        same_items()
+    keys, values = map(to_host, table.gather())
+    expected = one[keys]
+    for name in COLUMNS:
+        same_bytes(values[name], expected[name])
+    assert table.gather(1) is None or rank == 1
+    clone = table.copy()
+    clone.clear()
+    clone.update(table)
+    clone.update(one)
+    clone.update({rank: {"count": 1, "flag": True, "weight": 2, "half": np.ones(5)}})
+    one.update({other: {"count": 1, "flag": True, "weight": 2, "half": np.ones(5)} for other in range(count)})
+    clone.update({})
+    table = clone
+    same_items()
+    with tempfile.TemporaryDirectory() as folder:
+        shared = Path(gathered(folder)[0], "table")
+        table.save(shared)
+        table = distributed.HashTable.load(shared, device=here.device)
+        same_items()
+        dist.barrier()  # before the first rank removes the folder
+    single = distributed.HashTable("int64", "int32", device=here.device)
+    with pytest.raises(TypeError, match="cannot take the items of"):
+        single.update(one)
+
+
+def to_host(arrays: Any) -> Any:
+    """Tensors, and mappings of them, as NumPy's arrays."""
+    return {name: to_numpy(each) for name, each in arrays.items()} if isinstance(arrays, dict) else to_numpy(arrays)
+
+
+def columns_of_python(rank: int, count: int, device: str) -> None:
+    """Numbers and lists, single keys, and defaults of the table, as one table takes and answers them."""
+    here = place(device, rank)
+    default = {"count": -1, "half": 4}
+    table = distributed.HashTable("uint8", COLUMNS, device=here.device, default=default)
+    one = gpuhash.HashTable("uint8", COLUMNS, default=default)
+    for filled in (table, one):
+        filled.insert([1, 2], {"count": [5, 6], "weight": 3.5})
+        filled.update([(7, {"flag": True}), (8, {"flag": False})])
+    outside = 256 if rank == 0 else 9
+    for key in (1, 9, outside):
+        for got, expected in (
+            (table[key], one[key]),
+            (table.get(key), one.get(key)),
+            (table.find(key)[0], one.find(key)[0]),
+        ):
+            assert got.keys() == expected.keys()
+            for name in expected:
+                np.testing.assert_array_equal(np.asarray(got[name], float), np.asarray(expected[name], float))
+                assert type(got[name]) is type(expected[name])
+    assert table.find(outside, {"count": 3}, columns=["count"]) == ({"count": 3}, False)
+    assert table.find([1, 9], columns=iter(["count"]))[0]["count"].tolist() == [5, -1]
+    assert table.pop(1, None)["count"] == 5
+    bare = distributed.HashTable("int64", {"only": "int64"}, device=here.device)
+    assert bare.get(1) is None
+    assert bare.pop(1, None) is None
+    bare.insert_or_apply([1, 1], {"only": 2}, "add")
+    assert bare[1] == {"only": 4 * count}
+    with pytest.raises(ValueError, match=r"the ranks make different tables: rank 0: .*columns="):
+        distributed.HashTable("int64", {"x": "int64" if rank else "int32"}, device=here.device)
+
+
+def bad_columns(rank: int, count: int, device: str) -> None:
+    """What one rank gets wrong all raise, and so where ranks give different columns; the table is as it was."""
+    here = place(device, rank)
+    table = distributed.HashTable("int64", COLUMNS, device=here.device)
+    keys = here.array(np.arange(20 * rank, 20 * rank + 20))
+    values = {name: here.array(column) for name, column in column_values(20, 1).items()}
+    table[keys] = values
+    before = column_items(table.shard)
+    last = count - 1
+
+    def refused(kind: type[Exception], text: str, call: Any) -> None:
+        with pytest.raises(kind, match=text):
+            call()
+        assert column_items(table.shard) == before
+
+    def mine(wrong: Any, right: Any) -> Any:
+        return wrong if rank == last else right
+
+    short = {**values, "count": values["count"][:3]}
+    other = {**values, "count": values["weight"]}
+    refused(ValueError, f"rank {last}: .*no column 'x'", lambda: table.insert(keys, mine({"x": 1}, values)))
+    refused(TypeError, f"rank {last}: .*mapping of names", lambda: table.insert(keys, mine(1, values)))
+    refused(ValueError, f"rank {last}: the values of 'count' have", lambda: table.insert(keys, mine(short, values)))
+    refused(TypeError, f"rank {last}: the values of 'count' are", lambda: table.__setitem__(keys, mine(other, values)))
+    refused(ValueError, f"rank {last}: .*no column 'x'", lambda: table.find(keys, columns=mine(["x"], ["count"])))
+    refused(TypeError, f"rank {last}: the default of 'count' is|are", lambda: table.get(keys, mine(other, 0)))
+    refused(
+        ValueError,
+        f"rank {last}: .*give both",
+        lambda: table.insert_or_apply(keys, values, mine({"count": "add"}, "add")),
+    )
+    some = {"count": values["count"]}
+    refused(
+        RuntimeError,
+        "rank 0: .*, insert; rank 1: .*, insert of count",
+        lambda: table.insert(keys, some if rank else values),
+    )
+    refused(
+        RuntimeError,
+        "rank 0: .*, find of count; rank 1: .*, find of flag",
+        lambda: table.find(keys, columns=["flag" if rank else "count"]),
+    )
+    assert len(table) == 20 * count
+
+
+def popitems(rank: int, count: int, device: str) -> None:
+    """All ranks get the same item, and no other call gets it; in the end the table is empty on all."""
+    here = place(device, rank)
+    tables = [
+        distributed.HashTable("int64", "bfloat16", value_shape=(2,), device=here.device),
+        distributed.HashTable("int32", {"x": "int64", "y": ("float32", (2,))}, key_shape=(2,), device=here.device),
+    ]
+    for table, is_named in zip(tables, (False, True), strict=True):
+        numbers = np.arange(10 * rank, 10 * rank + 10, dtype=table.key_dtype)
+        keys = np.stack([numbers, numbers], 1) if is_named else numbers
+        halves = here.array(np.stack([numbers, -numbers], 1).astype("float32" if is_named else numpy_dtype("bfloat16")))
+        table[here.array(keys)] = {"x": here.array(numbers.astype("int64")), "y": halves} if is_named else halves
+        popped = {}
+        for _ in range(10 * count):
+            key, value = table.popitem()
+            number = key[0] if is_named else key
+            assert number not in popped
+            popped[number] = value["y"] if is_named else value
+            assert np.asarray(popped[number], float).tolist() == [number, -number]
+        assert sorted(popped) == list(range(10 * count))
+        assert len({str(sorted(map(str, popped.items()))) for popped in gathered(popped)}) == 1
+        with pytest.raises(KeyError, match=r"popitem\(\): the table is empty"):
+            table.popitem()
+        assert len(table) == 0
+
+
 def sets(rank: int, count: int, device: str) -> None:
     here = place(device, rank)
     members = distributed.HashSet("uint64", device=here.device)
@@ -528,8 +774,24 @@ def sets(rank: int, count: int, device: str) -> None:
     mine = here.array(pool[rank::count])
     expected = [key in known for key in as_bytes(pool[rank::count]).tolist()]
     assert to_numpy(members.contains(mine)).tolist() == expected
-    members.discard(mine)
+    absent = here.array(np.setdiff1d(np.arange(5, dtype=np.uint64), pool)[:1])
+    with pytest.raises(KeyError, match=f"rank {count - 1}: 1 of 1 keys are absent"):
+        members.remove(absent if rank == count - 1 else here.array(np.empty(0, np.uint64)))
+    assert len(members) == len(known)
+    members.remove(here.array(pool[rank::count][expected]))
     assert len(members) == 0
+    members.discard(mine)
+    other = gpuhash.HashSet.from_keys(np.array([100 + rank, 7], np.uint64))
+    members.update({rank, 7}, np.array([50], np.uint64), other)
+    members.update()
+    assert sorted(to_numpy(members.gather()).tolist()) == sorted({7, 50, *range(count), *range(100, 100 + count)})
+    twin = distributed.HashSet("uint64", device=here.device)
+    twin.update(members)
+    popped = [twin.pop() for _ in range(len(members))]
+    assert sorted(popped) == sorted(to_numpy(members.gather()).tolist())
+    assert gathered(popped) == [popped] * count
+    with pytest.raises(KeyError, match=r"pop\(\): the set is empty"):
+        twin.pop()
 
 
 def bad_input(rank: int, count: int, device: str) -> None:
@@ -584,6 +846,8 @@ def bad_input(rank: int, count: int, device: str) -> None:
         table.reserve(100 + rank)
     with pytest.raises(RuntimeError, match=r"different operations.*rank 0: table \d+, find; rank 1: .*, contains"):
         (table.find if rank == 0 else table.contains)(good)
+    with pytest.raises(TypeError, match="rank 0: the keys are int32"):  # which comes before the other difference
+        table.find(other) if rank == 0 else table.contains(good)
     with pytest.raises(RuntimeError, match=r"find_or_insert; rank 1: .*, find_or_insert without values"):
         table.find_or_insert(good, 1 if rank == 0 else None)
     with pytest.raises(ValueError, match="the ranks make different tables: rank 0: "):
@@ -805,7 +1069,7 @@ def hot_keys_are_merged(rank: int, count: int, device: str) -> None:
         table = distributed.HashTable("int64", dtype, device=here.device)
         one = gpuhash.HashTable("int64", dtype)
         table._are_sent_fast = lambda: True
-        assert table._merges
+        assert table._merges(table._values.all.row)
         for turn in range(6):
             sizes = [HOT + turn, *[0] * (count - 2), HOT] if turn < 3 else [HOT] * count
             parts = batches(pool, sizes, turn, hot=True)
@@ -825,7 +1089,7 @@ def hot_keys_are_merged(rank: int, count: int, device: str) -> None:
     rows = distributed.HashTable("int64", "float32", value_shape=(2,), device=here.device)
     for other in (deterministic, rows):
         other._are_sent_fast = lambda: True
-        assert not other._merges
+        assert not other._merges(other._values.all.row)
 
 
 def hot_keys_are_looked_up_once(rank: int, count: int, device: str) -> None:
