@@ -16,11 +16,11 @@
 #include "core/fault_injection.hpp"
 #include "core/interruption.hpp"
 #include "core/thread_pool.hpp"
-#include "host/batch_keys.hpp"
-#include "host/homes.hpp"
-#include "host/owners.hpp"
-#include "host/pipeline.hpp"
-#include "host/simd.hpp"
+#include "host/simd/simd.hpp"
+#include "host/walk/batch_keys.hpp"
+#include "host/walk/homes.hpp"
+#include "host/walk/owners.hpp"
+#include "host/walk/pipeline.hpp"
 #include "shared/probe_sequence.hpp"
 
 /// How the host executor shares a batch out among threads.
