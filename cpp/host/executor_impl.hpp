@@ -12,6 +12,7 @@
 #include "host/walk/merged_keys.hpp"
 #include "host/walk/operations.hpp"
 #include "host/walk/rehash.hpp"
+#include "host/walk/write_each.hpp"
 
 namespace gpuhash::host {
 

@@ -9,58 +9,16 @@
 
 #include <gpuhash/factorization.hpp>
 #include "core/random_seed.hpp"
+#include "host/factorize/key_reader.hpp"
 #include "host/parallel.hpp"
-#include "host/walk/walk.hpp"
 #include "shared/first_occurrence.hpp"
 #include "shared/key_numbers.hpp"
 
 /// The batch table on the host: threads take chunks of the batch in order and insert together.
 namespace gpuhash::host {
 
-/// A multiple of 32, so that no two chunks share a word of first bits.
-inline constexpr std::int64_t kChunk = std::int64_t{1} << 14;
 /// Keys whose slots are being fetched; those of one word of first bits.
 inline constexpr std::int64_t kFetched = 32;
-
-/// Calls body(begin, end) for chunks of [0, count), roughly in order, on several threads.
-template <class Body>
-void for_each_chunk(std::int64_t count, Body body) {
-  parallel_for(static_cast<int>((count + kChunk - 1) / kChunk), [&](int chunk) {
-    interruption_point();
-    const std::int64_t begin = chunk * kChunk;
-    body(begin, std::min(count, begin + kChunk));
-  });
-}
-
-/// Reads keys in their canonical form.
-template <class Key>
-class KeyReader {
- public:
-  explicit KeyReader(const NumberKeys& keys)
-      : data_(keys.data), bytes_(keys.bytes()), format_(number_format(keys.dtype, keys.elements)) {}
-
-  Key operator[](std::int64_t i) const { return canonical(raw(i), format_); }
-  Key raw(std::int64_t i) const { return load_word<Key>(data_, i, bytes_); }
-  std::int64_t bytes() const { return bytes_; }
-  const NumberFormat& format() const { return format_; }
-
-  /// Calls run(reader), with a faster reader of the same keys where they are words without a canonical form.
-  template <class Run>
-  auto specialized(Run run) const {
-    if (bytes_ == static_cast<std::int64_t>(sizeof(Key)) && format_.compares_bits()) return run(WordReader{data_});
-    return run(*this);
-  }
-
- private:
-  struct WordReader {
-    const void* data;
-    Key operator[](std::int64_t i) const { return load_word<Key>(data, i, sizeof(Key)); }
-  };
-
-  const void* data_;
-  std::int64_t bytes_;
-  NumberFormat format_;
-};
 
 template <class Key>
 class BatchTable {

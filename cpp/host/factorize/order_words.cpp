@@ -4,8 +4,8 @@
 #include <stdexcept>
 
 #include <gpuhash/factorization.hpp>
-#include "host/factorize/batch_table.hpp"
-#include "host/walk/walk.hpp"
+#include "host/factorize/key_reader.hpp"
+#include "host/short_bytes.hpp"
 #include "shared/key_numbers.hpp"
 
 namespace gpuhash {

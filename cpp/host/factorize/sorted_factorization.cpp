@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "host/factorize/batch_table.hpp"
+#include "host/factorize/key_reader.hpp"
 #include "host/factorize/word_blocks.hpp"
 #include "host/factorize/word_streams.hpp"
 #include "host/simd/simd.hpp"

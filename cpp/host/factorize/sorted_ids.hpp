@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "host/factorize/batch_table.hpp"
+#include "host/factorize/key_reader.hpp"
 #include "host/factorize/radix_sort.hpp"
 #include "shared/key_numbers.hpp"
 

@@ -4,8 +4,11 @@
 #include <cstring>
 
 #include <gpuhash/factorization.hpp>
-#include "host/factorize/batch_table.hpp"
+#include "host/factorize/key_reader.hpp"
+#include "host/short_bytes.hpp"
 
+/// A *word* is a key of up to 8 bytes in its canonical form, as one unsigned number: equal keys are equal words, also
+/// 0.0 and -0.0. All files here with "word" in their names compare, hash and copy words, and know of no dtypes.
 namespace gpuhash::host {
 
 /// Keys that are read at a time: their words and what is found out about them stay in the first cache.

@@ -18,6 +18,7 @@
 #include "host/factorize/seen_words.hpp"
 #include "host/factorize/sorted_ids.hpp"
 #include "host/factorize/word_partition.hpp"
+#include "shared/first_occurrence.hpp"
 
 namespace gpuhash::host {
 namespace {

@@ -12,6 +12,7 @@
 #include "host/factorize/word_parts.hpp"
 #include "host/factorize/word_set.hpp"
 #include "host/factorize/word_streams.hpp"
+#include "shared/first_occurrence.hpp"
 
 namespace gpuhash::host {
 namespace {

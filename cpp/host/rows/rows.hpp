@@ -6,7 +6,7 @@
 
 #include "shared/layout.hpp"
 
-/// Row storage, as the host's threads use it together.
+/// Row storage, as the host's threads use it together. A *row* is a value that does not fit beside its key.
 namespace gpuhash::host {
 
 template <class View>

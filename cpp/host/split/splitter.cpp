@@ -14,7 +14,7 @@
 #include "host/executor.hpp"
 #include "host/parallel.hpp"
 #include "host/rows/combine.hpp"
-#include "host/walk/walk.hpp"
+#include "host/short_bytes.hpp"
 #include "shared/hot_keys.hpp"
 #include "shared/owner.hpp"
 #include "shared/sample_slots.hpp"

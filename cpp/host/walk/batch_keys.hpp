@@ -5,7 +5,8 @@
 #include <cstring>
 
 #include <gpuhash/requests.hpp>
-#include "host/walk/walk.hpp"
+#include "host/short_bytes.hpp"
+#include "shared/layout.hpp"
 
 /// How the keys of a batch are read: a block at a time, widened to the table's keys.
 namespace gpuhash::host {

@@ -13,6 +13,7 @@
 #include "host/rows/combine.hpp"
 #include "host/walk/hot_places.hpp"
 #include "host/walk/operations.hpp"
+#include "host/walk/write_each.hpp"
 #include "table/repeated_values.hpp"
 
 /// insert_or_apply() of a batch in which some keys come very often. Each thread combines the values of such a key in

@@ -10,6 +10,7 @@
 #include "host/rows/initial_rows.hpp"
 #include "host/rows/rows.hpp"
 #include "host/walk/rows_ahead.hpp"
+#include "host/walk/write_each.hpp"
 #include "shared/arithmetic.hpp"
 #include "table/executor.hpp"
 

@@ -11,6 +11,7 @@
 
 #include "host/parallel.hpp"
 #include "host/rows/rows.hpp"
+#include "host/walk/write_each.hpp"
 
 namespace gpuhash::host {
 

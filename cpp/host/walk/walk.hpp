@@ -5,27 +5,10 @@
 #include "host/short_bytes.hpp"
 #include "shared/layout.hpp"
 
-/// What a walk along a probe sequence needs, on the host: keys and values of a batch, buckets, filters. The walks
-/// themselves are in host/walk/pipeline.hpp.
+/// What a walk along a probe sequence needs, on the host: buckets and filters. A *walk* is one search for a key: it
+/// looks into buckets until it has found the key or a reason to stop. The walks themselves are in
+/// host/walk/pipeline.hpp.
 namespace gpuhash::host {
-
-/// load_bytes() and store_bytes() for the host: the common sizes are single moves at any alignment.
-template <class Word>
-Word load_word(const void* data, std::int64_t index, std::int64_t bytes) {
-  const void* const from = static_cast<const char*>(data) + index * bytes;
-  if (bytes == sizeof(Word)) return detail::load_whole<Word>(from);
-  if (sizeof(Word) > 4 && bytes == 4) return key_from_word<Word>(detail::load_whole<std::uint32_t>(from));
-  return load_low_bytes<Word>(from, bytes);
-}
-
-template <class Word>
-void store_word(void* data, std::int64_t index, std::int64_t bytes, const Word& word) {
-  void* const to = static_cast<char*>(data) + index * bytes;
-  if (bytes == sizeof(Word))
-    detail::store_whole(to, word);
-  else
-    store_low_bytes(to, bytes, word);
-}
 
 template <class View>
 typename View::SlotType* bucket_at(const View& view, std::uint64_t bucket) {
