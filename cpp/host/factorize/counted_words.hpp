@@ -175,31 +175,34 @@ class CountedWords {
   void add_to_lines(const Word* words, std::int64_t count, std::int64_t base) {
     std::uint32_t begins[kWordBlock + kLinesAhead];
     lines_of(words, count, begins);
-    Line* const lines = this->lines();
-    for (std::int64_t j = 0; j < count; ++j) {
-      prefetch(begins[j + kLinesAhead]);
-      const Word word = words[j];
-      Line& line = lines[begins[j]];
-      const std::uint32_t match = Baseline::words_equal(line.words, word);
-      if (match != 0) [[likely]]
-        ++line.counts[first_of(match)];
-      else
-        add_further(word, begins[j], base + j);
-    }
+    with_simd([&]<class Simd>(Simd) {
+      Line* const lines = this->lines();
+      for (std::int64_t j = 0; j < count; ++j) {
+        prefetch(begins[j + kLinesAhead]);
+        const Word word = words[j];
+        Line& line = lines[begins[j]];
+        const std::uint32_t match = Simd::words_equal(line.words, word);
+        if (match != 0) [[likely]]
+          ++line.counts[first_of(match)];
+        else
+          add_further<Simd>(word, begins[j], base + j);
+      }
+    });
   }
 
   /// A word that does not lie in line `at`, where its search begins.
+  template <class Simd>
   void add_further(Word word, std::uint32_t at, std::int64_t position) {
     Line* const lines = this->lines();
-    std::uint32_t open = Baseline::words_equal(lines[at].words, Word{0});
+    std::uint32_t open = Simd::words_equal(lines[at].words, Word{0});
     while (open == 0) {
       at = next(at);
-      const std::uint32_t match = Baseline::words_equal(lines[at].words, word);
+      const std::uint32_t match = Simd::words_equal(lines[at].words, word);
       if (match != 0) {
         ++lines[at].counts[first_of(match)];
         return;
       }
-      open = Baseline::words_equal(lines[at].words, Word{0});
+      open = Simd::words_equal(lines[at].words, Word{0});
     }
     const int lane = first_of(open);
     lines[at].words[lane] = word;
@@ -217,10 +220,12 @@ class CountedWords {
       const auto* const counts = list.counts_.as<std::uint32_t>() + base;
       std::uint32_t begins[kWordBlock + kLinesAhead];
       lines_of(words, size, begins);
-      for (std::int64_t j = 0; j < size; ++j) {
-        prefetch(begins[j + kLinesAhead]);
-        if (counts[j] != 0) body(base + j, count_from(words[j], begins[j]));
-      }
+      with_simd([&]<class Simd>(Simd) {
+        for (std::int64_t j = 0; j < size; ++j) {
+          prefetch(begins[j + kLinesAhead]);
+          if (counts[j] != 0) body(base + j, count_from<Simd>(words[j], begins[j]));
+        }
+      });
     });
   }
 
@@ -233,13 +238,14 @@ class CountedWords {
   }
 
   /// Null: the word is not there.
+  template <class Simd = Baseline>
   std::uint32_t* count_from(Word word, std::uint32_t at) const {
     if (word == 0 && !has_zero_) return nullptr;
     for (;; at = next(at)) {
       Line& line = lines()[at];
-      const std::uint32_t match = Baseline::words_equal(line.words, word);
+      const std::uint32_t match = Simd::words_equal(line.words, word);
       if (match != 0) return line.counts + first_of(match);
-      if (Baseline::words_equal(line.words, Word{0}) != 0) return nullptr;
+      if (Simd::words_equal(line.words, Word{0}) != 0) return nullptr;
     }
   }
 

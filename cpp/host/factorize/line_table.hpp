@@ -37,12 +37,13 @@ struct Lines {
   /// Without a branch on whether it is there: where half of the keys are new, that would be predicted wrong every other
   /// time, which took 6.0 ns a key in a prototype. A word that is there is stored into line 0 and not over itself: a
   /// line that has just been written by words is slow to read as a whole.
+  template <class Simd = Baseline>
   Visit visit(Word word, std::uint32_t line, std::uint32_t fresh) const {
     for (;; line = (line + 1) & mask) {
       const std::uint32_t open = taken[line];
       const std::uint64_t begin = (std::uint64_t{line} + 1) * kWords;
       const std::uint32_t end_mark = 1u << open;
-      const std::uint32_t match = (Baseline::words_equal(words + begin, word) & (end_mark - 1)) | end_mark;
+      const std::uint32_t match = (Simd::words_equal(words + begin, word) & (end_mark - 1)) | end_mark;
       const auto lane = static_cast<std::uint32_t>(std::countr_zero(match));
       if (lane == kWords) [[unlikely]]
         continue;

@@ -29,14 +29,16 @@ struct Span {
 
   /// Widens it to hold these numbers, too.
   void add(const Word* words, std::int64_t count, Word turned) {
-    Word low = least;
-    Word high = most;
-    for (std::int64_t j = 0; j < count; ++j) {
-      low = std::min(low, static_cast<Word>(words[j] ^ turned));
-      high = std::max(high, static_cast<Word>(words[j] ^ turned));
-    }
-    least = low;
-    most = high;
+    with_simd([&](auto) {
+      Word low = least;
+      Word high = most;
+      for (std::int64_t j = 0; j < count; ++j) {
+        low = std::min(low, static_cast<Word>(words[j] ^ turned));
+        high = std::max(high, static_cast<Word>(words[j] ^ turned));
+      }
+      least = low;
+      most = high;
+    });
   }
   void add(const Span& other) {
     least = std::min(least, other.least);
@@ -110,11 +112,12 @@ class NarrowSet {
   /// mask[j] = (is words[j] in the set) != invert.
   void contains(const Word* words, std::int64_t count, bool invert, bool* mask) const {
     const std::uint64_t* const all = bits(0);
-    const Place place = place_;
-    for (std::int64_t j = 0; j < count; ++j) {
-      const std::uint64_t bit = place(words[j]);
-      mask[j] = (all[bit / 64] >> (bit % 64) & 1) != static_cast<std::uint64_t>(invert);
-    }
+    with_simd([=, place = place_](auto) {
+      for (std::int64_t j = 0; j < count; ++j) {
+        const std::uint64_t bit = place(words[j]);
+        mask[j] = (all[bit / 64] >> (bit % 64) & 1) != static_cast<std::uint64_t>(invert);
+      }
+    });
   }
 
  private:

@@ -39,8 +39,10 @@ class NearWords final : public WordWay<Word> {
     const std::int64_t room = PartFirsts<Position>::room(count);
     memory_ = Allocation(batch_.context, static_cast<std::size_t>(room) * sizeof(Position), nullptr);
     const auto& near = near_.template emplace<PartFirsts<Position>>(memory_.as<Position>(), count);
-    near.find(batch_.blocks.read(0, count, words_.as<Word>()), batch_.hash, count);
-    distinct_ = count_firsts(near.firsts(), 0, count);
+    with_simd([&](auto) {
+      near.find(batch_.blocks.read(0, count, words_.as<Word>()), batch_.hash, count);
+      distinct_ = count_firsts(near.firsts(), 0, count);
+    });
   }
 
   void write_in_order(const FactorizationOutput& out) override {

@@ -102,18 +102,20 @@ class SeenWords {
     auto* const seen = words_.as<Word>();
     auto* const counts = counts_.as<std::uint32_t>();
     auto* const firsts = firsts_.as<std::uint32_t>();
-    auto size = static_cast<std::uint32_t>(size_);
-    for (std::int64_t j = 0; j < count; ++j) {
-      if constexpr (kFar) lines.prefetch(begins[j + kLinesAhead]);
-      seen[size] = words[j];
-      counts[size] = 0;
-      firsts[size] = static_cast<std::uint32_t>(base + at[j]);
-      const auto visit = lines.visit(words[j], begins[j], size);
-      ++counts[visit.id];
-      size += visit.is_new;
-      if constexpr (kIds) ids[at[j]] = visit.id;
-    }
-    size_ = size;
+    with_simd([&]<class Simd>(Simd) {
+      auto size = static_cast<std::uint32_t>(size_);
+      for (std::int64_t j = 0; j < count; ++j) {
+        if constexpr (kFar) lines.prefetch(begins[j + kLinesAhead]);
+        seen[size] = words[j];
+        counts[size] = 0;
+        firsts[size] = static_cast<std::uint32_t>(base + at[j]);
+        const auto visit = lines.template visit<Simd>(words[j], begins[j], size);
+        ++counts[visit.id];
+        size += visit.is_new;
+        if constexpr (kIds) ids[at[j]] = visit.id;
+      }
+      size_ = size;
+    });
   }
 
   std::int64_t most_;

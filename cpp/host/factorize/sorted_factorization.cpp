@@ -52,7 +52,9 @@ class SortedFactorization final : public Factorization {
       Runs& runs = runs_[static_cast<std::size_t>(range)];
       in_pieces(ranges_.begin(range), ranges_.end(range), kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
         if (falls.load(std::memory_order_relaxed)) return;
-        if (!count_runs(std::max<std::int64_t>(begin, 1), end, runs)) falls.store(true, std::memory_order_relaxed);
+        bool ascend = true;
+        with_words([&] { ascend = count_runs(std::max<std::int64_t>(begin, 1), end, runs); });
+        if (!ascend) falls.store(true, std::memory_order_relaxed);
       });
     });
     if (falls.load()) return false;
@@ -69,12 +71,7 @@ class SortedFactorization final : public Factorization {
 
   void write(const FactorizationOutput& out) override {
     if (count_ == 0) return;
-    parallel_for(ranges_.parts, [&](int range) {
-      if constexpr (sizeof(Word) == 8)
-        with_simd([&](auto) { write_range(range, out); });
-      else
-        write_range(range, out);
-    });
+    parallel_for(ranges_.parts, [&](int range) { with_words([&] { write_range(range, out); }); });
   }
 
  private:
@@ -88,6 +85,15 @@ class SortedFactorization final : public Factorization {
     std::int64_t before;  // runs that begin before them
     std::int64_t first;   // where the first of them begins, if there is one
   };
+
+  /// Runs a loop over words with what the processor has; pairs of them gain nothing by it.
+  template <class Loop>
+  static void with_words(const Loop& loop) {
+    if constexpr (sizeof(Word) == 8)
+      with_simd([&](auto) { loop(); });
+    else
+      loop();
+  }
 
   static bool less(std::uint64_t a, std::uint64_t b) { return a < b; }
   static bool less(const Uint128& a, const Uint128& b) { return a.high != b.high ? a.high < b.high : a.low < b.low; }
@@ -120,16 +126,10 @@ class SortedFactorization final : public Factorization {
       const Word* const words = orders(blocks_.read(base - 1, count + 1, read), count + 1, ordered);
       std::int64_t descents = 0;
       std::int64_t begun = 0;
-      const auto count_block = [&](auto) {
-        for (std::int64_t j = 0; j < count; ++j) {
-          descents += less(words[j + 1], words[j]) ? 1 : 0;
-          begun += differ(words[j + 1], words[j]) ? 1 : 0;
-        }
-      };
-      if constexpr (sizeof(Word) == 8)
-        with_simd(count_block);
-      else
-        count_block(Baseline{});
+      for (std::int64_t j = 0; j < count; ++j) {
+        descents += less(words[j + 1], words[j]) ? 1 : 0;
+        begun += differ(words[j + 1], words[j]) ? 1 : 0;
+      }
       if (runs.count == 0 && begun != 0) {
         std::int64_t j = 0;
         while (!differ(words[j + 1], words[j])) ++j;

@@ -445,25 +445,27 @@ class WordPartition {
     table.lines_of(words, count, begins);
     std::fill_n(begins + count, kLinesAhead, 0u);
     const Lines<Word> lines = table.lines();
-    for (std::int64_t j = 0; j < count; ++j, ++mark) {
-      lines.prefetch(begins[j + kLinesAhead]);
-      if constexpr (kMarks == Marks::kCounts) {
-        slots[mark] = 0;
-        const auto visit = lines.visit(words[j], begins[j], mark);
-        ++slots[visit.id];
-        number += visit.is_new;
-      } else {
-        if constexpr (kCountsApart) counts[number - first] = 0;
-        if constexpr (kMarks == Marks::kNone) {
-          words_of(part)[number - first] = words[j];
-          positions_of(part)[number - first] = positions_of(part)[mark - first_mark(part)];
+    with_simd([&]<class Simd>(Simd) {
+      for (std::int64_t j = 0; j < count; ++j, ++mark) {
+        lines.prefetch(begins[j + kLinesAhead]);
+        if constexpr (kMarks == Marks::kCounts) {
+          slots[mark] = 0;
+          const auto visit = lines.template visit<Simd>(words[j], begins[j], mark);
+          ++slots[visit.id];
+          number += visit.is_new;
+        } else {
+          if constexpr (kCountsApart) counts[number - first] = 0;
+          if constexpr (kMarks == Marks::kNone) {
+            words_of(part)[number - first] = words[j];
+            positions_of(part)[number - first] = positions_of(part)[mark - first_mark(part)];
+          }
+          const auto visit = lines.template visit<Simd>(words[j], begins[j], number);
+          if constexpr (kCountsApart) ++counts[visit.id - first];
+          if constexpr (kMarks != Marks::kNone) slots[mark] = visit.id | visit.is_new << 31;
+          number += visit.is_new;
         }
-        const auto visit = lines.visit(words[j], begins[j], number);
-        if constexpr (kCountsApart) ++counts[visit.id - first];
-        if constexpr (kMarks != Marks::kNone) slots[mark] = visit.id | visit.is_new << 31;
-        number += visit.is_new;
       }
-    }
+    });
     return number;
   }
 

@@ -55,28 +55,30 @@ class WordSet {
     const auto begin = static_cast<std::uint32_t>(part * lines_);
     const std::uint32_t end = begin + lines_;
     std::fill_n(lines + count, kLinesAhead, begin);
-    alignas(64) Word forgotten[kWordsOfLine];
     Word* const all = this->words();
     std::int64_t added = 0;
     bool zero = false;
-    for (std::int64_t j = 0; j < count; ++j) {
-      prefetch(lines[j + kLinesAhead]);
-      const Word word = words[j];
-      zero |= word == 0;
-      for (std::uint32_t at = lines[j];; at = at + 1 == end ? begin : at + 1) {
-        Word* const line = all + std::uint64_t{at} * kWordsOfLine;
-        const std::uint32_t open = Baseline::words_equal(line, Word{0});
-        const std::uint32_t match = Baseline::words_equal(line, word);
-        if ((open | match) == 0) [[unlikely]]
-          continue;
-        // No branch on whether the word is there; LineTable tells why.
-        const bool is_new = match == 0;
-        Word* const place = is_new ? line + std::countr_zero(open | 1u << (kWordsOfLine - 1)) : forgotten;
-        *place = word;
-        added += is_new;
-        break;
+    with_simd([&]<class Simd>(Simd) {
+      alignas(64) Word forgotten[kWordsOfLine];
+      for (std::int64_t j = 0; j < count; ++j) {
+        prefetch(lines[j + kLinesAhead]);
+        const Word word = words[j];
+        zero |= word == 0;
+        for (std::uint32_t at = lines[j];; at = at + 1 == end ? begin : at + 1) {
+          Word* const line = all + std::uint64_t{at} * kWordsOfLine;
+          const std::uint32_t open = Simd::words_equal(line, Word{0});
+          const std::uint32_t match = Simd::words_equal(line, word);
+          if ((open | match) == 0) [[unlikely]]
+            continue;
+          // No branch on whether the word is there; LineTable tells why.
+          const bool is_new = match == 0;
+          Word* const place = is_new ? line + std::countr_zero(open | 1u << (kWordsOfLine - 1)) : forgotten;
+          *place = word;
+          added += is_new;
+          break;
+        }
       }
-    }
+    });
     if (zero) has_zero_ = true;
     return added;
   }
