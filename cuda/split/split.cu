@@ -15,7 +15,7 @@
 #include "cuda/executor.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/mailbox.hpp"
-#include "cuda/rows.cuh"
+#include "cuda/rows/rows.cuh"
 #include "shared/hot_keys.hpp"
 #include "shared/owner.hpp"
 #include "shared/sample_slots.hpp"

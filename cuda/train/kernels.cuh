@@ -7,8 +7,8 @@
 
 #include "cuda/check.hpp"
 #include "cuda/launch.cuh"
-#include "cuda/probe.cuh"
 #include "cuda/train/work.hpp"
+#include "cuda/walk/probe.cuh"
 #include "shared/optimizer_step.hpp"
 
 /// The kernels behind work.hpp.
