@@ -1,11 +1,11 @@
-#include "cuda/initial_rows.hpp"
+#include "cuda/rows/initial_rows.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
 #include "cuda/launch.cuh"
-#include "cuda/rows.cuh"
+#include "cuda/rows/rows.cuh"
 #include "shared/initial_rows.hpp"
 
 namespace gpuhash::cuda {

@@ -6,8 +6,8 @@
 #include "cuda/batch.cuh"
 #include "cuda/l2.hpp"
 #include "cuda/launch.cuh"
-#include "cuda/probe.cuh"
-#include "cuda/rows.cuh"
+#include "cuda/rows/rows.cuh"
+#include "cuda/walk/probe.cuh"
 #include "shared/advance_chain.hpp"
 #include "table/executor.hpp"
 

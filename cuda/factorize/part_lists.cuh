@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "core/tuning.hpp"
-#include "cuda/factorization/parts.cuh"
+#include "cuda/factorize/parts.cuh"
 #include "cuda/partition/passes.cuh"
 
 namespace gpuhash::cuda {

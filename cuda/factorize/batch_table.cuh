@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "cuda/atomics.cuh"
-#include "cuda/factorization/key_source.cuh"
+#include "cuda/factorize/key_source.cuh"
 #include "shared/first_occurrence.hpp"
 #include "shared/layout.hpp"
 

@@ -3,11 +3,11 @@
 #include <cstdint>
 
 #include "cuda/batch.cuh"
-#include "cuda/columns.hpp"
-#include "cuda/find.cuh"
-#include "cuda/insert.cuh"
 #include "cuda/launch.cuh"
-#include "cuda/rows.cuh"
+#include "cuda/rows/columns.hpp"
+#include "cuda/rows/rows.cuh"
+#include "cuda/walk/find.cuh"
+#include "cuda/walk/insert.cuh"
 #include "table/executor.hpp"
 
 /// Insertion in the order of the batch: the choice of one writer where it has several values for a key.

@@ -8,7 +8,7 @@
 
 #include <gpuhash/device_context.hpp>
 #include "core/fork_safe_mutex.hpp"
-#include "cuda/reserved_memory.hpp"
+#include "cuda/memory/reserved_memory.hpp"
 
 /// Where the memory of tables on a GPU comes from.
 namespace gpuhash::cuda {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "cuda/factorization/batch_table.cuh"
+#include "cuda/factorize/batch_table.cuh"
 #include "cuda/partition/partition.cuh"
 
 /// Factorization of large batches by *part*: the batch is partitioned by the hash of its keys (cuda/partition), so that

@@ -22,7 +22,8 @@
 namespace gpuhash::cuda {
 
 inline constexpr unsigned kAllLanes = ~0u;
-inline constexpr unsigned kBlock = 128;  // threads per block of the probing kernels; of lookups fewer (cuda/find.cuh)
+inline constexpr unsigned kBlock =
+    128;  // threads per block of the probing kernels; of lookups fewer (cuda/walk/find.cuh)
 inline constexpr unsigned kWarps = kBlock / 32;
 
 /// Scratch of a block in shared memory.

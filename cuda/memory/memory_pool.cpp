@@ -1,4 +1,4 @@
-#include "cuda/memory_pool.hpp"
+#include "cuda/memory/memory_pool.hpp"
 
 #include <cstdint>
 #include <exception>

@@ -6,10 +6,10 @@
 
 #include "cuda/batch.cuh"
 #include "cuda/launch.cuh"
-#include "cuda/probe.cuh"
+#include "cuda/walk/probe.cuh"
 #include "table/executor.hpp"
 
-/// Row storage: how a warp copies rows, and which rows new keys get. Rows by their numbers: cuda/columns.hpp.
+/// Row storage: how a warp copies rows, and which rows new keys get. Rows by their numbers: cuda/rows/columns.hpp.
 namespace gpuhash::cuda {
 
 inline constexpr unsigned kRowBlock = 256;

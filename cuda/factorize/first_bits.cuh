@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cuda/factorization/rank_firsts.cuh"
+#include "cuda/factorize/rank_firsts.cuh"
 #include "cuda/launch.cuh"
 
 namespace gpuhash::cuda {

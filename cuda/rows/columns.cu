@@ -1,12 +1,12 @@
-#include "cuda/columns.hpp"
+#include "cuda/rows/columns.hpp"
 
 #include <algorithm>
 #include <cstring>
 
 #include "cuda/executor.hpp"
-#include "cuda/initial_rows.hpp"
 #include "cuda/launch.cuh"
-#include "cuda/rows.cuh"
+#include "cuda/rows/initial_rows.hpp"
+#include "cuda/rows/rows.cuh"
 
 namespace gpuhash::cuda {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cuda/probe.cuh"
+#include "cuda/walk/probe.cuh"
 #include "table/executor.hpp"
 
 /// Live slots in their order, in three kernels: count per range of slots, sum, write. An atomic counter

@@ -1,4 +1,4 @@
-#include "cuda/reserved_memory.hpp"
+#include "cuda/memory/reserved_memory.hpp"
 
 #include <exception>
 #include <mutex>

@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <span>
 
-#include "cuda/election.cuh"
-#include "cuda/find.cuh"
-#include "cuda/initial_rows.hpp"
-#include "cuda/insert.cuh"
 #include "cuda/launch.cuh"
-#include "cuda/rows.cuh"
+#include "cuda/rows/initial_rows.hpp"
+#include "cuda/rows/rows.cuh"
+#include "cuda/walk/election.cuh"
+#include "cuda/walk/find.cuh"
+#include "cuda/walk/insert.cuh"
 
 namespace gpuhash::cuda {
 

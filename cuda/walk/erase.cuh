@@ -1,7 +1,7 @@
 #pragma once
 
 #include "cuda/batch.cuh"
-#include "cuda/probe.cuh"
+#include "cuda/walk/probe.cuh"
 #include "table/executor.hpp"
 
 namespace gpuhash::cuda {

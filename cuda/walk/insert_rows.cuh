@@ -2,9 +2,9 @@
 
 #include <cstddef>
 
-#include "cuda/insert.cuh"
 #include "cuda/launch.cuh"
-#include "cuda/rows.cuh"
+#include "cuda/rows/rows.cuh"
+#include "cuda/walk/insert.cuh"
 
 namespace gpuhash::cuda {
 

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "cuda/factorization/key_source.cuh"
-#include "cuda/factorization/rank_firsts.cuh"
+#include "cuda/factorize/key_source.cuh"
+#include "cuda/factorize/rank_firsts.cuh"
 #include "shared/first_occurrence.hpp"
 #include "shared/hash.hpp"
 
