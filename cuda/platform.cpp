@@ -17,7 +17,7 @@
 #include "core/fork_safe_mutex.hpp"
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
-#include "cuda/memory_pool.hpp"
+#include "cuda/memory/memory_pool.hpp"
 #include "cuda/messages.hpp"
 #include "cuda/readback.hpp"
 #include "cuda/stream.hpp"

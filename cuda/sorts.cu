@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "cuda/check.hpp"
-#include "cuda/factorization/order_keys.hpp"
+#include "cuda/factorize/order_keys.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/sorted_batch.hpp"
 

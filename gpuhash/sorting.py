@@ -25,7 +25,7 @@ _DTYPES = {name for name in ITEMSIZES if ITEMSIZES[name] > 1 and not name.starts
 _MIN_KEYS = 1 << 12
 
 # What a key costs on one thread, in ns, measured on a 2-core AMD EPYC of the fifth generation.
-_HASHED_NEAR = 2.7  # in batches that are one part (cpp/host/part_firsts.hpp)
+_HASHED_NEAR = 2.7  # in batches that are one part (cpp/host/factorize/part_firsts.hpp)
 _HASHED = ((1 << 8, 1.0), (1 << 10, 1.5), (1 << 12, 2.7), (1 << 14, 4.7))  # of others, with up to as many distinct ones
 _PARTITIONED = 4.2  # with more of them
 _MADE_WORDS = 0.3
@@ -120,7 +120,7 @@ def _in_runs_ns(itemsize: int, count: int, threads: int) -> float:
 
 
 def sorts_distinct(count: int, dtype: str) -> bool:
-    """Does NumPy sort as many distinct keys faster than cpp/host/radix_sort.hpp?"""
+    """Does NumPy sort as many distinct keys faster than cpp/host/factorize/radix_sort.hpp?"""
     if count < _MIN_KEYS:
         return False
     own_sort = _own_sort_ns(count, with_ids=False) / _threads_for(count, get_num_threads())
@@ -132,7 +132,7 @@ def _threads_for(count: int, threads: int) -> int:
 
 
 def _own_sort_ns(count: int, with_ids: bool) -> float:
-    """What cpp/host/radix_sort.hpp takes for a key of `count` on one thread, in ns, as measured from 2^14 to 2^22."""
+    """What the core's radix sort takes for a key of `count` on one thread, in ns, as measured from 2^14 to 2^22."""
     further = max(0, count.bit_length() - 15)
     return 9.0 + 2.0 * further if with_ids else 6.0 + 0.5 * further
 

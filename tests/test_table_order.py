@@ -62,7 +62,7 @@ def test_owners_take_turns(tmp_path: Path) -> None:
         """
 #include <cstdint>
 #include <cstdio>
-#include "host/owners.hpp"
+#include "host/walk/owners.hpp"
 
 int main() {
   for (std::uint32_t parts = 1; parts <= 64; ++parts) {

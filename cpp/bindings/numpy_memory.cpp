@@ -13,7 +13,7 @@
 
 #include "bindings/bindings.hpp"
 #include "core/fork_safe_mutex.hpp"
-#include "host/block_memory.hpp"
+#include "host/memory/block_memory.hpp"
 
 namespace gpuhash::bindings {
 namespace {

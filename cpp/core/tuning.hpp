@@ -110,7 +110,7 @@ struct Tuning {
   /// and 2.9 to 3.3.
   Threshold intel_streamed_bytes{std::int64_t{24} << 20};
 
-  // ---- GPUs (cuda/l2.hpp, partition/plan.cuh, factorization/) ----
+  // ---- GPUs (cuda/l2.hpp, partition/plan.cuh, factorize/) ----
 
   /// L2 has 50 to 60 MiB on an H100 or H200; of a table of so many bytes, half of the accesses still meet it.
   Threshold l2_bytes{std::int64_t{96} << 20};

@@ -6,12 +6,13 @@
 #include <type_traits>
 
 #include "host/executor.hpp"
-#include "host/export.hpp"
-#include "host/find.hpp"
-#include "host/merged_keys.hpp"
-#include "host/operations.hpp"
 #include "host/parallel.hpp"
-#include "host/rehash.hpp"
+#include "host/walk/export.hpp"
+#include "host/walk/find.hpp"
+#include "host/walk/merged_keys.hpp"
+#include "host/walk/operations.hpp"
+#include "host/walk/rehash.hpp"
+#include "host/walk/write_each.hpp"
 
 namespace gpuhash::host {
 

@@ -7,9 +7,9 @@
 #include <gpuhash/platform.hpp>
 #include "core/interruption.hpp"
 #include "core/thread_pool.hpp"
-#include "host/block_memory.hpp"
 #include "host/executor.hpp"
-#include "host/reserved_memory.hpp"
+#include "host/memory/block_memory.hpp"
+#include "host/memory/reserved_memory.hpp"
 #include "shared/advance_chain.hpp"
 
 namespace gpuhash {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "shared/hash.hpp"
+#include "shared/layout.hpp"
 
 /// Few bytes, of a number that is known only when it runs, at any alignment: by two moves that may overlap, and none
 /// beyond their end. memcpy() is called for each, and takes 5 to 14 ns, more where its masked moves meet others.
@@ -97,6 +98,24 @@ Word load_low_bytes(const void* from, std::int64_t bytes) {
 template <class Word>
 void store_low_bytes(void* to, std::int64_t bytes, const Word& word) {
   detail::with_low_bytes_store<Word>(bytes, [&](const auto& store) { store(to, word); });
+}
+
+/// The index-th of an array of words of `bytes` bytes each, of any alignment. The common sizes are single moves.
+template <class Word>
+Word load_word(const void* data, std::int64_t index, std::int64_t bytes) {
+  const void* const from = static_cast<const char*>(data) + index * bytes;
+  if (bytes == sizeof(Word)) return detail::load_whole<Word>(from);
+  if (sizeof(Word) > 4 && bytes == 4) return key_from_word<Word>(detail::load_whole<std::uint32_t>(from));
+  return load_low_bytes<Word>(from, bytes);
+}
+
+template <class Word>
+void store_word(void* data, std::int64_t index, std::int64_t bytes, const Word& word) {
+  void* const to = static_cast<char*>(data) + index * bytes;
+  if (bytes == sizeof(Word))
+    detail::store_whole(to, word);
+  else
+    store_low_bytes(to, bytes, word);
 }
 
 /// memcpy() of mostly few bytes. Where one move does it there is no second one: what waits to be written has few

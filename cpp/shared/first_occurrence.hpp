@@ -10,9 +10,9 @@
 #include "shared/host_device.hpp"
 
 /// How the distinct keys of a batch are found and numbered; what the host's and the GPU's factorization share. (For
-/// `unique` and `factorize` of keys of up to 8 bytes the host has another way: host/word_factorization.hpp. In large
-/// batches the GPU finds bits and links without a batch table, and in small ones with a table in shared memory:
-/// cuda/factorization/parts.cuh and few_keys.cuh.)
+/// `unique` and `factorize` of keys of up to 8 bytes the host has another way: host/factorize/word_factorization.hpp.
+/// In large batches the GPU finds bits and links without a batch table, and in small ones with a table in shared
+/// memory: cuda/factorize/parts.cuh and few_keys.cuh.)
 ///
 /// A *batch table* is an open-addressing table with linear probing that lives as long as one call. A slot holds a key
 /// and the first position at which the key has been met so far. Threads insert in no order, so three arrays over the

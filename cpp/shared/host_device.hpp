@@ -2,7 +2,8 @@
 
 #include <cstdint>
 
-/// For code that both the host executor and the CUDA kernels call. Nowhere else does such code ask who compiles it.
+/// For code that both the host executor and the CUDA kernels call. Such code asks here alone who compiles it, but for
+/// the loops of shared/layout.hpp that are not unrolled on a GPU.
 #if defined(__CUDACC__)
 #define GPUHASH_HD __host__ __device__ __forceinline__
 #else
@@ -63,6 +64,14 @@ GPUHASH_HD double rounded_root(double a) {
   return __dsqrt_rn(a);
 #else
   return __builtin_sqrt(a);
+#endif
+}
+
+GPUHASH_HD float rounded_root(float a) {
+#if defined(__CUDA_ARCH__)
+  return __fsqrt_rn(a);
+#else
+  return __builtin_sqrtf(a);
 #endif
 }
 

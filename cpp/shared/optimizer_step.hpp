@@ -40,14 +40,6 @@ struct StepNumbers {
   }
 };
 
-GPUHASH_HD float square_root(float x) {
-#ifdef __CUDA_ARCH__
-  return __fsqrt_rn(x);
-#else
-  return std::sqrt(x);
-#endif
-}
-
 /// The gradient with that of an L2 penalty, `weight_decay / 2` times the weight's square: as `weight_decay` of
 /// PyTorch's optimizers. Not of kLamb, which adds the decay to its direction. Without a decay the weight, which may be
 /// infinite, is not asked.
@@ -58,7 +50,7 @@ GPUHASH_HD float with_decay(const StepNumbers& numbers, float gradient, float we
 /// J. Duchi, E. Hazan, Y. Singer, "Adaptive Subgradient Methods for Online Learning and Stochastic Optimization", JMLR
 /// 12, 2011; diagonal. `sum` has the gradient's square already.
 GPUHASH_HD float adagrad_step(const StepNumbers& numbers, float sum, float gradient) {
-  return numbers.learning_rate * gradient / (square_root(sum) + numbers.epsilon);
+  return numbers.learning_rate * gradient / (rounded_root(sum) + numbers.epsilon);
 }
 
 /// The running means of a gradient and its square.
@@ -70,19 +62,19 @@ GPUHASH_HD void add_to_means(const StepNumbers& numbers, float& mean, float& squ
 /// D. P. Kingma, J. L. Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015; the order of computation at the end
 /// of section 2, as in PyTorch's SparseAdam.
 GPUHASH_HD float adam_step(const StepNumbers& numbers, float mean, float square) {
-  return numbers.step_size * mean / (square_root(square) + numbers.epsilon);
+  return numbers.step_size * mean / (rounded_root(square) + numbers.epsilon);
 }
 
 /// Y. You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", ICLR 2020, algorithm 2,
 /// with a row of the table as a layer: the step before it is scaled to the weights' norm.
 GPUHASH_HD float lamb_direction(const StepNumbers& numbers, float mean, float square, float weight) {
-  return mean * numbers.correction1 / (square_root(square * numbers.correction2) + numbers.epsilon) +
+  return mean * numbers.correction1 / (rounded_root(square * numbers.correction2) + numbers.epsilon) +
          numbers.weight_decay * weight;
 }
 /// By which that is multiplied: the squares are sums over the row.
 GPUHASH_HD float lamb_rate(const StepNumbers& numbers, float weight_square, float direction_square) {
   const bool scales = weight_square > 0 && direction_square > 0;
-  return numbers.learning_rate * (scales ? square_root(weight_square) / square_root(direction_square) : 1.0f);
+  return numbers.learning_rate * (scales ? rounded_root(weight_square) / rounded_root(direction_square) : 1.0f);
 }
 
 /// Rounds weights to bfloat16, four by each block of random numbers. These are a function of the seed, the step, the

@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "cuda/atomics.cuh"
-#include "cuda/probe.cuh"
+#include "cuda/walk/probe.cuh"
 #include "shared/arithmetic.hpp"
 
 /// How values are combined with the cells of their keys, in global or in shared memory.

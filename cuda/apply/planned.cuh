@@ -10,13 +10,13 @@
 #include "cuda/apply/planned.hpp"
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
-#include "cuda/insert.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/partition/plan.cuh"
 #include "cuda/region/chunk.cuh"
 #include "cuda/region/insert.cuh"
 #include "cuda/region/left.cuh"
 #include "cuda/region/shared_region.cuh"
+#include "cuda/walk/insert.cuh"
 #include "shared/combines_in_float.hpp"
 
 /// While a batch is partitioned, duplicates within a tile are merged: a key that comes in every tile then takes a few

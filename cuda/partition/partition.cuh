@@ -5,7 +5,7 @@
 
 #include "cuda/apply/cell.cuh"
 #include "cuda/batch.cuh"
-#include "cuda/probe.cuh"
+#include "cuda/walk/probe.cuh"
 #include "table/executor.hpp"
 
 /// Partitioning a large batch by region, so that every line of the table is read and written once, in a stream, and all

@@ -11,7 +11,7 @@ namespace gpuhash::cuda {
 
 enum class Erasure : std::uint8_t { kErased, kAbsent, kLeft };
 
-/// As erase_kernel in cuda/erase.cuh; kErased: by this thread.
+/// As erase_kernel in cuda/walk/erase.cuh; kErased: by this thread.
 template <class View>
 __device__ __forceinline__ Erasure erase_in_region(SharedRegion<View>& region, std::uint32_t first_bucket,
                                                    Probe<typename View::Key> probe, const Geometry& geometry) {

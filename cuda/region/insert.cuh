@@ -23,8 +23,8 @@ struct InsertResult {
   std::uint32_t at;
 };
 
-/// As find_or_insert() in cuda/insert.cuh, by one thread and in one region. Puts the key there, and leaves the value to
-/// the caller.
+/// As find_or_insert() in cuda/walk/insert.cuh, by one thread and in one region. Puts the key there, and leaves the
+/// value to the caller.
 template <class View>
 __device__ __forceinline__ InsertResult find_or_insert_in_region(SharedRegion<View>& region, std::uint32_t first_bucket,
                                                                  Probe<typename View::Key> probe,

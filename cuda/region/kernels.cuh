@@ -3,12 +3,12 @@
 #include <cstdint>
 
 #include "cuda/partition/partition.cuh"
-#include "cuda/probe.cuh"
 #include "cuda/region/chunk.cuh"
 #include "cuda/region/erase.cuh"
 #include "cuda/region/insert.cuh"
 #include "cuda/region/left.cuh"
 #include "cuda/region/shared_region.cuh"
+#include "cuda/walk/probe.cuh"
 #include "table/orders.hpp"
 
 /// One block of threads per region: the region's slots come into shared memory in one stream, the region's part of a

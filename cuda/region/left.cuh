@@ -2,11 +2,11 @@
 
 #include <cstdint>
 
-#include "cuda/erase.cuh"
-#include "cuda/insert.cuh"
 #include "cuda/partition/partition.cuh"
-#include "cuda/probe.cuh"
 #include "cuda/region/chunk.cuh"
+#include "cuda/walk/erase.cuh"
+#include "cuda/walk/insert.cuh"
+#include "cuda/walk/probe.cuh"
 
 /// What the regions leave over: how it is kept, and how it is worked off the direct way.
 namespace gpuhash::cuda {

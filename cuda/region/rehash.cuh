@@ -3,10 +3,10 @@
 #include <cstdint>
 
 #include "cuda/partition/partition.cuh"
-#include "cuda/probe.cuh"
 #include "cuda/region/chunk.cuh"
 #include "cuda/region/insert.cuh"
 #include "cuda/region/shared_region.cuh"
+#include "cuda/walk/probe.cuh"
 
 namespace gpuhash::cuda {
 

@@ -7,8 +7,8 @@
 
 #include "cuda/check.hpp"
 #include "cuda/launch.cuh"
-#include "cuda/probe.cuh"
 #include "cuda/train/work.hpp"
+#include "cuda/walk/probe.cuh"
 #include "shared/optimizer_step.hpp"
 
 /// The kernels behind work.hpp.
@@ -295,7 +295,7 @@ __device__ __forceinline__ void ask_for_row(const Trained& trained, const Group&
 }
 
 template <int kVectors>
-__device__ __forceinline__ void store_part(const Parts& parts, float* to, std::int64_t number, const Group& group,
+__device__ __forceinline__ void store_part(const PartialSums& parts, float* to, std::int64_t number, const Group& group,
                                            const Elements<kVectors>& sum) {
   for_each_vector<kVectors>(group, parts.padded, [&](int v, std::int64_t element) {
     store_vector(to + number * parts.padded + element, kVector, true, sum.values[v]);
@@ -303,8 +303,8 @@ __device__ __forceinline__ void store_part(const Parts& parts, float* to, std::i
 }
 
 template <int kVectors>
-__device__ __forceinline__ void add_part(const Parts& parts, const float* from, std::int64_t number, const Group& group,
-                                         Elements<kVectors>& sum) {
+__device__ __forceinline__ void add_part(const PartialSums& parts, const float* from, std::int64_t number,
+                                         const Group& group, Elements<kVectors>& sum) {
   Elements<kVectors> part;
   for_each_vector<kVectors>(group, parts.padded, [&](int v, std::int64_t element) {
     load_vector(from + number * parts.padded + element, kVector, true, part.values[v]);
@@ -315,7 +315,7 @@ __device__ __forceinline__ void add_part(const Parts& parts, const float* from, 
 /// One chunk for each group.
 template <class Chosen, int kVectors>
 __global__ void __launch_bounds__(kTrainBlock, kVectors == 1 ? 4 : 1)
-    train_kernel(SortedBatch batch, TrainGradients given, Trained trained, Parts parts, int lanes) {
+    train_kernel(SortedBatch batch, TrainGradients given, Trained trained, PartialSums parts, int lanes) {
   constexpr int kAhead =
       kVectors >= kMostVectors ? 1 : kMostVectors / kVectors / 2;  // gradients that are loaded at a time
   const Group group(lanes);
@@ -373,7 +373,7 @@ __global__ void __launch_bounds__(kTrainBlock, kVectors == 1 ? 4 : 1)
 
 /// One span for each group.
 template <int kVectors>
-__global__ void __launch_bounds__(kTrainBlock) add_spans_kernel(SortedBatch batch, Parts parts, int lanes) {
+__global__ void __launch_bounds__(kTrainBlock) add_spans_kernel(SortedBatch batch, PartialSums parts, int lanes) {
   const Group group(lanes);
   const std::int64_t begin = group.number * kSpan * kChunk;
   const std::int64_t end = begin + kSpan * kChunk;
@@ -390,7 +390,7 @@ __global__ void __launch_bounds__(kTrainBlock) add_spans_kernel(SortedBatch batc
 /// One chunk for each group: the row that begins in it and goes on in others.
 template <class Chosen, int kVectors>
 __global__ void __launch_bounds__(kTrainBlock)
-    train_parted_kernel(SortedBatch batch, Trained trained, Parts parts, int lanes) {
+    train_parted_kernel(SortedBatch batch, Trained trained, PartialSums parts, int lanes) {
   const Group group(lanes);
   const std::int64_t begin = group.number * kChunk;
   const std::int64_t end = begin + kChunk;

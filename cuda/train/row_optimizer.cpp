@@ -38,8 +38,8 @@ class CudaRowOptimizer final : public RowOptimizer {
 
     const BatchSorter sorter(context, n, rows.capacity, stream);
     const Allocation sums = scratch<float>(context, (2 * chunks + spans) * shape.padded, stream);
-    const Parts parts{sums.as<float>(), sums.as<float>() + chunks * shape.padded,
-                      sums.as<float>() + 2 * chunks * shape.padded, shape.padded};
+    const PartialSums parts{sums.as<float>(), sums.as<float>() + chunks * shape.padded,
+                            sums.as<float>() + 2 * chunks * shape.padded, shape.padded};
     const SortedBatch batch = sorter.sort(order.rows, 0, rows.capacity);
 
     const auto column = [&](const ColumnPlace& place) {

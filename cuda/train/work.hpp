@@ -76,7 +76,7 @@ struct GroupShape {
 };
 
 /// Sums over a chunk's positions of rows that have positions in other chunks as well.
-struct Parts {
+struct PartialSums {
   float* heads;  // [chunks, padded]: of the row that has positions in the chunk before, too
   float* tails;  // [chunks, padded]: of the row that begins in this chunk and goes on in the next one
   float* spans;  // [spans, padded]: of a row that has all of a span's chunks, and positions before
@@ -88,7 +88,7 @@ struct TrainWork {
   SortedBatch batch;
   TrainGradients given;
   Trained trained;
-  Parts parts;
+  PartialSums parts;
   std::int64_t chunks;
   std::int64_t spans;
   int lanes;

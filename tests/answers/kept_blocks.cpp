@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/machine_memory.hpp"
-#include "host/kept_blocks.hpp"
+#include "host/memory/kept_blocks.hpp"
 
 int main(int, char** arguments) {
   gpuhash::host::KeptBlocks blocks(std::stoull(arguments[1]));

@@ -1,4 +1,4 @@
-"""How much freed memory of the host is kept on this machine, as cpp/host/kept_blocks.hpp has it."""
+"""How much freed memory of the host is kept on this machine, as cpp/host/memory/kept_blocks.hpp has it."""
 
 from __future__ import annotations
 

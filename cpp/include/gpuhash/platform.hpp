@@ -9,8 +9,9 @@
 
 namespace gpuhash {
 
-/// A kind of device ("cpu", "cuda"), registered by name when libgpuhash is loaded. Tables do not ask which one they
-/// got; the bindings do, where arrays of other libraries come in and go out.
+/// A kind of device ("cpu", "cuda"), registered by name when libgpuhash is loaded. Tables do not ask for this name.
+/// They ask their context whether it is the host (`DeviceContext::is_host`), as its work is done when a call returns.
+/// The bindings ask for the name, where arrays of other libraries come in and go out.
 class GPUHASH_API Platform {
  public:
   virtual ~Platform() = default;
