@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from . import _core, batches
+from . import _core, batches, traced
 from .arguments import action_of
 from .batch import Batch, Output, Read, Write, take_values
 from .named_columns import Column, Columns, by_name, chosen
@@ -182,6 +182,7 @@ def _change_batches(
     return [row and row.result(batch) for row, batch in zip(numbers, taken, strict=True)], told
 
 
+@traced.itself
 def actions_of(columns: Columns, values: Any, op: Any) -> dict[str, str]:
     """What becomes of each column that is given, by its name: of one operation for all, or a mapping of them.
 

@@ -137,6 +137,7 @@ class HashSet(KeyedTable):
         batch.core.erase([batch.erasure()])
         batch.finish()
 
+    @traced.itself
     def remove(self, keys: Any) -> None:
         """Removes keys. Waits. KeyError if any is absent: then nothing is removed."""
         self._erase_present(keys)

@@ -139,7 +139,7 @@ class KeyedTable:
             self._changes += not missing
         return missing
 
-    @traced.by(traced.nothing)
+    @traced.by(traced.delete)
     @_core.fast_path("erase_present")
     def _erase_present(self, keys: Any) -> None:
         """Erases keys. KeyError if any is absent."""

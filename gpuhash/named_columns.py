@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from . import initializers
+from . import initializers, traced
 from .arguments import need_unicode, one_value, shape_of
 from .arrays import Shape
 from .dtypes import ITEMSIZES, MAX_VALUE_BYTES, dtype_name, plain_bools, storage_dtype
@@ -123,6 +123,7 @@ def of_core(given: Sequence[CoreColumn]) -> Columns | None:
     return {name: Column(dtype, shape, initializers.of_core(initial, dtype)) for name, dtype, shape, initial in given}
 
 
+@traced.itself
 def chosen(columns: Columns, names: Any) -> list[str]:
     """The names of columns that a caller asks for; None: all.
 
@@ -146,6 +147,7 @@ def chosen(columns: Columns, names: Any) -> list[str]:
     return wanted
 
 
+@traced.itself
 def need(columns: Columns, name: Any) -> Column:
     """The column of that name; ValueError where there is none."""
     if isinstance(name, str) and name in columns:
@@ -162,6 +164,7 @@ def refuse(columns: Columns | None, what: str) -> None:
         )
 
 
+@traced.itself
 def by_name(columns: Columns, given: Any, what: str) -> dict[str, Any]:
     """What a caller gives for some columns, by their names. TypeError for no mapping, ValueError for unknown names."""
     if not isinstance(given, Mapping):

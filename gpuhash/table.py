@@ -272,6 +272,7 @@ class HashTable(Operations):
         batch.finish()
         return values.result(batch)
 
+    @traced.itself
     def __delitem__(self, keys: Any) -> None:
         """Erases keys. Waits. KeyError if any is absent: then nothing is erased."""
         self._erase_present(keys)
@@ -387,7 +388,7 @@ class HashTable(Operations):
             f"is {single}"
         )
 
-    @traced.by(traced.nothing)
+    @traced.by(traced.setdefault)
     @_core.fast_path("setdefault")
     def setdefault(self, keys: Any, default: Any = None, out: Any = None) -> Any:
         """Inserts ``default`` for the keys that are absent, and gives the values of all.
@@ -428,7 +429,7 @@ class HashTable(Operations):
         batch.core.change([batch.change(given, wanted)])
         batch.finish()
 
-    @traced.by(traced.nothing)
+    @traced.by(traced.pop)
     @_core.fast_path("pop")
     def pop(self, keys: Any, default: Any = _NO_DEFAULT, out: Any = None) -> Any:
         """Erases keys, and gives their values. Waits, unless there is a default.

@@ -46,8 +46,8 @@ def load_ops() -> bool:
 
 
 def state_of(table: Any) -> Any:
-    """The state of a table, an int64 tensor [1] on the CPU; None where there are no ops, as for tables with columns."""
-    if table._columns is not None or not load_ops():
+    """The state of a table, an int64 tensor [1] on the CPU; None where there are no ops."""
+    if not load_ops():
         return None
     with _lock:
         own = _core.own_handle_of(table._core)
@@ -85,7 +85,16 @@ def renew(table: Any, state: Any) -> None:
 
 
 def default_of(table: Any) -> Any:
-    """The value of absent keys as a tensor of shape ``value_shape``, where the table is."""
+    """The value of absent keys as a tensor of its shape, where the table is; of each column by its name."""
+    if table._columns is None:
+        return _on_device(table, table._default, table._value_dtype, table._value_shape)
+    storages = table._column_defaults
+    return {
+        name: _on_device(table, storages[name], column.dtype, column.shape) for name, column in table._columns.items()
+    }
+
+
+def _on_device(table: Any, storage: Any, dtype: str, shape: tuple[int, ...]) -> Any:
     with plainly():
-        host = torch.from_numpy(table._default.copy()).view(getattr(torch, table._value_dtype))
-        return host.reshape(table._value_shape).to(table._context.device)
+        host = torch.from_numpy(storage.copy()).view(getattr(torch, dtype))
+        return host.reshape(shape).to(table._context.device)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from . import _core
+from .signatures import SIGNATURES, Signature
 from .untraced import call_untraced
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -63,14 +64,17 @@ def _takes(table: Any, keys: Any) -> bool:
     return here and table._torch_state is not None
 
 
-def _takes_values(table: Any, keys: Any, values: Any) -> bool:
+def _takes_given(keys: Any, name: str, given: Any) -> bool:
+    """Is it an operation, or are it values that an op takes: numbers, and tensors where the keys are?"""
     import torch
 
-    if not isinstance(values, (bool, int, float)) and not (
-        isinstance(values, torch.Tensor) and values.device == keys.device
-    ):
-        return False
-    return _takes(table, keys)
+    if isinstance(given, dict):
+        return all(_takes_given(keys, name, each) for each in given.values())
+    if name == "op":
+        return isinstance(given, str)
+    if isinstance(given, torch.Tensor):
+        return bool(given.device == keys.device)
+    return isinstance(given, (bool, int, float))
 
 
 def nothing(method: Any, table: Any, *args: Any, **kwargs: Any) -> Any:
@@ -78,105 +82,52 @@ def nothing(method: Any, table: Any, *args: Any, **kwargs: Any) -> Any:
     return call_untraced(method, table, *args, **kwargs)
 
 
-def getitem(method: Any, table: Any, keys: Any) -> Any:
-    if not _takes(table, keys):
-        return call_untraced(method, table, keys)
-    from .torch import calls
+def _of_manifest(name: str) -> Callable[..., Any]:
+    """What Dynamo traces of a call of the manifest: the op, where it takes what is given, or else the call as it is."""
+    call = SIGNATURES[name]
+    parameters = ("keys", *call.takes, "out")
+    known = (*parameters, "columns") if name == "find" else parameters
 
-    return calls.getitem(table, keys)
+    def trace(method: Any, table: Any, *args: Any, **kwargs: Any) -> Any:
+        given = {**dict(zip(parameters, args, strict=False)), **kwargs}
+        # What the call has to refuse goes there.
+        is_known = len(given) == len(args) + len(kwargs) and all(each in known for each in given)
+        if not is_known or not _is_taken(call, table, given):
+            return call_untraced(method, table, *args, **kwargs)
+        from .torch import calls
 
+        options: dict[str, Any] = {each: given[each] for each in call.takes if each in given}
+        return calls.run(call, table, given["keys"], options, given.get("columns"))
 
-def get(method: Any, table: Any, keys: Any, default: Any = None, out: Any = None) -> Any:
-    if out is not None or not (_takes(table, keys) if default is None else _takes_values(table, keys, default)):
-        return call_untraced(method, table, keys, default, out)
-    from .torch import calls
-
-    return calls.get(table, keys, default)
-
-
-def find(method: Any, table: Any, keys: Any, default: Any = None, out: Any = None, *, columns: Any = None) -> Any:
-    is_plain = out is None and columns is None
-    if not is_plain or not (_takes(table, keys) if default is None else _takes_values(table, keys, default)):
-        if columns is None:
-            return call_untraced(method, table, keys, default, out)
-        return call_untraced(method, table, keys, default, out, columns=columns)
-    from .torch import calls
-
-    return calls.find(table, keys, default)
+    return trace
 
 
-def contains(method: Any, table: Any, keys: Any, out: Any = None) -> Any:
-    if out is not None or not _takes(table, keys):
-        return call_untraced(method, table, keys, out)
-    from .torch import calls
-
-    return calls.contains(table, keys)
-
-
-def rows(method: Any, table: Any, keys: Any, out: Any = None) -> Any:
-    if out is not None or not _takes(table, keys):
-        return call_untraced(method, table, keys, out)
-    from .torch import calls
-
-    return calls.rows(table, keys)
+def _is_taken(call: Signature, table: Any, given: dict[str, Any]) -> bool:
+    """Is all given that the call needs, in a form that ops take?"""
+    keys = given.get("keys")
+    if given.get("out") is not None or not _takes(table, keys):
+        return False
+    return all(
+        name in call.optional if given.get(name) is None else _takes_given(keys, name, given[name])
+        for name in call.takes
+    )
 
 
-def setitem(method: Any, table: Any, keys: Any, values: Any) -> None:
-    if not _takes_values(table, keys, values):
-        call_untraced(method, table, keys, values)
-        return
-    from .torch import calls
-
-    calls.setitem(table, keys, values)
-
-
-def insert(method: Any, table: Any, keys: Any, values: Any, out: Any = None) -> Any:
-    if out is not None or not _takes_values(table, keys, values):
-        return call_untraced(method, table, keys, values, out)
-    from .torch import calls
-
-    return calls.insert(table, keys, values)
-
-
-def insert_or_assign(method: Any, table: Any, keys: Any, values: Any, out: Any = None) -> Any:
-    if out is not None or not _takes_values(table, keys, values):
-        return call_untraced(method, table, keys, values, out)
-    from .torch import calls
-
-    return calls.insert_or_assign(table, keys, values)
-
-
-def find_or_insert(method: Any, table: Any, keys: Any, values: Any = None, out: Any = None) -> Any:
-    is_plain = out is None and (_takes(table, keys) if values is None else _takes_values(table, keys, values))
-    if not is_plain:
-        return call_untraced(method, table, keys, values, out)
-    from .torch import calls
-
-    return calls.find_or_insert(table, keys, values)
-
-
-def insert_or_apply(method: Any, table: Any, keys: Any, values: Any, op: Any, out: Any = None) -> Any:
-    if out is not None or not isinstance(op, str) or not _takes_values(table, keys, values):
-        return call_untraced(method, table, keys, values, op, out)
-    from .torch import calls
-
-    return calls.insert_or_apply(table, keys, values, op)
-
-
-def add(method: Any, table: Any, keys: Any, out: Any = None) -> Any:
-    if out is not None or not _takes(table, keys):
-        return call_untraced(method, table, keys, out)
-    from .torch import calls
-
-    return calls.add(table, keys)
-
-
-def erase(method: Any, table: Any, keys: Any, out: Any = None) -> Any:
-    if out is not None or not _takes(table, keys):
-        return call_untraced(method, table, keys, out)
-    from .torch import calls
-
-    return calls.erase(table, keys)
+insert = _of_manifest("insert")
+insert_or_assign = _of_manifest("insert_or_assign")
+setitem = _of_manifest("setitem")
+insert_or_apply = _of_manifest("insert_or_apply")
+find_or_insert = _of_manifest("find_or_insert")
+setdefault = _of_manifest("setdefault")
+add = _of_manifest("add")
+find = _of_manifest("find")
+get = _of_manifest("get")
+getitem = _of_manifest("getitem")
+contains = _of_manifest("contains")
+rows = _of_manifest("rows")
+erase = _of_manifest("erase")
+delete = _of_manifest("delete")
+pop = _of_manifest("pop")
 
 
 # Without a table -----------------------------------------------------------------------------------------------------
