@@ -219,9 +219,11 @@ def test_operations_around_a_call_are_compiled():
     table = HashTable("int64", "float32", default=0.0)
     table[torch.arange(5)] = 1.0
 
+    out = torch.empty(5)
+
     def function(x: Any) -> Any:
-        doubled = (x + 1) * 2
-        return (table.values("torch") - 1) * doubled
+        values = table.setdefault((x + 1) * 2, 3.0, out)
+        return (values - 1) * 2
 
     x = torch.arange(5)
     same_bytes(torch.compile(function, backend=backend)(x), function(x).numpy())

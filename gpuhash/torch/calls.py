@@ -305,7 +305,7 @@ def _look_up(
         [value.detach() if derived else value for value, derived in zip(given, is_derived, strict=True)] or _NO_TENSORS,
         is_found_needed,
         is_rows_needed,
-        bool(read) and defaults is None and call.absent == "error",
+        defaults is None and call.absent == "error",
     )
     found: Any = results[len(read)] if is_found_needed else None
     values = [
