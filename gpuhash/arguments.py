@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from . import _core, traced
+from . import _core
 from .arrays import Framework, Shape, framework_of, gpu_of
 from .dtypes import INTEGER_BOUNDS, ITEMSIZES, encode, plain_bools, storage_dtype
 from .memory import make_context
+from .torch import dispatch as traced
 
 MAX_AXES = 63  # of one value or key: NumPy has up to 64, and one is that of the keys
 APPLY_OPS = ("add", "multiply", "min", "max", "bit_and", "bit_or", "bit_xor")

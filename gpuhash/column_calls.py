@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from . import _core, batches, traced
+from . import _core, batches
 from .arguments import action_of
 from .batch import Batch, Output, Read, Write, take_values
 from .named_columns import Column, Columns, by_name, chosen
+from .torch import dispatch as traced
 
 if TYPE_CHECKING:
     from .operations import Operations

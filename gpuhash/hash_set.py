@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, batches, consumers, serialization, traced
+from . import _core, batches, consumers, serialization
 from .arguments import as_keys
 from .arrays import framework_of, settle
 from .batch import Batch
@@ -17,6 +17,7 @@ from .dtypes import INTEGER_BOUNDS, is_python_integer, read_objects
 from .inference import infer_set
 from .keyed_table import KeyedTable
 from .options import Options
+from .torch import dispatch as traced
 
 
 class HashSet(KeyedTable):

@@ -10,13 +10,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, batches, initializers, named_columns, serialization, traced
+from . import _core, batches, initializers, named_columns, serialization
 from .arguments import KeyOutOfRangeError, as_keys, checked_load_factor, checked_name, count_of
 from .arrays import Shape, default_stream
 from .batch import Batch, Output, Read, Views, Write, to_device
 from .export import export, export_apart, to_host
 from .memory import is_sharded, make_context
 from .options import Options
+from .torch import dispatch as traced
 
 _ITERATION_CHUNK = 4096
 _SHOWN_KEYS = 5
@@ -61,7 +62,7 @@ class KeyedTable:
         self._initializer = initializers.of_core(core.initializer, core.value_dtype)
         self._name = name
         self._changes = 0
-        self._state: Any = None  # see gpuhash/torch_state.py; False where it cannot be had
+        self._state: Any = None  # see gpuhash/torch/state.py; False where it cannot be had
         self._state_address = 0
 
     def _make(self, options: Options) -> None:

@@ -10,11 +10,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from . import initializers, traced
+from . import initializers
 from .arguments import need_unicode, one_value, shape_of
 from .arrays import Shape
 from .dtypes import ITEMSIZES, MAX_VALUE_BYTES, dtype_name, plain_bools, storage_dtype
 from .initializers import CoreInitializer, Initializer
+from .torch import dispatch as traced
 
 #: Name, dtype, shape and initializer; as the core has it.
 CoreColumn: TypeAlias = tuple[str, str, Shape, CoreInitializer | None]

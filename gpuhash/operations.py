@@ -8,7 +8,7 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from . import _core, batches, column_calls, named_columns, traced
+from . import _core, batches, column_calls, named_columns
 from .arguments import action_of, one_value
 from .arrays import NUMPY, Framework, Shape, default_stream, framework_like, framework_of
 from .batch import Batch, Output, Write, join, take_values
@@ -16,6 +16,7 @@ from .dtypes import comparable, numpy_dtype, storage_dtype, to_python
 from .initializers import Initializer
 from .keyed_table import KeyedTable
 from .options import Options
+from .torch import dispatch as traced
 
 
 class Operations(KeyedTable):

@@ -7,7 +7,7 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from . import _core, batches, column_calls, consumers, named_columns, serialization, traced
+from . import _core, batches, column_calls, consumers, named_columns, serialization
 from .arguments import as_keys
 from .arrays import framework_of, settle
 from .batch import Batch, Read, Write, take_values
@@ -19,6 +19,7 @@ from .initializers import Initializer
 from .keyed_table import KeyedTable
 from .operations import Operations
 from .options import Options
+from .torch import dispatch as traced
 
 
 class _NoDefault:

@@ -21,7 +21,7 @@ py::handle interned(const char* text) {
   return made;
 }
 
-py::object maker(const char* name) { return py::module_::import("gpuhash.torch_state").attr(name); }
+py::object maker(const char* name) { return py::module_::import("gpuhash.torch.state").attr(name); }
 
 /// The table's state tensor, made at first use; None where there are no ops.
 py::object torch_state(const py::object& table) {

@@ -11,9 +11,9 @@ import torch
 from gpuhash import Column, CudaError, HashSet, HashTable, TableFullError
 from gpuhash.signatures import SIGNATURES
 from gpuhash.table import _NO_DEFAULT
-from gpuhash.torch_state import default_of, named_state_of
 
 from . import calls
+from .state import default_of, named_state_of
 
 #: What calls ask of a table, under its names there.
 _OF_TABLE = ("_key_dtype", "_key_shape", "_value_dtype", "_value_shape", "_columns", "_initializer")

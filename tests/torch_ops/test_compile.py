@@ -963,5 +963,10 @@ def test_the_benchmark(device):
 
 
 def test_importing_gpuhash_imports_no_torch():
-    program = "import sys, gpuhash; assert 'torch' not in sys.modules; assert 'gpuhash.torch' not in sys.modules"
+    program = """
+import sys, gpuhash, gpuhash.torch
+assert gpuhash.torch.SGD(0.1).lr == 0.1
+assert set(gpuhash.torch.__all__) < set(dir(gpuhash.torch))
+assert "torch" not in sys.modules
+"""
     subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=300)

@@ -173,7 +173,7 @@ def test_named_columns_compiled_ahead(on_device, tmp_path):
 
 PROGRAM = """
 import sys
-import torch, gpuhash, gpuhash.torch
+import torch, gpuhash, gpuhash.torch.library
 device, path, compiled = sys.argv[1:]
 def make():
     table = gpuhash.HashTable("int64", "float32", value_shape=(2,), device=device, name="exported")

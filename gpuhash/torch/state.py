@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import _core
+from gpuhash import _core
 
 _lock = threading.Lock()
 #: By the tables' own handles. All faces of a table have one tensor: two would let a compiler change the order of calls.
@@ -38,7 +38,7 @@ def plainly() -> Iterator[None]:
 def load_ops() -> bool:
     """Are the ops there, compiled now if need be? Where not, a warning says why."""
     try:
-        from .torch import library  # noqa: F401
+        from . import library  # noqa: F401
     except ImportError as error:
         warnings.warn(f"torch.compile has to break its graphs at calls of gpuhash: {error}", stacklevel=2)
         return False
@@ -62,7 +62,7 @@ def state_of(table: Any) -> Any:
 
 def named_state_of(table: Any) -> Any:
     """The state of a table, with the handle of its name if it has got one since the state was made."""
-    from .torch import library  # noqa: F401, ImportError where there are no ops
+    from . import library  # noqa: F401, ImportError where there are no ops
 
     state = table._torch_state
     if state is None:

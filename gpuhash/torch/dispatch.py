@@ -1,18 +1,22 @@
-"""What Dynamo, PyTorch's compiler front, traces of the face; it does not look into the other modules.
+"""What Dynamo, the front of PyTorch's compiler, traces of tables, and what it leaves alone.
 
 Calls whose arrays are PyTorch's and lie where the table does become ops of gpuhash.torch, and stay in the graph. Others
-go where they go without the compiler, and break the graph. Outside of the compiler nothing here runs.
+go where they go without the compiler, and break the graph: there is no tensor operation to compile. Properties are
+traced. Outside of the compiler nothing here runs, and nothing here imports PyTorch.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar
 
-from . import _core
-from .signatures import SIGNATURES, Signature
-from .untraced import call_untraced
+from gpuhash import _core
+from gpuhash.signatures import SIGNATURES, Signature
+
+from .import_hook import when_imported
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -94,7 +98,7 @@ def _of_manifest(name: str) -> Callable[..., Any]:
         is_known = len(given) == len(args) + len(kwargs) and all(each in known for each in given)
         if not is_known or not _is_taken(call, table, given):
             return call_untraced(method, table, *args, **kwargs)
-        from .torch import calls
+        from . import calls
 
         options: dict[str, Any] = {each: given[each] for each in call.takes if each in given}
         return calls.run(call, table, given["keys"], options, given.get("columns"))
@@ -160,7 +164,7 @@ def unique(
     sorted: bool = False,
     axis: int | None = None,
 ) -> Any:
-    from . import factorization
+    from gpuhash import factorization
 
     if not _takes_arrays(axis, keys):
         return call_untraced(
@@ -172,7 +176,7 @@ def unique(
             sorted=sorted,
             axis=axis,
         )
-    from .torch import calls
+    from . import calls
 
     values, *extras = calls.unique(keys, axis == 0, sorted, return_index, return_inverse, return_counts)
     names, results = [], []
@@ -188,21 +192,78 @@ def unique(
 
 
 def factorize(keys: Any, *, axis: int | None = None) -> Any:
-    from . import factorization
+    from gpuhash import factorization
 
     if not _takes_arrays(axis, keys):
         return call_untraced(factorization.factorize, keys, axis=axis)
-    from .torch import calls
+    from . import calls
 
     values, _, inverse, _ = calls.unique(keys, axis == 0, False, False, True, False)
     return factorization.Factorized(inverse, values)
 
 
 def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int | None = None) -> Any:
-    from . import factorization
+    from gpuhash import factorization
 
     if not _takes_arrays(axis, elements, test_elements) or elements.dtype != test_elements.dtype:
         return call_untraced(factorization.isin, elements, test_elements, invert=invert, axis=axis)
-    from .torch import calls
+    from . import calls
 
     return calls.isin(elements, test_elements, axis == 0, invert)
+
+
+# What is left alone --------------------------------------------------------------------------------------------------
+
+_REASON = "gpuhash works outside of compiled graphs: without fullgraph=True the graph breaks here, and the call runs"
+
+
+def call_untraced(function: Any, *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
+def keep_dynamo_out(modules: Sequence[ModuleType]) -> None:
+    """Has Dynamo break graphs at calls of the modules' functions and methods, and leave their frames alone."""
+    _keep_out([function for module in modules for function in _functions(module)])
+
+
+def _keep_out(functions: Sequence[Any]) -> None:
+    for function in functions:  # as torch.compiler.disable() marks them
+        function._torchdynamo_disable = True
+        function._torchdynamo_disable_msg = _REASON
+    codes = [code for function in functions for code in _codes(function.__code__)]
+
+    def skip(_dynamo: ModuleType) -> None:
+        skip_code = sys.modules["torch._dynamo.eval_frame"].skip_code
+        for code in codes:
+            skip_code(code)
+
+    when_imported("torch._dynamo", skip)
+
+
+def _functions(module: ModuleType) -> Iterator[FunctionType]:
+    for value in vars(module).values():
+        for member in vars(value).values() if isinstance(value, type) else [value]:
+            # Class methods, caches, methods with a fast path and what decorators give have another function inside.
+            inner = getattr(member, "__wrapped__", None)
+            for function in (member, inner):
+                if (
+                    isinstance(function, FunctionType)
+                    and function.__module__ == module.__name__
+                    and not _is_traced(function)
+                ):
+                    yield function
+
+
+def _is_traced(function: FunctionType) -> bool:
+    return hasattr(function, "_torchdynamo_inline") or getattr(function, "traced", None) is True
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """The code and that of the functions inside."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+_keep_out([call_untraced])
