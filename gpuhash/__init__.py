@@ -12,7 +12,6 @@ except ImportError as error:
 
     raise ImportError(reason(__path__[0], sys.path)) from None
 
-from . import traced, weights_only
 from ._core import CudaError, PlatformError, TableFullError
 from .factorization import factorize, isin, unique
 from .hash_set import HashSet
@@ -22,7 +21,8 @@ from .store import TensorStore, store
 from .table import HashTable
 from .tables import load, open
 from .threads import get_num_threads, set_num_threads
-from .untraced import keep_dynamo_out
+from .torch import dispatch
+from .torch.pickling import allow_in_checkpoints
 
 __all__ = [
     "Column",
@@ -49,8 +49,8 @@ __version__ = version("gpuhash")
 # Pickles name them so, wherever they are defined.
 for _public in (Column, HashSet, HashTable, unpickle):
     _public.__module__ = __name__
-weights_only.allow(HashSet, HashTable, unpickle)
-_core.set_traced(get=traced.bind, call=traced.call)
-keep_dynamo_out(
-    [module for name, module in sys.modules.items() if name.startswith(__name__ + ".") and module is not traced]
+allow_in_checkpoints(HashSet, HashTable, unpickle)
+_core.set_traced(get=dispatch.bind, call=dispatch.call)
+dispatch.keep_dynamo_out(
+    [module for name, module in sys.modules.items() if name.startswith(__name__ + ".") and module is not dispatch]
 )

@@ -14,6 +14,7 @@ from . import _core
 from .arguments import KeyOutOfRangeError, action_of
 from .batch import Batch, Output, Read, Write, take_values
 from .named_columns import Columns, by_name, chosen
+from .torch import dispatch as traced
 
 if TYPE_CHECKING:
     from .keyed_table import KeyedTable
@@ -248,6 +249,7 @@ def _is_batch(given: Any) -> bool:
     return isinstance(given, Mapping) or len(getattr(given, "shape", ())) > 0
 
 
+@traced.itself
 def actions_of(columns: Columns, values: Any, op: Any) -> dict[str, str]:
     """What becomes of each column that is given, by its name: of one operation for all, or a mapping of them.
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, consumers, serialization, traced
+from . import _core, consumers, serialization
 from .arguments import as_keys
 from .arrays import framework_of, settle
 from .batch import Batch
@@ -18,6 +18,7 @@ from .dtypes import INTEGER_BOUNDS, is_python_integer, read_objects
 from .inference import infer_set
 from .keyed_table import KeyedTable
 from .options import Options
+from .torch import dispatch as traced
 
 
 class HashSet(KeyedTable):
@@ -131,6 +132,7 @@ class HashSet(KeyedTable):
         if call is not None:
             call.erase()
 
+    @traced.itself
     def remove(self, keys: Any) -> None:
         """Removes keys. Waits. KeyError if any is absent: then nothing is removed."""
         self._erase_present(keys)

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, initializers, named_columns, serialization, traced
+from . import _core, initializers, named_columns, serialization
 from .arguments import SHOWN_KEYS, absent_keys, as_keys, checked_load_factor, checked_name, count_of
 from .arrays import Shape, default_stream
 from .batch import Batch, Read, Views, Write, to_device
@@ -20,6 +20,7 @@ from .export import export, export_apart, to_host
 from .memory import is_sharded, make_context
 from .named_columns import Column
 from .options import Options
+from .torch import dispatch as traced
 
 _ITERATION_CHUNK = 4096
 #: At which a file's items are inserted.
@@ -69,7 +70,7 @@ class KeyedTable:
         self._initializer = initializers.of_core(core.initializer, core.value_dtype)
         self._name = name
         self._changes = 0
-        self._state: Any = None  # see gpuhash/torch_state.py; False where it cannot be had
+        self._state: Any = None  # see gpuhash/torch/state.py; False where it cannot be had
         self._state_address = 0
 
     def _make(self, options: Options) -> None:
@@ -113,7 +114,7 @@ class KeyedTable:
         """The keys of a batch on the host, ``[n, *key_shape]``. Waits."""
         return to_host(batch.context, batch.array, batch.stream).reshape(-1, *self._key_shape)
 
-    @traced.by(traced.nothing)
+    @traced.by(traced.delete)
     @_core.fast_path("erase_present")
     def _erase_present(self, keys: Any) -> None:
         """Erases keys. KeyError if any is absent."""

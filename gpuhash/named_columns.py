@@ -15,6 +15,7 @@ from .arguments import need_unicode, one_value, shape_of
 from .arrays import Shape
 from .dtypes import ITEMSIZES, MAX_VALUE_BYTES, dtype_name, plain_bools, storage_dtype
 from .initializers import CoreInitializer, Initializer
+from .torch import dispatch as traced
 
 #: Name, dtype, shape and initializer; as the core has it.
 CoreColumn: TypeAlias = tuple[str, str, Shape, CoreInitializer | None]
@@ -123,6 +124,7 @@ def of_core(given: Sequence[CoreColumn]) -> Columns | None:
     return {name: Column(dtype, shape, initializers.of_core(initial, dtype)) for name, dtype, shape, initial in given}
 
 
+@traced.itself
 def chosen(columns: Columns, names: Any) -> list[str]:
     """The names of columns that a caller asks for; None: all.
 
@@ -151,6 +153,7 @@ def no_names(names: Any) -> TypeError:
     return TypeError(f"columns={names!r} was given, and the table has a single value per key, without a name")
 
 
+@traced.itself
 def need(columns: Columns, name: Any) -> Column:
     """The column of that name; ValueError where there is none."""
     if isinstance(name, str) and name in columns:
@@ -167,6 +170,7 @@ def refuse(columns: Columns | None, what: str) -> None:
         )
 
 
+@traced.itself
 def by_name(columns: Columns, given: Any, what: str) -> dict[str, Any]:
     """What a caller gives for some columns, by their names. TypeError for no mapping, ValueError for unknown names."""
     if not isinstance(given, Mapping):

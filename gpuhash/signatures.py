@@ -33,6 +33,8 @@ class Signature:
     absent: Literal["default", "given", "error"] = "default"
     #: What a table needs for it: nothing, values, rows in a row storage, or that it has no values (a set).
     needs: Literal["", "values", "rows", "set"] = "values"
+    #: What may be left out: a default, and the values of new rows, which have initial ones.
+    optional: tuple[Parameter, ...] = ("default",)
     #: Python's own method, where the call is written with syntax.
     special: str = ""
 
@@ -47,8 +49,8 @@ _CALLS = (
     Signature("insert_or_assign", "change", ("values",), ("is_new",), "assign"),
     Signature("setitem", "change", ("values",), (), "assign", special="__setitem__"),
     Signature("insert_or_apply", "change", ("values", "op"), ("is_new",)),
-    Signature("find_or_insert", "change", ("values",), ("rows", "is_new"), "keep", needs="rows"),
-    Signature("setdefault", "change", ("default",), ("values",), "keep"),
+    Signature("find_or_insert", "change", ("values",), ("rows", "is_new"), "keep", needs="rows", optional=("values",)),
+    Signature("setdefault", "change", ("default",), ("values",), "keep", "given"),
     Signature("add", "change", (), ("is_new",), "keep", needs="set"),
     Signature("find", "lookup", ("default",), ("values", "found")),
     Signature("get", "lookup", ("default",), ("values",), absent="given"),

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, named_columns, serialization, traced
+from . import _core, named_columns, serialization
 from .arguments import action_of, as_keys, no_default, one_value
 from .arrays import NUMPY, Framework, Shape, default_stream, framework_like, framework_of, settle
 from .batch import Batch, join, take_values
@@ -19,6 +19,7 @@ from .inference import infer, infer_columns
 from .initializers import Initializer
 from .options import Options
 from .row_access import RowAccess
+from .torch import dispatch as traced
 
 
 class _Required:
@@ -358,7 +359,7 @@ class HashTable(DictMethods):
         call.change()
         return call.rows(), call.mask()
 
-    @traced.by(traced.nothing)
+    @traced.by(traced.setdefault)
     @_core.fast_path("setdefault")
     def setdefault(self, keys: Any, default: Any = None, out: Any = None) -> Any:
         """Inserts ``default`` for the keys that are absent, and gives the values of all.
@@ -514,11 +515,12 @@ class HashTable(DictMethods):
 
     # Erasures --------------------------------------------------------------------------------------------------------
 
+    @traced.itself
     def __delitem__(self, keys: Any) -> None:
         """Erases keys. Waits. KeyError if any is absent: then nothing is erased."""
         self._erase_present(keys)
 
-    @traced.by(traced.nothing)
+    @traced.by(traced.pop)
     @_core.fast_path("pop")
     def pop(self, keys: Any, default: Any = NO_DEFAULT, out: Any = None) -> Any:
         """Erases keys, and gives their values. Waits, unless there is a default.

@@ -85,7 +85,7 @@ def test_nothing_is_imported_and_the_hook_goes():
     program = """
         import sys
         import gpuhash
-        from gpuhash.import_hook import ImportHook
+        from gpuhash.torch.import_hook import ImportHook
 
         def waiting():
             return [f for f in sys.meta_path if isinstance(f, ImportHook) and f.name == "torch.serialization"]

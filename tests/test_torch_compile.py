@@ -27,17 +27,18 @@ class Tables:
         numbers = torch.arange(5, device=device)
         self.table = HashTable("int64", "float32", default=0.0, device=device)
         self.rows = HashTable("int64", "float32", value_shape=(3,), device=device)
+        self.named = HashTable("int64", {"weight": ("float32", (2,)), "count": "int64"}, device=device)
         self.set = HashSet("int64", device=device)
+        self.named[numbers] = {"weight": 1.0, "count": numbers}
         self.table[numbers] = numbers.to(torch.float32)
         self.rows[numbers] = 1.0
         self.set.add(numbers)
 
-    def contents(self) -> tuple[dict[int, float], dict[int, list[float]], list[int]]:
-        table, rows = (
-            {int(key): value.tolist() for key, value in zip(*each.items("torch"), strict=True)}
-            for each in (self.table, self.rows)
-        )
-        return table, rows, sorted(self.set)
+    def contents(self) -> tuple[dict[int, Any], ...]:
+        keys, columns = self.named.items("torch")
+        tables = [self.table.items("torch"), self.rows.items("torch")]
+        tables += [(keys, values) for values in columns.values()] + [(self.set.keys("torch"),) * 2]
+        return tuple(dict(zip(*(part.tolist() for part in parts), strict=True)) for parts in tables)
 
 
 def into_out(t: Tables, x: Any) -> Any:
@@ -57,6 +58,35 @@ def deleted(t: Tables, x: Any) -> Any:
     t.table[x + 1000] = 1.0
     del t.table[x + 1000]
     return x + len(t.table)
+
+
+def erased_by_syntax(t: Tables, x: Any) -> Any:
+    t.table[x + 1000] = 1.0
+    del t.table[x + 1000]
+    return x + 1
+
+
+def removed(t: Tables, x: Any) -> Any:
+    t.set.add(x + 1000)
+    t.set.remove(x + 1000)
+    return x + 1
+
+
+def by_columns(t: Tables, x: Any) -> Any:
+    t.named[x + 2] = {"count": x}
+    count = t.named[x + 2]["count"]
+    t.named.insert(x + 4, {"weight": 3.0, "count": x + 9})
+    values, found = t.named.find(x + 3, {"count": -1})
+    some = t.named.find(x, columns=["count"])[0]["count"] + t.named.get(x + 3, {"weight": 7.0})["count"]
+    whole = t.named.setdefault(x + 5, {"weight": 2.0})["weight"] + t.named.pop(x + 6, {"weight": 5.0})["weight"]
+    return values["weight"] + whole + (values["count"] + some + found + count)[:, None]
+
+
+def operations_by_column(t: Tables, x: Any) -> Any:
+    t.named.insert_or_apply(x + 2, {"count": 7, "weight": 0.5}, "add")
+    t.named.insert_or_apply(x + 2, {"count": 5, "weight": 4.0}, {"weight": "max", "count": "bit-xor"})
+    _, is_new = t.named.find_or_insert(x + 3, {"count": 1})
+    return t.named.contains(x + 5) + is_new.long() + t.named.rows(x).sign()
 
 
 def after(call: Any, x: Any) -> Any:
@@ -95,10 +125,15 @@ USES = {
     "equal": lambda t, x: x + 1 if t.table == t.table.copy() else x,
     "repr": lambda t, x: x + len(repr(t.table)),
     "copy": lambda t, x: t.table.copy()[x] + 1,
+    "find_or_insert": lambda t, x: t.rows.find_or_insert(x + 2, 4.0)[1].long() + 1,
     "rows": lambda t, x: t.rows.rows(x).sort()[0] + 1,
     "row_storage": lambda t, x: t.rows.row_storage_as("torch") + 1,
     "new-table": lambda t, x: HashTable.from_items(x, x.to(torch.float32))[x] + 1,
     "add": lambda t, x: ~t.set.add(x + 2),
+    "remove": removed,
+    "del": erased_by_syntax,
+    "columns": by_columns,
+    "columns-op": operations_by_column,
     "discard": lambda t, x: after(lambda: t.set.discard(x + 2), x),
     "union": lambda t, x: x + len(t.set | HashSet.from_keys(x + 2)),
     "difference": lambda t, x: x + len(t.set.difference([1, 2, 77])),
@@ -110,7 +145,8 @@ USES = {
 }
 ONE_GRAPH = {
     *("find", "find-by-name", "get", "getitem", "contains", "rows", "insert", "insert_or_assign", "insert_or_apply"),
-    *("setitem", "setitem-method", "erase", "add", "unique", "factorize", "isin"),
+    *("setitem", "setitem-method", "find_or_insert", "setdefault", "pop", "erase", "del", "remove", "add"),
+    *("columns", "columns-op", "unique", "factorize", "isin"),
 }
 # Dynamo traces methods that are taken from the class without a table since 2.13.
 NOT_ONE_GRAPH = [use for use in USES if use not in {*ONE_GRAPH, "find-unbound"}]
@@ -183,14 +219,16 @@ def test_operations_around_a_call_are_compiled():
     table = HashTable("int64", "float32", default=0.0)
     table[torch.arange(5)] = 1.0
 
+    out = torch.empty(5)
+
     def function(x: Any) -> Any:
-        values = table.setdefault((x + 1) * 2, 3.0)
+        values = table.setdefault((x + 1) * 2, 3.0, out)
         return (values - 1) * 2
 
     x = torch.arange(5)
     same_bytes(torch.compile(function, backend=backend)(x), function(x).numpy())
     assert [len(graph) for graph in graphs] == [2, 2]
-    for use in ("setdefault", "pop", "len"):
+    for use in ("reserve", "copy", "len"):
         graphs.clear()
         torch._dynamo.reset()
         torch.compile(USES[use], backend=backend)(Tables("cpu"), x)
@@ -294,7 +332,9 @@ frames = []
 def backend(graph, _):
     frames.append(graph)
     return graph.forward
-assert torch.compile(lambda x: table.setdefault(x, 7) + 1, backend=backend)(torch.arange(3)).tolist() == [8] * 3
+out = torch.empty(3, dtype=torch.int64)
+compiled = torch.compile(lambda x: table.setdefault(x, 7, out=out) + 1, backend=backend)
+assert compiled(torch.arange(3)).tolist() == [8] * 3
 assert len(frames) == 1, frames
 assert not any(type(finder).__module__.startswith("gpuhash") for finder in sys.meta_path)
 """

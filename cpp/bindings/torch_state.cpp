@@ -21,7 +21,7 @@ py::handle interned(const char* text) {
   return made;
 }
 
-py::object maker(const char* name) { return py::module_::import("gpuhash.torch_state").attr(name); }
+py::object maker(const char* name) { return py::module_::import("gpuhash.torch.state").attr(name); }
 
 /// The table's state tensor, made at first use; None where there are no ops.
 py::object torch_state(const py::object& table) {
@@ -50,11 +50,13 @@ bool torch_ops(const py::object&) {
   return there;
 }
 
-/// The table's default as a tensor, made at first use; None where it has none.
+/// The table's default as a tensor, or of each column as one by its name, made at first use; None where it has none.
 py::object torch_default(const py::object& table) {
   static const py::handle fallback_name = interned("_fallback");
+  static const py::handle columns_name = interned("_column_defaults");
   static const py::handle default_name = interned("_default_tensor");
-  if (py::object(table.attr(fallback_name)).is_none()) return py::none();
+  if (py::object(table.attr(fallback_name)).is_none() && py::object(table.attr(columns_name)).is_none())
+    return py::none();
   py::object made = table.attr(default_name);
   if (made.is_none()) {
     made = maker("default_of")(table);

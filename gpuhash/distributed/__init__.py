@@ -10,7 +10,7 @@ through ``torch.distributed``, by NCCL between GPUs and by Gloo between hosts.
 
 import sys
 
-from gpuhash.untraced import keep_dynamo_out
+from gpuhash.torch.dispatch import keep_dynamo_out
 
 from .hash_set import HashSet
 from .table import HashTable

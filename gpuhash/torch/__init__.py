@@ -1,26 +1,25 @@
 """The table inside PyTorch's compilers: as ops of the graphs of ``torch.compile`` and ``torch.export``.
 
 Functions that ``torch.compile`` takes need nothing of this: calls of tables in them become these ops by themselves.
-``TableModule`` is for models that are exported. The first import compiles the ops, which takes about 6 seconds and a
-C++ compiler, and later ones find them in a cache; ``GPUHASH_TORCH=ON`` compiles them when gpuhash is installed.
+``TableModule`` is for models that are exported. The first use of the ops compiles them, which takes about 6 seconds and
+a C++ compiler, and later ones find them in a cache; ``GPUHASH_TORCH=ON`` compiles them when gpuhash is installed.
 Embeddings need none of them: without a compiler they work, and ``ops`` and ``TableModule(...)`` raise an ImportError.
-PyTorch 2.11 to 2.13.
+A program that runs exported models imports ``gpuhash.torch.library``. PyTorch 2.11 to 2.13.
+
+gpuhash imports modules of this package, and no PyTorch. So each name here is imported at its first use.
 """
 
-import contextlib
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from gpuhash.optimizers import LAMB, SGD, Adagrad, Adam, Optimizer, RowWiseAdagrad
-from gpuhash.untraced import keep_dynamo_out
+if TYPE_CHECKING:
+    from gpuhash.optimizers import LAMB, SGD, Adagrad, Adam, Optimizer, RowWiseAdagrad
 
-from . import averages, embedding, schedules
-from .averages import AveragedModel
-from .embedding import HashEmbedding, HashEmbeddingBag
-from .module import TableModule
-from .schedules import FusedOptimizer
-
-with contextlib.suppress(ImportError):  # asked for, ``ops`` raises it
+    from .averages import AveragedModel
+    from .embedding import HashEmbedding, HashEmbeddingBag
     from .library import ops
+    from .module import TableModule
+    from .schedules import FusedOptimizer
 
 __all__ = [
     "LAMB",
@@ -37,13 +36,22 @@ __all__ = [
     "ops",
 ]
 
-keep_dynamo_out([averages, embedding, schedules])
+_MODULES = {
+    **dict.fromkeys(("LAMB", "SGD", "Adagrad", "Adam", "Optimizer", "RowWiseAdagrad"), "gpuhash.optimizers"),
+    **dict.fromkeys(("HashEmbedding", "HashEmbeddingBag"), ".embedding"),
+    "AveragedModel": ".averages",
+    "FusedOptimizer": ".schedules",
+    "TableModule": ".module",
+    "ops": ".library",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Of ``ops``, where they could not be loaded."""
-    if name != "ops":
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .library import ops
+    made = globals()[name] = getattr(importlib.import_module(_MODULES[name], __name__), name)
+    return made
 
-    return ops
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

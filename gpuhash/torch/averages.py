@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim import swa_utils
 
+from .dispatch import keep_dynamo_out
+
 __all__ = ["AveragedModel"]
 
 
@@ -80,3 +82,6 @@ def refuse_copies_for_averages(what: str) -> None:
                 )
             return
         frame = frame.f_back
+
+
+keep_dynamo_out([sys.modules[__name__]])

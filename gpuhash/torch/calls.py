@@ -1,21 +1,29 @@
 """A table's calls as ops, for PyTorch's compilers: what Dynamo traces, and the methods of ``TableModule``.
 
-A *table* here is whatever has ``_torch_state``, ``_torch_default`` and the dtypes and shapes, under the names that
-tables have them under. All that is checked here is checked while a function is compiled, and costs nothing when it
-runs; what only the tensors tell, such as the lengths of a batch, the ops check.
+``run`` makes each call of the manifest (gpuhash/signatures.py). A *table* here is whatever has ``_torch_state``,
+``_torch_default``, the dtypes, shapes and columns, under the names that tables have them under. All that is checked
+here is checked while a function is compiled, and costs nothing when it runs; what only the tensors tell, such as the
+lengths of a batch, the ops check.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+import operator
+from typing import Any, NamedTuple
 
 import torch
 
+from gpuhash import named_columns
 from gpuhash.arguments import action_of
+from gpuhash.call import actions_of
+from gpuhash.signatures import Signature
 
 _ops: Any = torch.ops.gpuhash
 _LARGEST_INT = (1 << 63) - 1
+_NO_TENSORS = [None]  # AOTInductor cannot hand on an empty list
+#: The dtypes of the parts of complex numbers.
+_PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
 def _under_derivatives() -> bool:
@@ -72,34 +80,75 @@ def _key_dims(table: Any, keys: Any) -> int:
     return dims
 
 
-def _values(table: Any, keys: Any, values: Any, what: str) -> Any:
-    """Values or defaults as a tensor: one for each key, or one for all.
+class _Column(NamedTuple):
+    """The single value of a table without named columns has no name."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    text: str  #: as the ops have it: "float32[2,3] weight"
+
+    def what(self, what: str) -> str:
+        return f"{what} of {self.name!r}" if self.name else what
+
+
+def _column(name: str, dtype: str, shape: tuple[int, ...]) -> _Column:
+    text = dtype
+    if shape:  # lengths that have differed are symbols to Dynamo, of which index() makes constants
+        text += "[" + ",".join([str(operator.index(length)) for length in shape]) + "]"
+    if name:
+        text += " " + name.replace("\\", "\\\\").replace("\n", "\\n")
+    return _Column(name, dtype, shape, text)
+
+
+def columns_of(table: Any) -> dict[str, _Column]:
+    """The columns of a table by their names; none for a set."""
+    if table._columns is not None:
+        return {name: _column(name, column.dtype, column.shape) for name, column in table._columns.items()}
+    if table._value_dtype is None:
+        return {}
+    return {"": _column("", table._value_dtype, table._value_shape)}
+
+
+def _texts(columns: list[_Column]) -> str:
+    return "\n".join([column.text for column in columns])
+
+
+def _by_name(table: Any, given: Any, what: str) -> dict[str, Any]:
+    """What is given for some columns, by their names."""
+    return {"": given} if table._columns is None else named_columns.by_name(table._columns, given, what)
+
+
+def _value(table: Any, keys: Any, column: _Column, value: Any, what: str) -> Any:
+    """Values or defaults of a column as a tensor: one for each key, or one for all.
 
     Raises
     ------
     TypeError, ValueError, OverflowError
-        For values of another dtype or shape than the table's.
+        For values of another dtype or shape than the column's.
     """
-    name, shape = table._value_dtype, table._value_shape
+    name, shape = column.dtype, column.shape
     dtype = getattr(torch, name)
-    if isinstance(values, (bool, int, float)):
-        return _number(values, name, shape, what, keys.device)
-    if values.dtype != dtype:
+    if isinstance(value, (bool, int, float)):
+        return _number(value, name, shape, what, keys.device)
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"the {what} are a {type(value).__name__}, expected a tensor or a number")
+    if value.dtype != dtype:
         raise TypeError(
-            f"the {what} are {_text(values.dtype)}, and the table has values of {name}: convert them with "
+            f"the {what} are {_text(value.dtype)}, and the table has values of {name}: convert them with "
             f".to(torch.{name})"
         )
-    if values.dim() == 0 and shape:
-        return values.expand(shape)
+    if value.dim() == 0 and shape:
+        return value.expand(shape)
     batch_dims = keys.dim() - len(table._key_shape)
-    item = tuple(values.shape[values.dim() - len(shape) :]) if values.dim() >= len(shape) else None
-    if item != tuple(shape) or values.dim() not in (len(shape), batch_dims + len(shape)):
+    item = tuple(value.shape[value.dim() - len(shape) :]) if value.dim() >= len(shape) else None
+    if item != tuple(shape) or value.dim() not in (len(shape), batch_dims + len(shape)):
         batch = tuple(keys.shape[:batch_dims])
         raise ValueError(
-            f"the {what} have shape {tuple(values.shape)}, expected {batch + tuple(shape)}, or {tuple(shape)} for all "
+            f"the {what} have shape {tuple(value.shape)}, expected {batch + tuple(shape)}, or {tuple(shape)} for all "
             "keys alike"
         )
-    return values
+    return value
 
 
 def _number(number: Any, name: str, shape: Any, what: str, device: Any) -> Any:
@@ -137,106 +186,205 @@ def _rounded(number: Any, dtype: Any, shape: Any, device: Any) -> Any:
     return torch.full(shape, number, dtype=wide, device=device).to(dtype)
 
 
-def _new_values(table: Any, keys: Any, values: Any) -> tuple[Any, int]:
-    """Values to be stored, and the dimensions of one of them.
+def _stored(table: Any, keys: Any, column: _Column, value: Any, what: str) -> Any:
+    """A value that goes into the table, or into an op that changes one.
 
     Complex ones go as pairs of their parts: Inductor cannot compile ops that write to an argument and take complex
     numbers.
     """
-    values = constant(_values(table, keys, values, "values"), "values")
-    dims = len(table._value_shape)
-    if values.dtype.is_complex:
-        return torch.view_as_real(values.resolve_conj()), dims + 1
-    return values, dims
+    what = column.what(what)
+    value = constant(_value(table, keys, column, value, what), what)
+    return torch.view_as_real(value.resolve_conj()) if value.dtype.is_complex else value
 
 
-def find(table: Any, keys: Any, default: Any = None) -> tuple[Any, Any]:
-    key_dims = _key_dims(table, keys)
-    given = table._torch_default if default is None else _values(table, keys, default, "default")
-    derived = isinstance(default, torch.Tensor) and (default.requires_grad or _under_derivatives())
-    fallback = given.detach() if derived else given
-    values, found = _ops.find(table._torch_state, keys, fallback, table._value_dtype, table._value_shape, key_dims)
-    if derived:  # the derivative of absent keys' values
-        mask = found.reshape(*found.shape, *[1] * len(table._value_shape))
-        values = torch.where(mask, values, given)
-    return values, found
+def _outputs(keys: Any, key_dims: int, columns: list[_Column]) -> list[Any]:
+    """New tensors for one value of each key, which an op writes; complex ones are pairs of their parts."""
+    batch = keys.shape[: keys.dim() - key_dims]
+    outputs = []
+    for column in columns:
+        dtype = _PARTS.get(column.dtype, column.dtype)
+        shape = column.shape if dtype == column.dtype else (*column.shape, 2)
+        outputs.append(keys.new_empty((*batch, *shape), dtype=getattr(torch, dtype)))
+    return outputs
 
 
-def getitem(table: Any, keys: Any) -> Any:
-    if table._torch_default is not None:
-        return find(table, keys)[0]
-    key_dims = _key_dims(table, keys)
-    return _ops.find_present(table._torch_state, keys, table._value_dtype, table._value_shape, key_dims)
-
-
-def get(table: Any, keys: Any, default: Any = None) -> Any:
-    if default is None and table._torch_default is None:
-        raise ValueError("get(keys) of a batch needs a default for absent keys: give one here or to the table")
-    return find(table, keys, default)[0]
-
-
-def contains(table: Any, keys: Any) -> Any:
-    return _ops.contains(table._torch_state, keys, _key_dims(table, keys))
+def _read(columns: list[_Column], outputs: list[Any]) -> list[Any]:
+    """What an op has written."""
+    return [
+        torch.view_as_complex(output) if column.dtype in _PARTS else output
+        for column, output in zip(columns, outputs, strict=True)
+    ]
 
 
 def _need_rows(table: Any) -> None:
-    if not table._value_shape and table._value_dtype != "complex128":
+    if table._columns is None and not table._value_shape and table._value_dtype != "complex128":
         raise ValueError(
             f"the table has no row storage: its values, scalars of {table._value_dtype}, lie beside their keys; only "
             "values of a value_shape, or of more than 8 bytes, have rows"
         )
 
 
-def rows(table: Any, keys: Any) -> Any:
-    _need_rows(table)
-    return _ops.rows(table._torch_state, keys, _key_dims(table, keys))
+def run(
+    call: Signature,
+    table: Any,
+    keys: Any,
+    given: dict[str, Any],
+    columns: Any = None,
+    there: dict[str, _Column] | None = None,
+) -> Any:
+    """One call of the manifest, with what is given after the keys, by its name.
 
-
-def setitem(table: Any, keys: Any, values: Any) -> None:
+    ``columns``: of a lookup, the names of those that are wanted; None for all. ``there``: the table's columns, if the
+    caller has them. The answer is a tensor, or a tuple of
+    several; values are tensors, and in tables with columns mappings of names to such.
+    """
     key_dims = _key_dims(table, keys)
-    values, value_dims = _new_values(table, keys, values)
-    _ops.assign(table._torch_state, keys, values, key_dims, value_dims)
+    if call.needs == "rows":
+        _need_rows(table)
+    if there is None:
+        there = columns_of(table)
+    if call.request == "lookup":
+        read = _chosen(table, there, columns) if "values" in call.answers else []
+        answers = _look_up(call, table, keys, key_dims, given.get("default"), read)
+    elif call.request == "change":
+        answers = _change(call, table, keys, key_dims, given, there)
+    else:
+        read = [*there.values()] if "values" in call.answers else []
+        answers = _erase(call, table, keys, key_dims, given, read)
+    wanted = tuple([answers[name] for name in call.answers])
+    return wanted if len(wanted) > 1 else wanted[0] if wanted else None
 
 
-def insert(table: Any, keys: Any, values: Any) -> Any:
-    key_dims = _key_dims(table, keys)
-    values, value_dims = _new_values(table, keys, values)
-    return _ops.insert(table._torch_state, keys, values, key_dims, value_dims)
+def _named(table: Any, columns: list[_Column], values: list[Any]) -> Any:
+    """The values of a call as its caller gets them."""
+    if table._columns is None:
+        return values[0]
+    return {column.name: value for column, value in zip(columns, values, strict=True)}
 
 
-def insert_or_assign(table: Any, keys: Any, values: Any) -> Any:
-    key_dims = _key_dims(table, keys)
-    values, value_dims = _new_values(table, keys, values)
-    return _ops.insert_or_assign(table._torch_state, keys, values, key_dims, value_dims)
+def _defaults(table: Any, default: Any) -> dict[str, Any] | None:
+    """What absent keys get, of some columns, by their names: the call's or the table's; None where there is none."""
+    own = table._torch_default if default is None else default
+    return None if own is None else _by_name(table, own, "defaults")
 
 
-def find_or_insert(table: Any, keys: Any, values: Any = None) -> tuple[Any, Any]:
-    _need_rows(table)
-    key_dims = _key_dims(table, keys)
-    if values is None and table._initializer is None:
+def _given(table: Any, keys: Any, column: _Column, defaults: dict[str, Any] | None) -> Any:
+    """What absent keys get of a column as a tensor; None: zeros."""
+    if defaults is None or column.name not in defaults:
+        return None
+    return _value(table, keys, column, defaults[column.name], column.what("defaults"))
+
+
+def _chosen(table: Any, there: dict[str, _Column], columns: Any) -> list[_Column]:
+    """The columns of a lookup: those asked for, or all."""
+    if columns is None:
+        return [*there.values()]
+    if table._columns is None:
+        raise TypeError(f"columns={columns!r} was given, and the table has a single value per key, without a name")
+    return [there[name] for name in named_columns.chosen(table._columns, columns)]
+
+
+def _look_up(
+    call: Signature, table: Any, keys: Any, key_dims: int, default: Any, read: list[_Column]
+) -> dict[str, Any]:
+    defaults = _defaults(table, default) if read else None
+    if read and defaults is None and call.absent == "given":
+        raise ValueError(f"{call.name}(keys) of a batch needs a default for absent keys: give one here or to the table")
+    given = [_given(table, keys, column, defaults) for column in read]
+    # Their derivatives are those of torch.where(), outside of the op.
+    is_derived = [
+        default is not None and value is not None and (value.requires_grad or _under_derivatives()) for value in given
+    ]
+    is_found_needed = "found" in call.answers or any(is_derived)
+    is_rows_needed = "rows" in call.answers
+    results = _ops.look_up(
+        table._torch_state,
+        keys,
+        key_dims,
+        _texts(read),
+        [value.detach() if derived else value for value, derived in zip(given, is_derived, strict=True)] or _NO_TENSORS,
+        is_found_needed,
+        is_rows_needed,
+        defaults is None and call.absent == "error",
+    )
+    found: Any = results[len(read)] if is_found_needed else None
+    values = [
+        torch.where(found.reshape(*found.shape, *[1] * len(read[i].shape)), results[i], given[i])
+        if is_derived[i]
+        else results[i]
+        for i in range(len(read))
+    ]
+    return {
+        "values": _named(table, read, values) if read else None,
+        "found": found,
+        "rows": results[-1] if is_rows_needed else None,
+    }
+
+
+def _change(
+    call: Signature, table: Any, keys: Any, key_dims: int, given: dict[str, Any], there: dict[str, _Column]
+) -> dict[str, Any]:
+    named = _written(call, table, given)
+    actions = call.action or _actions(table, given["values"], given["op"])
+    stored = [_stored(table, keys, there[name], value, call.takes[0]) for name, value in named.items()]
+    read = [*there.values()] if "values" in call.answers else []
+    outputs = _outputs(keys, key_dims, read)
+    is_new, rows = _ops.change(
+        [table._torch_state, *outputs],
+        keys,
+        key_dims,
+        _texts([there[name] for name in named]),
+        stored or _NO_TENSORS,
+        ",".join([actions if isinstance(actions, str) else actions[name] for name in named]),
+        "is_new" in call.answers,
+        "rows" in call.answers,
+        _texts(read),
+    )
+    return {"is_new": is_new, "rows": rows, "values": _named(table, read, _read(read, outputs)) if read else None}
+
+
+def _written(call: Signature, table: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """The values of a change, by the names of columns; none for a set, and where new rows have initial values."""
+    if not call.takes:
+        return {}
+    what = call.takes[0]
+    values = given.get(what)
+    if values is None and what in call.optional:
+        if table._columns is not None or table._initializer is not None:
+            return {}
         values = table._torch_default
-    given, value_dims = (None, 0) if values is None else _new_values(table, keys, values)
-    rows, is_new = _ops.find_or_insert(table._torch_state, keys, given, key_dims, value_dims)
-    return rows, is_new
+        if values is None and call.absent == "given":
+            raise ValueError(f"{call.name} needs a default for absent keys: give one here or to the table")
+        if values is None:
+            return {}
+    return _by_name(table, values, what)
 
 
-def insert_or_apply(table: Any, keys: Any, values: Any, op: str) -> Any:
-    name = action_of(op, table._value_dtype, f"the table has values of {table._value_dtype}")
-    if name == "keep":
-        return insert(table, keys, values)
-    if name == "assign":
-        return insert_or_assign(table, keys, values)
-    key_dims = _key_dims(table, keys)
-    values, value_dims = _new_values(table, keys, values)
-    return _ops.insert_or_apply(table._torch_state, keys, values, name, key_dims, value_dims)
+def _actions(table: Any, values: Any, op: Any) -> Any:
+    """What becomes of each column that is given, or of all."""
+    if table._columns is not None:
+        return actions_of(table._columns, values, op)
+    return action_of(op, table._value_dtype, f"the table has values of {table._value_dtype}")
 
 
-def add(table: Any, keys: Any) -> Any:
-    return _ops.insert(table._torch_state, keys, None, _key_dims(table, keys), 0)
-
-
-def erase(table: Any, keys: Any) -> Any:
-    return _ops.erase(table._torch_state, keys, _key_dims(table, keys))
+def _erase(
+    call: Signature, table: Any, keys: Any, key_dims: int, given: dict[str, Any], read: list[_Column]
+) -> dict[str, Any]:
+    required = call.absent == "error" and "default" not in given
+    fallbacks: list[Any] = [None] * len(read)
+    if read and not required:
+        defaults = _defaults(table, given["default"])
+        if defaults is None:
+            raise ValueError(f"{call.name}(keys, None) of a batch: give a value as the default of absent keys")
+        fallbacks = [
+            _stored(table, keys, column, defaults[column.name], "default") if column.name in defaults else None
+            for column in read
+        ]
+    outputs = _outputs(keys, key_dims, read)
+    mask_needed = "erased" in call.answers
+    written = [table._torch_state, *outputs]
+    erased = _ops.erase(written, keys, key_dims, _texts(read), fallbacks or _NO_TENSORS, mask_needed, required)
+    return {"erased": erased, "values": _named(table, read, _read(read, outputs)) if read else None}
 
 
 # Without a table -----------------------------------------------------------------------------------------------------

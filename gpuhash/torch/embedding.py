@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import operator
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,15 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpuhash import HashSet, HashTable, initializers, traced, unique
+from gpuhash import HashSet, HashTable, initializers, unique
 from gpuhash.arguments import flag_of
 from gpuhash.dtypes import dtype_name
 from gpuhash.initializers import Constant, Initializer, Normal
 from gpuhash.named_columns import Column
 from gpuhash.optimizers import Optimizer
-from gpuhash.torch_state import plainly
 
 from . import averages, embedding_ops
+from . import dispatch as traced
+from .dispatch import keep_dynamo_out
+from .state import plainly
 
 __all__ = ["HashEmbedding", "HashEmbeddingBag"]
 
@@ -1192,3 +1195,6 @@ def _device_name(device: Any) -> str:
     if isinstance(device, int):
         device = torch.device("cuda", device)
     return str(device)
+
+
+keep_dynamo_out([sys.modules[__name__]])

@@ -24,16 +24,35 @@ def _batch(keys: Any, key_dims: int) -> list[Any]:
     return list(keys.shape[: keys.dim() - key_dims])
 
 
-def _mask(keys: Any, key_dims: int) -> Any:
-    return keys.new_empty(_batch(keys, key_dims), dtype=torch.bool)
+def _kinds(columns: str) -> list[tuple[Any, list[int]]]:
+    """Dtypes and shapes of columns, from what the ops have of each, on a line: "float32[2,3] weight"."""
+    kinds = []
+    for column in columns.split("\n") if columns else []:
+        dtype, _, lengths = column.partition(" ")[0].rstrip("]").partition("[")
+        kinds.append((getattr(torch, dtype), [int(length) for length in lengths.split(",")] if lengths else []))
+    return kinds
 
 
-def _rows(keys: Any, key_dims: int) -> Any:
-    return keys.new_empty(_batch(keys, key_dims), dtype=torch.int64)
+def _look_up(
+    _: Any, keys: Any, key_dims: int, columns: str, fallbacks: Any, found: bool, rows: bool, required: bool
+) -> list[Any]:
+    kinds = _kinds(columns) + [(torch.bool, [])] * found + [(torch.int64, [])] * rows
+    return [keys.new_empty([*_batch(keys, key_dims), *shape], dtype=dtype) for dtype, shape in kinds]
 
 
-def _values(keys: Any, dtype: str, value_shape: Any, key_dims: int) -> Any:
-    return keys.new_empty([*_batch(keys, key_dims), *value_shape], dtype=getattr(torch, dtype))
+def _answer(keys: Any, key_dims: int, wanted: bool, dtype: Any) -> Any:
+    """Of a call that changes a table: one for each key, or none."""
+    return keys.new_empty(_batch(keys, key_dims) if wanted else [0], dtype=dtype)
+
+
+def _change(
+    _: Any, keys: Any, key_dims: int, columns: Any, values: Any, actions: Any, is_new: bool, rows: bool, *__: Any
+) -> Any:
+    return _answer(keys, key_dims, is_new, torch.bool), _answer(keys, key_dims, rows, torch.int64)
+
+
+def _erase(_: Any, keys: Any, key_dims: int, columns: Any, fallbacks: Any, erased: bool, __: Any) -> Any:
+    return _answer(keys, key_dims, erased, torch.bool)
 
 
 def _new_size(op: str) -> Any:
@@ -61,17 +80,10 @@ def _unique(keys: Any, rows: bool, _: bool, return_index: bool, return_inverse: 
 
 
 _FAKE_KERNELS = {
-    "find": lambda state, keys, default, *kind: (_values(keys, *kind), _mask(keys, kind[-1])),
-    "find_present": lambda state, keys, *kind: _values(keys, *kind),
-    "contains": lambda state, keys, key_dims: _mask(keys, key_dims),
-    "rows": lambda state, keys, key_dims: _rows(keys, key_dims),
+    "look_up": _look_up,
     "size": lambda state: _new_size("size"),
-    "insert": lambda state, keys, values, key_dims, value_dims: _mask(keys, key_dims),
-    "insert_or_assign": lambda state, keys, values, key_dims, value_dims: _mask(keys, key_dims),
-    "find_or_insert": lambda state, keys, values, key_dims, value_dims: (_rows(keys, key_dims), _mask(keys, key_dims)),
-    "assign": lambda state, keys, values, key_dims, value_dims: None,
-    "insert_or_apply": lambda state, keys, values, op, key_dims, value_dims: _mask(keys, key_dims),
-    "erase": lambda state, keys, key_dims: _mask(keys, key_dims),
+    "change": _change,
+    "erase": _erase,
     "unique": _unique,
     "isin": lambda host, elements, tests, rows, invert: elements.new_empty(
         elements.shape[:1] if rows else elements.shape, dtype=torch.bool
@@ -84,7 +96,7 @@ for _name, _kernel in _FAKE_KERNELS.items():
 
 # They give something else when the table has changed: without that tag Inductor's freezing takes what they give for
 # constant keys for constants.
-for _name in ("find", "find_present", "contains", "rows", "size"):
+for _name in ("look_up", "size"):
     getattr(ops, _name).default.tags.append(torch.Tag.nondeterministic_seeded)
 
 
@@ -115,14 +127,15 @@ def _to_front(tensor: Any, batch_dim: int | None, size: int) -> Any:
     return tensor.expand(size, *tensor.shape) if batch_dim is None else tensor.movedim(batch_dim, 0)
 
 
-def _values_to_front(values: Any, batch_dim: int | None, keys: Any, key_dims: int, value_dims: int) -> Any:
-    """Values for keys that have their batch in front: one for each key, or still one for all."""
+def _values_to_front(values: Any, batch_dim: int | None, kind: tuple[Any, list[int]], batch: list[Any]) -> Any:
+    """Values of a column for keys that have their batch in front: one for each key, or still one for all."""
     if values is None:
         return None
+    dtype, shape = kind
+    value_dims = len(shape) + (dtype.is_complex and not values.dtype.is_complex)  # which come as pairs, too
     dims = values.dim() - (batch_dim is not None)
     if dims == value_dims and batch_dim is None:
         return values
-    batch = _batch(keys, key_dims)
     values = _to_front(values, batch_dim, batch[0])
     value_shape = values.shape[values.dim() - value_dims :]
     if dims == value_dims:  # one for each item
@@ -130,34 +143,38 @@ def _values_to_front(values: Any, batch_dim: int | None, keys: Any, key_dims: in
     return values.expand(*batch, *value_shape)
 
 
-def _keys_to_front(info: Any, in_dims: Any, keys: Any) -> Any:
-    if in_dims[0] is not None:
-        raise ValueError("the state of a table is no batch: under vmap give one table for all items")
-    return _to_front(keys, in_dims[1], info.batch_size)
+def _written_to_front(written: list[Any], batch_dims: list[int | None]) -> list[Any]:
+    """A state, and what the op writes besides, which has to have a part for each item."""
+    state, *outputs = written
+    if None in batch_dims[1:]:
+        raise ValueError(
+            "one batch of keys for all items has one answer: call it outside of vmap, or give each item keys"
+        )
+    return [state, *[output.movedim(dim, 0) for output, dim in zip(outputs, batch_dims[1:], strict=True)]]
 
 
-def _batch_find(info: Any, in_dims: Any, state: Any, keys: Any, default: Any, *kind: Any) -> Any:
-    keys = _keys_to_front(info, in_dims, keys)
-    _, value_shape, key_dims = kind
-    default = _values_to_front(default, in_dims[2], keys, key_dims, len(value_shape))
-    return ops.find(state, keys, default, *kind), (0, 0)
+def _batch_call(op: Any) -> Any:
+    """The rule of an op of a state, keys and columns."""
+    schema = op.default._schema
+    names = [argument.name for argument in schema.arguments]
+    flags = [answer.name for answer in schema.returns]  # each answer has the name of the flag that asks for it
 
-
-def _batch_keys(op: Any) -> Any:
-    """Of an op of a state and keys."""
-    return lambda info, in_dims, state, keys, *kind: (op(state, _keys_to_front(info, in_dims, keys), *kind), 0)
-
-
-def _batch_keys_and_values(op: Any) -> Any:
-    """Of an op of a state, keys and values."""
-
-    def rule(info: Any, in_dims: Any, state: Any, keys: Any, values: Any, *rest: Any) -> Any:
-        keys = _keys_to_front(info, in_dims, keys)
-        *_, key_dims, value_dims = rest
-        result = op(state, keys, _values_to_front(values, in_dims[2], keys, key_dims, value_dims), *rest)
-        if isinstance(result, tuple):
-            return result, (0,) * len(result)
-        return result, None if result is None else 0
+    def rule(info: Any, in_dims: Any, *args: Any) -> Any:
+        given, dims = dict(zip(names, args, strict=True)), dict(zip(names, in_dims, strict=True))
+        if (dims["state"] if "state" in dims else dims["written"][0]) is not None:
+            raise ValueError("the state of a table is no batch: under vmap give one table for all items")
+        keys = given["keys"] = _to_front(given["keys"], dims["keys"], info.batch_size)
+        batch = _batch(keys, given["key_dims"])
+        for name in given.keys() & {"values", "fallbacks"}:
+            each = zip(given[name], dims[name], _kinds(given["columns"]), strict=False)  # no columns: nothing of none
+            given[name] = [_values_to_front(*value, batch) for value in each] or [None]
+        if "written" in given:
+            given["written"] = _written_to_front(given["written"], dims["written"])
+        answers = op(*given.values())
+        if isinstance(answers, list):
+            return answers, [0] * len(answers)
+        batch_dims = tuple([0 if given[flag] else None for flag in flags])
+        return answers, batch_dims if isinstance(answers, tuple) else batch_dims[0]
 
     return rule
 
@@ -176,12 +193,7 @@ def _batch_isin(info: Any, in_dims: Any, host: Any, elements: Any, tests: Any, r
 
 
 _BATCHING_RULES = {
-    "find": _batch_find,
-    **{name: _batch_keys(getattr(ops, name)) for name in ("find_present", "contains", "rows", "erase")},
-    **{
-        name: _batch_keys_and_values(getattr(ops, name))
-        for name in ("insert", "insert_or_assign", "assign", "insert_or_apply", "find_or_insert")
-    },
+    **{name: _batch_call(getattr(ops, name)) for name in ("look_up", "change", "erase")},
     "constant": lambda info, in_dims, tensor, what: (ops.constant(tensor, what), in_dims[0]),
     "unique": _refuse_to_batch,
     "isin": _batch_isin,

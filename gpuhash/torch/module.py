@@ -8,10 +8,15 @@ from typing import Any, Self
 
 import torch
 
-from gpuhash import HashSet, HashTable, named_columns
-from gpuhash.torch_state import default_of, named_state_of
+from gpuhash import Column, CudaError, HashSet, HashTable, TableFullError
+from gpuhash.signatures import SIGNATURES
+from gpuhash.table import _NO_DEFAULT
 
 from . import calls
+from .state import default_of, named_state_of
+
+#: What calls ask of a table, under its names there.
+_OF_TABLE = ("_key_dtype", "_key_shape", "_value_dtype", "_value_shape", "_columns", "_initializer")
 
 
 class TableModule(torch.nn.Module):  # type: ignore[misc]
@@ -36,31 +41,34 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
     Raises
     ------
     TypeError
-        For what is no table, and for one with columns.
+        For what is no table.
     ImportError
         Where the ops can be neither loaded nor compiled.
     """
 
     table: HashTable | HashSet
     _torch_state: torch.Tensor
-    _torch_default: torch.Tensor | None
+    _columns: dict[str, Column] | None
 
     def __init__(self, table: HashTable | HashSet) -> None:
         super().__init__()
         if not isinstance(table, (HashTable, HashSet)):
             raise TypeError(f"a {type(table).__name__} was given, expected a HashTable or HashSet")
-        named_columns.refuse(table._columns, "a TableModule")
         self.table = table
-        self._key_dtype, self._key_shape = table._key_dtype, table._key_shape
-        self._value_dtype, self._value_shape = table._value_dtype, table._value_shape
-        self._initializer = table._initializer
         self._register_table()
 
     def _register_table(self) -> None:
         table = self.table
+        for name in _OF_TABLE:
+            setattr(self, name, getattr(table, name))
+        self._columns_of_ops = calls.columns_of(table)
         self.register_buffer("_torch_state", named_state_of(table), persistent=False)
-        has_default = isinstance(table, HashTable) and table._torch_default is not None
-        self.register_buffer("_torch_default", default_of(table) if has_default else None, persistent=False)
+        default = default_of(table) if isinstance(table, HashTable) and table._torch_default is not None else {}
+        named = default if isinstance(default, dict) else {"": default}
+        #: The buffers of the columns' defaults, by the columns' names.
+        self._default_names = {name: f"_torch_default_{number}" for number, name in enumerate(named)}
+        for name, buffer in self._default_names.items():
+            self.register_buffer(buffer, named[name], persistent=False)
 
     def _face(self) -> Any:
         """What calls ask for state and default: the buffers are for programs that are exported.
@@ -74,9 +82,11 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_torch_state", "_torch_default")
+        own = ("_torch_state", *self._default_names.values())
         buffers = {name: buffer for name, buffer in self._buffers.items() if name not in own}
-        return {**self.__dict__, "_buffers": buffers}
+        made = (*_OF_TABLE, "_columns_of_ops", "_default_names")  # of the table, as the buffers
+        state = {name: value for name, value in self.__dict__.items() if name not in made}
+        return {**state, "_buffers": buffers}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -91,69 +101,126 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
     def extra_repr(self) -> str:
         return repr(self.table)
 
-    def _need_values(self) -> None:
-        if self._value_dtype is None:
-            raise TypeError("a HashSet has no values: call contains, add or erase")
+    @property
+    def _torch_default(self) -> Any:
+        """The table's default, as tables have it."""
+        if not self._default_names:
+            return None
+        defaults = {name: getattr(self, buffer) for name, buffer in self._default_names.items()}
+        return defaults if self._columns is not None else defaults[""]
+
+    def _check_kind(self, name: str) -> None:
+        """TypeError for a call that needs values of a set, or the other way round."""
+        needs, method = SIGNATURES[name].needs, SIGNATURES[name].method
+        is_set = isinstance(self.table, HashSet)
+        if is_set and needs in ("values", "rows"):
+            raise TypeError(f"a HashSet has no values, and no {method}: call contains, add, erase or remove")
+        if not is_set and needs == "set":
+            raise TypeError(f"a HashTable has values, and no {method}: call insert or insert_or_assign")
+
+    def _run(self, name: str, keys: Any, columns: Any = None, **given: Any) -> Any:
+        """The call of the manifest of that name."""
+        self._check_kind(name)
+        return _with_errors_of_tables(
+            calls.run, SIGNATURES[name], self._face(), keys, given, columns, self._columns_of_ops
+        )
 
     def size(self) -> int:
         """The number of keys. Waits."""
-        size: int = torch.ops.gpuhash.size(self._face()._torch_state)
+        size: int = _with_errors_of_tables(torch.ops.gpuhash.size, self._face()._torch_state)
         return size
 
-    def find(self, keys: Any, default: Any = None) -> tuple[Any, Any]:
+    def find(self, keys: Any, default: Any = None, *, columns: Any = None) -> tuple[Any, Any]:
         """``(values, found)``, as ``HashTable.find``."""
-        self._need_values()
-        return calls.find(self._face(), keys, default)
+        answers: tuple[Any, Any] = self._run("find", keys, columns, default=default)
+        return answers
 
     def get(self, keys: Any, default: Any = None) -> Any:
         """As ``HashTable.get``."""
-        self._need_values()
-        return calls.get(self._face(), keys, default)
+        return self._run("get", keys, default=default)
 
     def __getitem__(self, keys: Any) -> Any:
-        """The values of keys; an IndexError where some are absent, unless the table has a default."""
-        self._need_values()
-        return calls.getitem(self._face(), keys)
+        """The values of keys; a KeyError where some are absent, unless the table has a default. Waits."""
+        return self._run("getitem", keys)
 
     def __setitem__(self, keys: Any, values: Any) -> None:
-        self._need_values()
-        calls.setitem(self._face(), keys, values)
+        """Assigns values to keys, new or not."""
+        self._run("setitem", keys, values=values)
+
+    def __delitem__(self, keys: Any) -> None:
+        """Erases keys. Waits. A KeyError if any is absent: then none is erased."""
+        self._run("delete", keys)
+
+    def __contains__(self, key: object) -> bool:
+        """Is this one key there? Waits. In a compiled function it breaks the graph; ``contains`` does not."""
+        return key in self.table
 
     def contains(self, keys: Any) -> Any:
         """As ``HashTable.contains``."""
-        return calls.contains(self._face(), keys)
+        return self._run("contains", keys)
 
     def rows(self, keys: Any) -> Any:
         """As ``HashTable.rows``."""
-        self._need_values()
-        return calls.rows(self._face(), keys)
+        return self._run("rows", keys)
 
     def insert(self, keys: Any, values: Any) -> Any:
         """As ``HashTable.insert``."""
-        self._need_values()
-        return calls.insert(self._face(), keys, values)
+        return self._run("insert", keys, values=values)
 
     def insert_or_assign(self, keys: Any, values: Any) -> Any:
         """As ``HashTable.insert_or_assign``."""
-        self._need_values()
-        return calls.insert_or_assign(self._face(), keys, values)
+        return self._run("insert_or_assign", keys, values=values)
 
-    def insert_or_apply(self, keys: Any, values: Any, op: str) -> Any:
+    def insert_or_apply(self, keys: Any, values: Any, op: Any) -> Any:
         """As ``HashTable.insert_or_apply``."""
-        self._need_values()
-        return calls.insert_or_apply(self._face(), keys, values, op)
+        return self._run("insert_or_apply", keys, values=values, op=op)
 
     def find_or_insert(self, keys: Any, values: Any = None) -> tuple[Any, Any]:
         """``(rows, is_new)``, as ``HashTable.find_or_insert``."""
-        self._need_values()
-        return calls.find_or_insert(self._face(), keys, values)
+        answers: tuple[Any, Any] = self._run("find_or_insert", keys, values=values)
+        return answers
+
+    def setdefault(self, keys: Any, default: Any = None) -> Any:
+        """As ``HashTable.setdefault``."""
+        return self._run("setdefault", keys, default=default)
 
     def add(self, keys: Any) -> Any:
         """As ``HashSet.add``."""
-        if self._value_dtype is not None:
-            raise TypeError("a HashTable has values, too: call insert or insert_or_assign")
-        return calls.add(self._face(), keys)
+        return self._run("add", keys)
 
     def erase(self, keys: Any) -> Any:
         """As ``HashTable.erase``."""
-        return calls.erase(self._face(), keys)
+        return self._run("erase", keys)
+
+    def remove(self, keys: Any) -> None:
+        """As ``HashSet.remove``, and ``del table[keys]``."""
+        self._run("delete", keys)
+
+    def pop(self, keys: Any, default: Any = _NO_DEFAULT) -> Any:
+        """As ``HashTable.pop``."""
+        if default is _NO_DEFAULT:
+            return self._run("pop", keys)
+        return self._run("pop", keys, default=default)
+
+    def popitem(self) -> tuple[Any, Any]:
+        """As ``HashTable.popitem``, by the table itself: in a compiled function it breaks the graph."""
+        self._check_kind("popitem")
+        return self.table.popitem()  # type: ignore[union-attr]
+
+
+def _with_errors_of_tables(function: Callable[..., Any], *args: Any) -> Any:
+    """The call; outside of graphs it raises what tables raise, for which PyTorch has no exception of C++'s."""
+    if torch.compiler.is_compiling():
+        return function(*args)
+    try:
+        return function(*args)
+    except (IndexError, RuntimeError) as error:
+        raise _error_of_tables(error) from None
+
+
+def _error_of_tables(error: Exception) -> Exception:
+    if isinstance(error, IndexError):
+        return KeyError(str(error))
+    name, _, text = str(error).partition(": ")
+    kinds = {"TableFullError": TableFullError, "CudaError": CudaError, "MemoryError": MemoryError}
+    return kinds[name](text) if name in kinds else error

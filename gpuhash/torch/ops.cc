@@ -3,10 +3,13 @@
 // load it alone.
 //
 // The first argument of each op is the table's *state*, an int64 tensor [1] on the CPU with the table's handle. Ops
-// that change the table say that they write to the state, which orders them: none of them ever does.
+// that change the table say that they write to the state, which orders them: none of them ever does. They have it as
+// the first of a list.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -120,10 +123,6 @@ Tensor empty(const Shape& shape, TypeCode dtype, const Tensor& like) {
 
 Tensor dense(const Tensor& tensor) { return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor); }
 
-MemoryRange memory_of(const Tensor& tensor) {
-  return {tensor.const_data_ptr(), tensor.numel() * static_cast<std::int64_t>(tensor.element_size())};
-}
-
 // Tables and their arguments ------------------------------------------------------------------------------------------
 
 std::shared_ptr<Table> table_of_state(const Tensor& state) {
@@ -140,13 +139,61 @@ std::shared_ptr<Table> table_of_state(const Tensor& state) {
       "saved model is loaded first make or open the table, with the name that it had when the model was exported");
 }
 
+/// One of each column: a tensor, or nothing.
+using OptionalTensors = std::vector<std::optional<Tensor>>;
+
+struct ColumnKind {
+  DType dtype;
+  const Shape& shape;
+  const std::string& name;
+};
+
+ColumnKind kind_of(const TableOptions& options, std::size_t column) {
+  static const std::string kNoName;
+  if (options.columns.empty()) return {*options.value_dtype, options.value_shape, kNoName};
+  const Column& named = options.columns[column];
+  return {named.dtype, named.shape, named.name};
+}
+
+/// Columns as graphs have them, with lines between them: "float32[2,3] weight", and "float32[2,3]" for the value of a
+/// table without named ones. The table may be another one than the graph was compiled for, and then has no such column.
+std::string text_of(const ColumnKind& kind) {
+  std::string text(name(kind.dtype));
+  for (std::size_t axis = 0; axis < kind.shape.size(); ++axis)
+    text += (axis == 0 ? "[" : ",") + std::to_string(kind.shape[axis]);
+  if (!kind.shape.empty()) text += "]";
+  if (!kind.name.empty()) text += " ";
+  for (const char each : kind.name) {
+    if (each == '\\' || each == '\n') text += '\\';
+    text += each == '\n' ? 'n' : each;
+  }
+  return text;
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(separator), text.size());
+    parts.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return parts;
+}
+
+std::string text_of_all(const TableOptions& options) {
+  std::string text;
+  for (std::size_t column = 0; column < options.column_count(); ++column)
+    text += (column == 0 ? "" : "; ") + text_of(kind_of(options, column));
+  return text.empty() ? "none: it is a set" : text;
+}
+
 /// One call: its table and keys, both held, and its stream.
 class Call {
  public:
   Call(const Tensor& state, const Tensor& keys, std::int64_t key_dims)
       : table_(table_of_state(state)), keys_(dense(keys)), stream_(check_device("keys", keys)) {
     const TableOptions& options = table_->options();
-    check_dtype("keys", keys_, options.key_dtype);
+    check_dtype("keys", keys_, "keys", options.key_dtype);
     const std::int64_t expected = options.key_elements;
     batch_ = shape_of(keys_);
     if (key_dims < 0 || key_dims > 1 || static_cast<std::int64_t>(batch_.size()) < key_dims ||
@@ -157,61 +204,88 @@ class Call {
   }
 
   Table& table() const { return *table_; }
-  const TableOptions& options() const { return table_->options(); }
   Stream stream() const { return stream_; }
-  const Shape& batch() const { return batch_; }
-  Shape values_shape() const { return joined(batch_, options().value_shape); }
-  DType value_dtype() const {
-    if (options().value_dtype) return *options().value_dtype;
-    throw std::invalid_argument("this is a set, which has no values");
-  }
-
   KeyBatch keys() const {
-    const std::uint32_t bytes = options().key_bytes();
-    return {keys_.const_data_ptr(), keys_.numel() / options().key_elements, bytes};
+    const TableOptions& options = table_->options();
+    return {keys_.const_data_ptr(), keys_.numel() / options.key_elements, options.key_bytes()};
   }
 
-  Tensor new_mask() const { return empty(batch_, aoti_torch_dtype_bool(), keys_); }
-  Tensor new_values() const { return empty(values_shape(), code_of(value_dtype()), keys_); }
-  Tensor new_rows() const { return empty(batch_, aoti_torch_dtype_int64(), keys_); }
+  /// The numbers of columns.
+  std::vector<std::size_t> find(std::string_view columns) const {
+    std::vector<std::size_t> numbers;
+    for (const std::string_view column : split(columns, '\n')) numbers.push_back(find_one(column));
+    return numbers;
+  }
+
+  /// Of shape [*batch] where it is wanted, or else empty.
+  Tensor new_answer(bool wanted, TypeCode dtype) const { return empty(wanted ? batch_ : Shape{0}, dtype, keys_); }
+  Tensor new_mask(bool wanted) const { return new_answer(wanted, aoti_torch_dtype_bool()); }
+  Tensor new_rows(bool wanted) const {
+    if (wanted && !table_->options().has_rows()) throw std::invalid_argument("the table has no row storage");
+    return new_answer(wanted, aoti_torch_dtype_int64());
+  }
+  Tensor new_values(std::size_t column) const {
+    const ColumnKind kind = kind_of(table_->options(), column);
+    return empty(joined(batch_, kind.shape), code_of(kind.dtype), keys_);
+  }
 
   /// One value or one per key; dense. Complex ones may come as pairs of their parts, with one more dimension.
-  Tensor take_values(const char* what, const Tensor& given) const {
-    check_device(what, given);
-    if (!are_parts(given)) check_dtype(what, given, value_dtype());
+  Tensor take_values(const char* what, std::size_t column, const Tensor& given) const {
+    const ColumnKind kind = kind_of(table_->options(), column);
+    const std::string whose = kind.name.empty() ? what : std::string(what) + " of '" + kind.name + "'";
+    check_device(whose, given);
+    if (!are_parts(kind, given)) check_dtype(whose, given, "values", kind.dtype);
     const Shape shape = shape_of(given);
-    const Shape one = value_shape_in(given);
+    const Shape one = value_shape_in(kind, given);
     if (shape != joined(batch_, one) && shape != one)
-      throw ShapeError(std::string("the ") + what + " have shape " + text_of(shape) + ", expected " +
-                       text_of(joined(batch_, one)) + ", or " + text_of(one) + " for all keys alike");
+      throw ShapeError("the " + whose + " have shape " + text_of(shape) + ", expected " + text_of(joined(batch_, one)) +
+                       ", or " + text_of(one) + " for all keys alike");
     return dense(given);
   }
-  bool is_one_for_all(const Tensor& values) const { return shape_of(values) != joined(batch_, value_shape_in(values)); }
+  bool is_one_for_all(std::size_t column, const Tensor& values) const {
+    return shape_of(values) != joined(batch_, value_shape_in(kind_of(table_->options(), column), values));
+  }
+
+  /// A tensor of the caller's, for one value per key, which the call writes.
+  Tensor take_output(std::size_t column, const Tensor& given) const {
+    Tensor output = take_values("outputs", column, given);
+    if (is_one_for_all(column, output) || !given.is_contiguous())
+      throw ShapeError("an output of shape " + text_of(shape_of(given)) +
+                       " is not dense, or has no value for each key");
+    return output;
+  }
 
  private:
-  Stream check_device(const char* what, const Tensor& tensor) const {
+  std::size_t find_one(std::string_view column) const {
+    const TableOptions& options = table_->options();
+    for (std::size_t number = 0; number < options.column_count(); ++number)
+      if (text_of(kind_of(options, number)) == column) return number;
+    throw std::invalid_argument("what was compiled is for a table with values of " + std::string(column) +
+                                ", and this table has values of " + text_of_all(options));
+  }
+
+  Stream check_device(const std::string& what, const Tensor& tensor) const {
     const Device given = device_of(tensor);
     const Device& own = table_->context().device();
     if (!(given == own))
-      throw ShapeError(std::string("the ") + what + " are on " + given.to_string() + " and the table is on " +
-                       own.to_string() + ": move one to the other");
+      throw ShapeError("the " + what + " are on " + given.to_string() + " and the table is on " + own.to_string() +
+                       ": move one to the other");
     return stream_of(own);
   }
-  static void check_dtype(const char* what, const Tensor& tensor, DType expected) {
+  static void check_dtype(const std::string& what, const Tensor& tensor, const char* which, DType expected) {
     const TypeCode given = code_of(tensor);
     if (given != code_of(expected))
-      throw DTypeError(std::string("the ") + what + " are " + name_of(given) + ", and the table has " + what + " of " +
+      throw DTypeError("the " + what + " are " + name_of(given) + ", and the table has " + which + " of " +
                        std::string(name(expected)) + ": convert them with .to(torch." + std::string(name(expected)) +
                        ")");
   }
 
-  bool are_parts(const Tensor& given) const {
-    const DType dtype = value_dtype();
-    return (dtype == DType::kComplex64 && code_of(given) == code_of(DType::kFloat32)) ||
-           (dtype == DType::kComplex128 && code_of(given) == code_of(DType::kFloat64));
+  static bool are_parts(const ColumnKind& kind, const Tensor& given) {
+    return (kind.dtype == DType::kComplex64 && code_of(given) == code_of(DType::kFloat32)) ||
+           (kind.dtype == DType::kComplex128 && code_of(given) == code_of(DType::kFloat64));
   }
-  Shape value_shape_in(const Tensor& given) const {
-    return are_parts(given) ? joined(options().value_shape, {2}) : options().value_shape;
+  static Shape value_shape_in(const ColumnKind& kind, const Tensor& given) {
+    return are_parts(kind, given) ? joined(kind.shape, {2}) : kind.shape;
   }
 
   std::shared_ptr<Table> table_;
@@ -220,143 +294,175 @@ class Call {
   Shape batch_;
 };
 
-bool* mask_of(Tensor& mask) { return static_cast<bool*>(mask.mutable_data_ptr()); }
-std::int64_t* rows_of(Tensor& numbers) { return static_cast<std::int64_t*>(numbers.mutable_data_ptr()); }
-
-// Looking up ----------------------------------------------------------------------------------------------------------
-
-/// What was compiled knows the values' dtype and shape; the state may be that of another table by now. The dtype comes
-/// by its name: AOTInductor of PyTorch 2.11 hands on another ScalarType than it was given.
-void check_kind(const Call& call, std::string_view dtype, const Shape& value_shape) {
-  const std::string_view own = name(call.value_dtype());
-  if (own != dtype || call.options().value_shape != value_shape)
-    throw std::invalid_argument("what was compiled is for a table with values of " + std::string(dtype) +
-                                " and shape " + text_of(value_shape) + ", and this one has values of " +
-                                std::string(own) + " and shape " + text_of(call.options().value_shape));
+void check_count(const char* what, std::size_t given, std::size_t columns) {
+  if (given != columns)
+    throw std::invalid_argument(std::to_string(given) + " " + what + " were given for " + std::to_string(columns) +
+                                " columns");
 }
 
-std::tuple<Tensor, Tensor> find(const Tensor& state, const Tensor& keys, const std::optional<Tensor>& fallback,
-                                std::string_view dtype, const Shape& value_shape, std::int64_t key_dims) {
-  const Call call(state, keys, key_dims);
-  check_kind(call, dtype, value_shape);
-  Tensor values = call.new_values();
-  Tensor found = call.new_mask();
-  Read read{.values = values.mutable_data_ptr()};
-  std::optional<Tensor> taken;  // until the work is enqueued
-  if (fallback) {
-    taken = call.take_values("defaults", *fallback);
-    read.fallback = taken->const_data_ptr();
-    read.fallback_per_key = !call.is_one_for_all(*taken);
+void check_count(const char* what, const OptionalTensors& given, std::size_t columns) {
+  const bool is_none = given.size() == 1 && !given.front();
+  if (columns != 0 || !is_none) check_count(what, given.size(), columns);
+}
+
+const Tensor& state_in(const std::vector<Tensor>& written) {
+  if (written.empty()) throw std::invalid_argument("the state of a table is missing");
+  return written.front();
+}
+
+/// What a call reads, and the tensors that it needs until it is enqueued.
+struct Reads {
+  Reads() = default;
+  /// Into the outputs behind the state.
+  Reads(const Call& call, std::string_view columns, const std::vector<Tensor>& written) {
+    const std::vector<std::size_t> numbers = call.find(columns);
+    check_count("outputs", written.size() - 1, numbers.size());
+    for (std::size_t i = 0; i < numbers.size(); ++i) add(numbers[i], call.take_output(numbers[i], written[i + 1]));
   }
-  call.table().look_up({.keys = call.keys(), .reads = {&read, 1}, .found = mask_of(found), .stream = call.stream()});
-  return {std::move(values), std::move(found)};
+
+  void add(std::size_t column, Tensor output) {
+    list.push_back({.column = column, .values = output.mutable_data_ptr()});
+    held.push_back(std::move(output));
+  }
+  void set_fallback(const Call& call, std::size_t i, const std::optional<Tensor>& given) {
+    if (!given) return;
+    Read& read = list[i];
+    held.push_back(call.take_values("defaults", read.column, *given));
+    read.fallback = held.back().const_data_ptr();
+    read.fallback_per_key = !call.is_one_for_all(read.column, held.back());
+  }
+
+  std::vector<Read> list;
+  std::vector<Tensor> held;
+};
+
+template <class Item>
+Item* data_of(Tensor& answer, bool wanted) {
+  return wanted ? static_cast<Item*>(answer.mutable_data_ptr()) : nullptr;
 }
 
-/// Waits: absent keys are an error. PyTorch makes Python's exceptions of std's, and has none for KeyError.
-Tensor find_present(const Tensor& state, const Tensor& keys, std::string_view dtype, const Shape& value_shape,
-                    std::int64_t key_dims) {
-  const Call call(state, keys, key_dims);
-  check_kind(call, dtype, value_shape);
-  Tensor values = call.new_values();
-  const Read read{.values = values.mutable_data_ptr()};
-  const std::int64_t missing =
-      call.table().look_up({.keys = call.keys(), .reads = {&read, 1}, .count_missing = true, .stream = call.stream()});
+/// PyTorch has no exception of Python for one that the core throws: its name is what the text begins with.
+/// gpuhash.torch raises it by that, outside of graphs.
+template <class Work>
+auto with_names(const Work& work) {
+  try {
+    return work();
+  } catch (const TableFullError& error) {
+    throw std::runtime_error(std::string("TableFullError: ") + error.what());
+  } catch (const OutOfMemoryError& error) {
+    throw std::runtime_error(std::string("MemoryError: ") + error.what());
+  } catch (const CudaError& error) {
+    throw std::runtime_error(std::string("CudaError: ") + error.what());
+  }
+}
+
+/// An IndexError in Python, as PyTorch has no exception that becomes a KeyError.
+void need_none(std::int64_t missing, const Call& call, const char* advice) {
   if (missing != 0)
-    throw std::out_of_range(std::to_string(missing) + " of " + std::to_string(call.keys().count) +  // an IndexError
-                            " keys are absent: look them up with find or get, or give the table a default");
-  return values;
+    throw std::out_of_range(std::to_string(missing) + " of " + std::to_string(call.keys().count) +
+                            " keys are absent: " + advice);
 }
 
-Tensor contains(const Tensor& state, const Tensor& keys, std::int64_t key_dims) {
-  const Call call(state, keys, key_dims);
-  Tensor found = call.new_mask();
-  call.table().look_up({.keys = call.keys(), .found = mask_of(found), .stream = call.stream()});
-  return found;
-}
+// Calls ---------------------------------------------------------------------------------------------------------------
+//
+// Each takes lists, one item for each column. A look-up gives a list as well. The others cannot: what writes to an
+// argument may give neither a list in the graphs of torch.compile nor anything that may be None. So they give a fixed
+// number of tensors, empty where they are not asked for, and write values into tensors that they are given: behind the
+// state in their first list. AOTInductor cannot hand on an empty list of tensors: no item stands for one that is None.
+// A list costs half a microsecond, so lists of words are one text.
 
-Tensor rows(const Tensor& state, const Tensor& keys, std::int64_t key_dims) {
+/// The values of each column; then which keys were found and the numbers of their rows, where they are asked for.
+/// fallbacks  // of each column: one value, one for each key, or none, which is zeros
+/// required  // waits: absent keys are an error
+std::vector<Tensor> look_up(const Tensor& state, const Tensor& keys, std::int64_t key_dims, std::string_view columns,
+                            const OptionalTensors& fallbacks, bool found, bool rows, bool required) {
   const Call call(state, keys, key_dims);
-  if (!call.options().has_rows()) throw std::invalid_argument("the table has no row storage");
-  Tensor numbers = call.new_rows();
-  call.table().look_up({.keys = call.keys(), .rows = rows_of(numbers), .stream = call.stream()});
-  return numbers;
+  const std::vector<std::size_t> numbers = call.find(columns);
+  check_count("defaults", fallbacks, numbers.size());
+  std::vector<Tensor> answers;
+  Reads reads;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    answers.push_back(call.new_values(numbers[i]));
+    reads.add(numbers[i], answers.back());
+    reads.set_fallback(call, i, fallbacks[i]);
+  }
+  Lookup request{.keys = call.keys(), .reads = reads.list, .count_missing = required, .stream = call.stream()};
+  if (found) request.found = data_of<bool>(answers.emplace_back(call.new_mask(true)), true);
+  if (rows) request.rows = data_of<std::int64_t>(answers.emplace_back(call.new_rows(true)), true);
+  const std::int64_t missing = with_names([&] { return call.table().look_up(request); });
+  need_none(missing, call, "look them up with find or get, or give the table a default");
+  return answers;
 }
 
 std::int64_t size(const Tensor& state) {
   const std::shared_ptr<Table> table = table_of_state(state);
-  return table->size(stream_of(table->context().device()));
+  return with_names([&] { return table->size(stream_of(table->context().device())); });
 }
 
-// Changes -------------------------------------------------------------------------------------------------------------
-
-/// What the table is to do, with the values that are given; sets have none.
-void change(const Call& call, Change request, const std::optional<Tensor>& given, Action action) {
-  std::optional<Tensor> values;  // until the work is enqueued
-  Write write{.action = action};
-  if (!call.options().columns.empty())
-    throw DTypeError("the table has named columns, and the op takes tables with a single value per key");
-  if (!call.options().value_dtype) {
-    if (given) throw std::invalid_argument("values were given, and this is a set");
-  } else {
-    if (!given) throw std::invalid_argument("values are missing, and the table has values");
-    values = call.take_values("values", *given);
-    write.values = values->const_data_ptr();
-    write.broadcast = call.is_one_for_all(*values);
-    request.writes = {&write, 1};
+/// Inserts the keys that are not there: which were new, and the numbers of their rows.
+/// written  // the state, and an output of each column that is read afterwards: [n, *shape]
+/// values  // of each column: one value, or one for each key
+/// actions  // what becomes of those that are there: the name of an Action for each column
+std::tuple<Tensor, Tensor> change(const std::vector<Tensor>& written, const Tensor& keys, std::int64_t key_dims,
+                                  std::string_view columns, const OptionalTensors& values, std::string_view actions,
+                                  bool is_new, bool rows, std::string_view read_columns) {
+  const Call call(state_in(written), keys, key_dims);
+  const std::vector<std::size_t> numbers = call.find(columns);
+  const std::vector<std::string_view> names = split(actions, ',');
+  check_count("values", values, numbers.size());
+  check_count("actions", names.size(), numbers.size());
+  if (numbers.empty() && read_columns.empty() && !rows && call.table().options().column_count() != 0)
+    throw std::invalid_argument("what was compiled is for a set, and this table has values");
+  std::vector<Write> writes;
+  std::vector<Tensor> held;  // until the work is enqueued
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (!values[i]) throw std::invalid_argument("values are missing");
+    held.push_back(call.take_values("values", numbers[i], *values[i]));
+    writes.push_back({.column = numbers[i],
+                      .values = held.back().const_data_ptr(),
+                      .broadcast = call.is_one_for_all(numbers[i], held.back()),
+                      .action = named(kActions, names[i])});
   }
-  request.keys = call.keys();
-  request.stream = call.stream();
-  call.table().change(request);
+  Reads reads(call, read_columns, written);
+  for (Read& read : reads.list)
+    for (const Write& write : writes) {
+      if (write.column != read.column) continue;
+      read.fallback = write.values;  // of a key that a replayed CUDA graph has found no room for
+      read.fallback_per_key = !write.broadcast;
+    }
+  Tensor new_keys = call.new_mask(is_new);
+  Tensor new_rows = call.new_rows(rows);
+  with_names([&] {
+    call.table().change({.keys = call.keys(),
+                         .writes = writes,
+                         .reads = reads.list,
+                         .inserted = data_of<bool>(new_keys, is_new),
+                         .rows = data_of<std::int64_t>(new_rows, rows),
+                         .stream = call.stream()});
+  });
+  return {std::move(new_keys), std::move(new_rows)};
 }
 
-Tensor put(const Tensor& state, const Tensor& keys, const std::optional<Tensor>& values, std::int64_t key_dims,
-           Action action) {
-  const Call call(state, keys, key_dims);
-  Tensor inserted = call.new_mask();
-  change(call, {.inserted = mask_of(inserted)}, values, action);
-  return inserted;
-}
-
-Tensor insert(const Tensor& state, const Tensor& keys, const std::optional<Tensor>& values, std::int64_t key_dims,
-              std::int64_t) {
-  return put(state, keys, values, key_dims, Action::kKeep);
-}
-
-Tensor insert_or_assign(const Tensor& state, const Tensor& keys, const Tensor& values, std::int64_t key_dims,
-                        std::int64_t) {
-  return put(state, keys, values, key_dims, Action::kAssign);
-}
-
-void assign(const Tensor& state, const Tensor& keys, const Tensor& values, std::int64_t key_dims, std::int64_t) {
-  change(Call(state, keys, key_dims), {}, values, Action::kAssign);
-}
-
-Tensor insert_or_apply(const Tensor& state, const Tensor& keys, const Tensor& values, std::string_view op,
-                       std::int64_t key_dims, std::int64_t) {
-  return put(state, keys, values, key_dims, named(kActions, op));
-}
-
-/// Row numbers, and which keys were new. Without values new rows get what the table's initializer says, or else zeros.
-std::tuple<Tensor, Tensor> find_or_insert(const Tensor& state, const Tensor& keys, const std::optional<Tensor>& values,
-                                          std::int64_t key_dims, std::int64_t) {
-  const Call call(state, keys, key_dims);
-  if (!call.options().has_rows()) throw std::invalid_argument("the table has no row storage");
-  Tensor rows = call.new_rows();
-  Tensor inserted = call.new_mask();
-  const Change request{
-      .keys = call.keys(), .inserted = mask_of(inserted), .rows = rows_of(rows), .stream = call.stream()};
-  if (values)
-    change(call, request, values, Action::kKeep);
-  else
-    call.table().change(request);
-  return {std::move(rows), std::move(inserted)};
-}
-
-Tensor erase(const Tensor& state, const Tensor& keys, std::int64_t key_dims) {
-  const Call call(state, keys, key_dims);
-  Tensor erased = call.new_mask();
-  call.table().erase({.keys = call.keys(), .erased = mask_of(erased), .stream = call.stream()});
-  return erased;
+/// Which keys were erased; empty where that is not asked for.
+/// written  // the state, and an output of each column, as it was before: [n, *shape]
+/// fallbacks  // of each column, as those of look_up
+/// required  // waits: if keys are absent, none is erased, and it is an error
+Tensor erase(const std::vector<Tensor>& written, const Tensor& keys, std::int64_t key_dims, std::string_view columns,
+             const OptionalTensors& fallbacks, bool erased, bool required) {
+  const Call call(state_in(written), keys, key_dims);
+  Reads reads(call, columns, written);
+  check_count("defaults", fallbacks, reads.list.size());
+  for (std::size_t i = 0; i < reads.list.size(); ++i) reads.set_fallback(call, i, fallbacks[i]);
+  Tensor mask = call.new_mask(erased);
+  const std::int64_t missing = with_names([&] {
+    return call.table().erase({.keys = call.keys(),
+                               .reads = reads.list,
+                               .erased = data_of<bool>(mask, erased),
+                               .all_or_none = required,
+                               .stream = call.stream()});
+  });
+  need_none(missing, call, "none is erased; to pass over absent keys, call erase, or pop with a default");
+  return mask;
 }
 
 // Without a table -----------------------------------------------------------------------------------------------------
@@ -448,21 +554,15 @@ Tensor isin(const Tensor&, const Tensor& given_elements, const Tensor& given_tes
 
 void define(StableLibrary& library) {
   library.def(
-      "find(Tensor state, Tensor keys, Tensor? default, str dtype, int[] value_shape, int key_dims)"
-      " -> (Tensor values, Tensor found)");
-  library.def("find_present(Tensor state, Tensor keys, str dtype, int[] value_shape, int key_dims) -> Tensor");
-  library.def("contains(Tensor state, Tensor keys, int key_dims) -> Tensor");
-  library.def("rows(Tensor state, Tensor keys, int key_dims) -> Tensor");
+      "look_up(Tensor state, Tensor keys, int key_dims, str columns, Tensor?[] fallbacks, bool found, bool rows,"
+      " bool required) -> Tensor[]");
   library.def("size(Tensor state) -> SymInt");
-  library.def("insert(Tensor(a!) state, Tensor keys, Tensor? values, int key_dims, int value_dims) -> Tensor");
-  library.def("insert_or_assign(Tensor(a!) state, Tensor keys, Tensor values, int key_dims, int value_dims) -> Tensor");
   library.def(
-      "find_or_insert(Tensor(a!) state, Tensor keys, Tensor? values, int key_dims, int value_dims)"
-      " -> (Tensor rows, Tensor is_new)");
-  library.def("assign(Tensor(a!) state, Tensor keys, Tensor values, int key_dims, int value_dims) -> ()");
+      "change(Tensor(a!)[] written, Tensor keys, int key_dims, str columns, Tensor?[] values, str actions,"
+      " bool is_new, bool rows, str read_columns) -> (Tensor is_new, Tensor rows)");
   library.def(
-      "insert_or_apply(Tensor(a!) state, Tensor keys, Tensor values, str op, int key_dims, int value_dims) -> Tensor");
-  library.def("erase(Tensor(a!) state, Tensor keys, int key_dims) -> Tensor");
+      "erase(Tensor(a!)[] written, Tensor keys, int key_dims, str columns, Tensor?[] fallbacks, bool erased,"
+      " bool required) -> (Tensor erased)");
   library.def(
       "unique(Tensor keys, bool rows, bool sorted, bool return_index, bool return_inverse, bool return_counts)"
       " -> (Tensor values, Tensor indices, Tensor inverse, Tensor counts)");
@@ -470,16 +570,9 @@ void define(StableLibrary& library) {
 }
 
 void implement(StableLibrary& library) {
-  library.impl("find", TORCH_BOX(&find));
-  library.impl("find_present", TORCH_BOX(&find_present));
-  library.impl("contains", TORCH_BOX(&contains));
-  library.impl("rows", TORCH_BOX(&rows));
+  library.impl("look_up", TORCH_BOX(&look_up));
   library.impl("size", TORCH_BOX(&size));
-  library.impl("insert", TORCH_BOX(&insert));
-  library.impl("insert_or_assign", TORCH_BOX(&insert_or_assign));
-  library.impl("find_or_insert", TORCH_BOX(&find_or_insert));
-  library.impl("assign", TORCH_BOX(&assign));
-  library.impl("insert_or_apply", TORCH_BOX(&insert_or_apply));
+  library.impl("change", TORCH_BOX(&change));
   library.impl("erase", TORCH_BOX(&erase));
   library.impl("unique", TORCH_BOX(&unique));
   library.impl("isin", TORCH_BOX(&isin));

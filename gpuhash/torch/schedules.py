@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from gpuhash.optimizers import Optimizer
 
+from .dispatch import keep_dynamo_out
 from .embedding import _Rows
 
 __all__ = ["FusedOptimizer"]
@@ -123,3 +125,6 @@ def _optimizers_of(part: Any) -> list[Optimizer]:
         modules = (module for module in part.modules() if isinstance(module, _Rows))
         return [module.optimizer for module in modules if module.optimizer is not None]
     raise TypeError(f"{part!r} was given, expected a model, or an optimizer of gpuhash.torch")
+
+
+keep_dynamo_out([sys.modules[__name__]])

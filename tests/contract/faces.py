@@ -451,15 +451,8 @@ class TorchModule(Face):
         "size": "size",
         **{call: f"table.{call}" for call in ("keys", "values", "items", "clear", "reserve")},
     }
-    lacks: ClassVar[dict[str, Lack]] = {
-        **dict.fromkeys(("setdefault", "has", "delete", "pop", "popitem"), ABSENT),
-        "columns": Lack("ops know one value per key", TypeError, "named columns", hole=True),
-        "batches": _OF_ONE_DEVICE,
-    }
+    lacks: ClassVar[dict[str, Lack]] = {"batches": _OF_ONE_DEVICE}
     takes_python = False
-    # PyTorch makes Python's exceptions of C++'s, and has none for others than these.
-    absent_error = IndexError
-    full_error = RuntimeError
 
     @classmethod
     def need(cls) -> None:
@@ -484,19 +477,18 @@ class TorchModule(Face):
 class TorchSet(TorchModule):
     name = "torch-set"
     has_values = False
-    names: ClassVar[dict[str, str]] = {**TorchModule.names, "insert": "add"}
+    names: ClassVar[dict[str, str]] = {**TorchModule.names, "insert": "add", **OfKeys.names}
     lacks: ClassVar[dict[str, Lack]] = {
         **{
             call: Lack("a set has no values", TypeError, "no values")
             for call in (
                 *("insert_or_assign", "setitem", "insert_or_apply", "find_or_insert"),
-                *("find", "get", "getitem", "rows"),
+                *("find", "get", "getitem", "rows", "setdefault", "popitem"),
             )
         },
-        **dict.fromkeys(("setdefault", "popitem", "columns"), _NO_VALUES),
+        "columns": _NO_VALUES,
         **{call: Lack("a set has no values", AttributeError, call) for call in ("values", "items")},
-        "pop": OfKeys.lacks["pop"],
-        **dict.fromkeys(("has", "delete"), ABSENT),
+        "pop": Lack(OfKeys.lacks["pop"].why, TypeError, "no values"),
         "batches": _OF_ONE_DEVICE,
     }
 
@@ -532,21 +524,18 @@ class TorchCompiled(Face):
             if own == "__setitem__":
                 table[tensors[0]] = tensors[1]
                 return None
-            return getattr(table, own)(*tensors)
+            if own == "__delitem__":
+                del table[tensors[0]]
+                return None
+            return getattr(table, own)(*tensors, **options)
 
         if name not in _IN_GRAPHS:
             return self.take(function(*given))
         torch._dynamo.reset()
         return self.take(torch.compile(function, backend="aot_eager", fullgraph=True)(*given))
 
-    def find(self, keys: Any, default: Any = None, columns: Any = None) -> Any:
-        return self.call("find", keys, default)
 
-
-_IN_GRAPHS = frozenset(
-    {"insert", "insert_or_assign", "setitem", "insert_or_apply", "find_or_insert"}
-    | {"find", "get", "getitem", "contains", "rows", "erase"}
-)
+_IN_GRAPHS = frozenset(name for name, call in SIGNATURES.items() if call.request != "whole" and name != "has")
 
 
 # JAX -----------------------------------------------------------------------------------------------------------------

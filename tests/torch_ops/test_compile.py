@@ -197,6 +197,16 @@ def test_one_graph_for_all_tables_of_a_kind(where):
     assert len(graphs) == 2
 
 
+def test_tables_of_many_shapes(where):
+    """Lengths are constants of a graph, however many there have been."""
+    keys = torch.arange(3, device=where)
+    run = compiled(lambda table, keys: table.setdefault(keys, 2.0) + table.find(keys)[0])
+    for length in (2, 3, 4, 5):
+        table = new_table(where, value_shape=(length,))
+        table[keys[:1]] = 7.0
+        assert run(table, keys).tolist() == [[14.0] * length] + [[4.0] * length] * 2
+
+
 def test_models_with_tables_of_their_own(where):
     """Attributes of modules are no inputs of a graph, unless they are tensors."""
     keys = torch.arange(3, device=where)
@@ -421,7 +431,7 @@ def test_changes_in_control_flow_are_refused(where):
     """By PyTorch, for any op that writes to its arguments; and the table is as it was."""
     table, keys = new_table(where), torch.arange(4, device=where)
     run = compiled(lambda keys: torch.cond(keys.sum() > 4, lambda k: table.insert(k, 1.0), table.contains, (keys,)))
-    with pytest.raises(Exception, match=r"gpuhash::insert|mutat|modifying"):
+    with pytest.raises(Exception, match=r"gpuhash::change|mutat|modifying|executing %cond"):
         run(keys)
     assert len(table) == 0
 
@@ -545,11 +555,29 @@ def test_what_vmap_cannot(where):
         torch.vmap(lambda k: ours.ops.unique(k, False, False, False, False, False)[0])(x)
     states = torch.zeros(2, 1, dtype=torch.int64)
     with pytest.raises(ValueError, match="one table for all items"):
-        torch.vmap(lambda s, k: ours.ops.contains(s, k, 0))(states, x)
+        torch.vmap(lambda s, k: ours.ops.look_up(s, k, 0, "", [None], True, False, False)[0])(states, x)
     assert torch.vmap(lambda k: ours.ops.isin(torch.empty(0), k, x[0], False, False))(x).tolist() == [
         [True] * 3,
         [False] * 3,
     ]
+
+
+def test_vmap_of_calls_that_change_and_read(where):
+    """Their values are written into tensors that the calls make, of which each item has a part."""
+    table = HashTable("int64", {"weight": ("float32", (2,)), "z": "complex64"}, device=where)
+    module = TableModule(table)
+    keys = torch.arange(12, device=where).reshape(3, 4)
+    z, weight = torch.arange(3, device=where) * (1 + 2j), torch.ones(2, device=where)
+    got = torch.vmap(lambda k, z: module.setdefault(k, {"weight": weight, "z": z}))(keys, z)
+    assert torch.equal(got["z"], z[:, None].expand(3, 4))
+    assert torch.equal(got["weight"], torch.ones(3, 4, 2, device=where))
+    nested = torch.vmap(torch.vmap(lambda k: module.find(k, columns=["z"])[0]["z"]), in_dims=1)(keys)
+    assert torch.equal(nested, got["z"].t())
+    popped = torch.vmap(torch.vmap(lambda k: module.pop(k, {"z": 1j * torch.ones_like(z[0])})), in_dims=1)(keys)
+    assert torch.equal(popped["z"], got["z"].t())
+    assert len(table) == 0
+    with pytest.raises(ValueError, match="call it outside of vmap, or give each item keys"):
+        torch.vmap(lambda z: module.setdefault(keys, {"z": z}))(z)
 
 
 def test_gradients_around_lookups(where):
@@ -740,7 +768,7 @@ def test_a_freed_table(where):
     """A graph that outlives its table is an error, no crash; the state comes in by hand here, as it would by export."""
     table, keys = new_table(where), torch.arange(3, device=where)
     state = table._torch_state
-    run = compiled(lambda state, keys: ours.ops.contains(state, keys, 0))
+    run = compiled(lambda state, keys: ours.ops.look_up(state, keys, 0, "", [None], True, False, False)[0])
     run(state, keys)
     del table
     gc.collect()
@@ -935,5 +963,10 @@ def test_the_benchmark(device):
 
 
 def test_importing_gpuhash_imports_no_torch():
-    program = "import sys, gpuhash; assert 'torch' not in sys.modules; assert 'gpuhash.torch' not in sys.modules"
+    program = """
+import sys, gpuhash, gpuhash.torch
+assert gpuhash.torch.SGD(0.1).lr == 0.1
+assert set(gpuhash.torch.__all__) < set(dir(gpuhash.torch))
+assert "torch" not in sys.modules
+"""
     subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=300)

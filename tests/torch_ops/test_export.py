@@ -114,9 +114,66 @@ def test_sets_sizes_and_unique(on_device):
     assert sorted(made) == [3, 5, 7]
 
 
+class OfColumns(torch.nn.Module):
+    """Every op, with lists of several columns, and the table's defaults."""
+
+    def __init__(self, table: Any) -> None:
+        super().__init__()
+        self.table = ours.TableModule(table)
+
+    def forward(self, keys: Any) -> Any:
+        table = self.table
+        before = table.setdefault(keys, {"weight": keys.float(), "z": torch.complex(keys.float(), keys.float())})
+        table[keys[1:]] = {"count": keys[1:] + 10}
+        table.insert_or_apply(keys, {"count": 1, "weight": 0.5}, {"weight": "max", "count": "add"})
+        _, is_new = table.find_or_insert(keys + 1, {"count": keys})
+        popped = table.pop(keys[:2], {"count": 3})
+        absent = table.find(keys, columns=["count", "z"])[0]
+        del table[keys[2:3]]
+        return before["count"], before["z"], is_new, popped["weight"], popped["z"], absent["count"], absent["z"]
+
+
+def columned(where: str, name: str | None = None) -> HashTable:
+    columns = {"weight": "float32", "count": "int64", "z": "complex64"}
+    table = HashTable("int64", columns, device=where, name=name, default={"count": 7, "z": 2j})
+    table[torch.arange(2, device=where)] = {"count": 100}
+    return table
+
+
+def values_of(table: HashTable) -> dict[int, tuple[Any, ...]]:
+    keys, columns = table.items("torch")
+    columns = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return dict(zip(keys.tolist(), columns, strict=True))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_named_columns(on_device, strict):
+    where = on_device.table_device
+    table, plain = columned(where), columned(where)
+    keys = torch.arange(4, device=where)
+    program = torch.export.export(OfColumns(table), (keys,), strict=strict)
+    assert values_of(table) == values_of(plain)  # exporting runs nothing
+    for got, expected in zip(program.module()(keys), OfColumns(plain)(keys), strict=True):
+        assert torch.equal(got, expected)
+    assert values_of(table) == values_of(plain)
+
+
+@pytest.mark.long(60)
+def test_named_columns_compiled_ahead(on_device, tmp_path):
+    where = on_device.table_device
+    table, plain = columned(where), columned(where)
+    keys = torch.arange(4, device=where)
+    program = torch.export.export(OfColumns(table), (keys,))
+    package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "columns.pt2"))
+    run = torch._inductor.aoti_load_package(package)
+    for got, expected in zip(run(keys), OfColumns(plain)(keys), strict=True):
+        assert torch.equal(got, expected)
+    assert values_of(table) == values_of(plain)
+
+
 PROGRAM = """
 import sys
-import torch, gpuhash, gpuhash.torch
+import torch, gpuhash, gpuhash.torch.library
 device, path, compiled = sys.argv[1:]
 def make():
     table = gpuhash.HashTable("int64", "float32", value_shape=(2,), device=device, name="exported")

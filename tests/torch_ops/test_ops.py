@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import io
 import math
 from typing import Any
@@ -15,6 +16,7 @@ from support.torch_ops import need_torch_ops
 
 import gpuhash
 from gpuhash import HashSet, HashTable
+from gpuhash.signatures import SIGNATURES
 
 torch, ours = need_torch_ops()
 ops, TableModule = ours.ops, ours.TableModule
@@ -224,56 +226,92 @@ def test_unique_and_isin(where, dtype, rows):
         )
 
 
+def test_columns_of_any_names(where):
+    """Also of such as are written with an escape in the texts of columns."""
+    names = ["a\nint64 b", "a", "\\n", "\n", "a b[2]", "\\"]
+    table = HashTable("int64", dict.fromkeys(names, ("int64", (2,))), device=where)
+    module, keys = TableModule(table), torch.arange(3, device=where)
+    given = {name: torch.arange(6, device=where).reshape(3, 2) + 10 * number for number, name in enumerate(names)}
+    module[keys] = given
+    assert module.rows(keys).tolist() == table.rows(keys).tolist()
+    for name, values in module.find(keys, columns=names[::-1])[0].items():
+        assert torch.equal(values, given[name])
+        assert torch.equal(values, table[keys][name])
+    assert torch.equal(torch.vmap(lambda key: module.find(key)[0]["\n"])(keys), given["\n"])
+
+
+@pytest.mark.parametrize("name", [name for name, call in SIGNATURES.items() if call.request != "whole"])
+def test_a_module_has_the_calls_of_the_manifest(name):
+    call = SIGNATURES[name]
+    parameters = inspect.signature(getattr(TableModule, call.method)).parameters
+    assert list(parameters) == {
+        "find": ["self", "keys", "default", "columns"],
+        "has": ["self", "key"],
+    }.get(name, ["self", "keys", *call.takes])
+    assert all(
+        (parameters[each].default is not inspect.Parameter.empty) == (each in call.optional) for each in call.takes
+    )
+    assert getattr(TableModule, call.method).__doc__
+
+
 # Schemas and fake kernels --------------------------------------------------------------------------------------------
+
+
+COLUMNS = {"weight": ("float32", (3,)), "z": "complex64"}
 
 
 def calls(where: str) -> dict[str, tuple[Any, ...]]:
     """Arguments of each op."""
-    table = filled(where, value_shape=(3,))
-    state, keys = table._torch_state, torch.arange(3, 9, device=where).reshape(2, 3)
+    tables = {
+        "plain": filled(where, value_shape=(3,)),
+        "named": HashTable("int64", COLUMNS, device=where),
+        "set": HashSet("int64", device=where),
+    }
+    plain, named, keys_alone = (table._torch_state for table in tables.values())
+    KEPT.append(tables)
+    keys = torch.arange(3, 9, device=where).reshape(2, 3)
     one, each = torch.ones(3, device=where), torch.ones(2, 3, 3, device=where)
-    kind = ("float32", [3], 0)
+    texts, parts = "float32[3] weight\ncomplex64 z", torch.ones(2, device=where)
+    outputs = [torch.empty(2, 3, 3, device=where), torch.empty(2, 3, 2, device=where)]
     return {
-        "find": (state, keys, None, *kind),
-        "find-default": (state, keys, one, *kind),
-        "find-defaults": (state, keys, each, *kind),
-        "find_present": (state, keys[:1, :1], *kind),
-        "contains": (state, keys, 0),
-        "rows": (state, keys, 0),
-        "size": (state,),
-        "insert": (state, keys, each, 0, 1),
-        "insert-set": (HashSet("int64", device=where)._torch_state, keys, None, 0, 0),
-        "insert_or_assign": (state, keys, one, 0, 1),
-        "assign": (state, keys, each, 0, 1),
-        "find_or_insert": (state, keys, each, 0, 1),
-        "find_or_insert-none": (state, keys, None, 0, 0),
-        "insert_or_apply": (state, keys, each, "add", 0, 1),
-        "erase": (state, keys, 0),
+        "look_up": (plain, keys, 0, "float32[3]", [None], True, False, False),
+        "look_up-default": (plain, keys, 0, "float32[3]", [one], True, True, False),
+        "look_up-defaults": (plain, keys, 0, "float32[3]", [each], False, False, False),
+        "look_up-required": (plain, keys[:1, :1], 0, "float32[3]", [None], False, False, True),
+        "look_up-contains": (keys_alone, keys, 0, "", [None], True, False, False),
+        "look_up-columns": (named, keys, 0, "complex64 z\nfloat32[3] weight", [None, one], True, True, False),
+        "size": (plain,),
+        "change": ([plain], keys, 0, "float32[3]", [each], "add", True, False, ""),
+        "change-set": ([keys_alone], keys, 0, "", [None], "", True, False, ""),
+        "change-silent": ([plain], keys, 0, "float32[3]", [one], "assign", False, False, ""),
+        "change-rows": ([plain], keys, 0, "", [None], "", True, True, ""),
+        "change-columns": ([named, *outputs], keys, 0, texts, [each, parts], "keep,add", False, False, texts),
+        "erase": ([plain], keys, 0, "", [None], True, False),
+        "erase-required": ([plain], keys[0, :2], 0, "", [None], False, True),
+        "erase-columns": ([named, *outputs], keys, 0, texts, [one, None], False, False),
         "unique": (keys // 2, False, False, True, True, True),
         "unique-rows": (keys[:, :2], True, True, False, True, False),
         "isin": (torch.empty(0), keys, keys[0], False, False),
     }
 
 
+KEPT: list[Any] = []  # tables, as long as their states are used
 OPS = [
-    *("find", "find-default", "find-defaults", "find_present", "contains", "rows", "size", "insert", "insert-set"),
-    *("insert_or_assign", "assign", "find_or_insert", "find_or_insert-none", "insert_or_apply", "erase"),
-    *("unique", "unique-rows", "isin"),
+    *(f"look_up{each}" for each in ("", "-default", "-defaults", "-required", "-contains", "-columns")),
+    *("size", "change", "change-set", "change-silent", "change-rows", "change-columns"),
+    *("erase", "erase-required", "erase-columns", "unique", "unique-rows", "isin"),
 ]
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_opcheck(where, op):
-    table = filled(where, value_shape=(3,))  # alive as long as its state is used
-    arguments = calls(where)[op]
-    if arguments[0].shape == (1,):
-        made = HashSet("int64", device=where) if op == "insert-set" else table
-        arguments = (made._torch_state, *arguments[1:])
     # What changes the table gives something else at the second call, so that only the schema can be checked.
-    changes = op.partition("-")[0] in ("insert", "find_or_insert", "erase")
-    tests = ("test_schema", "test_faketensor") if changes else None
-    options = {} if tests is None else {"test_utils": tests}
-    torch.library.opcheck(getattr(ops, op.partition("-")[0]).default, arguments, **options)
+    changes = op.partition("-")[0] in ("change", "erase")
+    options = {"test_utils": ("test_schema", "test_faketensor")} if changes and op != "change-silent" else {}
+    if op == "erase-required":  # a second call finds none of the keys
+        options = {"test_utils": "test_schema"}
+    torch.library.opcheck(getattr(ops, op.partition("-")[0]).default, calls(where)[op], **options)
+    KEPT.clear()
 
 
 def test_ops_stay_out_of_cuda_graphs():
@@ -282,13 +320,21 @@ def test_ops_stay_out_of_cuda_graphs():
 
 
 def test_ops_that_change_a_table_say_so():
-    for name in ("insert", "insert_or_assign", "assign", "find_or_insert", "insert_or_apply", "erase"):
+    for name in ("change", "erase"):
         assert getattr(ops, name).default._schema.is_mutable
-    for name in ("find", "find_present", "contains", "rows", "size", "unique", "isin"):
+    for name in ("look_up", "size", "unique", "isin"):
         assert not getattr(ops, name).default._schema.is_mutable
 
 
 # Errors --------------------------------------------------------------------------------------------------------------
+
+
+def look_up(state: Any, keys: Any, *columns: str, key_dims: int = 0) -> Any:
+    return ops.look_up(state, keys, key_dims, "\n".join(columns), [None] * max(1, len(columns)), True, False, False)
+
+
+def put(state: Any, keys: Any, values: Any, action: str = "assign", column: str = "float32[2]") -> Any:
+    return ops.change([state], keys, 0, column, [values], action, True, False, "")
 
 
 def test_a_freed_table_is_an_error(where):
@@ -298,8 +344,9 @@ def test_a_freed_table_is_an_error(where):
     del table
     gc.collect()
     for call in (
-        lambda: ops.find(state, keys, None, "float32", [], 0),
-        lambda: ops.insert(state, keys, torch.ones(3, device=where), 0, 0),
+        lambda: look_up(state, keys, "float32"),
+        lambda: ops.change([state], keys, 0, "", [None], "", True, False, ""),
+        lambda: ops.erase([state], keys, 0, "", [None], True, False),
         lambda: ops.size(state),
     ):
         with pytest.raises(ValueError, match=r"no table of this process has the handle .* freed"):
@@ -316,7 +363,12 @@ def test_a_freed_table_is_an_error(where):
         (lambda m, k: m.insert(k, k.float()), ValueError, r"values have shape \(3,\), expected \(3, 2\), or \(2,\)"),
         (lambda m, k: m.get(k, torch.ones(4, 2, device=k.device)), ValueError, r"defaults have shape \(4, 2\)"),
         (lambda m, k: m.get(k), ValueError, "needs a default"),
-        (lambda m, k: m[k + 10], LookupError, "3 of 3 keys are absent"),
+        (lambda m, k: m[k + 10], KeyError, "3 of 3 keys are absent"),
+        (lambda m, k: m.pop(k + 10), KeyError, "3 of 3 keys are absent"),
+        (lambda m, k: m.pop(k, None), ValueError, r"pop\(keys, None\) of a batch"),
+        (lambda m, k: m.setdefault(k), ValueError, "needs a default"),
+        (lambda m, k: m.insert(k, None), TypeError, "values are a NoneType"),
+        (lambda m, k: m.find(k, columns=["x"]), TypeError, r"columns=\['x'\] was given"),
         (lambda m, k: m.insert_or_apply(k, 1.0, "bit_and"), TypeError, "bits of integers"),
         (lambda m, k: m.insert_or_apply(k, 1.0, "sub"), ValueError, "is not known"),
         (lambda m, k: m.insert(k, torch.ones(2, device=k.device, requires_grad=True)), TypeError, r"\.detach\(\)"),
@@ -335,30 +387,43 @@ def test_vector_keys_of_another_length(where):
     with pytest.raises(ValueError, match=r"keys have shape \(4, 3\).*key shape \(2,\)"):
         TableModule(table).find(keys)
     with pytest.raises(ValueError, match=r"keys have shape \(4, 3\).*key of the table has 2 numbers"):
-        ops.contains(table._torch_state, keys, 1)
+        look_up(table._torch_state, keys, key_dims=1)
 
 
 def test_ops_check_what_the_compiler_could_not(where):
     """The state may be that of another table than the one that a graph was made for."""
     table = filled(where, value_shape=(2,))
     state, keys = table._torch_state, torch.arange(3, device=where)
-    with pytest.raises(ValueError, match=r"table with values of float32 and shape \(3,\).*shape \(2,\)"):
-        ops.find(state, keys, None, "float32", [3], 0)
+    with pytest.raises(ValueError, match=r"values of float32\[3\], and this table has values of float32\[2\]"):
+        look_up(state, keys, "float32[3]")
+    with pytest.raises(ValueError, match=r"values of float32\[2\] weight, and this table has values of float32\[2\]"):
+        put(state, keys, torch.ones(2, device=where), column="float32[2] weight")
     with pytest.raises(ValueError, match="keys are int32"):
-        ops.contains(state, keys.int(), 0)
+        look_up(state, keys.int())
+    with pytest.raises(ValueError, match="for a set, and this table has values"):
+        ops.change([state], keys, 0, "", [None], "", True, False, "")
     with pytest.raises(ValueError, match="values are missing"):
-        ops.insert(state, keys, None, 0, 0)
+        put(state, keys, None)
+    with pytest.raises(ValueError, match="state of a table is missing"):
+        ops.change([], keys, 0, "", [None], "", True, False, "")
     with pytest.raises(ValueError, match=r"values have shape \(4, 2\)"):
-        ops.assign(state, keys, torch.ones(4, 2, device=where), 0, 1)
+        put(state, keys, torch.ones(4, 2, device=where))
     with pytest.raises(ValueError, match="expected one of keep"):
-        ops.insert_or_apply(state, keys, torch.ones(2, device=where), "sub", 0, 1)
+        put(state, keys, torch.ones(2, device=where), "sub")
+    with pytest.raises(ValueError, match="1 defaults were given for 0 columns"):
+        ops.look_up(state, keys, 0, "", [torch.ones(2, device=where)], True, False, False)
     with pytest.raises(ValueError, match="int64 tensor of one element"):
-        ops.contains(torch.zeros(2, dtype=torch.int64), keys, 0)
-    set_state = HashSet("int64", device=where)
-    with pytest.raises(ValueError, match="set"):
-        ops.insert(set_state._torch_state, keys, torch.ones(3, device=where), 0, 0)
-    with pytest.raises(ValueError, match="has no values"):
-        ops.find(set_state._torch_state, keys, None, "float32", [], 0)
+        look_up(torch.zeros(2, dtype=torch.int64), keys)
+    for output in (torch.empty(2, device=where), torch.empty(2, 3, device=where).t()):
+        with pytest.raises(ValueError, match="is not dense, or has no value for each key"):
+            ops.erase([state, output], keys, 0, "float32[2]", [None], False, False)
+    made = HashSet("int64", device=where)
+    with pytest.raises(ValueError, match="it is a set"):
+        put(made._torch_state, keys, torch.ones(3, device=where), column="float32")
+    with pytest.raises(ValueError, match="it is a set"):
+        look_up(made._torch_state, keys, "float32")
+    with pytest.raises(ValueError, match="no row storage"):
+        ops.look_up(made._torch_state, keys, 0, "", [None], False, True, False)
     assert len(table) == 5
 
 
@@ -367,8 +432,11 @@ def test_a_full_table(where):
     module = TableModule(table)
     room = table.capacity
     module.insert(torch.arange(room // 2, device=where), 1.0)
-    with pytest.raises(RuntimeError, match=r"full|room"):
-        module.insert(torch.arange(100, 100 + 2 * room, device=where), 1.0)
+    more = torch.arange(100, 100 + 2 * room, device=where)
+    with pytest.raises(gpuhash.TableFullError, match=r"^(?!.*TableFullError).*(full|room)"):
+        module.insert(more, 1.0)
+    with pytest.raises(RuntimeError, match=r"TableFullError: .*(full|room)"):
+        put(table._torch_state, more, torch.ones((), device=where), column="float32")
     assert module.size() == room // 2
 
 

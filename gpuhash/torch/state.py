@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import _core
+from gpuhash import _core
 
 _lock = threading.Lock()
 #: By the tables' own handles. All faces of a table have one tensor: two would let a compiler change the order of calls.
@@ -38,7 +38,7 @@ def plainly() -> Iterator[None]:
 def load_ops() -> bool:
     """Are the ops there, compiled now if need be? Where not, a warning says why."""
     try:
-        from .torch import library  # noqa: F401
+        from . import library  # noqa: F401
     except ImportError as error:
         warnings.warn(f"torch.compile has to break its graphs at calls of gpuhash: {error}", stacklevel=2)
         return False
@@ -46,8 +46,8 @@ def load_ops() -> bool:
 
 
 def state_of(table: Any) -> Any:
-    """The state of a table, an int64 tensor [1] on the CPU; None where there are no ops, as for tables with columns."""
-    if table._columns is not None or not load_ops():
+    """The state of a table, an int64 tensor [1] on the CPU; None where there are no ops."""
+    if not load_ops():
         return None
     with _lock:
         own = _core.own_handle_of(table._core)
@@ -62,7 +62,7 @@ def state_of(table: Any) -> Any:
 
 def named_state_of(table: Any) -> Any:
     """The state of a table, with the handle of its name if it has got one since the state was made."""
-    from .torch import library  # noqa: F401, ImportError where there are no ops
+    from . import library  # noqa: F401, ImportError where there are no ops
 
     state = table._torch_state
     if state is None:
@@ -85,7 +85,16 @@ def renew(table: Any, state: Any) -> None:
 
 
 def default_of(table: Any) -> Any:
-    """The value of absent keys as a tensor of shape ``value_shape``, where the table is."""
+    """The value of absent keys as a tensor of its shape, where the table is; of each column by its name."""
+    if table._columns is None:
+        return _on_device(table, table._default, table._value_dtype, table._value_shape)
+    storages = table._column_defaults
+    return {
+        name: _on_device(table, storages[name], column.dtype, column.shape) for name, column in table._columns.items()
+    }
+
+
+def _on_device(table: Any, storage: Any, dtype: str, shape: tuple[int, ...]) -> Any:
     with plainly():
-        host = torch.from_numpy(table._default.copy()).view(getattr(torch, table._value_dtype))
-        return host.reshape(table._value_shape).to(table._context.device)
+        host = torch.from_numpy(storage.copy()).view(getattr(torch, dtype))
+        return host.reshape(shape).to(table._context.device)

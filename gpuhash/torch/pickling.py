@@ -15,7 +15,7 @@ from typing import Any
 from .import_hook import when_imported
 
 
-def allow(*names: Callable[..., Any]) -> None:
+def allow_in_checkpoints(*names: Callable[..., Any]) -> None:
     """Tells PyTorch, now or when it is imported, that pickles may call these."""
 
     def add(serialization: ModuleType) -> None:
