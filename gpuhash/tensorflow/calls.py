@@ -19,6 +19,7 @@ from gpuhash import HashTable, _core, named_columns
 from gpuhash.arguments import KeyOutOfRangeError, action_of, as_keys, count_of, encode_keys
 from gpuhash.arrays import Shape
 from gpuhash.call import actions_of
+from gpuhash.dict_methods import NO_DEFAULT
 from gpuhash.named_columns import Column
 
 from .eager import wait_for_ops
@@ -27,7 +28,6 @@ from .state import DEFAULT_BUCKETS, TableState
 
 _numbers = itertools.count()
 _ABSENT = re.compile(r"\d+ of \d+ keys are absent; none was erased")  # as native/call_kernels.cc says it
-_NO_DEFAULT: Any = object()
 
 
 class MutableHashTable(TableState):
@@ -367,7 +367,7 @@ class MutableHashTable(TableState):
         """
         self._erase(keys, {}, None, all_or_none=True)
 
-    def pop(self, keys: Any, default: Any = _NO_DEFAULT, name: str | None = None) -> Any:
+    def pop(self, keys: Any, default: Any = NO_DEFAULT, name: str | None = None) -> Any:
         """Erases keys, and gives their values. Waits, unless there is a default.
 
         All of a key's duplicates get its value.
@@ -382,7 +382,7 @@ class MutableHashTable(TableState):
         name
             The name of the op.
         """
-        needed = default is _NO_DEFAULT
+        needed = default is NO_DEFAULT
         defaults = self._defaults if needed or default is None else self._defaults_of(default)
         answer = self._erase(keys, defaults, name, all_or_none=needed)
         return self._answer(dict(zip(self._columns, answer.values, strict=True)))

@@ -9,8 +9,8 @@ from typing import Any, Self
 import torch
 
 from gpuhash import Column, CudaError, HashSet, HashTable, TableFullError
+from gpuhash.dict_methods import NO_DEFAULT
 from gpuhash.signatures import SIGNATURES
-from gpuhash.table import _NO_DEFAULT
 
 from . import calls
 from .state import default_of, named_state_of
@@ -196,9 +196,9 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
         """As ``HashSet.remove``, and ``del table[keys]``."""
         self._run("delete", keys)
 
-    def pop(self, keys: Any, default: Any = _NO_DEFAULT) -> Any:
+    def pop(self, keys: Any, default: Any = NO_DEFAULT) -> Any:
         """As ``HashTable.pop``."""
-        if default is _NO_DEFAULT:
+        if default is NO_DEFAULT:
             return self._run("pop", keys)
         return self._run("pop", keys, default=default)
 
