@@ -8,16 +8,16 @@ try:
 except ImportError as error:
     if error.name != __name__:  # it is there and does not load
         raise
-    from .missing_extension import reason
+    from .building.missing_extension import reason
 
     raise ImportError(reason(__path__[0], sys.path)) from None
 
 from ._core import CudaError, PlatformError, TableFullError
-from .factorization import factorize, isin, unique
+from .files.store import TensorStore, store
+from .frames.factorization import factorize, isin, unique
 from .hash_set import HashSet
 from .keyed_table import unpickle
 from .named_columns import Column
-from .store import TensorStore, store
 from .table import HashTable
 from .tables import load, open
 from .threads import get_num_threads, set_num_threads

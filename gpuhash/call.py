@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from . import _core
-from .arguments import KeyOutOfRangeError, action_of
-from .batch import Batch, Output, Read, Write, take_values
+from .arrays.arguments import KeyOutOfRangeError, action_of
+from .arrays.batch import Batch, Output, Read, Write, take_values
 from .named_columns import Columns, by_name, chosen
 from .torch import dispatch as traced
 

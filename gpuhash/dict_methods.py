@@ -7,14 +7,15 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from . import _core, consumers, named_columns
-from .arguments import as_keys
-from .arrays import Shape, framework_of
-from .batch import Read
+from . import _core, named_columns
+from .arrays import consumers
+from .arrays.arguments import as_keys
+from .arrays.batch import Read
+from .arrays.dtypes import comparable
+from .arrays.export import to_host
+from .arrays.float_mode import in_default_float_mode
+from .arrays.frameworks import Shape, framework_of
 from .call import Call
-from .dtypes import comparable
-from .export import to_host
-from .float_mode import in_default_float_mode
 from .keyed_table import KeyedTable
 
 

@@ -9,15 +9,16 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, consumers, serialization
-from .arguments import as_keys
-from .arrays import framework_of, settle
-from .batch import Batch
+from . import _core
+from .arrays import consumers
+from .arrays.arguments import as_keys
+from .arrays.batch import Batch
+from .arrays.dtypes import INTEGER_BOUNDS, is_python_integer, read_objects
+from .arrays.frameworks import framework_of, settle
 from .call import Call
-from .dtypes import INTEGER_BOUNDS, is_python_integer, read_objects
-from .inference import infer_set
+from .files import serialization
 from .keyed_table import KeyedTable
-from .options import Options
+from .options import Options, infer_set
 from .torch import dispatch as traced
 
 

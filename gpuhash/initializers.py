@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .dtypes import ITEMSIZES, encode, plain_bools, storage_dtype, to_python
+from .arrays.dtypes import ITEMSIZES, encode, plain_bools, storage_dtype, to_python
 
 __all__ = ["Constant", "Initializer", "Normal", "TruncatedNormal", "Uniform"]
 

@@ -10,14 +10,15 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, initializers, named_columns, serialization
-from .arguments import SHOWN_KEYS, absent_keys, as_keys, checked_load_factor, checked_name, count_of
-from .arrays import Shape, default_stream
-from .batch import Batch, Read, Views, Write, to_device
+from . import _core, initializers, named_columns
+from .arrays.arguments import SHOWN_KEYS, absent_keys, as_keys, checked_load_factor, checked_name, count_of
+from .arrays.batch import Batch, Read, Views, Write, to_device
+from .arrays.dtypes import storage_dtype
+from .arrays.export import export, export_apart, to_host
+from .arrays.frameworks import Shape, default_stream
+from .arrays.memory import is_sharded, make_context
 from .call import Call
-from .dtypes import storage_dtype
-from .export import export, export_apart, to_host
-from .memory import is_sharded, make_context
+from .files import serialization
 from .named_columns import Column
 from .options import Options
 from .torch import dispatch as traced

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from . import initializers
-from .arguments import need_unicode, one_value, shape_of
-from .arrays import Shape
-from .dtypes import ITEMSIZES, MAX_VALUE_BYTES, dtype_name, plain_bools, storage_dtype
+from .arrays.arguments import need_unicode, one_value, shape_of
+from .arrays.dtypes import ITEMSIZES, MAX_VALUE_BYTES, dtype_name, plain_bools, storage_dtype
+from .arrays.frameworks import Shape
 from .initializers import CoreInitializer, Initializer
 from .torch import dispatch as traced
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 from weakref import WeakSet
 
 from . import _core
-from .arguments import flag_of
+from .arrays.arguments import flag_of
 from .named_columns import Column
 
 __all__ = ["LAMB", "SGD", "Adagrad", "Adam", "Optimizer", "RowWiseAdagrad"]

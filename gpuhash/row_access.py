@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _core
-from .arguments import wrong_dtype
-from .arrays import Shape, framework_of
-from .batch import Batch, Output, join
-from .export import to_host
+from .arrays.arguments import wrong_dtype
+from .arrays.batch import Batch, Output, join
+from .arrays.export import to_host
+from .arrays.frameworks import Shape, framework_of
 from .named_columns import Column, need
 
 if TYPE_CHECKING:

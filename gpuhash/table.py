@@ -8,16 +8,16 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, named_columns, serialization
-from .arguments import action_of, as_keys, no_default, one_value
-from .arrays import NUMPY, Framework, Shape, default_stream, framework_like, framework_of, settle
-from .batch import Batch, join, take_values
+from . import _core, named_columns
+from .arrays.arguments import action_of, as_keys, no_default, one_value
+from .arrays.batch import Batch, join, take_values
+from .arrays.dtypes import comparable, dtype_name, numpy_dtype, storage_dtype, to_python
+from .arrays.frameworks import NUMPY, Framework, Shape, default_stream, framework_like, framework_of, settle
 from .call import Call, actions_of
 from .dict_methods import NO_DEFAULT, DictMethods
-from .dtypes import comparable, dtype_name, numpy_dtype, storage_dtype, to_python
-from .inference import infer, infer_columns
+from .files import serialization
 from .initializers import Initializer
-from .options import Options
+from .options import Options, infer, infer_columns
 from .row_access import RowAccess
 from .torch import dispatch as traced
 

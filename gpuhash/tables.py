@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from . import _core, serialization
-from .arguments import checked_name, is_unicode
+from . import _core
+from .arrays.arguments import checked_name, is_unicode
+from .files import serialization
 from .hash_set import HashSet
 from .table import HashTable
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import _core
-from .arguments import count_of
+from .arrays.arguments import count_of
 
 
 def set_num_threads(threads: int) -> None:

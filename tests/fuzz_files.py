@@ -23,7 +23,8 @@ import numpy as np
 from support.samples import random_values
 
 import gpuhash
-from gpuhash import HashSet, HashTable, serialization
+from gpuhash import HashSet, HashTable
+from gpuhash.files import serialization
 
 SECONDS_PER_FILE = 10
 DTYPES = {  # of a file's tensors: elements, and how many of them the format has for one of ours

@@ -23,11 +23,11 @@ if not torch.distributed.is_available() or not torch.distributed.is_gloo_availab
     pytest.skip("this PyTorch has no Gloo", allow_module_level=True)
 
 from gpuhash import _core  # noqa: E402
+from gpuhash.arrays.memory import make_context, parse_device  # noqa: E402
 from gpuhash.distributed.duplicates import Sample  # noqa: E402
 from gpuhash.distributed.rows import Layout, RowFormat  # noqa: E402
 from gpuhash.distributed.split import GAP, Split, join, spans_of, stream_of  # noqa: E402
 from gpuhash.distributed.words import to_words  # noqa: E402
-from gpuhash.memory import make_context, parse_device  # noqa: E402
 
 KINDS = {
     "scalars": ("int64", (), "float32", ()),

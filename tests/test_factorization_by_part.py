@@ -14,7 +14,7 @@ from support.tuning import partitioned
 
 import gpuhash
 from gpuhash import _core
-from gpuhash.memory import make_context
+from gpuhash.arrays.memory import make_context
 
 TILE = 4096  # keys among which duplicates are dropped
 TWO_PASSES = (1 << 20) + 70_003  # keys of more than 512 parts

@@ -456,11 +456,11 @@ def test_files_that_say_nonsense():
     """Files without one load; those with another entry than save writes do not."""
     table = HashTable("int64", "float32", value_shape=(3,), initializer=DRAWN[0])
     plain = HashTable("int64", "float32", value_shape=(3,))
-    contents = gpuhash.serialization.metadata_of(table._contents())
-    assert "initializer" not in gpuhash.serialization.metadata_of(plain._contents())
-    assert gpuhash.serialization.describe(contents).initializer == DRAWN[0]
+    contents = gpuhash.files.serialization.metadata_of(table._contents())
+    assert "initializer" not in gpuhash.files.serialization.metadata_of(plain._contents())
+    assert gpuhash.files.serialization.describe(contents).initializer == DRAWN[0]
     good = '{"kind": "normal", "parameters": [0.0, 1.0], "seed": 1}'
-    assert gpuhash.serialization.describe({**contents, "initializer": good}).initializer == Normal(seed=1)
+    assert gpuhash.files.serialization.describe({**contents, "initializer": good}).initializer == Normal(seed=1)
     for text in [
         "",
         "[]",
@@ -481,10 +481,10 @@ def test_files_that_say_nonsense():
         '{"kind": "constant", "value": "zz"}',
     ]:
         with pytest.raises(ValueError, match="initializer"):
-            gpuhash.serialization.describe({**contents, "initializer": text})
+            gpuhash.files.serialization.describe({**contents, "initializer": text})
     for name, other in [("value_shape", "[]"), ("value_dtype", "int32")]:
         with pytest.raises(ValueError, match="initializer"):
-            gpuhash.serialization.describe({**contents, name: other})
+            gpuhash.files.serialization.describe({**contents, name: other})
 
 
 def test_the_paths_agree(native):

@@ -25,7 +25,7 @@ from support.samples import (
 
 import gpuhash
 from gpuhash import _core
-from gpuhash.memory import make_context
+from gpuhash.arrays.memory import make_context
 
 
 def expected(elements: np.ndarray, tests: np.ndarray) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import graphlib
 import importlib.machinery
 import importlib.metadata
 import importlib.resources
@@ -44,6 +46,37 @@ def test_types_are_shipped():
     files = importlib.resources.files("gpuhash")
     assert (files / "py.typed").is_file()
     assert (files / "_core.pyi").is_file()
+
+
+def imports_of(source: str, module: str, *, is_package: bool) -> set[str]:
+    """The modules of gpuhash that a module imports when it is imported itself."""
+    package = module if is_package else module.rpartition(".")[0]
+    found = set()
+    for node in ast.parse(source).body:  # neither in functions nor under TYPE_CHECKING
+        if isinstance(node, ast.ImportFrom):
+            base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
+            name = ".".join(filter(None, (base, node.module)))
+            own = {name} - {package}  # which is there already
+            found |= own | {f"{name}.{alias.name}" for alias in node.names}
+    return found
+
+
+def test_no_circle_of_imports():
+    """Each module imports only what is below it. Packages are there before their modules."""
+    root = Path(str(importlib.resources.files("gpuhash")))
+    modules = {}
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root.parent).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        modules[".".join(parts[:-1] if is_package else parts)] = (path, is_package)
+    graph = {
+        name: (imports_of(path.read_text(), name, is_package=is_package) & modules.keys()) - {name, "gpuhash"}
+        for name, (path, is_package) in modules.items()
+        if name != "gpuhash"
+    }
+    assert len(graph) > 60
+    order = list(graphlib.TopologicalSorter(graph).static_order())  # CycleError where there is one
+    assert order.index("gpuhash.arrays.batch") < order.index("gpuhash.call") < order.index("gpuhash.table")
 
 
 def test_works_with_the_gpu_hidden():

@@ -30,8 +30,9 @@ from support.samples import (
 )
 
 import gpuhash
-from gpuhash import HashSet, HashTable, whole_file
-from gpuhash.export import export_apart
+from gpuhash import HashSet, HashTable
+from gpuhash.arrays.export import export_apart
+from gpuhash.files import whole_file
 
 
 def sample(device="cpu", count=50, value_shape=(2,)):

@@ -31,7 +31,8 @@ from support.memory_resources import NumPyMemory, counting_memory
 from support.samples import as_dict, check_new_mask, items_of, random_keys, random_values, same_bytes
 
 import gpuhash
-from gpuhash import HashSet, HashTable, PlatformError, TableFullError, serialization
+from gpuhash import HashSet, HashTable, PlatformError, TableFullError
+from gpuhash.files import serialization
 
 SHARD_SHIFT = 40
 KINDS = {

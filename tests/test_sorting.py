@@ -12,8 +12,9 @@ from support.frameworks import to_numpy
 from support.samples import FLOATS, INTEGERS, numpy_dtype, same_bytes
 
 import gpuhash
-from gpuhash import _core, sorting
-from gpuhash.memory import make_context
+from gpuhash import _core
+from gpuhash.arrays.memory import make_context
+from gpuhash.frames import sorting
 
 DTYPES = ["bool", *INTEGERS, *FLOATS]
 #: How many distinct keys are hashed at most, whether NumPy sorts those that were, and whether they were too many.

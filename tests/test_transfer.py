@@ -13,8 +13,9 @@ from support.frameworks import GPU, capture, current_stream, delay, new_stream, 
 from support.samples import VALUE_DTYPES, as_dict, items_of, random_keys, random_values, same_bytes
 
 import gpuhash
-from gpuhash import HashSet, HashTable, _core, keyed_table, serialization
-from gpuhash.memory import make_context
+from gpuhash import HashSet, HashTable, _core, keyed_table
+from gpuhash.arrays.memory import make_context
+from gpuhash.files import serialization
 
 KINDS = {
     "scalar": ("int64", (), "float32", ()),

@@ -29,7 +29,7 @@ from support.tuning import WIDE_POSITIONS, tuned
 
 import gpuhash
 from gpuhash import _core
-from gpuhash.memory import make_context
+from gpuhash.arrays.memory import make_context
 
 SIZES = [0, 1, 2, 31, 32, 33, 1000, 4097, 100_001]
 DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]

@@ -11,15 +11,9 @@ import torch
 from torch import Tensor
 
 from gpuhash import _core
-from gpuhash.arguments import (
-    KeyOutOfRangeError,
-    encode_keys,
-    wrong_device,
-    wrong_dtype,
-    wrong_key_shape,
-)
-from gpuhash.arrays import NumPyFramework, Shape, framework_of, settle
-from gpuhash.dtypes import to_python
+from gpuhash.arrays.arguments import KeyOutOfRangeError, encode_keys, wrong_device, wrong_dtype, wrong_key_shape
+from gpuhash.arrays.dtypes import to_python
+from gpuhash.arrays.frameworks import NumPyFramework, Shape, framework_of, settle
 
 from .rows import RowFormat
 from .split import Split, stream_of

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpuhash import _core
-from gpuhash.factorization import factorize, unique
+from gpuhash.frames.factorization import factorize, unique
 from gpuhash.table import HashTable
 
 from .rows import RowFormat

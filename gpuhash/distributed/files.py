@@ -12,9 +12,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from gpuhash import serialization
-from gpuhash.serialization import Contents
-from gpuhash.whole_file import write_whole
+from gpuhash.files import serialization
+from gpuhash.files.serialization import Contents
+from gpuhash.files.whole_file import write_whole
 
 from .rows import RowFormat
 from .words import host_tensor

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpuhash import _core
 from gpuhash._core import CudaError, PlatformError, TableFullError
-from gpuhash.memory import make_context, parse_device
+from gpuhash.arrays.memory import make_context, parse_device
 
 from .split import Split
 

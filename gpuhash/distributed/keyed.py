@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gpuhash import _core
 from gpuhash._core import TableFullError
-from gpuhash.arguments import SHOWN_KEYS, absent_keys
-from gpuhash.factorization import unique
+from gpuhash.arrays.arguments import SHOWN_KEYS, absent_keys
+from gpuhash.frames.factorization import unique
 
 from .batch import Batch, look_for_keys, take_keys
 from .call import Call, Prepared, attempt

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpuhash.arrays import Shape
-from gpuhash.dtypes import ITEMSIZES
+from gpuhash.arrays.dtypes import ITEMSIZES
+from gpuhash.arrays.frameworks import Shape
 
 from .words import from_words, to_words, torch_dtype, word_dtype
 

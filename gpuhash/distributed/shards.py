@@ -12,9 +12,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from gpuhash import consumers, serialization
-from gpuhash.arguments import count_of, seed_of
-from gpuhash.arrays import Shape
+from gpuhash.arrays import consumers
+from gpuhash.arrays.arguments import count_of, seed_of
+from gpuhash.arrays.frameworks import Shape
+from gpuhash.files import serialization
 from gpuhash.hash_set import HashSet
 from gpuhash.keyed_table import LEAST_LOAD_FACTOR
 

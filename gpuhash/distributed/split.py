@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from gpuhash import _core
-from gpuhash.arrays import framework_of
-from gpuhash.memory import make_context
+from gpuhash.arrays.frameworks import framework_of
+from gpuhash.arrays.memory import make_context
 
 from .words import put_rows, take_rows
 

@@ -10,9 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from gpuhash import HashTable as LocalTable
-from gpuhash import consumers, serialization
-from gpuhash.arguments import no_default
+from gpuhash.arrays import consumers
+from gpuhash.arrays.arguments import no_default
 from gpuhash.dict_methods import NO_DEFAULT, items_of
+from gpuhash.files import serialization
 from gpuhash.initializers import Initializer
 from gpuhash.named_columns import Column
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from gpuhash.arguments import action_of, no_default
+from gpuhash.arrays.arguments import action_of, no_default
 from gpuhash.call import actions_of
 
 from .batch import Batch

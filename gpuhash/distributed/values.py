@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from gpuhash import named_columns
-from gpuhash.arguments import encode_values, one_value, wrong_value_shape
-from gpuhash.arrays import framework_of
+from gpuhash.arrays.arguments import encode_values, one_value, wrong_value_shape
+from gpuhash.arrays.frameworks import framework_of
 from gpuhash.named_columns import Column
 
 from .batch import Batch, bring, tensor_of

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpuhash.arrays import Shape
-from gpuhash.dtypes import numpy_dtype
+from gpuhash.arrays.dtypes import numpy_dtype
+from gpuhash.arrays.frameworks import Shape
 
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 

@@ -4,7 +4,7 @@ The handlers are compiled against the jaxlib that is installed when this package
 takes about 15 seconds and a C++ compiler, and then come from a cache. JAX 0.6 or newer.
 """
 
-from gpuhash.factorization import Factorized
+from gpuhash.frames.factorization import Factorized
 
 from .calls import (
     contains,

@@ -10,8 +10,8 @@ import jax.custom_derivatives
 import jax.numpy as jnp
 import numpy as np
 
-from gpuhash.arrays import Shape, framework_of
-from gpuhash.dtypes import ITEMSIZES, encode, numpy_dtype
+from gpuhash.arrays.dtypes import ITEMSIZES, encode, numpy_dtype
+from gpuhash.arrays.frameworks import Shape, framework_of
 
 ENABLE_WIDE = "jax.config.update('jax_enable_x64', True) at the start of the program sets 64-bit mode"
 

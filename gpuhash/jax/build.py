@@ -7,7 +7,7 @@ from pathlib import Path
 import jax.ffi
 import jaxlib
 
-from gpuhash.compiled_ops import OpLibrary
+from gpuhash.building.compiled_ops import OpLibrary
 
 op_library = OpLibrary(
     module="gpuhash.jax",

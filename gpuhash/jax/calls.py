@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpuhash.arrays import Shape
+from gpuhash.arrays.frameworks import Shape
 from gpuhash.signatures import SIGNATURES, Signature
 
 from .arrays import ENABLE_WIDE, batch_shape, is_wide, to_array

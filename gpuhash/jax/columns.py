@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gpuhash.arguments import action_of
-from gpuhash.arrays import Shape
+from gpuhash.arrays.arguments import action_of
+from gpuhash.arrays.frameworks import Shape
 from gpuhash.call import actions_of
 from gpuhash.named_columns import by_name, chosen
 from gpuhash.signatures import Signature

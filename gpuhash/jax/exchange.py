@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpuhash.arguments import count_of, shape_of
-from gpuhash.dtypes import ITEMSIZES, key_dtype_name
+from gpuhash.arrays.arguments import count_of, shape_of
+from gpuhash.arrays.dtypes import ITEMSIZES, key_dtype_name
 
 from .arrays import batch_shape, to_array, vary
 

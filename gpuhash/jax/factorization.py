@@ -11,10 +11,10 @@ import jax.ffi
 import jax.numpy as jnp
 import numpy as np
 
-from gpuhash.arguments import axis_of, count_of, flag_of
-from gpuhash.arrays import Shape, framework_of
-from gpuhash.dtypes import ITEMSIZES, MAX_KEY_BYTES, encode
-from gpuhash.factorization import RESULT_TYPES, Factorized
+from gpuhash.arrays.arguments import axis_of, count_of, flag_of
+from gpuhash.arrays.dtypes import ITEMSIZES, MAX_KEY_BYTES, encode
+from gpuhash.arrays.frameworks import Shape, framework_of
+from gpuhash.frames.factorization import RESULT_TYPES, Factorized
 
 from .arrays import not_differentiable, read_wide, struct, wide_struct
 from .library import target

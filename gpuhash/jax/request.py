@@ -11,7 +11,7 @@ import jax.custom_batching
 import jax.numpy as jnp
 import numpy as np
 
-from gpuhash.arrays import Shape
+from gpuhash.arrays.frameworks import Shape
 from gpuhash.signatures import SIGNATURES, Answer, Signature
 
 from .arrays import batch_shape, no_results, read_wide, struct, vary, wide_struct

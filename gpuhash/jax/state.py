@@ -14,8 +14,8 @@ import jax
 import numpy as np
 
 from gpuhash import _core
-from gpuhash.arrays import Shape
-from gpuhash.dtypes import numpy_dtype, storage_dtype
+from gpuhash.arrays.dtypes import numpy_dtype, storage_dtype
+from gpuhash.arrays.frameworks import Shape
 from gpuhash.hash_set import HashSet
 from gpuhash.keyed_table import KeyedTable
 from gpuhash.named_columns import Column, Columns

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from gpuhash.compiled_ops import OpLibrary
+from gpuhash.building.compiled_ops import OpLibrary
 
 _KERNELS = ("table", "call", "stock", "tensor", "embedding")
 _HEADERS = ("context", "embedding_rows", "kernel_registration", "op_attributes", "table_resource")

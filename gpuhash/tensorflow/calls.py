@@ -16,8 +16,8 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as framework_ops
 
 from gpuhash import HashTable, _core, named_columns
-from gpuhash.arguments import KeyOutOfRangeError, action_of, as_keys, count_of, encode_keys
-from gpuhash.arrays import Shape
+from gpuhash.arrays.arguments import KeyOutOfRangeError, action_of, as_keys, count_of, encode_keys
+from gpuhash.arrays.frameworks import Shape
 from gpuhash.call import actions_of
 from gpuhash.dict_methods import NO_DEFAULT
 from gpuhash.named_columns import Column

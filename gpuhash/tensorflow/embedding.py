@@ -22,7 +22,7 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util
 
 from gpuhash import HashTable, _core, initializers, optimizers, unique
-from gpuhash.arguments import count_of
+from gpuhash.arrays.arguments import count_of
 from gpuhash.initializers import Initializer
 from gpuhash.named_columns import Column
 from gpuhash.optimizers import Optimizer

@@ -12,7 +12,7 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util, handle_data_util, lookup_ops
 from tensorflow.python.training import saver
 
-from gpuhash.arguments import count_of
+from gpuhash.arrays.arguments import count_of
 from gpuhash.named_columns import Column, Columns
 
 from .library import ops

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from gpuhash.compiled_ops import OpLibrary
+from gpuhash.building.compiled_ops import OpLibrary
 
 _PYTORCH = Path(torch.__file__).resolve().parent
 

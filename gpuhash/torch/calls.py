@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gpuhash import named_columns
-from gpuhash.arguments import action_of
+from gpuhash.arrays.arguments import action_of
 from gpuhash.call import actions_of
 from gpuhash.signatures import Signature
 

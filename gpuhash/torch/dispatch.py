@@ -164,7 +164,7 @@ def unique(
     sorted: bool = False,
     axis: int | None = None,
 ) -> Any:
-    from gpuhash import factorization
+    from gpuhash.frames import factorization
 
     if not _takes_arrays(axis, keys):
         return call_untraced(
@@ -192,7 +192,7 @@ def unique(
 
 
 def factorize(keys: Any, *, axis: int | None = None) -> Any:
-    from gpuhash import factorization
+    from gpuhash.frames import factorization
 
     if not _takes_arrays(axis, keys):
         return call_untraced(factorization.factorize, keys, axis=axis)
@@ -203,7 +203,7 @@ def factorize(keys: Any, *, axis: int | None = None) -> Any:
 
 
 def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int | None = None) -> Any:
-    from gpuhash import factorization
+    from gpuhash.frames import factorization
 
     if not _takes_arrays(axis, elements, test_elements) or elements.dtype != test_elements.dtype:
         return call_untraced(factorization.isin, elements, test_elements, invert=invert, axis=axis)

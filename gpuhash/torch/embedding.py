@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from gpuhash import HashSet, HashTable, initializers, unique
-from gpuhash.arguments import flag_of
-from gpuhash.dtypes import dtype_name
+from gpuhash.arrays.arguments import flag_of
+from gpuhash.arrays.dtypes import dtype_name
 from gpuhash.initializers import Constant, Initializer, Normal
 from gpuhash.named_columns import Column
 from gpuhash.optimizers import Optimizer

@@ -456,7 +456,7 @@ class TorchModule(Face):
 
     @classmethod
     def need(cls) -> None:
-        from gpuhash.compiled_ops import find_compiler
+        from gpuhash.building.compiled_ops import find_compiler
 
         if module("torch") is None:
             pytest.skip("torch is not installed")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuhash import _core
-from gpuhash.compiled_ops import find_compiler
+from gpuhash.building.compiled_ops import find_compiler
 
 SOURCES = Path(__file__).resolve().parent.parent / "answers"
 CPP = SOURCES.parent.parent / "cpp"

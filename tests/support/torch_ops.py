@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuhash.compiled_ops import find_compiler
+from gpuhash.building.compiled_ops import find_compiler
 
 from .frameworks import module
 

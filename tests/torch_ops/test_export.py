@@ -14,7 +14,7 @@ from support.torch_ops import need_torch_ops
 
 import gpuhash
 from gpuhash import HashSet, HashTable, _core
-from gpuhash.compiled_ops import find_compiler
+from gpuhash.building.compiled_ops import find_compiler
 
 torch, ours = need_torch_ops()
 

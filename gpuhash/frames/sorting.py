@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from . import _core
-from .batch import Batch, Output
-from .dtypes import ITEMSIZES
-from .threads import get_num_threads
+from gpuhash import _core
+from gpuhash.arrays.batch import Batch, Output
+from gpuhash.arrays.dtypes import ITEMSIZES
+from gpuhash.threads import get_num_threads
 
 #: Of one byte there are too few distinct ones to sort, and NumPy does not know the order of complex numbers' words.
 _DTYPES = {name for name in ITEMSIZES if ITEMSIZES[name] > 1 and not name.startswith("complex")}

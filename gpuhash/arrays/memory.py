@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import Any, Protocol
 
-from . import _core
+from gpuhash import _core
 
 _contexts: dict[tuple[str, int], _core.Context] = {}
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from . import _core
-from .arrays import NUMPY, Framework, Shape, framework_like
+from gpuhash import _core
+
 from .dtypes import storage_dtype
+from .frameworks import NUMPY, Framework, Shape, framework_like
 
 _PAGE_BYTES = 4096
 

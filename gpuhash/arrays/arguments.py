@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from . import _core
-from .arrays import Framework, Shape, framework_of, gpu_of
+from gpuhash import _core
+from gpuhash.torch import dispatch as traced
+
 from .dtypes import INTEGER_BOUNDS, ITEMSIZES, encode, plain_bools, storage_dtype
+from .frameworks import Framework, Shape, framework_of, gpu_of
 from .memory import make_context
-from .torch import dispatch as traced
 
 #: Of those that a KeyError is about.
 SHOWN_KEYS = 5

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from . import _core, arrow_c, columns, consumers
+from gpuhash import _core
+
+from . import arrow_c, consumers, nulls
 from .dtypes import ITEMSIZES, NUMBER_STRINGS, numpy_dtype
 
 Shape = tuple[int, ...]
@@ -143,7 +145,7 @@ class ColumnFramework(ArrayLikeFramework):
         self.name = name
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
-        return columns.to_numpy(tensor)
+        return nulls.to_numpy(tensor)
 
 
 class TorchFramework(Framework):
@@ -388,7 +390,7 @@ def _detect(kind: type) -> Framework:
         kind, (sys.modules["tensorflow"].Tensor, sys.modules["tensorflow"].Variable)
     ):
         return framework_named("tensorflow")
-    for library in columns.LIBRARIES:
+    for library in nulls.LIBRARIES:
         if library in roots and hasattr(kind, "__array__"):
             return _by_library.setdefault(library, ColumnFramework(library))
     if hasattr(kind, "__dlpack__"):
@@ -406,7 +408,7 @@ def settle(tensor: Any) -> tuple[Any, bool]:
     For calls that look at it twice: some can be read once, as streams.
     """
     if isinstance(framework_of(tensor), ColumnFramework):
-        return columns.settle(tensor)
+        return nulls.settle(tensor)
     return tensor, False
 
 

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
-from . import _core
-from .arguments import is_unicode, need_unicode
-from .arrays import NUMPY, ArrayLikeFramework, Framework, framework_like, framework_of, gpu_of
-from .dtypes import ITEMSIZES, infer_numbers
+from gpuhash import _core
+from gpuhash.arrays.arguments import is_unicode, need_unicode
+from gpuhash.arrays.dtypes import ITEMSIZES, infer_numbers
+from gpuhash.arrays.frameworks import NUMPY, ArrayLikeFramework, Framework, framework_like, framework_of, gpu_of
 
 _HOST_ALIGNMENT = 64  # TensorFlow ends the process below it, and JAX copies
 

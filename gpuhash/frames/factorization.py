@@ -10,13 +10,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _core, sorting
-from .arguments import axis_of, flag_of
-from .arrays import ColumnFramework, Shape, framework_of, settle
-from .batch import Batch, Output, join, to_device
-from .columns import split_nulls
-from .dtypes import ITEMSIZES, encode_held, infer_numbers, is_integer, is_python_integer, read_numbers, read_objects
-from .torch import dispatch as traced
+from gpuhash import _core
+from gpuhash.arrays.arguments import axis_of, flag_of
+from gpuhash.arrays.batch import Batch, Output, join, to_device
+from gpuhash.arrays.dtypes import (
+    ITEMSIZES,
+    encode_held,
+    infer_numbers,
+    is_integer,
+    is_python_integer,
+    read_numbers,
+    read_objects,
+)
+from gpuhash.arrays.frameworks import ColumnFramework, Shape, framework_of, settle
+from gpuhash.arrays.nulls import split_nulls
+from gpuhash.torch import dispatch as traced
+
+from . import sorting
 
 _EXTRAS = ("indices", "inverse", "counts")
 #: What ``unique`` gives, by what is asked for in addition to the values.

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from . import _core
+from gpuhash import _core
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

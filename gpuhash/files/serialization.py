@@ -17,12 +17,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from . import initializers, named_columns
-from .arguments import MAX_AXES
-from .arrays import Shape
-from .dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, is_integer, plain_bools, storage_dtype
-from .initializers import Initializer
-from .named_columns import Columns
+from gpuhash import initializers, named_columns
+from gpuhash.arrays.arguments import MAX_AXES
+from gpuhash.arrays.dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, is_integer, plain_bools, storage_dtype
+from gpuhash.arrays.frameworks import Shape
+from gpuhash.initializers import Initializer
+from gpuhash.named_columns import Columns
+
 from .whole_file import write_whole
 
 FORMAT_VERSION = "1"

@@ -8,10 +8,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core
+from gpuhash import _core
+
 from .arguments import encode_keys, encode_values, wrong_device, wrong_dtype, wrong_key_shape, wrong_value_shape
-from .arrays import NUMPY, Framework, NumPyFramework, Shape, framework_of, gpu_of
 from .dtypes import ITEMSIZES, MAX_KEY_BYTES, encode_held, infer_numbers, storage_dtype, to_python
+from .frameworks import NUMPY, Framework, NumPyFramework, Shape, framework_of, gpu_of
 from .memory import make_context
 
 Views = dict[int, _core.Table]

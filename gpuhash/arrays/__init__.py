@@ -1,0 +1,1 @@
+"""Arrays of every framework, in and out: dtypes, memory, arguments, and the arrays of one batch."""
