@@ -175,6 +175,11 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
         """As ``HashTable.insert_or_apply``."""
         return self._run("insert_or_apply", keys, values=values, op=op)
 
+    def apply_and_find(self, keys: Any, values: Any, op: Any) -> tuple[Any, Any]:
+        """``(values, is_new)``, as ``HashTable.apply_and_find``."""
+        answers: tuple[Any, Any] = self._run("apply_and_find", keys, values=values, op=op)
+        return answers
+
     def find_or_insert(self, keys: Any, values: Any = None) -> tuple[Any, Any]:
         """``(rows, is_new)``, as ``HashTable.find_or_insert``."""
         answers: tuple[Any, Any] = self._run("find_or_insert", keys, values=values)
