@@ -7,10 +7,10 @@ from contract.faces import CALLS, FACES, Face, OnGpu, TorchCompiled
 from gpuhash.signatures import SIGNATURES
 
 INTRODUCTION = (
-    "Every call has one name and one meaning in all faces of a table, or a face says why it has not got it. A name in a",
-    "cell is what the call is named there. The call's keys come first, then what the list of its parameters names;",
-    "`setitem`, `getitem`, `has`, `delete` and `size` are written `table[keys] = values`, `table[keys]`, `key in table`,",
-    "`del table[keys]` and `len(table)`.",
+    "Every call has one name and one meaning in all faces of a table, or a face says why it has not got it. A name in",
+    "a cell is what the call is named there. The call's keys come first, then what the list of its parameters names;",
+    "`setitem`, `getitem`, `has`, `delete` and `size` are written `table[keys] = values`, `table[keys]`,",
+    "`key in table`, `del table[keys]` and `len(table)`.",
     "",
     "The page is made by `python -m contract.table > ../docs/reference/calls.md` in the folder of the tests, from the",
     "manifest (gpuhash/signatures.py) and what each face lacks (tests/contract/faces.py).",
