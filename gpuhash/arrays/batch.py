@@ -215,10 +215,12 @@ class Batch:
     def apart(self, array: _core.Array) -> _core.Array:
         """The array, or a copy of it where the call writes into its memory while it reads it.
 
-        The copy is made in the order of the batch's stream. What lies in the table's own rows the core keeps apart.
+        What lies in the table's own rows the core keeps apart.
         """
-        if not any(map(array.overlaps, self.outputs)):
-            return array
+        return self.copy(array) if any(map(array.overlaps, self.outputs)) else array
+
+    def copy(self, array: _core.Array) -> _core.Array:
+        """A copy of an array in the call's memory, made in the order of the batch's stream."""
         copy = _core.Buffer(self.context, array.dtype, array.shape, self.stream).array()
         self.context.copy(copy, array, self.stream)
         return copy
