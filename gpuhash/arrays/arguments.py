@@ -241,9 +241,17 @@ def absent_keys(some: np.ndarray[Any, Any], key_shape: Shape, missing: int, coun
     return f"{missing} of {count} keys are absent: {shown}"
 
 
+@traced.itself
 def no_default(call: str, hint: str = "") -> ValueError:
     """The error for a call that has to have a default for absent keys, and that neither it nor the table has."""
     return ValueError(f"{call} needs a default for absent keys: give one here or to the table{hint}")
+
+
+def not_one_key(batch: Shape) -> TypeError:
+    """The error for ``in`` with a batch of keys."""
+    return TypeError(
+        f"`in` takes one key, and this is a batch of shape {batch}: call contains(keys), which gives a mask"
+    )
 
 
 def wrong_key_shape(given: Shape, key_shape: Shape) -> ValueError:
