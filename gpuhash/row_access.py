@@ -190,8 +190,15 @@ class RowAccess:
             _check_items(to_host(batch.context, item_of, batch.stream), math.prod(leading))
         scale = None if factors is None else self._given(factors, batch, "float32", "factors", batch.shape)
         numbers = [number for number, _ in fields]
-        arrays = [self._apart_from_rows(each, batch) for each in (batch.array, given_gradients, item_of, scale)]
-        table._core.train(*arrays, numbers, steps, batch.stream)
+        table._core.train(
+            batch.apart_from_rows(batch.array),
+            batch.apart_from_rows(given_gradients),
+            None if item_of is None else batch.apart_from_rows(item_of),
+            None if scale is None else batch.apart_from_rows(scale),
+            numbers,
+            steps,
+            batch.stream,
+        )
         batch.finish()
 
     def restore(self, keys: Any, rows: Any) -> None:
@@ -275,10 +282,6 @@ class RowAccess:
         if framework is not batch.framework:
             join(batch, framework, array)
         return batch.apart(given)
-
-    def _apart_from_rows(self, array: _core.Array | None, batch: Batch) -> _core.Array | None:
-        """The array, or a copy of it where it is memory of the table's rows, which the call writes while it reads."""
-        return array if array is None or not batch.overlaps_rows(array) else batch.copy(array)
 
     def _default(self, default: Any, field: Column, batch: Batch) -> _core.Array | None:
         if default is None:

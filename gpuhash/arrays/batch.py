@@ -217,10 +217,14 @@ class Batch:
 
         What lies in the table's own rows the core keeps apart.
         """
-        return self.copy(array) if any(map(array.overlaps, self.outputs)) else array
+        return self._copy(array) if any(map(array.overlaps, self.outputs)) else array
 
-    def copy(self, array: _core.Array) -> _core.Array:
-        """A copy of an array in the call's memory, made in the order of the batch's stream."""
+    def apart_from_rows(self, array: _core.Array) -> _core.Array:
+        """The array, or a copy of it where it is memory of the table's own rows, for a call that the core leaves so."""
+        return self._copy(array) if self.overlaps_rows(array) else array
+
+    def _copy(self, array: _core.Array) -> _core.Array:
+        """A copy in the call's memory, made in the order of the batch's stream."""
         copy = _core.Buffer(self.context, array.dtype, array.shape, self.stream).array()
         self.context.copy(copy, array, self.stream)
         return copy
