@@ -135,9 +135,7 @@ class Call:
             request.writes = self._writes_of(request.batch, each, actions, what)
             numbers = [number for number, *_ in request.writes]
             if first is not None and numbers != first:
-                raise ValueError(
-                    "batches of one call were given different columns: give all the same ones, in one order"
-                )
+                raise _different_columns()
             first = numbers
 
     def _writes_of(self, batch: Batch, values: Any, actions: str | Mapping[str, str], what: str) -> list[Write]:
@@ -146,10 +144,11 @@ class Call:
         writes: list[Write] = []
         for name, given in named.items():
             field, label = table._fields[name], f"{what} of {name!r}" if name else what
+            action = actions if isinstance(actions, str) else actions.get(name)
+            if action is None:  # there are those of the first batch's columns
+                raise _different_columns()
             array, broadcast = take_values(given, batch, field.dtype, field.shape, label)
-            writes.append(
-                (table._numbers[name], array, broadcast, actions if isinstance(actions, str) else actions[name])
-            )
+            writes.append((table._numbers[name], array, broadcast, action))
         return writes
 
     def fall_back_on_writes(self) -> None:
@@ -247,6 +246,10 @@ def are_batches(keys: Any, out: Any = None) -> bool:
 def _is_batch(given: Any) -> bool:
     """Is it what one batch may be given: an array, or a mapping of columns?"""
     return isinstance(given, Mapping) or len(getattr(given, "shape", ())) > 0
+
+
+def _different_columns() -> ValueError:
+    return ValueError("batches of one call were given different columns: give all the same ones, in one order")
 
 
 @traced.itself

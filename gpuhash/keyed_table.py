@@ -11,7 +11,15 @@ from typing import Any, Self
 import numpy as np
 
 from . import _core, initializers, named_columns
-from .arrays.arguments import SHOWN_KEYS, absent_keys, as_keys, checked_load_factor, checked_name, count_of
+from .arrays.arguments import (
+    SHOWN_KEYS,
+    absent_keys,
+    as_keys,
+    checked_load_factor,
+    checked_name,
+    count_of,
+    not_one_key,
+)
 from .arrays.batch import Batch, Read, Views, Write, to_device
 from .arrays.dtypes import storage_dtype
 from .arrays.export import export, export_apart, to_host
@@ -235,10 +243,7 @@ class KeyedTable:
         if call is None:
             return False
         if call.batch.shape != ():
-            raise TypeError(
-                f"`in` takes one key, and this is a batch of shape {call.batch.shape}: call contains(keys), which "
-                "gives a mask"
-            )
+            raise not_one_key(call.batch.shape)
         return call.look_up(count_missing=True) == 0
 
     @traced.by(traced.erase)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _core
-from .arrays.arguments import wrong_dtype
+from .arrays.arguments import count_of, wrong_dtype
 from .arrays.batch import Batch, Output, join, to_device
 from .arrays.export import to_host
 from .arrays.frameworks import Shape, framework_of
 from .named_columns import Column, need
+from .optimizers import Optimizer
 
 if TYPE_CHECKING:
-    from .optimizers import Optimizer
     from .table import HashTable
 
 
@@ -25,7 +25,8 @@ class RowAccess:
 
     Arrays are of any framework, and have exactly the dtypes that are named; those on the host are copied to a table
     on a GPU. Answers are of the framework of the row numbers, and lie where these do. Nothing else waits for the GPU,
-    but where it says so. A number that is no row's, such as -1, reads the default, and is passed over by training.
+    but where it says so. A number for which the table has no memory, such as -1, reads the default, and is passed over
+    by training. Numbers that were not handed out yet, or whose keys have been erased, read what lies there.
     """
 
     def __init__(self, table: HashTable) -> None:
@@ -40,7 +41,7 @@ class RowAccess:
         Parameters
         ----------
         rows
-            int64 ``[*batch]``.
+            int64 ``[*batch]``; Python numbers as well.
         column
             In a table with columns the name of one.
         default
@@ -95,7 +96,7 @@ class RowAccess:
 
         Returns
         -------
-        ``[bags, *shape]`` of the column's dtype, summed in float32. The column is of float32, float16 or bfloat16.
+        ``[bags, *shape]`` of the column's dtype, summed in float32. The column is of float32 or bfloat16.
         """
         number, field = self._column(column)
         batch = self._rows(rows)
@@ -107,6 +108,7 @@ class RowAccess:
         if check:
             _check_offsets(to_host(batch.context, ends, batch.stream), batch.shape[0])
         output = Output(batch, field.dtype, (ends.shape[0] - 1, *field.shape), out)
+        ends = batch.apart(ends)
         scale = None if factors is None else self._given(factors, batch, "float32", "factors", batch.shape)
         read = (number, output.array, self._default(default, field, batch))
         self._table._core.pool_rows(batch.array, ends, scale, read, batch.stream)
@@ -153,8 +155,12 @@ class RowAccess:
         TypeError, ValueError
             As ``read``, and for columns that are not those of the optimizer.
         """
+        if not isinstance(optimizer, Optimizer):
+            given = optimizer.__name__ if isinstance(optimizer, type) else repr(optimizer)
+            raise TypeError(f"optimizer={given} was given, expected one of gpuhash.optimizers, such as SGD(lr=0.1)")
+        steps = optimizer.step(count_of(step, "step"))
         table = self._table
-        names = list(table._fields) if columns is None else list(columns)
+        names = list(table._fields) if columns is None else _listed(columns)
         fields = [self._column(name or None) for name in names]
         weights = fields[0][1]
         kept = optimizer.columns(math.prod(weights.shape))
@@ -183,7 +189,15 @@ class RowAccess:
             _check_items(to_host(batch.context, item_of, batch.stream), math.prod(leading))
         scale = None if factors is None else self._given(factors, batch, "float32", "factors", batch.shape)
         numbers = [number for number, _ in fields]
-        table._core.train(batch.array, given_gradients, item_of, scale, numbers, optimizer.step(step), batch.stream)
+        table._core.train(
+            batch.apart_from_rows(batch.array),
+            batch.apart_from_rows(given_gradients),
+            None if item_of is None else batch.apart_from_rows(item_of),
+            None if scale is None else batch.apart_from_rows(scale),
+            numbers,
+            steps,
+            batch.stream,
+        )
         batch.finish()
 
     def restore(self, keys: Any, rows: Any) -> None:
@@ -275,6 +289,18 @@ def _borrowed(array: Any, batch: Batch) -> _core.Array:
     if framework.private_streams:
         framework.wait_until_ready(array)
     return framework.borrow(array, batch.stream)
+
+
+def _listed(columns: Any) -> list[str]:
+    """The names of the columns of a step. ValueError for none, and for one that comes twice; TypeError for a text."""
+    if isinstance(columns, str):
+        raise TypeError(f"columns={columns!r} was given, expected a list of names, such as [{columns!r}]")
+    names = list(columns)
+    if not names:
+        raise ValueError("columns=[] was given: name the weights, and then what the optimizer keeps for them")
+    if len(set(names)) < len(names):
+        raise ValueError(f"columns={names} was given, in which one comes twice")
+    return names
 
 
 def _check_offsets(offsets: np.ndarray[Any, Any], count: int) -> None:

@@ -1098,6 +1098,8 @@ def test_lists_of_batches(on_device):
     for bad in (
         lambda: table.insert(batches, values[:2]),
         lambda: table.insert(batches, [{"x": 1}, {"y": 1.0}, {"x": 1}]),
+        lambda: table.insert_or_apply(batches, [{"x": 1}, {"y": 1.0}, {"x": 1}], "add"),
+        lambda: table.insert_or_apply(batches, [{"x": 1}, {"x": 1, "y": 1.0}, {"x": 1}], {"x": "add"}),
     ):
         with pytest.raises(ValueError, match="batches"):
             bad()

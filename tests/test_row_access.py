@@ -77,6 +77,25 @@ def test_offsets_that_lead_out_of_the_batch(on_device, offsets):
         table.row_access.pool(on_device.array(rows), on_device.array(np.array(offsets, np.int64)))
 
 
+def test_sums_that_are_written_over_the_offsets(native):
+    table, rows, by_row = filled(native)
+    memory = np.zeros(1000 * WIDTH, np.int64)
+    memory[: len(rows) + 1] = np.arange(len(rows) + 1)
+    given = native.array(memory)
+    out = given.view(native.array(by_row).dtype)[: len(rows) * WIDTH].reshape(len(rows), WIDTH)
+    table.row_access.pool(native.array(rows), given[: len(rows) + 1], out=out)
+    same_bytes(out, by_row[rows])
+
+
+def test_row_numbers_in_a_list(native):
+    table, rows, by_row = filled(native)
+    if native.table_device == "cpu":
+        same_bytes(table.row_access.read(rows[:3].tolist()), by_row[rows[:3]])
+        assert table.row_access.read([]).shape == (0, WIDTH)
+    with pytest.raises(TypeError, match=r"rows are int64, and 1.5 is not an integer"):
+        table.row_access.read([1.5])
+
+
 @pytest.mark.parametrize("shared", [False, True], ids=["each", "items"])
 def test_a_step_adds_the_gradients_of_a_row(native, shared):
     table, rows, by_row = filled(native)
@@ -94,6 +113,16 @@ def test_a_step_adds_the_gradients_of_a_row(native, shared):
     same_bytes(table.row_access.read(native.array(rows)), (by_row - sums / 4)[rows])
 
 
+def test_the_rows_are_their_own_gradients(native):
+    table, rows, by_row = filled(native)
+    numbers, items = np.concatenate([rows, rows[::-1]]), np.concatenate([rows[::-1], rows])
+    storage = table.row_storage_as(native.name)
+    table.row_access.train(native.array(numbers), storage, SGD(lr=0.5), 1, items=native.array(items))
+    expected = by_row.copy()
+    np.subtract.at(expected, numbers, by_row[items] / 2)
+    same_bytes(table.row_access.read(native.array(rows)), expected[rows])
+
+
 def test_an_optimizer_keeps_its_state_in_columns(native):
     table, rows, by_row = filled(native, sum=("float32", (WIDTH,)), visits="int64")
     access = table.row_access
@@ -108,6 +137,13 @@ def test_an_optimizer_keeps_its_state_in_columns(native):
     )
     with pytest.raises(ValueError, match=r"Adam keeps .*, and the columns \['sum'\] were given"):
         access.train(native.array(rows), native.array(gradients), Adam(), 3, columns=["weight", "sum"])
+    for columns, error, match in [
+        ([], ValueError, r"columns=\[\] was given: name the weights"),
+        ("weight", TypeError, r"expected a list of names, such as \['weight'\]"),
+        (["weight", "weight"], ValueError, "in which one comes twice"),
+    ]:
+        with pytest.raises(error, match=match):
+            access.train(native.array(rows), native.array(gradients), Adagrad(lr=1.0), 3, columns=columns)
     with pytest.raises(ValueError, match="name the one that is meant"):
         access.read(native.array(rows))
     with pytest.raises(ValueError, match="no column 'weights'"):
@@ -126,6 +162,12 @@ def test_what_training_refuses(on_device):
         ({"items": on_device.array(np.zeros(3, np.int64))}, ValueError, "items have shape"),
         ({"factors": on_device.array(np.ones(3, np.float32))}, ValueError, "factors have shape"),
         ({"rows": on_device.array(rows.astype(np.int32))}, TypeError, "int32"),
+        ({"gradients": [1.0] * len(rows)}, TypeError, "gradients are a list, expected an array of float32"),
+        ({"optimizer": SGD}, TypeError, "optimizer=SGD was given, expected one of gpuhash.optimizers"),
+        ({"optimizer": "sgd"}, TypeError, "optimizer='sgd' was given"),
+        ({"step": 1.5}, TypeError, "step=1.5 was given, expected an integer"),
+        ({"step": 2**70}, ValueError, "step=.* was given, expected a number"),
+        ({"step": 0}, ValueError, "counted from 1"),
     ]:
         given = {"rows": numbers, "gradients": gradients, "optimizer": SGD(lr=1.0), "step": 1, **change}
         with pytest.raises(error, match=match):

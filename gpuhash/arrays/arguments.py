@@ -33,7 +33,7 @@ def as_keys(keys: np.ndarray[Any, Any], key_shape: Shape) -> list[Any]:
     return [tuple(key) for key in keys.tolist()] if key_shape else keys.tolist()
 
 
-def encode_keys(keys: Any, dtype: str, key_shape: Shape) -> tuple[np.ndarray[Any, Any], bool]:
+def encode_keys(keys: Any, dtype: str, key_shape: Shape, what: str = "keys") -> tuple[np.ndarray[Any, Any], bool]:
     """Python numbers as an array of keys, and whether they are a single key. Raises as ``encode``, and
     KeyOutOfRangeError for a single key that the dtype cannot hold.
     """
@@ -42,7 +42,7 @@ def encode_keys(keys: Any, dtype: str, key_shape: Shape) -> tuple[np.ndarray[Any
         if low <= keys <= high:
             return np.array(keys, dtype), True
     try:
-        array = encode(keys, dtype, "keys")
+        array = encode(keys, dtype, what)
     except OverflowError as error:
         if np.shape(keys) == key_shape and (isinstance(keys, tuple) or not key_shape):
             raise KeyOutOfRangeError(str(error)) from None
@@ -241,9 +241,17 @@ def absent_keys(some: np.ndarray[Any, Any], key_shape: Shape, missing: int, coun
     return f"{missing} of {count} keys are absent: {shown}"
 
 
+@traced.itself
 def no_default(call: str, hint: str = "") -> ValueError:
     """The error for a call that has to have a default for absent keys, and that neither it nor the table has."""
     return ValueError(f"{call} needs a default for absent keys: give one here or to the table{hint}")
+
+
+def not_one_key(batch: Shape) -> TypeError:
+    """The error for ``in`` with a batch of keys."""
+    return TypeError(
+        f"`in` takes one key, and this is a batch of shape {batch}: call contains(keys), which gives a mask"
+    )
 
 
 def wrong_key_shape(given: Shape, key_shape: Shape) -> ValueError:

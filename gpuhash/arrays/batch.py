@@ -81,7 +81,7 @@ class Batch:
         batch = cls()
         framework = framework_of(keys)
         if framework.python:
-            keys, batch.scalar = encode_keys(keys, key_dtype, key_shape)
+            keys, batch.scalar = encode_keys(keys, key_dtype, key_shape, what)
             framework = NUMPY
         else:
             batch.scalar = False
@@ -222,10 +222,16 @@ class Batch:
     def apart(self, array: _core.Array) -> _core.Array:
         """The array, or a copy of it where the call writes into its memory while it reads it.
 
-        The copy is made in the order of the batch's stream. What lies in the table's own rows the core keeps apart.
+        What lies in the table's own rows the core keeps apart.
         """
-        if not any(map(array.overlaps, self.outputs)):
-            return array
+        return self._copy(array) if any(map(array.overlaps, self.outputs)) else array
+
+    def apart_from_rows(self, array: _core.Array) -> _core.Array:
+        """The array, or a copy of it where it is memory of the table's own rows, for a call that the core leaves so."""
+        return self._copy(array) if self.overlaps_rows(array) else array
+
+    def _copy(self, array: _core.Array) -> _core.Array:
+        """A copy in the call's memory, made in the order of the batch's stream."""
         copy = _core.Buffer(self.context, array.dtype, array.shape, self.stream).array()
         self.context.copy(copy, array, self.stream)
         return copy

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpuhash import _core
 from gpuhash._core import TableFullError
-from gpuhash.arrays.arguments import SHOWN_KEYS, absent_keys
+from gpuhash.arrays.arguments import SHOWN_KEYS, absent_keys, not_one_key
 from gpuhash.frames.factorization import unique
 
 from .batch import Batch, look_for_keys, take_keys
@@ -188,12 +188,22 @@ class Keyed(Shards):
         TypeError, ValueError, OverflowError
             On all ranks, where one rank's keys are of another dtype, or of a shape or device that does not fit.
         """
-        call, (found,) = self._look_up("contains", lambda: self._lookup(self._look_for(keys)), self._contained, [BOOL])
-        return call.batch.answer(call.for_all(found), BOOL)
+        return self._contains(lambda: self._look_for(keys))
 
     def __contains__(self, key: object) -> bool:
-        """Is this rank's one key in the table? Collective; waits."""
-        return bool(self.contains(key))
+        """Is this rank's one key in the table? Collective; waits. TypeError on all ranks for a batch of one of them."""
+
+        def one_key() -> Batch:
+            batch = self._look_for(key)
+            if batch.shape:
+                raise not_one_key(batch.shape)
+            return batch
+
+        return bool(self._contains(one_key))
+
+    def _contains(self, take: Callable[[], Batch]) -> Any:
+        call, (found,) = self._look_up("contains", lambda: self._lookup(take()), self._contained, [BOOL])
+        return call.batch.answer(call.for_all(found), BOOL)
 
     def erase(self, keys: Any) -> Any:
         """Erases all ranks' keys; absent ones are passed over. Collective; waits.

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as framework_ops
 
 from gpuhash import HashTable, _core, named_columns
-from gpuhash.arrays.arguments import KeyOutOfRangeError, action_of, as_keys, count_of, encode_keys
+from gpuhash.arrays.arguments import KeyOutOfRangeError, action_of, as_keys, count_of, encode_keys, not_one_key
 from gpuhash.arrays.frameworks import Shape
 from gpuhash.call import actions_of
 from gpuhash.dict_methods import NO_DEFAULT
@@ -85,6 +85,8 @@ class MutableHashTable(TableState):
     """
 
     _has_initializer = False  # of the rows of new keys
+
+    __iter__ = None  # without this Python would ask for the keys 0, 1, 2 and so on, and find a value for each
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         value_dtype = args[1] if len(args) > 1 else options.get("value_dtype")
@@ -251,9 +253,7 @@ class MutableHashTable(TableState):
                 return False
         one = self._keys(key)
         if one.shape != self._key_shape:
-            raise TypeError(
-                f"`in` takes one key, and this is a batch of shape {one.shape}: call contains(keys), which gives a mask"
-            )
+            raise not_one_key(tuple(one.shape))
         return bool(self.contains(one))
 
     def get(self, keys: Any, default: Any = None) -> Any:
@@ -427,6 +427,8 @@ class MutableHashTable(TableState):
         """
         if not tf.is_tensor(size):
             size = count_of(size, "size")
+        elif not size.dtype.is_integer:
+            raise TypeError(f"size is a tensor of {size.dtype.name}, expected one of an integer dtype")
         with self._colocated():
             return ops.gpuhash_reserve(self.resource_handle, tf.cast(size, tf.int64), name=name)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gpuhash import named_columns
-from gpuhash.arrays.arguments import action_of
+from gpuhash.arrays.arguments import action_of, no_default
 from gpuhash.call import actions_of
 from gpuhash.signatures import Signature
 
@@ -67,6 +67,8 @@ def _key_dims(table: Any, keys: Any) -> int:
         For keys of another dtype or shape than the table's.
     """
     expected = table._key_dtype
+    if not isinstance(keys, torch.Tensor):
+        raise TypeError(f"the keys are of type {type(keys).__name__}, expected a tensor of torch.{expected}")
     if keys.dtype != getattr(torch, expected):
         raise TypeError(
             f"the keys are {_text(keys.dtype)}, and the table has keys of {expected}: convert them with "
@@ -289,7 +291,7 @@ def _look_up(
 ) -> dict[str, Any]:
     defaults = _defaults(table, default) if read else None
     if read and defaults is None and call.absent == "given":
-        raise ValueError(f"{call.name}(keys) of a batch needs a default for absent keys: give one here or to the table")
+        raise no_default(f"{call.name}(keys) of a batch")
     given = [_given(table, keys, column, defaults) for column in read]
     # Their derivatives are those of torch.where(), outside of the op.
     is_derived = [
@@ -356,7 +358,7 @@ def _written(call: Signature, table: Any, given: dict[str, Any]) -> dict[str, An
             return {}
         values = table._torch_default
         if values is None and call.absent == "given":
-            raise ValueError(f"{call.name} needs a default for absent keys: give one here or to the table")
+            raise no_default(call.name)
         if values is None:
             return {}
     return _by_name(table, values, what)
@@ -377,7 +379,7 @@ def _erase(
     if read and not required:
         defaults = _defaults(table, given["default"])
         if defaults is None:
-            raise ValueError(f"{call.name}(keys, None) of a batch: give a value as the default of absent keys")
+            raise no_default(f"{call.name}(keys, None) of a batch")
         fallbacks = [
             _stored(table, keys, column, defaults[column.name], "default") if column.name in defaults else None
             for column in read

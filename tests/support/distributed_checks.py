@@ -819,6 +819,7 @@ def bad_input(rank: int, count: int, device: str) -> None:
     refused(TypeError, "the keys are int32", lambda: table.find(mine(other, good)))
     refused(TypeError, "the keys are int32", lambda: table.contains(mine(other, good)))
     refused(TypeError, "the keys are int32", lambda: table.erase(mine(other, good)))
+    refused(TypeError, "`in` takes one key", lambda: mine(good[:1], int(good[0])) in table)
     refused(TypeError, "the keys are int32", lambda: table.__setitem__(mine(other, good), values))
     refused(TypeError, "the keys are int32", lambda: table.insert(mine(other, good, (0, last)), values), (0, last))
     refused(TypeError, "the values are float64", lambda: table.insert(good, mine(values.double(), values)))

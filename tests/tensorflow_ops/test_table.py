@@ -331,6 +331,8 @@ def test_the_whole_table(tools, named, traced):
     assert plain(table.lookup([3])) == [[6, 6]]
     with pytest.raises(TypeError, match=r"size=1\.5"):
         table.reserve(1.5)
+    with pytest.raises(TypeError, match="tensor of float32, expected one of an integer dtype"):
+        run(lambda: table.reserve(tf.constant(1.5)))
     with pytest.raises(tf.errors.InvalidArgumentError, match="expected a number from 0 on"):
         run(lambda: change(lambda: table.reserve(tf.constant(-1))))
 
@@ -344,6 +346,8 @@ def test_single_keys_in_eager_mode(tools):
     assert 2**63 not in table
     with pytest.raises(TypeError, match=r"batch of shape \(2,\): call contains"):
         assert [1, 2] in table
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(table)
     popped = dict(table.popitem() for _ in range(2))
     assert {key: plain(value) for key, value in popped.items()} == {1: [1, 2], 2: [3, 4]}
     with pytest.raises(KeyError, match="empty"):
