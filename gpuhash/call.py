@@ -1,18 +1,18 @@
 """One call on a table: its batches, what each of them reads and writes, and its answers.
 
-A call has one batch, or, on a table of several shards, a list of them, which the devices then work on side by side. A
-table has values by name; a single value per key is the one whose name is empty. So each method of a table is a few
-lines here: what it reads, what it writes, and which of the core's calls it makes.
+A ``Call`` has one batch; ``Calls`` are those of a list of batches, on a table of several shards, whose devices then
+work side by side. A table has values by name; a single value per key is the one whose name is empty. So each method of a
+table is a few lines here: what it reads, what it writes, and which of the core's calls it makes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 from . import _core
 from .arrays.arguments import KeyOutOfRangeError, action_of
-from .arrays.batch import Batch, Output, Read, Write, take_values
+from .arrays.batch import Change, Erasure, Lookup, Output, Read, Write, take_values
 from .named_columns import Columns, by_name, chosen
 from .torch import dispatch as traced
 
@@ -21,217 +21,238 @@ if TYPE_CHECKING:
     from .table import HashTable
 
 
-class Request:
-    """What one batch of a call reads and writes."""
-
-    __slots__ = ("batch", "fallbacks", "mask", "rows", "values", "writes")
-
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-        self.values: dict[str, Output] = {}  # that are read, by name
-        self.fallbacks: dict[str, _core.Array] | None = None  # of absent keys, by name; None: zeros
-        self.mask: Output | None = None
-        self.rows: Output | None = None
-        self.writes: list[Write] = []
-
-    def reads(self, numbers: Mapping[str, int]) -> list[Read]:
-        fallbacks = self.fallbacks or {}
-        return [(numbers[name], output.array, fallbacks.get(name)) for name, output in self.values.items()]
-
-    @property
-    def mask_array(self) -> _core.Array | None:
-        return None if self.mask is None else self.mask.array
-
-    @property
-    def rows_array(self) -> _core.Array | None:
-        return None if self.rows is None else self.rows.array
-
-
 class Call:
-    """One call, to be made in this order: its keys, then its outputs, then the values and defaults that it is given.
+    """One call with one batch, to be made in this order: keys, outputs, and then values and defaults.
 
     Values and defaults keep apart from the outputs. All that a caller gives is checked before anything is changed.
-
-    Parameters
-    ----------
-    lists
-        Whether a table of several shards takes a list of batches here.
     """
 
-    __slots__ = ("_table", "is_list", "requests")
+    __slots__ = ("_fallbacks", "_mask", "_reads", "_rows", "_table", "_writes", "batch")
 
-    def __init__(self, table: KeyedTable, keys: Any, out: Any = None, *, lists: bool = True) -> None:
+    def __init__(self, table: KeyedTable, keys: Any) -> None:
         self._table = table
-        self.is_list = lists and bool(table._shards) and are_batches(keys, out)
-        self.requests = [Request(table._take(each)) for each in (keys if self.is_list else (keys,))]
+        self.batch = table._take(keys)
+        self._reads: dict[str, Output] = {}  # values that are read, by name
+        self._fallbacks: dict[str, _core.Array] | None = None  # of absent keys, by name; None: zeros
+        self._mask: Output | None = None
+        self._rows: Output | None = None
+        self._writes: list[Write] = []
 
-    @classmethod
-    def of_lookup(cls, table: KeyedTable, keys: Any, out: Any = None, *, lists: bool = True) -> Self | None:
+    @staticmethod
+    def begin(table: KeyedTable, keys: Any, out: Any = None) -> Call | Calls:
+        """Of one batch, or of each of a list."""
+        return Calls(table, keys) if table._shards and are_batches(keys, out) else Call(table, keys)
+
+    @staticmethod
+    def begin_lookup(table: KeyedTable, keys: Any, out: Any = None) -> Call | Calls | None:
         """None for a single key that the dtype cannot hold: no table has it."""
         try:
-            return cls(table, keys, out, lists=lists)
+            return Calls(table, keys) if table._shards and are_batches(keys, out) else Call(table, keys)
         except KeyOutOfRangeError:
             if out is None:
                 return None
             raise
 
-    @property
-    def batch(self) -> Batch:
-        """The one batch of a call that takes no lists."""
-        return self.requests[0].batch
+    @classmethod
+    def of_lookup(cls, table: KeyedTable, keys: Any, out: Any = None) -> Self | None:
+        """Likewise, of a call that takes no lists of batches."""
+        try:
+            return cls(table, keys)
+        except KeyOutOfRangeError:
+            if out is None:
+                return None
+            raise
 
     # What it answers -------------------------------------------------------------------------------------------------
 
     def answer_mask(self, out: Any = None, what: str = "out") -> None:
-        for request in self.requests:
-            request.mask = Output(request.batch, "bool", request.batch.shape, out, what)
+        self._mask = Output(self.batch, "bool", self.batch.shape, out, what)
 
     def answer_rows(self, out: Any = None, what: str = "out") -> None:
-        for request in self.requests:
-            request.rows = Output(request.batch, "int64", request.batch.shape, out, what)
+        self._rows = Output(self.batch, "int64", self.batch.shape, out, what)
 
     def answer_values(self, columns: Any = None, out: Any = None, what: str = "out") -> None:
         """Those of the columns that are asked for, or of those that ``out`` has arrays for. Errors as ``chosen``."""
-        fields, named = self._table._fields, self._table._columns
-        given: Mapping[str, Any] = {}
+        batch, named = self.batch, self._table._columns
         if named is None:
-            names = list(fields)
-            if out is not None:
-                given = {"": out}
-        elif out is None:
-            names = chosen(named, columns)
-        else:
+            field = self._table._fields[""]
+            self._reads[""] = Output(batch, field.dtype, batch.shape + field.shape, out, what)
+            return
+        given: Mapping[str, Any] = {}
+        if out is not None:
             given = by_name(named, out, what)
-            names = chosen(named, list(given) if columns is None else columns)
-            if set(names) != set(given):
-                raise ValueError(f"{what} has arrays for {', '.join(given)}, and {', '.join(names)} were asked for")
-        for request in self.requests:
-            batch = request.batch
-            for name in names:
-                field, label = fields[name], f"{what}[{name!r}]" if name else what
-                shape = batch.shape + field.shape
-                request.values[name] = Output(batch, field.dtype, shape, given.get(name), label)
+            columns = list(given) if columns is None else columns
+        names = chosen(named, columns)
+        if out is not None and set(names) != set(given):
+            raise ValueError(f"{what} has arrays for {', '.join(given)}, and {', '.join(names)} were asked for")
+        for name in names:
+            shape = batch.shape + named[name].shape
+            self._reads[name] = Output(batch, named[name].dtype, shape, given.get(name), f"{what}[{name!r}]")
 
     def hold_back(self) -> None:
         """Nothing reaches the caller's arrays of values before they are asked for."""
-        for request in self.requests:
-            for output in request.values.values():
-                output.hold_back(request.batch)
+        for output in self._reads.values():
+            output.hold_back(self.batch)
 
     # What it is given ------------------------------------------------------------------------------------------------
 
     def fall_back(self, default: Any) -> bool:
         """Gives absent keys the values of ``default``, or else the table's. False where there is neither."""
-        table, found = cast("HashTable", self._table), True  # a set has none
-        for request, each in zip(self.requests, self._each(default, "defaults"), strict=True):
-            request.fallbacks = table._fallbacks_of(each, request.batch, request.values)
-            found = found and request.fallbacks is not None
-        return found
+        table: HashTable = self._table  # type: ignore[assignment]  # a set has no defaults
+        self._fallbacks = table._fallbacks_of(default, self.batch, self._reads)
+        return self._fallbacks is not None
 
     def write(self, values: Any, actions: str | Mapping[str, str], what: str = "values") -> None:
         """Takes values of all keys. ``actions``: what becomes of those that are there, in all columns or by name."""
-        first: list[int] | None = None
-        for request, each in zip(self.requests, self._each(values, what), strict=True):
-            request.writes = self._writes_of(request.batch, each, actions, what)
-            numbers = [number for number, *_ in request.writes]
-            if first is not None and numbers != first:
-                raise _different_columns()
-            first = numbers
-
-    def _writes_of(self, batch: Batch, values: Any, actions: str | Mapping[str, str], what: str) -> list[Write]:
         table = self._table
         named = {"": values} if table._columns is None else by_name(table._columns, values, what)
-        writes: list[Write] = []
         for name, given in named.items():
             field, label = table._fields[name], f"{what} of {name!r}" if name else what
             action = actions if isinstance(actions, str) else actions.get(name)
             if action is None:  # there are those of the first batch's columns
                 raise _different_columns()
-            array, broadcast = take_values(given, batch, field.dtype, field.shape, label)
-            writes.append((table._numbers[name], array, broadcast, action))
-        return writes
+            array, broadcast = take_values(given, self.batch, field.dtype, field.shape, label)
+            self._writes.append((table._numbers[name], array, broadcast, action))
 
     def fall_back_on_writes(self) -> None:
         """Keys whose rows could not be made, as in a graph that finds no room, read what was to be written."""
-        for request in self.requests:
-            written = {number: array for number, array, *_ in request.writes}
-            numbers = self._table._numbers
-            request.fallbacks = {name: written[numbers[name]] for name in request.values if numbers[name] in written}
+        written = {number: array for number, array, *_ in self._writes}
+        numbers = self._table._numbers
+        self._fallbacks = {name: written[numbers[name]] for name in self._reads if numbers[name] in written}
+
+    # What the core does ----------------------------------------------------------------------------------------------
+
+    def _wanted(self) -> list[Read]:
+        fallbacks = self._fallbacks or {}
+        if self._table._columns is None:
+            return [(0, self._reads[""].array, fallbacks.get(""))]
+        numbers = self._table._numbers
+        return [(numbers[name], output.array, fallbacks.get(name)) for name, output in self._reads.items()]
+
+    def _lookup(self) -> Lookup:
+        mask, rows = self._mask, self._rows
+        reads = self._wanted() if self._reads else ()
+        return self.batch.lookup(reads, mask and mask.array, rows and rows.array)  # type: ignore[arg-type]
+
+    def _change(self) -> Change:
+        mask, rows = self._mask, self._rows
+        reads = self._wanted() if self._reads else ()
+        return self.batch.change(self._writes, reads, mask and mask.array, rows and rows.array)  # type: ignore[arg-type]
+
+    def _erasure(self) -> Erasure:
+        mask = self._mask
+        return self.batch.erasure(self._wanted() if self._reads else (), mask and mask.array)  # type: ignore[arg-type]
+
+    def look_up(self, *, count_missing: bool = False) -> int:
+        """The number of absent keys, where they are to be counted: then it waits."""
+        missing = self.batch.core.look_up([self._lookup()], count_missing)
+        self.batch.finish()
+        return missing
+
+    def change(self) -> None:
+        """Inserts the keys, and writes; new rows have their initial values where nothing is written."""
+        asked = [self._change()]
+        self._table._changes += 1
+        self.batch.core.change(asked)
+        self.batch.finish()
+
+    def erase(self, *, all_or_none: bool = False) -> int:
+        """The number of absent keys with ``all_or_none``, which erases nothing where there are any: then it waits."""
+        asked, missing = [self._erasure()], 0
+        try:
+            missing = self.batch.core.erase(asked, all_or_none)
+        finally:
+            self._table._changes += not missing
+        self.batch.finish()
+        return missing
+
+    # What the caller gets --------------------------------------------------------------------------------------------
+
+    def mask(self) -> Any:
+        return self._mask and self._mask.result(self.batch)
+
+    def rows(self) -> Any:
+        return self._rows and self._rows.result(self.batch)
+
+    def values(self) -> Any:
+        """By name, where the table has columns."""
+        if self._table._columns is None:
+            return self._reads[""].result(self.batch)
+        return {name: output.result(self.batch) for name, output in self._reads.items()}
+
+
+class Calls:
+    """The calls of a list of batches, as one: what ``Call`` has for one batch, with lists of answers."""
+
+    def __init__(self, table: KeyedTable, keys: list[Any]) -> None:
+        self._table = table
+        self._calls = [Call(table, each) for each in keys]
+
+    def answer_mask(self, out: None = None, what: str = "out") -> None:
+        for call in self._calls:
+            call.answer_mask()
+
+    def answer_rows(self, out: None = None, what: str = "out") -> None:
+        for call in self._calls:
+            call.answer_rows()
+
+    def answer_values(self, columns: Any = None, out: None = None, what: str = "out") -> None:
+        for call in self._calls:
+            call.answer_values(columns)
+
+    def fall_back(self, default: Any) -> bool:
+        given = self._each(default, "defaults")
+        have = [call.fall_back(each) for call, each in zip(self._calls, given, strict=True)]
+        return all(have)
+
+    def write(self, values: Any, actions: str | Mapping[str, str], what: str = "values") -> None:
+        for call, each in zip(self._calls, self._each(values, what), strict=True):
+            call.write(each, actions, what)
+            if [number for number, *_ in call._writes] != [number for number, *_ in self._calls[0]._writes]:
+                raise _different_columns()
+
+    def fall_back_on_writes(self) -> None:
+        for call in self._calls:
+            call.fall_back_on_writes()
 
     def _each(self, given: Any, what: str) -> list[Any]:
         """One for each batch: those of a list, or the same for all."""
-        count = len(self.requests)
-        if not (self.is_list and type(given) is list and any(_is_batch(each) for each in given)):
+        count = len(self._calls)
+        if not (type(given) is list and any(_is_batch(each) for each in given)):
             return [given] * count
         if len(given) != count:
             kind = "arrays" if self._table._columns is None else "mappings"
             raise ValueError(f"{len(given)} {kind} of {what} were given for {count} batches of keys: give one each")
         return given
 
-    # What the core does ----------------------------------------------------------------------------------------------
-
-    @property
-    def _core(self) -> _core.Table:
-        return self._table._core if self.is_list else self.batch.core
-
-    def look_up(self, *, count_missing: bool = False) -> int:
-        """The number of absent keys, where they are to be counted: then it waits."""
-        numbers = self._table._numbers
-        missing = self._core.look_up(
-            [
-                request.batch.lookup(request.reads(numbers), request.mask_array, request.rows_array)
-                for request in self.requests
-            ],
-            count_missing,
-        )
-        self.finish()
-        return missing
+    def look_up(self) -> None:
+        self._table._core.look_up([call._lookup() for call in self._calls])
+        self._finish()
 
     def change(self) -> None:
-        """Inserts the keys, and writes; new rows have their initial values where nothing is written."""
-        numbers = self._table._numbers
-        requests = [
-            request.batch.change(request.writes, request.reads(numbers), request.mask_array, request.rows_array)
-            for request in self.requests
-        ]
+        asked = [call._change() for call in self._calls]
         self._table._changes += 1
-        self._core.change(requests)
-        self.finish()
+        self._table._core.change(asked)
+        self._finish()
 
-    def erase(self, *, all_or_none: bool = False) -> int:
-        """The number of absent keys with ``all_or_none``, which erases nothing where there are any: then it waits."""
-        numbers = self._table._numbers
-        requests = [request.batch.erasure(request.reads(numbers), request.mask_array) for request in self.requests]
-        missing = 0
-        try:
-            missing = self._core.erase(requests, all_or_none)
-        finally:
-            self._table._changes += not missing
-        self.finish()
-        return missing
+    def erase(self) -> None:
+        asked = [call._erasure() for call in self._calls]
+        self._table._changes += 1
+        self._table._core.erase(asked)
+        self._finish()
 
-    def finish(self) -> None:
-        for request in self.requests:
-            request.batch.finish()
+    def _finish(self) -> None:
+        for call in self._calls:
+            call.batch.finish()
 
-    # What the caller gets --------------------------------------------------------------------------------------------
+    def mask(self) -> list[Any]:
+        return [call.mask() for call in self._calls]
 
-    def mask(self) -> Any:
-        return self._told(lambda request: request.mask and request.mask.result(request.batch))
+    def rows(self) -> list[Any]:
+        return [call.rows() for call in self._calls]
 
-    def rows(self) -> Any:
-        return self._told(lambda request: request.rows and request.rows.result(request.batch))
-
-    def values(self) -> Any:
-        """By name, where the table has columns."""
-        return self._told(self._values_of)
-
-    def _values_of(self, request: Request) -> Any:
-        named = {name: output.result(request.batch) for name, output in request.values.items()}
-        return named[""] if self._table._columns is None else named
-
-    def _told(self, answer: Callable[[Request], Any]) -> Any:
-        return list(map(answer, self.requests)) if self.is_list else answer(self.requests[0])
+    def values(self) -> list[Any]:
+        return [call.values() for call in self._calls]
 
 
 def are_batches(keys: Any, out: Any = None) -> bool:

@@ -100,7 +100,7 @@ class DictMethods(KeyedTable):
             self._assign(*items_of(other, self._columns, self._key_shape))
 
     def _assign(self, keys: Any, values: Any) -> None:
-        call = Call(self, keys)
+        call = Call.begin(self, keys)
         call.write(values, "assign")
         call.change()
 

@@ -109,7 +109,7 @@ class HashSet(KeyedTable):
         TableFullError, MemoryError
             Where there is no room; the set is as it was.
         """
-        call = Call(self, keys, out)
+        call = Call.begin(self, keys, out)
         call.answer_mask(out)
         call.change()
         return call.mask()
@@ -129,7 +129,7 @@ class HashSet(KeyedTable):
     @_core.fast_path("discard")
     def discard(self, keys: Any) -> None:
         """Removes keys; absent ones are passed over. Does not wait for the GPU."""
-        call = Call.of_lookup(self, keys, lists=False)
+        call = Call.of_lookup(self, keys)
         if call is not None:
             call.erase()
 

@@ -127,7 +127,7 @@ class KeyedTable:
     @_core.fast_path("erase_present")
     def _erase_present(self, keys: Any) -> None:
         """Erases keys. KeyError if any is absent."""
-        call = Call.of_lookup(self, keys, lists=False)
+        call = Call.of_lookup(self, keys)
         if call is None:
             raise KeyError(keys)
         missing = call.erase(all_or_none=True)
@@ -224,7 +224,7 @@ class KeyedTable:
             For a list with an integer that the key dtype cannot hold. A single key of that kind is absent, here and in
             all lookups.
         """
-        call = Call.of_lookup(self, keys, out)
+        call = Call.begin_lookup(self, keys, out)
         if call is None:
             return False
         call.answer_mask(out)
@@ -239,7 +239,7 @@ class KeyedTable:
     @traced.by(traced.nothing)
     @_core.fast_path("contains_one")
     def _contains_one(self, key: object) -> bool:
-        call = Call.of_lookup(self, key, lists=False)
+        call = Call.of_lookup(self, key)
         if call is None:
             return False
         if call.batch.shape != ():
@@ -263,7 +263,7 @@ class KeyedTable:
         bool array of shape ``batch``: true for exactly one of an erased key's duplicates. Does not wait for the GPU,
         unless the answer is on the host.
         """
-        call = Call.of_lookup(self, keys, out)
+        call = Call.begin_lookup(self, keys, out)
         if call is None:
             return False
         call.answer_mask(out)

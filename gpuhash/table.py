@@ -328,7 +328,7 @@ class HashTable(DictMethods):
         """
         out_values, out_new = _pair_of(out, "(values, is_new)")
         actions = self._actions_of(values, op)
-        call = Call(self, keys, out)
+        call = Call.begin(self, keys, out)
         call.answer_values(None if isinstance(actions, str) else list(actions), out_values, "out[0]")
         call.answer_mask(out_new, "out[1]")
         call.write(values, actions)
@@ -343,7 +343,7 @@ class HashTable(DictMethods):
         return action_of(op, self._value_dtype, f"the table has values of {self._value_dtype}")
 
     def _insert(self, keys: Any, values: Any, actions: str | Mapping[str, str], out: Any) -> Any:
-        call = Call(self, keys, out)
+        call = Call.begin(self, keys, out)
         call.answer_mask(out)
         call.write(values, actions)
         call.change()
@@ -381,7 +381,7 @@ class HashTable(DictMethods):
         """
         self._need_rows()
         out_rows, out_new = _pair_of(out, "(rows, is_new)")
-        call = Call(self, keys, out)
+        call = Call.begin(self, keys, out)
         call.answer_rows(out_rows, "out[0]")
         call.answer_mask(out_new, "out[1]")
         if values is None and self._initializer is None and self._default is not None:
@@ -405,7 +405,7 @@ class HashTable(DictMethods):
             if self._default is None:
                 raise no_default("setdefault")
             given = self._default_value()
-        call = Call(self, keys, lists=False)
+        call = Call(self, keys)
         call.answer_values(out=out)
         if given is not None:
             call.write(given, "keep", "default")
@@ -436,7 +436,7 @@ class HashTable(DictMethods):
     @traced.by(traced.getitem)
     @_core.fast_path("getitem")
     def _getitem(self, keys: Any) -> Any:
-        call = Call.of_lookup(self, keys, lists=False)
+        call = Call.of_lookup(self, keys)
         if call is None:
             if self.default is None:
                 raise KeyError(keys)
@@ -476,7 +476,7 @@ class HashTable(DictMethods):
         if columns is not None and self._columns is None:
             raise named_columns.no_names(columns)
         out_values, out_found = _pair_of(out, "(values, found)")
-        call = Call.of_lookup(self, keys, out)
+        call = Call.begin_lookup(self, keys, out)
         if call is None:
             return self._absent_values(default, columns), False
         call.answer_values(columns, out_values, "out[0]")
@@ -500,16 +500,17 @@ class HashTable(DictMethods):
         ValueError
             For a batch, where neither is given.
         """
-        call = Call.of_lookup(self, keys, out)
+        call = Call.begin_lookup(self, keys, out)
         if call is None:
             return self.default if default is None else default
         call.answer_values(out=out)
-        if call.batch.scalar and out is None:
+        if isinstance(call, Call) and call.batch.scalar and out is None:
             if call.look_up(count_missing=True):
                 return self.default if default is None else default
             return call.values()
         if not call.fall_back(default):
-            raise no_default("get(keys) of a batch", self._hint_of_single_key(call.batch, keys))
+            hint = self._hint_of_single_key(call.batch, keys) if isinstance(call, Call) else ""
+            raise no_default("get(keys) of a batch", hint)
         call.look_up()
         return call.values()
 
@@ -538,7 +539,7 @@ class HashTable(DictMethods):
             Where the table has no row storage: its values are scalars of up to 8 bytes.
         """
         self._need_rows()
-        call = Call.of_lookup(self, keys, out)
+        call = Call.begin_lookup(self, keys, out)
         if call is None:
             return -1
         call.answer_rows(out)
@@ -562,7 +563,7 @@ class HashTable(DictMethods):
         Of several threads one gets the value of a key, and for the others it is absent.
         """
         needed = default is NO_DEFAULT
-        call = Call.of_lookup(self, keys, out, lists=False)
+        call = Call.of_lookup(self, keys, out)
         if call is None:
             if needed:
                 raise KeyError(keys)
@@ -579,7 +580,7 @@ class HashTable(DictMethods):
         if missing:
             return default
         popped = call.values()
-        call.finish()
+        call.batch.finish()
         return popped
 
     def popitem(self) -> tuple[Any, Any]:
