@@ -10,8 +10,7 @@ import numpy as np
 
 from . import _core
 from .arrays.arguments import count_of, wrong_dtype
-from .arrays.batch import Batch, Output, join
-from .arrays.dtypes import encode
+from .arrays.batch import Batch, Output, join, to_device
 from .arrays.export import to_host
 from .arrays.frameworks import Shape, framework_of
 from .named_columns import Column, need
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
 class RowAccess:
     """The rows of a table, by the numbers that ``find_or_insert`` and ``rows`` give. ``table.row_access`` makes it.
 
-    Arrays are of any framework, and lie where the table does; they have exactly the dtypes that are named. Answers are
-    of the framework of the row numbers. Nothing waits for the GPU, but where it says so. A number for which the table
-    has no memory, such as -1, reads the default, and is passed over by training. Numbers that were not handed out yet,
-    or whose keys have been erased, read what lies there.
+    Arrays are of any framework, and have exactly the dtypes that are named; those on the host are copied to a table
+    on a GPU. Answers are of the framework of the row numbers, and lie where these do. Nothing else waits for the GPU,
+    but where it says so. A number for which the table has no memory, such as -1, reads the default, and is passed over
+    by training. Numbers that were not handed out yet, or whose keys have been erased, read what lies there.
     """
 
     def __init__(self, table: HashTable) -> None:
@@ -176,7 +175,7 @@ class RowAccess:
         framework = framework_of(gradients)
         if framework.python:
             raise TypeError(f"the gradients are a {type(gradients).__name__}, expected an array of float32")
-        dtype = framework.borrow(gradients, None if batch.context.platform == "cpu" else batch.stream).dtype
+        dtype = _borrowed(gradients, batch).dtype
         if dtype not in ("float32", weights.dtype):
             raise wrong_dtype("gradients", framework, dtype, "float32")
         given_gradients = self._given(gradients, batch, dtype, "gradients")
@@ -251,35 +250,21 @@ class RowAccess:
         return table._numbers[name], field
 
     def _rows(self, rows: Any) -> Batch:
-        if framework_of(rows).python:
-            rows = encode(rows, "int64", "rows")
-        batch = Batch.of_array(rows, None, "rows")
-        if batch.array.dtype != "int64":
-            raise wrong_dtype("rows", batch.framework, batch.array.dtype, "int64")
-        if batch.context.device != self._table._context.device:
-            raise ValueError(
-                f"the rows are on {batch.context.device} and the table is on {self._table.device}: move one to the "
-                "other"
-            )
-        batch.context, batch.core = self._table._context, self._table._core
-        return batch
+        table = self._table
+        return Batch.of_keys(rows, "int64", (), table._core, table._context, None, "rows")
 
     def _given(self, array: Any, batch: Batch, dtype: str, what: str, shape: Shape | None = None) -> _core.Array:
-        """An array of a call, checked, dense, in the table's memory."""
+        """An array of a call, checked, in the table's memory."""
         framework = framework_of(array)
         if framework.python:
             raise TypeError(f"the {what} are a {type(array).__name__}, expected an array of {dtype}")
-        host = batch.context.platform == "cpu"
-        if framework.private_streams and not host:
-            framework.wait_until_ready(array)
-        given = framework.borrow(array, None if host else batch.stream)
+        given = _borrowed(array, batch)
         if given.dtype != dtype:
             raise wrong_dtype(what, framework, given.dtype, dtype)
         if shape is not None and given.shape != shape:
             raise ValueError(f"the {what} have shape {given.shape}, expected {shape}")
-        if given.platform != batch.context.platform or given.device_index != batch.array.device_index:
-            raise ValueError(f"the {what} are on another device than the rows: move one to the other")
-        if framework is not batch.framework:
+        given, staged = to_device(given, batch.context, batch.stream, what)
+        if not staged and framework is not batch.framework:
             join(batch, framework, array)
         return batch.apart(given)
 
@@ -288,7 +273,7 @@ class RowAccess:
             return None
         framework = framework_of(default)
         if not framework.python:
-            given = framework.borrow(default, None if batch.context.platform == "cpu" else batch.stream)
+            given = _borrowed(default, batch)
             is_here = given.platform == batch.context.platform and given.device_index == batch.array.device_index
             if is_here and given.dtype == field.dtype and given.shape == field.shape:
                 if framework is not batch.framework:
@@ -307,6 +292,15 @@ def _listed(columns: Any) -> list[str]:
     if len(set(names)) < len(names):
         raise ValueError(f"columns={names} was given, in which one comes twice")
     return names
+
+
+def _borrowed(array: Any, batch: Batch) -> _core.Array:
+    framework = framework_of(array)
+    if batch.context.platform == "cpu":
+        return framework.borrow(array, None)
+    if framework.private_streams:
+        framework.wait_until_ready(array)
+    return framework.borrow(array, batch.stream)
 
 
 def _check_offsets(offsets: np.ndarray[Any, Any], count: int) -> None:

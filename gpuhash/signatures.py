@@ -39,6 +39,11 @@ class Signature:
     special: str = ""
 
     @property
+    def reads_all(self) -> bool:
+        """Are the values that it answers those of all columns, and not only of those that are given?"""
+        return "values" in self.answers and "op" not in self.takes
+
+    @property
     def method(self) -> str:
         """The name of the method of HashTable."""
         return self.special or self.name
@@ -49,6 +54,7 @@ _CALLS = (
     Signature("insert_or_assign", "change", ("values",), ("is_new",), "assign"),
     Signature("setitem", "change", ("values",), (), "assign", special="__setitem__"),
     Signature("insert_or_apply", "change", ("values", "op"), ("is_new",)),
+    Signature("apply_and_find", "change", ("values", "op"), ("values", "is_new")),
     Signature("find_or_insert", "change", ("values",), ("rows", "is_new"), "keep", needs="rows", optional=("values",)),
     Signature("setdefault", "change", ("default",), ("values",), "keep", "given"),
     Signature("add", "change", (), ("is_new",), "keep", needs="set"),

@@ -304,11 +304,43 @@ class HashTable(DictMethods):
         TypeError, ValueError, TableFullError, MemoryError
             As ``insert_or_assign``.
         """
+        return self._insert(keys, values, self._actions_of(values, op), out)
+
+    @traced.by(traced.apply_and_find)
+    def apply_and_find(self, keys: Any, values: Any, op: Any, out: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
+        """As ``insert_or_apply``, and gives what the values come to.
+
+        So ids are counted, and their counts known, in one call: ``counts, _ = table.apply_and_find(ids, 1, "add")``.
+
+        Parameters
+        ----------
+        keys, values, op
+            As for ``insert_or_apply``.
+        out
+            Arrays ``(values, is_new)`` to write into.
+
+        Returns
+        -------
+        values, is_new
+            ``[*batch, *value_shape]``: the value of each key once the whole batch has been applied, the same for all of
+            its duplicates; with columns those that were given, by name. bool ``[*batch]``, as of ``insert_or_apply``.
+            Another thread's call comes before or after both. Waits, and raises, as ``insert_or_apply``.
+        """
+        out_values, out_new = _pair_of(out, "(values, is_new)")
+        actions = self._actions_of(values, op)
+        call = Call(self, keys, out)
+        call.answer_values(None if isinstance(actions, str) else list(actions), out_values, "out[0]")
+        call.answer_mask(out_new, "out[1]")
+        call.write(values, actions)
+        call.fall_back_on_writes()
+        call.change()
+        return call.values(), call.mask()
+
+    def _actions_of(self, values: Any, op: Any) -> str | dict[str, str]:
+        """What becomes of the values that are there; in a table with columns of each that is given, by its name."""
         if self._columns is not None:
-            return self._insert(keys, values, actions_of(self._columns, values, op), out)
-        return self._insert(
-            keys, values, action_of(op, self._value_dtype, f"the table has values of {self._value_dtype}"), out
-        )
+            return actions_of(self._columns, values, op)
+        return action_of(op, self._value_dtype, f"the table has values of {self._value_dtype}")
 
     def _insert(self, keys: Any, values: Any, actions: str | Mapping[str, str], out: Any) -> Any:
         call = Call(self, keys, out)

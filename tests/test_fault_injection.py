@@ -251,6 +251,7 @@ TABLE_OPERATIONS = {
     "insert": Operation(lambda c, t: t.insert(c.batch, c.batch_values), kept),
     "insert_or_assign": Operation(lambda c, t: t.insert_or_assign(c.batch, c.batch_values, out=c.mask()), assigned),
     "insert_or_apply": Operation(lambda c, t: t.insert_or_apply(c.batch, c.batch_values, "add"), added),
+    "apply_and_find": Operation(lambda c, t: t.apply_and_find(c.batch, c.batch_values, "add"), added),
     "find_or_insert": Operation(
         lambda c, t: t.find_or_insert(c.batch, c.batch_values) if c.rows else t.insert(c.batch, c.batch_values), kept
     ),
@@ -275,6 +276,9 @@ COLUMN_OPERATIONS = {
     **TABLE_OPERATIONS,
     "insert_or_apply": Operation(
         lambda c, t: t.insert_or_apply(c.batch, c.batch_values, {"a": "add", "b": "add"}), added
+    ),
+    "apply_and_find": Operation(
+        lambda c, t: t.apply_and_find(c.batch, c.batch_values, {"a": "add", "b": "add"}), added
     ),
     "find": Operation(lambda c, t: t.find(c.batch, {"b": 3}, columns=["b", "a"])),
     "pop": Operation(lambda c, t: t.pop(c.batch, {"a": 0.0}), erased),
@@ -570,6 +574,7 @@ MAPS = {  # operations on a table of 600 large rows, and how often they ask for 
     "insert": 1,
     "insert_or_assign": 1,
     "insert_or_apply": 1,
+    "apply_and_find": 1,
     "find_or_insert": 1,
     "setdefault": 1,
     "update-arrays": 1,

@@ -1180,15 +1180,6 @@ def test_against_a_dict(shards, steps):
 # Elsewhere -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_takes_single_values_alone_says_so():
-    table = make("cpu", USUAL)
-    if module("torch") is not None:
-        import gpuhash.torch
-
-        with pytest.raises(TypeError, match="named columns"):
-            gpuhash.torch.TableModule(table)
-
-
 def test_the_core_checks_the_columns_of_requests():
     """Whatever comes by another way than the face."""
     array, values = gpuhash._core.borrow(np.arange(3)), gpuhash._core.borrow(np.zeros(3, np.int64))
@@ -1251,7 +1242,7 @@ def test_rows_that_are_gone_give_the_default(on_device):
 
 
 def test_under_torch_compile():
-    """Calls break the graph, and are what they are without."""
+    """Calls do what they do without; tests/test_torch_compile.py sees to the graph."""
     torch = module("torch")
     if torch is None:
         pytest.skip("torch is not installed")

@@ -109,6 +109,18 @@ class TableAgainstDict(RuleBasedStateMachine):
     def insert_or_apply(self, batch, op):
         (keys, array), (numbers, values) = self.keys_of(batch), self.values_of(batch)
         assert to_numpy(self.table.insert_or_apply(array, values, op)).tolist() == self.is_new(keys)
+        self.apply_to_model(keys, numbers, op)
+
+    @rule(batch=batches, op=st.sampled_from(sorted(FOLDS)))
+    def apply_and_find(self, batch, op):
+        (keys, array), (numbers, values) = self.keys_of(batch), self.values_of(batch)
+        new = self.is_new(keys)
+        self.apply_to_model(keys, numbers, op)
+        found, is_new = self.table.apply_and_find(array, values, op)
+        assert to_numpy(is_new).tolist() == new
+        assert self.numbers(found) == [self.model[key] for key in keys]
+
+    def apply_to_model(self, keys, numbers, op):
         for key, number in zip(keys, numbers, strict=True):
             self.model[key] = FOLDS[op](self.model[key], number) if key in self.model else number
 

@@ -33,7 +33,7 @@ def as_keys(keys: np.ndarray[Any, Any], key_shape: Shape) -> list[Any]:
     return [tuple(key) for key in keys.tolist()] if key_shape else keys.tolist()
 
 
-def encode_keys(keys: Any, dtype: str, key_shape: Shape) -> tuple[np.ndarray[Any, Any], bool]:
+def encode_keys(keys: Any, dtype: str, key_shape: Shape, what: str = "keys") -> tuple[np.ndarray[Any, Any], bool]:
     """Python numbers as an array of keys, and whether they are a single key. Raises as ``encode``, and
     KeyOutOfRangeError for a single key that the dtype cannot hold.
     """
@@ -42,7 +42,7 @@ def encode_keys(keys: Any, dtype: str, key_shape: Shape) -> tuple[np.ndarray[Any
         if low <= keys <= high:
             return np.array(keys, dtype), True
     try:
-        array = encode(keys, dtype, "keys")
+        array = encode(keys, dtype, what)
     except OverflowError as error:
         if np.shape(keys) == key_shape and (isinstance(keys, tuple) or not key_shape):
             raise KeyOutOfRangeError(str(error)) from None

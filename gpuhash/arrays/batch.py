@@ -62,7 +62,14 @@ class Batch:
 
     @classmethod
     def of_keys(
-        cls, keys: Any, key_dtype: str, key_shape: Shape, core: _core.Table, context: _core.Context, views: Views | None
+        cls,
+        keys: Any,
+        key_dtype: str,
+        key_shape: Shape,
+        core: _core.Table,
+        context: _core.Context,
+        views: Views | None,
+        what: str = "keys",
     ) -> Self:
         """The keys of a table's call, in its memory. ``views``: of a table on several GPUs, which takes them on each.
 
@@ -74,7 +81,7 @@ class Batch:
         batch = cls()
         framework = framework_of(keys)
         if framework.python:
-            keys, batch.scalar = encode_keys(keys, key_dtype, key_shape)
+            keys, batch.scalar = encode_keys(keys, key_dtype, key_shape, what)
             framework = NUMPY
         else:
             batch.scalar = False
@@ -92,7 +99,7 @@ class Batch:
                 framework.wait_until_ready(keys)
             array = framework.borrow(keys, stream)
         if array.dtype != key_dtype:
-            raise wrong_dtype("keys", framework, array.dtype, key_dtype)
+            raise wrong_dtype(what, framework, array.dtype, key_dtype)
         shape = array.shape
         if key_shape:
             if shape[-1:] != key_shape:
@@ -101,7 +108,7 @@ class Batch:
         if host and array.platform == "cpu":
             batch.staged = batch.must_wait = False
         else:
-            array, batch.staged = to_device(array, context, stream, "keys")
+            array, batch.staged = to_device(array, context, stream, what)
             batch.must_wait = framework.private_streams and not batch.staged
         batch.array, batch.key_shape, batch.shape = array, key_shape, shape
         batch.framework, batch.tensor = framework, keys

@@ -364,6 +364,38 @@ class HashTable(Valued):
         )
         return call.batch.answer(call.for_one(inserted), BOOL)
 
+    def apply_and_find(self, keys: Any, values: Any, op: Any) -> tuple[Any, Any]:
+        """As ``insert_or_apply``, and gives what the values come to. Collective; waits.
+
+        Parameters, and what it raises, as for ``insert_or_apply``.
+
+        Returns
+        -------
+        values, is_new
+            ``[*batch, *value_shape]``: the value of each key once the batches of all ranks have been applied; with
+            columns those that were given, by name. bool ``[*batch]``, as of ``insert_or_apply``.
+        """
+        actions, problem = attempt(lambda: self._actions_of(values, op))
+
+        def items() -> tuple[Any, Any]:
+            if problem is not None:
+                raise problem
+            return keys, values
+
+        layout = self._values.all
+        if problem is None and self._values.columns is not None:
+            layout = self._values.layout(values)
+        op = {"assign": "replace"}.get(actions, actions) if isinstance(actions, str) else actions
+
+        def work(*given: Any) -> list[Any]:
+            named, is_new = self._shard.apply_and_find(*given, op)
+            return [layout.pack(self._values.by_name(named)), is_new]
+
+        call, (rows, is_new) = self._write(
+            f"apply_and_find({op})", items, work, [layout.row, BOOL], reduce=lambda batch, given: None
+        )
+        return self._values.answer(call.batch, layout, rows), call.batch.answer(is_new, BOOL)
+
     def rows(self, keys: Any) -> tuple[Any, Any]:
         """Where the rows of this rank's keys are. Collective; waits.
 

@@ -7,6 +7,7 @@ takes about 15 seconds and a C++ compiler, and then come from a cache. JAX 0.6 o
 from gpuhash.frames.factorization import Factorized
 
 from .calls import (
+    apply_and_find,
     contains,
     erase,
     find,
@@ -27,6 +28,7 @@ from .state import State, from_table, from_tables, make_tables
 __all__ = [
     "Factorized",
     "State",
+    "apply_and_find",
     "contains",
     "erase",
     "factorize",

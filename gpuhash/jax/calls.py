@@ -282,6 +282,25 @@ def insert_or_apply(
     return _call("insert_or_apply", state, keys, values, op=op, axis_name=axis_name, capacity=capacity)
 
 
+def apply_and_find(
+    state: State, keys: Any, values: Any, op: str | Mapping[str, str] = "add"
+) -> tuple[State, tuple[Any, Any]]:
+    """As ``insert_or_apply``, and gives what the values come to.
+
+    Over the devices of a mesh axis apply the values, and then find them: both take ``axis_name``. Parameters, errors
+    and waiting as for ``insert_or_apply``.
+
+    Returns
+    -------
+    state
+        The next state.
+    values, is_new
+        ``[*batch, *value_shape]``: the value of each key once the whole batch has been applied; of a table with columns
+        those that were given, by name. bool ``[*batch]``, as of ``insert``.
+    """
+    return _call("apply_and_find", state, keys, values, op=op)
+
+
 def erase(state: State, keys: Any, *, axis_name: str | None = None, capacity: int | None = None) -> tuple[State, Any]:
     """Erases keys: the next state, and bool ``[*batch]``, true for exactly one of an erased key's duplicates.
 

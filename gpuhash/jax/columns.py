@@ -72,7 +72,7 @@ def written_columns(signature: Signature, kind: Kind, batch: Shape, values: Any,
     named = {} if values is None and _may_be_initial(signature) else _by_column(kind, values, what)
     actions = _actions(signature, kind, named, op)
     written = []
-    for name in kind.named if "values" in signature.answers else named:
+    for name in kind.named if signature.reads_all else named:
         column = kind.named[name]
         given, array = Given(name, column.dtype, column.shape), None
         need_dtype(column.dtype, _named("values", name))

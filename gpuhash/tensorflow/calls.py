@@ -300,6 +300,19 @@ class MutableHashTable(TableState):
         """
         return self._change(keys, self._by_name(values, "values"), self._actions(values, op), name).inserted
 
+    def apply_and_find(self, keys: Any, values: Any, op: Any = "add", name: str | None = None) -> tuple[Any, Any]:
+        """As ``insert_or_apply``, and gives what the values come to.
+
+        Returns
+        -------
+        values, is_new
+            ``[*batch, *value_shape]``: the value of each key once the whole batch has been applied; of named columns
+            those that were given, by name. bool ``[*batch]``, as of ``insert_or_apply``.
+        """
+        given = self._by_name(values, "values")
+        answer = self._change(keys, given, self._actions(values, op), name, read=list(given))
+        return self._answer(dict(zip(given, answer.read_values, strict=True))), answer.inserted
+
     def find_or_insert(self, keys: Any, values: Any = None, name: str | None = None) -> tuple[Any, Any]:
         """The numbers of the keys' rows, after those that are not there have been inserted.
 

@@ -15,7 +15,7 @@ op_library = OpLibrary(
     framework="PyTorch",
     version=torch.__version__,
     folder=Path(__file__).resolve().parent,
-    units=(("ops.cc",),),
+    units=(("native/ops.cc",),),
     headers=(),
     # Nothing but the stable interface of PyTorch 2.10, whose headers are small.
     compile_flags=("-std=c++17", "-DTORCH_TARGET_VERSION=0x020a000000000000", "-isystem", str(_PYTORCH / "include")),

@@ -329,7 +329,9 @@ def _change(
     named = _written(call, table, given)
     actions = call.action or _actions(table, given["values"], given["op"])
     stored = [_stored(table, keys, there[name], value, call.takes[0]) for name, value in named.items()]
-    read = [*there.values()] if "values" in call.answers else []
+    read = []
+    if "values" in call.answers:
+        read = [*there.values()] if call.reads_all else [there[name] for name in named]
     outputs = _outputs(keys, key_dims, read)
     is_new, rows = _ops.change(
         [table._torch_state, *outputs],

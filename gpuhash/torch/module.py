@@ -33,10 +33,11 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
 
     Notes
     -----
-    The methods are those of the table, for tensors where the table is; numbers may be values and defaults. A default
-    that is a tensor gets the derivatives of absent keys' values, by ``backward()`` and under ``torch.func``; keys have
-    none, and values that are stored may not require any. ``.to()`` moves neither the table nor its state, and copies of
-    the module share the table.
+    The methods are those of the table, for tensors where the table is; numbers may be values and defaults. With named
+    columns values are mappings of names to such. A default of ``find`` and ``get`` that is a tensor gets the
+    derivatives of absent keys' values, by ``backward()`` and under ``torch.func``; keys have none, and values that are
+    stored, and other defaults, may not require any. Outside of graphs the errors are those of tables. ``.to()`` moves
+    neither the table nor its state, and copies of the module share the table.
 
     Raises
     ------
@@ -174,6 +175,11 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
     def insert_or_apply(self, keys: Any, values: Any, op: Any) -> Any:
         """As ``HashTable.insert_or_apply``."""
         return self._run("insert_or_apply", keys, values=values, op=op)
+
+    def apply_and_find(self, keys: Any, values: Any, op: Any) -> tuple[Any, Any]:
+        """``(values, is_new)``, as ``HashTable.apply_and_find``."""
+        answers: tuple[Any, Any] = self._run("apply_and_find", keys, values=values, op=op)
+        return answers
 
     def find_or_insert(self, keys: Any, values: Any = None) -> tuple[Any, Any]:
         """``(rows, is_new)``, as ``HashTable.find_or_insert``."""

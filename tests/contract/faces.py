@@ -127,6 +127,9 @@ class Face:
     def insert_or_apply(self, keys: Any, values: Any, op: Any) -> Any:
         return self.call("insert_or_apply", keys, values, op)
 
+    def apply_and_find(self, keys: Any, values: Any, op: Any) -> Any:
+        return self.call("apply_and_find", keys, values, op)
+
     def find_or_insert(self, keys: Any, values: Any = None) -> Any:
         return self.call("find_or_insert", keys, values)
 
@@ -198,8 +201,8 @@ class Face:
             type(self)("int64", {"x": "int64"})
         elif call in ("insert", "insert_or_assign", "setitem", "find_or_insert", "setdefault"):
             getattr(self, call)(keys, values)
-        elif call == "insert_or_apply":
-            self.insert_or_apply(keys, values, "add")
+        elif call in ("insert_or_apply", "apply_and_find"):
+            getattr(self, call)(keys, values, "add")
         elif call in ("keys", "values", "items", "clear", "popitem", "size"):
             getattr(self, call)()
         elif call == "reserve":
@@ -243,7 +246,16 @@ class OfKeys(Face):
     names: ClassVar[dict[str, str]] = {"delete": "remove"}
     lacks: ClassVar[dict[str, Lack]] = {
         **dict.fromkeys(
-            ("insert_or_assign", "setitem", "insert_or_apply", "find_or_insert", "setdefault", "find", "get"),
+            (
+                "insert_or_assign",
+                "setitem",
+                "insert_or_apply",
+                "apply_and_find",
+                "find_or_insert",
+                "setdefault",
+                "find",
+                "get",
+            ),
             _NO_VALUES,
         ),
         **dict.fromkeys(("getitem", "rows", "popitem", "values", "items"), _NO_VALUES),
@@ -482,7 +494,7 @@ class TorchSet(TorchModule):
         **{
             call: Lack("a set has no values", TypeError, "no values")
             for call in (
-                *("insert_or_assign", "setitem", "insert_or_apply", "find_or_insert"),
+                *("insert_or_assign", "setitem", "insert_or_apply", "apply_and_find", "find_or_insert"),
                 *("find", "get", "getitem", "rows", "setdefault", "popitem"),
             )
         },
@@ -605,7 +617,7 @@ class JaxSet(Jax):
     lacks: ClassVar[dict[str, Lack]] = {
         **{
             call: Lack("a set has no values", TypeError, "no values")
-            for call in ("insert_or_assign", "insert_or_apply", "setdefault", "find", "get")
+            for call in ("insert_or_assign", "insert_or_apply", "apply_and_find", "setdefault", "find", "get")
         },
         **{call: Lack("a set has no values", ValueError, "no rows") for call in ("rows", "find_or_insert")},
         **dict.fromkeys(("popitem", "columns"), _NO_VALUES),

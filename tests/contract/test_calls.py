@@ -1,4 +1,4 @@
-"""Which face has which call: each has it, or says why not; calls.md is the table of them."""
+"""Which face has which call: each has it, or says why not; docs/reference/calls.md is the table of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_calls_that_are_to_come(face, call):
 
 
 def test_the_table_of_calls():
-    """``python -m contract.table > contract/calls.md``, in the folder of the tests, makes it anew."""
+    """``python -m contract.table > ../docs/reference/calls.md``, in the folder of the tests, makes it anew."""
     from contract.table import table_of_calls
 
-    assert Path(__file__).with_name("calls.md").read_text() == table_of_calls()
+    assert (Path(__file__).parents[2] / "docs" / "reference" / "calls.md").read_text() == table_of_calls()

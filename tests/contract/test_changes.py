@@ -136,6 +136,28 @@ def test_operations_take_all_duplicates(face, op):
     same_items(table, model)
 
 
+@pytest.mark.parametrize("op", ["add", "max", "keep", "replace"])
+@over("apply_and_find")
+def test_what_values_come_to(face, op):
+    """All of a key's duplicates get the value that it has once the whole batch has been applied."""
+    table, model = filled(face)
+    known, values = set(model.items), values_of(MIXED, start=3)
+    got, is_new = table.apply_and_find(MIXED, values, op)
+    model.insert_or_apply(MIXED, values, op)
+    same(got, model.find(MIXED)[0])
+    check_mask(is_new, MIXED, model, known)
+    same_items(table, model)
+
+
+@over("apply_and_find")
+def test_what_one_value_for_all_comes_to(face):
+    table, model = face(value_shape=(2,)), Model(value_shape=(2,))
+    for _ in range(2):
+        got, _ = table.apply_and_find(MIXED, np.array([1, 10]), "add")
+        model.insert_or_apply(MIXED, np.array([1, 10]), "add")
+        same(got, model.find(MIXED)[0])
+
+
 @over("insert_or_apply")
 def test_integers_wrap(face):
     table, model = face("int64", "int8"), Model("int8")

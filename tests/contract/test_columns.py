@@ -56,6 +56,16 @@ def test_setitem(face):
     same_items(table, model)
 
 
+@over("columns", "apply_and_find")
+def test_what_the_columns_that_are_given_come_to(face):
+    table, model = filled(face)
+    values = {"count": values_of(MIXED)["count"]}
+    got, _ = table.apply_and_find(MIXED, values, "add")
+    model.insert_or_apply(MIXED, values, "add")
+    same(got, {"count": model.find(MIXED)[0]["count"]})
+    same_items(table, model)
+
+
 @pytest.mark.parametrize("op", ["add", "keep", "replace", {"weight": "max", "count": "bit-xor"}], ids=str)
 @over("columns", "insert_or_apply")
 def test_operations_by_column(face, op):

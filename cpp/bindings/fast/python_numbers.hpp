@@ -7,7 +7,8 @@
 #include <gpuhash/dtype.hpp>
 
 /// Python's and NumPy's numbers as elements of a dtype and back, where that needs no more than a conversion in C. What
-/// is declined is for gpuhash/arrays/dtypes.py, which also knows how to say what is wrong. No function runs Python code.
+/// is declined is for gpuhash/arrays/dtypes.py, which also knows how to say what is wrong. No function runs Python
+/// code.
 namespace gpuhash::bindings {
 
 namespace py = pybind11;

@@ -22,7 +22,8 @@ struct HotPrefix {
   /// Keys of the sample, and those that a key that comes often has among them: one of 64.
   static constexpr std::int64_t kSample = std::int64_t{1} << 10;
   static constexpr std::int64_t kFrequent = kSample / 64;
-  /// Part of the sample that has to be hot for hot keys to be set aside.
+  /// Part of the sample that has to be hot for hot keys to be set aside. (Never: 3.5 times, 2^22 int64, 0.8 of them
+  /// hot.)
   static constexpr double kLeastHot = 0.4;
 
   /// In any order hot words come after all others.
@@ -76,8 +77,8 @@ struct HotPrefix {
 
   std::unique_ptr<HotWords<Word>[]> words;  // [1]; ids are those of the prefix
   double part = 0;                          // of the sample, that is hot
-  std::vector<Word> frequent;               // words that make up much of the sample by themselves
-  std::vector<Listed> listed;               // of any order, if they are set aside
+  std::vector<Word> frequent;  // words that make up much of the sample by themselves (1.26 times without, 0.3 one word)
+  std::vector<Listed> listed;  // of any order, if they are set aside
 };
 
 }  // namespace gpuhash::host

@@ -85,12 +85,7 @@ class WordSet {
 
   /// mask[j] = (is words[j] in the set) != invert.
   void contains(const Word* words, std::int64_t count, bool invert, bool* mask) const {
-    with_simd([&]<class Simd>(Simd) {
-      if (memory_.bytes() > kNearBytes)
-        contains<Simd, true>(words, count, invert, mask);
-      else
-        contains<Simd, false>(words, count, invert, mask);
-    });
+    with_simd([&]<class Simd>(Simd) { contains<Simd>(words, count, invert, mask); });
   }
 
   /// Places for words, and one for 0.
@@ -112,8 +107,6 @@ class WordSet {
   static constexpr std::int64_t kLineBytes = kWordsOfLine * sizeof(Word);
   static_assert(kLineBytes == kLoad * kBytesOfWord);
   static constexpr std::int64_t kLinesAhead = 32;
-  /// Lines of larger sets are asked for ahead.
-  static constexpr std::size_t kNearBytes = std::size_t{1} << 17;
 
   Word* words() const { return memory_.as<Word>(); }
   [[gnu::always_inline]] void prefetch(std::uint32_t line) const {
@@ -147,19 +140,17 @@ class WordSet {
     }
   }
 
-  template <class Simd, bool kAhead>
+  template <class Simd>
   void contains(const Word* words, std::int64_t count, bool invert, bool* mask) const {
     std::uint32_t lines[kWordBlock + kLinesAhead];
     lines_of(words, count, lines);
-    if constexpr (kAhead) std::fill_n(lines + count, kLinesAhead, 0u);
+    std::fill_n(lines + count, kLinesAhead, 0u);
     const Word* const all = this->words();
     const std::uint64_t inverted = invert ? ~std::uint64_t{0} : 0;
     const std::uint64_t of_zero = has_zero_ ? ~std::uint64_t{0} : 0;
     for (std::int64_t begin = 0; begin < count; begin += 64) {
       const auto size = static_cast<std::size_t>(std::min<std::int64_t>(64, count - begin));
-      const auto ask = [&](std::size_t j) {
-        if constexpr (kAhead) prefetch(lines[begin + static_cast<std::int64_t>(j) + kLinesAhead]);
-      };
+      const auto ask = [&](std::size_t j) { prefetch(lines[begin + static_cast<std::int64_t>(j) + kLinesAhead]); };
       const LooksOf64 looks = Simd::look_at_lines(all, lines + begin, words + begin, size, ask);
       const std::uint64_t zeros = Simd::zeros_of(words + begin, size);
       std::uint64_t match = (looks.match & ~zeros) | (zeros & of_zero);

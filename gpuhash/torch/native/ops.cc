@@ -135,8 +135,7 @@ std::shared_ptr<Table> table_of_state(const Tensor& state) {
   throw std::invalid_argument(
       "no table of this process has the handle " + std::to_string(handle) +
       ": it was freed, or no table has its name: keep the table as long as what was compiled for it is used, and where "
-      "a "
-      "saved model is loaded first make or open the table, with the name that it had when the model was exported");
+      "a saved model is loaded first make or open the table, with the name that it had when the model was exported");
 }
 
 /// One of each column: a tensor, or nothing.
