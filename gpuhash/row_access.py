@@ -282,6 +282,15 @@ class RowAccess:
         return self._table._fallback_of(default, batch, field.dtype, field.shape, "default")
 
 
+def _borrowed(array: Any, batch: Batch) -> _core.Array:
+    framework = framework_of(array)
+    if batch.context.platform == "cpu":
+        return framework.borrow(array, None)
+    if framework.private_streams:
+        framework.wait_until_ready(array)
+    return framework.borrow(array, batch.stream)
+
+
 def _listed(columns: Any) -> list[str]:
     """The names of the columns of a step. ValueError for none, and for one that comes twice; TypeError for a text."""
     if isinstance(columns, str):
@@ -292,15 +301,6 @@ def _listed(columns: Any) -> list[str]:
     if len(set(names)) < len(names):
         raise ValueError(f"columns={names} was given, in which one comes twice")
     return names
-
-
-def _borrowed(array: Any, batch: Batch) -> _core.Array:
-    framework = framework_of(array)
-    if batch.context.platform == "cpu":
-        return framework.borrow(array, None)
-    if framework.private_streams:
-        framework.wait_until_ready(array)
-    return framework.borrow(array, batch.stream)
 
 
 def _check_offsets(offsets: np.ndarray[Any, Any], count: int) -> None:
