@@ -97,6 +97,18 @@ def test_changes_whose_results_nobody_uses(where, backend):
     assert items(table) == {0: 12.0, 1: 12.0, 3: 13.0}
 
 
+def test_what_an_applied_batch_comes_to(where, backend):
+    plain, traced = new_table(where), new_table(where)
+    keys = torch.tensor([1, 2, 1], device=where)
+    run = compiled(lambda table, keys: table.apply_and_find(keys, 2.0, op="add"), backend)
+    for new in (2, 0):
+        values, is_new = run(traced, keys)
+        expected, _ = plain.apply_and_find(keys, 2.0, "add")
+        same_bytes(values, expected.cpu().numpy())
+        assert is_new.sum().item() == new
+    assert items(traced) == items(plain)
+
+
 def test_the_same_lookup_twice_around_a_change(where, backend):
     """Compilers merge equal calls, unless something between them changes what they read."""
     table, keys = new_table(where), torch.arange(3, device=where)
