@@ -1,8 +1,8 @@
 """One call on a table: its batches, what each of them reads and writes, and its answers.
 
 A ``Call`` has one batch; ``Calls`` are those of a list of batches, on a table of several shards, whose devices then
-work side by side. A table has values by name; a single value per key is the one whose name is empty. So each method of a
-table is a few lines here: what it reads, what it writes, and which of the core's calls it makes.
+work side by side. A table has values by name; a single value per key is the one whose name is empty. So each method of
+a table is a few lines here: what it reads, what it writes, and which of the core's calls it makes.
 """
 
 from __future__ import annotations

@@ -306,7 +306,7 @@ class HashTable(DictMethods):
         """
         return self._insert(keys, values, self._actions_of(values, op), out)
 
-    @traced.by(traced.apply_and_find)
+    @traced.itself
     def apply_and_find(self, keys: Any, values: Any, op: Any, out: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
         """As ``insert_or_apply``, and gives what the values come to.
 
@@ -326,15 +326,7 @@ class HashTable(DictMethods):
             its duplicates; with columns those that were given, by name. bool ``[*batch]``, as of ``insert_or_apply``.
             Another thread's call comes before or after both. Waits, and raises, as ``insert_or_apply``.
         """
-        out_values, out_new = _pair_of(out, "(values, is_new)")
-        actions = self._actions_of(values, op)
-        call = Call.begin(self, keys, out)
-        call.answer_values(None if isinstance(actions, str) else list(actions), out_values, "out[0]")
-        call.answer_mask(out_new, "out[1]")
-        call.write(values, actions)
-        call.fall_back_on_writes()
-        call.change()
-        return call.values(), call.mask()
+        return _apply_and_find(self, keys, values, op, out)
 
     def _actions_of(self, values: Any, op: Any) -> str | dict[str, str]:
         """What becomes of the values that are there; in a table with columns of each that is given, by its name."""
@@ -839,6 +831,19 @@ class HashTable(DictMethods):
         table._fill(contents)
         table._register(name)
         return table
+
+
+@traced.in_place_by(traced.apply_and_find)
+def _apply_and_find(table: HashTable, keys: Any, values: Any, op: Any, out: Any) -> tuple[Any, Any]:
+    out_values, out_new = _pair_of(out, "(values, is_new)")
+    actions = table._actions_of(values, op)
+    call = Call.begin(table, keys, out)
+    call.answer_values(None if isinstance(actions, str) else list(actions), out_values, "out[0]")
+    call.answer_mask(out_new, "out[1]")
+    call.write(values, actions)
+    call.fall_back_on_writes()
+    call.change()
+    return call.values(), call.mask()
 
 
 def to_value(storage: np.ndarray[Any, Any], dtype: str) -> Any:

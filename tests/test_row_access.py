@@ -89,9 +89,8 @@ def test_sums_that_are_written_over_the_offsets(native):
 
 def test_row_numbers_in_a_list(native):
     table, rows, by_row = filled(native)
-    if native.table_device == "cpu":
-        same_bytes(table.row_access.read(rows[:3].tolist()), by_row[rows[:3]])
-        assert table.row_access.read([]).shape == (0, WIDTH)
+    same_bytes(table.row_access.read(rows[:3].tolist()), by_row[rows[:3]])
+    assert table.row_access.read([]).shape == (0, WIDTH)
     with pytest.raises(TypeError, match=r"rows are int64, and 1.5 is not an integer"):
         table.row_access.read([1.5])
 

@@ -54,4 +54,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    # Without the ops as long as they may have to be compiled: help() and others import whatever is named here.
+    return sorted({*globals(), *__all__} - ({"ops"} - globals().keys()))

@@ -121,7 +121,7 @@ insert = _of_manifest("insert")
 insert_or_assign = _of_manifest("insert_or_assign")
 setitem = _of_manifest("setitem")
 insert_or_apply = _of_manifest("insert_or_apply")
-apply_and_find = _of_manifest("apply_and_find")
+_apply_and_find = _of_manifest("apply_and_find")
 find_or_insert = _of_manifest("find_or_insert")
 setdefault = _of_manifest("setdefault")
 add = _of_manifest("add")
@@ -133,6 +133,13 @@ rows = _of_manifest("rows")
 erase = _of_manifest("erase")
 delete = _of_manifest("delete")
 pop = _of_manifest("pop")
+
+
+def apply_and_find(table: Any, *args: Any) -> Any:
+    """In place of a function, as this call has no fast path."""
+    from gpuhash import table as module
+
+    return _apply_and_find(module._apply_and_find, table, *args)
 
 
 # Without a table -----------------------------------------------------------------------------------------------------
