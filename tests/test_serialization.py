@@ -312,7 +312,7 @@ KILLED = """
 import os, signal, sys
 if sys.argv[2] == "named":
     del os.O_TMPFILE
-from gpuhash import whole_file
+from gpuhash.files import whole_file
 
 def write(file):
     file.write(b"x" * 100_000)
