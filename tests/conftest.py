@@ -31,7 +31,7 @@ from support.frameworks import (
     platform_of,
     sees_gpu,
 )
-from support.gpu_record import is_whole, missing_runs, write_record
+from support.gpu_record import is_whole, missing_runs, part_of, write_record
 from support.programs import compile_answers, made_once, shared_folder
 
 import gpuhash
@@ -53,6 +53,9 @@ if WORKERS > 1:  # or each of them would have a thread for each core, in each fr
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gpu-record", action="store_true", help="write tests/gpu_record.json when the run ends")
     parser.addoption(
+        "--part", type=part_of, metavar="K/N", help="only each N-th case, from the K-th on; a record adds up all parts"
+    )
+    parser.addoption(
         "--slow", action="store_true", help="every case at its full size: half an hour of a processor more"
     )
 
@@ -65,6 +68,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     GPU_CASES.append(len(of_gpu))
     if is_worker(config):
         config.workeroutput["gpu_cases"] = len(of_gpu)
+    if config.getoption("--part"):
+        number, count = config.getoption("--part")
+        leave_out(config, items, set(items) - set(items[number - 1 :: count]))
     deal_out_the_longest(items)
 
 
@@ -132,8 +138,10 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     if config.getoption("--gpu-record") and not is_worker(config) and is_whole(exitstatus):
         count = {outcome: len(terminalreporter.stats.get(outcome, [])) for outcome in ("passed", "failed", "skipped")}
         count["failed"] += len(terminalreporter.stats.get("error", []))
-        record = write_record(count)
+        record = write_record(count, config.getoption("--part"))
         terminalreporter.write_line("wrote tests/gpu_record.json")
+        if "parts" in record:
+            terminalreporter.write_line(f"it is not complete yet: of {record['parts']} the others", yellow=True)
         for device in missing_runs(record):
             terminalreporter.write_line(
                 f"it is not complete yet: run the tests once more, with GPUHASH_TEST_DEVICE={device}", yellow=True

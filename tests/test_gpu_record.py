@@ -8,7 +8,17 @@ import sys
 import warnings
 
 import pytest
-from support.gpu_record import FIELDS, NEW_FIELDS, RECORD, RUN_FIELDS, is_whole, missing_runs, sources_digest, updated
+from support.gpu_record import (
+    FIELDS,
+    NEW_FIELDS,
+    RECORD,
+    RUN_FIELDS,
+    is_whole,
+    missing_runs,
+    part_of,
+    sources_digest,
+    updated,
+)
 
 
 def test_record_is_complete_and_has_no_failures(request):
@@ -21,6 +31,7 @@ def test_record_is_complete_and_has_no_failures(request):
     assert set(record["versions"]) >= {"python", "torch", "cupy", "jax", "tensorflow", "numpy"}
     assert record["failed"] == 0
     assert record["passed"] > 0
+    assert "parts" not in record, "some were not run yet"
     assert record["gpu"]
     assert record["driver"]
     if record.keys() & NEW_FIELDS:  # older records lack them
@@ -75,6 +86,25 @@ def test_runs_on_other_devices_stand_beside_the_one_on_cuda():
     assert updated(again, run("cuda", 12, "changed"))["runs"] == []
     older = {name: value for name, value in run("cuda", 1).items() if name not in NEW_FIELDS}
     assert [each["device"] for each in updated(older, run("cuda:1", 2))["runs"]] == ["cuda:1"]
+
+
+def test_parts_of_a_run_add_up():
+    def part(number, passed, of=2, sources="same"):
+        fields = {**dict.fromkeys(FIELDS | NEW_FIELDS - {"runs"}, "x"), "device": "cuda", "sources_sha256": sources}
+        return {**fields, "passed": passed, "failed": 1, "skipped": 2, "parts": {"of": of, "done": [number]}}
+
+    first = updated(None, part(2, 10))
+    assert first["parts"] == {"of": 2, "done": [2]}
+    whole = updated(first, part(1, 5))
+    assert (whole["passed"], whole["failed"], whole["skipped"]) == (15, 2, 4)
+    assert "parts" not in whole
+    for later in (part(2, 7), part(1, 7, of=3), part(1, 7, sources="changed")):  # a run anew, not another part
+        assert updated(first, later)["passed"] == 7
+    assert updated(whole, part(1, 3))["parts"] == {"of": 2, "done": [1]}
+    assert part_of("2/3") == (2, 3)
+    for text in ("0/2", "3/2", "x", "1"):
+        with pytest.raises(ValueError, match=r"."):
+            part_of(text)
 
 
 def test_which_runs_are_missing():

@@ -72,11 +72,37 @@ def requested_device() -> str:
     return os.environ.get("GPUHASH_TEST_DEVICE", "cuda")
 
 
+def part_of(text: str) -> tuple[int, int]:
+    """Which part of how many: "1/2"."""
+    number, _, count = text.partition("/")
+    part = int(number), int(count)
+    if not 1 <= part[0] <= part[1]:
+        raise ValueError(f"--part {text} was given, expected K/N, such as 1/2")
+    return part
+
+
+def with_earlier_parts(record: dict[str, Any] | None, run: dict[str, Any]) -> dict[str, Any]:
+    """A part of a run, with those of the same sources before it. What is whole has no "parts"."""
+    here, before = run.get("parts"), (record or {}).get("parts")
+    if here is None:
+        return run
+    counts, done = {}, here["done"]
+    is_same = record is not None and before is not None and record["sources_sha256"] == run["sources_sha256"]
+    if record is not None and is_same and before["of"] == here["of"] and not {*before["done"]} & {*done}:
+        counts = {name: record[name] + run[name] for name in ("passed", "failed", "skipped")}
+        done = sorted([*before["done"], *done])
+    whole = {**run, **counts, "parts": {"of": here["of"], "done": done}}
+    if len(done) == here["of"]:
+        del whole["parts"]
+    return whole
+
+
 def updated(record: dict[str, Any] | None, run: dict[str, Any]) -> dict[str, Any]:
     """The record after another run. The one on "cuda" is the record, and those on other devices stand in its "runs", of
     which the last on each device stays. They go with the machine and the sources that they were made with."""
     others = [] if record is None else record.get("runs", [])
     if run["device"] == "cuda":
+        run = with_earlier_parts(record, run)
         return {**run, "runs": [other for other in others if other["sources_sha256"] == run["sources_sha256"]]}
     if record is None:
         raise ValueError(f"there is no run on 'cuda' yet that one on {run['device']!r} could be added to")
@@ -93,7 +119,7 @@ def missing_runs(record: dict[str, Any]) -> list[str]:
     return sorted({"cuda:1"} - {run["device"] for run in record["runs"]})
 
 
-def write_record(counts: dict[str, int]) -> dict[str, Any]:
+def write_record(counts: dict[str, int], part: tuple[int, int] | None) -> dict[str, Any]:
     """Returns what has been written."""
     from gpuhash import _core
 
@@ -111,6 +137,8 @@ def write_record(counts: dict[str, int]) -> dict[str, Any]:
         **counts,
         "sources_sha256": sources_digest(),
     }
+    if part is not None:
+        run["parts"] = {"of": part[1], "done": [part[0]]}
     record = json.loads(RECORD.read_text()) if RECORD.exists() else None
     record = updated(record, run)
     RECORD.write_text(json.dumps(record, indent=2) + "\n")
