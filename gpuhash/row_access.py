@@ -175,7 +175,7 @@ class RowAccess:
         framework = framework_of(gradients)
         if framework.python:
             raise TypeError(f"the gradients are a {type(gradients).__name__}, expected an array of float32")
-        dtype = _borrowed(gradients, batch).dtype
+        dtype = batch.borrow(gradients, framework).dtype
         if dtype not in ("float32", weights.dtype):
             raise wrong_dtype("gradients", framework, dtype, "float32")
         given_gradients = self._given(gradients, batch, dtype, "gradients")
@@ -258,7 +258,7 @@ class RowAccess:
         framework = framework_of(array)
         if framework.python:
             raise TypeError(f"the {what} are a {type(array).__name__}, expected an array of {dtype}")
-        given = _borrowed(array, batch)
+        given = batch.borrow(array, framework)
         if given.dtype != dtype:
             raise wrong_dtype(what, framework, given.dtype, dtype)
         if shape is not None and given.shape != shape:
@@ -273,22 +273,13 @@ class RowAccess:
             return None
         framework = framework_of(default)
         if not framework.python:
-            given = _borrowed(default, batch)
+            given = batch.borrow(default, framework)
             is_here = given.platform == batch.context.platform and given.device_index == batch.array.device_index
             if is_here and given.dtype == field.dtype and given.shape == field.shape:
                 if framework is not batch.framework:
                     join(batch, framework, default)
                 return batch.apart(given)
         return self._table._fallback_of(default, batch, field.dtype, field.shape, "default")
-
-
-def _borrowed(array: Any, batch: Batch) -> _core.Array:
-    framework = framework_of(array)
-    if batch.context.platform == "cpu":
-        return framework.borrow(array, None)
-    if framework.private_streams:
-        framework.wait_until_ready(array)
-    return framework.borrow(array, batch.stream)
 
 
 def _listed(columns: Any) -> list[str]:

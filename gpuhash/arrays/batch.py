@@ -210,6 +210,14 @@ class Batch:
         """A request of these keys."""
         return self.core, self.array, reads, erased, self.stream
 
+    def borrow(self, array: Any, framework: Framework) -> _core.Array:
+        """Another array of the call, where it lies."""
+        if self.context.platform == "cpu":
+            return framework.borrow(array, None)
+        if framework.private_streams:
+            framework.wait_until_ready(array)
+        return framework.borrow(array, self.stream)
+
     def finish(self) -> None:
         """Waits for the call's work, where the arrays cannot be given back before."""
         if self.must_wait:
@@ -356,20 +364,17 @@ def take_values(values: Any, batch: Batch, dtype: str, shape: Shape, what: str =
     """The values of a call, checked, in the table's memory, and whether they are one for all keys."""
     host = batch.context.platform == "cpu"
     framework = framework_of(values)
-    stream = None if host else batch.stream
     if framework.python:
         values = encode_values(values, dtype, shape, what)
         if values.ndim == 0 and shape:
             values = np.full(shape, values)
         array = _core.borrow(values)
     else:
-        if framework.private_streams and not host:
-            framework.wait_until_ready(values)
-        array = framework.borrow(values, stream)
+        array = batch.borrow(values, framework)
         if array.dtype != dtype:
             raise wrong_dtype(what, framework, array.dtype, dtype)
         if shape and array.shape == ():
-            array = framework.borrow(framework.broadcast(values, shape), stream)
+            array = framework.borrow(framework.broadcast(values, shape), None if host else batch.stream)
     given = array.shape
     if given == batch.shape + shape:
         broadcast = False
