@@ -798,7 +798,7 @@ LAUNCHES = [
 
 #: Calls that change the table and then read what came of it, or copy the answer to the host: should the GPU fail there,
 #: the change stays.
-READ_AFTERWARDS = {"setdefault", "popitem", "pop"}
+READ_AFTERWARDS = {"setdefault", "apply_and_find", "popitem", "pop"}
 
 
 @pytest.mark.parametrize("planned", [False, True], ids=["direct", "planned"])

@@ -740,7 +740,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_values_that_are_the_tables_own_rows(tools, device, change):
     """They are read as they were before the call, which writes them."""
-    tf, ours, _ = tools
+    tf, ours, place = tools
     count = 1000
     table = gpuhash.HashTable("int64", "float32", value_shape=(16,), capacity=4 * count, device=device)
     keys = np.arange(count)
@@ -749,7 +749,8 @@ def test_values_that_are_the_tables_own_rows(tools, device, change):
     rows[table.rows(keys)] = keys  # the key of each row
     before = table[keys]
     gpuhash.store["own rows"] = table.row_storage
-    given = ours.get_tensor("own rows", tf.float32)
+    with tf.device(place):
+        given = ours.get_tensor("own rows", tf.float32)
     asked = np.concatenate([rows[count // 2 :], rows[: count // 2]])  # each gets the value of another one
     expected = before[rows]
     if change == "add":

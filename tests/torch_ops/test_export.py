@@ -123,7 +123,10 @@ class OfColumns(torch.nn.Module):
 
     def forward(self, keys: Any) -> Any:
         table = self.table
-        before = table.setdefault(keys, {"weight": keys.float(), "z": torch.complex(keys.float(), keys.float())})
+        given = {"weight": keys.float()}
+        if torch.__version__ >= "2.13":  # what AOTInductor of 2.11 makes of torch.complex does not compile, or load
+            given["z"] = torch.complex(keys.float(), keys.float())
+        before = table.setdefault(keys, given)
         table[keys[1:]] = {"count": keys[1:] + 10}
         table.insert_or_apply(keys, {"count": 1, "weight": 0.5}, {"weight": "max", "count": "add"})
         _, is_new = table.find_or_insert(keys + 1, {"count": keys})
