@@ -324,8 +324,8 @@ class HashTable(DictMethods):
         values, is_new
             ``[*batch, *value_shape]``: the value of each key once the whole batch has been applied, the same for all of
             its duplicates; with columns those that were given, by name. bool ``[*batch]``, as of ``insert_or_apply``.
-            Another thread's call comes before or after both. Waits, and raises, as ``insert_or_apply``; where a GPU fails
-            in the lookup that follows, the values are applied.
+            Another thread's call comes before or after both. Waits, and raises, as ``insert_or_apply``; should a GPU
+            fail in the lookup afterwards, the values are applied.
         """
         return _apply_and_find(self, keys, values, op, out)
 
