@@ -131,6 +131,7 @@ PYBIND11_MODULE(_core_of_main, module) {
   bind_table(module);
   bind_fast_path(module);
   bind_factorization(module);
+  bind_hashing(module);
   bind_splitter(module);
   bind_strings(module);
   bind_process(module);
