@@ -302,7 +302,13 @@ def write_order_words(context: Context, keys: Array, words: Array) -> None:
 def read_order_words(context: Context, words: Array, keys: Array) -> None:
     """Put the keys in place of distinct order words of theirs, which ascend: as they first stand among ``keys``."""
 
-# Strings: int64 offsets [n + 1] from 0, and uint8 data [offsets[n]]. All arrays are dense, and on the host.
+# Strings: int64 offsets [n + 1] from 0, and uint8 data [offsets[n]]. Where there is no context, they are on the host.
+
+def hash_rows(context: Context, rows: Array, count: int, bits: int, seed: int, out: Array, stream: int) -> None:
+    """XXH3 of each of so many rows, of 64 or 128 bits: uint64 ``[count]`` or ``[count, 2]``. Does not wait."""
+
+def hash_strings(context: Context, offsets: Array, data: Array, bits: int, seed: int, out: Array, stream: int) -> None:
+    """The same of strings, whose offsets and data lie in the context's memory."""
 
 def measure_rows(rows: Array, offsets: Array) -> int:
     """Fill the offsets of NumPy's strings of fixed width, uint32 characters or uint8 bytes ``[n, width]``.
