@@ -205,6 +205,26 @@ def test_columns():
             gpuhash.hash(column)
 
 
+class Once:
+    """A column that gives its stream only once."""
+
+    def __init__(self, column):
+        self.streams = [column.__arrow_c_stream__()]
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self.streams.pop()
+
+
+def test_streams_that_are_read_once():
+    for column in (pa.chunked_array([[1, 2], [3]]), pa.chunked_array([["a"], ["b", ""]])):
+        same_bytes(gpuhash.hash(Once(column)), gpuhash.hash(column))
+    table = pa.table({"word": TEXTS})
+    reader = pa.RecordBatchReader.from_batches(table.schema, table.to_batches())
+    same_bytes(gpuhash.hash(reader), gpuhash.hash(TEXTS))
+    with pytest.raises(TypeError, match="Once has 2 columns"):
+        gpuhash.hash(Once(pa.table({"a": ["x"], "b": [1]})))
+
+
 def test_strided_arrays(native):
     keys = np.arange(240, dtype=np.int32).reshape(10, 24)
     same_bytes(gpuhash.hash(native.array(keys)[:, ::2], axis=0), expected(rows_as_bytes(keys[:, ::2]), 64))

@@ -161,14 +161,33 @@ def _chunks(column: Any, what: str) -> Iterator[tuple[_Array, _Array | None, boo
                 yield *_entries(schema, data, 0, data.length, what), whole
 
 
+class OpenedStream:
+    """A column whose stream has been opened. What it holds can be asked, and then its entries be read, though some
+    columns give their stream only once.
+    """
+
+    def __init__(self, column: Any) -> None:
+        self.column = column
+        self._capsule = column.__arrow_c_stream__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._capsule
+
+
+def opened(column: Any) -> Any:
+    """The column, opened where it may give its stream only once; anything else as it is."""
+    kind = type(column)
+    once = hasattr(kind, "__arrow_c_stream__") and not hasattr(kind, "__array__") and kind is not OpenedStream
+    return OpenedStream(column) if once else column
+
+
 def string_kind(column: Any, what: str) -> bool | None:
     """Holds a column text (true), bytes (false), or something else (None)? Reads no entry.
 
-    Of what has Arrow's C interface. A stream that can be read once has to say by ``schema`` what it holds.
+    Of what has Arrow's C interface. A column that gives its stream once has to be ``opened`` before.
     """
-    described: Any = column if hasattr(column, "__arrow_c_schema__") else getattr(column, "schema", None)
-    if hasattr(described, "__arrow_c_schema__"):
-        capsule = described.__arrow_c_schema__()
+    if hasattr(column, "__arrow_c_schema__"):
+        capsule = column.__arrow_c_schema__()
         return _text_of(_Schema.from_address(_capsule_pointer(capsule, b"arrow_schema")), what)
     if not hasattr(column, "__arrow_c_stream__"):
         capsules = column.__arrow_c_array__()

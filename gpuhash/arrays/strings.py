@@ -50,7 +50,8 @@ class Strings:
         """The strings of a column, an array or a sequence; None where it is none of strings.
 
         A sequence of no items, or of nulls alone, does not say what it holds, and is none of strings. Memory of Arrow's
-        ``string`` and ``large_string`` is lent where it is one chunk; all else is copied.
+        ``string`` and ``large_string`` is lent where it is one chunk; all else is copied. A column that gives its
+        stream only once has to be opened before (arrow_c.opened), if others are to read it where it holds no strings.
 
         Raises
         ------

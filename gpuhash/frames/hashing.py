@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuhash import _core
 from gpuhash.arrays.arguments import axis_of, seed_of
+from gpuhash.arrays.arrow_c import opened
 from gpuhash.arrays.batch import Batch, Output
 from gpuhash.arrays.frameworks import settle
 from gpuhash.arrays.memory import make_context
@@ -62,6 +63,7 @@ def hash(keys: Any, *, bits: int = 64, seed: int = 0, axis: int | None = None) -
     bits = _bits_of(bits)
     seed = _seed_of(seed)
     axis = axis_of(axis)
+    keys = opened(keys)
     strings = Strings.read(keys)
     if strings is not None:
         return _hash_strings(strings, bits, seed, axis)
