@@ -17,6 +17,7 @@
 #include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
 #include "host/parallel.hpp"
+#include "host/short_bytes.hpp"
 
 /// Strings of NumPy, Python and Arrow as dense bytes and the offsets at which they begin, and back.
 namespace gpuhash::bindings {
@@ -188,7 +189,8 @@ void pack_rows(const Array& rows, const Array& offsets_array, const Array& data)
     const FixedRows<const std::uint8_t> bytes(rows, DType::kUInt8, offsets.count());
     const GilRelease unlocked;
     for_each_piece(offsets.count(), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) std::copy_n(bytes[i], offsets.length(i), to.data() + offsets.begin(i));
+      for (std::int64_t i = begin; i < end; ++i)
+        host::copy_bytes(to.data() + offsets.begin(i), bytes[i], offsets.length(i));
     });
     return;
   }
@@ -225,8 +227,8 @@ void unpack_rows(const Array& offsets_array, const Array& data, const Array& row
     for_each_piece(offsets.count(), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t length = std::min(offsets.length(i), bytes.width);
-        std::fill(std::copy_n(from.data() + offsets.begin(i), length, bytes[i]), bytes[i] + bytes.width,
-                  std::uint8_t{0});
+        host::copy_bytes(bytes[i], from.data() + offsets.begin(i), length);
+        std::fill(bytes[i] + length, bytes[i] + bytes.width, std::uint8_t{0});
       }
     });
     return;
@@ -266,7 +268,7 @@ void take_strings(const Array& offsets_array, const Array& data, const Array& po
   for_each_piece(taken.count(), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
       if (const std::int64_t position = from[static_cast<std::size_t>(i)]; position >= 0)
-        std::copy_n(bytes.data() + offsets.begin(position), taken.length(i), to.data() + taken.begin(i));
+        host::copy_bytes(to.data() + taken.begin(i), bytes.data() + offsets.begin(position), taken.length(i));
   });
 }
 
@@ -324,7 +326,7 @@ bool pack_views(const Array& views, const std::vector<std::pair<std::uintptr_t, 
       const StringView view(bytes.data() + i * StringView::kBytes);
       std::uint8_t* const place = to.data() + offsets.begin(i);
       if (view.is_inline()) {
-        std::copy_n(view.inlined(), length, place);
+        host::copy_bytes(place, view.inlined(), length);
         continue;
       }
       const auto number = static_cast<std::size_t>(view.buffer());
@@ -332,7 +334,7 @@ bool pack_views(const Array& views, const std::vector<std::pair<std::uintptr_t, 
         sound = false;
         return;
       }
-      std::copy_n(reinterpret_cast<const std::uint8_t*>(buffers[number].first) + view.begin(), length, place);
+      host::copy_bytes(place, reinterpret_cast<const std::uint8_t*>(buffers[number].first) + view.begin(), length);
     }
   });
   return sound;
@@ -406,7 +408,7 @@ void pack_objects(const py::list& items, const Array& offsets_array, const Array
     std::uint8_t* const place = to.data() + offsets.begin(i);
     const std::int64_t length = offsets.length(i);
     if (PyBytes_Check(item))
-      std::copy_n(reinterpret_cast<const std::uint8_t*>(PyBytes_AS_STRING(item)), length, place);
+      host::copy_bytes(place, PyBytes_AS_STRING(item), length);
     else if (PyUnicode_Check(item))
       visit_characters(item, [&](const auto* text, auto size) { write_utf8(text, size, place, length); });
   }

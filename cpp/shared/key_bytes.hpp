@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include <gpuhash/dtype.hpp>
 #include "shared/host_device.hpp"
@@ -118,26 +119,20 @@ void with_byte_kind(DType dtype, Visit visit) {
 }
 
 /// Calls visit with the bytes of a row, as a constant where they are frequent ones: the hash of those is short code.
-template <class Visit>
+template <ByteKind kind, class Visit>
 void with_row_bytes(std::int64_t bytes, Visit visit) {
-  switch (bytes) {
-    case 1:
-      return visit(std::integral_constant<std::int64_t, 1>());
-    case 2:
-      return visit(std::integral_constant<std::int64_t, 2>());
-    case 4:
-      return visit(std::integral_constant<std::int64_t, 4>());
-    case 8:
-      return visit(std::integral_constant<std::int64_t, 8>());
-    case 12:
-      return visit(std::integral_constant<std::int64_t, 12>());
-    case 16:
-      return visit(std::integral_constant<std::int64_t, 16>());
-    case 32:
-      return visit(std::integral_constant<std::int64_t, 32>());
-    default:
-      return visit(bytes);
-  }
+  const auto visit_one_of = [&]<std::int64_t... lengths>(std::integer_sequence<std::int64_t, lengths...>) {
+    const bool is_known = ((bytes == lengths && (visit(std::integral_constant<std::int64_t, lengths>()), true)) || ...);
+    if (!is_known) visit(bytes);
+  };
+  if constexpr (kind == ByteKind::kPlain)
+    visit_one_of(std::integer_sequence<std::int64_t, 1, 2, 4, 8, 12, 16, 32>());
+  else if constexpr (kind == ByteKind::kFloat32)
+    visit_one_of(std::integer_sequence<std::int64_t, 4>());
+  else if constexpr (kind == ByteKind::kFloat64)
+    visit_one_of(std::integer_sequence<std::int64_t, 8>());
+  else
+    visit(bytes);
 }
 
 }  // namespace gpuhash

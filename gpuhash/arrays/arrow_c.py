@@ -103,6 +103,11 @@ class StringChunk(NamedTuple):
     valid: _Array | None  # bool [n], false for nulls; None where there are none
 
 
+def empty(count: int, dtype: str) -> _Array:
+    """As ``numpy.empty``, of memory that is kept for the next call."""
+    return _core.empty_array((count,), np.dtype(dtype))
+
+
 def is_arrow(kind: type) -> bool:
     """Have objects of this class Arrow's C interface?"""
     return hasattr(kind, "__arrow_c_stream__") or hasattr(kind, "__arrow_c_array__")
@@ -294,11 +299,11 @@ def _strings_of_views(data: Any, begin: int, count: int, valid: _Array | None, o
     many = data.n_buffers - 3  # the last one holds the bytes of each of those that hold data
     lengths = _lend(data.buffers[data.n_buffers - 1], 0, "int64", many, owner).tolist()
     buffers = [(data.buffers[2 + number] or 0, length) for number, length in enumerate(lengths)]
-    offsets = np.empty(count + 1, np.int64)
+    offsets = empty(count + 1, "int64")
     mask = None if valid is None else _core.borrow(valid)
     places = _core.borrow(offsets)
     refused = _core.measure_views(_core.borrow(views), mask, places)
-    packed = np.empty(int(offsets[-1]), np.uint8)
+    packed = empty(int(offsets[-1]), "uint8")
     if refused >= 0 or not _core.pack_views(_core.borrow(views), buffers, places, _core.borrow(packed)):
         raise ValueError(f"{what} has a string view that leads out of its buffers")
     return StringChunk(offsets, packed, valid)
@@ -323,12 +328,12 @@ def take_strings(strings: StringChunk, positions: _Array) -> StringChunk:
     IndexError
         For a position beyond the last string.
     """
-    offsets = np.empty(len(positions) + 1, np.int64)
+    offsets = empty(len(positions) + 1, "int64")
     begins, wanted, places = (_core.borrow(array) for array in (strings.offsets, positions, offsets))
     refused = _core.measure_taken(begins, wanted, places)
     if refused >= 0:
         raise IndexError(f"position {positions[refused]} was given, of {len(strings.offsets) - 1} strings")
-    data = np.empty(int(offsets[-1]), np.uint8)
+    data = empty(int(offsets[-1]), "uint8")
     _core.take_strings(begins, _core.borrow(strings.data), wanted, places, _core.borrow(data))
     valid = positions >= 0
     if strings.valid is not None:

@@ -50,7 +50,8 @@ class Strings:
         """The strings of a column, an array or a sequence; None where it is none of strings.
 
         A sequence of no items, or of nulls alone, does not say what it holds, and is none of strings. Memory of Arrow's
-        ``string`` and ``large_string`` is lent where it is one chunk; all else is copied. A column that gives its
+        ``string`` and ``large_string`` is lent where it is one chunk, and that of NumPy's bytes where all fill their
+        width; all else is copied. A column that gives its
         stream only once has to be opened before (arrow_c.opened), if others are to read it where it holds no strings.
 
         Raises
@@ -208,15 +209,17 @@ def _pack_rows(array: _Array, what: str) -> StringChunk:
     """NumPy's strings of fixed width, without the zeros that fill them up."""
     text = array.dtype.kind == "U"
     width = array.dtype.itemsize // (4 if text else 1)
-    offsets = np.zeros(array.size + 1, np.int64)
     if width == 0:
-        return StringChunk(offsets, np.empty(0, np.uint8), None)
+        return StringChunk(np.zeros(array.size + 1, np.int64), np.empty(0, np.uint8), None)
+    offsets = arrow_c.empty(array.size + 1, "int64")
     dense = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1)
     rows = _core.borrow(dense.view(np.uint32 if text else np.uint8).reshape(array.size, width))
     refused = _core.measure_rows(rows, _core.borrow(offsets))
     if refused >= 0:
         raise _no_utf8(dense[refused].item(), refused, what)
-    data = np.empty(int(offsets[-1]), np.uint8)
+    if not text and offsets[-1] == array.size * width:  # they lie one after the other
+        return StringChunk(offsets, dense.view(np.uint8), None)
+    data = arrow_c.empty(int(offsets[-1]), "uint8")
     _core.pack_rows(rows, _core.borrow(offsets), _core.borrow(data))
     return StringChunk(offsets, data, None)
 
@@ -226,7 +229,7 @@ def _pack_objects(items: list[Any], missing: tuple[object, ...], what: str) -> t
 
     ``missing``: what stands for nulls, and NaN with it; nothing: there are none.
     """
-    offsets = np.empty(len(items) + 1, np.int64)
+    offsets = arrow_c.empty(len(items) + 1, "int64")
     valid = np.empty(len(items), bool) if missing else None
     places = _core.borrow(offsets)
     text, refused = _core.measure_objects(items, missing, places, None if valid is None else _core.borrow(valid))
@@ -240,7 +243,7 @@ def _pack_objects(items: list[Any], missing: tuple[object, ...], what: str) -> t
         raise TypeError(
             f"the {what} are {kind}, and their item {refused} is {item!r}, a {type(item).__name__}: give {kind} alone"
         )
-    data = np.empty(int(offsets[-1]), np.uint8)
+    data = arrow_c.empty(int(offsets[-1]), "uint8")
     _core.pack_objects(items, places, _core.borrow(data))
     return StringChunk(offsets, data, None if valid is None or valid.all() else valid), text
 

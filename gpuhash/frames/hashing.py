@@ -82,7 +82,7 @@ def _hash_strings(strings: Strings, bits: int, seed: int, axis: int | None) -> n
         raise ValueError(
             f"the keys are strings of shape {strings.shape}, and a row of strings is no key: leave axis=0 out"
         )
-    hashes = np.empty((*strings.shape, 2) if bits == 128 else strings.shape, np.uint64)
+    hashes = _core.empty_array((*strings.shape, 2) if bits == 128 else strings.shape, np.dtype(np.uint64))
     offsets, data, out = (_core.borrow(array) for array in (strings.offsets, strings.data, hashes))
     _core.hash_strings(make_context("cpu"), offsets, data, bits, seed, out, 0)
     return hashes

@@ -44,57 +44,56 @@ int parts_of(const HashedKeys& keys, std::int64_t all_bytes) {
   return static_cast<int>(std::clamp<std::int64_t>(keys.count, 1, reader_parts(work)));
 }
 
+/// Gives the hashes of the keys that key_at(i) reads, of length_at(i) bytes. A copy of all that it needs: were it a
+/// reference, each hash that is written could have changed the seed.
+template <class KeyAt, class LengthAt>
+struct HashOf {
+  KeyAt key_at;
+  LengthAt length_at;
+  xxh3::Context context;
+
+  // flatten: of a fixed length a few instructions are left of the hash.
+  [[gnu::flatten]] void write(std::int64_t begin, std::int64_t end, std::uint64_t* out) const {
+    const HashOf own = *this;
+    for (std::int64_t i = begin; i < end; ++i) out[i] = xxh3::hash64(own.key_at(i), own.length_at(i), own.context);
+  }
+
+  [[gnu::flatten]] void write_wide(std::int64_t begin, std::int64_t end, std::uint64_t* out) const {
+    const HashOf own = *this;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Uint128 hash = xxh3::hash128(own.key_at(i), own.length_at(i), own.context);
+      out[2 * i] = hash.low;
+      out[2 * i + 1] = hash.high;
+    }
+  }
+};
+
 class HostHasher final : public Hasher {
  public:
   void hash(DeviceContext&, const HashedKeys& keys, int bits, std::uint64_t seed, std::uint64_t* out,
             Stream) const override {
-    const xxh3::Context context(seed);
     const auto* const data = static_cast<const std::uint8_t*>(keys.data);
+    const auto write_all = [&](std::int64_t all_bytes, auto key_at, auto length_at) {
+      const HashOf hash_of{key_at, length_at, xxh3::Context(seed)};
+      for_each_part(keys.count, parts_of(keys, all_bytes), [&](int, std::int64_t begin, std::int64_t end) {
+        in_pieces(begin, end, piece_of(keys, all_bytes), [&](std::int64_t from, std::int64_t to) {
+          bits == 64 ? hash_of.write(from, to, out) : hash_of.write_wide(from, to, out);
+        });
+      });
+    };
     if (keys.offsets != nullptr) {
       const std::int64_t* const offsets = keys.offsets;
-      write_each(keys, keys.string_bytes, bits, out, [=, &context](std::int64_t i, auto wide) {
-        return hash_one(MemoryReader{data + offsets[i]}, offsets[i + 1] - offsets[i], context, wide);
-      });
-      return;
+      return write_all(
+          keys.string_bytes, [=](std::int64_t i) { return MemoryReader{data + offsets[i]}; },
+          [=](std::int64_t i) { return offsets[i + 1] - offsets[i]; });
     }
     with_byte_kind(keys.dtype, [&](auto kind) {
       const FloatBits floats(keys.dtype);
-      with_row_bytes(keys.bytes, [&](auto bytes) {
-        write_each(keys, keys.count * keys.bytes, bits, out, [=, &context](std::int64_t i, auto wide) {
-          return hash_one(reader_of<decltype(kind)::value>(MemoryReader{data + i * bytes}, floats), bytes, context,
-                          wide);
-        });
-      });
-    });
-  }
-
- private:
-  struct Narrow {};
-  struct Wide {};
-
-  template <class Reader>
-  static std::uint64_t hash_one(const Reader& key, std::int64_t length, const xxh3::Context& context, Narrow) {
-    return xxh3::hash64(key, length, context);
-  }
-  template <class Reader>
-  static Uint128 hash_one(const Reader& key, std::int64_t length, const xxh3::Context& context, Wide) {
-    return xxh3::hash128(key, length, context);
-  }
-
-  /// out[i] = hash_of(i, Narrow or Wide) for all keys.
-  template <class HashOf>
-  static void write_each(const HashedKeys& keys, std::int64_t all_bytes, int bits, std::uint64_t* out, HashOf hash_of) {
-    for_each_part(keys.count, parts_of(keys, all_bytes), [&](int, std::int64_t begin, std::int64_t end) {
-      in_pieces(begin, end, piece_of(keys, all_bytes), [&](std::int64_t from, std::int64_t to) {
-        if (bits == 64) {
-          for (std::int64_t i = from; i < to; ++i) out[i] = hash_of(i, Narrow());
-          return;
-        }
-        for (std::int64_t i = from; i < to; ++i) {
-          const Uint128 hash = hash_of(i, Wide());
-          out[2 * i] = hash.low;
-          out[2 * i + 1] = hash.high;
-        }
+      with_row_bytes<decltype(kind)::value>(keys.bytes, [&](auto bytes) {
+        write_all(
+            keys.count * keys.bytes,
+            [=](std::int64_t i) { return reader_of<decltype(kind)::value>(MemoryReader{data + i * bytes}, floats); },
+            [=](std::int64_t) -> std::int64_t { return bytes; });
       });
     });
   }
