@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -242,6 +246,22 @@ def test_threads_agree(threads, count):
     same_bytes(wide[-1:], expected([rows[-1].tobytes()], 128))
     text = [str(number) for number in range(count)]
     assert gpuhash.hash(text)[-1] == xxhash.xxh3_64_intdigest(text[-1].encode())
+
+
+@pytest.mark.parametrize("instructions", ["portable", "avx2", "avx512"])
+def test_instruction_sets_agree(instructions):
+    program = """
+import numpy as np, gpuhash
+for keys in (np.arange(1003), np.arange(1003, dtype=np.int32), np.linspace(-1, 1, 1003), np.zeros(1003, np.float32)):
+    print(*gpuhash.hash(keys, seed=9).tolist())
+"""
+    environment = {**os.environ, "GPUHASH_SIMD": instructions}
+    said = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True, env=environment
+    )
+    arrays = (np.arange(1003), np.arange(1003, dtype=np.int32), np.linspace(-1, 1, 1003), np.zeros(1003, np.float32))
+    for keys, line in zip(arrays, said.stdout.splitlines(), strict=True):
+        same_bytes(np.array(line.split(), np.uint64), expected(rows_as_bytes(keys.reshape(-1, 1)), 64, 9))
 
 
 def test_bad_arguments():

@@ -51,8 +51,8 @@ class Strings:
 
         A sequence of no items, or of nulls alone, does not say what it holds, and is none of strings. Memory of Arrow's
         ``string`` and ``large_string`` is lent where it is one chunk, and that of NumPy's bytes where all fill their
-        width; all else is copied. A column that gives its
-        stream only once has to be opened before (arrow_c.opened), if others are to read it where it holds no strings.
+        width; all else is copied. A column that gives its stream only once has to be opened before (arrow_c.opened),
+        if others are to read it where it holds no strings.
 
         Raises
         ------
