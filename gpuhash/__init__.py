@@ -13,8 +13,11 @@ except ImportError as error:
     raise ImportError(reason(__path__[0], sys.path)) from None
 
 from ._core import CudaError, PlatformError, TableFullError
+from .arrays.arrow_out import RecordBatch
 from .files.store import TensorStore, store
+from .frames.array_api import unique_all, unique_counts, unique_inverse, unique_values
 from .frames.factorization import factorize, isin, unique
+from .frames.hashing import hash
 from .hash_set import HashSet
 from .keyed_table import unpickle
 from .named_columns import Column
@@ -30,17 +33,23 @@ __all__ = [
     "HashSet",
     "HashTable",
     "PlatformError",
+    "RecordBatch",
     "TableFullError",
     "TensorStore",
     "__version__",
     "factorize",
     "get_num_threads",
+    "hash",
     "isin",
     "load",
     "open",
     "set_num_threads",
     "store",
     "unique",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
     "unpickle",
 ]
 

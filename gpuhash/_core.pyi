@@ -302,6 +302,75 @@ def write_order_words(context: Context, keys: Array, words: Array) -> None:
 def read_order_words(context: Context, words: Array, keys: Array) -> None:
     """Put the keys in place of distinct order words of theirs, which ascend: as they first stand among ``keys``."""
 
+# Strings: int64 offsets [n + 1] from 0, and uint8 data [offsets[n]]. Where there is no context, they are on the host.
+
+def hash_rows(context: Context, rows: Array, count: int, bits: int, seed: int, out: Array, stream: int) -> None:
+    """XXH3 of each of so many rows, of 64 or 128 bits: uint64 ``[count]`` or ``[count, 2]``. Does not wait."""
+
+def hash_strings(context: Context, offsets: Array, data: Array, bits: int, seed: int, out: Array, stream: int) -> None:
+    """The same of strings, whose offsets and data lie in the context's memory."""
+
+def measure_rows(rows: Array, offsets: Array) -> int:
+    """Fill the offsets of NumPy's strings of fixed width, uint32 characters or uint8 bytes ``[n, width]``.
+
+    The position of the first one that UTF-8 cannot encode, or -1.
+    """
+
+def pack_rows(rows: Array, offsets: Array, data: Array) -> None:
+    """Fill the data of these, text as UTF-8."""
+
+def unpack_rows(offsets: Array, data: Array, rows: Array) -> None:
+    """Fill rows of fixed width with strings, as long as they fit."""
+
+def measure_taken(offsets: Array, positions: Array, taken: Array) -> int:
+    """Fill the offsets of the strings at int64 positions; negative ones are empty. The place of a wrong one, or -1."""
+
+def take_strings(offsets: Array, data: Array, positions: Array, taken: Array, out: Array) -> None:
+    """Fill the data of these."""
+
+def measure_views(views: Array, valid: Array | None, offsets: Array) -> int:
+    """Fill the offsets of Arrow's string views, uint8 ``[16 * n]``; those that are not valid are empty.
+
+    The position of the first one of a negative length, or -1.
+    """
+
+def pack_views(views: Array, buffers: Sequence[tuple[int, int]], offsets: Array, data: Array) -> bool:
+    """Fill the data of these out of buffers, of address and length. False where a view leads out of them."""
+
+def measure_objects(
+    items: list[Any], missing: tuple[object, ...], offsets: Array, valid: Array | None
+) -> tuple[bool | None, int]:
+    """Fill the offsets of Python's str or bytes; whether they are text, and where the first other item is, or -1.
+
+    None where there are no strings. With ``valid``, which it fills, items that are one of ``missing`` or NaN are empty.
+    """
+
+def pack_objects(items: list[Any], offsets: Array, data: Array) -> None:
+    """Fill the data of these."""
+
+@final
+class ArrowNode(metaclass=_Type):
+    """A column in Arrow's layout, or a part of one."""
+
+    def __init__(
+        self,
+        format: str,
+        name: str,
+        length: int,
+        nulls: int,
+        buffers: Sequence[int],
+        children: Sequence[ArrowNode],
+    ) -> None:
+        """``buffers``: addresses, 0 for none."""
+    def schema(self) -> object:
+        """A capsule of Arrow's C interface."""
+    def array(self, held: object) -> object:
+        """Likewise; ``held`` keeps the memory, and is given up when the last who reads it is done."""
+    def stream(self, held: object) -> object:
+        """Likewise, of this one batch."""
+    def device_array(self, held: object, device_type: int, device_id: int) -> object:
+        """Likewise, of memory on a device whose work on it is done."""
+
 MAX_PARTS: int
 SAMPLE_KEYS: int
 

@@ -208,6 +208,30 @@ def exercise_factorization(dtype: str, shape: tuple[int, ...], count: int, disti
         assert as_items(wide_codes) == codes
 
 
+def exercise_hashes(dtype: str) -> None:
+    """Rows of each way in which a kernel reads them, and strings, as the host hashes them."""
+    rng = np.random.default_rng(3)
+    width = np.dtype(dtype).itemsize
+    for length, bits in itertools.product((1, 2, 4, 8, 12, 16, 24, 32, 40, 200, 248, 1100), (64, 128)):
+        if length % width:
+            continue
+        for count in (1, 257):
+            rows = rng.integers(0, 256, (count, length), np.uint8).view(dtype)
+            hashes = on_host(gpuhash.hash(to_device(rows), bits=bits, seed=5, axis=0))
+            assert hashes.tolist() == gpuhash.hash(rows, bits=bits, seed=5, axis=0).tolist()
+
+
+def exercise_hashes_of_strings() -> None:
+    words = [np.random.default_rng(length).bytes(length) for length in (*range(300), 1030)]
+    offsets = np.cumsum([0, *map(len, words)])
+    data = np.frombuffer(b"".join(words), np.uint8)
+    for bits in (64, 128):
+        out = zeros(len(words), "uint64", (bits // 64,))
+        lent = [_core.borrow(to_device(array)) for array in (offsets, data)]
+        _core.hash_strings(_core.Context(DEVICE), *lent, bits, 5, _core.borrow(out), 0)
+        assert on_host(out).reshape(-1).tolist() == gpuhash.hash(words, bits=bits, seed=5).reshape(-1).tolist()
+
+
 def exercise_rehash() -> None:
     """Enough regions that a rehash goes from region to region."""
     keys = np.random.default_rng(2).permutation(1 << 19)[: 1 << 18].astype(np.int64)
@@ -414,6 +438,9 @@ def main() -> None:
     trained = list(itertools.product(OPTIMIZERS, [3, 64, 200, 516], ["float32", "bfloat16"]))
     for optimizer, elements, dtype in trained:
         exercise_training(optimizer, elements, dtype)
+    for dtype in ("uint8", "int32", "int64", "bool", "float16", "float32", "float64", "complex128"):
+        exercise_hashes(dtype)
+    exercise_hashes_of_strings()
     kinds = [*KEYS, ("float32", ())]
     batches = [(dtype, shape, count, 100, True) for dtype, shape in kinds for count in (3333, 4099)]  # one block, more
     batches.append(("int64", (), 70_001, 100, True))  # few kinds, which blocks count by themselves

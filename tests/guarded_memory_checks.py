@@ -114,6 +114,7 @@ def check_factorizations(keys: Keys) -> None:
     codes, uniques = gpuhash.factorize(keys.array, axis=axis)
     np.testing.assert_array_equal(codes, inverse)
     np.testing.assert_array_equal(keys.numbers(uniques), keys.distinct[in_order])
+    np.testing.assert_array_equal(gpuhash.hash(keys.array, axis=axis), gpuhash.hash(np.array(keys.array), axis=axis))
     is_in = gpuhash.isin(keys.array, keys.of(keys.distinct[::3]), axis=axis)
     np.testing.assert_array_equal(is_in, keys.inverse % 3 == 0)
 
@@ -155,6 +156,9 @@ def check_odd_widths(side: str) -> None:
             print(f"{width} bytes, {count}", flush=True)
             keys = Keys(rng.integers(0, 1 << 15, count).astype(dtype), False, Guarded(side == "end"), width)
             check_tables(keys)
+            for bits in (64, 128):
+                hashes = gpuhash.hash(keys.array, bits=bits, axis=0)
+                np.testing.assert_array_equal(hashes, gpuhash.hash(np.array(keys.array), bits=bits, axis=0))
 
 
 def main(dtype: str, side: str, turn: str | None = None) -> None:

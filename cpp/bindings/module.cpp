@@ -125,12 +125,15 @@ PYBIND11_MODULE(_core_of_main, module) {
   module.doc() = "Borrowed arrays, device contexts and tables with their dtypes erased.";
   bind_exceptions(module);
   bind_array(module);
+  bind_arrow(module);
   bind_context(module);
   bind_buffer(module);
   bind_table(module);
   bind_fast_path(module);
   bind_factorization(module);
+  bind_hashing(module);
   bind_splitter(module);
+  bind_strings(module);
   bind_process(module);
   bind_tensor_store(module);
   bind_torch_state(module);

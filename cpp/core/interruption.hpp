@@ -23,6 +23,6 @@ void begin_operation() noexcept;
 
 /// To be called between pieces of work of some milliseconds, from any thread of a parallel_for as well. Throws
 /// Interrupted in all of them once one was asked to end.
-void interruption_point();
+GPUHASH_API void interruption_point();
 
 }  // namespace gpuhash

@@ -13,7 +13,7 @@ GPUHASH_API void set_thread_count(int threads) noexcept;
 
 namespace detail {
 enum class Threads { kForWork, kForLaunches };
-void run_parts(Threads threads, int parts, void (*call)(void* context, int part), void* context);
+GPUHASH_API void run_parts(Threads threads, int parts, void (*call)(void* context, int part), void* context);
 }  // namespace detail
 
 /// Calls fn(part) once for every part in [0, parts), on the caller's thread and on a pool's; returns when all are done.

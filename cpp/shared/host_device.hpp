@@ -24,6 +24,23 @@ GPUHASH_HD std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::uint32_t>((static_cast<std::uint64_t>(a) * b) >> 32);
 }
 
+GPUHASH_HD std::uint32_t reversed_bytes(std::uint32_t word) {
+#if defined(__CUDA_ARCH__)
+  return __byte_perm(word, 0, 0x0123);
+#else
+  return __builtin_bswap32(word);
+#endif
+}
+
+GPUHASH_HD std::uint64_t reversed_bytes(std::uint64_t word) {
+#if defined(__CUDA_ARCH__)
+  const auto low = reversed_bytes(static_cast<std::uint32_t>(word));
+  return static_cast<std::uint64_t>(low) << 32 | reversed_bytes(static_cast<std::uint32_t>(word >> 32));
+#else
+  return __builtin_bswap64(word);
+#endif
+}
+
 /// Products, sums and roots that are rounded each by itself. A compiler that made a fused operation of two of them, as
 /// nvcc does and others may, would round once and give other bits; that for the host is told not to where such code is
 /// compiled (CMakeLists.txt).

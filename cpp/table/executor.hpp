@@ -13,6 +13,7 @@
 namespace gpuhash {
 
 class Factorizer;
+class Hasher;
 class RowOptimizer;
 class Splitter;
 
@@ -77,8 +78,8 @@ class Executor {
                             std::int64_t value_bytes, std::int64_t* rows, Stream) const = 0;
 };
 
-/// What a platform has: an executor for each slot type, a factorizer, a splitter, and what trains rows. Narrow keys and
-/// values are widened to one of the slot types.
+/// What a platform has: an executor for each slot type, a factorizer, a hasher, a splitter, and what
+/// trains rows. Narrow keys and values are widened to one of the slot types.
 struct Executors {
   template <class Types>
   struct Pointers;
@@ -95,7 +96,7 @@ struct Executors {
   /// Platform::executor<Key, Value>() gives the executor of a slot type.
   template <class Platform>
   static Executors of() {
-    return {Pointers<SlotTypes>::of<Platform>(), &Platform::factorizer(), &Platform::splitter(),
+    return {Pointers<SlotTypes>::of<Platform>(), &Platform::factorizer(), &Platform::hasher(), &Platform::splitter(),
             &Platform::row_optimizer()};
   }
 
@@ -106,6 +107,7 @@ struct Executors {
 
   Pointers<SlotTypes>::Tuple all;
   const Factorizer* factorizer;
+  const Hasher* hasher;
   const Splitter* splitter;
   const RowOptimizer* row_optimizer;
 };

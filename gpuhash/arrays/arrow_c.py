@@ -1,7 +1,7 @@
 """Arrow's columns as NumPy arrays, by the Arrow C data interface, which needs no library.
 
-https://arrow.apache.org/docs/format/CDataInterface.html and CStreamInterface.html say what the structures mean. What is
-read is copied, and given back to its producer at once.
+https://arrow.apache.org/docs/format/CDataInterface.html and CStreamInterface.html say what the structures mean. Numbers
+that are read are copied, and given back to their producer at once. Strings are lent where they lie in one chunk.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from gpuhash import _core
 
 from .dtypes import NUMBER_STRINGS
 
@@ -65,7 +67,7 @@ _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
-_PRIMITIVE = {
+PRIMITIVE = {
     "c": "int8",
     "C": "uint8",
     "s": "int16",
@@ -80,6 +82,30 @@ _PRIMITIVE = {
 }
 #: Unscaled integers of decimals, by their bits; of 128 bits as the lower and the upper half.
 _DECIMAL = {"32": ("int32", ()), "64": ("int64", ()), "128": ("uint64", (2,))}
+
+
+#: Strings by their format: whether they are text, and the dtype of their offsets; None of views.
+_STRINGS: dict[str, tuple[bool, str | None]] = {
+    "u": (True, "int32"),
+    "U": (True, "int64"),
+    "vu": (True, None),
+    "z": (False, "int32"),
+    "Z": (False, "int64"),
+    "vz": (False, None),
+}
+
+
+class StringChunk(NamedTuple):
+    """Strings one after the other."""
+
+    offsets: _Array  # int64 [n + 1], from 0
+    data: _Array  # uint8 [offsets[n]]
+    valid: _Array | None  # bool [n], false for nulls; None where there are none
+
+
+def empty(count: int, dtype: str) -> _Array:
+    """As ``numpy.empty``, of memory that is kept for the next call."""
+    return _core.empty_array((count,), np.dtype(dtype))
 
 
 def is_arrow(kind: type) -> bool:
@@ -140,6 +166,181 @@ def _chunks(column: Any, what: str) -> Iterator[tuple[_Array, _Array | None, boo
                 yield *_entries(schema, data, 0, data.length, what), whole
 
 
+class OpenedStream:
+    """A column whose stream has been opened. What it holds can be asked, and then its entries be read, though some
+    columns give their stream only once.
+    """
+
+    def __init__(self, column: Any) -> None:
+        self.column = column
+        self._capsule = column.__arrow_c_stream__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._capsule
+
+
+def opened(column: Any) -> Any:
+    """The column, opened where it may give its stream only once; anything else as it is."""
+    kind = type(column)
+    once = hasattr(kind, "__arrow_c_stream__") and not hasattr(kind, "__array__") and kind is not OpenedStream
+    return OpenedStream(column) if once else column
+
+
+def string_kind(column: Any, what: str) -> bool | None:
+    """Holds a column text (true), bytes (false), or something else (None)? Reads no entry.
+
+    Of what has Arrow's C interface. A column that gives its stream once has to be ``opened`` before.
+    """
+    if hasattr(column, "__arrow_c_schema__"):
+        capsule = column.__arrow_c_schema__()
+        return _text_of(_Schema.from_address(_capsule_pointer(capsule, b"arrow_schema")), what)
+    if not hasattr(column, "__arrow_c_stream__"):
+        capsules = column.__arrow_c_array__()
+        return _text_of(_Schema.from_address(_capsule_pointer(capsules[0], b"arrow_schema")), what)
+    capsule = column.__arrow_c_stream__()
+    stream = _Stream.from_address(_capsule_pointer(capsule, b"arrow_array_stream"))
+    schema = _Schema()
+    _check(stream, stream.get_schema(stream, schema), what)
+    with _released(schema):
+        return _text_of(schema, what)
+
+
+def read_strings(column: Any, what: str) -> list[StringChunk]:
+    """The strings of a column of which ``string_kind`` says that it holds some, by chunk. Those with offsets are lent,
+    and stay until nobody has an array of them any more; others are copied.
+    """
+    if not hasattr(column, "__arrow_c_stream__"):
+        schema_capsule, capsule = column.__arrow_c_array__()
+        schema = _Schema.from_address(_capsule_pointer(schema_capsule, b"arrow_schema"))
+        data = _Data.from_address(_capsule_pointer(capsule, b"arrow_array"))
+        return [_strings(schema, data, data.offset, data.length, None, capsule, what)]
+    capsule = column.__arrow_c_stream__()
+    stream = _Stream.from_address(_capsule_pointer(capsule, b"arrow_array_stream"))
+    schema = _Schema()
+    _check(stream, stream.get_schema(stream, schema), what)
+    chunks: list[StringChunk] = []
+    with _released(schema):
+        while True:
+            owner = _OwnedData()
+            _check(stream, stream.get_next(stream, owner.data), what)
+            if not owner.data.release:
+                return chunks
+            chunks.append(_strings(schema, owner.data, owner.data.offset, owner.data.length, None, owner, what))
+
+
+class _OwnedData:
+    """An ArrowArray that is released with the last array that was made of its memory."""
+
+    def __init__(self) -> None:
+        self.data = _Data()
+
+    def __del__(self) -> None:
+        if self.data.release:
+            self.data.release(self.data)
+
+
+class Lender:
+    """Lends memory to NumPy, and keeps its owner alive."""
+
+    def __init__(self, address: int, dtype: str, count: int, owner: object) -> None:
+        self.owner = owner
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": np.dtype(dtype).str,
+            "shape": (count,),
+            "data": (address, True),
+        }
+
+
+def _lend(address: int | None, begin: int, dtype: str, count: int, owner: object) -> _Array:
+    """Items ``begin`` to ``begin + count`` of memory, not copied."""
+    if count == 0 or not address:
+        return np.zeros(count, dtype)  # of no strings there may be no offsets
+    return np.asarray(Lender(address + begin * np.dtype(dtype).itemsize, dtype, count, owner))
+
+
+def _text_of(schema: Any, what: str) -> bool | None:
+    if schema.dictionary:
+        return _text_of(schema.dictionary.contents, what)
+    code = schema.format.decode()
+    if code != "+s":
+        return _STRINGS[code][0] if code in _STRINGS else None
+    kinds = [_text_of(schema.children[number].contents, what) for number in range(schema.n_children)]
+    if len(kinds) > 1 and any(kind is not None for kind in kinds):
+        raise TypeError(f"{what} has {len(kinds)} columns, and strings in one of them: give them as a list of columns")
+    return kinds[0] if kinds else None
+
+
+def _strings(
+    schema: Any, data: Any, begin: int, count: int, outer: _Array | None, owner: object, what: str
+) -> StringChunk:
+    """Entries ``begin`` to ``begin + count`` of memory; ``outer``: those of a struct that are null."""
+    nulls = _nulls(data, begin, count)
+    if outer is not None:
+        nulls = outer if nulls is None else nulls | outer
+    if schema.dictionary:
+        return _strings_of_dictionary(schema, data, begin, count, nulls, owner, what)
+    code = schema.format.decode()
+    if code == "+s":
+        field = data.children[0].contents
+        return _strings(schema.children[0].contents, field, field.offset + begin, count, nulls, owner, what)
+    valid = None if nulls is None else ~nulls
+    dtype = _STRINGS[code][1]
+    if dtype is None:
+        return _strings_of_views(data, begin, count, valid, owner, what)
+    offsets = _lend(data.buffers[1], begin, dtype, count + 1, owner)
+    first = int(offsets[0])
+    offsets = offsets if dtype == "int64" and first == 0 else offsets.astype(np.int64) - first
+    return StringChunk(offsets, _lend(data.buffers[2], first, "uint8", int(offsets[-1]), owner), valid)
+
+
+def _strings_of_views(data: Any, begin: int, count: int, valid: _Array | None, owner: object, what: str) -> StringChunk:
+    views = _lend(data.buffers[1], 16 * begin, "uint8", 16 * count, owner)
+    many = data.n_buffers - 3  # the last one holds the bytes of each of those that hold data
+    lengths = _lend(data.buffers[data.n_buffers - 1], 0, "int64", many, owner).tolist()
+    buffers = [(data.buffers[2 + number] or 0, length) for number, length in enumerate(lengths)]
+    offsets = empty(count + 1, "int64")
+    mask = None if valid is None else _core.borrow(valid)
+    places = _core.borrow(offsets)
+    refused = _core.measure_views(_core.borrow(views), mask, places)
+    packed = empty(int(offsets[-1]), "uint8")
+    if refused >= 0 or not _core.pack_views(_core.borrow(views), buffers, places, _core.borrow(packed)):
+        raise ValueError(f"{what} has a string view that leads out of its buffers")
+    return StringChunk(offsets, packed, valid)
+
+
+def _strings_of_dictionary(
+    schema: Any, data: Any, begin: int, count: int, nulls: _Array | None, owner: object, what: str
+) -> StringChunk:
+    words = data.dictionary.contents
+    values = _strings(schema.dictionary.contents, words, words.offset, words.length, None, owner, what)
+    codes = _lend(data.buffers[1], begin, PRIMITIVE[schema.format.decode()], count, owner).astype(np.int64)
+    if nulls is not None:
+        codes[nulls] = -1
+    return take_strings(values, codes)
+
+
+def take_strings(strings: StringChunk, positions: _Array) -> StringChunk:
+    """The strings at positions, int64 ``[m]``, from 0; nulls at negative ones.
+
+    Raises
+    ------
+    IndexError
+        For a position beyond the last string.
+    """
+    offsets = empty(len(positions) + 1, "int64")
+    begins, wanted, places = (_core.borrow(array) for array in (strings.offsets, positions, offsets))
+    refused = _core.measure_taken(begins, wanted, places)
+    if refused >= 0:
+        raise IndexError(f"position {positions[refused]} was given, of {len(strings.offsets) - 1} strings")
+    data = empty(int(offsets[-1]), "uint8")
+    _core.take_strings(begins, _core.borrow(strings.data), wanted, places, _core.borrow(data))
+    valid = positions >= 0
+    if strings.valid is not None:
+        valid[valid] = strings.valid[positions[valid]]
+    return StringChunk(offsets, data, None if valid.all() else valid)
+
+
 @contextmanager
 def _released(structure: Any) -> Iterator[None]:
     try:
@@ -177,8 +378,8 @@ def _kind_of(schema: Any, what: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
     if schema.dictionary:
         return _kind_of(schema.dictionary.contents, what)
     code, rest = _format_of(schema)
-    if code in _PRIMITIVE:
-        return np.dtype(_PRIMITIVE[code]), ()
+    if code in PRIMITIVE:
+        return np.dtype(PRIMITIVE[code]), ()
     if code == "b":
         return np.dtype(bool), ()
     if code == "w":
@@ -267,7 +468,7 @@ def _of_dictionary(
 ) -> tuple[_Array, _Array | None]:
     words = data.dictionary.contents
     values, holes = _entries(schema.dictionary.contents, words, 0, words.length, what)
-    dtype = np.dtype(_PRIMITIVE[schema.format.decode()])
+    dtype = np.dtype(PRIMITIVE[schema.format.decode()])
     if count == 0:
         return values[:0], nulls
     codes = _bytes_at(data.buffers[1], begin * dtype.itemsize, count * dtype.itemsize).view(dtype)
@@ -281,10 +482,23 @@ def _of_dictionary(
 
 
 def _nulls(data: Any, begin: int, count: int) -> _Array | None:
-    if data.null_count == 0 or data.n_buffers == 0 or not data.buffers[0]:
+    if data.null_count == 0 or data.n_buffers == 0 or not data.buffers[0] or _all_set(data.buffers[0], begin, count):
         return None
     nulls = ~_bits(data.buffers[0], begin, count)
     return nulls if nulls.any() else None
+
+
+def _all_set(address: int, begin: int, count: int) -> bool:
+    """Are these bits set, as those of a column whose producer has not counted its nulls may be?"""
+    first, last = -(-begin // 8), (begin + count) // 8  # whole bytes
+    if first >= last:
+        return False
+    memory = (ctypes.c_uint8 * (last - first)).from_address(address + first)
+    if not (np.ctypeslib.as_array(memory) == 0xFF).all():
+        return False
+    return bool(
+        _bits(address, begin, 8 * first - begin).all() and _bits(address, 8 * last, begin + count - 8 * last).all()
+    )
 
 
 def _bits(address: int | None, begin: int, count: int) -> _Array:

@@ -117,14 +117,14 @@ class Batch:
         return batch
 
     @classmethod
-    def of_array(cls, keys: Any, axis: int | None, what: str) -> Self:
+    def of_array(cls, keys: Any, axis: int | None, what: str, *, any_width: bool = False) -> Self:
         """The keys of a call without a table: each number of an array (``axis=None``), or each row (0), where it lies.
 
         Raises
         ------
         TypeError, ValueError, OverflowError
-            For what is not an array of one of the dtypes, numbers that no dtype holds, or rows of no or more than 16
-            bytes.
+            For what is not an array of one of the dtypes, numbers that no dtype holds, or, unless ``any_width`` is
+            set, rows of no or more than 16 bytes.
         """
         batch = cls()
         batch.outputs = ()
@@ -142,7 +142,7 @@ class Batch:
             if batch.must_wait:
                 framework.wait_until_ready(keys)
             array = framework.borrow(keys, batch.stream)
-        batch._split(array, axis, what)
+        batch._split(array, axis, what, any_width)
         return batch
 
     @classmethod
@@ -162,7 +162,7 @@ class Batch:
         batch._split(batch.lend(host, dtype), axis, what)
         return batch, held
 
-    def _split(self, array: _core.Array, axis: int | None, what: str) -> None:
+    def _split(self, array: _core.Array, axis: int | None, what: str, any_width: bool = False) -> None:
         """Sets the array, and the shapes of the batch and of one key."""
         self.array, self.key_shape, self.shape = array, (), array.shape
         if axis is None:
@@ -172,7 +172,7 @@ class Batch:
             raise ValueError(f"the {what} have shape (), which has no axis 0: give an array of one or more dimensions")
         self.shape, self.key_shape = shape[:1], shape[1:]
         bytes_per_row = math.prod(self.key_shape) * ITEMSIZES[array.dtype]
-        if not 1 <= bytes_per_row <= MAX_KEY_BYTES:
+        if not any_width and not 1 <= bytes_per_row <= MAX_KEY_BYTES:
             raise ValueError(
                 f"the {what} have shape {shape} of {array.dtype}: rows of {bytes_per_row} bytes, expected 1 to "
                 f"{MAX_KEY_BYTES}"

@@ -123,6 +123,8 @@ def null_mask(column: Any) -> _Array | None:
 
 def describe(column: Any) -> str:
     """What a column is, in words."""
+    if isinstance(column, arrow_c.OpenedStream):
+        column = column.column
     library = type(column).__module__.partition(".")[0]
     dtype = getattr(column, "dtype", getattr(column, "type", None))
     return f"a {library} {type(column).__name__}" + ("" if dtype is None else f" of {dtype}")
