@@ -12,6 +12,8 @@ struct HostAlgorithms {
   static const Factorizer& factorizer();
   static const Splitter& splitter();
   static const RowOptimizer& row_optimizer();
+  static const Pairing& pairing();
+  static const RunChains& run_chains();
 };
 
 }  // namespace gpuhash::host
