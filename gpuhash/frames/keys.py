@@ -67,6 +67,8 @@ class Keys:
         all_firsts = np.flatnonzero(~mask)[firsts]
         if self.nulls_are_keys:
             all_firsts = np.append(all_firsts, np.argmax(mask))
+            order = np.argsort(all_firsts)  # of first occurrence
+            all_codes, all_firsts = np.argsort(order)[all_codes], all_firsts[order]
         return Numbering(count, self.batch.lend(all_codes, "int64"), self.batch.lend(all_firsts, "int64"), None)
 
     def distinct(self, numbering: Numbering) -> Any:
@@ -95,6 +97,9 @@ def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
     if ours.context.device != theirs.context.device:
         raise ValueError(f"the left keys are on {ours.context.device} and the right ones on {theirs.context.device}")
     numbers = right.number()
+    null = -1
+    if right.mask is not None and right.nulls_are_keys:
+        null = int(to_host(theirs.context, numbers.codes, theirs.stream)[np.argmax(right.mask)])
     if is_integer(ours.array.dtype) and right.mask is None:
         table = _core.Table(
             [ours.context],
@@ -116,17 +121,19 @@ def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
         none = ours.lend(np.full((), -1), "int64")
         table.look_up([(table, ours.array, [(0, codes, none)], None, None, ours.stream)])
     else:
-        codes = _number_on_host(left, right, numbers)
+        codes = _number_on_host(left, right, null)
     if left.mask is None:
         return codes, numbers
-    is_known = right.mask is not None and left.nulls_are_keys
-    all_codes = np.full(len(left.mask), numbers.count - 1 if is_known else -1)
+    all_codes = np.full(len(left.mask), null)
     all_codes[~left.mask] = to_host(ours.context, codes, ours.stream)
     return ours.lend(all_codes, "int64"), numbers
 
 
-def _number_on_host(left: Keys, right: Keys, numbers: Numbering) -> _core.Array:
-    """Of keys without nulls: the right ones first, and then the left ones, so that those have the same numbers."""
+def _number_on_host(left: Keys, right: Keys, null: int) -> _core.Array:
+    """Of keys without nulls: the right ones first, and then the left ones, so that those have the same numbers.
+
+    ``null``: the number of the right nulls, or -1.
+    """
     ours, theirs = (to_host(side.batch.context, side.batch.array, side.batch.stream) for side in (left, right))
     both = Batch.of_array(np.concatenate([theirs, ours]), 0, "keys")
     elements = math.prod(both.key_shape)
@@ -135,6 +142,8 @@ def _number_on_host(left: Keys, right: Keys, numbers: Numbering) -> _core.Array:
     work.write(None, _core.borrow(codes), None, _core.borrow(firsts), False)
     codes = codes[len(theirs) :]
     codes[codes >= np.searchsorted(firsts, len(theirs))] = -1
+    if null >= 0:
+        codes += codes >= null
     return left.batch.lend(codes, "int64")
 
 

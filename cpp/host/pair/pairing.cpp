@@ -17,7 +17,7 @@ namespace {
 
 template <class T>
 Allocation room_for(DeviceContext& context, std::int64_t count) {
-  return Allocation(context, static_cast<std::size_t>(count) * sizeof(T), nullptr);
+  return scratch_by<T>([&](std::size_t n) { return Allocation(context, n * sizeof(T), nullptr); }, count);
 }
 
 /// Calls body(begin, end) for pieces of [0, count), on several threads.
