@@ -116,9 +116,12 @@ class HostPairs final : public Pairs {
   /// One pair of each row.
   template <class Put>
   void write_each(std::int64_t row, std::int64_t count, const Put& put) const {
-    for (std::int64_t k = 0; k < count; ++k) {
-      const std::int64_t code = sides_.codes[row + k];
-      put(k, row + k, code < 0 ? -1 : partner(code));
+    const std::int64_t* const codes = sides_.codes + row;
+    const std::int64_t* const partners = sides_.partners;
+    if (partners == nullptr) {
+      for (std::int64_t k = 0; k < count; ++k) put(k, row + k, std::max<std::int64_t>(codes[k], -1));
+    } else {
+      for (std::int64_t k = 0; k < count; ++k) put(k, row + k, codes[k] < 0 ? -1 : partners[codes[k]]);
     }
   }
 
