@@ -1,5 +1,6 @@
 #include <gpuhash/run_chains.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -10,6 +11,9 @@
 
 namespace gpuhash::host {
 namespace {
+
+/// Rows that are asked for before they are copied.
+constexpr std::int64_t kRowsAhead = 16;
 
 /// Calls body(begin, end) for pieces of [0, count), on several threads.
 template <class Body>
@@ -92,8 +96,10 @@ class HostRunChains final : public RunChains {
     with_row_bytes(bytes, [&](auto width) {
       const auto size = static_cast<std::size_t>(std::int64_t{width});
       for_each_piece(count, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i)
+        for (std::int64_t i = begin; i < end; ++i) {
+          __builtin_prefetch(static_cast<const char*>(from) + positions[std::min(i + kRowsAhead, end - 1)] * width);
           std::memcpy(static_cast<char*>(to) + i * width, static_cast<const char*>(from) + positions[i] * width, size);
+        }
       });
     });
   }
