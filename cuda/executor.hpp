@@ -13,6 +13,8 @@ struct CudaAlgorithms {
   static const Hasher& hasher();
   static const Splitter& splitter();
   static const RowOptimizer& row_optimizer();
+  static const Pairing& pairing();
+  static const RunChains& run_chains();
 };
 
 /// One element of the op's identity, in the low bytes of a 16-byte word.

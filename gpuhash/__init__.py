@@ -14,12 +14,14 @@ except ImportError as error:
 
 from ._core import CudaError, PlatformError, TableFullError
 from .arrays.arrow_out import RecordBatch
+from .files.saved import unpickle
 from .files.store import TensorStore, store
 from .frames.array_api import unique_all, unique_counts, unique_inverse, unique_values
 from .frames.factorization import factorize, isin, unique
 from .frames.hashing import hash
+from .frames.joining import Join, JoinIndices, get_indexer, join
+from .hash_multi_map import HashMultiMap
 from .hash_set import HashSet
-from .keyed_table import unpickle
 from .named_columns import Column
 from .table import HashTable
 from .tables import load, open
@@ -30,17 +32,22 @@ from .torch.pickling import allow_in_checkpoints
 __all__ = [
     "Column",
     "CudaError",
+    "HashMultiMap",
     "HashSet",
     "HashTable",
+    "Join",
+    "JoinIndices",
     "PlatformError",
     "RecordBatch",
     "TableFullError",
     "TensorStore",
     "__version__",
     "factorize",
+    "get_indexer",
     "get_num_threads",
     "hash",
     "isin",
+    "join",
     "load",
     "open",
     "set_num_threads",
@@ -56,9 +63,9 @@ __all__ = [
 __version__ = version("gpuhash")
 
 # Pickles name them so, wherever they are defined.
-for _public in (Column, HashSet, HashTable, unpickle):
+for _public in (Column, HashMultiMap, HashSet, HashTable, Join, JoinIndices, unpickle):
     _public.__module__ = __name__
-allow_in_checkpoints(HashSet, HashTable, unpickle)
+allow_in_checkpoints(HashMultiMap, HashSet, HashTable, unpickle)
 _core.set_traced(get=dispatch.bind, call=dispatch.call)
 dispatch.keep_dynamo_out(
     [module for name, module in sys.modules.items() if name.startswith(__name__ + ".") and module is not dispatch]

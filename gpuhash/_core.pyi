@@ -371,6 +371,66 @@ class ArrowNode(metaclass=_Type):
     def device_array(self, held: object, device_type: int, device_id: int) -> object:
         """Likewise, of memory on a device whose work on it is done."""
 
+@final
+class Pairs(metaclass=_Type):
+    """The pairs of a join, counted; holds the arrays that it was made of. Their numbers nobody checks."""
+
+    def __init__(
+        self, context: Context, codes: Array, offsets: Array | None, partners: Array | None, kind: str, stream: int
+    ) -> None:
+        """Count them. Waits.
+
+        ``codes``: the group of each left row, int64 ``[n]``, negative for none. ``offsets [groups + 1]``: where each
+        group begins among the ``partners``; None: each has one. ``partners``: the right rows by group; None: those of
+        the numbers from 0. ``kind``: "inner", "left", "semi" or "anti".
+        """
+    @property
+    def count(self) -> int: ...
+    def write(self, begin: int, end: int, left: Array | None, right: Array | None, at: int) -> None:
+        """Pairs ``[begin, end)``, in the order of the left rows, to int64 arrays from position ``at`` on.
+
+        On the stream of the constructor; does not wait. Left rows without a partner have -1, and so have all of "semi"
+        and "anti".
+        """
+
+def group_positions(context: Context, codes: Array, offsets: Array, order: Array, stream: int) -> None:
+    """The positions of each group of codes int64 ``[n]``, ascending; negative codes are of none.
+
+    Fills ``offsets [groups + 1]`` and ``order [n]``, which has those of group g at ``[offsets[g], offsets[g + 1])``.
+    """
+
+def keep_common(context: Context, codes: Array, others: Array, groups: int, kept: Array, stream: int) -> None:
+    """Codes that are among others, int64 ``[n]``, with -1 in place of those that are not. All are below ``groups``."""
+
+def append_runs(
+    context: Context,
+    begins: Array,
+    nexts: Array,
+    first: int,
+    base: int,
+    offsets: Array | None,
+    tails: Array | None,
+    ids: Array,
+    stream: int,
+) -> None:
+    """Runs of a log's values from number ``first`` on, one for each of the ``ids``, which become their numbers.
+
+    ``offsets``: of their values, beginning at log position ``base``; None: one each. ``tails``: the runs that they
+    follow, or -1; None: none.
+    """
+
+def list_runs(context: Context, nexts: Array, heads: Array, offsets: Array, listed: Array, stream: int) -> None:
+    """The chains of runs that begin with ``heads``, one after the other: chain i at ``offsets[i]:offsets[i + 1]``."""
+
+def sum_up(context: Context, counts: Array, offsets: Array, stream: int) -> int:
+    """``offsets [n + 1]`` become the sums of the counts before each, int64 ``[n]``. Returns that of all. Waits."""
+
+def gather_rows(context: Context, rows: Array, positions: Array, out: Array, at: int, stream: int) -> None:
+    """``rows[positions]``, to the rows of ``out`` from ``at`` on. Nobody checks the positions."""
+
+def copy_rows(context: Context, rows: Array, count: int, out: Array, at: int, stream: int) -> None:
+    """The first rows, to those of ``out`` from ``at`` on."""
+
 MAX_PARTS: int
 SAMPLE_KEYS: int
 

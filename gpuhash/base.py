@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .keyed_table import unpickle
+from .files.saved import unpickle
 
 _unpickle = unpickle

@@ -392,8 +392,7 @@ class HashSet(KeyedTable):
 
     @classmethod
     def _restore(cls, contents: serialization.Contents, device: object, memory: object, name: str | None) -> Self:
-        if not contents.is_set:
-            raise ValueError("the file holds a table, not a set: load it with gpuhash.HashTable.load")
+        contents.need_kind("set")
         made = cls._empty_for(contents, device, memory)
         made._fill(contents)
         made._register(name)

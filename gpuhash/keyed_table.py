@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
@@ -16,7 +15,6 @@ from .arrays.arguments import (
     absent_keys,
     as_keys,
     checked_load_factor,
-    checked_name,
     count_of,
     not_one_key,
 )
@@ -27,6 +25,7 @@ from .arrays.frameworks import Shape, default_stream
 from .arrays.memory import is_sharded, make_context
 from .call import Call
 from .files import serialization
+from .files.saved import Saved
 from .named_columns import Column
 from .options import Options
 from .torch import dispatch as traced
@@ -34,11 +33,9 @@ from .torch import dispatch as traced
 _ITERATION_CHUNK = 4096
 #: At which a file's items are inserted.
 LEAST_LOAD_FACTOR = 1 / 16
-# torch.save pickles bytes as text, in up to two bytes each, and takes no text of 4 GiB or more.
-_PART_BYTES = 1 << 30
 
 
-class KeyedTable:
+class KeyedTable(Saved):
     """A core table and its keys; HashTable and HashSet derive from it."""
 
     _value_dtype: str | None  # None: a set, or a table with columns
@@ -528,10 +525,6 @@ class KeyedTable:
         )
 
     @classmethod
-    def _restore(cls, contents: serialization.Contents, device: object, memory: object, name: str | None) -> Self:
-        raise NotImplementedError
-
-    @classmethod
     def _empty_for(cls, contents: serialization.Contents, device: object, memory: object) -> Self:
         """What a file's items go into. No constructor makes it: that of a derived class may take other arguments."""
         made = object.__new__(cls)
@@ -578,50 +571,6 @@ class KeyedTable:
                 f"the file has {len(contents.keys)} keys, of which only {len(self)} are distinct: it is damaged"
             )
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the table to a file in safetensors format, with the tensors "keys" and "values". Waits.
-
-        A table with columns has a tensor "values.NAME" for each.
-
-        The file appears whole or not at all: what is written takes its place at the end. A file that is replaced keeps
-        its mode and owner, as far as the process may set them, and a symbolic link leads to the new file; new files
-        have the mode of the umask. A process that is killed leaves nothing, or on file systems without nameless files
-        (``O_TMPFILE``) a ``.gpuhash.*.tmp``, which the next save to the folder removes. Other threads' calls wait while
-        the items are copied out, and not while the file is written. The name, the memory resource and attributes that
-        a derived class has added are not saved, and the rows are numbered anew.
-
-        Raises
-        ------
-        OSError
-            With the path: FileNotFoundError for a missing folder, PermissionError for a file that may not be written.
-        """
-        serialization.write_file(path, self._contents())
-
-    @classmethod
-    def load(
-        cls, path: str | os.PathLike[str], *, device: object = "cpu", memory: object = None, name: str | None = None
-    ) -> Self:
-        """The table that ``save`` wrote, on any device. The constructor of a derived class is not called.
-
-        Raises
-        ------
-        TypeError
-            For a name that is no string, or an empty one.
-        ValueError
-            Where the file is damaged, or holds no table of this class, and for a name that is taken.
-        """
-        checked_name(name)
-        return cls._restore(serialization.read_file(path), device, memory, name)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        data = serialization.to_bytes(self._contents())
-        parts = [data[begin : begin + _PART_BYTES] for begin in range(0, len(data), _PART_BYTES)]
-        return unpickle, (type(self), self.device, *parts)
-
-    def __setstate__(self, state: object) -> None:
-        # Pickles call unpickle(), which checks all that it is given; one that sets attributes was not made by a table.
-        raise TypeError(f"the pickle sets the state of a {type(self).__name__}, which no pickle made by gpuhash does")
-
 
 def views_of(core: _core.Table, shards: list[_core.Table]) -> Views | None:
     """A table of several shards as seen from each of its GPUs, by their numbers; None for one on the host."""
@@ -632,35 +581,3 @@ def views_of(core: _core.Table, shards: list[_core.Table]) -> Views | None:
         if shard.context.device_index not in views:
             views[shard.context.device_index] = core.at(shard.context)
     return views
-
-
-def unpickle(kind: type[KeyedTable], device: str, *parts: bytes) -> KeyedTable:
-    """What the pickle of a table calls to make it again; it checks as much as ``load`` does. Waits.
-
-    The name and the memory resource of the table are not in its pickle, nor are attributes that a derived class has
-    added, whose constructor is not called; and the rows are numbered anew.
-
-    Parameters
-    ----------
-    kind
-        ``HashTable``, ``HashSet`` or a class derived from them.
-    device
-        "cpu", or "cuda:" and a number.
-    *parts
-        The contents of a file that ``save`` would write, in pieces.
-
-    Raises
-    ------
-    TypeError
-        For another class, and for anything but text and bytes.
-    ValueError
-        Where the bytes are damaged, or hold no table of this class.
-    """
-    if not (isinstance(kind, type) and issubclass(kind, KeyedTable)):
-        raise TypeError(f"{kind!r} was given, expected HashTable or HashSet")
-    if not isinstance(device, str):
-        raise TypeError(f"a device of type {type(device).__name__} was given, expected its name")
-    for part in parts:
-        if not isinstance(part, bytes):
-            raise TypeError(f"a {type(part).__name__} was given, expected bytes")
-    return kind._restore(serialization.from_bytes(b"".join(parts)), device, None, None)

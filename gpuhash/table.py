@@ -821,8 +821,7 @@ class HashTable(DictMethods):
 
     @classmethod
     def _restore(cls, contents: serialization.Contents, device: object, memory: object, name: str | None) -> Self:
-        if contents.is_set:
-            raise ValueError("the file holds a set, not a table: load it with gpuhash.HashSet.load")
+        contents.need_kind("table")
         table = cls._empty_for(contents, device, memory)
         defaults = contents.field_defaults()
         if defaults is not None and contents.columns is not None:

@@ -7,6 +7,7 @@ import os
 from . import _core
 from .arrays.arguments import checked_name, is_unicode
 from .files import serialization
+from .hash_multi_map import HashMultiMap
 from .hash_set import HashSet
 from .table import HashTable
 
@@ -33,17 +34,21 @@ def open(name: str) -> HashTable | HashSet:
 
 def load(
     path: str | os.PathLike[str], *, device: object = "cpu", memory: object = None, name: str | None = None
-) -> HashTable | HashSet:
-    """The table or set that ``save`` wrote, on any device.
+) -> HashTable | HashSet | HashMultiMap:
+    """The table, set or multimap that ``save`` wrote, on any device.
 
     Raises
     ------
     TypeError
         For a name that is no string, or an empty one.
     ValueError
-        Where the file is damaged, or none of gpuhash's, and for a name that is taken.
+        Where the file is damaged, or none of gpuhash's, and for a name that is taken, or that a multimap is to have.
     """
     checked_name(name)
     contents = serialization.read_file(path)
-    kind = HashSet if contents.is_set else HashTable
-    return kind._restore(contents, device, memory, name)
+    kinds: dict[str, type[HashTable | HashSet | HashMultiMap]] = {
+        "table": HashTable,
+        "set": HashSet,
+        "multimap": HashMultiMap,
+    }
+    return kinds[contents.kind]._restore(contents, device, memory, name)

@@ -232,6 +232,45 @@ def exercise_hashes_of_strings() -> None:
         assert on_host(out).reshape(-1).tolist() == gpuhash.hash(words, bits=bits, seed=5).reshape(-1).tolist()
 
 
+def exercise_joins(left_count: int, right_count: int, distinct: int) -> None:
+    rng = np.random.default_rng(3)
+    left, right = rng.integers(0, distinct, left_count), rng.integers(0, distinct, right_count)
+    if right_count == distinct:
+        right = rng.permutation(distinct)
+    partners: dict = {}
+    for j, key in enumerate(right.tolist()):
+        partners.setdefault(key, []).append(j)
+    pairs = [(i, j) for i, key in enumerate(left.tolist()) for j in partners.get(key, [-1])]
+    rest = sorted(set(range(right_count)) - {j for _, j in pairs})
+    ours, theirs = to_device(left), to_device(right)
+    for how, expected in {"left": pairs, "outer": pairs + [(-1, j) for j in rest]}.items():
+        joined = gpuhash.Join(ours, theirs, how)
+        assert joined.count == len(expected)
+        got = [pair for piece in joined.pieces(1000) for pair in zip(*map(as_items, piece), strict=True)]
+        assert [(i, j) for (i,), (j,) in got] == expected
+    assert as_items(gpuhash.join(ours, theirs, "semi")) == [(i,) for i in sorted({i for i, j in pairs if j >= 0})]
+    assert as_items(gpuhash.join(ours, theirs, "anti")) == [(i,) for i, j in pairs if j < 0]
+
+
+def exercise_multimap(value_dtype: str, value_shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(4)
+    table = gpuhash.HashMultiMap("int64", value_dtype, value_shape, device=DEVICE)
+    model: dict = {}
+    for count in (700, 1, 2000, 90):
+        keys = rng.integers(0, 300, count)
+        values = rng.integers(0, 99, (count, *value_shape)).astype(value_dtype)
+        table.insert(keys, values)
+        for key, value in zip(keys.tolist(), as_items(values), strict=True):
+            model.setdefault(key, []).append(value)
+        asked = np.arange(310)
+        offsets, found = table.find_all(asked)
+        assert as_items(found) == [value for key in asked.tolist() for value in model.get(key, [])]
+        assert np.diff(offsets).tolist() == [len(model.get(key, [])) for key in asked.tolist()]
+    assert table.erase(np.arange(200)) == sum(len(model.pop(key, [])) for key in range(200))
+    keys, values = table.items()
+    assert as_items(values) == [value for key in dict.fromkeys(keys.tolist()) for value in model[key]]
+
+
 def exercise_rehash() -> None:
     """Enough regions that a rehash goes from region to region."""
     keys = np.random.default_rng(2).permutation(1 << 19)[: 1 << 18].astype(np.int64)
@@ -441,6 +480,10 @@ def main() -> None:
     for dtype in ("uint8", "int32", "int64", "bool", "float16", "float32", "float64", "complex128"):
         exercise_hashes(dtype)
     exercise_hashes_of_strings()
+    for sizes in ((3000, 500, 500), (3000, 700, 200), (0, 5, 3), (5, 0, 3), (70_001, 40_000, 30_000)):
+        exercise_joins(*sizes)
+    for value_dtype, value_shape in (("int64", ()), ("float32", (4,)), ("uint8", (3,)), ("float32", (3,))):
+        exercise_multimap(value_dtype, value_shape)
     kinds = [*KEYS, ("float32", ())]
     batches = [(dtype, shape, count, 100, True) for dtype, shape in kinds for count in (3333, 4099)]  # one block, more
     batches.append(("int64", (), 70_001, 100, True))  # few kinds, which blocks count by themselves

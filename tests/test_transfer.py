@@ -13,9 +13,9 @@ from support.frameworks import GPU, capture, current_stream, delay, new_stream, 
 from support.samples import VALUE_DTYPES, as_dict, items_of, random_keys, random_values, same_bytes
 
 import gpuhash
-from gpuhash import HashSet, HashTable, _core, keyed_table
+from gpuhash import HashSet, HashTable, _core
 from gpuhash.arrays.memory import make_context
-from gpuhash.files import serialization
+from gpuhash.files import saved, serialization
 
 KINDS = {
     "scalar": ("int64", (), "float32", ()),
@@ -268,7 +268,7 @@ def test_pickles_of_before_still_load():
 def test_large_pickles_come_in_parts(monkeypatch):
     """Text of 4 GiB or more is beyond what torch.save pickles; here a part has 1000 bytes."""
     table, expected = table_of("rows", "cpu")
-    monkeypatch.setattr(keyed_table, "_PART_BYTES", 1000)
+    monkeypatch.setattr(saved, "_PART_BYTES", 1000)
     parts = table.__reduce__()[1][2:]
     assert len(parts) > 10
     assert {len(part) for part in parts[:-1]} == {1000}
@@ -285,7 +285,7 @@ def test_what_a_pickle_says_is_checked():
     with pytest.raises(ValueError, match="not a set"):
         gpuhash.unpickle(HashSet, device, data)
     for wrong in (dict, "HashTable", None, pickle.loads):
-        with pytest.raises(TypeError, match="HashTable or HashSet"):
+        with pytest.raises(TypeError, match="HashTable, HashSet or HashMultiMap"):
             gpuhash.unpickle(wrong, device, data)
     with pytest.raises(TypeError, match="device"):
         gpuhash.unpickle(kind, 0, data)

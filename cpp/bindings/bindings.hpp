@@ -14,6 +14,7 @@ void bind_fast_path(pybind11::module_& module);
 void bind_process(pybind11::module_& module);
 void bind_factorization(pybind11::module_& module);
 void bind_hashing(pybind11::module_& module);
+void bind_pairing(pybind11::module_& module);
 void bind_splitter(pybind11::module_& module);
 void bind_strings(pybind11::module_& module);
 void bind_tensor_store(pybind11::module_& module);

@@ -132,6 +132,7 @@ PYBIND11_MODULE(_core_of_main, module) {
   bind_fast_path(module);
   bind_factorization(module);
   bind_hashing(module);
+  bind_pairing(module);
   bind_splitter(module);
   bind_strings(module);
   bind_process(module);

@@ -13,6 +13,8 @@ struct HostAlgorithms {
   static const Hasher& hasher();
   static const Splitter& splitter();
   static const RowOptimizer& row_optimizer();
+  static const Pairing& pairing();
+  static const RunChains& run_chains();
 };
 
 }  // namespace gpuhash::host

@@ -14,7 +14,9 @@ namespace gpuhash {
 
 class Factorizer;
 class Hasher;
+class Pairing;
 class RowOptimizer;
+class RunChains;
 class Splitter;
 
 /// May a rehash ask for scratch memory of the device, which makes it faster? With kNone it does not fail for want of
@@ -78,8 +80,8 @@ class Executor {
                             std::int64_t value_bytes, std::int64_t* rows, Stream) const = 0;
 };
 
-/// What a platform has: an executor for each slot type, a factorizer, a hasher, a splitter, and what
-/// trains rows. Narrow keys and values are widened to one of the slot types.
+/// What a platform has: an executor for each slot type, and one object for each of the other algorithms. Narrow keys
+/// and values are widened to one of the slot types.
 struct Executors {
   template <class Types>
   struct Pointers;
@@ -96,8 +98,8 @@ struct Executors {
   /// Platform::executor<Key, Value>() gives the executor of a slot type.
   template <class Platform>
   static Executors of() {
-    return {Pointers<SlotTypes>::of<Platform>(), &Platform::factorizer(), &Platform::hasher(), &Platform::splitter(),
-            &Platform::row_optimizer()};
+    return {Pointers<SlotTypes>::of<Platform>(), &Platform::factorizer(), &Platform::hasher(),    &Platform::splitter(),
+            &Platform::row_optimizer(),          &Platform::pairing(),    &Platform::run_chains()};
   }
 
   template <class Key, class Value>
@@ -110,6 +112,8 @@ struct Executors {
   const Hasher* hasher;
   const Splitter* splitter;
   const RowOptimizer* row_optimizer;
+  const Pairing* pairing;
+  const RunChains* run_chains;
 };
 
 }  // namespace gpuhash

@@ -39,7 +39,7 @@ class Index:
 
     @property
     def kind(self) -> str:
-        return "set" if self.contents.is_set else "table"
+        return self.contents.kind
 
 
 class Saved:

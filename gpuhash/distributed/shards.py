@@ -315,7 +315,7 @@ class Shards:
 
         def options() -> dict[str, Any]:
             index = files.read_index(path)
-            if index.contents.is_set != (cls._local is HashSet):
+            if index.kind != ("set" if cls._local is HashSet else "table"):
                 raise ValueError(f"{os.fspath(path)!r} holds a {index.kind}, and not what {cls.__name__} is for")
             indexes.append(index)
             return {**cls._options_of(index.contents), "memory": memory}

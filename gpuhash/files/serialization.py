@@ -52,6 +52,10 @@ _FILE_DTYPES = {
 }
 
 
+#: What files hold, and the classes that load them.
+KINDS = {"table": "HashTable", "set": "HashSet", "multimap": "HashMultiMap"}
+
+
 @dataclass
 class Contents:
     """What a file holds of a table; the arrays are of their dtypes' storage, on the host."""
@@ -71,10 +75,23 @@ class Contents:
     columns: Columns | None = None  # then there are no value dtype, default and values, but these of each column
     column_defaults: dict[str, bytes] | None = None
     column_values: dict[str, np.ndarray[Any, Any]] | None = None  # [n, *shape] each
+    is_multimap: bool = False  # a key may come several times
 
     @property
     def is_set(self) -> bool:
         return self.value_dtype is None and self.columns is None
+
+    @property
+    def kind(self) -> str:
+        """One of ``KINDS``."""
+        return "multimap" if self.is_multimap else "set" if self.is_set else "table"
+
+    def need_kind(self, kind: str) -> None:
+        """ValueError where the file holds another kind of table."""
+        if self.kind != kind:
+            raise ValueError(
+                f"the file holds a {self.kind}, not a {kind}: load it with gpuhash.{KINDS[self.kind]}.load"
+            )
 
     @property
     def fields(self) -> dict[str, tuple[str, Shape]]:
@@ -139,7 +156,7 @@ def metadata_of(contents: Contents) -> dict[str, str]:
     metadata = {
         "format": "gpuhash",
         "format_version": FORMAT_VERSION,
-        "kind": "set" if contents.is_set else "table",
+        "kind": contents.kind,
         "key_dtype": contents.key_dtype,
         "key_shape": json.dumps(contents.key_shape),
         "max_load_factor": repr(contents.max_load_factor),
@@ -257,8 +274,8 @@ def _metadata(metadata: Any) -> dict[str, str]:
 def _describe(metadata: dict[str, str]) -> Contents:
     """What the metadata say of the table, checked; the arrays are still to come."""
     kind = metadata.get("kind")
-    if kind not in ("table", "set"):
-        raise ValueError(f"the file's kind is {kind!r}, expected 'table' or 'set'")
+    if kind not in KINDS:
+        raise ValueError(f"the file's kind is {kind!r}, expected one of {', '.join(map(repr, KINDS))}")
     key_dtype = metadata.get("key_dtype", "")
     if key_dtype not in ITEMSIZES or not is_integer(key_dtype):
         raise ValueError(f"the key dtype {key_dtype!r} is not supported")
@@ -275,7 +292,7 @@ def _describe(metadata: dict[str, str]) -> Contents:
         columns = named_columns.of_text(metadata["columns"])
         if text := _entry(metadata, "default"):
             column_defaults = named_columns.defaults_of_text(text, columns)
-    elif kind == "table":
+    elif kind != "set":
         value_dtype = metadata.get("value_dtype", "")
         if value_dtype not in ITEMSIZES:
             raise ValueError(f"the value dtype {value_dtype!r} is not supported")
@@ -303,6 +320,7 @@ def _describe(metadata: dict[str, str]) -> Contents:
         values=None,
         columns=columns,
         column_defaults=column_defaults,
+        is_multimap=kind == "multimap",
     )
 
 

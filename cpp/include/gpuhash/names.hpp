@@ -12,8 +12,10 @@
 #include <gpuhash/action.hpp>
 #include <gpuhash/initializer.hpp>
 #include <gpuhash/optimizer.hpp>
+#include <gpuhash/pairing.hpp>
 
-/// Actions, distributions and optimizers by the names that Python and all frameworks' ops have for them.
+/// Actions, distributions, optimizers and kinds of pairs by the names that Python and all frameworks' ops have for
+/// them.
 namespace gpuhash {
 
 template <class Choice, std::size_t kCount>
@@ -39,6 +41,9 @@ inline constexpr Names<Optimizer, 5> kOptimizers = {{{"sgd", Optimizer::kSgd},
                                                      {"row_wise_adagrad", Optimizer::kRowWiseAdagrad},
                                                      {"adam", Optimizer::kAdam},
                                                      {"lamb", Optimizer::kLamb}}};
+
+inline constexpr Names<PairKind, 4> kPairKinds = {
+    {{"inner", PairKind::kInner}, {"left", PairKind::kLeft}, {"semi", PairKind::kSemi}, {"anti", PairKind::kAnti}}};
 
 /// Nothing where there is none of that name. As in Python, hyphens may stand for the underscores.
 template <class Choice, std::size_t kCount>

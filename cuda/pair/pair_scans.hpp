@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+
+#include <gpuhash/device_context.hpp>
+
+/// What scans and sorts. Apart from the other kernels, for CUB's headers take far longer to compile than these.
+namespace gpuhash::cuda {
+
+/// numbers[i] becomes the sum of the first i + 1.
+void sum_in_place(DeviceContext& context, std::int64_t* numbers, std::int64_t count, Stream stream);
+
+/// As Pairing::group_positions().
+void sort_positions(DeviceContext& context, const std::int64_t* codes, std::int64_t count, std::int64_t groups,
+                    std::int64_t* offsets, std::int64_t* order, Stream stream);
+
+}  // namespace gpuhash::cuda

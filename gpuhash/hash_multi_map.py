@@ -1,0 +1,518 @@
+"""HashMultiMap: keys with any number of values each, in batches."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from . import _core
+from .arrays import consumers
+from .arrays.arguments import KeyOutOfRangeError, shape_of
+from .arrays.batch import Batch, Output, take_values
+from .arrays.dtypes import ITEMSIZES, MAX_VALUE_BYTES, dtype_name
+from .arrays.export import to_host
+from .arrays.frameworks import NUMPY, Shape, framework_like
+from .arrays.memory import is_sharded, make_context
+from .call import Call
+from .files import serialization
+from .files.saved import Saved
+from .keyed_table import LEAST_LOAD_FACTOR
+from .table import HashTable
+from .value_log import ValueLog
+
+#: What the table has for each key: its first and its last run in the log, how many values it has, and how many runs.
+_COLUMNS = {"head": "int64", "tail": "int64", "values": "int64", "runs": "int64"}
+_HEAD, _TAIL, _VALUES, _RUNS = range(4)
+
+
+class HashMultiMap(Saved):
+    """Keys with any number of values each, in GPU or host memory, in batches.
+
+    A key's values come back in the order in which they were inserted, those of one batch in the order of the batch.
+
+    Parameters
+    ----------
+    key_dtype, key_shape
+        As for ``HashTable``.
+    value_dtype, value_shape
+        Dtype and shape of one value.
+    device
+        "cpu", "cuda", "cuda:1", a torch.device or anything whose ``str`` is one of these. One device: there are no
+        multimaps of several shards.
+    capacity, max_load_factor, seed, memory
+        As for ``HashTable``. ``capacity`` counts slots, of which a key takes one, whatever the number of its values.
+
+    Notes
+    -----
+    The values lie in a log that grows by doubling, and 64 bytes per key beside them. To insert, to find and to erase
+    cost time by the size of the batch and of the answer; now and then the log is written anew, which costs a constant
+    time per value, amortized. All calls wait for the GPU but ``count``, ``contains`` and ``clear``. Threads may share a
+    multimap: calls take turns.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError, PlatformError
+        As ``HashTable``.
+    """
+
+    def __init__(
+        self,
+        key_dtype: object,
+        value_dtype: object,
+        value_shape: int | Sequence[int] = (),
+        *,
+        device: object = "cpu",
+        key_shape: int | Sequence[int] = (),
+        capacity: int = 0,
+        max_load_factor: float = 0.8,
+        seed: int | str | None = None,
+        memory: object = None,
+    ) -> None:
+        if is_sharded(device):
+            raise ValueError(
+                f"device={device!r} was given, and a HashMultiMap lies on one device: give one, or make a map for each "
+                "and send each key to one of them"
+            )
+        dtype, shape = dtype_name(value_dtype), shape_of(value_shape, "value_shape")
+        if not 1 <= math.prod(shape) * ITEMSIZES[dtype] <= MAX_VALUE_BYTES:
+            raise ValueError(f"value_shape={shape} of {dtype} was given; a value has 1 to {MAX_VALUE_BYTES} bytes")
+        table = HashTable(
+            key_dtype,
+            _COLUMNS,
+            key_shape=key_shape,
+            device=device,
+            capacity=capacity,
+            max_load_factor=max_load_factor,
+            seed=seed,
+            memory=memory,
+        )
+        self._attach(table, dtype, shape)
+
+    def _attach(self, table: HashTable, value_dtype: str, value_shape: Shape) -> None:
+        """All attributes are set here."""
+        self._lock = threading.RLock()
+        self._table = table
+        self._context = table._context
+        self._value_dtype = value_dtype
+        self._value_shape = value_shape
+        self._stream = table._stream()  # that of the last call
+        self._log = ValueLog(self._context, value_dtype, value_shape, self._stream)
+        self._size: int | None = 0  # values; None: to be counted
+        self._compacted = 0  # values, when the log was written anew
+        self._chained = False  # may a key have several runs?
+
+    # Changes ---------------------------------------------------------------------------------------------------------
+
+    def insert(self, keys: Any, values: Any) -> None:
+        """Adds a value to each key, new or not, after those that it has.
+
+        Parameters
+        ----------
+        keys
+            Keys of shape ``[*batch, *key_shape]``, as for ``HashTable``; a key may come several times.
+        values
+            Values of shape ``[*batch, *value_shape]``; a scalar, or an array of shape ``value_shape``, goes to all.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For arrays of other dtypes, or of shapes or devices that do not fit.
+        OverflowError
+            For Python integers that the key dtype cannot hold.
+        MemoryError
+            Where there is no room; the multimap is as it was.
+        """
+        with self._lock:
+            batch = self._table._take(keys)
+            array, broadcast = take_values(values, batch, self._value_dtype, self._value_shape)
+            self._insert(batch, array, broadcast)
+            batch.finish()
+
+    def _insert(self, batch: Batch, values: _core.Array, broadcast: bool) -> None:
+        context, stream = batch.context, batch.stream
+        count = math.prod(batch.shape)
+        if count == 0:
+            return
+        self._follow(stream)
+        elements = math.prod(batch.key_shape)
+        work = _core.Factorization(context, batch.array, elements, True, True, stream)
+        distinct = _core.Buffer(context, self.key_dtype, (work.count, *batch.key_shape), stream).array()
+        codes, counts = self._numbers(count, stream), self._numbers(work.count, stream)
+        work.write(distinct, codes, counts, None, False)
+        order = offsets = None
+        if work.count < count:
+            order, offsets = self._numbers(count, stream), self._numbers(work.count + 1, stream)
+            _core.group_positions(context, codes, offsets, order, stream)
+        if broadcast:  # the one value, again and again
+            order = batch.lend(np.zeros(count, np.int64), "int64")
+        self._log.reserve(count, work.count, stream)
+        tails, none = self._numbers(work.count, stream), batch.lend(np.full((), -1), "int64")
+        core = batch.core
+        core.look_up([(core, distinct, [(_TAIL, tails, none)], None, None, stream)])
+        num_keys, size, chained = core.size(stream), len(self), self._chained
+        # From here on the log has the values, of which those count that the table knows of, should it be interrupted.
+        self._size, self._chained = None, True
+        ids = self._log.append(values, order, offsets, tails, work.count, stream)
+        one = batch.lend(np.ones((), np.int64), "int64")
+        writes = [
+            (_HEAD, ids, False, "keep"),
+            (_TAIL, ids, False, "assign"),
+            (_VALUES, counts, False, "add"),
+            (_RUNS, one, True, "add"),
+        ]
+        core.change([(core, distinct, writes, [], None, None, stream)])
+        self._size = size + count
+        self._chained = chained or core.size(stream) - num_keys < work.count
+
+    def erase(self, keys: Any) -> int:
+        """Erases keys with all of their values; absent ones are passed over.
+
+        Returns
+        -------
+        How many values went.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As ``insert``.
+        """
+        with self._lock:
+            try:
+                batch = self._table._take(keys)
+            except KeyOutOfRangeError:
+                return 0
+            self._follow(batch.stream)
+            counts = self._numbers(math.prod(batch.shape), batch.stream)
+            erased = _core.Buffer(batch.context, "bool", batch.shape, batch.stream).array()
+            size, self._size = len(self), None
+            batch.core.erase([batch.erasure([(_VALUES, counts, None)], erased)])
+            batch.finish()
+            once = to_host(batch.context, erased, batch.stream).reshape(-1)
+            gone = int(to_host(batch.context, counts, batch.stream)[once].sum())
+            self._size = size - gone
+            if 2 * self._size < self._log.length:
+                self._compact(batch.stream)
+            return gone
+
+    def clear(self) -> None:
+        """Erases all keys; the memory stays."""
+        with self._lock:
+            self._table.clear()
+            self._log.clear()
+            self._size, self._compacted, self._chained = 0, 0, False
+
+    # Lookups ---------------------------------------------------------------------------------------------------------
+
+    def find_all(self, keys: Any) -> tuple[Any, Any]:
+        """All values of each key.
+
+        Parameters
+        ----------
+        keys
+            Keys of shape ``[*batch, *key_shape]``, of which there are n.
+
+        Returns
+        -------
+        offsets, values
+            int64 ``[n + 1]`` and ``[total, *value_shape]``: the values of key i, in the order in which they were
+            inserted, are ``values[offsets[i]:offsets[i + 1]]``, none for an absent one. Of the keys' framework.
+
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            For keys as ``HashTable.find``.
+        MemoryError
+            Where there is no room for the values.
+        """
+        with self._lock:
+            try:
+                batch = self._table._take(keys)
+            except KeyOutOfRangeError:
+                return self._no_values()
+            context, stream, count = batch.context, batch.stream, math.prod(batch.shape)
+            self._follow(stream)
+            if self._chained and self._log.length >= 2 * self._compacted and self._log.runs > 2 * self.num_keys:
+                self._compact(stream)
+            batch.core = self._table._core
+            heads, counts, runs = (self._numbers(count, stream) for _ in range(3))
+            none = batch.lend(np.full((), -1), "int64")
+            reads = [(_HEAD, heads, none), (_VALUES, counts, None), (_RUNS, runs, None)]
+            batch.core.look_up([batch.lookup(reads)])
+            offsets = Output(batch, "int64", (count + 1,))
+            total = _core.sum_up(context, counts, offsets.array, stream)
+            positions = self._numbers(total, stream)
+            pairs = self._log.find(heads, runs if self._chained else None, stream)
+            pairs.write(0, total, None, positions, 0)
+            values = Output(batch, self._value_dtype, (total, *self._value_shape))
+            self._log.read(positions, values.array, stream)
+            batch.finish()
+            return offsets.result(batch), values.result(batch)
+
+    def count(self, keys: Any) -> Any:
+        """How many values each key has.
+
+        Parameters
+        ----------
+        keys
+            Keys of shape ``[*batch, *key_shape]``.
+
+        Returns
+        -------
+        int64 array of shape ``batch``, 0 for absent keys, of the keys' framework; an integer for a single key. Raises
+        as ``find_all``.
+        """
+        with self._lock:
+            call = Call.of_lookup(self._table, keys)
+            if call is None:
+                return 0
+            call.answer_values(["values"])
+            call.look_up()
+            return call.values()["values"]
+
+    def contains(self, keys: Any, out: Any = None) -> Any:
+        """Which of the keys have values; as ``HashTable.contains``."""
+        with self._lock:
+            return self._table.contains(keys, out)
+
+    def __contains__(self, key: object) -> bool:
+        """Has this one key values? Waits. TypeError for a batch of keys: that is ``contains(keys)``."""
+        with self._lock:
+            return key in self._table
+
+    def __len__(self) -> int:
+        """The number of values."""
+        with self._lock:
+            if self._size is None:  # a change was interrupted
+                counts, offsets = (self._numbers(self.num_keys + more, self._stream) for more in (0, 1))
+                self._table._core.export_items(None, [(_VALUES, counts, None)], None, self._stream)
+                self._size = _core.sum_up(self._context, counts, offsets, self._stream)
+            return self._size
+
+    def __bool__(self) -> bool:
+        return len(self) != 0
+
+    @property
+    def num_keys(self) -> int:
+        """The number of keys. Waits."""
+        with self._lock:
+            return len(self._table)
+
+    def keys(self, like: Any = None) -> Any:
+        """All keys, each once. Waits.
+
+        Parameters
+        ----------
+        like
+            The framework of the result, as for ``HashTable.keys``.
+
+        Returns
+        -------
+        Array of shape ``[num_keys, *key_shape]``, in no particular order.
+        """
+        with self._lock:
+            return self._table.keys(like)
+
+    def items(self, like: Any = None) -> tuple[Any, Any]:
+        """All values with their keys. Waits.
+
+        Parameters
+        ----------
+        like
+            As for ``keys``.
+
+        Returns
+        -------
+        keys, values
+            ``[len(map), *key_shape]``, each key as often as it has values, in the order of ``keys()``, and ``[len(map),
+            *value_shape]``, a key's values in the order in which they were inserted.
+        """
+        with self._lock:
+            batch = self._answering(like)
+            keys, owners, positions = self._item_positions(batch.stream)
+            outputs = [
+                Output(batch, self.key_dtype, (len(self), *self.key_shape)),
+                Output(batch, self._value_dtype, (len(self), *self._value_shape)),
+            ]
+            _core.gather_rows(self._context, keys, owners, outputs[0].array, 0, batch.stream)
+            self._log.read(positions, outputs[1].array, batch.stream)
+            batch.finish()
+            return outputs[0].result(batch), outputs[1].result(batch)
+
+    def _item_positions(self, stream: int) -> tuple[_core.Array, _core.Array, _core.Array]:
+        """All keys, and of each value the number of its key and its position in the log."""
+        self._follow(stream)
+        if self._chained:
+            self._compact(stream)
+        keys, columns = self._export([_HEAD], stream)
+        pairs = self._log.find(columns[0], None, stream)
+        owners, positions = (self._numbers(pairs.count, stream) for _ in range(2))
+        pairs.write(0, pairs.count, owners, positions, 0)
+        return keys, owners, positions
+
+    def _export(self, columns: list[int], stream: int) -> tuple[_core.Array, list[_core.Array]]:
+        """All keys in the table's memory, and these columns of theirs."""
+        size = self._table._core.size(stream)
+        keys = _core.Buffer(self._context, self.key_dtype, (size, *self.key_shape), stream).array()
+        arrays = [self._numbers(size, stream) for _ in columns]
+        reads = [(column, array, None) for column, array in zip(columns, arrays, strict=True)]
+        self._table._core.export_items(keys, reads, None, stream)
+        return keys, arrays
+
+    def _compact(self, stream: int) -> None:
+        """Writes the log anew, each key's values in one run. The new table and the new log take the old ones' place."""
+        keys, (heads, counts, runs) = self._export([_HEAD, _VALUES, _RUNS], stream)
+        offsets = self._numbers(keys.shape[0] + 1, stream)
+        total = _core.sum_up(self._context, counts, offsets, stream)
+        positions = self._numbers(total, stream)
+        self._log.find(heads, runs, stream).write(0, total, None, positions, 0)
+        log, ids = self._log.compacted(positions, offsets, stream)
+        table = self._table.copy()
+        one = _core.borrow(np.ones((), np.int64))
+        if self._context.platform != "cpu":
+            host, one = one, self._numbers(1, stream)
+            self._context.copy(one, host, stream)
+        writes = [(_HEAD, ids, False, "assign"), (_TAIL, ids, False, "assign"), (_RUNS, one, True, "assign")]
+        table._core.change([(table._core, keys, writes, [], None, None, stream)])
+        self._context.synchronize(stream)  # what goes back now may be of another stream
+        self._table, self._log = table, log
+        self._size = self._compacted = total
+        self._chained = False
+
+    # Small things ----------------------------------------------------------------------------------------------------
+
+    def _numbers(self, count: int, stream: int) -> _core.Array:
+        return _core.Buffer(self._context, "int64", (count,), stream).array()
+
+    def _follow(self, stream: int) -> None:
+        """Work on the stream comes after that of the calls before."""
+        if stream != self._stream:
+            self._context.synchronize(self._stream)
+            self._stream = stream
+
+    def _answering(self, like: Any) -> Batch:
+        """What outputs are made for that no keys are given for."""
+        batch = Batch()
+        host = self._context.platform == "cpu"
+        batch.framework, batch.tensor = framework_like(like, host), None
+        batch.context = self._context
+        batch.stream = 0 if host else batch.framework.stream(None, self._context.device_index)
+        batch.scalar = False
+        batch.staged = batch.framework is NUMPY and not host
+        batch.must_wait = batch.framework.private_streams and not host
+        batch.outputs = ()
+        return batch
+
+    def _no_values(self) -> tuple[Any, Any]:
+        """What ``find_all`` says of a single key that the dtype cannot hold."""
+        context = make_context("cpu")
+        values, _ = NUMPY.empty(None, self._value_dtype, (0, *self._value_shape), context, 0)
+        return np.zeros(2, np.int64), values
+
+    @property
+    def device(self) -> str:
+        """The name of the device: "cpu", or "cuda:" and a number."""
+        return self._context.device
+
+    @property
+    def key_dtype(self) -> str:
+        """The name of the keys' dtype."""
+        return self._table.key_dtype
+
+    @property
+    def key_shape(self) -> Shape:
+        """The shape of one key: ``()``, or ``(k,)`` for vectors."""
+        return self._table.key_shape
+
+    @property
+    def value_dtype(self) -> str:
+        """The name of the values' dtype."""
+        return self._value_dtype
+
+    @property
+    def value_shape(self) -> Shape:
+        """The shape of one value."""
+        return self._value_shape
+
+    def copy(self) -> Self:
+        """An independent copy on the same device, from the same memory resource. Waits."""
+        with self._lock:
+            made = object.__new__(type(self))
+            made._attach(self._table.copy(), self._value_dtype, self._value_shape)
+            made._stream = self._stream
+            made._log = self._log.copy(self._stream)
+            made._size, made._compacted, made._chained = self._size, self._compacted, self._chained
+            self._context.synchronize(self._stream)
+            return made
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.copy()
+
+    def __repr__(self) -> str:
+        shapes = f", key_shape={self.key_shape}" if self.key_shape else ""
+        shapes += f", value_shape={self._value_shape}" if self._value_shape else ""
+        return (
+            f"<{type(self).__name__} {self.key_dtype} -> {self._value_dtype}{shapes}, size={len(self)}, "
+            f"num_keys={self.num_keys}, device={self.device}>"
+        )
+
+    # Files -----------------------------------------------------------------------------------------------------------
+
+    def _contents(self) -> serialization.Contents:
+        with self._lock:
+            stream = self._table._stream()
+            keys, owners, positions = self._item_positions(stream)
+            arrays = [
+                _core.Buffer(self._context, dtype, (len(self), *shape), stream).array()
+                for dtype, shape in ((self.key_dtype, self.key_shape), (self._value_dtype, self._value_shape))
+            ]
+            _core.gather_rows(self._context, keys, owners, arrays[0], 0, stream)
+            self._log.read(positions, arrays[1], stream)
+            hosts = [to_host(self._context, array, stream) for array in arrays]
+        return serialization.Contents(
+            key_dtype=self.key_dtype,
+            key_shape=self.key_shape,
+            value_dtype=self._value_dtype,
+            value_shape=self._value_shape,
+            max_load_factor=self._table.max_load_factor,
+            max_capacity=None,
+            deterministic=False,
+            seed=self._table.seed or None,
+            initializer=None,
+            default=None,
+            keys=hosts[0],
+            values=hosts[1],
+            is_multimap=True,
+        )
+
+    @classmethod
+    def _restore(cls, contents: serialization.Contents, device: object, memory: object, name: str | None) -> Self:
+        contents.need_kind("multimap")
+        if name is not None:
+            raise ValueError(f"name={name!r} was given, and a HashMultiMap has no name")
+        assert contents.value_dtype is not None
+        assert contents.values is not None
+        template = HashMultiMap(
+            contents.key_dtype,
+            contents.value_dtype,
+            contents.value_shape,
+            device=device,
+            key_shape=contents.key_shape,
+            max_load_factor=max(contents.max_load_factor, LEAST_LOAD_FACTOR),
+            seed=contents.seed,
+            memory=memory,
+        )
+        made = object.__new__(cls)
+        made._attach(template._table, contents.value_dtype, contents.value_shape)
+        batch = made._table._take(contents.keys)
+        made._insert(batch, batch.lend(contents.values, contents.value_dtype), False)
+        made._table.max_load_factor = contents.max_load_factor
+        return made
+
+
+consumers.no_arrays[HashMultiMap] = "give its keys(), or one of its items(), or ask it with contains(keys)"

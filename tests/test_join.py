@@ -1,0 +1,332 @@
+"""join, Join and get_indexer: against loops over a dict, pandas, polars and duckdb."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.frameworks import to_numpy
+from support.samples import random_keys
+
+import gpuhash
+from gpuhash import _core
+
+pl = pytest.importorskip("polars")
+duckdb = pytest.importorskip("duckdb")
+
+HOWS = ["inner", "left", "right", "outer"]
+HALVES = ["semi", "anti"]
+
+
+def loops(left: list, right: list, how: str) -> list[tuple[int, int]]:
+    """The pairs in the order that join promises; of semi and anti the left rows, with -1."""
+    if how == "right":
+        return [(i, j) for j, i in loops(right, left, "left")]
+    partners: dict = {}
+    for j, key in enumerate(right):
+        partners.setdefault(key, []).append(j)
+    pairs = []
+    for i, key in enumerate(left):
+        found = partners.get(key, [])
+        if how in HALVES:
+            pairs += [(i, -1)] * ((how == "semi") == bool(found))
+        elif found or how == "inner":
+            pairs += [(i, j) for j in found]
+        else:
+            pairs.append((i, -1))
+    if how == "outer":
+        pairs += [(-1, j) for j, key in enumerate(right) if key not in left]
+    return pairs
+
+
+def as_pairs(result, how: str) -> list[tuple[int, int]]:
+    if how in HALVES:
+        return [(i, -1) for i in to_numpy(result).tolist()]
+    return list(zip(to_numpy(result.left).tolist(), to_numpy(result.right).tolist(), strict=True))
+
+
+def check(place, left: np.ndarray, right: np.ndarray, names: tuple[list, list] | None = None, **options) -> None:
+    """Every kind of join of two sides; `names` are keys that a dict tells apart as join does."""
+    lefts, rights = names or (left.tolist(), right.tolist())
+    ours, theirs = place.array(left), place.array(right)
+    for how in HOWS + HALVES:
+        expected = loops(lefts, rights, how)
+        result = gpuhash.join(ours, theirs, how, **options)
+        assert as_pairs(result, how) == expected
+        assert all(place.owns(array) for array in ([result] if how in HALVES else result))
+        counted = gpuhash.Join(ours, theirs, how, **options)
+        assert counted.count == len(expected)
+        pieces = list(counted.pieces(7))
+        assert [pair for piece in pieces for pair in as_pairs(piece, how)] == expected
+        assert len(pieces) == -(-len(expected) // 7)
+
+
+SIDES = {
+    "both-empty": ([], []),
+    "left-empty": ([], [1, 2, 2]),
+    "right-empty": ([1, 2, 2], []),
+    "one-row": ([5], [5]),
+    "one-row-apart": ([5], [6]),
+    "all-equal": ([3] * 20, [3] * 30),
+    "distinct": (list(range(50)), list(range(49, -1, -1))),
+    "no-match": (list(range(20)), list(range(20, 40))),
+    "unique-right": ([4, 1, 9, 4, 4, 7], [9, 4, 1]),
+    "unique-left": ([9, 4, 1], [4, 1, 9, 4, 4, 7]),
+    "many-to-many": ([1, 2, 1, 3, 5], [1, 1, 4, 2, 1, 5, 5]),
+}
+
+
+@pytest.mark.parametrize("sides", SIDES.values(), ids=list(SIDES))
+def test_edges(native, sides):
+    check(native, *(np.array(side, np.int64) for side in sides))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "int64", "uint64"])
+def test_special_bit_patterns(native, dtype):
+    rng = np.random.default_rng(5)
+    pool = np.array([False, True]) if dtype == "bool" else random_keys(dtype, (), 40, 1)
+    check(native, *(pool[rng.integers(0, len(pool), count)] for count in (90, 60)))
+
+
+@pytest.mark.parametrize("columns", [2, 3])
+def test_rows(native, columns):
+    rng = np.random.default_rng(columns)
+    left, right = (rng.integers(0, 4, (count, columns)).astype(np.int32) for count in (70, 50))
+    check(native, left, right, tuple([tuple(row) for row in side.tolist()] for side in (left, right)))
+
+
+def test_floats(native):
+    """-0.0 is 0.0, and all NaNs are one key."""
+    other_nan = np.array([0x7FF8000000000001], np.uint64).view(np.float64)[0]
+    left = np.array([0.0, np.nan, 1.5, -np.inf, -0.0, other_nan, 7.0])
+    right = np.array([-0.0, 1.5, other_nan, np.inf, np.nan])
+    names = tuple(["nan" if np.isnan(key) else key + 0.0 for key in side.tolist()] for side in (left, right))
+    check(native, left, right, names)
+
+
+def test_every_framework(place):
+    rng = np.random.default_rng(8)
+    check(place, rng.integers(0, 9, 40), rng.integers(0, 9, 30))
+    check(place, rng.integers(0, 99, 40), rng.permutation(50))
+
+
+def test_python_numbers():
+    assert as_pairs(gpuhash.join([1, 2, 1], [2, 2, 3], "outer"), "outer") == loops([1, 2, 1], [2, 2, 3], "outer")
+
+
+def test_strided_and_read_only():
+    keys = np.repeat(np.arange(12), 3).reshape(12, 3)[:, 1]
+    frozen = np.arange(6, 20)
+    frozen.flags.writeable = False
+    check_against = loops(keys[::2].tolist(), frozen.tolist(), "left")
+    assert as_pairs(gpuhash.join(keys[::2], frozen, "left"), "left") == check_against
+
+
+batches = st.lists(st.integers(0, 12), max_size=60)
+
+
+@given(left=batches, right=batches, unique=st.booleans())
+def test_against_pandas(left, right, unique):
+    right = list(dict.fromkeys(right)) if unique else right
+    frames = [
+        pd.DataFrame({"key": np.array(side, np.int64), name: range(len(side))})
+        for side, name in ((left, "i"), (right, "j"))
+    ]
+    for how in HOWS:
+        merged = frames[0].merge(frames[1], on="key", how=how).reindex(columns=["i", "j"]).fillna(-1).astype(int)
+        theirs = list(merged.itertuples(index=False, name=None))
+        ours = as_pairs(gpuhash.join(np.array(left, np.int64), np.array(right, np.int64), how), how)
+        assert (sorted(ours) == sorted(theirs)) if how == "outer" else (ours == theirs)
+
+
+nullable = st.lists(st.one_of(st.none(), st.integers(0, 6)), max_size=40)
+
+
+@given(left=nullable, right=nullable)
+def test_nulls_against_polars_and_duckdb(left, right):
+    ours = [pl.Series(side, dtype=pl.Int64) for side in (left, right)]
+    frames = [
+        pl.DataFrame({"key": side, name: range(len(side))}, schema_overrides={name: pl.Int64})
+        for side, name in zip(ours, "ij", strict=True)
+    ]
+    for how, nulls in itertools.product(HOWS + HALVES, ["never", "equal"]):
+        their_how = "full" if how == "outer" else how
+        joined = frames[0].join(frames[1], on="key", how=their_how, nulls_equal=nulls == "equal", coalesce=False)
+        theirs = [
+            tuple(-1 if number is None else number for number in row)
+            for row in joined.select("i", "j" if how in HOWS else pl.lit(-1).alias("j")).rows()
+        ]
+        pairs = as_pairs(gpuhash.join(*ours, how, nulls=nulls), how)
+        assert sorted(pairs) == sorted(theirs)
+    connection = duckdb.connect()
+    for name, frame in zip(("lefts", "rights"), frames, strict=True):
+        connection.register(name, frame.to_arrow())
+    rows = connection.sql("SELECT i, j FROM lefts FULL JOIN rights ON lefts.key = rights.key").fetchall()
+    theirs = [tuple(-1 if number is None else number for number in row) for row in rows]
+    assert sorted(as_pairs(gpuhash.join(*ours, "outer"), "outer")) == sorted(theirs)
+
+
+def test_pandas_nulls():
+    """pandas joins nulls with each other; gpuhash does so if it is told to."""
+    left, right = pd.array([1, None, 2], "Int64"), pd.array([None, 2, None], "Int64")
+    merged = pd.DataFrame({"key": left}).merge(pd.DataFrame({"key": right}), on="key")
+    assert gpuhash.Join(left, right, nulls="equal").count == len(merged) == 3
+    assert gpuhash.Join(left, right).count == 1
+
+
+@pytest.mark.parametrize("count", [1 << 13, (1 << 13) + 1, 100_003])
+def test_large_sides_on_threads(native, threads, count):
+    """More than a thread's share and a block of rows, with groups of one step and of two."""
+    rng = np.random.default_rng(count)
+    for keys in (count // 3, 20, count * 4):
+        left, right = rng.integers(0, keys, count), rng.integers(0, keys, 40_000 if keys > 20 else 50)
+        result = gpuhash.join(native.array(left), native.array(right), "outer")
+        lefts, rights = to_numpy(result.left), to_numpy(result.right)
+        pairs = (lefts >= 0) & (rights >= 0)
+        assert (left[lefts[pairs]] == right[rights[pairs]]).all()
+        times, found = np.bincount(right, minlength=left.max() + 1), np.isin(left, right)
+        assert pairs.sum() == times[left].sum()
+        expected = np.repeat(np.arange(count), np.maximum(times[left], 1))
+        rest = np.flatnonzero(~np.isin(right, left))
+        np.testing.assert_array_equal(lefts, np.concatenate([expected, np.full(len(rest), -1)]))
+        np.testing.assert_array_equal(rights[len(expected) :], rest)
+        np.testing.assert_array_equal(rights[: len(expected)] < 0, ~found[expected])
+        same_row = lefts[1 : len(expected)] == lefts[: len(expected) - 1]
+        assert (np.diff(rights[: len(expected)])[same_row] > 0).all()
+
+
+def test_group_positions(on_device):
+    """Against a stable sort, of few groups and of many, with codes that are of none and groups that are empty."""
+    for count, groups in [(0, 0), (0, 5), (1, 1), (1000, 7), (100_000, 16_384), (100_000, 16_385), (70_000, 3_000_000)]:
+        codes = np.random.default_rng(groups).integers(-1, max(groups, 0), count)
+        batch = gpuhash.arrays.batch.Batch.of_array(on_device.array(codes), 0, "codes")
+        offsets, order = (
+            _core.Buffer(batch.context, "int64", (length,), batch.stream).array() for length in (groups + 1, count)
+        )
+        _core.group_positions(batch.context, batch.array, offsets, order, batch.stream)
+        got, positions = (gpuhash.arrays.export.to_host(batch.context, each, 0) for each in (offsets, order))
+        expected = np.argsort(codes, kind="stable")[(codes < 0).sum() :]
+        np.testing.assert_array_equal(positions[: len(expected)], expected)
+        np.testing.assert_array_equal(got, np.searchsorted(np.sort(codes[codes >= 0]), np.arange(groups + 1)))
+
+
+def test_counts_beyond_memory(native):
+    """Counted, and had in pieces, where the whole has 2^50 bytes."""
+    keys = native.array(np.zeros(1 << 23, np.int64))
+    pairs = gpuhash.Join(keys, keys)
+    assert pairs.count == 1 << 46
+    piece = next(pairs.pieces(1000))
+    assert to_numpy(piece.left).tolist() == [0] * 1000
+    assert to_numpy(piece.right).tolist() == list(range(1000))
+    last = pairs._write(pairs.count - 3, pairs.count)
+    assert as_pairs(last, "inner") == [((1 << 23) - 1, (1 << 23) - number) for number in (3, 2, 1)]
+
+
+@pytest.mark.parametrize("nulls", ["never", "equal"])
+def test_validate(nulls):
+    unique, twice = np.array([3, 1, 2]), np.array([1, 5, 1, 5, 5])
+    sides = {"1": unique, "m": twice}
+    for validate in ("1:1", "1:m", "m:1", "m:m"):
+        for how in HOWS + HALVES:
+            for left, right in itertools.product("1m", repeat=2):
+                wrong = [
+                    name
+                    for name, side, asked in zip(
+                        ("left_keys", "right_keys"), left + right, validate.split(":"), strict=True
+                    )
+                    if side == "m" and asked == "1"
+                ]
+                options = {"how": how, "validate": validate, "nulls": nulls}
+                if not wrong:
+                    gpuhash.join(sides[left], sides[right], **options)
+                    continue
+                with pytest.raises(ValueError, match=f"3 of the 5 {wrong[0]} repeat .* position 2 that at position 0"):
+                    gpuhash.join(sides[left], sides[right], **options)
+
+
+def test_validate_takes_nulls_for_keys_where_they_are_equal():
+    column = pl.Series([1, None, None])
+    assert gpuhash.Join(column, column, validate="1:1").count == 1
+    with pytest.raises(ValueError, match="1 of the 3 left_keys repeat others, such as the one at position 2"):
+        gpuhash.join(column, column, validate="1:1", nulls="equal")
+
+
+@given(keys=st.sets(st.integers(-50, 50)), targets=st.lists(st.integers(-60, 60)))
+def test_get_indexer_against_pandas(keys, targets):
+    keys, targets = np.array(list(keys), np.int64), np.array(targets, np.int64)
+    np.testing.assert_array_equal(gpuhash.get_indexer(keys, targets), pd.Index(keys).get_indexer(targets))
+
+
+def test_get_indexer(place):
+    keys, targets = np.array([7, -1, 2**40]), np.array([2**40, 3, 7, 7, -1])
+    found = gpuhash.get_indexer(place.array(keys), place.array(targets))
+    assert place.owns(found)
+    assert to_numpy(found).tolist() == [2, -1, 0, 0, 1]
+
+
+def test_get_indexer_of_nulls_and_duplicates():
+    keys = pd.array([4, None, 9], "Int64")
+    assert gpuhash.get_indexer(keys, pd.array([None, 9, 5], "Int64")).tolist() == [1, 2, -1]
+    with pytest.raises(ValueError, match="1 of the 3 keys repeat others, such as the one at position 2 that at"):
+        gpuhash.get_indexer([4, 5, 4], [4])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        (([1], [2]), {"how": "cross"}, ValueError, "how='cross' was given, expected one of 'inner', 'left'"),
+        (([1], [2]), {"how": None}, ValueError, "how=None was given"),
+        (([1], [2]), {"validate": "one_to_one"}, ValueError, "validate='one_to_one' was given, expected one of None"),
+        (([1], [2]), {"nulls": True}, ValueError, "nulls=True was given, expected one of 'never', 'equal'"),
+        ((np.array(5), [2]), {}, ValueError, "left_keys have shape"),
+        ((np.array([1]), np.array([[1, 2]])), {}, (TypeError, ValueError), "2"),
+        ((np.array([1]), "abc"), {}, TypeError, "str"),
+    ],
+)
+def test_errors(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        gpuhash.join(*arguments, **options)
+
+
+@pytest.mark.parametrize("rows", [0, -1])
+def test_pieces_of_no_rows(rows):
+    with pytest.raises(ValueError, match=f"rows={rows}"):
+        gpuhash.Join([1], [1]).pieces(rows)
+
+
+def test_repr():
+    assert repr(gpuhash.Join([1, 1], [1, 1])) == "<Join count=4, device=cpu>"
+
+
+def test_no_memory_for_the_result():
+    keys = np.zeros(1 << 23, np.int64)
+    with pytest.raises(MemoryError):
+        gpuhash.join(keys, keys)
+
+
+@pytest.mark.parametrize("kind", ["scratch", "launch"])
+def test_each_failure_is_reported(on_device, kind):
+    """Of the memory and of the launches that a join needs: it raises, and the next one is right."""
+    rng = np.random.default_rng(1)
+    left, right = rng.integers(0, 20_000, 50_000), rng.integers(0, 20_000, 40_000)
+    ours, theirs = on_device.array(left), on_device.array(right)
+    expected = as_pairs(gpuhash.join(ours, theirs, "outer"), "outer")
+    failures, is_past_the_last = 0, False
+    for place in range(1000):
+        _core.inject_failure(kind, place)
+        try:
+            result = gpuhash.join(ours, theirs, "outer")
+        except (MemoryError, gpuhash.CudaError):
+            failures += 1
+        else:
+            assert as_pairs(result, "outer") == expected
+        finally:
+            is_past_the_last = _core.inject_failure(kind, -1)
+        if is_past_the_last:
+            break
+    assert is_past_the_last
+    assert failures > 4 or (kind == "launch" and on_device.device == "cpu")
