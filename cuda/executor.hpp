@@ -15,6 +15,7 @@ struct CudaAlgorithms {
   static const RowOptimizer& row_optimizer();
   static const Pairing& pairing();
   static const RunChains& run_chains();
+  static const ColumnKeys& column_keys();
 };
 
 /// One element of the op's identity, in the low bytes of a 16-byte word.

@@ -15,6 +15,7 @@ struct HostAlgorithms {
   static const RowOptimizer& row_optimizer();
   static const Pairing& pairing();
   static const RunChains& run_chains();
+  static const ColumnKeys& column_keys();
 };
 
 }  // namespace gpuhash::host

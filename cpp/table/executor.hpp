@@ -12,6 +12,7 @@
 
 namespace gpuhash {
 
+class ColumnKeys;
 class Factorizer;
 class Hasher;
 class Pairing;
@@ -98,8 +99,14 @@ struct Executors {
   /// Platform::executor<Key, Value>() gives the executor of a slot type.
   template <class Platform>
   static Executors of() {
-    return {Pointers<SlotTypes>::of<Platform>(), &Platform::factorizer(), &Platform::hasher(),    &Platform::splitter(),
-            &Platform::row_optimizer(),          &Platform::pairing(),    &Platform::run_chains()};
+    return {Pointers<SlotTypes>::of<Platform>(),
+            &Platform::factorizer(),
+            &Platform::hasher(),
+            &Platform::splitter(),
+            &Platform::row_optimizer(),
+            &Platform::pairing(),
+            &Platform::run_chains(),
+            &Platform::column_keys()};
   }
 
   template <class Key, class Value>
@@ -114,6 +121,7 @@ struct Executors {
   const RowOptimizer* row_optimizer;
   const Pairing* pairing;
   const RunChains* run_chains;
+  const ColumnKeys* column_keys;
 };
 
 }  // namespace gpuhash
