@@ -10,6 +10,7 @@ struct HostAlgorithms {
   template <class Key, class Value>
   static const Executor<Key, Value>& executor();
   static const Factorizer& factorizer();
+  static const Aggregator& aggregator();
   static const Splitter& splitter();
   static const RowOptimizer& row_optimizer();
 };

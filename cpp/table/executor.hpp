@@ -12,6 +12,7 @@
 
 namespace gpuhash {
 
+class Aggregator;
 class Factorizer;
 class RowOptimizer;
 class Splitter;
@@ -77,7 +78,8 @@ class Executor {
                             std::int64_t value_bytes, std::int64_t* rows, Stream) const = 0;
 };
 
-/// What a platform has: an executor for each slot type, a factorizer, a splitter, and what trains rows. Narrow keys and
+/// What a platform has: an executor for each slot type, a factorizer, an aggregator, a splitter, and what trains
+/// rows. Narrow keys and
 /// values are widened to one of the slot types.
 struct Executors {
   template <class Types>
@@ -95,8 +97,8 @@ struct Executors {
   /// Platform::executor<Key, Value>() gives the executor of a slot type.
   template <class Platform>
   static Executors of() {
-    return {Pointers<SlotTypes>::of<Platform>(), &Platform::factorizer(), &Platform::splitter(),
-            &Platform::row_optimizer()};
+    return {Pointers<SlotTypes>::of<Platform>(), &Platform::factorizer(), &Platform::aggregator(),
+            &Platform::splitter(), &Platform::row_optimizer()};
   }
 
   template <class Key, class Value>
@@ -106,6 +108,7 @@ struct Executors {
 
   Pointers<SlotTypes>::Tuple all;
   const Factorizer* factorizer;
+  const Aggregator* aggregator;
   const Splitter* splitter;
   const RowOptimizer* row_optimizer;
 };

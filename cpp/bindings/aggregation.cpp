@@ -1,0 +1,127 @@
+#include <gpuhash/aggregation.hpp>
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bindings/array.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/context.hpp"
+#include "bindings/gil.hpp"
+
+namespace gpuhash::bindings {
+namespace {
+
+constexpr std::array<std::string_view, kAggregateCount> kOps{"count", "sum", "mean",  "var",  "std", "squares",
+                                                             "min",   "max", "first", "last", "any", "all"};
+
+Aggregate op_of(const std::string& name) {
+  for (std::size_t i = 0; i < kOps.size(); ++i)
+    if (kOps[i] == name) return static_cast<Aggregate>(i);
+  throw std::invalid_argument("there is no aggregate '" + name + "'");
+}
+
+std::optional<std::string> aggregate_dtype_name(const std::string& op, const std::string& dtype, bool wide) {
+  const Aggregate aggregate = op_of(op);
+  const DType values = dtype_from_name(dtype);
+  if (!has_aggregate(aggregate, values)) return std::nullopt;
+  const DType result = aggregate_dtype(aggregate, values);
+  const bool is_sum = aggregate <= Aggregate::kStd;
+  return std::string(name(wide && is_sum ? wide_dtype(result) : result));
+}
+
+void check(const DeviceContext& context, const Array& array, std::int64_t count, DType dtype, const char* role) {
+  check_dense(context, array, role);
+  if (array.dtype != dtype || array.elements() != count)
+    throw std::invalid_argument(std::string(role) + " has " + std::to_string(array.elements()) + " elements of " +
+                                std::string(name(array.dtype)) + ", expected " + std::to_string(count) + " of " +
+                                std::string(name(dtype)));
+}
+
+/// What Python asks for one column: (op, values, valid, out, ddof, part counts, part squares).
+using Asked = std::tuple<std::string, const Array*, const Array*, const Array*, double, const Array*, const Array*>;
+
+AggregateRequest to_request(const DeviceContext& context, const GroupedRows& rows, const Asked& asked) {
+  const auto& [op, values, valid, out, ddof, part_counts, part_squares] = asked;
+  AggregateRequest request{};
+  request.op = op_of(op);
+  request.ddof = ddof;
+  if (values != nullptr) {
+    check(context, *values, rows.count, part_counts == nullptr ? values->dtype : DType::kFloat64, "values");
+    request.values = values->data;
+    request.dtype = values->dtype;
+  } else if (request.op != Aggregate::kCount) {
+    throw std::invalid_argument("'" + op + "' has no values");
+  }
+  const auto optional = [&](const Array* array, DType dtype, const char* role) -> const void* {
+    if (array == nullptr) return nullptr;
+    check(context, *array, rows.count, dtype, role);
+    return array->data;
+  };
+  request.valid = static_cast<const bool*>(optional(valid, DType::kBool, "valid"));
+  request.part_counts = static_cast<const std::int64_t*>(optional(part_counts, DType::kInt64, "part_counts"));
+  request.part_squares = static_cast<const double*>(optional(part_squares, DType::kFloat64, "part_squares"));
+  if (!has_aggregate(request.op, request.dtype))
+    throw std::invalid_argument("'" + op + "' is not of " + std::string(name(request.dtype)));
+  if (out == nullptr) throw std::invalid_argument("'" + op + "' has no out");
+  request.result = aggregate_dtype(request.op, request.dtype);
+  if (request.op <= Aggregate::kStd &&
+      (out->dtype == wide_dtype(request.result) || (part_counts != nullptr && out->dtype == DType::kFloat32)))
+    request.result = out->dtype;
+  check(context, *out, rows.groups, request.result, "out");
+  if (out->readonly) throw std::invalid_argument("out is read-only");
+  request.out = out->data;
+  return request;
+}
+
+void aggregate(const ContextPointer& context, const Array& codes, std::int64_t groups, const std::vector<Asked>& asked,
+               std::uintptr_t stream_address) {
+  check_dense(*context, codes, "codes");
+  if (codes.dtype != DType::kInt64)
+    throw std::invalid_argument("codes has dtype " + std::string(name(codes.dtype)) + ", expected int64");
+  const GroupedRows rows{static_cast<const std::int64_t*>(codes.data), codes.elements(), groups};
+  std::vector<AggregateRequest> requests;
+  for (const Asked& one : asked) requests.push_back(to_request(*context, rows, one));
+  const Stream stream = to_stream(*context, stream_address);
+  const GilRelease unlocked;
+  Aggregator::of(*context).aggregate(*context, rows, requests, stream);
+}
+
+/// Arrays of one dtype, one behind the other.
+void concatenate(const ContextPointer& context, const std::vector<const Array*>& parts, const Array& out,
+                 std::uintptr_t stream_address) {
+  check_dense(*context, out, "out");
+  std::int64_t elements = 0;
+  for (const Array* const part : parts) {
+    if (part == nullptr) throw std::invalid_argument("a part is None");
+    check(*context, *part, part->elements(), out.dtype, "parts");
+    elements += part->elements();
+  }
+  check(*context, out, elements, out.dtype, "out");
+  const Stream stream = to_stream(*context, stream_address);
+  const GilRelease unlocked;
+  auto* to = static_cast<char*>(out.data);
+  for (const Array* const part : parts) {
+    if (part->bytes() == 0) continue;
+    context->copy(to, part->data, static_cast<std::size_t>(part->bytes()), stream);
+    to += part->bytes();
+  }
+}
+
+}  // namespace
+
+void bind_aggregation(py::module_& module) {
+  module.def("aggregate", &aggregate, py::arg("context"), py::arg("codes"), py::arg("groups"), py::arg("requests"),
+             py::arg("stream"));
+  module.def("aggregate_dtype", &aggregate_dtype_name, py::arg("op"), py::arg("dtype"), py::arg("wide") = false);
+  module.def("concatenate", &concatenate, py::arg("context"), py::arg("parts"), py::arg("out"), py::arg("stream"));
+}
+
+}  // namespace gpuhash::bindings

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+
+#include <gpuhash/device_context.hpp>
+#include <gpuhash/dtype.hpp>
+#include <gpuhash/export.hpp>
+#include <gpuhash/span.hpp>
+
+namespace gpuhash {
+
+/// What is made of the values of a group.
+enum class Aggregate : std::uint8_t {
+  kCount,
+  kSum,
+  kMean,
+  kVar,
+  kStd,
+  kSquares,  // the sum of the squares of the distances from the mean: var times (count - ddof)
+  kMin,
+  kMax,
+  kFirst,
+  kLast,
+  kAny,
+  kAll
+};
+
+inline constexpr int kAggregateCount = 12;
+
+/// Complex numbers have no order, and no variance here.
+GPUHASH_API bool has_aggregate(Aggregate op, DType dtype) noexcept;
+/// The dtype of the results. Those of kSum, kMean, kVar and kStd may be written as wide_dtype() as well.
+GPUHASH_API DType aggregate_dtype(Aggregate op, DType dtype) noexcept;
+/// That in which such results are summed up: with 64 bits per number.
+GPUHASH_API DType wide_dtype(DType result) noexcept;
+
+/// The groups of rows.
+struct GroupedRows {
+  const std::int64_t* codes = nullptr;  // [count], each in [-1, groups); rows of -1 are left out
+  std::int64_t count = 0;
+  std::int64_t groups = 0;
+};
+
+/// One aggregate of one column. All memory is the context's.
+///
+/// Integers wrap. Sums of floats and means are summed up in float64. Minima and maxima of floats pass NaN on, and -0 is
+/// less than +0, as minimum and maximum of IEEE 754-2019 have it. All numbers but zeros are true. A group without
+/// values has a count and sum of 0, any() of false and all() of true; NaN in the other aggregates of floats, in others
+/// what changes no minimum or maximum, and 0 as first and last.
+struct AggregateRequest {
+  Aggregate op = Aggregate::kCount;
+  const void* values = nullptr;  // [count]; null: kCount counts rows
+  DType dtype = DType::kInt64;
+  const bool* valid = nullptr;  // [count]; null: all values are
+  void* out = nullptr;          // [groups]
+  DType result = DType::kInt64;
+  double ddof = 1;  // of kVar and kStd, which divide by count - ddof
+  /// Of kMean, kVar, kStd and kSquares, or null: value i, of dtype float64, is the sum of this many values.
+  const std::int64_t* part_counts = nullptr;  // [count]
+  /// And of all but kMean: what kSquares is of these.
+  const double* part_squares = nullptr;  // [count]
+};
+
+/// Aggregates by group, with nothing that outlives the call.
+class GPUHASH_API Aggregator {
+ public:
+  virtual ~Aggregator() = default;
+  /// That of the context's platform.
+  static const Aggregator& of(const DeviceContext& context);
+  /// All of them in one pass over the rows; kVar, kStd and kSquares take a second one over theirs. Does not wait for a
+  /// GPU. Only the last bits of sums of floats may depend on timing there, and on the host on the number of threads.
+  virtual void aggregate(DeviceContext&, const GroupedRows&, Span<const AggregateRequest>, Stream) const = 0;
+};
+
+}  // namespace gpuhash
