@@ -15,6 +15,8 @@ except ImportError as error:
 from ._core import CudaError, PlatformError, TableFullError
 from .files.store import TensorStore, store
 from .frames.factorization import factorize, isin, unique
+from .frames.grouping import group_by
+from .frames.streaming import GroupBy
 from .hash_set import HashSet
 from .keyed_table import unpickle
 from .named_columns import Column
@@ -27,6 +29,7 @@ from .torch.pickling import allow_in_checkpoints
 __all__ = [
     "Column",
     "CudaError",
+    "GroupBy",
     "HashSet",
     "HashTable",
     "PlatformError",
@@ -35,6 +38,7 @@ __all__ = [
     "__version__",
     "factorize",
     "get_num_threads",
+    "group_by",
     "isin",
     "load",
     "open",

@@ -19,7 +19,7 @@
 namespace gpuhash::bindings {
 namespace {
 
-constexpr std::array<std::string_view, kAggregateCount> kOps{"count", "sum", "mean",  "var",  "std", "squares",
+constexpr std::array<std::string_view, kAggregateCount> kOps{"count", "sum", "mean",  "var",  "std", "total", "squares",
                                                              "min",   "max", "first", "last", "any", "all"};
 
 Aggregate op_of(const std::string& name) {
@@ -54,7 +54,7 @@ AggregateRequest to_request(const DeviceContext& context, const GroupedRows& row
   request.op = op_of(op);
   request.ddof = ddof;
   if (values != nullptr) {
-    check(context, *values, rows.count, part_counts == nullptr ? values->dtype : DType::kFloat64, "values");
+    check(context, *values, rows.count, part_counts == nullptr || is_complex(values->dtype) ? values->dtype : DType::kFloat64, "values");
     request.values = values->data;
     request.dtype = values->dtype;
   } else if (request.op != Aggregate::kCount) {
@@ -72,8 +72,8 @@ AggregateRequest to_request(const DeviceContext& context, const GroupedRows& row
     throw std::invalid_argument("'" + op + "' is not of " + std::string(name(request.dtype)));
   if (out == nullptr) throw std::invalid_argument("'" + op + "' has no out");
   request.result = aggregate_dtype(request.op, request.dtype);
-  if (request.op <= Aggregate::kStd &&
-      (out->dtype == wide_dtype(request.result) || (part_counts != nullptr && out->dtype == DType::kFloat32)))
+  // The wide sums of parts, and what becomes of them in the end.
+  if (request.op <= Aggregate::kStd && wide_dtype(out->dtype) == wide_dtype(request.result))
     request.result = out->dtype;
   check(context, *out, rows.groups, request.result, "out");
   if (out->readonly) throw std::invalid_argument("out is read-only");
@@ -92,6 +92,33 @@ void aggregate(const ContextPointer& context, const Array& codes, std::int64_t g
   const Stream stream = to_stream(*context, stream_address);
   const GilRelease unlocked;
   Aggregator::of(*context).aggregate(*context, rows, requests, stream);
+}
+
+void pair_codes(const ContextPointer& context, const Array& codes, const Array& others, std::int64_t kinds,
+                const Array* valid, const Array& pairs, std::uintptr_t stream_address) {
+  const std::int64_t count = codes.elements();
+  check(*context, codes, count, DType::kInt64, "codes");
+  check(*context, others, count, DType::kInt64, "others");
+  check(*context, pairs, count, DType::kInt64, "pairs");
+  if (valid != nullptr) check(*context, *valid, count, DType::kBool, "valid");
+  const Stream stream = to_stream(*context, stream_address);
+  const GilRelease unlocked;
+  Aggregator::of(*context).pair_codes(*context, static_cast<const std::int64_t*>(codes.data),
+                                      static_cast<const std::int64_t*>(others.data), kinds,
+                                      valid == nullptr ? nullptr : static_cast<const bool*>(valid->data), count,
+                                      static_cast<std::int64_t*>(pairs.data), stream);
+}
+
+void split_pairs(const ContextPointer& context, const Array& pairs, std::int64_t kinds, const Array& codes,
+                 std::uintptr_t stream_address) {
+  const std::int64_t count = pairs.elements();
+  check(*context, pairs, count, DType::kInt64, "pairs");
+  check(*context, codes, count, DType::kInt64, "codes");
+  if (kinds < 1) throw std::invalid_argument("kinds is " + std::to_string(kinds) + ", expected 1 or more");
+  const Stream stream = to_stream(*context, stream_address);
+  const GilRelease unlocked;
+  Aggregator::of(*context).split_pairs(*context, static_cast<const std::int64_t*>(pairs.data), kinds, count,
+                                       static_cast<std::int64_t*>(codes.data), stream);
 }
 
 /// Arrays of one dtype, one behind the other.
@@ -121,6 +148,10 @@ void bind_aggregation(py::module_& module) {
   module.def("aggregate", &aggregate, py::arg("context"), py::arg("codes"), py::arg("groups"), py::arg("requests"),
              py::arg("stream"));
   module.def("aggregate_dtype", &aggregate_dtype_name, py::arg("op"), py::arg("dtype"), py::arg("wide") = false);
+  module.def("pair_codes", &pair_codes, py::arg("context"), py::arg("codes"), py::arg("others"), py::arg("kinds"),
+             py::arg("valid"), py::arg("pairs"), py::arg("stream"));
+  module.def("split_pairs", &split_pairs, py::arg("context"), py::arg("pairs"), py::arg("kinds"), py::arg("codes"),
+             py::arg("stream"));
   module.def("concatenate", &concatenate, py::arg("context"), py::arg("parts"), py::arg("out"), py::arg("stream"));
 }
 

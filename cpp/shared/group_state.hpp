@@ -214,6 +214,12 @@ GPUHASH_HD std::uint64_t merge_words(FoldKind kind, std::uint64_t a, std::uint64
   }
 }
 
+GPUHASH_HD std::int64_t pair_code(std::int64_t code, std::int64_t other, std::int64_t kinds, bool valid) {
+  return code < 0 || other < 0 || !valid ? -1 : code * kinds + other;
+}
+
+GPUHASH_HD std::int64_t code_of_pair(std::int64_t pair, std::int64_t kinds) { return pair < 0 ? -1 : pair / kinds; }
+
 /// What a part of several values adds to the squares of its group.
 GPUHASH_HD double squares_of_part(double sum, std::int64_t count, double squares, double mean) {
   if (count == 0) return 0;
@@ -296,6 +302,7 @@ GPUHASH_HD void write_result(const GroupResult& to, std::int64_t group, const st
     case Aggregate::kCount:
       return store(to.out, group, static_cast<std::int64_t>(word));
     case Aggregate::kSum:
+    case Aggregate::kTotal:
       if (to.result == DType::kInt64 || to.result == DType::kUInt64) return store(to.out, group, word);
       if (complex) return store_complex(to, group, cast_bits<double>(word), cast_bits<double>(row[to.word + 1]));
       return store_float(to, group, cast_bits<double>(word));

@@ -35,6 +35,8 @@ DType aggregate_dtype(Aggregate op, DType dtype) noexcept {
     case Aggregate::kStd:
       if (dtype == DType::kFloat16 || dtype == DType::kBFloat16) return DType::kFloat32;
       return is_float ? dtype : DType::kFloat64;
+    case Aggregate::kTotal:
+      return is_complex(dtype) ? DType::kComplex128 : DType::kFloat64;
     case Aggregate::kSquares:
       return DType::kFloat64;
     case Aggregate::kAny:
@@ -89,6 +91,9 @@ AggregationPlan::AggregationPlan(Span<const AggregateRequest> requests) {
         break;
       case Aggregate::kSum:
         result.word = sum_of(request, request.dtype >= DType::kFloat16);
+        break;
+      case Aggregate::kTotal:
+        result.word = sum_of(request, true);
         break;
       case Aggregate::kMean:
         result.word = sum_of(request, true);

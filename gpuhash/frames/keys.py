@@ -25,22 +25,24 @@ class Keys:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch  # context, stream and framework of the call
         self.count = math.prod(batch.shape)
+        self.sorted = False
 
     @classmethod
-    def of(cls, keys: Any, what: str = "keys") -> Self:
+    def of(cls, keys: Any, what: str = "keys", *, nulls: str = "key") -> Self:
         """The entries of an array of one dimension, or the rows of one of several, where they lie."""
         keys, _ = settle(keys)
         batch = Batch.of_array(keys, 0, what)
         return cls(batch)
 
-    def number(self, *, counts: bool = False) -> Numbering:
+    def number(self, *, counts: bool = False, sorted: bool = False) -> Numbering:
         """Finds the distinct keys. Waits."""
         batch = self.batch
+        self.sorted = sorted
         elements = math.prod(batch.key_shape)
         work = _core.Factorization(batch.context, batch.array, elements, True, counts, batch.stream)
         codes, firsts = (_array(batch, length) for length in (self.count, work.count))
         counted = _array(batch, work.count) if counts else None
-        work.write(None, codes, counted, firsts, False)
+        work.write(None, codes, counted, firsts, sorted)
         return Numbering(work.count, codes, firsts, counted)
 
     def distinct(self, numbering: Numbering) -> Any:
@@ -48,7 +50,7 @@ class Keys:
         batch = self.batch
         work = _core.Factorization(batch.context, batch.array, math.prod(batch.key_shape), False, False, batch.stream)
         uniques = Output(batch, batch.array.dtype, (numbering.count, *batch.key_shape))
-        work.write(uniques.array, None, None, None, False)
+        work.write(uniques.array, None, None, None, self.sorted)
         return uniques.result(batch)
 
 

@@ -161,7 +161,29 @@ class HostAggregator final : public Aggregator {
     write(rows, plan, first, second);
   }
 
+  void pair_codes(DeviceContext&, const std::int64_t* codes, const std::int64_t* others, std::int64_t kinds,
+                  const bool* valid, std::int64_t count, std::int64_t* pairs, Stream) const override {
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(valid);  // callers' booleans may be any byte
+    for_each_row(count, [&](std::int64_t i) {
+      pairs[i] = pair_code(codes[i], others[i], kinds, bytes == nullptr || bytes[i] != 0);
+    });
+  }
+
+  void split_pairs(DeviceContext&, const std::int64_t* pairs, std::int64_t kinds, std::int64_t count,
+                   std::int64_t* codes, Stream) const override {
+    for_each_row(count, [&](std::int64_t i) { codes[i] = code_of_pair(pairs[i], kinds); });
+  }
+
  private:
+  template <class Visit>
+  static void for_each_row(std::int64_t count, const Visit& visit) {
+    for_each_part(count, reader_parts(count), [&](int, std::int64_t begin, std::int64_t end) {
+      in_pieces(begin, end, kKeysPerPiece, [&](std::int64_t from, std::int64_t to) {
+        for (std::int64_t i = from; i < to; ++i) visit(i);
+      });
+    });
+  }
+
   static void write(const GroupedRows& rows, const AggregationPlan& plan, const Pass& first, const Pass& second) {
     for_each_part(rows.groups, reader_parts(rows.groups), [&](int, std::int64_t begin, std::int64_t end) {
       for (const GroupResult& result : plan.results)

@@ -16,6 +16,7 @@ enum class Aggregate : std::uint8_t {
   kMean,
   kVar,
   kStd,
+  kTotal,    // the sum as a float: what kMean divides
   kSquares,  // the sum of the squares of the distances from the mean: var times (count - ddof)
   kMin,
   kMax,
@@ -25,11 +26,12 @@ enum class Aggregate : std::uint8_t {
   kAll
 };
 
-inline constexpr int kAggregateCount = 12;
+inline constexpr int kAggregateCount = 13;
 
 /// Complex numbers have no order, and no variance here.
 GPUHASH_API bool has_aggregate(Aggregate op, DType dtype) noexcept;
-/// The dtype of the results. Those of kSum, kMean, kVar and kStd may be written as wide_dtype() as well.
+/// The dtype of the results. Those of kSum, kMean, kVar and kStd may have the other of a dtype and its
+/// wide_dtype() instead.
 GPUHASH_API DType aggregate_dtype(Aggregate op, DType dtype) noexcept;
 /// That in which such results are summed up: with 64 bits per number.
 GPUHASH_API DType wide_dtype(DType result) noexcept;
@@ -70,6 +72,13 @@ class GPUHASH_API Aggregator {
   /// All of them in one pass over the rows; kVar, kStd and kSquares take a second one over theirs. Does not wait for a
   /// GPU. Only the last bits of sums of floats may depend on timing there, and on the host on the number of threads.
   virtual void aggregate(DeviceContext&, const GroupedRows&, Span<const AggregateRequest>, Stream) const = 0;
+  /// One code for two: pairs[i] is codes[i] * kinds + others[i], with others[i] < kinds; or -1, where one of them is
+  /// negative or the row not valid. valid: [count], or null: all are.
+  virtual void pair_codes(DeviceContext&, const std::int64_t* codes, const std::int64_t* others, std::int64_t kinds,
+                          const bool* valid, std::int64_t count, std::int64_t* pairs, Stream) const = 0;
+  /// The codes of pairs; -1 of -1. `codes` may be `pairs`.
+  virtual void split_pairs(DeviceContext&, const std::int64_t* pairs, std::int64_t kinds, std::int64_t count,
+                           std::int64_t* codes, Stream) const = 0;
 };
 
 }  // namespace gpuhash
