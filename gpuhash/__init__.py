@@ -51,7 +51,7 @@ __all__ = [
 __version__ = version("gpuhash")
 
 # Pickles name them so, wherever they are defined.
-for _public in (Column, HashSet, HashTable, unpickle):
+for _public in (Column, GroupBy, HashSet, HashTable, unpickle):
     _public.__module__ = __name__
 allow_in_checkpoints(HashSet, HashTable, unpickle)
 _core.set_traced(get=dispatch.bind, call=dispatch.call)

@@ -12,7 +12,8 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 from support.frameworks import GPU, module, to_numpy
 from support.memory_resources import counting_memory
 from support.samples import COMPLEX, FLOATS, INTEGERS, VALUE_DTYPES, numpy_dtype, random_values, same_bytes
