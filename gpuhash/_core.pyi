@@ -307,6 +307,31 @@ def aggregate(
     parts. Operations are those of ``Groups.agg`` but nunique, and "total", the sum in float64, and "squares".
     """
 
+@final
+class GroupFold(metaclass=_Type):
+    """Keys whose groups were aggregated while they were found; holds the values."""
+
+    def __init__(self, /, *args: Never, **kwargs: Never) -> None:
+        """TypeError: ``make`` makes it."""
+    @staticmethod
+    def make(
+        context: Context,
+        keys: Array,
+        elements: int,
+        requests: Sequence[tuple[str, Array | None, Array | None]],
+        stream: int,
+    ) -> GroupFold | None:
+        """Find the groups, and aggregate: (operation, values, valid), as for ``aggregate``.
+
+        None where that is no faster than to number the keys first, or cannot be done: on a GPU, for keys of more than 8
+        bytes, for variances, and where groups are many. ``elements``: numbers per key.
+        """
+    @property
+    def count(self) -> int:
+        """Groups, in order of first occurrence."""
+    def write(self, firsts: Array, outs: Sequence[Array]) -> None:
+        """Fill int64 first positions, and for each request its results."""
+
 def aggregate_dtype(op: str, dtype: str, wide: bool = False) -> str | None:
     """The dtype of the results of values of a dtype; ``wide``: that of 64 bits per number, for sums of parts.
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from support.frameworks import GPU, module, to_numpy
 from support.memory_resources import counting_memory
 from support.samples import COMPLEX, FLOATS, INTEGERS, VALUE_DTYPES, numpy_dtype, random_values, same_bytes
+from support.tuning import tuned
 
 import gpuhash
 from gpuhash import _core
@@ -172,18 +173,45 @@ def test_sizes_and_threads(native, threads, groups, hot, slow):
     np.testing.assert_allclose(to_numpy(result["var"]), theirs["var"], rtol=1e-9)
 
 
-def test_threads_agree_where_groups_are_many():
-    """Threads that have groups of their own add up rows in their order, however many threads there are."""
+@pytest.mark.parametrize("distinct", [50, 100_000])
+@pytest.mark.parametrize("way", [{}, {"most_folded_groups": 0}], ids=["folded", "numbered"])
+def test_does_not_depend_on_timing(threads, distinct, way):
+    """On the host; and it does not matter whether groups are numbered before."""
     rng = np.random.default_rng(0)
-    keys, values = rng.integers(0, 100_000, 400_000), rng.random(400_000)
-    before = gpuhash.get_num_threads()
-    results = []
-    for threads in (1, 2, 5):
-        gpuhash.set_num_threads(threads)
-        results.append(gpuhash.group_by(keys).agg(sum=values)["sum"])
-    gpuhash.set_num_threads(before)
-    same_bytes(results[0], results[1])
-    same_bytes(results[0], results[2])
+    keys, values, integers = rng.integers(0, distinct, 200_000), rng.random(200_000), rng.integers(-9, 9, 200_000)
+    with tuned(**way):
+        result, again = (gpuhash.group_by(keys).agg(sum=[values, integers], first=values) for _ in range(2))
+    same_bytes(result["sum"][0], again["sum"][0])
+    for op, column, got in (("sum", values, result["sum"][0]), ("sum", integers, result["sum"][1])):
+        agree(got, expected(keys, op, column)[1], op)
+    same_bytes(result["first"], values[np.sort(np.unique(keys, return_index=True)[1])])
+
+
+@pytest.mark.pairwise
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "uint64", "float32", "float64", "bool"])
+@pytest.mark.parametrize("spread", ["close", "with-strays", "far", "around-zero", "at-the-ends"])
+@pytest.mark.parametrize("groups", [3, 900, 30_000])
+def test_keys_near_and_far(threads, dtype, spread, groups):
+    """Keys are numbered by their place, by hash, or some by either."""
+    rng = np.random.default_rng(groups)
+    keys = rng.integers(0, groups, 100_003)
+    if spread == "with-strays":
+        keys[rng.random(len(keys)) < 0.01] *= 1_000_003
+    elif spread == "far":
+        keys *= 0x9E3779B97F4A7
+    elif spread == "around-zero":
+        keys -= groups // 2
+    elif spread == "at-the-ends":
+        keys = np.where(keys % 2 == 0, keys, -1 - keys)
+    with np.errstate(all="ignore"):
+        keys = keys.astype(dtype)
+    values = rng.integers(-99, 99, len(keys))
+    result = gpuhash.group_by(keys)
+    sums = result.agg(sum=values)["sum"]
+    wanted_keys, wanted = expected(keys, "sum", values)
+    same_bytes(result.keys, wanted_keys)
+    same_bytes(sums, wanted)
+    same_bytes(result.codes, gpuhash.factorize(keys).codes)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -5,10 +5,13 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "bindings/array.hpp"
@@ -45,7 +48,7 @@ void check(const DeviceContext& context, const Array& array, std::int64_t count,
                                 std::string(name(dtype)));
 }
 
-/// What Python asks for one column: (op, values, valid, out, ddof, part counts, part squares).
+/// What Python asks for one column; an out may come later: (op, values, valid, out, ddof, part counts, part squares).
 using Asked = std::tuple<std::string, const Array*, const Array*, const Array*, double, const Array*, const Array*>;
 
 AggregateRequest to_request(const DeviceContext& context, const GroupedRows& rows, const Asked& asked) {
@@ -54,7 +57,8 @@ AggregateRequest to_request(const DeviceContext& context, const GroupedRows& row
   request.op = op_of(op);
   request.ddof = ddof;
   if (values != nullptr) {
-    check(context, *values, rows.count, part_counts == nullptr || is_complex(values->dtype) ? values->dtype : DType::kFloat64, "values");
+    check(context, *values, rows.count,
+          part_counts == nullptr || is_complex(values->dtype) ? values->dtype : DType::kFloat64, "values");
     request.values = values->data;
     request.dtype = values->dtype;
   } else if (request.op != Aggregate::kCount) {
@@ -70,8 +74,8 @@ AggregateRequest to_request(const DeviceContext& context, const GroupedRows& row
   request.part_squares = static_cast<const double*>(optional(part_squares, DType::kFloat64, "part_squares"));
   if (!has_aggregate(request.op, request.dtype))
     throw std::invalid_argument("'" + op + "' is not of " + std::string(name(request.dtype)));
-  if (out == nullptr) throw std::invalid_argument("'" + op + "' has no out");
   request.result = aggregate_dtype(request.op, request.dtype);
+  if (out == nullptr) return request;
   // The wide sums of parts, and what becomes of them in the end.
   if (request.op <= Aggregate::kStd && wide_dtype(out->dtype) == wide_dtype(request.result))
     request.result = out->dtype;
@@ -88,7 +92,10 @@ void aggregate(const ContextPointer& context, const Array& codes, std::int64_t g
     throw std::invalid_argument("codes has dtype " + std::string(name(codes.dtype)) + ", expected int64");
   const GroupedRows rows{static_cast<const std::int64_t*>(codes.data), codes.elements(), groups};
   std::vector<AggregateRequest> requests;
-  for (const Asked& one : asked) requests.push_back(to_request(*context, rows, one));
+  for (const Asked& one : asked) {
+    requests.push_back(to_request(*context, rows, one));
+    if (std::get<3>(one) == nullptr) throw std::invalid_argument("an out is None");
+  }
   const Stream stream = to_stream(*context, stream_address);
   const GilRelease unlocked;
   Aggregator::of(*context).aggregate(*context, rows, requests, stream);
@@ -121,6 +128,65 @@ void split_pairs(const ContextPointer& context, const Array& pairs, std::int64_t
                                        static_cast<std::int64_t*>(codes.data), stream);
 }
 
+/// Folded groups together with what they refer to.
+class BoundFold {
+ public:
+  /// (op, values, valid).
+  using Folded = std::tuple<std::string, const Array*, const Array*>;
+
+  /// Null as Aggregator::fold().
+  static std::unique_ptr<BoundFold> make(ContextPointer context, Array keys, std::int64_t elements,
+                                         const std::vector<Folded>& folded, std::uintptr_t stream_address) {
+    check_dense(*context, keys, "keys");
+    if (elements < 1 || keys.elements() % elements != 0)
+      throw std::invalid_argument("keys has " + std::to_string(keys.elements()) + " elements, expected a multiple of " +
+                                  std::to_string(elements));
+    const NumberKeys number_keys{keys.data, keys.elements() / elements, keys.dtype, elements};
+    const GroupedRows rows{nullptr, number_keys.count, 0};
+    std::vector<AggregateRequest> requests;
+    auto made = std::make_unique<BoundFold>();
+    for (const auto& [op, values, valid] : folded) {
+      requests.push_back(to_request(*context, rows, {op, values, valid, nullptr, 1, nullptr, nullptr}));
+      made->results_.push_back(requests.back().result);
+      for (const Array* const array : {values, valid})
+        if (array != nullptr) made->columns_.push_back(*array);
+    }
+    const Stream stream = to_stream(*context, stream_address);
+    {
+      const GilRelease unlocked;
+      made->groups_ = Aggregator::of(*context).fold(*context, number_keys, requests, stream);
+    }
+    if (made->groups_ == nullptr) return nullptr;
+    made->context_ = std::move(context);
+    made->keys_ = std::move(keys);
+    return made;
+  }
+
+  std::int64_t count() const { return groups_->count(); }
+
+  void write(const Array& firsts, const std::vector<const Array*>& outs) {
+    check(*context_, firsts, count(), DType::kInt64, "firsts");
+    if (outs.size() != results_.size())
+      throw std::invalid_argument(std::to_string(outs.size()) + " outs were given, expected " +
+                                  std::to_string(results_.size()));
+    std::vector<void*> to;
+    for (std::size_t r = 0; r < outs.size(); ++r) {
+      if (outs[r] == nullptr) throw std::invalid_argument("an out is None");
+      check(*context_, *outs[r], count(), results_[r], "out");
+      to.push_back(outs[r]->data);
+    }
+    const GilRelease unlocked;
+    groups_->write(static_cast<std::int64_t*>(firsts.data), to);
+  }
+
+ private:
+  ContextPointer context_;
+  Array keys_;
+  std::vector<Array> columns_;
+  std::vector<DType> results_;
+  std::unique_ptr<FoldedGroups> groups_;
+};
+
 /// Arrays of one dtype, one behind the other.
 void concatenate(const ContextPointer& context, const std::vector<const Array*>& parts, const Array& out,
                  std::uintptr_t stream_address) {
@@ -148,6 +214,11 @@ void bind_aggregation(py::module_& module) {
   module.def("aggregate", &aggregate, py::arg("context"), py::arg("codes"), py::arg("groups"), py::arg("requests"),
              py::arg("stream"));
   module.def("aggregate_dtype", &aggregate_dtype_name, py::arg("op"), py::arg("dtype"), py::arg("wide") = false);
+  py::class_<BoundFold>(module, "GroupFold", py::is_final(), "Keys whose groups were aggregated while they were found.")
+      .def_static("make", &BoundFold::make, py::arg("context"), py::arg("keys"), py::arg("elements"),
+                  py::arg("requests"), py::arg("stream"))
+      .def_property_readonly("count", &BoundFold::count)
+      .def("write", &BoundFold::write, py::arg("firsts"), py::arg("outs"));
   module.def("pair_codes", &pair_codes, py::arg("context"), py::arg("codes"), py::arg("others"), py::arg("kinds"),
              py::arg("valid"), py::arg("pairs"), py::arg("stream"));
   module.def("split_pairs", &split_pairs, py::arg("context"), py::arg("pairs"), py::arg("kinds"), py::arg("codes"),

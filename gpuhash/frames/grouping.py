@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,8 @@ from gpuhash.arrays.arguments import flag_of
 from gpuhash.arrays.batch import Batch, Output
 from gpuhash.arrays.dtypes import is_integer
 
-from .columns import Column, is_column, new_array, take_column, to_host
-from .keys import Keys
+from .keys import Keys, Numbering
+from .values import NO_COLUMN, Column, is_column, new_array, take_column, to_host
 
 #: Of values; those that the core has.
 _FOLDED = ("sum", "mean", "min", "max", "count", "first", "last", "any", "all", "var", "std")
@@ -72,11 +72,21 @@ class Groups:
 
     def __init__(self, keys: Keys, sorted: bool) -> None:
         self._keys = keys
-        self._numbering = keys.number(sorted=sorted)
+        self._sorted = sorted
+        self._found: Numbering | None = None
+        self._folded: Numbering | None = None  # without codes
+        if sorted or keys.batch.context.platform != "cpu" or keys.fold_words() is None:
+            self._number()
+
+    def _number(self) -> Numbering:
+        """Finds the groups, if that has not been done yet."""
+        if self._found is None:
+            self._found = self._keys.number(sorted=self._sorted)
+        return self._found
 
     def __len__(self) -> int:
         """The number of groups, m."""
-        return self._numbering.count
+        return (self._folded or self._number()).count
 
     def __repr__(self) -> str:
         return f"<gpuhash.Groups: {len(self)} groups of {self._keys.count} keys>"
@@ -84,14 +94,15 @@ class Groups:
     @cached_property
     def keys(self) -> Any:
         """The distinct keys, ``[m]`` or ``[m, *row]``, in the form in which the keys were given; on their device."""
-        return self._keys.distinct(self._numbering)
+        return self._keys.distinct(self._folded or self._number())
 
     @cached_property
     def codes(self) -> Any:
         """int64 ``[n]``: the number of each key's group; -1 where it was dropped. Of the keys' framework and device."""
         batch = self._keys.batch
-        codes = Output(batch, "int64", self._numbering.codes.shape)
-        batch.context.copy(codes.array, self._numbering.codes, batch.stream)
+        numbered = self._number().codes
+        codes = Output(batch, "int64", numbered.shape)
+        batch.context.copy(codes.array, numbered, batch.stream)
         batch.finish()
         return codes.result(batch)
 
@@ -146,9 +157,12 @@ class Groups:
         """
         ddof = number_of(ddof)
         check_operations(aggregates, OPERATIONS)
-        call = _Call(self._keys.batch, self._keys.count, len(self), self._numbering.codes, ddof)
+        call = _Call(self._keys, ddof)
         asked = {op: _ask(op, given, call, op) for op, given in aggregates.items()}
-        call.run()
+        if self._found is None and (folded := call.fold()) is not None:
+            self._folded = folded
+        else:
+            call.run(self._number())
         return {op: _mirror(answers, lambda answer: answer()) for op, answers in asked.items()}
 
 
@@ -174,16 +188,10 @@ def _ask(op: str, given: Any, call: _Call, what: str) -> Any:
     if op == "count" and given is True:
         return call.ask(op, None, what)
     if isinstance(given, dict):
-        return {name: _ask_one(op, column, call, f"{what} of {name!r}") for name, column in given.items()}
+        return {name: call.ask(op, column, f"{what} of {name!r}") for name, column in given.items()}
     if is_column(given):
-        return _ask_one(op, given, call, what)
-    return type(given)([_ask_one(op, column, call, f"{what} number {i}") for i, column in enumerate(given)])
-
-
-def _ask_one(op: str, given: Any, call: _Call, what: str) -> Answer:
-    if op == "nunique":
-        return call.ask_distinct(given, what)
-    return call.ask(op, given, what)
+        return call.ask(op, given, what)
+    return type(given)([call.ask(op, column, f"{what} number {i}") for i, column in enumerate(given)])
 
 
 def _mirror(answers: Any, visit: Callable[[Answer], Any]) -> Any:
@@ -194,64 +202,107 @@ def _mirror(answers: Any, visit: Callable[[Answer], Any]) -> Any:
     return visit(answers)
 
 
+class _Asked(NamedTuple):
+    """What is asked for one column."""
+
+    op: str
+    column: Column
+    dtype: str
+    results: list[Output]  # one, when there is one
+
+
 class _Call:
     """All that one call of ``agg`` asks the core for."""
 
-    def __init__(self, batch: Batch, count: int, groups: int, codes: _core.Array, ddof: float) -> None:
-        self.batch = batch
-        self.count = count
-        self.groups = groups
-        self.codes = codes
+    def __init__(self, keys: Keys, ddof: float) -> None:
+        self.keys = keys
+        self.batch = keys.batch
         self.ddof = ddof
-        self.requests: list[Request] = []
+        self.asked: list[_Asked] = []
         self.columns: dict[int, tuple[Any, Column]] = {}  # by the identity of what was given, which is kept
 
     def column(self, given: Any, what: str) -> Column:
+        if given is None:
+            return NO_COLUMN
         known = self.columns.get(id(given))
         if known is None:
-            known = self.columns[id(given)] = (given, take_column(given, self.batch, self.count, f"values for {what}"))
+            column = take_column(given, self.batch, self.keys.count, f"values for {what}")
+            known = self.columns[id(given)] = (given, column)
         return known[1]
 
     def ask(self, op: str, given: Any, what: str) -> Answer:
-        values, valid = (None, None) if given is None else self.column(given, what)
-        dtype = aggregate_dtype(op, values, what)
-        out = Output(self.batch, dtype, (self.groups,))
-        self.requests.append((op, values, valid, out.array, self.ddof, None, None))
-        if op not in PICKS or valid is None or not (is_integer(dtype) or dtype == "bool"):
-            return lambda: out.result(self.batch)
-        counts = new_array(self.batch, "int64", self.groups)
-        self.requests.append(("count", values, valid, counts, self.ddof, None, None))
-        return lambda: with_missing(out.result(self.batch), to_host(counts, self.batch) == 0, self.batch, what)
+        column = self.column(given, what)
+        dtype = aggregate_dtype(op, column.values, what)
+        results = self._ask(op, column, dtype)
+        if op not in PICKS or column.valid is None or not (is_integer(dtype) or dtype == "bool"):
+            return lambda: results[0].result(self.batch)
+        counts = self._ask("count", column, "int64")
 
-    def ask_distinct(self, given: Any, what: str) -> Answer:
+        def answer() -> Any:
+            missing = to_host(counts[0].array, self.batch) == 0
+            return with_missing(results[0].result(self.batch), missing, self.batch, what)
+
+        return answer
+
+    def _ask(self, op: str, column: Column, dtype: str) -> list[Output]:
+        results: list[Output] = []
+        self.asked.append(_Asked(op, column, dtype, results))
+        return results
+
+    def fold(self) -> Numbering | None:
+        """Finds the groups as well, where that is faster; without their codes."""
+        batch = self.batch
+        words = self.keys.fold_words()
+        if words is None or any(asked.op == "nunique" for asked in self.asked):
+            return None
+        requests = [(asked.op, asked.column.values, asked.column.valid) for asked in self.asked]
+        groups = _core.GroupFold.make(batch.context, *words, requests, batch.stream)
+        if groups is None:
+            return None
+        firsts = new_array(batch, "int64", groups.count)
+        groups.write(firsts, [output.array for output in self._outputs(groups.count)])
+        return Numbering(groups.count, new_array(batch, "int64", 0), firsts, None)
+
+    def run(self, numbering: Numbering) -> None:
+        batch = self.batch
+        requests: list[Request] = []
+        for asked, out in zip(self.asked, self._outputs(numbering.count), strict=True):
+            if asked.op == "nunique":
+                self._count_distinct(numbering, asked.column, out)
+            else:
+                requests.append((asked.op, *asked.column, out.array, self.ddof, None, None))
+        if requests:
+            _core.aggregate(batch.context, numbering.codes, numbering.count, requests, batch.stream)
+        batch.finish()
+
+    def _outputs(self, count: int) -> list[Output]:
+        outputs = []
+        for asked in self.asked:
+            outputs.append(Output(self.batch, asked.dtype, (count,)))
+            asked.results.append(outputs[-1])
+        return outputs
+
+    def _count_distinct(self, numbering: Numbering, column: Column, out: Output) -> None:
         """The number of a group's distinct values: of the distinct pairs of group and value, those of the group."""
         batch = self.batch
-        values, valid = self.column(given, what)
-        kinds = _core.Factorization(batch.context, values, 1, True, False, batch.stream)
-        codes = new_array(batch, "int64", self.count)
+        assert column.values is not None
+        kinds = _core.Factorization(batch.context, column.values, 1, True, False, batch.stream)
+        codes = new_array(batch, "int64", self.keys.count)
         kinds.write(None, codes, None, None, False)
-        _core.pair_codes(batch.context, self.codes, codes, kinds.count, valid, codes, batch.stream)
+        _core.pair_codes(batch.context, numbering.codes, codes, kinds.count, column.valid, codes, batch.stream)
         work = _core.Factorization(batch.context, codes, 1, False, False, batch.stream)
         pairs = new_array(batch, "int64", work.count)
         work.write(pairs, None, None, None, False)
         _core.split_pairs(batch.context, pairs, max(1, kinds.count), pairs, batch.stream)
-        out = Output(batch, "int64", (self.groups,))
         request: Request = ("count", None, None, out.array, 1.0, None, None)
-        _core.aggregate(batch.context, pairs, self.groups, [request], batch.stream)
-        return lambda: out.result(batch)
-
-    def run(self) -> None:
-        batch = self.batch
-        if self.requests:
-            _core.aggregate(batch.context, self.codes, self.groups, self.requests, batch.stream)
-        batch.finish()
+        _core.aggregate(batch.context, pairs, numbering.count, [request], batch.stream)
 
 
 def aggregate_dtype(op: str, values: _core.Array | None, what: str, *, wide: bool = False) -> str:
     """Of the results, or TypeError."""
     if values is None:
         return "int64"
-    dtype = _core.aggregate_dtype(op, values.dtype, wide)
+    dtype = "int64" if op == "nunique" else _core.aggregate_dtype(op, values.dtype, wide)
     if dtype is None:
         raise TypeError(f"the values for {what} are {values.dtype}, and complex numbers have no {op}: give their parts")
     return dtype

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple, Self
 
+import numpy as np
+
 from gpuhash import _core
 from gpuhash.arrays.batch import Batch, Output
+from gpuhash.arrays.dtypes import ITEMSIZES
 from gpuhash.arrays.frameworks import settle
 
 
 class Numbering(NamedTuple):
     """Dense numbers of keys, from 0 in order of first occurrence. In the memory of the keys' batch."""
 
-    count: int  # distinct keys, m
+    count: int  # type: ignore[assignment]  # distinct keys, m
     codes: _core.Array  # int64 [n], the number of each key
     firsts: _core.Array  # int64 [m], where each distinct key occurs first
     counts: _core.Array | None  # int64 [m], how often
@@ -45,13 +48,42 @@ class Keys:
         work.write(None, codes, counted, firsts, sorted)
         return Numbering(work.count, codes, firsts, counted)
 
+    def fold_words(self) -> tuple[_core.Array, int] | None:
+        """The keys as rows of up to 8 bytes, and how many numbers a row has; None where they are others."""
+        batch = self.batch
+        elements = math.prod(batch.key_shape)
+        return (batch.array, elements) if elements * ITEMSIZES[batch.array.dtype] <= 8 else None
+
     def distinct(self, numbering: Numbering) -> Any:
         """The distinct keys ``[m]`` of a numbering of these keys, in the form in which keys were given."""
         batch = self.batch
-        work = _core.Factorization(batch.context, batch.array, math.prod(batch.key_shape), False, False, batch.stream)
         uniques = Output(batch, batch.array.dtype, (numbering.count, *batch.key_shape))
-        work.write(uniques.array, None, None, None, self.sorted)
+        if batch.context.platform == "cpu":
+            rows, firsts = (_view(array) for array in (batch.array, numbering.firsts))
+            np.take(rows, firsts.view(np.int64).ravel(), axis=0, out=_view(uniques.array))
+        else:
+            elements = math.prod(batch.key_shape)
+            work = _core.Factorization(batch.context, batch.array, elements, False, False, batch.stream)
+            work.write(uniques.array, None, None, None, self.sorted)
         return uniques.result(batch)
+
+
+class _Lender:
+    def __init__(self, array: _core.Array) -> None:
+        self.array = array
+        shape = (array.shape[0], math.prod(array.shape[1:]) * ITEMSIZES[array.dtype])
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": shape,
+            "data": (array.data, array.readonly),
+        }
+
+
+def _view(array: _core.Array) -> np.ndarray[Any, Any]:
+    """The bytes of an array on the host, [n, row], without a copy."""
+    lent = np.asarray(_Lender(array))
+    return lent.view(f"V{lent.shape[1]}") if lent.size else lent
 
 
 def _array(batch: Batch, length: int) -> _core.Array:

@@ -12,9 +12,9 @@ from gpuhash.arrays.arguments import flag_of
 from gpuhash.arrays.batch import Batch, Output, to_device
 from gpuhash.arrays.dtypes import is_integer
 
-from .columns import concatenate, new_array, take_column, to_host
 from .grouping import PICKS, Request, aggregate_dtype, check_operations, nulls_of, number_of, with_missing
 from .keys import Keys
+from .values import concatenate, new_array, take_column, to_host
 
 OPERATIONS = ("sum", "mean", "min", "max", "count", "first", "last", "any", "all", "var", "std")
 
@@ -120,7 +120,7 @@ class GroupBy:
         made = Keys.of(keys, "keys", nulls=self._nulls)
         batch = made.batch
         taken = {name: take_column(column, batch, made.count, name) for name, column in columns.items()}
-        dtypes = {name: column.values.dtype for name, column in taken.items()}
+        dtypes = {name: column.values.dtype for name, column in taken.items() if column.values is not None}
         for name, before in self._dtypes.items():
             if dtypes[name] != before:
                 raise TypeError(f"{name} is {dtypes[name]}, and was {before} before: convert it to that")

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/thread_pool.hpp"
+#include "host/aggregate/folded_groups.hpp"
 #include "host/aggregate/row_block.hpp"
 #include "host/executor.hpp"
 #include "host/parallel.hpp"
@@ -159,6 +161,11 @@ class HostAggregator final : public Aggregator {
       }
     });
     write(rows, plan, first, second);
+  }
+
+  std::unique_ptr<FoldedGroups> fold(DeviceContext& context, const NumberKeys& keys,
+                                     Span<const AggregateRequest> requests, Stream) const override {
+    return fold_groups(context, keys, requests);
   }
 
   void pair_codes(DeviceContext&, const std::int64_t* codes, const std::int64_t* others, std::int64_t kinds,

@@ -48,6 +48,11 @@ struct RowBlock {
     for (std::int64_t i = 0; i < rows; ++i) offsets[i] = codes[from + i] * stride + (i & mask) * groups.width;
   }
 
+  /// All of `rows`, whose codes are in `offsets`.
+  void set_codes(std::int64_t from, std::int64_t rows, const GroupWords& groups) {
+    set_all(offsets - from, from, rows, groups);
+  }
+
   void set_of_groups(const std::int64_t* codes, std::int64_t from, std::int64_t rows, std::int64_t first_group,
                      std::int64_t last_group, const GroupWords& groups) {
     set_all(codes, from, rows, groups);
@@ -70,11 +75,21 @@ struct RowBlock {
 };
 
 /// Calls visit(i) for the rows of a block that count and whose value is valid.
-template <class Visit>
-void for_each_valid(const RowBlock& block, const bool* valid, const Visit& visit) {
+///
+/// `values`: of the block's first row; those of the next block are asked for meanwhile, a line at a time. Processors
+/// themselves look ahead by a page of 4 KiB at the most, and blocks of several columns take turns.
+template <class T, class Visit>
+void for_each_valid(const RowBlock& block, const bool* valid, const T* values, const Visit& visit) {
   if (valid == nullptr) {
+    constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
+    std::int64_t i = 0;
+    if (block.whole && values != nullptr)
+      for (; i + kLine <= block.count; i += kLine) {
+        __builtin_prefetch(values + i + kBlockRows);
+        for (std::int64_t j = i; j < i + kLine; ++j) visit(j);
+      }
     if (block.whole)
-      for (std::int64_t i = 0; i < block.count; ++i) visit(i);
+      for (; i < block.count; ++i) visit(i);
     else
       for (std::int64_t j = 0; j < block.listed; ++j) visit(std::int64_t{block.list[j]});
     return;
@@ -102,7 +117,7 @@ void fold_block(const Fold& fold, const RowBlock& block, std::uint64_t* words, s
   const std::int64_t* const offsets = block.offsets;
   const auto* const values =
       static_cast<const T*>(fold.values) + (fold.values == nullptr ? 0 : block.begin * fold.step);
-  for_each_valid(block, fold.valid, [&](std::int64_t i) {
+  for_each_valid(block, fold.valid, values, [&](std::int64_t i) {
     std::uint64_t& state = at[offsets[i]];
     const auto add = [&](double number) { state = cast_bits<std::uint64_t>(cast_bits<double>(state) + number); };
     if constexpr (kKind == FoldKind::kCount) {

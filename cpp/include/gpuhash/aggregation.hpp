@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include <gpuhash/device_context.hpp>
 #include <gpuhash/dtype.hpp>
 #include <gpuhash/export.hpp>
+#include <gpuhash/factorization.hpp>
 #include <gpuhash/span.hpp>
 
 namespace gpuhash {
@@ -63,6 +65,17 @@ struct AggregateRequest {
   const double* part_squares = nullptr;  // [count]
 };
 
+/// Keys whose groups have been found, and whose values have been folded meanwhile. Refers to the values.
+class GPUHASH_API FoldedGroups {
+ public:
+  virtual ~FoldedGroups() = default;
+  /// Groups, in order of their keys' first occurrence.
+  virtual std::int64_t count() const = 0;
+  /// firsts [count()]: positions of the keys' first occurrence. outs: [count()] for each request, in its place of
+  /// `out`.
+  virtual void write(std::int64_t* firsts, Span<void* const> outs) = 0;
+};
+
 /// Aggregates by group, with nothing that outlives the call.
 class GPUHASH_API Aggregator {
  public:
@@ -72,6 +85,12 @@ class GPUHASH_API Aggregator {
   /// All of them in one pass over the rows; kVar, kStd and kSquares take a second one over theirs. Does not wait for a
   /// GPU. Only the last bits of sums of floats may depend on timing there, and on the host on the number of threads.
   virtual void aggregate(DeviceContext&, const GroupedRows&, Span<const AggregateRequest>, Stream) const = 0;
+  /// Finds the groups of keys and aggregates them in the same pass. Null where that is not faster, or cannot be done:
+  /// on a GPU, for long keys, for requests with a second pass, and where groups turn out to be many.
+  virtual std::unique_ptr<FoldedGroups> fold(DeviceContext&, const NumberKeys&, Span<const AggregateRequest>,
+                                             Stream) const {
+    return nullptr;
+  }
   /// One code for two: pairs[i] is codes[i] * kinds + others[i], with others[i] < kinds; or -1, where one of them is
   /// negative or the row not valid. valid: [count], or null: all are.
   virtual void pair_codes(DeviceContext&, const std::int64_t* codes, const std::int64_t* others, std::int64_t kinds,

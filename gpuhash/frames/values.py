@@ -17,8 +17,11 @@ from gpuhash.arrays.frameworks import ColumnFramework, framework_of
 class Column(NamedTuple):
     """Values, ``[n]``, and which of them there are."""
 
-    values: _core.Array
+    values: _core.Array | None  # None: of no column, rows are counted
     valid: _core.Array | None  # bool [n]; None: all
+
+
+NO_COLUMN = Column(None, None)
 
 
 def is_column(given: Any) -> bool:
