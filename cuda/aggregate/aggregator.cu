@@ -86,7 +86,7 @@ class CudaAggregator final : public Aggregator {
     const int squares_width = 2 * static_cast<int>(plan.squares.size());
     const Allocation words = scratch<std::uint64_t>(context, rows.groups * width, stream);
     const Allocation squares = scratch<std::uint64_t>(context, rows.groups * squares_width, stream);
-    fold(rows, plan.folds, 0, 1, words.as<std::uint64_t>(), stream);
+    fold_rows(rows, plan.folds, 0, 1, words.as<std::uint64_t>(), stream);
     if (!plan.squares.empty()) {
       in_runs(plan.squares.size(), kMostFolds, [&](std::size_t begin, std::size_t end) {
         MeanList list{};
@@ -101,7 +101,7 @@ class CudaAggregator final : public Aggregator {
       });
       std::vector<Fold> folds;
       for (const AggregationPlan::Squares& column : plan.squares) folds.push_back(column.fold);
-      fold(rows, folds, 1, 2, squares.as<std::uint64_t>(), stream);
+      fold_rows(rows, folds, 1, 2, squares.as<std::uint64_t>(), stream);
     }
     in_runs(plan.results.size(), kMostListed, [&](std::size_t begin, std::size_t end) {
       ResultList list{};
@@ -128,8 +128,8 @@ class CudaAggregator final : public Aggregator {
 
  private:
   /// Fold i into word first + i * step of each group. The other words are there already.
-  static void fold(const GroupedRows& rows, const std::vector<Fold>& folds, int first, int step, std::uint64_t* words,
-                   Stream stream) {
+  static void fold_rows(const GroupedRows& rows, const std::vector<Fold>& folds, int first, int step,
+                        std::uint64_t* words, Stream stream) {
     in_runs(folds.size(), kMostFolds, [&](std::size_t begin, std::size_t end) {
       FoldList list{};
       list.count = static_cast<int>(end - begin);
