@@ -18,8 +18,10 @@ from .files.saved import unpickle
 from .files.store import TensorStore, store
 from .frames.array_api import unique_all, unique_counts, unique_inverse, unique_values
 from .frames.factorization import factorize, isin, unique
+from .frames.grouping import group_by
 from .frames.hashing import hash
 from .frames.joining import Join, JoinIndices, get_indexer, join
+from .frames.streaming import GroupBy
 from .hash_multi_map import HashMultiMap
 from .hash_set import HashSet
 from .named_columns import Column
@@ -32,6 +34,7 @@ from .torch.pickling import allow_in_checkpoints
 __all__ = [
     "Column",
     "CudaError",
+    "GroupBy",
     "HashMultiMap",
     "HashSet",
     "HashTable",
@@ -45,6 +48,7 @@ __all__ = [
     "factorize",
     "get_indexer",
     "get_num_threads",
+    "group_by",
     "hash",
     "isin",
     "join",
@@ -63,7 +67,7 @@ __all__ = [
 __version__ = version("gpuhash")
 
 # Pickles name them so, wherever they are defined.
-for _public in (Column, HashMultiMap, HashSet, HashTable, Join, JoinIndices, unpickle):
+for _public in (Column, GroupBy, HashMultiMap, HashSet, HashTable, Join, JoinIndices, unpickle):
     _public.__module__ = __name__
 allow_in_checkpoints(HashMultiMap, HashSet, HashTable, unpickle)
 _core.set_traced(get=dispatch.bind, call=dispatch.call)

@@ -387,6 +387,62 @@ def take_bytes(
 def random_seed() -> int:
     """Another secret number of 64 bits each time."""
 
+def aggregate(
+    context: Context,
+    codes: Array,
+    groups: int,
+    requests: Sequence[tuple[str, Array | None, Array | None, Array, float, Array | None, Array | None]],
+    stream: int,
+) -> None:
+    """Aggregates by group, all in one pass over the rows; does not wait.
+
+    ``codes``: int64 ``[n]``, each less than ``groups``, or -1. ``requests``: (operation, values, valid, out, ddof,
+    counts of parts, squares of parts), where None stands for: rows are counted, all values are valid, values are no
+    parts. Operations are those of ``Groups.agg`` but nunique, and "total", the sum in float64, and "squares".
+    """
+
+@final
+class GroupFold(metaclass=_Type):
+    """Keys whose groups were aggregated while they were found; holds the values."""
+
+    def __init__(self, /, *args: Never, **kwargs: Never) -> None:
+        """TypeError: ``make`` makes it."""
+    @staticmethod
+    def make(
+        context: Context,
+        keys: Array,
+        elements: int,
+        requests: Sequence[tuple[str, Array | None, Array | None]],
+        stream: int,
+    ) -> GroupFold | None:
+        """Find the groups, and aggregate: (operation, values, valid), as for ``aggregate``.
+
+        None where that is no faster than to number the keys first, or cannot be done: on a GPU, for keys of more than 8
+        bytes, for variances, and where groups are many. ``elements``: numbers per key.
+        """
+    @property
+    def count(self) -> int:
+        """Groups, in order of first occurrence."""
+    def write(self, firsts: Array, outs: Sequence[Array]) -> None:
+        """Fill int64 first positions, and for each request its results."""
+
+def aggregate_dtype(op: str, dtype: str, wide: bool = False) -> str | None:
+    """The dtype of the results of values of a dtype; ``wide``: that of 64 bits per number, for sums of parts.
+
+    None where there is no such aggregate of them. ValueError for unknown operations.
+    """
+
+def pair_codes(
+    context: Context, codes: Array, others: Array, kinds: int, valid: Array | None, pairs: Array, stream: int
+) -> None:
+    """One code for two: codes * kinds + others, or -1 where one is negative or not valid. ``pairs`` may be either."""
+
+def split_pairs(context: Context, pairs: Array, kinds: int, codes: Array, stream: int) -> None:
+    """The codes of pairs. ``codes`` may be ``pairs``."""
+
+def concatenate(context: Context, parts: Sequence[Array], out: Array, stream: int) -> None:
+    """Copy arrays of one dtype, one behind the other."""
+
 def write_order_words(context: Context, keys: Array, words: Array) -> None:
     """On the host: unsigned integers, as wide as the keys, that are equal where these are and have their order.
 

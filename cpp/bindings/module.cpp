@@ -133,6 +133,7 @@ PYBIND11_MODULE(_core_of_main, module) {
   bind_factorization(module);
   bind_hashing(module);
   bind_pairing(module);
+  bind_aggregation(module);
   bind_splitter(module);
   bind_strings(module);
   bind_process(module);

@@ -38,6 +38,7 @@ constexpr std::array kAll{
     GPUHASH_NAMED(word_list_keys),
     GPUHASH_NAMED(narrow_position_keys),
     GPUHASH_NAMED(most_ascending_keys),
+    GPUHASH_NAMED(most_folded_groups),
     GPUHASH_NAMED(streamed_bytes),
     GPUHASH_NAMED(intel_streamed_bytes),
     GPUHASH_NAMED(l2_bytes),

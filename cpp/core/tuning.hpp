@@ -105,6 +105,8 @@ struct Tuning {
   /// Batches of up to so many keys are looked through for whether they ascend, which needs no hash then. The look ends
   /// at the first key that is less than the one before.
   Threshold most_ascending_keys{Threshold::kAny};
+  /// Keys of which a thread finds up to so many groups are aggregated while they are found; others are numbered first.
+  Threshold most_folded_groups{std::int64_t{1} << 18};
   /// Parts of at least so many bytes are written past the caches. Plain stores read each line before they write it,
   /// which is cheap as long as it lies in a cache nearby. On an EPYC of the third generation, 32 MB of L3, 2^22 words
   /// and positions (50 MB) take a thread 3.0 ns each and streams 3.7; 2^23 take 3.8 to 6.2 and 3.6 to 4.6, 2^24 6.3

@@ -11,6 +11,7 @@ struct HostAlgorithms {
   static const Executor<Key, Value>& executor();
   static const Factorizer& factorizer();
   static const Hasher& hasher();
+  static const Aggregator& aggregator();
   static const Splitter& splitter();
   static const RowOptimizer& row_optimizer();
   static const Pairing& pairing();

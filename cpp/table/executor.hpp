@@ -12,6 +12,7 @@
 
 namespace gpuhash {
 
+class Aggregator;
 class ColumnKeys;
 class Factorizer;
 class Hasher;
@@ -102,6 +103,7 @@ struct Executors {
     return {Pointers<SlotTypes>::of<Platform>(),
             &Platform::factorizer(),
             &Platform::hasher(),
+            &Platform::aggregator(),
             &Platform::splitter(),
             &Platform::row_optimizer(),
             &Platform::pairing(),
@@ -117,6 +119,7 @@ struct Executors {
   Pointers<SlotTypes>::Tuple all;
   const Factorizer* factorizer;
   const Hasher* hasher;
+  const Aggregator* aggregator;
   const Splitter* splitter;
   const RowOptimizer* row_optimizer;
   const Pairing* pairing;

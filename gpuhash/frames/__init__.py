@@ -1,1 +1,1 @@
-"""Columns of keys without a table: unique, factorize, isin and their orders."""
+"""Columns of keys without a table: unique, factorize, isin and their orders; groups."""

@@ -10,9 +10,11 @@ import numpy as np
 
 from gpuhash import _core
 from gpuhash.arrays import nulls
+from gpuhash.arrays.arrow_c import opened
 from gpuhash.arrays.batch import Batch, Output, join
 from gpuhash.arrays.dtypes import ITEMSIZES
 from gpuhash.arrays.frameworks import ColumnFramework, Shape, framework_of
+from gpuhash.arrays.strings import Strings
 
 _Array = np.ndarray[Any, Any]
 
@@ -70,6 +72,11 @@ def read_column(column: Any, what: str) -> Column:
     TypeError, ValueError, OverflowError
         For what holds no numbers, has no axis 0, or entries of no bytes.
     """
+    column = opened(column)
+    if (strings := Strings.read(column, what)) is not None:
+        if len(strings.shape) != 1:
+            raise ValueError(f"the {what} are strings of shape {strings.shape}: give them in one dimension")
+        return column_of_strings(strings, what)
     framework = framework_of(column)
     if isinstance(framework, ColumnFramework):
         return _read_foreign(column, framework, what)
@@ -160,6 +167,18 @@ def _host_column(array: _Array, valid: _Array | None, form: Form, kind: str, wha
     batch = Batch.of_array(array, 0, what)
     mask = None if valid is None else _core.borrow(np.ascontiguousarray(valid))
     return Column(batch, batch.array, batch.key_shape, mask, None, form, kind)
+
+
+def column_of_strings(strings: Strings, what: str) -> Column:
+    """Text or bytes, in the host's memory."""
+
+    def give(batch: Batch, column: Column, index: _core.Array) -> Any:
+        return strings.give_back(strings.take(to_host(batch, index)))
+
+    batch = Batch.of_array(strings.offsets, None, what)
+    valid = None if strings.valid is None else _core.borrow(strings.valid)
+    kind = "text" if strings.text else "bytes"
+    return Column(batch, _core.borrow(strings.data), (), valid, batch.array, give, kind)
 
 
 def _read_masked(column: np.ma.MaskedArray[Any, Any], what: str) -> Column:

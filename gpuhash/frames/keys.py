@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -140,6 +141,16 @@ class Keys:
         if not self._is_plain or column.nbytes > MAX_KEY_BYTES:
             return False
         return column.nbytes <= 8 or self.batch.context.platform != "cpu" or self.count < _LEAST_FINGERPRINTED
+
+    @cached_property
+    def fold_words(self) -> tuple[_core.Array, int] | None:
+        """Rows of up to 8 bytes that tell the keys apart, and how many numbers a row has; None where there are none."""
+        column = self.columns[0]
+        if self._is_plain and column.nbytes <= 8:
+            return column.array, column.elements
+        if self.is_key is None and (packing := self.rows.find_packing()) is not None:
+            return self.pack(packing), 1
+        return None
 
     def distinct(self, numbering: Numbering) -> Any:
         """The distinct keys ``[m]`` of a numbering of these keys, in the form in which keys were given.

@@ -1,0 +1,334 @@
+"""GroupBy: groups of keys that come in batches, of which the groups' states alone are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuhash import _core
+from gpuhash.arrays.arguments import flag_of
+from gpuhash.arrays.batch import Batch, Output, to_device
+from gpuhash.arrays.dtypes import is_integer
+
+from .grouping import PICKS, Request, aggregate_dtype, check_operations, nulls_of, number_of, with_missing
+from .keys import Keys
+from .values import concatenate, new_array, take_column, to_host
+
+OPERATIONS = ("sum", "mean", "min", "max", "count", "first", "last", "any", "all", "var", "std")
+
+#: What is kept of a column for each operation, and what the core is asked for to get it. Rows are a column of no name.
+_STATES = {
+    "sum": ("sum",),
+    "mean": ("total", "count"),
+    "var": ("total", "count", "squares"),
+    "std": ("total", "count", "squares"),
+    "count": ("count",),
+    "any": ("any",),
+    "all": ("all",),
+    **{op: (op, "count") for op in PICKS},
+}
+
+State = tuple[str, str | None]  # (operation, column)
+
+
+class Aggregated(NamedTuple):
+    """What ``GroupBy.result`` gives."""
+
+    keys: Any
+    aggregates: dict[str, Any]
+
+
+class _Part:
+    """The distinct keys of some batches in order, and the states of their groups."""
+
+    def __init__(self, keys: Any, count: int, states: dict[State, Any]) -> None:
+        self.keys = keys  # [m], in the form in which the keys were given
+        self.count = count
+        self.states = states  # each an array [m], a _core.Array or on the host
+
+
+class GroupBy:
+    """Groups of keys that come in batches, in order of first occurrence, without a bound on their number.
+
+    Parameters
+    ----------
+    ddof, nulls
+        As for ``Groups.agg`` and ``group_by``.
+    **aggregates
+        ``operation=name`` of a column, or a list or tuple of names; ``count=True`` counts rows. The operations are
+        those of ``Groups.agg`` but for ``nunique``.
+
+    Notes
+    -----
+    Holds a state of some numbers for each group, and no rows. Batches are merged as they come, those of like sizes
+    first: ``k`` updates take time in ``O(n log k)`` for ``n`` rows at the worst. Can be pickled, if the keys can.
+
+    Raises
+    ------
+    TypeError
+        For operations that there are not, names that are not strings, or where no aggregate is given.
+    ValueError
+        For other ``nulls``.
+
+    Examples
+    --------
+    >>> groups = gpuhash.GroupBy(sum="price", count=True)
+    >>> groups.update(np.array([7, 5]), price=np.array([1.5, 2.0]))
+    >>> groups.update(np.array([7]), price=np.array([3.0]))
+    >>> keys, aggregates = groups.result()
+    >>> keys, aggregates["sum"], aggregates["count"]
+    (array([7, 5]), array([4.5, 2. ]), array([2, 1]))
+    """
+
+    def __init__(self, *, ddof: float = 1, nulls: str = "key", **aggregates: Any) -> None:
+        check_operations(aggregates, OPERATIONS)
+        self._ddof = number_of(ddof)
+        self._nulls = nulls_of(nulls)
+        self._aggregates = {op: _names(op, given) for op, given in aggregates.items()}
+        self._dtypes: dict[str, str] = {}  # of the columns
+        self._parts: list[_Part] = []  # in order of the rows; each more than twice as large as the next
+
+    def update(self, keys: Any, **columns: Any) -> None:
+        """Take up a batch, whose rows come after those of all batches before.
+
+        Parameters
+        ----------
+        keys
+            As for ``group_by``; in each batch in the same form, of one dtype and on one device.
+        **columns
+            The columns that the aggregates name, each as for ``Groups.agg`` and of one dtype in all batches.
+
+        Raises
+        ------
+        TypeError
+            For missing and unknown columns, and for another dtype than before.
+        ValueError, MemoryError
+            As ``group_by`` and ``Groups.agg``.
+
+        Notes
+        -----
+        Where it raises, the batch is not taken up. Waits for the GPU.
+        """
+        wanted = dict.fromkeys(name for _, name in self._states() if name is not None)
+        if columns.keys() != wanted.keys():
+            raise TypeError(
+                f"the columns {', '.join(columns) or 'of no name'} were given, expected "
+                f"{', '.join(wanted) or 'none'}: give those that the aggregates name"
+            )
+        made = Keys.of(keys, "keys", nulls=self._nulls)
+        batch = made.batch
+        taken = {name: take_column(column, batch, made.count, name) for name, column in columns.items()}
+        dtypes = {name: column.values.dtype for name, column in taken.items() if column.values is not None}
+        for name, before in self._dtypes.items():
+            if dtypes[name] != before:
+                raise TypeError(f"{name} is {dtypes[name]}, and was {before} before: convert it to that")
+        for op, column in self._operations():
+            if column is not None:
+                aggregate_dtype(op, taken[column].values, column)
+        numbering = made.number()
+        states: dict[State, Any] = {}
+        requests: list[Request] = []
+        for kind, column in self._states():
+            values, valid = (None, None) if column is None else taken[column]
+            dtype = aggregate_dtype(kind, None if kind == "count" else values, kind, wide=True)
+            out = states[kind, column] = new_array(batch, dtype, numbering.count)
+            requests.append((kind, values, valid, out, 1.0, None, None))
+        if requests:
+            _core.aggregate(batch.context, numbering.codes, numbering.count, requests, batch.stream)
+        part = _Part(made.distinct(numbering), numbering.count, states)
+        batch.context.synchronize(batch.stream)
+        self._add([part], dtypes)
+
+    def merge(self, other: GroupBy) -> None:
+        """Take up all batches of another one, as if they came after this one's own.
+
+        Parameters
+        ----------
+        other
+            With the same aggregates; it stays as it is.
+
+        Raises
+        ------
+        TypeError
+            Where it is no GroupBy, or its keys or columns are of other dtypes.
+        ValueError
+            Where its aggregates are others.
+        """
+        if not isinstance(other, GroupBy):
+            raise TypeError(f"a {type(other).__name__} was given, expected a GroupBy")
+        if (other._aggregates, other._ddof, other._nulls) != (self._aggregates, self._ddof, self._nulls):
+            raise ValueError("the other GroupBy has other aggregates: make both with the same arguments")
+        for name in self._dtypes.keys() & other._dtypes.keys():
+            if self._dtypes[name] != other._dtypes[name]:
+                raise TypeError(f"{name} is {other._dtypes[name]} there and {self._dtypes[name]} here")
+        self._add(other._parts, other._dtypes)
+
+    def __len__(self) -> int:
+        """The number of groups."""
+        return self._whole().count if self._parts else 0
+
+    def result(self, *, sorted: bool = False) -> Aggregated:
+        """The groups of all batches so far.
+
+        Parameters
+        ----------
+        sorted
+            Order them by their keys, ascending; else they come in order of their keys' first occurrence.
+
+        Returns
+        -------
+        keys, aggregates
+            The distinct keys, and a dict of aggregates as ``Groups.agg`` gives it, lists where lists of names were
+            given. Waits for the GPU.
+
+        Raises
+        ------
+        ValueError
+            Where there has been no batch, and as ``Groups.agg``.
+        """
+        sorted = flag_of(sorted, "sorted")
+        if not self._parts:
+            raise ValueError("there has been no batch: call update() first")
+        part = self._whole()
+        made = Keys.of(part.keys, "keys")
+        batch = made.batch
+        if sorted:
+            numbering = made.number(sorted=True)
+            codes, keys = numbering.codes, made.distinct(numbering)
+        else:
+            codes, keys = _lend(np.arange(part.count), batch), part.keys
+        states = {state: _lend(array, batch) for state, array in part.states.items()}
+        requests: list[Request] = []
+        answers = {
+            op: [self._ask(op, name, states, part.count, batch, requests) for name in names]
+            for op, (names, _) in self._aggregates.items()
+        }
+        _core.aggregate(batch.context, codes, part.count, requests, batch.stream)
+        batch.finish()
+        aggregates = {}
+        for op, (_, form) in self._aggregates.items():
+            results = [answer() for answer in answers[op]]
+            aggregates[op] = results[0] if form is None else form(results)
+        return Aggregated(keys, aggregates)
+
+    def _ask(
+        self,
+        op: str,
+        name: str | None,
+        states: dict[State, Any],
+        count: int,
+        batch: Batch,
+        requests: list[Request],
+    ) -> Any:
+        dtype = "int64" if name is None or op == "count" else _core.aggregate_dtype(op, self._dtypes[name])
+        assert dtype is not None  # update() has checked it
+        out = Output(batch, dtype, (count,))
+        if op in ("mean", "var", "std"):
+            squares = None if op == "mean" else states["squares", name]
+            request: Request = (op, states["total", name], None, out.array, self._ddof, states["count", name], squares)
+        elif op in PICKS:
+            request = (op, states[op, name], _valid(states["count", name], batch), out.array, 1.0, None, None)
+        else:
+            request = (_merged_by(op), states[op, name], None, out.array, 1.0, None, None)
+        requests.append(request)
+        if op not in PICKS or not (is_integer(dtype) or dtype == "bool"):
+            return lambda: out.result(batch)
+        return lambda: with_missing(
+            out.result(batch), to_host(states["count", name], batch) == 0, batch, f"{op}={name!r}"
+        )
+
+    def _operations(self) -> Iterator[tuple[str, str | None]]:
+        for op, (names, _) in self._aggregates.items():
+            for name in names:
+                yield op, name
+
+    def _states(self) -> list[State]:
+        """What is kept of the columns."""
+        return list(dict.fromkeys((kind, name) for op, name in self._operations() for kind in _STATES[op]))
+
+    def _add(self, parts: list[_Part], dtypes: dict[str, str]) -> None:
+        """Takes up parts behind the others, or raises and leaves all as it was."""
+        stack = list(self._parts)
+        for part in parts:
+            stack.append(part)
+            while len(stack) > 1 and stack[-2].count <= 2 * stack[-1].count:
+                stack[-2:] = [_combine(stack[-2:])]
+        self._parts = stack
+        self._dtypes = {**self._dtypes, **dtypes}
+
+    def _whole(self) -> _Part:
+        """All parts as one."""
+        if len(self._parts) > 1:
+            self._parts = [_combine(self._parts)]
+        return self._parts[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With the groups' states on the host."""
+        state = dict(self.__dict__)
+        if self._parts:
+            part = self._whole()
+            batch = Keys.of(part.keys, "keys").batch
+            host = {name: to_host(_lend(array, batch), batch) for name, array in part.states.items()}
+            state["_parts"] = [_Part(part.keys, part.count, host)]
+        return state
+
+
+def _names(op: str, given: Any) -> tuple[tuple[str | None, ...], type | None]:
+    """The names of columns that were given, and in what; None: one alone."""
+    if op == "count" and given is True:
+        return (None,), None
+    names = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{op}={given!r} was given, expected the name of a column, or a list of names")
+    return names, type(given) if isinstance(given, (list, tuple)) else None
+
+
+def _merged_by(op: str) -> str:
+    """The operation by which the states of an operation's parts become one."""
+    return "sum" if op in ("count", "total") else op
+
+
+def _valid(counts: Any, batch: Batch) -> _core.Array:
+    """Where there is a value: bool [m]."""
+    valid = new_array(batch, "bool", counts.shape[0])
+    codes = _lend(np.arange(counts.shape[0]), batch)
+    _core.aggregate(
+        batch.context, codes, counts.shape[0], [("any", counts, None, valid, 1.0, None, None)], batch.stream
+    )
+    return valid
+
+
+def _combine(parts: list[_Part]) -> _Part:
+    """Several parts as one, of which the first has the first rows."""
+    made = Keys.of(concatenate([part.keys for part in parts], "keys"), "keys")
+    batch = made.batch
+    numbering = made.number()
+    joined = {}
+    for state in parts[0].states:
+        arrays = [_lend(part.states[state], batch) for part in parts]
+        joined[state] = new_array(batch, arrays[0].dtype, made.count)
+        _core.concatenate(batch.context, arrays, joined[state], batch.stream)
+    states: dict[State, Any] = {}
+    requests: list[Request] = []
+    for (op, name), values in joined.items():
+        out = states[op, name] = new_array(batch, values.dtype, numbering.count)
+        if op == "squares":
+            counts = joined["count", name]
+            requests.append((op, joined["total", name], None, out, 1.0, counts, values))
+        else:
+            valid = _valid(joined["count", name], batch) if op in PICKS else None
+            requests.append((_merged_by(op), values, valid, out, 1.0, None, None))
+    _core.aggregate(batch.context, numbering.codes, numbering.count, requests, batch.stream)
+    combined = _Part(made.distinct(numbering), numbering.count, states)
+    batch.context.synchronize(batch.stream)
+    return combined
+
+
+def _lend(array: Any, batch: Batch) -> _core.Array:
+    """A state, wherever it lies, where the batch works."""
+    if isinstance(array, np.ndarray):
+        array = _core.borrow(array)
+    return to_device(array, batch.context, batch.stream, "states")[0]

@@ -1,0 +1,609 @@
+"""group_by and GroupBy: against NumPy, pandas, polars, pyarrow and DuckDB."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.frameworks import GPU, module, to_numpy
+from support.memory_resources import counting_memory
+from support.samples import COMPLEX, FLOATS, INTEGERS, VALUE_DTYPES, numpy_dtype, random_values, same_bytes
+from support.tuning import tuned
+
+import gpuhash
+from gpuhash import _core
+from gpuhash.arrays.memory import make_context
+
+OPS = ["count", "sum", "mean", "min", "max", "first", "last", "any", "all", "var", "std"]
+ORDERED = ("min", "max", "var", "std")
+SHORT = ("float16", "bfloat16")
+SHAPES = {  # number of rows and of groups
+    "empty": (0, 1),
+    "one-row": (1, 1),
+    "one-group": (5000, 1),
+    "two-groups": (5000, 2),
+    "few": (4097, 100),
+    "many": (70_001, 9000),
+    "all-distinct": (3000, 10**9),
+}
+
+
+def draw_keys(shape: str, seed: int = 0) -> np.ndarray:
+    count, groups = SHAPES[shape]
+    return np.random.default_rng([seed, count]).integers(0, groups, count)
+
+
+def result_dtype(op: str, dtype: str) -> str:
+    """As the table in docs/guide/frames.md says."""
+    if op in ("count", "nunique"):
+        return "int64"
+    if op in ("any", "all"):
+        return "bool"
+    if op in ("min", "max", "first", "last"):
+        return dtype
+    if dtype in SHORT:
+        return "float32"
+    if dtype in FLOATS + COMPLEX:
+        return dtype
+    if op == "sum":
+        return "uint64" if dtype == "uint64" else "int64"
+    return "float64"
+
+
+def aggregate(op: str, values: np.ndarray, ddof: float = 1) -> Any:
+    """Of one group, by NumPy."""
+    dtype = values.dtype.name
+    wide = values.astype(np.complex128 if dtype in COMPLEX else np.float64)
+    with np.errstate(all="ignore"):
+        if op == "count":
+            return len(values)
+        if op == "sum":
+            return values.astype(result_dtype(op, dtype)).sum() if dtype not in FLOATS + COMPLEX else wide.sum()
+        if op == "mean":
+            return wide.mean() if len(wide) else np.nan
+        if op in ("var", "std"):
+            return getattr(wide, op)(ddof=ddof) if len(wide) > ddof else np.nan
+        if op in ("min", "max"):
+            return getattr(values, op)() if len(values) else np.nan
+        if op in ("first", "last"):
+            return values[0 if op == "first" else -1] if len(values) else np.nan
+        return getattr((values != 0), op)()
+
+
+def expected(keys: np.ndarray, op: str, values: np.ndarray, ddof: float = 1) -> tuple[np.ndarray, np.ndarray]:
+    """The groups in order of first occurrence, and their aggregates."""
+    uniques, firsts, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.argsort(firsts)
+    parts = np.split(values[np.argsort(inverse, kind="stable")], np.bincount(inverse).cumsum()[:-1].astype(int))
+    dtype = numpy_dtype(result_dtype(op, values.dtype.name))
+    results = [aggregate(op, parts[group], ddof) for group in order] if len(keys) else []
+    with np.errstate(over="ignore"):
+        return uniques[order], np.array(results).astype(dtype) if results else np.empty(0, dtype)
+
+
+def agree(got: Any, wanted: np.ndarray, op: str) -> None:
+    got = to_numpy(got)
+    assert got.dtype == wanted.dtype
+    assert got.shape == wanted.shape
+    if op in ("sum", "mean", "var", "std") and wanted.dtype.kind in "fc":
+        bits = 23 if wanted.dtype.name in ("float32", "complex64") else 45
+        scale = float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0))
+        np.testing.assert_allclose(got, wanted, rtol=2.0**-bits, atol=scale * 2.0**-bits)
+    elif wanted.dtype.name in (*FLOATS, *COMPLEX):
+        np.testing.assert_array_equal(got.astype(np.complex128), wanted.astype(np.complex128))
+    else:
+        np.testing.assert_array_equal(got, wanted)
+
+
+def draw_values(dtype: str, count: int, seed: int = 0) -> np.ndarray:
+    """Any integers, as sums wrap, and floats whose sums do not depend on their order by much."""
+    rng = np.random.default_rng([seed, count])
+    if dtype == "bool":
+        return rng.random(count) < 0.3
+    if dtype in INTEGERS:
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, count, dtype=dtype, endpoint=True)
+    numbers = rng.standard_normal(count)
+    return (numbers + 1j * rng.standard_normal(count) if dtype in COMPLEX else numbers).astype(numpy_dtype(dtype))
+
+
+@pytest.mark.pairwise
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", VALUE_DTYPES)
+@pytest.mark.parametrize("op", OPS)
+def test_every_operation(native, op, dtype, shape):
+    if (dtype in COMPLEX and op in ORDERED) or not native.takes(dtype):
+        pytest.skip("there is no such aggregate")
+    keys = draw_keys(shape)
+    values = draw_values(dtype, len(keys))
+    groups = gpuhash.group_by(native.array(keys))
+    got = groups.agg(**{op: native.array(values)})[op]
+    assert native.owns(got)
+    wanted_keys, wanted = expected(keys, op, values)
+    same_bytes(groups.keys, wanted_keys)
+    agree(got, wanted, op)
+    assert len(groups) == len(wanted_keys)
+
+
+def test_every_framework(place):
+    keys = draw_keys("few")
+    values = draw_values("float64", len(keys))
+    groups = gpuhash.group_by(place.array(keys))
+    result = groups.agg(sum=place.array(values), count=True, max=values)
+    for op in ("sum", "count", "max"):
+        assert place.owns(result[op])
+        agree(result[op], expected(keys, op, values)[1], op)
+    codes, uniques = gpuhash.factorize(keys)
+    same_bytes(groups.codes, codes)
+    same_bytes(groups.keys, uniques)
+    same_bytes(groups.counts, np.bincount(codes))
+
+
+@pytest.mark.pairwise
+@pytest.mark.parametrize("groups", [1, 3, 60, 5000, 100_000])
+@pytest.mark.parametrize("hot", [False, True])
+def test_sizes_and_threads(native, threads, groups, hot, slow):
+    """Groups whose states each thread has, and those that threads share out; a group that has most rows."""
+    count = 3_000_000 if slow else 300_000
+    rng = np.random.default_rng(groups)
+    keys = rng.integers(0, groups, count)
+    if hot:
+        keys[rng.random(count) < 0.9] = 0
+    values, integers = rng.random(count), rng.integers(-9, 9, count)
+    result = gpuhash.group_by(native.array(keys), sorted=True).agg(
+        sum=[native.array(values), native.array(integers)], min=native.array(values), var=native.array(values)
+    )
+    theirs = (
+        pd.DataFrame({"k": keys, "f": values, "i": integers})
+        .groupby("k")
+        .agg(f=("f", "sum"), i=("i", "sum"), least=("f", "min"), var=("f", "var"))
+    )
+    np.testing.assert_allclose(to_numpy(result["sum"][0]), theirs["f"], rtol=1e-12)
+    np.testing.assert_array_equal(to_numpy(result["sum"][1]), theirs["i"])
+    np.testing.assert_array_equal(to_numpy(result["min"]), theirs["least"])
+    np.testing.assert_allclose(to_numpy(result["var"]), theirs["var"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("distinct", [50, 100_000])
+@pytest.mark.parametrize("way", [{}, {"most_folded_groups": 0}], ids=["folded", "numbered"])
+def test_does_not_depend_on_timing(threads, distinct, way):
+    """On the host; and it does not matter whether groups are numbered before."""
+    rng = np.random.default_rng(0)
+    keys, values, integers = rng.integers(0, distinct, 200_000), rng.random(200_000), rng.integers(-9, 9, 200_000)
+    with tuned(**way):
+        result, again = (gpuhash.group_by(keys).agg(sum=[values, integers], first=values) for _ in range(2))
+    same_bytes(result["sum"][0], again["sum"][0])
+    for op, column, got in (("sum", values, result["sum"][0]), ("sum", integers, result["sum"][1])):
+        agree(got, expected(keys, op, column)[1], op)
+    same_bytes(result["first"], values[np.sort(np.unique(keys, return_index=True)[1])])
+
+
+@pytest.mark.pairwise
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "uint64", "float32", "float64", "bool"])
+@pytest.mark.parametrize("spread", ["close", "with-strays", "far", "around-zero", "at-the-ends"])
+@pytest.mark.parametrize("groups", [3, 900, 30_000])
+def test_keys_near_and_far(threads, dtype, spread, groups):
+    """Keys are numbered by their place, by hash, or some by either."""
+    rng = np.random.default_rng(groups)
+    keys = rng.integers(0, groups, 100_003)
+    if spread == "with-strays":
+        keys[rng.random(len(keys)) < 0.01] *= 1_000_003
+    elif spread == "far":
+        keys *= 0x9E3779B97F4A7
+    elif spread == "around-zero":
+        keys -= groups // 2
+    elif spread == "at-the-ends":
+        keys = np.where(keys % 2 == 0, keys, -1 - keys)
+    with np.errstate(all="ignore"):
+        keys = keys.astype(dtype)
+    values = rng.integers(-99, 99, len(keys))
+    result = gpuhash.group_by(keys)
+    sums = result.agg(sum=values)["sum"]
+    wanted_keys, wanted = expected(keys, "sum", values)
+    same_bytes(result.keys, wanted_keys)
+    same_bytes(sums, wanted)
+    same_bytes(result.codes, gpuhash.factorize(keys).codes)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_special_floats(native, dtype):
+    """NaN and infinities go through all aggregates, -0 is less than +0, and subnormals stay."""
+    if not native.takes(dtype):
+        pytest.skip("no such dtype")
+    values = np.concatenate([random_values(dtype, (3000,)), np.array([0.0, -0.0, 0.0, -0.0], numpy_dtype(dtype))])
+    keys = np.concatenate([np.random.default_rng(0).integers(0, 700, 3000), [1000, 1000, 1001, 1001]])
+    groups = gpuhash.group_by(native.array(keys))
+    result = groups.agg(min=native.array(values), max=native.array(values), first=native.array(values), any=values)
+    wide = values.astype(np.float64)
+    for op, ufunc in (("min", np.minimum), ("max", np.maximum)):
+        got = to_numpy(result[op]).astype(np.float64)
+        wanted = np.array([ufunc.reduce(wide[keys == key]) for key in to_numpy(groups.keys)])
+        np.testing.assert_array_equal(got, wanted)
+        zeros = got[-2:]
+        assert np.signbit(zeros).tolist() == ([True, True] if op == "min" else [False, False])
+    same_bytes(result["first"], expected(keys, "first", values)[1])
+    agree(result["any"], expected(keys, "any", values)[1], "any")
+
+
+def test_infinities_in_sums(native):
+    values = np.array([np.inf, 1, np.inf, -np.inf, np.nan, 2, 5e-324, 5e-324])
+    keys = np.array([0, 0, 1, 1, 2, 2, 3, 3])
+    result = gpuhash.group_by(native.array(keys)).agg(**dict.fromkeys(("sum", "mean", "var"), native.array(values)))
+    np.testing.assert_array_equal(to_numpy(result["sum"]), [np.inf, np.nan, np.nan, 1e-323])
+    np.testing.assert_array_equal(to_numpy(result["mean"]), [np.inf, np.nan, np.nan, 5e-324])
+    np.testing.assert_array_equal(to_numpy(result["var"]), [np.nan, np.nan, np.nan, 0])
+
+
+def test_variance_is_stable(native):
+    """A large mean does not take the digits of the distances from it."""
+    rng = np.random.default_rng(1)
+    keys = rng.integers(0, 7, 50_000)
+    values = 1e9 + rng.standard_normal(50_000)
+    got = to_numpy(gpuhash.group_by(native.array(keys), sorted=True).agg(var=native.array(values))["var"])
+    np.testing.assert_allclose(got, [values[keys == key].var(ddof=1) for key in range(7)], rtol=1e-7)
+
+
+@pytest.mark.parametrize("ddof", [0, 1, 2, 1.5])
+def test_ddof(native, ddof):
+    keys = np.array([1, 2, 2, 3, 3, 3])
+    values = np.array([1.0, 2.0, 4.0, 1.0, 2.0, 6.0])
+    result = gpuhash.group_by(native.array(keys)).agg(var=native.array(values), std=native.array(values), ddof=ddof)
+    for op in ("var", "std"):
+        agree(result[op], expected(keys, op, values, ddof)[1], op)
+
+
+def test_what_mirrors(native):
+    keys = native.array(np.array([5, 5, 6]))
+    a, b = native.array(np.array([1, 2, 3])), native.array(np.array([1.5, 2.5, 3.5]))
+    result = gpuhash.group_by(keys).agg(sum=[a, b], mean={"b": b}, count=True, min=(a,), max=a, last=[1, 2, 3])
+    assert list(result) == ["sum", "mean", "count", "min", "max", "last"]
+    assert [to_numpy(array).tolist() for array in result["sum"]] == [[3, 3], [4.0, 3.5]]
+    assert {name: to_numpy(array).tolist() for name, array in result["mean"].items()} == {"b": [2.0, 3.5]}
+    assert to_numpy(result["count"]).tolist() == [2, 1]
+    assert isinstance(result["min"], tuple)
+    assert to_numpy(result["min"][0]).tolist() == [1, 3]
+    assert to_numpy(result["max"]).tolist() == [2, 3]
+    assert to_numpy(result["last"]).tolist() == [2, 3]
+    assert gpuhash.group_by(keys).agg(sum=[])["sum"] == []
+
+
+@pytest.mark.pairwise
+@pytest.mark.parametrize("dtype", VALUE_DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nunique(native, dtype, shape):
+    if not native.takes(dtype):
+        pytest.skip("no such dtype")
+    keys = draw_keys(shape)
+    values = draw_values(dtype, len(keys))
+    values[::3] = values[:1]
+    groups = gpuhash.group_by(native.array(keys))
+    got = to_numpy(groups.agg(nunique=native.array(values))["nunique"])
+    pairs = {(key, value) for key, value in zip(keys.tolist(), values.tolist(), strict=True)}
+    counted = pd.Series([key for key, _ in pairs], dtype=np.int64).value_counts()
+    assert got.tolist() == [counted[key] for key in to_numpy(groups.keys)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("dtype", ["Int64", "Float64", "boolean", "Int8"])
+def test_nulls_against_others(dtype, seed):
+    """Nulls are passed over as by pandas, polars, pyarrow and DuckDB, which agree on all of these."""
+    rng = np.random.default_rng([seed, 5])
+    keys = rng.integers(0, 40, 150)
+    mask = rng.random(150) < 0.6
+    mask[keys == 3] = True
+    numbers = {"boolean": rng.random(150) < 0.5, "Float64": rng.random(150)}.get(dtype, rng.integers(-99, 99, 150))
+    series = pd.Series(pd.array([None if m else v for m, v in zip(mask, numbers, strict=True)], dtype=dtype))
+    arrow_table = pa.table({"k": keys, "v": pa.array(series)})
+    ops = ["count", "sum", "mean", "min", "max", "var", "std"] if dtype != "boolean" else ["count", "min", "max"]
+    theirs = pd.DataFrame({"k": keys, "v": series}).groupby("k").agg(ops)["v"]
+    of_arrow = arrow_table.group_by("k", use_threads=False).aggregate(
+        [("v", op) for op in ops if op not in ("var", "std")]
+    )
+    of_arrow = of_arrow.sort_by("k").to_pandas(types_mapper=pd.ArrowDtype)
+    names = {"var": "var_samp", "std": "stddev_samp", "mean": "avg"}
+    asked = ", ".join(f"{names.get(op, op)}(v) as {op}" for op in ops)
+    of_duckdb = duckdb.sql(f"select k, {asked} from arrow_table group by k order by k").df()
+    of_polars = (
+        pl.from_arrow(arrow_table).group_by("k").agg(*[getattr(pl.col("v"), op)().alias(op) for op in ops]).sort("k")
+    )
+    for column in (series, pl.from_arrow(arrow_table)["v"], arrow_table["v"], np.ma.MaskedArray(numbers, mask)):
+        result = gpuhash.group_by(keys, sorted=True).agg(**dict.fromkeys(ops, column))
+        for op in ops:
+            got = as_floats(result[op])
+            np.testing.assert_allclose(got, as_floats(theirs[op]), 1e-12)
+            np.testing.assert_allclose(got, as_floats(of_polars[op].to_pandas()), 1e-12)
+            if op == "sum":  # of nothing: null in pyarrow and DuckDB
+                got = np.where(result["count"] == 0, np.nan, got)
+            np.testing.assert_allclose(got, as_floats(of_duckdb[op]), 1e-9)
+            if op not in ("var", "std"):
+                np.testing.assert_allclose(got, as_floats(of_arrow[f"v_{op}"]), 1e-9)
+
+
+def as_floats(column: Any) -> np.ndarray:
+    """NaN for missing."""
+    if isinstance(column, np.ndarray):
+        return np.ma.filled(np.ma.asarray(column).astype(np.float64), np.nan)
+    return column.astype("Float64").to_numpy(np.float64, na_value=np.nan)
+
+
+def test_groups_of_nulls_alone():
+    keys = np.array([1, 1, 2])
+    integers, floats = pl.Series([None, None, 3]), pl.Series([None, None, 3.5])
+    result = gpuhash.group_by(keys).agg(
+        **{op: {"i": integers, "f": floats} for op in OPS if op not in ("any", "all")}, any=integers, all=integers
+    )
+    for op in ("min", "max", "first", "last"):
+        assert np.ma.getmaskarray(result[op]["i"]).tolist() == [True, False]
+        assert result[op]["i"].dtype == np.int64
+        assert result[op]["i"][1] == 3
+        np.testing.assert_array_equal(result[op]["f"], [np.nan, 3.5])
+    np.testing.assert_array_equal(result["mean"]["i"], [np.nan, 3.0])
+    assert result["sum"]["i"].tolist() == [0, 3]
+    assert result["sum"]["f"].tolist() == [0.0, 3.5]
+    assert result["count"]["i"].tolist() == [0, 1]
+    assert result["any"].tolist() == [False, True]
+    assert result["all"].tolist() == [True, True]
+    assert gpuhash.group_by(keys).agg(nunique=integers)["nunique"].tolist() == [0, 1]
+
+
+def test_integers_without_a_value_need_a_mask():
+    torch = module("torch")
+    if torch is None:
+        pytest.skip("torch is not installed")
+    groups = gpuhash.group_by(torch.tensor([1, 1, 2]))
+    with pytest.raises(ValueError, match="1 of 2 groups have nulls alone, for which torch has no integer"):
+        groups.agg(min=pl.Series([None, None, 3]))
+    assert groups.agg(min=pl.Series([None, 4, 3]))["min"].tolist() == [4, 3]
+
+
+def test_nan_is_a_value():
+    """As for polars, pyarrow and DuckDB; pandas takes NaN for missing, and maxima with NaN are theirs alone."""
+    keys, values = np.array([1, 1, 2]), np.array([1.0, np.nan, 2.0])
+    result = gpuhash.group_by(keys).agg(sum=values, count=values, max=values, nunique=values)
+    np.testing.assert_array_equal(result["sum"], [np.nan, 2.0])
+    assert result["count"].tolist() == [2, 1]
+    np.testing.assert_array_equal(result["max"], [np.nan, 2.0])
+    assert result["nunique"].tolist() == [2, 1]
+    frame = pl.DataFrame({"k": keys, "v": values})
+    of_polars = frame.group_by("k", maintain_order=True).agg(s=pl.col("v").sum(), m=pl.col("v").max())
+    assert of_polars["s"].is_nan().to_list() == [True, False]
+    assert of_polars["m"].to_list() == [1.0, 2.0]
+    series = pd.Series(values).groupby(keys)
+    assert series.sum().tolist() == [1.0, 2.0]
+    assert series.max().tolist() == [1.0, 2.0]
+
+
+def test_float_keys(native):
+    keys = np.array([np.nan, 0.0, -0.0, np.nan, 1.0])
+    groups = gpuhash.group_by(native.array(keys))
+    same_bytes(groups.keys, keys[[0, 1, 4]])
+    assert to_numpy(groups.codes).tolist() == [0, 1, 1, 0, 2]
+
+
+def test_rows_as_keys(native):
+    keys = np.array([[1, 2], [1, 3], [1, 2]], np.int32)
+    groups = gpuhash.group_by(native.array(keys))
+    same_bytes(groups.keys, keys[:2])
+    assert to_numpy(groups.agg(sum=native.array(np.array([1, 2, 4])))["sum"]).tolist() == [5, 2]
+
+
+def test_strided_and_read_only():
+    rng = np.random.default_rng(2)
+    keys, values = rng.integers(0, 9, (1000, 2)), rng.random((1000, 3))
+    values.flags.writeable = False
+    groups = gpuhash.group_by(keys[:, 1])
+    agree(groups.agg(sum=values[::-1, 2])["sum"], expected(keys[:, 1], "sum", values[::-1, 2])[1], "sum")
+
+
+def test_any_byte_is_true(native):
+    """Booleans of other libraries may hold any byte."""
+    if native.name != "numpy":
+        pytest.skip("of NumPy")
+    values = np.array([0, 2, 255, 0], np.uint8).view(bool)
+    result = gpuhash.group_by(np.array([1, 1, 2, 3])).agg(**dict.fromkeys(("sum", "any", "all", "max"), values))
+    assert result["sum"].tolist() == [1, 1, 0]
+    assert result["any"].tolist() == [True, True, False]
+    assert result["all"].tolist() == [False, True, False]
+    assert result["max"].view(np.uint8).tolist() == [1, 1, 0]
+
+
+def test_bad_input(native):
+    keys = native.array(np.array([1, 2, 1]))
+    groups = gpuhash.group_by(keys)
+    with pytest.raises(TypeError, match="no aggregate was given: give operation=column, with one of sum, mean"):
+        groups.agg()
+    with pytest.raises(TypeError, match="there is no aggregate 'median': give one of sum, mean, min"):
+        groups.agg(median=keys)
+    with pytest.raises(ValueError, match=r"values for sum have shape \(2,\), expected \(3,\)"):
+        groups.agg(sum=keys[:2])
+    with pytest.raises(ValueError, match=r"values for sum of 'a' have shape \(3, 1\), expected \(3,\)"):
+        groups.agg(sum={"a": keys[:, None]})
+    with pytest.raises(TypeError, match="object"):
+        groups.agg(sum=np.array([1, "a", None], object))
+    with pytest.raises(TypeError, match="values for max number 0 are complex64, and complex numbers have no max"):
+        groups.agg(max=[np.zeros(3, np.complex64)])
+    with pytest.raises(TypeError, match="ddof='1' was given"):
+        groups.agg(var=keys, ddof="1")
+    with pytest.raises(ValueError, match="nulls='x' was given, expected 'key' or 'drop'"):
+        gpuhash.group_by(keys, nulls="x")
+    with pytest.raises(TypeError, match="sorted"):
+        gpuhash.group_by(keys, sorted=[])
+    assert repr(groups) == "<gpuhash.Groups: 2 groups of 3 keys>"
+
+
+def test_other_device(cuda):
+    torch = module("torch")
+    with pytest.raises(ValueError, match="the keys are on cpu and the values for sum on cuda"):
+        gpuhash.group_by(np.array([1, 2])).agg(sum=torch.zeros(2, device=GPU))
+
+
+def test_what_memory_that_fails_leaves(device):
+    memory = counting_memory(device)
+    context = make_context(device, memory)
+    rng = np.random.default_rng(0)
+    count, groups = 100_000, 30_000
+    codes, values = rng.integers(0, groups, count), rng.random(count)
+    buffers = [
+        _core.Buffer(context, dtype, (n,), 0)
+        for dtype, n in (("int64", count), ("float64", count), ("float64", groups), ("float64", groups))
+    ]
+    arrays = [buffer.array() for buffer in buffers]
+    for array, host in zip(arrays[:2], (codes, values), strict=True):
+        context.copy(array, _core.borrow(host), 0)
+    kept = memory.nbytes
+
+    def run() -> None:
+        outs = zip(("sum", "var"), arrays[2:], strict=True)
+        requests = [(op, arrays[1], None, out, 1.0, None, None) for op, out in outs]
+        _core.aggregate(context, arrays[0], groups, requests, 0)
+        context.synchronize(0)
+
+    for failing in itertools.count():
+        memory.fail_after(failing)
+        try:
+            run()
+        except MemoryError:
+            assert memory.nbytes == kept
+        else:
+            break
+    memory.fail_after(None)
+    assert failing > 0
+    host = np.empty(groups)
+    context.copy(_core.borrow(host), arrays[2], 0)
+    np.testing.assert_allclose(host, np.bincount(codes, values, groups))
+    assert memory.mistakes == []
+
+
+NUMBERS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-3, 3))
+FLOAT_NUMBERS = st.one_of(st.floats(allow_nan=False, allow_infinity=False, width=32), st.sampled_from([0.0, -0.0]))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), NUMBERS, FLOAT_NUMBERS), min_size=1, max_size=60))
+def test_against_pandas(rows):
+    keys, integers, floats = (np.array(column) for column in zip(*rows, strict=True))
+    integers, floats = integers.astype(np.int64), floats.astype(np.float64)
+    ops = ["count", "sum", "mean", "min", "max", "first", "last", "var", "nunique"]
+    theirs = pd.DataFrame({"k": keys, "i": integers, "f": floats}).groupby("k", sort=False).agg(ops)
+    result = gpuhash.group_by(keys).agg(**{op: {"i": integers, "f": floats} for op in ops})
+    for op, name in itertools.product(ops, "if"):
+        wanted = theirs[name][op].to_numpy()
+        if wanted.dtype.kind == "f":
+            scale = np.abs((integers if name == "i" else floats).astype(float)).max() ** (2 if op == "var" else 1)
+            np.testing.assert_allclose(result[op][name], wanted, rtol=1e-9, atol=1e-12 * scale)
+        else:
+            np.testing.assert_array_equal(result[op][name], wanted)
+
+
+STREAMED = [op for op in OPS if op != "count"]
+
+
+def stream_of(pieces: list[tuple[Any, Any]]) -> gpuhash.GroupBy:
+    groups = gpuhash.GroupBy(**dict.fromkeys(STREAMED, "v"), count=["v"])
+    for keys, values in pieces:
+        groups.update(keys, v=values)
+    return groups
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.one_of(st.none(), st.integers(-100, 100))), min_size=1, max_size=80),
+    st.lists(st.integers(0, 80), max_size=6),
+    st.sampled_from(["float32", "int64"]),
+)
+def test_streaming_is_one_call(rows, cuts, dtype):
+    keys = np.array([key for key, _ in rows])
+    mask = np.array([value is None for _, value in rows])
+    values = np.ma.MaskedArray(np.array([value or 0 for _, value in rows], dtype), mask)
+    bounds = sorted({0, len(keys), *(min(cut, len(keys)) for cut in cuts)})
+    pieces = [(keys[a:b], values[a:b]) for a, b in itertools.pairwise(bounds)]
+    whole = gpuhash.group_by(keys)
+    wanted = whole.agg(**dict.fromkeys(STREAMED, values), count=[values])
+    half = len(pieces) // 2
+    merged = stream_of(pieces[:half])
+    merged.merge(stream_of(pieces[half:]))
+    for groups in (stream_of(pieces), merged, pickle.loads(pickle.dumps(stream_of(pieces)))):
+        got = groups.result()
+        same_bytes(got.keys, whole.keys)
+        assert len(groups) == len(whole)
+        same_bytes(got.aggregates["count"][0], wanted["count"][0])
+        for op in STREAMED:
+            assert got.aggregates[op].dtype == wanted[op].dtype
+            np.testing.assert_allclose(as_floats(got.aggregates[op]), as_floats(wanted[op]), rtol=1e-6, atol=1e-9)
+
+
+def test_streaming_on_every_framework(place):
+    rng = np.random.default_rng(4)
+    keys, values = rng.integers(0, 300, 4000), rng.random(4000)
+    groups = gpuhash.GroupBy(sum="v", mean=["v", "w"], count=True, std="w")
+    for begin in range(0, 4000, 500):
+        part = slice(begin, begin + 500)
+        groups.update(place.array(keys[part]), v=place.array(values[part]), w=-values[part])
+    result = groups.result()
+    assert place.owns(result.keys)
+    same_bytes(result.keys, gpuhash.unique(keys))
+    agree(result.aggregates["sum"], expected(keys, "sum", values)[1], "sum")
+    agree(result.aggregates["mean"][1], expected(keys, "mean", -values)[1], "mean")
+    agree(result.aggregates["std"], expected(keys, "std", -values)[1], "std")
+    same_bytes(result.aggregates["count"], expected(keys, "count", values)[1])
+    in_order = groups.result(sorted=True)
+    same_bytes(in_order.keys, np.unique(keys))
+    same_bytes(in_order.aggregates["count"], np.unique(keys, return_counts=True)[1])
+
+
+def test_streaming_variance_is_stable():
+    rng = np.random.default_rng(5)
+    values = 1e9 + rng.standard_normal(20_000)
+    keys = rng.integers(0, 5, 20_000)
+    groups = gpuhash.GroupBy(var="v")
+    for begin in range(0, 20_000, 1000):
+        groups.update(keys[begin : begin + 1000], v=values[begin : begin + 1000])
+    got = groups.result(sorted=True).aggregates["var"]
+    np.testing.assert_allclose(got, [values[keys == key].var(ddof=1) for key in range(5)], rtol=1e-7)
+
+
+def test_streaming_refuses():
+    with pytest.raises(TypeError, match="no aggregate was given"):
+        gpuhash.GroupBy()
+    with pytest.raises(TypeError, match="there is no aggregate 'nunique'"):
+        gpuhash.GroupBy(nunique="v")
+    with pytest.raises(TypeError, match="expected the name of a column"):
+        gpuhash.GroupBy(sum=np.zeros(3))
+    groups = gpuhash.GroupBy(sum="v", count=True)
+    with pytest.raises(ValueError, match="there has been no batch"):
+        groups.result()
+    with pytest.raises(TypeError, match="the columns w were given, expected v"):
+        groups.update([1, 2], w=[1, 2])
+    groups.update([1, 2], v=[1, 2])
+    with pytest.raises(TypeError, match="v is float64, and was int64 before"):
+        groups.update([1, 2], v=[1.0, 2.0])
+    with pytest.raises(TypeError, match="the keys are int64 and float64"):
+        groups.update([1.0, 2.0], v=[1, 2])
+    with pytest.raises(ValueError, match="the other GroupBy has other aggregates"):
+        groups.merge(gpuhash.GroupBy(sum="v"))
+    with pytest.raises(TypeError, match="a dict was given, expected a GroupBy"):
+        groups.merge({})
+    with pytest.raises(TypeError, match="complex numbers have no max"):
+        gpuhash.GroupBy(max="v").update([1], v=[1j])
+    assert groups.result().aggregates["sum"].tolist() == [1, 2]
+    assert len(gpuhash.GroupBy(count=True)) == 0
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_columns_of_frames_as_keys(library):
+    make = {"pandas": pd.Series, "polars": pl.Series, "pyarrow": pa.array}[library]
+    keys, values = [3, 4, 3, 5], [1.0, 2.0, 3.0, 4.0]
+    groups = gpuhash.group_by(make(keys))
+    assert list(groups.keys) == [3, 4, 5]
+    assert list(groups.agg(sum=make(values))["sum"]) == [4.0, 2.0, 4.0]
+    stream = gpuhash.GroupBy(sum="v")
+    for part in (slice(0, 2), slice(2, 4)):
+        stream.update(make(keys[part]), v=make(values[part]))
+    assert list(stream.result().aggregates["sum"]) == [4.0, 2.0, 4.0]
