@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.frameworks import GPU, module, to_numpy
-from support.memory_resources import counting_memory
+from support.memory_resources import counting_memory, fail_each_allocation
 from support.samples import COMPLEX, FLOATS, INTEGERS, VALUE_DTYPES, numpy_dtype, random_values, same_bytes
 from support.tuning import tuned
 
@@ -480,6 +480,28 @@ def test_what_memory_that_fails_leaves(device):
     host = np.empty(groups)
     context.copy(_core.borrow(host), arrays[2], 0)
     np.testing.assert_allclose(host, np.bincount(codes, values, groups))
+    assert memory.mistakes == []
+
+
+@pytest.mark.parametrize("stride", [1, 0x9E3779B97F4A7], ids=["near", "far"])
+def test_memory_runs_out_while_groups_are_found(threads, stride):
+    memory = counting_memory("cpu")
+    context = make_context("cpu", memory)
+    rng = np.random.default_rng(0)
+    keys, values = rng.integers(0, 9000, 100_000) * stride, rng.integers(0, 9, 100_000)
+    wanted_keys, wanted = expected(keys, "sum", values)
+    firsts, sums = np.empty(len(wanted_keys), np.int64), np.empty(len(wanted_keys), np.int64)
+
+    def run() -> None:
+        requests = [("sum", _core.borrow(values), None)]
+        groups = _core.GroupFold.make(context, _core.borrow(keys), 1, requests, 0)
+        assert groups is not None
+        groups.write(_core.borrow(firsts), [_core.borrow(sums)])
+
+    fail_each_allocation(memory, run)
+    same_bytes(keys[firsts], wanted_keys)
+    same_bytes(sums, wanted)
+    assert memory.nbytes == 0
     assert memory.mistakes == []
 
 

@@ -46,6 +46,10 @@ def group_by(keys: Any, *, sorted: bool = False, nulls: str = "key") -> Groups:
         Holds the keys, which must not change as long as it is used. Waits for the GPU, because the number of groups
         has to be known.
 
+    Notes
+    -----
+    On the host, groups of keys of up to 8 bytes are found when the first aggregates are asked for, in the same pass.
+
     Raises
     ------
     TypeError, ValueError, OverflowError, MemoryError
