@@ -22,6 +22,7 @@ from .frames.grouping import group_by
 from .frames.hashing import hash
 from .frames.joining import Join, JoinIndices, get_indexer, join
 from .frames.streaming import GroupBy
+from .frames.taking import take
 from .hash_multi_map import HashMultiMap
 from .hash_set import HashSet
 from .named_columns import Column
@@ -56,6 +57,7 @@ __all__ = [
     "open",
     "set_num_threads",
     "store",
+    "take",
     "unique",
     "unique_all",
     "unique_counts",

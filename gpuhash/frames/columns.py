@@ -21,6 +21,7 @@ _Array = np.ndarray[Any, Any]
 #: Data, numbers per entry, validity and offsets of a column of `_core.KeyRows`.
 Part = tuple[_core.Array, int, _core.Array | None, _core.Array | None]
 #: What a column's entries are given back as, by the positions of these: an index of the keys' batch, int64 ``[m]``.
+#: Negative ones give nulls, where the form has any.
 Form = Callable[[Batch, "Column", _core.Array], Any]
 
 
@@ -140,6 +141,17 @@ def to_host(batch: Batch, array: _core.Array) -> _Array:
     return host
 
 
+def _without_negative(entries: _Array, positions: _Array) -> _Array:
+    """Entries at positions, masked at negative ones."""
+    taken: _Array = entries[positions]
+    negative = positions < 0
+    if not negative.any():
+        return taken
+    masked = np.ma.MaskedArray(taken)
+    masked[negative] = np.ma.masked
+    return masked
+
+
 def check_columns(columns: Sequence[Column], names: Sequence[Any], what: str) -> None:
     """ValueError unless all have one length and lie on one device; makes all ready for the stream of the first one."""
     first = columns[0]
@@ -192,8 +204,7 @@ def _read_masked(column: np.ma.MaskedArray[Any, Any], what: str) -> Column:
         data = data.view(np.int64)
 
     def give(batch: Batch, column: Column, index: _core.Array) -> Any:
-        positions = to_host(batch, index)
-        return original[positions]
+        return _without_negative(original, to_host(batch, index))
 
     original = column
     return _host_column(data, ~mask if mask.any() else None, give, kind, what)
@@ -211,7 +222,9 @@ def _read_times(column: _Array, what: str) -> Column:
 
     def give(batch: Batch, column: Column, index: _core.Array) -> Any:
         numbers: _Array = give_array(batch, column, index)
-        return numbers.view(dtype)
+        times = numbers.view(dtype)
+        times[to_host(batch, index) < 0] = np.datetime64("NaT") if dtype.kind == "M" else np.timedelta64("NaT")
+        return times
 
     dtype = column.dtype
     return _host_column(column.view(np.int64), ~nat if nat.any() else None, give, str(dtype), what)
@@ -226,9 +239,8 @@ def _read_foreign(column: Any, framework: ColumnFramework, what: str) -> Column:
         positions = to_host(batch, index)
         if taken_by_library:
             return take_foreign(column, positions)
-        if mask is None:
-            return numbers[positions]
-        return np.ma.MaskedArray(numbers[positions], mask[positions])
+        given = numbers if mask is None else np.ma.MaskedArray(numbers, mask)
+        return _without_negative(given, positions)
 
     return _host_column(numbers, None if mask is None else ~mask, give, kind, what)
 
