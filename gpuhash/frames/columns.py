@@ -143,7 +143,7 @@ def to_host(batch: Batch, array: _core.Array) -> _Array:
 
 def _without_negative(entries: _Array, positions: _Array) -> _Array:
     """Entries at positions, masked at negative ones."""
-    taken: _Array = entries[positions]
+    taken: _Array = (entries if len(entries) else np.zeros((1, *entries.shape[1:]), entries.dtype))[positions]
     negative = positions < 0
     if not negative.any():
         return taken

@@ -1,0 +1,139 @@
+"""Strings as keys of unique, factorize, isin, groups and joins, against pandas and Python's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.tuning import tuned
+
+import gpuhash
+
+WORDS = ["", "a", "a\0", "\0", "b", "ab", "aé", "日本", "x" * 7, "x" * 8, "x" * 9, "x" * 40, "x" * 39 + "y"]
+texts = st.lists(st.sampled_from(WORDS), max_size=60)
+
+
+def arrow(words: list[str]) -> pa.Array:
+    return pa.array(words, "string")
+
+
+SOURCES = {
+    "list": list,
+    "numpy": lambda words: np.array(words, np.dtypes.StringDType()),
+    "pandas": lambda words: pd.Series(words, dtype="str"),
+    "objects": lambda words: pd.Series(words, dtype=object),
+    "polars": pl.Series,
+    "arrow": arrow,
+    "large": lambda words: pa.array(words, "large_string"),
+    "views": lambda words: pa.array(words, pa.string_view()),
+    "chunks": lambda words: pa.chunked_array([words[:3], words[3:]], "string"),
+    "dictionary": lambda words: arrow(words).dictionary_encode(),
+}
+
+
+def as_list(strings: object) -> list[str | None]:
+    return strings.to_pylist() if hasattr(strings, "to_pylist") else [*strings]
+
+
+def first_seen(words: list[str]) -> tuple[list[str], list[int]]:
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    return [*numbers], [numbers[word] for word in words]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_of_every_source(source):
+    words = [WORDS[i % len(WORDS)] for i in (5, 1, 0, 5, 2, 7, 7, 11, 12, 1, 3, 8, 9)]
+    given = SOURCES[source](words)
+    distinct, codes = first_seen(words)
+    answer = gpuhash.unique(given, return_index=True, return_inverse=True, return_counts=True)
+    assert as_list(answer.values) == distinct
+    assert answer.inverse.tolist() == codes
+    assert answer.indices.tolist() == [words.index(word) for word in distinct]
+    assert answer.counts.tolist() == [words.count(word) for word in distinct]
+    assert as_list(gpuhash.unique(given, sorted=True)) == sorted(distinct)
+    assert type(answer.values) is type(given)
+    factorized = gpuhash.factorize(given)
+    assert (factorized.codes.tolist(), as_list(factorized.uniques)) == (codes, distinct)
+    tests = SOURCES[source](["a", "日本", "absent", "x" * 40])
+    expected = [word in ("a", "日本", "x" * 40) for word in words]
+    assert gpuhash.isin(given, tests).tolist() == expected
+    assert gpuhash.isin(given, tests, invert=True).tolist() == [not found for found in expected]
+    groups = gpuhash.group_by(given)
+    assert as_list(groups.keys) == distinct
+    values = np.arange(len(words))
+    sums = [sum(i for i, code in enumerate(codes) if code == group) for group in range(len(distinct))]
+    assert groups.agg(sum=values)["sum"].tolist() == sums
+
+
+@settings(deadline=None)
+@given(texts, texts)
+def test_joins(left, right):
+    expected = [(i, j) for i, one in enumerate(left) for j, other in enumerate(right) if one == other]
+    pairs = gpuhash.join(pd.Series(left, dtype="str"), arrow(right))
+    assert list(zip(pairs.left.tolist(), pairs.right.tolist(), strict=True)) == expected
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([*WORDS, None]), st.integers(0, 2)), max_size=60), st.booleans())
+def test_strings_beside_numbers(rows, drop):
+    frame = pl.DataFrame(rows, schema={"word": pl.String, "number": pl.Int16}, orient="row")
+    with tuned(narrow_fingerprints=2):
+        groups = gpuhash.group_by(frame, nulls="drop" if drop else "key")
+    expected = frame.drop_nulls() if drop else frame
+    assert groups.keys.equals(expected.unique(maintain_order=True))
+    lengths = expected.group_by("word", "number", maintain_order=True).len()["len"].to_list()
+    assert groups.agg(count=True)["count"].tolist() == lengths
+
+
+def test_bytes_and_rows_of_text():
+    words = np.array([[b"a", b"b\0c"], [b"b\0c", b"a"]])
+    distinct, inverse = gpuhash.unique(words, return_inverse=True)
+    assert distinct.tolist() == [b"a", b"b\0c"]
+    assert distinct.dtype == words.dtype
+    assert inverse.tolist() == [[0, 1], [1, 0]]
+    assert gpuhash.isin(words, [b"a"]).tolist() == [[True, False], [False, True]]
+    assert gpuhash.unique(np.array([], "U3")).tolist() == []
+
+
+def test_nulls():
+    words = pa.array(["a", None, "", "a", None])
+    codes, uniques = gpuhash.factorize(words)
+    assert codes.tolist() == [0, -1, 1, 0, -1]
+    assert uniques.to_pylist() == ["a", ""]
+    for call in (lambda: gpuhash.unique(words), lambda: gpuhash.isin(words, ["a"]), lambda: gpuhash.isin(["a"], words)):
+        with pytest.raises(ValueError, match="have nulls, in 2 of 5 entries"):
+            call()
+    assert gpuhash.group_by(words).keys.to_pylist() == ["a", None, ""]
+    assert gpuhash.group_by(words, nulls="drop").keys.to_pylist() == ["a", ""]
+    assert gpuhash.join(words, words, "semi").tolist() == [0, 2, 3]
+    assert gpuhash.join(words, words, "semi", nulls="equal").tolist() == [0, 1, 2, 3, 4]
+
+
+def test_what_is_refused():
+    with pytest.raises(TypeError, match="the elements are text and the test_elements bytes"):
+        gpuhash.isin(["a"], [b"a"])
+    with pytest.raises(TypeError, match="the elements are strings and the test_elements are not"):
+        gpuhash.isin(["a"], [1])
+    with pytest.raises(TypeError, match="the test_elements are strings and the elements are not"):
+        gpuhash.isin(np.arange(3), ["a"])
+    with pytest.raises(TypeError):
+        gpuhash.join(["a"], [1])
+    with pytest.raises(TypeError):
+        gpuhash.unique(["a", 1])
+    with pytest.raises(ValueError, match=r"strings of shape \(1, 1\)"):
+        gpuhash.group_by(np.array([["a"]]))
+
+
+def test_many(native):
+    rng = np.random.default_rng(5)
+    numbers = rng.integers(0, 3000, 100_000)
+    words = pd.Series(numbers).map(lambda number: f"{'w' * (number % 23)}{number}").astype("str")
+    codes, uniques = gpuhash.factorize(words)
+    expected, distinct = pd.factorize(words)
+    assert np.array_equal(codes, expected)
+    assert uniques.tolist() == distinct.tolist()
+    assert gpuhash.unique(words, sorted=True).tolist() == sorted(distinct)
