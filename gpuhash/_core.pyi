@@ -293,6 +293,100 @@ class Factorization(metaclass=_Type):
         On the stream of the constructor; does not wait.
         """
 
+@final
+class Packing(metaclass=_Type):
+    """How rows become words that tell them apart, and have their order."""
+
+    def __init__(self, /, *args: Never, **kwargs: Never) -> None:
+        """TypeError: ``KeyRows.find_packing`` makes them."""
+    @property
+    def dtype(self) -> str:
+        """Of the words, "uint32" or "uint64"."""
+    @property
+    def words(self) -> int:
+        """How many there may be; the one after the last is that of rows that are no keys, or have other numbers."""
+
+# A column of rows: data, numbers per entry, bool [n] that is False for nulls, int64 offsets [n + 1] of strings, whose
+# data are uint8
+_KeyColumn: TypeAlias = tuple[Array, int, Array | None, Array | None]
+
+@final
+class KeyRows(metaclass=_Type):
+    """Rows of columns, each row a key, as ColumnKeys of key_columns.hpp has them; holds the columns."""
+
+    def __init__(
+        self, context: Context, columns: Sequence[_KeyColumn], count: int, is_key: Array | None, stream: int
+    ) -> None:
+        """``is_key``: bool ``[n]``, False for rows that are no keys, all of which are alike."""
+    def find_packing(self) -> Packing | None:
+        """None where no word of 64 bits tells the rows apart by their numbers. Waits."""
+    def pack(self, packing: Packing, words: Array) -> None:
+        """Fill words ``[n]``. The packing may be of other rows, with integer columns of other dtypes."""
+    def list_numbers(self, packing: Packing, codes: Array, numbers: Array) -> None:
+        """Fill int64 ``[packing.words]`` by words with the codes of the rows, and -1 where no row has the word."""
+    def find_listed(self, packing: Packing, numbers: Array, codes: Array) -> None:
+        """Fill codes ``[n]`` with what is listed for the rows' words; -1: nothing is."""
+    def fingerprint(self, seed: int, by_value: bool, tries: int, words: Array) -> None:
+        """Fill uint64 ``[n]`` with hashes of the rows.
+
+        ``by_value``: integers are equal to those of other dtypes. ``tries``: how many seeds have been in vain.
+        """
+    def all_equal(self, at: Array | None, other: KeyRows, other_at: Array | None, count: int) -> bool:
+        """Are these rows equal to those of others, where neither position is negative? None: 0, 1, 2, ... Waits."""
+    def valid(self, column: int) -> Array | None: ...
+    def order_words(self, column: int, part: int, words: Array) -> None:
+        """Fill uint64 ``[n, 2]`` with the order of one number of each entry, or of 8 bytes of strings."""
+
+def combine_valid(context: Context, masks: Sequence[Array], is_key: Array, stream: int) -> None:
+    """Fill a mask with which entries are True in all masks."""
+
+def find_invalid(context: Context, mask: Array, stream: int) -> int:
+    """Where the first False is; as many as there are entries where none is. Waits."""
+
+def leave_out(context: Context, codes: Array, at: int, stream: int) -> int:
+    """Make the number at that position -1, and those above it one less. Returns it. Waits."""
+
+def copy_without(context: Context, source: Array, left_out: int, target: Array, stream: int) -> None:
+    """Copy all int64 entries but one."""
+
+def renumber(context: Context, codes: Array, numbers: Array, stream: int) -> None:
+    """Put numbers[code] in place of each code that is not negative."""
+
+def mask_codes(context: Context, codes: Array, is_key: Array, stream: int) -> None:
+    """Put -1 in place of the codes of what is no key."""
+
+def mark_found(context: Context, codes: Array, invert: bool, mask: Array, stream: int) -> None:
+    """Fill a mask with which codes are not negative, or are if inverted."""
+
+def is_all_zero(context: Context, words: Array, stream: int) -> bool:
+    """Waits."""
+
+def count_up(context: Context, out: Array, stream: int) -> None:
+    """Fill an array with 0, 1, 2, ..."""
+
+# A column, the entry of negative indices (None: zeros), and where the entries go
+_Take: TypeAlias = tuple[Array, Array | None, Array]
+
+def take(context: Context, columns: Sequence[_Take], rows: int, index: Array, stream: int) -> None:
+    """Fill arrays with entries of columns by an index, int64 ``[m]``, in one pass. Waits.
+
+    IndexError for an index of ``rows`` or more: then nothing is written.
+    """
+
+def take_offsets(context: Context, offsets: Array, index: Array, out: Array, stream: int) -> int:
+    """Fill int64 ``[m + 1]`` with the offsets of taken strings, and return the last. Those of negative ones are empty.
+
+    Waits. IndexError as of ``take``.
+    """
+
+def take_bytes(
+    context: Context, data: Array, offsets: Array, index: Array, out_offsets: Array, out: Array, stream: int
+) -> None:
+    """Fill uint8 with the bytes of strings, as ``take_offsets`` has placed them."""
+
+def random_seed() -> int:
+    """Another secret number of 64 bits each time."""
+
 def write_order_words(context: Context, keys: Array, words: Array) -> None:
     """On the host: unsigned integers, as wide as the keys, that are equal where these are and have their order.
 

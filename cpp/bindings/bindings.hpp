@@ -16,5 +16,6 @@ void bind_splitter(pybind11::module_& module);
 void bind_tensor_store(pybind11::module_& module);
 void bind_torch_state(pybind11::module_& module);
 void bind_numpy_memory(pybind11::module_& module);
+void bind_key_columns(pybind11::module_& module);
 
 }  // namespace gpuhash::bindings

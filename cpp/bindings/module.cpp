@@ -135,6 +135,7 @@ PYBIND11_MODULE(_core_of_main, module) {
   bind_tensor_store(module);
   bind_torch_state(module);
   bind_numpy_memory(module);
+  bind_key_columns(module);
   bind_registries(module);
   module.def("build_info", &build_information);
   module.def("stray_keys", &stray_keys, py::arg("bytes_per_key"));

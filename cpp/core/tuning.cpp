@@ -34,6 +34,7 @@ constexpr std::array kAll{
     GPUHASH_NAMED(fits_cache_keys),
     GPUHASH_NAMED(fills_parts_keys),
     GPUHASH_NAMED(skewed_percent),
+    GPUHASH_NAMED(narrow_fingerprints),
     GPUHASH_NAMED(word_list_keys),
     GPUHASH_NAMED(narrow_position_keys),
     GPUHASH_NAMED(most_ascending_keys),

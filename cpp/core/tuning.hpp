@@ -90,6 +90,11 @@ struct Tuning {
   /// if many keys are distinct: counting sets aside the few that come often (1.9 times, Zipf 1.3, 2^17).
   Threshold skewed_percent{25};
 
+  // ---- Keys of any width (gpuhash/frames/keys.py) ----
+
+  /// For tests: the fingerprints of so many tries have 3 bits, so that different rows meet.
+  Threshold narrow_fingerprints{0};
+
   // ---- `unique` and its like on the host (cpp/host/) ----
 
   /// Batches of fewer keys of up to 8 bytes have lists of words with 32-bit positions.

@@ -12,6 +12,7 @@
 
 namespace gpuhash {
 
+class ColumnKeys;
 class Factorizer;
 class RowOptimizer;
 class Splitter;
@@ -77,7 +78,8 @@ class Executor {
                             std::int64_t value_bytes, std::int64_t* rows, Stream) const = 0;
 };
 
-/// What a platform has: an executor for each slot type, a factorizer, a splitter, and what trains rows. Narrow keys and
+/// What a platform has: an executor for each slot type, a factorizer, a splitter, what trains rows, and what
+/// keys of several columns are. Narrow keys and
 /// values are widened to one of the slot types.
 struct Executors {
   template <class Types>
@@ -96,7 +98,7 @@ struct Executors {
   template <class Platform>
   static Executors of() {
     return {Pointers<SlotTypes>::of<Platform>(), &Platform::factorizer(), &Platform::splitter(),
-            &Platform::row_optimizer()};
+            &Platform::row_optimizer(), &Platform::column_keys()};
   }
 
   template <class Key, class Value>
@@ -108,6 +110,7 @@ struct Executors {
   const Factorizer* factorizer;
   const Splitter* splitter;
   const RowOptimizer* row_optimizer;
+  const ColumnKeys* column_keys;
 };
 
 }  // namespace gpuhash

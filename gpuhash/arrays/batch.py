@@ -11,7 +11,7 @@ import numpy as np
 from gpuhash import _core
 
 from .arguments import encode_keys, encode_values, wrong_device, wrong_dtype, wrong_key_shape, wrong_value_shape
-from .dtypes import ITEMSIZES, MAX_KEY_BYTES, encode_held, infer_numbers, storage_dtype, to_python
+from .dtypes import encode_held, infer_numbers, storage_dtype, to_python
 from .frameworks import NUMPY, Framework, NumPyFramework, Shape, framework_of, gpu_of
 from .memory import make_context
 
@@ -123,8 +123,7 @@ class Batch:
         Raises
         ------
         TypeError, ValueError, OverflowError
-            For what is not an array of one of the dtypes, numbers that no dtype holds, or rows of no or more than 16
-            bytes.
+            For what is not an array of one of the dtypes, numbers that no dtype holds, or rows without numbers.
         """
         batch = cls()
         batch.outputs = ()
@@ -171,12 +170,8 @@ class Batch:
         if not shape:
             raise ValueError(f"the {what} have shape (), which has no axis 0: give an array of one or more dimensions")
         self.shape, self.key_shape = shape[:1], shape[1:]
-        bytes_per_row = math.prod(self.key_shape) * ITEMSIZES[array.dtype]
-        if not 1 <= bytes_per_row <= MAX_KEY_BYTES:
-            raise ValueError(
-                f"the {what} have shape {shape} of {array.dtype}: rows of {bytes_per_row} bytes, expected 1 to "
-                f"{MAX_KEY_BYTES}"
-            )
+        if math.prod(self.key_shape) == 0:
+            raise ValueError(f"the {what} have shape {shape}: rows without numbers, expected one or more in each")
 
     def lend(self, host: np.ndarray[Any, Any], dtype: str) -> _core.Array:
         """An array of the dtype's storage, in the batch's memory and of that dtype."""

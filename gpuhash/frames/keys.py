@@ -2,55 +2,310 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple, Self
+import itertools
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
 
 from gpuhash import _core
-from gpuhash.arrays.batch import Batch, Output
-from gpuhash.arrays.frameworks import settle
+from gpuhash.arrays.batch import Batch
+from gpuhash.arrays.dtypes import MAX_KEY_BYTES, is_integer
+from gpuhash.arrays.frameworks import framework_of
+
+from . import ordering
+from .columns import Column, Part, check_columns, give_array, read_column, split_frame, take_foreign, to_host
+
+#: Words of keys that a list has room for, if it has as many numbers for each of the right side's keys, or these in all.
+_LISTED_PER_KEY = 16
+_LISTED = 1 << 17
+_MINUS_ONE = np.array(-1)
 
 
 class Numbering(NamedTuple):
-    """Dense numbers of keys, from 0 in order of first occurrence. In the memory of the keys' batch."""
+    """Dense numbers of keys, from 0 in order of first occurrence or of the keys. In the memory of the keys' batch."""
 
-    count: int  # distinct keys, m
-    codes: _core.Array  # int64 [n], the number of each key
+    count: int  # type: ignore[assignment]  # distinct keys, m
+    codes: _core.Array  # int64 [n], the number of each key; -1 for what is no key
     firsts: _core.Array  # int64 [m], where each distinct key occurs first
     counts: _core.Array | None  # int64 [m], how often
 
 
 class Keys:
-    """The keys of a call, ``[n]``: the entries of an array, or its rows."""
+    """The keys of a call, ``[n]``: the entries of an array, its rows, or the rows of several columns."""
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch  # context, stream and framework of the call
-        self.count = math.prod(batch.shape)
+    def __init__(self, columns: Sequence[Column], form: Any, nulls: Literal["key", "none"]) -> None:
+        self.columns = columns
+        self.batch: Batch = columns[0].batch  # context, stream and framework of the call
+        self.count: int = columns[0].length
+        self._form = form  # what the keys were given as
+        masks = [column.valid for column in columns if column.valid is not None]
+        self.is_key: _core.Array | None = None  # bool [n]; None: all are keys
+        if nulls == "none" and masks:
+            self.columns = [column._replace(valid=None) for column in columns]
+            self.is_key = masks[0]
+            if len(masks) > 1:
+                self.is_key = self.new("bool", (self.count,))
+                _core.combine_valid(self.batch.context, masks, self.is_key, self.batch.stream)
+        parts = [column.part() for column in self.columns]
+        self.rows = _core.KeyRows(self.batch.context, parts, self.count, self.is_key, self.batch.stream)
 
     @classmethod
-    def of(cls, keys: Any, what: str = "keys") -> Self:
-        """The entries of an array of one dimension, or the rows of one of several, where they lie."""
-        keys, _ = settle(keys)
-        batch = Batch.of_array(keys, 0, what)
-        return cls(batch)
+    def of(cls, keys: Any, what: str = "keys", nulls: Literal["key", "none"] = "key") -> Self:
+        """Keys as they are given.
 
-    def number(self, *, counts: bool = False) -> Numbering:
-        """Finds the distinct keys. Waits."""
-        batch = self.batch
-        elements = math.prod(batch.key_shape)
-        work = _core.Factorization(batch.context, batch.array, elements, True, counts, batch.stream)
-        codes, firsts = (_array(batch, length) for length in (self.count, work.count))
-        counted = _array(batch, work.count) if counts else None
-        work.write(None, codes, counted, firsts, False)
-        return Numbering(work.count, codes, firsts, counted)
+        Parameters
+        ----------
+        keys
+            An array of any framework and dtype, whose entries along the first axis are the keys: numbers, or rows of
+            any width. A column of pandas, polars or Arrow, or a frame or table of these. A dict of columns by names, or
+            a list or tuple of which one item or more is an array or a column: each row of all columns is a key. A list
+            of Python numbers, or of lists of them, is one array.
+        what
+            What messages call the keys.
+        nulls
+            "key": nulls equal each other and nothing else. "none": a row with a null is no key, and its code is -1.
+            Nulls are those of the libraries, masked entries, and NaT; NaN is a number.
+
+        Notes
+        -----
+        Numbers are compared as by ``unique``. Dates, times and durations are compared as their integers, of columns of
+        one dtype.
+
+        Raises
+        ------
+        TypeError
+            Where a column holds no numbers.
+        ValueError
+            Where there are no columns, or they differ in length or device; entries of no bytes.
+        """
+        if (frame := split_frame(keys)) is not None:
+            parts: list[Any] = list(frame.values())
+            names: list[Any] = list(frame)
+        elif isinstance(keys, dict):
+            parts, names = list(keys.values()), list(keys)
+        elif isinstance(keys, (list, tuple)) and any(map(_is_array, keys)):
+            parts, names = list(keys), list(range(len(keys)))
+        else:
+            return cls([read_column(keys, what)], None, nulls)
+        if not parts:
+            raise ValueError(f"the {what} have no columns: give one or more")
+        columns = [read_column(part, f"{what} {name!r}") for name, part in zip(names, parts, strict=True)]
+        check_columns(columns, names, what)
+        return cls(columns, keys, nulls)
+
+    @classmethod
+    def of_rows(cls, batch: Batch) -> Self:
+        """The entries or rows of one array."""
+        return cls(
+            [Column(batch, batch.array, batch.key_shape, None, None, give_array, batch.array.dtype)], None, "key"
+        )
+
+    def number(self, *, counts: bool = False, sorted: bool = False) -> Numbering:
+        """Finds the distinct keys. Waits.
+
+        ``sorted``: numbers ascend with the keys, which are compared by their first column first; nulls and NaN last.
+        """
+        if self.is_one_word:
+            return self._number_words(self.columns[0].array, self.columns[0].elements, counts, sorted)
+        if (packing := self.rows.find_packing()) is not None:
+            return self._without_nulls(self._number_words(self.pack(packing), 1, counts, sorted))
+        for tries in itertools.count():
+            words = self.fingerprint(_core.random_seed(), tries)
+            numbering = self._number_words(words, 1, counts, False)
+            if self._are_equal(numbering):
+                numbering = self._without_nulls(numbering)
+                return ordering.sort(self, numbering) if sorted else numbering
+        raise AssertionError("there is always another try")
+
+    @property
+    def is_one_word(self) -> bool:
+        """Is the core's factorization of one array all that it takes?"""
+        column = self.columns[0]
+        return (
+            len(self.columns) == 1
+            and column.valid is None
+            and column.offsets is None
+            and self.is_key is None
+            and column.nbytes <= MAX_KEY_BYTES
+        )
 
     def distinct(self, numbering: Numbering) -> Any:
-        """The distinct keys ``[m]`` of a numbering of these keys, in the form in which keys were given."""
+        """The distinct keys ``[m]`` of a numbering of these keys, in the form in which keys were given.
+
+        An array for an array, of its framework; a list, tuple or dict of columns for one of these; and for a column,
+        frame or table of pandas, polars or pyarrow one of the same kind and dtypes, taken by the library. Other Arrow
+        data gives NumPy arrays, masked ones where there are nulls. Each key is as it first occurs, bit for bit.
+        """
+        if split_frame(self._form) is not None:
+            return take_foreign(self._form, to_host(self.batch, numbering.firsts))
+        taken = [column.form(self.batch, column, numbering.firsts) for column in self.columns]
+        if self._form is None:
+            return taken[0]
+        if isinstance(self._form, dict):
+            return dict(zip(self._form, taken, strict=True))
+        return tuple(taken) if isinstance(self._form, tuple) else taken
+
+    def new(self, dtype: str, shape: tuple[int, ...]) -> _core.Array:
+        """An array in the keys' memory."""
+        return _core.Buffer(self.batch.context, dtype, shape, self.batch.stream).array()
+
+    def pack(self, packing: _core.Packing) -> _core.Array:
+        """A word for each key, which tells it from others that are packed likewise; the last one for no keys."""
+        words = self.new(packing.dtype, (self.count,))
+        self.rows.pack(packing, words)
+        return words
+
+    def fingerprint(self, seed: int, tries: int, by_value: bool = False) -> _core.Array:
+        """A hash of each key. ``tries``: how many seeds have been in vain."""
+        words = self.new("uint64", (self.count,))
+        self.rows.fingerprint(seed, by_value, tries, words)
+        return words
+
+    def gather(self, index: _core.Array) -> _core.KeyRows:
+        """Rows of these keys, to be compared."""
+        context, stream = self.batch.context, self.batch.stream
+        count = index.shape[0]
+        parts: list[Part] = []
+        taken: list[tuple[_core.Array, _core.Array | None, _core.Array]] = []
+
+        def take(array: _core.Array | None, shape: tuple[int, ...]) -> _core.Array | None:
+            if array is None:
+                return None
+            out = self.new(array.dtype, (count, *shape))
+            taken.append((array, None, out))
+            return out
+
+        for column in self.columns:
+            valid = take(column.valid, ())
+            if column.offsets is None:
+                array = take(column.array, column.shape)
+                assert array is not None
+                parts.append((array, column.elements, valid, None))
+                continue
+            offsets = self.new("int64", (count + 1,))
+            total = _core.take_offsets(context, column.offsets, index, offsets, stream)
+            data = self.new("uint8", (total,))
+            _core.take_bytes(context, column.array, column.offsets, index, offsets, data, stream)
+            parts.append((data, 1, valid, offsets))
+        is_key = take(self.is_key, ())
+        _core.take(context, taken, self.count, index, stream)
+        return _core.KeyRows(context, parts, count, is_key, stream)
+
+    def _number_words(self, words: _core.Array, elements: int, counts: bool, sorted: bool) -> Numbering:
         batch = self.batch
-        work = _core.Factorization(batch.context, batch.array, math.prod(batch.key_shape), False, False, batch.stream)
-        uniques = Output(batch, batch.array.dtype, (numbering.count, *batch.key_shape))
-        work.write(uniques.array, None, None, None, False)
-        return uniques.result(batch)
+        work = _core.Factorization(batch.context, words, elements, True, counts, batch.stream)
+        codes, firsts = self.new("int64", (self.count,)), self.new("int64", (work.count,))
+        counted = self.new("int64", (work.count,)) if counts else None
+        work.write(None, codes, counted, firsts, sorted)
+        return Numbering(work.count, codes, firsts, counted)
+
+    def _are_equal(self, numbering: Numbering) -> bool:
+        """Is each key equal to the first one of its number?"""
+        if numbering.count == self.count:
+            return True
+        return self.rows.all_equal(None, self.gather(numbering.firsts), numbering.codes, self.count)
+
+    def _without_nulls(self, numbering: Numbering) -> Numbering:
+        """The numbering of keys alone: -1 for what is none."""
+        batch = self.batch
+        if self.is_key is None:
+            return numbering
+        at = _core.find_invalid(batch.context, self.is_key, batch.stream)
+        if at == self.count:
+            return numbering
+        count, codes, firsts, counts = numbering
+        number = _core.leave_out(batch.context, codes, at, batch.stream)
+        without = [None if array is None else self.new("int64", (count - 1,)) for array in (firsts, counts)]
+        for source, target in zip((firsts, counts), without, strict=True):
+            if source is not None and target is not None:
+                _core.copy_without(batch.context, source, number, target, batch.stream)
+        assert without[0] is not None
+        return Numbering(count - 1, codes, without[0], without[1])
 
 
-def _array(batch: Batch, length: int) -> _core.Array:
-    return _core.Buffer(batch.context, "int64", (length,), batch.stream).array()
+def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
+    """The numbering of the right keys, and the number that each left key has in it, int64 ``[n]``; -1: none. Waits.
+
+    Columns have one dtype on both sides, or integers of any two, which are compared by value.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Where the two sides differ in their columns' number, dtypes or shapes, or in their devices.
+    """
+    by_value = _check_sides(left, right)
+    batch = right.batch
+    codes = left.new("int64", (left.count,))
+    if (packing := right.rows.find_packing()) is not None:
+        words = right.pack(packing)
+        numbering = right._without_nulls(right._number_words(words, 1, False, False))
+        if packing.words <= max(_LISTED, _LISTED_PER_KEY * right.count):
+            numbers = right.new("int64", (packing.words,))
+            right.rows.list_numbers(packing, numbering.codes, numbers)
+            left.rows.find_listed(packing, numbers, codes)
+        else:
+            _look_up(left, left.pack(packing), right, words, numbering, codes)
+        return codes, numbering
+    for tries in itertools.count():
+        seed = _core.random_seed()
+        words = right.fingerprint(seed, tries, by_value)
+        numbering = right._number_words(words, 1, False, False)
+        if not right._are_equal(numbering):
+            continue
+        distinct = right.gather(numbering.firsts)
+        numbering = right._without_nulls(numbering)
+        if left.is_key is not None or right.is_key is not None:
+            distinct = right.gather(numbering.firsts)
+        _look_up(left, left.fingerprint(seed, tries, by_value), right, words, numbering, codes)
+        if left.is_key is not None:
+            _core.mask_codes(batch.context, codes, left.is_key, batch.stream)
+        if left.rows.all_equal(None, distinct, codes, left.count):
+            return codes, numbering
+    raise AssertionError("there is always another try")
+
+
+def _look_up(
+    left: Keys, words: _core.Array, right: Keys, right_words: _core.Array, numbering: Numbering, codes: _core.Array
+) -> None:
+    """codes[i] becomes the number of the right side's key that has the word; -1: there is none."""
+    batch = right.batch
+    context, stream = batch.context, batch.stream
+    table = _core.Table(
+        [context], words.dtype, 1, "int64", (), max(1, 2 * numbering.count), None, 0.5, False, None, None, False
+    )
+    distinct, numbers = right.new(words.dtype, (numbering.count,)), right.new("int64", (numbering.count,))
+    _core.take(context, [(right_words, None, distinct)], right.count, numbering.firsts, stream)
+    _core.count_up(context, numbers, stream)
+    table.change([(table, distinct, [(0, numbers, False, "assign")], [], None, None, stream)])
+    none = batch.lend(_MINUS_ONE, "int64")
+    table.look_up([(table, words, [(0, codes, none)], None, None, stream)])
+
+
+def _check_sides(left: Keys, right: Keys) -> bool:
+    """Do the sides differ in dtypes, so that integers have to be compared by value? Raises where they do not fit."""
+    if len(left.columns) != len(right.columns):
+        raise ValueError(f"one side has {len(left.columns)} key columns and the other {len(right.columns)}")
+    if left.batch.context.device != right.batch.context.device:
+        raise ValueError(
+            f"the left keys are on {left.batch.context.device} and the right ones on {right.batch.context.device}: "
+            "move one to the other"
+        )
+    by_value = False
+    for ours, theirs in zip(left.columns, right.columns, strict=True):
+        if (ours.offsets is None) != (theirs.offsets is None):
+            raise TypeError("strings on one side meet numbers on the other")
+        if ours.shape != theirs.shape:
+            raise ValueError(f"rows of shape {ours.shape} on one side meet rows of {theirs.shape} on the other")
+        if ours.kind != theirs.kind:
+            if not (is_integer(ours.kind) and is_integer(theirs.kind)):
+                raise TypeError(f"keys of {ours.kind} meet keys of {theirs.kind}: convert one to the other's dtype")
+            by_value = True
+    return by_value
+
+
+def _is_array(item: Any) -> bool:
+    try:
+        return not framework_of(item).python
+    except TypeError:
+        return False

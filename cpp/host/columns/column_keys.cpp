@@ -1,0 +1,482 @@
+#include <gpuhash/key_columns.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+
+#include "host/columns/taken.hpp"
+#include "host/executor.hpp"
+#include "host/parallel.hpp"
+#include "host/short_bytes.hpp"
+#include "shared/key_numbers.hpp"
+#include "shared/row_hash.hpp"
+
+/// How this room works: rows go by blocks that fit the nearest cache, and a block column by column, so that what kind a
+/// column is of is asked once for many rows.
+namespace gpuhash::host {
+namespace {
+
+constexpr std::int64_t kBlock = 512;
+
+/// Calls body(begin, end) for blocks of [0, count), on several threads.
+template <class Body>
+void for_each_block(std::int64_t count, const Body& body) {
+  for_each_part(count, reader_parts(count), [&](int, std::int64_t first, std::int64_t last) {
+    in_pieces(first, last, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
+      for (; begin < end; begin += kBlock) body(begin, std::min(begin + kBlock, end));
+    });
+  });
+}
+
+const std::byte* bytes_of(const KeyColumn& column) { return static_cast<const std::byte*>(column.data); }
+
+/// Calls body(order), where order(address) is the order word of the number there.
+template <class Body>
+void with_order(DType dtype, const Body& body) {
+  const auto integer = [&]<class Word>(Word sign) {
+    body([sign](const std::byte* at) { return std::uint64_t{static_cast<Word>(detail::load_whole<Word>(at) ^ sign)}; });
+  };
+  const auto floating = [&]<class Word>(Word) {
+    body([format = number_format(dtype, 1)](const std::byte* at) {
+      return gpuhash::detail::ordered(gpuhash::detail::canonical_float(detail::load_whole<Word>(at), format), format);
+    });
+  };
+  switch (dtype) {
+    case DType::kBool:
+      return body([](const std::byte* at) { return std::uint64_t{*at != std::byte{0}}; });
+    case DType::kInt8:
+      return integer(std::uint8_t{0x80});
+    case DType::kInt16:
+      return integer(std::uint16_t{0x8000});
+    case DType::kInt32:
+      return integer(std::uint32_t{0x80000000});
+    case DType::kInt64:
+      return integer(std::uint64_t{1} << 63);
+    case DType::kUInt8:
+      return integer(std::uint8_t{0});
+    case DType::kUInt16:
+      return integer(std::uint16_t{0});
+    case DType::kUInt32:
+      return integer(std::uint32_t{0});
+    case DType::kUInt64:
+      return integer(std::uint64_t{0});
+    case DType::kFloat16:
+    case DType::kBFloat16:
+      return floating(std::uint16_t{0});
+    case DType::kFloat32:
+      return floating(std::uint32_t{0});
+    default:
+      return floating(std::uint64_t{0});
+  }
+}
+
+/// The number of a digit in row `begin`, and how far it is to the next row's.
+struct Numbers {
+  Numbers(const KeyRows& rows, const Digit& digit, std::int64_t begin)
+      : column(rows.columns[static_cast<std::size_t>(digit.column)]),
+        stride(column.bytes()),
+        at(bytes_of(column) + begin * stride + digit.element * static_cast<std::int64_t>(itemsize(column.dtype))),
+        valid(column.valid == nullptr ? nullptr : column.valid + begin) {}
+
+  const KeyColumn& column;
+  std::int64_t stride;
+  const std::byte* at;
+  const bool* valid;
+};
+
+NumberRange range_of(const KeyRows& rows, const Digit& digit, std::int64_t begin, std::int64_t end) {
+  NumberRange range;
+  const Numbers numbers(rows, digit, begin);
+  with_order(numbers.column.dtype, [&](const auto& order) {
+    for (std::int64_t i = 0; i < end - begin; ++i) {
+      if (numbers.valid != nullptr && !numbers.valid[i]) continue;
+      const std::uint64_t number = order(numbers.at + i * numbers.stride);
+      range.least = std::min(range.least, number);
+      range.most = std::max(range.most, number);
+    }
+  });
+  return range;
+}
+
+void add_digits(const KeyRows& rows, const Digit& digit, std::int64_t begin, std::int64_t end, std::uint64_t* words,
+                bool* is_outside) {
+  const Numbers numbers(rows, digit, begin);
+  const bool is_none = digit.least > digit.most;
+  const std::uint64_t span = digit.most - digit.least;
+  with_order(numbers.column.dtype, [&](const auto& order) {
+    for (std::int64_t i = 0; i < end - begin; ++i) {
+      if (numbers.valid != nullptr && !numbers.valid[i]) {
+        words[i] += digit.null * digit.factor;
+        continue;
+      }
+      const std::uint64_t above = order(numbers.at + i * numbers.stride) - digit.least;
+      is_outside[i] |= is_none | (above > span);
+      words[i] += (digit.base + above) * digit.factor;
+    }
+  });
+}
+
+/// Calls body(i, word) for all rows.
+template <class Body>
+void for_each_word(const KeyRows& rows, const Packing& packing, const Body& body) {
+  for_each_block(rows.count, [&](std::int64_t begin, std::int64_t end) {
+    std::uint64_t sums[kBlock] = {};
+    bool is_outside[kBlock] = {};
+    for (const Digit& digit : packing.digits) add_digits(rows, digit, begin, end, sums, is_outside);
+    if (rows.is_key != nullptr)
+      for (std::int64_t i = begin; i < end; ++i) is_outside[i - begin] |= !rows.is_key[i];
+    for (std::int64_t i = begin; i < end; ++i) body(i, is_outside[i - begin] ? packing.outside : sums[i - begin]);
+  });
+}
+
+template <class Word>
+void pack_rows(const KeyRows& rows, const Packing& packing, Word* words) {
+  for_each_word(rows, packing, [&](std::int64_t i, std::uint64_t word) { words[i] = static_cast<Word>(word); });
+}
+
+/// Loads words of a row's hash.
+struct LoadBytes {
+  const std::byte* from;
+  std::uint64_t operator()(std::int64_t begin, std::int64_t count) const {
+    return detail::load_short(from + begin, count);
+  }
+};
+
+/// hashes[i] with entry begin + i of the column.
+void hash_column(const KeyColumn& column, std::int64_t begin, std::int64_t end, bool by_value,
+                 const RowSecrets& secrets, std::uint64_t* hashes) {
+  const NumberFormat format = number_format(column.dtype, 1);
+  const std::int64_t bytes = column.bytes();
+  const auto run = [&](const auto& next) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      std::uint64_t& hash = hashes[i - begin];
+      hash = column.valid == nullptr || column.valid[i] ? next(hash, i) : hash_null(hash, secrets);
+    }
+  };
+  if (column.offsets != nullptr)
+    return run([&](std::uint64_t hash, std::int64_t i) {
+      return hash_string(hash, column.offsets[i + 1] - column.offsets[i], secrets,
+                         LoadBytes{bytes_of(column) + column.offsets[i]});
+    });
+  if (by_value && is_integer(column.dtype))
+    return run([&](std::uint64_t hash, std::int64_t i) {
+      const std::byte* const entry = bytes_of(column) + i * bytes;
+      const std::int64_t width = format.bits / 8;
+      for (std::int64_t b = 0; b < bytes; b += width) {
+        const std::uint64_t number = extended(detail::load_short(entry + b, width), format);
+        hash = hash_value(hash, number, is_negative(number, format), secrets);
+      }
+      return hash;
+    });
+  // The widths of one and two words are known when this is compiled.
+  const auto run_bytes = [&](auto width) {
+    run([&](std::uint64_t hash, std::int64_t i) {
+      return hash_bytes(hash, width, format, secrets, LoadBytes{bytes_of(column) + i * width});
+    });
+  };
+  if (bytes == 4) return run_bytes(std::integral_constant<std::int64_t, 4>());
+  if (bytes == 8) return run_bytes(std::integral_constant<std::int64_t, 8>());
+  if (bytes == 12) return run_bytes(std::integral_constant<std::int64_t, 12>());
+  if (bytes == 16) return run_bytes(std::integral_constant<std::int64_t, 16>());
+  if (bytes == 24) return run_bytes(std::integral_constant<std::int64_t, 24>());
+  if (bytes == 32) return run_bytes(std::integral_constant<std::int64_t, 32>());
+  run_bytes(bytes);
+}
+
+/// Rows that are compared together: those of the next such block are asked for meanwhile.
+constexpr std::int64_t kCompared = 64;
+
+/// A row of each side.
+struct Pair {
+  std::int64_t a;
+  std::int64_t b;
+};
+
+/// Are `bytes` bytes of numbers equal?
+bool equal_numbers(const std::byte* a, const std::byte* b, std::int64_t bytes, const NumberFormat& format) {
+  if (format.compares_bits()) {
+    if (bytes > 32) return std::memcmp(a, b, static_cast<std::size_t>(bytes)) == 0;
+    if (bytes >= 8) {
+      std::uint64_t differ = 0;
+      for (std::int64_t at = 0; at + 8 < bytes; at += 8)
+        differ |= detail::load_whole<std::uint64_t>(a + at) ^ detail::load_whole<std::uint64_t>(b + at);
+      differ |= detail::load_whole<std::uint64_t>(a + bytes - 8) ^ detail::load_whole<std::uint64_t>(b + bytes - 8);
+      return differ == 0;
+    }
+    return bytes == 0 || detail::load_short(a, bytes) == detail::load_short(b, bytes);
+  }
+  for (std::int64_t at = 0; at < bytes; at += 8) {
+    const std::int64_t count = std::min<std::int64_t>(8, bytes - at);
+    if (canonical(detail::load_short(a + at, count), format) != canonical(detail::load_short(b + at, count), format))
+      return false;
+  }
+  return true;
+}
+
+bool equal_entries(const KeyColumn& a, const KeyColumn& b, const Pair& pair) {
+  if (a.offsets != nullptr) {
+    const std::int64_t length = a.offsets[pair.a + 1] - a.offsets[pair.a];
+    if (length != b.offsets[pair.b + 1] - b.offsets[pair.b]) return false;
+    return length == 0 || std::memcmp(bytes_of(a) + a.offsets[pair.a], bytes_of(b) + b.offsets[pair.b],
+                                      static_cast<std::size_t>(length)) == 0;
+  }
+  const std::byte* const at_a = bytes_of(a) + pair.a * a.bytes();
+  const std::byte* const at_b = bytes_of(b) + pair.b * b.bytes();
+  if (a.dtype == b.dtype) return equal_numbers(at_a, at_b, a.bytes(), number_format(a.dtype, 1));
+  const NumberFormat format_a = number_format(a.dtype, 1);
+  const NumberFormat format_b = number_format(b.dtype, 1);
+  for (std::int64_t e = 0; e < a.elements; ++e) {
+    const std::uint64_t in_a =
+        extended(detail::load_short(at_a + e * (format_a.bits / 8), format_a.bits / 8), format_a);
+    const std::uint64_t in_b =
+        extended(detail::load_short(at_b + e * (format_b.bits / 8), format_b.bits / 8), format_b);
+    if (in_a != in_b || is_negative(in_a, format_a) != is_negative(in_b, format_b)) return false;
+  }
+  return true;
+}
+
+bool equal_columns(const KeyColumn& a, const KeyColumn& b, const Pair* pairs, std::int64_t count) {
+  bool equal = true;
+  for (std::int64_t j = 0; j < count; ++j) {
+    const bool valid_a = a.valid == nullptr || a.valid[pairs[j].a];
+    const bool valid_b = b.valid == nullptr || b.valid[pairs[j].b];
+    equal &= valid_a == valid_b && (!valid_a || equal_entries(a, b, pairs[j]));
+  }
+  return equal;
+}
+
+/// Asks for the rows of `b`, where they come in any order; those of strings, for where they lie.
+void ask_for(const KeyRows& rows, std::int64_t row) {
+  for (const KeyColumn& column : rows.columns) {
+    if (column.offsets != nullptr)
+      __builtin_prefetch(column.offsets + row);
+    else
+      __builtin_prefetch(bytes_of(column) + row * column.bytes());
+    if (column.valid != nullptr) __builtin_prefetch(column.valid + row);
+  }
+}
+
+/// Two words that have the order of a part of an entry.
+struct OrderPart {
+  std::uint64_t high;
+  std::uint64_t low;
+};
+
+OrderPart order_of_string(const KeyColumn& column, std::int64_t i, std::int64_t part) {
+  const std::int64_t left = std::max<std::int64_t>(0, column.offsets[i + 1] - column.offsets[i] - 8 * part);
+  if (left == 0) return {0, 0};
+  const std::byte* const from = bytes_of(column) + column.offsets[i] + 8 * part;
+  const std::int64_t bytes = std::min<std::int64_t>(left, 8);
+  return {__builtin_bswap64(detail::load_short(from, bytes)),
+          static_cast<std::uint64_t>(std::min<std::int64_t>(left, 9))};
+}
+
+OrderPart order_of_number(const std::byte* at, std::int64_t width, const NumberFormat& format) {
+  const Uint128 word = order_word(canonical(load_low_bytes<Uint128>(at, width), format), format);
+  return {word.high, word.low};
+}
+
+class HostColumnKeys final : public ColumnKeys {
+ public:
+  void pack(DeviceContext&, const KeyRows& rows, const Packing& packing, void* words, Stream) const override {
+    if (packing.bytes() == 4)
+      pack_rows(rows, packing, static_cast<std::uint32_t*>(words));
+    else
+      pack_rows(rows, packing, static_cast<std::uint64_t*>(words));
+  }
+
+  void list_numbers(DeviceContext&, const KeyRows& rows, const Packing& packing, const std::int64_t* codes,
+                    std::int64_t* numbers, Stream) const override {
+    std::fill_n(numbers, packing.outside, -1);
+    for_each_word(rows, packing, [&](std::int64_t i, std::uint64_t word) {
+      if (word == packing.outside) return;
+      const std::atomic_ref number(numbers[word]);  // equal rows write the same
+      if (number.load(std::memory_order_relaxed) != codes[i]) number.store(codes[i], std::memory_order_relaxed);
+    });
+  }
+
+  void find_listed(DeviceContext&, const KeyRows& rows, const Packing& packing, const std::int64_t* numbers,
+                   std::int64_t* codes, Stream) const override {
+    for_each_word(rows, packing,
+                  [&](std::int64_t i, std::uint64_t word) { codes[i] = word == packing.outside ? -1 : numbers[word]; });
+  }
+
+  void fingerprint(DeviceContext&, const KeyRows& rows, std::uint64_t seed, bool by_value, std::uint64_t mask,
+                   std::uint64_t* words, Stream) const override {
+    const RowSecrets secrets = row_secrets(seed);
+    for_each_block(rows.count, [&](std::int64_t begin, std::int64_t end) {
+      std::uint64_t* const hashes = words + begin;
+      std::fill(hashes, words + end, secrets.begin);
+      for (const KeyColumn& column : rows.columns) hash_column(column, begin, end, by_value, secrets, hashes);
+      for (std::int64_t i = begin; i < end; ++i)
+        words[i] = rows.is_key == nullptr || rows.is_key[i] ? words[i] & mask : 0;
+    });
+  }
+
+  bool all_equal(DeviceContext&, const KeyRows& a, const std::int64_t* a_at, const KeyRows& b, const std::int64_t* b_at,
+                 std::int64_t count, Stream) const override {
+    std::atomic<bool> equal{true};
+    for_each_part(count, reader_parts(count), [&](int, std::int64_t first, std::int64_t last) {
+      in_pieces(first, last, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
+        Pair pairs[2][kCompared];
+        std::int64_t counts[2];
+        const auto gather = [&](std::int64_t from) {
+          const int half = static_cast<int>((from - begin) / kCompared % 2);
+          std::int64_t& kept = counts[half] = 0;
+          for (std::int64_t j = from; j < std::min(from + kCompared, end); ++j) {
+            const Pair pair{a_at == nullptr ? j : a_at[j], b_at == nullptr ? j : b_at[j]};
+            if (pair.a < 0 || pair.b < 0) continue;
+            if (a_at != nullptr) ask_for(a, pair.a);
+            if (b_at != nullptr) ask_for(b, pair.b);
+            pairs[half][kept++] = pair;
+          }
+        };
+        gather(begin);
+        for (std::int64_t from = begin; from < end && equal.load(std::memory_order_relaxed); from += kCompared) {
+          if (from + kCompared < end) gather(from + kCompared);
+          const int half = static_cast<int>((from - begin) / kCompared % 2);
+          if (!equal_rows(a, b, pairs[half], counts[half])) equal.store(false, std::memory_order_relaxed);
+        }
+      });
+    });
+    return equal.load();
+  }
+
+  void combine_valid(DeviceContext&, std::span<const bool* const> masks, std::int64_t count, bool* is_key,
+                     Stream) const override {
+    for_each_block(count, [&](std::int64_t begin, std::int64_t end) {
+      std::fill(is_key + begin, is_key + end, true);
+      for (const bool* const mask : masks)
+        for (std::int64_t i = begin; i < end; ++i) is_key[i] &= mask[i];
+    });
+  }
+
+  std::int64_t find_invalid(DeviceContext&, const bool* mask, std::int64_t count, Stream) const override {
+    return count == 0 ? 0 : std::find(mask, mask + count, false) - mask;
+  }
+
+  std::int64_t leave_out(DeviceContext&, std::int64_t* codes, std::int64_t count, std::int64_t at,
+                         Stream) const override {
+    const std::int64_t number = codes[at];
+    for_each_block(count, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i)
+        codes[i] = codes[i] == number ? -1 : codes[i] - (codes[i] > number ? 1 : 0);
+    });
+    return number;
+  }
+
+  void renumber(DeviceContext&, std::int64_t* codes, std::int64_t count, const std::int64_t* numbers,
+                Stream) const override {
+    for_each_block(count, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i)
+        if (codes[i] >= 0) codes[i] = numbers[codes[i]];
+    });
+  }
+
+  void mask_codes(DeviceContext&, std::int64_t* codes, std::int64_t count, const bool* is_key, Stream) const override {
+    for_each_block(count, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i)
+        if (!is_key[i]) codes[i] = -1;
+    });
+  }
+
+  void mark_found(DeviceContext&, const std::int64_t* codes, std::int64_t count, bool invert, bool* mask,
+                  Stream) const override {
+    for_each_block(count, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) mask[i] = (codes[i] >= 0) != invert;
+    });
+  }
+
+  void take(DeviceContext&, std::span<const TakenColumn> columns, std::int64_t rows, const std::int64_t* index,
+            std::int64_t count, Stream) const override {
+    take_columns(columns, rows, index, count);
+  }
+  std::int64_t take_offsets(DeviceContext&, const std::int64_t* offsets, std::int64_t rows, const std::int64_t* index,
+                            std::int64_t count, std::int64_t* out, Stream) const override {
+    return take_string_offsets(offsets, rows, index, count, out);
+  }
+  void take_bytes(DeviceContext&, const void* data, const std::int64_t* offsets, const std::int64_t* index,
+                  std::int64_t count, const std::int64_t* out_offsets, void* out, Stream) const override {
+    take_string_bytes(data, offsets, index, count, out_offsets, out);
+  }
+
+  void order_words(DeviceContext&, const KeyColumn& column, std::int64_t count, std::int64_t part, std::uint64_t* words,
+                   Stream) const override {
+    const NumberFormat format = number_format(column.dtype, 1);
+    const std::int64_t width = static_cast<std::int64_t>(itemsize(column.dtype));
+    for_each_block(count, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const OrderPart word =
+            column.offsets != nullptr
+                ? order_of_string(column, i, part)
+                : order_of_number(bytes_of(column) + i * column.bytes() + part * width, width, format);
+        words[2 * i] = word.high;
+        words[2 * i + 1] = word.low;
+      }
+    });
+  }
+
+  bool is_all_zero(DeviceContext&, const std::uint64_t* words, std::int64_t count, Stream) const override {
+    return std::all_of(words, words + count, [](std::uint64_t word) { return word == 0; });
+  }
+
+  void count_up(DeviceContext&, std::int64_t* out, std::int64_t count, Stream) const override {
+    for_each_block(count, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) out[i] = i;
+    });
+  }
+
+ protected:
+  std::vector<NumberRange> find_ranges(DeviceContext&, const KeyRows& rows, const std::vector<Digit>& digits,
+                                       Stream) const override {
+    const int parts = reader_parts(rows.count);
+    std::vector<std::vector<NumberRange>> of_parts(static_cast<std::size_t>(parts));
+    for_each_part(rows.count, parts, [&](int part, std::int64_t first, std::int64_t last) {
+      std::vector<NumberRange> ranges(digits.size());
+      in_pieces(first, last, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
+        for (; begin < end; begin += kBlock)
+          for (std::size_t d = 0; d < digits.size(); ++d) {
+            const NumberRange range = range_of(rows, digits[d], begin, std::min(begin + kBlock, end));
+            ranges[d].least = std::min(ranges[d].least, range.least);
+            ranges[d].most = std::max(ranges[d].most, range.most);
+          }
+      });
+      of_parts[static_cast<std::size_t>(part)] = std::move(ranges);
+    });
+    std::vector<NumberRange> all(digits.size());
+    for (const auto& ranges : of_parts)
+      for (std::size_t d = 0; d < ranges.size(); ++d) {
+        all[d].least = std::min(all[d].least, ranges[d].least);
+        all[d].most = std::max(all[d].most, ranges[d].most);
+      }
+    return all;
+  }
+
+ private:
+  /// Of rows that are no keys only whether both are.
+  static bool equal_rows(const KeyRows& a, const KeyRows& b, Pair* pairs, std::int64_t count) {
+    if (a.is_key != nullptr || b.is_key != nullptr) {
+      std::int64_t kept = 0;
+      for (std::int64_t j = 0; j < count; ++j) {
+        const bool key_a = a.is_key == nullptr || a.is_key[pairs[j].a];
+        const bool key_b = b.is_key == nullptr || b.is_key[pairs[j].b];
+        if (key_a != key_b) return false;
+        if (key_a) pairs[kept++] = pairs[j];
+      }
+      count = kept;
+    }
+    for (std::size_t c = 0; c < a.columns.size(); ++c)
+      if (!equal_columns(a.columns[c], b.columns[c], pairs, count)) return false;
+    return true;
+  }
+};
+
+}  // namespace
+
+const ColumnKeys& HostAlgorithms::column_keys() {
+  static const auto& column_keys = *new HostColumnKeys;  // never destroyed: threads may work at exit
+  return column_keys;
+}
+
+}  // namespace gpuhash::host

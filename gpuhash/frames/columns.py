@@ -1,0 +1,243 @@
+"""The columns of keys: what each is in memory, and in which form its entries are given back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuhash import _core
+from gpuhash.arrays import nulls
+from gpuhash.arrays.batch import Batch, Output, join
+from gpuhash.arrays.dtypes import ITEMSIZES
+from gpuhash.arrays.frameworks import ColumnFramework, Shape, framework_of
+
+_Array = np.ndarray[Any, Any]
+
+#: Data, numbers per entry, validity and offsets of a column of `_core.KeyRows`.
+Part = tuple[_core.Array, int, _core.Array | None, _core.Array | None]
+#: What a column's entries are given back as, by the positions of these: an index of the keys' batch, int64 ``[m]``.
+Form = Callable[[Batch, "Column", _core.Array], Any]
+
+
+class Column(NamedTuple):
+    """A column of keys, dense, in the memory of its batch."""
+
+    batch: Batch
+    array: _core.Array  # [n, *shape], or uint8 bytes of strings
+    shape: Shape  # of an entry
+    valid: _core.Array | None  # bool [n], False for nulls
+    offsets: _core.Array | None  # int64 [n + 1], of strings
+    form: Form
+    kind: str  # what dtypes must agree: "int64", "datetime64[us]", ...
+
+    @property
+    def dtype(self) -> str:
+        return self.array.dtype
+
+    @property
+    def elements(self) -> int:
+        """Numbers per entry."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Of an entry."""
+        return self.elements * ITEMSIZES[self.dtype]
+
+    @property
+    def length(self) -> int:
+        """Entries, n."""
+        return self.batch.shape[0]
+
+    def part(self) -> Part:
+        """The column as `_core.KeyRows` takes it."""
+        return self.array, self.elements, self.valid, self.offsets
+
+
+def read_column(column: Any, what: str) -> Column:
+    """An array, or a column of a library, where it lies; numbers that have to be converted are copied.
+
+    Raises
+    ------
+    TypeError, ValueError, OverflowError
+        For what holds no numbers, has no axis 0, or entries of no bytes.
+    """
+    framework = framework_of(column)
+    if isinstance(framework, ColumnFramework):
+        return _read_foreign(column, framework, what)
+    if isinstance(column, np.ma.MaskedArray):
+        return _read_masked(column, what)
+    if isinstance(column, np.ndarray) and column.dtype.kind in "mM":
+        return _read_times(column, what)
+    batch = Batch.of_array(column, 0, what)
+    return Column(batch, batch.array, batch.key_shape, None, None, give_array, batch.array.dtype)
+
+
+def split_frame(frame: Any) -> dict[str, Any] | None:
+    """The columns of a frame or table of pandas, polars or pyarrow by their names; None for anything else.
+
+    ValueError where two have one name.
+    """
+    library = type(frame).__module__.partition(".")[0]
+    if library not in nulls.LIBRARIES or not hasattr(frame, "columns"):
+        return None
+    if library == "pandas":
+        columns = [(name, frame.iloc[:, number]) for number, name in enumerate(frame.columns)]
+    elif library == "polars":
+        columns = [(column.name, column) for column in frame.get_columns()]
+    else:
+        columns = list(zip(frame.schema.names, frame.columns, strict=True))
+    names = dict(columns)
+    if len(names) != len(columns):
+        raise ValueError(
+            f"{nulls.describe(frame)} has {len(columns)} columns and {len(names)} names: give each its own"
+        )
+    return names
+
+
+def take_foreign(column: Any, positions: _Array) -> Any:
+    """Entries of a column or a frame of pandas, polars or pyarrow, as one of the same kind."""
+    library = type(column).__module__.partition(".")[0]
+    if library == "polars":
+        return column[positions]
+    taken = column.take(positions)
+    return taken.reset_index(drop=True) if hasattr(taken, "reset_index") else taken
+
+
+def give_array(batch: Batch, column: Column, index: _core.Array) -> Any:
+    """The entries as an array of the column's framework."""
+    taken = Output(column.batch, column.dtype, (index.shape[0], *column.shape))
+    _core.take(batch.context, [(column.array, None, taken.array)], column.length, index, batch.stream)
+    column.batch.finish()
+    return taken.result(column.batch)
+
+
+def to_host(batch: Batch, array: _core.Array) -> _Array:
+    """An array of the core in NumPy's memory. Waits."""
+    host = np.empty(array.shape, array.dtype)
+    batch.context.copy(_core.borrow(host), array, batch.stream)
+    return host
+
+
+def check_columns(columns: Sequence[Column], names: Sequence[Any], what: str) -> None:
+    """ValueError unless all have one length and lie on one device; makes all ready for the stream of the first one."""
+    first = columns[0]
+    for name, column in zip(names, columns, strict=True):
+        if column.length != first.length:
+            raise ValueError(
+                f"the columns of the {what} have different lengths: {_label(names[0])} has {first.length} entries and "
+                f"{_label(name)} {column.length}"
+            )
+        if column.batch.context.device != first.batch.context.device:
+            raise ValueError(
+                f"the columns of the {what} are on different devices: {_label(names[0])} on "
+                f"{first.batch.context.device} and {_label(name)} on {column.batch.context.device}; move one to the "
+                "other"
+            )
+        if column is not first and column.batch.stream != first.batch.stream:
+            join(first.batch, column.batch.framework, column.batch.tensor)
+
+
+def _label(name: Any) -> str:
+    return f"column {name!r}"
+
+
+def _host_column(array: _Array, valid: _Array | None, form: Form, kind: str, what: str) -> Column:
+    batch = Batch.of_array(array, 0, what)
+    mask = None if valid is None else _core.borrow(np.ascontiguousarray(valid))
+    return Column(batch, batch.array, batch.key_shape, mask, None, form, kind)
+
+
+def _read_masked(column: np.ma.MaskedArray[Any, Any], what: str) -> Column:
+    if column.ndim != 1:
+        raise ValueError(f"the {what} are a masked array of shape {column.shape}: give one dimension, or no mask")
+    mask = np.ma.getmaskarray(column)
+    data = np.asarray(column.data)
+    kind = str(data.dtype)
+    if data.dtype.kind in "mM":
+        mask = mask | np.isnat(data)
+        data = data.view(np.int64)
+
+    def give(batch: Batch, column: Column, index: _core.Array) -> Any:
+        positions = to_host(batch, index)
+        return original[positions]
+
+    original = column
+    return _host_column(data, ~mask if mask.any() else None, give, kind, what)
+
+
+def _read_times(column: _Array, what: str) -> Column:
+    """Dates and times as their integers; NaT is a null."""
+    if not column.dtype.isnative:
+        column = column.astype(column.dtype.newbyteorder("="))
+    nat = np.isnat(column)
+    if nat.ndim > 1 and nat.any():
+        raise ValueError(
+            f"the {what} have NaT within rows of shape {column.shape[1:]}: give times as columns of their own"
+        )
+
+    def give(batch: Batch, column: Column, index: _core.Array) -> Any:
+        numbers: _Array = give_array(batch, column, index)
+        return numbers.view(dtype)
+
+    dtype = column.dtype
+    return _host_column(column.view(np.int64), ~nat if nat.any() else None, give, str(dtype), what)
+
+
+def _read_foreign(column: Any, framework: ColumnFramework, what: str) -> Column:
+    """A column of pandas, polars or Arrow; null entries are zeros that are not valid."""
+    numbers, mask, kind = _numbers_and_nulls(column, framework)
+    taken_by_library = framework.name in nulls.LIBRARIES
+
+    def give(batch: Batch, read: Column, index: _core.Array) -> Any:
+        positions = to_host(batch, index)
+        if taken_by_library:
+            return take_foreign(column, positions)
+        if mask is None:
+            return numbers[positions]
+        return np.ma.MaskedArray(numbers[positions], mask[positions])
+
+    return _host_column(numbers, None if mask is None else ~mask, give, kind, what)
+
+
+def _numbers_and_nulls(column: Any, framework: ColumnFramework) -> tuple[_Array, _Array | None, str]:
+    """The numbers of a column, which of them stand for nulls, and the kind of what they are."""
+    if (times := _times_of(column, framework)) is not None:
+        nat = np.isnat(times)
+        return times.view(np.int64), nat if nat.any() else None, _time_kind(column, times)
+    numbers, mask, _ = nulls.split_nulls(column)
+    if mask is not None:
+        full = np.zeros((len(mask), *numbers.shape[1:]), numbers.dtype)
+        full[~mask] = numbers
+        numbers = full
+    return numbers, mask, str(numbers.dtype)
+
+
+def _time_kind(column: Any, times: _Array) -> str:
+    """The dtype of times, with the zone where they have one: times of different zones do not meet."""
+    dtype = getattr(column, "dtype", getattr(column, "type", None))
+    zone = getattr(dtype, "time_zone", getattr(dtype, "tz", None))
+    return f"{times.dtype}" + ("" if zone is None else f" {zone}")
+
+
+def _times_of(column: Any, framework: ColumnFramework) -> _Array | None:
+    """Dates, times and durations as NumPy's, with NaT for nulls; None where the column holds something else."""
+    dtype = getattr(column, "dtype", None)
+    if framework.name == "pandas":
+        if getattr(dtype, "kind", None) not in ("m", "M"):
+            return None
+        zone = getattr(dtype, "tz", None)
+        if zone is not None:
+            column = column.dt.tz_convert(None) if hasattr(column, "dt") else column.tz_convert(None)
+        return np.asarray(column.to_numpy())
+    if framework.name == "polars":
+        return np.asarray(column.to_numpy()) if type(dtype).__name__ in ("Date", "Datetime", "Duration") else None
+    if framework.name == "pyarrow":
+        kind = str(getattr(column, "type", ""))
+        if kind.startswith(("timestamp", "date", "duration")):
+            array = column.to_numpy() if hasattr(column, "chunks") else column.to_numpy(zero_copy_only=False)
+            return np.asarray(array)
+    return None
