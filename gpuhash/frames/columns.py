@@ -48,9 +48,14 @@ class Column(NamedTuple):
         return self.elements * ITEMSIZES[self.dtype]
 
     @property
+    def is_plain(self) -> bool:
+        """Numbers without nulls?"""
+        return self.valid is None and self.offsets is None
+
+    @property
     def length(self) -> int:
         """Entries, n."""
-        return self.batch.shape[0]
+        return self.array.shape[0] if self.offsets is None else self.offsets.shape[0] - 1
 
     def part(self) -> Part:
         """The column as `_core.KeyRows` takes it."""
@@ -109,10 +114,16 @@ def take_foreign(column: Any, positions: _Array) -> Any:
 
 def give_array(batch: Batch, column: Column, index: _core.Array) -> Any:
     """The entries as an array of the column's framework."""
-    taken = Output(column.batch, column.dtype, (index.shape[0], *column.shape))
-    _core.take(batch.context, [(column.array, None, taken.array)], column.length, index, batch.stream)
+    taken = take_rows(batch, column, index)
     column.batch.finish()
     return taken.result(column.batch)
+
+
+def take_rows(batch: Batch, column: Column, index: _core.Array) -> Output:
+    """The same, while the work may still be under way."""
+    taken = Output(column.batch, column.dtype, (index.shape[0], *column.shape))
+    _core.take(batch.context, [(column.array, None, taken.array)], column.length, index, batch.stream)
+    return taken
 
 
 def to_host(batch: Batch, array: _core.Array) -> _Array:

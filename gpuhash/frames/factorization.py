@@ -15,6 +15,7 @@ from gpuhash.arrays.arguments import axis_of, flag_of
 from gpuhash.arrays.batch import Batch, Output, join, to_device
 from gpuhash.arrays.dtypes import (
     ITEMSIZES,
+    MAX_KEY_BYTES,
     encode_held,
     infer_numbers,
     is_integer,
@@ -27,6 +28,8 @@ from gpuhash.arrays.nulls import split_nulls
 from gpuhash.torch import dispatch as traced
 
 from . import sorting
+from .columns import take_rows
+from .keys import Keys, Numbering, number_together
 
 _EXTRAS = ("indices", "inverse", "counts")
 #: What ``unique`` gives, by what is asked for in addition to the values.
@@ -79,7 +82,7 @@ def unique(
         counts may come from NumPy's sort, where that is found to be faster; Ctrl-C then waits for its end.
     axis
         None: each number is a key, and the array is taken as flat. 0: each entry along the first axis is a key, a row
-        of up to 16 bytes. Of columns of UUIDs, binaries of a fixed size and decimals of 128 bits each entry is a key
+        of any width. Of columns of UUIDs, binaries of a fixed size and decimals of 128 bits each entry is a key
         in any case.
 
     Returns
@@ -102,7 +105,7 @@ def unique(
     TypeError
         Where ``keys`` is no array of a dtype that tables take, ``axis`` no integer, or another argument no flag.
     ValueError
-        For rows of no or more than 16 bytes, another axis, nulls, or within the capture of a CUDA graph.
+        For rows without numbers, another axis, nulls, or within the capture of a CUDA graph.
     OverflowError
         For Python integers that no 64-bit dtype holds together.
     MemoryError
@@ -118,6 +121,12 @@ def unique(
     indices = inverse = None
     if sorted and not (return_index or return_inverse) and sorting.takes(batch):
         values, counts = sorting.unique(batch, return_counts)
+    elif _is_of_rows(batch):
+        inverse = Output(batch, "int64", batch.shape) if return_inverse else None
+        numbering, rows = _number_rows(batch, inverse, return_counts, sorted)
+        values = rows
+        indices = _copied(batch, numbering.firsts) if return_index else None
+        counts = None if numbering.counts is None else _copied(batch, numbering.counts)
     else:
         work = _factorize(batch, return_inverse, return_counts)
         found = work.count
@@ -174,8 +183,12 @@ def factorize(keys: Any, *, axis: int | None = None) -> Factorized:
 
 def _factorize_keys(keys: Any, axis: int | None) -> Factorized:
     batch = Batch.of_array(keys, axis, "keys")
-    work = _factorize(batch, codes=True, counts=False)
     codes = Output(batch, "int64", batch.shape)
+    if _is_of_rows(batch):
+        _, rows = _number_rows(batch, codes, False, False)
+        batch.finish()
+        return Factorized(codes.result(batch), rows.result(batch))
+    work = _factorize(batch, codes=True, counts=False)
     uniques = Output(batch, batch.array.dtype, (work.count, *batch.key_shape))
     work.write(uniques.array, codes.array, None, None, False)
     batch.finish()
@@ -196,7 +209,7 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int |
     invert
         Tell which are not.
     axis
-        None: each number is an element. 0: each entry along the first axis is one, a row of up to 16 bytes, in both
+        None: each number is an element. 0: each entry along the first axis is one, a row of any width, in both
         arrays.
 
     Returns
@@ -249,12 +262,38 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int |
         batch = Batch.of_array(elements, axis, "elements")
     tests = _take_tests(test_elements, batch, axis)
     mask = Output(batch, "bool", batch.shape)
-    _core.isin(batch.context, batch.array, tests, math.prod(batch.key_shape), invert, mask.array, batch.stream)
+    if _row_bytes(batch) > MAX_KEY_BYTES:
+        codes, _ = number_together(Keys.of_rows(batch, batch.array), Keys.of_rows(batch, tests))
+        _core.mark_found(batch.context, codes, invert, mask.array, batch.stream)
+    else:
+        _core.isin(batch.context, batch.array, tests, math.prod(batch.key_shape), invert, mask.array, batch.stream)
     batch.finish()
     result = mask.result(batch)
     if held is not None:
         result[~(held if axis is None else _held_rows(held))] = invert
     return result
+
+
+def _row_bytes(batch: Batch) -> int:
+    return math.prod(batch.key_shape) * ITEMSIZES[batch.array.dtype]
+
+
+def _is_of_rows(batch: Batch) -> bool:
+    """Are the keys rows for which the core's factorization is not the way, or not the fastest?"""
+    return _row_bytes(batch) > 8 and not Keys.of_rows(batch, batch.array).is_one_word
+
+
+def _number_rows(batch: Batch, codes: Output | None, counts: bool, sorted: bool) -> tuple[Numbering, Output]:
+    """The numbering of rows, and the distinct ones."""
+    keys = Keys.of_rows(batch, batch.array)
+    numbering = keys.number(counts=counts, sorted=sorted, codes=_array(codes))
+    return numbering, take_rows(batch, keys.columns[0], numbering.firsts)
+
+
+def _copied(batch: Batch, array: _core.Array) -> Output:
+    output = Output(batch, array.dtype, array.shape)
+    batch.context.copy(output.array, array, batch.stream)
+    return output
 
 
 def _array(output: Output | None) -> _core.Array | None:

@@ -19,6 +19,11 @@ from .columns import Column, Part, check_columns, give_array, read_column, split
 #: Words of keys that a list has room for, if it has as many numbers for each of the right side's keys, or these in all.
 _LISTED_PER_KEY = 16
 _LISTED = 1 << 17
+#: Rows of 9 to 16 bytes on the host are hashed as they are where a sample shows fewer distinct ones than one in so
+#: many, and by fingerprints otherwise: 10^7 of 16 bytes, all distinct, then take 0.6 of the time. Fewer rows are not
+#: sampled.
+_PER_DISTINCT = 16
+_LEAST_HASHED_TWICE = 1 << 16
 _MINUS_ONE = np.array(-1)
 
 
@@ -95,40 +100,52 @@ class Keys:
         return cls(columns, keys, nulls)
 
     @classmethod
-    def of_rows(cls, batch: Batch) -> Self:
-        """The entries or rows of one array."""
-        return cls(
-            [Column(batch, batch.array, batch.key_shape, None, None, give_array, batch.array.dtype)], None, "key"
-        )
+    def of_rows(cls, batch: Batch, array: _core.Array) -> Self:
+        """The entries or rows of an array in a batch's memory, ``[n, *batch.key_shape]``."""
+        return cls([Column(batch, array, batch.key_shape, None, None, give_array, array.dtype)], None, "key")
 
-    def number(self, *, counts: bool = False, sorted: bool = False) -> Numbering:
+    def number(self, *, counts: bool = False, sorted: bool = False, codes: _core.Array | None = None) -> Numbering:
         """Finds the distinct keys. Waits.
 
         ``sorted``: numbers ascend with the keys, which are compared by their first column first; nulls and NaN last.
+        ``codes``: where the codes go, int64 ``[n]``; None: an array of their own.
         """
+        if codes is None:
+            codes = self.new("int64", (self.count,))
+        batch = self.batch
+        column = self.columns[0]
         if self.is_one_word:
-            return self._number_words(self.columns[0].array, self.columns[0].elements, counts, sorted)
+            work = _core.Factorization(batch.context, column.array, column.elements, True, counts, batch.stream)
+            return self._write(work, codes, counts, sorted)
         if (packing := self.rows.find_packing()) is not None:
-            return self._without_nulls(self._number_words(self.pack(packing), 1, counts, sorted))
+            work = _core.Factorization(batch.context, self.pack(packing), 1, True, counts, batch.stream)
+            return self._without_nulls(self._write(work, codes, counts, sorted))
+        if self._is_plain and column.nbytes <= MAX_KEY_BYTES:
+            few = self.count // _PER_DISTINCT
+            of_few = _core.Factorization.of_few(batch.context, column.array, column.elements, True, counts, few)
+            if of_few is not None:
+                return self._write(of_few, codes, counts, sorted)
         for tries in itertools.count():
             words = self.fingerprint(_core.random_seed(), tries)
-            numbering = self._number_words(words, 1, counts, False)
+            work = _core.Factorization(batch.context, words, 1, True, counts, batch.stream)
+            numbering = self._write(work, codes, counts, False)
             if self._are_equal(numbering):
                 numbering = self._without_nulls(numbering)
                 return ordering.sort(self, numbering) if sorted else numbering
         raise AssertionError("there is always another try")
 
     @property
+    def _is_plain(self) -> bool:
+        """One array without nulls?"""
+        return len(self.columns) == 1 and self.is_key is None and self.columns[0].is_plain
+
+    @property
     def is_one_word(self) -> bool:
-        """Is the core's factorization of one array all that it takes?"""
+        """Is the core's factorization of one array all that it takes, and the fastest?"""
         column = self.columns[0]
-        return (
-            len(self.columns) == 1
-            and column.valid is None
-            and column.offsets is None
-            and self.is_key is None
-            and column.nbytes <= MAX_KEY_BYTES
-        )
+        if not self._is_plain or column.nbytes > MAX_KEY_BYTES:
+            return False
+        return column.nbytes <= 8 or self.batch.context.platform != "cpu" or self.count < _LEAST_HASHED_TWICE
 
     def distinct(self, numbering: Numbering) -> Any:
         """The distinct keys ``[m]`` of a numbering of these keys, in the form in which keys were given.
@@ -192,19 +209,22 @@ class Keys:
         _core.take(context, taken, self.count, index, stream)
         return _core.KeyRows(context, parts, count, is_key, stream)
 
-    def _number_words(self, words: _core.Array, elements: int, counts: bool, sorted: bool) -> Numbering:
-        batch = self.batch
-        work = _core.Factorization(batch.context, words, elements, True, counts, batch.stream)
-        codes, firsts = self.new("int64", (self.count,)), self.new("int64", (work.count,))
+    def _write(self, work: _core.Factorization, codes: _core.Array, counts: bool, sorted: bool) -> Numbering:
+        firsts = self.new("int64", (work.count,))
         counted = self.new("int64", (work.count,)) if counts else None
         work.write(None, codes, counted, firsts, sorted)
         return Numbering(work.count, codes, firsts, counted)
+
+    def number_words(self, words: _core.Array) -> Numbering:
+        """Numbers words ``[n]`` that stand for these keys, in order of first occurrence."""
+        work = _core.Factorization(self.batch.context, words, 1, True, False, self.batch.stream)
+        return self._write(work, self.new("int64", (self.count,)), False, False)
 
     def _are_equal(self, numbering: Numbering) -> bool:
         """Is each key equal to the first one of its number?"""
         if numbering.count == self.count:
             return True
-        return self.rows.all_equal(None, self.gather(numbering.firsts), numbering.codes, self.count)
+        return self.rows.all_equal(self.rows, numbering.codes, numbering.firsts)
 
     def _without_nulls(self, numbering: Numbering) -> Numbering:
         """The numbering of keys alone: -1 for what is none."""
@@ -239,7 +259,7 @@ def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
     codes = left.new("int64", (left.count,))
     if (packing := right.rows.find_packing()) is not None:
         words = right.pack(packing)
-        numbering = right._without_nulls(right._number_words(words, 1, False, False))
+        numbering = right._without_nulls(right.number_words(words))
         if packing.words <= max(_LISTED, _LISTED_PER_KEY * right.count):
             numbers = right.new("int64", (packing.words,))
             right.rows.list_numbers(packing, numbering.codes, numbers)
@@ -250,17 +270,14 @@ def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
     for tries in itertools.count():
         seed = _core.random_seed()
         words = right.fingerprint(seed, tries, by_value)
-        numbering = right._number_words(words, 1, False, False)
+        numbering = right.number_words(words)
         if not right._are_equal(numbering):
             continue
-        distinct = right.gather(numbering.firsts)
         numbering = right._without_nulls(numbering)
-        if left.is_key is not None or right.is_key is not None:
-            distinct = right.gather(numbering.firsts)
         _look_up(left, left.fingerprint(seed, tries, by_value), right, words, numbering, codes)
         if left.is_key is not None:
             _core.mask_codes(batch.context, codes, left.is_key, batch.stream)
-        if left.rows.all_equal(None, distinct, codes, left.count):
+        if left.rows.all_equal(right.rows, codes, numbering.firsts):
             return codes, numbering
     raise AssertionError("there is always another try")
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <type_traits>
 
 #include "host/columns/taken.hpp"
 #include "host/executor.hpp"
@@ -237,6 +238,24 @@ bool equal_entries(const KeyColumn& a, const KeyColumn& b, const Pair& pair) {
 }
 
 bool equal_columns(const KeyColumn& a, const KeyColumn& b, const Pair* pairs, std::int64_t count) {
+  if (a.valid == nullptr && b.valid == nullptr && a.offsets == nullptr && a.dtype == b.dtype &&
+      number_format(a.dtype, 1).compares_bits()) {
+    const auto run = [&](auto bytes) {
+      std::uint64_t differ = 0;
+      for (std::int64_t j = 0; j < count; ++j) {
+        const std::byte* const at_a = bytes_of(a) + pairs[j].a * bytes;
+        const std::byte* const at_b = bytes_of(b) + pairs[j].b * bytes;
+        for (std::int64_t at = 0; at + 8 < bytes; at += 8)
+          differ |= detail::load_whole<std::uint64_t>(at_a + at) ^ detail::load_whole<std::uint64_t>(at_b + at);
+        differ |=
+            detail::load_whole<std::uint64_t>(at_a + bytes - 8) ^ detail::load_whole<std::uint64_t>(at_b + bytes - 8);
+      }
+      return differ == 0;
+    };
+    const std::int64_t bytes = a.bytes();
+    if (bytes == 8) return run(std::integral_constant<std::int64_t, 8>());
+    if (bytes > 8 && bytes <= 64) return run(bytes);
+  }
   bool equal = true;
   for (std::int64_t j = 0; j < count; ++j) {
     const bool valid_a = a.valid == nullptr || a.valid[pairs[j].a];
@@ -246,7 +265,7 @@ bool equal_columns(const KeyColumn& a, const KeyColumn& b, const Pair* pairs, st
   return equal;
 }
 
-/// Asks for the rows of `b`, where they come in any order; those of strings, for where they lie.
+/// Asks for a row, of strings for where they lie.
 void ask_for(const KeyRows& rows, std::int64_t row) {
   for (const KeyColumn& column : rows.columns) {
     if (column.offsets != nullptr)
@@ -314,28 +333,37 @@ class HostColumnKeys final : public ColumnKeys {
     });
   }
 
-  bool all_equal(DeviceContext&, const KeyRows& a, const std::int64_t* a_at, const KeyRows& b, const std::int64_t* b_at,
-                 std::int64_t count, Stream) const override {
+  bool all_equal(DeviceContext&, const KeyRows& a, const KeyRows& b, const std::int64_t* numbers,
+                 const std::int64_t* rows, Stream) const override {
+    const bool same = a.columns[0].data == b.columns[0].data && a.columns[0].offsets == b.columns[0].offsets;
     std::atomic<bool> equal{true};
-    for_each_part(count, reader_parts(count), [&](int, std::int64_t first, std::int64_t last) {
+    for_each_part(a.count, reader_parts(a.count), [&](int, std::int64_t first, std::int64_t last) {
       in_pieces(first, last, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
         Pair pairs[2][kCompared];
-        std::int64_t counts[2];
+        std::int64_t counts[2] = {0, 0};
+        const auto ask_for_numbers = [&](std::int64_t from) {
+          if (rows == nullptr) return;
+          for (std::int64_t j = from; j < std::min(from + kCompared, end); ++j)
+            if (numbers[j] >= 0) __builtin_prefetch(rows + numbers[j]);
+        };
         const auto gather = [&](std::int64_t from) {
-          const int half = static_cast<int>((from - begin) / kCompared % 2);
-          std::int64_t& kept = counts[half] = 0;
+          const std::int64_t half = (from - begin) / kCompared % 2;
+          counts[half] = 0;
           for (std::int64_t j = from; j < std::min(from + kCompared, end); ++j) {
-            const Pair pair{a_at == nullptr ? j : a_at[j], b_at == nullptr ? j : b_at[j]};
-            if (pair.a < 0 || pair.b < 0) continue;
-            if (a_at != nullptr) ask_for(a, pair.a);
-            if (b_at != nullptr) ask_for(b, pair.b);
-            pairs[half][kept++] = pair;
+            if (numbers[j] < 0) continue;
+            const std::int64_t row = rows == nullptr ? numbers[j] : rows[numbers[j]];
+            if (same && row == j) continue;
+            ask_for(b, row);
+            pairs[half][counts[half]++] = {j, row};
           }
         };
+        ask_for_numbers(begin);
+        ask_for_numbers(begin + kCompared);
         gather(begin);
         for (std::int64_t from = begin; from < end && equal.load(std::memory_order_relaxed); from += kCompared) {
-          if (from + kCompared < end) gather(from + kCompared);
-          const int half = static_cast<int>((from - begin) / kCompared % 2);
+          ask_for_numbers(from + 2 * kCompared);
+          gather(from + kCompared);
+          const std::int64_t half = (from - begin) / kCompared % 2;
           if (!equal_rows(a, b, pairs[half], counts[half])) equal.store(false, std::memory_order_relaxed);
         }
       });
