@@ -273,10 +273,8 @@ class Factorization(metaclass=_Type):
         ``elements``: numbers per key, up to 16 bytes in all. ``codes``, ``counts``: they will be asked for.
         """
     @staticmethod
-    def of_few(
-        context: Context, keys: Array, elements: int, codes: bool, counts: bool, most_hashed: int
-    ) -> Factorization | None:
-        """Find them, on the host.
+    def of_few(context: Context, keys: Array, elements: int, counts: bool, most_hashed: int) -> Factorization | None:
+        """Find them, on the host, without codes.
 
         None where the keys do not come in ascending order, are more than ``most_hashed``, and a sample shows more than
         that to be distinct (of fewer than 2^13 keys no sample is taken, and all count as distinct).
@@ -333,11 +331,8 @@ class KeyRows(metaclass=_Type):
 
         ``by_value``: integers are equal to those of other dtypes. ``tries``: how many seeds have been in vain.
         """
-    def all_equal(self, other: KeyRows, numbers: Array, rows: Array | None) -> bool:
-        """Is each row i equal to row ``rows[numbers[i]]`` of others, where its number is not negative? Waits.
-
-        ``rows``: None for 0, 1, 2, ...
-        """
+    def all_equal(self, other: KeyRows, numbers: Array) -> bool:
+        """Is each row i equal to row ``numbers[i]`` of others, where that is not negative? Waits."""
     def valid(self, column: int) -> Array | None: ...
     def order_words(self, column: int, part: int, words: Array) -> None:
         """Fill uint64 ``[n, 2]`` with the order of one number of each entry, or of 8 bytes of strings."""

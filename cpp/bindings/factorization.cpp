@@ -64,8 +64,8 @@ class BoundFactorization {
 
   /// Null where more keys than `most_hashed` seem distinct (FactorizationOptions).
   static std::unique_ptr<BoundFactorization> of_few(ContextPointer context, Array keys, std::int64_t elements,
-                                                    bool codes, bool counts, std::int64_t most_hashed) {
-    auto made = std::make_unique<BoundFactorization>(std::move(context), std::move(keys), elements, codes, counts,
+                                                    bool counts, std::int64_t most_hashed) {
+    auto made = std::make_unique<BoundFactorization>(std::move(context), std::move(keys), elements, false, counts,
                                                      std::uintptr_t{0}, most_hashed);
     return made->work_ == nullptr ? nullptr : std::move(made);
   }
@@ -151,7 +151,7 @@ void bind_factorization(py::module_& module) {
       .def(py::init<ContextPointer, Array, std::int64_t, bool, bool, std::uintptr_t>(), py::arg("context"),
            py::arg("keys"), py::arg("elements"), py::arg("codes"), py::arg("counts"), py::arg("stream"))
       .def_static("of_few", &BoundFactorization::of_few, py::arg("context"), py::arg("keys"), py::arg("elements"),
-                  py::arg("codes"), py::arg("counts"), py::arg("most_hashed"))
+                  py::arg("counts"), py::arg("most_hashed"))
       .def_property_readonly("count", &BoundFactorization::count)
       .def_property_readonly("of_ascending_keys", &BoundFactorization::of_ascending_keys)
       .def("write", &BoundFactorization::write, py::arg("uniques"), py::arg("codes"), py::arg("counts"),

@@ -134,13 +134,12 @@ class BoundKeyRows {
     column_keys().fingerprint(*context_, rows_, seed, by_value, mask, out, stream_);
   }
 
-  bool all_equal(const BoundKeyRows& other, const Array& numbers, const Array* rows) const {
+  bool all_equal(const BoundKeyRows& other, const Array& numbers) const {
     check_columns(other.rows_.columns.size());
     const std::int64_t* const of_rows = positions(*context_, &numbers, "numbers", rows_.count);
-    const std::int64_t* const rows_of = positions(*context_, rows, "rows", rows == nullptr ? 0 : rows->elements());
     const GilRelease unlocked;
     refuse_capture();
-    return column_keys().all_equal(*context_, rows_, other.rows_, of_rows, rows_of, stream_);
+    return column_keys().all_equal(*context_, rows_, other.rows_, of_rows, stream_);
   }
 
   void order_words(std::int64_t column, std::int64_t part, const Array& words) const {
@@ -347,7 +346,7 @@ void bind_key_columns(py::module_& module) {
       .def("find_listed", &BoundKeyRows::find_listed, py::arg("packing"), py::arg("numbers"), py::arg("codes"))
       .def("fingerprint", &BoundKeyRows::fingerprint, py::arg("seed"), py::arg("by_value"), py::arg("tries"),
            py::arg("words"))
-      .def("all_equal", &BoundKeyRows::all_equal, py::arg("other"), py::arg("numbers"), py::arg("rows"))
+      .def("all_equal", &BoundKeyRows::all_equal, py::arg("other"), py::arg("numbers"))
       .def("valid", &BoundKeyRows::valid, py::arg("column"))
       .def("order_words", &BoundKeyRows::order_words, py::arg("column"), py::arg("part"), py::arg("words"));
   module.def("combine_valid", &combine_valid, py::arg("context"), py::arg("masks"), py::arg("is_key"),

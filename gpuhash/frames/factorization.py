@@ -28,7 +28,6 @@ from gpuhash.arrays.nulls import split_nulls
 from gpuhash.torch import dispatch as traced
 
 from . import sorting
-from .columns import take_rows
 from .keys import Keys, Numbering, number_together
 
 _EXTRAS = ("indices", "inverse", "counts")
@@ -287,7 +286,7 @@ def _number_rows(batch: Batch, codes: Output | None, counts: bool, sorted: bool)
     """The numbering of rows, and the distinct ones."""
     keys = Keys.of_rows(batch, batch.array)
     numbering = keys.number(counts=counts, sorted=sorted, codes=_array(codes))
-    return numbering, take_rows(batch, keys.columns[0], numbering.firsts)
+    return numbering, keys.take_rows(numbering)
 
 
 def _copied(batch: Batch, array: _core.Array) -> Output:

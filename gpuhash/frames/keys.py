@@ -9,21 +9,19 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from gpuhash import _core
-from gpuhash.arrays.batch import Batch
+from gpuhash.arrays.batch import Batch, Output
 from gpuhash.arrays.dtypes import MAX_KEY_BYTES, is_integer
 from gpuhash.arrays.frameworks import framework_of
 
 from . import ordering
-from .columns import Column, Part, check_columns, give_array, read_column, split_frame, take_foreign, to_host
+from .columns import Column, Part, check_columns, give_array, read_column, split_frame, take_foreign, take_rows, to_host
 
 #: Words of keys that a list has room for, if it has as many numbers for each of the right side's keys, or these in all.
 _LISTED_PER_KEY = 16
 _LISTED = 1 << 17
-#: Rows of 9 to 16 bytes on the host are hashed as they are where a sample shows fewer distinct ones than one in so
-#: many, and by fingerprints otherwise: 10^7 of 16 bytes, all distinct, then take 0.6 of the time. Fewer rows are not
-#: sampled.
-_PER_DISTINCT = 16
-_LEAST_HASHED_TWICE = 1 << 16
+#: So many rows of 9 to 16 bytes on the host are numbered by fingerprints, fewer as they are: 10^7 of 16 bytes take 0.3 s
+#: by fingerprints where all are distinct, and 0.57 s as they are; 0.09 and 0.13 where 100 are (EPYC, two threads).
+_LEAST_FINGERPRINTED = 1 << 16
 _MINUS_ONE = np.array(-1)
 
 
@@ -44,6 +42,7 @@ class Keys:
         self.batch: Batch = columns[0].batch  # context, stream and framework of the call
         self.count: int = columns[0].length
         self._form = form  # what the keys were given as
+        self._taken: tuple[_core.Array, Output] | None = None  # distinct keys of the numbering with these firsts
         masks = [column.valid for column in columns if column.valid is not None]
         self.is_key: _core.Array | None = None  # bool [n]; None: all are keys
         if nulls == "none" and masks:
@@ -120,11 +119,6 @@ class Keys:
         if (packing := self.rows.find_packing()) is not None:
             work = _core.Factorization(batch.context, self.pack(packing), 1, True, counts, batch.stream)
             return self._without_nulls(self._write(work, codes, counts, sorted))
-        if self._is_plain and column.nbytes <= MAX_KEY_BYTES:
-            few = self.count // _PER_DISTINCT
-            of_few = _core.Factorization.of_few(batch.context, column.array, column.elements, True, counts, few)
-            if of_few is not None:
-                return self._write(of_few, codes, counts, sorted)
         for tries in itertools.count():
             words = self.fingerprint(_core.random_seed(), tries)
             work = _core.Factorization(batch.context, words, 1, True, counts, batch.stream)
@@ -145,7 +139,7 @@ class Keys:
         column = self.columns[0]
         if not self._is_plain or column.nbytes > MAX_KEY_BYTES:
             return False
-        return column.nbytes <= 8 or self.batch.context.platform != "cpu" or self.count < _LEAST_HASHED_TWICE
+        return column.nbytes <= 8 or self.batch.context.platform != "cpu" or self.count < _LEAST_FINGERPRINTED
 
     def distinct(self, numbering: Numbering) -> Any:
         """The distinct keys ``[m]`` of a numbering of these keys, in the form in which keys were given.
@@ -224,7 +218,21 @@ class Keys:
         """Is each key equal to the first one of its number?"""
         if numbering.count == self.count:
             return True
-        return self.rows.all_equal(self.rows, numbering.codes, numbering.firsts)
+        if not self._is_plain:
+            return self.rows.all_equal(self.gather(numbering.firsts), numbering.codes)
+        column = self.columns[0]
+        taken = take_rows(self.batch, column, numbering.firsts)
+        parts = [(taken.array, column.elements, None, None)]
+        rows = _core.KeyRows(self.batch.context, parts, numbering.count, None, self.batch.stream)
+        self._taken = numbering.firsts, taken
+        return self.rows.all_equal(rows, numbering.codes)
+
+    def take_rows(self, numbering: Numbering) -> Output:
+        """The distinct keys of a numbering of one array, while the work may still be under way."""
+        taken, self._taken = self._taken, None
+        if taken is not None and taken[0] is numbering.firsts:
+            return taken[1]
+        return take_rows(self.batch, self.columns[0], numbering.firsts)
 
     def _without_nulls(self, numbering: Numbering) -> Numbering:
         """The numbering of keys alone: -1 for what is none."""
@@ -277,7 +285,7 @@ def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
         _look_up(left, left.fingerprint(seed, tries, by_value), right, words, numbering, codes)
         if left.is_key is not None:
             _core.mask_codes(batch.context, codes, left.is_key, batch.stream)
-        if left.rows.all_equal(right.rows, codes, numbering.firsts):
+        if left.rows.all_equal(right.gather(numbering.firsts), codes):
             return codes, numbering
     raise AssertionError("there is always another try")
 

@@ -51,7 +51,7 @@ def unique(batch: Batch, with_counts: bool) -> tuple[Output, Output | None]:
     """The distinct keys of a batch in ascending order, and the counts of each."""
     context, keys = batch.context, batch.array
     count = math.prod(batch.shape)
-    work = _core.Factorization.of_few(context, keys, 1, False, with_counts, most_hashed(count, keys.dtype, with_counts))
+    work = _core.Factorization.of_few(context, keys, 1, with_counts, most_hashed(count, keys.dtype, with_counts))
     if work is not None and with_counts and not work.of_ascending_keys and deceived(count, work.count, keys.dtype):
         work = None  # to begin again costs less than to sort so many with their ids
     hashed = work is not None

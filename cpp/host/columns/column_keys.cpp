@@ -238,24 +238,6 @@ bool equal_entries(const KeyColumn& a, const KeyColumn& b, const Pair& pair) {
 }
 
 bool equal_columns(const KeyColumn& a, const KeyColumn& b, const Pair* pairs, std::int64_t count) {
-  if (a.valid == nullptr && b.valid == nullptr && a.offsets == nullptr && a.dtype == b.dtype &&
-      number_format(a.dtype, 1).compares_bits()) {
-    const auto run = [&](auto bytes) {
-      std::uint64_t differ = 0;
-      for (std::int64_t j = 0; j < count; ++j) {
-        const std::byte* const at_a = bytes_of(a) + pairs[j].a * bytes;
-        const std::byte* const at_b = bytes_of(b) + pairs[j].b * bytes;
-        for (std::int64_t at = 0; at + 8 < bytes; at += 8)
-          differ |= detail::load_whole<std::uint64_t>(at_a + at) ^ detail::load_whole<std::uint64_t>(at_b + at);
-        differ |=
-            detail::load_whole<std::uint64_t>(at_a + bytes - 8) ^ detail::load_whole<std::uint64_t>(at_b + bytes - 8);
-      }
-      return differ == 0;
-    };
-    const std::int64_t bytes = a.bytes();
-    if (bytes == 8) return run(std::integral_constant<std::int64_t, 8>());
-    if (bytes > 8 && bytes <= 64) return run(bytes);
-  }
   bool equal = true;
   for (std::int64_t j = 0; j < count; ++j) {
     const bool valid_a = a.valid == nullptr || a.valid[pairs[j].a];
@@ -263,6 +245,56 @@ bool equal_columns(const KeyColumn& a, const KeyColumn& b, const Pair* pairs, st
     equal &= valid_a == valid_b && (!valid_a || equal_entries(a, b, pairs[j]));
   }
   return equal;
+}
+
+/// Are the rows of both one number, or several, that compare as bits?
+bool compare_bits(const KeyRows& a, const KeyRows& b) {
+  const KeyColumn& column = a.columns[0];
+  return a.columns.size() == 1 && a.is_key == nullptr && b.is_key == nullptr && column.valid == nullptr &&
+         b.columns[0].valid == nullptr && column.offsets == nullptr && column.dtype == b.columns[0].dtype &&
+         column.bytes() >= 8 && number_format(column.dtype, 1).compares_bits();
+}
+
+/// The same for rows [begin, end) of `a` and rows of `b` by their numbers, where these are bits. Bytes: a number that
+/// is known when this is compiled, or not.
+template <class Bytes>
+bool equal_bits(const std::byte* a, const std::byte* b, Bytes bytes, const std::int64_t* numbers, std::int64_t begin,
+                std::int64_t end) {
+  std::uint64_t differ = 0;
+  const auto compare = [&](std::int64_t j) {
+    if (numbers[j] < 0) return;
+    const std::byte* const at_a = a + j * bytes;
+    const std::byte* const at_b = b + numbers[j] * bytes;
+    for (std::int64_t at = 0; at + 8 < bytes; at += 8)
+      differ |= detail::load_whole<std::uint64_t>(at_a + at) ^ detail::load_whole<std::uint64_t>(at_b + at);
+    differ |= detail::load_whole<std::uint64_t>(at_a + bytes - 8) ^ detail::load_whole<std::uint64_t>(at_b + bytes - 8);
+  };
+  const std::int64_t last_asked = std::max(begin, end - kCompared);
+  for (std::int64_t j = begin; j < last_asked; ++j) {
+    __builtin_prefetch(b + std::max<std::int64_t>(numbers[j + kCompared], 0) * bytes);
+    compare(j);
+  }
+  for (std::int64_t j = last_asked; j < end; ++j) compare(j);
+  return differ == 0;
+}
+
+bool equal_bits(const KeyColumn& a, const KeyColumn& b, const std::int64_t* numbers, std::int64_t begin,
+                std::int64_t end) {
+  const auto run = [&](auto bytes) { return equal_bits(bytes_of(a), bytes_of(b), bytes, numbers, begin, end); };
+  switch (a.bytes()) {
+    case 8:
+      return run(std::integral_constant<std::int64_t, 8>());
+    case 12:
+      return run(std::integral_constant<std::int64_t, 12>());
+    case 16:
+      return run(std::integral_constant<std::int64_t, 16>());
+    case 24:
+      return run(std::integral_constant<std::int64_t, 24>());
+    case 32:
+      return run(std::integral_constant<std::int64_t, 32>());
+    default:
+      return run(a.bytes());
+  }
 }
 
 /// Asks for a row, of strings for where they lie.
@@ -334,38 +366,15 @@ class HostColumnKeys final : public ColumnKeys {
   }
 
   bool all_equal(DeviceContext&, const KeyRows& a, const KeyRows& b, const std::int64_t* numbers,
-                 const std::int64_t* rows, Stream) const override {
-    const bool same = a.columns[0].data == b.columns[0].data && a.columns[0].offsets == b.columns[0].offsets;
+                 Stream) const override {
+    const bool bits = compare_bits(a, b);
     std::atomic<bool> equal{true};
     for_each_part(a.count, reader_parts(a.count), [&](int, std::int64_t first, std::int64_t last) {
       in_pieces(first, last, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
-        Pair pairs[2][kCompared];
-        std::int64_t counts[2] = {0, 0};
-        const auto ask_for_numbers = [&](std::int64_t from) {
-          if (rows == nullptr) return;
-          for (std::int64_t j = from; j < std::min(from + kCompared, end); ++j)
-            if (numbers[j] >= 0) __builtin_prefetch(rows + numbers[j]);
-        };
-        const auto gather = [&](std::int64_t from) {
-          const std::int64_t half = (from - begin) / kCompared % 2;
-          counts[half] = 0;
-          for (std::int64_t j = from; j < std::min(from + kCompared, end); ++j) {
-            if (numbers[j] < 0) continue;
-            const std::int64_t row = rows == nullptr ? numbers[j] : rows[numbers[j]];
-            if (same && row == j) continue;
-            ask_for(b, row);
-            pairs[half][counts[half]++] = {j, row};
-          }
-        };
-        ask_for_numbers(begin);
-        ask_for_numbers(begin + kCompared);
-        gather(begin);
-        for (std::int64_t from = begin; from < end && equal.load(std::memory_order_relaxed); from += kCompared) {
-          ask_for_numbers(from + 2 * kCompared);
-          gather(from + kCompared);
-          const std::int64_t half = (from - begin) / kCompared % 2;
-          if (!equal_rows(a, b, pairs[half], counts[half])) equal.store(false, std::memory_order_relaxed);
-        }
+        if (!equal.load(std::memory_order_relaxed)) return;
+        if (!(bits ? equal_bits(a.columns[0], b.columns[0], numbers, begin, end)
+                   : equal_in_blocks(a, b, numbers, begin, end)))
+          equal.store(false, std::memory_order_relaxed);
       });
     });
     return equal.load();
@@ -482,6 +491,24 @@ class HostColumnKeys final : public ColumnKeys {
   }
 
  private:
+  static bool equal_in_blocks(const KeyRows& a, const KeyRows& b, const std::int64_t* numbers, std::int64_t begin,
+                              std::int64_t end) {
+    const auto ask_for_block = [&](std::int64_t from) {
+      for (std::int64_t j = from; j < std::min(from + kCompared, end); ++j)
+        if (numbers[j] >= 0) ask_for(b, numbers[j]);
+    };
+    ask_for_block(begin);
+    for (std::int64_t from = begin; from < end; from += kCompared) {
+      ask_for_block(from + kCompared);
+      Pair pairs[kCompared];
+      std::int64_t count = 0;
+      for (std::int64_t j = from; j < std::min(from + kCompared, end); ++j)
+        if (numbers[j] >= 0) pairs[count++] = {j, numbers[j]};
+      if (!equal_rows(a, b, pairs, count)) return false;
+    }
+    return true;
+  }
+
   /// Of rows that are no keys only whether both are.
   static bool equal_rows(const KeyRows& a, const KeyRows& b, Pair* pairs, std::int64_t count) {
     if (a.is_key != nullptr || b.is_key != nullptr) {

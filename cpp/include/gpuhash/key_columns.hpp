@@ -92,10 +92,10 @@ class GPUHASH_API ColumnKeys {
   /// dtypes. Only the bits of `mask` are kept.
   virtual void fingerprint(DeviceContext&, const KeyRows&, std::uint64_t seed, bool by_value, std::uint64_t mask,
                            std::uint64_t* words, Stream) const = 0;
-  /// Is row j of `a` equal to row rows[numbers[j]] of `b`, for all j with numbers[j] >= 0? numbers [a.count]; `rows`
-  /// null stands for 0, 1, 2, ... Columns differ in dtype only if both are integers. Waits.
+  /// Is row j of `a` equal to row numbers[j] of `b`, for all j with numbers[j] >= 0? numbers [a.count]. Columns differ
+  /// in dtype only if both are integers. Waits.
   virtual bool all_equal(DeviceContext&, const KeyRows& a, const KeyRows& b, const std::int64_t* numbers,
-                         const std::int64_t* rows, Stream) const = 0;
+                         Stream) const = 0;
 
   /// is_key[i]: none of the masks [n] is false at i.
   virtual void combine_valid(DeviceContext&, std::span<const bool* const> masks, std::int64_t count, bool* is_key,

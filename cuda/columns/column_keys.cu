@@ -1,0 +1,487 @@
+#include <gpuhash/key_columns.hpp>
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cuda/check.hpp"
+#include "cuda/columns/entries.cuh"
+#include "cuda/columns/taken.hpp"
+#include "cuda/executor.hpp"
+#include "cuda/launch.cuh"
+#include "cuda/stream.hpp"
+#include "shared/row_hash.hpp"
+
+namespace gpuhash::cuda {
+namespace {
+
+using Counter = unsigned long long;
+
+/// A number of each row that has a digit.
+struct DigitColumn {
+  const std::byte* first;
+  std::int64_t stride;  // bytes from a row's to the next one's
+  int width;
+  NumberFormat format;
+  const bool* valid;
+  Digit digit;
+
+  static DigitColumn of(const KeyRows& rows, const Digit& digit) {
+    const KeyColumn& column = rows.columns[static_cast<std::size_t>(digit.column)];
+    const auto width = static_cast<std::int64_t>(itemsize(column.dtype));
+    return {static_cast<const std::byte*>(column.data) + digit.element * width,
+            column.bytes(),
+            static_cast<int>(width),
+            number_format(column.dtype, 1),
+            column.valid,
+            digit};
+  }
+
+  __device__ __forceinline__ std::uint64_t order(std::int64_t row) const {
+    const std::uint64_t number = load_aligned(first + row * stride, width, width);
+    return detail::ordered(canonical(number, format), format);
+  }
+};
+
+struct PackedRows {
+  Several<DigitColumn> digits;
+  std::uint64_t outside;
+  const bool* is_key;
+  std::int64_t count;
+
+  static PackedRows of(const KeyRows& rows, const Packing& packing) {
+    PackedRows packed{};
+    for (const Digit& digit : packing.digits) packed.digits.items[packed.digits.count++] = DigitColumn::of(rows, digit);
+    packed.outside = packing.outside;
+    packed.is_key = rows.is_key;
+    packed.count = rows.count;
+    return packed;
+  }
+
+  __device__ __forceinline__ std::uint64_t word(std::int64_t row) const {
+    if (is_key != nullptr && !is_key[row]) return outside;
+    std::uint64_t sum = 0;
+    for (int d = 0; d < digits.count; ++d) {
+      const DigitColumn& column = digits.items[d];
+      const Digit& digit = column.digit;
+      if (column.valid != nullptr && !column.valid[row]) {
+        sum += digit.null * digit.factor;
+        continue;
+      }
+      const std::uint64_t order = column.order(row);
+      if (order < digit.least || order > digit.most) return outside;
+      sum += (digit.base + (order - digit.least)) * digit.factor;
+    }
+    return sum;
+  }
+};
+
+struct DeviceRange {
+  Counter least;
+  Counter most;
+};
+
+/// One thread reads several rows, so that few write the range.
+constexpr std::int64_t kRangeThreads = std::int64_t{1} << 18;
+
+__global__ void __launch_bounds__(kColumnBlock)
+    find_range_kernel(DigitColumn column, std::int64_t count, DeviceRange* range) {
+  Counter least = ~Counter{0};
+  Counter most = 0;
+  const std::int64_t stride = std::int64_t{gridDim.x} * kColumnBlock;
+  for (std::int64_t row = row_of_thread(); row < count; row += stride) {
+    if (column.valid != nullptr && !column.valid[row]) continue;
+    const Counter number = column.order(row);
+    least = min(least, number);
+    most = max(most, number);
+  }
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    least = min(least, __shfl_xor_sync(~0u, least, lanes));
+    most = max(most, __shfl_xor_sync(~0u, most, lanes));
+  }
+  if (threadIdx.x % 32 != 0 || least > most) return;
+  atomicMin(&range->least, least);
+  atomicMax(&range->most, most);
+}
+
+template <class Word>
+__global__ void __launch_bounds__(kColumnBlock) pack_kernel(PackedRows rows, Word* words) {
+  const std::int64_t row = row_of_thread();
+  if (row < rows.count) words[row] = static_cast<Word>(rows.word(row));
+}
+
+/// Equal rows write the same.
+__global__ void __launch_bounds__(kColumnBlock)
+    list_numbers_kernel(PackedRows rows, const std::int64_t* codes, std::int64_t* numbers) {
+  const std::int64_t row = row_of_thread();
+  if (row >= rows.count) return;
+  const std::uint64_t word = rows.word(row);
+  if (word != rows.outside) numbers[word] = codes[row];
+}
+
+__global__ void __launch_bounds__(kColumnBlock)
+    find_listed_kernel(PackedRows rows, const std::int64_t* numbers, std::int64_t* codes) {
+  const std::int64_t row = row_of_thread();
+  if (row >= rows.count) return;
+  const std::uint64_t word = rows.word(row);
+  codes[row] = word == rows.outside ? -1 : numbers[word];
+}
+
+__device__ __forceinline__ std::uint64_t hash_entry(std::uint64_t hash, const EntryColumn& column, std::int64_t row,
+                                                    bool by_value, const RowSecrets& secrets) {
+  if (!column.is_valid(row)) return hash_null(hash, secrets);
+  const std::byte* const entry = column.entry(row);
+  const auto load = [&](std::int64_t begin, std::int64_t count) { return column.load(entry, begin, count); };
+  if (column.offsets != nullptr) return hash_string(hash, column.length(row), secrets, load);
+  if (!by_value || !column.is_integer) return hash_bytes(hash, column.bytes, column.format, secrets, load);
+  const std::int64_t width = column.format.bits / 8;
+  for (std::int64_t at = 0; at < column.bytes; at += width) {
+    const std::uint64_t number = extended(load(at, width), column.format);
+    hash = hash_value(hash, number, is_negative(number, column.format), secrets);
+  }
+  return hash;
+}
+
+struct FingerprintPass {
+  RowSecrets secrets;
+  std::uint64_t mask;
+  const bool* is_key;
+  bool by_value;
+  bool is_first;  // of the launches that the columns take
+  bool is_last;
+};
+
+__global__ void __launch_bounds__(kColumnBlock)
+    fingerprint_kernel(Several<EntryColumn> columns, std::int64_t count, FingerprintPass pass, std::uint64_t* words) {
+  const std::int64_t row = row_of_thread();
+  if (row >= count) return;
+  std::uint64_t hash = pass.is_first ? pass.secrets.begin : words[row];
+  for (int c = 0; c < columns.count; ++c) hash = hash_entry(hash, columns.items[c], row, pass.by_value, pass.secrets);
+  if (pass.is_last) hash = pass.is_key == nullptr || pass.is_key[row] ? hash & pass.mask : 0;
+  words[row] = hash;
+}
+
+/// A column of both sides.
+struct ComparedColumn {
+  EntryColumn a;
+  EntryColumn b;
+  bool is_by_value;
+};
+
+__device__ __forceinline__ bool are_equal(const ComparedColumn& column, std::int64_t row_a, std::int64_t row_b) {
+  const EntryColumn& a = column.a;
+  const EntryColumn& b = column.b;
+  const bool valid = a.is_valid(row_a);
+  if (valid != b.is_valid(row_b)) return false;
+  if (!valid) return true;
+  const std::int64_t bytes = a.length(row_a);
+  const std::byte* const in_a = a.entry(row_a);
+  const std::byte* const in_b = b.entry(row_b);
+  if (column.is_by_value) {
+    const std::int64_t width_a = a.format.bits / 8;
+    const std::int64_t width_b = b.format.bits / 8;
+    for (std::int64_t e = 0; e < bytes / width_a; ++e) {
+      const std::uint64_t number_a = extended(a.load(in_a, e * width_a, width_a), a.format);
+      const std::uint64_t number_b = extended(b.load(in_b, e * width_b, width_b), b.format);
+      if (number_a != number_b || is_negative(number_a, a.format) != is_negative(number_b, b.format)) return false;
+    }
+    return true;
+  }
+  if (bytes != b.length(row_b)) return false;
+  for (std::int64_t at = 0; at < bytes; at += 8) {
+    const std::int64_t count = bytes - at < 8 ? bytes - at : 8;
+    if (canonical(a.load(in_a, at, count), a.format) != canonical(b.load(in_b, at, count), b.format)) return false;
+  }
+  return true;
+}
+
+__global__ void __launch_bounds__(kColumnBlock)
+    compare_kernel(Several<ComparedColumn> columns, std::int64_t count, const bool* key_a, const bool* key_b,
+                   const std::int64_t* numbers, unsigned* differ) {
+  const std::int64_t row = row_of_thread();
+  if (row >= count) return;
+  const std::int64_t other = numbers[row];
+  if (other < 0) return;
+  const bool is_key = key_a == nullptr || key_a[row];
+  bool equal = is_key == (key_b == nullptr || key_b[other]);
+  for (int c = 0; c < columns.count && equal && is_key; ++c) equal = are_equal(columns.items[c], row, other);
+  if (!equal) *differ = 1;
+}
+
+__global__ void __launch_bounds__(kColumnBlock)
+    combine_valid_kernel(Several<const bool*> masks, std::int64_t count, bool is_first, bool* is_key) {
+  const std::int64_t row = row_of_thread();
+  if (row >= count) return;
+  bool all = is_first || is_key[row];
+  for (int m = 0; m < masks.count; ++m) all = all && masks.items[m][row];
+  is_key[row] = all;
+}
+
+__global__ void __launch_bounds__(kColumnBlock)
+    find_invalid_kernel(const bool* mask, std::int64_t count, Counter* first) {
+  const std::int64_t row = row_of_thread();
+  if (row < count && !mask[row] && static_cast<Counter>(row) < *first) atomicMin(first, static_cast<Counter>(row));
+}
+
+__global__ void __launch_bounds__(kColumnBlock)
+    leave_out_kernel(std::int64_t* codes, std::int64_t count, std::int64_t number) {
+  const std::int64_t row = row_of_thread();
+  if (row >= count) return;
+  const std::int64_t code = codes[row];
+  if (code >= number) codes[row] = code == number ? -1 : code - 1;
+}
+
+__global__ void __launch_bounds__(kColumnBlock)
+    renumber_kernel(std::int64_t* codes, std::int64_t count, const std::int64_t* numbers) {
+  const std::int64_t row = row_of_thread();
+  if (row < count && codes[row] >= 0) codes[row] = numbers[codes[row]];
+}
+
+__global__ void __launch_bounds__(kColumnBlock)
+    mask_codes_kernel(std::int64_t* codes, std::int64_t count, const bool* is_key) {
+  const std::int64_t row = row_of_thread();
+  if (row < count && !is_key[row]) codes[row] = -1;
+}
+
+__global__ void __launch_bounds__(kColumnBlock)
+    mark_found_kernel(const std::int64_t* codes, std::int64_t count, bool invert, bool* mask) {
+  const std::int64_t row = row_of_thread();
+  if (row < count) mask[row] = (codes[row] >= 0) != invert;
+}
+
+/// Words [n, 2]: of a number the high and the low word of its order, of a string 8 bytes and how many there are.
+__global__ void __launch_bounds__(kColumnBlock)
+    order_words_kernel(EntryColumn column, std::int64_t count, std::int64_t part, int width, std::uint64_t* words) {
+  const std::int64_t row = row_of_thread();
+  if (row >= count) return;
+  const std::byte* const entry = column.entry(row);
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
+  if (column.offsets != nullptr) {
+    const std::int64_t left = column.length(row) - 8 * part;
+    const int bytes = static_cast<int>(left < 0 ? 0 : left < 8 ? left : 8);
+    for (int b = 0; b < bytes; ++b) high |= column.load(entry, 8 * part + b, 1) << (56 - 8 * b);
+    low = static_cast<std::uint64_t>(left < 0 ? 0 : left < 9 ? left : 9);
+  } else {
+    const std::int64_t begin = part * width;
+    Uint128 key{column.load(entry, begin, width < 8 ? width : 8), 0};
+    if (width > 8) key.high = column.load(entry, begin + 8, width - 8);
+    const Uint128 word = order_word(canonical(key, column.format), column.format);
+    high = word.high;
+    low = word.low;
+  }
+  words[2 * row] = high;
+  words[2 * row + 1] = low;
+}
+
+__global__ void __launch_bounds__(kColumnBlock)
+    find_nonzero_kernel(const std::uint64_t* words, std::int64_t count, unsigned* found) {
+  const std::int64_t i = row_of_thread();
+  if (i < count && words[i] != 0) *found = 1;
+}
+
+__global__ void __launch_bounds__(kColumnBlock) count_up_kernel(std::int64_t* out, std::int64_t count) {
+  const std::int64_t i = row_of_thread();
+  if (i < count) out[i] = i;
+}
+
+/// Calls run(several, is_first, is_last) for up to kColumns items at a time, once at least.
+template <class Item, class Run>
+void in_launches(const std::vector<Item>& items, const Run& run) {
+  std::size_t begin = 0;
+  do {
+    Several<Item> several{};
+    const std::size_t end = std::min(items.size(), begin + kColumns);
+    for (std::size_t i = begin; i < end; ++i) several.items[several.count++] = items[i];
+    run(several, begin == 0, end == items.size());
+    begin = end;
+  } while (begin < items.size());
+}
+
+/// A word on the device that says whether something was found.
+class Finding {
+ public:
+  Finding(DeviceContext& context, Stream stream)
+      : context_(context), stream_(stream), word_(scratch<unsigned>(context, 1, stream)) {
+    context.fill(word_.get(), 0, word_.bytes(), stream);
+  }
+
+  unsigned* get() const { return word_.as<unsigned>(); }
+  /// Waits.
+  bool is_found() const {
+    unsigned found = 0;
+    context_.copy_to_host(&found, word_.get(), sizeof found, stream_);
+    return found != 0;
+  }
+
+ private:
+  DeviceContext& context_;
+  Stream stream_;
+  Allocation word_;
+};
+
+class CudaColumnKeys final : public ColumnKeys {
+ public:
+  void pack(DeviceContext& context, const KeyRows& rows, const Packing& packing, void* words,
+            Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    const PackedRows packed = PackedRows::of(rows, packing);
+    if (packing.bytes() == 4)
+      launch("packing keys", pack_kernel<std::uint32_t>, rows.count, kColumnBlock, stream, packed,
+             static_cast<std::uint32_t*>(words));
+    else
+      launch("packing keys", pack_kernel<std::uint64_t>, rows.count, kColumnBlock, stream, packed,
+             static_cast<std::uint64_t*>(words));
+  }
+
+  void list_numbers(DeviceContext& context, const KeyRows& rows, const Packing& packing, const std::int64_t* codes,
+                    std::int64_t* numbers, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    context.fill(numbers, 0xff, packing.outside * sizeof *numbers, stream);
+    launch("listing keys", list_numbers_kernel, rows.count, kColumnBlock, stream, PackedRows::of(rows, packing), codes,
+           numbers);
+  }
+
+  void find_listed(DeviceContext& context, const KeyRows& rows, const Packing& packing, const std::int64_t* numbers,
+                   std::int64_t* codes, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    launch("looking up keys", find_listed_kernel, rows.count, kColumnBlock, stream, PackedRows::of(rows, packing),
+           numbers, codes);
+  }
+
+  void fingerprint(DeviceContext& context, const KeyRows& rows, std::uint64_t seed, bool by_value, std::uint64_t mask,
+                   std::uint64_t* words, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    std::vector<EntryColumn> columns;
+    for (const KeyColumn& column : rows.columns) columns.push_back(EntryColumn::of(column));
+    in_launches(columns, [&](const Several<EntryColumn>& several, bool is_first, bool is_last) {
+      launch("hashing keys", fingerprint_kernel, rows.count, kColumnBlock, stream, several, rows.count,
+             FingerprintPass{row_secrets(seed), mask, rows.is_key, by_value, is_first, is_last}, words);
+    });
+  }
+
+  bool all_equal(DeviceContext& context, const KeyRows& a, const KeyRows& b, const std::int64_t* numbers,
+                 Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    std::vector<ComparedColumn> columns;
+    for (std::size_t c = 0; c < a.columns.size(); ++c)
+      columns.push_back(
+          {EntryColumn::of(a.columns[c]), EntryColumn::of(b.columns[c]), a.columns[c].dtype != b.columns[c].dtype});
+    const Finding difference(context, stream);
+    in_launches(columns, [&](const Several<ComparedColumn>& several, bool, bool) {
+      launch("comparing keys", compare_kernel, a.count, kColumnBlock, stream, several, a.count, a.is_key, b.is_key,
+             numbers, difference.get());
+    });
+    return !difference.is_found();
+  }
+
+  void combine_valid(DeviceContext& context, std::span<const bool* const> masks, std::int64_t count, bool* is_key,
+                     Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    in_launches(std::vector<const bool*>(masks.begin(), masks.end()), [&](const Several<const bool*>& several,
+                                                                          bool is_first, bool) {
+      launch("combining masks", combine_valid_kernel, count, kColumnBlock, stream, several, count, is_first, is_key);
+    });
+  }
+
+  std::int64_t find_invalid(DeviceContext& context, const bool* mask, std::int64_t count,
+                            Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    const Allocation memory = scratch<Counter>(context, 1, stream);
+    Counter first = static_cast<Counter>(count);
+    context.copy_from_host(memory.get(), &first, sizeof first, stream);
+    launch("looking for nulls", find_invalid_kernel, count, kColumnBlock, stream, mask, count, memory.as<Counter>());
+    context.copy_to_host(&first, memory.get(), sizeof first, stream);
+    return static_cast<std::int64_t>(first);
+  }
+
+  std::int64_t leave_out(DeviceContext& context, std::int64_t* codes, std::int64_t count, std::int64_t at,
+                         Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    std::int64_t number = 0;
+    context.copy_to_host(&number, codes + at, sizeof number, stream);
+    launch("leaving out nulls", leave_out_kernel, count, kColumnBlock, stream, codes, count, number);
+    return number;
+  }
+
+  void renumber(DeviceContext& context, std::int64_t* codes, std::int64_t count, const std::int64_t* numbers,
+                Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    launch("ordering keys", renumber_kernel, count, kColumnBlock, stream, codes, count, numbers);
+  }
+
+  void mask_codes(DeviceContext& context, std::int64_t* codes, std::int64_t count, const bool* is_key,
+                  Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    launch("leaving out nulls", mask_codes_kernel, count, kColumnBlock, stream, codes, count, is_key);
+  }
+
+  void mark_found(DeviceContext& context, const std::int64_t* codes, std::int64_t count, bool invert, bool* mask,
+                  Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    launch("marking keys", mark_found_kernel, count, kColumnBlock, stream, codes, count, invert, mask);
+  }
+
+  void take(DeviceContext& context, std::span<const TakenColumn> columns, std::int64_t rows, const std::int64_t* index,
+            std::int64_t count, Stream stream) const override {
+    take_columns(context, columns, rows, index, count, stream);
+  }
+  std::int64_t take_offsets(DeviceContext& context, const std::int64_t* offsets, std::int64_t rows,
+                            const std::int64_t* index, std::int64_t count, std::int64_t* out,
+                            Stream stream) const override {
+    return take_string_offsets(context, offsets, rows, index, count, out, stream);
+  }
+  void take_bytes(DeviceContext& context, const void* data, const std::int64_t* offsets, const std::int64_t* index,
+                  std::int64_t count, const std::int64_t* out_offsets, void* out, Stream stream) const override {
+    take_string_bytes(context, data, offsets, index, count, out_offsets, out, stream);
+  }
+
+  void order_words(DeviceContext& context, const KeyColumn& column, std::int64_t count, std::int64_t part,
+                   std::uint64_t* words, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    launch("ordering keys", order_words_kernel, count, kColumnBlock, stream, EntryColumn::of(column), count, part,
+           static_cast<int>(itemsize(column.dtype)), words);
+  }
+
+  bool is_all_zero(DeviceContext& context, const std::uint64_t* words, std::int64_t count,
+                   Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    const Finding nonzero(context, stream);
+    launch("ordering keys", find_nonzero_kernel, count, kColumnBlock, stream, words, count, nonzero.get());
+    return !nonzero.is_found();
+  }
+
+  void count_up(DeviceContext& context, std::int64_t* out, std::int64_t count, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    launch("numbering keys", count_up_kernel, count, kColumnBlock, stream, out, count);
+  }
+
+ protected:
+  std::vector<NumberRange> find_ranges(DeviceContext& context, const KeyRows& rows, const std::vector<Digit>& digits,
+                                       Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    std::vector<NumberRange> ranges(digits.size());
+    static_assert(sizeof(NumberRange) == sizeof(DeviceRange));
+    const std::size_t bytes = digits.size() * sizeof(NumberRange);
+    const Allocation memory(context, bytes, stream);
+    context.copy_from_host(memory.get(), ranges.data(), bytes, stream);
+    for (std::size_t d = 0; d < digits.size(); ++d)
+      launch("finding the range of keys", find_range_kernel, std::min(rows.count, kRangeThreads), kColumnBlock, stream,
+             DigitColumn::of(rows, digits[d]), rows.count, memory.as<DeviceRange>() + d);
+    context.copy_to_host(ranges.data(), memory.get(), bytes, stream);
+    return ranges;
+  }
+};
+
+}  // namespace
+
+const ColumnKeys& CudaAlgorithms::column_keys() {
+  static const auto& column_keys = *new CudaColumnKeys;  // never destroyed: threads may work at exit
+  return column_keys;
+}
+
+}  // namespace gpuhash::cuda
