@@ -365,8 +365,8 @@ def test_an_empty_list_has_rows_of_any_length(native, dtype, count):
         assert (mask.shape, mask.dtype) == ((0,), bool)
         assert gpuhash.isin((), tests, axis=0, invert=True).shape == (0,)
     same_bytes(gpuhash.isin(native.array(rows), [], axis=0), np.zeros(count, bool))
-    with pytest.raises(ValueError, match="rows of 17 bytes"):
-        gpuhash.isin([], native.array(np.ones((3, 17), np.int8)), axis=0)
+    with pytest.raises(ValueError, match="rows without numbers"):
+        gpuhash.isin([], native.array(np.ones((3, 0), np.int8)), axis=0)
 
 
 @pytest.mark.parametrize("elements", [[1, 2], [2**70, 1], np.array([1, 2]), np.zeros((0,), int)], ids=str)

@@ -19,8 +19,8 @@ from .columns import Column, Part, check_columns, give_array, read_column, split
 #: Words of keys that a list has room for, if it has as many numbers for each of the right side's keys, or these in all.
 _LISTED_PER_KEY = 16
 _LISTED = 1 << 17
-#: So many rows of 9 to 16 bytes on the host are numbered by fingerprints, fewer as they are: 10^7 of 16 bytes take 0.3 s
-#: by fingerprints where all are distinct, and 0.57 s as they are; 0.09 and 0.13 where 100 are (EPYC, two threads).
+#: So many rows of 9 to 16 bytes on the host are numbered by fingerprints, fewer as they are: 10^7 of 16 bytes take
+#: 0.3 s by fingerprints where all are distinct, and 0.57 s as they are; 0.09 and 0.13 where 100 are (EPYC).
 _LEAST_FINGERPRINTED = 1 << 16
 _MINUS_ONE = np.array(-1)
 
