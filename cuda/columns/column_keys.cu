@@ -114,6 +114,15 @@ __global__ void __launch_bounds__(kColumnBlock) pack_kernel(PackedRows rows, Wor
   if (row < rows.count) words[row] = static_cast<Word>(rows.word(row));
 }
 
+/// The first row of each word; few rows are before the one that is known already.
+__global__ void __launch_bounds__(kColumnBlock) find_first_rows_kernel(PackedRows rows, Counter* first_rows) {
+  const std::int64_t row = row_of_thread();
+  if (row >= rows.count) return;
+  const std::uint64_t word = rows.word(row);
+  const auto here = static_cast<Counter>(row);
+  if (word != rows.outside && here < __ldcg(first_rows + word)) atomicMin(first_rows + word, here);
+}
+
 /// Equal rows write the same.
 __global__ void __launch_bounds__(kColumnBlock)
     list_numbers_kernel(PackedRows rows, const std::int64_t* codes, std::int64_t* numbers) {
@@ -461,6 +470,19 @@ class CudaColumnKeys final : public ColumnKeys {
   }
 
  protected:
+  std::vector<std::int64_t> find_first_rows(DeviceContext& context, const KeyRows& rows, const Packing& packing,
+                                            Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    std::vector<std::int64_t> first_rows(packing.outside, kNowhere);
+    const std::size_t bytes = first_rows.size() * sizeof(std::int64_t);
+    const Allocation memory(context, bytes, stream);
+    context.copy_from_host(memory.get(), first_rows.data(), bytes, stream);
+    launch("finding first rows", find_first_rows_kernel, rows.count, kColumnBlock, stream,
+           PackedRows::of(rows, packing), memory.as<Counter>());
+    context.copy_to_host(first_rows.data(), memory.get(), bytes, stream);
+    return first_rows;
+  }
+
   std::vector<NumberRange> find_ranges(DeviceContext& context, const KeyRows& rows, const std::vector<Digit>& digits,
                                        Stream stream) const override {
     const DeviceGuard guard(context.device().index);
