@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "cuda/check.hpp"
@@ -388,7 +387,7 @@ class CudaColumnKeys final : public ColumnKeys {
     return !difference.is_found();
   }
 
-  void combine_valid(DeviceContext& context, std::span<const bool* const> masks, std::int64_t count, bool* is_key,
+  void combine_valid(DeviceContext& context, Span<const bool* const> masks, std::int64_t count, bool* is_key,
                      Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     in_launches(std::vector<const bool*>(masks.begin(), masks.end()), [&](const Several<const bool*>& several,
@@ -435,7 +434,7 @@ class CudaColumnKeys final : public ColumnKeys {
     launch("marking keys", mark_found_kernel, count, kColumnBlock, stream, codes, count, invert, mask);
   }
 
-  void take(DeviceContext& context, std::span<const TakenColumn> columns, std::int64_t rows, const std::int64_t* index,
+  void take(DeviceContext& context, Span<const TakenColumn> columns, std::int64_t rows, const std::int64_t* index,
             std::int64_t count, Stream stream) const override {
     take_columns(context, columns, rows, index, count, stream);
   }

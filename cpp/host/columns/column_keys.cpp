@@ -394,7 +394,7 @@ class HostColumnKeys final : public ColumnKeys {
     return equal.load();
   }
 
-  void combine_valid(DeviceContext&, std::span<const bool* const> masks, std::int64_t count, bool* is_key,
+  void combine_valid(DeviceContext&, Span<const bool* const> masks, std::int64_t count, bool* is_key,
                      Stream) const override {
     for_each_block(count, [&](std::int64_t begin, std::int64_t end) {
       std::fill(is_key + begin, is_key + end, true);
@@ -439,7 +439,7 @@ class HostColumnKeys final : public ColumnKeys {
     });
   }
 
-  void take(DeviceContext&, std::span<const TakenColumn> columns, std::int64_t rows, const std::int64_t* index,
+  void take(DeviceContext&, Span<const TakenColumn> columns, std::int64_t rows, const std::int64_t* index,
             std::int64_t count, Stream) const override {
     take_columns(columns, rows, index, count);
   }

@@ -3,12 +3,12 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include <gpuhash/device_context.hpp>
 #include <gpuhash/dtype.hpp>
 #include <gpuhash/export.hpp>
+#include <gpuhash/span.hpp>
 
 namespace gpuhash {
 
@@ -104,7 +104,7 @@ class GPUHASH_API ColumnKeys {
                          Stream) const = 0;
 
   /// is_key[i]: none of the masks [n] is false at i.
-  virtual void combine_valid(DeviceContext&, std::span<const bool* const> masks, std::int64_t count, bool* is_key,
+  virtual void combine_valid(DeviceContext&, Span<const bool* const> masks, std::int64_t count, bool* is_key,
                              Stream) const = 0;
   /// The first i with a false mask[i]; count where there is none. Waits.
   virtual std::int64_t find_invalid(DeviceContext&, const bool* mask, std::int64_t count, Stream) const = 0;
@@ -123,7 +123,7 @@ class GPUHASH_API ColumnKeys {
 
   /// out[j] = data[index[j]] of every column, or its fill. std::out_of_range where an index is `rows` or more, before
   /// anything is written. Waits.
-  virtual void take(DeviceContext&, std::span<const TakenColumn>, std::int64_t rows, const std::int64_t* index,
+  virtual void take(DeviceContext&, Span<const TakenColumn>, std::int64_t rows, const std::int64_t* index,
                     std::int64_t count, Stream) const = 0;
   /// The offsets [count + 1] of taken strings; those of negative indices are empty. Returns the last one. Waits.
   virtual std::int64_t take_offsets(DeviceContext&, const std::int64_t* offsets, std::int64_t rows,
