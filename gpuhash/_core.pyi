@@ -322,6 +322,11 @@ class KeyRows(metaclass=_Type):
         """None where no word of 64 bits tells the rows apart by their numbers. Waits."""
     def pack(self, packing: Packing, words: Array) -> None:
         """Fill words ``[n]``. The packing may be of other rows, with integer columns of other dtypes."""
+    def number_listed(self, packing: Packing, sorted: bool, numbers: Array, firsts: Array) -> int:
+        """Number the words that occur, in order of first occurrence or of the keys; returns how many there are. Waits.
+
+        Fill int64 ``[packing.words]`` by words with their numbers, -1 for others, and by numbers with their first rows.
+        """
     def list_numbers(self, packing: Packing, codes: Array, numbers: Array) -> None:
         """Fill int64 ``[packing.words]`` by words with the codes of the rows, and -1 where no row has the word."""
     def find_listed(self, packing: Packing, numbers: Array, codes: Array) -> None:
@@ -348,6 +353,9 @@ def leave_out(context: Context, codes: Array, at: int, stream: int) -> int:
 
 def copy_without(context: Context, source: Array, left_out: int, target: Array, stream: int) -> None:
     """Copy all int64 entries but one."""
+
+def copy_first(context: Context, source: Array, target: Array, stream: int) -> None:
+    """Copy as many int64 entries as the target has."""
 
 def renumber(context: Context, codes: Array, numbers: Array, stream: int) -> None:
     """Put numbers[code] in place of each code that is not negative."""

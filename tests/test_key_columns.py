@@ -68,6 +68,7 @@ def test_two_columns(native, count, first, second, wide):
     codes = first_codes(list(zip(*(each.tolist() for each in columns), strict=True)))
     numbering = keys.number(counts=True)
     check_numbering(keys, numbering, codes)
+    check_numbering(keys, keys.number(), codes)
     firsts = host(keys, numbering.firsts)
     for taken, each in zip(keys.distinct(numbering), columns, strict=True):
         assert native.owns(taken)
@@ -77,6 +78,9 @@ def test_two_columns(native, count, first, second, wide):
     frame = pd.DataFrame({"a": single[0], "b": single[1]})
     wanted = frame.groupby(["a", "b"], sort=True, dropna=False).ngroup().to_numpy()
     same_bytes(host(keys, ordered.codes), wanted.astype(np.int64))
+    without_counts = keys.number(sorted=True)
+    same_bytes(host(keys, without_counts.codes), wanted.astype(np.int64))
+    same_bytes(host(keys, without_counts.firsts), host(keys, ordered.firsts))
 
 
 @pytest.mark.parametrize("many", [20, 40])
@@ -192,6 +196,7 @@ def test_nulls(kind, nulls, extra):
     known: dict[int, int] = {-1: -1}
     codes = [known.setdefault(group, len(known) - 1) for group in groups]
     check_numbering(keys, keys.number(counts=True), codes)
+    check_numbering(keys, keys.number(), codes)
     assert host(keys, keys.number(sorted=True).codes).tolist() == groups
     distinct = keys.distinct(keys.number())[0]
     assert isinstance(distinct, pd.Series)

@@ -109,6 +109,17 @@ class BoundKeyRows {
     column_keys().pack(*context_, rows_, ours, out, stream_);
   }
 
+  std::int64_t number_listed(const BoundPacking& packing, bool sorted, const Array& numbers,
+                             const Array& firsts) const {
+    const Packing ours = packing_of(packing);
+    const auto words = static_cast<std::int64_t>(ours.outside);
+    auto* const numbers_of_words = written<std::int64_t>(*context_, numbers, "numbers", DType::kInt64, words);
+    auto* const rows_of_numbers = written<std::int64_t>(*context_, firsts, "firsts", DType::kInt64, words);
+    const GilRelease unlocked;
+    refuse_capture();
+    return column_keys().number_listed(*context_, rows_, ours, sorted, numbers_of_words, rows_of_numbers, stream_);
+  }
+
   void list_numbers(const BoundPacking& packing, const Array& codes, const Array& numbers) const {
     const Packing ours = packing_of(packing);
     const std::int64_t* const of_rows = positions(*context_, &codes, "codes", rows_.count);
@@ -228,6 +239,17 @@ void copy_without(const ContextPointer& context, const Array& from, std::int64_t
   if (after != 0) context->copy(out + left_out, in + left_out + 1, after, stream);
 }
 
+/// As many int64 entries as the target has.
+void copy_first(const ContextPointer& context, const Array& from, const Array& to, std::uintptr_t stream) {
+  const std::int64_t count = to.elements();
+  auto* const out = written<std::int64_t>(*context, to, "the target", DType::kInt64, count);
+  check_array(*context, from, "the source", DType::kInt64, from.elements());
+  if (count > from.elements()) throw std::invalid_argument("the target has more entries than the source");
+  const GilRelease unlocked;
+  if (count != 0)
+    context->copy(out, from.data, static_cast<std::size_t>(count) * sizeof *out, to_stream(*context, stream));
+}
+
 void renumber(const ContextPointer& context, const Array& codes, const Array& numbers, std::uintptr_t stream) {
   const std::int64_t count = codes.elements();
   auto* const out = written<std::int64_t>(*context, codes, "codes", DType::kInt64, count);
@@ -342,6 +364,8 @@ void bind_key_columns(py::module_& module) {
            py::arg("context"), py::arg("columns"), py::arg("count"), py::arg("is_key"), py::arg("stream"))
       .def("find_packing", &BoundKeyRows::find_packing)
       .def("pack", &BoundKeyRows::pack, py::arg("packing"), py::arg("words"))
+      .def("number_listed", &BoundKeyRows::number_listed, py::arg("packing"), py::arg("sorted"), py::arg("numbers"),
+           py::arg("firsts"))
       .def("list_numbers", &BoundKeyRows::list_numbers, py::arg("packing"), py::arg("codes"), py::arg("numbers"))
       .def("find_listed", &BoundKeyRows::find_listed, py::arg("packing"), py::arg("numbers"), py::arg("codes"))
       .def("fingerprint", &BoundKeyRows::fingerprint, py::arg("seed"), py::arg("by_value"), py::arg("tries"),
@@ -355,6 +379,7 @@ void bind_key_columns(py::module_& module) {
   module.def("leave_out", &leave_out, py::arg("context"), py::arg("codes"), py::arg("at"), py::arg("stream"));
   module.def("copy_without", &copy_without, py::arg("context"), py::arg("source"), py::arg("left_out"),
              py::arg("target"), py::arg("stream"));
+  module.def("copy_first", &copy_first, py::arg("context"), py::arg("source"), py::arg("target"), py::arg("stream"));
   module.def("renumber", &renumber, py::arg("context"), py::arg("codes"), py::arg("numbers"), py::arg("stream"));
   module.def("mask_codes", &mask_codes, py::arg("context"), py::arg("codes"), py::arg("is_key"), py::arg("stream"));
   module.def("is_all_zero", &is_all_zero, py::arg("context"), py::arg("words"), py::arg("stream"));

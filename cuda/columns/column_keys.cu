@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "cuda/check.hpp"
@@ -112,6 +111,15 @@ template <class Word>
 __global__ void __launch_bounds__(kColumnBlock) pack_kernel(PackedRows rows, Word* words) {
   const std::int64_t row = row_of_thread();
   if (row < rows.count) words[row] = static_cast<Word>(rows.word(row));
+}
+
+/// The first row of each word; few rows are before the one that is known already.
+__global__ void __launch_bounds__(kColumnBlock) find_first_rows_kernel(PackedRows rows, Counter* first_rows) {
+  const std::int64_t row = row_of_thread();
+  if (row >= rows.count) return;
+  const std::uint64_t word = rows.word(row);
+  const auto here = static_cast<Counter>(row);
+  if (word != rows.outside && here < __ldcg(first_rows + word)) atomicMin(first_rows + word, here);
 }
 
 /// Equal rows write the same.
@@ -379,7 +387,7 @@ class CudaColumnKeys final : public ColumnKeys {
     return !difference.is_found();
   }
 
-  void combine_valid(DeviceContext& context, std::span<const bool* const> masks, std::int64_t count, bool* is_key,
+  void combine_valid(DeviceContext& context, Span<const bool* const> masks, std::int64_t count, bool* is_key,
                      Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     in_launches(std::vector<const bool*>(masks.begin(), masks.end()), [&](const Several<const bool*>& several,
@@ -426,7 +434,7 @@ class CudaColumnKeys final : public ColumnKeys {
     launch("marking keys", mark_found_kernel, count, kColumnBlock, stream, codes, count, invert, mask);
   }
 
-  void take(DeviceContext& context, std::span<const TakenColumn> columns, std::int64_t rows, const std::int64_t* index,
+  void take(DeviceContext& context, Span<const TakenColumn> columns, std::int64_t rows, const std::int64_t* index,
             std::int64_t count, Stream stream) const override {
     take_columns(context, columns, rows, index, count, stream);
   }
@@ -461,6 +469,19 @@ class CudaColumnKeys final : public ColumnKeys {
   }
 
  protected:
+  std::vector<std::int64_t> find_first_rows(DeviceContext& context, const KeyRows& rows, const Packing& packing,
+                                            Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    std::vector<std::int64_t> first_rows(packing.outside, kNowhere);
+    const std::size_t bytes = first_rows.size() * sizeof(std::int64_t);
+    const Allocation memory(context, bytes, stream);
+    context.copy_from_host(memory.get(), first_rows.data(), bytes, stream);
+    launch("finding first rows", find_first_rows_kernel, rows.count, kColumnBlock, stream,
+           PackedRows::of(rows, packing), memory.as<Counter>());
+    context.copy_to_host(first_rows.data(), memory.get(), bytes, stream);
+    return first_rows;
+  }
+
   std::vector<NumberRange> find_ranges(DeviceContext& context, const KeyRows& rows, const std::vector<Digit>& digits,
                                        Stream stream) const override {
     const DeviceGuard guard(context.device().index);

@@ -128,8 +128,8 @@ void check_index(DeviceContext& context, const std::int64_t* index, std::int64_t
 
 }  // namespace
 
-void take_columns(DeviceContext& context, std::span<const TakenColumn> columns, std::int64_t rows,
-                  const std::int64_t* index, std::int64_t count, Stream stream) {
+void take_columns(DeviceContext& context, Span<const TakenColumn> columns, std::int64_t rows, const std::int64_t* index,
+                  std::int64_t count, Stream stream) {
   const DeviceGuard guard(context.device().index);
   check_index(context, index, count, rows, stream);
   Several<Taken> several{};

@@ -23,6 +23,8 @@ _LISTED = 1 << 17
 #: So many rows of 9 to 16 bytes on the host are numbered by fingerprints, fewer as they are: 10^7 of 16 bytes take
 #: 0.3 s by fingerprints where all are distinct, and 0.57 s as they are; 0.09 and 0.13 where 100 are (EPYC).
 _LEAST_FINGERPRINTED = 1 << 16
+#: Words that the host orders for a GPU: to copy them costs little.
+_LISTED_ON_GPU = 1 << 12
 _MINUS_ONE = np.array(-1)
 
 
@@ -118,6 +120,8 @@ class Keys:
             work = _core.Factorization(batch.context, column.array, column.elements, True, counts, batch.stream)
             return self._write(work, codes, counts, sorted)
         if (packing := self.rows.find_packing()) is not None:
+            if not counts and packing.words <= (_LISTED if batch.context.platform == "cpu" else _LISTED_ON_GPU):
+                return self._number_listed(packing, codes, sorted)
             work = _core.Factorization(batch.context, self.pack(packing), 1, True, counts, batch.stream)
             return self._without_nulls(self._write(work, codes, counts, sorted))
         for tries in itertools.count():
@@ -219,6 +223,16 @@ class Keys:
         counted = self.new("int64", (work.count,)) if counts else None
         work.write(None, codes, counted, firsts, sorted)
         return Numbering(work.count, codes, firsts, counted)
+
+    def _number_listed(self, packing: _core.Packing, codes: _core.Array, sorted: bool) -> Numbering:
+        """By a list of the numbers of all words, of which there are few. What is no key has none."""
+        batch = self.batch
+        numbers, first_rows = self.new("int64", (packing.words,)), self.new("int64", (packing.words,))
+        count = self.rows.number_listed(packing, sorted, numbers, first_rows)
+        self.rows.find_listed(packing, numbers, codes)
+        firsts = self.new("int64", (count,))
+        _core.copy_first(batch.context, first_rows, firsts, batch.stream)
+        return Numbering(count, codes, firsts, None)
 
     def number_words(self, words: _core.Array) -> Numbering:
         """Numbers words ``[n]`` that stand for these keys, in order of first occurrence."""

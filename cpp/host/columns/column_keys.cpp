@@ -20,14 +20,19 @@ namespace {
 
 constexpr std::int64_t kBlock = 512;
 
+/// Calls body(begin, end) for blocks of [first, last).
+template <class Body>
+void in_blocks(std::int64_t first, std::int64_t last, const Body& body) {
+  in_pieces(first, last, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
+    for (; begin < end; begin += kBlock) body(begin, std::min(begin + kBlock, end));
+  });
+}
+
 /// Calls body(begin, end) for blocks of [0, count), on several threads.
 template <class Body>
 void for_each_block(std::int64_t count, const Body& body) {
-  for_each_part(count, reader_parts(count), [&](int, std::int64_t first, std::int64_t last) {
-    in_pieces(first, last, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
-      for (; begin < end; begin += kBlock) body(begin, std::min(begin + kBlock, end));
-    });
-  });
+  for_each_part(count, reader_parts(count),
+                [&](int, std::int64_t first, std::int64_t last) { in_blocks(first, last, body); });
 }
 
 const std::byte* bytes_of(const KeyColumn& column) { return static_cast<const std::byte*>(column.data); }
@@ -118,16 +123,25 @@ void add_digits(const KeyRows& rows, const Digit& digit, std::int64_t begin, std
   });
 }
 
-/// Calls body(i, word) for all rows.
+/// Calls body(i, word) for rows [first, last).
 template <class Body>
-void for_each_word(const KeyRows& rows, const Packing& packing, const Body& body) {
-  for_each_block(rows.count, [&](std::int64_t begin, std::int64_t end) {
+void for_each_word_of(const KeyRows& rows, const Packing& packing, std::int64_t first, std::int64_t last,
+                      const Body& body) {
+  in_blocks(first, last, [&](std::int64_t begin, std::int64_t end) {
     std::uint64_t sums[kBlock] = {};
     bool is_outside[kBlock] = {};
     for (const Digit& digit : packing.digits) add_digits(rows, digit, begin, end, sums, is_outside);
     if (rows.is_key != nullptr)
       for (std::int64_t i = begin; i < end; ++i) is_outside[i - begin] |= !rows.is_key[i];
     for (std::int64_t i = begin; i < end; ++i) body(i, is_outside[i - begin] ? packing.outside : sums[i - begin]);
+  });
+}
+
+/// Likewise for all rows, on several threads.
+template <class Body>
+void for_each_word(const KeyRows& rows, const Packing& packing, const Body& body) {
+  for_each_part(rows.count, reader_parts(rows.count), [&](int, std::int64_t first, std::int64_t last) {
+    for_each_word_of(rows, packing, first, last, body);
   });
 }
 
@@ -380,7 +394,7 @@ class HostColumnKeys final : public ColumnKeys {
     return equal.load();
   }
 
-  void combine_valid(DeviceContext&, std::span<const bool* const> masks, std::int64_t count, bool* is_key,
+  void combine_valid(DeviceContext&, Span<const bool* const> masks, std::int64_t count, bool* is_key,
                      Stream) const override {
     for_each_block(count, [&](std::int64_t begin, std::int64_t end) {
       std::fill(is_key + begin, is_key + end, true);
@@ -425,7 +439,7 @@ class HostColumnKeys final : public ColumnKeys {
     });
   }
 
-  void take(DeviceContext&, std::span<const TakenColumn> columns, std::int64_t rows, const std::int64_t* index,
+  void take(DeviceContext&, Span<const TakenColumn> columns, std::int64_t rows, const std::int64_t* index,
             std::int64_t count, Stream) const override {
     take_columns(columns, rows, index, count);
   }
@@ -465,6 +479,25 @@ class HostColumnKeys final : public ColumnKeys {
   }
 
  protected:
+  std::vector<std::int64_t> find_first_rows(DeviceContext&, const KeyRows& rows, const Packing& packing,
+                                            Stream) const override {
+    const int parts = reader_parts(rows.count);
+    const auto words = static_cast<std::int64_t>(packing.outside);
+    std::vector<std::vector<std::int64_t>> of_parts(static_cast<std::size_t>(parts));
+    for_each_part(rows.count, parts, [&](int part, std::int64_t first, std::int64_t last) {
+      auto& found = of_parts[static_cast<std::size_t>(part)] = scratch<std::int64_t>(words + 1);  // and `outside`
+      std::ranges::fill(found, kNowhere);
+      for_each_word_of(rows, packing, first, last, [&](std::int64_t i, std::uint64_t word) {
+        if (found[word] == kNowhere) found[word] = i;
+      });
+    });
+    std::vector<std::int64_t> all = std::move(of_parts[0]);
+    for (std::size_t part = 1; part < of_parts.size(); ++part)
+      for (std::size_t word = 0; word < all.size(); ++word) all[word] = std::min(all[word], of_parts[part][word]);
+    all.pop_back();
+    return all;
+  }
+
   std::vector<NumberRange> find_ranges(DeviceContext&, const KeyRows& rows, const std::vector<Digit>& digits,
                                        Stream) const override {
     const int parts = reader_parts(rows.count);

@@ -82,8 +82,7 @@ void take_block(const TakenColumn& column, const std::int64_t* index, std::int64
 
 }  // namespace
 
-void take_columns(std::span<const TakenColumn> columns, std::int64_t rows, const std::int64_t* index,
-                  std::int64_t count) {
+void take_columns(Span<const TakenColumn> columns, std::int64_t rows, const std::int64_t* index, std::int64_t count) {
   check_index(index, count, rows);
   for_each_piece(count, [&](std::int64_t begin, std::int64_t end) {
     const auto ask_for = [&](std::int64_t from) {

@@ -1,13 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include <gpuhash/device_context.hpp>
 #include <gpuhash/dtype.hpp>
 #include <gpuhash/export.hpp>
+#include <gpuhash/span.hpp>
 
 namespace gpuhash {
 
@@ -82,6 +83,11 @@ class GPUHASH_API ColumnKeys {
   std::optional<Packing> find_packing(DeviceContext&, const KeyRows&, Stream) const;
   /// words [n], of packing.bytes() each. The packing is that of these columns' dtypes.
   virtual void pack(DeviceContext&, const KeyRows&, const Packing&, void* words, Stream) const = 0;
+  /// The words that occur get numbers in order of first occurrence, or of the words: numbers [packing.outside], -1 for
+  /// those that do not, and firsts [packing.outside], the first row of each number. Returns how many there are. For few
+  /// words: the host orders them. Waits.
+  std::int64_t number_listed(DeviceContext&, const KeyRows&, const Packing&, bool sorted, std::int64_t* numbers,
+                             std::int64_t* firsts, Stream) const;
   /// numbers[word] = codes[i], where word is that of row i; -1 where no row has the word. numbers [packing.outside].
   virtual void list_numbers(DeviceContext&, const KeyRows&, const Packing&, const std::int64_t* codes,
                             std::int64_t* numbers, Stream) const = 0;
@@ -98,7 +104,7 @@ class GPUHASH_API ColumnKeys {
                          Stream) const = 0;
 
   /// is_key[i]: none of the masks [n] is false at i.
-  virtual void combine_valid(DeviceContext&, std::span<const bool* const> masks, std::int64_t count, bool* is_key,
+  virtual void combine_valid(DeviceContext&, Span<const bool* const> masks, std::int64_t count, bool* is_key,
                              Stream) const = 0;
   /// The first i with a false mask[i]; count where there is none. Waits.
   virtual std::int64_t find_invalid(DeviceContext&, const bool* mask, std::int64_t count, Stream) const = 0;
@@ -117,7 +123,7 @@ class GPUHASH_API ColumnKeys {
 
   /// out[j] = data[index[j]] of every column, or its fill. std::out_of_range where an index is `rows` or more, before
   /// anything is written. Waits.
-  virtual void take(DeviceContext&, std::span<const TakenColumn>, std::int64_t rows, const std::int64_t* index,
+  virtual void take(DeviceContext&, Span<const TakenColumn>, std::int64_t rows, const std::int64_t* index,
                     std::int64_t count, Stream) const = 0;
   /// The offsets [count + 1] of taken strings; those of negative indices are empty. Returns the last one. Waits.
   virtual std::int64_t take_offsets(DeviceContext&, const std::int64_t* offsets, std::int64_t rows,
@@ -136,6 +142,10 @@ class GPUHASH_API ColumnKeys {
   virtual void count_up(DeviceContext&, std::int64_t* out, std::int64_t count, Stream) const = 0;
 
  protected:
+  static constexpr std::int64_t kNowhere = std::numeric_limits<std::int64_t>::max();
+
+  /// The first row of each word, kNowhere where there is none: [packing.outside], on the host. Waits.
+  virtual std::vector<std::int64_t> find_first_rows(DeviceContext&, const KeyRows&, const Packing&, Stream) const = 0;
   /// Of numbers [digits.size()], where they are valid. `digits` says where they are, and nothing else.
   virtual std::vector<NumberRange> find_ranges(DeviceContext&, const KeyRows&, const std::vector<Digit>& digits,
                                                Stream) const = 0;
