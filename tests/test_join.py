@@ -284,7 +284,7 @@ def test_get_indexer_of_nulls_and_duplicates():
         (([1], [2]), {"nulls": True}, ValueError, "nulls=True was given, expected one of 'never', 'equal'"),
         ((np.array(5), [2]), {}, ValueError, "left_keys have shape"),
         ((np.array([1]), np.array([[1, 2]])), {}, (TypeError, ValueError), "2"),
-        ((np.array([1]), "abc"), {}, TypeError, "str"),
+        ((np.array([1]), "abc"), {}, (TypeError, ValueError), "strings"),
     ],
 )
 def test_errors(arguments, options, error, message):

@@ -15,7 +15,7 @@ import gpuhash
 DTYPES = ["bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "float64", "complex64", "complex128"]
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (2, 5), (0,)], ids=str)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 5)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_arrays(native, dtype, shape):
     rng = np.random.default_rng(1)
@@ -24,7 +24,9 @@ def test_arrays(native, dtype, shape):
     same_bytes(to_numpy(gpuhash.take(native.array(column), native.array(index))), column[index])
     index[::3] = -rng.integers(1, 60, 11)
     expected = np.where((index < 0).reshape(-1, *(1,) * len(shape)), np.ones(1, dtype), column[index * (index >= 0)])
-    same_bytes(to_numpy(gpuhash.take(native.array(column), native.array(index), fill=1)), expected)
+    same_bytes(
+        to_numpy(gpuhash.take(native.array(column), native.array(index), fill=True if dtype == "bool" else 1)), expected
+    )
 
 
 def test_forms(native):

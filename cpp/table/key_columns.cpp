@@ -49,6 +49,7 @@ std::optional<Packing> make_packing(const std::vector<KeyColumn>& columns, std::
     std::uint64_t more = (is_none ? 0 : 1) + (has_null ? 1 : 0);
     if (__builtin_add_overflow(numbers, more, &numbers)) return std::nullopt;
     if (has_null) digit.null = numbers - 1;
+    digit.has_null = has_null || digit.element != 0;
     if (__builtin_mul_overflow(words, std::max<std::uint64_t>(numbers, 1), &words)) return std::nullopt;
   }
   return Packing{std::move(digits), words};

@@ -68,6 +68,7 @@ struct PackedRows {
       const DigitColumn& column = digits.items[d];
       const Digit& digit = column.digit;
       if (column.valid != nullptr && !column.valid[row]) {
+        if (!digit.has_null) return outside;
         sum += digit.null * digit.factor;
         continue;
       }

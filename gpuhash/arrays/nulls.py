@@ -121,6 +121,12 @@ def null_mask(column: Any) -> _Array | None:
     return mask if mask.any() else None
 
 
+def library_of(column: Any) -> str | None:
+    """Which of the libraries a column or frame is of; None for anything else."""
+    library = type(column).__module__.partition(".")[0]
+    return library if library in LIBRARIES else None
+
+
 def describe(column: Any) -> str:
     """What a column is, in words."""
     if isinstance(column, arrow_c.OpenedStream):

@@ -7,21 +7,17 @@ from functools import cached_property
 from numbers import Real
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from gpuhash import _core
 from gpuhash.arrays.arguments import flag_of
-from gpuhash.arrays.batch import Batch, Output
-from gpuhash.arrays.dtypes import is_integer
+from gpuhash.arrays.batch import Output
 
+from .answers import answer, may_be_missing
 from .keys import Keys, Numbering
 from .values import NO_COLUMN, Column, is_column, new_array, take_column, to_host
 
 #: Of values; those that the core has.
 _FOLDED = ("sum", "mean", "min", "max", "count", "first", "last", "any", "all", "var", "std")
 OPERATIONS = (*_FOLDED, "nunique")
-#: A group of which all values are null has no such one.
-PICKS = ("min", "max", "first", "last")
 
 #: What the core is asked: (operation, values, valid, out, ddof, counts of parts, squares of parts).
 Request = tuple[str, Any, Any, _core.Array, float, Any, Any]
@@ -238,15 +234,16 @@ class _Call:
         column = self.column(given, what)
         dtype = aggregate_dtype(op, column.values, what)
         results = self._ask(op, column, dtype)
-        if op not in PICKS or column.valid is None or not (is_integer(dtype) or dtype == "bool"):
-            return lambda: results[0].result(self.batch)
+        library = self.keys.library
+        if column.valid is None or not may_be_missing(op, dtype, library):
+            return lambda: answer(results[0].result(self.batch), None, library, self.batch, what)
         counts = self._ask("count", column, "int64")
 
-        def answer() -> Any:
+        def answered() -> Any:
             missing = to_host(counts[0].array, self.batch) == 0
-            return with_missing(results[0].result(self.batch), missing, self.batch, what)
+            return answer(results[0].result(self.batch), missing, library, self.batch, what)
 
-        return answer
+        return answered
 
     def _ask(self, op: str, column: Column, dtype: str) -> list[Output]:
         results: list[Output] = []
@@ -310,15 +307,3 @@ def aggregate_dtype(op: str, values: _core.Array | None, what: str, *, wide: boo
     if dtype is None:
         raise TypeError(f"the values for {what} are {values.dtype}, and complex numbers have no {op}: give their parts")
     return dtype
-
-
-def with_missing(result: Any, missing: np.ndarray[Any, Any], batch: Batch, what: str) -> Any:
-    """The results, without those of groups that have no value."""
-    if not missing.any():
-        return result
-    if not isinstance(result, np.ndarray):
-        raise ValueError(
-            f"the values for {what} are integers, and {int(missing.sum())} of {len(missing)} groups have nulls alone, "
-            f"for which {batch.framework.name} has no integer: give floats, or keys of NumPy, pandas, polars or Arrow"
-        )
-    return np.ma.MaskedArray(result, missing)

@@ -13,6 +13,7 @@ from gpuhash import _core
 from gpuhash.arrays.batch import Batch, Output
 from gpuhash.arrays.dtypes import MAX_KEY_BYTES, is_integer
 from gpuhash.arrays.frameworks import framework_of
+from gpuhash.arrays.nulls import library_of
 
 from . import ordering
 from .columns import Column, Part, check_columns, give_array, read_column, split_frame, take_foreign, take_rows, to_host
@@ -45,6 +46,7 @@ class Keys:
         self.batch: Batch = columns[0].batch  # context, stream and framework of the call
         self.count: int = columns[0].length
         self._form = form  # what the keys were given as
+        self.library: str | None = None  # pandas, polars or pyarrow, where the keys are columns of it
         self._taken: tuple[_core.Array, Output] | None = None  # distinct keys of the numbering with these firsts
         masks = [column.valid for column in columns if column.valid is not None]
         self.is_key: _core.Array | None = None  # bool [n]; None: all are keys
@@ -86,6 +88,14 @@ class Keys:
         ValueError
             Where there are no columns, or they differ in length or device; entries of no bytes.
         """
+        made = cls._made(keys, what, nulls)
+        parts = keys.values() if isinstance(keys, dict) else keys if isinstance(keys, (list, tuple)) else [keys]
+        libraries = {library_of(part) for part in parts}
+        made.library = libraries.pop() if len(libraries) == 1 else None
+        return made
+
+    @classmethod
+    def _made(cls, keys: Any, what: str, nulls: Literal["key", "none"]) -> Self:
         if (frame := split_frame(keys)) is not None:
             parts: list[Any] = list(frame.values())
             names: list[Any] = list(frame)

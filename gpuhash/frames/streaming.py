@@ -10,9 +10,9 @@ import numpy as np
 from gpuhash import _core
 from gpuhash.arrays.arguments import flag_of
 from gpuhash.arrays.batch import Batch, Output, to_device
-from gpuhash.arrays.dtypes import is_integer
 
-from .grouping import PICKS, Request, aggregate_dtype, check_operations, nulls_of, number_of, with_missing
+from .answers import PICKS, answer, may_be_missing
+from .grouping import Request, aggregate_dtype, check_operations, nulls_of, number_of
 from .keys import Keys
 from .values import concatenate, new_array, take_column, to_host
 
@@ -202,14 +202,14 @@ class GroupBy:
         states = {state: _lend(array, batch) for state, array in part.states.items()}
         requests: list[Request] = []
         answers = {
-            op: [self._ask(op, name, states, part.count, batch, requests) for name in names]
+            op: [self._ask(op, name, states, made, requests) for name in names]
             for op, (names, _) in self._aggregates.items()
         }
         _core.aggregate(batch.context, codes, part.count, requests, batch.stream)
         batch.finish()
         aggregates = {}
         for op, (_, form) in self._aggregates.items():
-            results = [answer() for answer in answers[op]]
+            results = [answered() for answered in answers[op]]
             aggregates[op] = results[0] if form is None else form(results)
         return Aggregated(keys, aggregates)
 
@@ -218,13 +218,13 @@ class GroupBy:
         op: str,
         name: str | None,
         states: dict[State, Any],
-        count: int,
-        batch: Batch,
+        made: Keys,
         requests: list[Request],
     ) -> Any:
+        batch, library = made.batch, made.library
         dtype = "int64" if name is None or op == "count" else _core.aggregate_dtype(op, self._dtypes[name])
         assert dtype is not None  # update() has checked it
-        out = Output(batch, dtype, (count,))
+        out = Output(batch, dtype, (made.count,))
         if op in ("mean", "var", "std"):
             squares = None if op == "mean" else states["squares", name]
             request: Request = (op, states["total", name], None, out.array, self._ddof, states["count", name], squares)
@@ -233,11 +233,15 @@ class GroupBy:
         else:
             request = (_merged_by(op), states[op, name], None, out.array, 1.0, None, None)
         requests.append(request)
-        if op not in PICKS or not (is_integer(dtype) or dtype == "bool"):
-            return lambda: out.result(batch)
-        return lambda: with_missing(
-            out.result(batch), to_host(states["count", name], batch) == 0, batch, f"{op}={name!r}"
-        )
+        what = f"{op}={name!r}"
+
+        def answered() -> Any:
+            missing = None
+            if may_be_missing(op, dtype, library):
+                missing = to_host(states["count", name], batch) == 0
+            return answer(out.result(batch), missing, library, batch, what)
+
+        return answered
 
     def _operations(self) -> Iterator[tuple[str, str | None]]:
         for op, (names, _) in self._aggregates.items():

@@ -13,7 +13,7 @@ from gpuhash import _core
 from gpuhash.arrays.arguments import encode_values
 from gpuhash.arrays.batch import Batch, Output, join, to_device
 from gpuhash.arrays.frameworks import framework_of
-from gpuhash.arrays.nulls import LIBRARIES
+from gpuhash.arrays.nulls import library_of
 
 from .columns import Column, check_columns, read_column, split_frame, to_host
 from .values import is_column
@@ -68,7 +68,7 @@ def take(columns: Any, indices: Any, *, fill: Any = None) -> Any:
 
 def _take_all(columns: list[Any], names: list[Any], indices: Any, fill: Any) -> list[Any]:
     """The taken columns, in order."""
-    foreign = [_library_of(column) in LIBRARIES for column in columns]
+    foreign = [library_of(column) is not None for column in columns]
     taken: list[Any] = [None] * len(columns)
     if any(foreign):
         positions = _host_indices(indices)
@@ -167,17 +167,14 @@ def _host_indices(indices: Any) -> _Array:
     return host
 
 
-def _library_of(column: Any) -> str:
-    return type(column).__module__.partition(".")[0]
-
-
 def _take_foreign(column: Any, positions: _Array, fill: Any) -> Any:
     """Entries of a column or frame of pandas, polars or pyarrow, by that library; null at negative positions."""
     count = len(column)
-    _need_nulls(fill, f"the columns of {_library_of(column)}")
+    library = library_of(column)
+    assert library is not None
+    _need_nulls(fill, f"the columns of {library}")
     _need_small(positions, count)
     negative = positions < 0
-    library = _library_of(column)
     if library == "pandas":
         if negative.any():
             column = column.reset_index(drop=True).reindex(np.where(negative, -1, positions))

@@ -114,6 +114,7 @@ void add_digits(const KeyRows& rows, const Digit& digit, std::int64_t begin, std
     for (std::int64_t i = 0; i < end - begin; ++i) {
       if (numbers.valid != nullptr && !numbers.valid[i]) {
         words[i] += digit.null * digit.factor;
+        is_outside[i] |= !digit.has_null;
         continue;
       }
       const std::uint64_t above = order(numbers.at + i * numbers.stride) - digit.least;

@@ -45,6 +45,7 @@ struct Digit {
   std::uint64_t most = 0;    // last order word that has a digit: none has where most < least
   std::uint64_t base = 0;    // digits are base + (order word - least)
   std::uint64_t null = 0;    // the digit of a null
+  bool has_null = true;      // false: a null is outside
   std::uint64_t factor = 1;  // what a digit counts
 };
 

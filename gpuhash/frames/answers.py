@@ -1,0 +1,63 @@
+"""Aggregates as those who asked get them: arrays, or columns of the library that the keys came from."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+from gpuhash.arrays.batch import Batch
+from gpuhash.arrays.dtypes import is_integer
+
+_Array = np.ndarray[Any, Any]
+
+#: What gives one of the values.
+PICKS = ("min", "max", "first", "last")
+#: A group without values has none of these. The others are NaN then, or say how many values there were.
+OF_VALUES = (*PICKS, "mean")
+#: What the libraries have columns of; other dtypes come as arrays.
+_COLUMNS = "bifu"
+
+
+def may_be_missing(op: str, dtype: str, library: str | None) -> bool:
+    """Has it to be told which groups have no value? Of floats an array says NaN."""
+    return op in OF_VALUES and (library is not None or is_integer(dtype) or dtype == "bool")
+
+
+def answer(result: Any, missing: _Array | None, library: str | None, batch: Batch, what: str) -> Any:
+    """The results ``[m]`` of a call, without those of groups that have no value.
+
+    A column where the keys came from pandas, polars or pyarrow, with nulls; a masked array in NumPy.
+
+    Raises
+    ------
+    ValueError
+        For missing integers of other frameworks.
+    """
+    if missing is not None and not missing.any():
+        missing = None
+    if library is not None and isinstance(result, np.ndarray) and result.dtype.kind in _COLUMNS:
+        return _column(result, missing, importlib.import_module(library))
+    if missing is None:
+        return result
+    if not isinstance(result, np.ndarray):
+        raise ValueError(
+            f"the values for {what} are integers, and {int(missing.sum())} of {len(missing)} groups have nulls alone, "
+            f"for which {batch.framework.name} has no integer: give floats, or keys of NumPy, pandas, polars or Arrow"
+        )
+    return np.ma.MaskedArray(result, missing)
+
+
+def _column(result: _Array, missing: _Array | None, library: Any) -> Any:
+    if library.__name__ == "pyarrow":
+        return library.array(result, mask=missing)
+    if library.__name__ == "polars":
+        column = library.Series(result)
+        return column if missing is None else column.set(library.Series(missing), None)
+    if missing is None or result.dtype.kind == "f":
+        if missing is not None:
+            result[missing] = np.nan
+        return library.Series(result)
+    kind = library.arrays.BooleanArray if result.dtype.kind == "b" else library.arrays.IntegerArray
+    return library.Series(kind(result, missing))
