@@ -12,6 +12,7 @@ struct CudaAlgorithms {
   static const Factorizer& factorizer();
   static const Splitter& splitter();
   static const RowOptimizer& row_optimizer();
+  static const WideKeys& wide_keys();
 };
 
 /// One element of the op's identity, in the low bytes of a 16-byte word.

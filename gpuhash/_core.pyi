@@ -133,7 +133,7 @@ class Table(metaclass=_Type):
         self,
         contexts: Sequence[Context],
         key_dtype: str,
-        key_elements: int,
+        key_shape: tuple[int, ...],
         value_dtype: str | None,
         value_shape: Sequence[int],
         capacity: int,
@@ -151,7 +151,7 @@ class Table(metaclass=_Type):
     @property
     def key_dtype(self) -> str: ...
     @property
-    def key_elements(self) -> int: ...
+    def key_shape(self) -> tuple[int, ...]: ...
     @property
     def value_dtype(self) -> str | None: ...
     @property

@@ -91,7 +91,7 @@ class KeyedTable:
     def _open(cls, core: _core.Table, name: str | None) -> Self:
         """Another face of a core table, with the name that it has, if any."""
         made = object.__new__(cls)
-        made._attach(core, (core.key_elements,) if core.key_elements > 1 else (), name)
+        made._attach(core, core.key_shape, name)
         return made
 
     def _register(self, name: str | None) -> None:
@@ -393,7 +393,7 @@ class KeyedTable:
 
     @property
     def key_shape(self) -> Shape:
-        """The shape of one key: ``()``, or ``(k,)`` for vectors."""
+        """The shape of one key: ``()`` for integers."""
         return self._key_shape
 
     @property

@@ -21,7 +21,7 @@ class Options(NamedTuple):
     """What HashTable and HashSet are made with; ``checked`` makes it of their constructors' arguments."""
 
     key_dtype: str
-    key_shape: Shape  # () or (k,)
+    key_shape: Shape
     value_dtype: str | None  # None: a set, or a table with columns
     value_shape: Shape
     columns: Columns | None
@@ -96,9 +96,9 @@ class Options(NamedTuple):
             raise ValueError(
                 f"value_shape={values} of {value_dtype} was given; a value has up to {MAX_VALUE_BYTES} bytes"
             )
-        if len(keys) > 1 or math.prod(keys) * ITEMSIZES[key_dtype] > MAX_KEY_BYTES or 0 in keys:
+        if math.prod(keys) * ITEMSIZES[key_dtype] > MAX_KEY_BYTES or 0 in keys:
             raise ValueError(
-                f"key_shape={keys} of {key_dtype} was given; a key is one integer, (), or a vector, (k,), of up to "
+                f"key_shape={keys} of {key_dtype} was given; a key is one integer, (), or several, of 1 to "
                 f"{MAX_KEY_BYTES} bytes in all"
             )
         if not flag_of(growth, "growth"):
@@ -133,7 +133,7 @@ class Options(NamedTuple):
         return _core.Table(
             self.contexts,
             self.key_dtype,
-            math.prod(self.key_shape),
+            self.key_shape,
             self.value_dtype,
             self.value_shape,
             self.capacity,
@@ -250,6 +250,6 @@ def _key_shape(shape: Shape, key_dtype: object) -> Shape:
     if shape[1] * ITEMSIZES[name] > MAX_KEY_BYTES:
         raise ValueError(
             f"keys of shape {shape} are taken for vectors of {shape[1]} x {name}, which are more than {MAX_KEY_BYTES} "
-            "bytes: give key_shape=() if each number is a key, or a narrower key_dtype"
+            "bytes: give key_shape=() if each number is a key"
         )
     return shape[1:]

@@ -44,7 +44,9 @@ class HashTable(DictMethods):
         columns, each a dtype, a pair ``(dtype, shape)`` or a ``gpuhash.Column``: then a key has a value of each, side
         by side in one row, and values are mappings of names to arrays, in and out.
     key_shape
-        ``()``, or ``(k,)`` for keys that are vectors of k integers, of up to 16 bytes in all.
+        ``()``, or the shape of keys that are several integers, such as ``(k,)``, of up to 1 MiB in all. Keys of more
+        than 16 bytes lie in rows, and are found by a fingerprint and compared in full: they take two accesses instead
+        of one, insertions wait for the GPU, and there are no shards of them.
     value_shape
         The shape of one value. Values that are no scalars of up to 8 bytes lie in row storage.
     device
@@ -697,7 +699,7 @@ class HashTable(DictMethods):
             return ""
         if batch.scalar:
             return ". A single key is a batch, too, where out= is given: to be answered by None, leave that out"
-        single = f"a tuple, as {(0,) * self._key_shape[0]}" if self._key_shape else "a Python integer"
+        single = f"a tuple of shape {self._key_shape}" if self._key_shape else "a Python integer"
         return (
             f". A {type(keys).__name__} of one key is a batch, too: to be answered by None, give a single key, which "
             f"is {single}"

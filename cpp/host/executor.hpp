@@ -12,6 +12,7 @@ struct HostAlgorithms {
   static const Factorizer& factorizer();
   static const Splitter& splitter();
   static const RowOptimizer& row_optimizer();
+  static const WideKeys& wide_keys();
 };
 
 }  // namespace gpuhash::host

@@ -15,6 +15,7 @@ namespace gpuhash {
 class Factorizer;
 class RowOptimizer;
 class Splitter;
+class WideKeys;
 
 /// May a rehash ask for scratch memory of the device, which makes it faster? With kNone it does not fail for want of
 /// it.
@@ -77,8 +78,8 @@ class Executor {
                             std::int64_t value_bytes, std::int64_t* rows, Stream) const = 0;
 };
 
-/// What a platform has: an executor for each slot type, a factorizer, a splitter, and what trains rows. Narrow keys and
-/// values are widened to one of the slot types.
+/// What a platform has: an executor for each slot type, a factorizer, a splitter, what trains rows, and what compares
+/// keys in rows. Narrow keys and values are widened to one of the slot types.
 struct Executors {
   template <class Types>
   struct Pointers;
@@ -96,7 +97,7 @@ struct Executors {
   template <class Platform>
   static Executors of() {
     return {Pointers<SlotTypes>::of<Platform>(), &Platform::factorizer(), &Platform::splitter(),
-            &Platform::row_optimizer()};
+            &Platform::row_optimizer(), &Platform::wide_keys()};
   }
 
   template <class Key, class Value>
@@ -108,6 +109,7 @@ struct Executors {
   const Factorizer* factorizer;
   const Splitter* splitter;
   const RowOptimizer* row_optimizer;
+  const WideKeys* wide_keys;
 };
 
 }  // namespace gpuhash

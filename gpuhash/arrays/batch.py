@@ -10,8 +10,8 @@ import numpy as np
 
 from gpuhash import _core
 
-from .arguments import encode_keys, encode_values, wrong_device, wrong_dtype, wrong_key_shape, wrong_value_shape
-from .dtypes import ITEMSIZES, MAX_KEY_BYTES, encode_held, infer_numbers, storage_dtype, to_python
+from .arguments import batch_shape, encode_keys, encode_values, wrong_device, wrong_dtype, wrong_value_shape
+from .dtypes import ITEMSIZES, MAX_ROW_BYTES, encode_held, infer_numbers, storage_dtype, to_python
 from .frameworks import NUMPY, Framework, NumPyFramework, Shape, framework_of, gpu_of
 from .memory import make_context
 
@@ -100,11 +100,7 @@ class Batch:
             array = framework.borrow(keys, stream)
         if array.dtype != key_dtype:
             raise wrong_dtype(what, framework, array.dtype, key_dtype)
-        shape = array.shape
-        if key_shape:
-            if shape[-1:] != key_shape:
-                raise wrong_key_shape(shape, key_shape)
-            shape = shape[:-1]
+        shape = batch_shape(array.shape, key_shape)
         if host and array.platform == "cpu":
             batch.staged = batch.must_wait = False
         else:
@@ -172,10 +168,10 @@ class Batch:
             raise ValueError(f"the {what} have shape (), which has no axis 0: give an array of one or more dimensions")
         self.shape, self.key_shape = shape[:1], shape[1:]
         bytes_per_row = math.prod(self.key_shape) * ITEMSIZES[array.dtype]
-        if not 1 <= bytes_per_row <= MAX_KEY_BYTES:
+        if not 1 <= bytes_per_row <= MAX_ROW_BYTES:
             raise ValueError(
                 f"the {what} have shape {shape} of {array.dtype}: rows of {bytes_per_row} bytes, expected 1 to "
-                f"{MAX_KEY_BYTES}"
+                f"{MAX_ROW_BYTES}"
             )
 
     def lend(self, host: np.ndarray[Any, Any], dtype: str) -> _core.Array:

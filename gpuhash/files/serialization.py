@@ -263,7 +263,7 @@ def _describe(metadata: dict[str, str]) -> Contents:
     if key_dtype not in ITEMSIZES or not is_integer(key_dtype):
         raise ValueError(f"the key dtype {key_dtype!r} is not supported")
     key_shape = _shape_of_text(_entry(metadata, "key_shape"), "key_shape")
-    if len(key_shape) > 1 or not 1 <= math.prod(key_shape) * ITEMSIZES[key_dtype] <= MAX_KEY_BYTES:
+    if len(key_shape) > MAX_AXES or not 1 <= math.prod(key_shape) * ITEMSIZES[key_dtype] <= MAX_KEY_BYTES:
         raise ValueError(f"keys of {key_dtype} and shape {key_shape} are not supported")
     value_dtype: str | None = None
     value_shape: Shape = ()

@@ -76,7 +76,7 @@ void RowWriter::begin(std::byte* row, std::int64_t i) const {
     if (!write_wide(column, row, i, true))
       copy_bytes(row + column.offset, column.values + i * column.stride, column.bytes);
   if (order_->initial.empty()) return;
-  const KeyBatch& keys = order_->keys;
+  const KeyBatch& keys = order_->drawn_from;
   const auto key = load_bytes<Uint128>(keys.data, i, keys.bytes);
   for (const ColumnInitial& column : order_->initial) initialise_row(column.rows, key, row + column.offset);
 }
