@@ -144,6 +144,7 @@ class Table(metaclass=_Type):
         initializer: _Initializer | None,
         sharded: bool,
         columns: Sequence[_Column] = ...,
+        key_columns: Sequence[tuple[str, str]] = ...,
     ) -> None:
         """One context: a table there. ``sharded``: a shard per context; calls' arrays lie on the first one's device."""
     @property
@@ -152,6 +153,8 @@ class Table(metaclass=_Type):
     def key_dtype(self) -> str: ...
     @property
     def key_shape(self) -> tuple[int, ...]: ...
+    @property
+    def key_columns(self) -> list[tuple[str, str]]: ...
     @property
     def value_dtype(self) -> str | None: ...
     @property
@@ -366,6 +369,12 @@ class Split(metaclass=_Type):
 
 def find_owners(context: Context, keys: Array, parts: int, seed: int, out: Array, stream: int) -> None:
     """Fill int32 ``out [n]`` with the owners of keys ``[n, ...]``, of any number of parts."""
+
+def pack_columns(context: Context, columns: Sequence[Array], rows: Array, stream: int) -> None:
+    """Fill ``rows [n, bytes]`` with the columns' items, ``[n]`` each, side by side. Does not wait."""
+
+def unpack_columns(context: Context, columns: Sequence[Array], rows: Array, stream: int) -> None:
+    """The reverse."""
 
 def isin(
     context: Context, elements: Array, tests: Array, per_key: int, invert: bool, mask: Array, stream: int

@@ -12,6 +12,7 @@ void bind_table(pybind11::module_& module);
 void bind_fast_path(pybind11::module_& module);
 void bind_process(pybind11::module_& module);
 void bind_factorization(pybind11::module_& module);
+void bind_packed_keys(pybind11::module_& module);
 void bind_splitter(pybind11::module_& module);
 void bind_tensor_store(pybind11::module_& module);
 void bind_torch_state(pybind11::module_& module);

@@ -130,6 +130,7 @@ PYBIND11_MODULE(_core_of_main, module) {
   bind_table(module);
   bind_fast_path(module);
   bind_factorization(module);
+  bind_packed_keys(module);
   bind_splitter(module);
   bind_process(module);
   bind_tensor_store(module);

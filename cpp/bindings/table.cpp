@@ -58,6 +58,9 @@ using PythonInitializer = std::tuple<std::string, double, double, std::uint64_t,
 /// A column's name, dtype, shape, and initializer.
 using PythonColumn = std::tuple<std::string, std::string, std::vector<std::int64_t>, std::optional<PythonInitializer>>;
 
+/// A key column's name and dtype.
+using PythonKeyColumn = std::pair<std::string, std::string>;
+
 std::optional<Initializer> to_initializer(const std::optional<PythonInitializer>& given) {
   if (!given) return std::nullopt;
   const auto& [distribution, first, second, seed, constant] = *given;
@@ -77,6 +80,13 @@ std::optional<PythonInitializer> from_initializer(const std::optional<Initialize
   return PythonInitializer{
       name->first, from.first, from.second, from.seed,
       py::bytes(reinterpret_cast<const char*>(from.constant.data()), constant ? itemsize(dtype) : 0)};
+}
+
+py::list key_columns_of(const Table& table) {
+  py::list columns;
+  for (const KeyColumn& column : table.options().key_columns)
+    columns.append(py::make_tuple(column.name, name(column.dtype)));
+  return columns;
 }
 
 py::tuple key_shape_of(const Table& table) {
@@ -104,7 +114,8 @@ TablePointer make_table(const std::vector<ContextPointer>& contexts, const std::
                         std::vector<std::int64_t> value_shape, std::int64_t capacity,
                         std::optional<std::int64_t> max_capacity, double max_load_factor, bool deterministic,
                         std::optional<std::uint64_t> seed, const std::optional<PythonInitializer>& initializer,
-                        bool sharded, const std::vector<PythonColumn>& columns) {
+                        bool sharded, const std::vector<PythonColumn>& columns,
+                        const std::vector<PythonKeyColumn>& key_columns) {
   TableOptions options;
   options.key_dtype = dtype_from_name(key_dtype);
   for (const std::int64_t extent : key_shape) options.key_elements *= extent;
@@ -119,6 +130,7 @@ TablePointer make_table(const std::vector<ContextPointer>& contexts, const std::
   options.initializer = to_initializer(initializer);
   for (const auto& [name, dtype, shape, initial] : columns)
     options.columns.push_back({name, dtype_from_name(dtype), shape, to_initializer(initial)});
+  for (const auto& [name, dtype] : key_columns) options.key_columns.push_back({name, dtype_from_name(dtype)});
   const GilRelease unlocked;
   if (!sharded) return with_context(Table::make(options, contexts.at(0)), contexts.at(0));
   return with_context(ShardedTable::make(options, contexts), contexts.at(0));
@@ -312,10 +324,12 @@ void bind_table(py::module_& module) {
   made.def(py::init(&make_table), py::arg("contexts"), py::arg("key_dtype"), py::arg("key_shape"),
            py::arg("value_dtype"), py::arg("value_shape"), py::arg("capacity"), py::arg("max_capacity"),
            py::arg("max_load_factor"), py::arg("deterministic"), py::arg("seed"), py::arg("initializer"),
-           py::arg("sharded"), py::arg("columns") = std::vector<PythonColumn>())
+           py::arg("sharded"), py::arg("columns") = std::vector<PythonColumn>(),
+           py::arg("key_columns") = std::vector<PythonKeyColumn>())
       .def_property_readonly("context", &context_of)
       .def_property_readonly("key_dtype", [](const Table& table) { return name(table.options().key_dtype); })
       .def_property_readonly("key_shape", &key_shape_of)
+      .def_property_readonly("key_columns", &key_columns_of)
       .def_property_readonly("value_dtype",
                              [](const Table& table) -> std::optional<std::string> {
                                const std::optional<DType>& dtype = table.options().value_dtype;

@@ -128,6 +128,7 @@ WideKeyTable::WideKeyTable(const TableOptions& options, std::shared_ptr<DeviceCo
       inner_(std::static_pointer_cast<Inner>(make_hash_table(inner_options(options), context_))),
       prints_{options.seed ? hash_key(*options.seed, detail::kHashFinish) : random_seed(),
               static_cast<int>(tuning().fingerprint_bits)},
+      columns_(inner_->options()),
       key_offset_(place_columns(inner_->options().columns).offsets[kKeyColumn]),
       draws_(std::ranges::any_of(inner_->options().columns, draws)) {
   options_.max_capacity = inner_->options().max_capacity;
@@ -139,6 +140,7 @@ WideKeyTable::WideKeyTable(const WideKeyTable& other, std::shared_ptr<DeviceCont
       context_(std::move(context)),
       inner_(std::static_pointer_cast<Inner>(std::move(inner))),
       prints_(other.prints_),
+      columns_(other.columns_),
       key_offset_(other.key_offset_),
       draws_(other.draws_),
       attempts_(other.attempts_) {}
@@ -151,9 +153,9 @@ std::unique_lock<ForkSafeMutex> WideKeyTable::lock() const {
 // Lookups -------------------------------------------------------------------------------------------------------------
 
 /// rows [n]: the keys' rows, kAbsentRow or, with Search::kPlace, kTakenRow. slots [n]: as Attempt's, and scratch memory
-/// with Search::kFind.
+/// with Search::kFind. reads: of what is there.
 void WideKeyTable::search(const KeyBatch& keys, Search search, std::int64_t* rows, std::uint64_t* slots,
-                          Stream stream) {
+                          Span<const Read> reads, Stream stream) {
   std::uint64_t attempts = attempts_;
   if (context_->is_capturing(stream)) {
     attempts = std::max(attempts, kCapturedAttempts);
@@ -163,12 +165,15 @@ void WideKeyTable::search(const KeyBatch& keys, Search search, std::int64_t* row
   const Allocation more_rows = scratch<std::int64_t>(*context_, attempts == 1 ? 0 : keys.count, stream);
   std::uint64_t* const tried = attempts == 1 ? slots : more_prints.as<std::uint64_t>();
   std::int64_t* const met = attempts == 1 ? rows : more_rows.as<std::int64_t>();
+  const std::vector<ColumnRead> read = columns_.reads(of_inner(reads));
   for (std::uint64_t attempt = 0; attempt < attempts; ++attempt) {
     wide_keys().fingerprint(*context_, keys, prints_, attempt, tried, stream);
     inner_->look_up({.keys = {tried, keys.count, sizeof *tried}, .rows = met, .stream = stream});
     inner_->with_rows(stream, [&](const RowView& view) {
       const Attempt made{tried, met, rows, search == Search::kFind ? nullptr : slots, search, attempt == 0};
-      wide_keys().match(*context_, keys, {view, key_offset_}, made, stream);
+      const bool is_last = attempt + 1 == attempts;
+      wide_keys().match(*context_, keys, {view, key_offset_}, made,
+                        is_last ? std::span(read) : std::span(read).first(0), stream);
     });
   }
 }
@@ -189,9 +194,8 @@ std::int64_t WideKeyTable::find_in(const Lookup& request) {
     const Allocation slots = scratch<std::uint64_t>(*context_, count, stream);
     const Allocation memory = scratch<std::int64_t>(*context_, request.rows == nullptr ? count : 0, stream);
     std::int64_t* const rows = request.rows == nullptr ? memory.as<std::int64_t>() : request.rows;
-    search(request.keys, Search::kFind, rows, slots.as<std::uint64_t>(), stream);
+    search(request.keys, Search::kFind, rows, slots.as<std::uint64_t>(), request.reads, stream);
     if (request.found != nullptr) wide_keys().write_found(*context_, rows, count, request.found, stream);
-    if (!request.reads.empty()) inner_->read_rows(rows, count, of_inner(request.reads), stream);
     if (request.count_missing) missing = wide_keys().count_absent(*context_, rows, count, stream).count;
   }
   make_step(request.step, stream);
@@ -212,7 +216,7 @@ WideKeyTable::Placed WideKeyTable::place(const KeyBatch& keys, Stream stream) {
   Placed placed{scratch<std::uint64_t>(*context_, n, stream), scratch<std::int64_t>(*context_, n, stream)};
   auto* const slots = placed.slots.as<std::uint64_t>();
   auto* const rows = placed.rows.as<std::int64_t>();
-  search(keys, Search::kPlace, rows, slots, stream);
+  search(keys, Search::kPlace, rows, slots, {}, stream);
   const auto [absent, taken] = wide_keys().count_absent(*context_, rows, n, stream);
   placed.absent = absent;
   if (absent == 0) return placed;
@@ -319,8 +323,7 @@ std::int64_t WideKeyTable::erase(Span<const Erasure> requests) {
     auto* const slots = memory.emplace_back(scratch<std::uint64_t>(*context_, count, stream)).as<std::uint64_t>();
     const Allocation numbers = scratch<std::int64_t>(*context_, count, stream);
     auto* const rows = numbers.as<std::int64_t>();
-    search(request.keys, Search::kErase, rows, slots, stream);
-    if (!request.reads.empty()) inner_->read_rows(rows, count, of_inner(request.reads), stream);
+    search(request.keys, Search::kErase, rows, slots, request.reads, stream);
     if (request.all_or_none) missing += wide_keys().count_absent(*context_, rows, count, stream).count;
     erasures.push_back({.keys = {slots, count, sizeof *slots}, .erased = request.erased, .stream = stream});
   }

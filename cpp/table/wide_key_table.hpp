@@ -78,7 +78,8 @@ class WideKeyTable final : public Table {
 
   std::unique_lock<ForkSafeMutex> lock() const;
   const WideKeys& wide_keys() const { return *context_->executors().wide_keys; }
-  void search(const KeyBatch& keys, Search search, std::int64_t* rows, std::uint64_t* slots, Stream stream);
+  void search(const KeyBatch& keys, Search search, std::int64_t* rows, std::uint64_t* slots, Span<const Read> reads,
+              Stream stream);
   std::int64_t find_in(const Lookup& request);
   Placed place(const KeyBatch& keys, Stream stream);
   bool part_absent(const KeyBatch& keys, const Placed& placed, Stream stream);
@@ -90,6 +91,7 @@ class WideKeyTable final : public Table {
   std::shared_ptr<DeviceContext> context_;
   std::shared_ptr<Inner> inner_;
   Fingerprints prints_;
+  PlacedColumns columns_;    // of the inner table
   std::int64_t key_offset_;  // in each row, in bytes
   bool draws_ = false;       // initial rows of random numbers
   mutable ForkSafeMutex mutex_;

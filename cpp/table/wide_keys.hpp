@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include <gpuhash/device_context.hpp>
 #include <gpuhash/requests.hpp>
 #include "shared/layout.hpp"
 #include "shared/wide_key.hpp"
+#include "table/orders.hpp"
 
 namespace gpuhash {
 
@@ -66,6 +68,15 @@ struct AbsentKeys {
   std::int64_t taken = 0;
 };
 
+/// A dense column of `count` items of `bytes`, and where they are parts of rows.
+struct PackedColumn {
+  void* column;         // [count, bytes]
+  void* rows;           // the first row's part
+  std::int64_t stride;  // bytes from a row to the next
+  std::int64_t count;
+  std::int64_t bytes;
+};
+
 /// What a table of wide keys needs beside the inner table, on one platform. Arrays are of the context's memory. Work is
 /// enqueued on the stream; what returns a number waits.
 class WideKeys {
@@ -77,8 +88,10 @@ class WideKeys {
                            std::uint64_t* out, Stream) const = 0;
   /// out [n]: digest_words().
   virtual void digest(DeviceContext&, const KeyBatch&, Uint128* out, Stream) const = 0;
-  /// Compares each key that is not found yet with the one that has its fingerprint.
-  virtual void match(DeviceContext&, const KeyBatch&, const StoredKeys&, const Attempt&, Stream) const = 0;
+  /// Compares each key that is not found yet with the one that has its fingerprint, and reads the rows of those that
+  /// are found after it.
+  virtual void match(DeviceContext&, const KeyBatch&, const StoredKeys&, const Attempt&, std::span<const ColumnRead>,
+                     Stream) const = 0;
   /// found [n]: is there a row?
   virtual void write_found(DeviceContext&, const std::int64_t* rows, std::int64_t count, bool* found, Stream) const = 0;
   virtual AbsentKeys count_absent(DeviceContext&, const std::int64_t* rows, std::int64_t count, Stream) const = 0;
@@ -96,6 +109,10 @@ class WideKeys {
   /// The most that a slot lies behind its key's first fingerprint.
   virtual std::uint64_t most_attempts(DeviceContext&, const std::uint64_t* prints, const std::uint64_t* slots,
                                       std::int64_t count, Stream) const = 0;
+
+  /// Into the rows, or out of them.
+  virtual void pack(DeviceContext&, const PackedColumn&, Stream) const = 0;
+  virtual void unpack(DeviceContext&, const PackedColumn&, Stream) const = 0;
 };
 
 }  // namespace gpuhash

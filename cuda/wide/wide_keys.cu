@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
 #include "cuda/launch.cuh"
+#include "cuda/rows/columns.hpp"
 #include "cuda/walk/probe.cuh"
 #include "table/wide_keys.hpp"
 
@@ -161,6 +163,21 @@ __global__ void __launch_bounds__(kBlock) most_attempts_kernel(const std::uint64
     atomicMax(reinterpret_cast<unsigned long long*>(most), static_cast<unsigned long long>(slots[i] - prints[i]));
 }
 
+/// A thread moves a unit of an item: out of its column into its row, or the reverse.
+template <class Unit>
+__global__ void __launch_bounds__(kBlock)
+    move_column_kernel(Keys<Unit> column, Keys<Unit> rows, std::int64_t count, bool packs) {
+  const std::int64_t t = item();
+  const std::int64_t i = t / column.units;
+  if (i >= count) return;
+  auto* const in_column = const_cast<Unit*>(column.at(i)) + t % column.units;
+  auto* const in_row = const_cast<Unit*>(rows.at(i)) + t % column.units;
+  if (packs)
+    *in_row = *in_column;
+  else
+    *in_column = *in_row;
+}
+
 /// Counters on the GPU, zeros at first.
 class Counters {
  public:
@@ -204,13 +221,14 @@ class CudaWideKeys final : public WideKeys {
   }
 
   void match(DeviceContext& context, const KeyBatch& keys, const StoredKeys& stored, const Attempt& attempt,
-             Stream stream) const override {
+             std::span<const ColumnRead> reads, Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     const auto distance = static_cast<std::uint64_t>(stored.rows.bytes);
     with_unit(bits_of(keys) | bits_of(stored.rows.data + stored.offset) | distance, [&]<class Unit>(Unit) {
       launch("comparing keys", match_kernel<Unit>, keys.count, kBlock, stream, keys_of<Unit>(keys), keys.count,
              keys_of<Unit>(stored, keys), attempt);
     });
+    read_columns(stored.rows, attempt.rows, keys.count, reads, stream);
   }
 
   void write_found(DeviceContext& context, const std::int64_t* rows, std::int64_t count, bool* found,
@@ -260,6 +278,28 @@ class CudaWideKeys final : public WideKeys {
     const Counters counters(context, stream);
     launch("counting attempts", most_attempts_kernel, count, kBlock, stream, prints, slots, count, counters.get());
     return static_cast<std::uint64_t>(counters.read().count);
+  }
+
+  void pack(DeviceContext& context, const PackedColumn& packed, Stream stream) const override {
+    move(context, packed, true, stream);
+  }
+
+  void unpack(DeviceContext& context, const PackedColumn& packed, Stream stream) const override {
+    move(context, packed, false, stream);
+  }
+
+ private:
+  static void move(DeviceContext& context, const PackedColumn& packed, bool packs, Stream stream) {
+    const DeviceGuard guard(context.device().index);
+    const auto lengths = static_cast<std::uint64_t>(packed.bytes | packed.stride);
+    with_unit(bits_of(packed.column) | bits_of(packed.rows) | lengths, [&]<class Unit>(Unit) {
+      constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Unit));
+      const std::int64_t units = packed.bytes / kBytes;
+      const Keys<Unit> column{static_cast<const Unit*>(packed.column), units, units};
+      const Keys<Unit> rows{static_cast<const Unit*>(packed.rows), packed.stride / kBytes, units};
+      launch("moving a key column", move_column_kernel<Unit>, packed.count * units, kBlock, stream, column, rows,
+             packed.count, packs);
+    });
   }
 };
 

@@ -239,9 +239,9 @@ def wrong_dtype(what: str, framework: Framework, given: str, expected: str) -> T
     return TypeError(text)
 
 
-def absent_keys(some: np.ndarray[Any, Any], key_shape: Shape, missing: int, count: int) -> str:
+def absent_keys(some: list[Any], missing: int, count: int) -> str:
     """How many of ``count`` keys are absent, for a KeyError, and some of these; up to SHOWN_KEYS are wanted."""
-    shown = ", ".join(map(str, as_keys(some, key_shape))) + (", ..." if missing > len(some) else "")
+    shown = ", ".join(map(str, some)) + (", ..." if missing > len(some) else "")
     return f"{missing} of {count} keys are absent: {shown}"
 
 

@@ -113,6 +113,38 @@ class Batch:
         return batch
 
     @classmethod
+    def of_key_columns(
+        cls, parts: Sequence[Any], dtypes: Sequence[tuple[str, str]], core: _core.Table, views: Views | None
+    ) -> Self:
+        """As ``of_keys``, of keys that are given as a column each: rows of bytes, in which they lie side by side.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Likewise, and ValueError for columns of different shapes, or on different devices.
+        """
+        columns = [
+            cls.of_keys(part, dtype, (), core, core.context, views, f"keys of {name!r}")
+            for part, (name, dtype) in zip(parts, dtypes, strict=True)
+        ]
+        batch = columns[0]
+        for column, (name, _) in zip(columns, dtypes, strict=True):
+            if column.shape != batch.shape:
+                raise ValueError(
+                    f"the keys of {name!r} have shape {column.shape} and those of {dtypes[0][0]!r} {batch.shape}: give "
+                    "one number of each for each key"
+                )
+            if column.staged != batch.staged or column.context is not batch.context:
+                raise ValueError("key columns lie on different devices: move them to one")
+            if column.framework is not batch.framework:
+                join(batch, column.framework, column.tensor)
+        bytes_per_key = sum(ITEMSIZES[dtype] for _, dtype in dtypes)
+        rows = _core.Buffer(batch.context, "uint8", (*batch.shape, bytes_per_key), batch.stream).array()
+        _core.pack_columns(batch.context, [column.array for column in columns], rows, batch.stream)
+        batch.array, batch.key_shape = rows, (bytes_per_key,)
+        return batch
+
+    @classmethod
     def of_array(cls, keys: Any, axis: int | None, what: str) -> Self:
         """The keys of a call without a table: each number of an array (``axis=None``), or each row (0), where it lies.
 

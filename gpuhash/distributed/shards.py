@@ -82,6 +82,8 @@ class Shards:
     def _adopt(self, shard: Any, steps: Group, seed: int) -> None:
         """All attributes are set here. ValueError, on all ranks alike, for keys that cannot be split by owners."""
         key = RowFormat(shard.key_dtype, shard.key_shape)
+        if shard.key_columns is not None:
+            raise ValueError("keys of several columns were asked for, and distributed tables take one array of keys")
         if key.bytes > MAX_ROW_BYTES:
             raise ValueError(
                 f"keys of {key.bytes} bytes were asked for, and those of distributed tables have up to "

@@ -107,10 +107,15 @@ void read_columns(const RowView& rows, const std::int64_t* numbers, std::int64_t
       for (std::int64_t i = begin; i < end; i += at_once) {
         const std::int64_t next = std::min(i + at_once, end);
         for (std::int64_t n = next; n < std::min(next + at_once, end); ++n) ask_for(n);
-        for (const ColumnRead& column : columns) read_column(rows, numbers, i, next, column);
+        read_columns_now(rows, numbers, i, next, columns);
       }
     });
   });
+}
+
+void read_columns_now(const RowView& rows, const std::int64_t* numbers, std::int64_t begin, std::int64_t end,
+                      std::span<const ColumnRead> columns) {
+  for (const ColumnRead& column : columns) read_column(rows, numbers, begin, end, column);
 }
 
 }  // namespace gpuhash::host

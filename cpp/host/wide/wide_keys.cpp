@@ -7,13 +7,14 @@
 
 #include "host/executor.hpp"
 #include "host/parallel.hpp"
+#include "host/rows/columns.hpp"
 #include "host/short_bytes.hpp"
 
 namespace gpuhash::host {
 namespace {
 
-/// Keys whose rows are asked for before the first one is looked at.
-constexpr std::int64_t kAhead = 16;
+/// Keys that are looked at one after the other, while the rows of as many are on their way.
+constexpr std::int64_t kAtOnce = 16;
 /// Of a key in its row; the processor sees by itself that more are read.
 constexpr std::int64_t kAskedBytes = 512;
 
@@ -88,23 +89,28 @@ class HostWideKeys final : public WideKeys {
   }
 
   void match(DeviceContext&, const KeyBatch& keys, const StoredKeys& stored, const Attempt& attempt,
-             Stream) const override {
-    const auto row_of = [&](std::int64_t i) {
-      return stored.rows.data + attempt.met[i] * stored.rows.bytes + stored.offset;
+             std::span<const ColumnRead> reads, Stream) const override {
+    const auto row_of = [&](std::int64_t i) { return stored.rows.data + attempt.met[i] * stored.rows.bytes; };
+    const std::int64_t asked_from = reads.empty() ? stored.offset : 0;
+    const std::int64_t asked = std::min(reads.empty() ? std::int64_t{keys.bytes} : stored.rows.bytes, kAskedBytes);
+    const auto ask_for = [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        if (attempt.met[i] < 0) continue;
+        const std::byte* const first = row_of(i) + asked_from;
+        for (std::int64_t byte = 0; byte < asked; byte += 64) __builtin_prefetch(first + byte);
+        __builtin_prefetch(first + asked - 1);
+      }
     };
     with_length(keys.bytes, [&](auto length) {
-      const std::int64_t asked = std::min(length(), kAskedBytes);
       in_parallel(keys.count, [&](std::int64_t begin, std::int64_t end) {
-        const auto ask_for = [&](std::int64_t i) {
-          if (attempt.met[i] < 0) return;
-          for (std::int64_t byte = 0; byte < asked; byte += 64) __builtin_prefetch(row_of(i) + byte);
-          __builtin_prefetch(row_of(i) + asked - 1);
-        };
-        for (std::int64_t i = begin; i < std::min(begin + kAhead, end); ++i) ask_for(i);
-        for (std::int64_t i = begin; i < end; ++i) {
-          if (i + kAhead < end) ask_for(i + kAhead);
-          if (!attempt.is_open(i)) continue;
-          attempt.settle(i, attempt.met[i] >= 0 && same_key(key_at(keys, i), row_of(i), length()));
+        ask_for(begin, std::min(begin + kAtOnce, end));
+        for (std::int64_t i = begin; i < end; i += kAtOnce) {
+          const std::int64_t next = std::min(i + kAtOnce, end);
+          ask_for(next, std::min(next + kAtOnce, end));
+          for (std::int64_t k = i; k < next; ++k)
+            if (attempt.is_open(k))
+              attempt.settle(k, attempt.met[k] >= 0 && same_key(key_at(keys, k), row_of(k) + stored.offset, length()));
+          read_columns_now(stored.rows, attempt.rows, i, next, reads);
         }
       });
     });
@@ -184,6 +190,24 @@ class HostWideKeys final : public WideKeys {
     std::uint64_t most = 0;
     for (std::int64_t i = 0; i < count; ++i) most = std::max(most, slots[i] - prints[i]);
     return most;
+  }
+
+  void pack(DeviceContext&, const PackedColumn& packed, Stream) const override {
+    move(packed, [&](std::byte* column, std::byte* row) { copy_bytes(row, column, packed.bytes); });
+  }
+
+  void unpack(DeviceContext&, const PackedColumn& packed, Stream) const override {
+    move(packed, [&](std::byte* column, std::byte* row) { copy_bytes(column, row, packed.bytes); });
+  }
+
+ private:
+  template <class Copy>
+  static void move(const PackedColumn& packed, Copy copy) {
+    auto* const column = static_cast<std::byte*>(packed.column);
+    auto* const rows = static_cast<std::byte*>(packed.rows);
+    in_parallel(packed.count, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) copy(column + i * packed.bytes, rows + i * packed.stride);
+    });
   }
 };
 

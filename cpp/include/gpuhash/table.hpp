@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <gpuhash/column.hpp>
@@ -19,12 +20,20 @@ namespace gpuhash {
 
 class Constants;
 
+/// One of several integers that are a key together.
+struct KeyColumn {
+  std::string name;
+  DType dtype = DType::kInt64;
+};
+
 /// What a table is made for; fixed for its life, but for the load factors.
 struct GPUHASH_API TableOptions {
   DType key_dtype = DType::kInt64;
-  std::int64_t key_elements = 1;     // integers per key
+  std::int64_t key_elements = 1;  // integers per key
   /// What a key looks like to callers, of key_elements in all; empty: one integer, or a vector.
   std::vector<std::int64_t> key_shape;
+  /// What callers take a key of bytes apart into: integers side by side, without gaps. Empty: it is one key as it is.
+  std::vector<KeyColumn> key_columns;
   std::optional<DType> value_dtype;  // nullopt: a set
   std::vector<std::int64_t> value_shape;
   std::int64_t capacity = 0;                 // slots to begin with
