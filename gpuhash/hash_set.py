@@ -204,7 +204,10 @@ class HashSet(KeyedTable):
         return made
 
     def symmetric_difference_update(self, other: Any) -> None:
-        """Removes the keys that are in both, and adds those that are in the other alone."""
+        """Removes the keys that are in both, and adds those that are in the other alone.
+
+        A set of keys of more than 16 bytes for which there is no memory in the middle of it has lost the former.
+        """
         theirs = self._like_self(other)._host_keys()
         both = self._holds(theirs)
         common, others = self._take(theirs[both]), self._take(theirs[~both])
