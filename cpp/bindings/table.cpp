@@ -59,7 +59,7 @@ using PythonInitializer = std::tuple<std::string, double, double, std::uint64_t,
 using PythonColumn = std::tuple<std::string, std::string, std::vector<std::int64_t>, std::optional<PythonInitializer>>;
 
 /// A key column's name and dtype.
-using PythonKeyColumn = std::pair<std::string, std::string>;
+using PythonKeyField = std::pair<std::string, std::string>;
 
 std::optional<Initializer> to_initializer(const std::optional<PythonInitializer>& given) {
   if (!given) return std::nullopt;
@@ -84,7 +84,7 @@ std::optional<PythonInitializer> from_initializer(const std::optional<Initialize
 
 py::list key_columns_of(const Table& table) {
   py::list columns;
-  for (const KeyColumn& column : table.options().key_columns)
+  for (const KeyField& column : table.options().key_columns)
     columns.append(py::make_tuple(column.name, name(column.dtype)));
   return columns;
 }
@@ -115,7 +115,7 @@ TablePointer make_table(const std::vector<ContextPointer>& contexts, const std::
                         std::optional<std::int64_t> max_capacity, double max_load_factor, bool deterministic,
                         std::optional<std::uint64_t> seed, const std::optional<PythonInitializer>& initializer,
                         bool sharded, const std::vector<PythonColumn>& columns,
-                        const std::vector<PythonKeyColumn>& key_columns) {
+                        const std::vector<PythonKeyField>& key_columns) {
   TableOptions options;
   options.key_dtype = dtype_from_name(key_dtype);
   for (const std::int64_t extent : key_shape) options.key_elements *= extent;
@@ -325,7 +325,7 @@ void bind_table(py::module_& module) {
            py::arg("value_dtype"), py::arg("value_shape"), py::arg("capacity"), py::arg("max_capacity"),
            py::arg("max_load_factor"), py::arg("deterministic"), py::arg("seed"), py::arg("initializer"),
            py::arg("sharded"), py::arg("columns") = std::vector<PythonColumn>(),
-           py::arg("key_columns") = std::vector<PythonKeyColumn>())
+           py::arg("key_columns") = std::vector<PythonKeyField>())
       .def_property_readonly("context", &context_of)
       .def_property_readonly("key_dtype", [](const Table& table) { return name(table.options().key_dtype); })
       .def_property_readonly("key_shape", &key_shape_of)

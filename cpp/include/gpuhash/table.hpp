@@ -21,7 +21,7 @@ namespace gpuhash {
 class Constants;
 
 /// One of several integers that are a key together.
-struct KeyColumn {
+struct KeyField {
   std::string name;
   DType dtype = DType::kInt64;
 };
@@ -33,7 +33,7 @@ struct GPUHASH_API TableOptions {
   /// What a key looks like to callers, of key_elements in all; empty: one integer, or a vector.
   std::vector<std::int64_t> key_shape;
   /// What callers take a key of bytes apart into: integers side by side, without gaps. Empty: it is one key as it is.
-  std::vector<KeyColumn> key_columns;
+  std::vector<KeyField> key_columns;
   std::optional<DType> value_dtype;  // nullopt: a set
   std::vector<std::int64_t> value_shape;
   std::int64_t capacity = 0;                 // slots to begin with
