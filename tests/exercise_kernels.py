@@ -19,7 +19,7 @@ from gpuhash.initializers import Constant, Normal, TruncatedNormal, Uniform
 
 DEVICE = "cpu" if "--cpu" in sys.argv else "cuda"
 KEYS = [("int8", ()), ("int32", ()), ("int64", ()), ("int32", (3,)), ("int64", (2,))]
-WIDE_KEYS = [("int32", (7,)), ("uint8", (33,)), ("int64", (2, 2))]
+WIDE_KEYS = [("int32", (7,)), ("int8", (33,)), ("int64", (2, 2))]
 # Rows that end within a word: their last bytes are swapped by way of a word whose other bytes nobody may have written
 # yet, which is right, and which initcheck reports.
 ODD_ROWS = ("uint8", (3,))
@@ -169,7 +169,7 @@ def exercise_columns(key_dtype: str, key_shape: tuple[int, ...], ordered: bool) 
 def exercise_wide_keys(key_dtype: str, key_shape: tuple[int, ...], bits: int) -> None:
     """Keys in rows; with few bits some share a fingerprint."""
     with tuned(fingerprint_bits=bits):
-        exercise(key_dtype, key_shape, "float32", (), True)
+        exercise(key_dtype, key_shape, "int64", (), True)
         exercise(key_dtype, key_shape, "float32", (3,), False)
         exercise(key_dtype, key_shape, None, (), False)
         exercise_columns(key_dtype, key_shape, False)

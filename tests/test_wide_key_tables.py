@@ -389,6 +389,9 @@ def test_what_has_no_wide_keys_says_so(device):
         HashSet("uint8", key_shape=((1 << 20) + 1,), device=device)
     with pytest.raises(ValueError, match="of 1 to 1048576 bytes"):
         HashSet("uint8", key_shape=(4, 0), device=device)
+    table = HashTable("int64", "int64", key_shape=(3,), device=device)
+    with pytest.raises(ValueError, match=r"call it without fixed=True"):
+        table._core.fix_in_place(0)
 
 
 # As others use such keys ---------------------------------------------------------------------------------------------

@@ -383,8 +383,8 @@ void WideKeyTable::rehash(std::int64_t slots, bool compact_rows, Stream stream) 
 
 void WideKeyTable::fix_in_place(Stream) {
   throw ShapeError("a table with keys of " + std::to_string(options_.key_bytes()) +
-                   " bytes was given to what keeps its memory where it is, as compiled programs do; they take keys of "
-                   "up to 16 bytes: call the table outside of them, or number the keys by a table first");
+                   " bytes was to stay where it is, as programs want it that hold its memory (fixed=True in JAX); that "
+                   "is for keys of up to 16 bytes: call it without fixed=True");
 }
 
 std::shared_ptr<Table> WideKeyTable::clone(std::shared_ptr<DeviceContext> context, Stream stream) {
