@@ -31,8 +31,8 @@ class Threshold {
 };
 
 /// All of them, for the whole process. Tests and benchmarks change them, by set_threshold(), and only while no call is
-/// under way: a call may read one twice. A unit is part of each name: `_keys`, `_slots`, `_bytes`, `_bits`; a name without one
-/// is a ratio.
+/// under way: a call may read one twice. A unit is part of each name: `_keys`, `_slots`, `_bytes`, `_bits`; a name
+/// without one is a ratio.
 struct Tuning {
   // ---- Batches in parts (cpp/table/hash_table.cpp) ----
 
