@@ -17,6 +17,7 @@ struct CudaAlgorithms {
   static const Pairing& pairing();
   static const RunChains& run_chains();
   static const ColumnKeys& column_keys();
+  static const WideKeys& wide_keys();
 };
 
 /// One element of the op's identity, in the low bytes of a 16-byte word.

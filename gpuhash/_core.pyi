@@ -133,7 +133,7 @@ class Table(metaclass=_Type):
         self,
         contexts: Sequence[Context],
         key_dtype: str,
-        key_elements: int,
+        key_shape: tuple[int, ...],
         value_dtype: str | None,
         value_shape: Sequence[int],
         capacity: int,
@@ -144,6 +144,7 @@ class Table(metaclass=_Type):
         initializer: _Initializer | None,
         sharded: bool,
         columns: Sequence[_Column] = ...,
+        key_columns: Sequence[tuple[str, str]] = ...,
     ) -> None:
         """One context: a table there. ``sharded``: a shard per context; calls' arrays lie on the first one's device."""
     @property
@@ -151,7 +152,9 @@ class Table(metaclass=_Type):
     @property
     def key_dtype(self) -> str: ...
     @property
-    def key_elements(self) -> int: ...
+    def key_shape(self) -> tuple[int, ...]: ...
+    @property
+    def key_columns(self) -> list[tuple[str, str]]: ...
     @property
     def value_dtype(self) -> str | None: ...
     @property
@@ -653,6 +656,12 @@ class Split(metaclass=_Type):
 
 def find_owners(context: Context, keys: Array, parts: int, seed: int, out: Array, stream: int) -> None:
     """Fill int32 ``out [n]`` with the owners of keys ``[n, ...]``, of any number of parts."""
+
+def pack_columns(context: Context, columns: Sequence[Array], rows: Array, stream: int) -> None:
+    """Fill ``rows [n, bytes]`` with the columns' items, ``[n]`` each, side by side. Does not wait."""
+
+def unpack_columns(context: Context, columns: Sequence[Array], rows: Array, stream: int) -> None:
+    """The reverse."""
 
 def isin(
     context: Context, elements: Array, tests: Array, per_key: int, invert: bool, mask: Array, stream: int

@@ -9,7 +9,6 @@ import numpy as np
 
 from . import _core, named_columns
 from .arrays import consumers
-from .arrays.arguments import as_keys
 from .arrays.batch import Read
 from .arrays.dtypes import comparable
 from .arrays.export import to_host
@@ -62,7 +61,7 @@ class DictMethods(KeyedTable):
             rows: Iterable[Any] = lists[0]
         else:
             rows = (dict(zip(self._columns, row, strict=True)) for row in zip(*lists, strict=True))
-        return dict(zip(as_keys(keys, self._key_shape), rows, strict=True)).items()
+        return dict(zip(self._as_keys(keys), rows, strict=True)).items()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """TypeError: a table is two arrays, of which NumPy would take the keys."""
@@ -122,11 +121,11 @@ class DictMethods(KeyedTable):
             keys, *columns = self._host_items()
             return all(
                 key in other and self._same_columns([column[row] for column in columns], other[key])
-                for row, key in enumerate(as_keys(keys, self._key_shape))
+                for row, key in enumerate(self._as_keys(keys))
             )
         keys, values = self._host_items()
         values = comparable(values, self._value_dtype)
-        mine = zip(as_keys(keys, self._key_shape), values if self._value_shape else values.tolist(), strict=True)
+        mine = zip(self._as_keys(keys), values if self._value_shape else values.tolist(), strict=True)
         if not self._value_shape:
             return dict(mine) == other
         return all(key in other and np.array_equal(value, other[key]) for key, value in mine)
@@ -181,7 +180,7 @@ class DictMethods(KeyedTable):
     def __repr__(self) -> str:
         size = len(self)
         load = size / self.capacity if self.capacity else 0.0
-        shapes = f", key_shape={self._key_shape}" if self._key_shape else ""
+        shapes = f", key_shape={self._key_shape}" if self._key_shape and self._key_columns is None else ""
         shapes += f", value_shape={self._value_shape}" if self._value_shape else ""
         initializer = f", initializer={self._initializer}" if self._initializer is not None else ""
         name = f", name={name!r}" if (name := self.name) is not None else ""
@@ -189,7 +188,7 @@ class DictMethods(KeyedTable):
         if self._columns is not None:
             values = "{" + ", ".join(f"{each}: {column}" for each, column in self._columns.items()) + "}"
         return (
-            f"<{type(self).__name__} {self._key_dtype} -> {values}{shapes}, size={size}, "
+            f"<{type(self).__name__} {self._key_columns or self._key_dtype} -> {values}{shapes}, size={size}, "
             f"capacity={self.capacity}, load={load:.3f}, device={self.device}{initializer}{name}>"
         )
 
@@ -217,7 +216,9 @@ def items_of(other: Any, columns: named_columns.Columns | None, key_shape: Shape
         values: Any = [other[key] for key in keys]
     else:
         parts = _parts_of(other)
-        is_named = columns is not None and len(parts) == 2 and isinstance(parts[1], Mapping)
+        is_named = len(parts) == 2 and (
+            isinstance(parts[0], Mapping) or (columns is not None and isinstance(parts[1], Mapping))
+        )
         if is_named or (len(parts) == 2 and all(map(_is_array, parts))):
             return parts[0], parts[1]
         keys, values = _columns_of_pairs(parts)
@@ -259,4 +260,4 @@ def _hashable(key: Any) -> Any:
         return key
     if _is_array(key) or isinstance(key, np.generic):
         key = key.tolist() if hasattr(key, "tolist") else np.asarray(key).tolist()
-    return tuple(key) if isinstance(key, (list, tuple)) else key
+    return tuple(map(_hashable, key)) if isinstance(key, (list, tuple)) else key

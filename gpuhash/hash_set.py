@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Self
 
@@ -11,14 +11,13 @@ import numpy as np
 
 from . import _core
 from .arrays import consumers
-from .arrays.arguments import as_keys
 from .arrays.batch import Batch
 from .arrays.dtypes import INTEGER_BOUNDS, is_python_integer, read_objects
-from .arrays.frameworks import framework_of, settle
+from .arrays.frameworks import framework_of
 from .call import Call
 from .files import serialization
 from .keyed_table import KeyedTable
-from .options import Options, infer_set
+from .options import Options, infer_set, settled_keys
 from .torch import dispatch as traced
 
 
@@ -78,7 +77,7 @@ class HashSet(KeyedTable):
         """
         if isinstance(keys, AbstractSet):
             keys = list(keys)
-        keys = settle(keys)[0]
+        keys = settled_keys(keys)
         made = cls(**infer_set(keys, options))
         made._put(keys)
         return made
@@ -144,7 +143,7 @@ class HashSet(KeyedTable):
         """
         while len(keys := self._host_keys()):
             for row in range(len(keys)):
-                key = as_keys(keys[row : row + 1], self._key_shape)[0]
+                key = self._as_keys(keys[row : row + 1])[0]
                 if self.erase(key):  # otherwise another thread has removed it meanwhile
                     return key
         raise KeyError("pop(): the set is empty")
@@ -205,7 +204,10 @@ class HashSet(KeyedTable):
         return made
 
     def symmetric_difference_update(self, other: Any) -> None:
-        """Removes the keys that are in both, and adds those that are in the other alone."""
+        """Removes the keys that are in both, and adds those that are in the other alone.
+
+        A set of keys of more than 16 bytes for which there is no memory in the middle of it has lost the former.
+        """
         theirs = self._like_self(other)._host_keys()
         both = self._holds(theirs)
         common, others = self._take(theirs[both]), self._take(theirs[~both])
@@ -233,9 +235,13 @@ class HashSet(KeyedTable):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """The keys as an array on the host, ``[len(self), *key_shape]``, so that ``numpy.isin(array, keys)`` is right.
 
-        Without it NumPy would take the set for one object, and find it nowhere. Waits.
+        Of key columns it is a structured array. Without it NumPy would take the set for one object, and find it
+        nowhere. Waits.
         """
-        return consumers.as_array(self._host_keys(), dtype, copy)
+        keys = self._host_keys()
+        if self._key_columns is not None:
+            keys = keys.view(self._key_columns.structure()).reshape(len(keys))
+        return consumers.as_array(keys, dtype, copy)
 
     def __jax_array__(self) -> Any:
         """The keys as an array of JAX; TypeError where JAX would narrow them, or keep them as a program's constant."""
@@ -260,6 +266,9 @@ class HashSet(KeyedTable):
 
     def _batch_of(self, keys: Any) -> Any:
         """A batch of keys, where they come as a Python set or another iterable."""
+        if self._key_columns is not None:
+            is_batch = isinstance(keys, (Mapping, tuple, list)) or not isinstance(keys, Iterable)
+            return keys if is_batch or hasattr(keys, "shape") else list(keys)
         if not isinstance(keys, (AbstractSet, Iterable)) or isinstance(keys, (Sequence, str, bytes)):
             return list(keys) if isinstance(keys, tuple) else keys
         try:
@@ -272,6 +281,9 @@ class HashSet(KeyedTable):
         if isinstance(other, HashSet):
             return other, True
         keys = self._batch_of(other)
+        if self._key_columns is not None:
+            held = self._key_columns.held(keys) if isinstance(keys, list) else keys
+            return held, len(held) == len(keys)
         if not framework_of(keys).python:
             return keys, True
         parts = read_objects(keys)
@@ -285,13 +297,13 @@ class HashSet(KeyedTable):
     def _like_self(self, other: Any) -> HashSet:
         """The other as a HashSet with keys like these."""
         if not isinstance(other, HashSet):
-            made = HashSet(self._key_dtype, key_shape=self._key_shape)
+            made = HashSet(**self._key_options)
             made.update(other)
             return made
         if not self._same_keys(other):
             raise TypeError(
-                f"a set of {self._key_dtype} keys of shape {self._key_shape} cannot be combined with one of "
-                f"{other._key_dtype} keys of shape {other._key_shape}"
+                f"a set of {self._key_columns or self._key_dtype} keys of shape {self._key_shape} cannot be combined "
+                f"with one of {other._key_columns or other._key_dtype} keys of shape {other._key_shape}"
             )
         return other
 
@@ -300,7 +312,7 @@ class HashSet(KeyedTable):
         return [self._like_self(self._held_keys(other)[0]) for other in others]
 
     def _same_keys(self, other: HashSet) -> bool:
-        return (self._key_dtype, self._key_shape) == (other._key_dtype, other._key_shape)
+        return self._kind_of_items() == other._kind_of_items()
 
     def __or__(self, other: object) -> Self:
         return self.union(other) if isinstance(other, (HashSet, AbstractSet)) else NotImplemented
@@ -383,11 +395,11 @@ class HashSet(KeyedTable):
     def __repr__(self) -> str:
         size = len(self)
         load = size / self.capacity if self.capacity else 0.0
-        shape = f", key_shape={self._key_shape}" if self._key_shape else ""
+        shape = f", key_shape={self._key_shape}" if self._key_shape and self._key_columns is None else ""
         name = f", name={name!r}" if (name := self.name) is not None else ""
         return (
-            f"<{type(self).__name__} {self._key_dtype}{shape}, size={size}, capacity={self.capacity}, load={load:.3f}, "
-            f"device={self.device}{name}>"
+            f"<{type(self).__name__} {self._key_columns or self._key_dtype}{shape}, size={size}, "
+            f"capacity={self.capacity}, load={load:.3f}, device={self.device}{name}>"
         )
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -26,6 +26,7 @@ from .arrays.memory import is_sharded, make_context
 from .call import Call
 from .files import serialization
 from .files.saved import Saved
+from .key_columns import KeyColumns
 from .named_columns import Column
 from .options import Options
 from .torch import dispatch as traced
@@ -33,6 +34,8 @@ from .torch import dispatch as traced
 _ITERATION_CHUNK = 4096
 #: At which a file's items are inserted.
 LEAST_LOAD_FACTOR = 1 / 16
+#: As no array has it: keys of several columns are for the general path.
+_NO_KEY_SHAPE = (-1, -1)
 
 
 class KeyedTable(Saved):
@@ -52,7 +55,9 @@ class KeyedTable(Saved):
     def _attach(self, core: _core.Table, key_shape: Shape, name: str | None = None) -> None:
         """Makes this object the face of a core table. All attributes are set here."""
         self._core = core
-        self._fast = _core.FastPath(core, key_shape)
+        self._key_columns = KeyColumns.of_core(core.key_columns)
+        plain_shape = key_shape if self._key_columns is None else _NO_KEY_SHAPE
+        self._fast = _core.FastPath(core, plain_shape)
         self._context = core.context
         self._shards = core.shards
         self._host = self._context.platform == "cpu"
@@ -61,7 +66,7 @@ class KeyedTable(Saved):
         self._fast_views: list[tuple[_core.Table, _core.FastPath]] = []  # of the other GPUs
         if self._views is not None:
             others = [view for view in self._views.values() if view is not core]
-            self._fast_views += [(view, _core.FastPath(view, key_shape)) for view in others]
+            self._fast_views += [(view, _core.FastPath(view, plain_shape)) for view in others]
             self._fast.set_views([fast for _, fast in self._fast_views])
         self._key_dtype = core.key_dtype
         self._key_shape = key_shape
@@ -88,7 +93,7 @@ class KeyedTable(Saved):
     def _open(cls, core: _core.Table, name: str | None) -> Self:
         """Another face of a core table, with the name that it has, if any."""
         made = object.__new__(cls)
-        made._attach(core, (core.key_elements,) if core.key_elements > 1 else (), name)
+        made._attach(core, core.key_shape, name)
         return made
 
     def _register(self, name: str | None) -> None:
@@ -105,6 +110,8 @@ class KeyedTable(Saved):
 
     def _take(self, keys: Any) -> Batch:
         """The keys of a call, checked, in the table's memory."""
+        if self._key_columns is not None and (parts := self._key_columns.parts(keys)) is not None:
+            return Batch.of_key_columns(parts, self._key_columns.dtypes, self._core, self._views)
         return Batch.of_keys(keys, self._key_dtype, self._key_shape, self._core, self._context, self._views)
 
     def _absent(self, batch: Batch, keys: Any, missing: int) -> KeyError:
@@ -114,7 +121,18 @@ class KeyedTable(Saved):
         batch.core.look_up([batch.lookup(found=found)])
         absent = ~to_host(batch.context, found, batch.stream).reshape(-1)
         some = self._host_batch(batch)[absent][:SHOWN_KEYS]
-        return KeyError(absent_keys(some, self._key_shape, missing, math.prod(batch.shape)))
+        return KeyError(absent_keys(self._as_keys(some), missing, math.prod(batch.shape)))
+
+    def _as_keys(self, keys: np.ndarray[Any, Any]) -> list[Any]:
+        """Keys ``[n, *key_shape]`` as Python objects: integers, or tuples of them."""
+        return as_keys(keys, self._key_shape) if self._key_columns is None else self._key_columns.to_python(keys)
+
+    @property
+    def _key_options(self) -> dict[str, Any]:
+        """What the constructor is given for keys like these."""
+        if self._key_columns is not None:
+            return {"key_dtype": self._key_columns, "key_shape": ()}
+        return {"key_dtype": self._key_dtype, "key_shape": self._key_shape}
 
     def _host_batch(self, batch: Batch) -> np.ndarray[Any, Any]:
         """The keys of a batch on the host, ``[n, *key_shape]``. Waits."""
@@ -133,8 +151,29 @@ class KeyedTable(Saved):
 
     def _export(self, like: Any, *, keys: bool = True, values: bool = True) -> list[Any]:
         """Arrays of all keys, or of all values where there are any, of each column in order, or of both. Waits."""
-        wanted, fill = self._export_of(keys, values)
-        return export(self._core, self._context, self._host, like, wanted, fill)
+        if not keys or self._key_columns is None:
+            wanted, fill = self._export_of(keys, values)
+            return export(self._core, self._context, self._host, like, wanted, fill)
+        wanted, fill = self._export_of_columns(self._key_columns, values)
+        arrays = export(self._core, self._context, self._host, like, wanted, fill)
+        names = self._key_columns.names
+        return [dict(zip(names, arrays, strict=False)), *arrays[len(names) :]]
+
+    def _export_of_columns(
+        self, columns: KeyColumns, values: bool
+    ) -> tuple[list[tuple[str, Shape]], Callable[[list[_core.Array], int], int]]:
+        """As ``_export_of``, with an array for each key column."""
+        count = len(columns.names)
+        wanted: list[tuple[str, Shape]] = [(dtype, ()) for _, dtype in columns.dtypes]
+        packed, fill_packed = self._export_of(True, values)
+
+        def fill(arrays: list[_core.Array], stream: int) -> int:
+            rows = _core.Buffer(self._context, "uint8", (*arrays[0].shape, columns.bytes), stream).array()
+            size = fill_packed([rows, *arrays[count:]], stream)
+            columns.unpack(self._context, rows, arrays[:count], stream)
+            return size
+
+        return wanted + packed[1:], fill
 
     def _export_of(
         self, keys: bool, values: bool
@@ -151,8 +190,10 @@ class KeyedTable(Saved):
         return wanted, fill
 
     def _raw_items(self, *, values: bool = True) -> list[_core.Array]:
-        """All keys, and values if there are any, in the table's memory."""
-        return [buffer.array() for buffer in self._export("buffer", values=values)]
+        """All keys, as rows of bytes where they have columns, and values if there are any, in the table's memory."""
+        wanted, fill = self._export_of(True, values)
+        buffers = export(self._core, self._context, self._host, "buffer", wanted, fill)
+        return [buffer.array() for buffer in buffers]
 
     def _host_items(self, *, values: bool = True) -> list[np.ndarray[Any, Any]]:
         """All keys, and values if there are any, on the host, as their dtypes' storage. Waits."""
@@ -184,7 +225,7 @@ class KeyedTable(Saved):
 
     def _kind_of_items(self) -> tuple[Any, ...]:
         """Dtype and shape of keys and of values; with columns these of each by its name, in their order."""
-        key = (self._key_dtype, self._key_shape)
+        key = (self._key_dtype, self._key_shape) if self._key_columns is None else (str(self._key_columns), ())
         if self._columns is None:
             return (*key, self._value_dtype, self._value_shape)
         return (*key, *((name, column.dtype, column.shape) for name, column in self._columns.items()))
@@ -275,7 +316,7 @@ class KeyedTable(Saved):
         return len(self) != 0
 
     def __iter__(self) -> Iterator[Any]:
-        """Over the keys, as integers or tuples, in the order of ``keys()``. Waits once.
+        """Over the keys, as integers or tuples, of key columns as well, in the order of ``keys()``. Waits once.
 
         Raises
         ------
@@ -285,7 +326,7 @@ class KeyedTable(Saved):
         keys = self._host_items(values=False)[0]
         changes = self._change_count()
         for start in range(0, len(keys), _ITERATION_CHUNK):
-            for key in as_keys(keys[start : start + _ITERATION_CHUNK], self._key_shape):
+            for key in self._as_keys(keys[start : start + _ITERATION_CHUNK]):
                 if changes != (now := self._change_count()):
                     self._check_size(len(keys))
                     changes = now
@@ -309,7 +350,7 @@ class KeyedTable(Saved):
         Returns
         -------
         Array of shape ``[len(table), *key_shape]``, in the order of the slots: the same as that of ``values()`` as long
-        as the table does not change.
+        as the table does not change. With key columns a mapping of their names to arrays ``[len(table)]``.
         """
         return self._export(like, values=False)[0]
 
@@ -385,13 +426,18 @@ class KeyedTable(Saved):
 
     @property
     def key_dtype(self) -> str:
-        """The name of the keys' dtype."""
+        """The name of the keys' dtype; with key columns "uint8", as keys are rows of bytes then."""
         return self._key_dtype
 
     @property
     def key_shape(self) -> Shape:
-        """The shape of one key: ``()``, or ``(k,)`` for vectors."""
+        """The shape of one key: ``()`` for integers; with key columns ``(bytes,)``."""
         return self._key_shape
+
+    @property
+    def key_columns(self) -> Mapping[str, str] | None:
+        """The dtypes of the key columns by their names, in order; None where keys are one array."""
+        return None if self._key_columns is None else dict(self._key_columns.dtypes)
 
     @property
     def deterministic(self) -> bool:
@@ -445,9 +491,8 @@ class KeyedTable(Saved):
     def _options(self, device: object, memory: object) -> Options:
         """What a table like this one is made with, on other devices."""
         return Options.checked(
-            self._key_dtype,
-            self._value_dtype,
-            key_shape=self._key_shape,
+            value_dtype=self._value_dtype,
+            **self._key_options,
             value_shape=self._value_shape,
             device=device,
             capacity=0,
@@ -510,6 +555,7 @@ class KeyedTable(Saved):
         return serialization.Contents(
             key_dtype=self._key_dtype,
             key_shape=self._key_shape,
+            key_columns=self._key_columns,
             value_dtype=self._value_dtype,
             value_shape=self._value_shape,
             max_load_factor=self.max_load_factor,
@@ -530,9 +576,9 @@ class KeyedTable(Saved):
         made = object.__new__(cls)
         made._make(
             Options.checked(
-                contents.key_dtype,
+                contents.key_columns or contents.key_dtype,
                 contents.value_dtype,
-                key_shape=contents.key_shape,
+                key_shape=() if contents.key_columns else contents.key_shape,
                 value_shape=contents.value_shape,
                 device=device,
                 capacity=0,

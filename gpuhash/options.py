@@ -12,8 +12,9 @@ import numpy as np
 from . import _core, initializers, named_columns
 from .arrays.arguments import checked_load_factor, checked_name, count_of, flag_of, one_value, seed_of, shape_of
 from .arrays.dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, infer_numbers, key_dtype_name, read_numbers
-from .arrays.frameworks import Shape, framework_of
+from .arrays.frameworks import Shape, framework_of, settle
 from .arrays.memory import is_sharded, make_contexts
+from .key_columns import KeyColumns
 from .named_columns import Column, Columns
 
 
@@ -21,7 +22,8 @@ class Options(NamedTuple):
     """What HashTable and HashSet are made with; ``checked`` makes it of their constructors' arguments."""
 
     key_dtype: str
-    key_shape: Shape  # () or (k,)
+    key_shape: Shape
+    key_columns: KeyColumns | None  # then the key dtype is uint8, and the key shape that of their bytes
     value_dtype: str | None  # None: a set, or a table with columns
     value_shape: Shape
     columns: Columns | None
@@ -51,6 +53,12 @@ class Options(NamedTuple):
 
         What plain ones come to is remembered, because to check them takes as long as to make a small table.
         """
+        if isinstance(key_dtype, (Mapping, KeyColumns)):
+            if shape := shape_of(key_shape, "key_shape"):
+                raise ValueError(f"key_shape={shape} was given for keys of several columns, each of which is a number")
+            columns = key_dtype if isinstance(key_dtype, KeyColumns) else KeyColumns.checked(key_dtype)
+            arguments["key_columns"] = columns
+            return cls._checked("uint8", value_dtype, key_shape=columns.bytes, value_shape=value_shape, **arguments)
         name = key_dtype_name(key_dtype)
         check = _remembered if _are_plain(key_shape, value_shape, arguments) else cls._checked
         return check(name, value_dtype, key_shape=key_shape, value_shape=value_shape, **arguments)
@@ -75,6 +83,7 @@ class Options(NamedTuple):
         memory: object,
         name: str | None,
         columns: Columns | None = None,
+        key_columns: KeyColumns | None = None,
     ) -> Self:
         """``value_dtype=None`` is a set, or a table with ``columns``, of which ``default`` is a mapping."""
         values = shape_of(value_shape, "value_shape")
@@ -96,9 +105,9 @@ class Options(NamedTuple):
             raise ValueError(
                 f"value_shape={values} of {value_dtype} was given; a value has up to {MAX_VALUE_BYTES} bytes"
             )
-        if len(keys) > 1 or math.prod(keys) * ITEMSIZES[key_dtype] > MAX_KEY_BYTES or 0 in keys:
+        if math.prod(keys) * ITEMSIZES[key_dtype] > MAX_KEY_BYTES or 0 in keys:
             raise ValueError(
-                f"key_shape={keys} of {key_dtype} was given; a key is one integer, (), or a vector, (k,), of up to "
+                f"key_shape={keys} of {key_dtype} was given; a key is one integer, (), or several, of 1 to "
                 f"{MAX_KEY_BYTES} bytes in all"
             )
         if not flag_of(growth, "growth"):
@@ -110,6 +119,7 @@ class Options(NamedTuple):
         return cls(
             key_dtype=key_dtype,
             key_shape=keys,
+            key_columns=key_columns,
             value_dtype=value_dtype,
             value_shape=values,
             columns=columns,
@@ -133,7 +143,7 @@ class Options(NamedTuple):
         return _core.Table(
             self.contexts,
             self.key_dtype,
-            math.prod(self.key_shape),
+            self.key_shape,
             self.value_dtype,
             self.value_shape,
             self.capacity,
@@ -144,6 +154,7 @@ class Options(NamedTuple):
             self.initializer,
             self.sharded,
             [] if self.columns is None else named_columns.to_core(self.columns),
+            [] if self.key_columns is None else self.key_columns.dtypes,
         )
 
 
@@ -184,9 +195,29 @@ def describe(data: Any, what: str, dtype_given: bool) -> tuple[str, Shape, str]:
     return borrowed.dtype, borrowed.shape, device
 
 
+def describe_keys(keys: Any, options: dict[str, Any]) -> tuple[Any, Shape, str]:
+    """As ``describe``, of keys: of a mapping of key columns the dtype is one of their dtypes."""
+    given = options.get("key_dtype")
+    if not isinstance(keys, Mapping) and not isinstance(given, Mapping):
+        return describe(keys, "keys", given is not None)
+    parts = keys if isinstance(keys, Mapping) else dict(zip(given or (), keys, strict=True))
+    described = {name: describe(part, f"keys of {name!r}", given is not None) for name, part in parts.items()}
+    if not described:
+        raise ValueError("keys of no columns were given: give one column or more")
+    _, shape, device = next(iter(described.values()))
+    return {name: dtype for name, (dtype, _, _) in described.items()}, shape, device
+
+
+def settled_keys(keys: Any) -> Any:
+    """Keys as ``settle`` gives arrays; of a mapping each column."""
+    if isinstance(keys, Mapping):
+        return {name: settle(part)[0] for name, part in keys.items()}
+    return keys if isinstance(keys, tuple) else settle(keys)[0]
+
+
 def infer_set(keys: Any, options: dict[str, Any]) -> dict[str, Any]:
     """The constructor's arguments for a set of these keys; those in options stay."""
-    dtype, shape, device = describe(keys, "keys", "key_dtype" in options)
+    dtype, shape, device = describe_keys(keys, options)
     made = {"key_dtype": dtype, "device": device, **options}
     if "key_shape" not in options:
         made["key_shape"] = _key_shape(shape, made["key_dtype"]) if len(shape) == 2 else ()
@@ -195,7 +226,7 @@ def infer_set(keys: Any, options: dict[str, Any]) -> dict[str, Any]:
 
 def infer(keys: Any, values: Any, options: dict[str, Any]) -> dict[str, Any]:
     """The constructor's arguments for a table of these keys and values; those in options stay."""
-    key_dtype, keys_shape, device = describe(keys, "keys", "key_dtype" in options)
+    key_dtype, keys_shape, device = describe_keys(keys, options)
     value_dtype, values_shape, value_device = describe(values, "values", "value_dtype" in options)
     made = {
         "key_dtype": key_dtype,
@@ -220,7 +251,7 @@ def infer(keys: Any, values: Any, options: dict[str, Any]) -> dict[str, Any]:
 
 def infer_columns(keys: Any, values: Mapping[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """The constructor's arguments for a table of these keys and columns; those in options stay."""
-    key_dtype, keys_shape, device = describe(keys, "keys", "key_dtype" in options)
+    key_dtype, keys_shape, device = describe_keys(keys, options)
     dtypes_given = "value_dtype" in options
     described = {name: describe(value, f"values of {name!r}", dtypes_given) for name, value in values.items()}
     for _, _, value_device in described.values():
@@ -245,11 +276,13 @@ def infer_columns(keys: Any, values: Mapping[str, Any], options: dict[str, Any])
 
 
 def _key_shape(shape: Shape, key_dtype: object) -> Shape:
-    """The key shape of [n, k] integers."""
+    """The key shape of [n, k] integers; of columns none."""
+    if isinstance(key_dtype, Mapping):
+        return ()
     name = key_dtype_name(key_dtype)
     if shape[1] * ITEMSIZES[name] > MAX_KEY_BYTES:
         raise ValueError(
             f"keys of shape {shape} are taken for vectors of {shape[1]} x {name}, which are more than {MAX_KEY_BYTES} "
-            "bytes: give key_shape=() if each number is a key, or a narrower key_dtype"
+            "bytes: give key_shape=() if each number is a key"
         )
     return shape[1:]

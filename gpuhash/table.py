@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from . import _core, named_columns
-from .arrays.arguments import action_of, as_keys, no_default, one_value
+from .arrays.arguments import action_of, no_default, one_value
 from .arrays.batch import Batch, join, take_values
 from .arrays.dtypes import comparable, dtype_name, numpy_dtype, storage_dtype, to_python
 from .arrays.frameworks import NUMPY, Framework, Shape, default_stream, framework_like, framework_of, settle
@@ -17,7 +17,7 @@ from .call import Call, actions_of
 from .dict_methods import NO_DEFAULT, DictMethods
 from .files import serialization
 from .initializers import Initializer
-from .options import Options, infer, infer_columns
+from .options import Options, infer, infer_columns, settled_keys
 from .row_access import RowAccess
 from .torch import dispatch as traced
 
@@ -38,13 +38,19 @@ class HashTable(DictMethods):
     Parameters
     ----------
     key_dtype
-        An integer dtype: a name, a Python type, or a dtype of NumPy, PyTorch, CuPy, JAX or TensorFlow.
+        An integer dtype: a name, a Python type, or a dtype of NumPy, PyTorch, CuPy, JAX or TensorFlow. Or a mapping of
+        names to such: then a key is an integer of each of these *key columns*, and keys are mappings of all the names
+        to arrays of equal shapes, or tuples of the arrays in that order; a list of tuples works as well. A single key
+        is a tuple of integers, as iteration gives it, and ``keys()`` is a mapping. Rows of bytes, uint8 ``[*batch,
+        bytes]``, in which the columns lie side by side, are taken as they are.
     value_dtype
         bool, an integer, float16, bfloat16, float32, float64, complex64 or complex128. Or a mapping of names to
         columns, each a dtype, a pair ``(dtype, shape)`` or a ``gpuhash.Column``: then a key has a value of each, side
         by side in one row, and values are mappings of names to arrays, in and out.
     key_shape
-        ``()``, or ``(k,)`` for keys that are vectors of k integers, of up to 16 bytes in all.
+        ``()``, or the shape of keys that are several integers, such as ``(k,)``, of up to 1 MiB in all. Keys of more
+        than 16 bytes lie in rows, and are found by a fingerprint and compared in full: they take two accesses instead
+        of one, insertions wait for the GPU, and there are no shards of them.
     value_shape
         The shape of one value. Values that are no scalars of up to 8 bytes lie in row storage.
     device
@@ -162,8 +168,8 @@ class HashTable(DictMethods):
         Parameters
         ----------
         keys
-            An array or list of keys, or a mapping or another table alone. Two-dimensional keys ``[n, k]`` with values
-            of length n are n vector keys, unless ``key_shape=`` says otherwise.
+            An array or list of keys, a mapping of key columns, or a mapping or another table alone. Two-dimensional
+            keys ``[n, k]`` with values of length n are n vector keys, unless ``key_shape=`` says otherwise.
         values
             An array or list of values, or one value for all keys; or a mapping of names to such, for a table with
             columns.
@@ -179,6 +185,8 @@ class HashTable(DictMethods):
         """
         if values is None and isinstance(keys, HashTable):
             own: dict[str, Any] = {"key_shape": keys.key_shape}
+            if keys._key_columns is not None:
+                own = {"key_dtype": keys.key_columns}
             if keys._columns is None:
                 own["value_shape"] = keys.value_shape
             else:
@@ -192,7 +200,7 @@ class HashTable(DictMethods):
         elif values is None:
             raise TypeError("from_items takes keys and values, or a mapping alone")
         else:
-            keys = settle(keys)[0]
+            keys = settled_keys(keys)
             if isinstance(values, Mapping):
                 values = {name: settle(column)[0] for name, column in values.items()}
             else:
@@ -582,7 +590,7 @@ class HashTable(DictMethods):
         """
         while len(keys := self._host_items(values=False)[0]):
             for row in range(len(keys)):
-                key = as_keys(keys[row : row + 1], self._key_shape)[0]
+                key = self._as_keys(keys[row : row + 1])[0]
                 try:
                     return key, self.pop(key)
                 except KeyError:  # another thread has erased it meanwhile
@@ -697,7 +705,7 @@ class HashTable(DictMethods):
             return ""
         if batch.scalar:
             return ". A single key is a batch, too, where out= is given: to be answered by None, leave that out"
-        single = f"a tuple, as {(0,) * self._key_shape[0]}" if self._key_shape else "a Python integer"
+        single = f"a tuple of shape {self._key_shape}" if self._key_shape else "a Python integer"
         return (
             f". A {type(keys).__name__} of one key is a batch, too: to be answered by None, give a single key, which "
             f"is {single}"

@@ -146,7 +146,7 @@ def check_tables(keys: Keys) -> None:
 
 
 #: Of keys: those that are read by two moves which overlap, and the dtype of the number that they begin with.
-ODD_WIDTHS = {3: "u2", 5: "u4", 6: "u4", 7: "u4", 9: "u8", 12: "u8", 13: "u8", 15: "u8"}
+ODD_WIDTHS = {3: "u2", 5: "u4", 6: "u4", 7: "u4", 9: "u8", 12: "u8", 13: "u8", 15: "u8", 17: "u8", 24: "u8", 33: "u8"}
 
 
 def check_odd_widths(side: str) -> None:

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 from support.frameworks import Framework, gpu_count, to_numpy
 from support.samples import type_name
-from support.tuning import partitioned
+from support.tuning import partitioned, tuned
 
 from gpuhash import HashTable
 
@@ -27,6 +27,11 @@ FEW_KEYS = {  # few, so that keys return after they were erased; special ones am
     ("int64", ()): [0, 1, -1, 2**63 - 1, -(2**63), *range(2, 60), -0x4848484848484849, -0x484848484848484A],
     ("uint8", ()): list(range(256)),
     ("int32", (3,)): [(0, 0, 0), (-1, -1, -1), (2**31 - 1, 0, -(2**31)), *((i, -i, i % 3) for i in range(60))],
+}
+#: Of more than 16 bytes: they lie in rows.
+WIDE_KEYS = {
+    ("uint8", (17,)): [(0,) * 17, (255,) * 17, *((i, *range(15), i % 3) for i in range(60))],
+    ("int32", (6,)): [(0,) * 6, (-1,) * 6, *((i, -i, i % 3, 0, 2**31 - 1, i // 8) for i in range(60))],
 }
 FOLDS = {"add": lambda a, b: a + b, "min": min, "max": max, "keep": lambda a, b: a, "replace": lambda a, b: b}
 
@@ -42,7 +47,7 @@ class TableAgainstDict(RuleBasedStateMachine):
 
     @initialize(data=st.data())
     def start(self, data):
-        self.pool = FEW_KEYS[self.key_type]
+        self.pool = {**FEW_KEYS, **WIDE_KEYS}[self.key_type]
         self.model = {}
         self.table = HashTable(
             self.key_type[0],
@@ -271,6 +276,20 @@ def test_any_order_of_operations(on_device, key_type, value_type):
     run_state_machine_as_test(
         Machine, settings=settings(max_examples=30, stateful_step_count=40, derandomize=True, deadline=None)
     )
+
+
+@pytest.mark.parametrize("bits", [0, 3, 63])
+@pytest.mark.parametrize("value_type", [("int64", ()), ("float32", (2,))], ids=type_name)
+@pytest.mark.parametrize("key_type", WIDE_KEYS, ids=type_name)
+def test_any_order_of_operations_with_wide_keys(on_device, key_type, value_type, bits):
+    class Machine(TableAgainstDict):
+        pass
+
+    Machine.place, Machine.key_type, Machine.value_type = on_device, key_type, value_type
+    with tuned(fingerprint_bits=bits):
+        run_state_machine_as_test(
+            Machine, settings=settings(max_examples=20, stateful_step_count=40, derandomize=True, deadline=None)
+        )
 
 
 @pytest.mark.parametrize("key_type", FEW_KEYS, ids=type_name)

@@ -16,6 +16,7 @@ void bind_factorization(pybind11::module_& module);
 void bind_hashing(pybind11::module_& module);
 void bind_pairing(pybind11::module_& module);
 void bind_aggregation(pybind11::module_& module);
+void bind_packed_keys(pybind11::module_& module);
 void bind_splitter(pybind11::module_& module);
 void bind_strings(pybind11::module_& module);
 void bind_tensor_store(pybind11::module_& module);

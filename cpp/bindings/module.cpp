@@ -134,6 +134,7 @@ PYBIND11_MODULE(_core_of_main, module) {
   bind_hashing(module);
   bind_pairing(module);
   bind_aggregation(module);
+  bind_packed_keys(module);
   bind_splitter(module);
   bind_strings(module);
   bind_process(module);

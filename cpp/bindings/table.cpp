@@ -58,6 +58,9 @@ using PythonInitializer = std::tuple<std::string, double, double, std::uint64_t,
 /// A column's name, dtype, shape, and initializer.
 using PythonColumn = std::tuple<std::string, std::string, std::vector<std::int64_t>, std::optional<PythonInitializer>>;
 
+/// A key column's name and dtype.
+using PythonKeyField = std::pair<std::string, std::string>;
+
 std::optional<Initializer> to_initializer(const std::optional<PythonInitializer>& given) {
   if (!given) return std::nullopt;
   const auto& [distribution, first, second, seed, constant] = *given;
@@ -79,6 +82,19 @@ std::optional<PythonInitializer> from_initializer(const std::optional<Initialize
       py::bytes(reinterpret_cast<const char*>(from.constant.data()), constant ? itemsize(dtype) : 0)};
 }
 
+py::list key_columns_of(const Table& table) {
+  py::list columns;
+  for (const KeyField& column : table.options().key_columns)
+    columns.append(py::make_tuple(column.name, name(column.dtype)));
+  return columns;
+}
+
+py::tuple key_shape_of(const Table& table) {
+  const TableOptions& options = table.options();
+  if (!options.key_shape.empty() || options.key_elements == 1) return to_tuple(options.key_shape);
+  return to_tuple(std::vector<std::int64_t>{options.key_elements});
+}
+
 std::optional<PythonInitializer> initializer_of(const Table& table) {
   const TableOptions& options = table.options();
   return from_initializer(options.initializer, options.value_dtype.value_or(DType::kBool));
@@ -94,14 +110,16 @@ py::list columns_of(const Table& table) {
 
 /// One context: a table there. Several: one of several shards, whose calls' arrays lie on the first one's device.
 TablePointer make_table(const std::vector<ContextPointer>& contexts, const std::string& key_dtype,
-                        std::int64_t key_elements, const std::optional<std::string>& value_dtype,
+                        std::vector<std::int64_t> key_shape, const std::optional<std::string>& value_dtype,
                         std::vector<std::int64_t> value_shape, std::int64_t capacity,
                         std::optional<std::int64_t> max_capacity, double max_load_factor, bool deterministic,
                         std::optional<std::uint64_t> seed, const std::optional<PythonInitializer>& initializer,
-                        bool sharded, const std::vector<PythonColumn>& columns) {
+                        bool sharded, const std::vector<PythonColumn>& columns,
+                        const std::vector<PythonKeyField>& key_columns) {
   TableOptions options;
   options.key_dtype = dtype_from_name(key_dtype);
-  options.key_elements = key_elements;
+  for (const std::int64_t extent : key_shape) options.key_elements *= extent;
+  options.key_shape = std::move(key_shape);
   if (value_dtype) options.value_dtype = dtype_from_name(*value_dtype);
   options.value_shape = std::move(value_shape);
   options.capacity = capacity;
@@ -112,6 +130,7 @@ TablePointer make_table(const std::vector<ContextPointer>& contexts, const std::
   options.initializer = to_initializer(initializer);
   for (const auto& [name, dtype, shape, initial] : columns)
     options.columns.push_back({name, dtype_from_name(dtype), shape, to_initializer(initial)});
+  for (const auto& [name, dtype] : key_columns) options.key_columns.push_back({name, dtype_from_name(dtype)});
   const GilRelease unlocked;
   if (!sharded) return with_context(Table::make(options, contexts.at(0)), contexts.at(0));
   return with_context(ShardedTable::make(options, contexts), contexts.at(0));
@@ -195,9 +214,7 @@ void restore_rows(Table& table, const Array& keys, const Array& rows, std::uintp
 }
 
 Buffer column_storage(const TablePointer& table, std::size_t number, bool all_rows, std::uintptr_t stream_address) {
-  const TableOptions& options = table->options();
   const Column column = column_at(*table, number);
-  const std::int64_t offset = options.columns.empty() ? 0 : place_columns(options.columns).offsets[number];
   const ContextPointer context = context_of(table);
   const Stream stream = to_stream(*context, stream_address);
   const GilRelease unlocked;
@@ -208,16 +225,16 @@ Buffer column_storage(const TablePointer& table, std::size_t number, bool all_ro
                 {all_rows ? storage.capacity : storage.row_count},
                 stream};
   if (auto* const rows = static_cast<std::byte*>(buffer.memory.get()); rows != nullptr)
-    buffer.memory = {std::move(buffer.memory), rows + offset};
+    buffer.memory = {std::move(buffer.memory), rows + storage.layout.offsets[number]};
   buffer.shape.insert(buffer.shape.end(), column.shape.begin(), column.shape.end());
-  if (options.row_bytes() == column.bytes()) return buffer;
+  if (storage.layout.bytes == column.bytes()) return buffer;
   buffer.strides.resize(buffer.shape.size());
   std::int64_t stride = 1;
   for (std::size_t axis = buffer.shape.size(); axis-- > 1;) {
     buffer.strides[axis] = stride;
     stride *= buffer.shape[axis];
   }
-  buffer.strides[0] = options.row_bytes() / static_cast<std::int64_t>(itemsize(column.dtype));
+  buffer.strides[0] = storage.layout.bytes / static_cast<std::int64_t>(itemsize(column.dtype));
   return buffer;
 }
 
@@ -304,13 +321,15 @@ void bind_table(py::module_& module) {
   const auto stream = py::arg("stream");
   py::class_<Table, TablePointer> made(module, "Table", py::is_final(), "A hash table with its dtypes erased.");
   bind_requests(made);
-  made.def(py::init(&make_table), py::arg("contexts"), py::arg("key_dtype"), py::arg("key_elements"),
+  made.def(py::init(&make_table), py::arg("contexts"), py::arg("key_dtype"), py::arg("key_shape"),
            py::arg("value_dtype"), py::arg("value_shape"), py::arg("capacity"), py::arg("max_capacity"),
            py::arg("max_load_factor"), py::arg("deterministic"), py::arg("seed"), py::arg("initializer"),
-           py::arg("sharded"), py::arg("columns") = std::vector<PythonColumn>())
+           py::arg("sharded"), py::arg("columns") = std::vector<PythonColumn>(),
+           py::arg("key_columns") = std::vector<PythonKeyField>())
       .def_property_readonly("context", &context_of)
       .def_property_readonly("key_dtype", [](const Table& table) { return name(table.options().key_dtype); })
-      .def_property_readonly("key_elements", [](const Table& table) { return table.options().key_elements; })
+      .def_property_readonly("key_shape", &key_shape_of)
+      .def_property_readonly("key_columns", &key_columns_of)
       .def_property_readonly("value_dtype",
                              [](const Table& table) -> std::optional<std::string> {
                                const std::optional<DType>& dtype = table.options().value_dtype;

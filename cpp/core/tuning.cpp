@@ -20,6 +20,7 @@ constexpr std::array kAll{
     GPUHASH_NAMED(listed_keys),
     GPUHASH_NAMED(most_spare_bytes),
     GPUHASH_NAMED(least_watched_keys),
+    GPUHASH_NAMED(fingerprint_bits),
     GPUHASH_NAMED(sample_keys),
     GPUHASH_NAMED(most_sample_keys),
     GPUHASH_NAMED(least_sampled_keys),

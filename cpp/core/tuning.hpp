@@ -31,8 +31,8 @@ class Threshold {
 };
 
 /// All of them, for the whole process. Tests and benchmarks change them, by set_threshold(), and only while no call is
-/// under way: a call may read one twice. A unit is part of each name: `_keys`, `_slots`, `_bytes`; a name without one
-/// is a ratio.
+/// under way: a call may read one twice. A unit is part of each name: `_keys`, `_slots`, `_bytes`, `_bits`; a name
+/// without one is a ratio.
 struct Tuning {
   // ---- Batches in parts (cpp/table/hash_table.cpp) ----
 
@@ -46,6 +46,11 @@ struct Tuning {
   Threshold most_spare_bytes{std::int64_t{1} << 28};
   /// In smaller batches, the host does not look in the middle whether the keys were picked to meet.
   Threshold least_watched_keys{std::int64_t{1} << 10};
+
+  // ---- Tables with keys of more than 16 bytes (cpp/table/wide_key_table.cpp) ----
+
+  /// Of a key's fingerprint, in tables that are made from now on. Few bits let tests see keys that share one.
+  Threshold fingerprint_bits{63, 0, 63};
 
   // ---- Forecasts on the host (cpp/table/forecast.cpp). "Times": how much longer it takes without, on an EPYC of the
   // fourth generation; docs/dead-ends.md has the figures, and what was taken out.

@@ -17,6 +17,7 @@ struct HostAlgorithms {
   static const Pairing& pairing();
   static const RunChains& run_chains();
   static const ColumnKeys& column_keys();
+  static const WideKeys& wide_keys();
 };
 
 }  // namespace gpuhash::host

@@ -20,6 +20,7 @@ class Pairing;
 class RowOptimizer;
 class RunChains;
 class Splitter;
+class WideKeys;
 
 /// May a rehash ask for scratch memory of the device, which makes it faster? With kNone it does not fail for want of
 /// it.
@@ -108,7 +109,8 @@ struct Executors {
             &Platform::row_optimizer(),
             &Platform::pairing(),
             &Platform::run_chains(),
-            &Platform::column_keys()};
+            &Platform::column_keys(),
+            &Platform::wide_keys()};
   }
 
   template <class Key, class Value>
@@ -125,6 +127,7 @@ struct Executors {
   const Pairing* pairing;
   const RunChains* run_chains;
   const ColumnKeys* column_keys;
+  const WideKeys* wide_keys;
 };
 
 }  // namespace gpuhash

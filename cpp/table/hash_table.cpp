@@ -1154,12 +1154,12 @@ std::int64_t HashTable<Key, Value>::export_items(const Export& request) {
 
 template <class Key, class Value>
 RowStorage HashTable<Key, Value>::row_storage(Stream stream) {
-  if (!options_.has_rows())
-    throw ShapeError("this table keeps its values beside their keys and has no row storage; give it a value_shape");
+  check_row_storage(options_);
   const Turn turn(order_, stream);
   const Control control = refresh(stream);
   storage_.rows()->lend(context_);
-  return {storage_.rows(), static_cast<std::int64_t>(control.next_row), storage_.view().rows.capacity};
+  const RowLayout layout = options_.columns.empty() ? RowLayout{{0}, row_bytes()} : place_columns(options_.columns);
+  return {storage_.rows(), static_cast<std::int64_t>(control.next_row), storage_.view().rows.capacity, layout};
 }
 
 template <class Key, class Value>
@@ -1184,6 +1184,7 @@ void HashTable<Key, Value>::change_columns_in(const Turn& turn, const ColumnsOrd
     const auto change = [&](std::int64_t from, std::int64_t count, Stop* stop) {
       ColumnsOrder part = order;
       part.keys = slice(keys, from, count);
+      part.drawn_from = slice(order.drawn_from, from, count);
       for (std::size_t c = 0; c < order.given.size(); ++c) {
         part.given[c].values = slice(order.given[c].values, from);
         part.given[c].wide = wide[c];

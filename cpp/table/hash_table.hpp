@@ -66,6 +66,13 @@ class HashTable final : public Table {
   Constants& constants() override { return constants_; }
   std::shared_ptr<Table> clone(std::shared_ptr<DeviceContext> context, Stream stream) override;
 
+  /// In a turn of its own: work(rows), on the stream, reads the rows as they lie now.
+  template <class Work>
+  void with_rows(Stream stream, Work work) {
+    const Turn turn(order_, stream);
+    work(storage_.view().rows);
+  }
+
  private:
   template <class, class>
   friend class HashTable;  // twins and temporary sets

@@ -7,11 +7,12 @@
 
 #include <gpuhash/error.hpp>
 #include "table/hash_table.hpp"
+#include "table/wide_key_table.hpp"
 
 namespace gpuhash {
 namespace {
 
-constexpr std::size_t kMaxKeyBytes = sizeof(Uint128);  // of the widest slot type
+constexpr std::int64_t kMaxKeyBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxValueBytes = std::int64_t{1} << 28;
 
 void check_initializer(const Initializer& from, DType dtype) {
@@ -60,7 +61,7 @@ void check(const TableOptions& options) {
   if (!is_integer(options.key_dtype))
     throw DTypeError("keys of dtype " + std::string(name(options.key_dtype)) +
                      " were given; keys are integers: view them as an integer dtype of the same width");
-  const auto most = static_cast<std::int64_t>(kMaxKeyBytes / itemsize(options.key_dtype));
+  const std::int64_t most = kMaxKeyBytes / static_cast<std::int64_t>(itemsize(options.key_dtype));
   if (options.key_elements < 1 || options.key_elements > most)
     throw ShapeError("keys of " + std::to_string(options.key_elements) + " x " + std::string(name(options.key_dtype)) +
                      " were asked for; a key has 1 to " + std::to_string(kMaxKeyBytes) + " bytes");
@@ -85,6 +86,7 @@ void check(const TableOptions& options) {
 
 std::shared_ptr<Table> Table::make(const TableOptions& options, std::shared_ptr<DeviceContext> context) {
   check(options);
+  if (options.key_bytes() > kMostSlotKeyBytes) return std::make_shared<WideKeyTable>(options, std::move(context));
   return make_hash_table(options, std::move(context));
 }
 

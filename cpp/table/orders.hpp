@@ -133,6 +133,7 @@ struct ColumnInitial {
 /// A change of a table with columns.
 struct ColumnsOrder {
   KeyBatch keys;
+  KeyBatch drawn_from;  // [n]: mostly the keys
   std::vector<ColumnChange> given;
   std::vector<ColumnInitial> initial;  // of the other columns
   bool deterministic;                  // as InsertOrder's, for all columns together

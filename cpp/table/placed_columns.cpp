@@ -5,6 +5,7 @@
 #include <string>
 
 #include <gpuhash/error.hpp>
+#include "shared/hash.hpp"
 
 namespace gpuhash {
 namespace {
@@ -72,6 +73,8 @@ std::vector<ColumnRead> PlacedColumns::reads(Span<const Read> reads) const {
 ColumnsOrder PlacedColumns::order(const Change& change, bool deterministic) const {
   ColumnsOrder order{};
   order.keys = change.keys;
+  order.drawn_from = change.keys;
+  if (change.drawn_from != nullptr) order.drawn_from = {change.drawn_from, change.keys.count, sizeof(Uint128)};
   order.deterministic = deterministic;
   order.rows = change.rows;
   order.inserted = change.inserted;
@@ -111,6 +114,11 @@ void check_change(const TableOptions& options, const Change& change) {
 
 void check_has_rows(const TableOptions& options) {
   if (!options.has_rows()) throw DTypeError("the values of the table lie beside their keys: there are no rows");
+}
+
+void check_row_storage(const TableOptions& options) {
+  if (!options.has_rows())
+    throw ShapeError("this table keeps its values beside their keys and has no row storage; give it a value_shape");
 }
 
 void check_row_reads(const TableOptions& options, Span<const Read> reads) {

@@ -34,6 +34,8 @@ void check_reads(const TableOptions& options, Span<const Read> reads);
 void check_change(const TableOptions& options, const Change& change);
 /// DTypeError where the values lie beside their keys.
 void check_has_rows(const TableOptions& options);
+/// ShapeError likewise.
+void check_row_storage(const TableOptions& options);
 /// As check_reads(), of rows by their numbers; DTypeError where there are none.
 void check_row_reads(const TableOptions& options, Span<const Read> reads);
 /// Likewise; DTypeError where rows of the column cannot be summed up.

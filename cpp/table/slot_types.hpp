@@ -30,6 +30,9 @@ using SlotTypes =
     TypeList<SlotType<std::uint32_t, NoValue>, SlotType<std::uint32_t, std::uint32_t>, SlotType<std::uint64_t, NoValue>,
              SlotType<std::uint64_t, std::uint64_t>, SlotType<Uint128, NoValue>, SlotType<Uint128, std::uint64_t>>;
 
+/// Longer keys lie in rows: see WideKeyTable.
+inline constexpr std::uint32_t kMostSlotKeyBytes = sizeof(Uint128);
+
 /// Calls body(SlotType()) for one after the other until it returns true; false where it never did.
 template <class Body, class... Types>
 bool any_slot_type(Body body, TypeList<Types...>) {

@@ -130,7 +130,7 @@ void write_columns(const RowView& rows, const ColumnsOrder& order, const Inserte
                    const CellUpdate& update, Stream stream) {
   const std::int64_t n = order.keys.count;
   for (const ColumnInitial& column : order.initial)
-    initialise_rows(rows, column.rows, column.offset, order.keys, inserted.is_new, inserted.numbers, stream);
+    initialise_rows(rows, column.rows, column.offset, order.drawn_from, inserted.is_new, inserted.numbers, stream);
   for (const ColumnChange& change : order.given) {
     const ColumnPlace& place = change.place;
     switch (change.action) {

@@ -29,8 +29,12 @@ class KeyOutOfRangeError(OverflowError):
 
 
 def as_keys(keys: np.ndarray[Any, Any], key_shape: Shape) -> list[Any]:
-    """The keys as Python objects: integers, or tuples of them."""
-    return [tuple(key) for key in keys.tolist()] if key_shape else keys.tolist()
+    """The keys as Python objects: integers, or tuples of them, of tuples where the key shape has several axes."""
+    return [_as_tuple(key, len(key_shape)) for key in keys.tolist()] if key_shape else keys.tolist()
+
+
+def _as_tuple(key: list[Any], axes: int) -> tuple[Any, ...]:
+    return tuple(key) if axes == 1 else tuple(_as_tuple(part, axes - 1) for part in key)
 
 
 def encode_keys(keys: Any, dtype: str, key_shape: Shape, what: str = "keys") -> tuple[np.ndarray[Any, Any], bool]:
@@ -51,7 +55,7 @@ def encode_keys(keys: Any, dtype: str, key_shape: Shape, what: str = "keys") -> 
         return array, array.ndim == 0
     if array.shape == (0,):
         array = array.reshape(0, *key_shape)
-    return array, array.ndim == 1 and isinstance(keys, tuple)
+    return array, array.ndim == len(key_shape) and isinstance(keys, tuple)
 
 
 def encode_values(values: Any, dtype: str, value_shape: Shape, what: str) -> np.ndarray[Any, Any]:
@@ -235,9 +239,9 @@ def wrong_dtype(what: str, framework: Framework, given: str, expected: str) -> T
     return TypeError(text)
 
 
-def absent_keys(some: np.ndarray[Any, Any], key_shape: Shape, missing: int, count: int) -> str:
+def absent_keys(some: list[Any], missing: int, count: int) -> str:
     """How many of ``count`` keys are absent, for a KeyError, and some of these; up to SHOWN_KEYS are wanted."""
-    shown = ", ".join(map(str, as_keys(some, key_shape))) + (", ..." if missing > len(some) else "")
+    shown = ", ".join(map(str, some)) + (", ..." if missing > len(some) else "")
     return f"{missing} of {count} keys are absent: {shown}"
 
 
@@ -254,9 +258,12 @@ def not_one_key(batch: Shape) -> TypeError:
     )
 
 
-def wrong_key_shape(given: Shape, key_shape: Shape) -> ValueError:
-    """The error for vector keys of another length than the table's."""
-    return ValueError(f"the keys have shape {given}, expected one that ends with the key shape {key_shape}")
+def batch_shape(shape: Shape, key_shape: Shape) -> Shape:
+    """The shape of the batch, of keys ``[*batch, *key_shape]``. ValueError for keys of another shape."""
+    axes = len(shape) - len(key_shape)
+    if axes < 0 or shape[axes:] != key_shape:
+        raise ValueError(f"the keys have shape {shape}, expected one that ends with the key shape {key_shape}")
+    return shape[:axes]
 
 
 def wrong_value_shape(what: str, given: Shape, batch: Shape, value_shape: Shape) -> ValueError:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuhash import _core
 
-from .arguments import encode_keys, encode_values, wrong_device, wrong_dtype, wrong_key_shape, wrong_value_shape
+from .arguments import batch_shape, encode_keys, encode_values, wrong_device, wrong_dtype, wrong_value_shape
 from .dtypes import encode_held, infer_numbers, storage_dtype, to_python
 from .frameworks import NUMPY, Framework, NumPyFramework, Shape, framework_of, gpu_of
 from .memory import make_context
@@ -100,11 +100,7 @@ class Batch:
             array = framework.borrow(keys, stream)
         if array.dtype != key_dtype:
             raise wrong_dtype(what, framework, array.dtype, key_dtype)
-        shape = array.shape
-        if key_shape:
-            if shape[-1:] != key_shape:
-                raise wrong_key_shape(shape, key_shape)
-            shape = shape[:-1]
+        shape = batch_shape(array.shape, key_shape)
         if host and array.platform == "cpu":
             batch.staged = batch.must_wait = False
         else:
@@ -114,6 +110,38 @@ class Batch:
         batch.framework, batch.tensor = framework, keys
         batch.context, batch.stream, batch.core = context, stream, core
         batch.outputs = ()
+        return batch
+
+    @classmethod
+    def of_key_columns(
+        cls, parts: Sequence[Any], dtypes: Sequence[tuple[str, str]], core: _core.Table, views: Views | None
+    ) -> Self:
+        """As ``of_keys``, of keys that are given as a column each: rows of bytes, in which they lie side by side.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Likewise, and ValueError for columns of different shapes, or on different devices.
+        """
+        columns = [
+            cls.of_keys(part, dtype, (), core, core.context, views, f"keys of {name!r}")
+            for part, (name, dtype) in zip(parts, dtypes, strict=True)
+        ]
+        batch = columns[0]
+        for column, (name, _) in zip(columns, dtypes, strict=True):
+            if column.shape != batch.shape:
+                raise ValueError(
+                    f"the keys of {name!r} have shape {column.shape} and those of {dtypes[0][0]!r} {batch.shape}: give "
+                    "one number of each for each key"
+                )
+            if column.staged != batch.staged or column.context is not batch.context:
+                raise ValueError("key columns lie on different devices: move them to one")
+            if column.framework is not batch.framework:
+                join(batch, column.framework, column.tensor)
+        bytes_per_key = sum(ITEMSIZES[dtype] for _, dtype in dtypes)
+        rows = _core.Buffer(batch.context, "uint8", (*batch.shape, bytes_per_key), batch.stream).array()
+        _core.pack_columns(batch.context, [column.array for column in columns], rows, batch.stream)
+        batch.array, batch.key_shape = rows, (bytes_per_key,)
         return batch
 
     @classmethod

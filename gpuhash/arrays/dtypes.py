@@ -28,7 +28,8 @@ ITEMSIZES = {
     "complex128": 16,
 }
 INTEGER_BOUNDS = {name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in ITEMSIZES if "int" in name}
-MAX_KEY_BYTES = 16
+MAX_KEY_BYTES = 1 << 20  # of tables
+MAX_ROW_BYTES = 16  # of the rows of `unique` and its like
 MAX_VALUE_BYTES = 1 << 28  # times the largest number of slots, 2^34, this still fits an int64
 
 # What to do with strings, which no table takes.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gpuhash import _core
-from gpuhash.arrays.arguments import KeyOutOfRangeError, encode_keys, wrong_device, wrong_dtype, wrong_key_shape
+from gpuhash.arrays.arguments import KeyOutOfRangeError, batch_shape, encode_keys, wrong_device, wrong_dtype
 from gpuhash.arrays.dtypes import to_python
 from gpuhash.arrays.frameworks import NumPyFramework, Shape, framework_of, settle
 
@@ -70,11 +70,7 @@ def take_keys(keys: Any, key: RowFormat, device: torch.device) -> Batch:
         tensor = host_tensor(array, key.dtype)
     else:
         tensor = tensor_of(keys, key.dtype, "keys")
-    shape = tuple(tensor.shape)
-    if key.shape:
-        if shape[-1:] != key.shape:
-            raise wrong_key_shape(shape, key.shape)
-        shape = shape[:-1]
+    shape = batch_shape(tuple(tensor.shape), key.shape)
     where = None if isinstance(framework, NumPyFramework) else tensor.device
     return Batch(bring(tensor, device, "keys").reshape(math.prod(shape), *key.shape), shape, where, scalar)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpuhash import _core
 from gpuhash._core import TableFullError
-from gpuhash.arrays.arguments import SHOWN_KEYS, absent_keys, not_one_key
+from gpuhash.arrays.arguments import SHOWN_KEYS, absent_keys, as_keys, not_one_key
 from gpuhash.frames.factorization import unique
 
 from .batch import Batch, look_for_keys, take_keys
@@ -156,7 +156,7 @@ class Keyed(Shards):
         if not missing:
             return
         some = to_numpy(take_rows(call.batch.keys, torch.nonzero(~present).view(-1)[:SHOWN_KEYS]), self._key.dtype)
-        raise KeyError(absent_keys(some, self._key.shape, missing, len(present)))
+        raise KeyError(absent_keys(as_keys(some, self._key.shape), missing, len(present)))
 
     def _pop_item(self, operation: str, pop: Callable[[Any], Any], empty: str) -> Any:
         """What ``pop`` takes out of one shard, on all ranks. KeyError on all where all shards are empty."""

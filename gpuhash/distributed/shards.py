@@ -14,6 +14,7 @@ import numpy as np
 
 from gpuhash.arrays import consumers
 from gpuhash.arrays.arguments import count_of, seed_of
+from gpuhash.arrays.dtypes import MAX_ROW_BYTES
 from gpuhash.arrays.frameworks import Shape
 from gpuhash.files import serialization
 from gpuhash.hash_set import HashSet
@@ -79,11 +80,19 @@ class Shards:
         return {**options, **slots, "seed": seed_of(options["seed"]), "is_random": is_random}
 
     def _adopt(self, shard: Any, steps: Group, seed: int) -> None:
-        """All attributes are set here."""
+        """All attributes are set here. ValueError, on all ranks alike, for keys that cannot be split by owners."""
+        key = RowFormat(shard.key_dtype, shard.key_shape)
+        if shard.key_columns is not None:
+            raise ValueError("keys of several columns were asked for, and distributed tables take one array of keys")
+        if key.bytes > MAX_ROW_BYTES:
+            raise ValueError(
+                f"keys of {key.bytes} bytes were asked for, and those of distributed tables have up to "
+                f"{MAX_ROW_BYTES}: make them shorter by a hash, or keep a gpuhash.{type(shard).__name__} in one process"
+            )
         self._steps = steps
         self._seed = seed  # of the owners' hash, and of the shards' at first
         self._shard = shard
-        self._key = RowFormat(shard.key_dtype, shard.key_shape)
+        self._key = key
         self._row_bytes = self._key.bytes  # of what is sent for a key: without values
         self._size_bound = len(shard)  # keys that the shard may have
 

@@ -22,6 +22,7 @@ from gpuhash.arrays.arguments import MAX_AXES
 from gpuhash.arrays.dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, is_integer, plain_bools, storage_dtype
 from gpuhash.arrays.frameworks import Shape
 from gpuhash.initializers import Initializer
+from gpuhash.key_columns import KeyColumns
 from gpuhash.named_columns import Columns
 
 from .whole_file import write_whole
@@ -72,6 +73,7 @@ class Contents:
     default: bytes | None  # one value
     keys: np.ndarray[Any, Any]  # [n, *key_shape]
     values: np.ndarray[Any, Any] | None  # [n, *value_shape]
+    key_columns: KeyColumns | None = None  # of which the keys are rows of bytes
     columns: Columns | None = None  # then there are no value dtype, default and values, but these of each column
     column_defaults: dict[str, bytes] | None = None
     column_values: dict[str, np.ndarray[Any, Any]] | None = None  # [n, *shape] each
@@ -164,6 +166,8 @@ def metadata_of(contents: Contents) -> dict[str, str]:
         "deterministic": json.dumps(contents.deterministic),
         "seed": "" if contents.seed is None else str(contents.seed),
     }
+    if contents.key_columns is not None:
+        metadata["key_columns"] = contents.key_columns.to_text()
     if contents.value_dtype is not None:
         metadata["value_dtype"] = contents.value_dtype
         metadata["value_shape"] = json.dumps(contents.value_shape)
@@ -280,8 +284,13 @@ def _describe(metadata: dict[str, str]) -> Contents:
     if key_dtype not in ITEMSIZES or not is_integer(key_dtype):
         raise ValueError(f"the key dtype {key_dtype!r} is not supported")
     key_shape = _shape_of_text(_entry(metadata, "key_shape"), "key_shape")
-    if len(key_shape) > 1 or not 1 <= math.prod(key_shape) * ITEMSIZES[key_dtype] <= MAX_KEY_BYTES:
+    if len(key_shape) > MAX_AXES or not 1 <= math.prod(key_shape) * ITEMSIZES[key_dtype] <= MAX_KEY_BYTES:
         raise ValueError(f"keys of {key_dtype} and shape {key_shape} are not supported")
+    key_columns = KeyColumns.of_text(metadata["key_columns"]) if "key_columns" in metadata else None
+    if key_columns is not None and (key_dtype, key_shape) != ("uint8", (key_columns.bytes,)):
+        raise ValueError(
+            f"key columns of {key_columns.bytes} bytes do not fit keys of {key_dtype} of shape {key_shape}"
+        )
     value_dtype: str | None = None
     value_shape: Shape = ()
     default: bytes | None = None
@@ -318,6 +327,7 @@ def _describe(metadata: dict[str, str]) -> Contents:
         default=default,
         keys=empty,
         values=None,
+        key_columns=key_columns,
         columns=columns,
         column_defaults=column_defaults,
         is_multimap=kind == "multimap",

@@ -15,7 +15,7 @@ from gpuhash.arrays.arguments import axis_of, flag_of
 from gpuhash.arrays.batch import Batch, Output, join, to_device
 from gpuhash.arrays.dtypes import (
     ITEMSIZES,
-    MAX_KEY_BYTES,
+    MAX_ROW_BYTES,
     encode_held,
     infer_numbers,
     is_integer,
@@ -277,7 +277,7 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int |
         batch = Batch.of_array(elements, axis, "elements")
     tests = _take_tests(test_elements, batch, axis)
     mask = Output(batch, "bool", batch.shape)
-    if _row_bytes(batch) > MAX_KEY_BYTES:
+    if _row_bytes(batch) > MAX_ROW_BYTES:
         codes, _ = number_together(Keys.of_rows(batch, batch.array), Keys.of_rows(batch, tests))
         _core.mark_found(batch.context, codes, invert, mask.array, batch.stream)
     else:

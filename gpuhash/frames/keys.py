@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuhash import _core
 from gpuhash.arrays.batch import Batch, Output
-from gpuhash.arrays.dtypes import MAX_KEY_BYTES, is_integer
+from gpuhash.arrays.dtypes import MAX_ROW_BYTES, is_integer
 from gpuhash.arrays.frameworks import framework_of
 from gpuhash.arrays.nulls import library_of
 
@@ -152,7 +152,7 @@ class Keys:
     def is_one_word(self) -> bool:
         """Is the core's factorization of one array all that it takes, and the fastest?"""
         column = self.columns[0]
-        if not self._is_plain or column.nbytes > MAX_KEY_BYTES:
+        if not self._is_plain or column.nbytes > MAX_ROW_BYTES:
             return False
         return column.nbytes <= 8 or self.batch.context.platform != "cpu" or self.count < _LEAST_FINGERPRINTED
 

@@ -66,9 +66,10 @@ def batch_shape(keys: Any, key_shape: Shape) -> Shape:
     shape: Shape = keys.shape
     if not key_shape:
         return shape
-    if shape[-1:] != key_shape:
+    axes = len(shape) - len(key_shape)
+    if axes < 0 or shape[axes:] != key_shape:
         raise ValueError(f"the keys have shape {shape}, expected {('...', *key_shape)}: keys are vectors")
-    return shape[:-1]
+    return shape[:axes]
 
 
 def struct(shape: Shape, dtype: str, like: Any) -> Any:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpuhash.arrays.arguments import axis_of, count_of, flag_of
-from gpuhash.arrays.dtypes import ITEMSIZES, MAX_KEY_BYTES, encode
+from gpuhash.arrays.dtypes import ITEMSIZES, MAX_ROW_BYTES, encode
 from gpuhash.arrays.frameworks import Shape, framework_of
 from gpuhash.frames.factorization import RESULT_TYPES, Factorized
 
@@ -158,8 +158,8 @@ def _keys_of(data: Any, axis: int | None, what: str, like: Any = None) -> tuple[
         raise ValueError(f"the {what} are a single number, and axis=0 takes an array of rows")
     row = array.shape[1:]
     width = math.prod(row) * array.dtype.itemsize
-    if not 1 <= width <= MAX_KEY_BYTES:
-        raise ValueError(f"rows of {width} bytes were given as {what}, expected 1 to {MAX_KEY_BYTES}")
+    if not 1 <= width <= MAX_ROW_BYTES:
+        raise ValueError(f"rows of {width} bytes were given as {what}, expected 1 to {MAX_ROW_BYTES}")
     return array, row, len(array)
 
 

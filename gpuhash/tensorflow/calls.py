@@ -56,7 +56,7 @@ class MutableHashTable(TableState):
     value_shape
         The shape of one value, any rank; by default that of ``default_value``.
     key_shape
-        ``()``, or ``(k,)`` for keys that are vectors of k integers, of up to 16 bytes in all.
+        ``()``, or ``(k,)`` for keys that are vectors of k integers.
     shared_name
         ``gpuhash.open(shared_name)`` is this table, and where there is one of that name already, this is it. The name
         is the process's, whatever the device; the table lives on in TensorFlow's resource manager, without this object.

@@ -59,7 +59,7 @@ def _text(dtype: Any) -> str:
 
 
 def _key_dims(table: Any, keys: Any) -> int:
-    """The dimensions of one key: 0 or 1.
+    """The dimensions of one key.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def _key_dims(table: Any, keys: Any) -> int:
             f".to(torch.{expected})"
         )
     dims = len(table._key_shape)
-    if dims and (keys.dim() == 0 or keys.shape[-1] != table._key_shape[0]):
+    if keys.dim() < dims or tuple(keys.shape[keys.dim() - dims :]) != table._key_shape:
         raise ValueError(
             f"the keys have shape {tuple(keys.shape)}, expected one that ends with the key shape {table._key_shape}"
         )

@@ -238,6 +238,47 @@ class Sharded(Face):
         return gpuhash.HashTable(key_dtype, value_dtype, **{**options, "device": list(options["device"])})
 
 
+class OfWideKeys(Face):
+    """A table on the host whose keys have numbers behind them that are always the same, and so more than 16 bytes."""
+
+    name = "wide-keys"
+    takes_python = False
+
+    def make(self, key_dtype: str, value_dtype: Any, options: dict[str, Any]) -> Any:
+        self.key_shape = options.pop("key_shape", ())
+        self.behind = np.arange(1, 17 // np.dtype(key_dtype).itemsize + 2, dtype=key_dtype)
+        length = int(np.prod(self.key_shape, dtype=int)) + len(self.behind)
+        return gpuhash.HashTable(key_dtype, value_dtype, key_shape=length, **options)
+
+    def call(self, name: str, *args: Any, **options: Any) -> Any:
+        if args and name not in ("size", "reserve"):
+            args = (self.widened(args[0]), *args[1:])
+        answer = super().call(name, *args, **options)
+        if name == "keys":
+            return self.narrowed(answer)
+        if name == "items":
+            return self.narrowed(answer[0]), answer[1]
+        if name == "popitem":
+            key = answer[0][: -len(self.behind)]
+            return (key if self.key_shape else key[0]), answer[1]
+        return answer
+
+    def has(self, key: Any) -> bool:
+        return self.widened(key) in self.table
+
+    def widened(self, keys: Any) -> Any:
+        if not isinstance(keys, np.ndarray):
+            return (*(keys if isinstance(keys, tuple) else (keys,)), *self.behind.tolist())
+        keys = keys if self.key_shape else keys[..., None]
+        behind = np.broadcast_to(self.behind, (*keys.shape[:-1], len(self.behind)))
+        return np.concatenate([keys, behind.astype(keys.dtype)], axis=-1)
+
+    def narrowed(self, keys: np.ndarray) -> np.ndarray:
+        assert (keys[..., -len(self.behind) :] == self.behind).all()
+        keys = keys[..., : -len(self.behind)]
+        return keys if self.key_shape else keys[..., 0]
+
+
 class OfKeys(Face):
     """A set: the same calls without values."""
 
@@ -672,7 +713,7 @@ class TensorFlow(Face):
 FACES: dict[str, type[Face]] = {
     face.name: face
     for face in (
-        *(Face, OnGpu, Sharded, OfKeys, Distributed, DistributedSet),
+        *(Face, OnGpu, Sharded, OfWideKeys, OfKeys, Distributed, DistributedSet),
         *(TorchModule, TorchSet, TorchCompiled, Jax, JaxSet, TensorFlow),
     )
 }

@@ -76,7 +76,7 @@ void RowWriter::begin(std::byte* row, std::int64_t i) const {
     if (!write_wide(column, row, i, true))
       copy_bytes(row + column.offset, column.values + i * column.stride, column.bytes);
   if (order_->initial.empty()) return;
-  const KeyBatch& keys = order_->keys;
+  const KeyBatch& keys = order_->drawn_from;
   const auto key = load_bytes<Uint128>(keys.data, i, keys.bytes);
   for (const ColumnInitial& column : order_->initial) initialise_row(column.rows, key, row + column.offset);
 }
@@ -107,10 +107,15 @@ void read_columns(const RowView& rows, const std::int64_t* numbers, std::int64_t
       for (std::int64_t i = begin; i < end; i += at_once) {
         const std::int64_t next = std::min(i + at_once, end);
         for (std::int64_t n = next; n < std::min(next + at_once, end); ++n) ask_for(n);
-        for (const ColumnRead& column : columns) read_column(rows, numbers, i, next, column);
+        read_columns_now(rows, numbers, i, next, columns);
       }
     });
   });
+}
+
+void read_columns_now(const RowView& rows, const std::int64_t* numbers, std::int64_t begin, std::int64_t end,
+                      std::span<const ColumnRead> columns) {
+  for (const ColumnRead& column : columns) read_column(rows, numbers, begin, end, column);
 }
 
 }  // namespace gpuhash::host

@@ -57,5 +57,8 @@ class RowWriter {
 /// the table may have become smaller since they were given.
 void read_columns(const RowView& rows, const std::int64_t* numbers, std::int64_t count,
                   std::span<const ColumnRead> columns);
+/// Of a few of them, [begin, end), which are on their way into the caches.
+void read_columns_now(const RowView& rows, const std::int64_t* numbers, std::int64_t begin, std::int64_t end,
+                      std::span<const ColumnRead> columns);
 
 }  // namespace gpuhash::host

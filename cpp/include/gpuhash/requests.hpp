@@ -58,7 +58,9 @@ struct Lookup {
 struct Change {
   KeyBatch keys = {};
   Span<const Write> writes = {};
-  Span<const Read> reads = {};   // what is there afterwards
+  Span<const Read> reads = {};  // what is there afterwards
+  /// [n, 16 bytes]: what the initial rows of new keys are drawn from, instead of the keys. For tables in tables.
+  const void* drawn_from = nullptr;
   bool* inserted = nullptr;      // [n]: was the key new? True for exactly one of a new key's duplicates
   std::int64_t* rows = nullptr;  // [n], row numbers, -1 where a replayed CUDA graph has found no room
   Stream stream = nullptr;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <gpuhash/column.hpp>
@@ -19,10 +20,20 @@ namespace gpuhash {
 
 class Constants;
 
+/// One of several integers that are a key together.
+struct KeyField {
+  std::string name;
+  DType dtype = DType::kInt64;
+};
+
 /// What a table is made for; fixed for its life, but for the load factors.
 struct GPUHASH_API TableOptions {
   DType key_dtype = DType::kInt64;
-  std::int64_t key_elements = 1;     // integers per key; at most 16 bytes in all
+  std::int64_t key_elements = 1;  // integers per key
+  /// What a key looks like to callers, of key_elements in all; empty: one integer, or a vector.
+  std::vector<std::int64_t> key_shape;
+  /// What callers take a key of bytes apart into: integers side by side, without gaps. Empty: it is one key as it is.
+  std::vector<KeyField> key_columns;
   std::optional<DType> value_dtype;  // nullopt: a set
   std::vector<std::int64_t> value_shape;
   std::int64_t capacity = 0;                 // slots to begin with
@@ -51,12 +62,13 @@ struct GPUHASH_API TableOptions {
   }
 };
 
-/// The zero-copy view of a table's rows: [row_count, *value_shape], or with columns [row_count, row_bytes]; stays valid
-/// memory while held, also where the table moves its rows into another one.
+/// The zero-copy view of a table's rows: [row_count, layout.bytes]; stays valid memory while held, also where the table
+/// moves its rows into another one.
 struct RowStorage {
   std::shared_ptr<Allocation> memory;
   std::int64_t row_count = 0;  // rows handed out so far, erased ones among them
   std::int64_t capacity = 0;   // rows that there is memory for
+  RowLayout layout;            // where the columns lie, of which a single value is one
 };
 
 /// A hash table with its dtypes erased. Every call is ordered after the calls before it, whatever their streams and

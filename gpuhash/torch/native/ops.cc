@@ -195,11 +195,13 @@ class Call {
     check_dtype("keys", keys_, "keys", options.key_dtype);
     const std::int64_t expected = options.key_elements;
     batch_ = shape_of(keys_);
-    if (key_dims < 0 || key_dims > 1 || static_cast<std::int64_t>(batch_.size()) < key_dims ||
-        (key_dims == 1 ? batch_.back() : 1) != expected)
+    const bool has_dims = key_dims >= 0 && key_dims <= static_cast<std::int64_t>(batch_.size());
+    std::int64_t elements = 1;
+    for (std::int64_t dim = 0; has_dims && dim < key_dims; ++dim) elements *= *(batch_.rbegin() + dim);
+    if (!has_dims || elements != expected)
       throw ShapeError("the keys have shape " + text_of(batch_) + " with " + std::to_string(key_dims) +
                        " key dimensions, and a key of the table has " + std::to_string(expected) + " numbers");
-    if (key_dims == 1) batch_.pop_back();
+    batch_.resize(batch_.size() - static_cast<std::size_t>(key_dims));
   }
 
   Table& table() const { return *table_; }
