@@ -11,7 +11,7 @@ import numpy as np
 from gpuhash import _core
 
 from .arguments import batch_shape, encode_keys, encode_values, wrong_device, wrong_dtype, wrong_value_shape
-from .dtypes import encode_held, infer_numbers, storage_dtype, to_python
+from .dtypes import ITEMSIZES, encode_held, infer_numbers, storage_dtype, to_python
 from .frameworks import NUMPY, Framework, NumPyFramework, Shape, framework_of, gpu_of
 from .memory import make_context
 

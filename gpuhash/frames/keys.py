@@ -332,7 +332,7 @@ def _look_up(
     batch = right.batch
     context, stream = batch.context, batch.stream
     table = _core.Table(
-        [context], words.dtype, 1, "int64", (), max(1, 2 * numbering.count), None, 0.5, False, None, None, False
+        [context], words.dtype, (), "int64", (), max(1, 2 * numbering.count), None, 0.5, False, None, None, False
     )
     distinct, numbers = right.new(words.dtype, (numbering.count,)), right.new("int64", (numbering.count,))
     _core.take(context, [(right_words, None, distinct)], right.count, numbering.firsts, stream)
