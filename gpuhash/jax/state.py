@@ -245,9 +245,11 @@ def from_table(table: Any, *, device: Any = None, fixed: bool = False) -> State:
         array has another address than in the run before, so donate the state. Such a table does not grow; ``reserve``
         before, as there is no way back but a copy. Where it would have to grow, ``TableFullError`` is raised,
         ``JaxRuntimeError`` in a program; keys that a replay finds no room for are lost and counted, and the next call
-        that waits for the table's size raises ``TableFullError``. Compiled programs keep the table's memory until they
-        are dropped themselves (``jax.clear_caches``). Replays wait for nobody: between them and calls from elsewhere
-        wait for the GPU, by ``jax.block_until_ready`` after a program, and by ``len(table)`` after other calls.
+        that waits for the table's size raises ``TableFullError``. XLA may replay a program whose recording has failed
+        with old addresses: call ``jax.clear_caches()`` before it runs again. Compiled programs keep the table's memory
+        until they are dropped themselves (``jax.clear_caches``). Replays wait for nobody: between them and calls from
+        elsewhere wait for the GPU, by ``jax.block_until_ready`` after a program, and by ``len(table)`` after other
+        calls.
 
     Returns
     -------

@@ -22,6 +22,9 @@ from gpuhash.signatures import Signature
 _ops: Any = torch.ops.gpuhash
 _LARGEST_INT = (1 << 63) - 1
 _NO_TENSORS = [None]  # AOTInductor cannot hand on an empty list
+#: What names of columns have in place of these characters. Inductor for GPUs copies an op's texts into comments of the
+#: code that it generates, which a line break would end.
+_ESCAPES = {"\\": "\\\\", ";": "\\s", "\n": "\\n", "\r": "\\r", "\0": "\\0"}
 #: The dtypes of the parts of complex numbers.
 _PARTS = {"complex64": "float32", "complex128": "float64"}
 
@@ -99,7 +102,7 @@ def _column(name: str, dtype: str, shape: tuple[int, ...]) -> _Column:
     if shape:  # lengths that have differed are symbols to Dynamo, of which index() makes constants
         text += "[" + ",".join([str(operator.index(length)) for length in shape]) + "]"
     if name:
-        text += " " + name.replace("\\", "\\\\").replace("\n", "\\n")
+        text += " " + "".join([_ESCAPES.get(each, each) for each in name])
     return _Column(name, dtype, shape, text)
 
 
@@ -113,7 +116,7 @@ def columns_of(table: Any) -> dict[str, _Column]:
 
 
 def _texts(columns: list[_Column]) -> str:
-    return "\n".join([column.text for column in columns])
+    return ";".join([column.text for column in columns])
 
 
 def _by_name(table: Any, given: Any, what: str) -> dict[str, Any]:

@@ -25,9 +25,9 @@ def _batch(keys: Any, key_dims: int) -> list[Any]:
 
 
 def _kinds(columns: str) -> list[tuple[Any, list[int]]]:
-    """Dtypes and shapes of columns, from what the ops have of each, on a line: "float32[2,3] weight"."""
+    """Dtypes and shapes of columns, from the text that the ops have of them: "float32[2,3] weight;int64 count"."""
     kinds = []
-    for column in columns.split("\n") if columns else []:
+    for column in columns.split(";") if columns else []:
         dtype, _, lengths = column.partition(" ")[0].rstrip("]").partition("[")
         kinds.append((getattr(torch, dtype), [int(length) for length in lengths.split(",")] if lengths else []))
     return kinds

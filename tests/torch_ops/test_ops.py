@@ -228,7 +228,7 @@ def test_unique_and_isin(where, dtype, rows):
 
 def test_columns_of_any_names(where):
     """Also of such as are written with an escape in the texts of columns."""
-    names = ["a\nint64 b", "a", "\\n", "\n", "a b[2]", "\\"]
+    names = ["a;int64 b", "a", "\\n", "\n", "a b[2]", "\\", "\\s", ";", "\r", "\0"]
     table = HashTable("int64", dict.fromkeys(names, ("int64", (2,))), device=where)
     module, keys = TableModule(table), torch.arange(3, device=where)
     given = {name: torch.arange(6, device=where).reshape(3, 2) + 10 * number for number, name in enumerate(names)}
@@ -238,6 +238,23 @@ def test_columns_of_any_names(where):
         assert torch.equal(values, given[name])
         assert torch.equal(values, table[keys][name])
     assert torch.equal(torch.vmap(lambda key: module.find(key)[0]["\n"])(keys), given["\n"])
+
+
+def test_texts_of_columns_have_one_line():
+    """Inductor for GPUs copies them into comments of the code that it generates."""
+
+    class Finder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = TableModule(HashTable("int64", dict.fromkeys(["a", "b\nc", "d\r", "e\0f"], "int64")))
+
+        def forward(self, keys: Any) -> Any:
+            return self.table.find(keys)[0]["a"]
+
+    program = torch.export.export(Finder(), (torch.arange(3),))
+    texts = [each for node in program.graph.nodes for each in node.args if isinstance(each, str)]
+    assert len(texts) == 1
+    assert texts[0].isprintable()
 
 
 @pytest.mark.parametrize("name", [name for name, call in SIGNATURES.items() if call.request != "whole"])
@@ -271,7 +288,7 @@ def calls(where: str) -> dict[str, tuple[Any, ...]]:
     KEPT.append(tables)
     keys = torch.arange(3, 9, device=where).reshape(2, 3)
     one, each = torch.ones(3, device=where), torch.ones(2, 3, 3, device=where)
-    texts, parts = "float32[3] weight\ncomplex64 z", torch.ones(2, device=where)
+    texts, parts = "float32[3] weight;complex64 z", torch.ones(2, device=where)
     outputs = [torch.empty(2, 3, 3, device=where), torch.empty(2, 3, 2, device=where)]
     return {
         "look_up": (plain, keys, 0, "float32[3]", [None], True, False, False),
@@ -279,7 +296,7 @@ def calls(where: str) -> dict[str, tuple[Any, ...]]:
         "look_up-defaults": (plain, keys, 0, "float32[3]", [each], False, False, False),
         "look_up-required": (plain, keys[:1, :1], 0, "float32[3]", [None], False, False, True),
         "look_up-contains": (keys_alone, keys, 0, "", [None], True, False, False),
-        "look_up-columns": (named, keys, 0, "complex64 z\nfloat32[3] weight", [None, one], True, True, False),
+        "look_up-columns": (named, keys, 0, "complex64 z;float32[3] weight", [None, one], True, True, False),
         "size": (plain,),
         "change": ([plain], keys, 0, "float32[3]", [each], "add", True, False, ""),
         "change-set": ([keys_alone], keys, 0, "", [None], "", True, False, ""),
@@ -330,7 +347,7 @@ def test_ops_that_change_a_table_say_so():
 
 
 def look_up(state: Any, keys: Any, *columns: str, key_dims: int = 0) -> Any:
-    return ops.look_up(state, keys, key_dims, "\n".join(columns), [None] * max(1, len(columns)), True, False, False)
+    return ops.look_up(state, keys, key_dims, ";".join(columns), [None] * max(1, len(columns)), True, False, False)
 
 
 def put(state: Any, keys: Any, values: Any, action: str = "assign", column: str = "float32[2]") -> Any:

@@ -145,7 +145,9 @@ Use::Use(const Place& place, ffi::Span<const std::int64_t> handles, const Operan
     return;
   }
   GpuChains& chains = GpuChains::of(place.device);
-  chains.check(mine);
+  // Not while XLA records a command buffer, whose recording must not fail: XLA takes the addresses of the arrays for
+  // recorded before they are, and would replay what it had with addresses of an earlier run. Who asks next is told.
+  if (!table_->context().is_capturing(place.stream)) chains.check(mine);
   step_ = chains.step(mine, token.untyped_data(), next->untyped_data());
   stream_ = place.stream;
 }

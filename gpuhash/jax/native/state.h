@@ -52,7 +52,8 @@ class Chains {
 };
 
 /// The same on a GPU, whose memory the host does not read: the GPU counts and compares, in the order of its work, and
-/// the next call on the table that the host hears of throws. The last kChains chains of the device are looked after.
+/// the next call on the table that the host hears of, and that is not being recorded, throws. The last kChains chains
+/// of the device are looked after.
 class GpuChains {
  public:
   static GpuChains& of(const Device& device);

@@ -154,17 +154,21 @@ ColumnKind kind_of(const TableOptions& options, std::size_t column) {
   return {named.dtype, named.shape, named.name};
 }
 
-/// Columns as graphs have them, with lines between them: "float32[2,3] weight", and "float32[2,3]" for the value of a
-/// table without named ones. The table may be another one than the graph was compiled for, and then has no such column.
+/// Columns as graphs have them, with semicolons between them: "float32[2,3] weight", and "float32[2,3]" for the value
+/// of a table without named ones. The table may be another one than the graph was compiled for, and then has no such
+/// column. The escapes are those of gpuhash/torch/calls.py.
 std::string text_of(const ColumnKind& kind) {
+  static constexpr std::string_view kEscaped("\\;\n\r\0", 5);
+  static constexpr std::string_view kEscapes("\\snr0");
   std::string text(name(kind.dtype));
   for (std::size_t axis = 0; axis < kind.shape.size(); ++axis)
     text += (axis == 0 ? "[" : ",") + std::to_string(kind.shape[axis]);
   if (!kind.shape.empty()) text += "]";
   if (!kind.name.empty()) text += " ";
   for (const char each : kind.name) {
-    if (each == '\\' || each == '\n') text += '\\';
-    text += each == '\n' ? 'n' : each;
+    const std::size_t escape = kEscaped.find(each);
+    if (escape != kEscaped.npos) text += '\\';
+    text += escape != kEscaped.npos ? kEscapes[escape] : each;
   }
   return text;
 }
@@ -214,7 +218,7 @@ class Call {
   /// The numbers of columns.
   std::vector<std::size_t> find(std::string_view columns) const {
     std::vector<std::size_t> numbers;
-    for (const std::string_view column : split(columns, '\n')) numbers.push_back(find_one(column));
+    for (const std::string_view column : split(columns, ';')) numbers.push_back(find_one(column));
     return numbers;
   }
 
