@@ -55,7 +55,7 @@ def result_dtype(op: str, dtype: str) -> str:
     if dtype in FLOATS + COMPLEX:
         return dtype
     if op == "sum":
-        return "uint64" if dtype == "uint64" else "int64"
+        return "uint64" if dtype.startswith("uint") else "int64"
     return "float64"
 
 

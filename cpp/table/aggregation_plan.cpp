@@ -28,7 +28,7 @@ DType aggregate_dtype(Aggregate op, DType dtype) noexcept {
     case Aggregate::kCount:
       return DType::kInt64;
     case Aggregate::kSum:
-      if (!is_float) return dtype == DType::kUInt64 ? dtype : DType::kInt64;
+      if (!is_float) return dtype >= DType::kUInt8 && dtype <= DType::kUInt64 ? DType::kUInt64 : DType::kInt64;
       [[fallthrough]];
     case Aggregate::kMean:
     case Aggregate::kVar:

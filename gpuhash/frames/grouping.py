@@ -129,13 +129,15 @@ class Groups:
         -------
         dict
             For each operation an array ``[m]``, or a list, tuple or dict of such, as the columns were given. Of the
-            keys' framework and device. Sums of integers and booleans are int64, of uint64 uint64, and wrap; of floats
-            they have the same dtype and are summed up in float64, as means, variances and deviations are, which are
-            float64 for integers. Those of 16-bit floats come as float32. ``min``, ``max``, ``first`` and ``last`` keep
-            the dtype; ``count`` and ``nunique`` are int64.
+            keys' framework and device; columns of pandas, polars or pyarrow where the keys are such. Sums of integers
+            and booleans are int64, of unsigned integers uint64, and wrap; of floats they have the same dtype and are
+            summed up in float64, as means, variances and deviations are, which are float64 for integers. Those of
+            16-bit floats come as float32. ``min``, ``max``, ``first`` and ``last`` keep the dtype; ``count`` and
+            ``nunique`` are int64.
 
             A group without values has a count and sum of 0, ``any`` is False and ``all`` True. In the other aggregates
-            it is NaN. Integers and booleans have none: there the result is a masked array.
+            it is null in a library's columns, and NaN in arrays. Integers and booleans have none: there the result is a
+            masked array.
 
         Notes
         -----
