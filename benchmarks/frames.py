@@ -123,13 +123,13 @@ class GpuHash(Contender):
         self.library.set_num_threads(threads)
 
     def frame(self, columns: Columns) -> Any:
-        return columns
+        return dict(columns)
 
     def add_strings(self, name: str, numbers: str) -> None:
         arrow = importlib.import_module("pyarrow")
         compute = importlib.import_module("pyarrow.compute")
         digits = compute.utf8_lpad(arrow.array(self.frames["groups"][numbers]).cast("string"), 10, "0")
-        self.frames["groups"][name] = compute.binary_join_element_wise("id", digits, "").combine_chunks()
+        self.frames["groups"][name] = compute.binary_join_element_wise("id", digits, "")
 
     def ask(self, question: Grouped | Joined) -> Ask:
         if isinstance(question, Grouped):
