@@ -129,10 +129,11 @@ class Keys:
         if self.is_one_word:
             work = _core.Factorization(batch.context, column.array, column.elements, True, counts, batch.stream)
             return self._write(work, codes, counts, sorted)
-        if (packing := self.rows.find_packing()) is not None:
+        if (packing := self.packing) is not None:
             if not counts and packing.words <= (_LISTED if batch.context.platform == "cpu" else _LISTED_ON_GPU):
                 return self._number_listed(packing, codes, sorted)
-            work = _core.Factorization(batch.context, self.pack(packing), 1, True, counts, batch.stream)
+            words = self.__dict__.pop("fold_words", None) or (self.pack(packing), 1)
+            work = _core.Factorization(batch.context, words[0], 1, True, counts, batch.stream)
             return self._without_nulls(self._write(work, codes, counts, sorted))
         for tries in itertools.count():
             words = self.fingerprint(_core.random_seed(), tries)
@@ -157,12 +158,17 @@ class Keys:
         return column.nbytes <= 8 or self.batch.context.platform != "cpu" or self.count < _LEAST_FINGERPRINTED
 
     @cached_property
+    def packing(self) -> _core.Packing | None:
+        """How a word tells the keys apart; None where none does. Waits."""
+        return self.rows.find_packing()
+
+    @cached_property
     def fold_words(self) -> tuple[_core.Array, int] | None:
         """Rows of up to 8 bytes that tell the keys apart, and how many numbers a row has; None where there are none."""
         column = self.columns[0]
         if self._is_plain and column.nbytes <= 8:
             return column.array, column.elements
-        if self.is_key is None and (packing := self.rows.find_packing()) is not None:
+        if self.is_key is None and (packing := self.packing) is not None:
             return self.pack(packing), 1
         return None
 
@@ -300,7 +306,7 @@ def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
     by_value = _check_sides(left, right)
     batch = right.batch
     codes = left.new("int64", (left.count,))
-    if (packing := right.rows.find_packing()) is not None:
+    if (packing := right.packing) is not None:
         words = right.pack(packing)
         numbering = right._without_nulls(right.number_words(words))
         if packing.words <= max(_LISTED, _LISTED_PER_KEY * right.count):

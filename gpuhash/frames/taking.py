@@ -99,7 +99,7 @@ def _take_arrays(columns: list[Column], indices: Any, fill: Any) -> list[Callabl
     if arrays:
         context, stream = first.batch.context, first.batch.stream
         if fill is None:
-            _need_no_negative(to_host(first.batch, index))
+            _need_no_negative(first.batch, index)
         _core.take(context, arrays, first.length, index, stream)
         for column in columns:
             column.batch.finish()
@@ -123,13 +123,13 @@ def _need_small(positions: _Array, count: int) -> None:
         raise IndexError(f"an index is {positions.max()}, and the columns have {count} entries")
 
 
-def _need_no_negative(positions: _Array) -> None:
-    negative = positions < 0
-    if negative.any():
-        raise IndexError(
-            f"{int(negative.sum())} of {len(positions)} indices are negative, and stand for no entry: give fill=, or "
-            "leave them out"
-        )
+def _need_no_negative(batch: Batch, index: _core.Array) -> None:
+    context, stream = batch.context, batch.stream
+    mask = _core.Buffer(context, "bool", index.shape, stream).array()
+    _core.mark_found(context, index, False, mask, stream)
+    at = _core.find_invalid(context, mask, stream)
+    if at != index.shape[0]:
+        raise IndexError(f"index {at} is negative, which stands for no entry: give fill=, or leave such out")
 
 
 def _fill_for(column: Column, fill: Any) -> _core.Array | None:

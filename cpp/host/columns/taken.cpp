@@ -37,6 +37,12 @@ void check_index(const std::int64_t* index, std::int64_t count, std::int64_t row
   throw_if_outside(most.load(), rows);
 }
 
+/// Do the entries of a block lie so close that the processor asks for them by itself?
+bool lies_close(const std::int64_t* index, std::int64_t begin, std::int64_t end) {
+  const std::int64_t distance = index[end - 1] - index[begin];
+  return distance >= 0 && distance <= 4 * (end - begin);
+}
+
 template <class Copy>
 void take_block(const TakenColumn& column, const std::int64_t* index, std::int64_t begin, std::int64_t end,
                 const Copy& copy) {
@@ -86,6 +92,7 @@ void take_columns(Span<const TakenColumn> columns, std::int64_t rows, const std:
   check_index(index, count, rows);
   for_each_piece(count, [&](std::int64_t begin, std::int64_t end) {
     const auto ask_for = [&](std::int64_t from) {
+      if (from >= end || lies_close(index, from, std::min(from + kTaken, end))) return;
       for (const TakenColumn& column : columns)
         for (std::int64_t j = from; j < std::min(from + kTaken, end); ++j) {
           if (index[j] < 0) continue;
