@@ -628,4 +628,4 @@ def test_columns_of_frames_as_keys(library):
     stream = gpuhash.GroupBy(sum="v")
     for part in (slice(0, 2), slice(2, 4)):
         stream.update(make(keys[part]), v=make(values[part]))
-    assert list(stream.result().aggregates["sum"]) == [4.0, 2.0, 4.0]
+    assert pl.Series(stream.result().aggregates["sum"]).to_list() == [4.0, 2.0, 4.0]

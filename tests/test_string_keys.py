@@ -35,8 +35,8 @@ SOURCES = {
 }
 
 
-def as_list(strings: object) -> list[str | None]:
-    return strings.to_pylist() if hasattr(strings, "to_pylist") else [*strings]
+def as_list(column: object) -> list:
+    return column.to_pylist() if hasattr(column, "to_pylist") else [*column]
 
 
 def first_seen(words: list[str]) -> tuple[list[str], list[int]]:
@@ -116,9 +116,9 @@ def test_nulls():
 def test_what_is_refused():
     with pytest.raises(TypeError, match="the elements are text and the test_elements bytes"):
         gpuhash.isin(["a"], [b"a"])
-    with pytest.raises(TypeError, match="the elements are strings and the test_elements are not"):
+    with pytest.raises(TypeError, match="the elements are text and the test_elements numbers"):
         gpuhash.isin(["a"], [1])
-    with pytest.raises(TypeError, match="the test_elements are strings and the elements are not"):
+    with pytest.raises(TypeError, match="the elements are numbers and the test_elements text"):
         gpuhash.isin(np.arange(3), ["a"])
     with pytest.raises(TypeError):
         gpuhash.join(["a"], [1])
@@ -137,3 +137,32 @@ def test_many(native):
     assert np.array_equal(codes, expected)
     assert uniques.tolist() == distinct.tolist()
     assert gpuhash.unique(words, sorted=True).tolist() == sorted(distinct)
+
+
+@pytest.mark.parametrize("dtype", ["datetime64[D]", "datetime64[ns]", "timedelta64[s]"])
+def test_times(dtype):
+    times = np.array([3, 1, -5, 3, 2**40, 1], np.int64).astype(dtype)
+    times[4] = "NaT"
+    distinct, inverse, counts = gpuhash.unique(times, return_inverse=True, return_counts=True)
+    assert distinct.dtype == times.dtype
+    assert distinct.astype(str).tolist() == [str(times[i]) for i in (0, 1, 2, 4)]
+    assert (inverse.tolist(), counts.tolist()) == ([0, 1, 2, 0, 3, 1], [2, 2, 1, 1])
+    assert gpuhash.unique(times, sorted=True).astype(str).tolist() == np.unique(times).astype(str).tolist()
+    codes, uniques = gpuhash.factorize(times)
+    assert (codes.tolist(), uniques.tolist()) == ([0, 1, 2, 0, -1, 1], times[:3].tolist())
+    assert gpuhash.isin(times.reshape(2, 3), times[[1, 4]]).tolist() == [[False, True, False], [False, True, True]]
+    with pytest.raises(TypeError, match="and the test_elements numbers"):
+        gpuhash.isin(times, [3])
+    with pytest.raises(TypeError, match="convert one to the other"):
+        gpuhash.isin(times, times.astype("M8[us]" if dtype[0] == "d" else "m8[us]"))
+
+
+def test_times_of_libraries():
+    times = pd.Series(pd.to_datetime(["2020-01-02", None, "2020-01-01", "2020-01-02"]))
+    for column in (times, pl.from_pandas(times), pa.array(times), times.dt.tz_localize("Asia/Tokyo")):
+        codes, uniques = gpuhash.factorize(column)
+        assert codes.tolist() == [0, -1, 1, 0]
+        assert type(uniques) is type(column)
+        assert as_list(uniques) == [as_list(column)[i] for i in (0, 2)]
+        assert len(gpuhash.unique(column)) == 3
+        assert as_list(gpuhash.group_by(column, nulls="drop").agg(count=True)["count"]) == [2, 1]

@@ -740,15 +740,13 @@ BAD = {
     "integers-of-no-dtype": (lambda: ([2**63 + 1, -1], None), OverflowError, "9223372036854775809"),
     "integers-beyond-64-bits": (lambda: ([2**64], None), OverflowError, "18446744073709551616"),
     "integers-rounded-by-floats": (lambda: ([2**53 + 1, 0.5], None), OverflowError, "9007199254740993"),
-    "long-rows": (lambda: (np.zeros((4, 3)), 0), ValueError, "24 bytes"),
-    "rows-of-nothing": (lambda: (np.zeros((4, 0)), 0), ValueError, "0 bytes"),
+    "rows-of-nothing": (lambda: (np.zeros((4, 0)), 0), ValueError, "rows without numbers"),
     "scalar-rows": (lambda: (np.array(5), 0), ValueError, "axis 0"),
-    "objects": (lambda: (np.array(["a", "b"], object), None), TypeError, None),
+    "objects": (lambda: (np.array([{}, []], object), None), TypeError, None),
     "text": (lambda: ("abc", None), TypeError, None),
-    "list-of-text": (lambda: (["a", "b"], None), TypeError, "U1"),
+    "text-beside-numbers": (lambda: (["a", 1], None), TypeError, None),
     "ragged": (lambda: ([[1, 2], [3]], None), ValueError, "unequal"),
     "none": (lambda: (None, None), TypeError, None),
-    "dates": (lambda: (np.zeros(3, "M8[s]"), None), TypeError, "dtype"),
 }
 
 

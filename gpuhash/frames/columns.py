@@ -74,19 +74,34 @@ def read_column(column: Any, what: str) -> Column:
         For what holds no numbers, has no axis 0, or entries of no bytes.
     """
     column = opened(column)
-    if (strings := Strings.read(column, what)) is not None:
+    if not isinstance(column, (str, bytes)) and (strings := Strings.read(column, what)) is not None:
         if len(strings.shape) != 1:
             raise ValueError(f"the {what} are strings of shape {strings.shape}: give them in one dimension")
         return column_of_strings(strings, what)
     framework = framework_of(column)
+    if (times := read_times(column, what)) is not None:
+        return times
     if isinstance(framework, ColumnFramework):
         return _read_foreign(column, framework, what)
     if isinstance(column, np.ma.MaskedArray):
         return _read_masked(column, what)
-    if isinstance(column, np.ndarray) and column.dtype.kind in "mM":
-        return _read_times(column, what)
     batch = Batch.of_array(column, 0, what)
     return Column(batch, batch.array, batch.key_shape, None, None, give_array, batch.array.dtype)
+
+
+def read_times(column: Any, what: str) -> Column | None:
+    """Dates, times and durations of NumPy, pandas, polars and pyarrow as their integers; None for anything else."""
+    if isinstance(column, np.ma.MaskedArray):
+        return None
+    if isinstance(column, np.ndarray):
+        return _read_times(column, what) if column.dtype.kind in "mM" else None
+    try:
+        framework = framework_of(column)
+    except TypeError:
+        return None
+    if isinstance(framework, ColumnFramework) and _times_of(column, framework) is not None:
+        return _read_foreign(column, framework, what)
+    return None
 
 
 def split_frame(frame: Any) -> dict[str, Any] | None:

@@ -27,7 +27,7 @@ from gpuhash.arrays.frameworks import ColumnFramework, Shape, framework_of, sett
 from gpuhash.arrays.nulls import split_nulls
 from gpuhash.torch import dispatch as traced
 
-from . import sorting, string_keys
+from . import host_keys, sorting
 from .keys import Keys, Numbering, number_together
 
 _EXTRAS = ("indices", "inverse", "counts")
@@ -115,9 +115,9 @@ def unique(
     return_counts = flag_of(return_counts, "return_counts")
     sorted = flag_of(sorted, "sorted")
     axis = axis_of(axis)
-    keys, strings = string_keys.read(keys, "keys")
-    if strings is not None:
-        distinct, answers = string_keys.unique(strings, sorted)
+    keys, on_host = host_keys.read(keys, "keys")
+    if on_host is not None:
+        distinct, answers = host_keys.unique(on_host, sorted)
         asked = (return_index, return_inverse, return_counts)
         extras = {name: answers[name] for name, is_asked in zip(_EXTRAS, asked, strict=True) if is_asked}
         return RESULT_TYPES[tuple(extras)](distinct, **extras) if extras else distinct
@@ -171,9 +171,9 @@ def factorize(keys: Any, *, axis: int | None = None) -> Factorized:
         As ``unique``.
     """
     axis = axis_of(axis)
-    keys, strings = string_keys.read(keys, "keys")
-    if strings is not None:
-        return Factorized(*string_keys.factorize(strings))
+    keys, on_host = host_keys.read(keys, "keys")
+    if on_host is not None:
+        return Factorized(*host_keys.factorize(on_host))
     if isinstance(framework_of(keys), ColumnFramework):
         keys, nulls, whole = split_nulls(keys)
         axis = 0 if whole else axis
@@ -246,13 +246,10 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int |
     """
     axis = axis_of(axis)
     invert = flag_of(invert, "invert")
-    elements, strings = string_keys.read(elements, "elements")
-    test_elements, tests_of_strings = string_keys.read(test_elements, "test_elements")
-    if strings is not None and tests_of_strings is not None:
-        return string_keys.isin(strings, tests_of_strings, invert)
-    if strings is not None or tests_of_strings is not None:
-        what = ("elements", "test_elements") if strings is not None else ("test_elements", "elements")
-        raise TypeError(f"the {what[0]} are strings and the {what[1]} are not: convert one to the other's kind")
+    elements, on_host = host_keys.read(elements, "elements")
+    test_elements, tests_on_host = host_keys.read(test_elements, "test_elements")
+    if on_host is not None or tests_on_host is not None:
+        return host_keys.isin(*host_keys.need_both(on_host, tests_on_host), invert)
     elements, whole = settle(elements)
     test_elements, also = settle(test_elements)
     axis = 0 if whole or also else axis
