@@ -159,7 +159,7 @@ def relabel(quick: bool) -> Iterator[Job]:
 
 def groups_and_joins(quick: bool) -> Iterator[Job]:
     names = code_of_page("groups-and-joins")
-    pd, pl, join = names["pd"], names["pl"], names["join"]
+    pd, pl = names["pd"], names["pl"]
     rng = np.random.default_rng(2)
     count = 20_000 if quick else 1_000_000
     known = np.unique(rng.integers(0, 2**40, count // 10))
@@ -171,8 +171,8 @@ def groups_and_joins(quick: bool) -> Iterator[Job]:
     cents = orders["cents"].to_numpy()
 
     def sums() -> Any:
-        codes, groups = gpuhash.factorize(ids)
-        return groups, np.bincount(codes, weights=cents)
+        groups = gpuhash.group_by(ids)
+        return groups.keys, groups.agg(sum=cents)["sum"]
 
     def numpy_sums() -> Any:
         groups, codes = np.unique(ids, return_inverse=True)
@@ -188,7 +188,7 @@ def groups_and_joins(quick: bool) -> Iterator[Job]:
     expect(equal(numpy_sums()[1], polars_sums().sort("customer")["cents"]), "sums as those of polars")
     yield Job(
         f"sum {count:,} orders by customer",
-        Way("`gpuhash.factorize` and `np.bincount`", sums),
+        Way("`gpuhash.group_by`", sums),
         [
             Way("`np.unique` and `np.bincount`", numpy_sums),
             Way("`groupby` of pandas", pandas_sums),
@@ -234,8 +234,8 @@ def groups_and_joins(quick: bool) -> Iterator[Job]:
     regions = customers["region"].to_numpy()
 
     def left_join() -> Any:
-        rows = gpuhash.HashTable.from_items(known, np.arange(len(known))).get(ids, -1)
-        return np.where(rows >= 0, regions[rows], -1)
+        pairs = gpuhash.join(ids, known, "left")
+        return gpuhash.take(regions, pairs.right, fill=-1)
 
     def numpy_join() -> Any:
         order = np.argsort(known)
@@ -254,7 +254,7 @@ def groups_and_joins(quick: bool) -> Iterator[Job]:
     expect(equal(left_join(), numpy_join()), "the join as by searchsorted")
     yield Job(
         f"left join of {count:,} orders and {len(known):,} customers",
-        Way("`HashTable.from_items`, `get`, `np.where`", left_join),
+        Way("`gpuhash.join` and `take`", left_join),
         [
             Way("`np.argsort` and `np.searchsorted`", numpy_join),
             Way("`merge` of pandas", pandas_join),
@@ -277,13 +277,13 @@ def groups_and_joins(quick: bool) -> Iterator[Job]:
     visits_pl, visitors, minutes = pl.from_pandas(visits), visits["customer"].to_numpy(), visits["minute"].to_numpy()
 
     def many_join() -> Any:
-        left, right = join(ids, visitors)
-        return ids[left], cents[left], minutes[right]
+        pairs = gpuhash.join(ids, visitors)
+        return *gpuhash.take([ids, cents], pairs.left), gpuhash.take(minutes, pairs.right)
 
     expect(equal(many_join()[2], orders.merge(visits, on="customer")["minute"]), "the join as that of pandas")
     yield Job(
         f"join of {count:,} orders and {count // 10:,} visits, several for each customer",
-        Way("`join` of the page", many_join),
+        Way("`gpuhash.join` and `take`", many_join),
         [
             Way("`merge` of pandas", lambda: orders.merge(visits, on="customer")),
             Way("`join` of polars", lambda: orders_pl.join(visits_pl, on="customer")),
