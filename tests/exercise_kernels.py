@@ -277,6 +277,49 @@ def exercise_joins(left_count: int, right_count: int, distinct: int) -> None:
     assert as_items(gpuhash.join(ours, theirs, "anti")) == [(i,) for i, j in pairs if j < 0]
 
 
+def exercise_groups(count: int, distinct: int, dtype: str) -> None:
+    """Every aggregate, of few groups and of many, as the host gives it."""
+    rng = np.random.default_rng(7)
+    keys, values = rng.integers(0, distinct, count), rng.integers(0, 50, count).astype(dtype)
+    operations = ("sum", "mean", "min", "max", "first", "last", "any", "all", "var", "std", "nunique", "count")
+    ours = gpuhash.group_by(to_device(keys)).agg(**dict.fromkeys(operations, to_device(values)))
+    theirs = gpuhash.group_by(keys).agg(**dict.fromkeys(operations, values))
+    for operation in operations:
+        assert np.allclose(on_host(ours[operation]), theirs[operation], equal_nan=True), operation
+
+
+def exercise_keys_of_columns(count: int, width: int, least: int, most: int) -> None:
+    """Several columns as one key: by words where their ranges are small, else by fingerprints."""
+    rng = np.random.default_rng(8)
+    columns = [
+        rng.integers(least, most, count),
+        rng.integers(0, 3, (count, width), np.uint8),
+        rng.integers(0, 3, count).astype("float32"),
+    ]
+    given = [to_device(column) for column in columns]
+    for sorted_keys in (False, True):
+        ours, theirs = (gpuhash.group_by(keys, sorted=sorted_keys) for keys in (given, columns))
+        assert on_host(ours.codes).tolist() == theirs.codes.tolist()
+        assert all(as_items(one) == as_items(other) for one, other in zip(ours.keys, theirs.keys, strict=True))
+    half = count // 2
+    pairs = gpuhash.join([to_device(column[:half]) for column in columns], given)
+    expected = gpuhash.join([column[:half] for column in columns], columns)
+    assert all(on_host(one).tolist() == other.tolist() for one, other in zip(pairs, expected, strict=True))
+    index = rng.integers(-1, count, 1000)
+    taken = gpuhash.take(given, to_device(index), fill=1)
+    for one, other in zip(taken, gpuhash.take(columns, index, fill=1), strict=True):
+        assert as_items(one) == as_items(other)
+    rows = to_device(columns[1])
+    values, inverse, counts = gpuhash.unique(rows, axis=0, return_inverse=True, return_counts=True)
+    expected = gpuhash.unique(columns[1], axis=0, return_inverse=True, return_counts=True)
+    for one, other in zip((values, inverse, counts), expected, strict=True):
+        assert as_items(one) == as_items(other)
+    tests = columns[1][::7].copy()
+    mask = on_host(gpuhash.isin(rows, to_device(tests), axis=0))
+    assert mask[::7].all()
+    assert mask.tolist() == gpuhash.isin(columns[1], tests, axis=0).tolist()
+
+
 def exercise_multimap(value_dtype: str, value_shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(4)
     table = gpuhash.HashMultiMap("int64", value_dtype, value_shape, device=DEVICE)
@@ -512,6 +555,11 @@ def main() -> None:
     exercise_hashes_of_strings()
     for sizes in ((3000, 500, 500), (3000, 700, 200), (0, 5, 3), (5, 0, 3), (70_001, 40_000, 30_000)):
         exercise_joins(*sizes)
+    for count, distinct in ((0, 1), (1, 1), (5000, 3), (70_001, 2000), (70_001, 60_000)):
+        for dtype in ("bool", "int8", "uint64", "float16", "float32", "float64"):
+            exercise_groups(count, distinct, dtype)
+    for width, least, most in ((1, 0, 9), (3, -5, 1000), (20, -(2**63), 2**63 - 1), (33, 0, 5)):
+        exercise_keys_of_columns(9000, width, least, most)
     for value_dtype, value_shape in (("int64", ()), ("float32", (4,)), ("uint8", (3,)), ("float32", (3,))):
         exercise_multimap(value_dtype, value_shape)
     kinds = [*KEYS, ("float32", ())]
