@@ -114,7 +114,7 @@ class CudaExecutor final : public Executor<Key, Value> {
       launch("reading row numbers", rows_of_locations_kernel<View>, n, kRowBlock, stream, view,
              targets.as<std::int64_t>(), n);
       const ColumnChange whole_rows{{0, batch.dtype, batch.elements}, batch.values, batch.op};
-      write_columns(view.rows, {batch.keys, {whole_rows}, {}, false, nullptr, nullptr},
+      write_columns(view.rows, {batch.keys, batch.keys, {whole_rows}, {}, false, nullptr, nullptr},
                     {targets.as<std::int64_t>(), inserted, nullptr}, update, stream);
     }
   }
