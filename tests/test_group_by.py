@@ -591,6 +591,18 @@ def test_streaming_variance_is_stable():
     np.testing.assert_allclose(got, [values[keys == key].var(ddof=1) for key in range(5)], rtol=1e-7)
 
 
+@pytest.mark.parametrize("library", ["numpy", "pandas", "polars"])
+def test_streaming_in_order_with_nulls(library):
+    """A group without values keeps its null when the groups are put in order."""
+    make = {"numpy": np.array, "pandas": pd.Series, "polars": pl.Series}[library]
+    groups = gpuhash.GroupBy(max="v", mean="v", first="v")
+    groups.update(make([9, 5, 7, 5]), v=np.ma.MaskedArray([1, 2, 3, 4], [False, False, True, False]))
+    keys, got = groups.result(sorted=True)
+    assert list(keys) == [5, 7, 9]
+    for op, wanted in (("max", [4, np.nan, 1]), ("mean", [3, np.nan, 1]), ("first", [2, np.nan, 1])):
+        np.testing.assert_array_equal(as_floats(got[op].to_pandas() if library == "polars" else got[op]), wanted)
+
+
 def test_streaming_refuses():
     with pytest.raises(TypeError, match="no aggregate was given"):
         gpuhash.GroupBy()

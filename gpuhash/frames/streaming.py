@@ -194,12 +194,11 @@ class GroupBy:
         part = self._whole()
         made = Keys.of(part.keys, "keys")
         batch = made.batch
+        keys, states = part.keys, {state: _lend(array, batch) for state, array in part.states.items()}
         if sorted:
             numbering = made.number(sorted=True)
-            codes, keys = numbering.codes, made.distinct(numbering)
-        else:
-            codes, keys = _lend(np.arange(part.count), batch), part.keys
-        states = {state: _lend(array, batch) for state, array in part.states.items()}
+            keys, states = made.distinct(numbering), _taken(states, numbering.firsts, batch)
+        codes = _lend(np.arange(part.count), batch)
         requests: list[Request] = []
         answers = {
             op: [self._ask(op, name, states, made, requests) for name in names]
@@ -329,6 +328,14 @@ def _combine(parts: list[_Part]) -> _Part:
     combined = _Part(made.distinct(numbering), numbering.count, states)
     batch.context.synchronize(batch.stream)
     return combined
+
+
+def _taken(states: dict[State, _core.Array], index: _core.Array, batch: Batch) -> dict[State, _core.Array]:
+    """The states of the groups at positions ``[m]``."""
+    taken = {state: new_array(batch, array.dtype, index.shape[0]) for state, array in states.items()}
+    pairs = [(array, None, taken[state]) for state, array in states.items()]
+    _core.take(batch.context, pairs, index.shape[0], index, batch.stream)
+    return taken
 
 
 def _lend(array: Any, batch: Batch) -> _core.Array:
