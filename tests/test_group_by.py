@@ -591,6 +591,27 @@ def test_streaming_variance_is_stable():
     np.testing.assert_allclose(got, [values[keys == key].var(ddof=1) for key in range(5)], rtol=1e-7)
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("library", [pl.Series, pa.array])
+@pytest.mark.parametrize("ddof", [0, 1, 2])
+def test_spreads_of_few_values_are_null(library, ddof, streaming):
+    """As in polars and pyarrow: where there are ddof values or fewer."""
+    keys, values = [1, 2, 2, 3, 3, 3, 4], [1.0, 2.0, 4.0, 3.0, 4.0, 8.0, None]
+    ours = library(keys), library(values)
+    if streaming:
+        stream = gpuhash.GroupBy(var="v", std="v", ddof=ddof)
+        stream.update(ours[0], v=ours[1])
+        got = stream.result().aggregates
+    else:
+        got = gpuhash.group_by(ours[0]).agg(ddof=ddof, var=ours[1], std=ours[1])
+    column = pl.col("v")
+    wanted = pl.DataFrame({"k": keys, "v": values}).group_by("k").agg(column.var(ddof), column.std(ddof).alias("std"))
+    wanted = wanted.sort("k")
+    for op, theirs in (("var", wanted["v"]), ("std", wanted["std"])):
+        assert pl.Series(got[op]).is_null().to_list() == theirs.is_null().to_list()
+        np.testing.assert_allclose(pl.Series(got[op]).drop_nulls(), theirs.drop_nulls())
+
+
 @pytest.mark.parametrize("library", ["numpy", "pandas", "polars"])
 def test_streaming_in_order_with_nulls(library):
     """A group without values keeps its null when the groups are put in order."""

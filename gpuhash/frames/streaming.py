@@ -11,7 +11,7 @@ from gpuhash import _core
 from gpuhash.arrays.arguments import flag_of
 from gpuhash.arrays.batch import Batch, Output, to_device
 
-from .answers import PICKS, answer, may_be_missing
+from .answers import PICKS, answer, may_be_missing, missing_of
 from .grouping import Request, aggregate_dtype, check_operations, nulls_of, number_of
 from .keys import Keys
 from .values import concatenate, new_array, take_column, to_host
@@ -237,7 +237,7 @@ class GroupBy:
         def answered() -> Any:
             missing = None
             if may_be_missing(op, dtype, library):
-                missing = to_host(states["count", name], batch) == 0
+                missing = missing_of(op, to_host(states["count", name], batch), self._ddof)
             return answer(out.result(batch), missing, library, batch, what)
 
         return answered
