@@ -624,6 +624,88 @@ def test_streaming_in_order_with_nulls(library):
         np.testing.assert_array_equal(as_floats(got[op].to_pandas() if library == "polars" else got[op]), wanted)
 
 
+KEY_FORMS = {
+    "list": lambda a, b: b,
+    "masked": lambda a, b: np.ma.MaskedArray(a, a == 1),
+    "lists": lambda a, b: [np.array(a), b],
+    "tuple": lambda a, b: (pl.Series(a), pl.Series(b)),
+    "dict": lambda a, b: {"a": np.array(a), "b": b},
+    "pandas": lambda a, b: pd.DataFrame({"a": a, "b": b}),
+    "polars": lambda a, b: pl.DataFrame({"a": a, "b": b}),
+    "pyarrow": lambda a, b: pa.table({"a": a, "b": pa.array(b, pa.string())}),
+    "batch": lambda a, b: pa.record_batch({"a": a, "b": pa.array(b, pa.string())}),
+}
+
+
+def comparable(keys: Any) -> Any:
+    """As Python objects."""
+    if isinstance(keys, dict):
+        return {name: comparable(column) for name, column in keys.items()}
+    if isinstance(keys, (list, tuple)):
+        return type(keys)(map(comparable, keys))
+    if isinstance(keys, pd.DataFrame):
+        return keys.to_dict("list")
+    if isinstance(keys, pl.DataFrame):
+        return keys.to_dict(as_series=False)
+    convert = next((name for name in ("to_pydict", "to_list", "tolist") if hasattr(keys, name)), None)
+    return getattr(keys, convert)() if convert is not None else keys
+
+
+@pytest.mark.parametrize("form", KEY_FORMS)
+def test_streaming_keys_of_every_form(form):
+    """Batches are joined in whatever form their keys were given; empty ones among them."""
+    rng = np.random.default_rng(8)
+    numbers, values = rng.integers(0, 9, 600), rng.integers(0, 99, 600)
+    texts = [f"text {number % 4}" for number in numbers]
+    make = KEY_FORMS[form]
+    groups, other = gpuhash.GroupBy(sum="v"), gpuhash.GroupBy(sum="v")
+    bounds = [0, 0, 200, 250, 250, 400, 600]
+    for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
+        part = slice(begin, end)
+        keys = make(numbers[part].copy(), texts[part])
+        (groups if number < 4 else other).update(keys, v=values[part])
+    groups.merge(other)
+    got = groups.result()
+    whole = gpuhash.group_by(make(numbers, texts))
+    assert type(got.keys) is type(whole.keys)
+    assert comparable(got.keys) == comparable(whole.keys)
+    np.testing.assert_array_equal(got.aggregates["sum"], whole.agg(sum=values)["sum"])
+
+
+def test_streaming_columns_go_by_their_names():
+    groups = gpuhash.GroupBy(count=True)
+    groups.update({"a": np.array([1, 2]), "b": ["x", "y"]})
+    groups.update({"b": ["y", "x"], "a": np.array([2, 2])})
+    assert comparable(groups.result().keys) == {"a": [1, 2, 2], "b": ["x", "y", "x"]}
+    for make in (pd.DataFrame, pl.DataFrame, pa.table):
+        frames = gpuhash.GroupBy(count=True)
+        frames.update(make({"a": [1, 2], "b": [3, 4]}))
+        frames.update(make({"b": [4, 3], "a": [2, 2]}))
+        assert comparable(frames.result().keys) == {"a": [1, 2, 2], "b": [3, 4, 3]}
+        assert pl.Series(frames.result().aggregates["count"]).to_list() == [1, 2, 1]
+
+
+def test_streaming_refuses_keys_of_another_form():
+    """At once, however many groups there are; and the batches before are still there."""
+    many = np.arange(1000)
+    forms = {
+        "array": (many, [many[:1] * 1.0, many[:1].astype("M8[s]"), many[:2].reshape(1, 2), pd.Series([1]), ["x"]]),
+        "rows": (many.reshape(500, 2), [many[:3].reshape(1, 3), many[:1]]),
+        "list": (list(map(str, many)), [many[:1], [many[:1], ["x"]]]),
+        "lists": ([many, many], [[many[:1]], (many[:1], many[:1]), [many[:1], ["x"]], many[:1]]),
+        "dict": ({"a": many}, [{"b": many[:1]}, {"a": many[:1], "b": many[:1]}, {"a": many[:1] * 1.5}, many[:1]]),
+        "frame": (pd.DataFrame({"a": many}), [pd.DataFrame({"a": [1.5]}), pl.DataFrame({"a": [1]}), pd.Series([1])]),
+        "table": (pa.table({"a": many}), [pa.record_batch({"a": [1]}), pa.table({"b": [1]})]),
+    }
+    for keys, others in forms.values():
+        groups = gpuhash.GroupBy(count=True)
+        groups.update(keys)
+        for other in others:
+            with pytest.raises((TypeError, ValueError), match=r"the keys.*(here|from|convert)"):
+                groups.update(other)
+        assert len(groups.result().aggregates["count"]) == len(groups) >= 500
+
+
 def test_streaming_refuses():
     with pytest.raises(TypeError, match="no aggregate was given"):
         gpuhash.GroupBy()

@@ -14,7 +14,7 @@ from gpuhash.arrays.batch import Batch, Output, to_device
 from .answers import PICKS, answer, may_be_missing, missing_of
 from .grouping import Request, aggregate_dtype, check_operations, nulls_of, number_of
 from .keys import Keys
-from .values import concatenate, new_array, take_column, to_host
+from .values import concatenate, need_alike, new_array, take_column, to_host
 
 OPERATIONS = ("sum", "mean", "min", "max", "count", "first", "last", "any", "all", "var", "std")
 
@@ -255,6 +255,9 @@ class GroupBy:
         """Takes up parts behind the others, or raises and leaves all as it was."""
         stack = list(self._parts)
         for part in parts:
+            filled = next((other for other in stack if other.count), part)
+            if part.count:
+                need_alike(filled.keys, part.keys, "keys")
             stack.append(part)
             while len(stack) > 1 and stack[-2].count <= 2 * stack[-1].count:
                 stack[-2:] = [_combine(stack[-2:])]
@@ -305,7 +308,10 @@ def _valid(counts: Any, batch: Batch) -> _core.Array:
 
 
 def _combine(parts: list[_Part]) -> _Part:
-    """Several parts as one, of which the first has the first rows."""
+    """Several parts as one, of which the first has the first rows. Parts of no keys may have any form."""
+    parts = [part for part in parts if part.count] or parts[:1]
+    if len(parts) == 1:
+        return parts[0]
     made = Keys.of(concatenate([part.keys for part in parts], "keys"), "keys")
     batch = made.batch
     numbering = made.number()
