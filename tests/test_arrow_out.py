@@ -138,6 +138,32 @@ def test_both_masks_of_strings_count():
     assert pa.array(ArrowArray(words, np.array([False, True, True]))).to_pylist() == [None, None, "b"]
 
 
+@pytest.mark.parametrize("dtype", [*NUMBERS, "bool", "M8[us]"])
+def test_masked_entries_are_nulls(dtype):
+    numbers = np.array([0, 1, 1, 0], dtype)
+    masked = np.ma.MaskedArray(numbers, [False, True, False, True])
+    given = masked.tolist()
+    assert given[1] is None
+    assert pa.array(ArrowArray(masked)).to_pylist() == given
+    valid = np.array([False, True, True, True])
+    assert pa.array(ArrowArray(masked, valid)).to_pylist() == [None, *given[1:]]
+    rows = pa.array(ArrowArray(masked.reshape(2, 2), np.array([False, True])))
+    rows.validate(full=True)
+    assert rows.to_pylist() == [None, given[2:]]
+    assert pa.array(ArrowArray(masked.reshape(2, 2))).to_pylist() == [given[:2], given[2:]]
+
+
+def test_rows_of_times():
+    times = np.array([["2020-01-01", "NaT"], ["NaT", "2021-01-01"]], "M8[s]")
+    assert pa.array(ArrowArray(times)).to_pylist() == times.tolist()
+
+
+def test_masked_sums_of_groups_are_nulls():
+    groups = gpuhash.group_by(np.array([1, 2]))
+    largest = groups.agg(max=np.ma.MaskedArray([5, 6], [True, False]))["max"]
+    assert pa.table(RecordBatch({"max": largest})).to_pydict() == {"max": [None, 6]}
+
+
 def batch_and_columns(count=100):
     rng = np.random.default_rng(1)
     columns = {
@@ -267,6 +293,17 @@ def test_bad_columns():
         ({"a": np.zeros(3, complex)}, None, TypeError, "the column 'a' holds complex128, which Arrow does not have"),
         ({"a": np.zeros(3, numpy_dtype("bfloat16"))}, None, TypeError, "holds bfloat16"),
         ({"a": np.array([1, None])}, None, TypeError, "object"),
+        ({"a": np.array([["x", "y"]])}, None, ValueError, r"the column 'a' has strings of shape \(1, 2\)"),
+        ({"a": "word"}, None, ValueError, r"the column 'a' has shape \(\)"),
+        ({"a": ["x", None]}, None, TypeError, "the values of the column 'a' are text, and their item 1 is None"),
+        ({"a": pa.array(["x", None, "y"])}, {"a": np.array([True])}, ValueError, r"expected bool of \(3,\)"),
+        ({"a": pa.array(["x", None, "y"])}, {"a": numbers}, ValueError, r"mask of the column 'a' is int64"),
+        ({"a": numbers.astype("M8[s]")}, {"a": np.array([True])}, ValueError, r"expected bool of \(3,\)"),
+        ({1: numbers}, None, TypeError, "1, a int, was given as the name of a column"),
+        ({"a\0b": numbers}, None, ValueError, "has a null character"),
+        ({"\ud800": numbers}, None, ValueError, "half of a surrogate pair"),
+        ({"a": np.array([1 << 62], "M8[h]")}, None, OverflowError, r"'a' is datetime64\[h\], and holds times"),
+        ({"a": np.array([1 << 62], "m8[10s]")}, None, OverflowError, r"no 'm8\[s\]' does"),
     ]:
         with pytest.raises(error, match=match):
             RecordBatch(columns, valid)

@@ -595,6 +595,121 @@ def test_streaming_variance_is_stable():
     np.testing.assert_allclose(got, [values[keys == key].var(ddof=1) for key in range(5)], rtol=1e-7)
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("library", [pl.Series, pa.array])
+@pytest.mark.parametrize("ddof", [0, 1, 2])
+def test_spreads_of_few_values_are_null(library, ddof, streaming):
+    """As in polars and pyarrow: where there are ddof values or fewer."""
+    keys, values = [1, 2, 2, 3, 3, 3, 4], [1.0, 2.0, 4.0, 3.0, 4.0, 8.0, None]
+    ours = library(keys), library(values)
+    if streaming:
+        stream = gpuhash.GroupBy(var="v", std="v", ddof=ddof)
+        stream.update(ours[0], v=ours[1])
+        got = stream.result().aggregates
+    else:
+        got = gpuhash.group_by(ours[0]).agg(ddof=ddof, var=ours[1], std=ours[1])
+    column = pl.col("v")
+    wanted = pl.DataFrame({"k": keys, "v": values}).group_by("k").agg(column.var(ddof), column.std(ddof).alias("std"))
+    wanted = wanted.sort("k")
+    for op, theirs in (("var", wanted["v"]), ("std", wanted["std"])):
+        assert pl.Series(got[op]).is_null().to_list() == theirs.is_null().to_list()
+        np.testing.assert_allclose(pl.Series(got[op]).drop_nulls(), theirs.drop_nulls())
+
+
+@pytest.mark.parametrize("library", ["numpy", "pandas", "polars"])
+def test_streaming_in_order_with_nulls(library):
+    """A group without values keeps its null when the groups are put in order."""
+    make = {"numpy": np.array, "pandas": pd.Series, "polars": pl.Series}[library]
+    groups = gpuhash.GroupBy(max="v", mean="v", first="v")
+    groups.update(make([9, 5, 7, 5]), v=np.ma.MaskedArray([1, 2, 3, 4], [False, False, True, False]))
+    keys, got = groups.result(sorted=True)
+    assert list(keys) == [5, 7, 9]
+    for op, wanted in (("max", [4, np.nan, 1]), ("mean", [3, np.nan, 1]), ("first", [2, np.nan, 1])):
+        np.testing.assert_array_equal(as_floats(got[op].to_pandas() if library == "polars" else got[op]), wanted)
+
+
+KEY_FORMS = {
+    "list": lambda a, b: b,
+    "masked": lambda a, b: np.ma.MaskedArray(a, a == 1),
+    "lists": lambda a, b: [np.array(a), b],
+    "tuple": lambda a, b: (pl.Series(a), pl.Series(b)),
+    "dict": lambda a, b: {"a": np.array(a), "b": b},
+    "pandas": lambda a, b: pd.DataFrame({"a": a, "b": b}),
+    "polars": lambda a, b: pl.DataFrame({"a": a, "b": b}),
+    "pyarrow": lambda a, b: pa.table({"a": a, "b": pa.array(b, pa.string())}),
+    "batch": lambda a, b: pa.record_batch({"a": a, "b": pa.array(b, pa.string())}),
+}
+
+
+def comparable(keys: Any) -> Any:
+    """As Python objects."""
+    if isinstance(keys, dict):
+        return {name: comparable(column) for name, column in keys.items()}
+    if isinstance(keys, (list, tuple)):
+        return type(keys)(map(comparable, keys))
+    if isinstance(keys, pd.DataFrame):
+        return keys.to_dict("list")
+    if isinstance(keys, pl.DataFrame):
+        return keys.to_dict(as_series=False)
+    convert = next((name for name in ("to_pydict", "to_list", "tolist") if hasattr(keys, name)), None)
+    return getattr(keys, convert)() if convert is not None else keys
+
+
+@pytest.mark.parametrize("form", KEY_FORMS)
+def test_streaming_keys_of_every_form(form):
+    """Batches are joined in whatever form their keys were given; empty ones among them."""
+    rng = np.random.default_rng(8)
+    numbers, values = rng.integers(0, 9, 600), rng.integers(0, 99, 600)
+    texts = [f"text {number % 4}" for number in numbers]
+    make = KEY_FORMS[form]
+    groups, other = gpuhash.GroupBy(sum="v"), gpuhash.GroupBy(sum="v")
+    bounds = [0, 0, 200, 250, 250, 400, 600]
+    for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
+        part = slice(begin, end)
+        keys = make(numbers[part].copy(), texts[part])
+        (groups if number < 4 else other).update(keys, v=values[part])
+    groups.merge(other)
+    got = groups.result()
+    whole = gpuhash.group_by(make(numbers, texts))
+    assert type(got.keys) is type(whole.keys)
+    assert comparable(got.keys) == comparable(whole.keys)
+    np.testing.assert_array_equal(got.aggregates["sum"], whole.agg(sum=values)["sum"])
+
+
+def test_streaming_columns_go_by_their_names():
+    groups = gpuhash.GroupBy(count=True)
+    groups.update({"a": np.array([1, 2]), "b": ["x", "y"]})
+    groups.update({"b": ["y", "x"], "a": np.array([2, 2])})
+    assert comparable(groups.result().keys) == {"a": [1, 2, 2], "b": ["x", "y", "x"]}
+    for make in (pd.DataFrame, pl.DataFrame, pa.table):
+        frames = gpuhash.GroupBy(count=True)
+        frames.update(make({"a": [1, 2], "b": [3, 4]}))
+        frames.update(make({"b": [4, 3], "a": [2, 2]}))
+        assert comparable(frames.result().keys) == {"a": [1, 2, 2], "b": [3, 4, 3]}
+        assert pl.Series(frames.result().aggregates["count"]).to_list() == [1, 2, 1]
+
+
+def test_streaming_refuses_keys_of_another_form():
+    """At once, however many groups there are; and the batches before are still there."""
+    many = np.arange(1000)
+    forms = {
+        "array": (many, [many[:1] * 1.0, many[:1].astype("M8[s]"), many[:2].reshape(1, 2), pd.Series([1]), ["x"]]),
+        "rows": (many.reshape(500, 2), [many[:3].reshape(1, 3), many[:1]]),
+        "list": (list(map(str, many)), [many[:1], [many[:1], ["x"]]]),
+        "lists": ([many, many], [[many[:1]], (many[:1], many[:1]), [many[:1], ["x"]], many[:1]]),
+        "dict": ({"a": many}, [{"b": many[:1]}, {"a": many[:1], "b": many[:1]}, {"a": many[:1] * 1.5}, many[:1]]),
+        "frame": (pd.DataFrame({"a": many}), [pd.DataFrame({"a": [1.5]}), pl.DataFrame({"a": [1]}), pd.Series([1])]),
+        "table": (pa.table({"a": many}), [pa.record_batch({"a": [1]}), pa.table({"b": [1]})]),
+    }
+    for keys, others in forms.values():
+        groups = gpuhash.GroupBy(count=True)
+        groups.update(keys)
+        for other in others:
+            with pytest.raises((TypeError, ValueError), match=r"the keys.*(here|from|convert)"):
+                groups.update(other)
+        assert len(groups.result().aggregates["count"]) == len(groups) >= 500
+
+
 def test_streaming_refuses():
     with pytest.raises(TypeError, match="no aggregate was given"):
         gpuhash.GroupBy()

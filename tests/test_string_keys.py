@@ -157,6 +157,35 @@ def test_times(dtype):
         gpuhash.isin(times, times.astype("M8[us]" if dtype[0] == "d" else "m8[us]"))
 
 
+@pytest.mark.parametrize("keys", [np.array([["a", "b"]]), np.array([["2020", "2021"]], "M8[Y]")], ids=["text", "times"])
+def test_rows_of_what_is_no_number_are_refused(keys):
+    for call in (gpuhash.unique, gpuhash.factorize, lambda keys, axis: gpuhash.isin(keys, keys, axis=axis)):
+        with pytest.raises(ValueError, match=r"of shape \(1, 2\), and their rows are no keys: leave axis=0 out"):
+            call(keys, axis=0)
+    assert gpuhash.unique(keys[0], axis=0).tolist() == keys[0].tolist()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [["a", "b"], np.array([["a"], ["b"]]), pd.Series(["a", "b"]), np.array([["2020", "NaT"]], "M8[Y]")],
+    ids=["list", "numpy", "pandas", "times"],
+)
+def test_nothing_is_in_an_empty_list(keys):
+    shape = np.shape(keys)
+    assert gpuhash.isin(keys, []).tolist() == np.zeros(shape, bool).tolist()
+    assert gpuhash.isin(keys, (), invert=True).tolist() == np.ones(shape, bool).tolist()
+    assert gpuhash.isin([], keys).tolist() == []
+
+
+def test_dates_of_arrow_in_pandas():
+    days = pd.Series([18000, None, 18001, 18000], dtype=pd.ArrowDtype(pa.int32())).astype(pd.ArrowDtype(pa.date32()))
+    codes, uniques = gpuhash.factorize(days)
+    assert codes.tolist() == [0, -1, 1, 0]
+    assert uniques.tolist() == days.iloc[[0, 2]].tolist()
+    assert uniques.dtype == days.dtype
+    assert gpuhash.isin(days[:1], np.array([18000], "M8[D]")).tolist() == [True]
+
+
 def test_times_of_libraries():
     times = pd.Series(pd.to_datetime(["2020-01-02", None, "2020-01-01", "2020-01-02"]))
     for column in (times, pl.from_pandas(times), pa.array(times), times.dt.tz_localize("Asia/Tokyo")):

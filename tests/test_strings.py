@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gpuhash
 from gpuhash import _core
 from gpuhash.arrays.strings import Strings
 
@@ -209,6 +210,56 @@ def test_one_column_of_a_table_is_a_column():
         Strings.read(pa.table({"a": ["x"], "b": [1]}))
 
 
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame, pa.table], ids=["pandas", "polars", "pyarrow"])
+def test_the_column_of_a_frame_is_given_back(frame):
+    frame = frame({"a": ["x", "y", "x"]})
+    distinct = gpuhash.unique(frame)
+    assert as_list(distinct) == ["x", "y"]
+    assert type(distinct) is type(frame["a"]) or isinstance(distinct, pa.Array)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda words: pd.Series(words, dtype="string[python]"),
+        lambda words: np.array(words, np.dtypes.StringDType(na_object=None)),
+    ],
+    ids=["pandas", "numpy"],
+)
+@pytest.mark.parametrize("count", [0, 2])
+def test_columns_of_text_without_any(make, count):
+    strings = Strings.read(make([None] * count))
+    assert strings.text
+    assert strings.to_list() == [None] * count
+    back = strings.give_back(strings)
+    assert back.dtype == make([]).dtype
+    assert [item in (None, pd.NA) for item in back.tolist()] == [True] * count
+
+
+@pytest.mark.parametrize("dtype", ["U", "S", object, np.dtypes.StringDType()], ids=["U", "S", "object", "T"])
+def test_masked_entries_are_nulls(dtype):
+    words = [b"a", b"hidden", b"b", b"a"] if dtype == "S" else ["a", "hidden", "b", "a"]
+    masked = np.ma.MaskedArray(np.array(words, dtype), [False, True, False, False])
+    strings = Strings.read(masked)
+    assert strings.to_list() == [words[0], None, words[2], words[3]]
+    back = strings.give_back(strings)
+    assert np.ma.getmaskarray(back).tolist() == [False, True, False, False]
+    assert back.compressed().tolist() == [words[0], words[2], words[3]]
+    codes, distinct = gpuhash.factorize(masked)
+    assert codes.tolist() == [0, -1, 1, 0]
+    assert distinct.tolist() == [words[0], words[2]]
+    for call in (gpuhash.unique, gpuhash.hash, lambda keys: gpuhash.isin(keys, keys)):
+        with pytest.raises(ValueError, match="nulls, in 1 of 4 entries"):
+            call(masked)
+    if dtype is not object:
+        assert Strings.read(np.ma.MaskedArray(np.array(words, dtype), True)).to_list() == [None] * 4
+
+
+def test_what_a_mask_hides_may_be_no_string():
+    masked = np.ma.MaskedArray(np.array([5, "a", None, "a"], object), [True, False, True, False])
+    assert Strings.read(masked).to_list() == [None, "a", None, "a"]
+
+
 def test_other_items_are_named():
     for mixed, item, kind in [
         (["a", b"b"], r"item 1 is b'b', a bytes: give text", "text"),
@@ -256,6 +307,8 @@ def test_characters_beyond_unicode_are_refused():
     rows = words.view(np.uint32).reshape(2, 1)
     offsets = np.zeros(3, np.int64)
     assert _core.measure_rows(_core.borrow(rows), _core.borrow(offsets)) == 1
+    with pytest.raises(ValueError, match="the keys hold '\N{REPLACEMENT CHARACTER}' at 1"):
+        Strings.read(words)
 
 
 @given(st.lists(st.text(max_size=40), min_size=1), st.data())

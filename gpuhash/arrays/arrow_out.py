@@ -81,8 +81,8 @@ class RecordBatch:
     ----------
     columns
         Arrays by name, all on one device: ``[n]`` of any framework, or ``[n, k]`` for lists of a fixed size; dates and
-        times of NumPy, of which NaT is null; strings of NumPy, lists of strings, and columns of strings of pandas,
-        polars and Arrow.
+        times of NumPy, of which NaT is null, and its masked arrays; strings of NumPy, lists of strings, and columns of
+        strings of pandas, polars and Arrow.
     valid
         Masks by name, bool ``[n]`` on the host, false for nulls. Columns without one have none.
 
@@ -91,8 +91,10 @@ class RecordBatch:
     TypeError
         For complex numbers, bfloat16, and units of time that Arrow does not have; for booleans on a GPU.
     ValueError
-        For columns of different lengths or devices, masks of other shapes or names or of an array on a GPU, and arrays
-        without an axis.
+        For columns of different lengths or devices, masks of other shapes or names or of an array on a GPU, arrays
+        without an axis, and strings of several.
+    OverflowError
+        For times that the unit which Arrow has for theirs cannot hold.
     """
 
     def __init__(self, columns: Mapping[str, Any], valid: Mapping[str, _Array] | None = None) -> None:
@@ -100,6 +102,8 @@ class RecordBatch:
         unknown = [name for name in masks if name not in columns]
         if unknown:
             raise ValueError(f"valid has masks of {', '.join(unknown)}, which are no columns")
+        for name in columns:
+            _check_name(name)
         parts = {name: _part_of(values, masks.get(name), name) for name, values in columns.items()}
         lengths = {part.length for part in parts.values()}
         if len(lengths) > 1:
@@ -168,25 +172,42 @@ def _device_capsules(part: _Part) -> tuple[object, object]:
 def _part_of(values: Any, valid: _Array | None, name: str) -> _Part:
     from .strings import Strings  # which gives Arrow's columns back by this module
 
-    strings = values if isinstance(values, Strings) else Strings.read(values, name or "values")
     what = f"column {name!r}" if name else "array"
+    strings = values if isinstance(values, Strings) else Strings.read(values, f"values of the {what}")
     if strings is not None:
         return _part_of_strings(strings, valid, name, what)
     framework = framework_of(values)
     if isinstance(framework, NumPyFramework):
-        host = framework.to_numpy(values) if isinstance(framework, ArrayLikeFramework) else np.asarray(values)
+        host = framework.to_numpy(values) if isinstance(framework, ArrayLikeFramework) else np.asanyarray(values)
         return _part_of_host(host, valid, name, what)
     return _part_of_tensor(values, framework, valid, name, what)
 
 
-def _mask(valid: _Array | None, length: int, what: str) -> tuple[int, int, object]:
-    """How many nulls there are, the address of the bits that say which, and what keeps these."""
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"{name!r}, a {type(name).__name__}, was given as the name of a column, expected a str")
+    if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in name):
+        raise ValueError(
+            f"the name {name!r} of a column has a null character or half of a surrogate pair: leave it out"
+        )
+
+
+def _both(valid: Any, known: _Array | None, length: int, what: str) -> _Array | None:
+    """The mask that was given, checked, and what the column itself says of its entries, bool ``[n]``, as one."""
     if valid is None:
-        return 0, 0, None
+        return known
     mask = np.asarray(valid)
     if mask.dtype != bool or mask.shape != (length,):
         raise ValueError(f"the mask of the {what} is {mask.dtype} of shape {mask.shape}, expected bool of ({length},)")
-    nulls = length - int(np.count_nonzero(mask))
+    return mask if known is None else np.logical_and(mask, known)
+
+
+def _bits_of(valid: _Array | None) -> tuple[int, int, object]:
+    """How many nulls there are, the address of the bits that say which, and what keeps these."""
+    if valid is None:
+        return 0, 0, None
+    mask = valid.reshape(-1)
+    nulls = len(mask) - int(np.count_nonzero(mask))
     if nulls == 0:
         return 0, 0, None
     bits = np.packbits(mask, bitorder="little")
@@ -194,9 +215,10 @@ def _mask(valid: _Array | None, length: int, what: str) -> tuple[int, int, objec
 
 
 def _part_of_strings(strings: Strings, valid: _Array | None, name: str, what: str) -> _Part:
-    if valid is not None and strings.valid is not None:
-        valid = np.logical_and(valid, strings.valid)
-    nulls, bits, held = _mask(strings.valid if valid is None else valid, strings.count, what)
+    _need_axis(strings.shape, what)
+    if len(strings.shape) > 1:
+        raise ValueError(f"the {what} has strings of shape {strings.shape}: give them in one dimension")
+    nulls, bits, held = _bits_of(_both(valid, strings.valid, strings.count, what))
     offsets, data = strings.offsets, strings.data
     buffers = [bits, offsets.ctypes.data, data.ctypes.data]
     node = _core.ArrowNode("U" if strings.text else "Z", name, strings.count, nulls, buffers, [])
@@ -204,18 +226,21 @@ def _part_of_strings(strings: Strings, valid: _Array | None, name: str, what: st
 
 
 def _part_of_host(array: _Array, valid: _Array | None, name: str, what: str) -> _Part:
-    fmt = None
+    fmt = known = None
+    if isinstance(array, np.ma.MaskedArray):
+        known = ~np.ma.getmaskarray(array)
+        array = array.data
     if array.dtype.kind in "mM":
         array, fmt, is_time = _times(array, what)
-        valid = is_time if valid is None else np.logical_and(valid, is_time)
+        known = is_time if known is None else np.logical_and(known, is_time)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     _need_axis(array.shape, what)
     if array.dtype == bool:
         packed = np.packbits(array.view(np.uint8) != 0, bitorder="little")
-        return _nested(array.shape, "b", packed.ctypes.data, packed, valid, name, what, None)
+        return _nested(array.shape, "b", packed.ctypes.data, packed, valid, name, what, None, known)
     dense = _core.borrow(np.ascontiguousarray(array))
-    return _nested(dense.shape, fmt or _format_of(dense, what), dense.data, dense, valid, name, what, None)
+    return _nested(dense.shape, fmt or _format_of(dense, what), dense.data, dense, valid, name, what, None, known)
 
 
 def _part_of_tensor(tensor: Any, framework: Framework, valid: _Array | None, name: str, what: str) -> _Part:
@@ -256,19 +281,23 @@ def _nested(
     name: str,
     what: str,
     gpu: int | None,
+    known: _Array | None = None,
 ) -> _Part:
-    """Of dense memory; entries of several numbers are lists of a fixed size."""
+    """Of dense memory; entries of several numbers are lists of a fixed size. ``known``: bool, of which number it is."""
     length = shape[0]
-    nulls, bits, held = _mask(valid, length, what)
     axes = len(shape)
+    nulls, bits, held = _bits_of(_both(valid, known if axes == 1 else None, length, what))
     own = (name, nulls, bits)
     inner = ("item", 0, 0)
     named, missing, mask = own if axes == 1 else inner
+    within = None
+    if axes > 1 and known is not None:
+        missing, mask, within = _bits_of(known)
     node = _core.ArrowNode(fmt, named, math.prod(shape), missing, [mask, address], [])
     for axis in range(axes - 1, 0, -1):
         named, missing, mask = own if axis == 1 else inner
         node = _core.ArrowNode(f"+w:{shape[axis]}", named, math.prod(shape[:axis]), missing, [mask], [node])
-    return _Part(node, [held, memory], length, gpu)
+    return _Part(node, [held, within, memory], length, gpu)
 
 
 def _need_axis(shape: tuple[int, ...], what: str) -> None:
@@ -283,9 +312,11 @@ def _times(array: _Array, what: str) -> tuple[_Array, str, _Array]:
     if unit == "generic" or (unit not in _UNITS and unit not in _COARSE[kind] and (kind, unit) != ("M", "D")):
         raise TypeError(f"the {what} is {array.dtype}, and Arrow has no such unit: convert it, as to '{kind}8[ns]'")
     target = _COARSE[kind].get(unit, unit)
-    if step != 1 or target != unit or not array.dtype.isnative:
-        array = array.astype(f"{kind}8[{target}]")
     is_time = ~np.isnat(array)
+    if step != 1 or target != unit or not array.dtype.isnative:
+        given, array = array, array.astype(f"{kind}8[{target}]")
+        if (is_time & (array.astype(given.dtype) != given)).any():
+            raise OverflowError(f"the {what} is {given.dtype}, and holds times that no '{kind}8[{target}]' does")
     numbers = np.ascontiguousarray(array).view(np.int64)
     if target == "D":
         days = np.where(is_time, numbers, 0)

@@ -70,6 +70,8 @@ class Strings:
         if issubclass(kind, (Sequence, KeysView, ValuesView)) and not issubclass(kind, (range, memoryview, bytearray)):
             return cls._read_sequence(column, what)
         library = kind.__module__.partition(".")[0]
+        if library in LIBRARIES and len(getattr(column, "columns", ())) == 1:
+            return cls.read(_only_column(column, library), what)
         if library == "pandas" and hasattr(column, "dtype"):
             return cls._read_pandas(column, what)
         if library == "polars" and hasattr(column, "dtype") and type(column.dtype).__name__ not in _POLARS:
@@ -132,18 +134,36 @@ class Strings:
 
     @classmethod
     def _read_numpy(cls, array: _Array, what: str) -> Self | None:
+        if isinstance(array, np.ma.MaskedArray):
+            return cls._read_masked(array, what)
         if array.dtype.kind in "US":
             return cls(_pack_rows(array, what), array.dtype.kind == "U", "numpy", _fixed_form(array), array.shape)
         if array.dtype.kind == "T":
             missing = (array.dtype.na_object,) if hasattr(array.dtype, "na_object") else ()
-            packed = _pack_objects(array.reshape(-1).tolist(), missing, what)
-            form = functools.partial(_form_array, array.dtype, missing)
-            return None if packed is None else cls(*packed, "numpy", form, array.shape)
+            words = _pack_objects(array.reshape(-1).tolist(), missing, what) or (_nulls_alone(array.size), True)
+            return cls(*words, "numpy", functools.partial(_form_array, array.dtype, missing), array.shape)
         if array.dtype.kind == "O":
             packed = _pack_objects(array.reshape(-1).tolist(), (), what)
             form = functools.partial(_form_array, array.dtype, (None,))
             return None if packed is None else cls(*packed, "numpy", form, array.shape)
         return None
+
+    @classmethod
+    def _read_masked(cls, array: np.ma.MaskedArray[Any, Any], what: str) -> Self | None:
+        """Masked entries are nulls, whatever lies there."""
+        if array.dtype.kind not in "USTO":
+            return None
+        known = ~np.ma.getmaskarray(array)
+        plain = array.data
+        if not known.all():
+            plain = plain.copy()
+            plain[~known] = plain[known][0] if known.any() else {"T": "", "O": None}.get(array.dtype.kind, 0)
+        found = cls._read_numpy(plain, what)
+        if found is None:
+            return None
+        valid = known.reshape(-1) if found.valid is None else np.logical_and(known.reshape(-1), found.valid)
+        chunk = StringChunk(found.offsets, found.data, None if valid.all() else valid)
+        return cls(chunk, found.text, "numpy", functools.partial(_form_masked, found._form), array.shape)
 
     @classmethod
     def _read_sequence(cls, sequence: Any, what: str) -> Self | None:
@@ -173,6 +193,8 @@ class Strings:
         pandas = importlib.import_module("pandas")
         missing = (None, pandas.NA, pandas.NaT)
         packed = _pack_objects(np.asarray(column, object).tolist(), missing, what)
+        if packed is None and storage == "python":
+            packed = _nulls_alone(len(column)), True
         return None if packed is None else cls(*packed, "pandas", form)
 
     @classmethod
@@ -185,6 +207,12 @@ class Strings:
         form = {"polars": _form_polars, "pyarrow": _form_pyarrow}.get(source)
         made: _Form = _form_arrow if form is None else functools.partial(form, column)
         return cls(_joined(chunks), text, source, made)
+
+
+def _only_column(frame: Any, library: str) -> Any:
+    if library == "pandas":
+        return frame.iloc[:, 0]
+    return frame.get_columns()[0] if library == "polars" else frame.columns[0]
 
 
 def _joined(chunks: list[StringChunk]) -> StringChunk:
@@ -216,7 +244,9 @@ def _pack_rows(array: _Array, what: str) -> StringChunk:
     rows = _core.borrow(dense.view(np.uint32 if text else np.uint8).reshape(array.size, width))
     refused = _core.measure_rows(rows, _core.borrow(offsets))
     if refused >= 0:
-        raise _no_utf8(dense[refused].item(), refused, what)
+        points = dense[refused : refused + 1].view(np.uint32).tolist()
+        shown = "".join(chr(point) if point < 0x110000 else "\N{REPLACEMENT CHARACTER}" for point in points)
+        raise _no_utf8(shown.rstrip("\0"), refused, what)
     if not text and offsets[-1] == array.size * width:  # they lie one after the other
         return StringChunk(offsets, dense.view(np.uint8), None)
     data = arrow_c.empty(int(offsets[-1]), "uint8")
@@ -248,11 +278,21 @@ def _pack_objects(items: list[Any], missing: tuple[object, ...], what: str) -> t
     return StringChunk(offsets, data, None if valid is None or valid.all() else valid), text
 
 
+def _nulls_alone(count: int) -> StringChunk:
+    return StringChunk(np.zeros(count + 1, np.int64), np.empty(0, np.uint8), np.zeros(count, bool) if count else None)
+
+
 def _no_utf8(text: str, position: int, what: str) -> ValueError:
     return ValueError(
         f"the {what} hold {text!r} at {position}, with half of a surrogate pair or no character at all, which UTF-8 "
         "cannot encode: take it out, as by text.encode(errors='replace').decode()"
     )
+
+
+def _form_masked(form: _Form, taken: Strings) -> np.ma.MaskedArray[Any, Any]:
+    """As an array without a mask, and the nulls masked."""
+    known = Strings(StringChunk(taken.offsets, taken.data, None), taken.text, taken.source, form)
+    return np.ma.MaskedArray(form(known), np.ma.nomask if taken.valid is None else ~taken.valid)
 
 
 def _form_list(taken: Strings) -> list[Any]:

@@ -14,8 +14,10 @@ _Array = np.ndarray[Any, Any]
 
 #: What gives one of the values.
 PICKS = ("min", "max", "first", "last")
-#: A group without values has none of these. The others are NaN then, or say how many values there were.
-OF_VALUES = (*PICKS, "mean")
+#: These divide by the number of values less ddof.
+SPREADS = ("var", "std")
+#: A group without values has none of these. The others say how many values there were.
+OF_VALUES = (*PICKS, "mean", *SPREADS)
 #: What the libraries have columns of; other dtypes come as arrays.
 _COLUMNS = "bifu"
 
@@ -23,6 +25,11 @@ _COLUMNS = "bifu"
 def may_be_missing(op: str, dtype: str, library: str | None) -> bool:
     """Has it to be told which groups have no value? Of floats an array says NaN."""
     return op in OF_VALUES and (library is not None or is_integer(dtype) or dtype == "bool")
+
+
+def missing_of(op: str, counts: _Array, ddof: float) -> _Array:
+    """Which groups of so many values have no result: bool ``[m]``."""
+    return counts <= (max(ddof, 0) if op in SPREADS else 0)
 
 
 def answer(result: Any, missing: _Array | None, library: str | None, batch: Batch, what: str) -> Any:

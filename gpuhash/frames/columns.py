@@ -286,6 +286,8 @@ def _times_of(column: Any, framework: ColumnFramework) -> _Array | None:
     if framework.name == "pandas":
         if getattr(dtype, "kind", None) not in ("m", "M"):
             return None
+        if hasattr(dtype, "pyarrow_dtype"):  # of whose dates pandas makes Python's
+            return np.asarray(getattr(column, "array", column).__arrow_array__().to_numpy())
         zone = getattr(dtype, "tz", None)
         if zone is not None:
             column = column.dt.tz_convert(None) if hasattr(column, "dt") else column.tz_convert(None)

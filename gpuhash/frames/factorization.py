@@ -67,7 +67,8 @@ def unique(
     keys
         An array of any framework, of any dtype that tables take as keys or values, or Python numbers. Used where it
         lies, on the host or on a GPU. Columns of pandas, polars and Arrow, and of what has Arrow's C interface, keep
-        their dtype, and may have no nulls.
+        their dtype, and may have no nulls. Or strings, lists of them among these, and dates, times and durations: on
+        the host, and of them no rows.
     return_inverse
         Give also, for each key, the index of its distinct key.
     return_counts
@@ -104,7 +105,7 @@ def unique(
     TypeError
         Where ``keys`` is no array of a dtype that tables take, ``axis`` no integer, or another argument no flag.
     ValueError
-        For rows without numbers, another axis, nulls, or within the capture of a CUDA graph.
+        For rows without numbers, rows of strings or times, another axis, nulls, or within the capture of a CUDA graph.
     OverflowError
         For Python integers that no 64-bit dtype holds together.
     MemoryError
@@ -115,7 +116,7 @@ def unique(
     return_counts = flag_of(return_counts, "return_counts")
     sorted = flag_of(sorted, "sorted")
     axis = axis_of(axis)
-    keys, on_host = host_keys.read(keys, "keys")
+    keys, on_host = host_keys.read(keys, "keys", axis)
     if on_host is not None:
         distinct, answers = host_keys.unique(on_host, sorted)
         asked = (return_index, return_inverse, return_counts)
@@ -171,7 +172,7 @@ def factorize(keys: Any, *, axis: int | None = None) -> Factorized:
         As ``unique``.
     """
     axis = axis_of(axis)
-    keys, on_host = host_keys.read(keys, "keys")
+    keys, on_host = host_keys.read(keys, "keys", axis)
     if on_host is not None:
         return Factorized(*host_keys.factorize(on_host))
     if isinstance(framework_of(keys), ColumnFramework):
@@ -246,8 +247,13 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False, axis: int |
     """
     axis = axis_of(axis)
     invert = flag_of(invert, "invert")
-    elements, on_host = host_keys.read(elements, "elements")
-    test_elements, tests_on_host = host_keys.read(test_elements, "test_elements")
+    elements, on_host = host_keys.read(elements, "elements", axis)
+    test_elements, tests_on_host = host_keys.read(test_elements, "test_elements", axis)
+    if tests_on_host is not None and host_keys.is_of_none(elements):
+        return np.empty(0, bool)
+    if on_host is not None and host_keys.is_of_none(test_elements):
+        on_host.need_no_nulls("elements")
+        return np.full(on_host.shape, invert)
     if on_host is not None or tests_on_host is not None:
         return host_keys.isin(*host_keys.need_both(on_host, tests_on_host), invert)
     elements, whole = settle(elements)

@@ -11,7 +11,7 @@ from gpuhash import _core
 from gpuhash.arrays.arguments import flag_of
 from gpuhash.arrays.batch import Output
 
-from .answers import answer, may_be_missing
+from .answers import SPREADS, answer, may_be_missing, missing_of
 from .keys import Keys, Numbering
 from .values import NO_COLUMN, Column, is_column, new_array, take_column, to_host
 
@@ -137,7 +137,7 @@ class Groups:
 
             A group without values has a count and sum of 0, ``any`` is False and ``all`` True. In the other aggregates
             it is null in a library's columns, and NaN in arrays. Integers and booleans have none: there the result is a
-            masked array.
+            masked array. Groups of ``ddof`` values or fewer have no variance and deviation.
 
         Notes
         -----
@@ -237,12 +237,12 @@ class _Call:
         dtype = aggregate_dtype(op, column.values, what)
         results = self._ask(op, column, dtype)
         library = self.keys.library
-        if column.valid is None or not may_be_missing(op, dtype, library):
+        if (column.valid is None and op not in SPREADS) or not may_be_missing(op, dtype, library):
             return lambda: answer(results[0].result(self.batch), None, library, self.batch, what)
         counts = self._ask("count", column, "int64")
 
         def answered() -> Any:
-            missing = to_host(counts[0].array, self.batch) == 0
+            missing = missing_of(op, to_host(counts[0].array, self.batch), self.ddof)
             return answer(results[0].result(self.batch), missing, library, self.batch, what)
 
         return answered

@@ -32,8 +32,21 @@ class HostKeys(NamedTuple):
         return Keys([self.column], None, nulls)
 
 
-def read(keys: Any, what: str) -> tuple[Any, HostKeys | None]:
-    """The keys, which can be looked at once more, and what they are here; None for numbers."""
+def read(keys: Any, what: str, axis: int | None) -> tuple[Any, HostKeys | None]:
+    """The keys, which can be looked at once more, and what they are here; None for numbers.
+
+    ValueError for rows of several of them, of which no key is made.
+    """
+    keys, found = _read(keys, what)
+    if found is not None and axis == 0 and len(found.shape) != 1:
+        raise ValueError(
+            f"the {what} are {found.column.kind} of shape {found.shape}, and their rows are no keys: leave axis=0 out, "
+            "or give the columns to gpuhash.group_by"
+        )
+    return keys, found
+
+
+def _read(keys: Any, what: str) -> tuple[Any, HostKeys | None]:
     if isinstance(keys, (str, bytes)):  # no array of strings
         return keys, None
     keys = opened(keys)
@@ -64,6 +77,11 @@ def factorize(given: HostKeys) -> tuple[_Array, Any]:
     keys = given.keys("none")
     numbering = keys.number()
     return _on_host(keys, numbering.codes).reshape(given.shape), keys.distinct(numbering)
+
+
+def is_of_none(keys: Any) -> bool:
+    """Is it an empty list or the like, which does not say of what?"""
+    return isinstance(keys, (list, tuple, range)) and not keys
 
 
 def need_both(elements: HostKeys | None, tests: HostKeys | None) -> tuple[HostKeys, HostKeys]:

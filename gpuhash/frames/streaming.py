@@ -11,10 +11,10 @@ from gpuhash import _core
 from gpuhash.arrays.arguments import flag_of
 from gpuhash.arrays.batch import Batch, Output, to_device
 
-from .answers import PICKS, answer, may_be_missing
+from .answers import PICKS, answer, may_be_missing, missing_of
 from .grouping import Request, aggregate_dtype, check_operations, nulls_of, number_of
 from .keys import Keys
-from .values import concatenate, new_array, take_column, to_host
+from .values import concatenate, need_alike, new_array, take_column, to_host
 
 OPERATIONS = ("sum", "mean", "min", "max", "count", "first", "last", "any", "all", "var", "std")
 
@@ -194,12 +194,11 @@ class GroupBy:
         part = self._whole()
         made = Keys.of(part.keys, "keys")
         batch = made.batch
+        keys, states = part.keys, {state: _lend(array, batch) for state, array in part.states.items()}
         if sorted:
             numbering = made.number(sorted=True)
-            codes, keys = numbering.codes, made.distinct(numbering)
-        else:
-            codes, keys = _lend(np.arange(part.count), batch), part.keys
-        states = {state: _lend(array, batch) for state, array in part.states.items()}
+            keys, states = made.distinct(numbering), _taken(states, numbering.firsts, batch)
+        codes = _lend(np.arange(part.count), batch)
         requests: list[Request] = []
         answers = {
             op: [self._ask(op, name, states, made, requests) for name in names]
@@ -238,7 +237,7 @@ class GroupBy:
         def answered() -> Any:
             missing = None
             if may_be_missing(op, dtype, library):
-                missing = to_host(states["count", name], batch) == 0
+                missing = missing_of(op, to_host(states["count", name], batch), self._ddof)
             return answer(out.result(batch), missing, library, batch, what)
 
         return answered
@@ -256,6 +255,9 @@ class GroupBy:
         """Takes up parts behind the others, or raises and leaves all as it was."""
         stack = list(self._parts)
         for part in parts:
+            filled = next((other for other in stack if other.count), part)
+            if part.count:
+                need_alike(filled.keys, part.keys, "keys")
             stack.append(part)
             while len(stack) > 1 and stack[-2].count <= 2 * stack[-1].count:
                 stack[-2:] = [_combine(stack[-2:])]
@@ -306,7 +308,10 @@ def _valid(counts: Any, batch: Batch) -> _core.Array:
 
 
 def _combine(parts: list[_Part]) -> _Part:
-    """Several parts as one, of which the first has the first rows."""
+    """Several parts as one, of which the first has the first rows. Parts of no keys may have any form."""
+    parts = [part for part in parts if part.count] or parts[:1]
+    if len(parts) == 1:
+        return parts[0]
     made = Keys.of(concatenate([part.keys for part in parts], "keys"), "keys")
     batch = made.batch
     numbering = made.number()
@@ -329,6 +334,14 @@ def _combine(parts: list[_Part]) -> _Part:
     combined = _Part(made.distinct(numbering), numbering.count, states)
     batch.context.synchronize(batch.stream)
     return combined
+
+
+def _taken(states: dict[State, _core.Array], index: _core.Array, batch: Batch) -> dict[State, _core.Array]:
+    """The states of the groups at positions ``[m]``."""
+    taken = {state: new_array(batch, array.dtype, index.shape[0]) for state, array in states.items()}
+    pairs = [(array, None, taken[state]) for state, array in states.items()]
+    _core.take(batch.context, pairs, index.shape[0], index, batch.stream)
+    return taken
 
 
 def _lend(array: Any, batch: Batch) -> _core.Array:

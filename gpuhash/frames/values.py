@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,8 @@ from gpuhash.arrays import nulls
 from gpuhash.arrays.batch import Batch, Output, join, to_device
 from gpuhash.arrays.dtypes import ITEMSIZES, infer_numbers
 from gpuhash.arrays.frameworks import ColumnFramework, framework_of
+
+from .columns import split_frame
 
 
 class Column(NamedTuple):
@@ -89,29 +92,74 @@ def _lend(host: np.ndarray[Any, Any], batch: Batch) -> _core.Array:
     return to_device(_core.borrow(host), batch.context, batch.stream, "values")[0]
 
 
-def concatenate(parts: list[Any], what: str) -> Any:
-    """Columns, or lists of such, one behind the other, in the form in which they were given.
+def need_alike(first: Any, other: Any, what: str) -> None:
+    """Can columns, frames or collections of columns lie one behind the other?
 
     Raises
     ------
     TypeError
-        Where they are of different libraries or dtypes.
+        Where they are of different libraries, names or dtypes.
+    ValueError
+        Where their rows have different shapes, or they lie on different devices.
     """
+    frames = split_frame(first), split_frame(other)
+    ours, theirs = (given if frame is None else frame for given, frame in zip((first, other), frames, strict=True))
+    if isinstance(ours, (dict, list, tuple)) or isinstance(theirs, (dict, list, tuple)):
+        if type(first) is not type(other) or _is_text(ours) != _is_text(theirs):
+            raise TypeError(f"the {what} are a {_form(first)} here and a {_form(other)} there: give them in one form")
+        if _is_text(ours):
+            return
+        if isinstance(ours, dict):
+            if ours.keys() != theirs.keys():
+                raise TypeError(f"the {what} have the columns {[*ours]} here and {[*theirs]} there: give the same ones")
+            pairs = [(ours[name], theirs[name], f"{what} {name!r}") for name in ours]
+        else:
+            if len(ours) != len(theirs):
+                raise TypeError(f"the {what} are {len(ours)} columns here and {len(theirs)} there: give the same ones")
+            pairs = [(*pair, f"{what} {number}") for number, pair in enumerate(zip(ours, theirs, strict=True))]
+        for pair in pairs:
+            need_alike(*pair)
+        return
+    names = [framework_of(part).name for part in (first, other)]
+    if names[0] != names[1]:
+        raise TypeError(f"the {what} come from {names[0]} and {names[1]}: give them in one form")
+    dtypes = [str(getattr(part, "dtype", getattr(part, "type", ""))) for part in (first, other)]
+    if dtypes[0] != dtypes[1] and getattr(getattr(first, "dtype", None), "kind", "") not in "US":
+        raise TypeError(f"the {what} are {dtypes[0]} and {dtypes[1]}: convert them to one dtype")
+    shapes = [tuple(getattr(part, "shape", ()))[1:] for part in (first, other)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"the {what} have rows of shape {shapes[0]} here and {shapes[1]} there: give the same ones")
+    devices = [str(getattr(part, "device", "")) for part in (first, other)]
+    if devices[0] != devices[1]:
+        raise ValueError(f"the {what} are on {devices[0]} and {devices[1]}: move them to one")
+
+
+def _form(given: Any) -> str:
+    if _is_text(given):
+        return "list of strings"
+    library = type(given).__module__.partition(".")[0]
+    return type(given).__name__ if library == "builtins" else f"{type(given).__name__} of {library}"
+
+
+def _is_text(given: Any) -> bool:
+    """Is it a list of strings?"""
+    return isinstance(given, list) and bool(given) and isinstance(given[0], (str, bytes))
+
+
+def concatenate(parts: list[Any], what: str) -> Any:
+    """Columns, frames or collections of columns that are alike, one behind the other, in the form of the first one."""
     first = parts[0]
     if len(parts) == 1:
         return first
+    if (frame := split_frame(first)) is not None:
+        return _concatenate_frames(parts, list(frame))
+    if isinstance(first, dict):
+        return {name: concatenate([part[name] for part in parts], what) for name in first}
+    if _is_text(first):
+        return list(itertools.chain(*parts))
     if isinstance(first, (list, tuple)):
-        if any(not isinstance(part, (list, tuple)) or len(part) != len(first) for part in parts):
-            raise TypeError(f"the {what} are {len(first)} columns here and another number there: give the same ones")
-        return [concatenate(list(columns), what) for columns in zip(*parts, strict=True)]
-    frameworks = [framework_of(part) for part in parts]
-    if any(framework is not frameworks[0] for framework in frameworks):
-        names = dict.fromkeys(framework.name for framework in frameworks)
-        raise TypeError(f"the {what} come from {' and '.join(names)}: give them in one form")
-    dtypes = dict.fromkeys(str(getattr(part, "dtype", getattr(part, "type", ""))) for part in parts)
-    if len(dtypes) > 1 and getattr(getattr(first, "dtype", None), "kind", "") not in "US":
-        raise TypeError(f"the {what} are {' and '.join(dtypes)}: convert them to one dtype")
-    name = frameworks[0].name
+        return type(first)(concatenate(list(columns), what) for columns in zip(*parts, strict=True))
+    name = framework_of(first).name
     if name == "numpy":
         return (np.ma.concatenate if any(map(np.ma.isMA, parts)) else np.concatenate)(parts)
     if name == "pandas":
@@ -123,6 +171,21 @@ def concatenate(parts: list[Any], what: str) -> Any:
         chunks = [chunk for part in parts for chunk in getattr(part, "chunks", [part])]
         return importlib.import_module(name).chunked_array(chunks, type=first.type).combine_chunks()
     return _concatenate_numbers(parts, what)
+
+
+def _concatenate_frames(frames: list[Any], names: list[Any]) -> Any:
+    first = frames[0]
+    library = type(first).__module__.partition(".")[0]
+    module: Any = importlib.import_module(library)
+    if library == "pandas":
+        return module.concat(frames, ignore_index=True)
+    ordered = [frame.select(names) for frame in frames]
+    if library == "polars":
+        return module.concat(ordered)
+    if isinstance(first, module.Table):
+        return module.concat_tables(ordered)
+    batches = module.Table.from_batches(ordered).combine_chunks().to_batches()
+    return batches[0] if batches else first
 
 
 def _concatenate_numbers(parts: list[Any], what: str) -> Any:
