@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -13,13 +13,14 @@ from . import _core
 from .arrays import consumers
 from .arrays.arguments import KeyOutOfRangeError, shape_of
 from .arrays.batch import Batch, Output, take_values
-from .arrays.dtypes import ITEMSIZES, MAX_VALUE_BYTES, dtype_name
+from .arrays.dtypes import ITEMSIZES, MAX_ROW_BYTES, MAX_VALUE_BYTES, dtype_name
 from .arrays.export import to_host
 from .arrays.frameworks import NUMPY, Shape, framework_like
 from .arrays.memory import is_sharded, make_context
 from .call import Call
 from .files import serialization
 from .files.saved import Saved
+from .frames.keys import Keys
 from .keyed_table import LEAST_LOAD_FACTOR
 from .table import HashTable
 from .value_log import ValueLog
@@ -138,25 +139,22 @@ class HashMultiMap(Saved):
         if count == 0:
             return
         self._follow(stream)
-        elements = math.prod(batch.key_shape)
-        work = _core.Factorization(context, batch.array, elements, True, True, stream)
-        distinct = _core.Buffer(context, self.key_dtype, (work.count, *batch.key_shape), stream).array()
-        codes, counts = self._numbers(count, stream), self._numbers(work.count, stream)
-        work.write(distinct, codes, counts, None, False)
+        distinct, codes, counts = self._number(batch, count)
+        found = counts.shape[0]
         order = offsets = None
-        if work.count < count:
-            order, offsets = self._numbers(count, stream), self._numbers(work.count + 1, stream)
+        if found < count:
+            order, offsets = self._numbers(count, stream), self._numbers(found + 1, stream)
             _core.group_positions(context, codes, offsets, order, stream)
         if broadcast:  # the one value, again and again
             order = batch.lend(np.zeros(count, np.int64), "int64")
-        self._log.reserve(count, work.count, stream)
-        tails, none = self._numbers(work.count, stream), batch.lend(np.full((), -1), "int64")
+        self._log.reserve(count, found, stream)
+        tails, none = self._numbers(found, stream), batch.lend(np.full((), -1), "int64")
         core = batch.core
         core.look_up([(core, distinct, [(_TAIL, tails, none)], None, None, stream)])
         num_keys, size, chained = core.size(stream), len(self), self._chained
         # From here on the log has the values, of which those count that the table knows of, should it be interrupted.
         self._size, self._chained = None, True
-        ids = self._log.append(values, order, offsets, tails, work.count, stream)
+        ids = self._log.append(values, order, offsets, tails, found, stream)
         one = batch.lend(np.ones((), np.int64), "int64")
         writes = [
             (_HEAD, ids, False, "keep"),
@@ -166,7 +164,27 @@ class HashMultiMap(Saved):
         ]
         core.change([(core, distinct, writes, [], None, None, stream)])
         self._size = size + count
-        self._chained = chained or core.size(stream) - num_keys < work.count
+        self._chained = chained or core.size(stream) - num_keys < found
+
+    def _number(self, batch: Batch, count: int) -> tuple[_core.Array, _core.Array, _core.Array]:
+        """The distinct keys of a batch, the number of each key's, and how often each occurs. Waits."""
+        context, stream = batch.context, batch.stream
+        elements = math.prod(batch.key_shape)
+        if elements * ITEMSIZES[self.key_dtype] > MAX_ROW_BYTES:
+            rows = batch.array
+            if len(batch.shape) != 1:
+                rows = _core.Buffer(context, self.key_dtype, (count, *batch.key_shape), stream).array()
+                context.copy(rows, batch.array, stream)
+            numbering = Keys.of_rows(batch, rows).number(counts=True)
+            assert numbering.counts is not None
+            distinct = _core.Buffer(context, self.key_dtype, (numbering.count, *batch.key_shape), stream).array()
+            _core.gather_rows(context, rows, numbering.firsts, distinct, 0, stream)
+            return distinct, numbering.codes, numbering.counts
+        work = _core.Factorization(context, batch.array, elements, True, True, stream)
+        distinct = _core.Buffer(context, self.key_dtype, (work.count, *batch.key_shape), stream).array()
+        codes, counts = self._numbers(count, stream), self._numbers(work.count, stream)
+        work.write(distinct, codes, counts, None, False)
+        return distinct, codes, counts
 
     def erase(self, keys: Any) -> int:
         """Erases keys with all of their values; absent ones are passed over.
@@ -328,7 +346,8 @@ class HashMultiMap(Saved):
         -------
         keys, values
             ``[len(map), *key_shape]``, each key as often as it has values, in the order of ``keys()``, and ``[len(map),
-            *value_shape]``, a key's values in the order in which they were inserted.
+            *value_shape]``, a key's values in the order in which they were inserted. Of several key columns a mapping
+            of their names to arrays ``[len(map)]``.
         """
         with self._lock:
             batch = self._answering(like)
@@ -339,8 +358,21 @@ class HashMultiMap(Saved):
             ]
             _core.gather_rows(self._context, keys, owners, outputs[0].array, 0, batch.stream)
             self._log.read(positions, outputs[1].array, batch.stream)
+            given = self._columns_of(outputs[0], batch)
             batch.finish()
-            return outputs[0].result(batch), outputs[1].result(batch)
+            values = outputs[1].result(batch)
+            if isinstance(given, Output):
+                return given.result(batch), values
+            return {name: column.result(batch) for name, column in given.items()}, values
+
+    def _columns_of(self, keys: Output, batch: Batch) -> Output | dict[str, Output]:
+        """The keys themselves, or of keys of several columns each of these."""
+        columns = self._table._key_columns
+        if columns is None:
+            return keys
+        parts = {name: Output(batch, dtype, keys.array.shape[:1]) for name, dtype in columns.dtypes}
+        columns.unpack(self._context, keys.array, [part.array for part in parts.values()], batch.stream)
+        return parts
 
     def _item_positions(self, stream: int) -> tuple[_core.Array, _core.Array, _core.Array]:
         """All keys, and of each value the number of its key and its position in the log."""
@@ -423,6 +455,11 @@ class HashMultiMap(Saved):
         return self._table.key_dtype
 
     @property
+    def key_columns(self) -> Mapping[str, str] | None:
+        """Names and dtypes of the columns of a key; None for keys of one dtype."""
+        return self._table.key_columns
+
+    @property
     def key_shape(self) -> Shape:
         """The shape of one key: ``()``, or ``(k,)`` for vectors."""
         return self._table.key_shape
@@ -454,10 +491,11 @@ class HashMultiMap(Saved):
         return self.copy()
 
     def __repr__(self) -> str:
-        shapes = f", key_shape={self.key_shape}" if self.key_shape else ""
+        key_columns = self._table._key_columns
+        shapes = f", key_shape={self.key_shape}" if self.key_shape and key_columns is None else ""
         shapes += f", value_shape={self._value_shape}" if self._value_shape else ""
         return (
-            f"<{type(self).__name__} {self.key_dtype} -> {self._value_dtype}{shapes}, size={len(self)}, "
+            f"<{type(self).__name__} {key_columns or self.key_dtype} -> {self._value_dtype}{shapes}, size={len(self)}, "
             f"num_keys={self.num_keys}, device={self.device}>"
         )
 
@@ -477,6 +515,7 @@ class HashMultiMap(Saved):
         return serialization.Contents(
             key_dtype=self.key_dtype,
             key_shape=self.key_shape,
+            key_columns=self._table._key_columns,
             value_dtype=self._value_dtype,
             value_shape=self._value_shape,
             max_load_factor=self._table.max_load_factor,
@@ -498,11 +537,11 @@ class HashMultiMap(Saved):
         assert contents.value_dtype is not None
         assert contents.values is not None
         template = HashMultiMap(
-            contents.key_dtype,
+            contents.key_columns or contents.key_dtype,
             contents.value_dtype,
             contents.value_shape,
             device=device,
-            key_shape=contents.key_shape,
+            key_shape=() if contents.key_columns else contents.key_shape,
             max_load_factor=max(contents.max_load_factor, LEAST_LOAD_FACTOR),
             seed=contents.seed,
             memory=memory,

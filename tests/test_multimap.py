@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from support.frameworks import Framework, to_numpy
 from support.memory_resources import counting_memory, fail_each_allocation
 from support.samples import KEY_VECTORS, random_keys, random_values, same_bytes, type_name
+from support.tuning import tuned
 
 import gpuhash
 from gpuhash import HashMultiMap
@@ -272,6 +273,58 @@ def test_files(on_device, tmp_path):
         HashMultiMap.load(tmp_path / "set")
     with pytest.raises(ValueError, match="a HashMultiMap has no name"):
         HashMultiMap.load(tmp_path / "map", name="words")
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3, 5)], ids=str)
+@pytest.mark.parametrize("fingerprint_bits", [3, 63])
+def test_keys_of_more_than_16_bytes(device, shape, fingerprint_bits):
+    rng = np.random.default_rng(len(shape))
+    keys = np.zeros((40, 25, *shape), "int64")
+    keys[..., -1] = rng.integers(0, 50, (40, 25, *shape[:-1]))
+    with tuned(fingerprint_bits=fingerprint_bits):
+        table = HashMultiMap("int64", "int32", key_shape=shape, device=device)
+        numbers = np.arange(1000, dtype="int32").reshape(40, 25)
+        table.insert(keys[:20], numbers[:20])
+        table.insert(keys[20:].reshape(500, *shape), numbers[20:].reshape(500))
+        table.insert(keys[0, 0], 7)
+        flat = keys.reshape(1000, *shape)
+        expected: dict[bytes, list[int]] = {}
+        for number, key in enumerate(flat):
+            expected.setdefault(key.tobytes(), []).append(number)
+        expected[flat[0].tobytes()].append(7)
+        assert (len(table), table.num_keys) == (1001, len(expected))
+        for one in (table, table.copy(), pickle.loads(pickle.dumps(table))):
+            assert lists_of(*one.find_all(flat)) == [expected[key.tobytes()] for key in flat]
+        erased = sum(len(expected[key]) for key in {key.tobytes() for key in flat[:100]})
+        assert table.erase(flat[:100]) == erased
+        left = [key.tobytes() not in {gone.tobytes() for gone in flat[:100]} for key in flat]
+        assert table.contains(flat).tolist() == left
+
+
+@pytest.mark.parametrize("columns", [{"a": "int64", "b": "int32"}, {"a": "int64", "b": "int64", "c": "uint8"}], ids=len)
+def test_key_columns(device, columns, tmp_path):
+    rng = np.random.default_rng(len(columns))
+    keys = {name: rng.integers(0, 4, 500).astype(dtype) for name, dtype in columns.items()}
+    table = HashMultiMap(columns, "int64", device=device)
+    table.insert(keys, np.arange(500))
+    expected: dict[tuple[int, ...], list[int]] = {}
+    for number, key in enumerate(zip(*(column.tolist() for column in keys.values()), strict=True)):
+        expected.setdefault(key, []).append(number)
+    path = tmp_path / "map.safetensors"
+    table.save(path)
+    loaded = HashMultiMap.load(path, device=device)
+    for one in (table, loaded, table.copy(), pickle.loads(pickle.dumps(table))):
+        assert dict(one.key_columns) == columns
+        found, values = one.items()
+        assert {name: str(column.dtype) for name, column in found.items()} == columns
+        told: dict[tuple[int, ...], list[int]] = {}
+        for key, value in zip(zip(*(column.tolist() for column in found.values()), strict=True), values, strict=True):
+            told.setdefault(key, []).append(int(value))
+        assert told == expected
+        assert (0,) * len(columns) in one
+        assert one.count(keys).tolist() == [len(expected[key]) for key in zip(*keys.values(), strict=True)]
+    said = ", ".join(f"{name}: {dtype}" for name, dtype in columns.items())
+    assert f"HashMultiMap {{{said}}} -> int64, size" in repr(table)
 
 
 def test_a_derived_class_stays_one():
