@@ -145,8 +145,10 @@ class Batch:
         return batch
 
     @classmethod
-    def of_array(cls, keys: Any, axis: int | None, what: str) -> Self:
+    def of_array(cls, keys: Any, axis: int | None, what: str, empty_rows: bool = False) -> Self:
         """The keys of a call without a table: each number of an array (``axis=None``), or each row (0), where it lies.
+
+        ``empty_rows``: rows without numbers are keys, too.
 
         Raises
         ------
@@ -169,7 +171,7 @@ class Batch:
             if batch.must_wait:
                 framework.wait_until_ready(keys)
             array = framework.borrow(keys, batch.stream)
-        batch._split(array, axis, what)
+        batch._split(array, axis, what, empty_rows)
         return batch
 
     @classmethod
@@ -189,7 +191,7 @@ class Batch:
         batch._split(batch.lend(host, dtype), axis, what)
         return batch, held
 
-    def _split(self, array: _core.Array, axis: int | None, what: str) -> None:
+    def _split(self, array: _core.Array, axis: int | None, what: str, empty_rows: bool = False) -> None:
         """Sets the array, and the shapes of the batch and of one key."""
         self.array, self.key_shape, self.shape = array, (), array.shape
         if axis is None:
@@ -198,7 +200,7 @@ class Batch:
         if not shape:
             raise ValueError(f"the {what} have shape (), which has no axis 0: give an array of one or more dimensions")
         self.shape, self.key_shape = shape[:1], shape[1:]
-        if math.prod(self.key_shape) == 0:
+        if not empty_rows and math.prod(self.key_shape) == 0:
             raise ValueError(f"the {what} have shape {shape}: rows without numbers, expected one or more in each")
 
     def lend(self, host: np.ndarray[Any, Any], dtype: str) -> _core.Array:

@@ -68,7 +68,7 @@ def hash(keys: Any, *, bits: int = 64, seed: int = 0, axis: int | None = None) -
     if strings is not None:
         return _hash_strings(strings, bits, seed, axis)
     keys, whole = settle(keys)
-    batch = Batch.of_array(keys, 0 if whole else axis, "keys")
+    batch = Batch.of_array(keys, 0 if whole else axis, "keys", empty_rows=True)
     hashes = Output(batch, "uint64", (*batch.shape, 2) if bits == 128 else batch.shape)
     count = math.prod(batch.shape)
     _core.hash_rows(batch.context, batch.array, count, bits, seed, hashes.array, batch.stream)
