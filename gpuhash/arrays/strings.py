@@ -62,6 +62,8 @@ class Strings:
             For text that UTF-8 cannot encode.
         """
         kind = type(column)
+        if issubclass(kind, np.ma.MaskedArray):
+            return cls._read_masked(column, what)
         if issubclass(kind, np.ndarray):
             return cls._read_numpy(column, what)
         if issubclass(kind, (str, bytes)):
@@ -144,6 +146,20 @@ class Strings:
             form = functools.partial(_form_array, array.dtype, (None,))
             return None if packed is None else cls(*packed, "numpy", form, array.shape)
         return None
+
+    @classmethod
+    def _read_masked(cls, column: np.ma.MaskedArray[Any, Any], what: str) -> Self | None:
+        data, mask = np.asarray(column.data), np.ma.getmaskarray(column)
+        if data.dtype.kind == "O" and mask.any():  # anything may lie under the mask
+            first = next(iter(data[~mask]), "")
+            data = data.copy()
+            data[mask] = type(first)() if isinstance(first, (str, bytes)) else first
+        found = cls._read_numpy(data, what)
+        if found is None:
+            return None
+        valid = ~mask.reshape(-1) if found.valid is None else found.valid & ~mask.reshape(-1)
+        chunk = StringChunk(found.offsets, found.data, None if valid.all() else valid)
+        return cls(chunk, found.text, "numpy", functools.partial(_form_masked, found._form), found.shape)
 
     @classmethod
     def _read_sequence(cls, sequence: Any, what: str) -> Self | None:
@@ -287,6 +303,12 @@ def _form_fixed(dtype: np.dtype[Any], taken: Strings) -> _Array:
         rows = array.view(np.uint32 if text else np.uint8).reshape(taken.count, width)
         _core.unpack_rows(_core.borrow(taken.offsets), _core.borrow(taken.data), _core.borrow(rows))
     return array if dtype.isnative else array.astype(dtype)
+
+
+def _form_masked(form: _Form, taken: Strings) -> Any:
+    """NumPy's masked arrays, of which nulls are masked."""
+    whole = Strings(StringChunk(taken.offsets, taken.data, None), taken.text, taken.source, form)
+    return np.ma.MaskedArray(form(whole), np.ma.nomask if taken.valid is None else ~taken.valid)
 
 
 def _form_pandas(column: Any, taken: Strings) -> Any:

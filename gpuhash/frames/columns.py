@@ -270,7 +270,8 @@ def _numbers_and_nulls(column: Any, framework: ColumnFramework) -> tuple[_Array,
         full = np.zeros((len(mask), *numbers.shape[1:]), numbers.dtype)
         full[~mask] = numbers
         numbers = full
-    return numbers, mask, str(numbers.dtype)
+    scale = nulls.scale_of(column)
+    return numbers, mask, str(numbers.dtype) if scale is None else f"decimals of {scale} places"
 
 
 def _time_kind(column: Any, times: _Array) -> str:
