@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from typing import Any
+import threading
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
@@ -35,6 +36,11 @@ SHAPES = {  # number of rows and of groups
     "many": (70_001, 9000),
     "all-distinct": (3000, 10**9),
 }
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
 
 
 def draw_keys(shape: str, seed: int = 0) -> np.ndarray:
@@ -274,6 +280,9 @@ def test_what_mirrors(native):
     assert to_numpy(result["max"]).tolist() == [2, 3]
     assert to_numpy(result["last"]).tolist() == [2, 3]
     assert gpuhash.group_by(keys).agg(sum=[])["sum"] == []
+    pair = Pair(a, b)
+    named = gpuhash.group_by(keys).agg(max=pair)["max"]
+    assert (type(named), to_numpy(named.b).tolist()) == (Pair, [2.5, 3.5])
 
 
 @pytest.mark.pairwise
@@ -429,6 +438,11 @@ def test_bad_input(native):
         groups.agg(sum={"a": keys[:, None]})
     with pytest.raises(TypeError, match="object"):
         groups.agg(sum=np.array([1, "a", None], object))
+    for nothing in (None, True, np.False_):
+        with pytest.raises(TypeError, match=r"sum=.*was given, expected a column$"):
+            groups.agg(sum=nothing)
+    with pytest.raises(TypeError, match="count=False was given, expected a column or True"):
+        groups.agg(count=False)
     with pytest.raises(TypeError, match="values for max number 0 are complex64, and complex numbers have no max"):
         groups.agg(max=[np.zeros(3, np.complex64)])
     with pytest.raises(TypeError, match="ddof='1' was given"):
@@ -670,6 +684,31 @@ def test_streaming_keys_of_every_form(form):
     assert type(got.keys) is type(whole.keys)
     assert comparable(got.keys) == comparable(whole.keys)
     np.testing.assert_array_equal(got.aggregates["sum"], whole.agg(sum=values)["sum"])
+
+
+def test_threads_share_a_stream():
+    groups = gpuhash.GroupBy(count=True)
+    keys = np.random.default_rng(9).integers(0, 500, 1000)
+
+    def update() -> None:
+        for _ in range(15):
+            groups.update(keys)
+
+    threads = [threading.Thread(target=update) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert groups.result().aggregates["count"].sum() == 60_000
+
+
+def test_masked_strings_as_keys():
+    for dtype in ("U2", "S2", object):
+        masked = np.ma.MaskedArray(np.array(["a", "b", "a", "a"], dtype), [False, True, True, False])
+        groups = gpuhash.group_by(masked)
+        assert groups.counts.tolist() == [2, 2]
+        assert np.ma.getmaskarray(groups.keys).tolist() == [False, True]
+        assert gpuhash.group_by(masked, nulls="drop").codes.tolist() == [0, -1, -1, 0]
 
 
 def test_streaming_columns_go_by_their_names():
