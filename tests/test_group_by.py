@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import itertools
 import pickle
 import threading
@@ -700,6 +701,20 @@ def test_threads_share_a_stream():
     for thread in threads:
         thread.join()
     assert groups.result().aggregates["count"].sum() == 60_000
+
+
+@pytest.mark.parametrize("digits", [9, 18, 38])
+def test_decimals_in_order(digits):
+    top = 10**digits - 1
+    numbers = [25, -10, top, -top, 0, None, 1, top // 2**32, -(top // 2**32), -1, 25]
+    kind = {9: pa.decimal32, 18: pa.decimal64, 38: pa.decimal128}[digits](digits, 0)
+    column = pa.array([None if number is None else decimal.Decimal(number) for number in numbers], kind)
+    wanted = [*sorted({number for number in numbers if number is not None}), None]
+    assert gpuhash.group_by(column, sorted=True).keys.to_pylist() == wanted
+    if digits == 38:
+        assert gpuhash.group_by(pl.Series(column), sorted=True).keys.to_list() == wanted
+        frame = pa.table({"a": pa.array([1] * len(numbers)), "b": column})
+        assert gpuhash.group_by(frame, sorted=True).keys["b"].to_pylist() == wanted
 
 
 def test_masked_strings_as_keys():

@@ -271,7 +271,16 @@ def _numbers_and_nulls(column: Any, framework: ColumnFramework) -> tuple[_Array,
         full[~mask] = numbers
         numbers = full
     scale = nulls.scale_of(column)
-    return numbers, mask, str(numbers.dtype) if scale is None else f"decimals of {scale} places"
+    if scale is None:
+        return numbers, mask, str(numbers.dtype)
+    return _in_order(numbers), mask, f"decimals of {scale} places"
+
+
+def _in_order(decimals: _Array) -> _Array:
+    """Unscaled integers whose words compare as they do: those of 128 bits the upper half first, from its least on."""
+    if decimals.ndim == 1:
+        return decimals
+    return decimals[:, ::-1] ^ np.array([1 << 63, 0], np.uint64)
 
 
 def _time_kind(column: Any, times: _Array) -> str:
