@@ -717,6 +717,34 @@ def test_decimals_in_order(digits):
         assert gpuhash.group_by(frame, sorted=True).keys["b"].to_pylist() == wanted
 
 
+@pytest.mark.parametrize("count", [0, 3])
+@pytest.mark.parametrize(
+    "make", [lambda items: pd.Series(items, dtype=object), pl.Series, pa.array], ids=["pd", "pl", "pa"]
+)
+def test_columns_of_no_dtype(make, count):
+    """What the libraries make of empty lists, and of nulls alone."""
+    column = make([None] * count)
+    assert gpuhash.join(column, column, nulls="equal").left.tolist() == sorted([*range(count)] * count)
+    for keys in (column, {"a": column, "b": make(list("xyz")[:count])}):
+        groups = gpuhash.group_by(keys, sorted=True)
+        number = len(groups)
+        assert number == (0 if count == 0 else 1 if keys is column else 3)
+        assert pl.Series(groups.counts).sum() == count
+        stream = gpuhash.GroupBy(count=True)
+        stream.update(keys)
+        stream.update(keys)
+        assert pl.Series(stream.result().aggregates["count"]).to_list() == [2 * count // max(1, number)] * number
+
+
+def test_queries_are_to_be_run():
+    with pytest.raises(TypeError, match=r"a pandas MultiIndex was given.*\.to_frame\(index=False\)"):
+        gpuhash.group_by(pd.MultiIndex.from_tuples([(1, "a")]))
+    query = pl.LazyFrame({"a": [1]})
+    for call in (gpuhash.group_by, lambda keys: gpuhash.join(keys, keys), lambda columns: gpuhash.take(columns, [0])):
+        with pytest.raises(TypeError, match=r"a polars LazyFrame was given.*\.collect\(\)"):
+            call(query)
+
+
 def test_masked_strings_as_keys():
     for dtype in ("U2", "S2", object):
         masked = np.ma.MaskedArray(np.array(["a", "b", "a", "a"], dtype), [False, True, True, False])

@@ -355,3 +355,28 @@ def test_decimals_of_different_scales_do_not_meet():
     for other in (decimals(2), pd.Series(pd.array(decimals(3), pd.ArrowDtype(pa.decimal128(10, 3))))):
         with pytest.raises(TypeError, match=r"keys of decimals of 1 places meet keys of decimals of [23] places"):
             gpuhash.join(decimals(1), other)
+
+
+TYPED = {
+    "numbers": np.array([4, 5, 6]),
+    "strings": np.array(["a", "b", "c"]),
+    "nulls": pl.Series(["a", None, "c"]),
+    "dates": np.array(["2020", "2021", "NaT"], "M8[D]"),
+    "rows": np.ones((3, 2)),
+    "decimals": pa.array([decimal.Decimal(5), None, None]),
+}
+
+
+@pytest.mark.parametrize("kind", TYPED)
+def test_columns_of_no_dtype_meet_others(kind):
+    """Empty ones, and those of nulls alone."""
+    typed = TYPED[kind]
+    nulls = {"nulls": [1], "dates": [2], "decimals": [1, 2]}.get(kind, [])
+    for none in ([], pd.Series([], dtype=object), pl.Series([]), pa.array([])):
+        pairs = gpuhash.join(typed, none, "left")
+        assert (pairs.left.tolist(), pairs.right.tolist()) == ([0, 1, 2], [-1] * 3)
+        assert gpuhash.join(none, typed, "outer").right.tolist() == [0, 1, 2]
+    for none in (pd.Series([None, None], dtype=object), pl.Series([None, None]), pa.nulls(2)):
+        assert gpuhash.join(typed, none, "semi").tolist() == []
+        assert gpuhash.join(none, typed, "semi", nulls="equal").tolist() == ([0, 1] if nulls else [])
+        assert gpuhash.join([typed, typed], [none, none], "semi", nulls="equal").tolist() == nulls
