@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import decimal
 import itertools
 import pickle
 import subprocess
 import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
@@ -39,6 +41,11 @@ SHAPES = {  # number of rows and of groups
     "many": (70_001, 9000),
     "all-distinct": (3000, 10**9),
 }
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
 
 
 def draw_keys(shape: str, seed: int = 0) -> np.ndarray:
@@ -278,6 +285,9 @@ def test_what_mirrors(native):
     assert to_numpy(result["max"]).tolist() == [2, 3]
     assert to_numpy(result["last"]).tolist() == [2, 3]
     assert gpuhash.group_by(keys).agg(sum=[])["sum"] == []
+    pair = Pair(a, b)
+    named = gpuhash.group_by(keys).agg(max=pair)["max"]
+    assert (type(named), to_numpy(named.b).tolist()) == (Pair, [2.5, 3.5])
 
 
 @pytest.mark.pairwise
@@ -433,6 +443,11 @@ def test_bad_input(native):
         groups.agg(sum={"a": keys[:, None]})
     with pytest.raises(TypeError, match="object"):
         groups.agg(sum=np.array([1, "a", None], object))
+    for nothing in (None, True, np.False_):
+        with pytest.raises(TypeError, match=r"sum=.*was given, expected a column$"):
+            groups.agg(sum=nothing)
+    with pytest.raises(TypeError, match="count=False was given, expected a column or True"):
+        groups.agg(count=False)
     with pytest.raises(TypeError, match="values for max number 0 are complex64, and complex numbers have no max"):
         groups.agg(max=[np.zeros(3, np.complex64)])
     with pytest.raises(TypeError, match="ddof='1' was given"):
@@ -674,6 +689,73 @@ def test_streaming_keys_of_every_form(form):
     assert type(got.keys) is type(whole.keys)
     assert comparable(got.keys) == comparable(whole.keys)
     np.testing.assert_array_equal(got.aggregates["sum"], whole.agg(sum=values)["sum"])
+
+
+def test_threads_share_a_stream():
+    groups = gpuhash.GroupBy(count=True)
+    keys = np.random.default_rng(9).integers(0, 500, 1000)
+
+    def update() -> None:
+        for _ in range(15):
+            groups.update(keys)
+
+    threads = [threading.Thread(target=update) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert groups.result().aggregates["count"].sum() == 60_000
+
+
+@pytest.mark.parametrize("digits", [9, 18, 38])
+def test_decimals_in_order(digits):
+    top = 10**digits - 1
+    numbers = [25, -10, top, -top, 0, None, 1, top // 2**32, -(top // 2**32), -1, 25]
+    kind = {9: pa.decimal32, 18: pa.decimal64, 38: pa.decimal128}[digits](digits, 0)
+    column = pa.array([None if number is None else decimal.Decimal(number) for number in numbers], kind)
+    wanted = [*sorted({number for number in numbers if number is not None}), None]
+    assert gpuhash.group_by(column, sorted=True).keys.to_pylist() == wanted
+    if digits == 38:
+        assert gpuhash.group_by(pl.Series(column), sorted=True).keys.to_list() == wanted
+        frame = pa.table({"a": pa.array([1] * len(numbers)), "b": column})
+        assert gpuhash.group_by(frame, sorted=True).keys["b"].to_pylist() == wanted
+
+
+@pytest.mark.parametrize("count", [0, 3])
+@pytest.mark.parametrize(
+    "make", [lambda items: pd.Series(items, dtype=object), pl.Series, pa.array], ids=["pd", "pl", "pa"]
+)
+def test_columns_of_no_dtype(make, count):
+    """What the libraries make of empty lists, and of nulls alone."""
+    column = make([None] * count)
+    assert gpuhash.join(column, column, nulls="equal").left.tolist() == sorted([*range(count)] * count)
+    for keys in (column, {"a": column, "b": make(list("xyz")[:count])}):
+        groups = gpuhash.group_by(keys, sorted=True)
+        number = len(groups)
+        assert number == (0 if count == 0 else 1 if keys is column else 3)
+        assert pl.Series(groups.counts).sum() == count
+        stream = gpuhash.GroupBy(count=True)
+        stream.update(keys)
+        stream.update(keys)
+        assert pl.Series(stream.result().aggregates["count"]).to_list() == [2 * count // max(1, number)] * number
+
+
+def test_queries_are_to_be_run():
+    with pytest.raises(TypeError, match=r"a pandas MultiIndex was given.*\.to_frame\(index=False\)"):
+        gpuhash.group_by(pd.MultiIndex.from_tuples([(1, "a")]))
+    query = pl.LazyFrame({"a": [1]})
+    for call in (gpuhash.group_by, lambda keys: gpuhash.join(keys, keys), lambda columns: gpuhash.take(columns, [0])):
+        with pytest.raises(TypeError, match=r"a polars LazyFrame was given.*\.collect\(\)"):
+            call(query)
+
+
+def test_masked_strings_as_keys():
+    for dtype in ("U2", "S2", object):
+        masked = np.ma.MaskedArray(np.array(["a", "b", "a", "a"], dtype), [False, True, True, False])
+        groups = gpuhash.group_by(masked)
+        assert groups.counts.tolist() == [2, 2]
+        assert np.ma.getmaskarray(groups.keys).tolist() == [False, True]
+        assert gpuhash.group_by(masked, nulls="drop").codes.tolist() == [0, -1, -1, 0]
 
 
 def test_streaming_columns_go_by_their_names():

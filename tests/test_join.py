@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import itertools
 
 import numpy as np
@@ -15,6 +16,7 @@ from support.samples import random_keys
 import gpuhash
 from gpuhash import _core
 
+pa = pytest.importorskip("pyarrow")
 pl = pytest.importorskip("polars")
 duckdb = pytest.importorskip("duckdb")
 
@@ -330,3 +332,51 @@ def test_each_failure_is_reported(on_device, kind):
             break
     assert is_past_the_last
     assert failures > 4 or (kind == "launch" and on_device.device == "cpu")
+
+
+@pytest.mark.parametrize("dtype", ["U2", "S2", object])
+def test_masked_strings_are_nulls(dtype):
+    left = np.ma.MaskedArray(np.array(["a", "b", "a", "c"], dtype), [False, False, True, True])
+    right = np.ma.MaskedArray(np.array(["c", "a", "b"], dtype), [True, False, False])
+    pairs = gpuhash.join(left, right)
+    assert (pairs.left.tolist(), pairs.right.tolist()) == ([0, 1], [1, 2])
+    pairs = gpuhash.join(left, right, nulls="equal")
+    assert (pairs.left.tolist(), pairs.right.tolist()) == ([0, 1, 2, 3], [1, 2, 0, 0])
+
+
+def test_decimals_of_different_scales_do_not_meet():
+    """Their unscaled integers would."""
+
+    def decimals(scale: int) -> pa.Array:
+        return pa.array([decimal.Decimal("11"), decimal.Decimal("1.1")], pa.decimal128(10, scale))
+
+    pairs = gpuhash.join(decimals(1), pl.Series(decimals(1)))
+    assert pairs.right.tolist() == [0, 1]
+    for other in (decimals(2), pd.Series(pd.array(decimals(3), pd.ArrowDtype(pa.decimal128(10, 3))))):
+        with pytest.raises(TypeError, match=r"keys of decimals of 1 places meet keys of decimals of [23] places"):
+            gpuhash.join(decimals(1), other)
+
+
+TYPED = {
+    "numbers": np.array([4, 5, 6]),
+    "strings": np.array(["a", "b", "c"]),
+    "nulls": pl.Series(["a", None, "c"]),
+    "dates": np.array(["2020", "2021", "NaT"], "M8[D]"),
+    "rows": np.ones((3, 2)),
+    "decimals": pa.array([decimal.Decimal(5), None, None]),
+}
+
+
+@pytest.mark.parametrize("kind", TYPED)
+def test_columns_of_no_dtype_meet_others(kind):
+    """Empty ones, and those of nulls alone."""
+    typed = TYPED[kind]
+    nulls = {"nulls": [1], "dates": [2], "decimals": [1, 2]}.get(kind, [])
+    for none in ([], pd.Series([], dtype=object), pl.Series([]), pa.array([])):
+        pairs = gpuhash.join(typed, none, "left")
+        assert (pairs.left.tolist(), pairs.right.tolist()) == ([0, 1, 2], [-1] * 3)
+        assert gpuhash.join(none, typed, "outer").right.tolist() == [0, 1, 2]
+    for none in (pd.Series([None, None], dtype=object), pl.Series([None, None]), pa.nulls(2)):
+        assert gpuhash.join(typed, none, "semi").tolist() == []
+        assert gpuhash.join(none, typed, "semi", nulls="equal").tolist() == ([0, 1] if nulls else [])
+        assert gpuhash.join([typed, typed], [none, none], "semi", nulls="equal").tolist() == nulls

@@ -92,3 +92,39 @@ def test_what_is_refused(native):
     with pytest.raises(TypeError, match="have nulls where an index is negative"):
         gpuhash.take(pl.Series([1, 2, 3]), [-1], fill=0)
     assert np.array_equal(to_numpy(column), before)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        pd.Index([4, 5]),
+        pd.Index(["a", "b"], name="n"),
+        pd.RangeIndex(2, name="r"),
+        pd.date_range("2020", periods=2),
+        pd.CategoricalIndex(["a", "b"]),
+        pd.MultiIndex.from_tuples([(1, "a"), (2, "b")]),
+    ],
+    ids=lambda index: type(index).__name__,
+)
+def test_indexes_of_pandas(index):
+    assert gpuhash.take(index, [1, 0, 1]).equals(index.take([1, 0, 1]))
+    taken = gpuhash.take(index, [1, -1])
+    assert isinstance(taken, pd.Index)
+    assert taken[0] == index[1]
+    assert taken.name == index.name
+    missing = taken[1] if isinstance(index, pd.MultiIndex) else (taken[1],)
+    assert all(map(pd.isna, missing))
+
+
+def test_masked_strings():
+    for dtype in ("U2", "S2", object):
+        masked = np.ma.MaskedArray(np.array(["a", "bc", "a"], dtype), [True, False, False])
+        taken = gpuhash.take({"k": masked}, [1, 0, -1, 2])["k"]
+        assert taken.dtype == masked.dtype
+        assert np.ma.getmaskarray(taken).tolist() == [False, True, True, False]
+        assert taken.compressed().tolist() == masked.data[[1, 2]].tolist()
+
+
+def test_indices_beyond_int64():
+    with pytest.raises(IndexError, match="an index is 9223372036854775808"):
+        gpuhash.take(np.zeros(3), [2**63], fill=1)

@@ -127,6 +127,21 @@ def library_of(column: Any) -> str | None:
     return library if library in LIBRARIES else None
 
 
+def is_untyped(column: Any) -> bool:
+    """Is it a column of the libraries that has no entries, or nulls alone, and does not say what they would be?"""
+    dtype = getattr(column, "dtype", getattr(column, "type", None))
+    if dtype == np.dtype(object):
+        return bool(column.isna().all())
+    return str(dtype) in ("null", "Null", "null[pyarrow]")
+
+
+def scale_of(column: Any) -> int | None:
+    """How many decimal places a column of decimals of polars, pyarrow or pandas has; None for anything else."""
+    given = getattr(column, "dtype", getattr(column, "type", None))
+    dtype: Any = getattr(given, "pyarrow_dtype", given)
+    return dtype.scale if type(dtype).__name__.startswith("Decimal") else None
+
+
 def describe(column: Any) -> str:
     """What a column is, in words."""
     if isinstance(column, arrow_c.OpenedStream):

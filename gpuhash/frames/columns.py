@@ -12,7 +12,7 @@ from gpuhash import _core
 from gpuhash.arrays import nulls
 from gpuhash.arrays.arrow_c import opened
 from gpuhash.arrays.batch import Batch, Output, join
-from gpuhash.arrays.dtypes import ITEMSIZES
+from gpuhash.arrays.dtypes import ITEMSIZES, storage_dtype
 from gpuhash.arrays.frameworks import ColumnFramework, Shape, framework_of
 from gpuhash.arrays.strings import Strings
 
@@ -23,6 +23,10 @@ Part = tuple[_core.Array, int, _core.Array | None, _core.Array | None]
 #: What a column's entries are given back as, by the positions of these: an index of the keys' batch, int64 ``[m]``.
 #: Negative ones give nulls, where the form has any.
 Form = Callable[[Batch, "Column", _core.Array], Any]
+
+
+#: The kind of a column that has no entries but nulls, if any, and no dtype.
+NO_DTYPE = "nulls"
 
 
 class Column(NamedTuple):
@@ -60,6 +64,18 @@ class Column(NamedTuple):
         """Entries, n."""
         return self.array.shape[0] if self.offsets is None else self.offsets.shape[0] - 1
 
+    @property
+    def has_dtype(self) -> bool:
+        return self.kind != NO_DTYPE
+
+    def like(self, other: Column) -> Column:
+        """As many nulls as a column of no dtype, which is on the host, has; in the form of another one."""
+        numbers = np.zeros((self.length, *other.shape), storage_dtype(other.dtype))
+        array = self.batch.lend(numbers if other.offsets is None else np.empty(0, np.uint8), other.dtype)
+        offsets = None if other.offsets is None else _core.borrow(np.zeros(self.length + 1, np.int64))
+        valid = _core.borrow(np.zeros(self.length, bool)) if self.length else None
+        return self._replace(array=array, shape=other.shape, valid=valid, offsets=offsets, kind=other.kind)
+
     def part(self) -> Part:
         """The column as `_core.KeyRows` takes it."""
         return self.array, self.elements, self.valid, self.offsets
@@ -86,7 +102,8 @@ def read_column(column: Any, what: str) -> Column:
     if isinstance(column, np.ma.MaskedArray):
         return _read_masked(column, what)
     batch = Batch.of_array(column, 0, what)
-    return Column(batch, batch.array, batch.key_shape, None, None, give_array, batch.array.dtype)
+    kind = NO_DTYPE if framework.python and batch.array.shape[0] == 0 else batch.array.dtype
+    return Column(batch, batch.array, batch.key_shape, None, None, give_array, kind)
 
 
 def read_times(column: Any, what: str) -> Column | None:
@@ -107,9 +124,13 @@ def read_times(column: Any, what: str) -> Column | None:
 def split_frame(frame: Any) -> dict[str, Any] | None:
     """The columns of a frame or table of pandas, polars or pyarrow by their names; None for anything else.
 
-    ValueError where two have one name.
+    ValueError where two have one name, TypeError for a query that has not been run.
     """
     library = type(frame).__module__.partition(".")[0]
+    if library == "polars" and hasattr(frame, "collect"):
+        raise TypeError("a polars LazyFrame was given, which has no columns yet: call .collect()")
+    if library == "pandas" and hasattr(frame, "levels"):
+        raise TypeError("a pandas MultiIndex was given, whose levels are no columns: call .to_frame(index=False)")
     if library not in nulls.LIBRARIES or not hasattr(frame, "columns"):
         return None
     if library == "pandas":
@@ -265,12 +286,24 @@ def _numbers_and_nulls(column: Any, framework: ColumnFramework) -> tuple[_Array,
     if (times := _times_of(column, framework)) is not None:
         nat = np.isnat(times)
         return times.view(np.int64), nat if nat.any() else None, _time_kind(column, times)
+    if nulls.is_untyped(column):
+        return np.zeros(len(column), np.int8), np.ones(len(column), bool) if len(column) else None, NO_DTYPE
     numbers, mask, _ = nulls.split_nulls(column)
     if mask is not None:
         full = np.zeros((len(mask), *numbers.shape[1:]), numbers.dtype)
         full[~mask] = numbers
         numbers = full
-    return numbers, mask, str(numbers.dtype)
+    scale = nulls.scale_of(column)
+    if scale is None:
+        return numbers, mask, str(numbers.dtype)
+    return _in_order(numbers), mask, f"decimals of {scale} places"
+
+
+def _in_order(decimals: _Array) -> _Array:
+    """Unscaled integers whose words compare as they do: those of 128 bits the upper half first, from its least on."""
+    if decimals.ndim == 1:
+        return decimals
+    return decimals[:, ::-1] ^ np.array([1 << 63, 0], np.uint64)
 
 
 def _time_kind(column: Any, times: _Array) -> str:

@@ -7,6 +7,8 @@ from functools import cached_property
 from numbers import Real
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from gpuhash import _core
 from gpuhash.arrays.arguments import flag_of
 from gpuhash.arrays.batch import Output
@@ -189,19 +191,27 @@ def _ask(op: str, given: Any, call: _Call, what: str) -> Any:
     """Asks for an operation of a column, or of each in a collection; what it gives has the collection's form."""
     if op == "count" and given is True:
         return call.ask(op, None, what)
+    if given is None or isinstance(given, (bool, np.bool_)):
+        raise TypeError(f"{what}={given!r} was given, expected a column" + (" or True" if op == "count" else ""))
     if isinstance(given, dict):
         return {name: call.ask(op, column, f"{what} of {name!r}") for name, column in given.items()}
     if is_column(given):
         return call.ask(op, given, what)
-    return type(given)([call.ask(op, column, f"{what} number {i}") for i, column in enumerate(given)])
+    return _like(given, [call.ask(op, column, f"{what} number {i}") for i, column in enumerate(given)])
 
 
 def _mirror(answers: Any, visit: Callable[[Answer], Any]) -> Any:
     if isinstance(answers, dict):
         return {name: visit(answer) for name, answer in answers.items()}
     if isinstance(answers, (list, tuple)):
-        return type(answers)([visit(answer) for answer in answers])
+        return _like(answers, [visit(answer) for answer in answers])
     return visit(answers)
+
+
+def _like(given: list[Any] | tuple[Any, ...], items: list[Any]) -> Any:
+    """A list, a tuple, or a named one."""
+    make = getattr(given, "_make", type(given))
+    return make(items)
 
 
 class _Asked(NamedTuple):

@@ -12,7 +12,7 @@ from gpuhash.arrays.arguments import count_of
 from gpuhash.arrays.batch import Batch, Output
 from gpuhash.arrays.export import to_host
 
-from .keys import Keys, number_together
+from .keys import Keys, keys_of_sides, number_together
 
 How = Literal["inner", "left", "right", "outer", "semi", "anti"]
 Validate = Literal["1:1", "1:m", "m:1", "m:m"]
@@ -57,8 +57,7 @@ class Join:
         _one_of("validate", validate, _VALIDATES)
         _one_of("nulls", nulls, _NULLS)
         kind: Literal["key", "none"] = "key" if nulls == "equal" else "none"
-        left = Keys.of(left_keys, "left_keys", nulls=kind)
-        right = Keys.of(right_keys, "right_keys", nulls=kind)
+        left, right = keys_of_sides(left_keys, right_keys, ("left_keys", "right_keys"), kind)
         self._batch = left.batch
         _need_one_device(left.batch, right.batch)
         if validate is not None and validate.startswith("1"):
@@ -195,8 +194,7 @@ def get_indexer(keys: Any, targets: Any) -> Any:
     TypeError, MemoryError
         As ``join``.
     """
-    left = Keys.of(targets, "targets", nulls="key")
-    right = Keys.of(keys, "keys", nulls="key")
+    left, right = keys_of_sides(targets, keys, ("targets", "keys"), "key")
     batch = left.batch
     _need_one_device(batch, right.batch)
     codes, numbering = number_together(left, right)

@@ -293,6 +293,19 @@ class Keys:
         return Numbering(count - 1, codes, without[0], without[1])
 
 
+def keys_of_sides(left: Any, right: Any, names: tuple[str, str], nulls: Literal["key", "none"]) -> tuple[Keys, Keys]:
+    """The keys of two sides as they are given; columns that have no dtype get that of the other side's."""
+    sides = [Keys.of(given, name, nulls="key") for given, name in zip((left, right), names, strict=True)]
+    pairs = list(zip(sides[0].columns, sides[1].columns, strict=False))
+    ours = [our if our.has_dtype or not their.has_dtype else our.like(their) for our, their in pairs]
+    theirs = [their if their.has_dtype or not our.has_dtype else their.like(our) for our, their in pairs]
+    first, second = (
+        Keys([*columns, *side.columns[len(pairs) :]], None, nulls)
+        for columns, side in zip((ours, theirs), sides, strict=True)
+    )
+    return first, second
+
+
 def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
     """The numbering of the right keys, and the number that each left key has in it, int64 ``[n]``; -1: none. Waits.
 

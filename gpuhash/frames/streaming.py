@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -64,6 +65,7 @@ class GroupBy:
     -----
     Holds a state of some numbers for each group, and no rows. Batches are merged as they come, those of like sizes
     first: ``k`` updates take time in ``O(n log k)`` for ``n`` rows at the worst. Can be pickled, if the keys can.
+    Threads may share one; each batch counts once.
 
     Raises
     ------
@@ -87,6 +89,7 @@ class GroupBy:
         self._ddof = number_of(ddof)
         self._nulls = nulls_of(nulls)
         self._aggregates = {op: _names(op, given) for op, given in aggregates.items()}
+        self._lock = threading.Lock()  # of what follows
         self._dtypes: dict[str, str] = {}  # of the columns
         self._parts: list[_Part] = []  # in order of the rows; each more than twice as large as the next
 
@@ -253,32 +256,37 @@ class GroupBy:
 
     def _add(self, parts: list[_Part], dtypes: dict[str, str]) -> None:
         """Takes up parts behind the others, or raises and leaves all as it was."""
-        stack = list(self._parts)
-        for part in parts:
-            filled = next((other for other in stack if other.count), part)
-            if part.count:
-                need_alike(filled.keys, part.keys, "keys")
-            stack.append(part)
-            while len(stack) > 1 and stack[-2].count <= 2 * stack[-1].count:
-                stack[-2:] = [_combine(stack[-2:])]
-        self._parts = stack
-        self._dtypes = {**self._dtypes, **dtypes}
+        with self._lock:
+            stack = list(self._parts)
+            for part in parts:
+                filled = next((other for other in stack if other.count), part)
+                if part.count:
+                    need_alike(filled.keys, part.keys, "keys")
+                stack.append(part)
+                while len(stack) > 1 and stack[-2].count <= 2 * stack[-1].count:
+                    stack[-2:] = [_combine(stack[-2:])]
+            self._parts = stack
+            self._dtypes = {**self._dtypes, **dtypes}
 
     def _whole(self) -> _Part:
         """All parts as one."""
-        if len(self._parts) > 1:
-            self._parts = [_combine(self._parts)]
-        return self._parts[0]
+        with self._lock:
+            if len(self._parts) > 1:
+                self._parts = [_combine(self._parts)]
+            return self._parts[0]
 
     def __getstate__(self) -> dict[str, Any]:
         """With the groups' states on the host."""
-        state = dict(self.__dict__)
+        state = {name: value for name, value in self.__dict__.items() if name != "_lock"}
         if self._parts:
             part = self._whole()
             batch = Keys.of(part.keys, "keys").batch
             host = {name: to_host(_lend(array, batch), batch) for name, array in part.states.items()}
             state["_parts"] = [_Part(part.keys, part.count, host)]
         return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
 
 
 def _names(op: str, given: Any) -> tuple[tuple[str | None, ...], type | None]:

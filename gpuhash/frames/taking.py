@@ -158,7 +158,9 @@ def _host_indices(indices: Any) -> _Array:
     framework = framework_of(indices)
     if framework.python:
         host = np.asarray(indices)
-        host = host.astype(np.int64) if host.dtype.kind in "iu" or not host.size else host
+        if host.dtype.kind == "u" and host.size:  # integers beyond int64
+            raise IndexError(f"an index is {host.max()}, which is beyond all columns")
+        host = host.astype(np.int64) if host.dtype.kind == "i" or not host.size else host
     else:
         borrowed = Batch.of_array(indices, None, "indices")
         host = to_host(borrowed, borrowed.array)
@@ -176,6 +178,8 @@ def _take_foreign(column: Any, positions: _Array, fill: Any) -> Any:
     _need_small(positions, count)
     negative = positions < 0
     if library == "pandas":
+        if not hasattr(column, "reset_index"):
+            return _take_index(column, positions, negative)
         if negative.any():
             column = column.reset_index(drop=True).reindex(np.where(negative, -1, positions))
         else:
@@ -188,3 +192,13 @@ def _take_foreign(column: Any, positions: _Array, fill: Any) -> Any:
         return column[positions]
     index = module.Series(positions).set(module.Series(negative), None)
     return column.gather(index) if isinstance(column, module.Series) else column.select(module.all().gather(index))
+
+
+def _take_index(index: Any, positions: _Array, negative: _Array) -> Any:
+    """Entries of an Index of pandas, as another one."""
+    if not negative.any():
+        return index.take(positions)
+    if hasattr(index, "levels"):
+        return index.take(np.where(negative, -1, positions), allow_fill=True, fill_value=np.nan)
+    entries = index.to_series(index=range(len(index))).reindex(np.where(negative, -1, positions))
+    return importlib.import_module("pandas").Index(entries, name=index.name)
