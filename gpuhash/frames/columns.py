@@ -90,6 +90,8 @@ def read_column(column: Any, what: str) -> Column:
         For what holds no numbers, has no axis 0, or entries of no bytes.
     """
     column = opened(column)
+    if nulls.library_of(column) == "pandas" and hasattr(column, "levels"):
+        raise TypeError(f"the {what} are a pandas MultiIndex, which is no column: call .to_frame(index=False)")
     if not isinstance(column, (str, bytes)) and (strings := Strings.read(column, what)) is not None:
         if len(strings.shape) != 1:
             raise ValueError(f"the {what} are strings of shape {strings.shape}: give them in one dimension")
@@ -129,8 +131,6 @@ def split_frame(frame: Any) -> dict[str, Any] | None:
     library = type(frame).__module__.partition(".")[0]
     if library == "polars" and hasattr(frame, "collect"):
         raise TypeError("a polars LazyFrame was given, which has no columns yet: call .collect()")
-    if library == "pandas" and hasattr(frame, "levels"):
-        raise TypeError("a pandas MultiIndex was given, whose levels are no columns: call .to_frame(index=False)")
     if library not in nulls.LIBRARIES or not hasattr(frame, "columns"):
         return None
     if library == "pandas":

@@ -139,6 +139,8 @@ def join(
     left_keys, right_keys
         The keys of each side: an array of one dimension, or of several, whose rows are keys. Of the dtypes and
         frameworks of ``unique``, by which keys are equal: -0.0 equals 0.0, and NaN equals NaN. Both on one device.
+        Several columns, also those of frames and dicts, meet those of the other side by their places, whatever their
+        names. Columns of no dtype, which are empty or nulls alone, meet all others.
     how
         * "inner": every left row with every right row of its key, in the order of the left rows, and of one left row in
           the order of the right ones;
