@@ -183,7 +183,15 @@ def opened(column: Any) -> Any:
     """The column, opened where it may give its stream only once; anything else as it is."""
     kind = type(column)
     once = hasattr(kind, "__arrow_c_stream__") and not hasattr(kind, "__array__") and kind is not OpenedStream
-    return OpenedStream(column) if once else column
+    if not once:
+        return column
+    try:
+        return OpenedStream(column)
+    except (TypeError, ValueError, MemoryError):
+        raise
+    except Exception as error:  # each library has errors of its own
+        name = f"a {type(column).__module__.partition('.')[0]} {type(column).__name__}"
+        raise TypeError(f"{name} cannot be had by Arrow's C interface: {error}") from error
 
 
 def string_kind(column: Any, what: str) -> bool | None:
