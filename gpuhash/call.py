@@ -29,9 +29,9 @@ class Call:
 
     __slots__ = ("_fallbacks", "_mask", "_reads", "_rows", "_table", "_writes", "batch")
 
-    def __init__(self, table: KeyedTable, keys: Any) -> None:
+    def __init__(self, table: KeyedTable, keys: Any, *, inserts: bool = False) -> None:
         self._table = table
-        self.batch = table._take(keys)
+        self.batch = table._take(keys, inserts=inserts)
         self._reads: dict[str, Output] = {}  # values that are read, by name
         self._fallbacks: dict[str, _core.Array] | None = None  # of absent keys, by name; None: zeros
         self._mask: Output | None = None
@@ -40,8 +40,8 @@ class Call:
 
     @staticmethod
     def begin(table: KeyedTable, keys: Any, out: Any = None) -> Call | Calls:
-        """Of one batch, or of each of a list."""
-        return Calls(table, keys) if table._shards and are_batches(keys, out) else Call(table, keys)
+        """Of one batch, or of each of a list, whose keys are to be inserted."""
+        return Calls(table, keys) if table._shards and are_batches(keys, out) else Call(table, keys, inserts=True)
 
     @staticmethod
     def begin_lookup(table: KeyedTable, keys: Any, out: Any = None) -> Call | Calls | None:
@@ -164,6 +164,7 @@ class Call:
         finally:
             self._table._changes += not missing
         self.batch.finish()
+        self._table._release(self.batch)
         return missing
 
     # What the caller gets --------------------------------------------------------------------------------------------

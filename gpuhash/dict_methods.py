@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _core, named_columns
 from .arrays import consumers
-from .arrays.batch import Read
+from .arrays.batch import Batch, Read
 from .arrays.dtypes import comparable
 from .arrays.export import to_host
 from .arrays.float_mode import in_default_float_mode
@@ -144,7 +144,10 @@ class DictMethods(KeyedTable):
         if self._kind_of_items() != other._kind_of_items() or len(self) != len(other):
             return False
         keys, *mine = self._host_items()
-        batch = other._take(keys)
+        if self._string_keys is not None and other._string_keys is not None:
+            batch: Batch = other._take_strings(other._string_keys, self._string_keys.strings_of(keys), False)
+        else:
+            batch = other._take(keys)
         theirs = [
             _core.Buffer(batch.context, field.dtype, batch.shape + field.shape, batch.stream).array()
             for field in self._fields.values()
@@ -188,7 +191,7 @@ class DictMethods(KeyedTable):
         if self._columns is not None:
             values = "{" + ", ".join(f"{each}: {column}" for each, column in self._columns.items()) + "}"
         return (
-            f"<{type(self).__name__} {self._key_columns or self._key_dtype} -> {values}{shapes}, size={size}, "
+            f"<{type(self).__name__} {self._key_columns or self.key_dtype} -> {values}{shapes}, size={size}, "
             f"capacity={self.capacity}, load={load:.3f}, device={self.device}{initializer}{name}>"
         )
 

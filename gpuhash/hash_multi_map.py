@@ -22,6 +22,7 @@ from .files import serialization
 from .files.saved import Saved
 from .frames.keys import Keys
 from .keyed_table import LEAST_LOAD_FACTOR
+from .string_keys import string_dtype
 from .table import HashTable
 from .value_log import ValueLog
 
@@ -77,6 +78,11 @@ class HashMultiMap(Saved):
             raise ValueError(
                 f"device={device!r} was given, and a HashMultiMap lies on one device: give one, or make a map for each "
                 "and send each key to one of them"
+            )
+        if (strings := string_dtype(key_dtype)) is not None:
+            raise TypeError(
+                f"key_dtype={strings!r} was given, and keys of a HashMultiMap are integers: number the strings by "
+                "gpuhash.factorize, or keep a HashTable of strings whose values are the keys here"
             )
         dtype, shape = dtype_name(value_dtype), shape_of(value_shape, "value_shape")
         if not 1 <= math.prod(shape) * ITEMSIZES[dtype] <= MAX_VALUE_BYTES:

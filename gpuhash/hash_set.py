@@ -117,7 +117,7 @@ class HashSet(KeyedTable):
 
     def _put(self, keys: Any) -> None:
         """Adds keys, without a mask."""
-        self._put_batch(self._take(keys))
+        self._put_batch(self._take(keys, inserts=True))
 
     def _put_batch(self, batch: Batch) -> None:
         self._changes += 1
@@ -141,7 +141,7 @@ class HashSet(KeyedTable):
         """Removes and returns some key, which no other thread gets. Waits, and reads all keys: take ``keys()`` to empty
         a set.
         """
-        while len(keys := self._host_keys()):
+        while len(keys := self._host_items(values=False)[0]):
             for row in range(len(keys)):
                 key = self._as_keys(keys[row : row + 1])[0]
                 if self.erase(key):  # otherwise another thread has removed it meanwhile
@@ -155,7 +155,9 @@ class HashSet(KeyedTable):
 
         All of them are checked before any key is added. Where there is no room for one, those before it have been.
         """
-        parts = [other if isinstance(other, HashSet) else self._take(self._batch_of(other)) for other in others]
+        parts = [
+            other if isinstance(other, HashSet) else self._take(self._batch_of(other), inserts=True) for other in others
+        ]
         for part in parts:
             if isinstance(part, HashSet):
                 self._check_kind_of(part)
@@ -210,7 +212,7 @@ class HashSet(KeyedTable):
         """
         theirs = self._like_self(other)._host_keys()
         both = self._holds(theirs)
-        common, others = self._take(theirs[both]), self._take(theirs[~both])
+        common, others = self._take(theirs[both], inserts=True), self._take(theirs[~both], inserts=True)
         self._changes += 1
         common.core.erase([common.erasure()])
         try:
@@ -218,6 +220,7 @@ class HashSet(KeyedTable):
         except BaseException:
             common.core.change([common.change()])  # where they were: needs no memory
             raise
+        self._release(common)
 
     def isdisjoint(self, other: Any) -> bool:
         """Have both no key in common? Waits."""
@@ -255,7 +258,11 @@ class HashSet(KeyedTable):
         return self.keys(like="jax")
 
     def _host_keys(self) -> np.ndarray[Any, Any]:
-        return self._host_items(values=False)[0]
+        keys = self._host_items(values=False)[0]
+        if self._string_keys is None:
+            return keys
+        strings: np.ndarray[Any, Any] = self._string_keys.strings_of(keys).to_form(None)
+        return strings
 
     def _holds(self, keys: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         mask: np.ndarray[Any, Any] = self.contains(keys)
@@ -284,7 +291,7 @@ class HashSet(KeyedTable):
         if self._key_columns is not None:
             held = self._key_columns.held(keys) if isinstance(keys, list) else keys
             return held, len(held) == len(keys)
-        if not framework_of(keys).python:
+        if self._string_keys is not None or not framework_of(keys).python:
             return keys, True
         parts = read_objects(keys)
         if parts.shape[parts.ndim - len(self._key_shape) :] != self._key_shape:
@@ -302,8 +309,8 @@ class HashSet(KeyedTable):
             return made
         if not self._same_keys(other):
             raise TypeError(
-                f"a set of {self._key_columns or self._key_dtype} keys of shape {self._key_shape} cannot be combined "
-                f"with one of {other._key_columns or other._key_dtype} keys of shape {other._key_shape}"
+                f"a set of {self._key_columns or self.key_dtype} keys of shape {self._key_shape} cannot be combined "
+                f"with one of {other._key_columns or other.key_dtype} keys of shape {other._key_shape}"
             )
         return other
 
@@ -398,7 +405,7 @@ class HashSet(KeyedTable):
         shape = f", key_shape={self._key_shape}" if self._key_shape and self._key_columns is None else ""
         name = f", name={name!r}" if (name := self.name) is not None else ""
         return (
-            f"<{type(self).__name__} {self._key_columns or self._key_dtype}{shape}, size={size}, "
+            f"<{type(self).__name__} {self._key_columns or self.key_dtype}{shape}, size={size}, "
             f"capacity={self.capacity}, load={load:.3f}, device={self.device}{name}>"
         )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 import numpy as np
@@ -21,20 +23,22 @@ from .arrays.arguments import (
 from .arrays.batch import Batch, Read, Views, Write, to_device
 from .arrays.dtypes import storage_dtype
 from .arrays.export import export, export_apart, to_host
-from .arrays.frameworks import Shape, default_stream
+from .arrays.frameworks import Shape, default_stream, framework_like
 from .arrays.memory import is_sharded, make_context
+from .arrays.strings import Strings, is_string_form
 from .call import Call
 from .files import serialization
 from .files.saved import Saved
 from .key_columns import KeyColumns
 from .named_columns import Column
 from .options import Options
+from .string_keys import StringBatch, StringKeys
 from .torch import dispatch as traced
 
 _ITERATION_CHUNK = 4096
 #: At which a file's items are inserted.
 LEAST_LOAD_FACTOR = 1 / 16
-#: As no array has it: keys of several columns are for the general path.
+#: As no array has it: keys of several columns, and strings, are for the general path.
 _NO_KEY_SHAPE = (-1, -1)
 
 
@@ -52,11 +56,14 @@ class KeyedTable(Saved):
 
     __reversed__ = None  # no order; without this Python would try table[len - 1]
 
-    def _attach(self, core: _core.Table, key_shape: Shape, name: str | None = None) -> None:
+    def _attach(
+        self, core: _core.Table, key_shape: Shape, name: str | None = None, strings: StringKeys | None = None
+    ) -> None:
         """Makes this object the face of a core table. All attributes are set here."""
         self._core = core
         self._key_columns = KeyColumns.of_core(core.key_columns)
-        plain_shape = key_shape if self._key_columns is None else _NO_KEY_SHAPE
+        self._string_keys = strings  # then the keys of the core are their numbers
+        plain_shape = key_shape if self._key_columns is None and strings is None else _NO_KEY_SHAPE
         self._fast = _core.FastPath(core, plain_shape)
         self._context = core.context
         self._shards = core.shards
@@ -86,7 +93,8 @@ class KeyedTable(Saved):
 
     def _make(self, options: Options) -> None:
         """Makes this object the face of a new core table."""
-        self._attach(options.make_core(), options.key_shape)
+        strings = None if options.strings is None else StringKeys(options.strings)
+        self._attach(options.make_core(), options.key_shape, strings=strings)
         self._register(options.name)
 
     @classmethod
@@ -97,6 +105,11 @@ class KeyedTable(Saved):
         return made
 
     def _register(self, name: str | None) -> None:
+        if name is not None and self._string_keys is not None:
+            raise ValueError(
+                f"name={name!r} was given to a table whose keys are strings, which belong to one object: hand the "
+                "table itself on"
+            )
         if name is not None:
             _core.register_table(name, self._core)
         self._name = name
@@ -108,11 +121,40 @@ class KeyedTable(Saved):
     def _stream(self) -> int:
         return 0 if self._host else default_stream(self._index)
 
-    def _take(self, keys: Any) -> Batch:
-        """The keys of a call, checked, in the table's memory."""
+    def _take(self, keys: Any, *, inserts: bool = False) -> Batch:
+        """The keys of a call, checked, in the table's memory. ``inserts``: strings that are new get numbers."""
+        if self._string_keys is not None:
+            return self._take_strings(self._string_keys, self._string_keys.read(keys), inserts)
         if self._key_columns is not None and (parts := self._key_columns.parts(keys)) is not None:
             return Batch.of_key_columns(parts, self._key_columns.dtypes, self._core, self._views)
         return Batch.of_keys(keys, self._key_dtype, self._key_shape, self._core, self._context, self._views)
+
+    def _take_strings(self, known: StringKeys, strings: Strings, inserts: bool) -> StringBatch:
+        """The numbers of strings, in the table's memory."""
+        if inserts:
+            if known.has_doubled:
+                if 4 * len(self) < 3 * known.count:
+                    known.compact(self._numbers_of_keys)
+                else:
+                    known.put_off()
+            numbers = known.intern(strings)
+        else:
+            numbers = known.find(strings)
+        keys = numbers.reshape(strings.shape)
+        batch = StringBatch.of_keys(keys, self._key_dtype, (), self._core, self._context, self._views)
+        batch.scalar = strings.source == "python" and strings.shape == ()
+        batch.strings, batch.numbers = strings, numbers
+        return batch
+
+    def _numbers_of_keys(self) -> np.ndarray[Any, Any]:
+        """Of a table of strings. Waits."""
+        return to_host(self._context, self._raw_items(values=False)[0], self._stream())
+
+    def _release(self, batch: Batch) -> None:
+        """Some keys of a batch have been erased: the memory of strings may be too large for the others."""
+        known = self._string_keys
+        if known is not None and isinstance(batch, StringBatch) and known.release(batch.numbers):
+            known.compact(self._numbers_of_keys)
 
     def _absent(self, batch: Batch, keys: Any, missing: int) -> KeyError:
         if batch.scalar:
@@ -120,11 +162,16 @@ class KeyedTable(Saved):
         found = _core.Buffer(batch.context, "bool", batch.shape, batch.stream).array()
         batch.core.look_up([batch.lookup(found=found)])
         absent = ~to_host(batch.context, found, batch.stream).reshape(-1)
-        some = self._host_batch(batch)[absent][:SHOWN_KEYS]
-        return KeyError(absent_keys(self._as_keys(some), missing, math.prod(batch.shape)))
+        if isinstance(batch, StringBatch):
+            shown = batch.strings.take(np.flatnonzero(absent)[:SHOWN_KEYS]).to_list()
+        else:
+            shown = self._as_keys(self._host_batch(batch)[absent][:SHOWN_KEYS])
+        return KeyError(absent_keys(shown, missing, math.prod(batch.shape)))
 
     def _as_keys(self, keys: np.ndarray[Any, Any]) -> list[Any]:
-        """Keys ``[n, *key_shape]`` as Python objects: integers, or tuples of them."""
+        """Keys ``[n, *key_shape]`` as Python objects: integers, or tuples of them; strings for their numbers."""
+        if self._string_keys is not None:
+            return self._string_keys.strings_of(keys).to_list()
         return as_keys(keys, self._key_shape) if self._key_columns is None else self._key_columns.to_python(keys)
 
     @property
@@ -132,6 +179,8 @@ class KeyedTable(Saved):
         """What the constructor is given for keys like these."""
         if self._key_columns is not None:
             return {"key_dtype": self._key_columns, "key_shape": ()}
+        if self._string_keys is not None:
+            return {"key_dtype": self._string_keys.dtype, "key_shape": ()}
         return {"key_dtype": self._key_dtype, "key_shape": self._key_shape}
 
     def _host_batch(self, batch: Batch) -> np.ndarray[Any, Any]:
@@ -151,6 +200,8 @@ class KeyedTable(Saved):
 
     def _export(self, like: Any, *, keys: bool = True, values: bool = True) -> list[Any]:
         """Arrays of all keys, or of all values where there are any, of each column in order, or of both. Waits."""
+        if self._string_keys is not None:
+            return self._export_strings(self._string_keys, like, keys, values)
         if not keys or self._key_columns is None:
             wanted, fill = self._export_of(keys, values)
             return export(self._core, self._context, self._host, like, wanted, fill)
@@ -158,6 +209,35 @@ class KeyedTable(Saved):
         arrays = export(self._core, self._context, self._host, like, wanted, fill)
         names = self._key_columns.names
         return [dict(zip(names, arrays, strict=False)), *arrays[len(names) :]]
+
+    def _export_strings(self, known: StringKeys, like: Any, keys: bool, values: bool) -> list[Any]:
+        """As ``_export``, of a table of strings. ``like`` may be a form of strings: then values are as by default."""
+        framework = None if is_string_form(like) else like
+        framework_like(framework, self._host)  # errors, of sets as well
+        if not keys or not values:
+            return (
+                [known.strings_of(self._host_items(values=False)[0]).to_form(like)]
+                if keys
+                else self._export_values(framework)
+            )
+        numbers = np.empty(0, np.int64)
+        wanted, fill_both = self._export_of(True, values)
+
+        def fill(arrays: list[_core.Array], stream: int) -> int:
+            nonlocal numbers
+            rows = _core.Buffer(self._context, self._key_dtype, arrays[0].shape[:1], stream).array()
+            size = fill_both([rows, *arrays], stream)
+            numbers = to_host(self._context, rows, stream)
+            return size
+
+        with known.lock:
+            arrays = export(self._core, self._context, self._host, framework, wanted[1:], fill)
+            known.hold(numbers)
+        return [known.strings_of(numbers).to_form(like), *arrays]
+
+    def _export_values(self, like: Any) -> list[Any]:
+        wanted, fill = self._export_of(False, True)
+        return export(self._core, self._context, self._host, like, wanted, fill)
 
     def _export_of_columns(
         self, columns: KeyColumns, values: bool
@@ -196,9 +276,21 @@ class KeyedTable(Saved):
         return [buffer.array() for buffer in buffers]
 
     def _host_items(self, *, values: bool = True) -> list[np.ndarray[Any, Any]]:
-        """All keys, and values if there are any, on the host, as their dtypes' storage. Waits."""
+        """All keys, and values if there are any, on the host, as their dtypes' storage. Waits.
+
+        Strings are held, as long as the array of their numbers lives.
+        """
         stream = self._stream()
-        return [to_host(self._context, array, stream) for array in self._raw_items(values=values)]
+        with self._string_lock:
+            items = [to_host(self._context, array, stream) for array in self._raw_items(values=values)]
+            if self._string_keys is not None:
+                self._string_keys.hold(items[0])
+        return items
+
+    @property
+    def _string_lock(self) -> AbstractContextManager[Any]:
+        """In it no strings come or go."""
+        return contextlib.nullcontext() if self._string_keys is None else self._string_keys.lock
 
     def _check_kind_of(self, other: KeyedTable) -> None:
         """TypeError where the table cannot take over the items of another."""
@@ -215,7 +307,12 @@ class KeyedTable(Saved):
         if other is self:
             return
         stream = self._stream()
-        if other.device == self.device:
+        if self._string_keys is not None and other._string_keys is not None:
+            numbers, *values = other._host_items()
+            batch = self._take_strings(self._string_keys, other._string_keys.strings_of(numbers), True)
+            arrays = [batch.array]
+            arrays += [to_device(_core.borrow(host), self._context, stream, "items")[0] for host in values]
+        elif other.device == self.device:
             arrays = other._raw_items()
         else:
             hosts = other._host_items()
@@ -225,7 +322,7 @@ class KeyedTable(Saved):
 
     def _kind_of_items(self) -> tuple[Any, ...]:
         """Dtype and shape of keys and of values; with columns these of each by its name, in their order."""
-        key = (self._key_dtype, self._key_shape) if self._key_columns is None else (str(self._key_columns), ())
+        key = (self.key_dtype, self._key_shape) if self._key_columns is None else (str(self._key_columns), ())
         if self._columns is None:
             return (*key, self._value_dtype, self._value_shape)
         return (*key, *((name, column.dtype, column.shape) for name, column in self._columns.items()))
@@ -350,14 +447,18 @@ class KeyedTable(Saved):
         Returns
         -------
         Array of shape ``[len(table), *key_shape]``, in the order of the slots: the same as that of ``values()`` as long
-        as the table does not change. With key columns a mapping of their names to arrays ``[len(table)]``.
+        as the table does not change. With key columns a mapping of their names to arrays ``[len(table)]``. Text is an
+        array of NumPy's StringDType, and bytes one of objects, whatever the framework; ``like`` may also be "list",
+        "pandas", "polars", "pyarrow" or "arrow", or a column of strings of these.
         """
         return self._export(like, values=False)[0]
 
     def clear(self) -> None:
-        """Erases all keys; the capacity stays. Does not wait for the GPU."""
+        """Erases all keys; the capacity stays. Does not wait for the GPU, unless keys are strings."""
         self._changes += 1
         self._core.clear(self._stream())
+        if self._string_keys is not None:
+            self._string_keys.compact(self._numbers_of_keys)
 
     # Size and device -------------------------------------------------------------------------------------------------
 
@@ -401,8 +502,8 @@ class KeyedTable(Saved):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of table memory."""
-        return self._core.nbytes
+        """Bytes of table memory, with that of strings on the host."""
+        return self._core.nbytes + (0 if self._string_keys is None else self._string_keys.nbytes)
 
     @property
     def device(self) -> str:
@@ -426,8 +527,8 @@ class KeyedTable(Saved):
 
     @property
     def key_dtype(self) -> str:
-        """The name of the keys' dtype; with key columns "uint8", as keys are rows of bytes then."""
-        return self._key_dtype
+        """The name of the keys' dtype: an integer's, "str" or "bytes". With key columns "uint8": rows of bytes."""
+        return self._key_dtype if self._string_keys is None else self._string_keys.dtype
 
     @property
     def key_shape(self) -> Shape:
@@ -521,7 +622,9 @@ class KeyedTable(Saved):
         device = self._context if not self._host else context
         stream = 0 if device.platform == "cpu" else default_stream(device.device_index)
         clone = object.__new__(type(self))
-        clone._attach(self._core.clone(context, stream), self._key_shape)
+        with self._string_lock:
+            strings = None if self._string_keys is None else self._string_keys.copy()
+            clone._attach(self._core.clone(context, stream), self._key_shape, strings=strings)
         if memo is not None:
             memo[id(self)] = clone  # attributes may lead back to the table
         self._copy_attributes(clone, memo)
@@ -542,7 +645,11 @@ class KeyedTable(Saved):
         wanted, fill = self._export_of(keys=True, values=True)
         if not self._host or any(dtype == "bfloat16" for dtype, _ in wanted):
             return self._host_items()
-        return export_apart(self._core, wanted, fill)
+        with self._string_lock:
+            items = export_apart(self._core, wanted, fill)
+            if self._string_keys is not None:
+                self._string_keys.hold(items[0])
+        return items
 
     def _no_items(self) -> list[np.ndarray[Any, Any]]:
         """What ``_host_items`` gives of an empty table."""
@@ -552,8 +659,9 @@ class KeyedTable(Saved):
     def _contents(self, *, items: bool = True) -> serialization.Contents:
         """What a file says of the table. Without ``items``: of one with these options, and no keys."""
         arrays = self._items_of_file() if items else self._no_items()
+        strings = None if self._string_keys is None else self._string_keys.strings_of(arrays[0])
         return serialization.Contents(
-            key_dtype=self._key_dtype,
+            key_dtype=self.key_dtype,
             key_shape=self._key_shape,
             key_columns=self._key_columns,
             value_dtype=self._value_dtype,
@@ -565,6 +673,7 @@ class KeyedTable(Saved):
             initializer=self._initializer,
             default=None,
             keys=arrays[0],
+            strings=strings,
             values=arrays[1] if self._value_dtype is not None else None,
             columns=self._columns,
             column_values=None if self._columns is None else dict(zip(self._columns, arrays[1:], strict=True)),
@@ -598,24 +707,25 @@ class KeyedTable(Saved):
     def _fill(self, contents: serialization.Contents) -> None:
         """Puts a file's items into this new table."""
         stream = self._stream()
+        keys = contents.keys
+        if self._string_keys is not None and contents.strings is not None:
+            keys = self._string_keys.intern(contents.strings)
         arrays = [
             to_device(_core.borrow(array), self._context, stream, "items")[0]
-            for array in (contents.keys, *contents.field_values.values())
+            for array in (keys, *contents.field_values.values())
         ]
         # A file of a few bytes may say that its keys need all memory that there is, at a load factor of 1e-9. Then they
         # lie denser, until the table grows.
         factor = self.max_load_factor
         self.max_load_factor = max(factor, LEAST_LOAD_FACTOR)
         try:
-            self._core.reserve(len(contents.keys), stream)
+            self._core.reserve(len(keys), stream)
             self._assign_items(arrays, stream)
         except _core.TableFullError as error:
             raise ValueError(f"the file's keys do not fit into its max_capacity: {error}") from None
         self.max_load_factor = factor
-        if len(self) != len(contents.keys):
-            raise ValueError(
-                f"the file has {len(contents.keys)} keys, of which only {len(self)} are distinct: it is damaged"
-            )
+        if len(self) != len(keys):
+            raise ValueError(f"the file has {len(keys)} keys, of which only {len(self)} are distinct: it is damaged")
 
 
 def views_of(core: _core.Table, shards: list[_core.Table]) -> Views | None:

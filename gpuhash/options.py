@@ -11,11 +11,14 @@ import numpy as np
 
 from . import _core, initializers, named_columns
 from .arrays.arguments import checked_load_factor, checked_name, count_of, flag_of, one_value, seed_of, shape_of
+from .arrays.arrow_c import opened
 from .arrays.dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, infer_numbers, key_dtype_name, read_numbers
 from .arrays.frameworks import Shape, framework_of, settle
 from .arrays.memory import is_sharded, make_contexts
+from .arrays.strings import Strings
 from .key_columns import KeyColumns
 from .named_columns import Column, Columns
+from .string_keys import string_dtype
 
 
 class Options(NamedTuple):
@@ -24,6 +27,7 @@ class Options(NamedTuple):
     key_dtype: str
     key_shape: Shape
     key_columns: KeyColumns | None  # then the key dtype is uint8, and the key shape that of their bytes
+    strings: str | None  # "str" or "bytes": then the keys of the core are int64 numbers of strings
     value_dtype: str | None  # None: a set, or a table with columns
     value_shape: Shape
     columns: Columns | None
@@ -59,6 +63,10 @@ class Options(NamedTuple):
             columns = key_dtype if isinstance(key_dtype, KeyColumns) else KeyColumns.checked(key_dtype)
             arguments["key_columns"] = columns
             return cls._checked("uint8", value_dtype, key_shape=columns.bytes, value_shape=value_shape, **arguments)
+        if (strings := string_dtype(key_dtype)) is not None:
+            _check_strings(strings, key_shape, arguments)
+            arguments["strings"] = strings
+            return cls._checked("int64", value_dtype, key_shape=(), value_shape=value_shape, **arguments)
         name = key_dtype_name(key_dtype)
         check = _remembered if _are_plain(key_shape, value_shape, arguments) else cls._checked
         return check(name, value_dtype, key_shape=key_shape, value_shape=value_shape, **arguments)
@@ -84,6 +92,7 @@ class Options(NamedTuple):
         name: str | None,
         columns: Columns | None = None,
         key_columns: KeyColumns | None = None,
+        strings: str | None = None,
     ) -> Self:
         """``value_dtype=None`` is a set, or a table with ``columns``, of which ``default`` is a mapping."""
         values = shape_of(value_shape, "value_shape")
@@ -120,6 +129,7 @@ class Options(NamedTuple):
             key_dtype=key_dtype,
             key_shape=keys,
             key_columns=key_columns,
+            strings=strings,
             value_dtype=value_dtype,
             value_shape=values,
             columns=columns,
@@ -155,6 +165,17 @@ class Options(NamedTuple):
             self.sharded,
             [] if self.columns is None else named_columns.to_core(self.columns),
             [] if self.key_columns is None else self.key_columns.dtypes,
+        )
+
+
+def _check_strings(dtype: str, key_shape: object, arguments: dict[str, Any]) -> None:
+    """ValueError for what tables of strings do not have."""
+    if shape := shape_of(key_shape, "key_shape"):  # type: ignore[arg-type]
+        raise ValueError(f"key_shape={shape} was given for keys of {dtype!r}, each of which is one string")
+    if is_sharded(arguments["device"]):
+        raise ValueError(
+            f"device={arguments['device']!r} was given for keys of {dtype!r}, whose table lies on one device: give "
+            "one, or number the strings by gpuhash.factorize"
         )
 
 
@@ -198,6 +219,10 @@ def describe(data: Any, what: str, dtype_given: bool) -> tuple[str, Shape, str]:
 def describe_keys(keys: Any, options: dict[str, Any]) -> tuple[Any, Shape, str]:
     """As ``describe``, of keys: of a mapping of key columns the dtype is one of their dtypes."""
     given = options.get("key_dtype")
+    if not isinstance(keys, Mapping) and (strings := Strings.read(keys)) is not None:
+        return "str" if strings.text else "bytes", strings.shape, "cpu"
+    if given is not None and string_dtype(given) is not None:
+        return given, np.shape(keys), "cpu"  # no strings, or whoever takes them says what is wrong
     if not isinstance(keys, Mapping) and not isinstance(given, Mapping):
         return describe(keys, "keys", given is not None)
     parts = keys if isinstance(keys, Mapping) else dict(zip(given or (), keys, strict=True))
@@ -212,7 +237,10 @@ def settled_keys(keys: Any) -> Any:
     """Keys as ``settle`` gives arrays; of a mapping each column."""
     if isinstance(keys, Mapping):
         return {name: settle(part)[0] for name, part in keys.items()}
-    return keys if isinstance(keys, tuple) else settle(keys)[0]
+    if isinstance(keys, tuple):
+        return keys
+    keys = opened(keys)
+    return keys if Strings.read(keys) is not None else settle(keys)[0]
 
 
 def infer_set(keys: Any, options: dict[str, Any]) -> dict[str, Any]:
@@ -277,7 +305,7 @@ def infer_columns(keys: Any, values: Mapping[str, Any], options: dict[str, Any])
 
 def _key_shape(shape: Shape, key_dtype: object) -> Shape:
     """The key shape of [n, k] integers; of columns none."""
-    if isinstance(key_dtype, Mapping):
+    if isinstance(key_dtype, Mapping) or string_dtype(key_dtype) is not None:
         return ()
     name = key_dtype_name(key_dtype)
     if shape[1] * ITEMSIZES[name] > MAX_KEY_BYTES:

@@ -220,7 +220,7 @@ class RowAccess:
             Where there is no room for the largest number; the table is as it was.
         """
         table = self._table
-        batch = table._take(keys)
+        batch = table._take(keys, inserts=True)
         numbers = self._given(rows, batch, "int64", "rows", batch.shape)
         table._changes += 1
         table._core.restore_rows(batch.array, numbers, batch.stream)

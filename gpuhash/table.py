@@ -19,6 +19,7 @@ from .files import serialization
 from .initializers import Initializer
 from .options import Options, infer, infer_columns, settled_keys
 from .row_access import RowAccess
+from .string_keys import StringKeys
 from .torch import dispatch as traced
 
 
@@ -187,6 +188,8 @@ class HashTable(DictMethods):
             own: dict[str, Any] = {"key_shape": keys.key_shape}
             if keys._key_columns is not None:
                 own = {"key_dtype": keys.key_columns}
+            elif keys._string_keys is not None:
+                own = keys._key_options
             if keys._columns is None:
                 own["value_shape"] = keys.value_shape
             else:
@@ -406,7 +409,7 @@ class HashTable(DictMethods):
             if self._default is None:
                 raise no_default("setdefault")
             given = self._default_value()
-        call = Call(self, keys)
+        call = Call(self, keys, inserts=True)
         call.answer_values(out=out)
         if given is not None:
             call.write(given, "keep", "default")
@@ -599,8 +602,10 @@ class HashTable(DictMethods):
 
     # Defaults --------------------------------------------------------------------------------------------------------
 
-    def _attach(self, core: _core.Table, key_shape: Shape, name: str | None = None) -> None:
-        super()._attach(core, key_shape, name)
+    def _attach(
+        self, core: _core.Table, key_shape: Shape, name: str | None = None, strings: StringKeys | None = None
+    ) -> None:
+        super()._attach(core, key_shape, name, strings)
         self._default: np.ndarray[Any, Any] | None = None  # on the host, as the value dtype's storage
         self._fallback: _core.Array | None = None  # the same in the table's memory
         self._default_tensor: Any = None  # the same for PyTorch's compiler
@@ -706,6 +711,8 @@ class HashTable(DictMethods):
         if batch.scalar:
             return ". A single key is a batch, too, where out= is given: to be answered by None, leave that out"
         single = f"a tuple of shape {self._key_shape}" if self._key_shape else "a Python integer"
+        if self._string_keys is not None:
+            single = f"a Python {self._string_keys.dtype}"
         return (
             f". A {type(keys).__name__} of one key is a batch, too: to be answered by None, give a single key, which "
             f"is {single}"

@@ -32,8 +32,11 @@ MAX_KEY_BYTES = 1 << 20  # of tables
 MAX_ROW_BYTES = 16  # of the rows of `unique` and its like
 MAX_VALUE_BYTES = 1 << 28  # times the largest number of slots, 2^34, this still fits an int64
 
-# What to do with strings, which no table takes.
-NUMBER_STRINGS = "number strings first, as by gpuhash.factorize, or hash them to 64-bit integers, as by gpuhash.hash"
+# What to do with strings where numbers are expected.
+NUMBER_STRINGS = (
+    "make the table with the key dtype 'str' or 'bytes' if strings are its keys, or number strings first, as by "
+    "gpuhash.factorize, or hash them to 64-bit integers, as by gpuhash.hash"
+)
 
 _PYTHON_TYPES: dict[object, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 _known: dict[tuple[type, object], str] = {}

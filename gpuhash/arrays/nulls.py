@@ -172,7 +172,10 @@ def _numbers_of(column: Any) -> _Array:
         raise TypeError(f"{describe(column)} cannot be had as a NumPy array: {error}") from error
     if array.dtype.kind in "biufc":
         return array
-    advice = "convert it to integers or floats, or number what it holds, as pandas.factorize does"
+    advice = (
+        "convert it to integers or floats, or number what it holds, as gpuhash.factorize does; strings are keys of "
+        "tables with the key dtype 'str' or 'bytes'"
+    )
     if array.dtype.kind in "mM" or getattr(dtype, "kind", None) in ("m", "M"):
         library = type(column).__module__.partition(".")[0]
         call = {"polars": ".to_physical()", "pyarrow": ".cast('int64')"}.get(library, ".astype('int64')")

@@ -80,6 +80,18 @@ class Strings:
             return cls._read_arrow(column, library if library in LIBRARIES else "arrow", what)
         return None
 
+    @classmethod
+    def of_chunk(cls, chunk: StringChunk, text: bool) -> Self:
+        """Strings that have no source; the form in which they are given back is an array."""
+        return cls(chunk, text, "numpy", functools.partial(_form_array, _array_dtype(text), ()))
+
+    @classmethod
+    def empty(cls, text: bool, shape: tuple[int, ...]) -> Self:
+        """No strings, of a shape with a length of 0."""
+        made = cls.of_chunk(StringChunk(np.zeros(1, np.int64), np.empty(0, np.uint8), None), text)
+        made.shape = shape
+        return made
+
     def take(self, positions: _Array) -> Self:
         """The strings at positions, int64 ``[m]``; nulls at negative ones. IndexError for one beyond the last."""
         return type(self)(arrow_c.take_strings(self._chunk, positions), self.text, self.source, self._form)
@@ -93,6 +105,22 @@ class Strings:
             For nulls, where that form has none.
         """
         return self._form(taken)
+
+    def to_form(self, like: Any) -> Any:
+        """The strings in a form by its name, or in that of a column of strings: see ``is_string_form``.
+
+        Anything else gives NumPy's: text as StringDType, bytes as objects. TypeError for a column of bytes where these
+        are text, or the other way round.
+        """
+        if isinstance(like, str):
+            return _NAMED_FORMS[like](self) if like in _NAMED_FORMS else self._form(self)
+        if isinstance(like, list):
+            return self.to_list()
+        column = None if like is None else Strings.read(like, "strings of like=")
+        if column is None:
+            return self._form(self)
+        self.need_same_kind(column, "keys", "strings of like=")
+        return column.give_back(self)
 
     def need_same_kind(self, other: Strings, what: str, others: str) -> None:
         """TypeError where one is text and the other bytes, which are never equal."""
@@ -213,6 +241,18 @@ def _only_column(frame: Any, library: str) -> Any:
     if library == "pandas":
         return frame.iloc[:, 0]
     return frame.get_columns()[0] if library == "polars" else frame.columns[0]
+
+
+def is_empty_sequence(column: Any) -> bool:
+    """Is it a sequence, or an array or column of objects, without items? It may stand for no strings."""
+    if isinstance(column, (Sequence, KeysView, ValuesView)):
+        return len(column) == 0 and not isinstance(column, (str, bytes))
+    return getattr(column, "dtype", None) == np.dtype(object) and 0 in getattr(column, "shape", ())
+
+
+def _array_dtype(text: bool) -> np.dtype[Any]:
+    """Of NumPy's arrays of any strings."""
+    return np.dtypes.StringDType() if text else np.dtype(object)
 
 
 def _joined(chunks: list[StringChunk]) -> StringChunk:
@@ -367,3 +407,32 @@ def _as_type(pyarrow: Any, array: arrow_out.ArrowArray, kind: Any) -> Any:
 
 def _form_arrow(taken: Strings) -> arrow_out.ArrowArray:
     return arrow_out.ArrowArray(taken)
+
+
+def _new_pandas(taken: Strings) -> Any:
+    pandas = importlib.import_module("pandas")
+    return _form_pandas(pandas.Series([], dtype="str" if taken.text else object), taken)
+
+
+def _new_polars(taken: Strings) -> Any:
+    return importlib.import_module("polars").Series(arrow_out.ArrowArray(taken))
+
+
+def _new_pyarrow(taken: Strings) -> Any:
+    return importlib.import_module("pyarrow").array(arrow_out.ArrowArray(taken))
+
+
+_NAMED_FORMS: dict[str, _Form] = {
+    "list": _form_list,
+    "pandas": _new_pandas,
+    "polars": _new_polars,
+    "pyarrow": _new_pyarrow,
+    "arrow": _form_arrow,
+}
+
+
+def is_string_form(like: Any) -> bool:
+    """Is it the name of a form of strings, which is none of numbers, or a column of strings?"""
+    if isinstance(like, str):
+        return like in _NAMED_FORMS
+    return like is not None and (isinstance(like, list) or Strings.read(like) is not None)

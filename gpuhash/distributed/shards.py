@@ -19,6 +19,7 @@ from gpuhash.arrays.frameworks import Shape
 from gpuhash.files import serialization
 from gpuhash.hash_set import HashSet
 from gpuhash.keyed_table import LEAST_LOAD_FACTOR
+from gpuhash.string_keys import no_strings
 
 from . import files
 from .call import attempt
@@ -81,6 +82,8 @@ class Shards:
 
     def _adopt(self, shard: Any, steps: Group, seed: int) -> None:
         """All attributes are set here. ValueError, on all ranks alike, for keys that cannot be split by owners."""
+        if shard._string_keys is not None:
+            raise ValueError(no_strings(shard.key_dtype, "distributed tables have"))
         key = RowFormat(shard.key_dtype, shard.key_shape)
         if shard.key_columns is not None:
             raise ValueError("keys of several columns were asked for, and distributed tables take one array of keys")

@@ -31,7 +31,8 @@ class Saved:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the table to a file in safetensors format, with the tensors "keys" and "values". Waits.
 
-        A table with columns has a tensor "values.NAME" for each; a ``HashMultiMap`` a key for each value.
+        A table with columns has a tensor "values.NAME" for each; a ``HashMultiMap`` a key for each value. Strings as
+        keys are the tensors "keys.offsets", int64 ``[n + 1]``, and "keys.data", uint8.
 
         The file appears whole or not at all: what is written takes its place at the end. A file that is replaced keeps
         its mode and owner, as far as the process may set them, and a symbolic link leads to the new file; new files

@@ -19,8 +19,10 @@ import numpy as np
 
 from gpuhash import initializers, named_columns
 from gpuhash.arrays.arguments import MAX_AXES
+from gpuhash.arrays.arrow_c import StringChunk
 from gpuhash.arrays.dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, is_integer, plain_bools, storage_dtype
 from gpuhash.arrays.frameworks import Shape
+from gpuhash.arrays.strings import Strings
 from gpuhash.initializers import Initializer
 from gpuhash.key_columns import KeyColumns
 from gpuhash.named_columns import Columns
@@ -53,6 +55,11 @@ _FILE_DTYPES = {
 }
 
 
+#: Key dtypes beside those of integers.
+STRING_DTYPES = ("str", "bytes")
+#: Their tensors: where each begins and the last ends, and all bytes one after the other.
+_OFFSETS, _DATA = "keys.offsets", "keys.data"
+
 #: What files hold, and the classes that load them.
 KINDS = {"table": "HashTable", "set": "HashSet", "multimap": "HashMultiMap"}
 
@@ -73,11 +80,17 @@ class Contents:
     default: bytes | None  # one value
     keys: np.ndarray[Any, Any]  # [n, *key_shape]
     values: np.ndarray[Any, Any] | None  # [n, *value_shape]
+    strings: Strings | None = None  # [n], of a table of strings, whose keys are said by nothing else
     key_columns: KeyColumns | None = None  # of which the keys are rows of bytes
     columns: Columns | None = None  # then there are no value dtype, default and values, but these of each column
     column_defaults: dict[str, bytes] | None = None
     column_values: dict[str, np.ndarray[Any, Any]] | None = None  # [n, *shape] each
     is_multimap: bool = False  # a key may come several times
+
+    @property
+    def has_strings(self) -> bool:
+        """Are keys text or bytes?"""
+        return self.key_dtype in STRING_DTYPES
 
     @property
     def is_set(self) -> bool:
@@ -182,7 +195,10 @@ def metadata_of(contents: Contents) -> dict[str, str]:
 
 
 def _write(file: BinaryIO, contents: Contents) -> None:
-    tensors = [("keys", contents.key_dtype, contents.keys)]
+    if contents.strings is not None:
+        tensors = [(_OFFSETS, "int64", contents.strings.offsets), (_DATA, "uint8", contents.strings.data)]
+    else:
+        tensors = [("keys", contents.key_dtype, contents.keys)]
     values = contents.field_values
     tensors += [(_tensor_name(name), dtype, values[name]) for name, (dtype, _) in contents.fields.items()]
     # The safetensors package wants the wider dtypes first, so that each tensor is aligned.
@@ -219,16 +235,43 @@ def _read(file: BinaryIO, file_bytes: int) -> Contents:
     data_bytes = file_bytes - _LENGTH_BYTES - header_bytes
     tensors = _check_tensors(header, contents, data_bytes)
     start = _LENGTH_BYTES + header_bytes
-    contents.keys = _read_tensor(file, start + tensors["keys"][0], contents.key_dtype, tensors["keys"][1])
+
+    def read(name: str, dtype: str) -> np.ndarray[Any, Any]:
+        begin, shape = tensors[name]
+        return _read_tensor(file, start + begin, dtype, shape)
+
+    if contents.has_strings:
+        chunk = StringChunk(read(_OFFSETS, "int64"), read(_DATA, "uint8"), None)
+        _check_strings(chunk, contents.key_dtype)
+        contents.strings = Strings.of_chunk(chunk, contents.key_dtype == "str")
+    else:
+        contents.keys = read("keys", contents.key_dtype)
     values = {}
     for name, (dtype, _) in contents.fields.items():
-        begin, shape = tensors[_tensor_name(name)]
-        values[name] = _read_tensor(file, start + begin, dtype, shape)
+        values[name] = read(_tensor_name(name), dtype)
     if contents.columns is not None:
         contents.column_values = values
     else:
         contents.values = values.get("")
     return contents
+
+
+def _check_strings(chunk: StringChunk, dtype: str) -> None:
+    """ValueError unless the offsets part the data, into text where they are such."""
+    offsets, data = chunk.offsets, chunk.data
+    if offsets[0] != 0 or offsets[-1] != len(data) or (offsets[1:] < offsets[:-1]).any():
+        raise ValueError(
+            f"the offsets of the keys go from {offsets[0]} to {offsets[-1]}, expected from 0 to {len(data)}, ascending"
+        )
+    if dtype != "str":
+        return
+    try:
+        str(data.data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the keys are no text: {error}") from None
+    begins = offsets[offsets < len(data)]
+    if (data[begins] & 0xC0 == 0x80).any():
+        raise ValueError("a key begins within a character")
 
 
 def _read_exactly(file: BinaryIO, count: int) -> bytes:
@@ -281,10 +324,14 @@ def _describe(metadata: dict[str, str]) -> Contents:
     if kind not in KINDS:
         raise ValueError(f"the file's kind is {kind!r}, expected one of {', '.join(map(repr, KINDS))}")
     key_dtype = metadata.get("key_dtype", "")
-    if key_dtype not in ITEMSIZES or not is_integer(key_dtype):
+    is_string = key_dtype in STRING_DTYPES and kind != "multimap"
+    if not is_string and (key_dtype not in ITEMSIZES or not is_integer(key_dtype)):
         raise ValueError(f"the key dtype {key_dtype!r} is not supported")
     key_shape = _shape_of_text(_entry(metadata, "key_shape"), "key_shape")
-    if len(key_shape) > MAX_AXES or not 1 <= math.prod(key_shape) * ITEMSIZES[key_dtype] <= MAX_KEY_BYTES:
+    if is_string:
+        if key_shape or "key_columns" in metadata:
+            raise ValueError(f"keys of {key_dtype} and shape {key_shape}, or with columns, are not supported")
+    elif len(key_shape) > MAX_AXES or not 1 <= math.prod(key_shape) * ITEMSIZES[key_dtype] <= MAX_KEY_BYTES:
         raise ValueError(f"keys of {key_dtype} and shape {key_shape} are not supported")
     key_columns = KeyColumns.of_text(metadata["key_columns"]) if "key_columns" in metadata else None
     if key_columns is not None and (key_dtype, key_shape) != ("uint8", (key_columns.bytes,)):
@@ -404,7 +451,9 @@ def _default(text: str, dtype: str, shape: Shape) -> bytes | None:
 
 def _check_tensors(header: dict[str, Any], contents: Contents, data_bytes: int) -> dict[str, tuple[int, Shape]]:
     """Where each tensor begins, and its shape, once all of it is known to fit together and into the file."""
-    expected = {"keys": (contents.key_dtype, contents.key_shape)}
+    expected: dict[str, tuple[str, Shape]] = {"keys": (contents.key_dtype, contents.key_shape)}
+    if contents.has_strings:
+        expected = {_OFFSETS: ("int64", ()), _DATA: ("uint8", ())}
     expected |= {_tensor_name(name): kind for name, kind in contents.fields.items()}
     if header.keys() != expected.keys():
         raise ValueError(f"the file has the tensors {sorted(header)[:10]}, expected {sorted(expected)}")
@@ -423,7 +472,8 @@ def _check_tensors(header: dict[str, Any], contents: Contents, data_bytes: int) 
         position = end
     if position != data_bytes:
         raise ValueError(f"the tensors end at byte {position} of {data_bytes}: the file is truncated or too long")
-    if len({shape[0] for _, shape in tensors.values()}) != 1:
+    lengths = {shape[0] - (name == _OFFSETS) for name, (_, shape) in tensors.items() if name != _DATA}
+    if len(lengths) != 1 or lengths == {-1}:
         raise ValueError(f"the tensors {', '.join(map(repr, tensors))} have different lengths")
     return tensors
 

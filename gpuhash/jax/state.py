@@ -19,6 +19,7 @@ from gpuhash.arrays.frameworks import Shape
 from gpuhash.hash_set import HashSet
 from gpuhash.keyed_table import KeyedTable
 from gpuhash.named_columns import Column, Columns
+from gpuhash.string_keys import no_strings
 from gpuhash.table import HashTable
 
 from .library import TOKEN_WORDS, begin, check
@@ -350,6 +351,8 @@ def from_tables(tables: Sequence[Any], mesh: Any, *, fixed: bool = False) -> Sta
 def _begin(table: Any, fixed: bool) -> tuple[Kind, np.ndarray[Any, Any]]:
     if not isinstance(table, KeyedTable):
         raise TypeError(f"a {type(table).__name__} was given, expected a gpuhash.HashTable or gpuhash.HashSet")
+    if table._string_keys is not None:
+        raise TypeError(no_strings(table.key_dtype, "JAX has"))
     core = table._core
     # A name may get another table; the handle of one that stays where it is means that table alone.
     handle = _core.own_handle_of(core) if fixed else _core.handle_of(core)

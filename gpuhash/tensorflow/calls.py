@@ -21,6 +21,7 @@ from gpuhash.arrays.frameworks import Shape
 from gpuhash.call import actions_of
 from gpuhash.dict_methods import NO_DEFAULT
 from gpuhash.named_columns import Column
+from gpuhash.string_keys import no_strings
 
 from .eager import wait_for_ops
 from .library import ops
@@ -631,6 +632,8 @@ def wrap(table: HashTable, default_value: Any = None, *, device: str | None = No
     """
     if not isinstance(table, HashTable):
         raise TypeError(f"a {type(table).__name__} was given, expected a gpuhash.HashTable: a lookup needs values")
+    if table._string_keys is not None:
+        raise TypeError(no_strings(table.key_dtype, "these tables of TensorFlow have"))
     if not tf.executing_eagerly():
         raise RuntimeError("wrap() was called while a graph is built: call it before, and use what it returns there")
     values: dict[str, Any] = {

@@ -61,7 +61,7 @@ def _takes(table: Any, keys: Any) -> bool:
     """Are the keys a tensor where the table is, and are there ops?"""
     import torch
 
-    if not isinstance(keys, torch.Tensor):
+    if not isinstance(keys, torch.Tensor) or table._string_keys is not None:
         return False
     device = keys.device  # compared by parts: Dynamo of 2.11 cannot make another one
     here = device.type == "cpu" if table._host else device.type == "cuda" and device.index == table._index

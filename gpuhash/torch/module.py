@@ -11,6 +11,7 @@ import torch
 from gpuhash import Column, CudaError, HashSet, HashTable, TableFullError
 from gpuhash.dict_methods import NO_DEFAULT
 from gpuhash.signatures import SIGNATURES
+from gpuhash.string_keys import no_strings
 
 from . import calls
 from .state import default_of, named_state_of
@@ -55,6 +56,8 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
         super().__init__()
         if not isinstance(table, (HashTable, HashSet)):
             raise TypeError(f"a {type(table).__name__} was given, expected a HashTable or HashSet")
+        if table._string_keys is not None:
+            raise TypeError(no_strings(table.key_dtype, "graphs of PyTorch have"))
         self.table = table
         self._register_table()
 
