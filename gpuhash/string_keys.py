@@ -237,7 +237,7 @@ class StringKeys:
         store = self._rows(state.offsets, state.data)
         if self._rows(given.offsets, given.data).all_equal(store, _core.borrow(positions)):
             return np.empty(0, np.int64)
-        present: _Array = np.flatnonzero(positions >= 0)
+        present = np.flatnonzero(positions >= 0)
         mine = given.take(present)
         theirs = take_strings(StringChunk(state.offsets, state.data, None), positions[present])
         different = np.diff(mine.offsets) != np.diff(theirs.offsets)
@@ -246,7 +246,8 @@ class StringKeys:
         unlike = mine.data != take_strings(theirs, alike).data
         counts = np.concatenate([[0], np.cumsum(unlike)])[mine.offsets]
         different[alike] = np.diff(counts) != 0
-        return present[different]
+        result: _Array = present[different]
+        return result
 
     def _fingerprint(self, strings: Strings) -> _Array:
         words = np.empty(strings.count, np.uint64)
