@@ -33,7 +33,7 @@ class HashSet(KeyedTable):
     -----
     Keys have the shape ``[*batch, *key_shape]`` and masks ``[*batch]``; both as for ``HashTable``. The operators take
     other HashSets of the same key dtype and shape, on any device, and Python sets on either side; they wait, and give a
-    set like this one.
+    set like this one. A single ``str`` or ``bytes`` is one key where keys are strings.
     """
 
     def __init__(

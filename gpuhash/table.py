@@ -43,7 +43,10 @@ class HashTable(DictMethods):
         names to such: then a key is an integer of each of these *key columns*, and keys are mappings of all the names
         to arrays of equal shapes, or tuples of the arrays in that order; a list of tuples works as well. A single key
         is a tuple of integers, as iteration gives it, and ``keys()`` is a mapping. Rows of bytes, uint8 ``[*batch,
-        bytes]``, in which the columns lie side by side, are taken as they are.
+        bytes]``, in which the columns lie side by side, are taken as they are. Or "str", or "bytes": then keys are
+        strings, as lists, arrays of NumPy or columns of pandas, polars and Arrow without nulls, equal where all their
+        bytes are. They stay on the host, where each gets a number that is the key in the table: answers are NumPy
+        arrays, and calls on a GPU copy the numbers there.
     value_dtype
         bool, an integer, float16, bfloat16, float32, float64, complex64 or complex128. Or a mapping of names to
         columns, each a dtype, a pair ``(dtype, shape)`` or a ``gpuhash.Column``: then a key has a value of each, side
@@ -91,7 +94,7 @@ class HashTable(DictMethods):
         stream)`` and ``deallocate(ptr, nbytes, stream)``, such as the resources of rmm and cuda.core; for several
         shards "torch", or a list of one for each.
     name
-        Makes ``gpuhash.open(name)`` find this table, until ``close()``.
+        Makes ``gpuhash.open(name)`` find this table, until ``close()``. Not with strings as keys.
 
     Notes
     -----
@@ -106,7 +109,7 @@ class HashTable(DictMethods):
     Raises
     ------
     TypeError
-        For keys that are no integers, and dtypes that tables do not take.
+        For keys that are no integers and no strings, and dtypes that tables do not take.
     ValueError
         For shapes, devices, capacities and load factors that cannot be, and a name that is taken.
     MemoryError, PlatformError
@@ -180,7 +183,8 @@ class HashTable(DictMethods):
         Raises
         ------
         TypeError, OverflowError
-            Where there is no dtype for the keys or values, such as for strings, or integers of more than 64 bits.
+            Where there is no dtype for the keys or values, such as for values that are strings, or integers of more
+            than 64 bits.
         ValueError
             Where there are more or fewer values than keys, unless ``value_shape=`` says that these are one value.
         """

@@ -408,7 +408,9 @@ OF_FUNCTIONS = {
 def test_what_holds_no_numbers_is_refused(kind):
     make, error, hint = REFUSED[kind]
     table = HashTable("int64", "int64")
-    calls = [table.contains, lambda keys: table.__setitem__(keys, 1), HashSet.from_keys]
+    calls = [table.contains, lambda keys: table.__setitem__(keys, 1)]
+    if "strings" not in kind:  # which are keys of sets
+        calls.append(HashSet.from_keys)
     for call in calls if kind in OF_FUNCTIONS else [gpuhash.unique, *calls]:
         with pytest.raises(error, match=hint):
             call(make())

@@ -453,7 +453,7 @@ def test_threads(device):
     def look():
         known = set(words) | set(others)
         while not done.is_set():
-            keys, values = table.items()
+            keys, values = table.items(like="numpy")
             assert known.issuperset(keys.tolist())
             assert values.min(initial=1) >= 1
             with contextlib.suppress(RuntimeError):  # "changed its size during iteration"
