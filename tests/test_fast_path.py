@@ -245,7 +245,7 @@ def test_plain_arrays_are_served_directly(plain):
         pytest.skip("CuPy makes arrays on its current GPU, so that answers on another one take the general path")
     table = HashTable("int64", "float32", device=plain.table_device, default=0.0)
 
-    def refuse(*arguments: Any) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
         raise AssertionError("the general path was taken")
 
     table._take = refuse
@@ -540,7 +540,7 @@ def test_python_keys_are_served_directly():
     vectors = HashTable("int32", "int64", key_shape=(3,))
     vectors[(1, 2, 3)] = 7
 
-    def refuse(*arguments: Any) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
         raise AssertionError("the general path was taken")
 
     table._take = keys._take = vectors._take = refuse
