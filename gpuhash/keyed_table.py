@@ -214,12 +214,10 @@ class KeyedTable(Saved):
         """As ``_export``, of a table of strings. ``like`` may be a form of strings: then values are as by default."""
         framework = None if is_string_form(like) else like
         framework_like(framework, self._host)  # errors, of sets as well
-        if not keys or not values:
-            return (
-                [known.strings_of(self._host_items(values=False)[0]).to_form(like)]
-                if keys
-                else self._export_values(framework)
-            )
+        if not keys:
+            return export(self._core, self._context, self._host, framework, *self._export_of(False, True))
+        if not values or not self._fields:
+            return [known.strings_of(self._host_items(values=False)[0]).to_form(like)]
         numbers = np.empty(0, np.int64)
         wanted, fill_both = self._export_of(True, values)
 
@@ -234,10 +232,6 @@ class KeyedTable(Saved):
             arrays = export(self._core, self._context, self._host, framework, wanted[1:], fill)
             known.hold(numbers)
         return [known.strings_of(numbers).to_form(like), *arrays]
-
-    def _export_values(self, like: Any) -> list[Any]:
-        wanted, fill = self._export_of(False, True)
-        return export(self._core, self._context, self._host, like, wanted, fill)
 
     def _export_of_columns(
         self, columns: KeyColumns, values: bool
