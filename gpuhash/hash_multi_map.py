@@ -22,7 +22,7 @@ from .files import serialization
 from .files.saved import Saved
 from .frames.keys import Keys
 from .keyed_table import LEAST_LOAD_FACTOR
-from .string_keys import string_dtype
+from .keys.strings import string_dtype
 from .table import HashTable
 from .value_log import ValueLog
 

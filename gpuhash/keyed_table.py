@@ -29,10 +29,10 @@ from .arrays.strings import Strings, is_string_form
 from .call import Call
 from .files import serialization
 from .files.saved import Saved
-from .key_columns import KeyColumns
+from .keys.columns import KeyColumns
+from .keys.strings import StringBatch, StringKeys
 from .named_columns import Column
 from .options import Options
-from .string_keys import StringBatch, StringKeys
 from .torch import dispatch as traced
 
 _ITERATION_CHUNK = 4096

@@ -16,9 +16,9 @@ from .arrays.dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, infer_numb
 from .arrays.frameworks import Shape, framework_of, settle
 from .arrays.memory import is_sharded, make_contexts
 from .arrays.strings import Strings
-from .key_columns import KeyColumns
+from .keys.columns import KeyColumns
+from .keys.strings import string_dtype
 from .named_columns import Column, Columns
-from .string_keys import string_dtype
 
 
 class Options(NamedTuple):

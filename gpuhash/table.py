@@ -17,9 +17,9 @@ from .call import Call, actions_of
 from .dict_methods import NO_DEFAULT, DictMethods
 from .files import serialization
 from .initializers import Initializer
+from .keys.strings import StringKeys
 from .options import Options, infer, infer_columns, settled_keys
 from .row_access import RowAccess
-from .string_keys import StringKeys
 from .torch import dispatch as traced
 
 

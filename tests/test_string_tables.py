@@ -21,7 +21,7 @@ from support.frameworks import module
 import gpuhash
 from gpuhash import HashMultiMap, HashSet, HashTable, string_keys
 from gpuhash.files import serialization
-from gpuhash.string_keys import StringKeys
+from gpuhash.keys.strings import StringKeys
 
 WORDS = ["", "a", "b", "ab", "a\0", "\0", "a\0b", "äöü", "日本", "🦀", "red", "green" * 40]
 dtypes = pytest.mark.parametrize("dtype", ["str", "bytes"])

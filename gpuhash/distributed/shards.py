@@ -19,7 +19,7 @@ from gpuhash.arrays.frameworks import Shape
 from gpuhash.files import serialization
 from gpuhash.hash_set import HashSet
 from gpuhash.keyed_table import LEAST_LOAD_FACTOR
-from gpuhash.string_keys import no_strings
+from gpuhash.keys.strings import no_strings
 
 from . import files
 from .call import attempt

@@ -24,7 +24,7 @@ from gpuhash.arrays.dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, is_
 from gpuhash.arrays.frameworks import Shape
 from gpuhash.arrays.strings import Strings
 from gpuhash.initializers import Initializer
-from gpuhash.key_columns import KeyColumns
+from gpuhash.keys.columns import KeyColumns
 from gpuhash.named_columns import Columns
 
 from .whole_file import write_whole

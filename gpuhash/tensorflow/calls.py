@@ -20,8 +20,8 @@ from gpuhash.arrays.arguments import KeyOutOfRangeError, action_of, as_keys, cou
 from gpuhash.arrays.frameworks import Shape
 from gpuhash.call import actions_of
 from gpuhash.dict_methods import NO_DEFAULT
+from gpuhash.keys.strings import no_strings
 from gpuhash.named_columns import Column
-from gpuhash.string_keys import no_strings
 
 from .eager import wait_for_ops
 from .library import ops

@@ -10,8 +10,8 @@ import torch
 
 from gpuhash import Column, CudaError, HashSet, HashTable, TableFullError
 from gpuhash.dict_methods import NO_DEFAULT
+from gpuhash.keys.strings import no_strings
 from gpuhash.signatures import SIGNATURES
-from gpuhash.string_keys import no_strings
 
 from . import calls
 from .state import default_of, named_state_of

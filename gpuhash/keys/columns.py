@@ -12,9 +12,16 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from . import _core
-from .arrays.arguments import need_unicode
-from .arrays.dtypes import INTEGER_BOUNDS, ITEMSIZES, MAX_KEY_BYTES, is_integer, is_python_integer, key_dtype_name
+from gpuhash import _core
+from gpuhash.arrays.arguments import need_unicode
+from gpuhash.arrays.dtypes import (
+    INTEGER_BOUNDS,
+    ITEMSIZES,
+    MAX_KEY_BYTES,
+    is_integer,
+    is_python_integer,
+    key_dtype_name,
+)
 
 
 class KeyColumns(NamedTuple):

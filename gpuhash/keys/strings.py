@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _core
-from .arrays.arrow_c import StringChunk, opened, take_strings
-from .arrays.batch import Batch
-from .arrays.memory import make_context
-from .arrays.strings import Strings, is_empty_sequence
+from gpuhash import _core
+from gpuhash.arrays.arrow_c import StringChunk, opened, take_strings
+from gpuhash.arrays.batch import Batch
+from gpuhash.arrays.memory import make_context
+from gpuhash.arrays.strings import Strings, is_empty_sequence
 
 _Array = np.ndarray[Any, Any]
 
