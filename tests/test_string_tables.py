@@ -19,8 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.frameworks import module
 
 import gpuhash
-from gpuhash import HashMultiMap, HashSet, HashTable, string_keys
+from gpuhash import HashMultiMap, HashSet, HashTable
 from gpuhash.files import serialization
+from gpuhash.keys import strings as string_keys
 from gpuhash.keys.strings import StringKeys
 
 WORDS = ["", "a", "b", "ab", "a\0", "\0", "a\0b", "äöü", "日本", "🦀", "red", "green" * 40]

@@ -15,7 +15,7 @@ from gpuhash.arrays.batch import Batch, Output, join, to_device
 from gpuhash.arrays.frameworks import framework_of
 from gpuhash.arrays.nulls import library_of
 
-from .columns import Column, check_columns, read_column, to_host
+from .columns import Column, check_columns, read_column, split_frame, to_host
 from .values import is_column
 
 _Array = np.ndarray[Any, Any]
@@ -57,6 +57,7 @@ def take(columns: Any, indices: Any, *, fill: Any = None) -> Any:
     array([2.5, 1.5, nan])
     """
     if library_of(columns) is not None:
+        split_frame(columns)  # which says what is no frame yet
         return _take_foreign(columns, _host_indices(indices), fill)
     if isinstance(columns, dict):
         return dict(zip(columns, _take_all(list(columns.values()), [*columns], indices, fill), strict=True))

@@ -553,7 +553,7 @@ BAD_ATTRIBUTES = {
     "keys of 2^64 + 8 bytes": {"key_shape": [2**61 + 1]},
     "keys of 2^63 numbers": {"key_shape": [2**63 - 1]},
     "keys of 2^80 numbers": {"key_shape": [2**40, 2**40]},
-    "keys of 24 bytes": {"key_shape": [3]},
+    "keys of 2 MiB": {"key_shape": [2**18]},
     "keys of none": {"key_shape": [0]},
     "keys of rank 2": {"key_shape": [1, 1]},
     "keys of a negative number": {"key_shape": [-1]},
