@@ -11,7 +11,6 @@ from . import _core, named_columns
 from .arrays import consumers
 from .arrays.batch import Batch, Read
 from .arrays.dtypes import comparable
-from .arrays.export import to_host
 from .arrays.float_mode import in_default_float_mode
 from .arrays.frameworks import Shape, framework_of
 from .call import Call
@@ -155,7 +154,7 @@ class DictMethods(KeyedTable):
         reads: list[Read] = [(number, array, None) for number, array in enumerate(theirs)]
         if batch.core.look_up([batch.lookup(reads)], True):
             return False
-        others = [to_host(batch.context, array, batch.stream) for array in theirs]
+        others = [batch.to_host(array) for array in theirs]
         return all(
             np.array_equal(comparable(ours, field.dtype), comparable(host, field.dtype))
             for ours, host, field in zip(mine, others, self._fields.values(), strict=True)

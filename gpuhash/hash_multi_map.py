@@ -215,8 +215,8 @@ class HashMultiMap(Saved):
             size, self._size = len(self), None
             batch.core.erase([batch.erasure([(_VALUES, counts, None)], erased)])
             batch.finish()
-            once = to_host(batch.context, erased, batch.stream).reshape(-1)
-            gone = int(to_host(batch.context, counts, batch.stream)[once].sum())
+            once = batch.to_host(erased).reshape(-1)
+            gone = int(batch.to_host(counts)[once].sum())
             self._size = size - gone
             if 2 * self._size < self._log.length:
                 self._compact(batch.stream)

@@ -161,7 +161,7 @@ class KeyedTable(Saved):
             return KeyError(keys)
         found = _core.Buffer(batch.context, "bool", batch.shape, batch.stream).array()
         batch.core.look_up([batch.lookup(found=found)])
-        absent = ~to_host(batch.context, found, batch.stream).reshape(-1)
+        absent = ~batch.to_host(found).reshape(-1)
         if isinstance(batch, StringBatch):
             shown = batch.strings.take(np.flatnonzero(absent)[:SHOWN_KEYS]).to_list()
         else:
@@ -185,7 +185,7 @@ class KeyedTable(Saved):
 
     def _host_batch(self, batch: Batch) -> np.ndarray[Any, Any]:
         """The keys of a batch on the host, ``[n, *key_shape]``. Waits."""
-        return to_host(batch.context, batch.array, batch.stream).reshape(-1, *self._key_shape)
+        return batch.to_host(batch.array).reshape(-1, *self._key_shape)
 
     @traced.by(traced.delete)
     @_core.fast_path("erase_present")

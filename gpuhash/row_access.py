@@ -11,7 +11,6 @@ import numpy as np
 from . import _core
 from .arrays.arguments import count_of, wrong_dtype
 from .arrays.batch import Batch, Output, join, to_device
-from .arrays.export import to_host
 from .arrays.frameworks import Shape, framework_of
 from .named_columns import Column, need
 from .optimizers import Optimizer
@@ -106,7 +105,7 @@ class RowAccess:
                 f"the rows have shape {batch.shape} and the offsets {ends.shape}, expected (n,) and (bags + 1,)"
             )
         if check:
-            _check_offsets(to_host(batch.context, ends, batch.stream), batch.shape[0])
+            _check_offsets(batch.to_host(ends), batch.shape[0])
         output = Output(batch, field.dtype, (ends.shape[0] - 1, *field.shape), out)
         ends = batch.apart(ends)
         scale = None if factors is None else self._given(factors, batch, "float32", "factors", batch.shape)
@@ -186,7 +185,7 @@ class RowAccess:
                 f"the gradients have shape {given_gradients.shape}, expected {batch.shape + weights.shape}"
             )
         if item_of is not None and check:
-            _check_items(to_host(batch.context, item_of, batch.stream), math.prod(leading))
+            _check_items(batch.to_host(item_of), math.prod(leading))
         scale = None if factors is None else self._given(factors, batch, "float32", "factors", batch.shape)
         numbers = [number for number, _ in fields]
         table._core.train(

@@ -19,14 +19,13 @@ from support.tuning import tuned
 from gpuhash import _core
 from gpuhash.arrays.memory import make_context
 from gpuhash.frames import keys as keys_module
-from gpuhash.frames.columns import to_host
 from gpuhash.frames.keys import Keys, Numbering, number_together
 
 DTYPES = ["bool", "int8", "uint16", "int32", "int64", "uint64", "float16", "float32", "float64"]
 
 
 def host(keys: Keys, array: _core.Array) -> np.ndarray:
-    return to_host(keys.batch, array)
+    return keys.batch.to_host(array)
 
 
 def first_codes(rows: list[Any]) -> list[int]:
@@ -354,13 +353,13 @@ def test_take(native):
                 _core.take(context, [(batch.lend(data, dtype), given, out)], 50, batch.lend(index, "int64"), stream)
                 wanted = data[index]
                 wanted[index < 0] = fill if filled else 0
-                same_bytes(to_host(batch, out), wanted)
+                same_bytes(batch.to_host(out), wanted)
     out = _core.Buffer(context, "int64", (2,), stream).array()
     context.copy(out, _core.borrow(np.array([8, 9])), stream)
     columns = [(batch.lend(np.arange(5), "int64"), None, out)]
     with pytest.raises(IndexError, match="index 5 is out of bounds for columns of 5 rows"):
         _core.take(context, columns, 5, batch.lend(np.array([0, 5]), "int64"), stream)
-    assert to_host(batch, out).tolist() == [8, 9]
+    assert batch.to_host(out).tolist() == [8, 9]
 
 
 def test_strings_in_the_core(native):
@@ -385,7 +384,7 @@ def test_strings_in_the_core(native):
     total = _core.take_offsets(context, offsets, index, taken, stream)
     out = _core.Buffer(context, "uint8", (total,), stream).array()
     _core.take_bytes(context, data, offsets, index, taken, out, stream)
-    assert to_host(batch, out).tobytes() == strings[5] + strings[7] + strings[5]
+    assert batch.to_host(out).tobytes() == strings[5] + strings[7] + strings[5]
     with pytest.raises(IndexError, match="index 2000"):
         _core.take_offsets(context, offsets, batch.lend(np.array([2000]), "int64"), index_of(context, 2), stream)
 

@@ -12,6 +12,7 @@ from gpuhash import _core
 
 from .arguments import batch_shape, encode_keys, encode_values, wrong_device, wrong_dtype, wrong_value_shape
 from .dtypes import ITEMSIZES, encode_held, infer_numbers, storage_dtype, to_python
+from .export import to_host
 from .frameworks import NUMPY, Framework, NumPyFramework, Shape, framework_of, gpu_of
 from .memory import make_context
 
@@ -263,9 +264,17 @@ class Batch:
         """The array, or a copy of it where it is memory of the table's own rows, for a call that the core leaves so."""
         return self._copy(array) if self.overlaps_rows(array) else array
 
+    def new(self, dtype: str, shape: Shape) -> _core.Array:
+        """Memory of the call's own."""
+        return _core.Buffer(self.context, dtype, shape, self.stream).array()
+
+    def to_host(self, array: _core.Array) -> np.ndarray[Any, Any]:
+        """A copy of an array in the call's memory, as its dtype's storage. Waits."""
+        return to_host(self.context, array, self.stream)
+
     def _copy(self, array: _core.Array) -> _core.Array:
         """A copy in the call's memory, made in the order of the batch's stream."""
-        copy = _core.Buffer(self.context, array.dtype, array.shape, self.stream).array()
+        copy = self.new(array.dtype, array.shape)
         self.context.copy(copy, array, self.stream)
         return copy
 

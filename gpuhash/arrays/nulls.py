@@ -100,6 +100,16 @@ def split_nulls(column: Any) -> tuple[_Array, _Array | None, bool]:
     return _numbers_of(column.drop_null() if hasattr(column, "drop_null") else column[~mask]), mask, False
 
 
+def with_nulls(column: Any) -> tuple[_Array, _Array | None, bool]:
+    """As ``split_nulls``, with zeros in place of the nulls."""
+    numbers, mask, whole = split_nulls(column)
+    if mask is None or mask.ndim != 1:
+        return numbers, mask, whole
+    filled = np.zeros((len(mask), *numbers.shape[1:]), numbers.dtype)
+    filled[~mask] = numbers
+    return filled, mask, whole
+
+
 def settle(column: Any) -> tuple[_Array, bool]:
     """The numbers of a column, as ``to_numpy``, and whether its entries are whole."""
     numbers, mask, whole = split_nulls(column)

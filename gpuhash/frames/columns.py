@@ -170,13 +170,6 @@ def take_rows(batch: Batch, column: Column, index: _core.Array) -> Output:
     return taken
 
 
-def to_host(batch: Batch, array: _core.Array) -> _Array:
-    """An array of the core in NumPy's memory. Waits."""
-    host = np.empty(array.shape, array.dtype)
-    batch.context.copy(_core.borrow(host), array, batch.stream)
-    return host
-
-
 def _without_negative(entries: _Array, positions: _Array) -> _Array:
     """Entries at positions, masked at negative ones."""
     taken: _Array = (entries if len(entries) else np.zeros((1, *entries.shape[1:]), entries.dtype))[positions]
@@ -221,7 +214,7 @@ def column_of_strings(strings: Strings, what: str) -> Column:
     """Text or bytes, in the host's memory."""
 
     def give(batch: Batch, column: Column, index: _core.Array) -> Any:
-        return strings.give_back(strings.take(to_host(batch, index)))
+        return strings.give_back(strings.take(batch.to_host(index)))
 
     batch = Batch.of_array(strings.offsets, None, what)
     valid = None if strings.valid is None else _core.borrow(strings.valid)
@@ -240,7 +233,7 @@ def _read_masked(column: np.ma.MaskedArray[Any, Any], what: str) -> Column:
         data = data.view(np.int64)
 
     def give(batch: Batch, column: Column, index: _core.Array) -> Any:
-        return _without_negative(original, to_host(batch, index))
+        return _without_negative(original, batch.to_host(index))
 
     original = column
     return _host_column(data, ~mask if mask.any() else None, give, kind, what)
@@ -259,7 +252,7 @@ def _read_times(column: _Array, what: str) -> Column:
     def give(batch: Batch, column: Column, index: _core.Array) -> Any:
         numbers: _Array = give_array(batch, column, index)
         times = numbers.view(dtype)
-        times[to_host(batch, index) < 0] = np.datetime64("NaT") if dtype.kind == "M" else np.timedelta64("NaT")
+        times[batch.to_host(index) < 0] = np.datetime64("NaT") if dtype.kind == "M" else np.timedelta64("NaT")
         return times
 
     dtype = column.dtype
@@ -272,7 +265,7 @@ def _read_foreign(column: Any, framework: ColumnFramework, what: str) -> Column:
     taken_by_library = framework.name in nulls.LIBRARIES
 
     def give(batch: Batch, read: Column, index: _core.Array) -> Any:
-        positions = to_host(batch, index)
+        positions = batch.to_host(index)
         if taken_by_library:
             return take_foreign(column, positions)
         given = numbers if mask is None else np.ma.MaskedArray(numbers, mask)
@@ -288,11 +281,7 @@ def _numbers_and_nulls(column: Any, framework: ColumnFramework) -> tuple[_Array,
         return times.view(np.int64), nat if nat.any() else None, _time_kind(column, times)
     if nulls.is_untyped(column):
         return np.zeros(len(column), np.int8), np.ones(len(column), bool) if len(column) else None, NO_DTYPE
-    numbers, mask, _ = nulls.split_nulls(column)
-    if mask is not None:
-        full = np.zeros((len(mask), *numbers.shape[1:]), numbers.dtype)
-        full[~mask] = numbers
-        numbers = full
+    numbers, mask, _ = nulls.with_nulls(column)
     scale = nulls.scale_of(column)
     if scale is None:
         return numbers, mask, str(numbers.dtype)

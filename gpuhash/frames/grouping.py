@@ -15,7 +15,7 @@ from gpuhash.arrays.batch import Output
 
 from .answers import SPREADS, answer, may_be_missing, missing_of
 from .keys import Keys, Numbering
-from .values import NO_COLUMN, Column, is_column, new_array, take_column, to_host
+from .values import NO_COLUMN, Column, is_column, take_column
 
 #: Of values; those that the core has.
 _FOLDED = ("sum", "mean", "min", "max", "count", "first", "last", "any", "all", "var", "std")
@@ -252,7 +252,7 @@ class _Call:
         counts = self._ask("count", column, "int64")
 
         def answered() -> Any:
-            missing = missing_of(op, to_host(counts[0].array, self.batch), self.ddof)
+            missing = missing_of(op, self.batch.to_host(counts[0].array), self.ddof)
             return answer(results[0].result(self.batch), missing, library, self.batch, what)
 
         return answered
@@ -272,9 +272,9 @@ class _Call:
         groups = _core.GroupFold.make(batch.context, *words, requests, batch.stream)
         if groups is None:
             return None
-        firsts = new_array(batch, "int64", groups.count)
+        firsts = batch.new("int64", (groups.count,))
         groups.write(firsts, [output.array for output in self._outputs(groups.count)])
-        return Numbering(groups.count, new_array(batch, "int64", 0), firsts, None)
+        return Numbering(groups.count, batch.new("int64", (0,)), firsts, None)
 
     def run(self, numbering: Numbering) -> None:
         batch = self.batch
@@ -300,11 +300,11 @@ class _Call:
         batch = self.batch
         assert column.values is not None
         kinds = _core.Factorization(batch.context, column.values, 1, True, False, batch.stream)
-        codes = new_array(batch, "int64", self.keys.count)
+        codes = batch.new("int64", (self.keys.count,))
         kinds.write(None, codes, None, None, False)
         _core.pair_codes(batch.context, numbering.codes, codes, kinds.count, column.valid, codes, batch.stream)
         work = _core.Factorization(batch.context, codes, 1, False, False, batch.stream)
-        pairs = new_array(batch, "int64", work.count)
+        pairs = batch.new("int64", (work.count,))
         work.write(pairs, None, None, None, False)
         _core.split_pairs(batch.context, pairs, max(1, kinds.count), pairs, batch.stream)
         request: Request = ("count", None, None, out.array, 1.0, None, None)

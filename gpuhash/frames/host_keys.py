@@ -6,11 +6,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from gpuhash import _core
 from gpuhash.arrays.arrow_c import opened
 from gpuhash.arrays.strings import Strings
 
-from .columns import Column, column_of_strings, read_times, to_host
+from .columns import Column, column_of_strings, read_times
 from .keys import Keys, number_together
 
 _Array = np.ndarray[Any, Any]
@@ -65,9 +64,9 @@ def unique(given: HostKeys, sorted: bool) -> tuple[Any, dict[str, _Array]]:
     numbering = keys.number(counts=True, sorted=sorted)
     assert numbering.counts is not None
     extras = {
-        "indices": _on_host(keys, numbering.firsts),
-        "inverse": _on_host(keys, numbering.codes).reshape(given.shape),
-        "counts": _on_host(keys, numbering.counts),
+        "indices": keys.batch.to_host(numbering.firsts),
+        "inverse": keys.batch.to_host(numbering.codes).reshape(given.shape),
+        "counts": keys.batch.to_host(numbering.counts),
     }
     return keys.distinct(numbering), extras
 
@@ -76,7 +75,7 @@ def factorize(given: HostKeys) -> tuple[_Array, Any]:
     """Codes, -1 for nulls and NaT, and the distinct keys in the form of the others."""
     keys = given.keys("none")
     numbering = keys.number()
-    return _on_host(keys, numbering.codes).reshape(given.shape), keys.distinct(numbering)
+    return keys.batch.to_host(numbering.codes).reshape(given.shape), keys.distinct(numbering)
 
 
 def is_of_none(keys: Any) -> bool:
@@ -100,9 +99,5 @@ def isin(elements: HostKeys, tests: HostKeys, invert: bool) -> _Array:
     tests.need_no_nulls("test_elements")
     ours = elements.keys("key")
     codes, _ = number_together(ours, tests.keys("key"))
-    found = _on_host(ours, codes) >= 0
+    found = ours.batch.to_host(codes) >= 0
     return np.asarray(found != invert).reshape(elements.shape)
-
-
-def _on_host(keys: Keys, array: _core.Array) -> _Array:
-    return to_host(keys.batch, array)

@@ -10,7 +10,6 @@ import numpy as np
 from gpuhash import _core
 from gpuhash.arrays.arguments import count_of
 from gpuhash.arrays.batch import Batch, Output
-from gpuhash.arrays.export import to_host
 
 from .keys import Keys, keys_of_sides, number_together
 
@@ -73,7 +72,7 @@ class Join:
         self._pairs = _core.Pairs(left.batch.context, codes, offsets, partners, _PAIRS[how], left.batch.stream)
         self._rest = None
         if how == "outer":
-            kept = _array(left.batch, right.count)
+            kept = left.batch.new("int64", (right.count,))
             _core.keep_common(left.batch.context, numbering.codes, codes, numbering.count, kept, left.batch.stream)
             self._rest = _core.Pairs(left.batch.context, kept, None, None, "anti", left.batch.stream)
 
@@ -226,8 +225,8 @@ class _Groups:
         numbering, batch = self._numbering, self._batch
         if self.are_single:
             return None, None if numbering.codes.shape == (numbering.count,) else numbering.firsts
-        offsets = _array(batch, numbering.count + 1)
-        order = _array(batch, numbering.codes.shape[0])
+        offsets = batch.new("int64", (numbering.count + 1,))
+        order = batch.new("int64", numbering.codes.shape)
         _core.group_positions(batch.context, numbering.codes, offsets, order, batch.stream)
         return offsets, order
 
@@ -236,9 +235,7 @@ class _Groups:
         if self.are_single:
             return
         batch = self._batch
-        codes, firsts = (
-            to_host(batch.context, array, batch.stream) for array in (self._numbering.codes, self._numbering.firsts)
-        )
+        codes, firsts = (batch.to_host(array) for array in (self._numbering.codes, self._numbering.firsts))
         again = np.flatnonzero((codes >= 0) & (firsts[codes] != np.arange(len(codes))))
         raise ValueError(
             f"{len(again)} of the {len(codes)} {what} repeat others, such as the one at position {again[0]} that at "
@@ -258,7 +255,3 @@ def _need_one_device(left: Batch, right: Batch) -> None:
 def _one_of(name: str, given: Any, known: tuple[str | None, ...]) -> None:
     if not (given is None or isinstance(given, str)) or given not in known:
         raise ValueError(f"{name}={given!r} was given, expected one of {', '.join(map(repr, known))}")
-
-
-def _array(batch: Batch, length: int) -> _core.Array:
-    return _core.Buffer(batch.context, "int64", (length,), batch.stream).array()

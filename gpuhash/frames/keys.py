@@ -16,7 +16,7 @@ from gpuhash.arrays.frameworks import framework_of
 from gpuhash.arrays.nulls import library_of
 
 from . import ordering
-from .columns import Column, Part, check_columns, give_array, read_column, split_frame, take_foreign, take_rows, to_host
+from .columns import Column, Part, check_columns, give_array, read_column, split_frame, take_foreign, take_rows
 
 #: Words of keys that a list has room for, if it has as many numbers for each of the right side's keys, or these in all.
 _LISTED_PER_KEY = 16
@@ -54,7 +54,7 @@ class Keys:
             self.columns = [column._replace(valid=None) for column in columns]
             self.is_key = masks[0]
             if len(masks) > 1:
-                self.is_key = self.new("bool", (self.count,))
+                self.is_key = self.batch.new("bool", (self.count,))
                 _core.combine_valid(self.batch.context, masks, self.is_key, self.batch.stream)
         parts = [column.part() for column in self.columns]
         self.rows = _core.KeyRows(self.batch.context, parts, self.count, self.is_key, self.batch.stream)
@@ -123,7 +123,7 @@ class Keys:
         ``codes``: where the codes go, int64 ``[n]``; None: an array of their own.
         """
         if codes is None:
-            codes = self.new("int64", (self.count,))
+            codes = self.batch.new("int64", (self.count,))
         batch = self.batch
         column = self.columns[0]
         if self.is_one_word:
@@ -180,7 +180,7 @@ class Keys:
         data gives NumPy arrays, masked ones where there are nulls. Each key is as it first occurs, bit for bit.
         """
         if split_frame(self._form) is not None:
-            return take_foreign(self._form, to_host(self.batch, numbering.firsts))
+            return take_foreign(self._form, self.batch.to_host(numbering.firsts))
         taken = [column.form(self.batch, column, numbering.firsts) for column in self.columns]
         if self._form is None:
             return taken[0]
@@ -188,19 +188,15 @@ class Keys:
             return dict(zip(self._form, taken, strict=True))
         return tuple(taken) if isinstance(self._form, tuple) else taken
 
-    def new(self, dtype: str, shape: tuple[int, ...]) -> _core.Array:
-        """An array in the keys' memory."""
-        return _core.Buffer(self.batch.context, dtype, shape, self.batch.stream).array()
-
     def pack(self, packing: _core.Packing) -> _core.Array:
         """A word for each key, which tells it from others that are packed likewise; the last one for no keys."""
-        words = self.new(packing.dtype, (self.count,))
+        words = self.batch.new(packing.dtype, (self.count,))
         self.rows.pack(packing, words)
         return words
 
     def fingerprint(self, seed: int, tries: int, by_value: bool = False) -> _core.Array:
         """A hash of each key. ``tries``: how many seeds have been in vain."""
-        words = self.new("uint64", (self.count,))
+        words = self.batch.new("uint64", (self.count,))
         self.rows.fingerprint(seed, by_value, tries, words)
         return words
 
@@ -214,7 +210,7 @@ class Keys:
         def take(array: _core.Array | None, shape: tuple[int, ...]) -> _core.Array | None:
             if array is None:
                 return None
-            out = self.new(array.dtype, (count, *shape))
+            out = self.batch.new(array.dtype, (count, *shape))
             taken.append((array, None, out))
             return out
 
@@ -225,9 +221,9 @@ class Keys:
                 assert array is not None
                 parts.append((array, column.elements, valid, None))
                 continue
-            offsets = self.new("int64", (count + 1,))
+            offsets = self.batch.new("int64", (count + 1,))
             total = _core.take_offsets(context, column.offsets, index, offsets, stream)
-            data = self.new("uint8", (total,))
+            data = self.batch.new("uint8", (total,))
             _core.take_bytes(context, column.array, column.offsets, index, offsets, data, stream)
             parts.append((data, 1, valid, offsets))
         is_key = take(self.is_key, ())
@@ -235,25 +231,25 @@ class Keys:
         return _core.KeyRows(context, parts, count, is_key, stream)
 
     def _write(self, work: _core.Factorization, codes: _core.Array, counts: bool, sorted: bool) -> Numbering:
-        firsts = self.new("int64", (work.count,))
-        counted = self.new("int64", (work.count,)) if counts else None
+        firsts = self.batch.new("int64", (work.count,))
+        counted = self.batch.new("int64", (work.count,)) if counts else None
         work.write(None, codes, counted, firsts, sorted)
         return Numbering(work.count, codes, firsts, counted)
 
     def _number_listed(self, packing: _core.Packing, codes: _core.Array, sorted: bool) -> Numbering:
         """By a list of the numbers of all words, of which there are few. What is no key has none."""
         batch = self.batch
-        numbers, first_rows = self.new("int64", (packing.words,)), self.new("int64", (packing.words,))
+        numbers, first_rows = self.batch.new("int64", (packing.words,)), self.batch.new("int64", (packing.words,))
         count = self.rows.number_listed(packing, sorted, numbers, first_rows)
         self.rows.find_listed(packing, numbers, codes)
-        firsts = self.new("int64", (count,))
+        firsts = self.batch.new("int64", (count,))
         _core.copy_first(batch.context, first_rows, firsts, batch.stream)
         return Numbering(count, codes, firsts, None)
 
     def number_words(self, words: _core.Array) -> Numbering:
         """Numbers words ``[n]`` that stand for these keys, in order of first occurrence."""
         work = _core.Factorization(self.batch.context, words, 1, True, False, self.batch.stream)
-        return self._write(work, self.new("int64", (self.count,)), False, False)
+        return self._write(work, self.batch.new("int64", (self.count,)), False, False)
 
     def _are_equal(self, numbering: Numbering) -> bool:
         """Is each key equal to the first one of its number?"""
@@ -285,7 +281,7 @@ class Keys:
             return numbering
         count, codes, firsts, counts = numbering
         number = _core.leave_out(batch.context, codes, at, batch.stream)
-        without = [None if array is None else self.new("int64", (count - 1,)) for array in (firsts, counts)]
+        without = [None if array is None else self.batch.new("int64", (count - 1,)) for array in (firsts, counts)]
         for source, target in zip((firsts, counts), without, strict=True):
             if source is not None and target is not None:
                 _core.copy_without(batch.context, source, number, target, batch.stream)
@@ -318,12 +314,12 @@ def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
     """
     by_value = _check_sides(left, right)
     batch = right.batch
-    codes = left.new("int64", (left.count,))
+    codes = left.batch.new("int64", (left.count,))
     if (packing := right.packing) is not None:
         words = right.pack(packing)
         numbering = right._without_nulls(right.number_words(words))
         if packing.words <= max(_LISTED, _LISTED_PER_KEY * right.count):
-            numbers = right.new("int64", (packing.words,))
+            numbers = right.batch.new("int64", (packing.words,))
             right.rows.list_numbers(packing, numbering.codes, numbers)
             left.rows.find_listed(packing, numbers, codes)
         else:
@@ -353,7 +349,7 @@ def _look_up(
     table = _core.Table(
         [context], words.dtype, (), "int64", (), max(1, 2 * numbering.count), None, 0.5, False, None, None, False
     )
-    distinct, numbers = right.new(words.dtype, (numbering.count,)), right.new("int64", (numbering.count,))
+    distinct, numbers = right.batch.new(words.dtype, (numbering.count,)), right.batch.new("int64", (numbering.count,))
     _core.take(context, [(right_words, None, distinct)], right.count, numbering.firsts, stream)
     _core.count_up(context, numbers, stream)
     table.change([(table, distinct, [(0, numbers, False, "assign")], [], None, None, stream)])

@@ -21,10 +21,10 @@ def sort(keys: Keys, numbering: Numbering) -> Numbering:
     count, codes, firsts, counts = numbering
     ranks = _ranks(keys, numbering)
     _core.renumber(context, codes, ranks, stream)
-    order = keys.new("int64", (count,))  # where each rank's key is
+    order = keys.batch.new("int64", (count,))  # where each rank's key is
     _core.Factorization(context, ranks, 1, False, False, stream).write(None, None, None, order, True)
     sources = [array for array in (firsts, counts) if array is not None]
-    taken = [keys.new("int64", (count,)) for _ in sources]
+    taken = [keys.batch.new("int64", (count,)) for _ in sources]
     _core.take(context, [(source, None, out) for source, out in zip(sources, taken, strict=True)], count, order, stream)
     return numbering._replace(firsts=taken[0], counts=taken[1] if counts is not None else None)
 
@@ -41,7 +41,7 @@ def _ranks(keys: Keys, numbering: Numbering) -> _core.Array:
     for number, column in enumerate(keys.columns):
         parts = itertools.count() if column.offsets is not None else range(column.elements)
         for part in parts:
-            words = keys.new("uint64", (count, 2))
+            words = keys.batch.new("uint64", (count, 2))
             rows.order_words(number, part, words)
             of_part, _ = _sorted_numbers(keys, words, 2)
             both: list[Part] = [(of_part, 1, rows.valid(number), None)]
@@ -60,13 +60,13 @@ def _numbers_of(keys: Keys, columns: list[Part], count: int) -> tuple[_core.Arra
     packing = rows.find_packing()
     if packing is None:
         raise OverflowError(f"{count} distinct keys are too many to be sorted: 2^32 is the most")
-    words = keys.new(packing.dtype, (count,))
+    words = keys.batch.new(packing.dtype, (count,))
     rows.pack(packing, words)
     return _sorted_numbers(keys, words, 1)
 
 
 def _sorted_numbers(keys: Keys, words: _core.Array, elements: int) -> tuple[_core.Array, int]:
     work = _core.Factorization(keys.batch.context, words, elements, True, False, keys.batch.stream)
-    codes = keys.new("int64", (words.shape[0],))
+    codes = keys.batch.new("int64", (words.shape[0],))
     work.write(None, codes, None, None, True)
     return codes, work.count

@@ -15,7 +15,7 @@ from gpuhash.arrays.batch import Batch, Output, to_device
 from .answers import PICKS, answer, may_be_missing, missing_of
 from .grouping import Request, aggregate_dtype, check_operations, nulls_of, number_of
 from .keys import Keys
-from .values import concatenate, need_alike, new_array, take_column, to_host
+from .values import concatenate, need_alike, take_column
 
 OPERATIONS = ("sum", "mean", "min", "max", "count", "first", "last", "any", "all", "var", "std")
 
@@ -136,7 +136,7 @@ class GroupBy:
         for kind, column in self._states():
             values, valid = (None, None) if column is None else taken[column]
             dtype = aggregate_dtype(kind, None if kind == "count" else values, kind, wide=True)
-            out = states[kind, column] = new_array(batch, dtype, numbering.count)
+            out = states[kind, column] = batch.new(dtype, (numbering.count,))
             requests.append((kind, values, valid, out, 1.0, None, None))
         if requests:
             _core.aggregate(batch.context, numbering.codes, numbering.count, requests, batch.stream)
@@ -240,7 +240,7 @@ class GroupBy:
         def answered() -> Any:
             missing = None
             if may_be_missing(op, dtype, library):
-                missing = missing_of(op, to_host(states["count", name], batch), self._ddof)
+                missing = missing_of(op, batch.to_host(states["count", name]), self._ddof)
             return answer(out.result(batch), missing, library, batch, what)
 
         return answered
@@ -281,7 +281,7 @@ class GroupBy:
         if self._parts:
             part = self._whole()
             batch = Keys.of(part.keys, "keys").batch
-            host = {name: to_host(_lend(array, batch), batch) for name, array in part.states.items()}
+            host = {name: _on_host(_lend(array, batch), batch) for name, array in part.states.items()}
             state["_parts"] = [_Part(part.keys, part.count, host)]
         return state
 
@@ -307,7 +307,7 @@ def _merged_by(op: str) -> str:
 
 def _valid(counts: Any, batch: Batch) -> _core.Array:
     """Where there is a value: bool [m]."""
-    valid = new_array(batch, "bool", counts.shape[0])
+    valid = batch.new("bool", (counts.shape[0],))
     codes = _lend(np.arange(counts.shape[0]), batch)
     _core.aggregate(
         batch.context, codes, counts.shape[0], [("any", counts, None, valid, 1.0, None, None)], batch.stream
@@ -326,12 +326,12 @@ def _combine(parts: list[_Part]) -> _Part:
     joined = {}
     for state in parts[0].states:
         arrays = [_lend(part.states[state], batch) for part in parts]
-        joined[state] = new_array(batch, arrays[0].dtype, made.count)
+        joined[state] = batch.new(arrays[0].dtype, (made.count,))
         _core.concatenate(batch.context, arrays, joined[state], batch.stream)
     states: dict[State, Any] = {}
     requests: list[Request] = []
     for (op, name), values in joined.items():
-        out = states[op, name] = new_array(batch, values.dtype, numbering.count)
+        out = states[op, name] = batch.new(values.dtype, (numbering.count,))
         if op == "squares":
             counts = joined["count", name]
             requests.append((op, joined["total", name], None, out, 1.0, counts, values))
@@ -346,10 +346,16 @@ def _combine(parts: list[_Part]) -> _Part:
 
 def _taken(states: dict[State, _core.Array], index: _core.Array, batch: Batch) -> dict[State, _core.Array]:
     """The states of the groups at positions ``[m]``."""
-    taken = {state: new_array(batch, array.dtype, index.shape[0]) for state, array in states.items()}
+    taken = {state: batch.new(array.dtype, (index.shape[0],)) for state, array in states.items()}
     pairs = [(array, None, taken[state]) for state, array in states.items()]
     _core.take(batch.context, pairs, index.shape[0], index, batch.stream)
     return taken
+
+
+def _on_host(array: _core.Array, batch: Batch) -> np.ndarray[Any, Any]:
+    """A copy that keeps its dtype, which is two bytes of no kind for bfloat16."""
+    host = batch.to_host(array)
+    return host.view("V2") if array.dtype == "bfloat16" else host
 
 
 def _lend(array: Any, batch: Batch) -> _core.Array:

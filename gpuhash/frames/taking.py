@@ -15,8 +15,8 @@ from gpuhash.arrays.batch import Batch, Output, join, to_device
 from gpuhash.arrays.frameworks import framework_of
 from gpuhash.arrays.nulls import library_of
 
-from .columns import Column, check_columns, read_column, split_frame, to_host
-from .values import is_column
+from .columns import Column, check_columns, read_column, split_frame, take_foreign
+from .values import is_column, is_text
 
 _Array = np.ndarray[Any, Any]
 
@@ -61,7 +61,7 @@ def take(columns: Any, indices: Any, *, fill: Any = None) -> Any:
         return _take_foreign(columns, _host_indices(indices), fill)
     if isinstance(columns, dict):
         return dict(zip(columns, _take_all(list(columns.values()), [*columns], indices, fill), strict=True))
-    if is_column(columns) or (isinstance(columns, list) and columns and isinstance(columns[0], (str, bytes))):
+    if is_column(columns) or is_text(columns):
         return _take_all([columns], [""], indices, fill)[0]
     taken = _take_all(list(columns), [*range(len(columns))], indices, fill)
     return tuple(taken) if isinstance(columns, tuple) else taken
@@ -110,7 +110,7 @@ def _take_arrays(columns: list[Column], indices: Any, fill: Any) -> list[Callabl
 def _of_host(column: Column, index: _core.Array, fill: Any) -> Callable[[], Any]:
     """Of strings, times and masked entries, which are on the host."""
     _need_nulls(fill, f"columns of {column.kind}")
-    _need_small(to_host(column.batch, index), column.length)
+    _need_small(column.batch.to_host(index), column.length)
     return partial(column.form, column.batch, column, index)
 
 
@@ -126,7 +126,7 @@ def _need_small(positions: _Array, count: int) -> None:
 
 def _need_no_negative(batch: Batch, index: _core.Array) -> None:
     context, stream = batch.context, batch.stream
-    mask = _core.Buffer(context, "bool", index.shape, stream).array()
+    mask = batch.new("bool", index.shape)
     _core.mark_found(context, index, False, mask, stream)
     at = _core.find_invalid(context, mask, stream)
     if at != index.shape[0]:
@@ -164,7 +164,7 @@ def _host_indices(indices: Any) -> _Array:
         host = host.astype(np.int64) if host.dtype.kind == "i" or not host.size else host
     else:
         borrowed = Batch.of_array(indices, None, "indices")
-        host = to_host(borrowed, borrowed.array)
+        host = borrowed.to_host(borrowed.array)
     if host.dtype != np.int64 or host.ndim != 1:
         raise TypeError(f"the indices are {host.dtype} of shape {host.shape}, expected int64 of one dimension")
     return host
@@ -178,28 +178,23 @@ def _take_foreign(column: Any, positions: _Array, fill: Any) -> Any:
     _need_nulls(fill, f"the columns of {library}")
     _need_small(positions, count)
     negative = positions < 0
+    if not negative.any():
+        return take_foreign(column, positions)
     if library == "pandas":
+        known = np.where(negative, -1, positions)
         if not hasattr(column, "reset_index"):
-            return _take_index(column, positions, negative)
-        if negative.any():
-            column = column.reset_index(drop=True).reindex(np.where(negative, -1, positions))
-        else:
-            column = column.take(positions)
-        return column.reset_index(drop=True)
+            return _take_index(column, known)
+        return column.reset_index(drop=True).reindex(known).reset_index(drop=True)
     module: Any = importlib.import_module(library)
     if library == "pyarrow":
         return column.take(module.array(positions, mask=negative))
-    if not negative.any():
-        return column[positions]
     index = module.Series(positions).set(module.Series(negative), None)
     return column.gather(index) if isinstance(column, module.Series) else column.select(module.all().gather(index))
 
 
-def _take_index(index: Any, positions: _Array, negative: _Array) -> Any:
-    """Entries of an Index of pandas, as another one."""
-    if not negative.any():
-        return index.take(positions)
+def _take_index(index: Any, positions: _Array) -> Any:
+    """Entries of an Index of pandas, as another one; null at -1."""
     if hasattr(index, "levels"):
-        return index.take(np.where(negative, -1, positions), allow_fill=True, fill_value=np.nan)
-    entries = index.to_series(index=range(len(index))).reindex(np.where(negative, -1, positions))
+        return index.take(positions, allow_fill=True, fill_value=np.nan)
+    entries = index.to_series(index=range(len(index))).reindex(positions)
     return importlib.import_module("pandas").Index(entries, name=index.name)

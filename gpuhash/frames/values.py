@@ -11,7 +11,7 @@ import numpy as np
 from gpuhash import _core
 from gpuhash.arrays import nulls
 from gpuhash.arrays.batch import Batch, Output, join, to_device
-from gpuhash.arrays.dtypes import ITEMSIZES, infer_numbers
+from gpuhash.arrays.dtypes import infer_numbers
 from gpuhash.arrays.frameworks import ColumnFramework, framework_of
 
 from .columns import split_frame
@@ -61,14 +61,10 @@ def _borrow(given: Any, batch: Batch, what: str) -> tuple[_core.Array, _core.Arr
     if framework.python:
         return _lend(infer_numbers(given, what), batch), None
     if isinstance(framework, ColumnFramework):
-        numbers, mask, whole = nulls.split_nulls(given)
+        numbers, mask, whole = nulls.with_nulls(given)
         if whole:
             raise TypeError(f"the {what} are {nulls.describe(given)}, whose entries are no numbers: give numbers")
-        if mask is None or numbers.ndim != 1:
-            return _lend(np.ascontiguousarray(numbers), batch), None
-        filled = np.zeros(len(mask), numbers.dtype)
-        filled[~mask] = numbers
-        return _lend(filled, batch), _lend(~mask, batch)
+        return _lend(np.ascontiguousarray(numbers), batch), None if mask is None else _lend(~mask, batch)
     on_host = batch.context.platform == "cpu"
     if framework.private_streams and not on_host:
         framework.wait_until_ready(given)
@@ -105,9 +101,9 @@ def need_alike(first: Any, other: Any, what: str) -> None:
     frames = split_frame(first), split_frame(other)
     ours, theirs = (given if frame is None else frame for given, frame in zip((first, other), frames, strict=True))
     if isinstance(ours, (dict, list, tuple)) or isinstance(theirs, (dict, list, tuple)):
-        if type(first) is not type(other) or _is_text(ours) != _is_text(theirs):
+        if type(first) is not type(other) or is_text(ours) != is_text(theirs):
             raise TypeError(f"the {what} are a {_form(first)} here and a {_form(other)} there: give them in one form")
-        if _is_text(ours):
+        if is_text(ours):
             return
         if isinstance(ours, dict):
             if ours.keys() != theirs.keys():
@@ -135,13 +131,13 @@ def need_alike(first: Any, other: Any, what: str) -> None:
 
 
 def _form(given: Any) -> str:
-    if _is_text(given):
+    if is_text(given):
         return "list of strings"
     library = type(given).__module__.partition(".")[0]
     return type(given).__name__ if library == "builtins" else f"{type(given).__name__} of {library}"
 
 
-def _is_text(given: Any) -> bool:
+def is_text(given: Any) -> bool:
     """Is it a list of strings?"""
     return isinstance(given, list) and bool(given) and isinstance(given[0], (str, bytes))
 
@@ -155,7 +151,7 @@ def concatenate(parts: list[Any], what: str) -> Any:
         return _concatenate_frames(parts, list(frame))
     if isinstance(first, dict):
         return {name: concatenate([part[name] for part in parts], what) for name in first}
-    if _is_text(first):
+    if is_text(first):
         return list(itertools.chain(*parts))
     if isinstance(first, (list, tuple)):
         return type(first)(concatenate(list(columns), what) for columns in zip(*parts, strict=True))
@@ -199,15 +195,3 @@ def _concatenate_numbers(parts: list[Any], what: str) -> Any:
     _core.concatenate(whole.context, [batch.array for batch in batches], out.array, whole.stream)
     whole.finish()
     return out.result(whole)
-
-
-def new_array(batch: Batch, dtype: str, length: int) -> _core.Array:
-    """Memory of the call's own."""
-    return _core.Buffer(batch.context, dtype, (length,), batch.stream).array()
-
-
-def to_host(array: _core.Array, batch: Batch) -> np.ndarray[Any, Any]:
-    """A copy as a NumPy array of the dtype's storage, ``[n]``. Waits."""
-    host = np.empty(array.shape, f"V{ITEMSIZES[array.dtype]}" if array.dtype == "bfloat16" else array.dtype)
-    batch.context.copy(_core.borrow(host), array, batch.stream)
-    return host
