@@ -335,7 +335,7 @@ def exercise_multimap(value_dtype: str, value_shape: tuple[int, ...]) -> None:
         assert as_items(found) == [value for key in asked.tolist() for value in model.get(key, [])]
         assert np.diff(offsets).tolist() == [len(model.get(key, [])) for key in asked.tolist()]
     assert table.erase(np.arange(200)) == sum(len(model.pop(key, [])) for key in range(200))
-    keys, values = table.items()
+    keys, values = map(on_host, table.items())
     assert as_items(values) == [value for key in dict.fromkeys(keys.tolist()) for value in model[key]]
 
 

@@ -224,6 +224,7 @@ def test_a_quick_run_on_the_gpu(cuda, tmp_path):
         "growth",
         "unique",
         "unique-small",
+        "frames",
         "calls",
         "sweep-size",
     } <= set(report.suites())

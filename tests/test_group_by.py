@@ -12,10 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import duckdb
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -28,6 +26,9 @@ from support.tuning import tuned
 import gpuhash
 from gpuhash import _core
 from gpuhash.arrays.memory import make_context
+
+duckdb = pytest.importorskip("duckdb")
+pl = pytest.importorskip("polars")
 
 OPS = ["count", "sum", "mean", "min", "max", "first", "last", "any", "all", "var", "std"]
 ORDERED = ("min", "max", "var", "std")

@@ -103,7 +103,7 @@ def test_forms(native):
         (native.array(b), None),
         ({"x": native.array(a), "y": native.array(b)}, dict),
         ([native.array(a), native.array(b)], list),
-        ((native.array(a), [4, 4, 4]), tuple),
+        ((native.array(a), native.array(np.full(3, 4))), tuple),
     ):
         held = Keys.of(keys)
         distinct = held.distinct(held.number())
@@ -111,6 +111,8 @@ def test_forms(native):
         if form is dict:
             assert list(distinct) == ["x", "y"]
             assert to_numpy(distinct["y"]).tolist() == [[1, 2], [1, 2]]
+    held = Keys.of((a, [4, 4, 4]))  # a list beside an array is a column
+    assert type(held.distinct(held.number())) is tuple
     held = Keys.of([[1, 2], [1, 2], [3, 4]])  # rows, as Python writes them
     assert held.distinct(held.number()).tolist() == [[1, 2], [3, 4]]
 

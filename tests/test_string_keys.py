@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -12,6 +11,8 @@ from hypothesis import strategies as st
 from support.tuning import tuned
 
 import gpuhash
+
+pl = pytest.importorskip("polars")
 
 WORDS = ["", "a", "a\0", "\0", "b", "ab", "aé", "日本", "x" * 7, "x" * 8, "x" * 9, "x" * 40, "x" * 39 + "y"]
 texts = st.lists(st.sampled_from(WORDS), max_size=60)

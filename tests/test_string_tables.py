@@ -133,7 +133,7 @@ SOURCES = {
     "pandas-objects": lambda words: pd.Series(words, dtype=object),
     "categories": lambda words: pd.Series(words, dtype="category"),
     "index": lambda words: pd.Index(words),
-    "polars": lambda words: module("polars").Series(words),
+    "polars": lambda words: pytest.importorskip("polars").Series(words),
     "pyarrow": lambda words: module("pyarrow").array(words),
     "chunks": lambda words: module("pyarrow").chunked_array([words[:2], words[2:]]),
     "large": lambda words: module("pyarrow").array(words, "large_string"),

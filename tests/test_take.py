@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 from support.frameworks import to_numpy
 from support.samples import same_bytes
 
 import gpuhash
+
+pl = pytest.importorskip("polars")
 
 DTYPES = ["bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "float64", "complex64", "complex128"]
 

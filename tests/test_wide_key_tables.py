@@ -368,6 +368,7 @@ def test_captured_lookups_find_keys_that_came_later(torch_cuda):
     torch = torch_cuda
     keys = torch.as_tensor(alike(64), device="cuda")
     table = HashTable("uint8", "int64", key_shape=(24,), device="cuda")
+    table.reserve(len(keys))
     table[keys[:32]] = torch.arange(32, device="cuda")
     table.find(keys, default=-1)
     torch.cuda.synchronize()

@@ -14,7 +14,7 @@ from benchmarks.limits import cuda_limits
 from benchmarks.native import BuildError
 from benchmarks.suite import CALLS, Group, NotHereError, Session, Suite
 
-from . import apply, build, graph, rows, sets, skew, tables
+from . import apply, build, frames, graph, rows, sets, skew, tables
 from .data import DataCache
 
 try:
@@ -42,6 +42,7 @@ def suites() -> dict[str, Suite]:
         "rows": Suite("rows as values", rows.OPERATIONS, rows.rows),
         "unique": Suite("unique, isin and factorize", sets.OPERATIONS, sets.sets),
         "unique-small": Suite("unique and isin of few keys, by the host's clock", sets.OF_FEW, sets.small_sets),
+        "frames": Suite("groups, joins and takes", frames.OPERATIONS, frames.frames),
         "calls": Suite(f"host's time for calls on {KEYS} keys", (CALLS,), _calls),
         "sweep-load": Suite("rate against load", swept, partial(tables.sweep_load, cache=cache)),
         "sweep-batch": Suite("rate against batch size", swept, partial(tables.sweep_batch, cache=cache)),

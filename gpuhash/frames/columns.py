@@ -252,7 +252,7 @@ def _read_times(column: _Array, what: str) -> Column:
     def give(batch: Batch, column: Column, index: _core.Array) -> Any:
         numbers: _Array = give_array(batch, column, index)
         times = numbers.view(dtype)
-        times[batch.to_host(index) < 0] = np.datetime64("NaT") if dtype.kind == "M" else np.timedelta64("NaT")
+        times[batch.to_host(index) < 0] = np.array("NaT", dtype)
         return times
 
     dtype = column.dtype
