@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
-from support.frameworks import Framework, module, to_numpy
+from support.frameworks import Framework, to_numpy
 
 import gpuhash
 from gpuhash import HashSet, HashTable
