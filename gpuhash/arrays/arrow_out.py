@@ -314,8 +314,13 @@ def _times(array: _Array, what: str) -> tuple[_Array, str, _Array]:
     target = _COARSE[kind].get(unit, unit)
     is_time = ~np.isnat(array)
     if step != 1 or target != unit or not array.dtype.isnative:
-        given, array = array, array.astype(f"{kind}8[{target}]")
-        if (is_time & (array.astype(given.dtype) != given)).any():
+        given = array
+        try:
+            array = given.astype(f"{kind}8[{target}]")
+            fits = not (is_time & (array.astype(given.dtype) != given)).any()
+        except OverflowError:  # of NumPy 2.5 on
+            fits = False
+        if not fits:
             raise OverflowError(f"the {what} is {given.dtype}, and holds times that no '{kind}8[{target}]' does")
     numbers = np.ascontiguousarray(array).view(np.int64)
     if target == "D":
