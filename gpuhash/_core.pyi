@@ -378,10 +378,13 @@ def count_up(context: Context, out: Array, stream: int) -> None:
 # A column, the entry of negative indices (None: zeros), and where the entries go
 _Take: TypeAlias = tuple[Array, Array | None, Array]
 
-def take(context: Context, columns: Sequence[_Take], rows: int, index: Array, stream: int) -> None:
+def take(
+    context: Context, columns: Sequence[_Take], rows: int, index: Array, stream: int, trusted: bool = False
+) -> None:
     """Fill arrays with entries of columns by an index, int64 ``[m]``, in one pass. Waits.
 
-    IndexError for an index of ``rows`` or more: then nothing is written.
+    IndexError for an index of ``rows`` or more: then nothing is written. ``trusted``: there is none, and nobody looks
+    or waits.
     """
 
 def take_offsets(context: Context, offsets: Array, index: Array, out: Array, stream: int) -> int:

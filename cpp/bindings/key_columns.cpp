@@ -296,7 +296,7 @@ void count_up(const ContextPointer& context, const Array& out, std::uintptr_t st
 using GivenTake = std::tuple<Array, std::optional<Array>, Array>;
 
 void take(const ContextPointer& context, const std::vector<GivenTake>& columns, std::int64_t rows, const Array& index,
-          std::uintptr_t stream) {
+          std::uintptr_t stream, bool trusted) {
   const std::int64_t count = index.elements();
   check_array(*context, index, "the index", DType::kInt64, count);
   std::vector<TakenColumn> taken;
@@ -319,7 +319,8 @@ void take(const ContextPointer& context, const std::vector<GivenTake>& columns, 
   }
   const auto* const at = static_cast<const std::int64_t*>(index.data);
   const GilRelease unlocked;
-  ColumnKeys::of(*context).take(*context, taken, rows, at, count, to_stream(*context, stream));
+  ColumnKeys::of(*context).take(*context, taken, trusted ? std::nullopt : std::optional(rows), at, count,
+                                to_stream(*context, stream));
 }
 
 std::int64_t take_offsets(const ContextPointer& context, const Array& offsets, const Array& index, const Array& out,
@@ -386,7 +387,7 @@ void bind_key_columns(py::module_& module) {
   module.def("mark_found", &mark_found, py::arg("context"), py::arg("codes"), py::arg("invert"), py::arg("mask"),
              py::arg("stream"));
   module.def("take", &take, py::arg("context"), py::arg("columns"), py::arg("rows"), py::arg("index"),
-             py::arg("stream"));
+             py::arg("stream"), py::arg("trusted") = false);
   module.def("take_offsets", &take_offsets, py::arg("context"), py::arg("offsets"), py::arg("index"), py::arg("out"),
              py::arg("stream"));
   module.def("take_bytes", &take_bytes, py::arg("context"), py::arg("data"), py::arg("offsets"), py::arg("index"),

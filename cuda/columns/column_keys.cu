@@ -20,6 +20,24 @@ namespace {
 
 using Counter = unsigned long long;
 
+/// Rows of a thread, a block's width apart.
+constexpr int kRows = 4;
+
+__device__ __forceinline__ void rows_from(std::int64_t first, std::int64_t count, std::int64_t (&rows)[kRows]) {
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const std::int64_t row = first + r * std::int64_t{kColumnBlock};
+    rows[r] = row < count ? row : -1;
+  }
+}
+
+/// The first of a thread's rows. Blocks have kRows * kColumnBlock.
+__device__ __forceinline__ std::int64_t first_row_of_thread() {
+  return std::int64_t{blockIdx.x} * (kRows * kColumnBlock) + threadIdx.x;
+}
+
+std::int64_t threads_of(std::int64_t rows) { return (rows + kRows - 1) / kRows; }
+
 /// A number of each row that has a digit.
 struct DigitColumn {
   const std::byte* first;
@@ -40,9 +58,30 @@ struct DigitColumn {
             digit};
   }
 
-  __device__ __forceinline__ std::uint64_t order(std::int64_t row) const {
-    const std::uint64_t number = load_aligned(first + row * stride, width, width);
-    return detail::ordered(canonical(number, format), format);
+  /// Of kRows rows, whose loads are on their way at once; 0 for rows that are -1.
+  __device__ __forceinline__ void read_orders(const std::int64_t (&rows)[kRows], std::uint64_t (&orders)[kRows]) const {
+    if (width == 8)
+      load<std::uint64_t>(rows, orders);
+    else if (width == 4)
+      load<std::uint32_t>(rows, orders);
+    else if (width == 2)
+      load<std::uint16_t>(rows, orders);
+    else
+      load<std::uint8_t>(rows, orders);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) orders[r] = detail::ordered(canonical(orders[r], format), format);
+  }
+  __device__ __forceinline__ void read_valid(const std::int64_t (&rows)[kRows], bool (&is_valid)[kRows]) const {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) is_valid[r] = rows[r] >= 0 && (valid == nullptr || valid[rows[r]]);
+  }
+
+ private:
+  template <class Number>
+  __device__ __forceinline__ void load(const std::int64_t (&rows)[kRows], std::uint64_t (&numbers)[kRows]) const {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+      numbers[r] = rows[r] < 0 ? 0 : *reinterpret_cast<const Number*>(first + rows[r] * stride);
   }
 };
 
@@ -61,22 +100,30 @@ struct PackedRows {
     return packed;
   }
 
-  __device__ __forceinline__ std::uint64_t word(std::int64_t row) const {
-    if (is_key != nullptr && !is_key[row]) return outside;
-    std::uint64_t sum = 0;
+  /// `outside` for rows that are -1.
+  __device__ __forceinline__ void read_words(const std::int64_t (&rows)[kRows], std::uint64_t (&words)[kRows]) const {
+    bool is_inside[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      is_inside[r] = rows[r] >= 0 && (is_key == nullptr || is_key[rows[r]]);
+      words[r] = 0;
+    }
     for (int d = 0; d < digits.count; ++d) {
       const DigitColumn& column = digits.items[d];
       const Digit& digit = column.digit;
-      if (column.valid != nullptr && !column.valid[row]) {
-        if (!digit.has_null) return outside;
-        sum += digit.null * digit.factor;
-        continue;
+      bool is_valid[kRows];
+      std::uint64_t orders[kRows];
+      column.read_valid(rows, is_valid);
+      column.read_orders(rows, orders);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        is_inside[r] &= is_valid[r] ? orders[r] >= digit.least && orders[r] <= digit.most : digit.has_null;
+        words[r] += (is_valid[r] ? digit.base + (orders[r] - digit.least) : digit.null) * digit.factor;
       }
-      const std::uint64_t order = column.order(row);
-      if (order < digit.least || order > digit.most) return outside;
-      sum += (digit.base + (order - digit.least)) * digit.factor;
     }
-    return sum;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+      if (!is_inside[r]) words[r] = outside;
   }
 };
 
@@ -92,12 +139,20 @@ __global__ void __launch_bounds__(kColumnBlock)
     find_range_kernel(DigitColumn column, std::int64_t count, DeviceRange* range) {
   Counter least = ~Counter{0};
   Counter most = 0;
-  const std::int64_t stride = std::int64_t{gridDim.x} * kColumnBlock;
-  for (std::int64_t row = row_of_thread(); row < count; row += stride) {
-    if (column.valid != nullptr && !column.valid[row]) continue;
-    const Counter number = column.order(row);
-    least = min(least, number);
-    most = max(most, number);
+  const std::int64_t stride = std::int64_t{gridDim.x} * (kRows * kColumnBlock);
+  for (std::int64_t first = first_row_of_thread(); first < count; first += stride) {
+    std::int64_t rows[kRows];
+    bool is_valid[kRows];
+    std::uint64_t orders[kRows];
+    rows_from(first, count, rows);
+    column.read_valid(rows, is_valid);
+    column.read_orders(rows, orders);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (!is_valid[r]) continue;
+      least = min(least, Counter{orders[r]});
+      most = max(most, Counter{orders[r]});
+    }
   }
   for (int lanes = 16; lanes > 0; lanes /= 2) {
     least = min(least, __shfl_xor_sync(~0u, least, lanes));
@@ -109,35 +164,60 @@ __global__ void __launch_bounds__(kColumnBlock)
 }
 
 template <class Word>
-__global__ void __launch_bounds__(kColumnBlock) pack_kernel(PackedRows rows, Word* words) {
-  const std::int64_t row = row_of_thread();
-  if (row < rows.count) words[row] = static_cast<Word>(rows.word(row));
+__global__ void __launch_bounds__(kColumnBlock) pack_kernel(PackedRows packed, Word* words) {
+  std::int64_t rows[kRows];
+  std::uint64_t found[kRows];
+  rows_from(first_row_of_thread(), packed.count, rows);
+  packed.read_words(rows, found);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r)
+    if (rows[r] >= 0) words[rows[r]] = static_cast<Word>(found[r]);
 }
 
-/// The first row of each word; few rows are before the one that is known already.
-__global__ void __launch_bounds__(kColumnBlock) find_first_rows_kernel(PackedRows rows, Counter* first_rows) {
-  const std::int64_t row = row_of_thread();
-  if (row >= rows.count) return;
-  const std::uint64_t word = rows.word(row);
-  const auto here = static_cast<Counter>(row);
-  if (word != rows.outside && here < __ldcg(first_rows + word)) atomicMin(first_rows + word, here);
+/// The first row of each word, of a block in shared memory: few rows are before the one that is known already.
+__global__ void __launch_bounds__(kColumnBlock) find_first_rows_kernel(PackedRows packed, Counter* first_rows) {
+  extern __shared__ Counter firsts[];
+  for (std::uint64_t word = threadIdx.x; word < packed.outside; word += kColumnBlock) firsts[word] = ~Counter{0};
+  __syncthreads();
+  const std::int64_t stride = std::int64_t{gridDim.x} * (kRows * kColumnBlock);
+  for (std::int64_t first = first_row_of_thread(); first < packed.count; first += stride) {
+    std::int64_t rows[kRows];
+    std::uint64_t words[kRows];
+    rows_from(first, packed.count, rows);
+    packed.read_words(rows, words);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (words[r] == packed.outside) continue;
+      const auto here = static_cast<Counter>(rows[r]);
+      if (here < *const_cast<volatile Counter*>(firsts + words[r])) atomicMin(firsts + words[r], here);
+    }
+  }
+  __syncthreads();
+  for (std::uint64_t word = threadIdx.x; word < packed.outside; word += kColumnBlock)
+    if (firsts[word] < __ldcg(first_rows + word)) atomicMin(first_rows + word, firsts[word]);
 }
 
 /// Equal rows write the same.
 __global__ void __launch_bounds__(kColumnBlock)
-    list_numbers_kernel(PackedRows rows, const std::int64_t* codes, std::int64_t* numbers) {
-  const std::int64_t row = row_of_thread();
-  if (row >= rows.count) return;
-  const std::uint64_t word = rows.word(row);
-  if (word != rows.outside) numbers[word] = codes[row];
+    list_numbers_kernel(PackedRows packed, const std::int64_t* codes, std::int64_t* numbers) {
+  std::int64_t rows[kRows];
+  std::uint64_t words[kRows];
+  rows_from(first_row_of_thread(), packed.count, rows);
+  packed.read_words(rows, words);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r)
+    if (words[r] != packed.outside) numbers[words[r]] = codes[rows[r]];
 }
 
 __global__ void __launch_bounds__(kColumnBlock)
-    find_listed_kernel(PackedRows rows, const std::int64_t* numbers, std::int64_t* codes) {
-  const std::int64_t row = row_of_thread();
-  if (row >= rows.count) return;
-  const std::uint64_t word = rows.word(row);
-  codes[row] = word == rows.outside ? -1 : numbers[word];
+    find_listed_kernel(PackedRows packed, const std::int64_t* numbers, std::int64_t* codes) {
+  std::int64_t rows[kRows];
+  std::uint64_t words[kRows];
+  rows_from(first_row_of_thread(), packed.count, rows);
+  packed.read_words(rows, words);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r)
+    if (rows[r] >= 0) codes[rows[r]] = words[r] == packed.outside ? -1 : numbers[words[r]];
 }
 
 __device__ __forceinline__ std::uint64_t hash_entry(std::uint64_t hash, const EntryColumn& column, std::int64_t row,
@@ -340,10 +420,10 @@ class CudaColumnKeys final : public ColumnKeys {
     const DeviceGuard guard(context.device().index);
     const PackedRows packed = PackedRows::of(rows, packing);
     if (packing.bytes() == 4)
-      launch("packing keys", pack_kernel<std::uint32_t>, rows.count, kColumnBlock, stream, packed,
+      launch("packing keys", pack_kernel<std::uint32_t>, threads_of(rows.count), kColumnBlock, stream, packed,
              static_cast<std::uint32_t*>(words));
     else
-      launch("packing keys", pack_kernel<std::uint64_t>, rows.count, kColumnBlock, stream, packed,
+      launch("packing keys", pack_kernel<std::uint64_t>, threads_of(rows.count), kColumnBlock, stream, packed,
              static_cast<std::uint64_t*>(words));
   }
 
@@ -351,15 +431,15 @@ class CudaColumnKeys final : public ColumnKeys {
                     std::int64_t* numbers, Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     context.fill(numbers, 0xff, packing.outside * sizeof *numbers, stream);
-    launch("listing keys", list_numbers_kernel, rows.count, kColumnBlock, stream, PackedRows::of(rows, packing), codes,
-           numbers);
+    launch("listing keys", list_numbers_kernel, threads_of(rows.count), kColumnBlock, stream,
+           PackedRows::of(rows, packing), codes, numbers);
   }
 
   void find_listed(DeviceContext& context, const KeyRows& rows, const Packing& packing, const std::int64_t* numbers,
                    std::int64_t* codes, Stream stream) const override {
     const DeviceGuard guard(context.device().index);
-    launch("looking up keys", find_listed_kernel, rows.count, kColumnBlock, stream, PackedRows::of(rows, packing),
-           numbers, codes);
+    launch("looking up keys", find_listed_kernel, threads_of(rows.count), kColumnBlock, stream,
+           PackedRows::of(rows, packing), numbers, codes);
   }
 
   void fingerprint(DeviceContext& context, const KeyRows& rows, std::uint64_t seed, bool by_value, std::uint64_t mask,
@@ -435,8 +515,8 @@ class CudaColumnKeys final : public ColumnKeys {
     launch("marking keys", mark_found_kernel, count, kColumnBlock, stream, codes, count, invert, mask);
   }
 
-  void take(DeviceContext& context, Span<const TakenColumn> columns, std::int64_t rows, const std::int64_t* index,
-            std::int64_t count, Stream stream) const override {
+  void take(DeviceContext& context, Span<const TakenColumn> columns, std::optional<std::int64_t> rows,
+            const std::int64_t* index, std::int64_t count, Stream stream) const override {
     take_columns(context, columns, rows, index, count, stream);
   }
   std::int64_t take_offsets(DeviceContext& context, const std::int64_t* offsets, std::int64_t rows,
@@ -477,8 +557,11 @@ class CudaColumnKeys final : public ColumnKeys {
     const std::size_t bytes = first_rows.size() * sizeof(std::int64_t);
     const Allocation memory(context, bytes, stream);
     context.copy_from_host(memory.get(), first_rows.data(), bytes, stream);
-    launch("finding first rows", find_first_rows_kernel, rows.count, kColumnBlock, stream,
-           PackedRows::of(rows, packing), memory.as<Counter>());
+    constexpr std::int64_t kThreads = std::int64_t{4 * 132} * kColumnBlock;
+    if (rows.count != 0)
+      launch_with_shared("finding first rows", find_first_rows_kernel,
+                         blocks(std::min(threads_of(rows.count), kThreads), kColumnBlock), kColumnBlock, bytes, stream,
+                         PackedRows::of(rows, packing), memory.as<Counter>());
     context.copy_to_host(first_rows.data(), memory.get(), bytes, stream);
     return first_rows;
   }
@@ -492,8 +575,8 @@ class CudaColumnKeys final : public ColumnKeys {
     const Allocation memory(context, bytes, stream);
     context.copy_from_host(memory.get(), ranges.data(), bytes, stream);
     for (std::size_t d = 0; d < digits.size(); ++d)
-      launch("finding the range of keys", find_range_kernel, std::min(rows.count, kRangeThreads), kColumnBlock, stream,
-             DigitColumn::of(rows, digits[d]), rows.count, memory.as<DeviceRange>() + d);
+      launch("finding the range of keys", find_range_kernel, std::min(threads_of(rows.count), kRangeThreads),
+             kColumnBlock, stream, DigitColumn::of(rows, digits[d]), rows.count, memory.as<DeviceRange>() + d);
     context.copy_to_host(ranges.data(), memory.get(), bytes, stream);
     return ranges;
   }

@@ -18,69 +18,69 @@ namespace {
 /// Wider entries are copied by several threads each.
 constexpr std::int64_t kMostOfThread = 32;
 constexpr int kLanes = 8;
+/// Entries of a thread, whose loads are on their way at once.
+constexpr int kEntries = 4;
 /// Threads that look through the indices.
 constexpr std::int64_t kCheckThreads = std::int64_t{1} << 18;
 
+/// A column in words of which its addresses and its entries' length are multiples.
+template <class Word>
 struct Taken {
-  const std::byte* from;
-  const std::byte* fill;
-  std::byte* to;
-  std::int64_t bytes;
-  int word;  // bytes that are moved at a time
+  const Word* from;
+  const Word* fill;
+  Word* to;
+  std::int64_t words;  // of an entry
   bool is_bool;
 
-  static Taken of(const TakenColumn& column) {
-    const std::uint64_t bits = address_bits(column.data) | address_bits(column.fill) | address_bits(column.out) |
-                               static_cast<std::uint64_t>(column.bytes);
-    return {static_cast<const std::byte*>(column.data),  static_cast<const std::byte*>(column.fill),
-            static_cast<std::byte*>(column.out),         column.bytes,
-            column.is_bool ? 1 : alignment_of(bits, 16), column.is_bool};
-  }
+  explicit Taken(const TakenColumn& column)
+      : from(static_cast<const Word*>(column.data)),
+        fill(static_cast<const Word*>(column.fill)),
+        to(static_cast<Word*>(column.out)),
+        words(column.bytes / static_cast<std::int64_t>(sizeof(Word))),
+        is_bool(column.is_bool) {}
 
-  template <class Word>
-  __device__ __forceinline__ void copy(std::byte* target, const std::byte* source, std::int64_t first,
-                                       std::int64_t stride) const {
-    for (std::int64_t at = first * static_cast<std::int64_t>(sizeof(Word)); at < bytes;
-         at += stride * static_cast<std::int64_t>(sizeof(Word))) {
-      Word word{};
-      if (source != nullptr) word = __ldg(reinterpret_cast<const Word*>(source + at));
-      if constexpr (sizeof(Word) == 1)
-        if (is_bool) word = word != 0 ? 1 : 0;
-      *reinterpret_cast<Word*>(target + at) = word;
-    }
-  }
-
-  /// Word `first` of entry j, and every stride-th after it.
-  __device__ __forceinline__ void take(std::int64_t j, std::int64_t row, std::int64_t first,
-                                       std::int64_t stride) const {
-    std::byte* const target = to + j * bytes;
-    const std::byte* const source = row >= 0 ? from + row * bytes : fill;
-    if (word == 16)
-      copy<uint4>(target, source, first, stride);
-    else if (word == 8)
-      copy<uint2>(target, source, first, stride);
-    else if (word == 4)
-      copy<unsigned>(target, source, first, stride);
-    else if (word == 2)
-      copy<unsigned short>(target, source, first, stride);
-    else
-      copy<unsigned char>(target, source, first, stride);
+  __device__ __forceinline__ Word word(std::int64_t row, std::int64_t w) const {
+    const Word* const source = row >= 0 ? from + row * words : fill;
+    Word found{};
+    if (source != nullptr) found = __ldg(source + w);
+    if constexpr (sizeof(Word) == 1)
+      if (is_bool) found = found != 0 ? 1 : 0;
+    return found;
   }
 };
 
+/// A column at a time: what all indices read of one stays in the cache sooner than what they read of several.
+template <class Word>
 __global__ void __launch_bounds__(kColumnBlock)
-    take_kernel(Several<Taken> columns, const std::int64_t* index, std::int64_t count) {
-  const std::int64_t j = row_of_thread();
-  if (j >= count) return;
-  const std::int64_t row = index[j];
-  for (int c = 0; c < columns.count; ++c) columns.items[c].take(j, row, 0, 1);
+    take_kernel(Taken<Word> column, const std::int64_t* index, std::int64_t count) {
+  const std::int64_t first = std::int64_t{blockIdx.x} * kColumnBlock * kEntries + threadIdx.x;
+  std::int64_t rows[kEntries];
+#pragma unroll
+  for (int e = 0; e < kEntries; ++e) {
+    const std::int64_t j = first + e * std::int64_t{kColumnBlock};
+    rows[e] = j < count ? index[j] : -1;
+  }
+  for (std::int64_t w = 0; w < column.words; ++w) {
+    Word words[kEntries];
+#pragma unroll
+    for (int e = 0; e < kEntries; ++e) words[e] = column.word(rows[e], w);
+#pragma unroll
+    for (int e = 0; e < kEntries; ++e) {
+      const std::int64_t j = first + e * std::int64_t{kColumnBlock};
+      if (j < count) column.to[j * column.words + w] = words[e];
+    }
+  }
 }
 
+template <class Word>
 __global__ void __launch_bounds__(kColumnBlock)
-    take_wide_kernel(Taken column, const std::int64_t* index, std::int64_t count) {
+    take_wide_kernel(Taken<Word> column, const std::int64_t* index, std::int64_t count) {
   const std::int64_t t = row_of_thread();
   const std::int64_t j = t / kLanes;
-  if (j < count) column.take(j, index[j], t % kLanes, kLanes);
+  if (j >= count) return;
+  const std::int64_t row = index[j];
+  for (std::int64_t w = t % kLanes; w < column.words; w += kLanes)
+    column.to[j * column.words + w] = column.word(row, w);
 }
 
 __global__ void __launch_bounds__(kColumnBlock)
@@ -114,6 +114,25 @@ __global__ void __launch_bounds__(kColumnBlock)
   for (std::int64_t b = t % kLanes; b < bytes; b += kLanes) out[begin + b] = from[b];
 }
 
+/// Calls run(word) with the widest one that fits.
+template <class Run>
+void with_word(const TakenColumn& column, Run run) {
+  const std::uint64_t bits = address_bits(column.data) | address_bits(column.fill) | address_bits(column.out) |
+                             static_cast<std::uint64_t>(column.bytes);
+  switch (column.is_bool ? 1 : alignment_of(bits, 16)) {
+    case 16:
+      return run(uint4{});
+    case 8:
+      return run(uint2{});
+    case 4:
+      return run(std::uint32_t{});
+    case 2:
+      return run(std::uint16_t{});
+    default:
+      return run(std::uint8_t{});
+  }
+}
+
 /// std::out_of_range where an index is `rows` or more. Waits.
 void check_index(DeviceContext& context, const std::int64_t* index, std::int64_t count, std::int64_t rows,
                  Stream stream) {
@@ -128,25 +147,19 @@ void check_index(DeviceContext& context, const std::int64_t* index, std::int64_t
 
 }  // namespace
 
-void take_columns(DeviceContext& context, Span<const TakenColumn> columns, std::int64_t rows, const std::int64_t* index,
-                  std::int64_t count, Stream stream) {
+void take_columns(DeviceContext& context, Span<const TakenColumn> columns, std::optional<std::int64_t> rows,
+                  const std::int64_t* index, std::int64_t count, Stream stream) {
   const DeviceGuard guard(context.device().index);
-  check_index(context, index, count, rows, stream);
-  Several<Taken> several{};
-  const auto take_several = [&] {
-    if (several.count != 0) launch("taking entries", take_kernel, count, kColumnBlock, stream, several, index, count);
-    several.count = 0;
-  };
-  for (const TakenColumn& column : columns) {
-    const Taken taken = Taken::of(column);
-    if (column.bytes > kMostOfThread) {
-      launch("taking entries", take_wide_kernel, count * kLanes, kColumnBlock, stream, taken, index, count);
-      continue;
-    }
-    several.items[several.count++] = taken;
-    if (several.count == kColumns) take_several();
-  }
-  take_several();
+  if (rows) check_index(context, index, count, *rows, stream);
+  for (const TakenColumn& column : columns)
+    with_word(column, [&]<class Word>(Word) {
+      const Taken<Word> taken(column);
+      if (column.bytes > kMostOfThread)
+        launch("taking entries", take_wide_kernel<Word>, count * kLanes, kColumnBlock, stream, taken, index, count);
+      else
+        launch("taking entries", take_kernel<Word>, (count + kEntries - 1) / kEntries, kColumnBlock, stream, taken,
+               index, count);
+    });
 }
 
 std::int64_t take_string_offsets(DeviceContext& context, const std::int64_t* offsets, std::int64_t rows,

@@ -227,7 +227,7 @@ class Keys:
             _core.take_bytes(context, column.array, column.offsets, index, offsets, data, stream)
             parts.append((data, 1, valid, offsets))
         is_key = take(self.is_key, ())
-        _core.take(context, taken, self.count, index, stream)
+        _core.take(context, taken, self.count, index, stream, True)
         return _core.KeyRows(context, parts, count, is_key, stream)
 
     def _write(self, work: _core.Factorization, codes: _core.Array, counts: bool, sorted: bool) -> Numbering:
@@ -313,6 +313,8 @@ def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
         Where the two sides differ in their columns' number, dtypes or shapes, or in their devices.
     """
     by_value = _check_sides(left, right)
+    if (unique := _number_unique(left, right)) is not None:
+        return unique
     batch = right.batch
     codes = left.batch.new("int64", (left.count,))
     if (packing := right.packing) is not None:
@@ -323,7 +325,7 @@ def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
             right.rows.list_numbers(packing, numbering.codes, numbers)
             left.rows.find_listed(packing, numbers, codes)
         else:
-            _look_up(left, left.pack(packing), right, words, numbering, codes)
+            _look_up_words(left.pack(packing), right, words, numbering, codes)
         return codes, numbering
     for tries in itertools.count():
         seed = _core.random_seed()
@@ -332,7 +334,7 @@ def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
         if not right._are_equal(numbering):
             continue
         numbering = right._without_nulls(numbering)
-        _look_up(left, left.fingerprint(seed, tries, by_value), right, words, numbering, codes)
+        _look_up_words(left.fingerprint(seed, tries, by_value), right, words, numbering, codes)
         if left.is_key is not None:
             _core.mask_codes(batch.context, codes, left.is_key, batch.stream)
         if left.rows.all_equal(right.gather(numbering.firsts), codes):
@@ -340,21 +342,44 @@ def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
     raise AssertionError("there is always another try")
 
 
-def _look_up(
-    left: Keys, words: _core.Array, right: Keys, right_words: _core.Array, numbering: Numbering, codes: _core.Array
+def _number_unique(left: Keys, right: Keys) -> tuple[_core.Array, Numbering] | None:
+    """On a GPU, where the right keys are unique integers: a table of their positions alone. None elsewhere. Waits."""
+    batch, column, other = right.batch, right.columns[0], left.columns[0]
+    alike = column.kind == other.kind and not column.shape and is_integer(column.dtype)
+    if batch.context.platform == "cpu" or not (alike and right._is_plain and left._is_plain):
+        return None
+    positions = batch.new("int64", (right.count,))
+    _core.count_up(batch.context, positions, batch.stream)
+    table = _table(batch, column.array, positions)
+    if table.size(batch.stream) != right.count:
+        return None
+    codes = left.batch.new("int64", (left.count,))
+    _look_up(table, other.array, codes, batch)
+    return codes, Numbering(right.count, positions, positions, None)
+
+
+def _table(batch: Batch, keys: _core.Array, numbers: _core.Array) -> _core.Table:
+    """Numbers ``[m]`` by their keys ``[m]``."""
+    size = max(1, 2 * keys.shape[0])
+    table = _core.Table([batch.context], keys.dtype, (), "int64", (), size, None, 0.5, False, None, None, False)
+    table.change([(table, keys, [(0, numbers, False, "assign")], [], None, None, batch.stream)])
+    return table
+
+
+def _look_up(table: _core.Table, words: _core.Array, codes: _core.Array, batch: Batch) -> None:
+    """codes[i] becomes the number of words[i]; -1: there is none."""
+    table.look_up([(table, words, [(0, codes, batch.lend(_MINUS_ONE, "int64"))], None, None, batch.stream)])
+
+
+def _look_up_words(
+    words: _core.Array, right: Keys, right_words: _core.Array, numbering: Numbering, codes: _core.Array
 ) -> None:
     """codes[i] becomes the number of the right side's key that has the word; -1: there is none."""
     batch = right.batch
-    context, stream = batch.context, batch.stream
-    table = _core.Table(
-        [context], words.dtype, (), "int64", (), max(1, 2 * numbering.count), None, 0.5, False, None, None, False
-    )
-    distinct, numbers = right.batch.new(words.dtype, (numbering.count,)), right.batch.new("int64", (numbering.count,))
-    _core.take(context, [(right_words, None, distinct)], right.count, numbering.firsts, stream)
-    _core.count_up(context, numbers, stream)
-    table.change([(table, distinct, [(0, numbers, False, "assign")], [], None, None, stream)])
-    none = batch.lend(_MINUS_ONE, "int64")
-    table.look_up([(table, words, [(0, codes, none)], None, None, stream)])
+    distinct, numbers = batch.new(words.dtype, (numbering.count,)), batch.new("int64", (numbering.count,))
+    _core.take(batch.context, [(right_words, None, distinct)], right.count, numbering.firsts, batch.stream, True)
+    _core.count_up(batch.context, numbers, batch.stream)
+    _look_up(_table(batch, distinct, numbers), words, codes, batch)
 
 
 def _check_sides(left: Keys, right: Keys) -> bool:

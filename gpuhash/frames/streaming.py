@@ -348,7 +348,7 @@ def _taken(states: dict[State, _core.Array], index: _core.Array, batch: Batch) -
     """The states of the groups at positions ``[m]``."""
     taken = {state: batch.new(array.dtype, (index.shape[0],)) for state, array in states.items()}
     pairs = [(array, None, taken[state]) for state, array in states.items()]
-    _core.take(batch.context, pairs, index.shape[0], index, batch.stream)
+    _core.take(batch.context, pairs, index.shape[0], index, batch.stream, trusted=True)
     return taken
 
 

@@ -440,8 +440,8 @@ class HostColumnKeys final : public ColumnKeys {
     });
   }
 
-  void take(DeviceContext&, Span<const TakenColumn> columns, std::int64_t rows, const std::int64_t* index,
-            std::int64_t count, Stream) const override {
+  void take(DeviceContext&, Span<const TakenColumn> columns, std::optional<std::int64_t> rows,
+            const std::int64_t* index, std::int64_t count, Stream) const override {
     take_columns(columns, rows, index, count);
   }
   std::int64_t take_offsets(DeviceContext&, const std::int64_t* offsets, std::int64_t rows, const std::int64_t* index,

@@ -88,8 +88,9 @@ void take_block(const TakenColumn& column, const std::int64_t* index, std::int64
 
 }  // namespace
 
-void take_columns(Span<const TakenColumn> columns, std::int64_t rows, const std::int64_t* index, std::int64_t count) {
-  check_index(index, count, rows);
+void take_columns(Span<const TakenColumn> columns, std::optional<std::int64_t> rows, const std::int64_t* index,
+                  std::int64_t count) {
+  if (rows) check_index(index, count, *rows);
   for_each_piece(count, [&](std::int64_t begin, std::int64_t end) {
     const auto ask_for = [&](std::int64_t from) {
       if (from >= end || lies_close(index, from, std::min(from + kTaken, end))) return;

@@ -123,9 +123,9 @@ class GPUHASH_API ColumnKeys {
                           Stream) const = 0;
 
   /// out[j] = data[index[j]] of every column, or its fill. std::out_of_range where an index is `rows` or more, before
-  /// anything is written. Waits.
-  virtual void take(DeviceContext&, Span<const TakenColumn>, std::int64_t rows, const std::int64_t* index,
-                    std::int64_t count, Stream) const = 0;
+  /// anything is written; waits for that. No `rows`: the caller knows that none is.
+  virtual void take(DeviceContext&, Span<const TakenColumn>, std::optional<std::int64_t> rows,
+                    const std::int64_t* index, std::int64_t count, Stream) const = 0;
   /// The offsets [count + 1] of taken strings; those of negative indices are empty. Returns the last one. Waits.
   virtual std::int64_t take_offsets(DeviceContext&, const std::int64_t* offsets, std::int64_t rows,
                                     const std::int64_t* index, std::int64_t count, std::int64_t* out, Stream) const = 0;
