@@ -93,3 +93,38 @@ def test_fork_while_other_threads_are_inside_of_calls(value_shape):
 def test_workers_of_a_data_loader():
     out, err = run(LOADER, ())
     assert out == "48 of 48 right\n", err
+
+
+FIRST_CALLS = """
+import sys
+import numpy as np
+import gpuhash
+
+before = set(sys.modules)
+keys = np.arange(1 << 17) * 7919
+words = ["a", "b", "a"]
+gpuhash.unique(keys, return_inverse=True, return_counts=True)
+gpuhash.unique(keys, sorted=True)
+gpuhash.factorize(words)
+gpuhash.isin(keys, keys[:5])
+gpuhash.group_by([keys, keys]).agg(mean=keys, count=True)
+gpuhash.take([keys], gpuhash.join(keys, keys[::2]).right)
+gpuhash.hash(keys)
+table = gpuhash.HashTable("int64", "float32", value_shape=(3,))
+table[keys] = np.ones((len(keys), 3), "float32")
+table[keys]
+table.insert_or_apply(keys, 1, "add")
+del table[keys[:5]]
+list(table)
+gpuhash.HashTable("str", "int64")["a"] = 5
+gpuhash.HashMultiMap("int64", "int64").insert(keys, keys)
+print(sorted(set(sys.modules) - before))
+"""
+
+
+def test_first_calls_import_nothing():
+    """A fork in another thread would leave the child with the module's lock, which nobody gives back."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", FIRST_CALLS], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

@@ -15,6 +15,7 @@ from support.samples import random_keys
 
 import gpuhash
 from gpuhash import _core
+from gpuhash.frames import keys as key_columns
 
 pa = pytest.importorskip("pyarrow")
 pl = pytest.importorskip("polars")
@@ -128,6 +129,19 @@ def test_strided_and_read_only():
     frozen.flags.writeable = False
     check_against = loops(keys[::2].tolist(), frozen.tolist(), "left")
     assert as_pairs(gpuhash.join(keys[::2], frozen, "left"), "left") == check_against
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "uint64"])
+@pytest.mark.parametrize("right", [[], [5], [3, 1, 2], [3, 1, 3, 2]], ids=len)
+def test_right_keys_that_are_taken_for_unique(native, dtype, right, monkeypatch):
+    """As a GPU takes many of them, whether they are or not."""
+    monkeypatch.setattr(key_columns, "_LEAST_TRIED", 0)
+    left = np.array([1, 5, 1, 9, 3], dtype)
+    sides = native.array(left), native.array(np.array(right, dtype))
+    for how in HOWS:
+        expected = loops(left.tolist(), right, how)
+        assert as_pairs(gpuhash.join(*sides, how), how) == expected
+    assert to_numpy(gpuhash.join(*sides, "anti")).tolist() == [i for i, key in enumerate(left) if key not in right]
 
 
 batches = st.lists(st.integers(0, 12), max_size=60)

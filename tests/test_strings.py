@@ -109,7 +109,10 @@ def as_list(given_back):
 @pytest.mark.parametrize("name", SOURCES)
 def test_read_take_give_back(name):
     make, words = SOURCES[name]
-    column = make()
+    try:
+        column = make()
+    except pa.ArrowTypeError as error:
+        pytest.skip(f"this pyarrow makes no such column: {error}")
     strings = Strings.read(column)
     assert strings.count == len(words)
     assert strings.to_list() == words

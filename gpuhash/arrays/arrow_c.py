@@ -502,7 +502,7 @@ def _all_set(address: int, begin: int, count: int) -> bool:
     if first >= last:
         return False
     memory = (ctypes.c_uint8 * (last - first)).from_address(address + first)
-    if not (np.ctypeslib.as_array(memory) == 0xFF).all():
+    if not (np.frombuffer(memoryview(memory), np.uint8) == 0xFF).all():
         return False
     return bool(
         _bits(address, begin, 8 * first - begin).all() and _bits(address, 8 * last, begin + count - 8 * last).all()
@@ -520,4 +520,4 @@ def _bits(address: int | None, begin: int, count: int) -> _Array:
 def _bytes_at(address: int | None, begin: int, count: int) -> _Array:
     """A copy of memory, which nobody but the producer keeps."""
     memory = (ctypes.c_uint8 * count).from_address((address or 0) + begin)
-    return np.ctypeslib.as_array(memory).copy()
+    return np.frombuffer(memoryview(memory), np.uint8).copy()

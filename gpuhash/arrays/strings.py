@@ -9,6 +9,7 @@ from collections.abc import Callable, KeysView, Sequence, ValuesView
 from typing import Any, Self
 
 import numpy as np
+import numpy.ma  # with a lock that a fork in another thread would leave held, if the first call imported it
 
 from gpuhash import _core
 
