@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# NumPy 2.4 imports numpy.ma when it is first asked for, by np.ma. Where a thread does so while another one forks, the
-# child finds the module's import lock taken, and waits for it for ever once it asks for np.ma itself. So a library that
-# asks np.ma.MaskedArray in every call can lock up the children of a process whose threads have just made their first
-# calls. This script shows the first half without a fork: no module before, and one after the attribute was read.
+# NumPy 2.4 imports numpy.ma when np.ma is first read, wherever that is: an isinstance(x, np.ma.MaskedArray) in a
+# function imports a module in the function's first call, and takes the import's lock, which is nothing for processes
+# that fork. This script looks which modules there are before and after np.ma is read.
 #
 # Fails where NumPy has the module from the beginning.
 set -euo pipefail
