@@ -381,10 +381,10 @@ _Take: TypeAlias = tuple[Array, Array | None, Array]
 def take(
     context: Context, columns: Sequence[_Take], rows: int, index: Array, stream: int, trusted: bool = False
 ) -> None:
-    """Fill arrays with entries of columns by an index, int64 ``[m]``, in one pass. Waits.
+    """Fill arrays with entries of columns by an index, int64 ``[m]``.
 
-    IndexError for an index of ``rows`` or more: then nothing is written. ``trusted``: there is none, and nobody looks
-    or waits.
+    IndexError for an index of ``rows`` or more: then nothing is written. Waits to see that. ``trusted``: the caller
+    knows that there is none.
     """
 
 def take_offsets(context: Context, offsets: Array, index: Array, out: Array, stream: int) -> int:

@@ -90,9 +90,7 @@ for _name, _type in {**ARROW, **ARROW_BYTES}.items():
         _words,
     )
     SOURCES[f"arrow-chunks-{_name}"] = (
-        lambda words=_words, kind=_type: pa.chunked_array(
-            [pa.array(part, kind) for part in (words[:3], [], words[3:])], kind
-        ),
+        lambda words=_words, kind=_type: pa.chunked_array([words[:3], [], words[3:]], kind),
         _words,
     )
 

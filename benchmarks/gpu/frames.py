@@ -1,4 +1,4 @@
-"""Groups, joins and takes, as cuDF publishes them for its benchmarks; beside PyTorch where it has a way."""
+"""Groups, joins and takes of the shapes for which cuDF publishes figures; beside PyTorch where it has a way."""
 
 from __future__ import annotations
 
@@ -148,7 +148,6 @@ def _join_many(multiplicity: int) -> Contenders:
         expect(len(pairs.left) == rows // 10 * 3 * multiplicity, "the number of pairs")
         part = slice(0, None, max(len(pairs.left) // rows, 1))
         expect(torch.equal(left[pairs.left[part]], right[pairs.right[part]]), "the pairs")
-        del pairs
         return lambda: gpuhash.join(left, right)
 
     return {"gpuhash": checked}

@@ -143,16 +143,13 @@ class CudaAggregator final : public Aggregator {
       constexpr const char* kAction = "aggregating by group";
       const std::int64_t all = rows.groups * list.width;
       launch_may_fail(kAction);
-      const auto fold = [&](auto kernel, unsigned blocks, std::int64_t own) {
-        kernel<<<blocks, kFoldBlock, static_cast<std::size_t>(own) * sizeof(std::uint64_t), handle(stream)>>>(
-            rows.codes, rows.count, rows.groups, list, words);
-      };
-      if (const unsigned blocks = blocks_in_shared(rows.count, all); blocks == 0)
-        fold(fold_kernel<FoldPlace::kGlobal>, blocks_of_rows(rows.count), 0);
-      else if (32 * all > kMostWords)
-        fold(fold_kernel<FoldPlace::kShared>, blocks, all);
+      if (const unsigned blocks = blocks_in_shared(rows.count, all); blocks != 0)
+        fold_kernel<true>
+            <<<blocks, kFoldBlock, static_cast<std::size_t>(all) * sizeof(std::uint64_t), handle(stream)>>>(
+                rows.codes, rows.count, rows.groups, list, words);
       else
-        fold(fold_kernel<FoldPlace::kCopies>, blocks, 32 * all);
+        fold_kernel<false><<<blocks_of_rows(rows.count), kFoldBlock, 0, handle(stream)>>>(rows.codes, rows.count,
+                                                                                          rows.groups, list, words);
       check_launch(kAction);
     });
   }

@@ -100,6 +100,19 @@ struct PackedRows {
     return packed;
   }
 
+  /// Calls body(row, word) for a thread's rows, of which this is the first.
+  template <class Body>
+  __device__ __forceinline__ void visit(std::int64_t first, Body body) const {
+    std::int64_t rows[kRows];
+    std::uint64_t words[kRows];
+    rows_from(first, count, rows);
+    read_words(rows, words);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+      if (rows[r] >= 0) body(rows[r], words[r]);
+  }
+
+ private:
   /// `outside` for rows that are -1.
   __device__ __forceinline__ void read_words(const std::int64_t (&rows)[kRows], std::uint64_t (&words)[kRows]) const {
     bool is_inside[kRows];
@@ -165,13 +178,8 @@ __global__ void __launch_bounds__(kColumnBlock)
 
 template <class Word>
 __global__ void __launch_bounds__(kColumnBlock) pack_kernel(PackedRows packed, Word* words) {
-  std::int64_t rows[kRows];
-  std::uint64_t found[kRows];
-  rows_from(first_row_of_thread(), packed.count, rows);
-  packed.read_words(rows, found);
-#pragma unroll
-  for (int r = 0; r < kRows; ++r)
-    if (rows[r] >= 0) words[rows[r]] = static_cast<Word>(found[r]);
+  packed.visit(first_row_of_thread(),
+               [&](std::int64_t row, std::uint64_t word) { words[row] = static_cast<Word>(word); });
 }
 
 /// The first row of each word, of a block in shared memory: few rows are before the one that is known already.
@@ -180,18 +188,12 @@ __global__ void __launch_bounds__(kColumnBlock) find_first_rows_kernel(PackedRow
   for (std::uint64_t word = threadIdx.x; word < packed.outside; word += kColumnBlock) firsts[word] = ~Counter{0};
   __syncthreads();
   const std::int64_t stride = std::int64_t{gridDim.x} * (kRows * kColumnBlock);
-  for (std::int64_t first = first_row_of_thread(); first < packed.count; first += stride) {
-    std::int64_t rows[kRows];
-    std::uint64_t words[kRows];
-    rows_from(first, packed.count, rows);
-    packed.read_words(rows, words);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (words[r] == packed.outside) continue;
-      const auto here = static_cast<Counter>(rows[r]);
-      if (here < *const_cast<volatile Counter*>(firsts + words[r])) atomicMin(firsts + words[r], here);
-    }
-  }
+  for (std::int64_t first = first_row_of_thread(); first < packed.count; first += stride)
+    packed.visit(first, [&](std::int64_t row, std::uint64_t word) {
+      const auto here = static_cast<Counter>(row);
+      if (word != packed.outside && here < *const_cast<volatile Counter*>(firsts + word))
+        atomicMin(firsts + word, here);
+    });
   __syncthreads();
   for (std::uint64_t word = threadIdx.x; word < packed.outside; word += kColumnBlock)
     if (firsts[word] < __ldcg(first_rows + word)) atomicMin(first_rows + word, firsts[word]);
@@ -200,24 +202,15 @@ __global__ void __launch_bounds__(kColumnBlock) find_first_rows_kernel(PackedRow
 /// Equal rows write the same.
 __global__ void __launch_bounds__(kColumnBlock)
     list_numbers_kernel(PackedRows packed, const std::int64_t* codes, std::int64_t* numbers) {
-  std::int64_t rows[kRows];
-  std::uint64_t words[kRows];
-  rows_from(first_row_of_thread(), packed.count, rows);
-  packed.read_words(rows, words);
-#pragma unroll
-  for (int r = 0; r < kRows; ++r)
-    if (words[r] != packed.outside) numbers[words[r]] = codes[rows[r]];
+  packed.visit(first_row_of_thread(), [&](std::int64_t row, std::uint64_t word) {
+    if (word != packed.outside) numbers[word] = codes[row];
+  });
 }
 
 __global__ void __launch_bounds__(kColumnBlock)
     find_listed_kernel(PackedRows packed, const std::int64_t* numbers, std::int64_t* codes) {
-  std::int64_t rows[kRows];
-  std::uint64_t words[kRows];
-  rows_from(first_row_of_thread(), packed.count, rows);
-  packed.read_words(rows, words);
-#pragma unroll
-  for (int r = 0; r < kRows; ++r)
-    if (rows[r] >= 0) codes[rows[r]] = words[r] == packed.outside ? -1 : numbers[words[r]];
+  packed.visit(first_row_of_thread(),
+               [&](std::int64_t row, std::uint64_t word) { codes[row] = word == packed.outside ? -1 : numbers[word]; });
 }
 
 __device__ __forceinline__ std::uint64_t hash_entry(std::uint64_t hash, const EntryColumn& column, std::int64_t row,

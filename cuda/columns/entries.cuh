@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include <gpuhash/key_columns.hpp>
+#include "cuda/units.cuh"
 #include "shared/key_numbers.hpp"
 
 /// How kernels of this room read columns: an argument has up to kColumns of them, and more take several launches.
@@ -12,14 +13,12 @@ namespace gpuhash::cuda {
 inline constexpr unsigned kColumnBlock = 256;
 inline constexpr int kColumns = 16;
 
-/// Bytes, up to `most`, to whose multiples all of these are aligned: a power of two.
-inline int alignment_of(std::uint64_t bits, int most = 8) {
+/// Bytes, 1, 2, 4 or 8, to whose multiples all of these are aligned.
+inline int alignment_of(std::uint64_t bits) {
   int bytes = 1;
-  while (bytes < most && bits % (2 * static_cast<unsigned>(bytes)) == 0) bytes *= 2;
+  while (bytes < 8 && bits % (2 * static_cast<unsigned>(bytes)) == 0) bytes *= 2;
   return bytes;
 }
-
-inline std::uint64_t address_bits(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
 
 /// `count` in [1, 8] bytes as the low ones of a word, by loads of `alignment` bytes.
 __device__ __forceinline__ std::uint64_t load_aligned(const std::byte* from, std::int64_t count, int alignment) {

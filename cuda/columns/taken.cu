@@ -114,25 +114,6 @@ __global__ void __launch_bounds__(kColumnBlock)
   for (std::int64_t b = t % kLanes; b < bytes; b += kLanes) out[begin + b] = from[b];
 }
 
-/// Calls run(word) with the widest one that fits.
-template <class Run>
-void with_word(const TakenColumn& column, Run run) {
-  const std::uint64_t bits = address_bits(column.data) | address_bits(column.fill) | address_bits(column.out) |
-                             static_cast<std::uint64_t>(column.bytes);
-  switch (column.is_bool ? 1 : alignment_of(bits, 16)) {
-    case 16:
-      return run(uint4{});
-    case 8:
-      return run(uint2{});
-    case 4:
-      return run(std::uint32_t{});
-    case 2:
-      return run(std::uint16_t{});
-    default:
-      return run(std::uint8_t{});
-  }
-}
-
 /// std::out_of_range where an index is `rows` or more. Waits.
 void check_index(DeviceContext& context, const std::int64_t* index, std::int64_t count, std::int64_t rows,
                  Stream stream) {
@@ -151,8 +132,10 @@ void take_columns(DeviceContext& context, Span<const TakenColumn> columns, std::
                   const std::int64_t* index, std::int64_t count, Stream stream) {
   const DeviceGuard guard(context.device().index);
   if (rows) check_index(context, index, count, *rows, stream);
-  for (const TakenColumn& column : columns)
-    with_word(column, [&]<class Word>(Word) {
+  for (const TakenColumn& column : columns) {
+    const std::uint64_t bits = address_bits(column.data) | address_bits(column.fill) | address_bits(column.out) |
+                               static_cast<std::uint64_t>(column.bytes) | (column.is_bool ? 1 : 0);
+    with_unit<uint4, uint2, std::uint32_t, std::uint16_t, std::uint8_t>(bits, [&]<class Word>(Word) {
       const Taken<Word> taken(column);
       if (column.bytes > kMostOfThread)
         launch("taking entries", take_wide_kernel<Word>, count * kLanes, kColumnBlock, stream, taken, index, count);
@@ -160,6 +143,7 @@ void take_columns(DeviceContext& context, Span<const TakenColumn> columns, std::
         launch("taking entries", take_kernel<Word>, (count + kEntries - 1) / kEntries, kColumnBlock, stream, taken,
                index, count);
     });
+  }
 }
 
 std::int64_t take_string_offsets(DeviceContext& context, const std::int64_t* offsets, std::int64_t rows,

@@ -7,6 +7,7 @@
 #include "cuda/executor.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/rows/columns.hpp"
+#include "cuda/units.cuh"
 #include "cuda/walk/probe.cuh"
 #include "table/wide_keys.hpp"
 
@@ -53,14 +54,11 @@ __device__ __forceinline__ bool same_key(const Unit* a, const Unit* b, std::int6
 
 /// Calls run(unit) with the widest one that divides all of these numbers and addresses.
 template <class Run>
-void with_unit(std::uint64_t bits, Run run) {
-  if (bits % 8 == 0) return run(std::uint64_t{});
-  if (bits % 4 == 0) return run(std::uint32_t{});
-  run(std::uint8_t{});
+void with_key_unit(std::uint64_t bits, const Run& run) {
+  with_unit<std::uint64_t, std::uint32_t, std::uint8_t>(bits, run);
 }
 
-std::uint64_t bits_of(const void* address) { return reinterpret_cast<std::uintptr_t>(address); }
-std::uint64_t bits_of(const KeyBatch& keys) { return bits_of(keys.data) | keys.bytes; }
+std::uint64_t bits_of(const KeyBatch& keys) { return address_bits(keys.data) | keys.bytes; }
 
 template <class Unit>
 Keys<Unit> keys_of(const KeyBatch& keys) {
@@ -207,7 +205,7 @@ class CudaWideKeys final : public WideKeys {
   void fingerprint(DeviceContext& context, const KeyBatch& keys, const Fingerprints& prints, std::uint64_t attempt,
                    std::uint64_t* out, Stream stream) const override {
     const DeviceGuard guard(context.device().index);
-    with_unit(bits_of(keys), [&]<class Unit>(Unit) {
+    with_key_unit(bits_of(keys), [&]<class Unit>(Unit) {
       launch("taking fingerprints", fingerprint_kernel<Unit>, keys.count, kBlock, stream, keys_of<Unit>(keys),
              keys.count, prints, attempt, out);
     });
@@ -215,7 +213,7 @@ class CudaWideKeys final : public WideKeys {
 
   void digest(DeviceContext& context, const KeyBatch& keys, Uint128* out, Stream stream) const override {
     const DeviceGuard guard(context.device().index);
-    with_unit(bits_of(keys), [&]<class Unit>(Unit) {
+    with_key_unit(bits_of(keys), [&]<class Unit>(Unit) {
       launch("digesting keys", digest_kernel<Unit>, keys.count, kBlock, stream, keys_of<Unit>(keys), keys.count, out);
     });
   }
@@ -224,7 +222,7 @@ class CudaWideKeys final : public WideKeys {
              std::span<const ColumnRead> reads, Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     const auto distance = static_cast<std::uint64_t>(stored.rows.bytes);
-    with_unit(bits_of(keys) | bits_of(stored.rows.data + stored.offset) | distance, [&]<class Unit>(Unit) {
+    with_key_unit(bits_of(keys) | address_bits(stored.rows.data + stored.offset) | distance, [&]<class Unit>(Unit) {
       launch("comparing keys", match_kernel<Unit>, keys.count, kBlock, stream, keys_of<Unit>(keys), keys.count,
              keys_of<Unit>(stored, keys), attempt);
     });
@@ -257,7 +255,7 @@ class CudaWideKeys final : public WideKeys {
                     std::uint64_t* slots, Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     const Counters counters(context, stream);
-    with_unit(bits_of(keys), [&]<class Unit>(Unit) {
+    with_key_unit(bits_of(keys), [&]<class Unit>(Unit) {
       launch("parting keys", part_kernel<Unit>, numbered.count, kBlock, stream, keys_of<Unit>(keys), numbered, rows,
              slots, counters.get());
     });
@@ -292,7 +290,7 @@ class CudaWideKeys final : public WideKeys {
   static void move(DeviceContext& context, const PackedColumn& packed, bool packs, Stream stream) {
     const DeviceGuard guard(context.device().index);
     const auto lengths = static_cast<std::uint64_t>(packed.bytes | packed.stride);
-    with_unit(bits_of(packed.column) | bits_of(packed.rows) | lengths, [&]<class Unit>(Unit) {
+    with_key_unit(address_bits(packed.column) | address_bits(packed.rows) | lengths, [&]<class Unit>(Unit) {
       constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Unit));
       const std::int64_t units = packed.bytes / kBytes;
       const Keys<Unit> column{static_cast<const Unit*>(packed.column), units, units};

@@ -9,7 +9,7 @@ from collections.abc import Callable, KeysView, Sequence, ValuesView
 from typing import Any, Self
 
 import numpy as np
-import numpy.ma  # with a lock that a fork in another thread would leave held, if the first call imported it
+import numpy.ma  # here: the first call would do it, under a lock that a fork in another thread leaves taken
 
 from gpuhash import _core
 

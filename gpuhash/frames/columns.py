@@ -166,7 +166,7 @@ def give_array(batch: Batch, column: Column, index: _core.Array) -> Any:
 def take_rows(batch: Batch, column: Column, index: _core.Array) -> Output:
     """The same, while the work may still be under way."""
     taken = Output(column.batch, column.dtype, (index.shape[0], *column.shape))
-    _core.take(batch.context, [(column.array, None, taken.array)], column.length, index, batch.stream, True)
+    _core.take(batch.context, [(column.array, None, taken.array)], column.length, index, batch.stream, trusted=True)
     return taken
 
 

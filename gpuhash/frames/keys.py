@@ -230,7 +230,7 @@ class Keys:
             _core.take_bytes(context, column.array, column.offsets, index, offsets, data, stream)
             parts.append((data, 1, valid, offsets))
         is_key = take(self.is_key, ())
-        _core.take(context, taken, self.count, index, stream, True)
+        _core.take(context, taken, self.count, index, stream, trusted=True)
         return _core.KeyRows(context, parts, count, is_key, stream)
 
     def _write(self, work: _core.Factorization, codes: _core.Array, counts: bool, sorted: bool) -> Numbering:
@@ -348,10 +348,9 @@ def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
 def _number_unique(left: Keys, right: Keys) -> tuple[_core.Array, Numbering] | None:
     """On a GPU, where many right keys are unique integers: a table of their positions alone; else None. Waits."""
     batch, column, other = right.batch, right.columns[0], left.columns[0]
-    alike = column.kind == other.kind and not column.shape and is_integer(column.dtype)
-    if batch.context.platform == "cpu" or right.count < _LEAST_TRIED:
+    if batch.context.platform == "cpu" or right.count < _LEAST_TRIED or not (right._is_plain and left._is_plain):
         return None
-    if not (alike and right._is_plain and left._is_plain):
+    if column.kind != other.kind or column.shape or not is_integer(column.dtype):
         return None
     positions = batch.new("int64", (right.count,))
     _core.count_up(batch.context, positions, batch.stream)
@@ -382,7 +381,8 @@ def _look_up_words(
     """codes[i] becomes the number of the right side's key that has the word; -1: there is none."""
     batch = right.batch
     distinct, numbers = batch.new(words.dtype, (numbering.count,)), batch.new("int64", (numbering.count,))
-    _core.take(batch.context, [(right_words, None, distinct)], right.count, numbering.firsts, batch.stream, True)
+    taken = [(right_words, None, distinct)]
+    _core.take(batch.context, taken, right.count, numbering.firsts, batch.stream, trusted=True)
     _core.count_up(batch.context, numbers, batch.stream)
     _look_up(_table(batch, distinct, numbers), words, codes, batch)
 

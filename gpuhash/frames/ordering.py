@@ -25,9 +25,8 @@ def sort(keys: Keys, numbering: Numbering) -> Numbering:
     _core.Factorization(context, ranks, 1, False, False, stream).write(None, None, None, order, True)
     sources = [array for array in (firsts, counts) if array is not None]
     taken = [keys.batch.new("int64", (count,)) for _ in sources]
-    _core.take(
-        context, [(source, None, out) for source, out in zip(sources, taken, strict=True)], count, order, stream, True
-    )
+    pairs = [(source, None, out) for source, out in zip(sources, taken, strict=True)]
+    _core.take(context, pairs, count, order, stream, trusted=True)
     return numbering._replace(firsts=taken[0], counts=taken[1] if counts is not None else None)
 
 

@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 import numpy as np
+import numpy.random  # here, as numpy.ma in gpuhash/arrays/strings.py
 
 from gpuhash import _core
 from gpuhash.arrays.batch import Batch, Output
@@ -147,9 +148,7 @@ def _sort_ns(itemsize: int, count: int) -> float:
 def _measured_sort_ns(itemsize: int) -> float:
     """Of `_MEASURED_KEYS` keys. Takes 0.1 ms where it is fast, and 1 ms where it is slow."""
     dtype = np.dtype(f"u{itemsize}")
-    keys = (
-        np.arange(_MEASURED_KEYS, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(64 - 8 * itemsize)
-    ).astype(dtype)
+    keys = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, _MEASURED_KEYS, dtype, endpoint=True)
     least = sys.maxsize  # of several: other programs may come between
     for _ in range(4):
         words = keys.copy()

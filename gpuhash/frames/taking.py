@@ -22,7 +22,7 @@ _Array = np.ndarray[Any, Any]
 
 
 def take(columns: Any, indices: Any, *, fill: Any = None) -> Any:
-    """Entries of columns at given positions, those of all arrays in one pass.
+    """Entries of columns at given positions, in one call for all of them.
 
     Parameters
     ----------
