@@ -92,7 +92,8 @@ class HashTable(DictMethods):
         None for the device's own pool; "torch" for PyTorch's caching allocator (memory that was used on another stream
         than the one it was taken on goes back once the host has waited for that); or an object with ``allocate(nbytes,
         stream)`` and ``deallocate(ptr, nbytes, stream)``, such as the resources of rmm and cuda.core; for several
-        shards "torch", or a list of one for each.
+        shards "torch", or a list of one for each. A block is free once what ``deallocate``'s stream has now is done; it
+        may be another stream than ``allocate``'s.
     name
         Makes ``gpuhash.open(name)`` find this table, until ``close()``. Not with strings as keys.
 

@@ -48,6 +48,8 @@ WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
 if WORKERS > 1:  # or each of them would have a thread for each core, in each framework
     for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
         os.environ.setdefault(name, str(max(1, (os.cpu_count() or 1) // WORKERS)))
+    # Nor a pool of processes that compile: Inductor starts up to 32 in each worker.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

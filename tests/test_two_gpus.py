@@ -383,14 +383,16 @@ import faulthandler
 
 import torch
 from gpuhash import HashTable
+from gpuhash.arrays.memory import TorchResource
 
 faulthandler.dump_traceback_later(60, exit=True)
 
-class Curious:
+class Curious(TorchResource):
     table = None
 
     def __init__(self, index):
-        self.index, self.said = index, []
+        super().__init__(index)
+        self.said = []
 
     def allocate(self, nbytes, stream):
         table, self.table = self.table, None
@@ -400,10 +402,7 @@ class Curious:
             except RuntimeError as error:
                 assert "in the middle of a call on it" in str(error)
                 self.said.append("told")
-        return torch.cuda.caching_allocator_alloc(nbytes, self.index, int(stream))
-
-    def deallocate(self, pointer, nbytes, stream):
-        torch.cuda.caching_allocator_delete(pointer)
+        return super().allocate(nbytes, int(stream))
 
 memory = [Curious(0), Curious(1)]
 table = HashTable("int64", "int64", device=["cuda:0", "cuda:1"], memory=memory)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.frameworks import GPU_INDEX, module
+from gpuhash.arrays.memory import TorchResource
+from support.frameworks import GPU_INDEX
 
 
 class CountingMemory:
@@ -45,12 +46,12 @@ class CountingMemory:
             return
         _, owner = self.blocks.pop(ptr)
         self.nbytes -= nbytes
-        self.give(ptr, owner)
+        self.give(ptr, nbytes, stream, owner)
 
     def take(self, nbytes: int, stream: Any) -> tuple[int, Any]:
         raise NotImplementedError
 
-    def give(self, ptr: int, owner: Any) -> None:
+    def give(self, ptr: int, nbytes: int, stream: Any, owner: Any) -> None:
         raise NotImplementedError
 
 
@@ -59,7 +60,7 @@ class NumPyMemory(CountingMemory):
         block = np.full(nbytes + 128, 0xA5, np.uint8)  # whoever reads before writing shall not find zeros
         return (block.ctypes.data + 127) // 128 * 128, block
 
-    def give(self, ptr: int, owner: Any) -> None:
+    def give(self, ptr: int, nbytes: int, stream: Any, owner: Any) -> None:
         owner[:] = 0x5A  # nor find the old bytes after giving them back
 
     def block(self, nbytes: int) -> np.ndarray:
@@ -78,17 +79,17 @@ class NumPyMemory(CountingMemory):
 
 
 class TorchCudaMemory(CountingMemory):
+    """PyTorch's allocator, through what gpuhash itself takes it by: a block may go back on another stream."""
+
     def __init__(self, index: int = GPU_INDEX) -> None:
         super().__init__()
-        self.index = index
+        self.torch = TorchResource(index)
 
     def take(self, nbytes: int, stream: Any) -> tuple[int, Any]:
-        torch = module("torch")
-        # Blocks go back in the order of the stream that they were taken on, as the protocol has it.
-        return torch.cuda.caching_allocator_alloc(nbytes, self.index, int(stream or 0)), None
+        return self.torch.allocate(nbytes, int(stream or 0)), None
 
-    def give(self, ptr: int, owner: Any) -> None:
-        module("torch").cuda.caching_allocator_delete(ptr)
+    def give(self, ptr: int, nbytes: int, stream: Any, owner: Any) -> None:
+        self.torch.deallocate(ptr, nbytes, int(stream or 0))
 
 
 def counting_memory(device: str) -> CountingMemory:
