@@ -2,15 +2,18 @@
 
     PYTHONPATH=tests compute-sanitizer --tool memcheck --error-exitcode 1 python -P tests/exercise_kernels.py
 
-With --whole-words for initcheck; --cpu tries the script itself.
-
 Only NumPy arrays go in and out, so that no other library's kernels are watched.
 """
 
+import argparse
 import itertools
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
+from support.gpu_record import part_of
 from support.tuning import WIDE_POSITIONS, partitioned, tuned
 
 import gpuhash
@@ -520,61 +523,76 @@ def exercise_trials(key_dtype: str, key_shape: tuple[int, ...], size: int) -> No
     assert len(names) == size + size // 2
 
 
-def main() -> None:
-    values = [kind for kind in VALUES if kind != ODD_ROWS or "--whole-words" not in sys.argv]
-    cases = list(itertools.product(KEYS, values, (False, True)))
+def calls(whole_words: bool) -> Iterator[Callable[[], None]]:
+    """Each of them exercises some kernels."""
+    values = [kind for kind in VALUES if kind != ODD_ROWS or not whole_words]
     for all_batches in (False, True):
-        with partitioned(all_batches):
-            for (key_dtype, key_shape), (value_dtype, value_shape), ordered in cases:
-                exercise(key_dtype, key_shape, value_dtype, value_shape, ordered)
-            exercise_rehash()
-            for key_dtype, key_shape in KEYS[1:]:
-                exercise_full_table(key_dtype, key_shape)
-    for (key_dtype, key_shape), ordered in itertools.product(KEYS, (False, True)):
-        exercise_columns(key_dtype, key_shape, ordered)
+        for key, value, ordered in itertools.product(KEYS, values, (False, True)):
+            yield in_partitions(all_batches, exercise, *key, *value, ordered)
+        yield in_partitions(all_batches, exercise_rehash)
+        for key in KEYS[1:]:
+            yield in_partitions(all_batches, exercise_full_table, *key)
+    for key, ordered in itertools.product(KEYS, (False, True)):
+        yield partial(exercise_columns, *key, ordered)
     # Rows of these keys have gaps, which nobody writes and copies of whole rows read.
-    wide = [] if "--whole-words" in sys.argv else list(itertools.product(WIDE_KEYS, (12, 63)))
-    for (key_dtype, key_shape), bits in wide:
-        exercise_wide_keys(key_dtype, key_shape, bits)
-    exercise_key_columns()
-    exercise_growing_rows()
-    splits = list(itertools.product([*KEYS, ("uint8", ())], ["int64", "float32"], [2, 7, 64], [False, True]))
-    for (key_dtype, key_shape), value_dtype, parts, merged in splits:
-        exercise_split(key_dtype, key_shape, value_dtype, parts, merged=merged)
-    exercise_shards()
+    for key, bits in itertools.product([] if whole_words else WIDE_KEYS, (12, 63)):
+        yield partial(exercise_wide_keys, *key, bits)
+    yield exercise_key_columns
+    yield exercise_growing_rows
+    for key, value_dtype, parts, merged in itertools.product(
+        [*KEYS, ("uint8", ())], ["int64", "float32"], [2, 7, 64], [False, True]
+    ):
+        yield partial(exercise_split, *key, value_dtype, parts, merged=merged)
+    yield exercise_shards
     for dtype, value_shape in itertools.product(["float16", "bfloat16"], [(), (5,), (70,)]):
-        exercise_short_floats(dtype, value_shape)
-    for key_dtype, key_shape in KEYS[1:]:
-        exercise_trials(key_dtype, key_shape, 3000)
-    exercise_trials("int64", (), 1 << 19)  # whose blocks take slots for all of their threads at once
-    trained = list(itertools.product(OPTIMIZERS, [3, 64, 200, 516], ["float32", "bfloat16"]))
-    for optimizer, elements, dtype in trained:
-        exercise_training(optimizer, elements, dtype)
+        yield partial(exercise_short_floats, dtype, value_shape)
+    for key in KEYS[1:]:
+        yield partial(exercise_trials, *key, 3000)
+    yield partial(exercise_trials, "int64", (), 1 << 19)  # whose blocks take slots for all of their threads at once
+    for trained in itertools.product(OPTIMIZERS, [3, 64, 200, 516], ["float32", "bfloat16"]):
+        yield partial(exercise_training, *trained)
     for dtype in ("uint8", "int32", "int64", "bool", "float16", "float32", "float64", "complex128"):
-        exercise_hashes(dtype)
-    exercise_hashes_of_strings()
+        yield partial(exercise_hashes, dtype)
+    yield exercise_hashes_of_strings
     for sizes in ((3000, 500, 500), (3000, 700, 200), (0, 5, 3), (5, 0, 3), (70_001, 40_000, 30_000)):
-        exercise_joins(*sizes)
+        yield partial(exercise_joins, *sizes)
     for count, distinct in ((0, 1), (1, 1), (5000, 3), (70_001, 2000), (70_001, 60_000)):
         for dtype in ("bool", "int8", "uint64", "float16", "float32", "float64"):
-            exercise_groups(count, distinct, dtype)
+            yield partial(exercise_groups, count, distinct, dtype)
     for width, least, most in ((1, 0, 9), (3, -5, 1000), (20, -(2**63), 2**63 - 1), (33, 0, 5)):
-        exercise_keys_of_columns(9000, width, least, most)
+        yield partial(exercise_keys_of_columns, 9000, width, least, most)
     for value_dtype, value_shape in (("int64", ()), ("float32", (4,)), ("uint8", (3,)), ("float32", (3,))):
-        exercise_multimap(value_dtype, value_shape)
+        yield partial(exercise_multimap, value_dtype, value_shape)
     kinds = [*KEYS, ("float32", ())]
     batches = [(dtype, shape, count, 100, True) for dtype, shape in kinds for count in (3333, 4099)]  # one block, more
     batches.append(("int64", (), 70_001, 100, True))  # few kinds, which blocks count by themselves
     batches.append(("int64", (), (1 << 20) + 5, 30_000, False))
     batches.append(("int64", (2,), (1 << 20) + 5, 300, False))  # with a threshold sized by a sample
     for batch in batches:
-        exercise_factorization(*batch)
-    parted = [*batches, ("int64", (), (1 << 20) + 70_005, 1 << 20, False)]  # the last one in two passes
-    with partitioned():
-        for batch in parted:
-            exercise_factorization(*batch)
-    batches += parted
-    print(f"{len(cases) + len(wide) + len(splits) + len(trained) + len(batches)} passed, 0 failed", file=sys.stderr)
+        yield partial(exercise_factorization, *batch)
+    for batch in [*batches, ("int64", (), (1 << 20) + 70_005, 1 << 20, False)]:  # the last one in two passes
+        yield in_partitions(True, exercise_factorization, *batch)
+
+
+def in_partitions(all_batches: bool, exercise: Callable[..., None], *arguments: Any) -> Callable[[], None]:
+    def call() -> None:
+        with partitioned(all_batches):
+            exercise(*arguments)
+
+    return call
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cpu", action="store_true", help="on the host: tries the script itself")
+    parser.add_argument("--whole-words", action="store_true", help="without rows that end within a word: for initcheck")
+    parser.add_argument("--part", type=part_of, default=(1, 1), metavar="K/N", help="only each N-th, from the K-th on")
+    given = parser.parse_args()
+    part, parts = given.part
+    mine = list(calls(given.whole_words))[part - 1 :: parts]
+    for call in mine:
+        call()
+    print(f"{len(mine)} passed, 0 failed", file=sys.stderr)
 
 
 if __name__ == "__main__":
