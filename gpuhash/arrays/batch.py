@@ -244,6 +244,22 @@ class Batch:
             framework.wait_until_ready(array)
         return framework.borrow(array, self.stream)
 
+    def share_stream(self, other: Batch) -> None:
+        """Makes another batch of the call, on the same device, work on this one's stream.
+
+        What is under way on the other's own stream comes before, and the host waits at the end.
+        """
+        if self.context.platform == "cpu":
+            return
+        if other.stream != self.stream:
+            join(self, other.framework, other.tensor)
+            other.stream = self.stream
+        self.must_wait = other.must_wait = self.must_wait or other.must_wait
+
+    def resume(self) -> None:
+        """Begins a later call of the same batch: on its stream, after what the framework's current one has by now."""
+        join(self, self.framework, self.tensor)
+
     def finish(self) -> None:
         """Waits for the call's work, where the arrays cannot be given back before."""
         if self.must_wait:

@@ -11,7 +11,7 @@ import numpy as np
 from gpuhash import _core
 from gpuhash.arrays import nulls
 from gpuhash.arrays.arrow_c import opened
-from gpuhash.arrays.batch import Batch, Output, join
+from gpuhash.arrays.batch import Batch, Output
 from gpuhash.arrays.dtypes import ITEMSIZES, storage_dtype
 from gpuhash.arrays.frameworks import ColumnFramework, Shape, framework_of
 from gpuhash.arrays.strings import Strings
@@ -158,6 +158,7 @@ def take_foreign(column: Any, positions: _Array) -> Any:
 
 def give_array(batch: Batch, column: Column, index: _core.Array) -> Any:
     """The entries as an array of the column's framework."""
+    column.batch.resume()
     taken = take_rows(batch, column, index)
     column.batch.finish()
     return taken.result(column.batch)
@@ -182,7 +183,7 @@ def _without_negative(entries: _Array, positions: _Array) -> _Array:
 
 
 def check_columns(columns: Sequence[Column], names: Sequence[Any], what: str) -> None:
-    """ValueError unless all have one length and lie on one device; makes all ready for the stream of the first one."""
+    """ValueError unless all have one length and lie on one device; makes all work on the stream of the first one."""
     first = columns[0]
     for name, column in zip(names, columns, strict=True):
         if column.length != first.length:
@@ -196,8 +197,7 @@ def check_columns(columns: Sequence[Column], names: Sequence[Any], what: str) ->
                 f"{first.batch.context.device} and {_label(name)} on {column.batch.context.device}; move one to the "
                 "other"
             )
-        if column is not first and column.batch.stream != first.batch.stream:
-            join(first.batch, column.batch.framework, column.batch.tensor)
+        first.batch.share_stream(column.batch)
 
 
 def _label(name: Any) -> str:

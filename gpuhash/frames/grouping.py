@@ -102,6 +102,7 @@ class Groups:
     def codes(self) -> Any:
         """int64 ``[n]``: the number of each key's group; -1 where it was dropped. Of the keys' framework and device."""
         batch = self._keys.batch
+        batch.resume()
         numbered = self._number().codes
         codes = Output(batch, "int64", numbered.shape)
         batch.context.copy(codes.array, numbered, batch.stream)
@@ -161,6 +162,7 @@ class Groups:
         """
         ddof = number_of(ddof)
         check_operations(aggregates, OPERATIONS)
+        self._keys.batch.resume()
         call = _Call(self._keys, ddof)
         asked = {op: _ask(op, given, call, op) for op, given in aggregates.items()}
         if self._found is None and (folded := call.fold()) is not None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuhash import _core
 from gpuhash.arrays.arguments import count_of
-from gpuhash.arrays.batch import Batch, Output
+from gpuhash.arrays.batch import Output
 
 from .keys import Keys, keys_of_sides, number_together
 
@@ -58,7 +58,6 @@ class Join:
         kind: Literal["key", "none"] = "key" if nulls == "equal" else "none"
         left, right = keys_of_sides(left_keys, right_keys, ("left_keys", "right_keys"), kind)
         self._batch = left.batch
-        _need_one_device(left.batch, right.batch)
         if validate is not None and validate.startswith("1"):
             _Groups(left).need_unique("left_keys", f"validate={validate!r}")
         self._swapped = how == "right"  # then the right rows are the first side, whose order counts
@@ -100,6 +99,7 @@ class Join:
 
     def _write(self, begin: int, end: int) -> Any:
         batch = self._batch
+        batch.resume()
         outputs = [Output(batch, "int64", (end - begin,)) for _ in range(1 if self._single else 2)]
         arrays = [output.array for output in outputs]
         if self._single:
@@ -197,7 +197,6 @@ def get_indexer(keys: Any, targets: Any) -> Any:
     """
     left, right = keys_of_sides(targets, keys, ("targets", "keys"), "key")
     batch = left.batch
-    _need_one_device(batch, right.batch)
     codes, numbering = number_together(left, right)
     groups = _Groups(right, numbering)
     groups.need_unique("keys", "get_indexer")
@@ -241,14 +240,6 @@ class _Groups:
             f"{len(again)} of the {len(codes)} {what} repeat others, such as the one at position {again[0]} that at "
             f"position {firsts[codes[again[0]]]}, and {who} takes {what} that are unique: leave duplicates out, as "
             "unique(..., return_index=True) does" + ("" if who == "get_indexer" else ", or give another validate=")
-        )
-
-
-def _need_one_device(left: Batch, right: Batch) -> None:
-    if left.context.device != right.context.device:
-        raise ValueError(
-            f"one side's keys are on {left.context.device} and the other's on {right.context.device}: move one to the "
-            "other"
         )
 
 

@@ -293,8 +293,18 @@ class Keys:
 
 
 def keys_of_sides(left: Any, right: Any, names: tuple[str, str], nulls: Literal["key", "none"]) -> tuple[Keys, Keys]:
-    """The keys of two sides as they are given; columns that have no dtype get that of the other side's."""
+    """The keys of two sides as they are given, on the left one's stream.
+
+    Columns that have no dtype get that of the other side's. ValueError where the sides are on different devices.
+    """
     sides = [Keys.of(given, name, nulls="key") for given, name in zip((left, right), names, strict=True)]
+    devices = [side.batch.context.device for side in sides]
+    if devices[0] != devices[1]:
+        raise ValueError(
+            f"the {names[0]} are on {devices[0]} and the {names[1]} on {devices[1]}: move one to the other"
+        )
+    for column in sides[1].columns:
+        sides[0].batch.share_stream(column.batch)
     pairs = list(zip(sides[0].columns, sides[1].columns, strict=False))
     ours = [our if our.has_dtype or not their.has_dtype else our.like(their) for our, their in pairs]
     theirs = [their if their.has_dtype or not our.has_dtype else their.like(our) for our, their in pairs]
@@ -308,12 +318,13 @@ def keys_of_sides(left: Any, right: Any, names: tuple[str, str], nulls: Literal[
 def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
     """The numbering of the right keys, and the number that each left key has in it, int64 ``[n]``; -1: none. Waits.
 
-    Columns have one dtype on both sides, or integers of any two, which are compared by value.
+    Both sides are on one device and one stream. Columns have one dtype on both sides, or integers of any two, which are
+    compared by value.
 
     Raises
     ------
     TypeError, ValueError
-        Where the two sides differ in their columns' number, dtypes or shapes, or in their devices.
+        Where the two sides differ in their columns' number, dtypes or shapes.
     """
     by_value = _check_sides(left, right)
     if (unique := _number_unique(left, right)) is not None:
@@ -391,11 +402,6 @@ def _check_sides(left: Keys, right: Keys) -> bool:
     """Do the sides differ in dtypes, so that integers have to be compared by value? Raises where they do not fit."""
     if len(left.columns) != len(right.columns):
         raise ValueError(f"one side has {len(left.columns)} key columns and the other {len(right.columns)}")
-    if left.batch.context.device != right.batch.context.device:
-        raise ValueError(
-            f"the left keys are on {left.batch.context.device} and the right ones on {right.batch.context.device}: "
-            "move one to the other"
-        )
     by_value = False
     for ours, theirs in zip(left.columns, right.columns, strict=True):
         if (ours.offsets is None) != (theirs.offsets is None):

@@ -208,7 +208,7 @@ class GroupBy:
             for op, (names, _) in self._aggregates.items()
         }
         _core.aggregate(batch.context, codes, part.count, requests, batch.stream)
-        batch.finish()
+        batch.context.synchronize(batch.stream)  # the states may go back on another stream
         aggregates = {}
         for op, (_, form) in self._aggregates.items():
             results = [answered() for answered in answers[op]]
